@@ -1,0 +1,58 @@
+//! Aborts: the turn is killed, the files are saved, and the sandbox ends unless it is to be kept.
+//! The answer confirms that it is over.
+
+use model::{ErrorCode, Refusal, RequestId, SessionId};
+
+use crate::Kernel;
+use crate::entry::Phase;
+use crate::reply::Reply;
+use crate::session::{Control, ControlKind};
+use crate::slab::Ix;
+
+impl Kernel {
+    pub(crate) fn abort_requested(
+        &mut self,
+        request: RequestId,
+        id: SessionId,
+        keep_sandbox: bool,
+    ) -> Result<Reply, Refusal> {
+        let session = self.session_by_id(id)?;
+        let known = &self.sessions[session];
+        let aborting =
+            matches!(known.control.as_ref().map(|c| c.kind), Some(ControlKind::Abort { .. }));
+        let Some(turn) = known.turn.as_ref().map(|turn| turn.id) else {
+            if aborting {
+                let turn = model::TurnId::NIL;
+                self.begin_control(request, session, ControlKind::Abort { turn, keep_sandbox })?;
+                return Ok(Reply::Pending);
+            }
+            self.drop_queued_turns(session);
+            let sandbox_kept = self.sessions[session]
+                .entry
+                .is_some_and(|ix| self.entries[ix].phase == Phase::InUse);
+            return Ok(Reply::Aborted { turn: None, sandbox_kept });
+        };
+        self.begin_control(request, session, ControlKind::Abort { turn, keep_sandbox })?;
+        if !aborting {
+            self.abort_turn(session, keep_sandbox);
+        }
+        Ok(Reply::Pending)
+    }
+
+    /// Aborts the turn in progress, for someone who waits for it or for nobody.
+    pub(crate) fn abort_turn(&mut self, session: Ix, keep_sandbox: bool) {
+        let Some(turn) = self.sessions[session].turn.as_ref().map(|turn| turn.id) else { return };
+        let kind = ControlKind::Abort { turn, keep_sandbox };
+        let known = &mut self.sessions[session];
+        if known.control.as_ref().is_some_and(|control| {
+            std::mem::discriminant(&control.kind) != std::mem::discriminant(&kind)
+        }) {
+            // The session is on its way out already, which stops the turn too.
+            return;
+        }
+        known.control.get_or_insert(Control { kind, requests: Vec::new() });
+        self.drop_queued_turns(session);
+        let refusal = Refusal::new(ErrorCode::Aborted, "the turn was aborted");
+        self.stop_any_turn(session, &refusal);
+    }
+}

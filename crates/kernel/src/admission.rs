@@ -1,0 +1,228 @@
+//! Who may start a process, and when. A place is reserved before anything is started and given
+//! back when its removal is confirmed, each exactly once. Those for whom there is none wait in one
+//! line for the whole node; room is made for them by eviction, never by refilling a pool.
+
+use std::collections::BTreeMap;
+
+use model::why::Shortage;
+use model::{ErrorCode, Refusal};
+
+use crate::slab::Ix;
+use crate::{Flaw, Kernel};
+
+/// What is taken and what is asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Admission {
+    pub(crate) entries: u32,
+    pub(crate) live: u32,
+    pub(crate) memory_mb: u64,
+    /// Of those, what will be free once what is ending has ended.
+    dying_live: u32,
+    dying_memory_mb: u64,
+    dying_entries: u32,
+    /// Those who wait for a place, by order of arrival.
+    queue: BTreeMap<u64, Applicant>,
+    queued_entries: u32,
+    queued_memory_mb: u64,
+}
+
+/// Someone who wants to start a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Applicant {
+    pub(crate) who: Who,
+    pub(crate) needs_entry: bool,
+    pub(crate) memory_mb: u64,
+}
+
+/// For whom a process is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// For those who wait for a pool.
+    Pool(Ix),
+    /// For a session.
+    Session(Ix),
+}
+
+impl Admission {
+    pub(crate) fn has_applicants(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    pub(crate) fn count_dying_live(&mut self, dying: bool, memory_mb: u64) {
+        if dying {
+            self.dying_live += 1;
+            self.dying_memory_mb += memory_mb;
+        } else {
+            self.dying_live -= 1;
+            self.dying_memory_mb -= memory_mb;
+        }
+    }
+
+    pub(crate) fn count_dying_entry(&mut self, dying: bool) {
+        if dying {
+            self.dying_entries += 1;
+        } else {
+            self.dying_entries -= 1;
+        }
+    }
+
+    fn join(&mut self, seq: u64, applicant: Applicant) {
+        self.queue.insert(seq, applicant);
+        self.queued_entries += u32::from(applicant.needs_entry);
+        self.queued_memory_mb += applicant.memory_mb;
+    }
+
+    fn leave(&mut self, seq: u64) -> Option<Applicant> {
+        let applicant = self.queue.remove(&seq)?;
+        self.queued_entries -= u32::from(applicant.needs_entry);
+        self.queued_memory_mb -= applicant.memory_mb;
+        Some(applicant)
+    }
+
+    pub(crate) fn dying(&self) -> (u32, u64, u32) {
+        (self.dying_live, self.dying_memory_mb, self.dying_entries)
+    }
+
+    pub(crate) fn applicants(&self) -> impl DoubleEndedIterator<Item = (u64, &Applicant)> {
+        self.queue.iter().map(|(seq, applicant)| (*seq, applicant))
+    }
+}
+
+impl Kernel {
+    /// Lets someone stand in line for a process.
+    pub(crate) fn apply_for_place(&mut self, applicant: Applicant) -> u64 {
+        let seq = self.next_seq();
+        self.admission.join(seq, applicant);
+        self.admission_due = true;
+        seq
+    }
+
+    pub(crate) fn withdraw_application(&mut self, seq: u64) {
+        self.admission.leave(seq);
+        self.admission_due = true;
+    }
+
+    /// Whether one more process fits right now, and nobody is ahead in the line.
+    pub(crate) fn has_room_for(&self, memory_mb: u64) -> bool {
+        !self.admission.has_applicants()
+            && self.fits(&Applicant { who: Who::Pool(0), needs_entry: true, memory_mb })
+    }
+
+    fn fits(&self, applicant: &Applicant) -> bool {
+        let taken = &self.admission;
+        taken.live < self.config.max_live
+            && self
+                .config
+                .memory_budget_mb
+                .is_none_or(|budget| taken.memory_mb + applicant.memory_mb <= budget)
+            && (!applicant.needs_entry || taken.entries < self.config.max_sandboxes)
+    }
+
+    pub(crate) fn reserve_live(&mut self, ix: Ix) {
+        let entry = &mut self.entries[ix];
+        debug_assert!(!entry.live, "a place is reserved once");
+        entry.live = true;
+        if self.flawed(Flaw::NoReservation) {
+            return;
+        }
+        self.admission.live += 1;
+        self.admission.memory_mb += self.entries[ix].memory_mb();
+    }
+
+    pub(crate) fn release_live(&mut self, ix: Ix) {
+        let entry = &mut self.entries[ix];
+        debug_assert!(entry.live, "a place is given back once");
+        entry.live = false;
+        let memory_mb = entry.memory_mb();
+        self.settle(ix);
+        if !self.flawed(Flaw::NoReservation) {
+            self.admission.live -= 1;
+            self.admission.memory_mb -= memory_mb;
+        }
+        self.admission_due = true;
+    }
+
+    /// Starts whatever fits, in order of arrival, and makes room for the rest.
+    pub(crate) fn admit(&mut self) {
+        while let Some((seq, applicant)) = self.admission.queue.first_key_value() {
+            let (seq, applicant) = (*seq, *applicant);
+            if !self.fits(&applicant) {
+                break;
+            }
+            self.admission.leave(seq);
+            match applicant.who {
+                Who::Pool(pool) => self.place_for_pool(pool),
+                Who::Session(session) => self.place_for_session(session),
+            }
+        }
+        self.make_room();
+        if !self.admission.has_applicants() {
+            for pool in std::mem::take(&mut self.starved_pools) {
+                if self.pools.get(pool).is_some() {
+                    self.pool_due(pool);
+                }
+            }
+        }
+    }
+
+    /// Chooses victims until what is ending is enough for everyone in line, or none is left.
+    pub(crate) fn make_room(&mut self) {
+        while let Some(shortage) = self.shortage() {
+            if !self.evict_one(shortage) {
+                break;
+            }
+        }
+    }
+
+    /// What will still be short for those in line when everything that is ending has ended.
+    fn shortage(&self) -> Option<Shortage> {
+        let Admission { entries, live, memory_mb, queue, .. } = &self.admission;
+        let (dying_live, dying_memory_mb, dying_entries) = self.admission.dying();
+        let waiting = queue.len() as u32;
+        if waiting == 0 {
+            return None;
+        }
+        if entries - dying_entries + self.admission.queued_entries > self.config.max_sandboxes {
+            return Some(Shortage::Entries);
+        }
+        if live.saturating_sub(dying_live) + waiting > self.config.max_live {
+            return Some(Shortage::Processes);
+        }
+        let promised = memory_mb.saturating_sub(dying_memory_mb) + self.admission.queued_memory_mb;
+        self.config
+            .memory_budget_mb
+            .is_some_and(|budget| promised > budget)
+            .then_some(Shortage::Memory)
+    }
+
+    /// Whether an applicant will get its place from what is free or ending, those ahead included.
+    pub(crate) fn is_covered(&self, seq: u64) -> bool {
+        let taken = &self.admission;
+        let (dying_live, dying_memory_mb, dying_entries) = taken.dying();
+        let mut live = taken.live.saturating_sub(dying_live);
+        let mut entries = taken.entries - dying_entries;
+        let mut memory_mb = taken.memory_mb.saturating_sub(dying_memory_mb);
+        for (_, ahead) in taken.queue.range(..=seq) {
+            live += 1;
+            entries += u32::from(ahead.needs_entry);
+            memory_mb += ahead.memory_mb;
+        }
+        live <= self.config.max_live
+            && entries <= self.config.max_sandboxes
+            && self.config.memory_budget_mb.is_none_or(|budget| memory_mb <= budget)
+    }
+
+    pub(crate) fn next_seq(&mut self) -> u64 {
+        self.next_seq += 1;
+        self.next_seq
+    }
+}
+
+/// The refusal of someone for whom there is no place and none can be made.
+pub(crate) fn capacity_exhausted() -> Refusal {
+    Refusal::new(
+        ErrorCode::CapacityExhausted,
+        "every place is taken by a sandbox that is in use or held, so nothing may be evicted",
+    )
+    .retry_after(1_000)
+}

@@ -1,0 +1,168 @@
+//! Recomputes every derived fact from the plain ones and compares. For tests and the simulator: it
+//! looks at everything, so it is not for every event.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::state::PoolPhase;
+use model::why::Tier;
+use model::{InstanceId, SandboxState};
+
+use crate::Kernel;
+use crate::entry::{Own, Phase};
+use crate::slab::Ix;
+
+type Audit = Result<(), String>;
+
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, counted: &T, found: &T) -> Audit {
+    if counted == found {
+        Ok(())
+    } else {
+        Err(format!("{what}: counted {counted:?}, found {found:?}"))
+    }
+}
+
+impl Kernel {
+    /// Checks that everything that is counted or indexed is what it should be.
+    pub fn audit(&self) -> Result<(), String> {
+        self.audit_counts()?;
+        self.audit_tiers()?;
+        for (pool, _) in self.pools.iter() {
+            self.audit_pool(pool)?;
+        }
+        for (ix, _) in self.entries.iter() {
+            self.audit_entry(ix)?;
+        }
+        self.audit_sessions()?;
+        self.audit_requests()
+    }
+
+    fn audit_counts(&self) -> Audit {
+        let mut by_state = [0; SandboxState::ALL.len()];
+        let (mut live, mut memory_mb) = (self.debts.orphans() as u32, 0);
+        let mut dying = (0, 0, 0);
+        for (_, entry) in self.entries.iter() {
+            by_state[entry.derived.state as usize] += 1;
+            if entry.live {
+                live += 1;
+                memory_mb += entry.memory_mb();
+            }
+            if entry.derived.dying_live {
+                dying.0 += 1;
+                dying.1 += entry.memory_mb();
+            }
+            dying.2 += u32::from(entry.derived.dying_entry);
+        }
+        same("sandboxes by state", &self.by_state, &by_state)?;
+        same("live sandboxes", &self.admission.live, &live)?;
+        same("memory of live sandboxes", &self.admission.memory_mb, &memory_mb)?;
+        same("what is dying", &self.admission.dying(), &dying)?;
+        same("entries", &self.admission.entries, &(self.entries.len() as u32))?;
+        same("ids of sandboxes", &self.entry_index.len(), &self.entries.len())?;
+        same("ids of sessions", &self.session_index.len(), &self.sessions.len())
+    }
+
+    fn audit_tiers(&self) -> Audit {
+        for tier in Tier::ALL {
+            let listed: BTreeSet<Ix> =
+                self.tiers[tier as usize].list(&self.entries).into_iter().collect();
+            let found: BTreeSet<Ix> = self
+                .entries
+                .iter()
+                .filter(|(_, entry)| entry.derived.tier == Some(tier))
+                .map(|(ix, _)| ix)
+                .collect();
+            same("an eviction tier", &listed, &found)?;
+        }
+        Ok(())
+    }
+
+    fn audit_pool(&self, pool: Ix) -> Audit {
+        let known = &self.pools[pool];
+        let idle: BTreeSet<Ix> = known.idle.list(&self.entries).into_iter().collect();
+        let (mut found, mut slots) = (BTreeSet::new(), known.applying);
+        let (mut launching, mut cleaning, mut leased) = (0, 0, 0);
+        for (ix, entry) in self.entries.iter().filter(|(_, e)| e.slot == Some(pool)) {
+            slots += 1;
+            match entry.phase {
+                Phase::Idle => {
+                    found.insert(ix);
+                }
+                Phase::Launching => launching += 1,
+                Phase::Wiping | Phase::Proving => cleaning += 1,
+                Phase::Claiming(_) | Phase::InUse => leased += 1,
+                Phase::Cold | Phase::Killing => {}
+            }
+        }
+        same("idle sandboxes of a pool", &idle, &found)?;
+        same("slots of a pool", &known.slots_used, &slots)?;
+        same("launches of a pool", &known.launching, &launching)?;
+        same("sandboxes being cleaned", &known.cleaning, &cleaning)?;
+        same("leased sandboxes", &known.leased, &leased)?;
+        if known.phase == PoolPhase::Active && !known.queue.is_empty() && known.idle.len() > 0 {
+            return Err("someone waits while a sandbox is idle".to_owned());
+        }
+        Ok(())
+    }
+
+    fn audit_entry(&self, ix: Ix) -> Audit {
+        let entry = &self.entries[ix];
+        same("what follows from a sandbox", &entry.derived, &entry.derive(self.now.mono))?;
+        same("an id", &self.entry_index.get(entry.id.as_u128()), &Some(ix))?;
+        let launched = entry.instance != InstanceId::NIL;
+        same("a process has an instance", &entry.live, &launched)?;
+        if launched {
+            let indexed = self.instance_index.get(entry.instance.as_u128());
+            same("an instance", &indexed, &Some(ix))?;
+        }
+        same("a live phase", &entry.live, &(entry.phase != Phase::Cold))?;
+        if let Own::Session(session) = entry.owner {
+            same("the sandbox of a session", &self.sessions[session].entry, &Some(ix))?;
+            same("a session's sandbox has no slot", &entry.slot, &None)?;
+        }
+        if let (Own::Lease(lease), Phase::InUse | Phase::Claiming(_)) = (entry.owner, entry.phase) {
+            same("a lease", &self.lease_index.get(lease.as_u128()), &Some(ix))?;
+        }
+        if entry.phase == Phase::Killing && entry.ending.is_none() {
+            return Err("something is being killed without a cause".to_owned());
+        }
+        if entry.ending.is_some()
+            && entry.alarm == model::Mono::NEVER
+            && entry.op.is_none()
+            && entry.saving.is_none()
+        {
+            return Err("something that is ending is not being looked at".to_owned());
+        }
+        Ok(())
+    }
+
+    fn audit_sessions(&self) -> Audit {
+        for (session, known) in self.sessions.iter() {
+            if let Some(ix) = known.entry {
+                same("the owner of a sandbox", &self.entries[ix].owner, &Own::Session(session))?;
+            }
+            for req in &known.wanting {
+                if self.requests.get(*req).is_none() {
+                    return Err("a request that a session knows is gone".to_owned());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn audit_requests(&self) -> Audit {
+        same("ids of requests", &self.request_index.len(), &self.requests.len())?;
+        let mut waiting: BTreeMap<Ix, usize> = BTreeMap::new();
+        for (_, pool) in self.pools.iter() {
+            for req in pool.queue.values() {
+                *waiting.entry(*req).or_default() += 1;
+            }
+        }
+        for (req, times) in waiting {
+            same("places of a waiter in line", &times, &1)?;
+            if self.requests.get(req).is_none() {
+                return Err("a waiter in line is gone".to_owned());
+            }
+        }
+        Ok(())
+    }
+}

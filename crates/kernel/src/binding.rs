@@ -1,0 +1,366 @@
+//! How a session comes by its sandbox. There is one flight at a time per session: whoever wants the
+//! sandbox waits for the same one. A live one is thawed and probed first; a cold one is launched on
+//! its files; a session without any takes an idle one of the pool, or gets its own.
+
+use std::sync::Arc;
+
+use model::lifecycle::{ActiveCause, SessionChange};
+use model::state::PoolPhase;
+use model::{EndCause, ErrorCode, LifecycleEvent, Refusal, SessionStatus};
+
+use crate::admission::{Applicant, Who, capacity_exhausted};
+use crate::effect::Action;
+use crate::entry::{After, OpKind, Own, Phase, Resolve};
+use crate::event::bound_generation;
+use crate::reply::{Reply, SessionReady};
+use crate::request::Waiting;
+use crate::session::ControlKind;
+use crate::slab::Ix;
+use crate::{Flaw, Kernel};
+
+impl Kernel {
+    /// Someone wants a session's sandbox: from now on nothing may take that away.
+    pub(crate) fn engage(&mut self, session: Ix) {
+        if let Some(ix) = self.sessions[session].entry {
+            let entry = &self.entries[ix];
+            let voidable = entry.ending.as_ref().is_some_and(|e| e.resolve == Resolve::Voidable);
+            if voidable && entry.phase == Phase::InUse && !self.flawed(Flaw::VictimNotVoided) {
+                let refusal = Refusal::new(ErrorCode::SandboxBusy, "it came into use again");
+                self.void_ending(ix, &refusal);
+            }
+            if self.flawed(Flaw::TwoSandboxesPerSession)
+                && self.entries[ix].phase == Phase::Launching
+            {
+                self.sessions[session].entry = None;
+            }
+            self.repin(ix);
+        }
+        self.session_due(session);
+    }
+
+    /// Takes the next step to whatever a session wants.
+    pub(crate) fn drive_session(&mut self, session: Ix) {
+        let known = &self.sessions[session];
+        if !known.wants() || known.is_leaving() {
+            return;
+        }
+        let Some(ix) = known.entry else {
+            if known.applied.is_none() {
+                self.bind_new(session);
+            }
+            return;
+        };
+        let entry = &self.entries[ix];
+        match entry.phase {
+            Phase::Cold => {
+                if entry.op.is_none() && known.applied.is_none() {
+                    self.apply_for_session(session);
+                }
+            }
+            Phase::InUse if entry.ending.is_none() && entry.op.is_none() => {
+                if !self.is_restful(ix) {
+                    self.thaw(ix);
+                } else if self.needs_probe(ix) {
+                    self.probe(ix, 1);
+                } else {
+                    self.serve_session(session, ix);
+                }
+            }
+            // Something is in progress, at whose end this is looked at again.
+            Phase::InUse | Phase::Launching | Phase::Claiming(_) | Phase::Killing => {}
+            Phase::Idle | Phase::Wiping | Phase::Proving => {
+                unreachable!("a session's sandbox is in no pool")
+            }
+        }
+    }
+
+    /// A session without a sandbox takes an idle one, or gets one of its own.
+    fn bind_new(&mut self, session: Ix) {
+        let known = &self.sessions[session];
+        let pool = match self.pool_named(&known.template) {
+            Ok(pool) => pool,
+            Err(refusal) => {
+                self.fail_wants(session, &refusal);
+                return;
+            }
+        };
+        let open = self.pools[pool].phase == PoolPhase::Active && self.pools[pool].queue.is_empty();
+        let idle = if open { self.take_idle(pool) } else { None };
+        match idle {
+            Some(ix) => self.claim_for_session(session, ix, pool),
+            None => self.apply_for_session(session),
+        }
+    }
+
+    /// Takes an idle sandbox out of its pool for a session.
+    fn claim_for_session(&mut self, session: Ix, ix: Ix, pool: Ix) {
+        self.leave_pool_line(ix);
+        self.pools[pool].slots_used -= 1;
+        self.pools[pool].counters.fast += 1;
+        self.pool_due(pool);
+        let known = &mut self.sessions[session];
+        let entry = &mut self.entries[ix];
+        entry.slot = None;
+        entry.owner = Own::Session(session);
+        entry.generation = bound_generation(known.generation, entry.generation);
+        entry.settings.clone_from(&known.settings.claim);
+        entry.phase = Phase::Claiming(None);
+        entry.uses += 1;
+        entry.used = false;
+        entry.touched = true;
+        entry.pinned = true;
+        entry.expires_at = entry.hard_expires_at;
+        known.generation = entry.generation;
+        known.entry = Some(ix);
+        known.coming = Some(if known.status == SessionStatus::Starting {
+            ActiveCause::Created
+        } else {
+            ActiveCause::Replaced
+        });
+        let action = Action::Claim {
+            instance: entry.instance,
+            settings: entry.settings.clone(),
+            expires_at: entry.expires_at,
+        };
+        self.begin(ix, OpKind::Claim, self.config.deadlines.claim_ms, action);
+        self.mark(ix);
+        self.mark_session(session);
+        self.settle(ix);
+    }
+
+    /// The sandbox that was being bound to a session is lost: it looks for another.
+    pub(crate) fn claim_lost_by_session(&mut self, session: Ix, ix: Ix) {
+        self.entries[ix].owner = Own::Nobody;
+        self.sessions[session].entry = None;
+        self.mark_session(session);
+        self.session_due(session);
+        self.leave_finished(session);
+    }
+
+    /// Stands in line for a process for a session, unless there is no hope.
+    fn apply_for_session(&mut self, session: Ix) {
+        let known = &self.sessions[session];
+        let pool = match self.pool_named(&known.template) {
+            Ok(pool) if self.pools[pool].phase != PoolPhase::Destroying => pool,
+            Ok(_) => {
+                let cause = "the pool of this template is being destroyed";
+                self.fail_wants(session, &Refusal::new(ErrorCode::TemplateUnknown, cause));
+                return;
+            }
+            Err(refusal) => {
+                self.fail_wants(session, &refusal);
+                return;
+            }
+        };
+        let memory_mb = self.pools[pool].template.limits.memory_mb.into();
+        let needs_entry = known.entry.is_none();
+        if let Some(ix) = known.entry {
+            // A cold one that is about to be launched must not be evicted for its own sake.
+            self.repin(ix);
+        }
+        let who = Who::Session(session);
+        let seq = self.apply_for_place(Applicant { who, needs_entry, memory_mb });
+        self.sessions[session].applied = Some(seq);
+        self.make_room();
+        if !self.is_covered(seq) {
+            self.unapply(session);
+            self.fail_wants(session, &capacity_exhausted());
+        }
+    }
+
+    pub(crate) fn unapply(&mut self, session: Ix) {
+        if let Some(seq) = self.sessions[session].applied.take() {
+            self.withdraw_application(seq);
+        }
+    }
+
+    /// A process may be started for a session.
+    pub(crate) fn place_for_session(&mut self, session: Ix) {
+        self.sessions[session].applied = None;
+        let pool = match self.pool_named(&self.sessions[session].template) {
+            Ok(pool) => pool,
+            Err(refusal) => {
+                self.fail_wants(session, &refusal);
+                return;
+            }
+        };
+        let known = &self.sessions[session];
+        let first = known.status == SessionStatus::Starting;
+        let (ix, coming) = match known.entry {
+            // It has another id than the one that died.
+            Some(ix) if self.entries[ix].previous_id.is_some() => (ix, ActiveCause::Replaced),
+            Some(ix) => (ix, ActiveCause::Resumed),
+            None => {
+                let ix = self.create_entry(pool, Own::Session(session), None);
+                self.sessions[session].entry = Some(ix);
+                (ix, if first { ActiveCause::Created } else { ActiveCause::Replaced })
+            }
+        };
+        let known = &mut self.sessions[session];
+        known.coming = Some(coming);
+        let entry = &mut self.entries[ix];
+        entry.template = Arc::clone(&self.pools[pool].template);
+        entry.traits = self.pools[pool].traits;
+        entry.settings.clone_from(&known.settings.claim);
+        entry.generation = known.generation;
+        entry.touched = true;
+        entry.pinned = true;
+        self.start(ix);
+        self.sessions[session].generation = self.entries[ix].generation;
+        self.mark_session(session);
+    }
+
+    /// The sandbox of a session is ready: everyone who wants it is served.
+    fn serve_session(&mut self, session: Ix, ix: Ix) {
+        let coming = self.sessions[session].coming.take();
+        let turn_starts = self.sessions[session].is_binding();
+        let cause = coming.unwrap_or(ActiveCause::Reconnected);
+        let state_lost = if coming.is_some() || turn_starts {
+            self.publish_active(session, ix, cause)
+        } else {
+            false
+        };
+        self.count_resume(session, coming);
+        self.set_status(session, SessionStatus::Active);
+        let entry = &self.entries[ix];
+        let ready = SessionReady {
+            session: self.sessions[session].id,
+            sandbox: entry.id,
+            generation: entry.generation,
+            instance: entry.instance,
+            cause,
+            state_lost,
+        };
+        for req in std::mem::take(&mut self.sessions[session].wanting) {
+            let reply = match self.requests[req].what {
+                Waiting::SessionUse { use_id, kind, .. } => {
+                    Reply::Granted(self.grant(ix, use_id, kind))
+                }
+                Waiting::Bind { .. }
+                | Waiting::Checkout(_)
+                | Waiting::Turn { .. }
+                | Waiting::Control { .. }
+                | Waiting::LeaseUse { .. }
+                | Waiting::Freeze { .. }
+                | Waiting::Delete { .. }
+                | Waiting::Destroy { .. } => Reply::SessionReady(ready.clone()),
+            };
+            self.answer(req, Ok(reply));
+        }
+        if turn_starts {
+            self.start_turn(session, ix);
+        }
+        self.touch(ix);
+        self.repin(ix);
+        self.mark_session(session);
+        self.arm_quiet(ix);
+    }
+
+    fn publish_active(&mut self, session: Ix, ix: Ix, cause: ActiveCause) -> bool {
+        let entry = &mut self.entries[ix];
+        let previous_id = entry.previous_id.take();
+        let known = &mut self.sessions[session];
+        let state_lost = known.state_lost.take().is_some();
+        self.out.published.push(LifecycleEvent::SandboxActive {
+            session: Some(known.id),
+            lease: None,
+            sandbox_id: entry.id,
+            generation: entry.generation,
+            cause,
+            previous_id,
+            state_lost,
+            expires_at: entry.expires_at,
+        });
+        state_lost
+    }
+
+    /// A resume by message counts like one by call.
+    fn count_resume(&mut self, session: Ix, coming: Option<ActiveCause>) {
+        let set_aside = matches!(
+            self.sessions[session].status,
+            SessionStatus::Paused | SessionStatus::Stopped
+        );
+        match coming {
+            Some(ActiveCause::Resumed | ActiveCause::Replaced) => self.resume_cold_hits += 1,
+            Some(ActiveCause::Created) | None if set_aside => self.resume_warm_hits += 1,
+            Some(ActiveCause::Created | ActiveCause::Reconnected) | None => {}
+        }
+    }
+
+    pub(crate) fn set_status(&mut self, session: Ix, status: SessionStatus) {
+        let known = &mut self.sessions[session];
+        if known.status == status {
+            return;
+        }
+        let change = match (known.status, status) {
+            (SessionStatus::Starting, SessionStatus::Active) => SessionChange::Created,
+            (_, SessionStatus::Active | SessionStatus::Starting) => SessionChange::Resumed,
+            (_, SessionStatus::Paused) => SessionChange::Paused,
+            (_, SessionStatus::Stopped) => SessionChange::Stopped,
+            (_, SessionStatus::Ended) => SessionChange::Ended,
+        };
+        known.status = status;
+        self.out.published.push(LifecycleEvent::SessionChanged { session: known.id, change });
+        self.mark_session(session);
+    }
+
+    /// Nobody can be served: everyone who wants the sandbox is told.
+    pub(crate) fn fail_wants(&mut self, session: Ix, refusal: &Refusal) {
+        for req in std::mem::take(&mut self.sessions[session].wanting) {
+            self.answer(req, Err(refusal.clone()));
+        }
+        if self.sessions[session].is_binding() {
+            self.turn_not_started(session, refusal);
+        }
+        self.unapply(session);
+        self.session_unwanted(session, refusal.clone());
+    }
+
+    /// Someone stopped wanting a session's sandbox.
+    pub(crate) fn session_unwanted(&mut self, session: Ix, _refusal: Refusal) {
+        if self.sessions[session].wants() {
+            return;
+        }
+        self.unapply(session);
+        if let Some(ix) = self.sessions[session].entry {
+            self.repin(ix);
+        }
+        if self.sessions[session].status == SessionStatus::Starting {
+            self.abandon_session(session);
+        }
+    }
+
+    /// A session that nobody got to know goes, with whatever was made for it.
+    fn abandon_session(&mut self, session: Ix) {
+        self.set_status(session, SessionStatus::Ended);
+        match self.sessions[session].entry {
+            Some(ix) if self.entries[ix].live => {
+                self.end(ix, EndCause::ClientGone, After::Gone, Resolve::Now);
+            }
+            Some(ix) => self.remove_entry(ix, EndCause::ClientGone, None, None),
+            None => self.drop_session(session),
+        }
+    }
+
+    pub(crate) fn bind_overdue(&self, session: Ix) -> Refusal {
+        if self.sessions[session].applied.is_some() {
+            capacity_exhausted()
+        } else {
+            Refusal::new(ErrorCode::ReadyTimeout, "no sandbox was ready in time")
+        }
+    }
+
+    /// The ending of a session's sandbox was called off, because its files could not be saved or
+    /// because it came into use.
+    pub(crate) fn ending_voided(&mut self, session: Ix, refusal: &Refusal) {
+        let Some(control) = &self.sessions[session].control else { return };
+        let result = match control.kind {
+            ControlKind::Abort { turn, .. } => {
+                Ok(Reply::Aborted { turn: Some(turn), sandbox_kept: true })
+            }
+            ControlKind::Stop | ControlKind::End => Err(refusal.clone()),
+            ControlKind::Pause | ControlKind::Fork => return,
+        };
+        self.finish_control(session, &result);
+    }
+}

@@ -1,0 +1,423 @@
+//! Checkouts: the fast path takes the oldest idle sandbox that will live long enough, the overflow
+//! path starts one, the blocked path waits in order of arrival until its deadline. Nobody overtakes
+//! anybody, and nobody waits while a sandbox is idle.
+
+use std::sync::Arc;
+
+use model::lifecycle::ActiveCause;
+use model::state::PoolPhase;
+use model::{EndCause, ErrorCode, LifecycleEvent, Refusal, TemplateName};
+
+use crate::admission::{Applicant, Who, capacity_exhausted};
+use crate::effect::Action;
+use crate::entry::{After, OpKind, Own, Phase, Resolve};
+use crate::event::{Checkout, CheckoutPolicy, Failure, FailureKind, Outcome};
+use crate::reply::{CheckedOut, CheckoutPath, Reply};
+use crate::request::{Waiter, Waiting};
+use crate::slab::Ix;
+use crate::{Flaw, Kernel};
+
+/// The longest lease, unless the template allows less: a year.
+const LEASE_TTL_MS_MAX: u64 = 365 * 86_400_000;
+
+impl Kernel {
+    pub(crate) fn checkout(&mut self, asked: Checkout) -> Result<Reply, Refusal> {
+        self.refuse_when_stopping()?;
+        if self.request_index.contains(asked.request.as_u128()) {
+            return Ok(Reply::Pending);
+        }
+        if let Some(ix) = self.lease_index.get(asked.lease.as_u128()) {
+            return self.checkout_again(ix);
+        }
+        if self.ends.of_lease(asked.lease).is_some() {
+            let cause = format!("lease {} was used before", asked.lease);
+            return Err(Refusal::new(ErrorCode::IdConflict, cause));
+        }
+        let pool = self.pool_named(&asked.template)?;
+        self.refuse_when_closed(pool)?;
+        if self.leases_pending.contains(asked.lease.as_u128()) {
+            let cause = format!("lease {} is being checked out already", asked.lease);
+            return Err(Refusal::new(ErrorCode::IdConflict, cause));
+        }
+        let settings = &self.pools[pool].template.pool;
+        let ttl_ms = asked.ttl_ms.unwrap_or(settings.lease_ttl_ms);
+        if ttl_ms == 0 || ttl_ms > LEASE_TTL_MS_MAX {
+            let cause = "ttl_s: must be above 0 and at most a year";
+            return Err(Refusal::new(ErrorCode::InvalidArgument, cause));
+        }
+        let max_waiters = settings.max_waiters;
+        let waits_ms = asked.wait_ms.unwrap_or(self.config.wait_ms);
+        let policy = match asked.policy {
+            CheckoutPolicy::Wait if waits_ms == 0 => CheckoutPolicy::FailFast,
+            policy @ (CheckoutPolicy::Wait
+            | CheckoutPolicy::FailFast
+            | CheckoutPolicy::IdleOnly) => policy,
+        };
+        // One that does not wait for others still waits for its own launch.
+        let deadline_ms = match policy {
+            CheckoutPolicy::Wait => waits_ms,
+            CheckoutPolicy::FailFast | CheckoutPolicy::IdleOnly => waits_ms.max(self.config.wait_ms),
+        };
+        let idle = if self.pools[pool].queue.is_empty() { self.take_idle(pool) } else { None };
+        if idle.is_none() {
+            self.refuse_unserved(pool, policy, max_waiters)?;
+        }
+        let waiter = Waiter {
+            pool,
+            seq: self.next_seq(),
+            lease: asked.lease,
+            ttl_ms,
+            policy,
+            claim: asked.claim.filter(|claim| !claim.is_empty()),
+            path: CheckoutPath::Fast,
+            entry: None,
+        };
+        let seq = waiter.seq;
+        let deadline = self.now.mono.plus(deadline_ms);
+        let req = self.wait(asked.request, deadline, Waiting::Checkout(Box::new(waiter)));
+        if let Some(ix) = idle {
+            self.pools[pool].counters.fast += 1;
+            self.claim_for_lease(ix, req);
+        } else {
+            self.leases_pending.insert(asked.lease.as_u128(), ());
+            self.enqueue(pool, seq, req);
+        }
+        Ok(Reply::Pending)
+    }
+
+    /// The same lease was asked for again: it has its sandbox already.
+    fn checkout_again(&self, ix: Ix) -> Result<Reply, Refusal> {
+        match self.entries[ix].phase {
+            Phase::InUse => Ok(Reply::CheckedOut(self.checked_out(ix, CheckoutPath::Fast))),
+            Phase::Cold
+            | Phase::Launching
+            | Phase::Idle
+            | Phase::Claiming(_)
+            | Phase::Wiping
+            | Phase::Proving
+            | Phase::Killing => {
+                Err(Refusal::new(ErrorCode::IdConflict, "this lease is being checked out already"))
+            }
+        }
+    }
+
+    /// Refuses a checkout that would have to do what its policy forbids.
+    fn refuse_unserved(
+        &mut self,
+        pool: Ix,
+        policy: CheckoutPolicy,
+        max_waiters: u32,
+    ) -> Result<(), Refusal> {
+        let known = &self.pools[pool];
+        let refusal = match policy {
+            CheckoutPolicy::IdleOnly => {
+                Refusal::new(ErrorCode::PoolEmpty, "no sandbox is idle").retry_after(1_000)
+            }
+            CheckoutPolicy::FailFast
+                if known.free_slots() == 0 && known.waiters() >= known.coming() =>
+            {
+                let cause = format!("all {} slots of the pool are taken", known.slots());
+                Refusal::new(ErrorCode::CapacityExhausted, cause).retry_after(1_000)
+            }
+            CheckoutPolicy::Wait | CheckoutPolicy::FailFast if known.waiters() >= max_waiters => {
+                let cause = format!("{max_waiters} callers wait already");
+                Refusal::new(ErrorCode::QueueFull, cause).retry_after(1_000)
+            }
+            CheckoutPolicy::Wait | CheckoutPolicy::FailFast => return Ok(()),
+        };
+        self.pools[pool].counters.refused += 1;
+        Err(refusal)
+    }
+
+    /// Puts a checkout in line, and starts a sandbox for it if there is a slot.
+    fn enqueue(&mut self, pool: Ix, seq: u64, req: Ix) {
+        self.pools[pool].queue.insert(seq, req);
+        self.arm_request(req);
+        let before = self.pools[pool].coming();
+        self.launch_for_waiters(pool);
+        let started = self.pools[pool].coming() > before;
+        let counters = &mut self.pools[pool].counters;
+        let path = if started {
+            counters.overflow += 1;
+            CheckoutPath::Overflow
+        } else {
+            counters.blocked += 1;
+            CheckoutPath::Blocked
+        };
+        let waiter = self.waiter(req);
+        waiter.path = path;
+        let patient = waiter.policy == CheckoutPolicy::Wait;
+        if started {
+            self.refuse_if_hopeless(pool, req);
+        } else if !patient && self.pools[pool].waiters() > self.pools[pool].coming() {
+            // There is a slot, but launches fail so often that none is started now.
+            self.pools[pool].counters.blocked -= 1;
+            let failure = self.pools[pool].last_failure.clone();
+            let cause = failure.map_or_else(|| "no launch may begin now".to_owned(), |f| f.to_string());
+            let wait_ms = self.pools[pool].retry_at.since(self.now.mono);
+            self.pools[pool].queue.remove(&seq);
+            let refusal = Refusal::new(ErrorCode::LaunchFailed, cause).retry_after(wait_ms);
+            self.refuse_waiter(req, refusal);
+        }
+    }
+
+    /// Asks for as many launches as there are callers with nothing on its way to them.
+    pub(crate) fn launch_for_waiters(&mut self, pool: Ix) {
+        let allowed = self.launches_allowed(pool);
+        let known = &self.pools[pool];
+        let wanted = known.waiters().saturating_sub(known.coming());
+        for _ in 0..wanted.min(known.free_slots()).min(allowed) {
+            let memory_mb = self.pools[pool].template.limits.memory_mb.into();
+            self.pools[pool].applying += 1;
+            self.pools[pool].slots_used += 1;
+            self.apply_for_place(Applicant { who: Who::Pool(pool), needs_entry: true, memory_mb });
+        }
+    }
+
+    /// A place must come from what is free or can be evicted, or from waiting, if that is allowed.
+    fn refuse_if_hopeless(&mut self, pool: Ix, req: Ix) {
+        self.make_room();
+        let hopeless = self
+            .admission
+            .applicants()
+            .next_back()
+            .is_some_and(|(seq, last)| last.who == Who::Pool(pool) && !self.is_covered(seq));
+        if !hopeless {
+            return;
+        }
+        let policy = self.waiter(req).policy;
+        let counters = &mut self.pools[pool].counters;
+        counters.overflow -= 1;
+        match policy {
+            CheckoutPolicy::Wait => {
+                counters.blocked += 1;
+                self.waiter(req).path = CheckoutPath::Blocked;
+            }
+            CheckoutPolicy::FailFast | CheckoutPolicy::IdleOnly => {
+                let seq = self.waiter(req).seq;
+                self.pools[pool].queue.remove(&seq);
+                self.refuse_waiter(req, capacity_exhausted());
+                self.pool_due(pool);
+            }
+        }
+    }
+
+    /// The oldest idle sandbox that will live long enough. Those that will not are discarded, off
+    /// the caller's path.
+    pub(crate) fn take_idle(&mut self, pool: Ix) -> Option<Ix> {
+        let mut margin_ms = self.pools[pool].template.pool.acquire_margin_ms();
+        if self.flawed(Flaw::MarginIgnored) {
+            margin_ms = 0;
+        }
+        while let Some(ix) = self.pools[pool].idle.first() {
+            if self.entries[ix].outlives(self.now.wall, margin_ms) {
+                return Some(ix);
+            }
+            self.discard_near_expiry(ix, pool);
+        }
+        None
+    }
+
+    pub(crate) fn discard_near_expiry(&mut self, ix: Ix, pool: Ix) {
+        self.pools[pool].counters.discarded_near_expiry += 1;
+        self.end(ix, EndCause::NearExpiry, After::Gone, Resolve::Now);
+    }
+
+    /// Binds an idle sandbox to the lease of a caller. The new expiry comes first, so that nothing
+    /// expires while it is being checked.
+    pub(crate) fn claim_for_lease(&mut self, ix: Ix, req: Ix) {
+        self.leave_pool_line(ix);
+        let now = self.now;
+        let waiter = self.waiter(req);
+        waiter.entry = Some(ix);
+        let (lease, ttl_ms, claim) = (waiter.lease, waiter.ttl_ms, waiter.claim.clone());
+        let pool = waiter.pool;
+        self.leases_pending.remove(lease.as_u128());
+        self.lease_index.insert(lease.as_u128(), ix);
+        self.pools[pool].leased += 1;
+        let entry = &mut self.entries[ix];
+        entry.owner = Own::Lease(lease);
+        entry.phase = Phase::Claiming(Some(req));
+        entry.uses += 1;
+        entry.used = false;
+        entry.touched = claim.is_some();
+        entry.settings.clone_from(&claim);
+        let expires_at = now.wall.plus(ttl_ms);
+        entry.expires_at =
+            Some(entry.hard_expires_at.map_or(expires_at, |hard| hard.min(expires_at)));
+        let action = Action::Claim {
+            instance: entry.instance,
+            settings: claim,
+            expires_at: entry.expires_at,
+        };
+        self.begin(ix, OpKind::Claim, self.config.deadlines.claim_ms, action);
+        self.mark(ix);
+        self.settle(ix);
+    }
+
+    pub(crate) fn claim_ended(&mut self, ix: Ix, outcome: Outcome) {
+        let Phase::Claiming(req) = self.entries[ix].phase else { return };
+        let detail = match outcome {
+            Outcome::Done => {
+                self.claimed(ix, req);
+                return;
+            }
+            Outcome::Failed(Failure { kind: FailureKind::Gone, detail }) => {
+                self.died(ix, EndCause::Crash, Some(detail));
+                return;
+            }
+            Outcome::Failed(failure) => failure.detail,
+            Outcome::TimedOut => Arc::from("it did not answer in time"),
+        };
+        self.died(ix, EndCause::ClaimFailed, Some(detail));
+    }
+
+    fn claimed(&mut self, ix: Ix, req: Option<Ix>) {
+        let entry = &mut self.entries[ix];
+        entry.phase = Phase::InUse;
+        entry.proven_at = self.now.mono;
+        entry.last_used = self.now;
+        self.settle(ix);
+        self.arm_quiet(ix);
+        self.arm_expiry(ix);
+        if let Own::Session(session) = self.entries[ix].owner {
+            self.session_due(session);
+            return;
+        }
+        let Some(req) = req else {
+            // Its caller went away while it was being bound.
+            self.recycle(ix, EndCause::ClientGone);
+            return;
+        };
+        let path = self.waiter(req).path;
+        let checked_out = self.checked_out(ix, path);
+        self.out.published.push(LifecycleEvent::SandboxActive {
+            session: None,
+            lease: Some(checked_out.lease),
+            sandbox_id: checked_out.sandbox,
+            generation: checked_out.generation,
+            cause: ActiveCause::Created,
+            previous_id: None,
+            state_lost: false,
+            expires_at: Some(checked_out.expires_at),
+        });
+        self.answer(req, Ok(Reply::CheckedOut(checked_out)));
+    }
+
+    fn checked_out(&self, ix: Ix, path: CheckoutPath) -> CheckedOut {
+        let entry = &self.entries[ix];
+        let Own::Lease(lease) = entry.owner else { unreachable!("a lease leads to its sandbox") };
+        CheckedOut {
+            lease,
+            sandbox: entry.id,
+            generation: entry.generation,
+            instance: entry.instance,
+            expires_at: entry.expires_at.unwrap_or_default(),
+            path,
+            uses: entry.uses - 1,
+        }
+    }
+
+    /// A sandbox that was being bound is lost: its caller goes back to where it stood in line.
+    pub(crate) fn claim_lost(&mut self, ix: Ix, req: Option<Ix>) {
+        match self.entries[ix].owner {
+            Own::Lease(lease) => {
+                self.lease_index.remove(lease.as_u128());
+                self.entries[ix].owner = Own::Nobody;
+                let Some(req) = req else { return };
+                self.leases_pending.insert(lease.as_u128(), ());
+                let waiter = self.waiter(req);
+                waiter.entry = None;
+                let (pool, seq) = (waiter.pool, waiter.seq);
+                self.pools[pool].queue.insert(seq, req);
+                self.arm_request(req);
+                self.pool_due(pool);
+            }
+            Own::Session(session) => self.claim_lost_by_session(session, ix),
+            Own::Nobody => {}
+        }
+    }
+
+    pub(crate) fn checkout_overdue(&mut self, req: Ix) {
+        let waiter = self.waiter(req);
+        let (pool, seq, policy) = (waiter.pool, waiter.seq, waiter.policy);
+        self.pools[pool].queue.remove(&seq);
+        let code = match policy {
+            CheckoutPolicy::Wait => ErrorCode::CheckoutTimeout,
+            CheckoutPolicy::FailFast | CheckoutPolicy::IdleOnly => ErrorCode::CapacityExhausted,
+        };
+        let cause = match &self.pools[pool].last_failure {
+            Some(failure) => format!("no sandbox was free in time; launches fail: {failure}"),
+            None => "no sandbox was free in time".to_owned(),
+        };
+        self.pools[pool].counters.timed_out += 1;
+        self.drop_waiter(req, Refusal::new(code, cause).retry_after(1_000));
+        self.pool_due(pool);
+    }
+
+    /// A caller went away while it waited.
+    pub(crate) fn checkout_abandoned(&mut self, req: Ix) {
+        let waiter = self.waiter(req);
+        let (pool, seq, lease, bound) = (waiter.pool, waiter.seq, waiter.lease, waiter.entry);
+        if self.flawed(Flaw::GoneClientLeaks) {
+            if bound.is_none() {
+                self.pools[pool].slots_used += 1;
+                self.pools[pool].queue.remove(&seq);
+                self.forget_request(req);
+            }
+            return;
+        }
+        self.pools[pool].queue.remove(&seq);
+        self.leases_pending.remove(lease.as_u128());
+        self.forget_request(req);
+        if let Some(ix) = bound {
+            // The binding goes on, and the sandbox is returned as soon as it is done.
+            self.entries[ix].phase = Phase::Claiming(None);
+        }
+        self.pool_due(pool);
+    }
+
+    pub(crate) fn refuse_waiter(&mut self, req: Ix, refusal: Refusal) {
+        let pool = self.waiter(req).pool;
+        self.pools[pool].counters.refused += 1;
+        self.drop_waiter(req, refusal);
+    }
+
+    fn drop_waiter(&mut self, req: Ix, refusal: Refusal) {
+        let lease = self.waiter(req).lease;
+        self.leases_pending.remove(lease.as_u128());
+        self.answer(req, Err(refusal));
+    }
+
+    pub(crate) fn waiter(&mut self, req: Ix) -> &mut Waiter {
+        match &mut self.requests[req].what {
+            Waiting::Checkout(waiter) => waiter,
+            Waiting::SessionUse { .. }
+            | Waiting::Bind { .. }
+            | Waiting::Turn { .. }
+            | Waiting::Control { .. }
+            | Waiting::LeaseUse { .. }
+            | Waiting::Freeze { .. }
+            | Waiting::Delete { .. }
+            | Waiting::Destroy { .. } => unreachable!("those in a pool's line are checkouts"),
+        }
+    }
+
+    pub(crate) fn pool_named(&self, template: &TemplateName) -> Result<Ix, Refusal> {
+        self.pool_index.get(template).copied().ok_or_else(|| {
+            Refusal::new(ErrorCode::TemplateUnknown, format!("no template {template} is served"))
+        })
+    }
+
+    pub(crate) fn refuse_when_closed(&self, pool: Ix) -> Result<(), Refusal> {
+        match self.pools[pool].phase {
+            PoolPhase::Active => Ok(()),
+            PoolPhase::Draining => {
+                Err(Refusal::new(ErrorCode::PoolClosed, "the pool is being drained"))
+            }
+            PoolPhase::Destroying => {
+                Err(Refusal::new(ErrorCode::TemplateUnknown, "the pool is being destroyed"))
+            }
+        }
+    }
+}

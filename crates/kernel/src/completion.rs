@@ -1,0 +1,73 @@
+//! What the end of an effect means. A completion counts only if it is of the effect that is in
+//! progress: late and repeated ones are of none, and are ignored.
+
+use model::{EffectId, EndCause, InstanceId, Refusal};
+
+use crate::entry::{Op, OpKind};
+use crate::event::{DeathCause, Outcome};
+use crate::reply::Reply;
+use crate::slab::Ix;
+use crate::{Flaw, Kernel};
+
+impl Kernel {
+    pub(crate) fn effect_ended(&mut self, id: EffectId, outcome: Outcome) -> Result<Reply, Refusal> {
+        if self.debt_effect_ended(id.n, &outcome) {
+            return Ok(Reply::Noted);
+        }
+        let Some(ix) = self.entry_index.get(id.sandbox.as_u128()) else { return Ok(Reply::Noted) };
+        let mut n = id.n;
+        let entry = &self.entries[ix];
+        if self.flawed(Flaw::LateCompletionTrusted)
+            && let Some(op) = entry.op
+        {
+            n = op.n;
+        }
+        let is = |op: &Option<Op>| op.is_some_and(|op| op.n == n);
+        let kind = if is(&entry.op) {
+            self.entries[ix].op.take().map(|op| op.kind)
+        } else if is(&entry.saving) {
+            self.entries[ix].saving.take().map(|op| op.kind)
+        } else if is(&entry.turn_op) {
+            self.entries[ix].turn_op.take().map(|op| op.kind)
+        } else {
+            self.process_kill_ended(ix, n, &outcome);
+            None
+        };
+        if let Some(kind) = kind {
+            self.op_ended(ix, kind, outcome);
+        }
+        Ok(Reply::Noted)
+    }
+
+    pub(crate) fn op_ended(&mut self, ix: Ix, kind: OpKind, outcome: Outcome) {
+        match kind {
+            OpKind::Launch => self.launch_ended(ix, outcome),
+            OpKind::Claim => self.claim_ended(ix, outcome),
+            OpKind::Probe(attempt) => self.probe_ended(ix, attempt, outcome),
+            OpKind::Wipe => self.wipe_ended(ix, &outcome),
+            OpKind::Prove => self.prove_ended(ix, &outcome),
+            OpKind::Freeze => self.freeze_ended(ix, outcome),
+            OpKind::Thaw => self.thaw_ended(ix, outcome),
+            OpKind::StartTurn => self.start_turn_ended(ix, outcome),
+            OpKind::StopTurn => self.stop_turn_ended(ix, outcome),
+            OpKind::Persist => self.save_ended(ix, outcome),
+            OpKind::Kill => self.kill_ended(ix, &outcome),
+            OpKind::Copy => self.copy_ended(ix, outcome),
+        }
+    }
+
+    pub(crate) fn instance_died(
+        &mut self,
+        instance: InstanceId,
+        cause: DeathCause,
+    ) -> Result<Reply, Refusal> {
+        if let Some(ix) = self.instance_index.get(instance.as_u128()) {
+            let cause = match cause {
+                DeathCause::Crash => EndCause::Crash,
+                DeathCause::Oom => EndCause::Oom,
+            };
+            self.died(ix, cause, None);
+        }
+        Ok(Reply::Noted)
+    }
+}

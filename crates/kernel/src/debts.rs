@@ -1,0 +1,171 @@
+//! Removals that outlive the sandbox they were for: workspaces to delete, and instances that a
+//! restart found and nobody knows. Each is tried until it is confirmed.
+
+use std::collections::BTreeMap;
+
+use model::record::JournalEntry;
+use model::{EffectId, Generation, InstanceId, Mono, SandboxId, WorkspaceId};
+
+use crate::Kernel;
+use crate::alarms::Ringer;
+use crate::effect::{Action, Effect};
+use crate::event::Outcome;
+
+/// What is still to be removed.
+#[derive(Debug)]
+pub(crate) struct Debts {
+    workspaces: BTreeMap<WorkspaceId, Debt>,
+    orphans: BTreeMap<InstanceId, Debt>,
+    /// The debt that an effect in progress is to discharge.
+    paying: BTreeMap<u64, Creditor>,
+    alarm: Mono,
+}
+
+impl Default for Debts {
+    fn default() -> Self {
+        Self {
+            workspaces: BTreeMap::new(),
+            orphans: BTreeMap::new(),
+            paying: BTreeMap::new(),
+            alarm: Mono::NEVER,
+        }
+    }
+}
+
+/// One removal.
+#[derive(Debug, Clone, Copy)]
+struct Debt {
+    attempts: u32,
+    /// The effect in progress, if any.
+    n: Option<u64>,
+    /// When it is timed out, or tried again.
+    at: Mono,
+}
+
+/// What a debt is for.
+#[derive(Debug, Clone, Copy)]
+enum Creditor {
+    Workspace(WorkspaceId),
+    Orphan(InstanceId),
+}
+
+impl Debts {
+    pub(crate) fn orphans(&self) -> usize {
+        self.orphans.len()
+    }
+
+    fn of(&mut self, creditor: Creditor) -> Option<&mut Debt> {
+        match creditor {
+            Creditor::Workspace(workspace) => self.workspaces.get_mut(&workspace),
+            Creditor::Orphan(instance) => self.orphans.get_mut(&instance),
+        }
+    }
+}
+
+impl Kernel {
+    /// A workspace is to be deleted.
+    pub(crate) fn doom_workspace(&mut self, workspace: WorkspaceId) {
+        self.out.journal.push(JournalEntry::WorkspaceDoomed(workspace));
+        self.owe(Creditor::Workspace(workspace));
+    }
+
+    /// A workspace was to be deleted before we were restarted.
+    pub(crate) fn redoom_workspace(&mut self, workspace: WorkspaceId) {
+        self.owe(Creditor::Workspace(workspace));
+    }
+
+    /// An instance exists that no record names. It takes a place until it is gone.
+    pub(crate) fn remove_orphan(&mut self, instance: InstanceId) {
+        self.admission.live += 1;
+        self.owe(Creditor::Orphan(instance));
+    }
+
+    fn owe(&mut self, creditor: Creditor) {
+        let debt = Debt { attempts: 0, n: None, at: self.now.mono };
+        match creditor {
+            Creditor::Workspace(workspace) => self.debts.workspaces.insert(workspace, debt),
+            Creditor::Orphan(instance) => self.debts.orphans.insert(instance, debt),
+        };
+        self.pay(creditor);
+    }
+
+    fn pay(&mut self, creditor: Creditor) {
+        self.next_effect += 1;
+        let n = self.next_effect;
+        let (action, timeout_ms, name) = match creditor {
+            Creditor::Workspace(workspace) => (
+                Action::DeleteWorkspace { workspace },
+                self.config.deadlines.workspace_ms,
+                workspace.as_u128(),
+            ),
+            Creditor::Orphan(instance) => {
+                (Action::Kill { instance }, self.config.deadlines.kill_ms, instance.as_u128())
+            }
+        };
+        let deadline = self.now.mono.plus(timeout_ms);
+        let Some(debt) = self.debts.of(creditor) else { return };
+        debt.n = Some(n);
+        debt.at = deadline;
+        self.debts.paying.insert(n, creditor);
+        // There is no sandbox any more, so the thing itself gives the effect its name.
+        let id =
+            EffectId { sandbox: SandboxId::from_u128(name), generation: Generation(0), n };
+        self.out.effects.push(Effect { id, deadline, action });
+        self.alarms.at_latest(Ringer::Debts, &mut self.debts.alarm, deadline);
+    }
+
+    /// Tells whether the effect was of a debt.
+    pub(crate) fn debt_effect_ended(&mut self, n: u64, outcome: &Outcome) -> bool {
+        let Some(creditor) = self.debts.paying.remove(&n) else { return false };
+        match outcome {
+            Outcome::Done => self.discharge(creditor),
+            Outcome::Failed(_) | Outcome::TimedOut => self.defer(creditor),
+        }
+        true
+    }
+
+    fn discharge(&mut self, creditor: Creditor) {
+        match creditor {
+            Creditor::Workspace(workspace) => {
+                self.debts.workspaces.remove(&workspace);
+                self.out.journal.push(JournalEntry::WorkspaceDeleted(workspace));
+            }
+            Creditor::Orphan(instance) => {
+                if self.debts.orphans.remove(&instance).is_some() {
+                    self.admission.live -= 1;
+                    self.admission_due = true;
+                }
+            }
+        }
+    }
+
+    fn defer(&mut self, creditor: Creditor) {
+        let now = self.now.mono;
+        let backoff = self.config.backoff.clone();
+        let Some(debt) = self.debts.of(creditor) else { return };
+        debt.n = None;
+        debt.attempts += 1;
+        debt.at = now.plus(backoff.pause_ms(debt.attempts));
+        let at = debt.at;
+        self.alarms.at_latest(Ringer::Debts, &mut self.debts.alarm, at);
+    }
+
+    /// Tries again what is due, and gives up on what takes too long, to try it again later.
+    pub(crate) fn debts_due(&mut self) {
+        self.debts.alarm = Mono::NEVER;
+        let now = self.now.mono;
+        let workspaces = self.debts.workspaces.iter().map(|(id, d)| (Creditor::Workspace(*id), *d));
+        let orphans = self.debts.orphans.iter().map(|(id, d)| (Creditor::Orphan(*id), *d));
+        let all: Vec<(Creditor, Debt)> = workspaces.chain(orphans).collect();
+        for (creditor, debt) in all {
+            if debt.at > now {
+                self.alarms.at_latest(Ringer::Debts, &mut self.debts.alarm, debt.at);
+            } else if let Some(n) = debt.n {
+                self.debts.paying.remove(&n);
+                self.defer(creditor);
+            } else {
+                self.pay(creditor);
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What the kernel wants done. Effects are imperative and idempotent by their id; each ends in
+//! exactly one of done, failed or timed out, and a completion that is late or repeated is
+//! harmless. The interpreter decides nothing: whatever it needs to know is in the effect.
+
+use std::sync::Arc;
+
+use model::{
+    ClaimSettings, EffectId, Generation, InstanceId, Mono, ProcessId, Refusal, RequestId,
+    SandboxId, SessionId, Template, TurnId, UseId, Wall, WorkspaceId,
+};
+
+use crate::reply::Reply;
+
+/// One thing to do, by when.
+#[derive(Debug, Clone)]
+pub struct Effect {
+    /// Its id, which its completion names.
+    pub id: EffectId,
+    /// When it counts as timed out. The kernel sees to that by itself; the interpreter stops
+    /// trying then.
+    pub deadline: Mono,
+    /// What to do.
+    pub action: Action,
+}
+
+/// What to do.
+#[derive(Debug, Clone)]
+pub enum Action {
+    /// Start a sandbox, and be done when guest and harness are ready.
+    Launch(Box<Launch>),
+    /// Bind settings to a warm sandbox in one step, replacing whatever was bound, and prove that
+    /// it answers.
+    Claim {
+        /// Which.
+        instance: InstanceId,
+        /// What to bind.
+        settings: Option<Arc<ClaimSettings>>,
+        /// When it will end, for runtimes that keep a clock of their own.
+        expires_at: Option<Wall>,
+    },
+    /// Run a trivial command to its end.
+    Probe {
+        /// Which.
+        instance: InstanceId,
+    },
+    /// Kill every process of the use and empty every writable place.
+    Wipe {
+        /// Which.
+        instance: InstanceId,
+    },
+    /// Prove from outside that nothing of the use is left and that it answers.
+    Prove {
+        /// Which.
+        instance: InstanceId,
+    },
+    /// Stop all its processes from running.
+    Freeze {
+        /// Which.
+        instance: InstanceId,
+    },
+    /// Let its processes run again.
+    Thaw {
+        /// Which.
+        instance: InstanceId,
+    },
+    /// Give a turn to the harness.
+    StartTurn {
+        /// Where.
+        instance: InstanceId,
+        /// Of which session.
+        session: SessionId,
+        /// Which.
+        turn: TurnId,
+    },
+    /// Kill everything that a turn started, and be done when it is.
+    StopTurn {
+        /// Where.
+        instance: InstanceId,
+        /// Which.
+        turn: TurnId,
+    },
+    /// Kill a process and its descendants.
+    KillProcess {
+        /// Where.
+        instance: InstanceId,
+        /// Which.
+        process: ProcessId,
+    },
+    /// Make the workspace durable as it is now.
+    Persist {
+        /// Where.
+        instance: InstanceId,
+        /// Which.
+        workspace: WorkspaceId,
+    },
+    /// Remove a sandbox and everything that was made for it. Done means that nothing is left;
+    /// that it never existed is done too.
+    Kill {
+        /// Which.
+        instance: InstanceId,
+    },
+    /// Copy one workspace into a new one, all or nothing.
+    CopyWorkspace {
+        /// From.
+        from: WorkspaceId,
+        /// Where it is in use right now, if it is.
+        instance: Option<InstanceId>,
+        /// Into.
+        to: WorkspaceId,
+    },
+    /// Delete a workspace. That it never existed is done too.
+    DeleteWorkspace {
+        /// Which.
+        workspace: WorkspaceId,
+    },
+}
+
+/// What is needed to start a sandbox.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    /// The label of what is made.
+    pub instance: InstanceId,
+    /// The sandbox it is for.
+    pub sandbox: SandboxId,
+    /// Its generation.
+    pub generation: Generation,
+    /// What it is made from.
+    pub template: Arc<Template>,
+    /// Its workspace.
+    pub workspace: WorkspaceId,
+    /// Whether that workspace exists already and must be found with its contents.
+    pub restore: bool,
+    /// What to bind to it before anything starts in it.
+    pub settings: Option<Arc<ClaimSettings>>,
+}
+
+/// A word to someone who waits. Given only after the journal of its decision is durable.
+#[derive(Debug, Clone)]
+pub enum Notice {
+    /// The answer to a request that was pending.
+    Answer {
+        /// Which.
+        request: RequestId,
+        /// The answer.
+        result: Result<Reply, Refusal>,
+    },
+    /// A use that had been granted is over because its sandbox is.
+    UseBroken {
+        /// Which.
+        use_id: UseId,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// Nothing is left: the server may exit.
+    ShutdownComplete,
+}

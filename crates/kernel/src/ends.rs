@@ -1,0 +1,149 @@
+//! What is remembered of sandboxes, leases and sessions that are gone, so that whoever asks is told why, at
+//! once. The memory is bounded; the store remembers longer.
+
+use std::collections::VecDeque;
+
+use model::why::Ended;
+use model::{EndCause, LeaseId, SandboxId, SessionId};
+
+use crate::index::IdIndex;
+
+/// The last ones that ended.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    limit: usize,
+    sandboxes: VecDeque<Ended>,
+    /// The number of a remembered sandbox, counted from the first that was ever remembered.
+    index: IdIndex<u64>,
+    forgotten: u64,
+    leases: VecDeque<LeaseId>,
+    lease_causes: IdIndex<EndCause>,
+    sessions: VecDeque<SessionId>,
+    session_index: IdIndex<()>,
+}
+
+impl Ends {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            sandboxes: VecDeque::new(),
+            index: IdIndex::default(),
+            forgotten: 0,
+            leases: VecDeque::new(),
+            lease_causes: IdIndex::default(),
+            sessions: VecDeque::new(),
+            session_index: IdIndex::default(),
+        }
+    }
+
+    pub(crate) fn remember(&mut self, ended: &Ended) {
+        if self.limit == 0 {
+            return;
+        }
+        if self.sandboxes.len() == self.limit
+            && let Some(oldest) = self.sandboxes.pop_front()
+        {
+            // The same sandbox may have been remembered again since, in a later generation.
+            if self.index.get(oldest.sandbox.as_u128()) == Some(self.forgotten) {
+                self.index.remove(oldest.sandbox.as_u128());
+            }
+            self.forgotten += 1;
+        }
+        let number = self.forgotten + self.sandboxes.len() as u64;
+        self.index.insert(ended.sandbox.as_u128(), number);
+        self.sandboxes.push_back(ended.clone());
+    }
+
+    pub(crate) fn of_sandbox(&self, sandbox: SandboxId) -> Option<&Ended> {
+        let number = self.index.get(sandbox.as_u128())?;
+        self.sandboxes.get((number - self.forgotten) as usize)
+    }
+
+    pub(crate) fn remember_lease(&mut self, lease: LeaseId, cause: EndCause) {
+        if self.limit == 0 {
+            return;
+        }
+        if self.lease_causes.insert(lease.as_u128(), cause).is_some() {
+            return;
+        }
+        if self.leases.len() == self.limit
+            && let Some(oldest) = self.leases.pop_front()
+        {
+            self.lease_causes.remove(oldest.as_u128());
+        }
+        self.leases.push_back(lease);
+    }
+
+    pub(crate) fn remember_session(&mut self, session: SessionId) {
+        if self.limit == 0 || self.session_index.insert(session.as_u128(), ()).is_some() {
+            return;
+        }
+        if self.sessions.len() == self.limit
+            && let Some(oldest) = self.sessions.pop_front()
+        {
+            self.session_index.remove(oldest.as_u128());
+        }
+        self.sessions.push_back(session);
+    }
+
+    pub(crate) fn of_session(&self, session: SessionId) -> bool {
+        self.session_index.contains(session.as_u128())
+    }
+
+    pub(crate) fn of_lease(&self, lease: LeaseId) -> Option<EndCause> {
+        self.lease_causes.get(lease.as_u128())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::{Generation, TemplateName, Wall};
+
+    fn ended(id: u128, generation: u64) -> Ended {
+        Ended {
+            sandbox: SandboxId::from_u128(id),
+            generation: Generation(generation),
+            template: TemplateName::new("t").unwrap(),
+            lease: None,
+            session: None,
+            cause: EndCause::Idle,
+            detail: None,
+            eviction: None,
+            created_at: Wall(0),
+            ended_at: Wall(0),
+        }
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten_first() {
+        let mut ends = Ends::new(2);
+        for id in 1..=3 {
+            ends.remember(&ended(id, 1));
+            ends.remember_lease(LeaseId::from_u128(id), EndCause::Crash);
+        }
+        let known = |id| ends.of_sandbox(SandboxId::from_u128(id)).map(|e| e.sandbox.as_u128());
+        assert_eq!([known(1), known(2), known(3)], [None, Some(2), Some(3)]);
+        assert_eq!(ends.of_lease(LeaseId::from_u128(1)), None);
+        assert_eq!(ends.of_lease(LeaseId::from_u128(3)), Some(EndCause::Crash));
+    }
+
+    #[test]
+    fn a_sandbox_that_ended_twice_is_remembered_by_its_last_end() {
+        let mut ends = Ends::new(2);
+        ends.remember(&ended(1, 1));
+        ends.remember(&ended(1, 2));
+        ends.remember(&ended(2, 1));
+        let last = ends.of_sandbox(SandboxId::from_u128(1)).map(|e| e.generation);
+        assert_eq!(last, Some(Generation(2)));
+    }
+
+    #[test]
+    fn a_memory_of_nothing_stays_empty() {
+        let mut ends = Ends::new(0);
+        ends.remember(&ended(1, 1));
+        ends.remember_lease(LeaseId::from_u128(1), EndCause::Idle);
+        assert!(ends.of_sandbox(SandboxId::from_u128(1)).is_none());
+        assert_eq!(ends.of_lease(LeaseId::from_u128(1)), None);
+    }
+}

@@ -1,0 +1,87 @@
+//! Who gives way. An eviction frees the resource that is short, takes the least recently used of
+//! the first tier that can free it, and is recorded with its cause and the candidates considered.
+//! A running or held sandbox stands in no tier.
+
+use std::sync::Arc;
+
+use model::why::{Candidate, Eviction, Shortage, Tier};
+use model::{EndCause, SandboxState};
+
+use crate::entry::{After, Phase, Resolve};
+use crate::slab::Ix;
+use crate::{Flaw, Kernel};
+
+impl Kernel {
+    /// Ends one sandbox to relieve a shortage. Tells whether there was one to end.
+    pub(crate) fn evict_one(&mut self, shortage: Shortage) -> bool {
+        let Some((tier, victim)) = self.choose_victim(shortage) else { return false };
+        let eviction = Arc::new(Eviction {
+            tier,
+            shortage,
+            candidates: self.candidates(),
+            decided_at: self.now.wall,
+        });
+        match tier {
+            Tier::Cold => self.evict_cold(victim, eviction),
+            Tier::Warm => {
+                self.end(victim, EndCause::Evicted, After::Gone, Resolve::Now);
+                self.note_eviction(victim, eviction);
+            }
+            Tier::Waiting if shortage == Shortage::Entries => {
+                // No cold one is left to delete: this one goes cold and is deleted in one step, so
+                // there is nothing to save it for.
+                self.end(victim, EndCause::Evicted, After::Gone, Resolve::Now);
+                self.note_eviction(victim, eviction);
+            }
+            Tier::Waiting => {
+                self.end(victim, EndCause::Evicted, After::Cold, Resolve::Voidable);
+                self.note_eviction(victim, eviction);
+            }
+        }
+        true
+    }
+
+    fn choose_victim(&self, shortage: Shortage) -> Option<(Tier, Ix)> {
+        if self.flawed(Flaw::RunningEvicted)
+            && let Some((ix, _)) = self
+                .entries
+                .iter()
+                .find(|(_, e)| e.state() == SandboxState::Running && e.phase == Phase::InUse)
+        {
+            return Some((Tier::Waiting, ix));
+        }
+        let order: &[Tier] = match shortage {
+            Shortage::Entries => &[Tier::Cold, Tier::Warm, Tier::Waiting],
+            Shortage::Processes | Shortage::Memory => &[Tier::Warm, Tier::Waiting],
+        };
+        order.iter().find_map(|tier| Some((*tier, self.first_of(*tier)?)))
+    }
+
+    /// The next in line of each tier.
+    fn candidates(&self) -> Vec<Candidate> {
+        let candidate = |tier: Tier| {
+            let order = &self.tiers[tier as usize];
+            let entry = &self.entries[order.first()?];
+            Some(Candidate {
+                tier,
+                sandbox: entry.id,
+                last_used_at: entry.last_used.wall,
+                of: order.len(),
+            })
+        };
+        Tier::ALL.into_iter().filter_map(candidate).collect()
+    }
+
+    fn note_eviction(&mut self, victim: Ix, eviction: Arc<Eviction>) {
+        // A victim without a process to wait for is gone already.
+        if let Some(ending) = self.entries.get_mut(victim).and_then(|e| e.ending.as_mut()) {
+            ending.eviction = Some(eviction);
+        }
+    }
+
+    /// Gives up a cold sandbox: there is no process to wait for.
+    fn evict_cold(&mut self, victim: Ix, eviction: Arc<Eviction>) {
+        self.lose_files(victim, EndCause::Evicted.reason());
+        self.remove_entry(victim, EndCause::Evicted, None, Some(eviction));
+    }
+}

@@ -1,0 +1,98 @@
+//! Answers without side effects: statistics, listings, and why a sandbox is as it is.
+
+use model::stats::{NodeStats, PoolStats};
+use model::state::Wakefulness;
+use model::why::{Alive, Why};
+use model::{InstanceId, Mono, Now, SandboxId, SandboxState, TemplateName, Wall};
+
+use crate::Kernel;
+use crate::entry::Frozen;
+use crate::slab::Ix;
+use crate::view::SandboxView;
+
+impl Kernel {
+    /// The nine numbers of the node.
+    pub fn stats(&self) -> NodeStats {
+        let of = |state: SandboxState| self.by_state[state as usize];
+        NodeStats {
+            total: self.by_state.iter().sum(),
+            cold: of(SandboxState::Cold),
+            warming: of(SandboxState::Warming),
+            warm: of(SandboxState::Warm),
+            waiting: of(SandboxState::Waiting),
+            running: of(SandboxState::Running),
+            max_capacity: self.config.max_sandboxes,
+            resume_warm_hits: self.resume_warm_hits,
+            resume_cold_hits: self.resume_cold_hits,
+        }
+    }
+
+    /// What a pool has and did.
+    pub fn pool_stats(&self, template: &TemplateName) -> Option<PoolStats> {
+        let pool = self.pool_index.get(template)?;
+        Some(self.pools[*pool].stats(self.config.backoff.degraded_after))
+    }
+
+    /// All pools, by name.
+    pub fn pools(&self) -> Vec<PoolStats> {
+        let degraded_after = self.config.backoff.degraded_after;
+        self.pool_index.values().map(|pool| self.pools[*pool].stats(degraded_after)).collect()
+    }
+
+    /// A sandbox as it is now.
+    pub fn sandbox(&self, id: SandboxId) -> Option<SandboxView> {
+        self.entry_index.get(id.as_u128()).map(|ix| self.view(ix))
+    }
+
+    /// All sandboxes, live and cold, in no particular but a fixed order.
+    pub fn sandboxes(&self) -> Vec<SandboxView> {
+        self.entries.iter().map(|(ix, _)| self.view(ix)).collect()
+    }
+
+    fn view(&self, ix: Ix) -> SandboxView {
+        let entry = &self.entries[ix];
+        SandboxView {
+            id: entry.id,
+            generation: entry.generation,
+            instance: (entry.instance != InstanceId::NIL).then_some(entry.instance),
+            template: entry.template.name.clone(),
+            owner: self.owner(ix),
+            state: entry.derived.state,
+            frozen: entry.frozen == Frozen::Yes,
+            ending: entry.ending.as_ref().map(|ending| ending.cause),
+            uses: entry.uses,
+            created_at: entry.created_at,
+            last_used_at: entry.last_used.wall,
+            expires_at: entry.expires_at,
+        }
+    }
+
+    /// Why a sandbox is as it is, or how it ended.
+    pub fn why(&self, now: Now, id: SandboxId) -> Option<Why> {
+        let Some(ix) = self.entry_index.get(id.as_u128()) else {
+            return self.ends.of_sandbox(id).cloned().map(Why::Ended);
+        };
+        let entry = &self.entries[ix];
+        let wall = |at: Mono| Wall(now.wall.0.saturating_add(at.since(now.mono)));
+        let extra = entry.extra.as_deref();
+        Some(Why::Alive(Box::new(Alive {
+            sandbox: entry.id,
+            generation: entry.generation,
+            template: entry.template.name.clone(),
+            state: entry.derived.state,
+            owner: self.owner(ix),
+            frozen: entry.frozen == Frozen::Yes,
+            wakefulness: if entry.is_awake() { Wakefulness::Awake } else { Wakefulness::Auto },
+            uses_in_progress: entry.uses_in_progress(),
+            keep_alive_processes: extra
+                .map_or(0, |e| e.processes.values().filter(|p| p.holds).count() as u32),
+            scale: extra.map_or(0, |e| e.scale),
+            ending: entry.ending.as_ref().map(|ending| ending.cause),
+            slept: entry.slept,
+            last_used_at: entry.last_used.wall,
+            freezes_at: self.freezes_at(ix).map(wall),
+            sleeps_at: self.sleeps_at(ix).map(wall),
+            expires_at: entry.expires_at,
+        })))
+    }
+}

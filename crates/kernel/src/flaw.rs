@@ -1,0 +1,116 @@
+//! Deliberate bugs. Each breaks one promise at the place where it is kept, so that tests can show
+//! that the simulator notices. They exist only with the feature `flaws`, which no product crate
+//! may enable; without it the question "is this flaw present" is the constant no.
+
+/// A way in which the kernel can be broken on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Flaw {
+    /// Live sandboxes are not counted.
+    NoReservation,
+    /// The last to wait is served first.
+    LifoWaiters,
+    /// A sandbox about to expire is handed out.
+    MarginIgnored,
+    /// The sweep takes sandboxes that something holds.
+    SweepIgnoresHolds,
+    /// A used sandbox goes back to the pool as it is.
+    WipeSkipped,
+    /// The end of a sandbox is announced twice.
+    TerminatedTwice,
+    /// A turn that starts after its sandbox was chosen as a victim does not save it.
+    VictimNotVoided,
+    /// A pool's slot is given back twice.
+    SlotFreedTwice,
+    /// A sandbox is launched before it is written down.
+    UnwrittenLaunch,
+    /// A sandbox that comes back does not wake those who wait for it.
+    ReturnForgetsWaiters,
+    /// A client that goes away while its sandbox is being bound keeps it.
+    GoneClientLeaks,
+    /// A waiting sandbox is evicted without saving its files.
+    PersistSkipped,
+    /// A sandbox that could not be removed counts as removed.
+    KillNotRetried,
+    /// A completion is believed whatever effect it is of.
+    LateCompletionTrusted,
+    /// A session that is getting a sandbox gets another.
+    TwoSandboxesPerSession,
+    /// A frozen sandbox is used without being thawed.
+    FrozenNotThawed,
+    /// A running sandbox may be evicted.
+    RunningEvicted,
+    /// A leased sandbox is put back into its pool by a restart.
+    LeaseSurvivesRestart,
+    /// Nobody looks at the deadlines of those who wait.
+    DeadlineIgnored,
+    /// Nobody is told that files were given up.
+    SilentStateLoss,
+    /// A scheduled stop also takes processes that were started after it was asked for.
+    StopTakesLaterProcesses,
+    /// A returned sandbox keeps its id for the next user.
+    IdReused,
+    /// The most recently used gives way first.
+    MruEviction,
+    /// A sandbox whose files could not be saved is killed all the same.
+    FailedPersistKills,
+}
+
+impl Flaw {
+    /// All flaws.
+    pub const ALL: &'static [Self] = &[
+        Self::NoReservation,
+        Self::LifoWaiters,
+        Self::MarginIgnored,
+        Self::SweepIgnoresHolds,
+        Self::WipeSkipped,
+        Self::TerminatedTwice,
+        Self::VictimNotVoided,
+        Self::SlotFreedTwice,
+        Self::UnwrittenLaunch,
+        Self::ReturnForgetsWaiters,
+        Self::GoneClientLeaks,
+        Self::PersistSkipped,
+        Self::KillNotRetried,
+        Self::LateCompletionTrusted,
+        Self::TwoSandboxesPerSession,
+        Self::FrozenNotThawed,
+        Self::RunningEvicted,
+        Self::LeaseSurvivesRestart,
+        Self::DeadlineIgnored,
+        Self::SilentStateLoss,
+        Self::StopTakesLaterProcesses,
+        Self::IdReused,
+        Self::MruEviction,
+        Self::FailedPersistKills,
+    ];
+
+    /// Its name on the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoReservation => "no-reservation",
+            Self::LifoWaiters => "lifo-waiters",
+            Self::MarginIgnored => "margin-ignored",
+            Self::SweepIgnoresHolds => "sweep-ignores-holds",
+            Self::WipeSkipped => "wipe-skipped",
+            Self::TerminatedTwice => "terminated-twice",
+            Self::VictimNotVoided => "victim-not-voided",
+            Self::SlotFreedTwice => "slot-freed-twice",
+            Self::UnwrittenLaunch => "unwritten-launch",
+            Self::ReturnForgetsWaiters => "return-forgets-waiters",
+            Self::GoneClientLeaks => "gone-client-leaks",
+            Self::PersistSkipped => "persist-skipped",
+            Self::KillNotRetried => "kill-not-retried",
+            Self::LateCompletionTrusted => "late-completion-trusted",
+            Self::TwoSandboxesPerSession => "two-sandboxes-per-session",
+            Self::FrozenNotThawed => "frozen-not-thawed",
+            Self::RunningEvicted => "running-evicted",
+            Self::LeaseSurvivesRestart => "lease-survives-restart",
+            Self::DeadlineIgnored => "deadline-ignored",
+            Self::SilentStateLoss => "silent-state-loss",
+            Self::StopTakesLaterProcesses => "stop-takes-later-processes",
+            Self::IdReused => "id-reused",
+            Self::MruEviction => "mru-eviction",
+            Self::FailedPersistKills => "failed-persist-kills",
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Forks: another session with a copy of this one's files. The copy is a cold sandbox of its own
+//! from the start, so that it is counted, found after a crash, and woken by its first message.
+
+use std::sync::Arc;
+
+use model::lifecycle::SessionChange;
+use model::why::{Shortage, Tier};
+use model::{EndCause, ErrorCode, Refusal, RequestId, SessionId, SessionStatus, WorkspaceId};
+
+use crate::Kernel;
+use crate::admission::capacity_exhausted;
+use crate::effect::Action;
+use crate::entry::{OpKind, Own};
+use crate::event::Outcome;
+use crate::reply::Reply;
+use crate::session::ControlKind;
+use crate::slab::Ix;
+
+impl Kernel {
+    pub(crate) fn fork_requested(
+        &mut self,
+        request: RequestId,
+        parent_id: SessionId,
+        id: SessionId,
+    ) -> Result<Reply, Refusal> {
+        self.refuse_when_stopping()?;
+        let parent = self.session_by_id(parent_id)?;
+        let known = &self.sessions[parent];
+        let pool = self.pool_named(&known.template)?;
+        let (template, settings) = (known.template.clone(), known.settings.clone());
+        let source = known.entry.filter(|ix| self.entries[*ix].has_files);
+        if let Some(ix) = source {
+            self.hold_for_copy(ix);
+            if let Err(refusal) = self.make_room_for_entry() {
+                self.release_copy_hold(ix);
+                return Err(refusal);
+            }
+        }
+        let session = match self.new_session(id, template, settings) {
+            Ok(session) => session,
+            Err(refusal) => {
+                if let Some(ix) = source {
+                    self.release_copy_hold(ix);
+                }
+                return Err(refusal);
+            }
+        };
+        self.sessions[session].parent = Some(parent_id);
+        self.sessions[session].status = SessionStatus::Paused;
+        self.mark_session(session);
+        let Some(source) = source else {
+            self.publish_session(session, SessionChange::Forked);
+            return Ok(Reply::Forked { session: id });
+        };
+        self.begin_control(request, session, ControlKind::Fork)?;
+        let ix = self.create_entry(pool, Own::Session(session), None);
+        self.sessions[session].entry = Some(ix);
+        self.entries[ix].copying_from = Some(self.entries[source].workspace);
+        let instance = self.entries[source].live.then_some(self.entries[source].instance);
+        self.copy_workspace(ix, instance);
+        Ok(Reply::Pending)
+    }
+
+    /// Copies the workspace that a cold sandbox is to start from.
+    pub(crate) fn copy_workspace(&mut self, ix: Ix, instance: Option<model::InstanceId>) {
+        let entry = &self.entries[ix];
+        let Some(from) = entry.copying_from else { return };
+        let action = Action::CopyWorkspace { from, instance, to: entry.workspace };
+        self.begin(ix, OpKind::Copy, self.config.deadlines.workspace_ms, action);
+        self.mark(ix);
+        self.settle(ix);
+    }
+
+    /// A cold entry can only be added where an entry is free; what is cold gives way at once.
+    fn make_room_for_entry(&mut self) -> Result<(), Refusal> {
+        while self.admission.entries >= self.config.max_sandboxes {
+            if self.first_of(Tier::Cold).is_none() || !self.evict_one(Shortage::Entries) {
+                return Err(capacity_exhausted());
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn copy_ended(&mut self, ix: Ix, outcome: Outcome) {
+        let from = self.entries[ix].copying_from;
+        if let Some(from) = from {
+            self.release_copy_source(from, ix);
+        }
+        let detail: Arc<str> = match outcome {
+            Outcome::Done => {
+                let entry = &mut self.entries[ix];
+                entry.copying_from = None;
+                entry.has_files = true;
+                self.mark(ix);
+                self.settle(ix);
+                if let Own::Session(session) = self.entries[ix].owner {
+                    self.publish_session(session, SessionChange::Forked);
+                    let reply = Reply::Forked { session: self.sessions[session].id };
+                    self.finish_control(session, &Ok(reply));
+                }
+                return;
+            }
+            Outcome::Failed(failure) => failure.detail,
+            Outcome::TimedOut => "copying the workspace took too long".into(),
+        };
+        if let Own::Session(session) = self.entries[ix].owner {
+            let refusal = Refusal::new(ErrorCode::PersistFailed, detail.to_string());
+            self.fail_wants(session, &refusal);
+            self.sessions[session].status = SessionStatus::Ended;
+        }
+        self.remove_entry(ix, EndCause::LaunchFailed, Some(detail), None);
+    }
+
+    /// What is being copied may not be given up meanwhile.
+    pub(crate) fn hold_for_copy(&mut self, ix: Ix) {
+        self.entries[ix].copies += 1;
+        self.settle(ix);
+    }
+
+    fn release_copy_hold(&mut self, ix: Ix) {
+        self.entries[ix].copies = self.entries[ix].copies.saturating_sub(1);
+        self.settle(ix);
+        self.arm_quiet(ix);
+    }
+
+    /// Releases the hold on the source of a copy, if it is still there.
+    pub(crate) fn release_copy_source(&mut self, from: WorkspaceId, copy: Ix) {
+        let Own::Session(session) = self.entries[copy].owner else { return };
+        let Some(parent) = self.sessions[session].parent else { return };
+        let Some(parent) = self.session_index.get(parent.as_u128()) else { return };
+        if let Some(ix) = self.sessions[parent].entry
+            && self.entries[ix].workspace == from
+        {
+            self.release_copy_hold(ix);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Leases: exclusive use of a sandbox until it is returned or expires. A return never waits for
+//! anything; what becomes of the sandbox is decided in `recycle`.
+
+use model::{EndCause, ErrorCode, LeaseId, Refusal, Wall};
+
+use crate::Kernel;
+use crate::entry::{After, Own, Phase, Resolve};
+use crate::reply::Reply;
+use crate::slab::Ix;
+
+impl Kernel {
+    pub(crate) fn lease_returned(&mut self, lease: LeaseId) -> Result<Reply, Refusal> {
+        let ix = self.leased(lease)?;
+        match self.entries[ix].phase {
+            Phase::InUse => self.recycle(ix, EndCause::Returned),
+            Phase::Claiming(req) => {
+                // Returned before it was handed out: nobody wants it any more.
+                if let Some(req) = req {
+                    self.entries[ix].phase = Phase::Claiming(None);
+                    let cause = "the lease was returned before it was handed out";
+                    self.answer(req, Err(Refusal::new(ErrorCode::Aborted, cause)));
+                }
+            }
+            Phase::Cold
+            | Phase::Launching
+            | Phase::Idle
+            | Phase::Wiping
+            | Phase::Proving
+            | Phase::Killing => unreachable!("a lease leads to a sandbox that is in use"),
+        }
+        Ok(Reply::Noted)
+    }
+
+    pub(crate) fn lease_renewed(
+        &mut self,
+        lease: LeaseId,
+        ttl_ms: Option<u64>,
+    ) -> Result<Reply, Refusal> {
+        let ix = self.leased(lease)?;
+        let entry = &mut self.entries[ix];
+        if entry.ending.is_some() {
+            return Err(lost(EndCause::LeaseExpired));
+        }
+        let ttl_ms = ttl_ms.unwrap_or(entry.template.pool.lease_ttl_ms);
+        if ttl_ms == 0 {
+            return Err(Refusal::new(ErrorCode::InvalidArgument, "ttl_s: must be above 0"));
+        }
+        // A renewal gives time and never takes any, and none gives more than a whole life.
+        let wanted = self.now.wall.plus(ttl_ms);
+        let kept = entry.expires_at.map_or(wanted, |current| current.max(wanted));
+        let expires_at = entry.hard_expires_at.map_or(kept, |hard| hard.min(kept));
+        entry.expires_at = Some(expires_at);
+        self.mark(ix);
+        self.arm_expiry(ix);
+        Ok(Reply::Renewed { expires_at })
+    }
+
+    fn leased(&self, lease: LeaseId) -> Result<Ix, Refusal> {
+        self.lease_index.get(lease.as_u128()).ok_or_else(|| match self.ends.of_lease(lease) {
+            Some(cause) => lost(cause),
+            None => Refusal::new(ErrorCode::LeaseUnknown, format!("no lease {lease} is known")),
+        })
+    }
+
+    /// A sandbox is no longer under its lease.
+    pub(crate) fn forget_lease(&mut self, ix: Ix) {
+        let entry = &mut self.entries[ix];
+        let Own::Lease(lease) = entry.owner else { return };
+        let cause = entry.ending.as_ref().map_or(EndCause::Returned, |ending| ending.cause);
+        self.lease_index.remove(lease.as_u128());
+        self.ends.remember_lease(lease, cause);
+        // Until its end is announced the sandbox is still known as the lease's.
+        if self.entries[ix].phase != Phase::InUse || self.entries[ix].ending.is_none() {
+            self.entries[ix].owner = Own::Nobody;
+        }
+    }
+
+    /// Sees to it that a sandbox is looked at when its time is over.
+    pub(crate) fn arm_expiry(&mut self, ix: Ix) {
+        let entry = &self.entries[ix];
+        let Some(end) = entry.expires_at else { return };
+        if entry.ending.is_some() {
+            return;
+        }
+        let margin_ms = match entry.phase {
+            Phase::Idle => entry.template.pool.acquire_margin_ms(),
+            // What is in progress is not cut off: it is looked at when that ends.
+            Phase::InUse if matches!(entry.owner, Own::Session(_)) && !entry.may_rest() => return,
+            Phase::InUse => 0,
+            Phase::Cold
+            | Phase::Launching
+            | Phase::Claiming(_)
+            | Phase::Wiping
+            | Phase::Proving
+            | Phase::Killing => return,
+        };
+        let at = self.now.mono_at(Wall(end.0.saturating_sub(margin_ms)));
+        self.arm(ix, at);
+    }
+
+    /// Ends a sandbox whose time is over.
+    pub(crate) fn expire(&mut self, ix: Ix) {
+        let entry = &self.entries[ix];
+        match entry.phase {
+            Phase::Idle => {
+                if let Some(pool) = entry.slot {
+                    let margin_ms = entry.template.pool.acquire_margin_ms();
+                    if !entry.outlives(self.now.wall, margin_ms) {
+                        self.discard_near_expiry(ix, pool);
+                    }
+                }
+            }
+            Phase::InUse if !entry.outlives(self.now.wall, 0) => match entry.owner {
+                Own::Lease(_) => {
+                    let over = entry.hard_expires_at.is_some_and(|hard| hard <= self.now.wall);
+                    let cause =
+                        if over { EndCause::LifetimeOver } else { EndCause::LeaseExpired };
+                    self.end(ix, cause, After::Gone, Resolve::Now);
+                }
+                Own::Session(_) if entry.may_rest() => {
+                    self.end(ix, EndCause::LifetimeOver, After::Cold, Resolve::Firm);
+                }
+                Own::Session(_) | Own::Nobody => {}
+            },
+            Phase::InUse
+            | Phase::Cold
+            | Phase::Launching
+            | Phase::Claiming(_)
+            | Phase::Wiping
+            | Phase::Proving
+            | Phase::Killing => {}
+        }
+    }
+}
+
+/// The refusal of whoever comes with a lease that is gone.
+pub(crate) fn lost(cause: EndCause) -> Refusal {
+    let cause = format!("the lease is gone: {} ({})", cause.reason().as_str(), cause.as_str());
+    Refusal::new(ErrorCode::LeaseLost, cause)
+}

@@ -1,0 +1,333 @@
+//! Every lifecycle decision of Shoal, as a pure state machine.
+//!
+//! [`Kernel::apply`] takes an event and the time at which it happened, changes the state in memory,
+//! and leaves in the [`Outbox`] what is to be written down, done and said. It never reads a clock,
+//! rolls dice, does I/O or depends on the order of a hash map: the same events give the same
+//! decisions. The kernel in memory is the authority, and the store is its journal.
+//!
+//! One module decides one thing and is named for it. An event is handled where it belongs; whatever
+//! else follows from it (waiters to serve, pools to refill, sandboxes to evict) is found by the
+//! reconcilers, which look at the state and not at the event.
+
+mod abort;
+mod admission;
+mod alarms;
+mod audit;
+mod binding;
+mod checkout;
+mod completion;
+mod debts;
+pub mod effect;
+mod ending;
+mod ends;
+mod entry;
+pub mod event;
+mod eviction;
+mod explain;
+mod flaw;
+mod fork;
+mod hibernation;
+mod index;
+mod journal;
+mod launch;
+mod lease;
+mod minter;
+mod orders;
+mod pausing;
+mod pool;
+mod pool_life;
+mod probe;
+mod recycle;
+mod refill;
+mod removal;
+pub mod reply;
+mod request;
+mod restart;
+mod session;
+mod session_life;
+mod settle;
+mod shutdown;
+mod slab;
+mod timers;
+mod turn;
+mod uses;
+pub mod view;
+mod wakefulness;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use model::record::JournalEntry;
+use model::state::SandboxState;
+use model::{LifecycleEvent, Mono, NodeConfig, Now, Refusal, TemplateName};
+
+use crate::admission::Admission;
+use crate::alarms::Alarms;
+use crate::debts::Debts;
+pub use crate::effect::{Action, Effect, Launch, Notice};
+use crate::ends::Ends;
+use crate::entry::Entry;
+pub use crate::event::{
+    Checkout, CheckoutPolicy, DeathCause, Event, Failure, FailureKind, KeepAlive, Outcome, ScaleOp,
+    SessionSettings, UseKind, UseTarget, WhenBusy,
+};
+pub use crate::flaw::Flaw;
+use crate::index::IdIndex;
+use crate::minter::Minter;
+use crate::orders::{Line, Order};
+use crate::pool::Pool;
+pub use crate::reply::{
+    CheckedOut, CheckoutPath, Grant, KeptProcess, Reply, SessionReady, WakeReport,
+};
+use crate::request::Request;
+pub use crate::restart::Recovery;
+use crate::session::Session;
+use crate::shutdown::Shutdown;
+use crate::slab::{Ix, Slab};
+pub use crate::view::{SandboxView, SessionView};
+
+/// What a kernel starts from.
+#[derive(Debug, Clone)]
+pub struct Boot {
+    config: NodeConfig,
+    seed: u64,
+    now: Now,
+    flaw: Option<Flaw>,
+}
+
+impl Boot {
+    /// A start with a configuration, a seed that was never used before, and the time.
+    pub const fn new(config: NodeConfig, seed: u64, now: Now) -> Self {
+        Self { config, seed, now, flaw: None }
+    }
+
+    /// A start of a kernel that is broken on purpose.
+    #[cfg(feature = "flaws")]
+    #[must_use]
+    pub const fn with_flaw(mut self, flaw: Option<Flaw>) -> Self {
+        self.flaw = flaw;
+        self
+    }
+}
+
+/// What the kernel leaves to be done. The journal and the published events of one decision are one
+/// transaction; only when that is durable may its effects begin and its notices be given.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// To be written down.
+    pub journal: Vec<JournalEntry>,
+    /// To be told to the world, in order.
+    pub published: Vec<LifecycleEvent>,
+    /// To be done.
+    pub effects: Vec<Effect>,
+    /// To be told to those who wait.
+    pub notices: Vec<Notice>,
+}
+
+impl Outbox {
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.journal.is_empty()
+            && self.published.is_empty()
+            && self.effects.is_empty()
+            && self.notices.is_empty()
+    }
+
+    /// Forgets everything, keeping the room for more.
+    pub fn clear(&mut self) {
+        self.journal.clear();
+        self.published.clear();
+        self.effects.clear();
+        self.notices.clear();
+    }
+}
+
+/// The state machine.
+#[derive(Debug)]
+pub struct Kernel {
+    config: NodeConfig,
+    now: Now,
+    /// The difference of the two clocks when wall deadlines were last turned into alarms.
+    clock_offset: i64,
+    minter: Minter,
+    next_effect: u64,
+    next_seq: u64,
+    flaw: Option<Flaw>,
+    out: Outbox,
+    alarms: Alarms,
+
+    entries: Slab<Entry>,
+    entry_index: IdIndex<Ix>,
+    instance_index: IdIndex<Ix>,
+    lease_index: IdIndex<Ix>,
+    /// Leases whose callers still wait.
+    leases_pending: IdIndex<()>,
+    use_index: IdIndex<Ix>,
+    sessions: Slab<Session>,
+    session_index: IdIndex<Ix>,
+    pools: Slab<Pool>,
+    pool_index: BTreeMap<TemplateName, Ix>,
+    requests: Slab<Request>,
+    request_index: IdIndex<Ix>,
+    /// The clients of turns in progress, by their request.
+    turn_clients: IdIndex<Ix>,
+
+    admission: Admission,
+    tiers: [Order; 3],
+    by_state: [u32; SandboxState::ALL.len()],
+    debts: Debts,
+    ends: Ends,
+    shutdown: Option<Shutdown>,
+    resume_warm_hits: u64,
+    resume_cold_hits: u64,
+
+    marked_entries: Vec<Ix>,
+    marked_sessions: Vec<Ix>,
+    marked_pools: Vec<Ix>,
+    due_sessions: VecDeque<Ix>,
+    due_pools: VecDeque<Ix>,
+    starved_pools: Vec<Ix>,
+    admission_due: bool,
+}
+
+impl Kernel {
+    /// A kernel that knows nothing yet.
+    pub fn new(boot: Boot) -> Self {
+        let remembered = boot.config.remembered_ends as usize;
+        Self {
+            config: boot.config,
+            now: boot.now,
+            clock_offset: offset(boot.now),
+            minter: Minter::new(boot.seed),
+            next_effect: 0,
+            next_seq: 0,
+            flaw: boot.flaw,
+            out: Outbox::default(),
+            alarms: Alarms::default(),
+            entries: Slab::default(),
+            entry_index: IdIndex::default(),
+            instance_index: IdIndex::default(),
+            lease_index: IdIndex::default(),
+            leases_pending: IdIndex::default(),
+            use_index: IdIndex::default(),
+            sessions: Slab::default(),
+            session_index: IdIndex::default(),
+            pools: Slab::default(),
+            pool_index: BTreeMap::new(),
+            requests: Slab::default(),
+            request_index: IdIndex::default(),
+            turn_clients: IdIndex::default(),
+            admission: Admission::default(),
+            tiers: [Order::new(Line::Tier); 3],
+            by_state: [0; SandboxState::ALL.len()],
+            debts: Debts::default(),
+            ends: Ends::new(remembered),
+            shutdown: None,
+            resume_warm_hits: 0,
+            resume_cold_hits: 0,
+            marked_entries: Vec::new(),
+            marked_sessions: Vec::new(),
+            marked_pools: Vec::new(),
+            due_sessions: VecDeque::new(),
+            due_pools: VecDeque::new(),
+            starved_pools: Vec::new(),
+            admission_due: false,
+        }
+    }
+
+    /// Takes note of an event and decides what follows from it.
+    pub fn apply(&mut self, now: Now, event: Event) -> Result<Reply, Refusal> {
+        self.advance_clock(now);
+        let reply = self.handle(event);
+        self.reconcile_all();
+        self.flush_journal();
+        reply
+    }
+
+    /// What is to be written down, done and said. The interpreter empties it after each event.
+    pub const fn outbox(&mut self) -> &mut Outbox {
+        &mut self.out
+    }
+
+    /// When [`Event::Ticked`] is wanted next.
+    pub fn next_wake(&self) -> Option<Mono> {
+        self.alarms.next()
+    }
+
+    fn handle(&mut self, event: Event) -> Result<Reply, Refusal> {
+        match event {
+            Event::TemplatePut { template, traits } => self.template_put(template, traits),
+            Event::PoolResized { template, pool_size, max_overflow } => {
+                self.pool_resized(&template, pool_size, max_overflow)
+            }
+            Event::PoolDrained { template } => self.pool_drained(&template),
+            Event::PoolResumed { template } => self.pool_resumed(&template),
+            Event::PoolDestroyed { request, template, force } => {
+                self.pool_destroyed(request, &template, force)
+            }
+            Event::CheckoutRequested(checkout) => self.checkout(checkout),
+            Event::LeaseReturned { lease } => self.lease_returned(lease),
+            Event::LeaseRenewed { lease, ttl_ms } => self.lease_renewed(lease, ttl_ms),
+            Event::UseRequested { request, target, use_id, kind } => {
+                self.use_requested(request, target, use_id, kind)
+            }
+            Event::UseEnded { use_id } => {
+                self.use_ended(use_id);
+                Ok(Reply::Noted)
+            }
+            Event::ProcessStarted { instance, process, keep_alive } => {
+                self.process_started(instance, process, keep_alive)
+            }
+            Event::ProcessEnded { instance, process } => self.process_ended(instance, process),
+            Event::ScaleWritten { instance, op } => self.scale_written(instance, op),
+            Event::StopRequested { sandbox, after_ms } => self.stop_requested(sandbox, after_ms),
+            Event::FreezeRequested { request, sandbox } => self.freeze_requested(request, sandbox),
+            Event::ThawRequested { request, sandbox } => self.thaw_requested(request, sandbox),
+            Event::DeleteRequested { request, sandbox } => self.delete_requested(request, sandbox),
+            Event::SessionCreated { request, session, template, settings } => {
+                self.session_created(request, session, template, settings)
+            }
+            Event::TurnRequested { request, session, turn, when_busy } => {
+                self.turn_requested(request, session, turn, when_busy)
+            }
+            Event::TurnEnded { session, turn, outcome } => self.turn_ended(session, turn, outcome),
+            Event::AbortRequested { request, session, keep_sandbox } => {
+                self.abort_requested(request, session, keep_sandbox)
+            }
+            Event::PauseRequested { request, session } => self.pause_requested(request, session),
+            Event::ResumeRequested { request, session } => self.resume_requested(request, session),
+            Event::SessionStopRequested { request, session } => {
+                self.session_stop_requested(request, session)
+            }
+            Event::SessionEndRequested { request, session } => {
+                self.session_end_requested(request, session)
+            }
+            Event::ForkRequested { request, parent, session } => {
+                self.fork_requested(request, parent, session)
+            }
+            Event::ClientGone { request } => self.client_gone(request),
+            Event::InstanceDied { instance, cause } => self.instance_died(instance, cause),
+            Event::EffectEnded { id, outcome } => self.effect_ended(id, outcome),
+            Event::Ticked => self.ticked(),
+            Event::ShutdownBegan { grace_ms } => self.shutdown_began(grace_ms),
+        }
+    }
+
+    /// Whether the kernel is broken in this way. Without the feature, never.
+    const fn flawed(&self, flaw: Flaw) -> bool {
+        if cfg!(feature = "flaws") {
+            match self.flaw {
+                Some(present) => present as u8 == flaw as u8,
+                None => false,
+            }
+        } else {
+            false
+        }
+    }
+}
+
+const fn offset(now: Now) -> i64 {
+    now.wall.0.cast_signed() - now.mono.0.cast_signed()
+}

@@ -1,0 +1,79 @@
+//! Pausing: the processes of a session are stopped now rather than when they have been quiet, and
+//! its files are made durable meanwhile. It resumes by itself on its next message.
+
+use model::{ErrorCode, LifecycleEvent, Refusal, RequestId, SessionId, SessionStatus};
+
+use crate::Kernel;
+use crate::entry::{Own, Phase};
+use crate::reply::Reply;
+use crate::session::ControlKind;
+use crate::slab::Ix;
+
+impl Kernel {
+    pub(crate) fn pause_requested(
+        &mut self,
+        request: RequestId,
+        id: SessionId,
+    ) -> Result<Reply, Refusal> {
+        let session = self.session_by_id(id)?;
+        let known = &self.sessions[session];
+        if known.turn.is_some() || !known.queued.is_empty() {
+            let cause = "a turn of the session is in progress";
+            return Err(Refusal::new(ErrorCode::TurnInProgress, cause));
+        }
+        if known.wants() {
+            let cause = "the session is being used";
+            return Err(Refusal::new(ErrorCode::SessionBusy, cause));
+        }
+        match known.status {
+            SessionStatus::Paused => return Ok(Reply::Paused),
+            SessionStatus::Active => {}
+            SessionStatus::Starting | SessionStatus::Stopped | SessionStatus::Ended => {
+                self.refuse_when_over(session)?;
+                let cause = "the session is still being created";
+                return Err(Refusal::new(ErrorCode::SessionBusy, cause));
+            }
+        }
+        let resting = known.entry.filter(|ix| {
+            self.entries[*ix].phase == Phase::InUse && self.entries[*ix].ending.is_none()
+        });
+        if resting.is_some_and(|ix| !self.entries[ix].is_quiet()) {
+            let cause = "something is going on in the session's sandbox";
+            return Err(Refusal::new(ErrorCode::SandboxBusy, cause));
+        }
+        let freezes = resting.filter(|ix| self.freezes_at(*ix).is_some());
+        if freezes.is_some() {
+            self.begin_control(request, session, ControlKind::Pause)?;
+        }
+        self.set_status(session, SessionStatus::Paused);
+        if let Some(ix) = resting
+            && self.entries[ix].dirty
+            && self.entries[ix].saving.is_none()
+        {
+            self.save(ix);
+        }
+        let Some(ix) = freezes else { return Ok(Reply::Paused) };
+        self.freeze(ix);
+        Ok(Reply::Pending)
+    }
+
+    /// The attempt to freeze a session's sandbox is over, one way or the other.
+    pub(crate) fn pause_frozen(&mut self, session: Ix) {
+        let pausing = self.sessions[session].control.as_ref();
+        if pausing.is_some_and(|control| control.kind == ControlKind::Pause) {
+            self.finish_control(session, &Ok(Reply::Paused));
+        }
+    }
+
+    /// The files of a session are durable.
+    pub(crate) fn publish_durable(&mut self, ix: Ix) {
+        let entry = &self.entries[ix];
+        if let Own::Session(session) = entry.owner {
+            self.out.published.push(LifecycleEvent::WorkspaceDurable {
+                session: self.sessions[session].id,
+                sandbox_id: entry.id,
+                generation: entry.generation,
+            });
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The warm pool of a template: what it has, who waits for it, how its launches fare. What to do
+//! about that is decided in `refill`, `checkout` and `recycle`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::record::PoolRecord;
+use model::state::PoolPhase;
+use model::stats::{PoolCounters, PoolStats};
+use model::template::RuntimeTraits;
+use model::{Mono, Template};
+
+use crate::orders::{Line, Order};
+use crate::slab::Ix;
+
+/// How long a pool may have more idle sandboxes than wanted before it gives them up. Without this,
+/// every checkout would start one and every return would kill one.
+pub(crate) const SURPLUS_PATIENCE_MS: u64 = 30_000;
+
+/// The warm pool of a template.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) template: Arc<Template>,
+    pub(crate) traits: RuntimeTraits,
+    pub(crate) phase: PoolPhase,
+    /// Ready to be handed out, oldest first.
+    pub(crate) idle: Order,
+    /// Those who wait, by order of arrival.
+    pub(crate) queue: BTreeMap<u64, Ix>,
+    pub(crate) launching: u32,
+    /// Launches that wait for a place on the node.
+    pub(crate) applying: u32,
+    pub(crate) cleaning: u32,
+    pub(crate) leased: u32,
+    pub(crate) slots_used: u32,
+    /// Launches that failed in a row.
+    pub(crate) failures: u32,
+    pub(crate) retry_at: Mono,
+    pub(crate) last_failure: Option<Arc<str>>,
+    /// Thousandths of launches that the refill may start, as of `tokens_at`.
+    pub(crate) tokens_milli: u64,
+    pub(crate) tokens_at: Mono,
+    pub(crate) surplus_since: Option<Mono>,
+    pub(crate) counters: PoolCounters,
+    /// Who is to be told when it is gone.
+    pub(crate) destroyers: Vec<Ix>,
+    pub(crate) marked: bool,
+    pub(crate) due: bool,
+    pub(crate) alarm: Mono,
+}
+
+impl Pool {
+    pub(crate) fn new(template: Arc<Template>, traits: RuntimeTraits, now: Mono) -> Self {
+        Self {
+            tokens_milli: u64::from(template.pool.refill_per_s) * 1000,
+            template,
+            traits,
+            phase: PoolPhase::Active,
+            idle: Order::new(Line::Idle),
+            queue: BTreeMap::new(),
+            launching: 0,
+            applying: 0,
+            cleaning: 0,
+            leased: 0,
+            slots_used: 0,
+            failures: 0,
+            retry_at: Mono(0),
+            last_failure: None,
+            tokens_at: now,
+            surplus_since: None,
+            counters: PoolCounters::default(),
+            destroyers: Vec::new(),
+            marked: false,
+            due: false,
+            alarm: Mono::NEVER,
+        }
+    }
+
+    pub(crate) fn slots(&self) -> u32 {
+        self.template.pool.slots()
+    }
+
+    pub(crate) fn free_slots(&self) -> u32 {
+        self.slots().saturating_sub(self.slots_used)
+    }
+
+    /// Sandboxes on their way to those who wait, or to the idle ones.
+    pub(crate) const fn coming(&self) -> u32 {
+        self.launching + self.applying + self.cleaning
+    }
+
+    pub(crate) fn waiters(&self) -> u32 {
+        self.queue.len() as u32
+    }
+
+    /// Whether launches fail so often that they are tried one at a time, with pauses.
+    pub(crate) const fn is_degraded(&self, degraded_after: u32) -> bool {
+        self.failures >= degraded_after
+    }
+
+    /// Fills the bucket of the refill up to now and tells how many launches it allows.
+    pub(crate) fn refill_allowance(&mut self, now: Mono) -> u32 {
+        let rate = u64::from(self.template.pool.refill_per_s);
+        let gained = now.since(self.tokens_at).saturating_mul(rate);
+        self.tokens_milli = self.tokens_milli.saturating_add(gained).min(rate * 1000);
+        self.tokens_at = now;
+        (self.tokens_milli / 1000) as u32
+    }
+
+    /// When the bucket will allow the next launch.
+    pub(crate) fn refill_at(&self) -> Mono {
+        let missing = 1000_u64.saturating_sub(self.tokens_milli);
+        let rate = u64::from(self.template.pool.refill_per_s).max(1);
+        self.tokens_at.plus(missing.div_ceil(rate))
+    }
+
+    pub(crate) fn record(&self) -> PoolRecord {
+        PoolRecord { template: Arc::clone(&self.template), traits: self.traits, phase: self.phase }
+    }
+
+    pub(crate) fn stats(&self, degraded_after: u32) -> PoolStats {
+        let degraded = self.is_degraded(degraded_after);
+        PoolStats {
+            template: self.template.name.clone(),
+            phase: self.phase,
+            degraded,
+            last_failure: self.last_failure.as_deref().map(str::to_owned),
+            idle: self.idle.len(),
+            launching: self.launching + self.applying,
+            leased: self.leased,
+            waiters: self.waiters(),
+            slots_used: self.slots_used,
+            slots: self.slots(),
+            counters: self.counters,
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The life of pools and templates: put, resize, drain, resume, destroy. A pool that is being
+//! destroyed is fenced: nothing enters it, and it goes when the last of its sandboxes has.
+
+use std::sync::Arc;
+
+use model::record::JournalEntry;
+use model::state::PoolPhase;
+use model::template::RuntimeTraits;
+use model::{EndCause, ErrorCode, Refusal, RequestId, Template, TemplateName};
+
+use crate::Kernel;
+use crate::alarms::Ringer;
+use crate::entry::{After, Phase, Resolve};
+use crate::pool::Pool;
+use crate::reply::Reply;
+use crate::request::Waiting;
+use crate::slab::Ix;
+
+impl Kernel {
+    pub(crate) fn template_put(
+        &mut self,
+        template: Arc<Template>,
+        traits: RuntimeTraits,
+    ) -> Result<Reply, Refusal> {
+        self.refuse_when_stopping()?;
+        template
+            .validate()
+            .map_err(|invalid| Refusal::new(ErrorCode::TemplateInvalid, invalid.to_string()))?;
+        if let Some(&pool) = self.pool_index.get(&template.name) {
+            let known = &self.pools[pool];
+            if known.phase == PoolPhase::Destroying {
+                let cause = "a pool of this name is still being destroyed";
+                return Err(Refusal::new(ErrorCode::TemplateInUse, cause));
+            }
+            if *known.template != *template || known.traits != traits {
+                self.replace_template(pool, template, traits);
+            }
+        } else {
+            let name = template.name.clone();
+            let pool = self.pools.insert(Pool::new(template, traits, self.now.mono));
+            self.pool_index.insert(name, pool);
+            self.mark_pool(pool);
+            self.pool_due(pool);
+        }
+        Ok(Reply::Noted)
+    }
+
+    /// Idle sandboxes of the old template go; leased ones go when they are returned.
+    fn replace_template(&mut self, pool: Ix, template: Arc<Template>, traits: RuntimeTraits) {
+        let known = &mut self.pools[pool];
+        known.template = template;
+        known.traits = traits;
+        self.mark_pool(pool);
+        while let Some(ix) = self.pools[pool].idle.first() {
+            self.end(ix, EndCause::TemplateReplaced, After::Gone, Resolve::Now);
+        }
+        self.pool_due(pool);
+    }
+
+    pub(crate) fn pool_resized(
+        &mut self,
+        template: &TemplateName,
+        pool_size: u32,
+        max_overflow: u32,
+    ) -> Result<Reply, Refusal> {
+        self.refuse_when_stopping()?;
+        let pool = self.pool_named(template)?;
+        self.refuse_when_closed(pool)?;
+        let mut changed = Template::clone(&self.pools[pool].template);
+        changed.pool.pool_size = pool_size;
+        changed.pool.max_overflow = max_overflow;
+        changed
+            .validate()
+            .map_err(|invalid| Refusal::new(ErrorCode::InvalidArgument, invalid.to_string()))?;
+        // Sandboxes are no different for it: those that exist belong to the new template too.
+        let old = Arc::clone(&self.pools[pool].template);
+        let new = Arc::new(changed);
+        self.pools[pool].template = Arc::clone(&new);
+        for ix in self.entries.places() {
+            let entry = &mut self.entries[ix];
+            if Arc::ptr_eq(&entry.template, &old) {
+                entry.template = Arc::clone(&new);
+            }
+        }
+        self.mark_pool(pool);
+        self.pool_due(pool);
+        Ok(Reply::Noted)
+    }
+
+    pub(crate) fn pool_drained(&mut self, template: &TemplateName) -> Result<Reply, Refusal> {
+        self.change_phase(template, PoolPhase::Draining)
+    }
+
+    pub(crate) fn pool_resumed(&mut self, template: &TemplateName) -> Result<Reply, Refusal> {
+        self.refuse_when_stopping()?;
+        self.change_phase(template, PoolPhase::Active)
+    }
+
+    fn change_phase(
+        &mut self,
+        template: &TemplateName,
+        phase: PoolPhase,
+    ) -> Result<Reply, Refusal> {
+        let pool = self.pool_named(template)?;
+        if self.pools[pool].phase == PoolPhase::Destroying {
+            let cause = "the pool is being destroyed";
+            return Err(Refusal::new(ErrorCode::TemplateUnknown, cause));
+        }
+        self.pools[pool].phase = phase;
+        self.mark_pool(pool);
+        self.pool_due(pool);
+        Ok(Reply::Noted)
+    }
+
+    pub(crate) fn pool_destroyed(
+        &mut self,
+        request: RequestId,
+        template: &TemplateName,
+        force: bool,
+    ) -> Result<Reply, Refusal> {
+        let pool = self.pool_named(template)?;
+        let in_use = self.sessions.iter().any(|(_, session)| session.needs_template(template));
+        if in_use && !force {
+            let cause = "sessions of this template would be left without it";
+            return Err(Refusal::new(ErrorCode::TemplateInUse, cause));
+        }
+        let deadline = self.now.mono.plus(self.config.control_timeout_ms);
+        let req = self.wait(request, deadline, Waiting::Destroy { pool });
+        self.arm_request(req);
+        let known = &mut self.pools[pool];
+        known.phase = PoolPhase::Destroying;
+        known.destroyers.push(req);
+        self.mark_pool(pool);
+        self.pool_due(pool);
+        for ix in self.entries.places() {
+            let Some(entry) = self.entries.get(ix) else { continue };
+            if entry.slot != Some(pool) {
+                continue;
+            }
+            let ends = match entry.phase {
+                Phase::Launching | Phase::Wiping | Phase::Proving => true,
+                Phase::Claiming(_) | Phase::InUse => force,
+                // Idle ones go with the pool's line; the others are gone or going.
+                Phase::Idle | Phase::Cold | Phase::Killing => false,
+            };
+            if ends {
+                self.end(ix, EndCause::PoolClosed, After::Gone, Resolve::Now);
+            }
+        }
+        Ok(Reply::Pending)
+    }
+
+    /// A pool goes when nothing of it is left.
+    pub(crate) fn finish_destroying(&mut self, pool: Ix) {
+        let known = &self.pools[pool];
+        if known.phase != PoolPhase::Destroying || known.slots_used > 0 {
+            return;
+        }
+        let mut known = self.pools.remove(pool);
+        self.alarms.clear(Ringer::Pool(pool), &mut known.alarm);
+        self.pool_index.remove(&known.template.name);
+        self.starved_pools.retain(|starved| *starved != pool);
+        self.out.journal.push(JournalEntry::PoolRemoved(known.template.name.clone()));
+        for req in known.destroyers {
+            self.answer(req, Ok(Reply::Gone));
+        }
+    }
+}

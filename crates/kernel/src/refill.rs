@@ -1,0 +1,214 @@
+//! The reconciler of a pool. It takes no input and is idempotent: it looks at what the pool has and
+//! at what it should have, serves those who wait in order, starts what is missing at a bounded rate,
+//! and gives up what has been too much for a while. Failures slow it down and never stop it.
+
+use std::sync::Arc;
+
+use model::state::PoolPhase;
+use model::{EndCause, ErrorCode, LifecycleEvent, Mono, Refusal};
+
+use crate::admission::Who;
+use crate::alarms::Ringer;
+use crate::entry::{After, Resolve};
+use crate::pool::SURPLUS_PATIENCE_MS;
+use crate::slab::Ix;
+use crate::{Flaw, Kernel};
+
+impl Kernel {
+    pub(crate) fn reconcile_pool(&mut self, pool: Ix) {
+        match self.pools[pool].phase {
+            PoolPhase::Active if self.shutdown.is_none() => {
+                self.serve_waiters(pool);
+                self.launch_for_waiters(pool);
+                self.withdraw_surplus_applications(pool);
+                self.refill(pool);
+                self.shrink(pool);
+            }
+            PoolPhase::Active | PoolPhase::Draining | PoolPhase::Destroying => {
+                self.empty_pool(pool);
+            }
+        }
+        if self.pools.get(pool).is_some() {
+            self.arm_pool(pool);
+        }
+    }
+
+    /// Gives idle sandboxes to those who wait, first come first served.
+    fn serve_waiters(&mut self, pool: Ix) {
+        while !self.pools[pool].queue.is_empty()
+            && let Some(ix) = self.take_idle(pool)
+        {
+            let next = if self.flawed(Flaw::LifoWaiters) {
+                self.pools[pool].queue.pop_last()
+            } else {
+                self.pools[pool].queue.pop_first()
+            };
+            let Some((_, req)) = next else { break };
+            self.claim_for_lease(ix, req);
+        }
+    }
+
+    /// A launch that still waits for a place and is no longer needed is called off.
+    fn withdraw_surplus_applications(&mut self, pool: Ix) {
+        let known = &self.pools[pool];
+        let surplus = known.coming().saturating_sub(known.waiters()).min(known.applying);
+        if surplus == 0 {
+            return;
+        }
+        let latest: Vec<u64> = self
+            .admission
+            .applicants()
+            .rev()
+            .filter(|(_, applicant)| applicant.who == Who::Pool(pool))
+            .map(|(seq, _)| seq)
+            .take(surplus as usize)
+            .collect();
+        for seq in latest {
+            self.withdraw_application(seq);
+            self.pools[pool].applying -= 1;
+            self.pools[pool].slots_used -= 1;
+        }
+    }
+
+    /// Starts what is missing. It takes room that is free, and never makes any.
+    fn refill(&mut self, pool: Ix) {
+        let now = self.now.mono;
+        let allowed = self.launches_allowed(pool).min(self.pools[pool].refill_allowance(now));
+        let known = &self.pools[pool];
+        let spoken_for = known.waiters();
+        let have = (known.idle.len() + known.coming()).saturating_sub(spoken_for);
+        let missing = known.template.pool.pool_size.saturating_sub(have);
+        let memory_mb = known.template.limits.memory_mb.into();
+        for _ in 0..missing.min(known.free_slots()).min(allowed) {
+            if !self.has_room_for(memory_mb) {
+                if !self.starved_pools.contains(&pool) {
+                    self.starved_pools.push(pool);
+                }
+                break;
+            }
+            self.pools[pool].tokens_milli -= 1000;
+            self.launch_spare(pool);
+        }
+    }
+
+    /// How many launches may begin now: any number, or while launches fail one at a time with
+    /// pauses.
+    pub(crate) fn launches_allowed(&self, pool: Ix) -> u32 {
+        let known = &self.pools[pool];
+        if !known.is_degraded(self.config.backoff.degraded_after) {
+            u32::MAX
+        } else if self.now.mono < known.retry_at {
+            0
+        } else {
+            1_u32.saturating_sub(known.launching + known.applying)
+        }
+    }
+
+    /// Gives up idle sandboxes that have been too many for a while, oldest first.
+    fn shrink(&mut self, pool: Ix) {
+        let now = self.now.mono;
+        let known = &mut self.pools[pool];
+        let surplus = known.idle.len().saturating_sub(known.template.pool.pool_size);
+        if surplus == 0 {
+            known.surplus_since = None;
+            return;
+        }
+        let since = *known.surplus_since.get_or_insert(now);
+        if now.since(since) < SURPLUS_PATIENCE_MS {
+            return;
+        }
+        known.surplus_since = None;
+        for _ in 0..surplus {
+            if let Some(ix) = self.pools[pool].idle.first() {
+                self.end(ix, EndCause::Surplus, After::Gone, Resolve::Now);
+            }
+        }
+    }
+
+    /// A pool that is closing keeps nothing, starts nothing, and lets nobody wait.
+    fn empty_pool(&mut self, pool: Ix) {
+        while let Some((_, req)) = self.pools[pool].queue.pop_first() {
+            let refusal = match (&self.shutdown, self.pools[pool].phase) {
+                (Some(_), _) => crate::shutdown::stopping(),
+                (None, PoolPhase::Destroying) => {
+                    Refusal::new(ErrorCode::TemplateUnknown, "the pool was destroyed")
+                }
+                (None, PoolPhase::Active | PoolPhase::Draining) => {
+                    Refusal::new(ErrorCode::PoolClosed, "the pool is being drained")
+                }
+            };
+            self.refuse_waiter(req, refusal);
+        }
+        self.withdraw_surplus_applications(pool);
+        let cause =
+            if self.shutdown.is_some() { EndCause::Shutdown } else { EndCause::PoolClosed };
+        while let Some(ix) = self.pools[pool].idle.first() {
+            self.end(ix, cause, After::Gone, Resolve::Now);
+        }
+        self.finish_destroying(pool);
+    }
+
+    /// Sees to it that the pool is looked at when something may be done that may not be done now.
+    fn arm_pool(&mut self, pool: Ix) {
+        let now = self.now.mono;
+        let degraded = self.pools[pool].is_degraded(self.config.backoff.degraded_after);
+        let known = &mut self.pools[pool];
+        let mut at = Mono::NEVER;
+        if let Some(since) = known.surplus_since {
+            at = at.min(since.plus(SURPLUS_PATIENCE_MS));
+        }
+        if degraded && now < known.retry_at {
+            at = at.min(known.retry_at);
+        }
+        let have = (known.idle.len() + known.coming()).saturating_sub(known.waiters());
+        if known.phase == PoolPhase::Active
+            && have < known.template.pool.pool_size
+            && known.tokens_milli < 1000
+        {
+            at = at.min(known.refill_at().max(now.plus(1)));
+        }
+        if at != Mono::NEVER {
+            self.alarms.at_latest(Ringer::Pool(pool), &mut known.alarm, at);
+        }
+    }
+
+    /// A launch failed.
+    pub(crate) fn pool_failed(&mut self, pool: Ix, detail: &Arc<str>) {
+        let backoff = &self.config.backoff;
+        let known = &mut self.pools[pool];
+        known.failures = known.failures.saturating_add(1);
+        known.last_failure = Some(Arc::clone(detail));
+        if known.failures < backoff.degraded_after {
+            return;
+        }
+        let pause_ms = backoff.pause_ms(known.failures - backoff.degraded_after + 1);
+        let first = known.failures == backoff.degraded_after;
+        let jitter_ms = self.minter.below(pause_ms / 4 + 1);
+        let known = &mut self.pools[pool];
+        known.retry_at = self.now.mono.plus(pause_ms + jitter_ms);
+        if first {
+            self.out.published.push(LifecycleEvent::PoolHealth {
+                template: known.template.name.clone(),
+                degraded: true,
+                detail: detail.to_string(),
+            });
+        }
+        self.pool_due(pool);
+    }
+
+    /// A launch worked.
+    pub(crate) fn pool_recovered(&mut self, pool: Ix) {
+        let degraded_after = self.config.backoff.degraded_after;
+        let known = &mut self.pools[pool];
+        if known.is_degraded(degraded_after) {
+            self.out.published.push(LifecycleEvent::PoolHealth {
+                template: known.template.name.clone(),
+                degraded: false,
+                detail: String::new(),
+            });
+        }
+        known.failures = 0;
+        known.last_failure = None;
+        known.retry_at = Mono(0);
+    }
+}

@@ -1,0 +1,299 @@
+//! What happens when a process is confirmed as gone: its end is announced once, its places are
+//! given back once, and what is left of it is a cold record or nothing.
+
+use std::sync::Arc;
+
+use model::why::{Ended, Eviction};
+use model::{
+    EndCause, ErrorCode, InstanceId, LifecycleEvent, Refusal, SandboxId, TerminatedReason,
+};
+
+use crate::effect::Notice;
+use crate::entry::{After, Frozen, Own, Phase};
+use crate::event::UseKind;
+use crate::reply::Reply;
+use crate::request::Waiting;
+use crate::slab::Ix;
+use crate::{Flaw, Kernel};
+
+impl Kernel {
+    /// The process of a sandbox is gone.
+    pub(crate) fn removed(&mut self, ix: Ix) {
+        self.announce_end(ix);
+        let entry = &mut self.entries[ix];
+        let ending = entry.ending.take().expect("what was removed had a cause");
+        entry.op = None;
+        entry.turn = false;
+        entry.used = false;
+        entry.frozen = Frozen::No;
+        entry.expires_at = None;
+        entry.hard_expires_at = None;
+        let instance = std::mem::replace(&mut entry.instance, InstanceId::NIL);
+        self.instance_index.remove(instance.as_u128());
+        if self.entries[ix].live {
+            self.release_live(ix);
+        }
+        let died = ending.after == After::Renamed;
+        let lost = self.files_lost(ix, &ending.after);
+        if lost && let Own::Session(_) = self.entries[ix].owner {
+            self.lose_files(ix, ending.cause.reason());
+        }
+        match ending.after {
+            After::Gone => {
+                self.remove_entry(ix, ending.cause, ending.detail.clone(), ending.eviction);
+            }
+            After::Cold | After::Renamed => {
+                if died {
+                    self.rename(ix, ending.cause, ending.detail.clone());
+                } else {
+                    self.write_ended(ix, ending.cause, ending.detail.clone(), ending.eviction);
+                }
+                let entry = &mut self.entries[ix];
+                entry.phase = Phase::Cold;
+                entry.slept = Some(ending.cause);
+                entry.extra = None;
+                entry.settings = None;
+                entry.touched = false;
+                entry.dirty = false;
+                self.mark(ix);
+                self.settle(ix);
+                if let Own::Session(session) = self.entries[ix].owner {
+                    self.session_lost_sandbox(session, ending.cause, ending.detail);
+                }
+            }
+        }
+    }
+
+    /// Whether files are given up with this process.
+    fn files_lost(&self, ix: Ix, after: &After) -> bool {
+        let entry = &self.entries[ix];
+        match after {
+            After::Gone => entry.has_files && matches!(entry.owner, Own::Session(_)),
+            After::Cold | After::Renamed => entry.dirty && !entry.traits.workspace_survives,
+        }
+    }
+
+    /// Tells the world that a sandbox is gone, once per generation that had been ready.
+    fn announce_end(&mut self, ix: Ix) {
+        let entry = &mut self.entries[ix];
+        if !std::mem::take(&mut entry.announced) {
+            return;
+        }
+        let cause = entry.ending.as_ref().map_or(EndCause::Deleted, |ending| ending.cause);
+        let event = self.terminated(ix, cause);
+        if self.flawed(Flaw::TerminatedTwice) {
+            self.out.published.push(event.clone());
+        }
+        self.out.published.push(event);
+    }
+
+    fn terminated(&self, ix: Ix, cause: EndCause) -> LifecycleEvent {
+        let entry = &self.entries[ix];
+        let (session, lease) = self.owner_ids(ix);
+        LifecycleEvent::SandboxTerminated {
+            session,
+            lease,
+            sandbox_id: entry.id,
+            generation: entry.generation,
+            reason: cause.reason(),
+            cause,
+        }
+    }
+
+    /// Gives a sandbox another id, so that whoever knows this one cannot reach what comes next.
+    pub(crate) fn rename(&mut self, ix: Ix, cause: EndCause, detail: Option<Arc<str>>) {
+        self.write_ended(ix, cause, detail, None);
+        let old = self.entries[ix].id;
+        let new = SandboxId::from_u128(self.mint());
+        self.entry_index.remove(old.as_u128());
+        self.entry_index.insert(new.as_u128(), ix);
+        self.out.journal.push(model::record::JournalEntry::SandboxRemoved(old));
+        let entry = &mut self.entries[ix];
+        entry.id = new;
+        entry.previous_id = Some(old);
+        entry.created_at = self.now.wall;
+        self.mark(ix);
+    }
+
+    /// A clean sandbox goes back into its pool: to the world, the one that was used is gone.
+    pub(crate) fn rename_recycled(&mut self, ix: Ix) {
+        if self.flawed(Flaw::IdReused) {
+            self.forget_lease(ix);
+            return;
+        }
+        let event = self.terminated(ix, EndCause::Returned);
+        self.out.published.push(event);
+        self.rename(ix, EndCause::Returned, None);
+        self.forget_lease(ix);
+        let entry = &mut self.entries[ix];
+        entry.previous_id = None;
+        entry.generation = model::Generation::FIRST;
+    }
+
+    fn write_ended(
+        &mut self,
+        ix: Ix,
+        cause: EndCause,
+        detail: Option<Arc<str>>,
+        eviction: Option<Arc<Eviction>>,
+    ) {
+        let (session, lease) = self.owner_ids(ix);
+        let entry = &self.entries[ix];
+        let ended = Ended {
+            sandbox: entry.id,
+            generation: entry.generation,
+            template: entry.template.name.clone(),
+            lease,
+            session,
+            cause,
+            detail,
+            eviction,
+            created_at: entry.created_at,
+            ended_at: self.now.wall,
+        };
+        self.ends.remember(&ended);
+        self.out.journal.push(model::record::JournalEntry::Ended(ended));
+    }
+
+    /// Removes a sandbox from the books.
+    pub(crate) fn remove_entry(
+        &mut self,
+        ix: Ix,
+        cause: EndCause,
+        detail: Option<Arc<str>>,
+        eviction: Option<Arc<Eviction>>,
+    ) {
+        self.write_ended(ix, cause, detail.clone(), eviction);
+        for req in self.take_waiting(ix, |_| true) {
+            let result = match &self.requests[req].what {
+                Waiting::Delete { .. } => Ok(Reply::Gone),
+                Waiting::Checkout(_)
+                | Waiting::SessionUse { .. }
+                | Waiting::Bind { .. }
+                | Waiting::Turn { .. }
+                | Waiting::Control { .. }
+                | Waiting::LeaseUse { .. }
+                | Waiting::Freeze { .. }
+                | Waiting::Destroy { .. } => Err(gone(cause)),
+            };
+            self.answer(req, result);
+        }
+        self.count_out(ix);
+        let entry = self.entries.remove(ix);
+        self.entry_index.remove(entry.id.as_u128());
+        self.admission.entries -= 1;
+        self.admission_due = true;
+        self.out.journal.push(model::record::JournalEntry::SandboxRemoved(entry.id));
+        if entry.has_files || entry.copying_from.is_some() {
+            self.doom_workspace(entry.workspace);
+        }
+        if let Own::Session(session) = entry.owner {
+            self.session_without_entry(session, cause, detail.clone());
+        }
+        if let Some(pool) = entry.slot {
+            self.slot_freed(pool, cause, detail.as_ref());
+        }
+    }
+
+    /// A slot of a pool is free again. If that is because a launch failed, and nothing else is on
+    /// its way to the first who waits, that one is told now.
+    fn slot_freed(&mut self, pool: Ix, cause: EndCause, detail: Option<&Arc<str>>) {
+        let freed = &mut self.pools[pool];
+        freed.slots_used -= 1;
+        if self.flawed(Flaw::SlotFreedTwice) {
+            self.pools[pool].slots_used = self.pools[pool].slots_used.saturating_sub(1);
+        }
+        let code = match cause {
+            EndCause::LaunchFailed => Some(ErrorCode::LaunchFailed),
+            EndCause::ReadyTimeout => Some(ErrorCode::ReadyTimeout),
+            _ => None,
+        };
+        let known = &self.pools[pool];
+        if let Some(code) = code
+            && known.waiters() > known.coming()
+            && let Some((_, req)) = self.pools[pool].queue.pop_first()
+        {
+            let cause = detail.map_or_else(|| "no reason was given".to_owned(), |d| d.to_string());
+            self.refuse_waiter(req, Refusal::new(code, cause).retry_after(1_000));
+        }
+        self.pool_due(pool);
+    }
+
+    /// Ends every use of a sandbox that is being removed.
+    pub(crate) fn break_uses(&mut self, ix: Ix) {
+        let entry = &mut self.entries[ix];
+        let cause = entry.ending.as_ref().map_or(EndCause::Deleted, |ending| ending.cause);
+        (entry.execs, entry.calls) = (0, 0);
+        entry.pinned = false;
+        let uses = entry.extra.as_mut().map(|extra| std::mem::take(&mut extra.uses));
+        for (use_id, kind) in uses.unwrap_or_default() {
+            debug_assert!(matches!(kind, UseKind::Exec | UseKind::Files | UseKind::Port));
+            if self.use_index.remove(use_id.as_u128()).is_some() {
+                self.out.notices.push(Notice::UseBroken { use_id, refusal: broken(cause) });
+            }
+        }
+        let waits = |what: &Waiting| {
+            matches!(what, Waiting::LeaseUse { .. } | Waiting::Freeze { .. })
+        };
+        for req in self.take_waiting(ix, waits) {
+            self.answer(req, Err(broken(cause)));
+        }
+        if let Some(extra) = &mut self.entries[ix].extra {
+            extra.processes.clear();
+            extra.scale = 0;
+            extra.stop = None;
+        }
+        if let Own::Session(session) = self.entries[ix].owner {
+            self.turn_broken(session, cause);
+        }
+        self.settle(ix);
+    }
+
+    /// A session's files are given up: it is told now and with its next sandbox.
+    pub(crate) fn lose_files(&mut self, ix: Ix, reason: TerminatedReason) {
+        self.entries[ix].dirty = false;
+        let entry = &self.entries[ix];
+        let Own::Session(session) = entry.owner else { return };
+        if !entry.has_files || self.flawed(Flaw::SilentStateLoss) {
+            return;
+        }
+        let known = &mut self.sessions[session];
+        if known.state_lost.is_none() {
+            known.state_lost = Some(reason);
+            self.out.published.push(LifecycleEvent::StateLost {
+                session: known.id,
+                sandbox_id: entry.id,
+                reason,
+            });
+            self.mark_session(session);
+        }
+    }
+}
+
+/// The refusal of whoever asks for a sandbox that is gone.
+pub(crate) fn gone(cause: EndCause) -> Refusal {
+    Refusal::new(
+        ErrorCode::SandboxGone,
+        format!("the sandbox is gone: {} ({})", cause.reason().as_str(), cause.as_str()),
+    )
+}
+
+/// The refusal of whoever was using a sandbox when it went.
+pub(crate) fn broken(cause: EndCause) -> Refusal {
+    match cause.reason() {
+        TerminatedReason::Crash | TerminatedReason::Replaced => Refusal::new(
+            ErrorCode::SandboxCrashed,
+            format!("the sandbox died while it was used ({})", cause.as_str()),
+        ),
+        TerminatedReason::Oom => {
+            Refusal::new(ErrorCode::Oom, "the sandbox ran out of memory while it was used")
+        }
+        TerminatedReason::UserAbort
+        | TerminatedReason::Idle
+        | TerminatedReason::Expired
+        | TerminatedReason::Evicted
+        | TerminatedReason::Shutdown
+        | TerminatedReason::Deleted
+        | TerminatedReason::Policy => gone(cause),
+    }
+}

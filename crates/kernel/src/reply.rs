@@ -1,0 +1,148 @@
+//! What callers are told. A request is answered at once, or it is [`Reply::Pending`] and the answer
+//! follows as a notice.
+
+use std::sync::Arc;
+
+use model::lifecycle::ActiveCause;
+use model::state::Wakefulness;
+use model::{
+    ClaimSettings, Generation, InstanceId, LeaseId, ProcessId, SandboxId, SessionId, TurnId, Wall,
+};
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// It was heard, and there is nothing to say.
+    Noted,
+    /// The answer will follow.
+    Pending,
+    /// A sandbox was handed out.
+    CheckedOut(CheckedOut),
+    /// A lease lasts until then.
+    Renewed {
+        /// When it ends.
+        expires_at: Wall,
+    },
+    /// A use may begin.
+    Granted(Grant),
+    /// What keeps a sandbox awake.
+    Wakefulness(WakeReport),
+    /// A sandbox is frozen or thawed.
+    Frozen {
+        /// Whether it is frozen now.
+        frozen: bool,
+    },
+    /// It is gone.
+    Gone,
+    /// A session has a sandbox.
+    SessionReady(SessionReady),
+    /// A turn was started.
+    TurnStarted(SessionReady),
+    /// A turn will start when those before it are over.
+    TurnQueued {
+        /// The turn.
+        turn: TurnId,
+    },
+    /// An abort is over.
+    Aborted {
+        /// Whether there was a turn to abort.
+        turn: Option<TurnId>,
+        /// Whether the sandbox lives on.
+        sandbox_kept: bool,
+    },
+    /// A session is set aside.
+    Paused,
+    /// A session is stopped.
+    Stopped,
+    /// A session is over.
+    Ended,
+    /// A session was made from another.
+    Forked {
+        /// The new one.
+        session: SessionId,
+    },
+}
+
+/// A sandbox under a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckedOut {
+    /// The lease.
+    pub lease: LeaseId,
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// Its generation.
+    pub generation: Generation,
+    /// What was launched for it.
+    pub instance: InstanceId,
+    /// When the lease ends unless renewed.
+    pub expires_at: Wall,
+    /// How it was come by.
+    pub path: CheckoutPath,
+    /// How often the sandbox was used before.
+    pub uses: u32,
+}
+
+/// How a checkout came by its sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CheckoutPath {
+    /// One was idle.
+    Fast,
+    /// One was started for it at once.
+    Overflow,
+    /// It had to wait.
+    Blocked,
+}
+
+/// Permission to use a sandbox, until the use is reported as ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// Its generation.
+    pub generation: Generation,
+    /// What was launched for it.
+    pub instance: InstanceId,
+    /// What processes started by this use get.
+    pub settings: Option<Arc<ClaimSettings>>,
+}
+
+/// A session with its sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionReady {
+    /// The session.
+    pub session: SessionId,
+    /// Its sandbox.
+    pub sandbox: SandboxId,
+    /// Its generation.
+    pub generation: Generation,
+    /// What was launched for it.
+    pub instance: InstanceId,
+    /// How it came by it.
+    pub cause: ActiveCause,
+    /// Whether files were given up since the last one.
+    pub state_lost: bool,
+}
+
+/// What keeps a sandbox awake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WakeReport {
+    /// Whether anything does.
+    pub wakefulness: Wakefulness,
+    /// When its processes will no longer do so.
+    pub scheduled_stop_at: Option<Wall>,
+    /// The processes that do.
+    pub processes: Vec<KeptProcess>,
+    /// What programs wrote to the scale file.
+    pub scale: u32,
+}
+
+/// A process that keeps its sandbox awake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeptProcess {
+    /// Its id.
+    pub process: ProcessId,
+    /// When it was started.
+    pub started_at: Wall,
+    /// When it is killed; 0 is never.
+    pub timeout_ms: u64,
+}

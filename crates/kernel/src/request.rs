@@ -1,0 +1,172 @@
+//! Requests that wait for their answer. Each is answered exactly once: here is where it stops
+//! waiting, whoever answers it.
+
+use std::sync::Arc;
+
+use model::{ClaimSettings, ErrorCode, LeaseId, Mono, Refusal, RequestId, TurnId, UseId};
+
+use crate::alarms::Ringer;
+use crate::effect::Notice;
+use crate::event::{CheckoutPolicy, UseKind};
+use crate::reply::{CheckoutPath, Reply};
+use crate::slab::Ix;
+use crate::{Flaw, Kernel};
+
+/// A request that waits.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) id: RequestId,
+    pub(crate) deadline: Mono,
+    pub(crate) what: Waiting,
+    pub(crate) alarm: Mono,
+}
+
+/// What a request waits for.
+#[derive(Debug)]
+pub(crate) enum Waiting {
+    /// A sandbox of a pool.
+    Checkout(Box<Waiter>),
+    /// A session's sandbox, to use it.
+    SessionUse { session: Ix, use_id: UseId, kind: UseKind },
+    /// A session's sandbox, to have it.
+    Bind { session: Ix },
+    /// A turn of a session to start.
+    Turn { session: Ix, turn: TurnId },
+    /// The end of an operation on a session.
+    Control { session: Ix },
+    /// A sandbox to be thawed, to use it.
+    LeaseUse { entry: Ix, use_id: UseId, kind: UseKind },
+    /// A sandbox to be frozen (or thawed).
+    Freeze { entry: Ix, frozen: bool },
+    /// A sandbox to be gone.
+    Delete { entry: Ix },
+    /// A pool to be gone.
+    Destroy { pool: Ix },
+}
+
+/// A checkout that waits.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) pool: Ix,
+    /// Its place in the order of arrival.
+    pub(crate) seq: u64,
+    pub(crate) lease: LeaseId,
+    pub(crate) ttl_ms: u64,
+    pub(crate) policy: CheckoutPolicy,
+    pub(crate) claim: Option<Arc<ClaimSettings>>,
+    pub(crate) path: CheckoutPath,
+    /// The sandbox that is being bound to it.
+    pub(crate) entry: Option<Ix>,
+}
+
+impl Kernel {
+    /// Lets a request wait. Its alarm is set by those for whom nothing else bounds the wait.
+    pub(crate) fn wait(&mut self, id: RequestId, deadline: Mono, what: Waiting) -> Ix {
+        let req = self.requests.insert(Request { id, deadline, what, alarm: Mono::NEVER });
+        self.request_index.insert(id.as_u128(), req);
+        req
+    }
+
+    pub(crate) fn arm_request(&mut self, req: Ix) {
+        let request = &mut self.requests[req];
+        self.alarms.at_latest(Ringer::Request(req), &mut request.alarm, request.deadline);
+    }
+
+    /// Takes a request out of waiting without an answer.
+    pub(crate) fn forget_request(&mut self, req: Ix) -> Request {
+        let mut request = self.requests.remove(req);
+        self.request_index.remove(request.id.as_u128());
+        self.alarms.clear(Ringer::Request(req), &mut request.alarm);
+        request
+    }
+
+    pub(crate) fn answer(&mut self, req: Ix, result: Result<Reply, Refusal>) {
+        let request = self.forget_request(req);
+        self.out.notices.push(Notice::Answer { request: request.id, result });
+    }
+
+    /// The deadline of a request passed.
+    pub(crate) fn request_overdue(&mut self, req: Ix) {
+        let request = &mut self.requests[req];
+        request.alarm = Mono::NEVER;
+        if self.now.mono < request.deadline {
+            self.arm_request(req);
+            return;
+        }
+        if self.flawed(Flaw::DeadlineIgnored) {
+            return;
+        }
+        match &self.requests[req].what {
+            Waiting::Checkout(waiter) if waiter.entry.is_some() => {
+                // Its sandbox is being bound: that has a deadline of its own, and is nearly there.
+            }
+            Waiting::Checkout(_) => self.checkout_overdue(req),
+            Waiting::SessionUse { session, .. }
+            | Waiting::Bind { session }
+            | Waiting::Turn { session, .. } => {
+                let session = *session;
+                let refusal = self.bind_overdue(session);
+                self.withdraw_request(req, refusal);
+            }
+            Waiting::Control { .. }
+            | Waiting::LeaseUse { .. }
+            | Waiting::Freeze { .. }
+            | Waiting::Delete { .. }
+            | Waiting::Destroy { .. } => {
+                let cause = "the confirmation did not come in time";
+                self.withdraw_request(req, Refusal::new(ErrorCode::DeadlineExceeded, cause));
+            }
+        }
+    }
+
+    /// Answers a request with a refusal and removes what stands for it elsewhere.
+    pub(crate) fn withdraw_request(&mut self, req: Ix, refusal: Refusal) {
+        let request = self.forget_request(req);
+        self.out
+            .notices
+            .push(Notice::Answer { request: request.id, result: Err(refusal.clone()) });
+        self.unlink_request(req, &request.what, refusal);
+    }
+
+    /// A client went away before it took its answer.
+    pub(crate) fn client_gone(&mut self, id: RequestId) -> Result<Reply, Refusal> {
+        if let Some(req) = self.request_index.get(id.as_u128()) {
+            if matches!(self.requests[req].what, Waiting::Checkout(_)) {
+                self.checkout_abandoned(req);
+            } else {
+                let request = self.forget_request(req);
+                let refusal = Refusal::new(ErrorCode::ClientGone, "the client went away");
+                self.unlink_request(req, &request.what, refusal);
+            }
+        } else if let Some(session) = self.turn_clients.get(id.as_u128()) {
+            self.turn_client_lost(session);
+        }
+        Ok(Reply::Noted)
+    }
+
+    /// Removes every trace of a request that no longer waits.
+    fn unlink_request(&mut self, req: Ix, what: &Waiting, refusal: Refusal) {
+        match what {
+            Waiting::Checkout(_) => {}
+            Waiting::SessionUse { session, .. } | Waiting::Bind { session } => {
+                self.sessions[*session].wanting.retain(|waiting| *waiting != req);
+                self.session_unwanted(*session, refusal);
+            }
+            Waiting::Turn { session, turn } => self.turn_client_gone(*session, *turn, refusal),
+            Waiting::Control { session } => {
+                if let Some(control) = &mut self.sessions[*session].control {
+                    control.requests.retain(|waiting| *waiting != req);
+                }
+            }
+            Waiting::LeaseUse { entry, .. }
+            | Waiting::Freeze { entry, .. }
+            | Waiting::Delete { entry } => {
+                self.entries[*entry].extra().waiting.retain(|waiting| *waiting != req);
+                self.repin(*entry);
+            }
+            Waiting::Destroy { pool } => {
+                self.pools[*pool].destroyers.retain(|waiting| *waiting != req);
+            }
+        }
+    }
+}

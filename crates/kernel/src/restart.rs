@@ -1,0 +1,235 @@
+//! Starting again from what was written down. Whatever may still exist is removed, records of
+//! sessions become cold with their files, leases are lost and say so, and sessions are paused until
+//! their next message. The same code serves a crash, an orderly stop and a first start.
+
+use std::sync::Arc;
+
+use model::lifecycle::TurnOutcome;
+use model::record::{Journal, Owner, PoolRecord, SandboxRecord, SessionRecord};
+use model::{EndCause, InstanceId, LifecycleEvent, Mono, Now, SessionStatus};
+
+use crate::entry::{After, Birth, Ending, Entry, Own, Phase, Resolve};
+use crate::event::SessionSettings;
+use crate::pool::Pool;
+use crate::session::Session;
+use crate::{Boot, Flaw, Kernel};
+
+/// What a restart found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Sandboxes that were live and are cold now, or will be when their removal is confirmed.
+    pub marked_cold: u32,
+    /// Sandboxes that belonged to nobody or to a lease, and go.
+    pub ended: u32,
+    /// Instances that no record names.
+    pub orphans: u32,
+}
+
+impl Kernel {
+    /// A kernel that goes on from what was written down, and what runtimes report as existing.
+    pub fn restore(boot: Boot, journal: Journal, alive: &[InstanceId]) -> (Self, Recovery) {
+        let mut kernel = Self::new(boot);
+        let mut recovery = Recovery::default();
+        for ended in &journal.ended {
+            kernel.ends.remember(ended);
+            if let Some(lease) = ended.lease {
+                kernel.ends.remember_lease(lease, ended.cause);
+            }
+        }
+        for record in journal.pools {
+            kernel.restore_pool(record);
+        }
+        for record in journal.sessions {
+            kernel.restore_session(record);
+        }
+        let mut records = journal.sandboxes;
+        // The least recently used comes first, so that the orders of eviction are what they were.
+        records.sort_by_key(|record| (record.last_used_at, record.id));
+        for record in records {
+            kernel.restore_sandbox(record, &mut recovery);
+        }
+        for workspace in journal.doomed_workspaces {
+            kernel.redoom_workspace(workspace);
+        }
+        for &instance in alive {
+            if !kernel.instance_index.contains(instance.as_u128()) {
+                recovery.orphans += 1;
+                kernel.remove_orphan(instance);
+            }
+        }
+        kernel.drop_sessions_that_are_over();
+        kernel.reconcile_all();
+        kernel.flush_journal();
+        (kernel, recovery)
+    }
+
+    fn restore_pool(&mut self, record: PoolRecord) {
+        let name = record.template.name.clone();
+        let mut pool = Pool::new(record.template, record.traits, self.now.mono);
+        pool.phase = record.phase;
+        let pool = self.pools.insert(pool);
+        self.pool_index.insert(name, pool);
+        self.pool_due(pool);
+    }
+
+    fn restore_session(&mut self, record: SessionRecord) {
+        let settings = SessionSettings {
+            claim: record.claim,
+            idle_timeout_ms: record.idle_timeout_ms,
+            on_disconnect: record.on_disconnect,
+        };
+        let mut session = Session::new(record.id, record.template, settings, record.created_at);
+        session.parent = record.parent;
+        session.status = record.status;
+        session.generation = record.generation;
+        session.state_lost = record.state_lost;
+        let session = self.sessions.insert(session);
+        self.session_index.insert(record.id.as_u128(), session);
+        if let Some(turn) = record.turn {
+            self.out.published.push(LifecycleEvent::TurnEnded {
+                session: record.id,
+                turn,
+                outcome: TurnOutcome::Interrupted,
+            });
+            self.mark_session(session);
+        }
+        match record.status {
+            SessionStatus::Starting | SessionStatus::Active => {
+                self.set_status(session, SessionStatus::Paused);
+            }
+            SessionStatus::Paused | SessionStatus::Stopped | SessionStatus::Ended => {}
+        }
+    }
+
+    fn restore_sandbox(&mut self, record: SandboxRecord, recovery: &mut Recovery) {
+        let owner = match record.owner {
+            Owner::Nobody => Own::Nobody,
+            Owner::Lease(lease) => Own::Lease(lease),
+            Owner::Session(id) => {
+                self.session_index.get(id.as_u128()).map_or(Own::Nobody, Own::Session)
+            }
+        };
+        let ix = self.insert_restored(&record, owner);
+        if let Own::Session(session) = owner {
+            self.sessions[session].entry = Some(ix);
+            self.mark_session(session);
+        }
+        let Some(instance) = record.instance else {
+            self.count_in(ix);
+            match owner {
+                Own::Session(_) => self.copy_workspace(ix, None),
+                Own::Nobody | Own::Lease(_) => {
+                    self.remove_entry(ix, EndCause::Restart, None, None);
+                }
+            }
+            return;
+        };
+        self.instance_index.insert(instance.as_u128(), ix);
+        self.count_in(ix);
+        self.reserve_live(ix);
+        if self.flawed(Flaw::LeaseSurvivesRestart)
+            && let Owner::Lease(_) = record.owner
+            && self.readopt_flawed(ix)
+        {
+            return;
+        }
+        let cause = record.ending.unwrap_or(EndCause::Restart);
+        let after = match owner {
+            Own::Session(_) if record.doomed => After::Gone,
+            Own::Session(_) => {
+                recovery.marked_cold += 1;
+                After::Cold
+            }
+            Own::Nobody | Own::Lease(_) => {
+                recovery.ended += 1;
+                After::Gone
+            }
+        };
+        if let Own::Lease(lease) = owner {
+            self.ends.remember_lease(lease, cause);
+        }
+        let entry = &mut self.entries[ix];
+        entry.phase = Phase::Killing;
+        entry.ending = Some(Box::new(Ending {
+            cause,
+            detail: None,
+            eviction: None,
+            after,
+            resolve: Resolve::Now,
+            attempts: 0,
+            retry_at: Mono::NEVER,
+        }));
+        self.mark(ix);
+        self.settle(ix);
+        self.send_kill(ix);
+    }
+
+    fn insert_restored(&mut self, record: &SandboxRecord, owner: Own) -> crate::slab::Ix {
+        let pool = self.pool_index.get(&record.template).copied();
+        let (template, traits) = match pool {
+            Some(pool) => (Arc::clone(&self.pools[pool].template), self.pools[pool].traits),
+            // Its template is gone; what is left of it only waits to be removed or resumed.
+            None => (
+                Arc::new(model::Template::named(record.template.clone())),
+                model::template::RuntimeTraits {
+                    recycle: model::template::Recycle::Recreate,
+                    can_freeze: false,
+                    workspace_survives: true,
+                },
+            ),
+        };
+        let slot = match owner {
+            Own::Nobody | Own::Lease(_) => pool,
+            Own::Session(_) => None,
+        };
+        let ago_ms = self.now.wall.since(record.last_used_at);
+        let last_used = Now {
+            mono: Mono(self.now.mono.0.saturating_sub(ago_ms)),
+            wall: record.last_used_at,
+        };
+        let birth = Birth {
+            id: record.id,
+            workspace: record.workspace,
+            template,
+            traits,
+            owner,
+            slot,
+            now: last_used,
+        };
+        let mut entry = Entry::new(birth);
+        entry.previous_id = record.previous_id;
+        entry.instance = record.instance.unwrap_or(InstanceId::NIL);
+        entry.generation = record.generation;
+        entry.announced = record.announced;
+        entry.uses = record.uses;
+        entry.dirty = record.dirty;
+        entry.has_files = record.has_files;
+        entry.copying_from = record.copying_from;
+        entry.created_at = record.created_at;
+        entry.slept = record.slept;
+        let ix = self.entries.insert(entry);
+        self.entry_index.insert(record.id.as_u128(), ix);
+        self.admission.entries += 1;
+        if let Some(pool) = slot {
+            self.pools[pool].slots_used += 1;
+        }
+        ix
+    }
+
+    /// Sessions that ended, and those that nobody got to know, need no memory.
+    fn drop_sessions_that_are_over(&mut self) {
+        for session in self.sessions.places() {
+            let known = &self.sessions[session];
+            if known.status == SessionStatus::Ended && known.entry.is_none() {
+                self.drop_session(session);
+            }
+        }
+    }
+
+    /// The flaw of trusting what a restart finds.
+    fn readopt_flawed(&mut self, ix: crate::slab::Ix) -> bool {
+        self.entries[ix].owner = Own::Nobody;
+        self.put_idle(ix);
+        true
+    }
+}

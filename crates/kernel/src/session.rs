@@ -1,0 +1,183 @@
+//! A conversation as the kernel knows it. It owns at most one sandbox at a time and survives that
+//! sandbox's death; what it wants is stored here, and how it gets it is decided in `binding`.
+
+use std::collections::VecDeque;
+
+use model::lifecycle::{ActiveCause, TurnOutcome};
+use model::record::SessionRecord;
+use model::{
+    ErrorCode, Generation, Mono, Refusal, RequestId, SandboxId, SessionId, SessionStatus,
+    TemplateName, TerminatedReason, TurnId, Wall,
+};
+
+use crate::Kernel;
+use crate::event::SessionSettings;
+use crate::slab::Ix;
+
+/// A conversation.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) parent: Option<SessionId>,
+    pub(crate) template: TemplateName,
+    pub(crate) status: SessionStatus,
+    pub(crate) generation: Generation,
+    pub(crate) settings: SessionSettings,
+    /// Its sandbox, live or cold.
+    pub(crate) entry: Option<Ix>,
+    /// Its place in the line for a process.
+    pub(crate) applied: Option<u64>,
+    /// How it comes by the sandbox that it is getting.
+    pub(crate) coming: Option<ActiveCause>,
+    /// Files were given up for this reason, and its client was not told with a sandbox yet.
+    pub(crate) state_lost: Option<TerminatedReason>,
+    /// Requests that want its sandbox.
+    pub(crate) wanting: Vec<Ix>,
+    pub(crate) turn: Option<Turn>,
+    pub(crate) queued: VecDeque<TurnId>,
+    /// The operation in progress.
+    pub(crate) control: Option<Control>,
+    pub(crate) created_at: Wall,
+    pub(crate) marked: bool,
+    pub(crate) due: bool,
+    pub(crate) alarm: Mono,
+}
+
+/// One message.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(crate) id: TurnId,
+    /// The request that waits for it to start.
+    pub(crate) request: Option<Ix>,
+    /// The request of the client that follows it.
+    pub(crate) client: Option<RequestId>,
+    pub(crate) stage: Stage,
+    pub(crate) deadline: Mono,
+}
+
+/// How far a turn is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Its sandbox is being found.
+    Binding,
+    /// It is being given to the harness.
+    Starting,
+    /// The harness works on it.
+    Running,
+    /// It is being stopped, and will have ended like this.
+    Stopping(TurnOutcome),
+}
+
+/// An operation on a session.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) kind: ControlKind,
+    pub(crate) requests: Vec<Ix>,
+}
+
+/// Which operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ControlKind {
+    Abort { turn: TurnId, keep_sandbox: bool },
+    Pause,
+    Stop,
+    End,
+    Fork,
+}
+
+impl Session {
+    pub(crate) fn new(
+        id: SessionId,
+        template: TemplateName,
+        settings: SessionSettings,
+        created_at: Wall,
+    ) -> Self {
+        Self {
+            id,
+            parent: None,
+            template,
+            status: SessionStatus::Starting,
+            generation: Generation::default(),
+            settings,
+            entry: None,
+            applied: None,
+            coming: None,
+            state_lost: None,
+            wanting: Vec::new(),
+            turn: None,
+            queued: VecDeque::new(),
+            control: None,
+            created_at,
+            marked: false,
+            due: false,
+            alarm: Mono::NEVER,
+        }
+    }
+
+    /// Someone waits for its sandbox.
+    pub(crate) fn wants(&self) -> bool {
+        !self.wanting.is_empty() || self.is_binding()
+    }
+
+    pub(crate) fn is_binding(&self) -> bool {
+        self.turn.as_ref().is_some_and(|turn| turn.stage == Stage::Binding)
+    }
+
+    /// Whether an operation is in progress that ends its sandbox.
+    pub(crate) fn is_leaving(&self) -> bool {
+        match self.control.as_ref().map(|control| control.kind) {
+            Some(ControlKind::Stop | ControlKind::End) => true,
+            Some(ControlKind::Abort { .. } | ControlKind::Pause | ControlKind::Fork) | None => false,
+        }
+    }
+
+    /// Whether it would be left without its template.
+    pub(crate) fn needs_template(&self, template: &TemplateName) -> bool {
+        self.template == *template && self.status != SessionStatus::Ended
+    }
+
+    pub(crate) fn record(&self, sandbox: Option<SandboxId>) -> SessionRecord {
+        SessionRecord {
+            id: self.id,
+            parent: self.parent,
+            template: self.template.clone(),
+            status: self.status,
+            generation: self.generation,
+            sandbox,
+            claim: self.settings.claim.clone(),
+            idle_timeout_ms: self.settings.idle_timeout_ms,
+            on_disconnect: self.settings.on_disconnect,
+            state_lost: self.state_lost,
+            turn: self.turn.as_ref().map(|turn| turn.id),
+            created_at: self.created_at,
+        }
+    }
+}
+
+impl Kernel {
+    pub(crate) fn session_by_id(&self, id: SessionId) -> Result<Ix, Refusal> {
+        self.session_index.get(id.as_u128()).ok_or_else(|| {
+            if self.ends.of_session(id) {
+                Refusal::new(ErrorCode::SessionEnded, "the session has ended")
+            } else {
+                Refusal::new(ErrorCode::SessionUnknown, format!("no session {id} is known"))
+            }
+        })
+    }
+
+    /// Refuses work for a session that takes none.
+    pub(crate) fn refuse_when_over(&self, session: Ix) -> Result<(), Refusal> {
+        let known = &self.sessions[session];
+        let (code, cause) = match known.status {
+            SessionStatus::Ended => (ErrorCode::SessionEnded, "the session has ended"),
+            SessionStatus::Stopped => (ErrorCode::SessionStopped, "the session is stopped"),
+            SessionStatus::Starting | SessionStatus::Active | SessionStatus::Paused => {
+                if !known.is_leaving() {
+                    return Ok(());
+                }
+                (ErrorCode::SessionBusy, "the session is being stopped or ended")
+            }
+        };
+        Err(Refusal::new(code, cause))
+    }
+}

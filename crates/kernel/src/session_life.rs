@@ -1,0 +1,354 @@
+//! The life of sessions: created, resumed, stopped, ended, and what it means for one that its
+//! sandbox is gone. A session says what became of it in its status, and nothing else does.
+
+use std::sync::Arc;
+
+use model::lifecycle::{SessionChange, TurnOutcome};
+use model::record::JournalEntry;
+use model::{
+    EndCause, ErrorCode, LifecycleEvent, Refusal, RequestId, SandboxStatus, SessionId,
+    SessionStatus, TemplateName, TerminatedReason,
+};
+
+use crate::Kernel;
+use crate::alarms::Ringer;
+use crate::entry::{After, Phase, Resolve};
+use crate::event::SessionSettings;
+use crate::reply::Reply;
+use crate::request::Waiting;
+use crate::session::{Control, ControlKind, Session};
+use crate::slab::Ix;
+use crate::view::SessionView;
+
+impl Kernel {
+    pub(crate) fn session_created(
+        &mut self,
+        request: RequestId,
+        id: SessionId,
+        template: TemplateName,
+        settings: SessionSettings,
+    ) -> Result<Reply, Refusal> {
+        self.refuse_when_stopping()?;
+        let pool = self.pool_named(&template)?;
+        self.refuse_when_closed(pool)?;
+        let session = self.new_session(id, template, settings)?;
+        self.await_bind(request, session);
+        self.mark_session(session);
+        Ok(Reply::Pending)
+    }
+
+    /// Adds a session, if its id is new and there is room.
+    pub(crate) fn new_session(
+        &mut self,
+        id: SessionId,
+        template: TemplateName,
+        settings: SessionSettings,
+    ) -> Result<Ix, Refusal> {
+        if self.session_index.contains(id.as_u128()) || self.ends.of_session(id) {
+            let cause = format!("session {id} exists already");
+            return Err(Refusal::new(ErrorCode::IdConflict, cause));
+        }
+        if self.sessions.len() >= self.config.max_sessions as usize {
+            let cause = format!("there are {} sessions already", self.config.max_sessions);
+            return Err(Refusal::new(ErrorCode::CapacityExhausted, cause));
+        }
+        let session = Session::new(id, template, settings, self.now.wall);
+        let session = self.sessions.insert(session);
+        self.session_index.insert(id.as_u128(), session);
+        Ok(session)
+    }
+
+    fn await_bind(&mut self, request: RequestId, session: Ix) {
+        let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
+        let req = self.wait(request, deadline, Waiting::Bind { session });
+        self.arm_request(req);
+        self.sessions[session].wanting.push(req);
+        self.engage(session);
+    }
+
+    pub(crate) fn resume_requested(
+        &mut self,
+        request: RequestId,
+        id: SessionId,
+    ) -> Result<Reply, Refusal> {
+        self.refuse_when_stopping()?;
+        let session = self.session_by_id(id)?;
+        let known = &self.sessions[session];
+        if known.status == SessionStatus::Ended {
+            return Err(Refusal::new(ErrorCode::SessionEnded, "the session has ended"));
+        }
+        if known.is_leaving() {
+            let cause = "the session is being stopped or ended";
+            return Err(Refusal::new(ErrorCode::SessionBusy, cause));
+        }
+        self.await_bind(request, session);
+        Ok(Reply::Pending)
+    }
+
+    pub(crate) fn session_stop_requested(
+        &mut self,
+        request: RequestId,
+        id: SessionId,
+    ) -> Result<Reply, Refusal> {
+        let session = self.session_by_id(id)?;
+        match self.sessions[session].status {
+            SessionStatus::Stopped => return Ok(Reply::Stopped),
+            SessionStatus::Ended => {
+                return Err(Refusal::new(ErrorCode::SessionEnded, "the session has ended"));
+            }
+            SessionStatus::Starting => {
+                let cause = "the session is still being created";
+                return Err(Refusal::new(ErrorCode::SessionBusy, cause));
+            }
+            SessionStatus::Active | SessionStatus::Paused => {}
+        }
+        self.leave(request, session, ControlKind::Stop)
+    }
+
+    pub(crate) fn session_end_requested(
+        &mut self,
+        request: RequestId,
+        id: SessionId,
+    ) -> Result<Reply, Refusal> {
+        let session = match self.session_by_id(id) {
+            Ok(session) => session,
+            Err(refusal) if refusal.code == ErrorCode::SessionEnded => return Ok(Reply::Ended),
+            Err(refusal) => return Err(refusal),
+        };
+        if self.sessions[session].status == SessionStatus::Ended {
+            return Ok(Reply::Ended);
+        }
+        self.leave(request, session, ControlKind::End)
+    }
+
+    /// Begins an operation that ends the sandbox of a session.
+    fn leave(
+        &mut self,
+        request: RequestId,
+        session: Ix,
+        kind: ControlKind,
+    ) -> Result<Reply, Refusal> {
+        self.begin_control(request, session, kind)?;
+        let refusal = Refusal::new(ErrorCode::Aborted, "the session is being stopped or ended");
+        self.drop_queued_turns(session);
+        for req in std::mem::take(&mut self.sessions[session].wanting) {
+            self.answer(req, Err(refusal.clone()));
+        }
+        self.unapply(session);
+        self.stop_any_turn(session, &refusal);
+        self.continue_control(session);
+        Ok(Reply::Pending)
+    }
+
+    /// Notes an operation on a session, or joins the same one if it is in progress.
+    pub(crate) fn begin_control(
+        &mut self,
+        request: RequestId,
+        session: Ix,
+        kind: ControlKind,
+    ) -> Result<(), Refusal> {
+        if let Some(control) = &self.sessions[session].control
+            && std::mem::discriminant(&control.kind) != std::mem::discriminant(&kind)
+        {
+            let cause = "another operation on the session is in progress";
+            return Err(Refusal::new(ErrorCode::SessionBusy, cause));
+        }
+        let deadline = self.now.mono.plus(self.config.control_timeout_ms);
+        let req = self.wait(request, deadline, Waiting::Control { session });
+        self.arm_request(req);
+        self.sessions[session]
+            .control
+            .get_or_insert(Control { kind, requests: Vec::new() })
+            .requests
+            .push(req);
+        Ok(())
+    }
+
+    /// Goes on with an operation once the turn is over.
+    pub(crate) fn continue_control(&mut self, session: Ix) {
+        let known = &self.sessions[session];
+        let Some(control) = &known.control else { return };
+        if known.turn.is_some() {
+            return;
+        }
+        let kind = control.kind;
+        let live = known.entry.filter(|ix| self.entries[*ix].live);
+        let (cause, resolve) = match kind {
+            ControlKind::Abort { turn, keep_sandbox: true } => {
+                let sandbox_kept = live.is_some_and(|ix| self.entries[ix].ending.is_none());
+                let reply = Reply::Aborted { turn: Some(turn), sandbox_kept };
+                self.finish_control(session, &Ok(reply));
+                return;
+            }
+            ControlKind::Abort { keep_sandbox: false, .. } => {
+                (EndCause::UserAbort, Resolve::Careful)
+            }
+            ControlKind::Stop => (EndCause::SessionStopped, Resolve::Careful),
+            ControlKind::End => (EndCause::SessionEnded, Resolve::Firm),
+            ControlKind::Pause | ControlKind::Fork => return,
+        };
+        match live {
+            Some(ix) => {
+                let files = self.entries[ix].has_files || self.entries[ix].phase == Phase::InUse;
+                let after = if files { After::Cold } else { After::Gone };
+                self.end(ix, cause, after, resolve);
+            }
+            None => self.leave_finished(session),
+        }
+    }
+
+    /// The sandbox of a session is gone, so an operation that ended it is over.
+    pub(crate) fn leave_finished(&mut self, session: Ix) {
+        let known = &self.sessions[session];
+        let Some(control) = &known.control else { return };
+        if known.turn.is_some() {
+            return;
+        }
+        let reply = match control.kind {
+            ControlKind::Abort { turn, .. } => {
+                Reply::Aborted { turn: Some(turn), sandbox_kept: false }
+            }
+            ControlKind::Stop => {
+                self.set_status(session, SessionStatus::Stopped);
+                Reply::Stopped
+            }
+            ControlKind::End => {
+                self.set_status(session, SessionStatus::Ended);
+                Reply::Ended
+            }
+            ControlKind::Pause => Reply::Paused,
+            ControlKind::Fork => return,
+        };
+        self.finish_control(session, &Ok(reply));
+        self.drop_if_over(session);
+    }
+
+    pub(crate) fn finish_control(&mut self, session: Ix, result: &Result<Reply, Refusal>) {
+        let Some(control) = self.sessions[session].control.take() else { return };
+        for req in control.requests {
+            self.answer(req, result.clone());
+        }
+        self.session_due(session);
+        self.start_next_turn(session);
+    }
+
+    /// The sandbox of a session is cold now.
+    pub(crate) fn session_lost_sandbox(
+        &mut self,
+        session: Ix,
+        cause: EndCause,
+        detail: Option<Arc<str>>,
+    ) {
+        self.mark_session(session);
+        self.sessions[session].coming = None;
+        let set_aside = match cause.reason() {
+            TerminatedReason::Idle
+            | TerminatedReason::Expired
+            | TerminatedReason::Evicted
+            | TerminatedReason::Shutdown => true,
+            TerminatedReason::UserAbort
+            | TerminatedReason::Crash
+            | TerminatedReason::Oom
+            | TerminatedReason::Replaced
+            | TerminatedReason::Deleted
+            | TerminatedReason::Policy => false,
+        };
+        if set_aside && self.sessions[session].status == SessionStatus::Active {
+            self.set_status(session, SessionStatus::Paused);
+        }
+        let failed = match cause {
+            EndCause::LaunchFailed => Some(ErrorCode::LaunchFailed),
+            EndCause::ReadyTimeout => Some(ErrorCode::ReadyTimeout),
+            _ => None,
+        };
+        if let Some(code) = failed {
+            let text = detail.map_or_else(|| "no reason was given".to_owned(), |d| d.to_string());
+            self.fail_wants(session, &Refusal::new(code, text));
+        }
+        if self.sessions.get(session).is_some() {
+            self.leave_finished(session);
+        }
+        if self.sessions.get(session).is_some() {
+            self.session_due(session);
+        }
+    }
+
+    /// The record of a session's sandbox is gone.
+    pub(crate) fn session_without_entry(
+        &mut self,
+        session: Ix,
+        cause: EndCause,
+        detail: Option<Arc<str>>,
+    ) {
+        self.sessions[session].entry = None;
+        if let Some(control) = &self.sessions[session].control
+            && control.kind == ControlKind::Fork
+        {
+            let text = detail.as_deref().unwrap_or("its sandbox was deleted").to_owned();
+            self.set_status(session, SessionStatus::Ended);
+            self.finish_control(session, &Err(Refusal::new(ErrorCode::PersistFailed, text)));
+        }
+        if self.sessions[session].status == SessionStatus::Ended {
+            self.mark_session(session);
+            self.leave_finished(session);
+            self.drop_if_over(session);
+            return;
+        }
+        self.session_lost_sandbox(session, cause, detail);
+    }
+
+    /// A session that has ended and has nothing left is forgotten.
+    fn drop_if_over(&mut self, session: Ix) {
+        let Some(known) = self.sessions.get(session) else { return };
+        if known.status == SessionStatus::Ended && known.entry.is_none() {
+            self.drop_session(session);
+        }
+    }
+
+    pub(crate) fn drop_session(&mut self, session: Ix) {
+        let mut known = self.sessions.remove(session);
+        self.session_index.remove(known.id.as_u128());
+        self.alarms.clear(Ringer::Session(session), &mut known.alarm);
+        self.ends.remember_session(known.id);
+        self.out.journal.push(JournalEntry::SessionRemoved(known.id));
+    }
+
+    pub(crate) fn drop_queued_turns(&mut self, session: Ix) {
+        let id = self.sessions[session].id;
+        for turn in std::mem::take(&mut self.sessions[session].queued) {
+            self.out.published.push(LifecycleEvent::TurnEnded {
+                session: id,
+                turn,
+                outcome: TurnOutcome::Aborted,
+            });
+        }
+    }
+
+    pub(crate) fn publish_session(&mut self, session: Ix, change: SessionChange) {
+        let session = self.sessions[session].id;
+        self.out.published.push(LifecycleEvent::SessionChanged { session, change });
+    }
+
+    /// A session as it is now.
+    pub fn session(&self, id: SessionId) -> Option<SessionView> {
+        let known = &self.sessions[self.session_index.get(id.as_u128())?];
+        let connected = known.entry.filter(|ix| {
+            self.entries[*ix].phase == Phase::InUse && self.entries[*ix].ending.is_none()
+        });
+        let sandbox_status = match connected {
+            Some(_) => SandboxStatus::Connected,
+            None => SandboxStatus::Disconnected,
+        };
+        Some(SessionView {
+            id,
+            template: known.template.clone(),
+            status: known.status,
+            sandbox_status,
+            sandbox_id: connected.map(|ix| self.entries[ix].id),
+            generation: known.generation,
+            turn: known.turn.as_ref().map(|turn| turn.id),
+            queued_turns: known.queued.len() as u32,
+            state_lost: known.state_lost.is_some(),
+        })
+    }
+}

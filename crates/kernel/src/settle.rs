@@ -1,0 +1,137 @@
+//! Keeps what follows from the facts in step with them: counts by state, eviction tiers, what is
+//! about to be freed. Whoever changes a sandbox calls [`Kernel::settle`]; the reconcilers then see
+//! to whatever became possible.
+
+use model::SandboxState;
+use model::why::Tier;
+
+use crate::Kernel;
+use crate::alarms::Ringer;
+use crate::slab::Ix;
+use crate::Mono;
+
+impl Kernel {
+    /// Brings counts and orders in step with the facts of a sandbox.
+    pub(crate) fn settle(&mut self, ix: Ix) {
+        let entry = &mut self.entries[ix];
+        let old = entry.derived;
+        let new = entry.derive(self.now.mono);
+        if old == new {
+            return;
+        }
+        entry.derived = new;
+        if old.state != new.state {
+            self.by_state[old.state as usize] -= 1;
+            self.by_state[new.state as usize] += 1;
+        }
+        let memory_mb = entry.memory_mb();
+        if old.dying_live != new.dying_live {
+            self.admission.count_dying_live(new.dying_live, memory_mb);
+        }
+        if old.dying_entry != new.dying_entry {
+            self.admission.count_dying_entry(new.dying_entry);
+        }
+        if old.tier != new.tier {
+            if let Some(tier) = old.tier {
+                self.tiers[tier as usize].remove(&mut self.entries, ix);
+            }
+            if let Some(tier) = new.tier {
+                self.tiers[tier as usize].push(&mut self.entries, ix);
+                // There may be someone for whom this one could give way.
+                self.admission_due |= self.admission.has_applicants();
+            }
+        }
+    }
+
+    /// Notes that a sandbox was used just now: it goes to the end of its line.
+    pub(crate) fn touch(&mut self, ix: Ix) {
+        let entry = &mut self.entries[ix];
+        entry.last_used = self.now;
+        if let Some(tier) = entry.derived.tier {
+            self.tiers[tier as usize].remove(&mut self.entries, ix);
+            self.tiers[tier as usize].push(&mut self.entries, ix);
+        }
+    }
+
+    /// Counts a new sandbox.
+    pub(crate) fn count_in(&mut self, ix: Ix) {
+        self.by_state[SandboxState::Cold as usize] += 1;
+        self.settle(ix);
+    }
+
+    /// Takes a sandbox out of every count and order.
+    pub(crate) fn count_out(&mut self, ix: Ix) {
+        let entry = &self.entries[ix];
+        let derived = entry.derived;
+        let memory_mb = entry.memory_mb();
+        self.by_state[derived.state as usize] -= 1;
+        if derived.dying_live {
+            self.admission.count_dying_live(false, memory_mb);
+        }
+        if derived.dying_entry {
+            self.admission.count_dying_entry(false);
+        }
+        if let Some(tier) = derived.tier {
+            self.tiers[tier as usize].remove(&mut self.entries, ix);
+        }
+        let mut alarm = self.entries[ix].alarm;
+        self.alarms.clear(Ringer::Entry(ix), &mut alarm);
+        self.entries[ix].alarm = alarm;
+    }
+
+    /// The sandbox that gives way first in a tier.
+    pub(crate) fn first_of(&self, tier: Tier) -> Option<Ix> {
+        let order = &self.tiers[tier as usize];
+        #[cfg(feature = "flaws")]
+        if self.flawed(crate::Flaw::MruEviction) {
+            return order.last();
+        }
+        order.first()
+    }
+
+    /// Sees to it that a sandbox is looked at by `at`.
+    pub(crate) fn arm(&mut self, ix: Ix, at: Mono) {
+        let entry = &mut self.entries[ix];
+        self.alarms.at_latest(Ringer::Entry(ix), &mut entry.alarm, at);
+    }
+
+    pub(crate) fn pool_due(&mut self, pool: Ix) {
+        let due = &mut self.pools[pool].due;
+        if !*due {
+            *due = true;
+            self.due_pools.push_back(pool);
+        }
+    }
+
+    pub(crate) fn session_due(&mut self, session: Ix) {
+        let due = &mut self.sessions[session].due;
+        if !*due {
+            *due = true;
+            self.due_sessions.push_back(session);
+        }
+    }
+
+    /// Lets the reconcilers look at whatever changed, until nothing more follows.
+    pub(crate) fn reconcile_all(&mut self) {
+        loop {
+            if let Some(session) = self.due_sessions.pop_front() {
+                if let Some(known) = self.sessions.get_mut(session)
+                    && std::mem::take(&mut known.due)
+                {
+                    self.drive_session(session);
+                }
+            } else if let Some(pool) = self.due_pools.pop_front() {
+                if let Some(known) = self.pools.get_mut(pool)
+                    && std::mem::take(&mut known.due)
+                {
+                    self.reconcile_pool(pool);
+                }
+            } else if std::mem::take(&mut self.admission_due) {
+                self.admit();
+            } else {
+                break;
+            }
+        }
+        self.finish_shutdown();
+    }
+}

@@ -1,0 +1,122 @@
+//! Stopping in order: no new work, no sweep and no refill; what runs may finish within its grace;
+//! files are saved, everything is removed, and only then is the server told that it may exit.
+
+use model::lifecycle::TurnOutcome;
+use model::{EndCause, ErrorCode, Mono, Refusal};
+
+use crate::Kernel;
+use crate::alarms::Ringer;
+use crate::effect::Notice;
+use crate::entry::{After, Own, Phase, Resolve};
+use crate::reply::Reply;
+use crate::session::Stage;
+use crate::slab::Ix;
+
+/// A stop in progress.
+#[derive(Debug)]
+pub(crate) struct Shutdown {
+    grace_until: Mono,
+    grace_over: bool,
+    complete: bool,
+    alarm: Mono,
+}
+
+impl Kernel {
+    pub(crate) fn shutdown_began(&mut self, grace_ms: u64) -> Result<Reply, Refusal> {
+        if self.shutdown.is_some() {
+            return Ok(Reply::Noted);
+        }
+        let grace_until = self.now.mono.plus(grace_ms);
+        let mut shutdown =
+            Shutdown { grace_until, grace_over: false, complete: false, alarm: Mono::NEVER };
+        self.alarms.at_latest(Ringer::Shutdown, &mut shutdown.alarm, grace_until);
+        self.shutdown = Some(shutdown);
+        for pool in self.pools.places() {
+            self.pool_due(pool);
+        }
+        for session in self.sessions.places() {
+            if self.sessions.get(session).is_some() {
+                self.drop_queued_turns(session);
+                self.fail_wants(session, &stopping());
+            }
+        }
+        self.end_what_rests();
+        Ok(Reply::Noted)
+    }
+
+    pub(crate) fn shutdown_grace_over(&mut self) {
+        let Some(shutdown) = &mut self.shutdown else { return };
+        shutdown.alarm = Mono::NEVER;
+        if self.now.mono < shutdown.grace_until {
+            let at = shutdown.grace_until;
+            self.alarms.at_latest(Ringer::Shutdown, &mut shutdown.alarm, at);
+            return;
+        }
+        shutdown.grace_over = true;
+        for session in self.sessions.places() {
+            let Some(turn) = &self.sessions[session].turn else { continue };
+            if matches!(turn.stage, Stage::Starting | Stage::Running) {
+                self.stop_turn(session, TurnOutcome::Interrupted);
+            }
+        }
+        self.end_what_rests();
+    }
+
+    fn end_what_rests(&mut self) {
+        for ix in self.entries.places() {
+            if self.entries.get(ix).is_some() {
+                self.end_if_stopping(ix);
+            }
+        }
+    }
+
+    /// Ends a sandbox if the server is stopping and nothing runs in it, or its grace is over.
+    pub(crate) fn end_if_stopping(&mut self, ix: Ix) {
+        let Some(shutdown) = &self.shutdown else { return };
+        let entry = &self.entries[ix];
+        if !entry.live || (!entry.is_quiet() && !shutdown.grace_over) {
+            return;
+        }
+        let cause = EndCause::Shutdown;
+        match (entry.phase, entry.owner) {
+            // A turn that is being stopped comes to rest first.
+            (Phase::InUse, Own::Session(_)) if entry.turn => {}
+            (Phase::InUse, Own::Session(_)) => self.end(ix, cause, After::Cold, Resolve::Firm),
+            (Phase::Launching, Own::Session(_)) if entry.has_files => {
+                self.end(ix, cause, After::Cold, Resolve::Now);
+            }
+            (
+                Phase::InUse
+                | Phase::Launching
+                | Phase::Claiming(_)
+                | Phase::Idle
+                | Phase::Wiping
+                | Phase::Proving,
+                _,
+            ) => self.end(ix, cause, After::Gone, Resolve::Now),
+            (Phase::Cold | Phase::Killing, _) => {}
+        }
+    }
+
+    /// Tells that nothing is left, once.
+    pub(crate) fn finish_shutdown(&mut self) {
+        let nothing_left = self.admission.live == 0 && self.debts.orphans() == 0;
+        if let Some(shutdown) = &mut self.shutdown
+            && !shutdown.complete
+            && nothing_left
+        {
+            shutdown.complete = true;
+            self.alarms.clear(Ringer::Shutdown, &mut shutdown.alarm);
+            self.out.notices.push(Notice::ShutdownComplete);
+        }
+    }
+
+    pub(crate) fn refuse_when_stopping(&self) -> Result<(), Refusal> {
+        if self.shutdown.is_some() { Err(stopping()) } else { Ok(()) }
+    }
+}
+
+/// The refusal of whoever comes while the server stops.
+pub(crate) fn stopping() -> Refusal {
+    Refusal::new(ErrorCode::ShuttingDown, "the server is stopping").retry_after(5_000)
+}

@@ -1,0 +1,465 @@
+//! A stage for the kernel: events go in one by one, effects are kept until the test ends them, and
+//! everything that comes out is collected. After every event the kernel is audited.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use model::record::{Journal, JournalEntry, PoolRecord, SandboxRecord, SessionRecord};
+use model::template::{Recycle, RuntimeTraits};
+use model::why::Ended;
+use model::{
+    ErrorCode, InstanceId, LeaseId, LifecycleEvent, Mono, NodeConfig, Now, Refusal, RequestId,
+    SandboxId, SandboxState, SessionId, Template, TemplateName, TurnId, UseId, Wall, WorkspaceId,
+};
+
+use crate::{
+    Action, Boot, CheckedOut, Checkout, CheckoutPolicy, Effect, Event, Failure, FailureKind, Grant,
+    Kernel, Notice, Outcome, Reply, SessionReady, SessionSettings, UseKind, UseTarget, WhenBusy,
+};
+
+pub(super) const NATIVE: RuntimeTraits =
+    RuntimeTraits { recycle: Recycle::Recreate, can_freeze: true, workspace_survives: true };
+
+pub(super) const DOCKER: RuntimeTraits =
+    RuntimeTraits { recycle: Recycle::Wipe, can_freeze: true, workspace_survives: false };
+
+pub(super) const START: Now = Now { mono: Mono(1_000_000), wall: Wall(1_700_000_000_000) };
+
+pub(super) struct Rig {
+    pub(super) kernel: Kernel,
+    pub(super) now: Now,
+    pub(super) effects: VecDeque<Effect>,
+    pub(super) published: Vec<LifecycleEvent>,
+    pub(super) broken: Vec<(UseId, Refusal)>,
+    pub(super) stopped: bool,
+    pub(super) store: Store,
+    answers: BTreeMap<RequestId, Result<Reply, Refusal>>,
+    asked: BTreeSet<RequestId>,
+    config: NodeConfig,
+    next: u128,
+}
+
+/// What was written down.
+#[derive(Default)]
+pub(super) struct Store {
+    pub(super) pools: BTreeMap<TemplateName, PoolRecord>,
+    pub(super) sandboxes: BTreeMap<SandboxId, SandboxRecord>,
+    pub(super) sessions: BTreeMap<SessionId, SessionRecord>,
+    pub(super) doomed: BTreeSet<WorkspaceId>,
+    pub(super) ended: Vec<Ended>,
+}
+
+impl Store {
+    fn write(&mut self, entry: JournalEntry) {
+        match entry {
+            JournalEntry::SandboxPut(record) => {
+                self.sandboxes.insert(record.id, record);
+            }
+            JournalEntry::SandboxRemoved(id) => {
+                self.sandboxes.remove(&id);
+            }
+            JournalEntry::SessionPut(record) => {
+                self.sessions.insert(record.id, record);
+            }
+            JournalEntry::SessionRemoved(id) => {
+                self.sessions.remove(&id);
+            }
+            JournalEntry::PoolPut(record) => {
+                self.pools.insert(record.template.name.clone(), record);
+            }
+            JournalEntry::PoolRemoved(name) => {
+                self.pools.remove(&name);
+            }
+            JournalEntry::WorkspaceDoomed(id) => {
+                self.doomed.insert(id);
+            }
+            JournalEntry::WorkspaceDeleted(id) => {
+                self.doomed.remove(&id);
+            }
+            JournalEntry::Ended(ended) => self.ended.push(ended),
+        }
+    }
+
+    pub(super) fn journal(&self) -> Journal {
+        Journal {
+            pools: self.pools.values().cloned().collect(),
+            sandboxes: self.sandboxes.values().cloned().collect(),
+            sessions: self.sessions.values().cloned().collect(),
+            doomed_workspaces: self.doomed.iter().copied().collect(),
+            ended: self.ended.clone(),
+        }
+    }
+}
+
+/// A template `t` with this pool.
+pub(super) fn template(pool_size: u32, max_overflow: u32) -> Template {
+    let mut template = Template::named(name());
+    template.pool.pool_size = pool_size;
+    template.pool.max_overflow = max_overflow;
+    template
+}
+
+pub(super) fn name() -> TemplateName {
+    TemplateName::new("t").unwrap()
+}
+
+pub(super) fn trouble() -> Outcome {
+    Outcome::Failed(Failure { kind: FailureKind::Trouble, detail: "trouble".into() })
+}
+
+pub(super) fn gone() -> Outcome {
+    Outcome::Failed(Failure { kind: FailureKind::Gone, detail: "gone".into() })
+}
+
+impl Rig {
+    pub(super) fn new(config: NodeConfig) -> Self {
+        Self {
+            kernel: Kernel::new(Boot::new(config.clone(), 7, START)),
+            now: START,
+            effects: VecDeque::new(),
+            published: Vec::new(),
+            broken: Vec::new(),
+            stopped: false,
+            store: Store::default(),
+            answers: BTreeMap::new(),
+            asked: BTreeSet::new(),
+            config,
+            next: 0,
+        }
+    }
+
+    /// A node with room for anything and one pool, warmed up.
+    pub(super) fn with_pool(template: Template, traits: RuntimeTraits) -> Self {
+        Self::with(NodeConfig::default(), template, traits)
+    }
+
+    pub(super) fn with(config: NodeConfig, template: Template, traits: RuntimeTraits) -> Self {
+        let mut rig = Self::new(config);
+        rig.put(template, traits);
+        rig.run();
+        rig
+    }
+
+    pub(super) fn put(&mut self, template: Template, traits: RuntimeTraits) {
+        let put = Event::TemplatePut { template: Arc::new(template), traits };
+        assert_eq!(self.apply(put), Ok(Reply::Noted));
+    }
+
+    pub(super) fn id(&mut self) -> u128 {
+        self.next += 1;
+        self.next
+    }
+
+    #[track_caller]
+    pub(super) fn apply(&mut self, event: Event) -> Result<Reply, Refusal> {
+        let reply = self.kernel.apply(self.now, event);
+        self.collect();
+        self.kernel.audit().expect("the kernel's books are in order");
+        reply
+    }
+
+    fn collect(&mut self) {
+        let out = std::mem::take(self.kernel.outbox());
+        for entry in out.journal {
+            self.store.write(entry);
+        }
+        self.published.extend(out.published);
+        self.effects.extend(out.effects);
+        for notice in out.notices {
+            match notice {
+                Notice::Answer { request, result } => {
+                    let before = self.answers.insert(request, result);
+                    assert!(before.is_none(), "a request is answered once");
+                }
+                Notice::UseBroken { use_id, refusal } => self.broken.push((use_id, refusal)),
+                Notice::ShutdownComplete => self.stopped = true,
+            }
+        }
+    }
+
+    /// Applies a request and gives back its id, with the answer kept for [`Rig::answer`].
+    #[track_caller]
+    pub(super) fn ask(&mut self, event: impl FnOnce(RequestId) -> Event) -> RequestId {
+        let request = RequestId::from_u128(self.id());
+        self.asked.insert(request);
+        match self.apply(event(request)) {
+            Ok(Reply::Pending) => {}
+            answer => {
+                assert!(self.answers.insert(request, answer).is_none(), "answered twice");
+            }
+        }
+        request
+    }
+
+    pub(super) fn answer(&self, request: RequestId) -> Option<&Result<Reply, Refusal>> {
+        self.answers.get(&request)
+    }
+
+    #[track_caller]
+    pub(super) fn answered(&self, request: RequestId) -> Reply {
+        match self.answer(request) {
+            Some(Ok(reply)) => reply.clone(),
+            other => panic!("expected an answer, found {other:?}"),
+        }
+    }
+
+    #[track_caller]
+    pub(super) fn refused(&self, request: RequestId) -> ErrorCode {
+        match self.answer(request) {
+            Some(Err(refusal)) => refusal.code,
+            other => panic!("expected a refusal, found {other:?}"),
+        }
+    }
+
+    pub(super) fn pending(&self, request: RequestId) -> bool {
+        self.answer(request).is_none()
+    }
+
+    /// Ends the oldest effect of this kind.
+    #[track_caller]
+    pub(super) fn finish(&mut self, wanted: fn(&Action) -> bool, outcome: Outcome) -> Effect {
+        let at = self
+            .effects
+            .iter()
+            .position(|effect| wanted(&effect.action))
+            .unwrap_or_else(|| panic!("no such effect among {:?}", self.effects));
+        let effect = self.effects.remove(at).unwrap();
+        self.end_effect(&effect, outcome);
+        effect
+    }
+
+    #[track_caller]
+    pub(super) fn end_effect(&mut self, effect: &Effect, outcome: Outcome) {
+        let _ = self.apply(Event::EffectEnded { id: effect.id, outcome });
+    }
+
+    /// Ends effects as wanted until there are none.
+    #[track_caller]
+    pub(super) fn run(&mut self) {
+        for _ in 0..10_000 {
+            let Some(effect) = self.effects.pop_front() else { return };
+            self.end_effect(&effect, Outcome::Done);
+        }
+        panic!("effects go on for ever");
+    }
+
+    /// How many effects of this kind are in progress.
+    pub(super) fn count(&self, wanted: fn(&Action) -> bool) -> usize {
+        self.effects.iter().filter(|effect| wanted(&effect.action)).count()
+    }
+
+    /// Lets time pass on both clocks, with a tick whenever one is wanted. Effects stay as they are.
+    #[track_caller]
+    pub(super) fn pass(&mut self, ms: u64) {
+        let end = self.now.mono.plus(ms);
+        for _ in 0..100_000 {
+            let next = self.kernel.next_wake().unwrap_or(Mono::NEVER).max(self.now.mono).min(end);
+            let step_ms = next.since(self.now.mono);
+            self.now = Now { mono: next, wall: self.now.wall.plus(step_ms) };
+            let _ = self.apply(Event::Ticked);
+            if self.now.mono == end && self.kernel.next_wake().is_none_or(|at| at > end) {
+                return;
+            }
+        }
+        panic!("ticks go on for ever");
+    }
+
+    /// Lets time pass while effects end as wanted.
+    #[track_caller]
+    pub(super) fn live(&mut self, ms: u64) {
+        let end = self.now.mono.plus(ms);
+        while self.now.mono < end {
+            self.run();
+            let next = self.kernel.next_wake().unwrap_or(Mono::NEVER);
+            let step_ms = next.min(end).since(self.now.mono);
+            self.pass(step_ms.max(1).min(end.since(self.now.mono)));
+        }
+        self.run();
+    }
+
+    pub(super) fn checkout_with(&mut self, change: impl FnOnce(&mut Checkout)) -> RequestId {
+        let lease = LeaseId::from_u128(self.id());
+        self.ask(|request| {
+            let mut checkout = Checkout {
+                request,
+                lease,
+                template: name(),
+                ttl_ms: None,
+                wait_ms: None,
+                policy: CheckoutPolicy::Wait,
+                claim: None,
+            };
+            change(&mut checkout);
+            Event::CheckoutRequested(checkout)
+        })
+    }
+
+    pub(super) fn checkout(&mut self) -> RequestId {
+        self.checkout_with(|_| {})
+    }
+
+    /// A checkout that works, with whatever it takes done.
+    #[track_caller]
+    pub(super) fn lease(&mut self) -> CheckedOut {
+        let request = self.checkout();
+        self.run();
+        self.checked_out(request)
+    }
+
+    #[track_caller]
+    pub(super) fn checked_out(&self, request: RequestId) -> CheckedOut {
+        match self.answered(request) {
+            Reply::CheckedOut(checked_out) => checked_out,
+            other => panic!("expected a checkout, found {other:?}"),
+        }
+    }
+
+    #[track_caller]
+    pub(super) fn give_back(&mut self, lease: LeaseId) {
+        assert_eq!(self.apply(Event::LeaseReturned { lease }), Ok(Reply::Noted));
+    }
+
+    pub(super) fn use_of(&mut self, target: UseTarget, kind: UseKind) -> (RequestId, UseId) {
+        let use_id = UseId::from_u128(self.id());
+        let request =
+            self.ask(|request| Event::UseRequested { request, target, use_id, kind });
+        (request, use_id)
+    }
+
+    /// An exec that is granted and goes on until [`Rig::use_over`].
+    #[track_caller]
+    pub(super) fn exec(&mut self, sandbox: SandboxId) -> UseId {
+        let (request, use_id) = self.use_of(UseTarget::Sandbox(sandbox), UseKind::Exec);
+        self.run();
+        assert!(matches!(self.answered(request), Reply::Granted(_)));
+        use_id
+    }
+
+    pub(super) fn use_over(&mut self, use_id: UseId) {
+        let _ = self.apply(Event::UseEnded { use_id });
+    }
+
+    #[track_caller]
+    pub(super) fn granted(&self, request: RequestId) -> Grant {
+        match self.answered(request) {
+            Reply::Granted(grant) => grant,
+            other => panic!("expected a grant, found {other:?}"),
+        }
+    }
+
+    /// Uses a leased sandbox once.
+    #[track_caller]
+    pub(super) fn use_once(&mut self, sandbox: SandboxId) {
+        let use_id = self.exec(sandbox);
+        self.use_over(use_id);
+    }
+
+    pub(super) fn create_session(&mut self) -> (SessionId, RequestId) {
+        self.create_session_with(SessionSettings::default())
+    }
+
+    pub(super) fn create_session_with(
+        &mut self,
+        settings: SessionSettings,
+    ) -> (SessionId, RequestId) {
+        let session = SessionId::from_u128(self.id());
+        let request = self.ask(|request| Event::SessionCreated {
+            request,
+            session,
+            template: name(),
+            settings,
+        });
+        (session, request)
+    }
+
+    /// A session with a sandbox.
+    #[track_caller]
+    pub(super) fn session(&mut self) -> (SessionId, SandboxId) {
+        let (session, request) = self.create_session();
+        self.run();
+        (session, self.session_ready(request).sandbox)
+    }
+
+    #[track_caller]
+    pub(super) fn session_ready(&self, request: RequestId) -> SessionReady {
+        match self.answered(request) {
+            Reply::SessionReady(ready) | Reply::TurnStarted(ready) => ready,
+            other => panic!("expected a session, found {other:?}"),
+        }
+    }
+
+    pub(super) fn turn_with(
+        &mut self,
+        session: SessionId,
+        when_busy: WhenBusy,
+    ) -> (RequestId, TurnId) {
+        let turn = TurnId::from_u128(self.id());
+        let request =
+            self.ask(|request| Event::TurnRequested { request, session, turn, when_busy });
+        (request, turn)
+    }
+
+    pub(super) fn turn(&mut self, session: SessionId) -> (RequestId, TurnId) {
+        self.turn_with(session, WhenBusy::Refuse)
+    }
+
+    /// A turn that starts and ends.
+    #[track_caller]
+    pub(super) fn whole_turn(&mut self, session: SessionId) -> SessionReady {
+        let (request, turn) = self.turn(session);
+        self.run();
+        let ready = self.session_ready(request);
+        self.end_turn(session, turn);
+        ready
+    }
+
+    pub(super) fn end_turn(&mut self, session: SessionId, turn: TurnId) {
+        let outcome = model::lifecycle::TurnOutcome::Completed;
+        let _ = self.apply(Event::TurnEnded { session, turn, outcome });
+    }
+
+    #[track_caller]
+    pub(super) fn state(&self, sandbox: SandboxId) -> SandboxState {
+        self.kernel.sandbox(sandbox).expect("a sandbox that is known").state
+    }
+
+    pub(super) fn instance(&self, sandbox: SandboxId) -> InstanceId {
+        self.kernel.sandbox(sandbox).and_then(|view| view.instance).unwrap_or(InstanceId::NIL)
+    }
+
+    /// Forgets everything in memory and starts again from what was written down.
+    pub(super) fn restart(&mut self, alive: &[InstanceId]) -> crate::Recovery {
+        let boot = Boot::new(self.config.clone(), 8, self.now);
+        let (kernel, recovery) = Kernel::restore(boot, self.store.journal(), alive);
+        self.kernel = kernel;
+        self.effects.clear();
+        self.collect();
+        self.kernel.audit().expect("the kernel's books are in order");
+        recovery
+    }
+}
+
+macro_rules! actions {
+    ($($name:ident => $pattern:pat,)+) => {$(
+        pub(super) fn $name(action: &Action) -> bool {
+            matches!(action, $pattern)
+        }
+    )+};
+}
+
+actions! {
+    launch => Action::Launch(_),
+    claim => Action::Claim { .. },
+    probe => Action::Probe { .. },
+    wipe => Action::Wipe { .. },
+    prove => Action::Prove { .. },
+    freeze => Action::Freeze { .. },
+    thaw => Action::Thaw { .. },
+    start_turn => Action::StartTurn { .. },
+    stop_turn => Action::StopTurn { .. },
+    kill_process => Action::KillProcess { .. },
+    persist => Action::Persist { .. },
+    kill => Action::Kill { .. },
+    copy => Action::CopyWorkspace { .. },
+    delete_workspace => Action::DeleteWorkspace { .. },
+}

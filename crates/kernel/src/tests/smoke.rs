@@ -1,0 +1,44 @@
+//! The shortest way through each part.
+
+use super::rig::{NATIVE, DOCKER, Rig, template};
+use crate::{CheckoutPath, Event};
+
+#[test]
+fn a_pool_warms_up_and_serves() {
+    let mut rig = Rig::with_pool(template(2, 10), NATIVE);
+    assert_eq!(rig.kernel.stats().warm, 2);
+    let lease = rig.lease();
+    assert_eq!(lease.path, CheckoutPath::Fast);
+    rig.use_once(lease.sandbox);
+    rig.give_back(lease.lease);
+    rig.run();
+    rig.live(60_000);
+    assert_eq!(rig.kernel.stats().warm, 2);
+}
+
+#[test]
+fn a_wiping_pool_serves() {
+    let mut rig = Rig::with_pool(template(1, 0), DOCKER);
+    for _ in 0..60 {
+        let lease = rig.lease();
+        rig.use_once(lease.sandbox);
+        rig.give_back(lease.lease);
+        rig.run();
+    }
+    assert_eq!(rig.kernel.stats().warm, 1);
+}
+
+#[test]
+fn a_session_takes_turns_sleeps_and_wakes() {
+    let mut rig = Rig::with_pool(template(1, 1), NATIVE);
+    let (session, sandbox) = rig.session();
+    let ready = rig.whole_turn(session);
+    assert_eq!(ready.sandbox, sandbox);
+    rig.live(3_600_000);
+    assert_eq!(rig.state(sandbox), model::SandboxState::Cold);
+    let ready = rig.whole_turn(session);
+    assert_eq!(ready.sandbox, sandbox);
+    let _ = rig.apply(Event::ShutdownBegan { grace_ms: 1000 });
+    rig.run();
+    assert!(rig.stopped);
+}

@@ -1,0 +1,122 @@
+//! What the passing of time means. An alarm only says "look": what is due is found by looking at
+//! the facts, in a fixed order, so an alarm that rings early or twice is harmless.
+
+use model::{Mono, Now, Refusal};
+
+use crate::alarms::Ringer;
+use crate::entry::{Op, Phase};
+use crate::event::Outcome;
+use crate::reply::Reply;
+use crate::slab::Ix;
+use crate::{Kernel, offset};
+
+/// How many alarms one event handles, so that no event takes long. The rest ring at once again.
+const ALARMS_PER_TICK_MAX: u32 = 256;
+
+/// A difference of the clocks up to this is drift; more is a jump.
+const CLOCK_JUMP_MS: u64 = 1_000;
+
+impl Kernel {
+    /// Moves the kernel's idea of time. It never goes back on the monotonic clock.
+    pub(crate) fn advance_clock(&mut self, now: Now) {
+        self.now = Now { mono: now.mono.max(self.now.mono), wall: now.wall };
+        let offset = offset(self.now);
+        if offset.abs_diff(self.clock_offset) > CLOCK_JUMP_MS {
+            // The machine slept, or someone set its clock: whatever ends by the wall clock ends at
+            // another moment than was thought.
+            self.clock_offset = offset;
+            for ix in self.entries.places() {
+                self.arm_expiry(ix);
+            }
+        }
+    }
+
+    pub(crate) fn ticked(&mut self) -> Result<Reply, Refusal> {
+        for _ in 0..ALARMS_PER_TICK_MAX {
+            let Some(ringer) = self.alarms.take_due(self.now.mono) else { break };
+            match ringer {
+                Ringer::Entry(ix) => self.entry_rang(ix),
+                Ringer::Session(session) => self.session_rang(session),
+                Ringer::Pool(pool) => {
+                    self.pools[pool].alarm = Mono::NEVER;
+                    self.pool_due(pool);
+                }
+                Ringer::Request(req) => self.request_overdue(req),
+                Ringer::Debts => self.debts_due(),
+                Ringer::Shutdown => self.shutdown_grace_over(),
+            }
+        }
+        Ok(Reply::Noted)
+    }
+
+    /// Looks at a sandbox: first at what is in progress, then at its time, then at its rest.
+    fn entry_rang(&mut self, ix: Ix) {
+        self.entries[ix].alarm = Mono::NEVER;
+        let now = self.now.mono;
+        let overdue = |op: &mut Option<Op>| op.take_if(|op| op.deadline <= now);
+        let entry = &mut self.entries[ix];
+        let late = [
+            overdue(&mut entry.op),
+            overdue(&mut entry.saving),
+            overdue(&mut entry.turn_op),
+        ];
+        for op in late.into_iter().flatten() {
+            if self.entries.get(ix).is_some() {
+                self.op_ended(ix, op.kind, Outcome::TimedOut);
+            }
+        }
+        if self.entries.get(ix).is_some() {
+            self.retry_ending(ix);
+        }
+        if self.entries.get(ix).is_some() {
+            self.processes_due(ix);
+            self.expire(ix);
+        }
+        if self.entries.get(ix).is_some() {
+            self.settle(ix);
+            self.sweep(ix);
+        }
+        if self.entries.get(ix).is_some() {
+            self.freeze_if_quiet(ix);
+            self.arm_again(ix);
+        }
+    }
+
+    fn retry_ending(&mut self, ix: Ix) {
+        let now = self.now.mono;
+        let entry = &mut self.entries[ix];
+        let Some(ending) = &mut entry.ending else { return };
+        if ending.retry_at > now {
+            return;
+        }
+        ending.retry_at = Mono::NEVER;
+        if entry.phase == Phase::Killing {
+            if entry.op.is_none() {
+                self.send_kill(ix);
+            }
+        } else if entry.saving.is_none() {
+            self.step_ending(ix);
+        }
+    }
+
+    /// Sets the alarm for whatever comes next.
+    fn arm_again(&mut self, ix: Ix) {
+        let entry = &self.entries[ix];
+        let mut at = Mono::NEVER;
+        for op in [entry.op, entry.saving, entry.turn_op].into_iter().flatten() {
+            at = at.min(op.deadline);
+        }
+        if let Some(ending) = &entry.ending {
+            at = at.min(ending.retry_at);
+        }
+        if entry.spared_until > self.now.mono {
+            at = at.min(entry.spared_until);
+        }
+        if at != Mono::NEVER {
+            self.arm(ix, at);
+        }
+        self.arm_processes(ix);
+        self.arm_expiry(ix);
+        self.arm_quiet(ix);
+    }
+}

@@ -1,0 +1,350 @@
+//! Turns: one at a time per session. The sandbox is `running` from the moment a turn is asked for,
+//! so that nothing can take it away in between; a turn ends exactly once, whatever ends it.
+
+use std::sync::Arc;
+
+use model::lifecycle::{ActiveCause, TurnOutcome};
+use model::record::OnDisconnect;
+use model::{
+    EndCause, ErrorCode, LifecycleEvent, Mono, Refusal, RequestId, SessionId, TerminatedReason,
+    TurnId,
+};
+
+use crate::Kernel;
+use crate::alarms::Ringer;
+use crate::effect::Action;
+use crate::entry::{After, OpKind, Own, Phase, Resolve};
+use crate::event::{Outcome, WhenBusy};
+use crate::removal::broken;
+use crate::reply::{Reply, SessionReady};
+use crate::request::Waiting;
+use crate::session::{ControlKind, Stage, Turn};
+use crate::slab::Ix;
+
+impl Kernel {
+    pub(crate) fn turn_requested(
+        &mut self,
+        request: RequestId,
+        id: SessionId,
+        turn: TurnId,
+        when_busy: WhenBusy,
+    ) -> Result<Reply, Refusal> {
+        self.refuse_when_stopping()?;
+        let session = self.session_by_id(id)?;
+        self.refuse_when_over(session)?;
+        if self.request_index.contains(request.as_u128()) {
+            return Ok(Reply::Pending);
+        }
+        let known = &mut self.sessions[session];
+        if known.turn.as_ref().is_some_and(|t| t.id == turn) || known.queued.contains(&turn) {
+            let cause = format!("turn {turn} was sent already");
+            return Err(Refusal::new(ErrorCode::IdConflict, cause));
+        }
+        let aborting =
+            matches!(known.control.as_ref().map(|c| c.kind), Some(ControlKind::Abort { .. }));
+        if known.turn.is_some() || aborting {
+            return match when_busy {
+                WhenBusy::Refuse => Err(Refusal::new(
+                    ErrorCode::TurnInProgress,
+                    "another turn of the session is in progress",
+                )),
+                WhenBusy::Queue if known.queued.len() >= self.config.max_queued_turns as usize => {
+                    let cause = format!("{} turns are queued already", known.queued.len());
+                    Err(Refusal::new(ErrorCode::TurnQueueFull, cause))
+                }
+                WhenBusy::Queue => {
+                    known.queued.push_back(turn);
+                    Ok(Reply::TurnQueued { turn })
+                }
+            };
+        }
+        let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
+        let req = self.wait(request, deadline, Waiting::Turn { session, turn });
+        self.arm_request(req);
+        self.turn_clients.insert(request.as_u128(), session);
+        self.bind_turn(session, turn, Some(req), Some(request));
+        Ok(Reply::Pending)
+    }
+
+    fn bind_turn(
+        &mut self,
+        session: Ix,
+        id: TurnId,
+        request: Option<Ix>,
+        client: Option<RequestId>,
+    ) {
+        let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
+        let turn = Turn { id, request, client, stage: Stage::Binding, deadline };
+        self.sessions[session].turn = Some(turn);
+        self.arm_session(session, deadline);
+        if let Some(ix) = self.sessions[session].entry
+            && self.entries[ix].phase == Phase::InUse
+        {
+            self.entries[ix].turn = true;
+            self.settle(ix);
+        }
+        self.mark_session(session);
+        self.engage(session);
+    }
+
+    /// The sandbox is ready: the turn is given to the harness.
+    pub(crate) fn start_turn(&mut self, session: Ix, ix: Ix) {
+        let known = &mut self.sessions[session];
+        let Some(turn) = &mut known.turn else { return };
+        turn.stage = Stage::Starting;
+        turn.deadline = Mono::NEVER;
+        let (session_id, turn) = (known.id, turn.id);
+        let entry = &mut self.entries[ix];
+        entry.turn = true;
+        entry.used = true;
+        entry.touched = true;
+        entry.dirty = true;
+        entry.wrote = true;
+        let action = Action::StartTurn { instance: entry.instance, session: session_id, turn };
+        self.begin(ix, OpKind::StartTurn, self.config.deadlines.turn_ms, action);
+        self.mark(ix);
+        self.settle(ix);
+    }
+
+    pub(crate) fn start_turn_ended(&mut self, ix: Ix, outcome: Outcome) {
+        let Own::Session(session) = self.entries[ix].owner else { return };
+        let detail = match outcome {
+            Outcome::Done => {
+                self.turn_started(session, ix);
+                return;
+            }
+            Outcome::Failed(failure) => failure.detail,
+            Outcome::TimedOut => Arc::from("the harness did not take the turn in time"),
+        };
+        self.died(ix, EndCause::TurnFailed, Some(detail));
+    }
+
+    fn turn_started(&mut self, session: Ix, ix: Ix) {
+        let now = self.now.mono;
+        self.entries[ix].proven_at = now;
+        let timeout_ms = self.entries[ix].template.turn_timeout_ms;
+        let known = &mut self.sessions[session];
+        let Some(turn) = &mut known.turn else { return };
+        if turn.stage != Stage::Starting {
+            return;
+        }
+        turn.stage = Stage::Running;
+        turn.deadline = now.plus(timeout_ms);
+        let (id, deadline, request) = (turn.id, turn.deadline, turn.request.take());
+        let entry = &self.entries[ix];
+        let ready = SessionReady {
+            session: known.id,
+            sandbox: entry.id,
+            generation: entry.generation,
+            instance: entry.instance,
+            cause: ActiveCause::Reconnected,
+            state_lost: false,
+        };
+        self.out.published.push(LifecycleEvent::TurnStarted {
+            session: ready.session,
+            turn: id,
+            sandbox_id: entry.id,
+            generation: entry.generation,
+        });
+        if let Some(req) = request {
+            self.answer(req, Ok(Reply::TurnStarted(ready)));
+        }
+        self.arm_session(session, deadline);
+    }
+
+    /// The harness says that a turn is over.
+    pub(crate) fn turn_ended(
+        &mut self,
+        id: SessionId,
+        turn: TurnId,
+        outcome: TurnOutcome,
+    ) -> Result<Reply, Refusal> {
+        let Ok(session) = self.session_by_id(id) else { return Ok(Reply::Noted) };
+        let Some(current) = &self.sessions[session].turn else { return Ok(Reply::Noted) };
+        let stage = current.stage;
+        if current.id != turn || stage == Stage::Binding {
+            return Ok(Reply::Noted);
+        }
+        if let Some(ix) = self.sessions[session].entry {
+            if stage == Stage::Starting {
+                // It was so quick that its end was heard of before its start.
+                self.turn_started(session, ix);
+            }
+            self.entries[ix].proven_at = self.now.mono;
+            self.entries[ix].turn_op = None;
+        }
+        let outcome = match stage {
+            Stage::Stopping(decided) => decided,
+            Stage::Binding | Stage::Starting | Stage::Running => outcome,
+        };
+        self.turn_over(session, outcome, None);
+        Ok(Reply::Noted)
+    }
+
+    /// A turn is over: it is told, the sandbox rests, and whatever waited for that goes on.
+    fn turn_over(&mut self, session: Ix, outcome: TurnOutcome, refusal: Option<&Refusal>) {
+        let known = &mut self.sessions[session];
+        let Some(turn) = known.turn.take() else { return };
+        let id = known.id;
+        self.out.published.push(LifecycleEvent::TurnEnded { session: id, turn: turn.id, outcome });
+        if let Some(client) = turn.client {
+            self.turn_clients.remove(client.as_u128());
+        }
+        if let Some(req) = turn.request {
+            let refusal = refusal.cloned().unwrap_or_else(|| {
+                Refusal::new(ErrorCode::Aborted, "the turn was called off before it started")
+            });
+            self.answer(req, Err(refusal));
+        }
+        self.mark_session(session);
+        if let Some(ix) = self.sessions[session].entry
+            && self.entries[ix].turn
+        {
+            self.entries[ix].turn = false;
+            if self.entries[ix].phase == Phase::InUse {
+                self.repin(ix);
+                self.came_to_rest(ix);
+            }
+        }
+        self.continue_control(session);
+        self.start_next_turn(session);
+    }
+
+    /// Starts the next turn that waits, unless the session is doing something else.
+    pub(crate) fn start_next_turn(&mut self, session: Ix) {
+        let Some(known) = self.sessions.get_mut(session) else { return };
+        if known.turn.is_some() || known.control.is_some() || self.shutdown.is_some() {
+            return;
+        }
+        if let Some(turn) = self.sessions[session].queued.pop_front() {
+            self.bind_turn(session, turn, None, None);
+        }
+    }
+
+    /// No sandbox could be had for a turn.
+    pub(crate) fn turn_not_started(&mut self, session: Ix, refusal: &Refusal) {
+        self.turn_over(session, TurnOutcome::NotStarted, Some(refusal));
+    }
+
+    /// Stops the turn of a session, if there is one, however far it is.
+    pub(crate) fn stop_any_turn(&mut self, session: Ix, refusal: &Refusal) {
+        let Some(turn) = &self.sessions[session].turn else { return };
+        match turn.stage {
+            Stage::Binding => self.turn_over(session, TurnOutcome::Aborted, Some(refusal)),
+            Stage::Starting | Stage::Running => self.stop_turn(session, TurnOutcome::Aborted),
+            Stage::Stopping(_) => {}
+        }
+    }
+
+    /// Has everything killed that a turn started.
+    pub(crate) fn stop_turn(&mut self, session: Ix, outcome: TurnOutcome) {
+        let known = &mut self.sessions[session];
+        let (Some(ix), Some(turn)) = (known.entry, &mut known.turn) else { return };
+        turn.stage = Stage::Stopping(outcome);
+        turn.deadline = Mono::NEVER;
+        let turn = turn.id;
+        let action = Action::StopTurn { instance: self.entries[ix].instance, turn };
+        self.begin(ix, OpKind::StopTurn, self.config.deadlines.turn_ms, action);
+    }
+
+    pub(crate) fn stop_turn_ended(&mut self, ix: Ix, outcome: Outcome) {
+        let Own::Session(session) = self.entries[ix].owner else { return };
+        let Some(Turn { stage: Stage::Stopping(decided), .. }) = self.sessions[session].turn else {
+            return;
+        };
+        match outcome {
+            Outcome::Done => {}
+            Outcome::Failed(_) | Outcome::TimedOut => {
+                // It may go on by itself, so its sandbox must end.
+                let cause = match decided {
+                    TurnOutcome::Aborted => EndCause::UserAbort,
+                    TurnOutcome::TimedOut => EndCause::TurnTimeout,
+                    TurnOutcome::Completed
+                    | TurnOutcome::Failed
+                    | TurnOutcome::SandboxCrashed
+                    | TurnOutcome::Oom
+                    | TurnOutcome::Interrupted
+                    | TurnOutcome::NotStarted => EndCause::TurnFailed,
+                };
+                self.end(ix, cause, After::Cold, Resolve::Firm);
+            }
+        }
+        self.turn_over(session, decided, None);
+    }
+
+    /// The sandbox of a session is being removed, so what ran in it is over.
+    pub(crate) fn turn_broken(&mut self, session: Ix, cause: EndCause) {
+        let Some(turn) = &self.sessions[session].turn else { return };
+        let outcome = match turn.stage {
+            // It has not started: it will, in another sandbox.
+            Stage::Binding => return,
+            Stage::Stopping(decided) => decided,
+            Stage::Starting | Stage::Running => match cause.reason() {
+                TerminatedReason::Crash | TerminatedReason::Replaced => TurnOutcome::SandboxCrashed,
+                TerminatedReason::Oom => TurnOutcome::Oom,
+                TerminatedReason::UserAbort | TerminatedReason::Deleted => TurnOutcome::Aborted,
+                TerminatedReason::Idle
+                | TerminatedReason::Expired
+                | TerminatedReason::Evicted
+                | TerminatedReason::Shutdown
+                | TerminatedReason::Policy => TurnOutcome::Interrupted,
+            },
+        };
+        self.turn_over(session, outcome, Some(&broken(cause)));
+    }
+
+    /// The request that waits for a turn to start is over: its client went away, or waits no more.
+    pub(crate) fn turn_client_gone(&mut self, session: Ix, turn: TurnId, refusal: Refusal) {
+        let Some(current) = &mut self.sessions[session].turn else { return };
+        if current.id != turn {
+            return;
+        }
+        current.request = None;
+        if refusal.code == ErrorCode::ClientGone {
+            self.turn_client_lost(session);
+        } else if current.stage == Stage::Binding {
+            self.turn_over(session, TurnOutcome::NotStarted, None);
+            self.session_unwanted(session, refusal);
+        }
+    }
+
+    /// Nobody follows a turn any more: it goes on, or is aborted if its session wants that.
+    pub(crate) fn turn_client_lost(&mut self, session: Ix) {
+        let Some(turn) = &mut self.sessions[session].turn else { return };
+        if let Some(client) = turn.client.take() {
+            self.turn_clients.remove(client.as_u128());
+        }
+        match self.sessions[session].settings.on_disconnect {
+            OnDisconnect::Continue => {}
+            OnDisconnect::Abort => self.abort_turn(session, false),
+        }
+    }
+
+    pub(crate) fn arm_session(&mut self, session: Ix, at: Mono) {
+        let known = &mut self.sessions[session];
+        self.alarms.at_latest(Ringer::Session(session), &mut known.alarm, at);
+    }
+
+    /// Looks at the time that a session's turn takes.
+    pub(crate) fn session_rang(&mut self, session: Ix) {
+        self.sessions[session].alarm = Mono::NEVER;
+        let Some(turn) = &self.sessions[session].turn else { return };
+        let (stage, deadline) = (turn.stage, turn.deadline);
+        if deadline == Mono::NEVER {
+            return;
+        }
+        if deadline > self.now.mono {
+            self.arm_session(session, deadline);
+            return;
+        }
+        match stage {
+            Stage::Binding => {
+                let refusal = self.bind_overdue(session);
+                self.turn_over(session, TurnOutcome::NotStarted, Some(&refusal));
+                self.session_unwanted(session, refusal);
+            }
+            Stage::Running => self.stop_turn(session, TurnOutcome::TimedOut),
+            Stage::Starting | Stage::Stopping(_) => {}
+        }
+    }
+}

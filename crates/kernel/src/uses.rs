@@ -1,0 +1,193 @@
+//! Execs, file calls and port calls. A use is granted at once, or as soon as its sandbox is thawed
+//! or found; from the moment it is asked for, nothing may take the sandbox away.
+
+use model::{ErrorCode, Refusal, RequestId, UseId};
+
+use crate::entry::{Frozen, Own};
+use crate::event::{UseKind, UseTarget};
+use crate::reply::{Grant, Reply};
+use crate::request::Waiting;
+use crate::slab::Ix;
+use crate::{Flaw, Kernel};
+
+impl Kernel {
+    pub(crate) fn use_requested(
+        &mut self,
+        request: RequestId,
+        target: UseTarget,
+        use_id: UseId,
+        kind: UseKind,
+    ) -> Result<Reply, Refusal> {
+        self.refuse_when_stopping()?;
+        if self.use_index.contains(use_id.as_u128()) {
+            let cause = format!("use {use_id} is in progress already");
+            return Err(Refusal::new(ErrorCode::IdConflict, cause));
+        }
+        if self.request_index.contains(request.as_u128()) {
+            return Ok(Reply::Pending);
+        }
+        let session = match target {
+            UseTarget::Session(session) => self.session_by_id(session)?,
+            UseTarget::Sandbox(sandbox) => {
+                // A cold sandbox of a session wakes when it is used.
+                let by_id = self.entry_index.get(sandbox.as_u128());
+                let known = by_id.ok_or(()).or_else(|()| self.usable(sandbox))?;
+                match self.entries[known].owner {
+                    Own::Session(session) => session,
+                    Own::Lease(_) | Own::Nobody => {
+                        let ix = self.usable(sandbox)?;
+                        return self.use_leased(request, ix, use_id, kind);
+                    }
+                }
+            }
+        };
+        self.refuse_when_over(session)?;
+        let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
+        let req = self.wait(request, deadline, Waiting::SessionUse { session, use_id, kind });
+        self.arm_request(req);
+        self.sessions[session].wanting.push(req);
+        self.engage(session);
+        Ok(Reply::Pending)
+    }
+
+    fn use_leased(
+        &mut self,
+        request: RequestId,
+        ix: Ix,
+        use_id: UseId,
+        kind: UseKind,
+    ) -> Result<Reply, Refusal> {
+        let entry = &self.entries[ix];
+        if self.is_restful(ix) && entry.op.is_none() {
+            return Ok(Reply::Granted(self.grant(ix, use_id, kind)));
+        }
+        let deadline = self.now.mono.plus(self.config.control_timeout_ms);
+        let req = self.wait(request, deadline, Waiting::LeaseUse { entry: ix, use_id, kind });
+        self.arm_request(req);
+        self.entries[ix].extra().waiting.push(req);
+        self.repin(ix);
+        self.drive_lease(ix);
+        Ok(Reply::Pending)
+    }
+
+    /// Whether a sandbox can be used without being thawed first.
+    pub(crate) fn is_restful(&self, ix: Ix) -> bool {
+        self.entries[ix].frozen == Frozen::No || self.flawed(Flaw::FrozenNotThawed)
+    }
+
+    /// Lets a use begin.
+    pub(crate) fn grant(&mut self, ix: Ix, use_id: UseId, kind: UseKind) -> Grant {
+        self.touch(ix);
+        let entry = &mut self.entries[ix];
+        match kind {
+            UseKind::Exec => entry.execs += 1,
+            UseKind::Files | UseKind::Port => entry.calls += 1,
+        }
+        entry.used = true;
+        entry.touched = true;
+        entry.wrote = true;
+        let newly_dirty = !std::mem::replace(&mut entry.dirty, true);
+        entry.extra().uses.push((use_id, kind));
+        self.use_index.insert(use_id.as_u128(), ix);
+        if newly_dirty {
+            self.mark(ix);
+        }
+        self.settle(ix);
+        let entry = &self.entries[ix];
+        Grant {
+            sandbox: entry.id,
+            generation: entry.generation,
+            instance: entry.instance,
+            settings: entry.settings.clone(),
+        }
+    }
+
+    pub(crate) fn use_ended(&mut self, use_id: UseId) {
+        let Some(ix) = self.use_index.remove(use_id.as_u128()) else { return };
+        let now = self.now;
+        let entry = &mut self.entries[ix];
+        let uses = &mut entry.extra().uses;
+        if let Some(at) = uses.iter().position(|(id, _)| *id == use_id) {
+            match uses.swap_remove(at).1 {
+                UseKind::Exec => entry.execs -= 1,
+                UseKind::Files | UseKind::Port => entry.calls -= 1,
+            }
+        }
+        entry.proven_at = now.mono;
+        self.came_to_rest(ix);
+    }
+
+    /// Something that was in progress in a sandbox is over.
+    pub(crate) fn came_to_rest(&mut self, ix: Ix) {
+        self.touch(ix);
+        self.settle(ix);
+        self.arm_quiet(ix);
+        self.arm_expiry(ix);
+        self.end_if_stopping(ix);
+    }
+
+    /// Goes on with whoever waits for a sandbox, whatever just changed about it.
+    pub(crate) fn drive_entry(&mut self, ix: Ix) {
+        match self.entries[ix].owner {
+            Own::Session(session) => {
+                if !self.thaw_if_asked(ix) {
+                    self.session_due(session);
+                }
+            }
+            Own::Lease(_) => self.drive_lease(ix),
+            Own::Nobody => {}
+        }
+    }
+
+    /// Someone asked for a thaw and nothing else.
+    fn thaw_if_asked(&mut self, ix: Ix) -> bool {
+        let entry = &self.entries[ix];
+        let thaws = entry.pinned && entry.op.is_none() && entry.frozen != Frozen::No;
+        if thaws {
+            self.thaw(ix);
+        }
+        thaws
+    }
+
+    pub(crate) fn drive_lease(&mut self, ix: Ix) {
+        if self.entries[ix].op.is_some() || self.entries[ix].ending.is_some() {
+            return;
+        }
+        if !self.is_restful(ix) {
+            self.thaw_if_asked(ix);
+            return;
+        }
+        let thawed = self.take_waiting(ix, |what| {
+            matches!(what, Waiting::LeaseUse { .. } | Waiting::Freeze { frozen: false, .. })
+        });
+        for req in thawed {
+            let reply = match self.requests[req].what {
+                Waiting::LeaseUse { use_id, kind, .. } => {
+                    Reply::Granted(self.grant(ix, use_id, kind))
+                }
+                _ => Reply::Frozen { frozen: false },
+            };
+            self.answer(req, Ok(reply));
+        }
+        self.repin(ix);
+    }
+
+    /// Whether someone is about to use a sandbox, from those who wait.
+    pub(crate) fn repin(&mut self, ix: Ix) {
+        let entry = &self.entries[ix];
+        let asked = entry.extra.as_ref().is_some_and(|extra| {
+            extra.waiting.iter().any(|req| {
+                matches!(
+                    self.requests[*req].what,
+                    Waiting::LeaseUse { .. } | Waiting::Freeze { frozen: false, .. }
+                )
+            })
+        });
+        let wanted = match entry.owner {
+            Own::Session(session) => self.sessions[session].wants(),
+            Own::Lease(_) | Own::Nobody => false,
+        };
+        self.entries[ix].pinned = asked || wanted;
+        self.settle(ix);
+    }
+}

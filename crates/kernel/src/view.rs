@@ -1,0 +1,59 @@
+//! What can be read from the kernel. Reading never counts as activity and changes nothing.
+
+use model::record::Owner;
+use model::{
+    EndCause, Generation, InstanceId, SandboxId, SandboxState, SandboxStatus, SessionId,
+    SessionStatus, TemplateName, TurnId, Wall,
+};
+
+/// A sandbox as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxView {
+    /// Its id.
+    pub id: SandboxId,
+    /// Its generation.
+    pub generation: Generation,
+    /// What was launched for it, unless that is confirmed as removed.
+    pub instance: Option<InstanceId>,
+    /// Its template.
+    pub template: TemplateName,
+    /// Who uses it.
+    pub owner: Owner,
+    /// Its state.
+    pub state: SandboxState,
+    /// Whether it is frozen.
+    pub frozen: bool,
+    /// Why it is being ended, if it is.
+    pub ending: Option<EndCause>,
+    /// How often it was used.
+    pub uses: u32,
+    /// When it was made.
+    pub created_at: Wall,
+    /// When it was last used.
+    pub last_used_at: Wall,
+    /// When it ends unless renewed.
+    pub expires_at: Option<Wall>,
+}
+
+/// A session as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionView {
+    /// Its id.
+    pub id: SessionId,
+    /// Its template.
+    pub template: TemplateName,
+    /// Its status.
+    pub status: SessionStatus,
+    /// Whether it has a live sandbox.
+    pub sandbox_status: SandboxStatus,
+    /// That sandbox.
+    pub sandbox_id: Option<SandboxId>,
+    /// The highest generation of its sandboxes so far.
+    pub generation: Generation,
+    /// The turn in progress.
+    pub turn: Option<TurnId>,
+    /// Turns that wait behind it.
+    pub queued_turns: u32,
+    /// Whether files were given up and its client was not told yet.
+    pub state_lost: bool,
+}

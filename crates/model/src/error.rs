@@ -1,0 +1,182 @@
+//! Errors callers can act on. The code is for branching and never changes its meaning; status,
+//! remedy and retry follow from it in one table, so that they are the same everywhere.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Serialize;
+
+/// Whether trying again helps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Retry {
+    /// The same request will fail again.
+    Never,
+    /// The same request may work, after a pause.
+    Later,
+}
+
+macro_rules! error_codes {
+    ($($(#[$doc:meta])* $code:ident, $word:literal, $status:literal, $retry:ident, $remedy:literal;)+) => {
+        /// A stable code, the same in every interface.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum ErrorCode {
+            $($(#[$doc])* $code,)+
+        }
+
+        impl ErrorCode {
+            /// All codes.
+            pub const ALL: &'static [Self] = &[$(Self::$code,)+];
+
+            /// The word used on the wire.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$code => $word,)+
+                }
+            }
+
+            /// The HTTP status it is sent with.
+            pub const fn status(self) -> u16 {
+                match self {
+                    $(Self::$code => $status,)+
+                }
+            }
+
+            /// Whether trying again helps.
+            pub const fn retry(self) -> Retry {
+                match self {
+                    $(Self::$code => Retry::$retry,)+
+                }
+            }
+
+            /// What the caller can do about it.
+            pub const fn remedy(self) -> &'static str {
+                match self {
+                    $(Self::$code => $remedy,)+
+                }
+            }
+        }
+    };
+}
+
+error_codes! {
+    /// No template of that name is served.
+    TemplateUnknown, "template_unknown", 404, Never, "list the templates, or create this one";
+    /// The template could never work.
+    TemplateInvalid, "template_invalid", 422, Never, "correct the named field";
+    /// Sandboxes or sessions of the template still exist.
+    TemplateInUse, "template_in_use", 409, Never, "end them first, or ask with force";
+    /// No sandbox of that id is known.
+    SandboxUnknown, "sandbox_unknown", 404, Never, "check the id";
+    /// No lease of that id is known.
+    LeaseUnknown, "lease_unknown", 404, Never, "check the id";
+    /// No session of that id is known.
+    SessionUnknown, "session_unknown", 404, Never, "check the id";
+    /// No process of that id is known in the sandbox.
+    ProcessUnknown, "process_unknown", 404, Never, "list the sandbox's processes";
+    /// The id is already used for something else.
+    IdConflict, "id_conflict", 409, Never, "use a new id";
+    /// A field of the request cannot be right.
+    InvalidArgument, "invalid_argument", 422, Never, "correct the named field";
+    /// Nothing is free and nothing may be evicted.
+    CapacityExhausted, "capacity_exhausted", 503, Later, "retry later, wait with a deadline, or raise the limits";
+    /// The checkout's deadline passed while it waited.
+    CheckoutTimeout, "checkout_timeout", 503, Later, "retry, wait longer, or raise pool_size or max_overflow";
+    /// Too many callers wait for this pool already.
+    QueueFull, "queue_full", 503, Later, "retry later, or raise max_waiters";
+    /// No idle sandbox, and the caller wanted only an idle one.
+    PoolEmpty, "pool_empty", 503, Later, "retry later, or allow the checkout to wait";
+    /// The pool hands out nothing at the moment.
+    PoolClosed, "pool_closed", 503, Later, "resume the pool, or use another template";
+    /// The sandbox could not be started.
+    LaunchFailed, "launch_failed", 502, Later, "see the cause; `shoal doctor` tells what this machine can do";
+    /// The sandbox was started but was not ready in time.
+    ReadyTimeout, "ready_timeout", 504, Later, "check the harness, or raise ready_timeout";
+    /// The sandbox is gone.
+    SandboxGone, "sandbox_gone", 410, Never, "see the reason; check out another one";
+    /// The lease is gone.
+    LeaseLost, "lease_lost", 410, Never, "check out another sandbox";
+    /// The sandbox died while it was used.
+    SandboxCrashed, "sandbox_crashed", 502, Later, "retry: the next use gets another sandbox";
+    /// The sandbox ran out of memory while it was used.
+    Oom, "oom", 502, Never, "use less memory, or raise limits.memory_mb";
+    /// The sandbox belongs to nobody, so nobody may use it.
+    NotLeased, "not_leased", 409, Never, "check out a sandbox first";
+    /// Something is going on in the sandbox, or keeps it awake.
+    SandboxBusy, "sandbox_busy", 409, Later, "retry when it is quiet";
+    /// The session is over.
+    SessionEnded, "session_ended", 410, Never, "create another session, or fork this one";
+    /// The session was stopped by its user.
+    SessionStopped, "session_stopped", 409, Never, "resume it first";
+    /// Another operation on the session is in progress.
+    SessionBusy, "session_busy", 409, Later, "retry when it is over";
+    /// A turn is in progress.
+    TurnInProgress, "turn_in_progress", 409, Later, "wait for it, abort it, or ask to queue";
+    /// Too many turns are queued already.
+    TurnQueueFull, "turn_queue_full", 429, Later, "retry when some are over";
+    /// The request was called off by an abort, a stop or an end.
+    Aborted, "aborted", 409, Never, "send it again if it is still wanted";
+    /// The workspace could not be made durable, so nothing was ended.
+    PersistFailed, "persist_failed", 500, Later, "see the cause; free disk space or check the store";
+    /// The runtime cannot do this.
+    Unsupported, "unsupported", 422, Never, "see `shoal doctor`";
+    /// The confirmation did not come in time; the work goes on.
+    DeadlineExceeded, "deadline_exceeded", 504, Later, "look at the state again later";
+    /// The client went away.
+    ClientGone, "client_gone", 499, Never, "nothing to do";
+    /// The server is stopping.
+    ShuttingDown, "shutting_down", 503, Later, "retry when it is back";
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A request that was not done: the code, the cause in words, and when to try again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {cause}")]
+pub struct Refusal {
+    /// What to branch on.
+    pub code: ErrorCode,
+    /// What happened, for people.
+    pub cause: Cow<'static, str>,
+    /// When trying again is likely to help.
+    pub retry_after_ms: Option<u64>,
+}
+
+impl Refusal {
+    /// A refusal with its cause.
+    pub fn new(code: ErrorCode, cause: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, cause: cause.into(), retry_after_ms: None }
+    }
+
+    /// The same refusal with a hint when to come back.
+    #[must_use]
+    pub fn retry_after(mut self, ms: u64) -> Self {
+        self.retry_after_ms = Some(ms);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_status_that_fits_its_retry() {
+        for &code in ErrorCode::ALL {
+            assert!((400..=599).contains(&code.status()), "{code}");
+            assert!(!code.remedy().is_empty(), "{code}");
+            assert_eq!(serde_json::to_string(&code).unwrap(), format!("\"{code}\""));
+            if code.status() == 503 {
+                assert_eq!(code.retry(), Retry::Later, "{code}: 503 invites a retry");
+            }
+            if matches!(code.status(), 404 | 410 | 422) {
+                assert_eq!(code.retry(), Retry::Never, "{code}: the same request fails again");
+            }
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The shared words of Shoal: ids, times, states, templates, limits, records, events, error codes.
+//!
+//! Every other crate speaks in these types, and one thing has one word. Nothing here does I/O,
+//! reads a clock, rolls dice or knows about async: values in, values out.
+
+pub mod claim;
+pub mod config;
+pub mod error;
+pub mod ids;
+pub mod lifecycle;
+pub mod limits;
+pub mod reason;
+pub mod record;
+pub mod state;
+pub mod stats;
+pub mod template;
+pub mod time;
+pub mod why;
+
+pub use claim::{ClaimSettings, NetworkPolicy};
+pub use config::NodeConfig;
+pub use error::{ErrorCode, Refusal, Retry};
+pub use ids::{
+    EffectId, Generation, InstanceId, LeaseId, ProcessId, RequestId, SandboxId, SessionId,
+    TemplateName, TurnId, UseId, WorkspaceId,
+};
+pub use lifecycle::LifecycleEvent;
+pub use limits::Limits;
+pub use reason::{EndCause, TerminatedReason};
+pub use state::{SandboxState, SandboxStatus, SessionStatus};
+pub use template::{PoolSettings, Template};
+pub use time::{Mono, Now, Wall};

@@ -1,0 +1,165 @@
+//! What the world is told. Each event is written in the same transaction as the change it tells
+//! of, gets its number there, and can be replayed to a client that was away.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Generation, LeaseId, SandboxId, SessionId, TemplateName, TurnId};
+use crate::reason::{EndCause, TerminatedReason};
+use crate::time::Wall;
+
+/// An event on the global stream, and on a session's own where it names one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "type")]
+pub enum LifecycleEvent {
+    /// A session or lease has a sandbox that works.
+    SandboxActive {
+        /// The session, if it is one's.
+        session: Option<SessionId>,
+        /// The lease, if it is one's.
+        lease: Option<LeaseId>,
+        /// The sandbox.
+        sandbox_id: SandboxId,
+        /// Its generation.
+        generation: Generation,
+        /// How it came about.
+        cause: ActiveCause,
+        /// The sandbox it takes the place of.
+        previous_id: Option<SandboxId>,
+        /// Whether files were given up since the last one.
+        state_lost: bool,
+        /// When it will end unless renewed.
+        expires_at: Option<Wall>,
+    },
+    /// A sandbox that had been ready is gone. Sent once per generation, when removal is confirmed.
+    SandboxTerminated {
+        /// The session, if it was one's.
+        session: Option<SessionId>,
+        /// The lease, if it was one's.
+        lease: Option<LeaseId>,
+        /// The sandbox.
+        sandbox_id: SandboxId,
+        /// Its generation.
+        generation: Generation,
+        /// Why, for branching.
+        reason: TerminatedReason,
+        /// Why, exactly.
+        cause: EndCause,
+    },
+    /// A session's files were given up.
+    StateLost {
+        /// The session.
+        session: SessionId,
+        /// The sandbox that held them.
+        sandbox_id: SandboxId,
+        /// Why.
+        reason: TerminatedReason,
+    },
+    /// A session's files are safe even from a power cut.
+    WorkspaceDurable {
+        /// The session.
+        session: SessionId,
+        /// The sandbox that holds them.
+        sandbox_id: SandboxId,
+        /// Its generation.
+        generation: Generation,
+    },
+    /// The status of a session changed.
+    SessionChanged {
+        /// The session.
+        session: SessionId,
+        /// How.
+        change: SessionChange,
+    },
+    /// A turn was started in a sandbox.
+    TurnStarted {
+        /// The session.
+        session: SessionId,
+        /// The turn.
+        turn: TurnId,
+        /// The sandbox.
+        sandbox_id: SandboxId,
+        /// Its generation.
+        generation: Generation,
+    },
+    /// A turn is over.
+    TurnEnded {
+        /// The session.
+        session: SessionId,
+        /// The turn.
+        turn: TurnId,
+        /// How.
+        outcome: TurnOutcome,
+    },
+    /// A sandbox was frozen or thawed.
+    SandboxFrozen {
+        /// The sandbox.
+        sandbox_id: SandboxId,
+        /// Its generation.
+        generation: Generation,
+        /// Whether it is frozen now.
+        frozen: bool,
+    },
+    /// The health of a pool changed.
+    PoolHealth {
+        /// The pool's template.
+        template: TemplateName,
+        /// Whether launches fail at the moment.
+        degraded: bool,
+        /// The last failure.
+        detail: String,
+    },
+}
+
+/// How a session or lease came by its sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActiveCause {
+    /// It is its first.
+    Created,
+    /// It was there and answered.
+    Reconnected,
+    /// The one before it was dead.
+    Replaced,
+    /// It was brought back from cold.
+    Resumed,
+}
+
+/// How a session changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionChange {
+    /// It was created.
+    Created,
+    /// It was made from another one.
+    Forked,
+    /// It was set aside.
+    Paused,
+    /// It goes on.
+    Resumed,
+    /// It was stopped.
+    Stopped,
+    /// It is over.
+    Ended,
+}
+
+/// How a turn ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TurnOutcome {
+    /// The harness said so.
+    Completed,
+    /// The harness reported an error.
+    Failed,
+    /// It was aborted.
+    Aborted,
+    /// It took too long.
+    TimedOut,
+    /// Its sandbox died.
+    SandboxCrashed,
+    /// Its sandbox ran out of memory.
+    Oom,
+    /// The server stopped.
+    Interrupted,
+    /// No sandbox could be had for it.
+    NotStarted,
+}

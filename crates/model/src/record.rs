@@ -1,0 +1,162 @@
+//! What is written down. A record is the durable part of one thing; a kernel is rebuilt from
+//! records alone. A record with an `instance` is an obligation: that instance may exist, and must
+//! be removed or accounted for before the record may go.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::claim::ClaimSettings;
+use crate::ids::{
+    Generation, InstanceId, LeaseId, SandboxId, SessionId, TemplateName, TurnId, WorkspaceId,
+};
+use crate::reason::{EndCause, TerminatedReason};
+use crate::state::{PoolPhase, SandboxState, SessionStatus};
+use crate::template::{RuntimeTraits, Template};
+use crate::time::Wall;
+use crate::why::Ended;
+
+/// Who has the exclusive use of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Owner {
+    /// Nobody: it is in its pool.
+    Nobody,
+    /// A lease.
+    Lease(LeaseId),
+    /// A session.
+    Session(SessionId),
+}
+
+/// The durable part of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxRecord {
+    /// Its id.
+    pub id: SandboxId,
+    /// The id that it took the place of.
+    pub previous_id: Option<SandboxId>,
+    /// What was launched for it, or is about to be, and is not confirmed as removed.
+    pub instance: Option<InstanceId>,
+    /// Its generation.
+    pub generation: Generation,
+    /// Its template.
+    pub template: TemplateName,
+    /// Who uses it.
+    pub owner: Owner,
+    /// Its state.
+    pub state: SandboxState,
+    /// Why it is being ended, if it is.
+    pub ending: Option<EndCause>,
+    /// Whether record and workspace go as soon as the instance does.
+    pub doomed: bool,
+    /// Why it is cold, if it is.
+    pub slept: Option<EndCause>,
+    /// Whether its removal is to be announced: it had been ready in this generation.
+    pub announced: bool,
+    /// How often it was used.
+    pub uses: u32,
+    /// Whether files may have changed since they were last made durable.
+    pub dirty: bool,
+    /// Its workspace.
+    pub workspace: WorkspaceId,
+    /// Whether that workspace was ever made, so that there is something to restore.
+    pub has_files: bool,
+    /// The workspace that is being copied into its own.
+    pub copying_from: Option<WorkspaceId>,
+    /// When its record was made.
+    pub created_at: Wall,
+    /// When it was last used, as of the last time the record was written.
+    pub last_used_at: Wall,
+    /// When it ends unless renewed.
+    pub expires_at: Option<Wall>,
+}
+
+/// The durable part of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionRecord {
+    /// Its id.
+    pub id: SessionId,
+    /// The session it was forked from.
+    pub parent: Option<SessionId>,
+    /// Its template.
+    pub template: TemplateName,
+    /// Its status.
+    pub status: SessionStatus,
+    /// The highest generation of its sandboxes so far.
+    pub generation: Generation,
+    /// Its sandbox, live or cold.
+    pub sandbox: Option<SandboxId>,
+    /// What is bound to each of its sandboxes.
+    pub claim: Option<Arc<ClaimSettings>>,
+    /// How long it may be idle; its template's value if not given.
+    pub idle_timeout_ms: Option<u64>,
+    /// Whether a turn ends when its client goes away.
+    pub on_disconnect: OnDisconnect,
+    /// Why its files were given up, until its client is told with the next sandbox.
+    pub state_lost: Option<TerminatedReason>,
+    /// The turn in progress.
+    pub turn: Option<TurnId>,
+    /// When it was created.
+    pub created_at: Wall,
+}
+
+/// What becomes of a turn whose client goes away.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDisconnect {
+    /// It completes, is stored, and can be attached to again.
+    #[default]
+    Continue,
+    /// It is aborted.
+    Abort,
+}
+
+/// The durable part of a pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolRecord {
+    /// Its template, with the pool's settings.
+    pub template: Arc<Template>,
+    /// What its runtime can do.
+    pub traits: RuntimeTraits,
+    /// Its phase.
+    pub phase: PoolPhase,
+}
+
+/// A change to what is written down. The changes of one decision are one transaction, and they are
+/// durable before any of its effects begins and before anyone is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JournalEntry {
+    /// A sandbox is now like this.
+    SandboxPut(SandboxRecord),
+    /// The record of a sandbox goes.
+    SandboxRemoved(SandboxId),
+    /// A session is now like this.
+    SessionPut(SessionRecord),
+    /// The record of a session goes.
+    SessionRemoved(SessionId),
+    /// A pool is now like this.
+    PoolPut(PoolRecord),
+    /// The record of a pool goes.
+    PoolRemoved(TemplateName),
+    /// A workspace must be deleted, until it is confirmed.
+    WorkspaceDoomed(WorkspaceId),
+    /// A doomed workspace is deleted.
+    WorkspaceDeleted(WorkspaceId),
+    /// A sandbox ended like this.
+    Ended(Ended),
+}
+
+/// Everything that was written down, as a kernel is rebuilt from it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Journal {
+    /// Pools, by name of their template.
+    pub pools: Vec<PoolRecord>,
+    /// Sandboxes.
+    pub sandboxes: Vec<SandboxRecord>,
+    /// Sessions.
+    pub sessions: Vec<SessionRecord>,
+    /// Workspaces whose deletion is not confirmed.
+    pub doomed_workspaces: Vec<WorkspaceId>,
+    /// Sandboxes that ended lately, oldest first.
+    pub ended: Vec<Ended>,
+}

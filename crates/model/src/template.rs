@@ -1,0 +1,315 @@
+//! A template: the named recipe of a sandbox, with the settings of its pool. Validation lives
+//! here, so that a bad template is refused by name of the field wherever it comes from.
+
+use serde::{Deserialize, Serialize};
+
+use crate::claim::NetworkPolicy;
+use crate::ids::TemplateName;
+use crate::limits::Limits;
+
+/// A named recipe: root filesystem, limits, network policy, harness, pool settings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Template {
+    /// Its name.
+    pub name: TemplateName,
+    /// What isolates its sandboxes.
+    #[serde(default)]
+    pub runtime: RuntimeKind,
+    /// What `/` is made of.
+    #[serde(default)]
+    pub root: RootFs,
+    /// What each sandbox may consume.
+    #[serde(default)]
+    pub limits: Limits,
+    /// What each sandbox may reach unless its claim says otherwise.
+    #[serde(default)]
+    pub network: NetworkPolicy,
+    /// The program that answers turns.
+    #[serde(default)]
+    pub harness: Harness,
+    /// Its warm pool.
+    #[serde(default)]
+    pub pool: PoolSettings,
+    /// How long a sandbox may be `waiting` before it becomes cold; the node's value if not given.
+    #[serde(default)]
+    pub idle_timeout_ms: Option<u64>,
+    /// How long a sandbox must be quiet before it is frozen; the node's value if not given.
+    #[serde(default)]
+    pub freeze_after_ms: Option<u64>,
+    /// How long guest and harness may take to be ready, in all.
+    #[serde(default = "default_ready_timeout_ms")]
+    pub ready_timeout_ms: u64,
+    /// How long one turn may take.
+    #[serde(default = "default_turn_timeout_ms")]
+    pub turn_timeout_ms: u64,
+    /// The longest that one launched sandbox may live, whatever is renewed; for ever if not given.
+    #[serde(default)]
+    pub max_lifetime_ms: Option<u64>,
+}
+
+const fn default_ready_timeout_ms() -> u64 {
+    30_000
+}
+
+const fn default_turn_timeout_ms() -> u64 {
+    3_600_000
+}
+
+/// What isolates.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RuntimeKind {
+    /// Namespaces, cgroups and seccomp, without a daemon.
+    #[default]
+    Native,
+    /// A Docker engine.
+    Docker,
+    /// An OCI runtime by the name of its program: `runc`, `runsc`, `crun`, `youki`.
+    Oci(String),
+    /// No isolation at all, for tests.
+    Fake,
+}
+
+/// What the root filesystem is made of.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RootFs {
+    /// The host's `/usr`, read-only, with a synthetic `/etc`.
+    #[default]
+    Host,
+    /// A directory beneath a configured root.
+    Directory(String),
+    /// An image of the image store, or one that the engine knows.
+    Image(String),
+}
+
+/// The program in the sandbox that answers turns.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Harness {
+    /// A turn is a command line.
+    #[default]
+    Shell,
+    /// A program that speaks our JSON lines.
+    Jsonl(Vec<String>),
+    /// A program that speaks Ash's bridge protocol.
+    AshBridge(Vec<String>),
+}
+
+/// Settings of the warm pool of a template.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PoolSettings {
+    /// Warm sandboxes kept ready.
+    pub pool_size: u32,
+    /// How many more may exist while in use.
+    pub max_overflow: u32,
+    /// How long an idle sandbox is kept.
+    pub idle_ttl_ms: u64,
+    /// A sandbox is handed out only if it has more than this left to live. Not given: the smaller
+    /// of a minute and half of `idle_ttl_ms`. 0 turns it off.
+    pub acquire_min_remaining_ttl_ms: Option<u64>,
+    /// A sandbox that is wiped between uses is retired after this many.
+    pub max_uses: u32,
+    /// How long a lease lasts unless it says otherwise.
+    pub lease_ttl_ms: u64,
+    /// How many callers may wait at once.
+    pub max_waiters: u32,
+    /// How many sandboxes a second the refill may start.
+    pub refill_per_s: u32,
+}
+
+impl Default for PoolSettings {
+    fn default() -> Self {
+        Self {
+            pool_size: 2,
+            max_overflow: 10,
+            idle_ttl_ms: 86_400_000,
+            acquire_min_remaining_ttl_ms: None,
+            max_uses: 50,
+            lease_ttl_ms: 600_000,
+            max_waiters: 1024,
+            refill_per_s: 500,
+        }
+    }
+}
+
+impl PoolSettings {
+    /// Most sandboxes that may exist for checkouts of this template.
+    pub const fn slots(&self) -> u32 {
+        self.pool_size.saturating_add(self.max_overflow)
+    }
+
+    /// What must be left of a sandbox's life for it to be handed out: more than this.
+    pub fn acquire_margin_ms(&self) -> u64 {
+        self.acquire_min_remaining_ttl_ms.unwrap_or_else(|| (self.idle_ttl_ms / 2).min(60_000))
+    }
+}
+
+impl Template {
+    /// A template with every default.
+    pub fn named(name: TemplateName) -> Self {
+        Self {
+            name,
+            runtime: RuntimeKind::default(),
+            root: RootFs::default(),
+            limits: Limits::default(),
+            network: NetworkPolicy::default(),
+            harness: Harness::default(),
+            pool: PoolSettings::default(),
+            idle_timeout_ms: None,
+            freeze_after_ms: None,
+            ready_timeout_ms: default_ready_timeout_ms(),
+            turn_timeout_ms: default_turn_timeout_ms(),
+            max_lifetime_ms: None,
+        }
+    }
+
+    /// Refuses settings that could never work, naming the field.
+    pub fn validate(&self) -> Result<(), InvalidTemplate> {
+        let bad = |field, problem| Err(InvalidTemplate { field, problem });
+        let pool = &self.pool;
+        if pool.slots() == 0 {
+            return bad("pool.pool_size", "pool_size and max_overflow are both 0: nothing could be handed out");
+        }
+        if pool.idle_ttl_ms == 0 {
+            return bad("pool.idle_ttl_ms", "must be above 0");
+        }
+        if pool.acquire_margin_ms() >= pool.idle_ttl_ms {
+            return bad(
+                "pool.acquire_min_remaining_ttl_ms",
+                "must be below idle_ttl_ms, or every idle sandbox would be discarded",
+            );
+        }
+        if self.max_lifetime_ms.is_some_and(|life_ms| life_ms <= pool.acquire_margin_ms()) {
+            return bad(
+                "max_lifetime_ms",
+                "must be above acquire_min_remaining_ttl_ms, or no sandbox could be handed out",
+            );
+        }
+        for (field, value) in [
+            ("pool.max_uses", u64::from(pool.max_uses)),
+            ("pool.lease_ttl_ms", pool.lease_ttl_ms),
+            ("pool.refill_per_s", u64::from(pool.refill_per_s)),
+            ("limits.memory_mb", u64::from(self.limits.memory_mb)),
+            ("limits.cpu_milli", u64::from(self.limits.cpu_milli)),
+            ("limits.pids", u64::from(self.limits.pids)),
+            ("ready_timeout_ms", self.ready_timeout_ms),
+            ("turn_timeout_ms", self.turn_timeout_ms),
+        ] {
+            if value == 0 {
+                return bad(field, "must be above 0");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A template that could never work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct InvalidTemplate {
+    /// The field, as a path from the template.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub problem: &'static str,
+}
+
+/// What the runtime of a template can do, as far as decisions depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuntimeTraits {
+    /// How a used sandbox is made ready for the next user.
+    pub recycle: Recycle,
+    /// Whether it can be frozen and thawed.
+    pub can_freeze: bool,
+    /// Whether `/workspace` survives the death of the process that used it.
+    pub workspace_survives: bool,
+}
+
+/// How a used sandbox is made ready for the next user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Recycle {
+    /// It is destroyed, and a fresh one takes its place.
+    Recreate,
+    /// It is wiped, and proven clean and alive from outside.
+    Wipe,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template() -> Template {
+        Template::named(TemplateName::new("t").unwrap())
+    }
+
+    #[track_caller]
+    fn refused(change: impl FnOnce(&mut Template), field: &str) {
+        let mut changed = template();
+        change(&mut changed);
+        assert_eq!(changed.validate().map_err(|invalid| invalid.field), Err(field));
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_design() {
+        let t = template();
+        assert_eq!(t.validate(), Ok(()));
+        assert_eq!((t.pool.pool_size, t.pool.max_overflow, t.pool.slots()), (2, 10, 12));
+        assert_eq!((t.pool.idle_ttl_ms, t.pool.max_uses), (24 * 3_600_000, 50));
+        assert_eq!((t.limits.memory_mb, t.limits.cpu_milli, t.limits.pids), (512, 1000, 128));
+        assert_eq!(t.ready_timeout_ms, 30_000);
+    }
+
+    #[test]
+    fn an_unset_margin_is_a_minute_or_half_the_idle_ttl() {
+        let margin = |idle_ttl_ms, given| {
+            PoolSettings { idle_ttl_ms, acquire_min_remaining_ttl_ms: given, ..Default::default() }
+                .acquire_margin_ms()
+        };
+        assert_eq!(margin(86_400_000, None), 60_000);
+        assert_eq!(margin(120_000, None), 60_000);
+        assert_eq!(margin(90_000, None), 45_000);
+        assert_eq!(margin(90_000, Some(0)), 0);
+        assert_eq!(margin(90_000, Some(70_000)), 70_000);
+    }
+
+    #[test]
+    fn settings_that_could_never_work_are_refused_by_field() {
+        refused(|t| (t.pool.pool_size, t.pool.max_overflow) = (0, 0), "pool.pool_size");
+        refused(|t| t.pool.idle_ttl_ms = 0, "pool.idle_ttl_ms");
+        let margin = "pool.acquire_min_remaining_ttl_ms";
+        refused(|t| t.pool.acquire_min_remaining_ttl_ms = Some(t.pool.idle_ttl_ms), margin);
+        refused(|t| t.pool.acquire_min_remaining_ttl_ms = Some(t.pool.idle_ttl_ms + 1), margin);
+        refused(|t| t.max_lifetime_ms = Some(60_000), "max_lifetime_ms");
+        refused(|t| t.pool.max_uses = 0, "pool.max_uses");
+        refused(|t| t.pool.lease_ttl_ms = 0, "pool.lease_ttl_ms");
+        refused(|t| t.pool.refill_per_s = 0, "pool.refill_per_s");
+        refused(|t| t.limits.memory_mb = 0, "limits.memory_mb");
+        refused(|t| t.limits.cpu_milli = 0, "limits.cpu_milli");
+        refused(|t| t.limits.pids = 0, "limits.pids");
+        refused(|t| t.ready_timeout_ms = 0, "ready_timeout_ms");
+        refused(|t| t.turn_timeout_ms = 0, "turn_timeout_ms");
+    }
+
+    #[test]
+    fn the_edges_of_what_is_allowed_are_allowed() {
+        let mut t = template();
+        t.pool.acquire_min_remaining_ttl_ms = Some(t.pool.idle_ttl_ms - 1);
+        assert_eq!(t.validate(), Ok(()));
+        t.pool.acquire_min_remaining_ttl_ms = None;
+        t.max_lifetime_ms = Some(60_001);
+        assert_eq!(t.validate(), Ok(()));
+        (t.pool.pool_size, t.pool.max_overflow) = (0, 1);
+        assert_eq!(t.validate(), Ok(()));
+    }
+
+    #[test]
+    fn unknown_keys_are_refused_by_name() {
+        let unknown = serde_json::from_str::<Template>(r#"{"name":"t","pool":{"pol_size":3}}"#);
+        assert!(unknown.unwrap_err().to_string().contains("pol_size"));
+        let known = serde_json::from_str::<Template>(r#"{"name":"t","pool":{"pool_size":3}}"#);
+        assert_eq!(known.unwrap().pool.pool_size, 3);
+    }
+}

@@ -1,0 +1,138 @@
+//! The answer to "why": kept after death for what ended, made on the spot for what lives.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Generation, LeaseId, SandboxId, SessionId, TemplateName};
+use crate::reason::EndCause;
+use crate::record::Owner;
+use crate::state::{SandboxState, Wakefulness};
+use crate::time::Wall;
+
+/// Why a sandbox is as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// It exists.
+    Alive(Box<Alive>),
+    /// It ended.
+    Ended(Ended),
+}
+
+/// What keeps a sandbox as it is, and what will happen to it if nobody uses it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alive {
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// Its generation.
+    pub generation: Generation,
+    /// Its template.
+    pub template: TemplateName,
+    /// Its state.
+    pub state: SandboxState,
+    /// Who uses it.
+    pub owner: Owner,
+    /// Whether it is frozen.
+    pub frozen: bool,
+    /// Whether it may hibernate.
+    pub wakefulness: Wakefulness,
+    /// Turns, execs and calls in progress.
+    pub uses_in_progress: u32,
+    /// Processes that keep it awake.
+    pub keep_alive_processes: u32,
+    /// What programs wrote to the scale file.
+    pub scale: u32,
+    /// Why it is being ended, if it is.
+    pub ending: Option<EndCause>,
+    /// Why it is cold, if it is.
+    pub slept: Option<EndCause>,
+    /// When it was last used.
+    pub last_used_at: Wall,
+    /// When it will be frozen.
+    pub freezes_at: Option<Wall>,
+    /// When it will become cold.
+    pub sleeps_at: Option<Wall>,
+    /// When it will end unless renewed.
+    pub expires_at: Option<Wall>,
+}
+
+/// How a sandbox ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// Its last generation.
+    pub generation: Generation,
+    /// Its template.
+    pub template: TemplateName,
+    /// The lease it was under.
+    pub lease: Option<LeaseId>,
+    /// The session it was of.
+    pub session: Option<SessionId>,
+    /// Why.
+    pub cause: EndCause,
+    /// What the runtime said of it.
+    pub detail: Option<Arc<str>>,
+    /// The decision, where it was an eviction.
+    pub eviction: Option<Arc<Eviction>>,
+    /// When it was made.
+    pub created_at: Wall,
+    /// When it ended.
+    pub ended_at: Wall,
+}
+
+/// An eviction, recorded as one decision with its cause.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Eviction {
+    /// The tier of the victim.
+    pub tier: Tier,
+    /// What was short.
+    pub shortage: Shortage,
+    /// The next in line of each tier when it was decided, and how many stood behind each.
+    pub candidates: Vec<Candidate>,
+    /// When it was decided.
+    pub decided_at: Wall,
+}
+
+/// One tier's candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// The tier.
+    pub tier: Tier,
+    /// Its least recently used sandbox.
+    pub sandbox: SandboxId,
+    /// When that was last used.
+    pub last_used_at: Wall,
+    /// How many the tier held.
+    pub of: u32,
+}
+
+/// The order in which sandboxes give way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tier {
+    /// No process: state and record are deleted.
+    Cold,
+    /// Alive and nobody's: killed, record deleted.
+    Warm,
+    /// A session's, between uses, nothing holding it: persisted, killed, marked cold.
+    Waiting,
+}
+
+impl Tier {
+    /// All tiers, first to give way first.
+    pub const ALL: [Self; 3] = [Self::Cold, Self::Warm, Self::Waiting];
+}
+
+/// What was short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shortage {
+    /// Entries, live and cold.
+    Entries,
+    /// Processes.
+    Processes,
+    /// Memory.
+    Memory,
+}

@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# Every check of this repository, the same here and in CI. Stops at the first one that fails.
+#
+#   SIM_SEEDS=300   how many worlds the simulator plays
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Nothing here asks questions, and stdin may be closed.
+exec </dev/null
+
+readonly NEXTEST_VERSION=0.9.143
+readonly DENY_VERSION=0.20.2
+readonly SEEDS="${SIM_SEEDS:-300}"
+
+# A test that returns an error is explained by its message; a panic keeps its backtrace.
+export RUST_LIB_BACKTRACE=0
+
+work="$(mktemp -d)"
+step='start'
+passed=()
+skipped=()
+
+finish() {
+    local status=$?
+    rm -rf "$work"
+    if [ "$status" -ne 0 ]; then printf '\nFAILED in: %s\n' "$step" >&2; fi
+}
+trap finish EXIT
+
+heading() {
+    step="$1"
+    printf '\n== %s\n' "$step"
+}
+fail() {
+    printf 'test.sh: %s\n' "$1" >&2
+    exit 1
+}
+
+# Debian packages are installed in CI only: on a developer's machine that is not ours to do.
+need_command() {
+    local command="$1" package="$2"
+    if command -v "$command" >/dev/null; then return; fi
+    if [ "${CI:-}" != true ] || ! command -v apt-get >/dev/null; then
+        fail "\`$command\` is missing: install it (Debian: apt-get install $package)"
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    # One word per package is meant.
+    # shellcheck disable=SC2086
+    apt-get install -qq -y --no-install-recommends $package >/dev/null
+}
+
+need_component() {
+    cargo "$1" --version >/dev/null 2>&1 || fail "\`cargo $1\` is missing: rustup component add $2"
+}
+
+need_tool() {
+    local name="$1" version="$2"
+    if ! cargo "$name" --version >/dev/null 2>&1; then
+        echo "installing cargo-$name $version (once, takes minutes)"
+        # Unoptimised: the tool runs for seconds, optimising it takes many minutes.
+        cargo install --locked --quiet --debug "cargo-$name" --version "$version"
+    fi
+    echo "cargo-$name: $(cargo "$name" --version | head -n 1)"
+}
+
+# The database of advisories comes over the network: without it the check cannot be made, and says so.
+# With it, an advisory fails the run. Fetching and checking are two steps so that the two never mix.
+check_advisories() {
+    if ! timeout 60 cargo deny fetch db >"$work/fetch" 2>&1; then
+        tail -n 3 "$work/fetch"
+        echo '!!!! skipped: no advisory database !!!!'
+        skipped+=('advisories (no advisory database)')
+        return
+    fi
+    cargo deny --offline --log-level error check advisories
+    passed+=(advisories)
+}
+
+heading 'tools'
+command -v cargo >/dev/null || fail 'cargo is missing: install Rust with rustup'
+need_command cc 'gcc libc6-dev'
+need_command git 'git ca-certificates'
+need_component fmt rustfmt
+need_component clippy clippy
+need_tool nextest "$NEXTEST_VERSION"
+need_tool deny "$DENY_VERSION"
+
+heading 'format'
+cargo fmt --all --check
+passed+=(format)
+
+heading 'clippy'
+cargo clippy --workspace --all-targets --all-features --locked --quiet -- -D warnings
+passed+=(clippy)
+
+heading 'tests'
+cargo nextest run --workspace --locked --cargo-quiet --profile ci --color never 2>&1 | tee "$work/tests"
+summary="$(grep -E '^ *Summary \[' "$work/tests" | tail -n 1)"
+passed+=(tests)
+
+heading 'doctests'
+cargo test --doc --workspace --locked --quiet
+passed+=(doctests)
+
+heading 'dependencies'
+cargo deny --log-level error check bans licenses sources
+passed+=(dependencies)
+check_advisories
+
+heading 'documentation'
+RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --workspace --locked --quiet
+passed+=(documentation)
+
+heading "simulator, $SEEDS seeds, twice"
+for run in 1 2; do
+    if ! cargo run --release --locked --quiet -p sim -- --seeds "$SEEDS" >"$work/sim.$run"; then
+        tail -n 40 "$work/sim.$run"
+        fail 'the simulator found a broken promise: see above for its seed'
+    fi
+done
+[ -s "$work/sim.1" ] || fail 'the simulator said nothing: there is nothing to compare'
+if ! cmp "$work/sim.1" "$work/sim.2"; then
+    diff "$work/sim.1" "$work/sim.2" | head -n 20 || true
+    fail 'the same seeds gave different bytes: something reads a clock, rolls dice or follows hash order'
+fi
+tail -n 3 "$work/sim.1"
+passed+=(simulator)
+
+heading 'summary'
+echo "$summary"
+printf -v line '%s, ' "${passed[@]}"
+line="passed: ${line%, }"
+if [ "${#skipped[@]}" -gt 0 ]; then
+    printf -v without '%s, ' "${skipped[@]}"
+    line="$line; SKIPPED: ${without%, }"
+fi
+echo "$line"

@@ -1,0 +1,224 @@
+//! The direction between crates: who may use whom, and what a crate may bring in from outside.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::repo;
+
+/// A crate, the reason for its limits, and the limits. Tests of a crate may use anything.
+struct Layer {
+    name: &'static str,
+    why: &'static str,
+    /// The only dependencies from outside the workspace, where they are limited.
+    outside: Option<&'static [&'static str]>,
+    /// Dependencies, ours or not, that the crate may not have though the order would allow them.
+    never: &'static [&'static str],
+}
+
+/// The order is the direction: a crate may use those above it.
+const LAYERS: &[Layer] = &[
+    layer("model", "it is words, without I/O").only(&["serde", "thiserror", "uuid"]),
+    layer("kernel", "it decides, and does nothing else").only(&["uuid"]),
+    layer("sim", ""),
+    layer("guest-protocol", "it is linked into the guest").never(&["tokio"]),
+    layer("jail", "it runs in the launcher, which is single-threaded").never(&["tokio"]),
+    layer("guest", "it is in every sandbox, small and single-threaded").never(&["tokio"]),
+    layer("guest-image", ""),
+    layer("runtime", ""),
+    layer("store", ""),
+    layer("engine", ""),
+    layer("api", "it asks the engine").never(&["store", "runtime"]),
+    layer("client", ""),
+    layer("shoal", ""),
+    layer(TESTS, ""),
+];
+
+const TESTS: &str = "integration-tests";
+const TABLE: &str = "the table in tests/it/architecture.rs";
+
+/// The simulator is a tool of tests: only they may use it.
+const ONLY_FOR_TESTS: &str = "sim";
+
+/// The feature that breaks the kernel on purpose, and the crates that may have a feature of this name.
+const FLAWS: &str = "flaws";
+const FLAWS_IN: &[&str] = &["kernel", "sim"];
+
+const fn layer(name: &'static str, why: &'static str) -> Layer {
+    Layer { name, why, outside: None, never: &[] }
+}
+
+impl Layer {
+    const fn only(self, outside: &'static [&'static str]) -> Self {
+        Self { outside: Some(outside), ..self }
+    }
+
+    const fn never(self, never: &'static [&'static str]) -> Self {
+        Self { never, ..self }
+    }
+}
+
+struct Package {
+    name: String,
+    manifest: String,
+    /// What is linked into the product: dependencies of tests are left out.
+    uses: Vec<Use>,
+    features: BTreeMap<String, Vec<String>>,
+}
+
+struct Use {
+    name: String,
+    features: Vec<String>,
+}
+
+#[test]
+fn crates_point_in_one_direction() -> Result<()> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(repo::root())
+        .output()
+        .context("start cargo metadata")?;
+    ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    let packages = packages(&serde_json::from_slice(&output.stdout)?)?;
+    ensure!(packages.iter().any(|package| package.name == "kernel"), "no kernel in the workspace");
+    repo::assert_none(&violations(&packages));
+    Ok(())
+}
+
+fn violations(packages: &[Package]) -> Vec<String> {
+    packages.iter().flat_map(|package| [direction(package), flaws(package)].concat()).collect()
+}
+
+fn direction(package: &Package) -> Vec<String> {
+    let name = &package.name;
+    let Some(place) = LAYERS.iter().position(|layer| layer.name == name) else {
+        return vec![format!("`{name}` is a new crate: add it to {TABLE} with a reason")];
+    };
+    let layer = &LAYERS[place];
+    let mut found = Vec::new();
+    if name != TESTS && !package.manifest.ends_with(&format!("/crates/{name}/Cargo.toml")) {
+        found.push(format!("`{name}` must live in crates/{name}: a folder is a crate"));
+    }
+    for used in package.uses.iter().map(|used| used.name.as_str()) {
+        let ours = LAYERS.iter().position(|layer| layer.name == used);
+        let refusal = match (ours, layer.outside) {
+            _ if layer.never.contains(&used) => format!("{}, so it may not", layer.why),
+            _ if used == ONLY_FOR_TESTS && name != TESTS => {
+                "only tests use it: make it a dev-dependency".to_owned()
+            }
+            (Some(at), _) if at >= place => {
+                format!(
+                    "`{used}` is not above it: move the shared part up, or turn the call around"
+                )
+            }
+            (None, Some(outside)) if !outside.contains(&used) => {
+                format!("{}, so it uses only {outside:?} from outside", layer.why)
+            }
+            _ => continue,
+        };
+        found.push(format!("`{name}` depends on `{used}`: {refusal} (see {TABLE})"));
+    }
+    found
+}
+
+/// Whatever switches the flaws on must itself be a feature called `flaws`, of the kernel or the
+/// simulator; then it is enough that nothing in the product asks for a feature of that name.
+fn flaws(package: &Package) -> Vec<String> {
+    let name = &package.name;
+    let is_flaws = |feature: &str| feature.rsplit('/').next() == Some(FLAWS);
+    let mut found = Vec::new();
+    for (feature, enables) in &package.features {
+        let may = feature == FLAWS && FLAWS_IN.contains(&name.as_str());
+        if !may && (feature == FLAWS || enables.iter().any(|enabled| is_flaws(enabled))) {
+            found.push(format!("`{name}`: its feature `{feature}` may not switch on `{FLAWS}`"));
+        }
+    }
+    for used in package.uses.iter().filter(|used| used.features.iter().any(|f| is_flaws(f))) {
+        found.push(format!(
+            "`{name}` switches on `{FLAWS}` of `{}`: the product never does, only dev-dependencies",
+            used.name
+        ));
+    }
+    found
+}
+
+fn packages(metadata: &Value) -> Result<Vec<Package>> {
+    list(&metadata["packages"])?.iter().map(package).collect()
+}
+
+fn package(value: &Value) -> Result<Package> {
+    let dependencies = list(&value["dependencies"])?.iter();
+    let linked = dependencies.filter(|dependency| dependency["kind"] != "dev");
+    let features = value["features"].as_object().context("features are an object")?.iter();
+    Ok(Package {
+        name: text(&value["name"])?,
+        manifest: text(&value["manifest_path"])?,
+        uses: linked
+            .map(|used| Ok(Use { name: text(&used["name"])?, features: texts(&used["features"])? }))
+            .collect::<Result<_>>()?,
+        features: features.map(|(k, v)| Ok((k.clone(), texts(v)?))).collect::<Result<_>>()?,
+    })
+}
+
+fn list(value: &Value) -> Result<&Vec<Value>> {
+    value.as_array().with_context(|| format!("not a list: {value}"))
+}
+
+fn text(value: &Value) -> Result<String> {
+    Ok(value.as_str().with_context(|| format!("not a string: {value}"))?.to_owned())
+}
+
+fn texts(value: &Value) -> Result<Vec<String>> {
+    list(value)?.iter().map(text).collect()
+}
+
+#[test]
+fn each_wrong_direction_is_refused() -> Result<()> {
+    let uses = |name: &str| json!([{"name": name, "kind": null, "features": []}]);
+    let builds = |name: &str| json!([{"name": name, "kind": "build", "features": []}]);
+    let tests = |name: &str| json!([{"name": name, "kind": "dev", "features": [FLAWS]}]);
+    let flawed = |name: &str| json!([{"name": name, "kind": null, "features": [FLAWS]}]);
+    let none = json!({});
+    let cases = [
+        ("kernel", uses("model"), &none, None),
+        ("kernel", uses("uuid"), &none, None),
+        ("kernel", uses("tokio"), &none, Some("does nothing else")),
+        ("kernel", tests("sim"), &none, None),
+        ("kernel", uses("sim"), &none, Some("make it a dev-dependency")),
+        ("shoal", uses("sim"), &none, Some("make it a dev-dependency")),
+        (TESTS, uses("sim"), &none, None),
+        ("model", uses("kernel"), &none, Some("`kernel` is not above it")),
+        ("model", builds("kernel"), &none, Some("`kernel` is not above it")),
+        ("model", uses("tokio"), &none, Some("words, without I/O")),
+        ("guest", uses("tokio"), &none, Some("single-threaded")),
+        ("engine", uses("tokio"), &none, None),
+        ("api", uses("engine"), &none, None),
+        ("api", uses("store"), &none, Some("it asks the engine")),
+        ("extra", uses("model"), &none, Some("add it to the table")),
+        ("engine", flawed("kernel"), &none, Some("the product never does")),
+        ("sim", uses("kernel"), &json!({"flaws": ["kernel/flaws"]}), None),
+        ("sim", uses("kernel"), &json!({"default": ["flaws"]}), Some("`default` may not")),
+        ("engine", uses("kernel"), &json!({"x": ["kernel?/flaws"]}), Some("`x` may not")),
+        ("engine", uses("kernel"), &json!({"flaws": []}), Some("`flaws` may not")),
+    ];
+    for (name, dependencies, features, expected) in cases {
+        let manifest = format!("/crates/{name}/Cargo.toml");
+        let value = json!({
+            "name": name, "manifest_path": manifest,
+            "dependencies": dependencies, "features": features,
+        });
+        let found = violations(&packages(&json!({"packages": [value]}))?).join("\n");
+        match expected {
+            None => assert_eq!(found, "", "{name}: {dependencies}"),
+            Some(part) => assert!(found.contains(part), "{name}: {dependencies} gave {found:?}"),
+        }
+    }
+    let elsewhere = json!({
+        "name": "model", "manifest_path": "/lib/model/Cargo.toml", "dependencies": [], "features": {},
+    });
+    let found = violations(&[package(&elsewhere)?]).join("\n");
+    assert!(found.contains("must live in crates/model"), "{found}");
+    Ok(())
+}

@@ -1,0 +1,7 @@
+//! Tests of Shoal as a whole, in one binary.
+
+mod architecture;
+mod docs;
+mod repo;
+mod rust_text;
+mod tidy;
