@@ -26,12 +26,15 @@ struct Bench {
 impl Bench {
     /// A pool of `n` warm sandboxes and no slot beyond them.
     fn warm(n: u32) -> Self {
-        let config =
-            NodeConfig { max_sandboxes: n, max_live: n, ..NodeConfig::default() };
+        let config = NodeConfig { max_sandboxes: n, max_live: n, ..NodeConfig::default() };
         let now = Now { mono: Mono(1_000_000), wall: Wall(1_700_000_000_000) };
         let name = TemplateName::new("bench").expect("a valid name");
-        let mut bench =
-            Self { kernel: Kernel::new(Boot::new(config, 1, now)), now, name: name.clone(), next: 0 };
+        let mut bench = Self {
+            kernel: Kernel::new(Boot::new(config, 1, now)),
+            now,
+            name: name.clone(),
+            next: 0,
+        };
         let mut template = Template::named(name);
         template.pool.pool_size = n;
         template.pool.max_overflow = 0;

@@ -276,10 +276,8 @@ impl Kernel {
 
     /// A resume by message counts like one by call.
     fn count_resume(&mut self, session: Ix, coming: Option<ActiveCause>) {
-        let set_aside = matches!(
-            self.sessions[session].status,
-            SessionStatus::Paused | SessionStatus::Stopped
-        );
+        let set_aside =
+            matches!(self.sessions[session].status, SessionStatus::Paused | SessionStatus::Stopped);
         match coming {
             Some(ActiveCause::Resumed | ActiveCause::Replaced) => self.resume_cold_hits += 1,
             Some(ActiveCause::Created) | None if set_aside => self.resume_warm_hits += 1,

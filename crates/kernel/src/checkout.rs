@@ -56,7 +56,9 @@ impl Kernel {
         // One that does not wait for others still waits for its own launch.
         let deadline_ms = match policy {
             CheckoutPolicy::Wait => waits_ms,
-            CheckoutPolicy::FailFast | CheckoutPolicy::IdleOnly => waits_ms.max(self.config.wait_ms),
+            CheckoutPolicy::FailFast | CheckoutPolicy::IdleOnly => {
+                waits_ms.max(self.config.wait_ms)
+            }
         };
         let idle = if self.pools[pool].queue.is_empty() { self.take_idle(pool) } else { None };
         if idle.is_none() {
@@ -153,7 +155,8 @@ impl Kernel {
             // There is a slot, but launches fail so often that none is started now.
             self.pools[pool].counters.blocked -= 1;
             let failure = self.pools[pool].last_failure.clone();
-            let cause = failure.map_or_else(|| "no launch may begin now".to_owned(), |f| f.to_string());
+            let cause =
+                failure.map_or_else(|| "no launch may begin now".to_owned(), |f| f.to_string());
             let wait_ms = self.pools[pool].retry_at.since(self.now.mono);
             self.pools[pool].queue.remove(&seq);
             let refusal = Refusal::new(ErrorCode::LaunchFailed, cause).retry_after(wait_ms);
@@ -328,13 +331,28 @@ impl Kernel {
                 self.leases_pending.insert(lease.as_u128(), ());
                 let waiter = self.waiter(req);
                 waiter.entry = None;
-                let (pool, seq) = (waiter.pool, waiter.seq);
+                let (pool, seq, policy) = (waiter.pool, waiter.seq, waiter.policy);
+                if policy == CheckoutPolicy::IdleOnly {
+                    self.try_next_idle(pool, req);
+                    return;
+                }
                 self.pools[pool].queue.insert(seq, req);
                 self.arm_request(req);
                 self.pool_due(pool);
             }
             Own::Session(session) => self.claim_lost_by_session(session, ix),
             Own::Nobody => {}
+        }
+    }
+
+    /// A caller that wants only an idle one takes the next, or nothing.
+    fn try_next_idle(&mut self, pool: Ix, req: Ix) {
+        let idle = if self.pools[pool].queue.is_empty() { self.take_idle(pool) } else { None };
+        if let Some(ix) = idle {
+            self.claim_for_lease(ix, req);
+        } else {
+            let refusal = Refusal::new(ErrorCode::PoolEmpty, "no sandbox is idle");
+            self.refuse_waiter(req, refusal.retry_after(1_000));
         }
     }
 

@@ -1,20 +1,19 @@
 //! What the end of an effect means. A completion counts only if it is of the effect that is in
 //! progress: late and repeated ones are of none, and are ignored.
 
-use model::{EffectId, EndCause, InstanceId, Refusal};
+use model::{EffectId, EndCause, InstanceId};
 
 use crate::entry::{Op, OpKind};
 use crate::event::{DeathCause, Outcome};
-use crate::reply::Reply;
 use crate::slab::Ix;
 use crate::{Flaw, Kernel};
 
 impl Kernel {
-    pub(crate) fn effect_ended(&mut self, id: EffectId, outcome: Outcome) -> Result<Reply, Refusal> {
+    pub(crate) fn effect_ended(&mut self, id: EffectId, outcome: Outcome) {
         if self.debt_effect_ended(id.n, &outcome) {
-            return Ok(Reply::Noted);
+            return;
         }
-        let Some(ix) = self.entry_index.get(id.sandbox.as_u128()) else { return Ok(Reply::Noted) };
+        let Some(ix) = self.entry_index.get(id.sandbox.as_u128()) else { return };
         let mut n = id.n;
         let entry = &self.entries[ix];
         if self.flawed(Flaw::LateCompletionTrusted)
@@ -36,7 +35,6 @@ impl Kernel {
         if let Some(kind) = kind {
             self.op_ended(ix, kind, outcome);
         }
-        Ok(Reply::Noted)
     }
 
     pub(crate) fn op_ended(&mut self, ix: Ix, kind: OpKind, outcome: Outcome) {
@@ -49,18 +47,14 @@ impl Kernel {
             OpKind::Freeze => self.freeze_ended(ix, outcome),
             OpKind::Thaw => self.thaw_ended(ix, outcome),
             OpKind::StartTurn => self.start_turn_ended(ix, outcome),
-            OpKind::StopTurn => self.stop_turn_ended(ix, outcome),
+            OpKind::StopTurn => self.stop_turn_ended(ix, &outcome),
             OpKind::Persist => self.save_ended(ix, outcome),
             OpKind::Kill => self.kill_ended(ix, &outcome),
             OpKind::Copy => self.copy_ended(ix, outcome),
         }
     }
 
-    pub(crate) fn instance_died(
-        &mut self,
-        instance: InstanceId,
-        cause: DeathCause,
-    ) -> Result<Reply, Refusal> {
+    pub(crate) fn instance_died(&mut self, instance: InstanceId, cause: DeathCause) {
         if let Some(ix) = self.instance_index.get(instance.as_u128()) {
             let cause = match cause {
                 DeathCause::Crash => EndCause::Crash,
@@ -68,6 +62,5 @@ impl Kernel {
             };
             self.died(ix, cause, None);
         }
-        Ok(Reply::Noted)
     }
 }

@@ -98,9 +98,11 @@ impl Kernel {
                 self.config.deadlines.workspace_ms,
                 workspace.as_u128(),
             ),
-            Creditor::Orphan(instance) => {
-                (Action::Kill { instance }, self.config.deadlines.kill_ms, instance.as_u128())
-            }
+            Creditor::Orphan(instance) => (
+                Action::Kill { instance, workspace: None },
+                self.config.deadlines.kill_ms,
+                instance.as_u128(),
+            ),
         };
         let deadline = self.now.mono.plus(timeout_ms);
         let Some(debt) = self.debts.of(creditor) else { return };
@@ -108,8 +110,7 @@ impl Kernel {
         debt.at = deadline;
         self.debts.paying.insert(n, creditor);
         // There is no sandbox any more, so the thing itself gives the effect its name.
-        let id =
-            EffectId { sandbox: SandboxId::from_u128(name), generation: Generation(0), n };
+        let id = EffectId { sandbox: SandboxId::from_u128(name), generation: Generation(0), n };
         self.out.effects.push(Effect { id, deadline, action });
         self.alarms.at_latest(Ringer::Debts, &mut self.debts.alarm, deadline);
     }

@@ -98,6 +98,8 @@ pub enum Action {
     Kill {
         /// Which.
         instance: InstanceId,
+        /// The workspace that goes with it; none if the files stay.
+        workspace: Option<WorkspaceId>,
     },
     /// Copy one workspace into a new one, all or nothing.
     CopyWorkspace {

@@ -75,6 +75,7 @@ impl Kernel {
             eviction: None,
             after,
             resolve,
+            takes_workspace: false,
             attempts: 0,
             retry_at: Mono::NEVER,
         }));
@@ -180,6 +181,10 @@ impl Kernel {
     pub(crate) fn kill(&mut self, ix: Ix) {
         self.leave_pool_line(ix);
         self.uncount_phase(ix);
+        if let Some(pool) = self.entries[ix].slot {
+            // Those who counted on it look for another at once, if there is a slot.
+            self.pool_due(pool);
+        }
         let entry = &mut self.entries[ix];
         if !entry.live {
             // Nothing was launched: it is gone already.
@@ -199,7 +204,11 @@ impl Kernel {
     }
 
     pub(crate) fn send_kill(&mut self, ix: Ix) {
-        let action = Action::Kill { instance: self.entries[ix].instance };
+        let entry = &mut self.entries[ix];
+        let ending = entry.ending.as_mut().expect("what is being killed has a cause");
+        ending.takes_workspace = ending.after == After::Gone;
+        let workspace = ending.takes_workspace.then_some(entry.workspace);
+        let action = Action::Kill { instance: entry.instance, workspace };
         self.begin(ix, OpKind::Kill, self.config.deadlines.kill_ms, action);
     }
 
@@ -260,10 +269,10 @@ impl Kernel {
         }
         if entry.phase == Phase::Launching {
             let detail = detail.unwrap_or_else(|| "it died while it was being started".into());
-            self.launch_ended(ix, Outcome::Failed(crate::Failure {
-                kind: crate::FailureKind::Gone,
-                detail,
-            }));
+            self.launch_ended(
+                ix,
+                Outcome::Failed(crate::Failure { kind: crate::FailureKind::Gone, detail }),
+            );
             return;
         }
         let after = match entry.owner {

@@ -157,6 +157,8 @@ pub(crate) struct Ending {
     pub(crate) after: After,
     /// What happens if a use comes in between, or if the files cannot be saved.
     pub(crate) resolve: Resolve,
+    /// The removal in progress takes the workspace along.
+    pub(crate) takes_workspace: bool,
     pub(crate) attempts: u32,
     pub(crate) retry_at: Mono,
 }
@@ -295,7 +297,6 @@ impl Entry {
         match self.phase {
             Phase::Cold => SandboxState::Cold,
             Phase::Launching => SandboxState::Warming,
-            Phase::Idle | Phase::Claiming(_) => SandboxState::Warm,
             Phase::Wiping | Phase::Proving => SandboxState::Waiting,
             Phase::Killing => match self.derived.state {
                 SandboxState::Cold => SandboxState::Warming,
@@ -306,7 +307,7 @@ impl Entry {
             },
             Phase::InUse if self.turn || self.execs > 0 => SandboxState::Running,
             Phase::InUse if self.used => SandboxState::Waiting,
-            Phase::InUse => SandboxState::Warm,
+            Phase::InUse | Phase::Idle | Phase::Claiming(_) => SandboxState::Warm,
         }
     }
 

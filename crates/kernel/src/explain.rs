@@ -1,7 +1,7 @@
 //! Answers without side effects: statistics, listings, and why a sandbox is as it is.
 
-use model::stats::{NodeStats, PoolStats};
 use model::state::Wakefulness;
+use model::stats::{NodeStats, PoolStats};
 use model::why::{Alive, Why};
 use model::{InstanceId, Mono, Now, SandboxId, SandboxState, TemplateName, Wall};
 

@@ -108,7 +108,7 @@ impl Kernel {
             self.fail_wants(session, &refusal);
             self.sessions[session].status = SessionStatus::Ended;
         }
-        self.remove_entry(ix, EndCause::LaunchFailed, Some(detail), None);
+        self.remove_entry(ix, EndCause::LaunchFailed, Some(&detail), None);
     }
 
     /// What is being copied may not be given up meanwhile.

@@ -127,7 +127,8 @@ impl Kernel {
     }
 
     fn answer_freezers(&mut self, ix: Ix, frozen: bool, answer: &Result<Reply, Refusal>) {
-        let wanted = |what: &Waiting| matches!(what, Waiting::Freeze { frozen: f, .. } if *f == frozen);
+        let wanted =
+            |what: &Waiting| matches!(what, Waiting::Freeze { frozen: f, .. } if *f == frozen);
         for req in self.take_waiting(ix, wanted) {
             self.answer(req, answer.clone());
         }

@@ -113,8 +113,7 @@ impl Kernel {
             Phase::InUse if !entry.outlives(self.now.wall, 0) => match entry.owner {
                 Own::Lease(_) => {
                     let over = entry.hard_expires_at.is_some_and(|hard| hard <= self.now.wall);
-                    let cause =
-                        if over { EndCause::LifetimeOver } else { EndCause::LeaseExpired };
+                    let cause = if over { EndCause::LifetimeOver } else { EndCause::LeaseExpired };
                     self.end(ix, cause, After::Gone, Resolve::Now);
                 }
                 Own::Session(_) if entry.may_rest() => {

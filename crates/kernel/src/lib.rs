@@ -256,63 +256,74 @@ impl Kernel {
         self.alarms.next()
     }
 
+    /// Requests may be refused; news is taken note of, whatever it is.
     fn handle(&mut self, event: Event) -> Result<Reply, Refusal> {
         match event {
-            Event::TemplatePut { template, traits } => self.template_put(template, traits),
+            Event::TemplatePut { template, traits } => return self.template_put(template, traits),
             Event::PoolResized { template, pool_size, max_overflow } => {
-                self.pool_resized(&template, pool_size, max_overflow)
+                return self.pool_resized(&template, pool_size, max_overflow);
             }
-            Event::PoolDrained { template } => self.pool_drained(&template),
-            Event::PoolResumed { template } => self.pool_resumed(&template),
+            Event::PoolDrained { template } => return self.pool_drained(&template),
+            Event::PoolResumed { template } => return self.pool_resumed(&template),
             Event::PoolDestroyed { request, template, force } => {
-                self.pool_destroyed(request, &template, force)
+                return self.pool_destroyed(request, &template, force);
             }
-            Event::CheckoutRequested(checkout) => self.checkout(checkout),
-            Event::LeaseReturned { lease } => self.lease_returned(lease),
-            Event::LeaseRenewed { lease, ttl_ms } => self.lease_renewed(lease, ttl_ms),
+            Event::CheckoutRequested(checkout) => return self.checkout(checkout),
+            Event::LeaseReturned { lease } => return self.lease_returned(lease),
+            Event::LeaseRenewed { lease, ttl_ms } => return self.lease_renewed(lease, ttl_ms),
             Event::UseRequested { request, target, use_id, kind } => {
-                self.use_requested(request, target, use_id, kind)
-            }
-            Event::UseEnded { use_id } => {
-                self.use_ended(use_id);
-                Ok(Reply::Noted)
+                return self.use_requested(request, target, use_id, kind);
             }
             Event::ProcessStarted { instance, process, keep_alive } => {
-                self.process_started(instance, process, keep_alive)
+                return self.process_started(instance, process, keep_alive);
             }
-            Event::ProcessEnded { instance, process } => self.process_ended(instance, process),
-            Event::ScaleWritten { instance, op } => self.scale_written(instance, op),
-            Event::StopRequested { sandbox, after_ms } => self.stop_requested(sandbox, after_ms),
-            Event::FreezeRequested { request, sandbox } => self.freeze_requested(request, sandbox),
-            Event::ThawRequested { request, sandbox } => self.thaw_requested(request, sandbox),
-            Event::DeleteRequested { request, sandbox } => self.delete_requested(request, sandbox),
+            Event::StopRequested { sandbox, after_ms } => {
+                return self.stop_requested(sandbox, after_ms);
+            }
+            Event::FreezeRequested { request, sandbox } => {
+                return self.freeze_requested(request, sandbox);
+            }
+            Event::ThawRequested { request, sandbox } => {
+                return self.thaw_requested(request, sandbox);
+            }
+            Event::DeleteRequested { request, sandbox } => {
+                return self.delete_requested(request, sandbox);
+            }
             Event::SessionCreated { request, session, template, settings } => {
-                self.session_created(request, session, template, settings)
+                return self.session_created(request, session, template, settings);
             }
             Event::TurnRequested { request, session, turn, when_busy } => {
-                self.turn_requested(request, session, turn, when_busy)
+                return self.turn_requested(request, session, turn, when_busy);
             }
-            Event::TurnEnded { session, turn, outcome } => self.turn_ended(session, turn, outcome),
             Event::AbortRequested { request, session, keep_sandbox } => {
-                self.abort_requested(request, session, keep_sandbox)
+                return self.abort_requested(request, session, keep_sandbox);
             }
-            Event::PauseRequested { request, session } => self.pause_requested(request, session),
-            Event::ResumeRequested { request, session } => self.resume_requested(request, session),
+            Event::PauseRequested { request, session } => {
+                return self.pause_requested(request, session);
+            }
+            Event::ResumeRequested { request, session } => {
+                return self.resume_requested(request, session);
+            }
             Event::SessionStopRequested { request, session } => {
-                self.session_stop_requested(request, session)
+                return self.session_stop_requested(request, session);
             }
             Event::SessionEndRequested { request, session } => {
-                self.session_end_requested(request, session)
+                return self.session_end_requested(request, session);
             }
             Event::ForkRequested { request, parent, session } => {
-                self.fork_requested(request, parent, session)
+                return self.fork_requested(request, parent, session);
             }
+            Event::UseEnded { use_id } => self.use_ended(use_id),
+            Event::ProcessEnded { instance, process } => self.process_ended(instance, process),
+            Event::ScaleWritten { instance, op } => self.scale_written(instance, op),
+            Event::TurnEnded { session, turn, outcome } => self.turn_ended(session, turn, outcome),
             Event::ClientGone { request } => self.client_gone(request),
             Event::InstanceDied { instance, cause } => self.instance_died(instance, cause),
             Event::EffectEnded { id, outcome } => self.effect_ended(id, outcome),
             Event::Ticked => self.ticked(),
             Event::ShutdownBegan { grace_ms } => self.shutdown_began(grace_ms),
         }
+        Ok(Reply::Noted)
     }
 
     /// Whether the kernel is broken in this way. Without the feature, never.

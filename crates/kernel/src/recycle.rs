@@ -2,9 +2,9 @@
 //! is destroyed, or wiped and proven clean and alive from outside where the runtime does that; any
 //! doubt destroys it. Whatever happens, its user never meets it again under the same id.
 
+use model::EndCause;
 use model::state::PoolPhase;
 use model::template::Recycle;
-use model::EndCause;
 
 use crate::effect::Action;
 use crate::entry::{After, Frozen, OpKind, Phase, Resolve};
@@ -117,7 +117,9 @@ impl Kernel {
         let known = &self.pools[pool];
         let stale = !std::sync::Arc::ptr_eq(&self.entries[ix].template, &known.template);
         if known.phase != PoolPhase::Active || self.shutdown.is_some() || stale {
-            // The fence: nothing enters a pool that is closing.
+            // The fence: nothing enters a pool that is closing. It has left its former phase, and
+            // that is counted already.
+            self.entries[ix].phase = Phase::Idle;
             let cause = if stale { EndCause::TemplateReplaced } else { EndCause::PoolClosed };
             self.end(ix, cause, After::Gone, Resolve::Now);
             return;

@@ -140,8 +140,7 @@ impl Kernel {
             self.refuse_waiter(req, refusal);
         }
         self.withdraw_surplus_applications(pool);
-        let cause =
-            if self.shutdown.is_some() { EndCause::Shutdown } else { EndCause::PoolClosed };
+        let cause = if self.shutdown.is_some() { EndCause::Shutdown } else { EndCause::PoolClosed };
         while let Some(ix) = self.pools[pool].idle.first() {
             self.end(ix, cause, After::Gone, Resolve::Now);
         }

@@ -34,13 +34,14 @@ impl Kernel {
             self.release_live(ix);
         }
         let died = ending.after == After::Renamed;
-        let lost = self.files_lost(ix, &ending.after);
+        let lost = self.files_lost(ix, ending.after);
         if lost && let Own::Session(_) = self.entries[ix].owner {
             self.lose_files(ix, ending.cause.reason());
         }
         match ending.after {
             After::Gone => {
-                self.remove_entry(ix, ending.cause, ending.detail.clone(), ending.eviction);
+                self.entries[ix].has_files &= !ending.takes_workspace;
+                self.remove_entry(ix, ending.cause, ending.detail.as_ref(), ending.eviction);
             }
             After::Cold | After::Renamed => {
                 if died {
@@ -58,14 +59,14 @@ impl Kernel {
                 self.mark(ix);
                 self.settle(ix);
                 if let Own::Session(session) = self.entries[ix].owner {
-                    self.session_lost_sandbox(session, ending.cause, ending.detail);
+                    self.session_lost_sandbox(session, ending.cause, ending.detail.as_deref());
                 }
             }
         }
     }
 
     /// Whether files are given up with this process.
-    fn files_lost(&self, ix: Ix, after: &After) -> bool {
+    fn files_lost(&self, ix: Ix, after: After) -> bool {
         let entry = &self.entries[ix];
         match after {
             After::Gone => entry.has_files && matches!(entry.owner, Own::Session(_)),
@@ -160,10 +161,10 @@ impl Kernel {
         &mut self,
         ix: Ix,
         cause: EndCause,
-        detail: Option<Arc<str>>,
+        detail: Option<&Arc<str>>,
         eviction: Option<Arc<Eviction>>,
     ) {
-        self.write_ended(ix, cause, detail.clone(), eviction);
+        self.write_ended(ix, cause, detail.cloned(), eviction);
         for req in self.take_waiting(ix, |_| true) {
             let result = match &self.requests[req].what {
                 Waiting::Delete { .. } => Ok(Reply::Gone),
@@ -188,32 +189,27 @@ impl Kernel {
             self.doom_workspace(entry.workspace);
         }
         if let Own::Session(session) = entry.owner {
-            self.session_without_entry(session, cause, detail.clone());
+            self.session_without_entry(session, cause, detail.map(|detail| &**detail));
         }
         if let Some(pool) = entry.slot {
-            self.slot_freed(pool, cause, detail.as_ref());
+            self.slot_freed(pool, cause, detail.map(|detail| &**detail));
         }
     }
 
     /// A slot of a pool is free again. If that is because a launch failed, and nothing else is on
     /// its way to the first who waits, that one is told now.
-    fn slot_freed(&mut self, pool: Ix, cause: EndCause, detail: Option<&Arc<str>>) {
+    fn slot_freed(&mut self, pool: Ix, cause: EndCause, detail: Option<&str>) {
         let freed = &mut self.pools[pool];
         freed.slots_used -= 1;
         if self.flawed(Flaw::SlotFreedTwice) {
             self.pools[pool].slots_used = self.pools[pool].slots_used.saturating_sub(1);
         }
-        let code = match cause {
-            EndCause::LaunchFailed => Some(ErrorCode::LaunchFailed),
-            EndCause::ReadyTimeout => Some(ErrorCode::ReadyTimeout),
-            _ => None,
-        };
         let known = &self.pools[pool];
-        if let Some(code) = code
+        if let Some(code) = launch_failure(cause)
             && known.waiters() > known.coming()
             && let Some((_, req)) = self.pools[pool].queue.pop_first()
         {
-            let cause = detail.map_or_else(|| "no reason was given".to_owned(), |d| d.to_string());
+            let cause = detail.map_or("no reason was given", |detail| detail).to_owned();
             self.refuse_waiter(req, Refusal::new(code, cause).retry_after(1_000));
         }
         self.pool_due(pool);
@@ -232,9 +228,8 @@ impl Kernel {
                 self.out.notices.push(Notice::UseBroken { use_id, refusal: broken(cause) });
             }
         }
-        let waits = |what: &Waiting| {
-            matches!(what, Waiting::LeaseUse { .. } | Waiting::Freeze { .. })
-        };
+        let waits =
+            |what: &Waiting| matches!(what, Waiting::LeaseUse { .. } | Waiting::Freeze { .. });
         for req in self.take_waiting(ix, waits) {
             self.answer(req, Err(broken(cause)));
         }
@@ -267,6 +262,17 @@ impl Kernel {
             });
             self.mark_session(session);
         }
+    }
+}
+
+/// The error of those who waited for a launch, if that is what failed.
+pub(crate) const fn launch_failure(cause: EndCause) -> Option<ErrorCode> {
+    if matches!(cause, EndCause::LaunchFailed) {
+        Some(ErrorCode::LaunchFailed)
+    } else if matches!(cause, EndCause::ReadyTimeout) {
+        Some(ErrorCode::ReadyTimeout)
+    } else {
+        None
     }
 }
 

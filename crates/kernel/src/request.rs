@@ -122,14 +122,12 @@ impl Kernel {
     /// Answers a request with a refusal and removes what stands for it elsewhere.
     pub(crate) fn withdraw_request(&mut self, req: Ix, refusal: Refusal) {
         let request = self.forget_request(req);
-        self.out
-            .notices
-            .push(Notice::Answer { request: request.id, result: Err(refusal.clone()) });
+        self.out.notices.push(Notice::Answer { request: request.id, result: Err(refusal.clone()) });
         self.unlink_request(req, &request.what, refusal);
     }
 
     /// A client went away before it took its answer.
-    pub(crate) fn client_gone(&mut self, id: RequestId) -> Result<Reply, Refusal> {
+    pub(crate) fn client_gone(&mut self, id: RequestId) {
         if let Some(req) = self.request_index.get(id.as_u128()) {
             if matches!(self.requests[req].what, Waiting::Checkout(_)) {
                 self.checkout_abandoned(req);
@@ -141,7 +139,6 @@ impl Kernel {
         } else if let Some(session) = self.turn_clients.get(id.as_u128()) {
             self.turn_client_lost(session);
         }
-        Ok(Reply::Noted)
     }
 
     /// Removes every trace of a request that no longer waits.

@@ -46,7 +46,7 @@ impl Kernel {
         // The least recently used comes first, so that the orders of eviction are what they were.
         records.sort_by_key(|record| (record.last_used_at, record.id));
         for record in records {
-            kernel.restore_sandbox(record, &mut recovery);
+            kernel.restore_sandbox(&record, &mut recovery);
         }
         for workspace in journal.doomed_workspaces {
             kernel.redoom_workspace(workspace);
@@ -101,7 +101,7 @@ impl Kernel {
         }
     }
 
-    fn restore_sandbox(&mut self, record: SandboxRecord, recovery: &mut Recovery) {
+    fn restore_sandbox(&mut self, record: &SandboxRecord, recovery: &mut Recovery) {
         let owner = match record.owner {
             Owner::Nobody => Own::Nobody,
             Owner::Lease(lease) => Own::Lease(lease),
@@ -109,7 +109,7 @@ impl Kernel {
                 self.session_index.get(id.as_u128()).map_or(Own::Nobody, Own::Session)
             }
         };
-        let ix = self.insert_restored(&record, owner);
+        let ix = self.insert_restored(record, owner);
         if let Own::Session(session) = owner {
             self.sessions[session].entry = Some(ix);
             self.mark_session(session);
@@ -156,6 +156,7 @@ impl Kernel {
             eviction: None,
             after,
             resolve: Resolve::Now,
+            takes_workspace: false,
             attempts: 0,
             retry_at: Mono::NEVER,
         }));
@@ -183,10 +184,8 @@ impl Kernel {
             Own::Session(_) => None,
         };
         let ago_ms = self.now.wall.since(record.last_used_at);
-        let last_used = Now {
-            mono: Mono(self.now.mono.0.saturating_sub(ago_ms)),
-            wall: record.last_used_at,
-        };
+        let last_used =
+            Now { mono: Mono(self.now.mono.0.saturating_sub(ago_ms)), wall: record.last_used_at };
         let birth = Birth {
             id: record.id,
             workspace: record.workspace,

@@ -127,7 +127,9 @@ impl Session {
     pub(crate) fn is_leaving(&self) -> bool {
         match self.control.as_ref().map(|control| control.kind) {
             Some(ControlKind::Stop | ControlKind::End) => true,
-            Some(ControlKind::Abort { .. } | ControlKind::Pause | ControlKind::Fork) | None => false,
+            Some(ControlKind::Abort { .. } | ControlKind::Pause | ControlKind::Fork) | None => {
+                false
+            }
         }
     }
 

@@ -1,8 +1,6 @@
 //! The life of sessions: created, resumed, stopped, ended, and what it means for one that its
 //! sandbox is gone. A session says what became of it in its status, and nothing else does.
 
-use std::sync::Arc;
-
 use model::lifecycle::{SessionChange, TurnOutcome};
 use model::record::JournalEntry;
 use model::{
@@ -14,6 +12,7 @@ use crate::Kernel;
 use crate::alarms::Ringer;
 use crate::entry::{After, Phase, Resolve};
 use crate::event::SessionSettings;
+use crate::removal::launch_failure;
 use crate::reply::Reply;
 use crate::request::Waiting;
 use crate::session::{Control, ControlKind, Session};
@@ -237,7 +236,7 @@ impl Kernel {
         &mut self,
         session: Ix,
         cause: EndCause,
-        detail: Option<Arc<str>>,
+        detail: Option<&str>,
     ) {
         self.mark_session(session);
         self.sessions[session].coming = None;
@@ -256,13 +255,8 @@ impl Kernel {
         if set_aside && self.sessions[session].status == SessionStatus::Active {
             self.set_status(session, SessionStatus::Paused);
         }
-        let failed = match cause {
-            EndCause::LaunchFailed => Some(ErrorCode::LaunchFailed),
-            EndCause::ReadyTimeout => Some(ErrorCode::ReadyTimeout),
-            _ => None,
-        };
-        if let Some(code) = failed {
-            let text = detail.map_or_else(|| "no reason was given".to_owned(), |d| d.to_string());
+        if let Some(code) = launch_failure(cause) {
+            let text = detail.unwrap_or("no reason was given").to_owned();
             self.fail_wants(session, &Refusal::new(code, text));
         }
         if self.sessions.get(session).is_some() {
@@ -278,13 +272,13 @@ impl Kernel {
         &mut self,
         session: Ix,
         cause: EndCause,
-        detail: Option<Arc<str>>,
+        detail: Option<&str>,
     ) {
         self.sessions[session].entry = None;
         if let Some(control) = &self.sessions[session].control
             && control.kind == ControlKind::Fork
         {
-            let text = detail.as_deref().unwrap_or("its sandbox was deleted").to_owned();
+            let text = detail.unwrap_or("its sandbox was deleted").to_owned();
             self.set_status(session, SessionStatus::Ended);
             self.finish_control(session, &Err(Refusal::new(ErrorCode::PersistFailed, text)));
         }

@@ -6,9 +6,9 @@ use model::SandboxState;
 use model::why::Tier;
 
 use crate::Kernel;
+use crate::Mono;
 use crate::alarms::Ringer;
 use crate::slab::Ix;
-use crate::Mono;
 
 impl Kernel {
     /// Brings counts and orders in step with the facts of a sandbox.

@@ -8,7 +8,6 @@ use crate::Kernel;
 use crate::alarms::Ringer;
 use crate::effect::Notice;
 use crate::entry::{After, Own, Phase, Resolve};
-use crate::reply::Reply;
 use crate::session::Stage;
 use crate::slab::Ix;
 
@@ -22,9 +21,9 @@ pub(crate) struct Shutdown {
 }
 
 impl Kernel {
-    pub(crate) fn shutdown_began(&mut self, grace_ms: u64) -> Result<Reply, Refusal> {
+    pub(crate) fn shutdown_began(&mut self, grace_ms: u64) {
         if self.shutdown.is_some() {
-            return Ok(Reply::Noted);
+            return;
         }
         let grace_until = self.now.mono.plus(grace_ms);
         let mut shutdown =
@@ -41,7 +40,6 @@ impl Kernel {
             }
         }
         self.end_what_rests();
-        Ok(Reply::Noted)
     }
 
     pub(crate) fn shutdown_grace_over(&mut self) {

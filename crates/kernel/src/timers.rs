@@ -1,12 +1,11 @@
 //! What the passing of time means. An alarm only says "look": what is due is found by looking at
 //! the facts, in a fixed order, so an alarm that rings early or twice is harmless.
 
-use model::{Mono, Now, Refusal};
+use model::{Mono, Now};
 
 use crate::alarms::Ringer;
 use crate::entry::{Op, Phase};
 use crate::event::Outcome;
-use crate::reply::Reply;
 use crate::slab::Ix;
 use crate::{Kernel, offset};
 
@@ -31,7 +30,7 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn ticked(&mut self) -> Result<Reply, Refusal> {
+    pub(crate) fn ticked(&mut self) {
         for _ in 0..ALARMS_PER_TICK_MAX {
             let Some(ringer) = self.alarms.take_due(self.now.mono) else { break };
             match ringer {
@@ -46,7 +45,6 @@ impl Kernel {
                 Ringer::Shutdown => self.shutdown_grace_over(),
             }
         }
-        Ok(Reply::Noted)
     }
 
     /// Looks at a sandbox: first at what is in progress, then at its time, then at its rest.
@@ -55,11 +53,8 @@ impl Kernel {
         let now = self.now.mono;
         let overdue = |op: &mut Option<Op>| op.take_if(|op| op.deadline <= now);
         let entry = &mut self.entries[ix];
-        let late = [
-            overdue(&mut entry.op),
-            overdue(&mut entry.saving),
-            overdue(&mut entry.turn_op),
-        ];
+        let late =
+            [overdue(&mut entry.op), overdue(&mut entry.saving), overdue(&mut entry.turn_op)];
         for op in late.into_iter().flatten() {
             if self.entries.get(ix).is_some() {
                 self.op_ended(ix, op.kind, Outcome::TimedOut);

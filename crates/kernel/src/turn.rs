@@ -153,17 +153,12 @@ impl Kernel {
     }
 
     /// The harness says that a turn is over.
-    pub(crate) fn turn_ended(
-        &mut self,
-        id: SessionId,
-        turn: TurnId,
-        outcome: TurnOutcome,
-    ) -> Result<Reply, Refusal> {
-        let Ok(session) = self.session_by_id(id) else { return Ok(Reply::Noted) };
-        let Some(current) = &self.sessions[session].turn else { return Ok(Reply::Noted) };
+    pub(crate) fn turn_ended(&mut self, id: SessionId, turn: TurnId, outcome: TurnOutcome) {
+        let Some(session) = self.session_index.get(id.as_u128()) else { return };
+        let Some(current) = &self.sessions[session].turn else { return };
         let stage = current.stage;
         if current.id != turn || stage == Stage::Binding {
-            return Ok(Reply::Noted);
+            return;
         }
         if let Some(ix) = self.sessions[session].entry {
             if stage == Stage::Starting {
@@ -178,7 +173,6 @@ impl Kernel {
             Stage::Binding | Stage::Starting | Stage::Running => outcome,
         };
         self.turn_over(session, outcome, None);
-        Ok(Reply::Noted)
     }
 
     /// A turn is over: it is told, the sandbox rests, and whatever waited for that goes on.
@@ -247,7 +241,7 @@ impl Kernel {
         self.begin(ix, OpKind::StopTurn, self.config.deadlines.turn_ms, action);
     }
 
-    pub(crate) fn stop_turn_ended(&mut self, ix: Ix, outcome: Outcome) {
+    pub(crate) fn stop_turn_ended(&mut self, ix: Ix, outcome: &Outcome) {
         let Own::Session(session) = self.entries[ix].owner else { return };
         let Some(Turn { stage: Stage::Stopping(decided), .. }) = self.sessions[session].turn else {
             return;

@@ -36,7 +36,7 @@ impl Kernel {
                     Own::Session(session) => session,
                     Own::Lease(_) | Own::Nobody => {
                         let ix = self.usable(sandbox)?;
-                        return self.use_leased(request, ix, use_id, kind);
+                        return Ok(self.use_leased(request, ix, use_id, kind));
                     }
                 }
             }
@@ -50,16 +50,10 @@ impl Kernel {
         Ok(Reply::Pending)
     }
 
-    fn use_leased(
-        &mut self,
-        request: RequestId,
-        ix: Ix,
-        use_id: UseId,
-        kind: UseKind,
-    ) -> Result<Reply, Refusal> {
+    fn use_leased(&mut self, request: RequestId, ix: Ix, use_id: UseId, kind: UseKind) -> Reply {
         let entry = &self.entries[ix];
         if self.is_restful(ix) && entry.op.is_none() {
-            return Ok(Reply::Granted(self.grant(ix, use_id, kind)));
+            return Reply::Granted(self.grant(ix, use_id, kind));
         }
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
         let req = self.wait(request, deadline, Waiting::LeaseUse { entry: ix, use_id, kind });
@@ -67,7 +61,7 @@ impl Kernel {
         self.entries[ix].extra().waiting.push(req);
         self.repin(ix);
         self.drive_lease(ix);
-        Ok(Reply::Pending)
+        Reply::Pending
     }
 
     /// Whether a sandbox can be used without being thawed first.
@@ -161,11 +155,10 @@ impl Kernel {
             matches!(what, Waiting::LeaseUse { .. } | Waiting::Freeze { frozen: false, .. })
         });
         for req in thawed {
-            let reply = match self.requests[req].what {
-                Waiting::LeaseUse { use_id, kind, .. } => {
-                    Reply::Granted(self.grant(ix, use_id, kind))
-                }
-                _ => Reply::Frozen { frozen: false },
+            let reply = if let Waiting::LeaseUse { use_id, kind, .. } = self.requests[req].what {
+                Reply::Granted(self.grant(ix, use_id, kind))
+            } else {
+                Reply::Frozen { frozen: false }
             };
             self.answer(req, Ok(reply));
         }

@@ -50,26 +50,17 @@ impl Kernel {
         Ok(Reply::Noted)
     }
 
-    pub(crate) fn process_ended(
-        &mut self,
-        instance: InstanceId,
-        process: ProcessId,
-    ) -> Result<Reply, Refusal> {
+    pub(crate) fn process_ended(&mut self, instance: InstanceId, process: ProcessId) {
         if let Some(ix) = self.in_use(instance)
             && let Some(extra) = &mut self.entries[ix].extra
             && extra.processes.remove(&process).is_some()
         {
             self.holds_changed(ix);
         }
-        Ok(Reply::Noted)
     }
 
-    pub(crate) fn scale_written(
-        &mut self,
-        instance: InstanceId,
-        op: ScaleOp,
-    ) -> Result<Reply, Refusal> {
-        let Some(ix) = self.in_use(instance) else { return Ok(Reply::Noted) };
+    pub(crate) fn scale_written(&mut self, instance: InstanceId, op: ScaleOp) {
+        let Some(ix) = self.in_use(instance) else { return };
         let extra = self.entries[ix].extra();
         match op {
             ScaleOp::Add(n) => extra.scale = extra.scale.saturating_add(n),
@@ -82,7 +73,6 @@ impl Kernel {
             }
         }
         self.holds_changed(ix);
-        Ok(Reply::Noted)
     }
 
     /// Takes keepAlive from the processes that exist now, now or later. The latest call counts.
@@ -151,8 +141,7 @@ impl Kernel {
             known.killing = Some(n);
             known.kills += 1;
             // If nothing is heard of it, it is killed again.
-            known.kill_at =
-                if known.kills < PROCESS_KILLS_MAX { deadline } else { Mono::NEVER };
+            known.kill_at = if known.kills < PROCESS_KILLS_MAX { deadline } else { Mono::NEVER };
         }
         self.out.effects.push(Effect { id, deadline, action });
         self.arm_processes(ix);
@@ -210,8 +199,7 @@ impl Kernel {
     fn wake_report_of(&self, ix: Ix) -> WakeReport {
         let entry = &self.entries[ix];
         let extra = entry.extra.as_deref();
-        let wakefulness =
-            if entry.is_awake() { Wakefulness::Awake } else { Wakefulness::Auto };
+        let wakefulness = if entry.is_awake() { Wakefulness::Awake } else { Wakefulness::Auto };
         let kept = |(id, process): (&ProcessId, &Process)| KeptProcess {
             process: *id,
             started_at: process.started_at,

@@ -135,9 +135,8 @@ impl TemplateName {
 
     /// Checks and wraps a name.
     pub fn new(name: &str) -> Result<Self, NameError> {
-        let tail_ok = |c: u8| {
-            c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, b'.' | b'_' | b'-')
-        };
+        let tail_ok =
+            |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, b'.' | b'_' | b'-');
         let head_ok = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
         let bytes = name.as_bytes();
         if bytes.len() > Self::MAX_LEN

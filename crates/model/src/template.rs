@@ -171,7 +171,10 @@ impl Template {
         let bad = |field, problem| Err(InvalidTemplate { field, problem });
         let pool = &self.pool;
         if pool.slots() == 0 {
-            return bad("pool.pool_size", "pool_size and max_overflow are both 0: nothing could be handed out");
+            return bad(
+                "pool.pool_size",
+                "pool_size and max_overflow are both 0: nothing could be handed out",
+            );
         }
         if pool.idle_ttl_ms == 0 {
             return bad("pool.idle_ttl_ms", "must be above 0");

@@ -321,8 +321,7 @@ impl Rig {
 
     pub(super) fn use_of(&mut self, target: UseTarget, kind: UseKind) -> (RequestId, UseId) {
         let use_id = UseId::from_u128(self.id());
-        let request =
-            self.ask(|request| Event::UseRequested { request, target, use_id, kind });
+        let request = self.ask(|request| Event::UseRequested { request, target, use_id, kind });
         (request, use_id)
     }
 

@@ -1,6 +1,6 @@
 //! The shortest way through each part.
 
-use super::rig::{NATIVE, DOCKER, Rig, template};
+use super::rig::{DOCKER, NATIVE, Rig, template};
 use crate::{CheckoutPath, Event};
 
 #[test]
