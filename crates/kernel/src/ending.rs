@@ -299,6 +299,7 @@ impl Kernel {
             };
         };
         if self.entries[ix].live {
+            Self::refuse_when_crowded(self.entries[ix].waiting())?;
             let deadline = self.now.mono.plus(self.config.control_timeout_ms);
             let req = self.wait(request, deadline, Waiting::Delete { entry: ix });
             self.arm_request(req);

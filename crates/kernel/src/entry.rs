@@ -366,6 +366,11 @@ impl Entry {
         self.template.limits.memory_mb.into()
     }
 
+    /// How many requests wait for it.
+    pub(crate) fn waiting(&self) -> usize {
+        self.extra.as_ref().map_or(0, |extra| extra.waiting.len())
+    }
+
     pub(crate) fn extra(&mut self) -> &mut Extra {
         self.extra.get_or_insert_default()
     }

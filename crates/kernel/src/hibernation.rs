@@ -154,6 +154,7 @@ impl Kernel {
         sandbox: SandboxId,
     ) -> Result<Reply, Refusal> {
         let ix = self.usable(sandbox)?;
+        Self::refuse_when_crowded(self.entries[ix].waiting())?;
         let entry = &self.entries[ix];
         if entry.frozen == Frozen::Yes {
             return Ok(Reply::Frozen { frozen: true });
@@ -177,6 +178,7 @@ impl Kernel {
         sandbox: SandboxId,
     ) -> Result<Reply, Refusal> {
         let ix = self.usable(sandbox)?;
+        Self::refuse_when_crowded(self.entries[ix].waiting())?;
         let entry = &self.entries[ix];
         let freezing = entry.op.is_some_and(|op| op.kind == OpKind::Freeze);
         if entry.frozen == Frozen::No && !freezing {

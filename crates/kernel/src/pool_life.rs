@@ -124,6 +124,7 @@ impl Kernel {
             let cause = "sessions of this template would be left without it";
             return Err(Refusal::new(ErrorCode::TemplateInUse, cause));
         }
+        Self::refuse_when_crowded(self.pools[pool].destroyers.len())?;
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
         let req = self.wait(request, deadline, Waiting::Destroy { pool });
         self.arm_request(req);

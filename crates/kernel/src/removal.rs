@@ -253,7 +253,8 @@ impl Kernel {
             return;
         }
         let known = &mut self.sessions[session];
-        if known.state_lost.is_none() {
+        let over = known.status == model::SessionStatus::Ended;
+        if known.state_lost.is_none() && !over {
             known.state_lost = Some(reason);
             self.out.published.push(LifecycleEvent::StateLost {
                 session: known.id,

@@ -12,6 +12,9 @@ use crate::reply::{CheckoutPath, Reply};
 use crate::slab::Ix;
 use crate::{Flaw, Kernel};
 
+/// How many requests may wait for one sandbox, or for one session.
+pub(crate) const WAITING_MAX: usize = 1024;
+
 /// A request that waits.
 #[derive(Debug)]
 pub(crate) struct Request {
@@ -65,6 +68,15 @@ impl Kernel {
         let req = self.requests.insert(Request { id, deadline, what, alarm: Mono::NEVER });
         self.request_index.insert(id.as_u128(), req);
         req
+    }
+
+    /// Refuses a request where too many wait already.
+    pub(crate) fn refuse_when_crowded(waiting: usize) -> Result<(), Refusal> {
+        if waiting < WAITING_MAX {
+            return Ok(());
+        }
+        let cause = format!("{WAITING_MAX} requests wait for it already");
+        Err(Refusal::new(ErrorCode::QueueFull, cause).retry_after(1_000))
     }
 
     pub(crate) fn arm_request(&mut self, req: Ix) {

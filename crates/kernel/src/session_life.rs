@@ -80,6 +80,7 @@ impl Kernel {
             let cause = "the session is being stopped or ended";
             return Err(Refusal::new(ErrorCode::SessionBusy, cause));
         }
+        Self::refuse_when_crowded(known.wanting.len())?;
         self.await_bind(request, session);
         Ok(Reply::Pending)
     }
@@ -152,6 +153,8 @@ impl Kernel {
             let cause = "another operation on the session is in progress";
             return Err(Refusal::new(ErrorCode::SessionBusy, cause));
         }
+        let waiting = self.sessions[session].control.as_ref().map_or(0, |c| c.requests.len());
+        Self::refuse_when_crowded(waiting)?;
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
         let req = self.wait(request, deadline, Waiting::Control { session });
         self.arm_request(req);

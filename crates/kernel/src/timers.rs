@@ -4,7 +4,7 @@
 use model::{Mono, Now};
 
 use crate::alarms::Ringer;
-use crate::entry::{Op, Phase};
+use crate::entry::{Entry, Op, Phase};
 use crate::event::Outcome;
 use crate::slab::Ix;
 use crate::{Kernel, offset};
@@ -51,12 +51,13 @@ impl Kernel {
     fn entry_rang(&mut self, ix: Ix) {
         self.entries[ix].alarm = Mono::NEVER;
         let now = self.now.mono;
-        let overdue = |op: &mut Option<Op>| op.take_if(|op| op.deadline <= now);
-        let entry = &mut self.entries[ix];
-        let late =
-            [overdue(&mut entry.op), overdue(&mut entry.saving), overdue(&mut entry.turn_op)];
-        for op in late.into_iter().flatten() {
-            if self.entries.get(ix).is_some() {
+        // One after the other: the end of one may call off the next.
+        let slots: [fn(&mut Entry) -> &mut Option<Op>; 3] =
+            [|entry| &mut entry.op, |entry| &mut entry.saving, |entry| &mut entry.turn_op];
+        for slot in slots {
+            let entry = self.entries.get_mut(ix);
+            let late = entry.and_then(|entry| slot(entry).take_if(|op| op.deadline <= now));
+            if let Some(op) = late {
                 self.op_ended(ix, op.kind, Outcome::TimedOut);
             }
         }

@@ -36,12 +36,14 @@ impl Kernel {
                     Own::Session(session) => session,
                     Own::Lease(_) | Own::Nobody => {
                         let ix = self.usable(sandbox)?;
+                        Self::refuse_when_crowded(self.entries[ix].waiting())?;
                         return Ok(self.use_leased(request, ix, use_id, kind));
                     }
                 }
             }
         };
         self.refuse_when_over(session)?;
+        Self::refuse_when_crowded(self.sessions[session].wanting.len())?;
         let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
         let req = self.wait(request, deadline, Waiting::SessionUse { session, use_id, kind });
         self.arm_request(req);
