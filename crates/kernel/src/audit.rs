@@ -9,6 +9,7 @@ use model::{InstanceId, SandboxState};
 
 use crate::Kernel;
 use crate::entry::{Own, Phase};
+use crate::request::Waiting;
 use crate::slab::Ix;
 
 type Audit = Result<(), String>;
@@ -151,6 +152,18 @@ impl Kernel {
 
     fn audit_requests(&self) -> Audit {
         same("ids of requests", &self.request_index.len(), &self.requests.len())?;
+        for (req, request) in self.requests.iter() {
+            let (Waiting::LeaseUse { entry, .. }
+            | Waiting::Freeze { entry, .. }
+            | Waiting::Delete { entry }) = request.what
+            else {
+                continue;
+            };
+            let known = self.entries.get(entry).and_then(|e| e.extra.as_ref());
+            if !known.is_some_and(|extra| extra.waiting.contains(&req)) {
+                return Err(format!("nobody knows of a request that waits: {request:?}"));
+            }
+        }
         let mut waiting: BTreeMap<Ix, usize> = BTreeMap::new();
         for (_, pool) in self.pools.iter() {
             for req in pool.queue.values() {

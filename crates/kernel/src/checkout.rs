@@ -11,7 +11,7 @@ use model::{EndCause, ErrorCode, LifecycleEvent, Refusal, TemplateName};
 use crate::admission::{Applicant, Who, capacity_exhausted};
 use crate::effect::Action;
 use crate::entry::{After, OpKind, Own, Phase, Resolve};
-use crate::event::{Checkout, CheckoutPolicy, Failure, FailureKind, Outcome};
+use crate::event::{Checkout, CheckoutPolicy, Outcome};
 use crate::reply::{CheckedOut, CheckoutPath, Reply};
 use crate::request::{Waiter, Waiting};
 use crate::slab::Ix;
@@ -263,10 +263,6 @@ impl Kernel {
         let detail = match outcome {
             Outcome::Done => {
                 self.claimed(ix, req);
-                return;
-            }
-            Outcome::Failed(Failure { kind: FailureKind::Gone, detail }) => {
-                self.died(ix, EndCause::Crash, Some(detail));
                 return;
             }
             Outcome::Failed(failure) => failure.detail,

@@ -1,10 +1,12 @@
 //! What the end of an effect means. A completion counts only if it is of the effect that is in
 //! progress: late and repeated ones are of none, and are ignored.
 
+use std::sync::Arc;
+
 use model::{EffectId, EndCause, InstanceId};
 
 use crate::entry::{Op, OpKind};
-use crate::event::{DeathCause, Outcome};
+use crate::event::{DeathCause, Failure, FailureKind, Outcome};
 use crate::slab::Ix;
 use crate::{Flaw, Kernel};
 
@@ -38,6 +40,13 @@ impl Kernel {
     }
 
     pub(crate) fn op_ended(&mut self, ix: Ix, kind: OpKind, outcome: Outcome) {
+        if let Outcome::Failed(Failure { kind: FailureKind::Gone, detail }) = &outcome
+            && let Some(cause) = kind.death()
+        {
+            let detail = Arc::clone(detail);
+            self.died(ix, cause, Some(detail));
+            return;
+        }
         match kind {
             OpKind::Launch => self.launch_ended(ix, outcome),
             OpKind::Claim => self.claim_ended(ix, outcome),
@@ -61,6 +70,24 @@ impl Kernel {
                 DeathCause::Oom => EndCause::Oom,
             };
             self.died(ix, cause, None);
+        }
+    }
+}
+
+impl OpKind {
+    /// What it means for a sandbox that this effect found it gone; nothing if it says nothing new.
+    const fn death(self) -> Option<EndCause> {
+        match self {
+            Self::Claim
+            | Self::Wipe
+            | Self::Prove
+            | Self::Freeze
+            | Self::Thaw
+            | Self::StartTurn
+            | Self::StopTurn
+            | Self::Persist => Some(EndCause::Crash),
+            Self::Probe(_) => Some(EndCause::ProbeFailed),
+            Self::Launch | Self::Kill | Self::Copy => None,
         }
     }
 }

@@ -84,15 +84,11 @@ impl Kernel {
                 Ok(Reply::Frozen { frozen: true })
             }
             Outcome::Failed(failure) => match failure.kind {
-                FailureKind::Gone => {
-                    self.died(ix, EndCause::Crash, Some(failure.detail));
-                    return;
-                }
                 FailureKind::Unsupported => {
                     self.entries[ix].traits.can_freeze = false;
                     Err(Refusal::new(ErrorCode::Unsupported, failure.detail.to_string()))
                 }
-                FailureKind::Trouble => {
+                FailureKind::Trouble | FailureKind::Gone => {
                     self.entries[ix].frozen = Frozen::Unsure;
                     Err(Refusal::new(ErrorCode::SandboxBusy, failure.detail.to_string()))
                 }

@@ -8,7 +8,7 @@ use model::EndCause;
 use crate::Kernel;
 use crate::effect::Action;
 use crate::entry::OpKind;
-use crate::event::{FailureKind, Outcome};
+use crate::event::Outcome;
 use crate::slab::Ix;
 
 impl Kernel {
@@ -28,10 +28,6 @@ impl Kernel {
                 self.entries[ix].proven_at = self.now.mono;
                 self.arm_quiet(ix);
                 self.drive_entry(ix);
-                return;
-            }
-            Outcome::Failed(failure) if failure.kind == FailureKind::Gone => {
-                self.died(ix, EndCause::ProbeFailed, Some(failure.detail));
                 return;
             }
             Outcome::Failed(failure) => failure.detail,

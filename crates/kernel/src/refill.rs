@@ -51,7 +51,10 @@ impl Kernel {
     /// A launch that still waits for a place and is no longer needed is called off.
     fn withdraw_surplus_applications(&mut self, pool: Ix) {
         let known = &self.pools[pool];
-        let surplus = known.coming().saturating_sub(known.waiters()).min(known.applying);
+        let unneeded = known.coming().saturating_sub(known.waiters());
+        // The pool may have been made smaller since.
+        let too_many = known.slots_used.saturating_sub(known.slots());
+        let surplus = unneeded.max(too_many).min(known.applying);
         if surplus == 0 {
             return;
         }

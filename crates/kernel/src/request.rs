@@ -170,7 +170,9 @@ impl Kernel {
             Waiting::LeaseUse { entry, .. }
             | Waiting::Freeze { entry, .. }
             | Waiting::Delete { entry } => {
-                self.entries[*entry].extra().waiting.retain(|waiting| *waiting != req);
+                if let Some(extra) = &mut self.entries[*entry].extra {
+                    extra.waiting.retain(|waiting| *waiting != req);
+                }
                 self.repin(*entry);
             }
             Waiting::Destroy { pool } => {

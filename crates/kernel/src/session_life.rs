@@ -168,7 +168,8 @@ impl Kernel {
 
     /// Goes on with an operation once the turn is over.
     pub(crate) fn continue_control(&mut self, session: Ix) {
-        let known = &self.sessions[session];
+        // It may have been over with the turn, and the session with it.
+        let Some(known) = self.sessions.get(session) else { return };
         let Some(control) = &known.control else { return };
         if known.turn.is_some() {
             return;
@@ -191,11 +192,27 @@ impl Kernel {
         };
         match live {
             Some(ix) => {
-                let files = self.entries[ix].has_files || self.entries[ix].phase == Phase::InUse;
-                let after = if files { After::Cold } else { After::Gone };
+                let after = self.after_leaving(ix);
                 self.end(ix, cause, after, resolve);
             }
             None => self.leave_finished(session),
+        }
+    }
+
+    /// What is left of a sandbox that its session gives up.
+    fn after_leaving(&self, ix: Ix) -> After {
+        let entry = &self.entries[ix];
+        match entry.phase {
+            Phase::InUse => After::Cold,
+            Phase::Launching if entry.has_files => After::Cold,
+            // One that is still being bound was never its session's.
+            Phase::Launching
+            | Phase::Claiming(_)
+            | Phase::Cold
+            | Phase::Idle
+            | Phase::Wiping
+            | Phase::Proving => After::Gone,
+            Phase::Killing => entry.ending.as_ref().map_or(After::Gone, |ending| ending.after),
         }
     }
 

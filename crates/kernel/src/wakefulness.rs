@@ -3,12 +3,14 @@
 //! forgotten when the sandbox starts, is returned, wiped or killed, so that nothing can be stuck
 //! awake.
 
+use std::sync::Arc;
+
 use model::state::Wakefulness;
-use model::{EffectId, ErrorCode, InstanceId, Mono, ProcessId, Refusal, SandboxId, Wall};
+use model::{EffectId, EndCause, ErrorCode, InstanceId, Mono, ProcessId, Refusal, SandboxId, Wall};
 
 use crate::effect::{Action, Effect};
 use crate::entry::{Extra, Phase, Process, ScheduledStop};
-use crate::event::{KeepAlive, Outcome, ScaleOp};
+use crate::event::{Failure, FailureKind, KeepAlive, Outcome, ScaleOp};
 use crate::reply::{KeptProcess, Reply, WakeReport};
 use crate::slab::Ix;
 use crate::{Flaw, Kernel};
@@ -155,6 +157,11 @@ impl Kernel {
             return;
         };
         process.killing = None;
+        if let Outcome::Failed(Failure { kind: FailureKind::Gone, detail }) = outcome {
+            let detail = Arc::clone(detail);
+            self.died(ix, EndCause::Crash, Some(detail));
+            return;
+        }
         match outcome {
             // That it has ended is told by an event of its own.
             Outcome::Done => process.kill_at = Mono::NEVER,
