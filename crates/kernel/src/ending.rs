@@ -206,7 +206,8 @@ impl Kernel {
     pub(crate) fn send_kill(&mut self, ix: Ix) {
         let entry = &mut self.entries[ix];
         let ending = entry.ending.as_mut().expect("what is being killed has a cause");
-        ending.takes_workspace = ending.after == After::Gone;
+        // A launch that was never heard of may have made one all the same.
+        ending.takes_workspace = ending.after == After::Gone || !entry.has_files;
         let workspace = ending.takes_workspace.then_some(entry.workspace);
         let action = Action::Kill { instance: entry.instance, workspace };
         self.begin(ix, OpKind::Kill, self.config.deadlines.kill_ms, action);

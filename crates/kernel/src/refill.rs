@@ -143,6 +143,7 @@ impl Kernel {
             self.refuse_waiter(req, refusal);
         }
         self.withdraw_surplus_applications(pool);
+        self.pools[pool].surplus_since = None;
         let cause = if self.shutdown.is_some() { EndCause::Shutdown } else { EndCause::PoolClosed };
         while let Some(ix) = self.pools[pool].idle.first() {
             self.end(ix, cause, After::Gone, Resolve::Now);
