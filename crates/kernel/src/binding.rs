@@ -323,7 +323,9 @@ impl Kernel {
         if let Some(ix) = self.sessions[session].entry {
             self.repin(ix);
         }
-        if self.sessions[session].status == SessionStatus::Starting {
+        let known = &self.sessions[session];
+        // One that is being ended goes with that.
+        if known.status == SessionStatus::Starting && known.control.is_none() {
             self.abandon_session(session);
         }
     }

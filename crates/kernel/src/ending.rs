@@ -69,16 +69,7 @@ impl Kernel {
         {
             return;
         }
-        entry.ending = Some(Box::new(Ending {
-            cause,
-            detail: None,
-            eviction: None,
-            after,
-            resolve,
-            takes_workspace: false,
-            attempts: 0,
-            retry_at: Mono::NEVER,
-        }));
+        entry.ending = Some(Box::new(Ending { after, resolve, ..Ending::now(cause) }));
         self.mark(ix);
         self.leave_pool_line(ix);
         self.settle(ix);
@@ -300,18 +291,30 @@ impl Kernel {
             };
         };
         if self.entries[ix].live {
-            Self::refuse_when_crowded(self.entries[ix].waiting())?;
-            let deadline = self.now.mono.plus(self.config.control_timeout_ms);
-            let req = self.wait(request, deadline, Waiting::Delete { entry: ix });
-            self.arm_request(req);
-            self.entries[ix].extra().waiting.push(req);
+            self.await_deletion(request, ix)?;
             self.end(ix, EndCause::Deleted, After::Gone, Resolve::Now);
+            Ok(Reply::Pending)
+        } else if self.entries[ix].op.is_some() {
+            // Its files are being copied. It goes as soon as that is over, one way or the other.
+            self.await_deletion(request, ix)?;
+            self.entries[ix].ending = Some(Box::new(Ending::now(EndCause::Deleted)));
+            self.mark(ix);
+            self.settle(ix);
             Ok(Reply::Pending)
         } else {
             self.lose_files(ix, EndCause::Deleted.reason());
             self.remove_entry(ix, EndCause::Deleted, None, None);
             Ok(Reply::Gone)
         }
+    }
+
+    fn await_deletion(&mut self, request: RequestId, ix: Ix) -> Result<(), Refusal> {
+        Self::refuse_when_crowded(self.entries[ix].waiting())?;
+        let deadline = self.now.mono.plus(self.config.control_timeout_ms);
+        let req = self.wait(request, deadline, Waiting::Delete { entry: ix });
+        self.arm_request(req);
+        self.entries[ix].extra().waiting.push(req);
+        Ok(())
     }
 
     /// Takes the requests of one kind that wait for a sandbox.

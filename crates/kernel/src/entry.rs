@@ -43,6 +43,8 @@ pub(crate) struct Entry {
     pub(crate) in_line: bool,
     /// Someone is about to use it: it may not be frozen, swept or evicted.
     pub(crate) pinned: bool,
+    /// Someone is about to run a command in it.
+    pub(crate) exec_wanted: bool,
     /// A turn of its session is bound to it.
     pub(crate) turn: bool,
     /// It was used since it was last claimed or bound.
@@ -76,6 +78,8 @@ pub(crate) struct Entry {
     /// Its workspace was made, so there is something to restore.
     pub(crate) has_files: bool,
     pub(crate) copying_from: Option<WorkspaceId>,
+    /// The sandbox whose files are being copied may not be given up meanwhile.
+    pub(crate) holds_source: bool,
     pub(crate) slept: Option<EndCause>,
     /// What few sandboxes have.
     pub(crate) extra: Option<Box<Extra>>,
@@ -161,6 +165,22 @@ pub(crate) struct Ending {
     pub(crate) takes_workspace: bool,
     pub(crate) attempts: u32,
     pub(crate) retry_at: Mono,
+}
+
+impl Ending {
+    /// An end at once that leaves nothing.
+    pub(crate) const fn now(cause: EndCause) -> Self {
+        Self {
+            cause,
+            detail: None,
+            eviction: None,
+            after: After::Gone,
+            resolve: Resolve::Now,
+            takes_workspace: false,
+            attempts: 0,
+            retry_at: Mono::NEVER,
+        }
+    }
 }
 
 /// What is left when the process is gone.
@@ -260,6 +280,7 @@ impl Entry {
             frozen: Frozen::No,
             in_line: false,
             pinned: false,
+            exec_wanted: false,
             turn: false,
             used: false,
             touched: false,
@@ -284,6 +305,7 @@ impl Entry {
             workspace: birth.workspace,
             has_files: false,
             copying_from: None,
+            holds_source: false,
             slept: None,
             extra: None,
             derived: Derived::NOTHING,
@@ -305,7 +327,9 @@ impl Entry {
                 | SandboxState::Waiting
                 | SandboxState::Running) => state,
             },
-            Phase::InUse if self.turn || self.execs > 0 => SandboxState::Running,
+            Phase::InUse if self.turn || self.execs > 0 || self.exec_wanted => {
+                SandboxState::Running
+            }
             Phase::InUse if self.used => SandboxState::Waiting,
             Phase::InUse | Phase::Idle | Phase::Claiming(_) => SandboxState::Warm,
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::lifecycle::SessionChange;
 use model::why::{Shortage, Tier};
-use model::{EndCause, ErrorCode, Refusal, RequestId, SessionId, SessionStatus, WorkspaceId};
+use model::{EndCause, ErrorCode, Refusal, RequestId, SessionId, SessionStatus};
 
 use crate::Kernel;
 use crate::admission::capacity_exhausted;
@@ -56,6 +56,7 @@ impl Kernel {
         let ix = self.create_entry(pool, Own::Session(session), None);
         self.sessions[session].entry = Some(ix);
         self.entries[ix].copying_from = Some(self.entries[source].workspace);
+        self.entries[ix].holds_source = true;
         let instance = self.entries[source].live.then_some(self.entries[source].instance);
         self.copy_workspace(ix, instance);
         Ok(Reply::Pending)
@@ -82,9 +83,11 @@ impl Kernel {
     }
 
     pub(crate) fn copy_ended(&mut self, ix: Ix, outcome: Outcome) {
-        let from = self.entries[ix].copying_from;
-        if let Some(from) = from {
-            self.release_copy_source(from, ix);
+        self.release_copy_source(ix);
+        if let Some(ending) = self.entries[ix].ending.take() {
+            // It was given up while it was being copied.
+            self.remove_entry(ix, ending.cause, ending.detail.as_ref(), None);
+            return;
         }
         let detail: Arc<str> = match outcome {
             Outcome::Done => {
@@ -123,8 +126,10 @@ impl Kernel {
         self.arm_quiet(ix);
     }
 
-    /// Releases the hold on the source of a copy, if it is still there.
-    pub(crate) fn release_copy_source(&mut self, from: WorkspaceId, copy: Ix) {
+    /// Releases the hold on the source of a copy, once, if both are still there.
+    pub(crate) fn release_copy_source(&mut self, copy: Ix) {
+        let copying = std::mem::take(&mut self.entries[copy].holds_source);
+        let (true, Some(from)) = (copying, self.entries[copy].copying_from) else { return };
         let Own::Session(session) = self.entries[copy].owner else { return };
         let Some(parent) = self.sessions[session].parent else { return };
         let Some(parent) = self.session_index.get(parent.as_u128()) else { return };

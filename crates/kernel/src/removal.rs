@@ -164,6 +164,7 @@ impl Kernel {
         detail: Option<&Arc<str>>,
         eviction: Option<Arc<Eviction>>,
     ) {
+        self.release_copy_source(ix);
         self.write_ended(ix, cause, detail.cloned(), eviction);
         for req in self.take_waiting(ix, |_| true) {
             let result = match &self.requests[req].what {
@@ -221,6 +222,7 @@ impl Kernel {
         let cause = entry.ending.as_ref().map_or(EndCause::Deleted, |ending| ending.cause);
         (entry.execs, entry.calls) = (0, 0);
         entry.pinned = false;
+        entry.exec_wanted = false;
         let uses = entry.extra.as_mut().map(|extra| std::mem::take(&mut extra.uses));
         for (use_id, kind) in uses.unwrap_or_default() {
             debug_assert!(matches!(kind, UseKind::Exec | UseKind::Files | UseKind::Port));

@@ -8,7 +8,7 @@ use model::lifecycle::TurnOutcome;
 use model::record::{Journal, Owner, PoolRecord, SandboxRecord, SessionRecord};
 use model::{EndCause, InstanceId, LifecycleEvent, Mono, Now, SessionStatus};
 
-use crate::entry::{After, Birth, Ending, Entry, Own, Phase, Resolve};
+use crate::entry::{After, Birth, Ending, Entry, Own, Phase};
 use crate::event::SessionSettings;
 use crate::pool::Pool;
 use crate::session::Session;
@@ -117,8 +117,8 @@ impl Kernel {
         let Some(instance) = record.instance else {
             self.count_in(ix);
             match owner {
-                Own::Session(_) => self.copy_workspace(ix, None),
-                Own::Nobody | Own::Lease(_) => {
+                Own::Session(_) if !record.doomed => self.copy_workspace(ix, None),
+                Own::Session(_) | Own::Nobody | Own::Lease(_) => {
                     self.remove_entry(ix, EndCause::Restart, None, None);
                 }
             }
@@ -150,16 +150,7 @@ impl Kernel {
         }
         let entry = &mut self.entries[ix];
         entry.phase = Phase::Killing;
-        entry.ending = Some(Box::new(Ending {
-            cause,
-            detail: None,
-            eviction: None,
-            after,
-            resolve: Resolve::Now,
-            takes_workspace: false,
-            attempts: 0,
-            retry_at: Mono::NEVER,
-        }));
+        entry.ending = Some(Box::new(Ending { after, ..Ending::now(cause) }));
         self.mark(ix);
         self.settle(ix);
         self.send_kill(ix);

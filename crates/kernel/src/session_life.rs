@@ -295,6 +295,8 @@ impl Kernel {
         detail: Option<&str>,
     ) {
         self.sessions[session].entry = None;
+        // Whoever stood in line for it alone must now ask for more.
+        self.unapply(session);
         if let Some(control) = &self.sessions[session].control
             && control.kind == ControlKind::Fork
         {

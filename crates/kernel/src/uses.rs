@@ -170,19 +170,33 @@ impl Kernel {
     /// Whether someone is about to use a sandbox, from those who wait.
     pub(crate) fn repin(&mut self, ix: Ix) {
         let entry = &self.entries[ix];
-        let asked = entry.extra.as_ref().is_some_and(|extra| {
-            extra.waiting.iter().any(|req| {
-                matches!(
-                    self.requests[*req].what,
-                    Waiting::LeaseUse { .. } | Waiting::Freeze { frozen: false, .. }
-                )
-            })
-        });
-        let wanted = match entry.owner {
-            Own::Session(session) => self.sessions[session].wants(),
-            Own::Lease(_) | Own::Nobody => false,
+        let own = entry.extra.iter().flat_map(|extra| &extra.waiting);
+        let (session, binding) = match entry.owner {
+            Own::Session(session) => {
+                let session = &self.sessions[session];
+                (session.wanting.as_slice(), session.is_binding())
+            }
+            Own::Lease(_) | Own::Nobody => (&[][..], false),
         };
-        self.entries[ix].pinned = asked || wanted;
+        let (mut pinned, mut exec_wanted) = (binding, false);
+        for req in own.chain(session) {
+            match self.requests[*req].what {
+                Waiting::LeaseUse { kind, .. } | Waiting::SessionUse { kind, .. } => {
+                    pinned = true;
+                    exec_wanted |= kind == UseKind::Exec;
+                }
+                Waiting::Bind { .. } | Waiting::Freeze { frozen: false, .. } => pinned = true,
+                Waiting::Freeze { frozen: true, .. }
+                | Waiting::Delete { .. }
+                | Waiting::Checkout(_)
+                | Waiting::Turn { .. }
+                | Waiting::Control { .. }
+                | Waiting::Destroy { .. } => {}
+            }
+        }
+        let entry = &mut self.entries[ix];
+        entry.pinned = pinned;
+        entry.exec_wanted = exec_wanted;
         self.settle(ix);
     }
 }

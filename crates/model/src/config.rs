@@ -65,7 +65,7 @@ impl Default for NodeConfig {
             max_sessions: 100_000,
             max_queued_turns: 16,
             max_processes: 256,
-            remembered_ends: 10_000,
+            remembered_ends: 4_096,
             deadlines: Deadlines::default(),
             backoff: Backoff::default(),
         }
