@@ -358,7 +358,8 @@ impl Kernel {
         self.pools[pool].queue.remove(&seq);
         let code = match policy {
             CheckoutPolicy::Wait => ErrorCode::CheckoutTimeout,
-            CheckoutPolicy::FailFast | CheckoutPolicy::IdleOnly => ErrorCode::CapacityExhausted,
+            CheckoutPolicy::FailFast => ErrorCode::CapacityExhausted,
+            CheckoutPolicy::IdleOnly => ErrorCode::PoolEmpty,
         };
         let cause = match &self.pools[pool].last_failure {
             Some(failure) => format!("no sandbox was free in time; launches fail: {failure}"),

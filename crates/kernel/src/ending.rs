@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use model::{EndCause, ErrorCode, Mono, Refusal, RequestId, SandboxId};
+use model::{EndCause, ErrorCode, Refusal, RequestId, SandboxId};
 
 use crate::effect::{Action, Effect};
 use crate::entry::{After, Ending, Frozen, Op, OpKind, Own, Phase, Resolve};

@@ -157,6 +157,8 @@ impl Kernel {
             && let Some(pool) = entry.slot
         {
             self.pools[pool].idle.remove(&mut self.entries, ix);
+            // There may be one too few now.
+            self.pool_due(pool);
         }
     }
 }
