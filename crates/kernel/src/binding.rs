@@ -135,6 +135,7 @@ impl Kernel {
         self.mark_session(session);
         self.session_due(session);
         self.leave_finished(session);
+        self.drop_if_over(session);
     }
 
     /// Stands in line for a process for a session, unless there is no hope.

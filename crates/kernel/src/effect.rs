@@ -1,6 +1,11 @@
 //! What the kernel wants done. Effects are imperative and idempotent by their id; each ends in
 //! exactly one of done, failed or timed out, and a completion that is late or repeated is
 //! harmless. The interpreter decides nothing: whatever it needs to know is in the effect.
+//!
+//! Effects on one instance, or on one workspace, are carried out in the order in which they are
+//! given: an interpreter that has given up on one that timed out still makes sure that it can do
+//! nothing any more before the next one begins. So a kill ends a launch that hangs, and the
+//! deletion of a workspace a copy into it.
 
 use std::sync::Arc;
 

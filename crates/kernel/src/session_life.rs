@@ -218,7 +218,7 @@ impl Kernel {
 
     /// The sandbox of a session is gone, so an operation that ended it is over.
     pub(crate) fn leave_finished(&mut self, session: Ix) {
-        let known = &self.sessions[session];
+        let Some(known) = self.sessions.get(session) else { return };
         let Some(control) = &known.control else { return };
         if known.turn.is_some() {
             return;
@@ -314,7 +314,7 @@ impl Kernel {
     }
 
     /// A session that has ended and has nothing left is forgotten.
-    fn drop_if_over(&mut self, session: Ix) {
+    pub(crate) fn drop_if_over(&mut self, session: Ix) {
         let Some(known) = self.sessions.get(session) else { return };
         if known.status == SessionStatus::Ended && known.entry.is_none() {
             self.drop_session(session);
