@@ -249,7 +249,7 @@ impl Kernel {
             self.answer(req, Ok(reply));
         }
         if turn_starts {
-            self.start_turn(session, ix);
+            self.start_turn(session, ix, ready);
         }
         self.touch(ix);
         self.repin(ix);

@@ -12,6 +12,7 @@ use model::{
 
 use crate::Kernel;
 use crate::event::SessionSettings;
+use crate::reply::SessionReady;
 use crate::slab::Ix;
 
 /// A conversation.
@@ -53,6 +54,8 @@ pub(crate) struct Turn {
     pub(crate) client: Option<RequestId>,
     pub(crate) stage: Stage,
     pub(crate) deadline: Mono,
+    /// What whoever waits for it is told when it has started.
+    pub(crate) ready: Option<SessionReady>,
 }
 
 /// How far a turn is.

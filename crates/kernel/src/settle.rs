@@ -21,6 +21,12 @@ impl Kernel {
         }
         entry.derived = new;
         if old.state != new.state {
+            debug_assert!(
+                old.state.may_become(new.state),
+                "a sandbox does not go from {:?} to {:?}",
+                old.state,
+                new.state
+            );
             self.by_state[old.state as usize] -= 1;
             self.by_state[new.state as usize] += 1;
         }

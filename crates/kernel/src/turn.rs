@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use model::lifecycle::{ActiveCause, TurnOutcome};
+use model::lifecycle::TurnOutcome;
 use model::record::OnDisconnect;
 use model::{
     EndCause, ErrorCode, LifecycleEvent, Mono, Refusal, RequestId, SessionId, TerminatedReason,
@@ -74,13 +74,15 @@ impl Kernel {
         client: Option<RequestId>,
     ) {
         let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
-        let turn = Turn { id, request, client, stage: Stage::Binding, deadline };
+        let turn = Turn { id, request, client, stage: Stage::Binding, deadline, ready: None };
         self.sessions[session].turn = Some(turn);
         self.arm_session(session, deadline);
         if let Some(ix) = self.sessions[session].entry
             && self.entries[ix].phase == Phase::InUse
         {
-            self.entries[ix].turn = true;
+            let entry = &mut self.entries[ix];
+            entry.turn = true;
+            entry.used = true;
             self.settle(ix);
         }
         self.mark_session(session);
@@ -88,11 +90,12 @@ impl Kernel {
     }
 
     /// The sandbox is ready: the turn is given to the harness.
-    pub(crate) fn start_turn(&mut self, session: Ix, ix: Ix) {
+    pub(crate) fn start_turn(&mut self, session: Ix, ix: Ix, ready: SessionReady) {
         let known = &mut self.sessions[session];
         let Some(turn) = &mut known.turn else { return };
         turn.stage = Stage::Starting;
         turn.deadline = Mono::NEVER;
+        turn.ready = Some(ready);
         let (session_id, turn) = (known.id, turn.id);
         let entry = &mut self.entries[ix];
         entry.turn = true;
@@ -131,22 +134,15 @@ impl Kernel {
         turn.stage = Stage::Running;
         turn.deadline = now.plus(timeout_ms);
         let (id, deadline, request) = (turn.id, turn.deadline, turn.request.take());
+        let ready = turn.ready.take();
         let entry = &self.entries[ix];
-        let ready = SessionReady {
-            session: known.id,
-            sandbox: entry.id,
-            generation: entry.generation,
-            instance: entry.instance,
-            cause: ActiveCause::Reconnected,
-            state_lost: false,
-        };
         self.out.published.push(LifecycleEvent::TurnStarted {
-            session: ready.session,
+            session: known.id,
             turn: id,
             sandbox_id: entry.id,
             generation: entry.generation,
         });
-        if let Some(req) = request {
+        if let (Some(req), Some(ready)) = (request, ready) {
             self.answer(req, Ok(Reply::TurnStarted(ready)));
         }
         self.arm_session(session, deadline);

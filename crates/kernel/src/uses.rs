@@ -197,6 +197,7 @@ impl Kernel {
         let entry = &mut self.entries[ix];
         entry.pinned = pinned;
         entry.exec_wanted = exec_wanted;
+        entry.used |= exec_wanted;
         self.settle(ix);
     }
 }
