@@ -32,6 +32,14 @@ impl Kernel {
                 .is_some_and(|ix| self.entries[ix].phase == Phase::InUse);
             return Ok(Reply::Aborted { turn: None, sandbox_kept });
         };
+        match self.sessions[session].control.as_ref().map(|control| control.kind) {
+            Some(ControlKind::Fork) => {
+                self.abort_turn(session, keep_sandbox);
+                return Ok(Reply::Aborted { turn: Some(turn), sandbox_kept: false });
+            }
+            Some(ControlKind::Pause) => self.pause_frozen(session),
+            Some(ControlKind::Abort { .. } | ControlKind::Stop | ControlKind::End) | None => {}
+        }
         self.begin_control(request, session, ControlKind::Abort { turn, keep_sandbox })?;
         if !aborting {
             self.abort_turn(session, keep_sandbox);
@@ -43,16 +51,22 @@ impl Kernel {
     pub(crate) fn abort_turn(&mut self, session: Ix, keep_sandbox: bool) {
         let Some(turn) = self.sessions[session].turn.as_ref().map(|turn| turn.id) else { return };
         let kind = ControlKind::Abort { turn, keep_sandbox };
-        let known = &mut self.sessions[session];
-        if known.control.as_ref().is_some_and(|control| {
-            std::mem::discriminant(&control.kind) != std::mem::discriminant(&kind)
-        }) {
-            // The session is on its way out already, which stops the turn too.
-            return;
-        }
-        known.control.get_or_insert(Control { kind, requests: Vec::new() });
-        self.drop_queued_turns(session);
         let refusal = Refusal::new(ErrorCode::Aborted, "the turn was aborted");
+        match self.sessions[session].control.as_ref().map(|control| control.kind) {
+            // The session is on its way out already, which stops the turn too.
+            Some(ControlKind::Stop | ControlKind::End) => return,
+            // The turn waits for the copy, so there is no sandbox to end.
+            Some(ControlKind::Fork) => {}
+            Some(ControlKind::Pause) => {
+                self.pause_frozen(session);
+                self.sessions[session].control = Some(Control { kind, requests: Vec::new() });
+            }
+            Some(ControlKind::Abort { .. }) | None => {
+                let known = &mut self.sessions[session];
+                known.control.get_or_insert(Control { kind, requests: Vec::new() });
+            }
+        }
+        self.drop_queued_turns(session);
         self.stop_any_turn(session, &refusal);
     }
 }

@@ -199,9 +199,11 @@ impl Kernel {
     pub(crate) fn is_covered(&self, seq: u64) -> bool {
         let taken = &self.admission;
         let (dying_live, dying_memory_mb, dying_entries) = taken.dying();
-        let mut live = taken.live.saturating_sub(dying_live);
-        let mut entries = taken.entries - dying_entries;
-        let mut memory_mb = taken.memory_mb.saturating_sub(dying_memory_mb);
+        // A spare that is being launched can give way as soon as it is idle.
+        let (spares, spare_memory_mb) = self.spares_coming();
+        let mut live = taken.live.saturating_sub(dying_live + spares);
+        let mut entries = (taken.entries - dying_entries).saturating_sub(spares);
+        let mut memory_mb = taken.memory_mb.saturating_sub(dying_memory_mb + spare_memory_mb);
         for (_, ahead) in taken.queue.range(..=seq) {
             live += 1;
             entries += u32::from(ahead.needs_entry);
@@ -210,6 +212,15 @@ impl Kernel {
         live <= self.config.max_live
             && entries <= self.config.max_sandboxes
             && self.config.memory_budget_mb.is_none_or(|budget| memory_mb <= budget)
+    }
+
+    /// Launches that nobody waits for, and their memory.
+    fn spares_coming(&self) -> (u32, u64) {
+        self.pools.iter().fold((0, 0), |(count, memory_mb), (_, pool)| {
+            let spares = pool.launching.saturating_sub(pool.waiters());
+            let each_mb = u64::from(pool.template.limits.memory_mb);
+            (count + spares, memory_mb + u64::from(spares) * each_mb)
+        })
     }
 
     pub(crate) fn next_seq(&mut self) -> u64 {

@@ -12,9 +12,10 @@ use crate::admission::{Applicant, Who, capacity_exhausted};
 use crate::effect::Action;
 use crate::entry::{After, OpKind, Own, Phase, Resolve};
 use crate::event::bound_generation;
+use crate::removal::gone;
 use crate::reply::{Reply, SessionReady};
 use crate::request::Waiting;
-use crate::session::ControlKind;
+use crate::session::{ControlKind, Session};
 use crate::slab::Ix;
 use crate::{Flaw, Kernel};
 
@@ -130,12 +131,17 @@ impl Kernel {
 
     /// The sandbox that was being bound to a session is lost: it looks for another.
     pub(crate) fn claim_lost_by_session(&mut self, session: Ix, ix: Ix) {
-        self.entries[ix].owner = Own::Nobody;
-        self.sessions[session].entry = None;
-        self.mark_session(session);
-        self.session_due(session);
-        self.leave_finished(session);
-        self.drop_if_over(session);
+        let known = &mut self.sessions[session];
+        if known.wants() && known.control.is_none() {
+            self.entries[ix].owner = Own::Nobody;
+            known.entry = None;
+            self.mark_session(session);
+            self.session_due(session);
+        } else {
+            // Nobody wants another: whoever waits for the end of this one is told when it is gone.
+            // Its files were never the session's.
+            self.entries[ix].has_files = false;
+        }
     }
 
     /// Stands in line for a process for a session, unless there is no hope.
@@ -311,13 +317,24 @@ impl Kernel {
         if self.sessions[session].is_binding() {
             self.turn_not_started(session, refusal);
         }
-        self.unapply(session);
-        self.session_unwanted(session, refusal.clone());
+        self.session_unwanted(session);
+    }
+
+    /// Those who want a sandbox by an id that is no more are told so.
+    pub(crate) fn refuse_uses_by_id(&mut self, session: Ix, cause: EndCause) {
+        let requests = &self.requests;
+        let stale =
+            |req: &mut Ix| matches!(requests[*req].what, Waiting::SessionUse { by_id: true, .. });
+        let stale: Vec<Ix> = self.sessions[session].wanting.extract_if(.., stale).collect();
+        for req in stale {
+            self.answer(req, Err(gone(cause)));
+        }
     }
 
     /// Someone stopped wanting a session's sandbox.
-    pub(crate) fn session_unwanted(&mut self, session: Ix, _refusal: Refusal) {
-        if self.sessions[session].wants() {
+    pub(crate) fn session_unwanted(&mut self, session: Ix) {
+        // It may be gone with the last one who wanted it.
+        if self.sessions.get(session).is_none_or(Session::wants) {
             return;
         }
         self.unapply(session);

@@ -12,20 +12,15 @@ use crate::admission::{Applicant, Who, capacity_exhausted};
 use crate::effect::Action;
 use crate::entry::{After, OpKind, Own, Phase, Resolve};
 use crate::event::{Checkout, CheckoutPolicy, Outcome};
+use crate::lease::refuse_ttl;
 use crate::reply::{CheckedOut, CheckoutPath, Reply};
 use crate::request::{Waiter, Waiting};
 use crate::slab::Ix;
 use crate::{Flaw, Kernel};
 
-/// The longest lease, unless the template allows less: a year.
-const LEASE_TTL_MS_MAX: u64 = 365 * 86_400_000;
-
 impl Kernel {
     pub(crate) fn checkout(&mut self, asked: Checkout) -> Result<Reply, Refusal> {
         self.refuse_when_stopping()?;
-        if self.request_index.contains(asked.request.as_u128()) {
-            return Ok(Reply::Pending);
-        }
         if let Some(ix) = self.lease_index.get(asked.lease.as_u128()) {
             return self.checkout_again(ix);
         }
@@ -41,10 +36,7 @@ impl Kernel {
         }
         let settings = &self.pools[pool].template.pool;
         let ttl_ms = asked.ttl_ms.unwrap_or(settings.lease_ttl_ms);
-        if ttl_ms == 0 || ttl_ms > LEASE_TTL_MS_MAX {
-            let cause = "ttl_s: must be above 0 and at most a year";
-            return Err(Refusal::new(ErrorCode::InvalidArgument, cause));
-        }
+        refuse_ttl(ttl_ms)?;
         let max_waiters = settings.max_waiters;
         let waits_ms = asked.wait_ms.unwrap_or(self.config.wait_ms);
         let policy = match asked.policy {
@@ -135,6 +127,8 @@ impl Kernel {
     fn enqueue(&mut self, pool: Ix, seq: u64, req: Ix) {
         self.pools[pool].queue.insert(seq, req);
         self.arm_request(req);
+        // It may have taken what the refill had begun.
+        self.pool_due(pool);
         let before = self.pools[pool].coming();
         self.launch_for_waiters(pool);
         let started = self.pools[pool].coming() > before;

@@ -112,8 +112,8 @@ impl Kernel {
                 let entry = &mut self.entries[ix];
                 let Some(ending) = &mut entry.ending else { return };
                 // A program of its own that goes on writing must not keep it from its end.
-                ending.attempts += 1;
-                if ending.attempts >= SAVE_ATTEMPTS_MAX || entry.is_quiet() {
+                ending.saves += 1;
+                if ending.saves >= SAVE_ATTEMPTS_MAX || entry.is_quiet() {
                     entry.dirty = false;
                 }
                 self.step_ending(ix);
@@ -155,7 +155,7 @@ impl Kernel {
             return;
         }
         self.mark(ix);
-        self.settle(ix);
+        self.repin(ix);
         self.arm_quiet(ix);
         self.arm_expiry(ix);
         for req in self.take_waiting(ix, |what| matches!(what, Waiting::Delete { .. })) {
@@ -191,7 +191,8 @@ impl Kernel {
         self.mark(ix);
         self.settle(ix);
         self.send_kill(ix);
-        self.break_uses(ix);
+        let cause = self.entries[ix].ending.as_ref().map_or(EndCause::Deleted, |e| e.cause);
+        self.break_uses(ix, cause);
     }
 
     pub(crate) fn send_kill(&mut self, ix: Ix) {
@@ -233,8 +234,9 @@ impl Kernel {
                 self.claim_lost(ix, req);
             }
             (Phase::InUse, Some(pool)) => {
+                let cause = entry.ending.as_ref().map_or(EndCause::Deleted, |e| e.cause);
                 self.pools[pool].leased -= 1;
-                self.forget_lease(ix);
+                self.forget_lease(ix, cause);
             }
             (
                 Phase::Cold

@@ -63,9 +63,11 @@ impl Ends {
         if self.limit == 0 {
             return;
         }
-        if self.lease_causes.insert(lease.as_u128(), cause).is_some() {
+        // The first cause is why; what happened to the sandbox afterwards is another story.
+        if self.lease_causes.contains(lease.as_u128()) {
             return;
         }
+        self.lease_causes.insert(lease.as_u128(), cause);
         if self.leases.len() == self.limit
             && let Some(oldest) = self.leases.pop_front()
         {

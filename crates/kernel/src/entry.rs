@@ -163,6 +163,8 @@ pub(crate) struct Ending {
     pub(crate) resolve: Resolve,
     /// The removal in progress takes the workspace along.
     pub(crate) takes_workspace: bool,
+    /// Saves that worked, while something went on writing.
+    pub(crate) saves: u32,
     pub(crate) attempts: u32,
     pub(crate) retry_at: Mono,
 }
@@ -177,6 +179,7 @@ impl Ending {
             after: After::Gone,
             resolve: Resolve::Now,
             takes_workspace: false,
+            saves: 0,
             attempts: 0,
             retry_at: Mono::NEVER,
         }
@@ -426,6 +429,7 @@ impl Entry {
             instance: (self.instance != InstanceId::NIL).then_some(self.instance),
             generation: self.generation,
             template: self.template.name.clone(),
+            traits: self.traits,
             owner,
             state: self.derived.state,
             ending: self.ending.as_ref().map(|ending| ending.cause),

@@ -237,6 +237,45 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// The request that an event is, if it is one that may have to wait for its answer.
+    pub(crate) const fn request(&self) -> Option<RequestId> {
+        match self {
+            Self::CheckoutRequested(checkout) => Some(checkout.request),
+            Self::PoolDestroyed { request, .. }
+            | Self::UseRequested { request, .. }
+            | Self::FreezeRequested { request, .. }
+            | Self::ThawRequested { request, .. }
+            | Self::DeleteRequested { request, .. }
+            | Self::SessionCreated { request, .. }
+            | Self::TurnRequested { request, .. }
+            | Self::AbortRequested { request, .. }
+            | Self::PauseRequested { request, .. }
+            | Self::ResumeRequested { request, .. }
+            | Self::SessionStopRequested { request, .. }
+            | Self::SessionEndRequested { request, .. }
+            | Self::ForkRequested { request, .. } => Some(*request),
+            Self::TemplatePut { .. }
+            | Self::PoolResized { .. }
+            | Self::PoolDrained { .. }
+            | Self::PoolResumed { .. }
+            | Self::LeaseReturned { .. }
+            | Self::LeaseRenewed { .. }
+            | Self::UseEnded { .. }
+            | Self::ProcessStarted { .. }
+            | Self::ProcessEnded { .. }
+            | Self::ScaleWritten { .. }
+            | Self::StopRequested { .. }
+            | Self::TurnEnded { .. }
+            | Self::ClientGone { .. }
+            | Self::InstanceDied { .. }
+            | Self::EffectEnded { .. }
+            | Self::Ticked
+            | Self::ShutdownBegan { .. } => None,
+        }
+    }
+}
+
 /// A request for a sandbox of a template.
 #[derive(Debug, Clone)]
 pub struct Checkout {

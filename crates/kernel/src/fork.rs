@@ -25,7 +25,12 @@ impl Kernel {
     ) -> Result<Reply, Refusal> {
         self.refuse_when_stopping()?;
         let parent = self.session_by_id(parent_id)?;
+        self.refuse_new_session(id)?;
         let known = &self.sessions[parent];
+        if known.entry.is_some_and(|ix| self.entries[ix].copying_from.is_some()) {
+            let cause = "the session's own files are still being copied";
+            return Err(Refusal::new(ErrorCode::SessionBusy, cause));
+        }
         let pool = self.pool_named(&known.template)?;
         let (template, settings) = (known.template.clone(), known.settings.clone());
         let source = known.entry.filter(|ix| self.entries[*ix].has_files);
@@ -36,15 +41,7 @@ impl Kernel {
                 return Err(refusal);
             }
         }
-        let session = match self.new_session(id, template, settings) {
-            Ok(session) => session,
-            Err(refusal) => {
-                if let Some(ix) = source {
-                    self.release_copy_hold(ix);
-                }
-                return Err(refusal);
-            }
-        };
+        let session = self.new_session(id, template, settings);
         self.sessions[session].parent = Some(parent_id);
         self.sessions[session].status = SessionStatus::Paused;
         self.mark_session(session);
@@ -108,8 +105,9 @@ impl Kernel {
         };
         if let Own::Session(session) = self.entries[ix].owner {
             let refusal = Refusal::new(ErrorCode::PersistFailed, detail.to_string());
-            self.fail_wants(session, &refusal);
+            self.drop_queued_turns(session);
             self.sessions[session].status = SessionStatus::Ended;
+            self.fail_wants(session, &refusal);
         }
         self.remove_entry(ix, EndCause::LaunchFailed, Some(&detail), None);
     }

@@ -105,9 +105,8 @@ impl Kernel {
     pub(crate) fn thaw_ended(&mut self, ix: Ix, outcome: Outcome) {
         let detail = match outcome {
             Outcome::Done => {
-                let entry = &mut self.entries[ix];
-                entry.frozen = Frozen::No;
-                entry.proven_at = self.now.mono;
+                // That it can be thawed says nothing of whether it answers.
+                self.entries[ix].frozen = Frozen::No;
                 self.touch(ix);
                 self.publish_frozen(ix);
                 self.answer_freezers(ix, false, &Ok(Reply::Frozen { frozen: false }));
@@ -152,7 +151,7 @@ impl Kernel {
         let ix = self.usable(sandbox)?;
         Self::refuse_when_crowded(self.entries[ix].waiting())?;
         let entry = &self.entries[ix];
-        if entry.frozen == Frozen::Yes {
+        if entry.frozen == Frozen::Yes && entry.op.is_none() {
             return Ok(Reply::Frozen { frozen: true });
         }
         if !entry.traits.can_freeze {

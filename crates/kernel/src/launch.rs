@@ -123,7 +123,8 @@ impl Kernel {
     fn launch_failed(&mut self, ix: Ix, cause: EndCause, detail: Arc<str>) {
         if let Some(pool) = self.entries[ix].slot {
             self.pools[pool].counters.launch_failed += 1;
-            self.pool_failed(pool, &detail);
+            let began = self.entries[ix].last_used.mono;
+            self.pool_failed(pool, began, &detail);
         }
         // Whatever was made must be removed first; those who wait are told then.
         self.end_unready(ix, cause, detail);

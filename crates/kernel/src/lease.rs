@@ -42,9 +42,7 @@ impl Kernel {
             return Err(lost(EndCause::LeaseExpired));
         }
         let ttl_ms = ttl_ms.unwrap_or(entry.template.pool.lease_ttl_ms);
-        if ttl_ms == 0 {
-            return Err(Refusal::new(ErrorCode::InvalidArgument, "ttl_s: must be above 0"));
-        }
+        refuse_ttl(ttl_ms)?;
         // A renewal gives time and never takes any, and none gives more than a whole life.
         let wanted = self.now.wall.plus(ttl_ms);
         let kept = entry.expires_at.map_or(wanted, |current| current.max(wanted));
@@ -62,17 +60,11 @@ impl Kernel {
         })
     }
 
-    /// A sandbox is no longer under its lease.
-    pub(crate) fn forget_lease(&mut self, ix: Ix) {
-        let entry = &mut self.entries[ix];
-        let Own::Lease(lease) = entry.owner else { return };
-        let cause = entry.ending.as_ref().map_or(EndCause::Returned, |ending| ending.cause);
+    /// A lease is over. Until its end is announced the sandbox is still known as the lease's.
+    pub(crate) fn forget_lease(&mut self, ix: Ix, cause: EndCause) {
+        let Own::Lease(lease) = self.entries[ix].owner else { return };
         self.lease_index.remove(lease.as_u128());
         self.ends.remember_lease(lease, cause);
-        // Until its end is announced the sandbox is still known as the lease's.
-        if self.entries[ix].phase != Phase::InUse || self.entries[ix].ending.is_none() {
-            self.entries[ix].owner = Own::Nobody;
-        }
     }
 
     /// Sees to it that a sandbox is looked at when its time is over.
@@ -130,6 +122,17 @@ impl Kernel {
             | Phase::Killing => {}
         }
     }
+}
+
+/// The longest lease, unless the template allows less: a year.
+const LEASE_TTL_MS_MAX: u64 = 365 * 86_400_000;
+
+pub(crate) fn refuse_ttl(ttl_ms: u64) -> Result<(), Refusal> {
+    if ttl_ms == 0 || ttl_ms > LEASE_TTL_MS_MAX {
+        let cause = "ttl_s: must be above 0 and at most a year";
+        return Err(Refusal::new(ErrorCode::InvalidArgument, cause));
+    }
+    Ok(())
 }
 
 /// The refusal of whoever comes with a lease that is gone.

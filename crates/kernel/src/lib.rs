@@ -240,6 +240,11 @@ impl Kernel {
     /// Takes note of an event and decides what follows from it.
     pub fn apply(&mut self, now: Now, event: Event) -> Result<Reply, Refusal> {
         self.advance_clock(now);
+        // A request that is asked again while it waits is the same request.
+        let asked = event.request();
+        if asked.is_some_and(|request| self.request_index.contains(request.as_u128())) {
+            return Ok(Reply::Pending);
+        }
         let reply = self.handle(event);
         self.reconcile_all();
         self.flush_journal();

@@ -57,14 +57,25 @@ impl Order {
         if self.last == NONE { None } else { Some(self.last) }
     }
 
+    /// Joins the order behind all that were used before it. It is nearly always the latest, so the
+    /// search from the end costs nothing.
     pub(crate) fn push(&mut self, entries: &mut Slab<Entry>, ix: Ix) {
-        *entries[ix].links(self.line) = Links { before: self.last, after: NONE };
-        if self.last == NONE {
-            self.first = ix;
-        } else {
-            entries[self.last].links(self.line).after = ix;
+        let used = entries[ix].last_used.mono;
+        let mut before = self.last;
+        while before != NONE && entries[before].last_used.mono > used {
+            before = entries[before].links_ref(self.line).before;
         }
-        self.last = ix;
+        let after = if before == NONE {
+            std::mem::replace(&mut self.first, ix)
+        } else {
+            std::mem::replace(&mut entries[before].links(self.line).after, ix)
+        };
+        if after == NONE {
+            self.last = ix;
+        } else {
+            entries[after].links(self.line).before = ix;
+        }
+        *entries[ix].links(self.line) = Links { before, after };
         self.len += 1;
     }
 

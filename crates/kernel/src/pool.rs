@@ -35,6 +35,8 @@ pub(crate) struct Pool {
     pub(crate) slots_used: u32,
     /// Launches that failed in a row.
     pub(crate) failures: u32,
+    /// When the last failure was counted: those that began before it are the same failure.
+    pub(crate) failed_at: Mono,
     pub(crate) retry_at: Mono,
     pub(crate) last_failure: Option<Arc<str>>,
     /// Thousandths of launches that the refill may start, as of `tokens_at`.
@@ -64,6 +66,7 @@ impl Pool {
             leased: 0,
             slots_used: 0,
             failures: 0,
+            failed_at: Mono(0),
             retry_at: Mono(0),
             last_failure: None,
             tokens_at: now,

@@ -7,7 +7,7 @@ use model::state::PoolPhase;
 use model::template::Recycle;
 
 use crate::effect::Action;
-use crate::entry::{After, Frozen, OpKind, Phase, Resolve};
+use crate::entry::{After, Frozen, OpKind, Own, Phase, Resolve};
 use crate::event::Outcome;
 use crate::slab::Ix;
 use crate::{Flaw, Kernel};
@@ -26,8 +26,9 @@ enum Fate {
 impl Kernel {
     /// A leased sandbox comes back to its pool.
     pub(crate) fn recycle(&mut self, ix: Ix, cause: EndCause) {
-        self.break_uses(ix);
+        self.break_uses(ix, cause);
         let Some(pool) = self.entries[ix].slot else { return };
+        self.forget_lease(ix, cause);
         match self.fate(ix, pool, cause) {
             Fate::Keep => {
                 self.pools[pool].leased -= 1;
@@ -38,7 +39,6 @@ impl Kernel {
             Fate::Wipe => {
                 self.pools[pool].leased -= 1;
                 self.pools[pool].cleaning += 1;
-                self.forget_lease(ix);
                 let entry = &mut self.entries[ix];
                 entry.phase = Phase::Wiping;
                 entry.saving = None;
@@ -87,6 +87,9 @@ impl Kernel {
 
     pub(crate) fn wipe_ended(&mut self, ix: Ix, outcome: &Outcome) {
         if *outcome != Outcome::Done {
+            if let Some(pool) = self.entries[ix].slot {
+                self.pools[pool].counters.retired += 1;
+            }
             self.end(ix, EndCause::NotClean, After::Gone, Resolve::Now);
             return;
         }
@@ -132,6 +135,7 @@ impl Kernel {
         let expires_at = self.now.wall.plus(idle_ttl_ms - jitter_ms);
         let entry = &mut self.entries[ix];
         entry.phase = Phase::Idle;
+        entry.owner = Own::Nobody;
         entry.in_line = true;
         entry.used = false;
         entry.touched = false;

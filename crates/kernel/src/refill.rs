@@ -176,11 +176,15 @@ impl Kernel {
     }
 
     /// A launch failed.
-    pub(crate) fn pool_failed(&mut self, pool: Ix, detail: &Arc<str>) {
+    pub(crate) fn pool_failed(&mut self, pool: Ix, began: Mono, detail: &Arc<str>) {
         let backoff = &self.config.backoff;
         let known = &mut self.pools[pool];
-        known.failures = known.failures.saturating_add(1);
         known.last_failure = Some(Arc::clone(detail));
+        if began < known.failed_at {
+            return;
+        }
+        known.failed_at = self.now.mono;
+        known.failures = known.failures.saturating_add(1);
         if known.failures < backoff.degraded_after {
             return;
         }

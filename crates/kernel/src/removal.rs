@@ -109,6 +109,9 @@ impl Kernel {
         self.entry_index.remove(old.as_u128());
         self.entry_index.insert(new.as_u128(), ix);
         self.out.journal.push(model::record::JournalEntry::SandboxRemoved(old));
+        if let Own::Session(session) = self.entries[ix].owner {
+            self.refuse_uses_by_id(session, cause);
+        }
         let entry = &mut self.entries[ix];
         entry.id = new;
         entry.previous_id = Some(old);
@@ -119,13 +122,11 @@ impl Kernel {
     /// A clean sandbox goes back into its pool: to the world, the one that was used is gone.
     pub(crate) fn rename_recycled(&mut self, ix: Ix) {
         if self.flawed(Flaw::IdReused) {
-            self.forget_lease(ix);
             return;
         }
         let event = self.terminated(ix, EndCause::Returned);
         self.out.published.push(event);
         self.rename(ix, EndCause::Returned, None);
-        self.forget_lease(ix);
         let entry = &mut self.entries[ix];
         entry.previous_id = None;
         entry.generation = model::Generation::FIRST;
@@ -217,9 +218,8 @@ impl Kernel {
     }
 
     /// Ends every use of a sandbox that is being removed.
-    pub(crate) fn break_uses(&mut self, ix: Ix) {
+    pub(crate) fn break_uses(&mut self, ix: Ix, cause: EndCause) {
         let entry = &mut self.entries[ix];
-        let cause = entry.ending.as_ref().map_or(EndCause::Deleted, |ending| ending.cause);
         (entry.execs, entry.calls) = (0, 0);
         entry.pinned = false;
         entry.exec_wanted = false;

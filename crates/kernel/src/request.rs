@@ -29,8 +29,8 @@ pub(crate) struct Request {
 pub(crate) enum Waiting {
     /// A sandbox of a pool.
     Checkout(Box<Waiter>),
-    /// A session's sandbox, to use it.
-    SessionUse { session: Ix, use_id: UseId, kind: UseKind },
+    /// A session's sandbox, to use it: whichever it gets, or the one it has, by id.
+    SessionUse { session: Ix, use_id: UseId, kind: UseKind, by_id: bool },
     /// A session's sandbox, to have it.
     Bind { session: Ix },
     /// A turn of a session to start.
@@ -118,7 +118,7 @@ impl Kernel {
             | Waiting::Turn { session, .. } => {
                 let session = *session;
                 let refusal = self.bind_overdue(session);
-                self.withdraw_request(req, refusal);
+                self.withdraw_request(req, &refusal);
             }
             Waiting::Control { .. }
             | Waiting::LeaseUse { .. }
@@ -126,13 +126,13 @@ impl Kernel {
             | Waiting::Delete { .. }
             | Waiting::Destroy { .. } => {
                 let cause = "the confirmation did not come in time";
-                self.withdraw_request(req, Refusal::new(ErrorCode::DeadlineExceeded, cause));
+                self.withdraw_request(req, &Refusal::new(ErrorCode::DeadlineExceeded, cause));
             }
         }
     }
 
     /// Answers a request with a refusal and removes what stands for it elsewhere.
-    pub(crate) fn withdraw_request(&mut self, req: Ix, refusal: Refusal) {
+    pub(crate) fn withdraw_request(&mut self, req: Ix, refusal: &Refusal) {
         let request = self.forget_request(req);
         self.out.notices.push(Notice::Answer { request: request.id, result: Err(refusal.clone()) });
         self.unlink_request(req, &request.what, refusal);
@@ -146,7 +146,7 @@ impl Kernel {
             } else {
                 let request = self.forget_request(req);
                 let refusal = Refusal::new(ErrorCode::ClientGone, "the client went away");
-                self.unlink_request(req, &request.what, refusal);
+                self.unlink_request(req, &request.what, &refusal);
             }
         } else if let Some(session) = self.turn_clients.get(id.as_u128()) {
             self.turn_client_lost(session);
@@ -154,12 +154,12 @@ impl Kernel {
     }
 
     /// Removes every trace of a request that no longer waits.
-    fn unlink_request(&mut self, req: Ix, what: &Waiting, refusal: Refusal) {
+    fn unlink_request(&mut self, req: Ix, what: &Waiting, refusal: &Refusal) {
         match what {
             Waiting::Checkout(_) => {}
             Waiting::SessionUse { session, .. } | Waiting::Bind { session } => {
                 self.sessions[*session].wanting.retain(|waiting| *waiting != req);
-                self.session_unwanted(*session, refusal);
+                self.session_unwanted(*session);
             }
             Waiting::Turn { session, turn } => self.turn_client_gone(*session, *turn, refusal),
             Waiting::Control { session } => {

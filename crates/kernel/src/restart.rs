@@ -48,6 +48,7 @@ impl Kernel {
         for record in records {
             kernel.restore_sandbox(&record, &mut recovery);
         }
+        kernel.hold_copy_sources();
         for workspace in journal.doomed_workspaces {
             kernel.redoom_workspace(workspace);
         }
@@ -61,6 +62,18 @@ impl Kernel {
         kernel.reconcile_all();
         kernel.flush_journal();
         (kernel, recovery)
+    }
+
+    /// What is being copied again may not be given up meanwhile.
+    fn hold_copy_sources(&mut self) {
+        for copy in self.entries.places() {
+            let Some(from) = self.entries[copy].copying_from else { continue };
+            let source = self.entries.iter().find(|(_, entry)| entry.workspace == from);
+            if let Some((source, _)) = source {
+                self.entries[copy].holds_source = true;
+                self.hold_for_copy(source);
+            }
+        }
     }
 
     fn restore_pool(&mut self, record: PoolRecord) {
@@ -158,17 +171,10 @@ impl Kernel {
 
     fn insert_restored(&mut self, record: &SandboxRecord, owner: Own) -> crate::slab::Ix {
         let pool = self.pool_index.get(&record.template).copied();
-        let (template, traits) = match pool {
-            Some(pool) => (Arc::clone(&self.pools[pool].template), self.pools[pool].traits),
+        let template = match pool {
+            Some(pool) => Arc::clone(&self.pools[pool].template),
             // Its template is gone; what is left of it only waits to be removed or resumed.
-            None => (
-                Arc::new(model::Template::named(record.template.clone())),
-                model::template::RuntimeTraits {
-                    recycle: model::template::Recycle::Recreate,
-                    can_freeze: false,
-                    workspace_survives: true,
-                },
-            ),
+            None => Arc::new(model::Template::named(record.template.clone())),
         };
         let slot = match owner {
             Own::Nobody | Own::Lease(_) => pool,
@@ -181,7 +187,7 @@ impl Kernel {
             id: record.id,
             workspace: record.workspace,
             template,
-            traits,
+            traits: record.traits,
             owner,
             slot,
             now: last_used,

@@ -30,19 +30,15 @@ impl Kernel {
         self.refuse_when_stopping()?;
         let pool = self.pool_named(&template)?;
         self.refuse_when_closed(pool)?;
-        let session = self.new_session(id, template, settings)?;
+        self.refuse_new_session(id)?;
+        let session = self.new_session(id, template, settings);
         self.await_bind(request, session);
         self.mark_session(session);
         Ok(Reply::Pending)
     }
 
-    /// Adds a session, if its id is new and there is room.
-    pub(crate) fn new_session(
-        &mut self,
-        id: SessionId,
-        template: TemplateName,
-        settings: SessionSettings,
-    ) -> Result<Ix, Refusal> {
+    /// Refuses a session whose id is not new, or for which there is no room.
+    pub(crate) fn refuse_new_session(&self, id: SessionId) -> Result<(), Refusal> {
         if self.session_index.contains(id.as_u128()) || self.ends.of_session(id) {
             let cause = format!("session {id} exists already");
             return Err(Refusal::new(ErrorCode::IdConflict, cause));
@@ -51,10 +47,19 @@ impl Kernel {
             let cause = format!("there are {} sessions already", self.config.max_sessions);
             return Err(Refusal::new(ErrorCode::CapacityExhausted, cause));
         }
+        Ok(())
+    }
+
+    pub(crate) fn new_session(
+        &mut self,
+        id: SessionId,
+        template: TemplateName,
+        settings: SessionSettings,
+    ) -> Ix {
         let session = Session::new(id, template, settings, self.now.wall);
         let session = self.sessions.insert(session);
         self.session_index.insert(id.as_u128(), session);
-        Ok(session)
+        session
     }
 
     fn await_bind(&mut self, request: RequestId, session: Ix) {
@@ -134,7 +139,7 @@ impl Kernel {
         for req in std::mem::take(&mut self.sessions[session].wanting) {
             self.answer(req, Err(refusal.clone()));
         }
-        self.unapply(session);
+        self.session_unwanted(session);
         self.stop_any_turn(session, &refusal);
         self.continue_control(session);
         Ok(Reply::Pending)
@@ -297,6 +302,7 @@ impl Kernel {
         self.sessions[session].entry = None;
         // Whoever stood in line for it alone must now ask for more.
         self.unapply(session);
+        self.refuse_uses_by_id(session, cause);
         if let Some(control) = &self.sessions[session].control
             && control.kind == ControlKind::Fork
         {
@@ -322,7 +328,19 @@ impl Kernel {
     }
 
     pub(crate) fn drop_session(&mut self, session: Ix) {
+        let refusal = Refusal::new(ErrorCode::SessionEnded, "the session has ended");
+        for req in std::mem::take(&mut self.sessions[session].wanting) {
+            self.answer(req, Err(refusal.clone()));
+        }
+        self.drop_queued_turns(session);
+        self.drop_turn(session, &refusal);
         let mut known = self.sessions.remove(session);
+        for req in known.control.take().into_iter().flat_map(|control| control.requests) {
+            self.answer(req, Err(refusal.clone()));
+        }
+        if let Some(seq) = known.applied {
+            self.withdraw_application(seq);
+        }
         self.session_index.remove(known.id.as_u128());
         self.alarms.clear(Ringer::Session(session), &mut known.alarm);
         self.ends.remember_session(known.id);

@@ -32,9 +32,6 @@ impl Kernel {
         self.refuse_when_stopping()?;
         let session = self.session_by_id(id)?;
         self.refuse_when_over(session)?;
-        if self.request_index.contains(request.as_u128()) {
-            return Ok(Reply::Pending);
-        }
         let known = &mut self.sessions[session];
         if known.turn.as_ref().is_some_and(|t| t.id == turn) || known.queued.contains(&turn) {
             let cause = format!("turn {turn} was sent already");
@@ -176,6 +173,7 @@ impl Kernel {
         let known = &mut self.sessions[session];
         let Some(turn) = known.turn.take() else { return };
         let id = known.id;
+        let binding = turn.stage == Stage::Binding;
         self.out.published.push(LifecycleEvent::TurnEnded { session: id, turn: turn.id, outcome });
         if let Some(client) = turn.client {
             self.turn_clients.remove(client.as_u128());
@@ -196,8 +194,25 @@ impl Kernel {
                 self.came_to_rest(ix);
             }
         }
+        if binding {
+            self.session_unwanted(session);
+        }
         self.continue_control(session);
         self.start_next_turn(session);
+    }
+
+    /// The session of a turn is gone.
+    pub(crate) fn drop_turn(&mut self, session: Ix, refusal: &Refusal) {
+        let known = &mut self.sessions[session];
+        let Some(turn) = known.turn.take() else { return };
+        let (id, outcome) = (known.id, TurnOutcome::NotStarted);
+        self.out.published.push(LifecycleEvent::TurnEnded { session: id, turn: turn.id, outcome });
+        if let Some(client) = turn.client {
+            self.turn_clients.remove(client.as_u128());
+        }
+        if let Some(req) = turn.request {
+            self.answer(req, Err(refusal.clone()));
+        }
     }
 
     /// Starts the next turn that waits, unless the session is doing something else.
@@ -284,7 +299,7 @@ impl Kernel {
     }
 
     /// The request that waits for a turn to start is over: its client went away, or waits no more.
-    pub(crate) fn turn_client_gone(&mut self, session: Ix, turn: TurnId, refusal: Refusal) {
+    pub(crate) fn turn_client_gone(&mut self, session: Ix, turn: TurnId, refusal: &Refusal) {
         let Some(current) = &mut self.sessions[session].turn else { return };
         if current.id != turn {
             return;
@@ -294,7 +309,6 @@ impl Kernel {
             self.turn_client_lost(session);
         } else if current.stage == Stage::Binding {
             self.turn_over(session, TurnOutcome::NotStarted, None);
-            self.session_unwanted(session, refusal);
         }
     }
 
@@ -331,7 +345,6 @@ impl Kernel {
             Stage::Binding => {
                 let refusal = self.bind_overdue(session);
                 self.turn_over(session, TurnOutcome::NotStarted, Some(&refusal));
-                self.session_unwanted(session, refusal);
             }
             Stage::Running => self.stop_turn(session, TurnOutcome::TimedOut),
             Stage::Starting | Stage::Stopping(_) => {}

@@ -3,7 +3,7 @@
 
 use model::{ErrorCode, Refusal, RequestId, UseId};
 
-use crate::entry::{Frozen, Own};
+use crate::entry::{Frozen, Own, Phase};
 use crate::event::{UseKind, UseTarget};
 use crate::reply::{Grant, Reply};
 use crate::request::Waiting;
@@ -23,18 +23,16 @@ impl Kernel {
             let cause = format!("use {use_id} is in progress already");
             return Err(Refusal::new(ErrorCode::IdConflict, cause));
         }
-        if self.request_index.contains(request.as_u128()) {
-            return Ok(Reply::Pending);
-        }
-        let session = match target {
-            UseTarget::Session(session) => self.session_by_id(session)?,
+        let (session, by_id) = match target {
+            UseTarget::Session(session) => (self.session_by_id(session)?, false),
             UseTarget::Sandbox(sandbox) => {
-                // A cold sandbox of a session wakes when it is used.
-                let by_id = self.entry_index.get(sandbox.as_u128());
-                let known = by_id.ok_or(()).or_else(|()| self.usable(sandbox))?;
-                match self.entries[known].owner {
-                    Own::Session(session) => session,
-                    Own::Lease(_) | Own::Nobody => {
+                let known = self.entry_index.get(sandbox.as_u128()).map(|ix| &self.entries[ix]);
+                match known.map(|entry| (entry.owner, entry.phase)) {
+                    // A cold sandbox of a session wakes when it is used; one that is going does not.
+                    Some((Own::Session(session), phase)) if phase != Phase::Killing => {
+                        (session, true)
+                    }
+                    Some(_) | None => {
                         let ix = self.usable(sandbox)?;
                         Self::refuse_when_crowded(self.entries[ix].waiting())?;
                         return Ok(self.use_leased(request, ix, use_id, kind));
@@ -45,7 +43,8 @@ impl Kernel {
         self.refuse_when_over(session)?;
         Self::refuse_when_crowded(self.sessions[session].wanting.len())?;
         let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
-        let req = self.wait(request, deadline, Waiting::SessionUse { session, use_id, kind });
+        let req =
+            self.wait(request, deadline, Waiting::SessionUse { session, use_id, kind, by_id });
         self.arm_request(req);
         self.sessions[session].wanting.push(req);
         self.engage(session);

@@ -41,6 +41,8 @@ pub struct SandboxRecord {
     pub generation: Generation,
     /// Its template.
     pub template: TemplateName,
+    /// What the runtime it was launched by can do.
+    pub traits: RuntimeTraits,
     /// Who uses it.
     pub owner: Owner,
     /// Its state.
