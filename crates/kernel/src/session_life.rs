@@ -225,7 +225,7 @@ impl Kernel {
     pub(crate) fn leave_finished(&mut self, session: Ix) {
         let Some(known) = self.sessions.get(session) else { return };
         let Some(control) = &known.control else { return };
-        if known.turn.is_some() {
+        if known.turn.is_some() && control.kind != ControlKind::Pause {
             return;
         }
         let reply = match control.kind {
@@ -254,6 +254,7 @@ impl Kernel {
         }
         self.session_due(session);
         self.start_next_turn(session);
+        self.session_unwanted(session);
     }
 
     /// The sandbox of a session is cold now.

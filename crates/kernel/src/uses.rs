@@ -196,7 +196,7 @@ impl Kernel {
         let entry = &mut self.entries[ix];
         entry.pinned = pinned;
         entry.exec_wanted = exec_wanted;
-        entry.used |= exec_wanted;
+        entry.used |= exec_wanted && entry.phase == Phase::InUse;
         self.settle(ix);
     }
 }
