@@ -46,7 +46,8 @@ impl Kernel {
             && let Some((ix, _)) = self
                 .entries
                 .iter()
-                .find(|(_, e)| e.state() == SandboxState::Running && e.phase == Phase::InUse)
+                .filter(|(_, e)| e.phase == Phase::InUse && e.ending.is_none())
+                .find(|(_, e)| e.state() == SandboxState::Running)
         {
             return Some((Tier::Waiting, ix));
         }

@@ -17,6 +17,7 @@ impl Kernel {
                 // Returned before it was handed out: nobody wants it any more.
                 if let Some(req) = req {
                     self.entries[ix].phase = Phase::Claiming(None);
+                    self.ends.remember_lease(lease, EndCause::Returned);
                     let cause = "the lease was returned before it was handed out";
                     self.answer(req, Err(Refusal::new(ErrorCode::Aborted, cause)));
                 }

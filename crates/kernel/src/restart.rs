@@ -98,7 +98,7 @@ impl Kernel {
         session.state_lost = record.state_lost;
         let session = self.sessions.insert(session);
         self.session_index.insert(record.id.as_u128(), session);
-        if let Some(turn) = record.turn {
+        for turn in record.turn.into_iter().chain(record.queued) {
             self.out.published.push(LifecycleEvent::TurnEnded {
                 session: record.id,
                 turn,

@@ -154,6 +154,7 @@ impl Session {
             on_disconnect: self.settings.on_disconnect,
             state_lost: self.state_lost,
             turn: self.turn.as_ref().map(|turn| turn.id),
+            queued: self.queued.iter().copied().collect(),
             created_at: self.created_at,
         }
     }

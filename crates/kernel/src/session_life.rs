@@ -350,6 +350,9 @@ impl Kernel {
 
     pub(crate) fn drop_queued_turns(&mut self, session: Ix) {
         let id = self.sessions[session].id;
+        if !self.sessions[session].queued.is_empty() {
+            self.mark_session(session);
+        }
         for turn in std::mem::take(&mut self.sessions[session].queued) {
             self.out.published.push(LifecycleEvent::TurnEnded {
                 session: id,

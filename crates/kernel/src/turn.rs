@@ -51,6 +51,7 @@ impl Kernel {
                 }
                 WhenBusy::Queue => {
                     known.queued.push_back(turn);
+                    self.mark_session(session);
                     Ok(Reply::TurnQueued { turn })
                 }
             };
@@ -264,11 +265,11 @@ impl Kernel {
                 let cause = match decided {
                     TurnOutcome::Aborted => EndCause::UserAbort,
                     TurnOutcome::TimedOut => EndCause::TurnTimeout,
+                    TurnOutcome::Interrupted => EndCause::Shutdown,
                     TurnOutcome::Completed
                     | TurnOutcome::Failed
                     | TurnOutcome::SandboxCrashed
                     | TurnOutcome::Oom
-                    | TurnOutcome::Interrupted
                     | TurnOutcome::NotStarted => EndCause::TurnFailed,
                 };
                 self.end(ix, cause, After::Cold, Resolve::Firm);

@@ -126,6 +126,7 @@ impl Kernel {
         match self.entries[ix].owner {
             Own::Session(session) => {
                 if !self.thaw_if_asked(ix) {
+                    self.answer_thawed(ix);
                     self.session_due(session);
                 }
             }
@@ -152,16 +153,23 @@ impl Kernel {
             self.thaw_if_asked(ix);
             return;
         }
-        let thawed = self.take_waiting(ix, |what| {
-            matches!(what, Waiting::LeaseUse { .. } | Waiting::Freeze { frozen: false, .. })
-        });
-        for req in thawed {
-            let reply = if let Waiting::LeaseUse { use_id, kind, .. } = self.requests[req].what {
-                Reply::Granted(self.grant(ix, use_id, kind))
-            } else {
-                Reply::Frozen { frozen: false }
-            };
-            self.answer(req, Ok(reply));
+        for req in self.take_waiting(ix, |what| matches!(what, Waiting::LeaseUse { .. })) {
+            if let Waiting::LeaseUse { use_id, kind, .. } = self.requests[req].what {
+                let grant = self.grant(ix, use_id, kind);
+                self.answer(req, Ok(Reply::Granted(grant)));
+            }
+        }
+        self.answer_thawed(ix);
+    }
+
+    /// Tells those who asked for a thaw and nothing else.
+    fn answer_thawed(&mut self, ix: Ix) {
+        if self.entries[ix].op.is_some() || self.entries[ix].frozen != Frozen::No {
+            return;
+        }
+        let asked = |what: &Waiting| matches!(what, Waiting::Freeze { frozen: false, .. });
+        for req in self.take_waiting(ix, asked) {
+            self.answer(req, Ok(Reply::Frozen { frozen: false }));
         }
         self.repin(ix);
     }

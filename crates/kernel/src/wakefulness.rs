@@ -53,16 +53,18 @@ impl Kernel {
     }
 
     pub(crate) fn process_ended(&mut self, instance: InstanceId, process: ProcessId) {
-        if let Some(ix) = self.in_use(instance)
-            && let Some(extra) = &mut self.entries[ix].extra
+        let Some(ix) = self.in_use(instance) else { return };
+        let was_awake = self.entries[ix].is_awake();
+        if let Some(extra) = &mut self.entries[ix].extra
             && extra.processes.remove(&process).is_some()
         {
-            self.holds_changed(ix);
+            self.holds_changed(ix, was_awake);
         }
     }
 
     pub(crate) fn scale_written(&mut self, instance: InstanceId, op: ScaleOp) {
         let Some(ix) = self.in_use(instance) else { return };
+        let was_awake = self.entries[ix].is_awake();
         let extra = self.entries[ix].extra();
         match op {
             ScaleOp::Add(n) => extra.scale = extra.scale.saturating_add(n),
@@ -74,7 +76,7 @@ impl Kernel {
                 }
             }
         }
-        self.holds_changed(ix);
+        self.holds_changed(ix, was_awake);
     }
 
     /// Takes keepAlive from the processes that exist now, now or later. The latest call counts.
@@ -85,13 +87,14 @@ impl Kernel {
     ) -> Result<Reply, Refusal> {
         let ix = self.usable(sandbox)?;
         let now = self.now;
+        let was_awake = self.entries[ix].is_awake();
         let extra = self.entries[ix].extra();
         extra.stop = None;
         let processes: Vec<ProcessId> =
             extra.processes.iter().filter(|(_, p)| p.holds).map(|(id, _)| *id).collect();
         if after_ms == 0 {
             release(extra, &processes);
-            self.holds_changed(ix);
+            self.holds_changed(ix, was_awake);
         } else if !processes.is_empty() {
             let at = now.mono.plus(after_ms);
             extra.stop = Some(ScheduledStop { at, at_wall: now.wall.plus(after_ms), processes });
@@ -104,6 +107,7 @@ impl Kernel {
     pub(crate) fn processes_due(&mut self, ix: Ix) {
         let now = self.now.mono;
         let takes_all = self.flawed(Flaw::StopTakesLaterProcesses);
+        let was_awake = self.entries[ix].is_awake();
         let Some(extra) = &mut self.entries[ix].extra else { return };
         let mut changed = false;
         if let Some(stop) = extra.stop.take_if(|stop| stop.at <= now) {
@@ -127,7 +131,7 @@ impl Kernel {
             self.kill_process(ix, process);
         }
         if changed {
-            self.holds_changed(ix);
+            self.holds_changed(ix, was_awake);
         }
     }
 
@@ -184,9 +188,11 @@ impl Kernel {
         }
     }
 
-    /// What keeps a sandbox awake changed. The end of a hold is its last use.
-    fn holds_changed(&mut self, ix: Ix) {
-        self.touch(ix);
+    /// What keeps a sandbox awake changed. A sandbox that was kept awake was in use until now.
+    fn holds_changed(&mut self, ix: Ix, was_awake: bool) {
+        if was_awake {
+            self.touch(ix);
+        }
         self.settle(ix);
         self.arm_quiet(ix);
         self.arm_processes(ix);

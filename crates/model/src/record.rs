@@ -98,6 +98,8 @@ pub struct SessionRecord {
     pub state_lost: Option<TerminatedReason>,
     /// The turn in progress.
     pub turn: Option<TurnId>,
+    /// Turns that wait behind it.
+    pub queued: Vec<TurnId>,
     /// When it was created.
     pub created_at: Wall,
 }
