@@ -4,17 +4,20 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use model::record::{Journal, JournalEntry, PoolRecord, SandboxRecord, SessionRecord};
+use model::record::{Journal, JournalEntry, Owner, PoolRecord, SandboxRecord, SessionRecord};
+use model::stats::PoolStats;
 use model::template::{Recycle, RuntimeTraits};
-use model::why::Ended;
+use model::why::{Ended, Why};
 use model::{
-    ErrorCode, InstanceId, LeaseId, LifecycleEvent, Mono, NodeConfig, Now, Refusal, RequestId,
-    SandboxId, SandboxState, SessionId, Template, TemplateName, TurnId, UseId, Wall, WorkspaceId,
+    ClaimSettings, EndCause, ErrorCode, InstanceId, LeaseId, LifecycleEvent, Mono, NodeConfig, Now,
+    Refusal, RequestId, SandboxId, SandboxState, SessionId, Template, TemplateName, TurnId, UseId,
+    Wall, WorkspaceId,
 };
 
 use crate::{
-    Action, Boot, CheckedOut, Checkout, CheckoutPolicy, Effect, Event, Failure, FailureKind, Grant,
-    Kernel, Notice, Outcome, Reply, SessionReady, SessionSettings, UseKind, UseTarget, WhenBusy,
+    Action, Boot, CheckedOut, Checkout, CheckoutPolicy, DeathCause, Effect, Event, Failure,
+    FailureKind, Grant, Kernel, Notice, Outcome, Reply, SandboxView, SessionReady, SessionSettings,
+    UseKind, UseTarget, WhenBusy,
 };
 
 pub(super) const NATIVE: RuntimeTraits =
@@ -109,6 +112,45 @@ pub(super) fn trouble() -> Outcome {
 
 pub(super) fn gone() -> Outcome {
     Outcome::Failed(Failure { kind: FailureKind::Gone, detail: "gone".into() })
+}
+
+/// Settings that leave a trace in a sandbox.
+pub(super) fn secret_settings() -> Arc<ClaimSettings> {
+    let env = BTreeMap::from([("TOKEN".to_owned(), "1".to_owned())]);
+    Arc::new(ClaimSettings { env, ..ClaimSettings::default() })
+}
+
+/// A pool with one slot, which is leased.
+pub(super) fn full() -> (Rig, LeaseId) {
+    let mut rig = Rig::with_pool(template(1, 0), NATIVE);
+    let lease = rig.lease().lease;
+    (rig, lease)
+}
+
+/// The refusal that a request got.
+#[track_caller]
+pub(super) fn refusal(rig: &Rig, request: RequestId) -> Refusal {
+    rig.answer(request).cloned().expect("an answer").expect_err("a refusal")
+}
+
+/// What an action is done to, where that is something that was launched.
+pub(super) fn instance_of(action: &Action) -> Option<InstanceId> {
+    match action {
+        Action::Launch(launch) => Some(launch.instance),
+        Action::Claim { instance, .. }
+        | Action::Probe { instance }
+        | Action::Wipe { instance }
+        | Action::Prove { instance }
+        | Action::Freeze { instance }
+        | Action::Thaw { instance }
+        | Action::StartTurn { instance, .. }
+        | Action::StopTurn { instance, .. }
+        | Action::KillProcess { instance, .. }
+        | Action::Persist { instance, .. }
+        | Action::Kill { instance, .. } => Some(*instance),
+        Action::CopyWorkspace { instance, .. } => *instance,
+        Action::DeleteWorkspace { .. } => None,
+    }
 }
 
 impl Rig {
@@ -424,6 +466,61 @@ impl Rig {
 
     pub(super) fn instance(&self, sandbox: SandboxId) -> InstanceId {
         self.kernel.sandbox(sandbox).and_then(|view| view.instance).unwrap_or(InstanceId::NIL)
+    }
+
+    /// What the pool of the template `t` has and did.
+    #[track_caller]
+    pub(super) fn pool(&self) -> PoolStats {
+        self.kernel.pool_stats(&name()).expect("a pool that is known")
+    }
+
+    /// The sandboxes that may be handed out, in a fixed order.
+    pub(super) fn idle(&self) -> Vec<SandboxView> {
+        let idle = |view: &SandboxView| {
+            view.owner == Owner::Nobody && view.state == SandboxState::Warm && view.ending.is_none()
+        };
+        self.kernel.sandboxes().into_iter().filter(idle).collect()
+    }
+
+    /// What was launched for each effect of this kind that is in progress.
+    pub(super) fn instances(&self, wanted: fn(&Action) -> bool) -> Vec<InstanceId> {
+        let these = self.effects.iter().filter(|effect| wanted(&effect.action));
+        these.filter_map(|effect| instance_of(&effect.action)).collect()
+    }
+
+    /// Why a sandbox ended.
+    #[track_caller]
+    pub(super) fn end_cause(&self, sandbox: SandboxId) -> EndCause {
+        match self.kernel.why(self.now, sandbox) {
+            Some(Why::Ended(ended)) => ended.cause,
+            other => panic!("expected an end, found {other:?}"),
+        }
+    }
+
+    /// The causes with which the end of a sandbox was announced.
+    pub(super) fn end_causes(&self, sandbox: SandboxId) -> Vec<EndCause> {
+        let of = |event: &LifecycleEvent| {
+            if let LifecycleEvent::SandboxTerminated { sandbox_id, cause, .. } = event {
+                (*sandbox_id == sandbox).then_some(*cause)
+            } else {
+                None
+            }
+        };
+        self.published.iter().filter_map(of).collect()
+    }
+
+    pub(super) fn die(&mut self, instance: InstanceId, cause: DeathCause) {
+        let _ = self.apply(Event::InstanceDied { instance, cause });
+    }
+
+    /// Moves both clocks without a tick, as if the next event came late.
+    pub(super) fn skip(&mut self, ms: u64) {
+        self.now = Now { mono: self.now.mono.plus(ms), wall: self.now.wall.plus(ms) };
+    }
+
+    #[track_caller]
+    pub(super) fn tick(&mut self) {
+        let _ = self.apply(Event::Ticked);
     }
 
     /// Forgets everything in memory and starts again from what was written down.
