@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use model::{EndCause, InstanceId, SandboxId, WorkspaceId};
+use model::{EndCause, InstanceId, Mono, SandboxId, WorkspaceId};
 
 use crate::effect::{Action, Launch};
 use crate::entry::{After, Birth, Entry, OpKind, Own, Phase, Resolve};
@@ -55,6 +55,7 @@ impl Kernel {
         entry.generation = entry.generation.next();
         entry.phase = Phase::Launching;
         entry.slept = None;
+        entry.spared_until = Mono(0);
         entry.last_used = self.now;
         entry.hard_expires_at = entry.template.max_lifetime_ms.map(|ms| self.now.wall.plus(ms));
         entry.expires_at = entry.hard_expires_at;

@@ -1,0 +1,136 @@
+//! What the world is told: beginnings, ends and losses, each once and in order.
+
+use model::lifecycle::{ActiveCause, LifecycleEvent};
+use model::record::Owner;
+use model::{EndCause, Generation, SandboxId, SessionId};
+
+use super::{Judged, Promise, broken, handout, holds};
+use crate::ledger::LeasePhase;
+use crate::world::World;
+
+/// Judges a published event.
+pub(crate) fn judge(world: &mut World, event: &LifecycleEvent) -> Judged {
+    match event {
+        LifecycleEvent::SandboxActive {
+            session,
+            lease,
+            sandbox_id,
+            generation,
+            cause,
+            state_lost,
+            ..
+        } => {
+            world.coverage.count("active", active_name(*cause));
+            if let Some(session) = session {
+                handout::given(world, *sandbox_id, Owner::Session(*session))?;
+                active(world, *session, *sandbox_id, *generation, *cause)?;
+                if *state_lost {
+                    lost(world, *session);
+                }
+            }
+            match lease {
+                Some(lease) => handout::given(world, *sandbox_id, Owner::Lease(*lease)),
+                None => Ok(()),
+            }
+        }
+        LifecycleEvent::SandboxTerminated { lease, sandbox_id, generation, cause, .. } => {
+            if let Some(lease) = lease {
+                world.ledger.drop_lease(*lease, LeasePhase::Lost);
+            }
+            terminated(world, *sandbox_id, *generation, *cause)
+        }
+        LifecycleEvent::StateLost { session, .. } => {
+            world.coverage.count("sessions", "state_lost");
+            lost(world, *session);
+            Ok(())
+        }
+        LifecycleEvent::TurnStarted { session, turn, .. } => {
+            let asked = world.ledger.asked_turns.remove(turn);
+            let request = asked.map_or(model::RequestId::NIL, |(_, request)| request);
+            let again = world.ledger.turns.insert(*turn, (*session, request));
+            holds(Promise::TurnsEndOnce, again.is_none(), || format!("{turn:?} starts again"))
+        }
+        LifecycleEvent::TurnEnded { turn, outcome, .. } => {
+            world.coverage.count("turns", turn_name(*outcome));
+            let started = world.ledger.turns.remove(turn).is_some();
+            let asked = world.ledger.asked_turns.remove(turn).is_some();
+            holds(Promise::TurnsEndOnce, started || asked, || {
+                format!("{turn:?} ends, but was not in progress")
+            })
+        }
+        LifecycleEvent::WorkspaceDurable { .. }
+        | LifecycleEvent::SessionChanged { .. }
+        | LifecycleEvent::SandboxFrozen { .. }
+        | LifecycleEvent::PoolHealth { .. } => Ok(()),
+    }
+}
+
+fn lost(world: &mut World, session: SessionId) {
+    if let Some(session) = world.ledger.sessions.get_mut(&session) {
+        session.told_lost = true;
+    }
+}
+
+fn active(
+    world: &mut World,
+    session: SessionId,
+    sandbox: SandboxId,
+    generation: Generation,
+    cause: ActiveCause,
+) -> Judged {
+    let Some(one) = world.ledger.sessions.get_mut(&session) else { return Ok(()) };
+    let grows = match one.active {
+        None => true,
+        Some((last, of)) => {
+            generation > last
+                || (cause == ActiveCause::Reconnected && generation == last && of == sandbox)
+        }
+    };
+    let before = one.active.replace((generation, sandbox));
+    holds(Promise::GenerationsGrow, grows, || {
+        format!("{session:?} had {before:?} and gets {sandbox:?} {generation} ({cause:?})")
+    })
+}
+
+fn terminated(
+    world: &mut World,
+    sandbox: SandboxId,
+    generation: Generation,
+    cause: EndCause,
+) -> Judged {
+    world.coverage.count("terminated", cause.reason().as_str());
+    let Some(instance) = world.watch.announced.remove(&(sandbox, generation)) else {
+        return broken(Promise::TerminatedOnce, || {
+            format!("{sandbox:?} {generation} by {cause:?} was not ready, or was told before")
+        });
+    };
+    // A sandbox that goes on under another id has ended for whoever knew the old one.
+    let renamed = world.store.by_instance.get(&instance).is_some_and(|id| *id != sandbox);
+    let exists = world.runtime.instances.contains_key(&instance) && !renamed;
+    holds(Promise::TerminatedOnce, !exists, || {
+        format!("{sandbox:?} {generation} by {cause:?} is told while {instance:?} exists")
+    })
+}
+
+const fn active_name(cause: ActiveCause) -> &'static str {
+    match cause {
+        ActiveCause::Created => "created",
+        ActiveCause::Reconnected => "reconnected",
+        ActiveCause::Replaced => "replaced",
+        ActiveCause::Resumed => "resumed",
+    }
+}
+
+const fn turn_name(outcome: model::lifecycle::TurnOutcome) -> &'static str {
+    use model::lifecycle::TurnOutcome;
+    match outcome {
+        TurnOutcome::Completed => "completed",
+        TurnOutcome::Failed => "failed",
+        TurnOutcome::Aborted => "aborted",
+        TurnOutcome::TimedOut => "timed_out",
+        TurnOutcome::SandboxCrashed => "sandbox_crashed",
+        TurnOutcome::Oom => "oom",
+        TurnOutcome::Interrupted => "interrupted",
+        TurnOutcome::NotStarted => "not_started",
+    }
+}

@@ -1,0 +1,184 @@
+//! Ends: why a sandbox is being removed or wiped, and whether that may be. A cause must fit the
+//! facts of the world, and some causes must never befall a sandbox that is in use or held.
+
+use model::record::{Owner, SandboxRecord};
+use model::state::PoolPhase;
+use model::{EndCause, InstanceId};
+
+use super::{Judged, Promise, broken, holds};
+use crate::ledger::{LeasePhase, Session};
+use crate::runtime::{Instance, Saved};
+use crate::world::World;
+
+/// A removal was decided.
+pub(crate) fn kill(world: &mut World, id: InstanceId) -> Judged {
+    let Some(instance) = world.runtime.instances.get(&id) else { return Ok(()) };
+    if instance.kill_asked {
+        return Ok(());
+    }
+    if let Some(record) = world.store.record_of(id) {
+        let Some(cause) = record.ending else {
+            return broken(Promise::EndJustified, || format!("{id:?} is killed without a cause"));
+        };
+        world.coverage.count("kills", cause.as_str());
+        judge(world, id, instance, record, cause)?;
+        if cause == EndCause::Evicted
+            && let Err(violation) = saved(world, id, instance, record, cause)
+        {
+            world.watch.unsaved.insert(id, violation);
+        }
+    } else if !instance.left_over {
+        return broken(Promise::EndJustified, || format!("{id:?} is killed and nowhere written"));
+    }
+    if let Some(instance) = world.runtime.instances.get_mut(&id) {
+        instance.kill_asked = true;
+    }
+    Ok(())
+}
+
+fn judge(
+    world: &World,
+    id: InstanceId,
+    instance: &Instance,
+    record: &SandboxRecord,
+    cause: EndCause,
+) -> Judged {
+    let asked = |found: bool| {
+        holds(Promise::EndJustified, found, || {
+            format!("{id:?} ({:?}) ends by {cause:?}", record.owner)
+        })
+    };
+    let session = match record.owner {
+        Owner::Session(session) => world.ledger.sessions.get(&session),
+        Owner::Nobody | Owner::Lease(_) => None,
+    };
+    match cause {
+        EndCause::Idle | EndCause::Evicted => {
+            spare(world, id, instance, record, cause)?;
+            asked(!matches!(record.owner, Owner::Lease(_)))?;
+            // One that is deleted at once has nothing to be saved for; whether this one is, shows
+            // when it is gone.
+            if cause == EndCause::Evicted {
+                Ok(())
+            } else {
+                saved(world, id, instance, record, cause)
+            }
+        }
+        EndCause::NearExpiry
+        | EndCause::Surplus
+        | EndCause::TemplateReplaced
+        | EndCause::MaxUses
+        | EndCause::NotClean => {
+            let leased = matches!(record.owner, Owner::Lease(lease) if is_held(world, lease));
+            asked(!leased && !matches!(record.owner, Owner::Session(_)))
+        }
+        EndCause::PoolClosed => {
+            let pool = world.store.pools.get(&record.template);
+            let closed = pool.is_none_or(|pool| pool.phase != PoolPhase::Active);
+            asked(closed || world.stopping)?;
+            let forced = world.watch.forced.contains(&record.template);
+            let leased = matches!(record.owner, Owner::Lease(lease) if is_held(world, lease));
+            asked(forced || !(leased || matches!(record.owner, Owner::Session(_))))
+        }
+        EndCause::LeaseExpired => match record.owner {
+            Owner::Lease(lease) => asked(world.ledger.leases.get(&lease).is_none_or(|lease| {
+                lease.phase != LeasePhase::Held || lease.expires_at <= world.now.wall
+            })),
+            Owner::Nobody | Owner::Session(_) => asked(false),
+        },
+        EndCause::LifetimeOver => asked(record.expires_at.is_some() || instance.left_over),
+        EndCause::UserAbort => {
+            let called_off = |one: &Session| one.abort_asked || one.stop_asked || one.end_asked;
+            asked(session.is_none_or(called_off) && !matches!(record.owner, Owner::Lease(_)))?;
+            saved(world, id, instance, record, cause)
+        }
+        EndCause::SessionStopped => {
+            asked(session.is_none_or(|one| one.stop_asked))?;
+            saved(world, id, instance, record, cause)
+        }
+        EndCause::SessionEnded => asked(session.is_none_or(|one| one.end_asked)),
+        EndCause::TurnTimeout => {
+            let limit_ms = world
+                .store
+                .pools
+                .get(&record.template)
+                .map_or(0, |pool| pool.template.turn_timeout_ms.min(3_000));
+            let long = |since: model::Mono| world.now.mono.since(since) >= limit_ms;
+            asked(instance.turn.is_none_or(|(_, since)| long(since)))
+        }
+        EndCause::Crash | EndCause::Oom => asked(instance.died || instance.troubled),
+        EndCause::LaunchFailed
+        | EndCause::ReadyTimeout
+        | EndCause::ClaimFailed
+        | EndCause::ProbeFailed
+        | EndCause::FreezeFailed
+        | EndCause::TurnFailed => asked(instance.troubled || instance.died),
+        EndCause::Shutdown => asked(world.stopping || instance.left_over),
+        EndCause::Restart => asked(instance.left_over),
+        EndCause::Deleted => asked(world.ledger.deletes.contains(&record.id)),
+        EndCause::Returned | EndCause::ClientGone => {
+            let leased = matches!(record.owner, Owner::Lease(lease) if is_held(world, lease));
+            asked(!leased)
+        }
+    }
+}
+
+fn is_held(world: &World, lease: model::LeaseId) -> bool {
+    world
+        .ledger
+        .leases
+        .get(&lease)
+        .is_some_and(|lease| lease.phase == LeasePhase::Held && lease.expires_at > world.now.wall)
+}
+
+/// Nothing that is in use, wanted or held may be taken for want of use or place.
+fn spare(
+    world: &World,
+    id: InstanceId,
+    instance: &Instance,
+    record: &SandboxRecord,
+    cause: EndCause,
+) -> Judged {
+    let running = instance.turn.is_some() || world.ledger.runs_exec(&instance.uses);
+    holds(Promise::RunningSafe, !running, || format!("{id:?} is in use, and ends by {cause:?}"))?;
+    if let Owner::Session(session) = record.owner {
+        holds(
+            Promise::RunningSafe,
+            !world.ledger.is_wanted(session, &world.watch.answered),
+            || format!("{id:?} is wanted by {session:?}, and ends by {cause:?}"),
+        )?;
+    }
+    let held = instance.is_held(world.now.mono);
+    holds(Promise::HoldsKept, !held, || format!("{id:?} is held awake, and ends by {cause:?}"))
+}
+
+/// Files of a session are safe before its sandbox is given up.
+fn saved(
+    world: &World,
+    id: InstanceId,
+    instance: &Instance,
+    record: &SandboxRecord,
+    cause: EndCause,
+) -> Judged {
+    let spared = instance.died || instance.left_over || instance.unstoppable;
+    if !matches!(record.owner, Owner::Session(_)) || spared {
+        return Ok(());
+    }
+    holds(Promise::FilesSaved, instance.saved != Saved::No, || {
+        format!("saving {id:?} failed, and it ends by {cause:?}")
+    })?;
+    let workspace = world.runtime.workspaces.get(&instance.workspace);
+    let safe = workspace.is_none_or(|workspace| workspace.live == workspace.durable);
+    holds(Promise::FilesSaved, safe, || format!("{id:?} has unsaved files, and ends by {cause:?}"))
+}
+
+/// A wipe was decided.
+pub(crate) fn wipe(world: &World, id: InstanceId) -> Judged {
+    let Some(instance) = world.runtime.instances.get(&id) else { return Ok(()) };
+    let in_use = match instance.holder {
+        Owner::Nobody => false,
+        Owner::Lease(lease) => is_held(world, lease),
+        Owner::Session(_) => true,
+    };
+    holds(Promise::RunningSafe, !in_use, || format!("{id:?} of {:?} is wiped", instance.holder))
+}

@@ -1,0 +1,95 @@
+//! Evictions: the right tier for what is short, and within it the least recently used. The order
+//! is judged only between sandboxes that are plainly alike, by clocks that never went back.
+
+use model::record::{Owner, SandboxRecord};
+use model::state::SandboxState;
+use model::why::{Ended, Shortage, Tier};
+
+use super::{Judged, Promise, broken, holds};
+use crate::world::World;
+
+/// A live sandbox was chosen to give way.
+pub(crate) fn chosen(world: &World, victim: &SandboxRecord) -> Judged {
+    if world.watch.clock_went_back {
+        return Ok(());
+    }
+    match victim.owner {
+        Owner::Nobody if victim.state == SandboxState::Warm => {
+            let idle = world.store.idle.values().flatten();
+            let older = idle
+                .filter_map(|id| world.store.sandboxes.get(id))
+                .find(|other| other.last_used_at < victim.last_used_at);
+            holds(Promise::LeastRecentFirst, older.is_none(), || {
+                format!("{victim:?} gives way before {older:?}")
+            })
+        }
+        Owner::Session(session) => waiting(world, victim, session),
+        Owner::Nobody | Owner::Lease(_) => Ok(()),
+    }
+}
+
+fn waiting(world: &World, victim: &SandboxRecord, session: model::SessionId) -> Judged {
+    let used = |record: &SandboxRecord| {
+        let instance = world.runtime.instances.get(&record.instance?)?;
+        let plain = instance.uses.is_empty()
+            && instance.turn.is_none()
+            && instance.processes.is_empty()
+            && instance.scale == 0
+            && instance.effects == 0
+            && !instance.died
+            && !instance.troubled
+            && !instance.marks.is_empty();
+        plain.then_some((instance.active_at, instance.stirred_at))
+    };
+    let Some((victim_used, _)) = used(victim) else { return Ok(()) };
+    for (other, all) in &world.store.of_session {
+        if *other == session || world.ledger.is_wanted(*other, &[]) || world.ledger.is_asked(*other)
+        {
+            continue;
+        }
+        let older = all
+            .iter()
+            .filter_map(|id| world.store.sandboxes.get(id))
+            .filter(|record| record.state == SandboxState::Waiting && record.ending.is_none())
+            .find(|record| used(record).is_some_and(|(_, stirred)| stirred < victim_used));
+        if let Some(older) = older {
+            return broken(Promise::LeastRecentFirst, || {
+                format!("{:?} used at {victim_used:?} gives way before {:?}", victim.id, older.id)
+            });
+        }
+    }
+    Ok(())
+}
+
+/// A sandbox ended; if it was evicted, the decision is recorded and was right.
+pub(crate) fn ended(world: &mut World, ended: &Ended) -> Judged {
+    let Some(eviction) = &ended.eviction else { return Ok(()) };
+    let name = match eviction.tier {
+        Tier::Cold => "cold",
+        Tier::Warm => "warm",
+        Tier::Waiting => "waiting",
+    };
+    world.coverage.count("evictions", name);
+    let first = |tier| eviction.candidates.iter().find(|candidate| candidate.tier == tier);
+    let own = first(eviction.tier);
+    holds(
+        Promise::LeastRecentFirst,
+        own.is_some_and(|candidate| candidate.sandbox == ended.sandbox),
+        || format!("{:?} gave way as {:?}, but first was {own:?}", ended.sandbox, eviction.tier),
+    )?;
+    let before = match (eviction.shortage, eviction.tier) {
+        (Shortage::Processes | Shortage::Memory, Tier::Cold) => {
+            return broken(Promise::TiersInOrder, || "a cold sandbox has no process".to_owned());
+        }
+        (Shortage::Processes | Shortage::Memory, Tier::Warm) | (Shortage::Entries, Tier::Cold) => {
+            None
+        }
+        (Shortage::Processes | Shortage::Memory | Shortage::Entries, Tier::Waiting) => {
+            first(Tier::Warm)
+        }
+        (Shortage::Entries, Tier::Warm) => first(Tier::Cold),
+    };
+    holds(Promise::TiersInOrder, before.is_none(), || {
+        format!("{:?} gave way before {before:?}", ended.sandbox)
+    })
+}

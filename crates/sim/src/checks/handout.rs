@@ -1,0 +1,128 @@
+//! The moment at which someone gets a sandbox: it is theirs alone, clean, alive, awake, bound to
+//! their settings, and has long enough to live.
+
+use std::sync::Arc;
+
+use kernel::{CheckedOut, Grant};
+use model::record::{Owner, SandboxRecord};
+use model::state::SandboxState;
+use model::{ClaimSettings, Generation, InstanceId, SandboxId, Wall};
+
+use super::{Judged, Promise, broken, holds};
+use crate::ledger::LeasePhase;
+use crate::runtime::Phase;
+use crate::world::World;
+
+/// An owner was given a sandbox, or the use of it.
+pub(crate) fn judge(
+    world: &mut World,
+    owner: Owner,
+    sandbox: SandboxId,
+    generation: Generation,
+    id: InstanceId,
+) -> Judged {
+    given(world, sandbox, owner)?;
+    let record = world.store.sandboxes.get(&sandbox);
+    let written = record.is_some_and(|record| {
+        record.owner == owner && record.generation == generation && record.instance == Some(id)
+    });
+    holds(Promise::HandedOutAlive, written, || {
+        format!("{sandbox:?} {generation} {id:?} for {owner:?} is written as {record:?}")
+    })?;
+    let claim = claim_of(world, owner);
+    let leases = &world.ledger.leases;
+    let Some(instance) = world.runtime.instances.get_mut(&id) else {
+        return broken(Promise::HandedOutAlive, || format!("{id:?} does not exist"));
+    };
+    let untold = instance.phase == Phase::Dead && !instance.death_told;
+    if untold {
+        return Ok(());
+    }
+    holds(Promise::HandedOutAlive, instance.phase == Phase::Up, || {
+        format!("{id:?} is {:?}", instance.phase)
+    })?;
+    holds(Promise::FrozenUnused, !instance.frozen, || format!("{id:?} is handed out frozen"))?;
+    let taken = match instance.holder {
+        Owner::Nobody => false,
+        Owner::Lease(lease) => {
+            instance.holder != owner
+                && leases.get(&lease).is_some_and(|lease| lease.phase == LeasePhase::Held)
+        }
+        Owner::Session(_) => instance.holder != owner,
+    };
+    let before = std::mem::replace(&mut instance.holder, owner);
+    holds(Promise::OneOwner, !taken, || format!("{id:?} of {before:?} is given to {owner:?}"))?;
+    let foreign = instance.marks.iter().find(|mark| **mark != owner);
+    holds(Promise::Clean, foreign.is_none(), || {
+        format!("{id:?} given to {owner:?} has files of {foreign:?}")
+    })?;
+    holds(Promise::Clean, same(instance.bound.as_ref(), claim.as_ref()), || {
+        format!("{id:?} of {owner:?} is bound to {:?}", instance.bound)
+    })
+}
+
+/// A sandbox id is given to an owner.
+pub(crate) fn given(world: &mut World, sandbox: SandboxId, owner: Owner) -> Judged {
+    let first = *world.ledger.given.entry(sandbox).or_insert(owner);
+    holds(Promise::IdNeverReused, first == owner, || {
+        format!("{sandbox:?} was given to {first:?} and to {owner:?}")
+    })
+}
+
+fn claim_of(world: &World, owner: Owner) -> Option<Arc<ClaimSettings>> {
+    match owner {
+        Owner::Nobody => None,
+        Owner::Lease(lease) => world.ledger.leases.get(&lease)?.claim.clone(),
+        Owner::Session(session) => world.ledger.sessions.get(&session)?.claim.clone(),
+    }
+}
+
+fn same(one: Option<&Arc<ClaimSettings>>, other: Option<&Arc<ClaimSettings>>) -> bool {
+    let some = |settings: Option<&Arc<ClaimSettings>>| {
+        settings.filter(|settings| !settings.is_empty()).cloned()
+    };
+    some(one) == some(other)
+}
+
+/// What a use gets bound is what its owner wanted.
+pub(crate) fn settings(world: &World, owner: Owner, grant: &Grant) -> Judged {
+    let claim = claim_of(world, owner);
+    holds(Promise::Clean, same(grant.settings.as_ref(), claim.as_ref()), || {
+        format!("{owner:?} gets {:?}", grant.settings)
+    })
+}
+
+/// A lease ends when its sandbox does, and not before it begins.
+pub(crate) fn lifetime(world: &World, out: &CheckedOut) -> Judged {
+    let record = world.store.sandboxes.get(&out.sandbox);
+    let same = record.is_some_and(|record| record.expires_at == Some(out.expires_at));
+    holds(Promise::LeaseHonoured, same, || {
+        format!("{:?} ends at {:?}, and is written as {record:?}", out.lease, out.expires_at)
+    })?;
+    lasts(world, out.instance, out.expires_at)
+}
+
+/// A lease lasts no longer than its sandbox may live.
+pub(crate) fn lasts(world: &World, id: InstanceId, expires_at: Wall) -> Judged {
+    let end = world.runtime.instances.get(&id).and_then(|one| one.lives_until);
+    holds(Promise::LeaseEnds, end.is_none_or(|end| expires_at <= end), || {
+        format!("{id:?} may live until {end:?}, and is leased until {expires_at:?}")
+    })
+}
+
+/// An idle sandbox was taken: it had more than the margin left.
+pub(crate) fn taken(world: &World, before: &SandboxRecord) -> Judged {
+    if before.owner != Owner::Nobody || before.state != SandboxState::Warm {
+        return Ok(());
+    }
+    let Some(pool) = world.store.pools.get(&before.template) else { return Ok(()) };
+    let margin_ms = pool.template.pool.acquire_margin_ms();
+    let enough =
+        before.expires_at.is_none_or(|expires_at| expires_at > world.now.wall.plus(margin_ms));
+    holds(Promise::Margin, enough, || {
+        format!(
+            "{:?} ends at {:?}, taken at {:?} with a margin of {margin_ms} ms",
+            before.id, before.expires_at, world.now.wall
+        )
+    })
+}

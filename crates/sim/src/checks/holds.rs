@@ -1,0 +1,76 @@
+//! Holds: what keeps a sandbox awake, and that nothing frozen or held is treated as if it were not.
+
+use model::{InstanceId, SandboxId};
+
+use super::{Judged, Promise, holds};
+use crate::runtime::Phase;
+use crate::world::World;
+
+/// A freeze was decided.
+pub(crate) fn freeze(world: &World, id: InstanceId) -> Judged {
+    let Some(instance) = world.runtime.instances.get(&id) else { return Ok(()) };
+    let busy = instance.turn.is_some() || !instance.uses.is_empty();
+    holds(Promise::RunningSafe, !busy, || format!("{id:?} is in use, and is frozen"))?;
+    if instance.freeze_asked {
+        return Ok(());
+    }
+    let held = instance.is_held(world.now.mono);
+    holds(Promise::HoldsKept, !held, || format!("{id:?} is held awake, and is frozen"))?;
+    let recipe = &world.scenario.recipes[instance.recipe];
+    let quiet_ms = world.now.mono.since(instance.active_at);
+    let least_ms = recipe.template.freeze_after_ms.unwrap_or(u64::MAX).min(500);
+    holds(Promise::FrozenQuietly, quiet_ms >= least_ms, || {
+        format!("{id:?} was quiet for {quiet_ms} ms")
+    })
+}
+
+/// What the kernel shows as keeping a sandbox awake is what does.
+pub(crate) fn compare(world: &World, id: InstanceId, sandbox: SandboxId) -> Judged {
+    let Some(instance) = world.runtime.instances.get(&id) else { return Ok(()) };
+    let Some(report) = world.kernel.wake_report(sandbox) else { return Ok(()) };
+    if instance.phase != Phase::Up || instance.kill_asked {
+        return Ok(());
+    }
+    let now = world.now.mono;
+    let stopping = instance.stop.as_ref().filter(|stop| stop.at <= now);
+    for process in &instance.processes {
+        let shown = report.processes.iter().any(|kept| kept.process == process.id);
+        let overdue = process.due.is_some_and(|due| due <= now);
+        let stopped = stopping.is_some_and(|stop| stop.of.contains(&process.id));
+        if overdue || stopped {
+            continue;
+        }
+        holds(Promise::HoldsExact, shown == process.keeps_awake, || {
+            format!("{:?} in {id:?}: shown {shown}", process.id)
+        })?;
+    }
+    holds(Promise::HoldsExact, report.scale == instance.scale, || {
+        format!("{id:?}: the scale is {} and shown as {}", instance.scale, report.scale)
+    })
+}
+
+/// Time passed: processes whose time is over were asked to be killed.
+pub(crate) fn ticked(world: &World) -> Judged {
+    let now = world.now.mono;
+    for (id, instance) in &world.runtime.instances {
+        if instance.processes.is_empty() || instance.phase != Phase::Up || instance.kill_asked {
+            continue;
+        }
+        let owned = world
+            .store
+            .record_of(*id)
+            .is_some_and(|record| world.ledger.has(record.owner) && record.ending.is_none());
+        for process in &instance.processes {
+            let late = process.keeps_awake && process.due.is_some_and(|due| due <= now);
+            holds(Promise::DeadlineKept, !owned || !late || process.kill_asked, || {
+                format!("{:?} in {id:?} runs past its timeout", process.id)
+            })?;
+        }
+        if let Some(record) = world.store.record_of(*id)
+            && owned
+        {
+            compare(world, *id, record.id)?;
+        }
+    }
+    Ok(())
+}

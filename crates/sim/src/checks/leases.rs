@@ -1,0 +1,91 @@
+//! Leases: they work while they last and never after, and nobody uses what is not theirs.
+
+use kernel::{Reply, UseTarget};
+use model::record::Owner;
+use model::{ErrorCode, LeaseId, Refusal, SandboxId};
+
+use super::{Judged, Promise, broken, holds};
+use crate::ledger::LeasePhase;
+use crate::runtime::Phase;
+use crate::world::World;
+
+/// Who may use a sandbox by its id; a use was granted there.
+pub(crate) fn user_of(world: &World, sandbox: SandboxId, granted: SandboxId) -> Judged<Owner> {
+    let lease = world
+        .ledger
+        .leases
+        .iter()
+        .find(|(_, lease)| lease.sandbox == sandbox && lease.phase == LeasePhase::Held);
+    if let Some((lease, _)) = lease
+        && granted == sandbox
+    {
+        return Ok(Owner::Lease(*lease));
+    }
+    // A session's use goes on in the sandbox that took the place of the one it named.
+    match world.store.sandboxes.get(&granted).map(|record| record.owner) {
+        Some(Owner::Session(session)) => Ok(Owner::Session(session)),
+        other => broken(Promise::LeaseHonoured, || {
+            format!("a use of {sandbox:?} was granted, which belongs to {other:?}")
+        }),
+    }
+}
+
+/// A use of a sandbox was refused. While the lease lasts and the sandbox works, it may not be
+/// said to be gone.
+pub(crate) fn refused(world: &World, target: UseTarget, refusal: &Refusal) -> Judged {
+    let UseTarget::Sandbox(sandbox) = target else { return Ok(()) };
+    let gone = matches!(
+        refusal.code,
+        ErrorCode::SandboxGone
+            | ErrorCode::SandboxUnknown
+            | ErrorCode::LeaseLost
+            | ErrorCode::LeaseUnknown
+            | ErrorCode::NotLeased
+    );
+    let held = world.ledger.leases.values().find(|lease| {
+        lease.sandbox == sandbox
+            && lease.phase == LeasePhase::Held
+            && lease.expires_at > world.now.wall
+    });
+    let works = held.is_some_and(|lease| {
+        world
+            .runtime
+            .instances
+            .get(&lease.instance)
+            .is_some_and(|one| one.phase == Phase::Up && !one.kill_asked && !one.troubled)
+    });
+    let ending = world.store.sandboxes.get(&sandbox).is_none_or(|one| one.ending.is_some());
+    holds(Promise::LeaseHonoured, !(gone && works && !ending), || {
+        format!("{sandbox:?} works and is leased, but: {refusal}")
+    })
+}
+
+/// A return was answered.
+pub(crate) fn returned(
+    lease: LeaseId,
+    held: bool,
+    direct: Option<&Result<Reply, Refusal>>,
+) -> Judged {
+    match direct {
+        Some(Ok(_)) => holds(Promise::LeaseHonoured, held, || {
+            format!("{lease:?} was returned although it was over")
+        }),
+        Some(Err(_)) | None => Ok(()),
+    }
+}
+
+/// Time passed: leases that are over were ended.
+pub(crate) fn ticked(world: &World) -> Judged {
+    // A small difference of the clocks is drift, which is not looked at.
+    let drift_ms = if world.watch.clock_jumped { 1_000 } else { 0 };
+    for (id, lease) in &world.ledger.leases {
+        if lease.phase != LeasePhase::Held || lease.expires_at.plus(drift_ms) > world.now.wall {
+            continue;
+        }
+        let lives = world.store.of_lease.contains_key(id);
+        holds(Promise::LeaseEnds, !lives, || {
+            format!("{id:?} ended at {:?} and it is {:?}", lease.expires_at, world.now.wall)
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! Sessions: their files are there when they look, or they were told that they are lost.
+
+use model::record::Owner;
+use model::{InstanceId, SessionId, SessionStatus, WorkspaceId};
+
+use super::{Judged, Promise, broken, holds};
+use crate::ledger::Expect;
+use crate::world::World;
+
+/// A session looks into its workspace.
+pub(crate) fn look(world: &mut World, id: SessionId, instance: InstanceId) -> Judged {
+    // Nobody sees the files of a sandbox that died and was not missed yet.
+    if world.runtime.up(instance).is_none() {
+        return Ok(());
+    }
+    let Some(found) = world.runtime.contents(instance) else { return Ok(()) };
+    let Some(session) = world.ledger.sessions.get_mut(&id) else { return Ok(()) };
+    let as_left = match session.expect {
+        Expect::Exactly(expected) => found == expected,
+        Expect::AtLeast(floor) => found >= floor,
+    };
+    let (expected, told) = (session.expect, session.told_lost);
+    session.expect = Expect::Exactly(found);
+    session.told_lost = false;
+    holds(Promise::FilesKept, as_left || told, || {
+        format!("{id:?} left {expected:?} and finds {found} in {instance:?}, untold")
+    })
+}
+
+/// The removal of an instance together with its files was decided.
+pub(crate) fn kill(world: &World, instance: InstanceId) -> Judged {
+    let Some(record) = world.store.record_of(instance) else { return Ok(()) };
+    let kept = record.has_files && !record.doomed && matches!(record.owner, Owner::Session(_));
+    holds(Promise::FilesKept, !kept, || {
+        format!("{instance:?} goes with the files of {:?}", record.owner)
+    })
+}
+
+/// The deletion of a workspace was decided.
+pub(crate) fn delete(world: &World, workspace: WorkspaceId) -> Judged {
+    let used = world.runtime.instances.iter().find(|(_, one)| one.workspace == workspace);
+    holds(Promise::FilesKept, used.is_none(), || {
+        format!("{workspace:?} is deleted while it is in use")
+    })?;
+    for (session, sandboxes) in &world.store.of_session {
+        let ended = world
+            .store
+            .sessions
+            .get(session)
+            .is_none_or(|session| session.status == SessionStatus::Ended);
+        let own = sandboxes.iter().filter_map(|id| world.store.sandboxes.get(id));
+        if !ended && own.into_iter().any(|record| record.workspace == workspace) {
+            return broken(Promise::FilesKept, || {
+                format!("{workspace:?} of {session:?} is deleted")
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! What must hold after every event, when the kernel has said all it has to say.
+
+use super::{Judged, Promise, holds, leases, uses, waiting};
+use crate::coverage::event_name;
+use crate::world::World;
+
+/// Judges the world after an event of that kind.
+pub(crate) fn judge(world: &mut World, kind: usize) -> Judged {
+    let stats = world.kernel.stats();
+    let sum = stats.cold + stats.warming + stats.warm + stats.waiting + stats.running;
+    let entries = world.store.sandboxes.len() as u32;
+    holds(Promise::StatsAddUp, stats.total == sum && stats.total == entries, || {
+        format!("{stats:?} with {entries} entries")
+    })?;
+    for (sandbox, generation) in std::mem::take(&mut world.watch.renamed) {
+        world.watch.announced.remove(&(sandbox, generation));
+    }
+    uses::settled(world)?;
+    waiting::settled(world)?;
+    waiting::impatient(world)?;
+    if event_name(kind) == "ticked" {
+        waiting::ticked(world)?;
+        leases::ticked(world)?;
+        holds::ticked(world)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! Uses: each ends once, by its client or because its sandbox is gone.
+
+use model::{InstanceId, SandboxId, UseId};
+
+use super::{Judged, Promise, broken, holds};
+use crate::runtime::{Instance, Phase};
+use crate::world::World;
+
+/// A use was broken off.
+pub(crate) fn broke(world: &mut World, use_id: UseId) -> Judged {
+    let Some(open) = world.ledger.uses.remove(&use_id) else {
+        return broken(Promise::UsesEndOnce, || format!("{use_id:?} was not in progress"));
+    };
+    if let Some(one) = world.runtime.instances.get_mut(&open.instance) {
+        one.uses.retain(|other| *other != use_id);
+    }
+    Ok(())
+}
+
+/// A use went on in a frozen sandbox.
+pub(crate) fn frozen(use_id: UseId) -> Judged {
+    broken(Promise::FrozenUnused, || format!("{use_id:?} ended in a frozen sandbox"))
+}
+
+/// A sandbox is said to be frozen, or not to be.
+pub(crate) fn rests(world: &World, sandbox: SandboxId, frozen: bool) -> Judged {
+    let instance = world.store.sandboxes.get(&sandbox).and_then(|record| record.instance);
+    let Some(one) = instance.and_then(|id| world.runtime.instances.get(&id)) else { return Ok(()) };
+    holds(Promise::AnswerTrue, one.frozen == frozen || one.phase != Phase::Up, || {
+        format!("{sandbox:?} is said to be frozen: {frozen}")
+    })
+}
+
+/// An instance was removed; whoever still works in it must hear of it before anything else does.
+pub(crate) fn removed(world: &mut World, id: InstanceId, instance: &Instance) {
+    if !instance.uses.is_empty() {
+        world.watch.removed_in_use.push((id, instance.uses.clone()));
+    }
+}
+
+/// After a removal was reported, nobody may still believe to work there.
+pub(crate) fn settled(world: &mut World) -> Judged {
+    for (id, uses) in std::mem::take(&mut world.watch.removed_in_use) {
+        // Only a removal that is confirmed is known to the kernel.
+        if world.store.by_instance.contains_key(&id) {
+            world.watch.removed_in_use.push((id, uses));
+            continue;
+        }
+        if let Some(left) = uses.iter().find(|use_id| world.ledger.uses.contains_key(use_id)) {
+            return broken(Promise::UsesEndOnce, || format!("{left:?} goes on in removed {id:?}"));
+        }
+    }
+    Ok(())
+}

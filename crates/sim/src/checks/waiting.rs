@@ -1,0 +1,158 @@
+//! Waiting: in order, not past a deadline, and not while there is something to be had.
+
+use model::record::Owner;
+use model::state::{PoolPhase, SandboxState};
+use model::{LeaseId, Mono, TemplateName};
+
+use super::{Judged, Promise, holds};
+use crate::ledger::{Ask, LeasePhase, Pending};
+use crate::world::World;
+use kernel::CheckoutPolicy;
+
+/// A sandbox was set aside for a lease: nobody who came before may be without one.
+pub(crate) fn assigned(world: &World, lease: LeaseId, template: &TemplateName) -> Judged {
+    let Some(queue) = world.ledger.queues.get(template) else { return Ok(()) };
+    let Some(place) = queue.iter().position(|(_, other)| *other == lease) else { return Ok(()) };
+    let earlier =
+        queue[..place].iter().find(|(_, earlier)| !world.store.of_lease.contains_key(earlier));
+    holds(Promise::FirstServed, earlier.is_none(), || {
+        format!("{lease:?} is served before {earlier:?}")
+    })
+}
+
+/// When a request must have its answer. One whose sandbox is being bound is nearly there, and waits
+/// for that.
+fn patience(world: &World, pending: &Pending) -> Mono {
+    match &pending.ask {
+        Ask::Checkout { lease, .. } if world.store.of_lease.contains_key(lease) => {
+            pending.deadline.plus(world.scenario.config.deadlines.claim_ms)
+        }
+        Ask::Checkout { .. }
+        | Ask::Use { .. }
+        | Ask::Freeze { .. }
+        | Ask::Thaw { .. }
+        | Ask::Delete { .. }
+        | Ask::Create { .. }
+        | Ask::Turn { .. }
+        | Ask::Abort { .. }
+        | Ask::Pause { .. }
+        | Ask::Resume { .. }
+        | Ask::Stop { .. }
+        | Ask::End { .. }
+        | Ask::Fork { .. }
+        | Ask::Destroy { .. } => pending.deadline,
+    }
+}
+
+/// After every event: who waits has nothing to be had, and will be woken in time.
+pub(crate) fn settled(world: &World) -> Judged {
+    let mut first_deadline = None;
+    for pending in world.ledger.pending.values() {
+        let deadline = patience(world, pending);
+        if first_deadline.is_none_or(|first| deadline < first) {
+            first_deadline = Some(deadline);
+        }
+    }
+    if let Some(deadline) = first_deadline {
+        let wake = world.kernel.next_wake();
+        holds(Promise::DeadlineKept, wake.is_some_and(|wake| wake <= deadline), || {
+            format!("someone waits until {deadline:?}, the kernel sleeps until {wake:?}")
+        })?;
+    }
+    for (template, queue) in &world.ledger.queues {
+        if !queue.is_empty() {
+            in_vain(world, template, queue)?;
+        }
+    }
+    Ok(())
+}
+
+fn in_vain(
+    world: &World,
+    template: &TemplateName,
+    queue: &[(model::RequestId, LeaseId)],
+) -> Judged {
+    let Some(pool) = world.store.pools.get(template) else { return Ok(()) };
+    if pool.phase != PoolPhase::Active || world.stopping {
+        return Ok(());
+    }
+    let without = queue.iter().filter(|(_, lease)| !world.store.of_lease.contains_key(lease));
+    let waiters = without.clone().count();
+    let Some((first, _)) = without.clone().next() else { return Ok(()) };
+    let margin_ms = pool.template.pool.acquire_margin_ms();
+    let enough = world.now.wall.plus(margin_ms);
+    let idle = world.store.idle.get(template).into_iter().flatten().find(|id| {
+        let record = world.store.sandboxes.get(id);
+        record.is_some_and(|record| record.expires_at.is_none_or(|end| end > enough))
+    });
+    holds(Promise::NobodyWaitsInVain, idle.is_none(), || {
+        format!("{first:?} waits while {idle:?} is idle")
+    })?;
+    room(world, template, waiters)
+}
+
+/// Where slots, processes, memory and entries are free, a sandbox is being started for each.
+fn room(world: &World, template: &TemplateName, waiters: usize) -> Judged {
+    let Some(stats) = world.kernel.pool_stats(template) else { return Ok(()) };
+    let Some(pool) = world.store.pools.get(template) else { return Ok(()) };
+    let config = &world.scenario.config;
+    // Where memory is short, a big one that waits for the node holds up the small ones behind it.
+    if config.memory_budget_mb.is_some() || pool.phase != PoolPhase::Active {
+        return Ok(());
+    }
+    let unnamed =
+        world.runtime.instances.keys().filter(|id| !world.store.by_instance.contains_key(id));
+    let live = (world.store.by_instance.len() + unnamed.count()) as u32;
+    let free = stats.slots_used < stats.slots
+        && live < config.max_live
+        && (world.store.sandboxes.len() as u32) < config.max_sandboxes;
+    if !free || stats.degraded || stats.last_failure.is_some() {
+        return Ok(());
+    }
+    let starting = world
+        .store
+        .sandboxes
+        .values()
+        .filter(|record| record.template == *template && record.state != SandboxState::Warm)
+        .filter(|record| record.ending.is_none() && !is_taken(world, record.owner))
+        .filter(|record| record.instance.is_some())
+        .count();
+    holds(Promise::NobodyWaitsInVain, starting >= waiters, || {
+        format!("{waiters} wait for {template}, {starting} are starting, and there is room")
+    })
+}
+
+/// Whether a sandbox is someone's or being made someone's; one that is cleaned is not.
+fn is_taken(world: &World, owner: Owner) -> bool {
+    let asked = match owner {
+        Owner::Nobody | Owner::Session(_) => false,
+        Owner::Lease(lease) => {
+            world.ledger.leases.get(&lease).is_some_and(|lease| lease.phase == LeasePhase::Asked)
+        }
+    };
+    asked || world.ledger.has(owner)
+}
+
+/// Time passed: whoever's deadline is over has an answer.
+pub(crate) fn ticked(world: &World) -> Judged {
+    for (request, pending) in &world.ledger.pending {
+        let over = patience(world, pending) <= world.now.mono;
+        holds(Promise::DeadlineKept, !over, || {
+            format!("{request:?} ({:?}) waits past {:?}", pending.ask, pending.deadline)
+        })?;
+    }
+    Ok(())
+}
+
+/// Those who did not want to wait do not.
+pub(crate) fn impatient(world: &World) -> Judged {
+    for (request, pending) in &world.ledger.pending {
+        if let Ask::Checkout { lease, policy: CheckoutPolicy::IdleOnly, .. } = &pending.ask {
+            let has = world.store.of_lease.contains_key(lease);
+            holds(Promise::NobodyWaitsInVain, has, || {
+                format!("{request:?} wanted an idle one or nothing, and waits")
+            })?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! Clients that go away in the middle, and operators that change pools under everyone's feet.
+
+use std::sync::Arc;
+
+use kernel::Event;
+use model::record::OnDisconnect;
+use model::{RequestId, Template};
+
+use crate::checks::Judged;
+use crate::ledger::{Ask, LeasePhase};
+use crate::scenario::Recipe;
+use crate::world::World;
+
+impl World {
+    pub(super) fn act_vanish(&mut self) -> Judged {
+        match self.choices.below(4) {
+            // A lease is forgotten, and left to expire.
+            3 => {
+                if let Some(lease) = self.held_lease() {
+                    self.ledger.held.retain(|held| *held != lease);
+                }
+                Ok(())
+            }
+            2 => {
+                let index = self.choices.below(self.ledger.turns.len() as u32) as usize;
+                let Some((session, request)) = self.ledger.turns.values().nth(index).copied()
+                else {
+                    return Ok(());
+                };
+                if let Some(one) = self.ledger.sessions.get_mut(&session)
+                    && one.on_disconnect == OnDisconnect::Abort
+                {
+                    one.abort_asked = true;
+                }
+                self.tell(Event::ClientGone { request })
+            }
+            _ => {
+                let index = self.choices.below(self.ledger.pending.len() as u32) as usize;
+                let Some(request) = self.ledger.pending.keys().nth(index).copied() else {
+                    return Ok(());
+                };
+                self.vanish(request)
+            }
+        }
+    }
+
+    pub(super) fn vanish(&mut self, request: RequestId) -> Judged {
+        self.coverage.count("faults", "client_gone");
+        if let Some(pending) = self.ledger.close(request) {
+            match pending.ask {
+                Ask::Checkout { lease, .. } => {
+                    self.ledger.drop_lease(lease, LeasePhase::Returned);
+                }
+                Ask::Turn { session, .. } => {
+                    if let Some(one) = self.ledger.sessions.get_mut(&session)
+                        && one.on_disconnect == OnDisconnect::Abort
+                    {
+                        one.abort_asked = true;
+                    }
+                }
+                Ask::Use { .. }
+                | Ask::Freeze { .. }
+                | Ask::Thaw { .. }
+                | Ask::Delete { .. }
+                | Ask::Create { .. }
+                | Ask::Abort { .. }
+                | Ask::Pause { .. }
+                | Ask::Resume { .. }
+                | Ask::Stop { .. }
+                | Ask::End { .. }
+                | Ask::Fork { .. }
+                | Ask::Destroy { .. } => {}
+            }
+            self.watch.gone.insert(request);
+        }
+        self.tell(Event::ClientGone { request })
+    }
+
+    pub(super) fn act_resize(&mut self) -> Judged {
+        let template = self.any_template();
+        let pool_size = self.choices.below(4);
+        let max_overflow = u32::from(pool_size == 0) + self.choices.below(5);
+        self.tell(Event::PoolResized { template, pool_size, max_overflow })
+    }
+
+    pub(super) fn act_destroy(&mut self) -> Judged {
+        let template = self.any_template();
+        let force = self.choices.below(2) == 1;
+        let request = self.request();
+        if force {
+            self.watch.forced.insert(template.clone());
+        }
+        let patience_ms = self.scenario.config.control_timeout_ms;
+        let ask = Ask::Destroy { template: template.clone() };
+        self.ask(request, patience_ms, ask, Event::PoolDestroyed { request, template, force })
+    }
+
+    pub(super) fn act_put_template(&mut self) -> Judged {
+        let index = self.choices.below(self.scenario.recipes.len() as u32);
+        let old = &self.scenario.recipes[index as usize];
+        let (traits, memory_mb) = (old.traits, old.template.limits.memory_mb);
+        let drawn =
+            Recipe::draw(&mut self.choices, index, &[memory_mb], self.scenario.config.max_live);
+        let template: Arc<Template> = drawn.template;
+        let event = Event::TemplatePut { template: Arc::clone(&template), traits };
+        if let Some(Ok(_)) = self.submit(event, None)? {
+            self.scenario.recipes[index as usize] = Recipe { template, traits };
+        }
+        Ok(())
+    }
+}

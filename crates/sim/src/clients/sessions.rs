@@ -1,0 +1,160 @@
+//! Conversations: created, given turns, aborted, set aside, stopped, ended and forked.
+
+use std::sync::Arc;
+
+use kernel::{Event, SessionSettings, WhenBusy};
+use model::record::OnDisconnect;
+use model::{ClaimSettings, RequestId, SessionId, TemplateName, TurnId};
+
+use crate::checks::Judged;
+use crate::ledger::{Ask, Expect, Session};
+use crate::world::World;
+
+impl World {
+    pub(super) fn act_create_session(&mut self) -> Judged {
+        if self.ledger.open_sessions.len() > self.scenario.clients as usize + 3 {
+            return self.act_end_session();
+        }
+        let request = self.request();
+        let session = SessionId::from_u128(self.ledger.fresh());
+        let template = self.any_template();
+        let claim = self.claim();
+        let on_disconnect =
+            if self.choices.below(3) == 2 { OnDisconnect::Abort } else { OnDisconnect::Continue };
+        let idle_timeout_ms = self.choices.pick(&[None, Some(4_000)]).flatten();
+        self.add_session(
+            session,
+            template.clone(),
+            claim.clone(),
+            on_disconnect,
+            Expect::Exactly(0),
+        );
+        let settings = SessionSettings { claim, idle_timeout_ms, on_disconnect };
+        let patience_ms = self.scenario.config.bind_timeout_ms;
+        let event = Event::SessionCreated { request, session, template, settings };
+        self.ask(request, patience_ms, Ask::Create { session }, event)
+    }
+
+    pub(super) fn add_session(
+        &mut self,
+        id: SessionId,
+        template: TemplateName,
+        claim: Option<Arc<ClaimSettings>>,
+        on_disconnect: OnDisconnect,
+        expect: Expect,
+    ) {
+        let session = Session {
+            template,
+            claim,
+            on_disconnect,
+            expect,
+            told_lost: false,
+            active: None,
+            abort_asked: false,
+            stop_asked: false,
+            end_asked: false,
+        };
+        self.ledger.sessions.insert(id, session);
+        self.ledger.open_sessions.push(id);
+    }
+
+    pub(super) fn act_turn(&mut self) -> Judged {
+        let Some(session) = self.some_session() else { return Ok(()) };
+        let request = self.request();
+        let turn = TurnId::from_u128(self.ledger.fresh());
+        let when_busy = if self.choices.below(2) == 0 { WhenBusy::Refuse } else { WhenBusy::Queue };
+        self.ledger.asked_turns.insert(turn, (session, request));
+        let patience_ms = self.scenario.config.bind_timeout_ms;
+        let event = Event::TurnRequested { request, session, turn, when_busy };
+        self.ask(request, patience_ms, Ask::Turn { session, turn }, event)
+    }
+
+    pub(super) fn control(
+        &mut self,
+        session: SessionId,
+        ask: Ask,
+        event: Event,
+        request: RequestId,
+    ) -> Judged {
+        let resumes = matches!(ask, Ask::Resume { .. });
+        let config = &self.scenario.config;
+        let patience_ms = if resumes { config.bind_timeout_ms } else { config.control_timeout_ms };
+        let instance = self.store.live_of_session(session).and_then(|record| record.instance);
+        if matches!(ask, Ask::Pause { .. })
+            && let Some(instance) = instance
+            && let Some(one) = self.runtime.instances.get_mut(&instance)
+        {
+            one.freeze_asked = true;
+        }
+        self.ask(request, patience_ms, ask, event)
+    }
+
+    pub(super) fn act_abort(&mut self) -> Judged {
+        let Some(session) = self.some_session() else { return Ok(()) };
+        let request = self.request();
+        let keep_sandbox = self.choices.below(3) == 2;
+        if let Some(one) = self.ledger.sessions.get_mut(&session) {
+            one.abort_asked = true;
+        }
+        let event = Event::AbortRequested { request, session, keep_sandbox };
+        self.control(session, Ask::Abort { session }, event, request)
+    }
+
+    pub(super) fn act_pause(&mut self) -> Judged {
+        let Some(session) = self.some_session() else { return Ok(()) };
+        let request = self.request();
+        let event = Event::PauseRequested { request, session };
+        self.control(session, Ask::Pause { session }, event, request)
+    }
+
+    pub(super) fn act_resume(&mut self) -> Judged {
+        let Some(session) = self.some_session() else { return Ok(()) };
+        let request = self.request();
+        let event = Event::ResumeRequested { request, session };
+        self.control(session, Ask::Resume { session }, event, request)
+    }
+
+    pub(super) fn act_stop_session(&mut self) -> Judged {
+        let Some(session) = self.some_session() else { return Ok(()) };
+        let request = self.request();
+        if let Some(one) = self.ledger.sessions.get_mut(&session) {
+            one.stop_asked = true;
+        }
+        let event = Event::SessionStopRequested { request, session };
+        self.control(session, Ask::Stop { session }, event, request)
+    }
+
+    pub(super) fn act_end_session(&mut self) -> Judged {
+        let Some(session) = self.some_session() else { return Ok(()) };
+        let request = self.request();
+        if let Some(one) = self.ledger.sessions.get_mut(&session) {
+            one.end_asked = true;
+        }
+        // Some clients go on asking things of a session that is over.
+        if self.choices.below(4) != 3 {
+            self.ledger.open_sessions.retain(|open| *open != session);
+        }
+        let event = Event::SessionEndRequested { request, session };
+        self.control(session, Ask::End { session }, event, request)
+    }
+
+    pub(super) fn act_fork(&mut self) -> Judged {
+        let Some(parent) = self.some_session() else { return Ok(()) };
+        let request = self.request();
+        let session = SessionId::from_u128(self.ledger.fresh());
+        let Some(from) = self.ledger.sessions.get(&parent) else { return Ok(()) };
+        let (template, claim) = (from.template.clone(), from.claim.clone());
+        let on_disconnect = from.on_disconnect;
+        let floor = self
+            .store
+            .of_session
+            .get(&parent)
+            .and_then(|all| all.first())
+            .and_then(|id| self.store.sandboxes.get(id))
+            .and_then(|record| self.runtime.workspaces.get(&record.workspace))
+            .map_or(0, |workspace| workspace.durable);
+        self.add_session(session, template, claim, on_disconnect, Expect::AtLeast(floor));
+        let event = Event::ForkRequested { request, parent, session };
+        self.control(parent, Ask::Fork { parent, session }, event, request)
+    }
+}

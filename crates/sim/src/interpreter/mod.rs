@@ -1,0 +1,440 @@
+//! Carries out effects in the simulated runtime: slowly, wrongly, twice, or not at all. How an
+//! effect goes is drawn when it starts; what it does is decided by the truth when it ends. It
+//! never touches what the kernel believes except by reporting.
+
+mod perform;
+
+use std::sync::Arc;
+
+use kernel::{Action, DeathCause, Effect, Event, Failure, FailureKind, Outcome};
+use model::lifecycle::TurnOutcome;
+use model::record::Owner;
+use model::{EffectId, InstanceId, ProcessId, SessionId, TurnId, UseId};
+
+use crate::checks::Judged;
+use crate::runtime::{Instance, Phase, Saved};
+use crate::world::World;
+
+/// Something that will happen by itself.
+#[derive(Debug)]
+pub(crate) enum Item {
+    /// An effect ends.
+    Act {
+        /// It.
+        effect: Box<Effect>,
+        /// How.
+        how: How,
+    },
+    /// The end of an effect becomes known.
+    Report {
+        /// Which.
+        id: EffectId,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// A use is over.
+    UseEnds(UseId),
+    /// The harness is done with a turn.
+    TurnEnds {
+        /// Where.
+        instance: InstanceId,
+        /// Of which session.
+        session: SessionId,
+        /// Which.
+        turn: TurnId,
+    },
+    /// A process ends.
+    ProcessEnds {
+        /// Where.
+        instance: InstanceId,
+        /// Which.
+        process: ProcessId,
+    },
+    /// The death of an instance becomes known.
+    Death {
+        /// Which.
+        instance: InstanceId,
+        /// Of what.
+        cause: DeathCause,
+    },
+}
+
+/// How an effect goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum How {
+    /// As wanted, if that is possible.
+    Well,
+    /// As wanted, and reported twice.
+    Twice,
+    /// Badly, whether or not it happened.
+    Badly {
+        /// What is reported.
+        kind: FailureKind,
+        /// Whether it happened nevertheless.
+        happened: bool,
+    },
+    /// Nobody knows: it is reported as timed out, too late, or never.
+    Unknown {
+        /// Whether it happened.
+        happened: bool,
+        /// When it is reported after its deadline.
+        reported_after_ms: Option<u64>,
+    },
+    /// It is reported as done, and was not.
+    Lie,
+}
+
+impl World {
+    /// Starts an effect.
+    pub(crate) fn start(&mut self, effect: Effect) {
+        let left_ms = effect.deadline.since(self.now.mono).max(1);
+        if let Action::Launch(launch) = &effect.action {
+            let recipe = self.recipe_index(&launch.template.name);
+            self.runtime.begin(
+                launch.instance,
+                Instance {
+                    phase: Phase::Starting,
+                    recipe,
+                    memory_mb: u64::from(launch.template.limits.memory_mb),
+                    traits: self.scenario.recipes[recipe].traits,
+                    workspace: launch.workspace,
+                    frozen: false,
+                    marks: Vec::new(),
+                    bound: None,
+                    holder: Owner::Nobody,
+                    processes: Vec::new(),
+                    scale: 0,
+                    stop: None,
+                    turn: None,
+                    uses: Vec::new(),
+                    active_at: self.now.mono,
+                    stirred_at: self.now.mono,
+                    died: false,
+                    death_told: false,
+                    troubled: false,
+                    lives_until: launch.template.max_lifetime_ms.map(|ms| self.now.wall.plus(ms)),
+                    kill_asked: false,
+                    saved: Saved::NotTried,
+                    left_over: false,
+                    freeze_asked: false,
+                    effects: 0,
+                    stopped_turn: None,
+                    unstoppable: false,
+                },
+            );
+        }
+        if let Some(instance) = instance_of(&effect.action)
+            && let Some(one) = self.runtime.instances.get_mut(&instance)
+        {
+            one.effects += 1;
+        }
+        let (how, takes_ms) = self.draw_how(&effect, left_ms);
+        self.plan(takes_ms, Item::Act { effect: Box::new(effect), how });
+    }
+
+    fn draw_how(&mut self, effect: &Effect, left_ms: u64) -> (How, u64) {
+        if self.calm {
+            return (How::Well, 1);
+        }
+        let usual_ms = match effect.action {
+            Action::Launch(_) => 60,
+            Action::Persist { .. } | Action::CopyWorkspace { .. } => 40,
+            Action::Claim { .. }
+            | Action::Probe { .. }
+            | Action::Wipe { .. }
+            | Action::Prove { .. }
+            | Action::Freeze { .. }
+            | Action::Thaw { .. }
+            | Action::StartTurn { .. }
+            | Action::StopTurn { .. }
+            | Action::KillProcess { .. }
+            | Action::Kill { .. }
+            | Action::DeleteWorkspace { .. } => 12,
+        };
+        let rates = self.scenario.rates;
+        let slow = self.choices.chance(rates.slow);
+        let takes_ms = if slow { left_ms - 1 } else { usual_ms.min(left_ms) };
+        let takes_ms = self.choices.between(0, takes_ms);
+        let weights = [1000, rates.fail, rates.late, rates.silent, rates.twice, rates.lie];
+        let how = match self.choices.weighted(&weights) {
+            0 => How::Well,
+            1 => {
+                let happened = self.choices.below(2) == 1;
+                match self.choices.below(6) {
+                    4 => How::Badly { kind: FailureKind::Gone, happened: true },
+                    5 => How::Badly { kind: FailureKind::Unsupported, happened: false },
+                    _ => How::Badly { kind: FailureKind::Trouble, happened },
+                }
+            }
+            2 => How::Unknown {
+                happened: self.choices.below(2) == 1,
+                reported_after_ms: Some(self.choices.between(0, 300)),
+            },
+            3 => How::Unknown { happened: self.choices.below(2) == 1, reported_after_ms: None },
+            4 => How::Twice,
+            _ => How::Lie,
+        };
+        (how, takes_ms)
+    }
+
+    /// Something on the agenda happens.
+    pub(crate) fn happen(&mut self, item: Item) -> Judged {
+        let now = self.now.mono;
+        match item {
+            Item::Act { effect, how } => self.end_effect(&effect, how),
+            Item::Report { id, outcome } => {
+                // A report this late comes after the kernel has given up on the effect.
+                self.coverage.count("faults", "late_report");
+                let boots = self.boots;
+                self.tick()?;
+                if self.boots != boots {
+                    return Ok(());
+                }
+                let late = Event::EffectEnded { id, outcome };
+                self.watch.expect_silence = true;
+                let told = self.tell(late);
+                self.watch.expect_silence = false;
+                told
+            }
+            Item::UseEnds(use_id) => self.end_use(use_id),
+            Item::TurnEnds { instance, session, turn } => {
+                let outcome = match self.choices.below(5) {
+                    4 => TurnOutcome::Failed,
+                    _ => TurnOutcome::Completed,
+                };
+                self.end_turn(instance, session, turn, outcome)
+            }
+            Item::ProcessEnds { instance, process } => {
+                let Some(one) = self.runtime.up(instance) else { return Ok(()) };
+                let before = one.processes.len();
+                one.processes.retain(|other| other.id != process);
+                if one.processes.len() == before {
+                    return Ok(());
+                }
+                one.stirred_at = now;
+                self.tell(Event::ProcessEnded { instance, process })
+            }
+            Item::Death { instance, cause } => {
+                if let Some(one) = self.runtime.instances.get_mut(&instance) {
+                    one.death_told = true;
+                }
+                self.tell(Event::InstanceDied { instance, cause })
+            }
+        }
+    }
+
+    fn end_turn(
+        &mut self,
+        instance: InstanceId,
+        session: SessionId,
+        turn: TurnId,
+        outcome: TurnOutcome,
+    ) -> Judged {
+        let now = self.now.mono;
+        let Some(one) = self.runtime.up(instance) else { return Ok(()) };
+        if one.turn.is_none_or(|(running, _)| running != turn) {
+            return Ok(());
+        }
+        if one.frozen {
+            // Nothing runs in a frozen sandbox, so its turn goes on when it is thawed.
+            self.plan(50, Item::TurnEnds { instance, session, turn });
+            return Ok(());
+        }
+        one.active_at = now;
+        one.stirred_at = now;
+        self.session_writes(instance, session);
+        if let Some(one) = self.runtime.up(instance) {
+            one.turn = None;
+        }
+        self.tell(Event::TurnEnded { session, turn, outcome })
+    }
+
+    fn end_effect(&mut self, effect: &Effect, how: How) -> Judged {
+        let id = effect.id;
+        if let Some(instance) = instance_of(&effect.action)
+            && let Some(one) = self.runtime.instances.get_mut(&instance)
+        {
+            one.effects -= 1;
+        }
+        match how {
+            How::Well => {
+                let outcome = self.perform(&effect.action)?;
+                self.report(effect, outcome)
+            }
+            How::Twice => {
+                self.coverage.count("faults", "reported_twice");
+                let outcome = self.perform(&effect.action)?;
+                let again_ms = self.choices.between(1, 500);
+                self.plan(again_ms, Item::Report { id, outcome: outcome.clone() });
+                self.report(effect, outcome)
+            }
+            How::Lie => {
+                if matches!(effect.action, Action::Wipe { .. }) {
+                    self.coverage.count("faults", "lying_wipe");
+                    return self.report(effect, Outcome::Done);
+                }
+                let outcome = self.perform(&effect.action)?;
+                self.report(effect, outcome)
+            }
+            How::Badly { kind, happened } => {
+                let kind = honest(&effect.action, kind);
+                self.coverage.count("faults", failure_name(kind));
+                self.go_wrong(&effect.action, happened, kind)?;
+                self.report(effect, failed(kind))
+            }
+            How::Unknown { happened, reported_after_ms } => {
+                let outcome = if happened {
+                    self.perform(&effect.action)?
+                } else {
+                    self.go_wrong(&effect.action, false, FailureKind::Trouble)?;
+                    failed(FailureKind::Trouble)
+                };
+                self.spoil(effect);
+                self.coverage.count("faults", "timed_out");
+                let left_ms = effect.deadline.since(self.now.mono);
+                match reported_after_ms {
+                    Some(after_ms) if after_ms < 20 => {
+                        self.plan(left_ms, Item::Report { id, outcome: Outcome::TimedOut });
+                    }
+                    Some(after_ms) => self.plan(left_ms + after_ms, Item::Report { id, outcome }),
+                    None => {}
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The effect does not go as wanted; perhaps it happened nevertheless.
+    fn go_wrong(&mut self, action: &Action, happened: bool, kind: FailureKind) -> Judged {
+        match action {
+            Action::Launch(launch) => match kind {
+                FailureKind::Gone | FailureKind::Unsupported => {
+                    self.runtime.remove(launch.instance);
+                }
+                FailureKind::Trouble => {
+                    if happened {
+                        self.perform(action)?;
+                    } else {
+                        self.runtime.die(launch.instance);
+                    }
+                }
+            },
+            Action::Kill { .. } => {
+                if happened || kind == FailureKind::Gone {
+                    self.perform(action)?;
+                }
+            }
+            Action::Claim { instance, .. }
+            | Action::Probe { instance }
+            | Action::Wipe { instance }
+            | Action::Prove { instance }
+            | Action::Freeze { instance }
+            | Action::Thaw { instance }
+            | Action::StartTurn { instance, .. }
+            | Action::StopTurn { instance, .. }
+            | Action::KillProcess { instance, .. }
+            | Action::Persist { instance, .. } => {
+                if kind == FailureKind::Gone {
+                    self.runtime.die(*instance);
+                } else if happened {
+                    self.perform(action)?;
+                }
+            }
+            Action::CopyWorkspace { .. } | Action::DeleteWorkspace { .. } => {
+                if happened {
+                    self.perform(action)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, effect: &Effect, outcome: Outcome) -> Judged {
+        if outcome != Outcome::Done {
+            self.spoil(effect);
+        }
+        if let Some(instance) = instance_of(&effect.action)
+            && let Some(one) = self.runtime.instances.get_mut(&instance)
+        {
+            if let Outcome::Failed(failure) = &outcome {
+                one.death_told |= failure.kind == FailureKind::Gone;
+            }
+            if matches!(effect.action, Action::Persist { .. }) && outcome == Outcome::Done {
+                one.saved = Saved::Yes;
+            }
+        }
+        self.tell(Event::EffectEnded { id: effect.id, outcome })
+    }
+
+    /// Remembers that an effect on an instance did not end well.
+    fn spoil(&mut self, effect: &Effect) {
+        if let Some(instance) = instance_of(&effect.action)
+            && let Some(one) = self.runtime.instances.get_mut(&instance)
+        {
+            one.troubled = true;
+            one.unstoppable |= matches!(effect.action, Action::StopTurn { .. });
+            if matches!(effect.action, Action::Persist { .. }) {
+                one.saved = Saved::No;
+            }
+        }
+    }
+}
+
+/// The instance that an effect is about.
+pub(crate) fn instance_of(action: &Action) -> Option<InstanceId> {
+    match action {
+        Action::Launch(launch) => Some(launch.instance),
+        Action::Claim { instance, .. }
+        | Action::Probe { instance }
+        | Action::Wipe { instance }
+        | Action::Prove { instance }
+        | Action::Freeze { instance }
+        | Action::Thaw { instance }
+        | Action::StartTurn { instance, .. }
+        | Action::StopTurn { instance, .. }
+        | Action::KillProcess { instance, .. }
+        | Action::Persist { instance, .. }
+        | Action::Kill { instance, .. } => Some(*instance),
+        Action::CopyWorkspace { .. } | Action::DeleteWorkspace { .. } => None,
+    }
+}
+
+/// What a runtime may say of this effect: a removal cannot be unsupported, and a workspace
+/// that no sandbox uses cannot be gone with one.
+const fn honest(action: &Action, kind: FailureKind) -> FailureKind {
+    match (action, kind) {
+        (Action::Kill { .. }, FailureKind::Unsupported) => FailureKind::Trouble,
+        (Action::CopyWorkspace { .. } | Action::DeleteWorkspace { .. }, FailureKind::Gone) => {
+            FailureKind::Trouble
+        }
+        (
+            Action::Launch(_)
+            | Action::Claim { .. }
+            | Action::Probe { .. }
+            | Action::Wipe { .. }
+            | Action::Prove { .. }
+            | Action::Freeze { .. }
+            | Action::Thaw { .. }
+            | Action::StartTurn { .. }
+            | Action::StopTurn { .. }
+            | Action::KillProcess { .. }
+            | Action::Persist { .. }
+            | Action::Kill { .. }
+            | Action::CopyWorkspace { .. }
+            | Action::DeleteWorkspace { .. },
+            kind,
+        ) => kind,
+    }
+}
+
+fn failed(kind: FailureKind) -> Outcome {
+    Outcome::Failed(Failure { kind, detail: Arc::from(failure_name(kind)) })
+}
+
+const fn failure_name(kind: FailureKind) -> &'static str {
+    match kind {
+        FailureKind::Gone => "gone",
+        FailureKind::Trouble => "trouble",
+        FailureKind::Unsupported => "unsupported",
+    }
+}

@@ -1,0 +1,123 @@
+//! What each effect does to the truth when it happens. Nothing here is drawn or reported: it is
+//! the runtime itself, and it refuses what cannot be.
+
+use kernel::{Action, FailureKind, Outcome};
+use model::template::RuntimeTraits;
+
+use super::{Item, failed};
+use crate::checks::{self, Judged};
+use crate::runtime::{Phase, Workspace};
+use crate::world::World;
+
+impl World {
+    /// Does what an effect wants, as far as the truth allows it.
+    pub(crate) fn perform(&mut self, action: &Action) -> Judged<Outcome> {
+        let now = self.now.mono;
+        let gone = Ok(failed(FailureKind::Gone));
+        match action {
+            Action::Launch(launch) => {
+                let known = self.runtime.workspaces.contains_key(&launch.workspace);
+                let Some(one) = self.runtime.instances.get_mut(&launch.instance) else {
+                    return gone;
+                };
+                if one.phase != Phase::Starting {
+                    return gone;
+                }
+                if launch.restore && !known {
+                    one.phase = Phase::Dead;
+                    return Ok(failed(FailureKind::Trouble));
+                }
+                one.phase = Phase::Up;
+                one.bound.clone_from(&launch.settings);
+                self.runtime.workspaces.entry(launch.workspace).or_default();
+            }
+            Action::Claim { instance, settings, .. } => {
+                let Some(one) = self.runtime.up(*instance) else { return gone };
+                if one.frozen {
+                    return Ok(failed(FailureKind::Trouble));
+                }
+                one.bound.clone_from(settings);
+            }
+            Action::Probe { instance } => {
+                let Some(one) = self.runtime.up(*instance) else { return gone };
+                if one.frozen {
+                    return Ok(failed(FailureKind::Trouble));
+                }
+            }
+            Action::Wipe { instance } => {
+                let Some(one) = self.runtime.up(*instance) else { return gone };
+                one.clear();
+                let workspace = one.workspace;
+                self.runtime.workspaces.insert(workspace, Workspace::default());
+            }
+            Action::Prove { instance } => {
+                let contents = self.runtime.contents(*instance);
+                let Some(one) = self.runtime.up(*instance) else { return gone };
+                let clean = one.marks.is_empty() && one.processes.is_empty() && contents == Some(0);
+                if !clean || one.frozen {
+                    return Ok(failed(FailureKind::Trouble));
+                }
+            }
+            Action::Freeze { instance } => {
+                let Some(one) = self.runtime.up(*instance) else { return gone };
+                let RuntimeTraits { can_freeze, .. } = one.traits;
+                if !can_freeze {
+                    return Ok(failed(FailureKind::Unsupported));
+                }
+                one.frozen = true;
+            }
+            Action::Thaw { instance } => {
+                let Some(one) = self.runtime.up(*instance) else { return gone };
+                one.frozen = false;
+            }
+            Action::StartTurn { instance, session, turn } => {
+                let Some(one) = self.runtime.up(*instance) else { return gone };
+                if one.frozen || one.stopped_turn == Some(*turn) {
+                    return Ok(failed(FailureKind::Trouble));
+                }
+                one.turn = Some((*turn, now));
+                one.active_at = now;
+                one.stirred_at = now;
+                checks::sessions::look(self, *session, *instance)?;
+                self.session_writes(*instance, *session);
+                let lasts_ms = self.choices.between(1, self.scenario.work_ms);
+                let (instance, session, turn) = (*instance, *session, *turn);
+                self.plan(lasts_ms, Item::TurnEnds { instance, session, turn });
+            }
+            Action::StopTurn { instance, turn } => {
+                let Some(one) = self.runtime.up(*instance) else { return gone };
+                one.turn.take_if(|(running, _)| running == turn);
+                one.stopped_turn = Some(*turn);
+            }
+            Action::KillProcess { instance, process } => {
+                let Some(_) = self.runtime.up(*instance) else { return gone };
+                self.plan(1, Item::ProcessEnds { instance: *instance, process: *process });
+            }
+            Action::Persist { instance, workspace } => {
+                let Some(_) = self.runtime.up(*instance) else { return gone };
+                if let Some(workspace) = self.runtime.workspaces.get_mut(workspace) {
+                    workspace.durable = workspace.live;
+                }
+            }
+            Action::Kill { instance, workspace } => {
+                if let Some(one) = self.runtime.remove(*instance) {
+                    checks::uses::removed(self, *instance, &one);
+                }
+                if let Some(workspace) = workspace {
+                    self.runtime.workspaces.remove(workspace);
+                }
+            }
+            Action::CopyWorkspace { from, to, .. } => {
+                let Some(source) = self.runtime.workspaces.get(from).copied() else {
+                    return Ok(failed(FailureKind::Trouble));
+                };
+                let copy = Workspace { live: source.live, durable: source.live };
+                self.runtime.workspaces.insert(*to, copy);
+            }
+            Action::DeleteWorkspace { workspace } => {
+                self.runtime.workspaces.remove(workspace);
+            }
+        }
+        Ok(Outcome::Done)
+    }
+}

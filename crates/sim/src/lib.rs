@@ -1,0 +1,26 @@
+//! A world for the kernel: virtual time, a simulated runtime, clients that do anything, faults of
+//! every kind, crashes between any two steps. Every promise is judged on every step, every run
+//! can be replayed from its seed, and a failing one is made short before it is shown.
+//!
+//! A world is deterministic: all its choices come from one source, and nothing in it reads a
+//! clock, starts a thread or depends on the order of a hash.
+
+mod answers;
+pub mod checks;
+pub mod choices;
+mod clients;
+pub mod coverage;
+mod interpreter;
+mod ledger;
+mod liveness;
+mod restart;
+pub mod run;
+mod runtime;
+mod scenario;
+pub mod shrink;
+mod store;
+mod trace;
+mod world;
+
+pub use kernel::Flaw;
+pub use world::World;

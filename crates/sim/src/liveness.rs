@@ -1,0 +1,159 @@
+//! The end of every world: faults stop, clients stop asking, time runs on. Whoever waits must then
+//! get an answer, every pool must reach its size, every obligation must be met, and a server that
+//! is stopped must leave nothing.
+
+use kernel::{Event, ScaleOp};
+use model::InstanceId;
+use model::record::Owner;
+use model::state::PoolPhase;
+
+use crate::checks::{Judged, Promise, broken, holds, whole};
+use crate::runtime::Instance;
+use crate::world::World;
+
+/// How long faults are over before everything is judged.
+const LONG_MS: u64 = 150_000;
+/// How long it may take then until nothing is in progress.
+const MOMENT_MS: u64 = 20_000;
+/// More steps than any world needs for that.
+const MOST_STEPS: u32 = 200_000;
+
+impl World {
+    /// Lets the world come to rest and judges what is left.
+    pub fn rest(&mut self) -> Judged {
+        self.choices.grow_dull();
+        self.calm = true;
+        self.armed = None;
+        self.step += 1;
+        // A clock that went back is set right, or what it stored would last for ever.
+        self.now.wall = self.now.wall.max(self.watch.latest_wall);
+        if self.stopping {
+            self.finish_shutdown()?;
+            self.start_again()?;
+        }
+        self.ledger.open_sessions.clear();
+        // What a program wrote to the scale file would keep its sandbox awake for ever.
+        let held = |(id, one): (&InstanceId, &Instance)| (one.scale > 0).then_some(*id);
+        for instance in self.runtime.instances.iter().filter_map(held).collect::<Vec<_>>() {
+            if let Some(one) = self.runtime.instances.get_mut(&instance) {
+                one.scale = 0;
+                one.processes.iter_mut().for_each(|process| process.keeps_awake = false);
+            }
+            self.tell(Event::ScaleWritten { instance, op: ScaleOp::Set(0) })?;
+        }
+        self.run_for(LONG_MS)?;
+        self.come_to_rest()?;
+        whole::judge(self)?;
+        self.finish_shutdown()
+    }
+
+    fn run_for(&mut self, ms: u64) -> Judged {
+        let until = self.now.mono.plus(ms);
+        for _ in 0..MOST_STEPS {
+            if self.now.mono >= until || self.stopped {
+                return Ok(());
+            }
+            self.pass_time()?;
+        }
+        broken(Promise::AllAnswered, || "the world does not come to rest".to_owned())
+    }
+
+    /// Pools renew what they keep for ever, so rest is a moment between two renewals.
+    fn come_to_rest(&mut self) -> Judged {
+        let until = self.now.mono.plus(MOMENT_MS);
+        let mut last = self.at_rest();
+        while self.now.mono < until {
+            if self.agenda.is_empty() {
+                last = self.at_rest();
+                if last.is_ok() {
+                    break;
+                }
+            }
+            self.pass_time()?;
+        }
+        last
+    }
+
+    fn at_rest(&self) -> Judged {
+        if let Some((request, pending)) = self.ledger.pending.first_key_value() {
+            return broken(Promise::AllAnswered, || format!("{request:?} ({:?})", pending.ask));
+        }
+        if let Some((turn, of)) = self.ledger.turns.first_key_value() {
+            return broken(Promise::TurnsEndOnce, || format!("{turn:?} of {of:?} never ended"));
+        }
+        let leaked = |what: String| broken(Promise::NothingLeaks, || what);
+        for record in self.store.sandboxes.values() {
+            if record.ending.is_some() || record.copying_from.is_some() {
+                return leaked(format!("{record:?} is not done"));
+            }
+            if let Owner::Lease(_) = record.owner {
+                return leaked(format!("{record:?} is still leased"));
+            }
+            let idle = record.owner == Owner::Nobody;
+            if record.instance.is_some() && !idle {
+                return leaked(format!("{record:?} never became cold"));
+            }
+        }
+        if let Some(doomed) = self.store.doomed.first() {
+            return leaked(format!("{doomed:?} was never deleted"));
+        }
+        for instance in self.runtime.instances.keys() {
+            if !self.store.by_instance.contains_key(instance) {
+                return leaked(format!("{instance:?} exists and is nowhere written"));
+            }
+        }
+        let kept: std::collections::BTreeSet<_> =
+            self.store.sandboxes.values().map(|record| record.workspace).collect();
+        if let Some(lost) = self.runtime.workspaces.keys().find(|id| !kept.contains(id)) {
+            return leaked(format!("{lost:?} exists and is nobody's"));
+        }
+        for (sandbox, generation) in self.watch.announced.keys() {
+            let lives = self.store.sandboxes.get(sandbox).is_some_and(|record| {
+                record.generation == *generation && record.instance.is_some()
+            });
+            holds(Promise::TerminatedOnce, lives, || {
+                format!("the end of {sandbox:?} {generation} was never told")
+            })?;
+        }
+        self.pools_full()
+    }
+
+    fn pools_full(&self) -> Judged {
+        let config = &self.scenario.config;
+        let live = self.store.by_instance.len() as u32;
+        for (name, pool) in &self.store.pools {
+            let Some(stats) = self.kernel.pool_stats(name) else { continue };
+            let want = match pool.phase {
+                PoolPhase::Active => pool.template.pool.pool_size,
+                PoolPhase::Draining | PoolPhase::Destroying => 0,
+            };
+            let idle = self.store.idle.get(name).map_or(0, |idle| idle.len() as u32);
+            let memory_mb = u64::from(pool.template.limits.memory_mb);
+            let room = live < config.max_live
+                && (self.store.sandboxes.len() as u32) < config.max_sandboxes
+                && config
+                    .memory_budget_mb
+                    .is_none_or(|budget_mb| self.runtime.memory_mb + memory_mb <= budget_mb);
+            // A pool may be short of one that is being replaced right now.
+            let full = idle + stats.launching >= want;
+            holds(Promise::PoolsFill, full || !room, || format!("{idle} of {want}: {stats:?}"))?;
+            holds(Promise::PoolsFill, idle <= want, || format!("{idle} of {want}: {stats:?}"))?;
+            holds(Promise::PoolsFill, stats.slots_used <= idle + stats.launching, || {
+                format!("slots are lost: {stats:?}")
+            })?;
+        }
+        Ok(())
+    }
+
+    fn finish_shutdown(&mut self) -> Judged {
+        if !self.stopping {
+            self.stopping = true;
+            self.tell(Event::ShutdownBegan { grace_ms: 1_000 })?;
+        }
+        self.run_for(LONG_MS)?;
+        let left = self.runtime.instances.len();
+        holds(Promise::ShutdownFinal, self.stopped, || {
+            format!("the server does not stop; {left} instances are left")
+        })
+    }
+}

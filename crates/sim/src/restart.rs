@@ -1,0 +1,181 @@
+//! Faults of the machine: sandboxes that die, clocks that jump, servers that are killed between
+//! any two steps or stopped in order, and the start after that. A killed server loses exactly what
+//! was not committed, and its clients lose their connections.
+
+use kernel::{DeathCause, Effect, Event, Kernel, Outbox};
+use model::InstanceId;
+
+use crate::checks::Judged;
+use crate::interpreter::Item;
+use crate::ledger::LeasePhase;
+use crate::runtime::Phase;
+use crate::world::{World, boot};
+
+/// When in the handling of an event the server is killed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum CrashAt {
+    /// Before anything is committed.
+    BeforeCommit,
+    /// After the commit, when this many effects were started.
+    AfterEffects(u32),
+}
+
+impl World {
+    /// Some sandbox dies on its own.
+    pub(crate) fn let_die(&mut self) {
+        let index = self.choices.below(self.runtime.instances.len() as u32) as usize;
+        let Some(instance) = self.runtime.instances.keys().nth(index).copied() else { return };
+        let cause = if self.choices.below(3) == 2 { DeathCause::Oom } else { DeathCause::Crash };
+        let known_after_ms = self.choices.pick(&[0, 5, 400, 3_000]).unwrap_or(0);
+        self.coverage.count("faults", "death");
+        self.trace.note(self.step, self.now, || format!("{instance:?} dies: {cause:?}"));
+        self.runtime.die(instance);
+        self.plan(known_after_ms, Item::Death { instance, cause });
+    }
+
+    /// The wall clock jumps, or the machine was suspended.
+    pub(crate) fn jump_clock(&mut self) -> Judged {
+        self.watch.latest_wall = self.watch.latest_wall.max(self.now.wall);
+        let by_ms = self.choices.pick(&[1_000, 60_000, 10_000, 86_400_000]).unwrap_or(1_000);
+        if self.choices.below(3) == 2 {
+            self.coverage.count("faults", "clock_back");
+            self.watch.clock_went_back = true;
+            self.now.wall.0 -= by_ms.min(self.now.wall.0);
+        } else {
+            self.coverage.count("faults", "clock_forward");
+            self.now.wall = self.now.wall.plus(by_ms);
+        }
+        self.watch.clock_jumped = true;
+        self.trace.note(self.step, self.now, || "the wall clock jumps".to_owned());
+        if self.choices.below(2) == 0 { self.tick() } else { Ok(()) }
+    }
+
+    /// The server will be killed while it handles the next event.
+    pub(crate) fn arm_crash(&mut self) -> Judged {
+        let at = match self.choices.below(4) {
+            0 => CrashAt::BeforeCommit,
+            1 => CrashAt::AfterEffects(0),
+            2 => CrashAt::AfterEffects(1),
+            _ => CrashAt::AfterEffects(64),
+        };
+        self.armed = Some(at);
+        if self.choices.below(2) == 0 {
+            self.act()?;
+        } else {
+            self.pass_time()?;
+        }
+        // Nothing was handed over in this step: it is killed while idle.
+        if self.armed.take().is_some() {
+            self.crash(CrashAt::BeforeCommit, Outbox::default())?;
+        }
+        Ok(())
+    }
+
+    /// The server is killed: what is in `out` may be lost, in flight, or begun.
+    pub(crate) fn crash(&mut self, at: CrashAt, mut out: Outbox) -> Judged {
+        self.coverage.count("faults", "server_killed");
+        self.trace.note(self.step, self.now, || format!("the server is killed: {at:?}"));
+        if let CrashAt::AfterEffects(count) = at {
+            self.commit(&mut out)?;
+            for effect in out.effects.drain(..).take(count as usize) {
+                self.start(effect);
+            }
+        }
+        self.forget_clients();
+        for (_, item) in std::mem::take(&mut self.agenda) {
+            if let Item::Act { effect, .. } = item {
+                self.abandon(&effect)?;
+            }
+        }
+        self.boot()
+    }
+
+    /// Nobody is left who would report this effect; it may have happened all the same.
+    fn abandon(&mut self, effect: &Effect) -> Judged {
+        if self.calm || self.choices.below(2) == 1 {
+            self.perform(&effect.action)?;
+            // What that started is known to nobody either.
+            self.agenda.clear();
+        } else if let kernel::Action::Launch(launch) = &effect.action {
+            if self.choices.below(2) == 0 {
+                self.runtime.remove(launch.instance);
+            } else {
+                self.runtime.die(launch.instance);
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_clients(&mut self) {
+        let leases: Vec<_> = self.ledger.leases.keys().copied().collect();
+        for lease in leases {
+            self.ledger.drop_lease(lease, LeasePhase::Lost);
+        }
+        self.ledger.pending.clear();
+        self.ledger.queues.clear();
+        self.ledger.uses.clear();
+        self.follow_ups.clear();
+        self.watch.gone.clear();
+    }
+
+    /// A kernel is rebuilt from what was committed and what exists.
+    fn boot(&mut self) -> Judged {
+        for id in self.runtime.instances.keys().copied().collect::<Vec<InstanceId>>() {
+            if !self.calm && self.choices.below(3) == 0 {
+                self.runtime.remove(id);
+            } else if let Some(one) = self.runtime.instances.get_mut(&id) {
+                one.left_over = true;
+                one.effects = 0;
+                one.uses.clear();
+                one.processes.clear();
+                one.stop = None;
+                one.scale = 0;
+                if one.phase == Phase::Starting {
+                    one.phase = Phase::Dead;
+                }
+            }
+        }
+        self.boots += 1;
+        let away_ms = self.choices.between(0, 2_000);
+        self.advance(away_ms);
+        (self.stopping, self.stopped) = (false, false);
+        self.watch.last_effect = None;
+        let alive: Vec<InstanceId> = self.runtime.instances.keys().copied().collect();
+        self.trace.note(self.step, self.now, || format!("the server starts; alive: {alive:?}"));
+        let boot = boot(&self.scenario, self.boots, self.now, self.flaw);
+        self.kernel = Kernel::restore(boot, self.store.journal(), &alive).0;
+        let mut out = std::mem::take(self.kernel.outbox());
+        self.settle(&mut out, None)?;
+        self.forget_lost_sessions();
+        Ok(())
+    }
+
+    /// Sessions that were never committed are unknown to everybody now.
+    fn forget_lost_sessions(&mut self) {
+        let known = &self.store.sessions;
+        self.ledger.open_sessions.retain(|id| known.contains_key(id));
+        self.ledger.asked_turns.clear();
+    }
+
+    /// The server is asked to stop in order.
+    pub(crate) fn begin_shutdown(&mut self) -> Judged {
+        if self.stopping {
+            return Ok(());
+        }
+        let grace_ms = self.choices.pick(&[1_000, 0, 5_000]).unwrap_or(1_000);
+        self.coverage.count("faults", "shutdown");
+        self.stopping = true;
+        self.tell(Event::ShutdownBegan { grace_ms })
+    }
+
+    /// A server that stopped in order is started again.
+    pub(crate) fn start_again(&mut self) -> Judged {
+        self.forget_clients();
+        for (_, item) in std::mem::take(&mut self.agenda) {
+            if let Item::Act { effect, .. } = item {
+                self.abandon(&effect)?;
+            }
+        }
+        self.boot()
+    }
+}

@@ -1,0 +1,233 @@
+//! The simulated runtime: the truth about what exists. It knows instances and workspaces and what
+//! happened in them, and nothing of what the kernel thinks about them; checks compare the two.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::record::Owner;
+use model::template::RuntimeTraits;
+use model::{ClaimSettings, InstanceId, Mono, ProcessId, TurnId, UseId, Wall, WorkspaceId};
+
+/// How far an instance is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It is being made.
+    Starting,
+    /// It works.
+    Up,
+    /// It died on its own, or was only half made; what is left of it waits to be removed.
+    Dead,
+}
+
+/// How the last attempt to make the workspace durable went, as far as it was reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Saved {
+    /// There was none.
+    NotTried,
+    /// It worked.
+    Yes,
+    /// It did not, or nobody knows.
+    No,
+}
+
+/// A process started through the API.
+#[derive(Debug, Clone)]
+pub(crate) struct Process {
+    /// Its id.
+    pub id: ProcessId,
+    /// Whether it keeps its sandbox awake.
+    pub keeps_awake: bool,
+    /// When it is to be killed.
+    pub due: Option<Mono>,
+    /// Whether it was asked to be killed.
+    pub kill_asked: bool,
+}
+
+/// A stop of keepAlive that is still to come.
+#[derive(Debug, Clone)]
+pub(crate) struct ScheduledStop {
+    /// When.
+    pub at: Mono,
+    /// The processes that existed when it was called.
+    pub of: Vec<ProcessId>,
+}
+
+/// Something that was launched and is not removed.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    /// How far it is.
+    pub phase: Phase,
+    /// Its template, as an index of the scenario.
+    pub recipe: usize,
+    /// The memory promised to it.
+    pub memory_mb: u64,
+    /// What its runtime can do.
+    pub traits: RuntimeTraits,
+    /// Its workspace.
+    pub workspace: WorkspaceId,
+    /// Whether its processes are stopped from running.
+    pub frozen: bool,
+    /// Who left something in it.
+    pub marks: Vec<Owner>,
+    /// The settings bound to it.
+    pub bound: Option<Arc<ClaimSettings>>,
+    /// Who was last handed it.
+    pub holder: Owner,
+    /// Processes started through the API.
+    pub processes: Vec<Process>,
+    /// What programs wrote to the scale file.
+    pub scale: u32,
+    /// A stop of keepAlive that is still to come.
+    pub stop: Option<ScheduledStop>,
+    /// The turn in progress, and since when.
+    pub turn: Option<(TurnId, Mono)>,
+    /// Uses in progress.
+    pub uses: Vec<UseId>,
+    /// When anything of its owner last happened in it.
+    pub active_at: Mono,
+    /// When anything last happened in it that may count as its use.
+    pub stirred_at: Mono,
+    /// Whether it died on its own.
+    pub died: bool,
+    /// Whether the kernel was told so.
+    pub death_told: bool,
+    /// Whether some effect on it did not end well.
+    pub troubled: bool,
+    /// When its template lets it live no longer.
+    pub lives_until: Option<Wall>,
+    /// Whether it was asked to be removed.
+    pub kill_asked: bool,
+    /// How saving its workspace went.
+    pub saved: Saved,
+    /// Whether it was there before the server was last started.
+    pub left_over: bool,
+    /// Whether someone asked for it to be frozen or set aside since it was last used.
+    pub freeze_asked: bool,
+    /// Whether a turn could not be stopped in it, so that it must end.
+    pub unstoppable: bool,
+    /// The last turn that was stopped: it does not start any more.
+    pub stopped_turn: Option<TurnId>,
+    /// Effects on it in progress.
+    pub effects: u32,
+}
+
+impl Instance {
+    /// Whether a process or a program certainly keeps it awake.
+    pub(crate) fn is_held(&self, now: Mono) -> bool {
+        self.scale > 0
+            || self.processes.iter().any(|process| {
+                let timely = process.due.is_none_or(|due| due > now);
+                let stopped = self
+                    .stop
+                    .as_ref()
+                    .is_some_and(|stop| stop.at <= now && stop.of.contains(&process.id));
+                process.keeps_awake && timely && !stopped
+            })
+    }
+
+    /// Forgets everything its user left in it.
+    pub(crate) fn clear(&mut self) {
+        self.marks.clear();
+        self.bound = None;
+        self.processes.clear();
+        self.scale = 0;
+        self.stop = None;
+        self.turn = None;
+        self.uses.clear();
+    }
+
+    /// Carries out a stop of keepAlive whose time has come.
+    pub(crate) fn settle_stop(&mut self, now: Mono) {
+        if let Some(stop) = self.stop.take_if(|stop| stop.at <= now) {
+            for process in &mut self.processes {
+                process.keeps_awake &= !stop.of.contains(&process.id);
+            }
+        }
+    }
+}
+
+/// The contents of a workspace, as the number of the last write; 0 is empty.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Workspace {
+    /// What a process in it sees.
+    pub live: u64,
+    /// What is left when that process dies and the runtime keeps nothing.
+    pub durable: u64,
+}
+
+/// Everything that exists.
+#[derive(Debug, Default)]
+pub(crate) struct Runtime {
+    /// Instances, from the start of their launch to their removal.
+    pub instances: BTreeMap<InstanceId, Instance>,
+    /// Workspaces.
+    pub workspaces: BTreeMap<WorkspaceId, Workspace>,
+    /// The sum of the memory of all instances.
+    pub memory_mb: u64,
+    writes: u64,
+}
+
+impl Runtime {
+    /// An instance exists from now on.
+    pub(crate) fn begin(&mut self, id: InstanceId, instance: Instance) {
+        self.memory_mb += instance.memory_mb;
+        self.instances.insert(id, instance);
+    }
+
+    /// Nothing is left of an instance from now on.
+    pub(crate) fn remove(&mut self, id: InstanceId) -> Option<Instance> {
+        let instance = self.instances.remove(&id)?;
+        self.memory_mb -= instance.memory_mb;
+        self.lose_unsaved(&instance);
+        Some(instance)
+    }
+
+    /// An instance stops working, and waits to be removed.
+    pub(crate) fn die(&mut self, id: InstanceId) {
+        let Some(instance) = self.instances.get_mut(&id) else { return };
+        instance.phase = Phase::Dead;
+        instance.died = true;
+        instance.turn = None;
+        let (traits, workspace) = (instance.traits, instance.workspace);
+        if !traits.workspace_survives
+            && let Some(workspace) = self.workspaces.get_mut(&workspace)
+        {
+            workspace.live = workspace.durable;
+        }
+    }
+
+    fn lose_unsaved(&mut self, instance: &Instance) {
+        if !instance.traits.workspace_survives
+            && let Some(workspace) = self.workspaces.get_mut(&instance.workspace)
+        {
+            workspace.live = workspace.durable;
+        }
+    }
+
+    /// The instance, if it works.
+    pub(crate) fn up(&mut self, id: InstanceId) -> Option<&mut Instance> {
+        self.instances.get_mut(&id).filter(|instance| instance.phase == Phase::Up)
+    }
+
+    /// Someone writes into the workspace of an instance that works. Returns what is in it then.
+    pub(crate) fn write(&mut self, id: InstanceId, owner: Owner) -> Option<u64> {
+        let instance = self.instances.get_mut(&id).filter(|one| one.phase == Phase::Up)?;
+        if !instance.marks.contains(&owner) {
+            instance.marks.push(owner);
+        }
+        let survives = instance.traits.workspace_survives;
+        let workspace = self.workspaces.get_mut(&instance.workspace)?;
+        self.writes += 1;
+        workspace.live = self.writes;
+        if survives {
+            workspace.durable = self.writes;
+        }
+        Some(self.writes)
+    }
+
+    /// What a process in the instance sees in its workspace.
+    pub(crate) fn contents(&self, id: InstanceId) -> Option<u64> {
+        let workspace = self.instances.get(&id)?.workspace;
+        Some(self.workspaces.get(&workspace)?.live)
+    }
+}

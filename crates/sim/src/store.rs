@@ -1,0 +1,172 @@
+//! The simulated store: what was committed, which is all that a restarted kernel gets. It keeps
+//! the indexes that checks need, changes only by whole transactions, and judges nothing.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use model::record::{Journal, JournalEntry, Owner, PoolRecord, SandboxRecord, SessionRecord};
+use model::state::SandboxState;
+use model::why::Ended;
+use model::{InstanceId, LeaseId, SandboxId, SessionId, TemplateName, WorkspaceId};
+
+/// How many ended sandboxes are given to a restarted kernel.
+const REMEMBERED_ENDS: usize = 64;
+
+/// A change of one sandbox by one transaction, with its record before.
+#[derive(Debug)]
+pub(crate) struct Change {
+    /// The sandbox.
+    pub id: SandboxId,
+    /// Its record before, if there was one.
+    pub before: Option<SandboxRecord>,
+}
+
+/// What is committed.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    /// Sandboxes.
+    pub sandboxes: BTreeMap<SandboxId, SandboxRecord>,
+    /// Sessions.
+    pub sessions: BTreeMap<SessionId, SessionRecord>,
+    /// Pools.
+    pub pools: BTreeMap<TemplateName, PoolRecord>,
+    /// Workspaces whose deletion is not confirmed.
+    pub doomed: BTreeSet<WorkspaceId>,
+    /// Which sandbox an instance is written down for.
+    pub by_instance: BTreeMap<InstanceId, SandboxId>,
+    /// Which sandbox a lease has, unless that is being ended.
+    pub of_lease: BTreeMap<LeaseId, SandboxId>,
+    /// Sandboxes of a session that are not being ended; there should be at most one.
+    pub of_session: BTreeMap<SessionId, Vec<SandboxId>>,
+    /// Sandboxes that could be handed out.
+    pub idle: BTreeMap<TemplateName, BTreeSet<SandboxId>>,
+    ended: VecDeque<Ended>,
+}
+
+impl Store {
+    /// Commits one transaction. Tells what changed, and keeps the ends for the caller to judge.
+    pub(crate) fn commit(
+        &mut self,
+        entries: &mut Vec<JournalEntry>,
+        changes: &mut Vec<Change>,
+        ends: &mut Vec<Ended>,
+    ) {
+        for entry in entries.drain(..) {
+            match entry {
+                JournalEntry::SandboxPut(record) => {
+                    let id = record.id;
+                    let before = self.sandboxes.get(&id).cloned();
+                    if let Some(before) = &before {
+                        self.unindex(before);
+                    }
+                    self.index(&record);
+                    self.sandboxes.insert(id, record);
+                    changes.push(Change { id, before });
+                }
+                JournalEntry::SandboxRemoved(id) => {
+                    if let Some(before) = self.sandboxes.remove(&id) {
+                        self.unindex(&before);
+                        changes.push(Change { id, before: Some(before) });
+                    }
+                }
+                JournalEntry::SessionPut(record) => {
+                    self.sessions.insert(record.id, record);
+                }
+                JournalEntry::SessionRemoved(id) => {
+                    self.sessions.remove(&id);
+                }
+                JournalEntry::PoolPut(record) => {
+                    self.pools.insert(record.template.name.clone(), record);
+                }
+                JournalEntry::PoolRemoved(name) => {
+                    self.pools.remove(&name);
+                }
+                JournalEntry::WorkspaceDoomed(id) => {
+                    self.doomed.insert(id);
+                }
+                JournalEntry::WorkspaceDeleted(id) => {
+                    self.doomed.remove(&id);
+                }
+                JournalEntry::Ended(ended) => {
+                    if self.ended.len() == REMEMBERED_ENDS {
+                        self.ended.pop_front();
+                    }
+                    ends.push(ended.clone());
+                    self.ended.push_back(ended);
+                }
+            }
+        }
+    }
+
+    fn index(&mut self, record: &SandboxRecord) {
+        if let Some(instance) = record.instance {
+            self.by_instance.insert(instance, record.id);
+        }
+        if record.ending.is_some() {
+            return;
+        }
+        match record.owner {
+            Owner::Nobody => {
+                if record.state == SandboxState::Warm {
+                    self.idle.entry(record.template.clone()).or_default().insert(record.id);
+                }
+            }
+            Owner::Lease(lease) => {
+                self.of_lease.insert(lease, record.id);
+            }
+            Owner::Session(session) => self.of_session.entry(session).or_default().push(record.id),
+        }
+    }
+
+    fn unindex(&mut self, record: &SandboxRecord) {
+        if let Some(instance) = record.instance
+            && self.by_instance.get(&instance) == Some(&record.id)
+        {
+            self.by_instance.remove(&instance);
+        }
+        match record.owner {
+            Owner::Nobody => {
+                if let Some(idle) = self.idle.get_mut(&record.template) {
+                    idle.remove(&record.id);
+                }
+            }
+            Owner::Lease(lease) => {
+                if self.of_lease.get(&lease) == Some(&record.id) {
+                    self.of_lease.remove(&lease);
+                }
+            }
+            Owner::Session(session) => {
+                if let Some(all) = self.of_session.get_mut(&session) {
+                    all.retain(|id| *id != record.id);
+                    if all.is_empty() {
+                        self.of_session.remove(&session);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The record that names an instance.
+    pub(crate) fn record_of(&self, instance: InstanceId) -> Option<&SandboxRecord> {
+        self.sandboxes.get(self.by_instance.get(&instance)?)
+    }
+
+    /// The live sandbox of a session, if it has one that is not being ended.
+    pub(crate) fn live_of_session(&self, session: SessionId) -> Option<&SandboxRecord> {
+        self.of_session
+            .get(&session)?
+            .iter()
+            .filter_map(|id| self.sandboxes.get(id))
+            .find(|record| record.instance.is_some())
+    }
+
+    /// Everything, as a kernel is rebuilt from it.
+    pub(crate) fn journal(&self) -> Journal {
+        Journal {
+            pools: self.pools.values().cloned().collect(),
+            sandboxes: self.sandboxes.values().cloned().collect(),
+            sessions: self.sessions.values().cloned().collect(),
+            doomed_workspaces: self.doomed.iter().copied().collect(),
+            ended: self.ended.iter().cloned().collect(),
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! One world: a kernel, the truth around it, and the way between the two. Every step makes one
+//! thing happen, hands it to the kernel, commits what the kernel wrote, and only then starts its
+//! effects and delivers its answers, as a real interpreter must. Everything is judged on the way.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use kernel::{Boot, Event, Kernel, Notice, Outbox, Reply};
+use model::why::Ended;
+use model::{Mono, Now, Refusal, RequestId, Wall};
+
+use crate::checks::capacity::Ahead;
+use crate::checks::{Judged, Promise, Watch, broken};
+use crate::choices::Choices;
+use crate::coverage::{Coverage, event_kind};
+use crate::interpreter::Item;
+use crate::ledger::{Ask, Ledger, Pending};
+use crate::restart::CrashAt;
+use crate::runtime::Runtime;
+use crate::scenario::Scenario;
+use crate::store::{Change, Store};
+use crate::trace::{Trace, entry_line, event_line};
+use crate::{Flaw, checks};
+
+/// Ticks in a row without time passing after which the kernel counts as spinning.
+const MOST_TICKS_AT_ONCE: u32 = 64;
+
+/// A kernel and everything around it.
+pub struct World {
+    pub(crate) choices: Choices,
+    pub(crate) scenario: Scenario,
+    pub(crate) now: Now,
+    pub(crate) kernel: Kernel,
+    pub(crate) flaw: Option<Flaw>,
+    pub(crate) runtime: Runtime,
+    pub(crate) store: Store,
+    pub(crate) ledger: Ledger,
+    pub(crate) agenda: BTreeMap<(Mono, u64), Item>,
+    pub(crate) agenda_next: u64,
+    pub(crate) watch: Watch,
+    pub(crate) ahead: Ahead,
+    pub(crate) coverage: Coverage,
+    pub(crate) trace: Trace,
+    pub(crate) step: u32,
+    /// Faults are over: what is started now works.
+    pub(crate) calm: bool,
+    /// The server was asked to stop.
+    pub(crate) stopping: bool,
+    /// The server has stopped in order.
+    pub(crate) stopped: bool,
+    /// When the next event is to be the kernel's last.
+    pub(crate) armed: Option<CrashAt>,
+    pub(crate) boots: u64,
+    pub(crate) digest: u64,
+    /// What follows from an answer, once everything of its event is done.
+    pub(crate) follow_ups: VecDeque<Event>,
+    spare: Outbox,
+    changes: Vec<Change>,
+    ends: Vec<Ended>,
+    ticks_at_once: u32,
+}
+
+/// What a kernel starts from, broken as its world wants it to be.
+pub(crate) fn boot(scenario: &Scenario, seed: u64, now: Now, flaw: Option<Flaw>) -> Boot {
+    let boot = Boot::new(scenario.config.clone(), seed, now);
+    #[cfg(feature = "flaws")]
+    let boot = boot.with_flaw(flaw);
+    #[cfg(not(feature = "flaws"))]
+    let _ = flaw;
+    boot
+}
+
+/// What a submitted event was answered at once; nothing if the kernel did not survive it.
+pub(crate) type Direct = Option<Result<Reply, Refusal>>;
+
+impl World {
+    /// A world before its first step.
+    pub fn new(mut choices: Choices, flaw: Option<Flaw>, trace: Trace) -> Judged<Self> {
+        let scenario = Scenario::draw(&mut choices);
+        let now = Now { mono: Mono(1_000), wall: Wall(1_700_000_000_000) };
+        let kernel = Kernel::new(boot(&scenario, 1, now, flaw));
+        let mut world = Self {
+            choices,
+            scenario,
+            now,
+            kernel,
+            flaw,
+            runtime: Runtime::default(),
+            store: Store::default(),
+            ledger: Ledger::default(),
+            agenda: BTreeMap::new(),
+            agenda_next: 0,
+            watch: Watch::default(),
+            ahead: Ahead::default(),
+            coverage: Coverage::default(),
+            trace,
+            step: 0,
+            calm: false,
+            stopping: false,
+            stopped: false,
+            armed: None,
+            boots: 1,
+            digest: 0xcbf2_9ce4_8422_2325,
+            follow_ups: VecDeque::new(),
+            spare: Outbox::default(),
+            changes: Vec::new(),
+            ends: Vec::new(),
+            ticks_at_once: 0,
+        };
+        let config = format!("{:?}", world.scenario.config);
+        world.trace.note(0, now, || config);
+        for recipe in world.scenario.recipes.clone() {
+            world.tell(Event::TemplatePut { template: recipe.template, traits: recipe.traits })?;
+        }
+        Ok(world)
+    }
+
+    /// One step: time passes, a client does something, or something goes wrong.
+    pub fn step(&mut self) -> Judged {
+        self.step += 1;
+        self.choices.begin_step();
+        let rates = self.scenario.rates;
+        let time = self.scenario.time_share;
+        let faults = rates.death + rates.jump + rates.crash + rates.shutdown;
+        let client = 1000_u32.saturating_sub(time + faults).max(50);
+        let kinds = [time, client, rates.death, rates.jump, rates.crash, rates.shutdown];
+        match self.choices.weighted(&kinds) {
+            0 => self.pass_time()?,
+            1 => self.act()?,
+            2 => self.let_die(),
+            3 => self.jump_clock()?,
+            4 => self.arm_crash()?,
+            _ => self.begin_shutdown()?,
+        }
+        if self.stopped {
+            self.start_again()?;
+        }
+        if self.step.is_multiple_of(1000) {
+            checks::whole::judge(self)?;
+        }
+        Ok(())
+    }
+
+    /// Goes to whatever is due next, and lets it happen.
+    pub(crate) fn pass_time(&mut self) -> Judged {
+        let due = self.agenda.keys().next().map(|(at, _)| *at);
+        let wake = self.kernel.next_wake();
+        let next = match (due, wake) {
+            (Some(due), Some(wake)) => due.min(wake),
+            (Some(at), None) | (None, Some(at)) => at,
+            (None, None) => self.now.mono.plus(1_000),
+        };
+        self.advance(next.since(self.now.mono));
+        if wake.is_some_and(|wake| wake <= self.now.mono) {
+            return self.tick();
+        }
+        match self.agenda.first_entry() {
+            Some(entry) if entry.key().0 <= self.now.mono => {
+                let item = entry.remove();
+                self.happen(item)
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Both clocks move.
+    pub(crate) fn advance(&mut self, by_ms: u64) {
+        if by_ms > 0 {
+            self.ticks_at_once = 0;
+        }
+        self.now.mono = self.now.mono.plus(by_ms);
+        self.now.wall = self.now.wall.plus(by_ms);
+    }
+
+    /// The kernel is told that time passed.
+    pub(crate) fn tick(&mut self) -> Judged {
+        self.ticks_at_once += 1;
+        if self.ticks_at_once > MOST_TICKS_AT_ONCE {
+            let wake = self.kernel.next_wake();
+            return broken(Promise::WakeMovesOn, || format!("still wants {wake:?}"));
+        }
+        for instance in self.runtime.instances.values_mut() {
+            instance.settle_stop(self.now.mono);
+        }
+        self.tell(Event::Ticked)
+    }
+
+    /// Puts something on the agenda.
+    pub(crate) fn plan(&mut self, in_ms: u64, item: Item) {
+        self.agenda_next += 1;
+        self.agenda.insert((self.now.mono.plus(in_ms), self.agenda_next), item);
+    }
+
+    /// Tells the kernel of something that nobody waits for.
+    pub(crate) fn tell(&mut self, event: Event) -> Judged {
+        self.submit(event, None).map(|_| ())
+    }
+
+    /// Asks the kernel for something, and waits for the answer.
+    pub(crate) fn ask(
+        &mut self,
+        request: RequestId,
+        wait_ms: u64,
+        ask: Ask,
+        event: Event,
+    ) -> Judged {
+        let deadline = self.now.mono.plus(wait_ms);
+        self.ledger.open(request, Pending { ask, deadline });
+        self.submit(event, Some(request)).map(|_| ())
+    }
+
+    /// Hands an event to the kernel, and does with its answer what an interpreter must.
+    pub(crate) fn submit(&mut self, event: Event, request: Option<RequestId>) -> Judged<Direct> {
+        let kind = event_kind(&event);
+        self.coverage.event(kind);
+        self.mix(kind as u64);
+        self.trace.note(self.step, self.now, || event_line(&event));
+        let result = self.kernel.apply(self.now, event);
+        self.trace.note(self.step, self.now, || format!("  = {result:?}"));
+        let mut out = std::mem::take(&mut self.spare);
+        std::mem::swap(self.kernel.outbox(), &mut out);
+        if let Some(at) = self.armed.take() {
+            self.crash(at, out)?;
+            return Ok(None);
+        }
+        if let Err(refusal) = &result {
+            self.coverage.count("refusals", refusal.code.as_str());
+            checks::refusals::judge(kind, refusal)?;
+        }
+        let direct = match (request, result) {
+            (Some(_), Ok(Reply::Pending)) => None,
+            (request, result) => Some((request, result)),
+        };
+        if self.watch.expect_silence {
+            let quiet = out.journal.is_empty()
+                && out.published.is_empty()
+                && out.effects.is_empty()
+                && out.notices.is_empty();
+            checks::effects::late(kind, quiet)?;
+        }
+        self.settle(&mut out, direct.as_ref())?;
+        self.spare = out;
+        checks::settled::judge(self, kind)?;
+        while let Some(event) = self.follow_ups.pop_front() {
+            self.tell(event)?;
+        }
+        Ok(direct.map(|(_, result)| result))
+    }
+
+    /// Commits, then delivers and starts, in that order.
+    pub(crate) fn settle(
+        &mut self,
+        out: &mut Outbox,
+        direct: Option<&(Option<RequestId>, Result<Reply, Refusal>)>,
+    ) -> Judged {
+        self.commit(out)?;
+        self.ahead = Ahead::default();
+        self.watch.answered.clear();
+        for notice in &out.notices {
+            if let Notice::Answer { request, .. } = notice {
+                self.watch.answered.push(*request);
+            }
+        }
+        for effect in &out.effects {
+            self.mix(effect.id.n);
+            checks::effects::judge(self, effect)?;
+        }
+        if let Some((Some(request), result)) = direct {
+            self.answered(*request, result.clone())?;
+        }
+        for notice in out.notices.drain(..) {
+            self.trace.note(self.step, self.now, || format!("  ! {notice:?}"));
+            match notice {
+                Notice::Answer { request, result } => self.answered(request, result)?,
+                Notice::UseBroken { use_id, refusal } => {
+                    self.coverage.count("broken_uses", refusal.code.as_str());
+                    checks::uses::broke(self, use_id)?;
+                }
+                Notice::ShutdownComplete => checks::whole::shut_down(self)?,
+            }
+        }
+        for effect in out.effects.drain(..) {
+            self.start(effect);
+        }
+        Ok(())
+    }
+
+    /// One transaction: what was written and what was published.
+    pub(crate) fn commit(&mut self, out: &mut Outbox) -> Judged {
+        self.mix(out.journal.len() as u64);
+        for entry in &out.journal {
+            self.trace.note(self.step, self.now, || entry_line(entry));
+        }
+        let mut changes = std::mem::take(&mut self.changes);
+        let mut ends = std::mem::take(&mut self.ends);
+        self.store.commit(&mut out.journal, &mut changes, &mut ends);
+        checks::records::judge(self, &changes)?;
+        for ended in ends.drain(..) {
+            self.coverage.count("ends", ended.cause.as_str());
+            checks::eviction::ended(self, &ended)?;
+        }
+        changes.clear();
+        (self.changes, self.ends) = (changes, ends);
+        for event in out.published.drain(..) {
+            self.trace.note(self.step, self.now, || format!("  * {event:?}"));
+            checks::announce::judge(self, &event)?;
+        }
+        Ok(())
+    }
+
+    /// Stirs a number into the digest of this run.
+    pub(crate) fn mix(&mut self, number: u64) {
+        for part in [number, self.now.mono.0, u64::from(self.step)] {
+            self.digest = (self.digest ^ part).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
+        }
+    }
+}

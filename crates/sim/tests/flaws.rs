@@ -1,0 +1,119 @@
+//! Every way in which the kernel can be broken on purpose is noticed, and for the right reason.
+
+use std::sync::atomic::AtomicU64;
+
+use sim::Flaw;
+use sim::checks::Promise;
+use sim::choices::Choices;
+use sim::run::{Plan, run, run_many};
+use sim::shrink::{replay_plan, shrink};
+
+const MOST_SEEDS: u64 = 400;
+
+const fn plan(flaw: Flaw) -> Plan {
+    Plan { steps: 1_000, flaw: Some(flaw), rest: true, trace: false }
+}
+
+/// The promises that a flaw may break first. A new flaw does not compile without its line here.
+const fn broken_by(flaw: Flaw) -> &'static [Promise] {
+    match flaw {
+        Flaw::NoReservation => &[Promise::LiveLimit, Promise::MemoryLimit],
+        Flaw::LifoWaiters => &[Promise::FirstServed],
+        Flaw::MarginIgnored => &[Promise::Margin],
+        Flaw::SweepIgnoresHolds => &[Promise::HoldsKept, Promise::RunningSafe],
+        Flaw::WipeSkipped => &[Promise::Clean],
+        Flaw::TerminatedTwice => &[Promise::TerminatedOnce],
+        Flaw::VictimNotVoided | Flaw::RunningEvicted => &[Promise::RunningSafe],
+        Flaw::SlotFreedTwice => &[Promise::SlotLimit, Promise::PoolsFill, Promise::AuditPasses],
+        Flaw::UnwrittenLaunch => &[Promise::LaunchWritten],
+        Flaw::ReturnForgetsWaiters => &[Promise::NobodyWaitsInVain],
+        Flaw::GoneClientLeaks => &[Promise::AuditPasses, Promise::PoolsFill],
+        Flaw::PersistSkipped | Flaw::FailedPersistKills => &[Promise::FilesSaved],
+        Flaw::KillNotRetried => &[Promise::NothingForgotten, Promise::TerminatedOnce],
+        Flaw::LateCompletionTrusted => &[Promise::LateIsHarmless, Promise::NothingForgotten],
+        Flaw::TwoSandboxesPerSession => &[Promise::OneSandboxEach],
+        Flaw::FrozenNotThawed => &[Promise::FrozenUnused],
+        Flaw::LeaseSurvivesRestart => &[Promise::LeaseHonoured, Promise::IdNeverReused],
+        Flaw::DeadlineIgnored => &[Promise::DeadlineKept],
+        Flaw::SilentStateLoss => &[Promise::FilesKept],
+        Flaw::StopTakesLaterProcesses => &[Promise::HoldsExact, Promise::HoldsKept],
+        Flaw::IdReused => &[Promise::IdNeverReused],
+        Flaw::MruEviction => &[Promise::LeastRecentFirst],
+    }
+}
+
+#[track_caller]
+fn is_caught(flaw: Flaw) {
+    let total = run_many(0, MOST_SEEDS, 2, plan(flaw), &AtomicU64::new(0));
+    let (seed, found) = total.first.expect("a broken kernel is noticed");
+    let (_, violation) = found.violation.expect("a promise was broken");
+    let sound = run(Choices::seeded(seed), Plan { flaw: None, ..plan(flaw) });
+    assert!(
+        sound.violation.is_none(),
+        "seed {seed} is broken without a flaw: {:?}",
+        sound.violation
+    );
+    let expected = broken_by(flaw);
+    assert!(
+        expected.contains(&violation.promise),
+        "{flaw:?} broke {violation} in seed {seed}, not one of {expected:?}",
+    );
+}
+
+macro_rules! flaw_tests {
+    ($($test:ident $flaw:ident;)+) => {
+        $(#[test]
+        fn $test() {
+            is_caught(Flaw::$flaw);
+        })+
+
+        #[test]
+        fn every_flaw_has_its_test() {
+            let tested = [$(Flaw::$flaw,)+];
+            for flaw in Flaw::ALL {
+                assert!(tested.contains(flaw), "{flaw:?} has no test");
+            }
+        }
+    };
+}
+
+flaw_tests! {
+    flaw_no_reservation_is_caught NoReservation;
+    flaw_lifo_waiters_is_caught LifoWaiters;
+    flaw_margin_ignored_is_caught MarginIgnored;
+    flaw_sweep_ignores_holds_is_caught SweepIgnoresHolds;
+    flaw_wipe_skipped_is_caught WipeSkipped;
+    flaw_terminated_twice_is_caught TerminatedTwice;
+    flaw_victim_not_voided_is_caught VictimNotVoided;
+    flaw_slot_freed_twice_is_caught SlotFreedTwice;
+    flaw_unwritten_launch_is_caught UnwrittenLaunch;
+    flaw_return_forgets_waiters_is_caught ReturnForgetsWaiters;
+    flaw_gone_client_leaks_is_caught GoneClientLeaks;
+    flaw_persist_skipped_is_caught PersistSkipped;
+    flaw_kill_not_retried_is_caught KillNotRetried;
+    flaw_late_completion_trusted_is_caught LateCompletionTrusted;
+    flaw_two_sandboxes_per_session_is_caught TwoSandboxesPerSession;
+    flaw_frozen_not_thawed_is_caught FrozenNotThawed;
+    flaw_running_evicted_is_caught RunningEvicted;
+    flaw_lease_survives_restart_is_caught LeaseSurvivesRestart;
+    flaw_deadline_ignored_is_caught DeadlineIgnored;
+    flaw_silent_state_loss_is_caught SilentStateLoss;
+    flaw_stop_takes_later_processes_is_caught StopTakesLaterProcesses;
+    flaw_id_reused_is_caught IdReused;
+    flaw_mru_eviction_is_caught MruEviction;
+    flaw_failed_persist_kills_is_caught FailedPersistKills;
+}
+
+#[test]
+fn a_failing_run_is_made_short() {
+    let plan = plan(Flaw::TerminatedTwice);
+    let total = run_many(0, MOST_SEEDS, 2, plan, &AtomicU64::new(0));
+    let (_, found) = total.first.expect("a broken kernel is noticed");
+    let (step, violation) = found.violation.clone().expect("a promise was broken");
+    let best = shrink(&found, violation.promise, plan, 300);
+    assert!(best.len() < found.drawn.len(), "{} of {}", best.len(), found.drawn.len());
+    let again = replay_plan(&best, step > plan.steps, plan);
+    let replayed = run(Choices::listed(best), again);
+    let (_, same) = replayed.violation.expect("the short run breaks the same promise");
+    assert_eq!(same.promise, violation.promise);
+}
