@@ -21,8 +21,9 @@ impl Kernel {
             let cause = "a turn of the session is in progress";
             return Err(Refusal::new(ErrorCode::TurnInProgress, cause));
         }
-        if known.wants() {
-            let cause = "the session is being used";
+        let other = known.control.as_ref().is_some_and(|c| c.kind != ControlKind::Pause);
+        if known.wants() || other {
+            let cause = "the session is being used, or another operation is in progress";
             return Err(Refusal::new(ErrorCode::SessionBusy, cause));
         }
         match known.status {

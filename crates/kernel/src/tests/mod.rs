@@ -3,23 +3,35 @@
 
 #![allow(clippy::wildcard_enum_match_arm, reason = "a test names the one variant it looks for")]
 
+mod aborts;
+mod acts;
 mod admission;
 mod ash;
 mod ash_sessions;
 mod checkout;
 mod checkout_failure;
+mod events;
 mod eviction;
+mod forks;
 mod line_model;
 mod moves;
 mod pool_ends;
 mod pool_health;
 mod pools;
+mod probes;
 mod recycle;
+mod rest;
+mod restarts;
 mod rig;
+mod session_uses;
+mod sessions;
+mod shutdowns;
 mod situations;
 mod smoke;
 mod states;
 mod storm;
 mod traps;
 mod ttl;
+mod turns;
 mod void;
+mod wakefulness;

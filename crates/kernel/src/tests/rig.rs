@@ -36,14 +36,27 @@ pub(super) struct Rig {
     pub(super) broken: Vec<(UseId, Refusal)>,
     pub(super) stopped: bool,
     pub(super) store: Store,
+    /// Instances that may exist: launched, and not confirmed as removed.
+    pub(super) existing: BTreeSet<InstanceId>,
+    /// If wanted, what a crash after each event would have left.
+    pub(super) moments: Option<Vec<Moment>>,
+    boots: u64,
     answers: BTreeMap<RequestId, Result<Reply, Refusal>>,
     asked: BTreeSet<RequestId>,
     config: NodeConfig,
     next: u128,
 }
 
+/// What a crash would leave.
+pub(super) struct Moment {
+    pub(super) store: Store,
+    pub(super) now: Now,
+    pub(super) existing: BTreeSet<InstanceId>,
+    pub(super) published: usize,
+}
+
 /// What was written down.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Store {
     pub(super) pools: BTreeMap<TemplateName, PoolRecord>,
     pub(super) sandboxes: BTreeMap<SandboxId, SandboxRecord>,
@@ -163,6 +176,9 @@ impl Rig {
             broken: Vec::new(),
             stopped: false,
             store: Store::default(),
+            existing: BTreeSet::new(),
+            moments: None,
+            boots: 7,
             answers: BTreeMap::new(),
             asked: BTreeSet::new(),
             config,
@@ -197,6 +213,14 @@ impl Rig {
         let reply = self.kernel.apply(self.now, event);
         self.collect();
         self.kernel.audit().expect("the kernel's books are in order");
+        if let Some(moments) = &mut self.moments {
+            moments.push(Moment {
+                store: self.store.clone(),
+                now: self.now,
+                existing: self.existing.clone(),
+                published: self.published.len(),
+            });
+        }
         reply
     }
 
@@ -206,6 +230,11 @@ impl Rig {
             self.store.write(entry);
         }
         self.published.extend(out.published);
+        for effect in &out.effects {
+            if let Action::Launch(launch) = &effect.action {
+                self.existing.insert(launch.instance);
+            }
+        }
         self.effects.extend(out.effects);
         for notice in out.notices {
             match notice {
@@ -214,7 +243,10 @@ impl Rig {
                     assert!(before.is_none(), "a request is answered once");
                 }
                 Notice::UseBroken { use_id, refusal } => self.broken.push((use_id, refusal)),
-                Notice::ShutdownComplete => self.stopped = true,
+                Notice::ShutdownComplete => {
+                    assert!(!self.stopped, "that everything is over is told once");
+                    self.stopped = true;
+                }
             }
         }
     }
@@ -272,6 +304,9 @@ impl Rig {
 
     #[track_caller]
     pub(super) fn end_effect(&mut self, effect: &Effect, outcome: Outcome) {
+        if let (Action::Kill { instance, .. }, Outcome::Done) = (&effect.action, &outcome) {
+            self.existing.remove(instance);
+        }
         let _ = self.apply(Event::EffectEnded { id: effect.id, outcome });
     }
 
@@ -350,10 +385,11 @@ impl Rig {
 
     #[track_caller]
     pub(super) fn checked_out(&self, request: RequestId) -> CheckedOut {
-        match self.answered(request) {
-            Reply::CheckedOut(checked_out) => checked_out,
-            other => panic!("expected a checkout, found {other:?}"),
-        }
+        let answer = self.answered(request);
+        let Reply::CheckedOut(checked_out) = answer else {
+            panic!("expected a checkout, found {answer:?}")
+        };
+        checked_out
     }
 
     #[track_caller]
@@ -382,10 +418,9 @@ impl Rig {
 
     #[track_caller]
     pub(super) fn granted(&self, request: RequestId) -> Grant {
-        match self.answered(request) {
-            Reply::Granted(grant) => grant,
-            other => panic!("expected a grant, found {other:?}"),
-        }
+        let answer = self.answered(request);
+        let Reply::Granted(grant) = answer else { panic!("expected a grant, found {answer:?}") };
+        grant
     }
 
     /// Uses a leased sandbox once.
@@ -423,10 +458,11 @@ impl Rig {
 
     #[track_caller]
     pub(super) fn session_ready(&self, request: RequestId) -> SessionReady {
-        match self.answered(request) {
-            Reply::SessionReady(ready) | Reply::TurnStarted(ready) => ready,
-            other => panic!("expected a session, found {other:?}"),
-        }
+        let answer = self.answered(request);
+        let (Reply::SessionReady(ready) | Reply::TurnStarted(ready)) = answer else {
+            panic!("expected a session, found {answer:?}")
+        };
+        ready
     }
 
     pub(super) fn turn_with(
@@ -525,13 +561,26 @@ impl Rig {
 
     /// Forgets everything in memory and starts again from what was written down.
     pub(super) fn restart(&mut self, alive: &[InstanceId]) -> crate::Recovery {
-        let boot = Boot::new(self.config.clone(), 8, self.now);
+        self.boots += 1;
+        self.stopped = false;
+        let boot = Boot::new(self.config.clone(), self.boots, self.now);
         let (kernel, recovery) = Kernel::restore(boot, self.store.journal(), alive);
         self.kernel = kernel;
         self.effects.clear();
         self.collect();
         self.kernel.audit().expect("the kernel's books are in order");
         recovery
+    }
+
+    /// A node that was killed at a moment of another's life, not started again yet.
+    pub(super) fn after_crash(config: NodeConfig, moment: &Moment) -> Self {
+        let mut rig = Self::new(config);
+        rig.store = moment.store.clone();
+        rig.now = moment.now;
+        rig.existing.clone_from(&moment.existing);
+        rig.next = 1 << 64;
+        rig.boots = 1_000;
+        rig
     }
 }
 

@@ -1,0 +1,120 @@
+//! Uses of a session's sandbox: by session and by sandbox id, awake and cold.
+
+use model::lifecycle::ActiveCause;
+use model::{ErrorCode, SandboxState, SessionStatus};
+
+use super::rig::{NATIVE, Rig, template};
+use crate::{DeathCause, Event, UseKind, UseTarget};
+
+/// A node on which a session's sandbox is the only one.
+fn alone() -> Rig {
+    Rig::with_pool(template(0, 1), NATIVE)
+}
+
+#[test]
+fn the_answer_to_a_message_says_how_its_sandbox_was_come_by() {
+    let mut rig = alone();
+    let (session, sandbox) = rig.session();
+    assert_eq!(rig.whole_turn(session).cause, ActiveCause::Reconnected);
+    rig.live(3_600_000);
+    assert_eq!(rig.whole_turn(session).cause, ActiveCause::Resumed);
+    rig.delete(sandbox);
+    rig.run();
+    let ready = rig.whole_turn(session);
+    assert_eq!((ready.cause, ready.state_lost), (ActiveCause::Replaced, true));
+}
+
+#[test]
+fn uses_show_what_they_are_by_session_and_by_sandbox() {
+    let table = [
+        (UseKind::Exec, SandboxState::Running),
+        (UseKind::Files, SandboxState::Waiting),
+        (UseKind::Port, SandboxState::Waiting),
+    ];
+    for (kind, during) in table {
+        for by_id in [true, false] {
+            let mut rig = alone();
+            let (session, sandbox) = rig.session();
+            let target =
+                if by_id { UseTarget::Sandbox(sandbox) } else { UseTarget::Session(session) };
+            let (request, use_id) = rig.use_of(target, kind);
+            assert_eq!(rig.granted(request).sandbox, sandbox);
+            assert_eq!(rig.state(sandbox), during);
+            let twice = rig.ask(|request| Event::UseRequested { request, target, use_id, kind });
+            assert_eq!(rig.refused(twice), ErrorCode::IdConflict);
+            rig.use_over(use_id);
+            assert_eq!(rig.state(sandbox), SandboxState::Waiting);
+        }
+    }
+}
+
+#[test]
+fn an_exec_in_a_cold_sandbox_of_a_session_wakes_it() {
+    let mut rig = alone();
+    let (session, sandbox) = rig.slept_session();
+    let (request, _) = rig.use_of(UseTarget::Sandbox(sandbox), UseKind::Exec);
+    assert!(rig.pending(request) && rig.launching().restore);
+    rig.run();
+    let grant = rig.granted(request);
+    assert_eq!((grant.sandbox, grant.generation.0), (sandbox, 2));
+    assert_eq!(rig.status(session), SessionStatus::Active);
+    assert_eq!(rig.last_active(session).cause, ActiveCause::Resumed);
+}
+
+#[test]
+fn an_exec_by_the_id_of_a_sandbox_that_is_going_is_refused_at_once() {
+    let going: [fn(&mut Rig, model::SandboxId); 2] = [
+        |rig, sandbox| rig.dies_of(sandbox, DeathCause::Crash),
+        |rig, sandbox| {
+            rig.delete(sandbox);
+        },
+    ];
+    for go in going {
+        let mut rig = alone();
+        let (_, sandbox) = rig.session();
+        go(&mut rig, sandbox);
+        let (request, _) = rig.use_of(UseTarget::Sandbox(sandbox), UseKind::Exec);
+        assert_eq!(rig.refused(request), ErrorCode::SandboxGone);
+    }
+}
+
+#[test]
+fn nobody_is_granted_a_use_after_going_away() {
+    let mut rig = alone();
+    let (session, sandbox) = rig.slept_session();
+    let (request, _) = rig.use_of(UseTarget::Session(session), UseKind::Exec);
+    rig.client_gone(request);
+    rig.run();
+    assert!(rig.pending(request));
+    assert_ne!(rig.state(sandbox), SandboxState::Running);
+    rig.live(3_600_000);
+    assert_eq!(rig.state(sandbox), SandboxState::Cold, "nobody holds it");
+}
+
+#[test]
+fn nobody_waits_past_their_deadline() {
+    type Ask = fn(&mut Rig, model::SessionId, model::SandboxId) -> model::RequestId;
+    let waits: [(u64, ErrorCode, Ask); 5] = [
+        (60_000, ErrorCode::ReadyTimeout, |rig, session, _| {
+            rig.use_of(UseTarget::Session(session), UseKind::Files).0
+        }),
+        (60_000, ErrorCode::ReadyTimeout, |rig, session, _| rig.resume(session)),
+        (120_000, ErrorCode::DeadlineExceeded, |rig, _, sandbox| rig.delete(sandbox)),
+        (120_000, ErrorCode::DeadlineExceeded, |rig, session, _| rig.stop(session)),
+        (120_000, ErrorCode::DeadlineExceeded, |rig, session, _| rig.end(session)),
+    ];
+    for (deadline_ms, code, ask) in waits {
+        let mut rig = alone();
+        let (session, sandbox) = rig.session();
+        // It died, and what is left of it cannot be removed.
+        rig.dies_of(sandbox, DeathCause::Crash);
+        let request = ask(&mut rig, session, sandbox);
+        rig.effects.clear();
+        rig.pass(deadline_ms - 1);
+        assert!(rig.pending(request), "{code:?}");
+        rig.pass(1);
+        assert_eq!(rig.refused(request), code);
+        rig.live(120_000);
+        assert_eq!(rig.processes(), 0, "it is removed in the end");
+    }
+}

@@ -1,0 +1,342 @@
+//! What keeps a sandbox awake: keepAlive processes and the scale file, what stop does to them, and
+//! that nothing outlives the sandbox it was for.
+
+use model::state::Wakefulness;
+use model::{NodeConfig, ProcessId, SandboxId, SandboxState, SessionId};
+
+use super::rig::{DOCKER, NATIVE, Rig, freeze, kill_process, template, trouble};
+use crate::{Action, DeathCause, Event, KeptProcess, Outcome, Reply, ScaleOp, WakeReport};
+
+/// A session's sandbox that has been used.
+fn scene() -> (Rig, SessionId, SandboxId) {
+    let mut rig = Rig::with_pool(template(0, 1), NATIVE);
+    let (session, sandbox) = rig.session();
+    rig.session_work(session);
+    (rig, session, sandbox)
+}
+
+fn report(rig: &Rig, sandbox: SandboxId) -> WakeReport {
+    rig.kernel.wake_report(sandbox).expect("a sandbox that is known")
+}
+
+fn awake(rig: &Rig, sandbox: SandboxId) -> bool {
+    report(rig, sandbox).wakefulness == Wakefulness::Awake
+}
+
+fn kept(rig: &Rig, sandbox: SandboxId) -> Vec<u128> {
+    report(rig, sandbox).processes.iter().map(|kept| kept.process.as_u128()).collect()
+}
+
+const NOTHING: WakeReport = WakeReport {
+    wakefulness: Wakefulness::Auto,
+    scheduled_stop_at: None,
+    processes: Vec::new(),
+    scale: 0,
+};
+
+#[test]
+fn a_process_or_a_scale_keeps_its_sandbox_from_rest_until_it_is_over() {
+    type Act = fn(&mut Rig, SandboxId);
+    let holds: [(Act, Act); 2] = [
+        (|rig, sandbox| rig.starts(sandbox, 1, Some(0)), |rig, sandbox| rig.exits(sandbox, 1)),
+        (
+            |rig, sandbox| rig.scale(sandbox, ScaleOp::Add(1)),
+            |rig, sandbox| rig.scale(sandbox, ScaleOp::Sub(1)),
+        ),
+    ];
+    for (begin, end) in holds {
+        let config = NodeConfig { max_live: 1, ..NodeConfig::default() };
+        let mut rig = Rig::with(config, template(0, 5), NATIVE);
+        let (session, sandbox) = rig.session();
+        rig.session_work(session);
+        begin(&mut rig, sandbox);
+        rig.pass(7_200_000);
+        assert!(rig.effects.is_empty(), "{:?}", rig.effects);
+        let (_, refused) = rig.create_session();
+        assert_eq!(rig.refused(refused), model::ErrorCode::CapacityExhausted);
+        let request = rig.ask_freeze(sandbox);
+        assert_eq!(rig.refused(request), model::ErrorCode::SandboxBusy);
+        end(&mut rig, sandbox);
+        assert_eq!(report(&rig, sandbox), NOTHING);
+        rig.pass(9_999);
+        assert!(rig.effects.is_empty(), "the end of a hold is its last use");
+        rig.pass(1);
+        assert_eq!(rig.count(freeze), 1);
+        rig.live(1_700_000);
+        assert_ne!(rig.state(sandbox), SandboxState::Cold);
+        rig.live(200_000);
+        assert_eq!(rig.state(sandbox), SandboxState::Cold);
+    }
+}
+
+#[test]
+fn a_process_is_killed_when_its_time_is_over_and_holds_no_longer() {
+    for (asked, lives) in [(None, 600_000), (Some(5_000), 5_000)] {
+        let (mut rig, _, sandbox) = scene();
+        rig.starts(sandbox, 1, asked);
+        let kept = report(&rig, sandbox).processes;
+        let process = ProcessId::from_u128(1);
+        assert_eq!(kept, [KeptProcess { process, started_at: rig.now.wall, timeout_ms: lives }]);
+        rig.pass(lives - 1);
+        assert_eq!((rig.count(kill_process), awake(&rig, sandbox)), (0, true));
+        rig.pass(1);
+        assert_eq!((rig.count(kill_process), awake(&rig, sandbox)), (1, false));
+        let effect = rig.finish(kill_process, Outcome::Done);
+        assert!(matches!(effect.action, Action::KillProcess { process: of, instance }
+            if of == process && instance == rig.instance(sandbox)));
+        rig.exits(sandbox, 1);
+        rig.pass(9_000);
+        assert_eq!(rig.count(kill_process), 0);
+    }
+}
+
+#[test]
+fn a_process_for_ever_is_never_killed() {
+    let (mut rig, _, sandbox) = scene();
+    rig.starts(sandbox, 1, Some(0));
+    assert_eq!(report(&rig, sandbox).processes[0].timeout_ms, 0);
+    rig.pass(86_400_000);
+    assert_eq!((rig.count(kill_process), awake(&rig, sandbox)), (0, true));
+}
+
+#[test]
+fn a_kill_that_fails_is_tried_again_but_not_for_ever() {
+    for heard in [true, false] {
+        let (mut rig, _, sandbox) = scene();
+        rig.starts(sandbox, 1, Some(1_000));
+        rig.pass(1_000);
+        let mut kills = 0;
+        for _ in 0..20 {
+            rig.effects.retain(|effect| kill_process(&effect.action));
+            while let Some(effect) = rig.effects.pop_front() {
+                kills += 1;
+                if heard {
+                    rig.end_effect(&effect, trouble());
+                }
+            }
+            rig.pass(5_000);
+        }
+        assert_eq!(kills, 3);
+        assert!(!awake(&rig, sandbox), "it holds nothing, whatever it does");
+    }
+}
+
+#[test]
+fn a_process_that_restarts_under_its_id_starts_its_clock_again() {
+    let (mut rig, _, sandbox) = scene();
+    rig.starts(sandbox, 1, Some(10_000));
+    rig.pass(8_000);
+    rig.starts(sandbox, 1, Some(10_000));
+    assert_eq!(kept(&rig, sandbox), [1], "it is counted once");
+    rig.pass(9_999);
+    assert_eq!(rig.count(kill_process), 0);
+    rig.pass(1);
+    assert_eq!(rig.count(kill_process), 1);
+}
+
+#[test]
+fn a_process_without_keep_alive_holds_nothing() {
+    let (mut rig, _, sandbox) = scene();
+    let instance = rig.instance(sandbox);
+    let process = ProcessId::from_u128(1);
+    let started = Event::ProcessStarted { instance, process, keep_alive: None };
+    assert_eq!(rig.apply(started), Ok(Reply::Noted));
+    assert_eq!(report(&rig, sandbox), NOTHING);
+}
+
+#[test]
+fn processes_that_keep_awake_have_a_limit() {
+    let config = NodeConfig { max_processes: 1, ..NodeConfig::default() };
+    let mut rig = Rig::with(config, template(0, 1), NATIVE);
+    let (_, sandbox) = rig.session();
+    rig.starts(sandbox, 1, None);
+    rig.starts(sandbox, 1, None);
+    let started = Event::ProcessStarted {
+        instance: rig.instance(sandbox),
+        process: ProcessId::from_u128(2),
+        keep_alive: Some(crate::KeepAlive { timeout_ms: None }),
+    };
+    let refusal = rig.apply(started).unwrap_err();
+    assert_eq!(refusal.code, model::ErrorCode::InvalidArgument);
+}
+
+#[test]
+fn stop_takes_the_holds_of_the_processes_that_exist_and_kills_nothing() {
+    let (mut rig, _, sandbox) = scene();
+    rig.starts(sandbox, 1, None);
+    rig.starts(sandbox, 2, Some(0));
+    assert_eq!(rig.stop_processes(sandbox, 0), NOTHING);
+    assert_eq!(rig.count(kill_process), 0);
+    rig.starts(sandbox, 3, None);
+    assert_eq!(kept(&rig, sandbox), [3], "it was not there yet");
+    // What a process was given to live stays what it was given.
+    rig.pass(600_000);
+    let killed = rig.effects.iter().filter(|effect| kill_process(&effect.action)).count();
+    assert_eq!(killed, 2);
+}
+
+#[test]
+fn a_scheduled_stop_affects_those_that_existed_when_it_was_asked_for() {
+    let (mut rig, _, sandbox) = scene();
+    rig.starts(sandbox, 1, Some(0));
+    rig.starts(sandbox, 2, Some(0));
+    let at = rig.now.wall.plus(300_000);
+    let told = rig.stop_processes(sandbox, 300_000);
+    assert_eq!((told.scheduled_stop_at, told.wakefulness), (Some(at), Wakefulness::Awake));
+    assert_eq!(told.processes.len(), 2);
+    rig.pass(1_000);
+    rig.starts(sandbox, 3, Some(0));
+    // The id of a process stays the same when it restarts.
+    rig.starts(sandbox, 2, Some(0));
+    rig.pass(298_999);
+    assert_eq!(kept(&rig, sandbox), [1, 2, 3]);
+    rig.pass(1);
+    assert_eq!(kept(&rig, sandbox), [3]);
+    assert_eq!(report(&rig, sandbox).scheduled_stop_at, None);
+    assert!(awake(&rig, sandbox));
+}
+
+#[test]
+fn the_latest_stop_counts_in_either_order() {
+    for (first, second) in [(300_000, 200_000), (200_000, 300_000)] {
+        let (mut rig, _, sandbox) = scene();
+        rig.starts(sandbox, 1, Some(0));
+        rig.stop_processes(sandbox, first);
+        rig.stop_processes(sandbox, second);
+        assert_eq!(report(&rig, sandbox).scheduled_stop_at, Some(rig.now.wall.plus(second)));
+        rig.pass(second - 1);
+        assert!(awake(&rig, sandbox));
+        rig.pass(1);
+        assert!(!awake(&rig, sandbox));
+    }
+}
+
+#[test]
+fn a_stop_cancels_the_scheduled_one_also_when_there_is_nothing_to_stop() {
+    let (mut rig, _, sandbox) = scene();
+    rig.starts(sandbox, 1, Some(0));
+    rig.stop_processes(sandbox, 300_000);
+    assert_eq!(rig.stop_processes(sandbox, 0), NOTHING);
+    rig.starts(sandbox, 1, Some(0));
+    rig.pass(400_000);
+    assert_eq!(kept(&rig, sandbox), [1], "the earlier stop is void");
+    rig.stop_processes(sandbox, 300_000);
+    rig.exits(sandbox, 1);
+    assert_eq!(rig.stop_processes(sandbox, 500_000).scheduled_stop_at, None);
+}
+
+#[test]
+fn the_scale_is_counted_and_never_below_nothing() {
+    let (mut rig, _, sandbox) = scene();
+    let table = [
+        (ScaleOp::Sub(1), 0),
+        (ScaleOp::Add(1), 1),
+        (ScaleOp::Add(2), 3),
+        (ScaleOp::Sub(1), 2),
+        (ScaleOp::Set(7), 7),
+        (ScaleOp::Sub(9), 0),
+        (ScaleOp::Add(u32::MAX), u32::MAX),
+        (ScaleOp::Add(1), u32::MAX),
+        (ScaleOp::Set(0), 0),
+    ];
+    for (op, scale) in table {
+        rig.scale(sandbox, op);
+        let told = report(&rig, sandbox);
+        let state = if scale > 0 { Wakefulness::Awake } else { Wakefulness::Auto };
+        // Awake with no process in the list is as it should be.
+        assert_eq!((told.scale, told.wakefulness), (scale, state), "{op:?}");
+        assert!(told.processes.is_empty());
+    }
+}
+
+#[test]
+fn a_reset_drops_every_hold_and_a_stop_only_those_of_processes() {
+    let (mut rig, _, sandbox) = scene();
+    rig.starts(sandbox, 1, Some(0));
+    rig.scale(sandbox, ScaleOp::Add(2));
+    let told = rig.stop_processes(sandbox, 0);
+    assert_eq!((told.wakefulness, told.scale), (Wakefulness::Awake, 2));
+    assert!(told.processes.is_empty());
+    rig.starts(sandbox, 1, Some(0));
+    rig.scale(sandbox, ScaleOp::Set(0));
+    assert_eq!(report(&rig, sandbox), NOTHING);
+    rig.starts(sandbox, 2, Some(0));
+    rig.scale(sandbox, ScaleOp::Set(3));
+    assert_eq!((kept(&rig, sandbox), report(&rig, sandbox).scale), (vec![], 3));
+}
+
+#[test]
+fn a_stop_with_nothing_to_stop_is_no_use() {
+    let (mut rig, _, sandbox) = scene();
+    let used = rig.kernel.sandbox(sandbox).unwrap().last_used_at;
+    rig.pass(5_000);
+    rig.stop_processes(sandbox, 0);
+    assert_eq!(rig.kernel.sandbox(sandbox).unwrap().last_used_at, used);
+}
+
+#[test]
+fn nothing_stays_awake_over_a_death_a_sleep_or_a_restart() {
+    let ends: [fn(&mut Rig, SessionId, SandboxId); 4] = [
+        |rig, _, sandbox| rig.dies_of(sandbox, DeathCause::Crash),
+        |rig, session, _| {
+            rig.stop(session);
+        },
+        |rig, session, _| {
+            rig.running_turn(session);
+            rig.abort(session, false);
+        },
+        |rig, _, _| {
+            let alive: Vec<_> = rig.existing.iter().copied().collect();
+            rig.restart(&alive);
+        },
+    ];
+    for end in ends {
+        let (mut rig, session, sandbox) = scene();
+        rig.starts(sandbox, 1, Some(0));
+        rig.scale(sandbox, ScaleOp::Add(3));
+        rig.stop_processes(sandbox, 600_000);
+        end(&mut rig, session, sandbox);
+        rig.run();
+        let next = rig.resumed(session).sandbox;
+        assert_eq!(report(&rig, next), NOTHING);
+        rig.live(3_600_000);
+        assert_eq!(rig.state(next), SandboxState::Cold, "it can sleep");
+    }
+}
+
+#[test]
+fn nothing_stays_awake_over_a_return() {
+    for traits in [NATIVE, DOCKER] {
+        let mut rig = Rig::with_pool(template(1, 0), traits);
+        let lease = rig.lease();
+        rig.use_once(lease.sandbox);
+        rig.starts(lease.sandbox, 1, Some(5_000));
+        rig.scale(lease.sandbox, ScaleOp::Add(3));
+        rig.stop_processes(lease.sandbox, 600_000);
+        rig.give_back(lease.lease);
+        rig.run();
+        let next = rig.lease();
+        assert_eq!(report(&rig, next.sandbox), NOTHING);
+        rig.pass(5_000);
+        assert_eq!(rig.count(kill_process), 0, "that process is not there any more");
+        // What the last use of an instance did late is not this one's.
+        let instance = lease.instance;
+        let _ = rig.apply(Event::ScaleWritten { instance, op: ScaleOp::Set(0) });
+        rig.live(10_000);
+        assert!(rig.frozen(next.sandbox));
+    }
+}
+
+#[test]
+fn what_an_instance_that_is_gone_writes_is_ignored() {
+    let (mut rig, session, sandbox) = scene();
+    let old = rig.instance(sandbox);
+    rig.stop(session);
+    rig.run();
+    rig.resumed(session);
+    let _ = rig.apply(Event::ScaleWritten { instance: old, op: ScaleOp::Add(1) });
+    let process = ProcessId::from_u128(9);
+    let keep_alive = Some(crate::KeepAlive { timeout_ms: None });
+    let _ = rig.apply(Event::ProcessStarted { instance: old, process, keep_alive });
+    assert_eq!(report(&rig, sandbox), NOTHING);
+}
