@@ -265,8 +265,9 @@ impl Kernel {
 
     fn publish_active(&mut self, session: Ix, ix: Ix, cause: ActiveCause) -> bool {
         let entry = &mut self.entries[ix];
-        let previous_id = entry.previous_id.take();
         let known = &mut self.sessions[session];
+        entry.previous_id = None;
+        let previous_id = known.told_id.replace(entry.id).filter(|told| *told != entry.id);
         let state_lost = known.state_lost.take().is_some();
         self.out.published.push(LifecycleEvent::SandboxActive {
             session: Some(known.id),

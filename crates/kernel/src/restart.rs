@@ -96,6 +96,7 @@ impl Kernel {
         session.status = record.status;
         session.generation = record.generation;
         session.state_lost = record.state_lost;
+        session.told_id = record.told_id;
         let session = self.sessions.insert(session);
         self.session_index.insert(record.id.as_u128(), session);
         for turn in record.turn.into_iter().chain(record.queued) {

@@ -32,6 +32,8 @@ pub(crate) struct Session {
     pub(crate) coming: Option<ActiveCause>,
     /// Files were given up for this reason, and its client was not told with a sandbox yet.
     pub(crate) state_lost: Option<TerminatedReason>,
+    /// The sandbox that its client was told of last.
+    pub(crate) told_id: Option<SandboxId>,
     /// Requests that want its sandbox.
     pub(crate) wanting: Vec<Ix>,
     pub(crate) turn: Option<Turn>,
@@ -106,6 +108,7 @@ impl Session {
             applied: None,
             coming: None,
             state_lost: None,
+            told_id: None,
             wanting: Vec::new(),
             turn: None,
             queued: VecDeque::new(),
@@ -153,6 +156,7 @@ impl Session {
             idle_timeout_ms: self.settings.idle_timeout_ms,
             on_disconnect: self.settings.on_disconnect,
             state_lost: self.state_lost,
+            told_id: self.told_id,
             turn: self.turn.as_ref().map(|turn| turn.id),
             queued: self.queued.iter().copied().collect(),
             created_at: self.created_at,

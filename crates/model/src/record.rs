@@ -96,6 +96,8 @@ pub struct SessionRecord {
     pub on_disconnect: OnDisconnect,
     /// Why its files were given up, until its client is told with the next sandbox.
     pub state_lost: Option<TerminatedReason>,
+    /// The sandbox that its client was told of last.
+    pub told_id: Option<SandboxId>,
     /// The turn in progress.
     pub turn: Option<TurnId>,
     /// Turns that wait behind it.

@@ -61,7 +61,7 @@ fn is_caught(flaw: Flaw) {
 }
 
 macro_rules! flaw_tests {
-    ($($test:ident $flaw:ident;)+) => {
+    ($(fn $test:ident: $flaw:ident;)+) => {
         $(#[test]
         fn $test() {
             is_caught(Flaw::$flaw);
@@ -78,30 +78,30 @@ macro_rules! flaw_tests {
 }
 
 flaw_tests! {
-    flaw_no_reservation_is_caught NoReservation;
-    flaw_lifo_waiters_is_caught LifoWaiters;
-    flaw_margin_ignored_is_caught MarginIgnored;
-    flaw_sweep_ignores_holds_is_caught SweepIgnoresHolds;
-    flaw_wipe_skipped_is_caught WipeSkipped;
-    flaw_terminated_twice_is_caught TerminatedTwice;
-    flaw_victim_not_voided_is_caught VictimNotVoided;
-    flaw_slot_freed_twice_is_caught SlotFreedTwice;
-    flaw_unwritten_launch_is_caught UnwrittenLaunch;
-    flaw_return_forgets_waiters_is_caught ReturnForgetsWaiters;
-    flaw_gone_client_leaks_is_caught GoneClientLeaks;
-    flaw_persist_skipped_is_caught PersistSkipped;
-    flaw_kill_not_retried_is_caught KillNotRetried;
-    flaw_late_completion_trusted_is_caught LateCompletionTrusted;
-    flaw_two_sandboxes_per_session_is_caught TwoSandboxesPerSession;
-    flaw_frozen_not_thawed_is_caught FrozenNotThawed;
-    flaw_running_evicted_is_caught RunningEvicted;
-    flaw_lease_survives_restart_is_caught LeaseSurvivesRestart;
-    flaw_deadline_ignored_is_caught DeadlineIgnored;
-    flaw_silent_state_loss_is_caught SilentStateLoss;
-    flaw_stop_takes_later_processes_is_caught StopTakesLaterProcesses;
-    flaw_id_reused_is_caught IdReused;
-    flaw_mru_eviction_is_caught MruEviction;
-    flaw_failed_persist_kills_is_caught FailedPersistKills;
+    fn flaw_no_reservation_is_caught: NoReservation;
+    fn flaw_lifo_waiters_is_caught: LifoWaiters;
+    fn flaw_margin_ignored_is_caught: MarginIgnored;
+    fn flaw_sweep_ignores_holds_is_caught: SweepIgnoresHolds;
+    fn flaw_wipe_skipped_is_caught: WipeSkipped;
+    fn flaw_terminated_twice_is_caught: TerminatedTwice;
+    fn flaw_victim_not_voided_is_caught: VictimNotVoided;
+    fn flaw_slot_freed_twice_is_caught: SlotFreedTwice;
+    fn flaw_unwritten_launch_is_caught: UnwrittenLaunch;
+    fn flaw_return_forgets_waiters_is_caught: ReturnForgetsWaiters;
+    fn flaw_gone_client_leaks_is_caught: GoneClientLeaks;
+    fn flaw_persist_skipped_is_caught: PersistSkipped;
+    fn flaw_kill_not_retried_is_caught: KillNotRetried;
+    fn flaw_late_completion_trusted_is_caught: LateCompletionTrusted;
+    fn flaw_two_sandboxes_per_session_is_caught: TwoSandboxesPerSession;
+    fn flaw_frozen_not_thawed_is_caught: FrozenNotThawed;
+    fn flaw_running_evicted_is_caught: RunningEvicted;
+    fn flaw_lease_survives_restart_is_caught: LeaseSurvivesRestart;
+    fn flaw_deadline_ignored_is_caught: DeadlineIgnored;
+    fn flaw_silent_state_loss_is_caught: SilentStateLoss;
+    fn flaw_stop_takes_later_processes_is_caught: StopTakesLaterProcesses;
+    fn flaw_id_reused_is_caught: IdReused;
+    fn flaw_mru_eviction_is_caught: MruEviction;
+    fn flaw_failed_persist_kills_is_caught: FailedPersistKills;
 }
 
 #[test]

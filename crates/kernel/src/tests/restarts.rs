@@ -339,19 +339,17 @@ fn a_turn_in_the_queue_is_told_to_be_over_after_a_restart_too() {
 #[test]
 fn what_was_being_deleted_is_deleted_after_a_restart() {
     let mut rig = Rig::with_pool(template(0, 2), NATIVE);
-    let (cold, slept) = rig.slept_session();
-    let (live, sandbox) = rig.session();
+    let (cold, sandbox) = rig.slept_session();
+    let (live, running) = rig.session();
     rig.session_work(live);
-    let workspace = rig.store.sandboxes[&slept].workspace;
-    let deleted = rig.delete(slept);
+    let deleted = rig.delete(sandbox);
     assert_eq!(rig.answered(deleted), Reply::Gone);
-    assert!(rig.store.doomed.contains(&workspace));
-    rig.delete(sandbox);
+    rig.delete(running);
     rig.restart(&[]);
     assert_eq!(rig.count(delete_workspace), 1);
     rig.run();
     assert!(rig.store.doomed.is_empty() && rig.store.sandboxes.is_empty());
-    assert_eq!(rig.terminations(sandbox), [(1, EndCause::Deleted)]);
+    assert_eq!(rig.terminations(running), [(1, EndCause::Deleted)]);
     for session in [cold, live] {
         assert_eq!(rig.loss_reasons(session).len(), 1);
         assert!(rig.resumed(session).state_lost);

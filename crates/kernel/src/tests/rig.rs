@@ -4,16 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use model::record::{Journal, JournalEntry, Owner, PoolRecord, SandboxRecord, SessionRecord};
+use model::record::Owner;
 use model::stats::PoolStats;
 use model::template::{Recycle, RuntimeTraits};
-use model::why::{Ended, Why};
+use model::why::Why;
 use model::{
     ClaimSettings, EndCause, ErrorCode, InstanceId, LeaseId, LifecycleEvent, Mono, NodeConfig, Now,
     Refusal, RequestId, SandboxId, SandboxState, SessionId, Template, TemplateName, TurnId, UseId,
-    Wall, WorkspaceId,
+    Wall,
 };
 
+use super::store::Store;
 use crate::{
     Action, Boot, CheckedOut, Checkout, CheckoutPolicy, DeathCause, Effect, Event, Failure,
     FailureKind, Grant, Kernel, Notice, Outcome, Reply, SandboxView, SessionReady, SessionSettings,
@@ -53,58 +54,6 @@ pub(super) struct Moment {
     pub(super) now: Now,
     pub(super) existing: BTreeSet<InstanceId>,
     pub(super) published: usize,
-}
-
-/// What was written down.
-#[derive(Clone, Default)]
-pub(super) struct Store {
-    pub(super) pools: BTreeMap<TemplateName, PoolRecord>,
-    pub(super) sandboxes: BTreeMap<SandboxId, SandboxRecord>,
-    pub(super) sessions: BTreeMap<SessionId, SessionRecord>,
-    pub(super) doomed: BTreeSet<WorkspaceId>,
-    pub(super) ended: Vec<Ended>,
-}
-
-impl Store {
-    fn write(&mut self, entry: JournalEntry) {
-        match entry {
-            JournalEntry::SandboxPut(record) => {
-                self.sandboxes.insert(record.id, record);
-            }
-            JournalEntry::SandboxRemoved(id) => {
-                self.sandboxes.remove(&id);
-            }
-            JournalEntry::SessionPut(record) => {
-                self.sessions.insert(record.id, record);
-            }
-            JournalEntry::SessionRemoved(id) => {
-                self.sessions.remove(&id);
-            }
-            JournalEntry::PoolPut(record) => {
-                self.pools.insert(record.template.name.clone(), record);
-            }
-            JournalEntry::PoolRemoved(name) => {
-                self.pools.remove(&name);
-            }
-            JournalEntry::WorkspaceDoomed(id) => {
-                self.doomed.insert(id);
-            }
-            JournalEntry::WorkspaceDeleted(id) => {
-                self.doomed.remove(&id);
-            }
-            JournalEntry::Ended(ended) => self.ended.push(ended),
-        }
-    }
-
-    pub(super) fn journal(&self) -> Journal {
-        Journal {
-            pools: self.pools.values().cloned().collect(),
-            sandboxes: self.sandboxes.values().cloned().collect(),
-            sessions: self.sessions.values().cloned().collect(),
-            doomed_workspaces: self.doomed.iter().copied().collect(),
-            ended: self.ended.clone(),
-        }
-    }
 }
 
 /// A template `t` with this pool.

@@ -1,0 +1,103 @@
+//! Stop and end: files are saved before anything is removed, and what was going on is told so.
+
+use model::lifecycle::TurnOutcome;
+use model::{EndCause, ErrorCode, SandboxState, SessionStatus};
+
+use super::rig::{NATIVE, Rig, kill, persist, stop_turn, template, trouble};
+use crate::{Outcome, Reply, UseKind, UseTarget, WhenBusy};
+
+/// A session with files to save, on a node of its own.
+fn scene() -> (Rig, model::SessionId, model::SandboxId) {
+    let mut rig = Rig::with_pool(template(0, 1), NATIVE);
+    let (session, sandbox) = rig.session();
+    rig.session_work(session);
+    (rig, session, sandbox)
+}
+
+type Ask = fn(&mut Rig, model::SessionId) -> model::RequestId;
+
+const LEAVING: [(Ask, Reply, EndCause); 2] = [
+    (Rig::stop, Reply::Stopped, EndCause::SessionStopped),
+    (Rig::end, Reply::Ended, EndCause::SessionEnded),
+];
+
+#[test]
+fn files_are_saved_before_the_sandbox_is_removed_and_the_answer_comes_last() {
+    for (leave, reply, cause) in LEAVING {
+        let (mut rig, session, sandbox) = scene();
+        let request = leave(&mut rig, session);
+        let again = leave(&mut rig, session);
+        assert_eq!((rig.count(persist), rig.count(kill)), (1, 0));
+        rig.finish(persist, Outcome::Done);
+        assert!(rig.pending(request) && rig.terminations(sandbox).is_empty());
+        rig.killed();
+        assert_eq!(rig.terminations(sandbox), [(1, cause)]);
+        assert_eq!((rig.answered(request), rig.answered(again)), (reply.clone(), reply));
+        assert_eq!(rig.state(sandbox), SandboxState::Cold);
+    }
+}
+
+#[test]
+fn a_stop_whose_files_cannot_be_saved_is_refused_and_takes_nothing_away() {
+    let (mut rig, session, sandbox) = scene();
+    let request = rig.stop(session);
+    rig.finish(persist, trouble());
+    assert_eq!(rig.refused(request), ErrorCode::PersistFailed);
+    assert_eq!((rig.count(kill), rig.status(session)), (0, SessionStatus::Active));
+    assert_eq!(rig.whole_turn(session).sandbox, sandbox);
+}
+
+#[test]
+fn an_end_goes_on_when_its_files_cannot_be_saved() {
+    let (mut rig, session, _) = scene();
+    let request = rig.end(session);
+    for pause_ms in [1_000, 2_000] {
+        rig.finish(persist, trouble());
+        assert_eq!(rig.count(kill), 0, "it is tried again first");
+        rig.pass(pause_ms);
+    }
+    rig.finish(persist, trouble());
+    rig.run();
+    assert_eq!(rig.answered(request), Reply::Ended);
+    assert!(rig.loss_reasons(session).is_empty(), "they are where they were");
+}
+
+#[test]
+fn what_is_going_on_is_told_that_it_is_over() {
+    for (leave, reply, _) in LEAVING {
+        let (mut rig, session, _) = scene();
+        let exec = rig.session_exec(session);
+        let (_, turn) = rig.running_turn(session);
+        let (_, queued) = rig.turn_with(session, WhenBusy::Queue);
+        let request = leave(&mut rig, session);
+        assert_eq!((rig.count(stop_turn), rig.count(persist)), (1, 0));
+        assert_eq!(rig.turn_outcomes(queued), [TurnOutcome::Aborted]);
+        let refused = [
+            rig.turn(session).0,
+            rig.resume(session),
+            rig.use_of(UseTarget::Session(session), UseKind::Exec).0,
+        ];
+        for request in refused {
+            assert_eq!(rig.refused(request), ErrorCode::SessionBusy);
+        }
+        rig.run();
+        assert_eq!(rig.answered(request), reply);
+        assert_eq!(rig.turn_outcomes(turn), [TurnOutcome::Aborted]);
+        let broken: Vec<_> = rig.broken.iter().map(|(use_id, _)| *use_id).collect();
+        assert_eq!(broken, [exec]);
+        assert_eq!(rig.turn_outcomes(queued).len(), 1);
+    }
+}
+
+#[test]
+fn one_operation_at_a_time() {
+    let (mut rig, session, _) = scene();
+    let stop = rig.stop(session);
+    for other in [rig.end(session), rig.pause(session)] {
+        assert_eq!(rig.refused(other), ErrorCode::SessionBusy);
+    }
+    rig.run();
+    assert_eq!(rig.answered(stop), Reply::Stopped);
+    let end = rig.end(session);
+    assert_eq!(rig.answered(end), Reply::Ended, "nothing is left to remove");
+}
