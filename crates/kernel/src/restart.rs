@@ -132,7 +132,12 @@ impl Kernel {
             self.count_in(ix);
             match owner {
                 Own::Session(_) if !record.doomed => self.copy_workspace(ix, None),
-                Own::Session(_) | Own::Nobody | Own::Lease(_) => {
+                Own::Session(session) => {
+                    // It was given up while its files were being copied, and its session with it.
+                    self.sessions[session].status = SessionStatus::Ended;
+                    self.remove_entry(ix, EndCause::Deleted, None, None);
+                }
+                Own::Nobody | Own::Lease(_) => {
                     self.remove_entry(ix, EndCause::Restart, None, None);
                 }
             }

@@ -1,7 +1,7 @@
 //! The shortest way through each part.
 
 use super::rig::{DOCKER, NATIVE, Rig, template};
-use crate::{CheckoutPath, Event};
+use crate::{CheckoutPath, DeathCause, Event};
 
 #[test]
 fn a_pool_warms_up_and_serves() {
@@ -41,4 +41,30 @@ fn a_session_takes_turns_sleeps_and_wakes() {
     let _ = rig.apply(Event::ShutdownBegan { grace_ms: 1000 });
     rig.run();
     assert!(rig.stopped);
+}
+
+#[test]
+fn an_outbox_is_empty_when_all_its_lists_are() {
+    let mut rig = Rig::with_pool(template(1, 0), NATIVE);
+    let (session, sandbox) = rig.session();
+    rig.session_exec(session);
+    rig.running_turn(session);
+    // A death in the middle of everything has something for each of them.
+    let died = Event::InstanceDied { instance: rig.instance(sandbox), cause: DeathCause::Crash };
+    let _ = rig.kernel.apply(rig.now, died);
+    let out = std::mem::take(rig.kernel.outbox());
+    assert!(!out.journal.is_empty() && !out.published.is_empty());
+    assert!(!out.effects.is_empty() && !out.notices.is_empty());
+    let none = crate::Outbox::default;
+    let one_of_each = [
+        crate::Outbox { journal: out.journal, ..none() },
+        crate::Outbox { published: out.published, ..none() },
+        crate::Outbox { effects: out.effects, ..none() },
+        crate::Outbox { notices: out.notices, ..none() },
+    ];
+    for mut outbox in one_of_each {
+        assert!(!outbox.is_empty());
+        outbox.clear();
+        assert!(outbox.is_empty());
+    }
 }
