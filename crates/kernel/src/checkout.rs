@@ -268,6 +268,7 @@ impl Kernel {
     fn claimed(&mut self, ix: Ix, req: Option<Ix>) {
         let entry = &mut self.entries[ix];
         entry.phase = Phase::InUse;
+        entry.used |= entry.exec_wanted;
         entry.proven_at = self.now.mono;
         entry.last_used = self.now;
         self.settle(ix);

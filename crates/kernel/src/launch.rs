@@ -111,7 +111,9 @@ impl Kernel {
             self.pool_recovered(pool);
             self.put_idle(ix);
         } else {
-            self.entries[ix].phase = Phase::InUse;
+            let entry = &mut self.entries[ix];
+            entry.phase = Phase::InUse;
+            entry.used |= entry.exec_wanted;
             self.settle(ix);
             self.arm_quiet(ix);
             self.arm_expiry(ix);

@@ -67,8 +67,13 @@ pub(crate) fn judge(world: &mut World, effect: &Effect) -> Judged {
         | Action::Prove { .. }
         | Action::Thaw { .. }
         | Action::StopTurn { .. }
-        | Action::Persist { .. }
-        | Action::CopyWorkspace { .. } => Ok(()),
+        | Action::Persist { .. } => Ok(()),
+        Action::CopyWorkspace { from, .. } => {
+            let now = world.now.mono;
+            world.watch.copies.retain(|(_, until)| *until >= now);
+            world.watch.copies.push((*from, effect.deadline));
+            Ok(())
+        }
     }
 }
 

@@ -51,6 +51,7 @@ fn waiting(world: &World, victim: &SandboxRecord, session: model::SessionId) -> 
             .iter()
             .filter_map(|id| world.store.sandboxes.get(id))
             .filter(|record| record.state == SandboxState::Waiting && record.ending.is_none())
+            .filter(|record| !is_copied(world, record))
             .find(|record| used(record).is_some_and(|(_, stirred)| stirred < victim_used));
         if let Some(older) = older {
             return broken(Promise::LeastRecentFirst, || {
@@ -59,6 +60,15 @@ fn waiting(world: &World, victim: &SandboxRecord, session: model::SessionId) -> 
         }
     }
     Ok(())
+}
+
+/// Whether the files of a sandbox may be being copied.
+fn is_copied(world: &World, record: &SandboxRecord) -> bool {
+    world
+        .watch
+        .copies
+        .iter()
+        .any(|(from, until)| *from == record.workspace && *until >= world.now.mono)
 }
 
 /// A sandbox ended; if it was evicted, the decision is recorded and was right.

@@ -22,7 +22,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::trace::shorten;
-use model::{Generation, InstanceId, RequestId, SandboxId, TemplateName, UseId, Wall};
+use model::{
+    Generation, InstanceId, Mono, RequestId, SandboxId, TemplateName, UseId, Wall, WorkspaceId,
+};
 
 macro_rules! promises {
     ($($promise:ident, $name:literal, $words:literal;)+) => {
@@ -150,6 +152,8 @@ pub struct Watch {
     /// Instances that are being evicted with files that are not safe, as a violation unless they
     /// are deleted with everything.
     pub unsaved: BTreeMap<InstanceId, Box<Violation>>,
+    /// Workspaces that are being copied, each until its copy counts as timed out.
+    pub copies: Vec<(WorkspaceId, Mono)>,
     /// Generations that live on under another id.
     pub renamed: Vec<(SandboxId, Generation)>,
     /// The next completion is late, and must change nothing.

@@ -68,7 +68,6 @@ impl World {
         };
         let now = self.now.mono;
         if let Some(one) = self.runtime.up(instance) {
-            one.active_at = now;
             one.stirred_at = now;
             match op {
                 ScaleOp::Add(more) => one.scale += more,

@@ -242,7 +242,10 @@ impl World {
         }
         one.active_at = now;
         one.stirred_at = now;
-        self.session_writes(instance, session);
+        // What a turn that was called off still writes is nobody's to miss.
+        if self.ledger.turns.contains_key(&turn) || self.ledger.asked_turns.contains_key(&turn) {
+            self.session_writes(instance, session);
+        }
         if let Some(one) = self.runtime.up(instance) {
             one.turn = None;
         }
@@ -356,6 +359,7 @@ impl World {
         if let Some(instance) = instance_of(&effect.action)
             && let Some(one) = self.runtime.instances.get_mut(&instance)
         {
+            one.stirred_at = self.now.mono;
             if let Outcome::Failed(failure) = &outcome {
                 one.death_told |= failure.kind == FailureKind::Gone;
             }
