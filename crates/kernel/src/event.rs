@@ -214,7 +214,8 @@ pub enum Event {
         /// The request.
         request: RequestId,
     },
-    /// A sandbox died on its own.
+    /// A sandbox died on its own. Every death is told by this, whatever effects found out before:
+    /// the completion of an effect that nobody waits for any more says nothing.
     InstanceDied {
         /// Which.
         instance: InstanceId,

@@ -149,8 +149,8 @@ impl Outbox {
 pub struct Kernel {
     config: NodeConfig,
     now: Now,
-    /// The difference of the two clocks when wall deadlines were last turned into alarms.
-    clock_offset: i64,
+    /// The least by which the wall clock was ahead of the other since all alarms were last set.
+    clock_lowest: i64,
     minter: Minter,
     next_effect: u64,
     next_seq: u64,
@@ -199,7 +199,7 @@ impl Kernel {
         Self {
             config: boot.config,
             now: boot.now,
-            clock_offset: offset(boot.now),
+            clock_lowest: offset(boot.now),
             minter: Minter::new(boot.seed),
             next_effect: 0,
             next_seq: 0,

@@ -12,7 +12,7 @@ use crate::{Kernel, offset};
 /// How many alarms one event handles, so that no event takes long. The rest ring at once again.
 const ALARMS_PER_TICK_MAX: u32 = 256;
 
-/// A difference of the clocks up to this is drift; more is a jump.
+/// The wall clock may run ahead by this much before alarms are set again.
 const CLOCK_JUMP_MS: u64 = 1_000;
 
 impl Kernel {
@@ -20,10 +20,11 @@ impl Kernel {
     pub(crate) fn advance_clock(&mut self, now: Now) {
         self.now = Now { mono: now.mono.max(self.now.mono), wall: now.wall };
         let offset = offset(self.now);
-        if offset.abs_diff(self.clock_offset) > CLOCK_JUMP_MS {
-            // The machine slept, or someone set its clock: whatever ends by the wall clock ends at
-            // another moment than was thought.
-            self.clock_offset = offset;
+        self.clock_lowest = self.clock_lowest.min(offset);
+        if offset.abs_diff(self.clock_lowest) > CLOCK_JUMP_MS {
+            // The machine slept, or someone set its clock: whatever ends by the wall clock may end
+            // sooner than was thought. (A clock that is set back only makes alarms ring early.)
+            self.clock_lowest = offset;
             for ix in self.entries.places() {
                 self.arm_expiry(ix);
             }

@@ -358,3 +358,19 @@ fn a_waiter_is_not_given_what_is_about_to_end() {
     let late = rig.checkout_with(|checkout| checkout.policy = CheckoutPolicy::IdleOnly);
     assert_eq!(refusal(&rig, late).code, ErrorCode::PoolEmpty);
 }
+
+/// Alarms that were set between a step back and a step forward of the clock are not late.
+#[test]
+fn a_clock_that_goes_back_and_forth_makes_no_lease_last_longer() {
+    let mut rig = Rig::with_pool(template(1, 0), NATIVE);
+    rig.now.wall = Wall(rig.now.wall.0 - 900);
+    rig.tick();
+    let request = rig.checkout_with(|checkout| checkout.ttl_ms = Some(5_000));
+    rig.run();
+    let lease = rig.checked_out(request);
+    rig.now.wall = rig.now.wall.plus(1_800);
+    rig.tick();
+    rig.pass(3_300);
+    rig.run();
+    assert_eq!(rig.end_causes(lease.sandbox), [EndCause::LeaseExpired]);
+}

@@ -360,9 +360,6 @@ impl World {
             && let Some(one) = self.runtime.instances.get_mut(&instance)
         {
             one.stirred_at = self.now.mono;
-            if let Outcome::Failed(failure) = &outcome {
-                one.death_told |= failure.kind == FailureKind::Gone;
-            }
             if matches!(effect.action, Action::Persist { .. }) && outcome == Outcome::Done {
                 one.saved = Saved::Yes;
             }
