@@ -82,7 +82,10 @@ impl Kernel {
     pub(crate) fn copy_ended(&mut self, ix: Ix, outcome: Outcome) {
         self.release_copy_source(ix);
         if let Some(ending) = self.entries[ix].ending.take() {
-            // It was given up while it was being copied.
+            // It was given up while it was being copied, and so its session never came to be.
+            if let Own::Session(session) = self.entries[ix].owner {
+                self.sessions[session].status = SessionStatus::Ended;
+            }
             self.remove_entry(ix, ending.cause, ending.detail.as_ref(), None);
             return;
         }

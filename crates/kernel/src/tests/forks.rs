@@ -283,6 +283,19 @@ fn a_fork_that_was_given_up_during_its_copy_is_not_back_after_a_restart() {
 }
 
 #[test]
+fn a_fork_given_up_while_a_restart_copies_it_again_is_not_back_either() {
+    let mut rig = Rig::with_pool(template(0, 2), NATIVE);
+    let (parent, _) = rig.slept_session();
+    let (fork, _) = rig.fork(parent);
+    let copy = rig.store.sessions[&fork].sandbox.expect("a cold sandbox to copy into");
+    rig.restart(&[]);
+    rig.delete(copy);
+    rig.run();
+    assert!(rig.kernel.session(fork).is_none());
+    assert!(!rig.store.sessions.contains_key(&fork) && rig.store.doomed.is_empty());
+}
+
+#[test]
 fn a_copy_that_a_restart_begins_again_protects_its_source_too() {
     let config = NodeConfig { max_sandboxes: 3, ..NodeConfig::default() };
     let mut rig = Rig::with(config, template(0, 5), NATIVE);
