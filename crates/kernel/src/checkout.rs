@@ -323,6 +323,11 @@ impl Kernel {
                 let waiter = self.waiter(req);
                 waiter.entry = None;
                 let (pool, seq, policy) = (waiter.pool, waiter.seq, waiter.policy);
+                if self.requests[req].deadline <= self.now.mono {
+                    // It was nearly served at its deadline; it is not kept for another attempt.
+                    self.checkout_overdue(req);
+                    return;
+                }
                 if policy == CheckoutPolicy::IdleOnly {
                     self.try_next_idle(pool, req);
                     return;

@@ -190,3 +190,14 @@ fn late_and_repeated_completions_change_nothing() {
     }
     assert!(rig.pool().slots_used > 0);
 }
+
+#[test]
+fn a_claim_that_fails_after_the_deadline_is_not_followed_by_another() {
+    let mut rig = Rig::with_pool(template(2, 0), NATIVE);
+    let request = rig.checkout_with(|checkout| checkout.wait_ms = Some(1_000));
+    rig.pass(2_000);
+    assert!(rig.pending(request), "a claim in progress is waited for");
+    rig.finish(claim, trouble());
+    assert_eq!(rig.refused(request), ErrorCode::CheckoutTimeout);
+    assert_eq!(rig.count(claim), 0);
+}
