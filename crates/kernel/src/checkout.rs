@@ -328,10 +328,8 @@ impl Kernel {
                     self.checkout_overdue(req);
                     return;
                 }
-                if policy == CheckoutPolicy::IdleOnly {
-                    self.try_next_idle(pool, req);
-                    return;
-                }
+                // It takes the next idle one in its turn, and waits for nothing else.
+                self.pools[pool].idle_only_in_line |= policy == CheckoutPolicy::IdleOnly;
                 self.pools[pool].queue.insert(seq, req);
                 self.arm_request(req);
                 self.pool_due(pool);
@@ -341,14 +339,18 @@ impl Kernel {
         }
     }
 
-    /// A caller that wants only an idle one takes the next, or nothing.
-    fn try_next_idle(&mut self, pool: Ix, req: Ix) {
-        let idle = if self.pools[pool].queue.is_empty() { self.take_idle(pool) } else { None };
-        if let Some(ix) = idle {
-            self.claim_for_lease(ix, req);
-        } else {
-            let refusal = Refusal::new(ErrorCode::PoolEmpty, "no sandbox is idle");
-            self.refuse_waiter(req, refusal.retry_after(1_000));
+    /// Callers that want only an idle one, and did not get the next, get nothing.
+    pub(crate) fn refuse_idle_only(&mut self, pool: Ix) {
+        if !std::mem::take(&mut self.pools[pool].idle_only_in_line) {
+            return;
+        }
+        let line: Vec<(u64, Ix)> = self.pools[pool].queue.iter().map(|(s, r)| (*s, *r)).collect();
+        for (seq, req) in line {
+            if self.waiter(req).policy == CheckoutPolicy::IdleOnly {
+                self.pools[pool].queue.remove(&seq);
+                let refusal = Refusal::new(ErrorCode::PoolEmpty, "no sandbox is idle");
+                self.refuse_waiter(req, refusal.retry_after(1_000));
+            }
         }
     }
 

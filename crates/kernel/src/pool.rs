@@ -27,6 +27,8 @@ pub(crate) struct Pool {
     pub(crate) idle: Order,
     /// Those who wait, by order of arrival.
     pub(crate) queue: BTreeMap<u64, Ix>,
+    /// Someone in the line wants an idle one or nothing.
+    pub(crate) idle_only_in_line: bool,
     pub(crate) launching: u32,
     /// Launches that wait for a place on the node.
     pub(crate) applying: u32,
@@ -60,6 +62,7 @@ impl Pool {
             phase: PoolPhase::Active,
             idle: Order::new(Line::Idle),
             queue: BTreeMap::new(),
+            idle_only_in_line: false,
             launching: 0,
             applying: 0,
             cleaning: 0,

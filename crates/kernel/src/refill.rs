@@ -19,6 +19,7 @@ impl Kernel {
         match self.pools[pool].phase {
             PoolPhase::Active if self.shutdown.is_none() => {
                 self.serve_waiters(pool);
+                self.refuse_idle_only(pool);
                 self.launch_for_waiters(pool);
                 self.withdraw_surplus_applications(pool);
                 self.refill(pool);

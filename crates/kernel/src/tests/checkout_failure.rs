@@ -1,13 +1,15 @@
 //! Checkouts that do not go as planned: claims and launches that fail, clients that go away, and
 //! completions that come late or twice.
 
-use model::{EndCause, ErrorCode};
+use model::{EndCause, ErrorCode, NodeConfig};
 
 use super::rig::{
     DOCKER, NATIVE, Rig, claim, freeze, full, gone, instance_of, kill, launch, name, prove,
     refusal, secret_settings, template, thaw, trouble, wipe,
 };
-use crate::{Action, CheckoutPath, CheckoutPolicy, Effect, Event, Outcome, UseKind, UseTarget};
+use crate::{
+    Action, CheckoutPath, CheckoutPolicy, Effect, Event, Outcome, Reply, UseKind, UseTarget,
+};
 
 #[test]
 fn one_that_wants_only_an_idle_one_is_told_when_the_last_fails() {
@@ -200,4 +202,18 @@ fn a_claim_that_fails_after_the_deadline_is_not_followed_by_another() {
     rig.finish(claim, trouble());
     assert_eq!(rig.refused(request), ErrorCode::CheckoutTimeout);
     assert_eq!(rig.count(claim), 0);
+}
+
+#[test]
+fn claims_that_fail_together_do_not_change_the_order() {
+    let mut rig = Rig::with_pool(template(3, 0), NATIVE);
+    let first = rig.checkout();
+    let second = rig.checkout_with(|checkout| checkout.policy = CheckoutPolicy::IdleOnly);
+    // Both claims are given up at the same moment, and one idle sandbox is left.
+    rig.pass(NodeConfig::default().deadlines.claim_ms);
+    assert_eq!(rig.refused(second), ErrorCode::PoolEmpty);
+    rig.finish(claim, Outcome::Done);
+    rig.finish(claim, Outcome::Done);
+    rig.finish(claim, Outcome::Done);
+    assert!(matches!(rig.answered(first), Reply::CheckedOut(_)));
 }
