@@ -167,9 +167,11 @@ impl Kernel {
 
     /// Chooses victims until what is ending is enough for everyone in line, or none is left.
     pub(crate) fn make_room(&mut self) {
-        while let Some(shortage) = self.shortage() {
-            if !self.evict_one(shortage) {
-                break;
+        // Each round ends one sandbox, so there are no more rounds than sandboxes.
+        for _ in 0..=self.entries.len() {
+            match self.shortage() {
+                Some(shortage) if self.evict_one(shortage) => {}
+                Some(_) | None => break,
             }
         }
     }

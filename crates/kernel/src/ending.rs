@@ -170,7 +170,6 @@ impl Kernel {
 
     /// Removes a sandbox, whatever it is doing.
     pub(crate) fn kill(&mut self, ix: Ix) {
-        self.leave_pool_line(ix);
         self.uncount_phase(ix);
         if let Some(pool) = self.entries[ix].slot {
             // Those who counted on it look for another at once, if there is a slot.

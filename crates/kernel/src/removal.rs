@@ -10,7 +10,6 @@ use model::{
 
 use crate::effect::Notice;
 use crate::entry::{After, Frozen, Own, Phase};
-use crate::event::UseKind;
 use crate::reply::Reply;
 use crate::request::Waiting;
 use crate::slab::Ix;
@@ -34,8 +33,7 @@ impl Kernel {
             self.release_live(ix);
         }
         let died = ending.after == After::Renamed;
-        let lost = self.files_lost(ix, ending.after);
-        if lost && let Own::Session(_) = self.entries[ix].owner {
+        if self.files_go(ix, ending.after) {
             self.lose_files(ix, ending.cause.reason());
         }
         match ending.after {
@@ -65,11 +63,11 @@ impl Kernel {
         }
     }
 
-    /// Whether files are given up with this process.
-    fn files_lost(&self, ix: Ix, after: After) -> bool {
+    /// Whether files go with this process, if there were any.
+    fn files_go(&self, ix: Ix, after: After) -> bool {
         let entry = &self.entries[ix];
         match after {
-            After::Gone => entry.has_files && matches!(entry.owner, Own::Session(_)),
+            After::Gone => true,
             After::Cold | After::Renamed => entry.dirty && !entry.traits.workspace_survives,
         }
     }
@@ -224,8 +222,7 @@ impl Kernel {
         entry.pinned = false;
         entry.exec_wanted = false;
         let uses = entry.extra.as_mut().map(|extra| std::mem::take(&mut extra.uses));
-        for (use_id, kind) in uses.unwrap_or_default() {
-            debug_assert!(matches!(kind, UseKind::Exec | UseKind::Files | UseKind::Port));
+        for (use_id, _) in uses.unwrap_or_default() {
             if self.use_index.remove(use_id.as_u128()).is_some() {
                 self.out.notices.push(Notice::UseBroken { use_id, refusal: broken(cause) });
             }

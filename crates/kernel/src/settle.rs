@@ -10,6 +10,9 @@ use crate::Mono;
 use crate::alarms::Ringer;
 use crate::slab::Ix;
 
+/// Far more rounds than any event takes: each round serves, starts or ends something.
+const ROUNDS_MAX: u32 = 100_000;
+
 impl Kernel {
     /// Brings counts and orders in step with the facts of a sandbox.
     pub(crate) fn settle(&mut self, ix: Ix) {
@@ -119,7 +122,10 @@ impl Kernel {
 
     /// Lets the reconcilers look at whatever changed, until nothing more follows.
     pub(crate) fn reconcile_all(&mut self) {
+        let mut rounds = 0_u32;
         loop {
+            rounds += 1;
+            debug_assert!(rounds < ROUNDS_MAX, "the reconcilers never come to rest");
             if let Some(session) = self.due_sessions.pop_front() {
                 if let Some(known) = self.sessions.get_mut(session)
                     && std::mem::take(&mut known.due)

@@ -16,8 +16,18 @@ use sim::choices::Choices;
 use sim::run::{Plan, Run, Total, run, run_many};
 use sim::shrink::{MOST_RUNS, replay_plan, shrink};
 
+const EXAMPLES: &str = "\
+Examples:
+  sim --seeds 1000               a thousand worlds, with what was seen in them
+  sim --seeds 50000 --quiet      more of them, with one line at the end
+  sim --seed 42                  the whole story of one world
+  sim --start 1000 --seeds 10 --steps 10000
+                                 ten others, and longer
+  sim --flaw lifo-waiters        a kernel broken on purpose (build with --features flaws)";
+
 /// Runs the kernel in simulated worlds and checks every promise on every step.
 #[derive(Debug, Parser)]
+#[command(after_help = EXAMPLES)]
 struct Arguments {
     /// How many worlds to run.
     #[arg(long, default_value_t = 100)]
@@ -57,6 +67,7 @@ fn main() -> Result<ExitCode> {
         println!("seed {seed}: {} steps, digest {:016x}", run.steps, run.digest);
         return Ok(tell(&arguments, seed, &run, plan, false));
     }
+    #[expect(clippy::disallowed_methods, reason = "how long it took is told to people only")]
     let began = Instant::now();
     let total = with_progress(&arguments, plan);
     let took = began.elapsed();

@@ -337,6 +337,20 @@ fn a_turn_in_the_queue_is_told_to_be_over_after_a_restart_too() {
 }
 
 #[test]
+fn a_session_that_never_had_files_is_not_told_that_it_lost_any() {
+    let mut rig = Rig::with_pool(template(0, 2), NATIVE);
+    let (session, _) = rig.create_session();
+    // It was being launched, so that there is a record but nothing in it.
+    rig.restart(&[]);
+    rig.run();
+    let sandbox = rig.store.sessions[&session].sandbox.expect("a cold record");
+    let deleted = rig.delete(sandbox);
+    assert_eq!(rig.answered(deleted), Reply::Gone);
+    assert_eq!(rig.loss_reasons(session), []);
+    assert!(!rig.resumed(session).state_lost);
+}
+
+#[test]
 fn what_was_being_deleted_is_deleted_after_a_restart() {
     let mut rig = Rig::with_pool(template(0, 2), NATIVE);
     let (cold, sandbox) = rig.slept_session();

@@ -262,7 +262,7 @@ impl Rig {
     /// Ends effects as wanted until there are none.
     #[track_caller]
     pub(super) fn run(&mut self) {
-        for _ in 0..10_000 {
+        for _ in 0..5_000 {
             let Some(effect) = self.effects.pop_front() else { return };
             self.end_effect(&effect, Outcome::Done);
         }
@@ -278,7 +278,7 @@ impl Rig {
     #[track_caller]
     pub(super) fn pass(&mut self, ms: u64) {
         let end = self.now.mono.plus(ms);
-        for _ in 0..100_000 {
+        for _ in 0..5_000 {
             let next = self.kernel.next_wake().unwrap_or(Mono::NEVER).max(self.now.mono).min(end);
             let step_ms = next.since(self.now.mono);
             self.now = Now { mono: next, wall: self.now.wall.plus(step_ms) };
