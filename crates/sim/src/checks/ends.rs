@@ -10,6 +10,9 @@ use crate::ledger::{LeasePhase, Session};
 use crate::runtime::{Instance, Saved};
 use crate::world::World;
 
+/// The shortest idle timeout of any template or node in the worlds.
+const LEAST_IDLE_TIMEOUT_MS: u64 = 2_000;
+
 /// A removal was decided.
 pub(crate) fn kill(world: &mut World, id: InstanceId) -> Judged {
     let Some(instance) = world.runtime.instances.get(&id) else { return Ok(()) };
@@ -59,10 +62,11 @@ fn judge(
             // One that is deleted at once has nothing to be saved for; whether this one is, shows
             // when it is gone.
             if cause == EndCause::Evicted {
-                Ok(())
-            } else {
-                saved(world, id, instance, record, cause)
+                return Ok(());
             }
+            let quiet_ms = world.now.mono.since(instance.active_at);
+            asked(instance.left_over || quiet_ms >= patience_ms(world, record))?;
+            saved(world, id, instance, record, cause)
         }
         EndCause::NearExpiry
         | EndCause::Surplus
@@ -121,6 +125,13 @@ fn judge(
             asked(!leased)
         }
     }
+}
+
+/// How long the sweep waits at the least: what the session says, or the least that any template does.
+fn patience_ms(world: &World, record: &SandboxRecord) -> u64 {
+    let Owner::Session(session) = record.owner else { return u64::MAX };
+    let own = world.store.sessions.get(&session).and_then(|session| session.idle_timeout_ms);
+    own.unwrap_or(LEAST_IDLE_TIMEOUT_MS)
 }
 
 fn is_held(world: &World, lease: model::LeaseId) -> bool {
