@@ -353,10 +353,7 @@ impl Kernel {
     fn abandon_session(&mut self, session: Ix) {
         self.set_status(session, SessionStatus::Ended);
         match self.sessions[session].entry {
-            Some(ix) if self.entries[ix].live => {
-                self.end(ix, EndCause::ClientGone, After::Gone, Resolve::Now);
-            }
-            Some(ix) => self.remove_entry(ix, EndCause::ClientGone, None, None),
+            Some(ix) => self.end(ix, EndCause::ClientGone, After::Gone, Resolve::Now),
             None => self.drop_session(session),
         }
     }

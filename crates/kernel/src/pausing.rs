@@ -17,7 +17,7 @@ impl Kernel {
     ) -> Result<Reply, Refusal> {
         let session = self.session_by_id(id)?;
         let known = &self.sessions[session];
-        if known.turn.is_some() || !known.queued.is_empty() {
+        if known.turn.is_some() {
             let cause = "a turn of the session is in progress";
             return Err(Refusal::new(ErrorCode::TurnInProgress, cause));
         }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use model::{ErrorCode, RequestId, TemplateName};
+use model::{ErrorCode, NodeConfig, RequestId, TemplateName};
 
 use super::rig::{NATIVE, Rig, claim, full, launch, name, refusal, secret_settings, template};
 use crate::{
@@ -239,4 +239,15 @@ fn a_checkout_that_cannot_be_right_is_refused() {
     }
     let request = rig.checkout_with(|checkout| checkout.ttl_ms = Some(YEAR_MS));
     assert!(rig.pending(request));
+}
+
+#[test]
+fn a_checkout_that_waits_for_a_place_on_the_node_is_blocked_too() {
+    let config = NodeConfig { max_live: 1, ..NodeConfig::default() };
+    let mut rig = Rig::with(config, template(0, 9), NATIVE);
+    rig.lease();
+    let waiting = rig.checkout();
+    let counters = rig.pool().counters;
+    assert_eq!((counters.fast, counters.overflow, counters.blocked), (0, 1, 1));
+    assert!(rig.pending(waiting));
 }

@@ -101,3 +101,40 @@ fn one_operation_at_a_time() {
     let end = rig.end(session);
     assert_eq!(rig.answered(end), Reply::Ended, "nothing is left to remove");
 }
+
+#[test]
+fn what_goes_on_writing_is_saved_again_but_not_for_ever() {
+    let (mut rig, session, sandbox) = scene();
+    rig.session_exec(session);
+    rig.stop(session);
+    for _ in 0..3 {
+        assert_eq!((rig.count(persist), rig.count(kill)), (1, 0));
+        rig.finish(persist, Outcome::Done);
+    }
+    assert_eq!((rig.count(persist), rig.count(kill)), (0, 1));
+    rig.run();
+    assert_eq!(rig.state(sandbox), SandboxState::Cold);
+}
+
+#[test]
+fn a_session_that_ends_before_it_had_files_leaves_no_record() {
+    let mut rig = Rig::with_pool(template(0, 1), NATIVE);
+    let (session, created) = rig.create_session();
+    let ended = rig.end(session);
+    rig.finish(kill, Outcome::Done);
+    assert_eq!(rig.refused(created), ErrorCode::Aborted);
+    assert_eq!(rig.answered(ended), Reply::Ended);
+    assert!(rig.store.sandboxes.is_empty() && rig.store.sessions.is_empty());
+}
+
+#[test]
+fn a_session_whose_pool_is_on_its_way_out_gets_no_sandbox() {
+    let mut rig = Rig::with_pool(template(1, 1), NATIVE);
+    let (session, _) = rig.cold_session();
+    rig.lease();
+    let template = super::rig::name();
+    rig.ask(|request| crate::Event::PoolDestroyed { request, template, force: true });
+    // What was leased is still being removed.
+    let resumed = rig.resume(session);
+    assert_eq!(rig.refused(resumed), ErrorCode::TemplateUnknown);
+}

@@ -4,7 +4,7 @@
 use model::state::Wakefulness;
 use model::{NodeConfig, ProcessId, SandboxId, SandboxState, SessionId};
 
-use super::rig::{DOCKER, NATIVE, Rig, freeze, kill_process, template, trouble};
+use super::rig::{DOCKER, NATIVE, Rig, freeze, kill_process, persist, template, trouble};
 use crate::{Action, DeathCause, Event, KeptProcess, Outcome, Reply, ScaleOp, WakeReport};
 
 /// A session's sandbox that has been used.
@@ -339,4 +339,41 @@ fn what_an_instance_that_is_gone_writes_is_ignored() {
     let keep_alive = Some(crate::KeepAlive { timeout_ms: None });
     let _ = rig.apply(Event::ProcessStarted { instance: old, process, keep_alive });
     assert_eq!(report(&rig, sandbox), NOTHING);
+}
+
+#[test]
+fn a_kill_that_worked_is_not_repeated_and_one_that_failed_soon_is() {
+    let (mut rig, _, sandbox) = scene();
+    rig.starts(sandbox, 1, Some(1_000));
+    rig.pass(1_000);
+    rig.finish(kill_process, trouble());
+    rig.pass(999);
+    assert_eq!(rig.count(kill_process), 0);
+    rig.pass(1);
+    // That it is gone is told by an event of its own, which may take its time.
+    rig.finish(kill_process, Outcome::Done);
+    rig.pass(60_000);
+    assert_eq!(rig.count(kill_process), 0);
+}
+
+#[test]
+fn a_process_whose_time_is_over_was_the_last_use() {
+    let (mut rig, _, sandbox) = scene();
+    rig.starts(sandbox, 1, Some(30_000));
+    rig.pass(39_999);
+    assert_eq!(rig.count(freeze), 0);
+    rig.pass(1);
+    assert_eq!(rig.count(freeze), 1);
+}
+
+#[test]
+fn what_goes_on_by_itself_may_have_written_since_it_was_saved() {
+    let (mut rig, session, sandbox) = scene();
+    rig.session_work(session);
+    rig.starts(sandbox, 1, Some(0));
+    rig.pause(session);
+    rig.finish(persist, Outcome::Done);
+    rig.exits(sandbox, 1);
+    rig.stop(session);
+    assert_eq!(rig.count(persist), 1, "the process went on writing while it was saved");
 }
