@@ -65,7 +65,6 @@ impl Kernel {
         }
         if let Some(ending) = &entry.ending
             && ending.resolve as u8 >= resolve as u8
-            && !(after == After::Gone && ending.after != After::Gone)
         {
             return;
         }

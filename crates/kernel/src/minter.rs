@@ -46,6 +46,7 @@ mod tests {
         let mut minter = Minter::new(1);
         let (a, b) = (minter.id(Wall(1000)), minter.id(Wall(1001)));
         assert!(a < b);
+        assert_eq!((a >> 80, b >> 80), (1000, 1001));
         let uuid = uuid::Uuid::from_u128(a);
         assert_eq!((uuid.get_version_num(), uuid.get_variant()), (7, uuid::Variant::RFC4122));
         assert_ne!(minter.id(Wall(1001)), b);

@@ -5,7 +5,8 @@ use model::{EndCause, ErrorCode, NodeConfig, RequestId, SandboxState, TemplateNa
 
 use super::moves::{Cases, other, tight};
 use super::rig::{
-    DOCKER, NATIVE, Rig, claim, gone, kill, launch, name, persist, template, trouble,
+    DOCKER, NATIVE, Rig, claim, delete_workspace, gone, kill, launch, name, persist, template,
+    trouble,
 };
 use crate::{CheckoutPath, CheckoutPolicy, Event, Outcome, Reply};
 
@@ -394,4 +395,28 @@ fn a_larger_limit_of_slots_lets_those_who_wait_in() {
     assert_eq!(rig.apply(resized), Ok(Reply::Noted));
     rig.run();
     rig.checked_out(waiting);
+}
+
+#[test]
+fn removals_that_fail_are_tried_again_with_growing_pauses() {
+    let mut rig = Rig::with_pool(template(0, 1), NATIVE);
+    let (_, sandbox) = rig.session();
+    rig.delete(sandbox);
+    for pause_ms in [1_000, 2_000, 4_000] {
+        rig.finish(kill, trouble());
+        rig.pass(pause_ms - 1);
+        assert_eq!(rig.count(kill), 0);
+        rig.pass(1);
+        assert_eq!(rig.count(kill), 1);
+    }
+    let mut rig = Rig::with_pool(template(0, 1), NATIVE);
+    let (_, sandbox) = rig.cold_session();
+    rig.delete(sandbox);
+    for pause_ms in [1_000, 2_000, 4_000] {
+        rig.finish(delete_workspace, trouble());
+        rig.pass(pause_ms - 1);
+        assert_eq!(rig.count(delete_workspace), 0);
+        rig.pass(1);
+        assert_eq!(rig.count(delete_workspace), 1);
+    }
 }

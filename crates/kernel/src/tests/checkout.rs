@@ -249,5 +249,6 @@ fn a_checkout_that_waits_for_a_place_on_the_node_is_blocked_too() {
     let waiting = rig.checkout();
     let counters = rig.pool().counters;
     assert_eq!((counters.fast, counters.overflow, counters.blocked), (0, 1, 1));
+    assert_eq!(rig.pool().launching, 1, "its launch stands in line");
     assert!(rig.pending(waiting));
 }

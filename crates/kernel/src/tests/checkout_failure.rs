@@ -217,3 +217,16 @@ fn claims_that_fail_together_do_not_change_the_order() {
     rig.finish(claim, Outcome::Done);
     assert!(matches!(rig.answered(first), Reply::CheckedOut(_)));
 }
+
+#[test]
+fn one_to_whom_another_sandbox_is_coming_is_not_told_of_a_failed_launch() {
+    let mut rig = Rig::new(NodeConfig::default());
+    rig.put(template(1, 1), NATIVE);
+    let request = rig.checkout();
+    assert_eq!(rig.count(launch), 2, "one for the caller, one to keep ready");
+    rig.finish(launch, trouble());
+    rig.finish(kill, Outcome::Done);
+    assert!(rig.pending(request));
+    rig.run();
+    assert!(matches!(rig.answered(request), Reply::CheckedOut(_)));
+}

@@ -118,3 +118,12 @@ fn nobody_waits_past_their_deadline() {
         assert_eq!(rig.processes(), 0, "it is removed in the end");
     }
 }
+
+#[test]
+fn that_files_may_have_changed_is_written_down_once() {
+    let mut rig = Rig::with_pool(template(0, 1), NATIVE);
+    let (session, sandbox) = rig.session();
+    assert!(!rig.store.sandboxes[&sandbox].dirty);
+    rig.session_work(session);
+    assert!(rig.store.sandboxes[&sandbox].dirty);
+}

@@ -291,3 +291,14 @@ fn nothing_is_swept_or_frozen_and_no_pool_works_while_it_stops() {
     let resumed = rig.apply(Event::PoolResumed { template: name() }).unwrap_err();
     assert_eq!(resumed.code, ErrorCode::ShuttingDown);
 }
+
+#[test]
+fn a_session_that_was_still_being_created_leaves_no_record() {
+    let mut rig = Rig::with_pool(template(0, 1), NATIVE);
+    let (session, created) = rig.create_session();
+    rig.shut_down(1_000);
+    rig.run();
+    assert_eq!(rig.refused(created), ErrorCode::ShuttingDown);
+    assert!(rig.stopped && rig.store.sandboxes.is_empty());
+    assert!(rig.kernel.session(session).is_none());
+}
