@@ -219,7 +219,7 @@ impl Kernel {
     /// Launches that nobody waits for, and their memory.
     fn spares_coming(&self) -> (u32, u64) {
         self.pools.iter().fold((0, 0), |(count, memory_mb), (_, pool)| {
-            let spares = pool.launching.saturating_sub(pool.waiters());
+            let spares = pool.launching.saturating_sub(pool.expecting());
             let each_mb = u64::from(pool.template.limits.memory_mb);
             (count + spares, memory_mb + u64::from(spares) * each_mb)
         })

@@ -81,9 +81,10 @@ impl Kernel {
         let known = &self.pools[pool];
         let idle: BTreeSet<Ix> = known.idle.list(&self.entries).into_iter().collect();
         let (mut found, mut slots) = (BTreeSet::new(), known.applying);
-        let (mut launching, mut cleaning, mut leased) = (0, 0, 0);
+        let (mut launching, mut cleaning, mut leased, mut failing) = (0, 0, 0, 0);
         for (ix, entry) in self.entries.iter().filter(|(_, e)| e.slot == Some(pool)) {
             slots += 1;
+            failing += u32::from(entry.failed);
             match entry.phase {
                 Phase::Idle => {
                     found.insert(ix);
@@ -98,6 +99,7 @@ impl Kernel {
         same("slots of a pool", &known.slots_used, &slots)?;
         same("launches of a pool", &known.launching, &launching)?;
         same("sandboxes being cleaned", &known.cleaning, &cleaning)?;
+        same("failed launches", &known.failing, &failing)?;
         same("leased sandboxes", &known.leased, &leased)?;
         if known.phase == PoolPhase::Active && !known.queue.is_empty() && known.idle.len() > 0 {
             return Err("someone waits while a sandbox is idle".to_owned());

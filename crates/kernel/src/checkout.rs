@@ -108,7 +108,7 @@ impl Kernel {
                 Refusal::new(ErrorCode::PoolEmpty, "no sandbox is idle").retry_after(1_000)
             }
             CheckoutPolicy::FailFast
-                if known.free_slots() == 0 && known.waiters() >= known.coming() =>
+                if known.free_slots() == 0 && known.expecting() >= known.coming() =>
             {
                 let cause = format!("all {} slots of the pool are taken", known.slots());
                 Refusal::new(ErrorCode::CapacityExhausted, cause).retry_after(1_000)
@@ -145,7 +145,7 @@ impl Kernel {
         let patient = waiter.policy == CheckoutPolicy::Wait;
         if started {
             self.refuse_if_hopeless(pool, req);
-        } else if !patient && self.pools[pool].waiters() > self.pools[pool].coming() {
+        } else if !patient && self.pools[pool].expecting() > self.pools[pool].coming() {
             // There is a slot, but launches fail so often that none is started now.
             self.pools[pool].counters.blocked -= 1;
             let failure = self.pools[pool].last_failure.clone();
@@ -162,7 +162,7 @@ impl Kernel {
     pub(crate) fn launch_for_waiters(&mut self, pool: Ix) {
         let allowed = self.launches_allowed(pool);
         let known = &self.pools[pool];
-        let wanted = known.waiters().saturating_sub(known.coming());
+        let wanted = known.expecting().saturating_sub(known.coming());
         for _ in 0..wanted.min(known.free_slots()).min(allowed) {
             let memory_mb = self.pools[pool].template.limits.memory_mb.into();
             self.pools[pool].applying += 1;

@@ -57,6 +57,8 @@ pub(crate) struct Entry {
     pub(crate) wrote: bool,
     /// Its removal is to be announced: it has been ready in this generation.
     pub(crate) announced: bool,
+    /// Its launch failed, and someone who waits is told when it is gone.
+    pub(crate) failed: bool,
     /// Its record has changed in this decision.
     pub(crate) marked: bool,
     pub(crate) execs: u32,
@@ -290,6 +292,7 @@ impl Entry {
             dirty: false,
             wrote: false,
             announced: false,
+            failed: false,
             marked: false,
             execs: 0,
             calls: 0,

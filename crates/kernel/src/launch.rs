@@ -127,6 +127,8 @@ impl Kernel {
         if let Some(pool) = self.entries[ix].slot {
             self.pools[pool].counters.launch_failed += 1;
             let began = self.entries[ix].last_used.mono;
+            self.entries[ix].failed = true;
+            self.pools[pool].failing += 1;
             self.pool_failed(pool, began, &detail);
         }
         // Whatever was made must be removed first; those who wait are told then.

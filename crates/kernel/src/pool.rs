@@ -32,6 +32,8 @@ pub(crate) struct Pool {
     pub(crate) launching: u32,
     /// Launches that wait for a place on the node.
     pub(crate) applying: u32,
+    /// Launches that failed and are being removed: as many callers are told when they are.
+    pub(crate) failing: u32,
     pub(crate) cleaning: u32,
     pub(crate) leased: u32,
     pub(crate) slots_used: u32,
@@ -65,6 +67,7 @@ impl Pool {
             idle_only_in_line: false,
             launching: 0,
             applying: 0,
+            failing: 0,
             cleaning: 0,
             leased: 0,
             slots_used: 0,
@@ -97,6 +100,12 @@ impl Pool {
 
     pub(crate) fn waiters(&self) -> u32 {
         self.queue.len() as u32
+    }
+
+    /// Callers for whom something should be coming: those who will be told of a failed launch wait
+    /// for nothing else.
+    pub(crate) fn expecting(&self) -> u32 {
+        self.waiters().saturating_sub(self.failing)
     }
 
     /// Whether launches fail so often that they are tried one at a time, with pauses.

@@ -52,7 +52,7 @@ impl Kernel {
     /// A launch that still waits for a place and is no longer needed is called off.
     fn withdraw_surplus_applications(&mut self, pool: Ix) {
         let known = &self.pools[pool];
-        let unneeded = known.coming().saturating_sub(known.waiters());
+        let unneeded = known.coming().saturating_sub(known.expecting());
         // The pool may have been made smaller since.
         let too_many = known.slots_used.saturating_sub(known.slots());
         let surplus = unneeded.max(too_many).min(known.applying);
@@ -79,7 +79,7 @@ impl Kernel {
         let now = self.now.mono;
         let allowed = self.launches_allowed(pool).min(self.pools[pool].refill_allowance(now));
         let known = &self.pools[pool];
-        let spoken_for = known.waiters();
+        let spoken_for = known.expecting();
         let have = (known.idle.len() + known.coming()).saturating_sub(spoken_for);
         let missing = known.template.pool.pool_size.saturating_sub(have);
         let memory_mb = known.template.limits.memory_mb.into();
@@ -164,7 +164,7 @@ impl Kernel {
         if degraded && now < known.retry_at {
             at = at.min(known.retry_at);
         }
-        let have = (known.idle.len() + known.coming()).saturating_sub(known.waiters());
+        let have = (known.idle.len() + known.coming()).saturating_sub(known.expecting());
         if known.phase == PoolPhase::Active
             && have < known.template.pool.pool_size
             && known.tokens_milli < 1000

@@ -192,21 +192,23 @@ impl Kernel {
             self.session_without_entry(session, cause, detail.map(|detail| &**detail));
         }
         if let Some(pool) = entry.slot {
-            self.slot_freed(pool, cause, detail.map(|detail| &**detail));
+            let failed = entry.failed.then_some(cause);
+            self.slot_freed(pool, failed, detail.map(|detail| &**detail));
         }
     }
 
     /// A slot of a pool is free again. If that is because a launch failed, and nothing else is on
     /// its way to the first who waits, that one is told now.
-    fn slot_freed(&mut self, pool: Ix, cause: EndCause, detail: Option<&str>) {
+    fn slot_freed(&mut self, pool: Ix, failed: Option<EndCause>, detail: Option<&str>) {
         let freed = &mut self.pools[pool];
         freed.slots_used -= 1;
+        freed.failing -= u32::from(failed.is_some());
         if self.flawed(Flaw::SlotFreedTwice) {
             self.pools[pool].slots_used = self.pools[pool].slots_used.saturating_sub(1);
         }
         let known = &self.pools[pool];
-        if let Some(code) = launch_failure(cause)
-            && known.waiters() > known.coming()
+        if let Some(code) = failed.and_then(launch_failure)
+            && known.expecting() > known.coming()
             && let Some((_, req)) = self.pools[pool].queue.pop_first()
         {
             let cause = detail.map_or("no reason was given", |detail| detail).to_owned();

@@ -58,7 +58,6 @@ impl Kernel {
                 kernel.remove_orphan(instance);
             }
         }
-        kernel.drop_sessions_that_are_over();
         kernel.reconcile_all();
         kernel.flush_journal();
         (kernel, recovery)
@@ -216,16 +215,6 @@ impl Kernel {
             self.pools[pool].slots_used += 1;
         }
         ix
-    }
-
-    /// Sessions that ended, and those that nobody got to know, need no memory.
-    fn drop_sessions_that_are_over(&mut self) {
-        for session in self.sessions.places() {
-            let known = &self.sessions[session];
-            if known.status == SessionStatus::Ended && known.entry.is_none() {
-                self.drop_session(session);
-            }
-        }
     }
 
     /// The flaw of trusting what a restart finds.

@@ -230,3 +230,29 @@ fn one_to_whom_another_sandbox_is_coming_is_not_told_of_a_failed_launch() {
     rig.run();
     assert!(matches!(rig.answered(request), Reply::CheckedOut(_)));
 }
+
+#[test]
+fn one_that_does_not_wait_for_others_waits_for_a_launch_that_nobody_else_wants() {
+    let mut rig = Rig::new(NodeConfig::default());
+    rig.put(template(1, 0), NATIVE);
+    let request = rig.checkout_with(|checkout| checkout.policy = CheckoutPolicy::FailFast);
+    assert!(rig.pending(request));
+    rig.run();
+    assert!(matches!(rig.answered(request), Reply::CheckedOut(_)));
+}
+
+#[test]
+fn one_that_is_refused_while_launches_fail_did_not_wait() {
+    let mut rig = Rig::new(NodeConfig::default());
+    rig.put(template(0, 9), NATIVE);
+    for _ in 0..3 {
+        rig.checkout();
+        rig.pass(1);
+        rig.finish(launch, trouble());
+        rig.finish(kill, Outcome::Done);
+    }
+    let request = rig.checkout_with(|checkout| checkout.policy = CheckoutPolicy::FailFast);
+    assert_eq!(rig.refused(request), ErrorCode::LaunchFailed);
+    let counters = rig.pool().counters;
+    assert_eq!((counters.overflow, counters.blocked, counters.refused), (3, 0, 4));
+}

@@ -138,3 +138,29 @@ fn a_session_whose_pool_is_on_its_way_out_gets_no_sandbox() {
     let resumed = rig.resume(session);
     assert_eq!(rig.refused(resumed), ErrorCode::TemplateUnknown);
 }
+
+#[test]
+fn the_end_of_an_unknown_session_is_refused() {
+    let mut rig = Rig::with_pool(template(0, 1), NATIVE);
+    let ended = rig.end(model::SessionId::from_u128(404));
+    assert_eq!(rig.refused(ended), ErrorCode::SessionUnknown);
+}
+
+#[test]
+fn files_of_a_session_that_ended_are_nobodys_loss() {
+    let (mut rig, session, sandbox) = scene();
+    rig.end(session);
+    rig.run();
+    rig.delete(sandbox);
+    assert_eq!(rig.loss_reasons(session), []);
+}
+
+#[test]
+fn turns_that_were_called_off_are_written_down_as_such() {
+    let (mut rig, session, _) = scene();
+    rig.running_turn(session);
+    rig.turn_with(session, WhenBusy::Queue);
+    assert_eq!(rig.store.sessions[&session].queued.len(), 1);
+    rig.abort(session, true);
+    assert!(rig.store.sessions[&session].queued.is_empty());
+}

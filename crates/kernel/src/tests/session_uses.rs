@@ -1,10 +1,10 @@
 //! Uses of a session's sandbox: by session and by sandbox id, awake and cold.
 
 use model::lifecycle::ActiveCause;
-use model::{ErrorCode, SandboxState, SessionStatus};
+use model::{ErrorCode, RequestId, SandboxState, SessionStatus, UseId};
 
-use super::rig::{NATIVE, Rig, template};
-use crate::{DeathCause, Event, UseKind, UseTarget};
+use super::rig::{NATIVE, Rig, claim, template, trouble};
+use crate::{DeathCause, Event, Reply, UseKind, UseTarget};
 
 /// A node on which a session's sandbox is the only one.
 fn alone() -> Rig {
@@ -93,7 +93,7 @@ fn nobody_is_granted_a_use_after_going_away() {
 
 #[test]
 fn nobody_waits_past_their_deadline() {
-    type Ask = fn(&mut Rig, model::SessionId, model::SandboxId) -> model::RequestId;
+    type Ask = fn(&mut Rig, model::SessionId, model::SandboxId) -> RequestId;
     let waits: [(u64, ErrorCode, Ask); 5] = [
         (60_000, ErrorCode::ReadyTimeout, |rig, session, _| {
             rig.use_of(UseTarget::Session(session), UseKind::Files).0
@@ -126,4 +126,42 @@ fn that_files_may_have_changed_is_written_down_once() {
     assert!(!rig.store.sandboxes[&sandbox].dirty);
     rig.session_work(session);
     assert!(rig.store.sandboxes[&sandbox].dirty);
+}
+
+#[test]
+fn no_more_than_a_thousand_or_so_wait_for_one_session() {
+    let mut rig = Rig::with_pool(template(0, 1), NATIVE);
+    let (session, _) = rig.create_session();
+    // The creator waits too.
+    for n in 1..crate::request::WAITING_MAX as u128 {
+        let asked = Event::UseRequested {
+            request: RequestId::from_u128(n << 64),
+            target: UseTarget::Session(session),
+            use_id: UseId::from_u128(n << 64),
+            kind: UseKind::Files,
+        };
+        assert_eq!(rig.kernel.apply(rig.now, asked), Ok(Reply::Pending));
+    }
+    let (one_more, _) = rig.use_of(UseTarget::Session(session), UseKind::Files);
+    assert_eq!(rig.refused(one_more), ErrorCode::QueueFull);
+}
+
+#[test]
+fn a_session_whose_claim_fails_takes_the_next_idle_one_at_once() {
+    for dies in [false, true] {
+        let mut rig = Rig::with_pool(template(2, 0), NATIVE);
+        let (session, created) = rig.create_session();
+        if dies {
+            let first = rig.store.sessions[&session].sandbox.expect("one that is being bound");
+            rig.dies_of(first, DeathCause::Crash);
+        } else {
+            rig.finish(claim, trouble());
+        }
+        let another = rig.effects.iter().filter(|effect| claim(&effect.action));
+        assert!(another.count() >= 1, "it does not wait for the first to be removed");
+        rig.run();
+        assert!(!rig.session_ready(created).state_lost);
+        let of_nobody = rig.store.sandboxes.values().filter(|record| !record.state.is_live());
+        assert_eq!(of_nobody.count(), 0, "nothing is left of the first");
+    }
 }

@@ -2,7 +2,7 @@
 
 use model::record::Owner;
 use model::state::{PoolPhase, SandboxState};
-use model::{LeaseId, Mono, TemplateName};
+use model::{EndCause, LeaseId, Mono, TemplateName};
 
 use super::{Judged, Promise, holds};
 use crate::ledger::{Ask, LeasePhase, Pending};
@@ -114,7 +114,11 @@ fn room(world: &World, template: &TemplateName, waiters: usize) -> Judged {
         .sandboxes
         .values()
         .filter(|record| record.template == *template && record.state != SandboxState::Warm)
-        .filter(|record| record.ending.is_none() && !is_taken(world, record.owner))
+        .filter(|record| match record.ending {
+            None => !is_taken(world, record.owner),
+            // Whoever waited for it is told that it failed, once its slot is free.
+            Some(cause) => matches!(cause, EndCause::LaunchFailed | EndCause::ReadyTimeout),
+        })
         .filter(|record| record.instance.is_some())
         .count();
     holds(Promise::NobodyWaitsInVain, starting >= waiters, || {
