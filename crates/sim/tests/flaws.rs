@@ -27,7 +27,7 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::SlotFreedTwice => &[Promise::SlotLimit, Promise::PoolsFill, Promise::AuditPasses],
         Flaw::UnwrittenLaunch => &[Promise::LaunchWritten],
         Flaw::ReturnForgetsWaiters => &[Promise::NobodyWaitsInVain],
-        Flaw::GoneClientLeaks => &[Promise::AuditPasses, Promise::PoolsFill],
+        Flaw::GoneClientLeaks => &[Promise::AuditPasses, Promise::PoolsFill, Promise::OneAnswer],
         Flaw::PersistSkipped | Flaw::FailedPersistKills => &[Promise::FilesSaved],
         Flaw::KillNotRetried => &[Promise::NothingForgotten, Promise::TerminatedOnce],
         Flaw::LateCompletionTrusted => &[Promise::LateIsHarmless, Promise::NothingForgotten],
