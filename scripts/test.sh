@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every check of this repository, the same here and in CI. Stops at the first one that fails.
 #
-#   SIM_SEEDS=300   how many worlds the simulator plays
+#   SIM_SEEDS=3000  how many worlds the simulator plays
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -10,7 +10,7 @@ exec </dev/null
 
 readonly NEXTEST_VERSION=0.9.143
 readonly DENY_VERSION=0.20.2
-readonly SEEDS="${SIM_SEEDS:-300}"
+readonly SEEDS="${SIM_SEEDS:-3000}"
 
 # A test that returns an error is explained by its message; a panic keeps its backtrace.
 export RUST_LIB_BACKTRACE=0
