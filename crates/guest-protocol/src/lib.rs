@@ -1,0 +1,14 @@
+//! The words between the engine's side and the inside of a sandbox: frames, messages, and streams
+//! with flow control, without any I/O. It must never know tokio, because it is linked into the guest.
+
+pub mod endpoint;
+pub mod env;
+pub mod error;
+pub mod frame;
+pub mod launcher;
+pub mod message;
+mod window;
+
+pub use endpoint::{Endpoint, Incoming, decode};
+pub use env::Env;
+pub use error::ProtocolError;

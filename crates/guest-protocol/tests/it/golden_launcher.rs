@@ -1,0 +1,126 @@
+//! The bytes of every message between a runtime and the launcher.
+
+use guest_protocol::launcher::{
+    CgroupPaths, FromLauncher, LaunchRefusal, LauncherConfig, LauncherFeatures, NetworkMode,
+    RefusalCode, RootConfig, RootSource, SandboxLimits, Spec, ToLauncher, Workspace,
+};
+use guest_protocol::message::ExitStatus;
+
+use crate::golden_messages::pin;
+
+#[test]
+fn configuration() {
+    let config = |network| LauncherConfig {
+        run: "r-1".into(),
+        uid_base: 1_000_000,
+        slots: 5000,
+        spares: 8,
+        network,
+        roots: vec![
+            RootConfig { template: "default".into(), source: RootSource::Host },
+            RootConfig { template: "t".into(), source: RootSource::Directory("/r".into()) },
+        ],
+        workspaces: Some("/w".into()),
+        run_directory: "/run/x".into(),
+        limits: true,
+    };
+    pin(
+        &config(NetworkMode::Spare),
+        "03722d31c0843d88270800020764656661756c7400017401022f7201022f77062f72756e2f7801",
+    );
+    pin(
+        &config(NetworkMode::Fresh),
+        "03722d31c0843d88270801020764656661756c7400017401022f7201022f77062f72756e2f7801",
+    );
+    pin(
+        &config(NetworkMode::Shared),
+        "03722d31c0843d88270802020764656661756c7400017401022f7201022f77062f72756e2f7801",
+    );
+}
+
+#[test]
+fn to_the_launcher() {
+    let spec = |workspace| Spec {
+        instance: [7; 16],
+        template: "default".into(),
+        limits: SandboxLimits {
+            memory_bytes: 512 << 20,
+            cpu_milli: 1000,
+            pids: 128,
+            workspace_bytes: 1 << 20,
+            scratch_bytes: 2 << 20,
+        },
+        workspace,
+    };
+    pin(
+        &ToLauncher::Launch { ticket: 1, spec: spec(Workspace::Memory) },
+        "0001070707070707070707070707070707070764656661756c748080808002e80780018080408080800100",
+    );
+    pin(
+        &ToLauncher::Launch { ticket: 2, spec: spec(Workspace::Disk([9; 16])) },
+        "0002070707070707070707070707070707070764656661756c748080808002e8078001808040808080010109090909090909090909090909090909",
+    );
+    pin(
+        &ToLauncher::Attach { ticket: 3, instance: [7; 16], workspace: [9; 16] },
+        "01030707070707070707070707070707070709090909090909090909090909090909",
+    );
+    pin(&ToLauncher::Kill { ticket: 4, instance: [7; 16] }, "020407070707070707070707070707070707");
+    pin(&ToLauncher::List { ticket: 5 }, "0305");
+}
+
+#[test]
+fn from_the_launcher() {
+    let features = LauncherFeatures {
+        memory_limit: true,
+        cpu_limit: false,
+        pids_limit: true,
+        freeze: false,
+        disk_workspaces: true,
+    };
+    pin(&FromLauncher::Up { features }, "000100010001");
+    let freezer = Some("/f".into());
+    let cgroup = CgroupPaths { freezer, memory: None, out_of_memory_kills: 5 };
+    pin(&FromLauncher::Launched { ticket: 1, pid: 300, cgroup }, "0101ac0201022f660005");
+    pin(&FromLauncher::Done { ticket: 2 }, "0202");
+    let refused = |code| FromLauncher::Refused {
+        ticket: 3,
+        refusal: LaunchRefusal { code, step: "s".into(), errno: 1 },
+    };
+    pin(&refused(RefusalCode::Full), "030300017302");
+    pin(&refused(RefusalCode::UnknownTemplate), "030301017302");
+    pin(&refused(RefusalCode::Unknown), "030302017302");
+    pin(&refused(RefusalCode::Duplicate), "030303017302");
+    pin(&refused(RefusalCode::Unsupported), "030304017302");
+    pin(&refused(RefusalCode::System), "030305017302");
+    pin(
+        &FromLauncher::Listed { ticket: 4, instances: vec![[1; 16]], more: false },
+        "0404010101010101010101010101010101010100",
+    );
+    pin(
+        &FromLauncher::Died {
+            instance: [2; 16],
+            status: ExitStatus::Signal(9),
+            out_of_memory: true,
+        },
+        "0502020202020202020202020202020202011201",
+    );
+}
+
+/// Does not compile when a variant is added: pin its bytes above, then name it here.
+#[test]
+fn no_variant_is_missing_above() {
+    let _ = |message: ToLauncher| match message {
+        ToLauncher::Launch { .. }
+        | ToLauncher::Attach { .. }
+        | ToLauncher::Kill { .. }
+        | ToLauncher::List { .. } => {}
+    };
+    let _ = |message: FromLauncher| match message {
+        FromLauncher::Up { .. }
+        | FromLauncher::Launched { .. }
+        | FromLauncher::Done { .. }
+        | FromLauncher::Refused { .. }
+        | FromLauncher::Listed { .. }
+        | FromLauncher::Died { .. } => {}
+    };
+}
