@@ -1,0 +1,270 @@
+//! Carrying out a plan, step by step, in the process that becomes the first of the sandbox. Each
+//! step either happens or ends the attempt with its name; nothing here decides what to do.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, CWD, FileType, statat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
+    fsopen,
+};
+use rustix::process::{
+    DumpableBehavior, Gid, Resource, Rlimit, Signal, Uid, chroot, fchdir, set_dumpable_behavior,
+    set_parent_process_death_signal, setrlimit,
+};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, LinkNameSpaceType, move_into_link_name_space, set_capabilities,
+    set_keep_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid,
+    set_thread_res_uid,
+};
+
+use crate::groups::{Groups, Limits};
+use crate::plan::{DESCRIPTORS, Step, USER};
+use crate::root::{copy_of, memory, mount_on};
+use crate::sys::mount::{Properties, set_properties};
+use crate::sys::namespaces::{self, Namespace};
+use crate::{etc, sys};
+
+/// A step that could not be done.
+#[derive(Debug, thiserror::Error)]
+#[error("{step}: {source}")]
+pub struct Failed {
+    /// Which.
+    pub step: Step,
+    /// What the kernel said.
+    pub source: io::Error,
+}
+
+/// What the steps need to know and keep, besides themselves.
+pub struct Body<'a> {
+    /// Its number, by which it owns users and control groups.
+    pub slot: u32,
+    /// The first of the users it owns on the host.
+    pub first_uid: u32,
+    /// Where its limits are written. Gone after preparing.
+    pub groups: Option<&'a Groups>,
+    /// Limits to write.
+    pub limits: Limits,
+    /// Tells the launcher that there is a user namespace now, and returns when it is mapped.
+    pub await_map: &'a mut dyn FnMut() -> io::Result<()>,
+    /// Whether the launcher is still there.
+    pub launcher_lives: &'a mut dyn FnMut() -> bool,
+    /// The system call filter.
+    pub load_filter: &'a mut dyn FnMut() -> io::Result<()>,
+    /// Directories of the prepared root filesystems.
+    pub roots: &'a [String],
+    /// The mount namespace in which there is only an empty directory.
+    pub void: BorrowedFd<'a>,
+    /// Copies of the prepared roots that are not mounted yet.
+    pub taken: Vec<OwnedFd>,
+    /// The `/proc` that is not mounted yet.
+    pub proc: Option<OwnedFd>,
+    /// The mount that was handed over.
+    pub given: Option<OwnedFd>,
+    /// The root as it is attached.
+    pub root: Option<OwnedFd>,
+}
+
+impl Body<'_> {
+    /// Carries out steps in order, up to the first that fails.
+    pub fn carry_out(&mut self, steps: &[Step]) -> Result<(), Failed> {
+        for step in steps {
+            self.one(step).map_err(|source| Failed { step: step.clone(), source })?;
+        }
+        Ok(())
+    }
+
+    fn one(&mut self, step: &Step) -> io::Result<()> {
+        match step {
+            Step::JoinGroups => self.groups()?.join(self.slot),
+            Step::WriteLimits => self.groups()?.limit(self.slot, self.limits),
+            Step::NewNetwork => namespaces::make(&[Namespace::Network]),
+            Step::LoopbackUp => sys::loopback::bring_up(),
+            Step::OpenProc => {
+                self.proc = Some(open_proc()?);
+                Ok(())
+            }
+            Step::TakeRoots => {
+                for path in self.roots {
+                    self.taken.push(copy_of(CWD, path, true)?);
+                }
+                Ok(())
+            }
+            Step::EnterVoid => {
+                Ok(move_into_link_name_space(self.void, Some(LinkNameSpaceType::Mount))?)
+            }
+            Step::LimitResources => limit_resources(),
+            Step::BecomeSlotUser => {
+                set_keep_capabilities(true)?;
+                become_user(self.first_uid)?;
+                // Changing users takes the effective capabilities away, and leaves the permitted.
+                let all = CapabilitySet::all();
+                let sets = rustix::thread::capabilities(None)?;
+                let effective = sets.permitted & all;
+                Ok(set_capabilities(
+                    None,
+                    CapabilitySets {
+                        effective,
+                        permitted: effective,
+                        inheritable: CapabilitySet::empty(),
+                    },
+                )?)
+            }
+            Step::NewUserNamespace => {
+                namespaces::make(&[Namespace::User])?;
+                (self.await_map)()
+            }
+            Step::BecomeRootInside => {
+                become_user(0)?;
+                Ok(set_keep_capabilities(false)?)
+            }
+            Step::NewKeyRing => sys::keyring::new_session(),
+            Step::EmptyBoundingSet => empty_bounding_set(),
+            Step::NewSmallNamespaces => {
+                namespaces::make(&[Namespace::Ipc, Namespace::Hostname, Namespace::Groups])
+            }
+            Step::NewMounts => namespaces::make(&[Namespace::Mount]),
+            Step::AttachRoot(root) => {
+                if *root >= self.taken.len() {
+                    return Err(io::ErrorKind::NotFound.into());
+                }
+                let chosen = self.taken.swap_remove(*root);
+                self.taken.clear();
+                mount_on(&chosen, CWD, "/")?;
+                self.root = Some(chosen);
+                Ok(())
+            }
+            Step::MountProc => {
+                let proc = self.proc.take().ok_or(io::ErrorKind::NotFound)?;
+                mount_on(proc, self.root()?, "proc")
+            }
+            Step::Mask(path) => mask(self.root()?, path),
+            Step::ReadOnly(path) => read_only(self.root()?, path),
+            Step::MountMemory { path, bytes, mode } => {
+                mount_memory(self.root()?, path, *bytes, *mode)
+            }
+            Step::MountGiven { path } => {
+                let given = self.given.take().ok_or(io::ErrorKind::NotFound)?;
+                mount_on(given, self.root()?, path)
+            }
+            Step::MountTerminals => mount_terminals(self.root()?),
+            Step::EnterRoot => self.enter_root(),
+            Step::Hostname(name) => Ok(rustix::system::sethostname(name.as_bytes())?),
+            Step::DropCapabilities => drop_capabilities(),
+            Step::UseFilesAsUser => sys::ids::use_files_as(USER, USER),
+            Step::Undumpable => Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?),
+            Step::DieWithLauncher => {
+                set_parent_process_death_signal(Some(Signal::KILL))?;
+                // It may have died before that was said.
+                if (self.launcher_lives)() { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
+            }
+            Step::NoNewPrivileges => Ok(set_no_new_privs(true)?),
+            Step::LoadFilter => (self.load_filter)(),
+        }
+    }
+
+    fn groups(&self) -> io::Result<&Groups> {
+        self.groups.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn root(&self) -> io::Result<BorrowedFd<'_>> {
+        Ok(self.root.as_ref().ok_or(io::ErrorKind::NotFound)?.as_fd())
+    }
+
+    fn enter_root(&mut self) -> io::Result<()> {
+        let root = self.root.take().ok_or(io::ErrorKind::NotFound)?;
+        // Beneath it is the empty directory, and beneath that nothing: whoever got out of this
+        // root would be nowhere. To take the directory away would cost more than all the rest.
+        fchdir(root)?;
+        Ok(chroot(".")?)
+    }
+}
+
+fn open_proc() -> io::Result<OwnedFd> {
+    let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&context)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+fn limit_resources() -> io::Result<()> {
+    let exactly = |value| Rlimit { current: Some(value), maximum: Some(value) };
+    setrlimit(Resource::Nofile, exactly(DESCRIPTORS))?;
+    setrlimit(Resource::Core, exactly(0))?;
+    Ok(())
+}
+
+fn become_user(id: u32) -> io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
+    set_thread_groups(&[])?;
+    set_thread_res_gid(gid, gid, gid)?;
+    set_thread_res_uid(uid, uid, uid)?;
+    Ok(())
+}
+
+fn empty_bounding_set() -> io::Result<()> {
+    for capability in CapabilitySet::all().iter() {
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            // An older kernel does not know the newest ones.
+            Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+            Err(other) => return Err(other.into()),
+        }
+    }
+    Ok(())
+}
+
+fn drop_capabilities() -> io::Result<()> {
+    let keep = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL;
+    let sets =
+        CapabilitySets { effective: keep, permitted: keep, inheritable: CapabilitySet::empty() };
+    Ok(set_capabilities(None, sets)?)
+}
+
+fn mask(root: BorrowedFd<'_>, path: &str) -> io::Result<()> {
+    let Ok(found) = statat(root, path, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(()) };
+    let empty = if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
+        etc::EMPTY_DIRECTORY
+    } else {
+        etc::EMPTY_FILE
+    };
+    mount_on(copy_of(root, empty, false)?, root, path)
+}
+
+fn read_only(root: BorrowedFd<'_>, path: &str) -> io::Result<()> {
+    let copy = match copy_of(root, path, false) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    set_properties(copy.as_fd(), Properties { read_only: true, ..Properties::default() })?;
+    mount_on(copy, root, path)
+}
+
+fn mount_memory(root: BorrowedFd<'_>, path: &str, bytes: u64, mode: u32) -> io::Result<()> {
+    // An inode costs the kernel memory too, so their number is bounded by the size.
+    let inodes = (bytes / 4096).max(1024);
+    let options = [
+        ("size", bytes.to_string()),
+        ("nr_inodes", inodes.to_string()),
+        ("mode", format!("{mode:o}")),
+        ("uid", USER.to_string()),
+        ("gid", USER.to_string()),
+    ];
+    let options: Vec<(&str, &str)> =
+        options.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    mount_on(memory(&options, attributes)?, root, path)
+}
+
+fn mount_terminals(root: BorrowedFd<'_>) -> io::Result<()> {
+    let context = fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in [("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5"), ("max", "256")] {
+        fsconfig_set_string(&context, key, value)?;
+    }
+    fsconfig_create(&context)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    mount_on(mount, root, "dev/pts")
+}

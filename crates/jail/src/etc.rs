@@ -1,0 +1,116 @@
+//! The synthetic `/etc` and `/dev` of a sandbox whose root is made from the host's `/usr`: which
+//! files are written, and which few of the host's are copied because programs do not work without
+//! them. Nothing that tells who uses the host is in here: no users, no names, no keys.
+
+use crate::plan::USER;
+
+/// Files with contents of our own.
+pub fn written() -> Vec<(&'static str, String)> {
+    vec![
+        (
+            "etc/passwd",
+            format!(
+                "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n\
+                 agent:x:{USER}:{USER}:agent:/workspace:/bin/sh\n\
+                 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+            ),
+        ),
+        ("etc/group", format!("root:x:0:\ntty:x:5:\nagent:x:{USER}:\nnogroup:x:65534:\n")),
+        (
+            "etc/hosts",
+            "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n".to_owned(),
+        ),
+        (
+            "etc/nsswitch.conf",
+            "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n"
+                .to_owned(),
+        ),
+        ("etc/resolv.conf", String::new()),
+        ("etc/host.conf", "multi on\n".to_owned()),
+        ("etc/shells", "/bin/sh\n/bin/bash\n".to_owned()),
+        ("etc/profile", "umask 022\n".to_owned()),
+    ]
+}
+
+/// Files and directories of the host's `/etc` that are copied, if they exist. Links are copied as
+/// links. Only what is readable by everyone.
+pub const COPIED: &[&str] = &[
+    "alternatives",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "debian_version",
+    "fonts",
+    "java-11-openjdk",
+    "java-17-openjdk",
+    "java-21-openjdk",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "magic",
+    "mime.types",
+    "os-release",
+    "perl",
+    "protocols",
+    "python3",
+    "python3.11",
+    "python3.12",
+    "python3.13",
+    "services",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "terminfo",
+    "timezone",
+];
+
+/// What may be copied of the host's `/etc` in all, so that an odd host cannot fill our memory.
+pub const COPIED_BYTES_AT_MOST: u64 = 16 << 20;
+
+/// Directories of the root.
+pub const DIRECTORIES: &[&str] = &[
+    "dev",
+    "dev/pts",
+    "dev/shm",
+    "etc",
+    "home",
+    "opt",
+    "proc",
+    "root",
+    "run",
+    "srv",
+    "sys",
+    "tmp",
+    "usr",
+    "var",
+    "var/lib",
+    "workspace",
+];
+
+/// Links of the root.
+pub const LINKS: &[(&str, &str)] = &[
+    ("dev/ptmx", "pts/ptmx"),
+    ("dev/fd", "/proc/self/fd"),
+    ("dev/stdin", "/proc/self/fd/0"),
+    ("dev/stdout", "/proc/self/fd/1"),
+    ("dev/stderr", "/proc/self/fd/2"),
+    ("etc/mtab", "/proc/self/mounts"),
+    ("var/tmp", "/tmp"),
+    ("var/run", "/run"),
+    ("var/lock", "/run"),
+];
+
+/// Device files of the root: name, major, minor.
+pub const DEVICES: &[(&str, u32, u32)] = &[
+    ("dev/null", 1, 3),
+    ("dev/zero", 1, 5),
+    ("dev/full", 1, 7),
+    ("dev/random", 1, 8),
+    ("dev/urandom", 1, 9),
+    ("dev/tty", 5, 0),
+];
+
+/// An empty directory and an empty file that hide others.
+pub const EMPTY_DIRECTORY: &str = "run/empty";
+
+/// See [`EMPTY_DIRECTORY`].
+pub const EMPTY_FILE: &str = "run/nothing";

@@ -1,0 +1,346 @@
+//! Control groups of sandboxes, on v2, v1 or both. Everything is made beneath `shoal/<run>/` of
+//! each hierarchy and named by slot, so that whoever finds it later knows whose it is. A slot keeps
+//! its groups from one sandbox to the next: making them costs, and those that were removed haunt
+//! the kernel until the last page that was charged to them is gone. No process is ever moved on a request path: it is born in its v2 group, and a spare writes itself into v1
+//! groups long before it is needed, because such a write may take 20 ms.
+
+use std::fmt::Write as _;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, unlinkat};
+use rustix::io::Errno;
+
+/// Which generation of control groups a hierarchy is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// One hierarchy per controller.
+    V1,
+    /// One for all.
+    V2,
+}
+
+/// What a hierarchy is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// Limits memory and tells of its want.
+    Memory,
+    /// Limits processor time.
+    Cpu,
+    /// Limits the number of processes.
+    Pids,
+    /// Freezes.
+    Freezer,
+}
+
+/// A hierarchy and what it is used for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hierarchy {
+    /// Its generation.
+    pub version: Version,
+    /// The directory beneath which ours are made.
+    pub directory: PathBuf,
+    /// What for.
+    pub uses: Vec<Use>,
+}
+
+/// What one sandbox may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Memory without swap.
+    pub memory_bytes: u64,
+    /// Thousandths of a processor.
+    pub cpu_milli: u32,
+    /// Processes and threads of the user.
+    pub pids: u32,
+}
+
+/// What all sandboxes together may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeCaps {
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Processes and threads.
+    pub pids: u64,
+}
+
+/// The groups of one run.
+#[derive(Debug)]
+pub struct Groups {
+    hierarchies: Vec<Opened>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    version: Version,
+    uses: Vec<Use>,
+    /// As the host sees it. The launcher itself cannot name it any more: it uses descriptors.
+    path: PathBuf,
+    directory: OwnedFd,
+    /// The hierarchy's own directory, to remove ours from.
+    above: OwnedFd,
+}
+
+const CPU_PERIOD_US: u64 = 100_000;
+
+impl Groups {
+    /// Makes the directories of a run and caps what all its sandboxes may use together.
+    pub fn open(layout: &[Hierarchy], run: &str, caps: NodeCaps) -> io::Result<Self> {
+        let mut hierarchies = Vec::new();
+        for hierarchy in layout {
+            let shoal = hierarchy.directory.join("shoal");
+            let path = shoal.join(run);
+            if hierarchy.version == Version::V2 {
+                enable(&hierarchy.directory, &hierarchy.uses)?;
+            }
+            make_directory(&shoal)?;
+            if hierarchy.version == Version::V2 {
+                enable(&shoal, &hierarchy.uses)?;
+            }
+            make_directory(&path)?;
+            if hierarchy.version == Version::V2 {
+                enable(&path, &hierarchy.uses)?;
+            }
+            let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let directory = openat(CWD, &path, flags, Mode::empty())?;
+            let above = openat(CWD, &hierarchy.directory, flags, Mode::empty())?;
+            let (version, uses) = (hierarchy.version, hierarchy.uses.clone());
+            let opened = Opened { version, uses, path, directory, above };
+            opened.cap(caps)?;
+            hierarchies.push(opened);
+        }
+        Ok(Self { hierarchies })
+    }
+
+    /// Whether a process has to write itself into a group that limits something.
+    pub fn must_join(&self) -> bool {
+        self.hierarchies.iter().any(|hierarchy| hierarchy.version == Version::V1)
+    }
+
+    /// Whether this use is served.
+    pub fn serves(&self, wanted: Use) -> bool {
+        self.hierarchies.iter().any(|hierarchy| hierarchy.uses.contains(&wanted))
+    }
+
+    /// Descriptors that a process needs to use these groups.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.hierarchies.iter().map(|hierarchy| hierarchy.directory.as_fd())
+    }
+
+    /// Makes the group in which the first process of a slot is born, if processes can be born in
+    /// groups here.
+    pub fn birthplace(&self, slot: u32) -> io::Result<Option<OwnedFd>> {
+        let Some(v2) = self.hierarchies.iter().find(|one| one.version == Version::V2) else {
+            return Ok(None);
+        };
+        let name = name_of(slot);
+        match mkdirat(&v2.directory, name.as_str(), Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(other) => return Err(other.into()),
+        }
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Some(openat(&v2.directory, name.as_str(), flags, Mode::empty())?))
+    }
+
+    /// Makes the v1 groups of a slot and moves the calling process into them. Slow: for spares.
+    pub fn join(&self, slot: u32) -> io::Result<()> {
+        let mut name = name_of(slot);
+        let length = name.len();
+        for hierarchy in self.hierarchies.iter().filter(|one| one.version == Version::V1) {
+            name.truncate(length);
+            match mkdirat(&hierarchy.directory, name.as_str(), Mode::from_raw_mode(0o755)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(other) => return Err(other.into()),
+            }
+            name.push_str("/cgroup.procs");
+            write_at(&hierarchy.directory, &name, "0")?;
+        }
+        Ok(())
+    }
+
+    /// Writes the limits of a slot, whatever was written before.
+    pub fn limit(&self, slot: u32, limits: Limits) -> io::Result<()> {
+        let name = name_of(slot);
+        self.hierarchies.iter().try_for_each(|hierarchy| hierarchy.limit(&name, limits))
+    }
+
+    /// How often the kernel has killed something in a slot for want of memory.
+    pub fn out_of_memory_kills(&self, slot: u32) -> u64 {
+        let Some(memory) = self.serving(Use::Memory) else { return 0 };
+        let file = match memory.version {
+            Version::V1 => "memory.oom_control",
+            Version::V2 => "memory.events",
+        };
+        let path = format!("{}/{file}", name_of(slot));
+        read_at(&memory.directory, &path).map_or(0, |text| count_of("oom_kill", &text))
+    }
+
+    /// Lets a group that may have been frozen be used again.
+    pub fn thaw(&self, slot: u32) {
+        let Some(freezer) = self.serving(Use::Freezer) else { return };
+        let (file, value) = match freezer.version {
+            Version::V1 => ("freezer.state", "THAWED"),
+            Version::V2 => ("cgroup.freeze", "0"),
+        };
+        // Looking is cheap, writing takes a lock of the whole machine; and a group that was never
+        // made is not frozen.
+        let path = format!("{}/{file}", name_of(slot));
+        let frozen = read_at(&freezer.directory, &path)
+            .is_ok_and(|state| matches!(state.trim(), "1" | "FROZEN" | "FREEZING"));
+        if frozen {
+            let _ = write_at(&freezer.directory, &path, value);
+        }
+    }
+
+    /// Removes the groups of the first `slots` slots and the directories of the run itself. What
+    /// cannot be removed now is found by `clean`.
+    pub fn remove(&self, slots: u32, run: &str) {
+        for hierarchy in &self.hierarchies {
+            for slot in 0..slots {
+                let _ = unlinkat(&hierarchy.directory, name_of(slot), AtFlags::REMOVEDIR);
+            }
+            // Someone else may still have a run beside this one.
+            for path in [format!("shoal/{run}"), "shoal".to_owned()] {
+                let _ = unlinkat(&hierarchy.above, path, AtFlags::REMOVEDIR);
+            }
+        }
+    }
+
+    /// Where the group of a slot for this use is.
+    pub fn path(&self, slot: u32, wanted: Use) -> Option<PathBuf> {
+        self.serving(wanted).map(|hierarchy| hierarchy.path.join(name_of(slot)))
+    }
+
+    fn serving(&self, wanted: Use) -> Option<&Opened> {
+        self.hierarchies.iter().find(|hierarchy| hierarchy.uses.contains(&wanted))
+    }
+}
+
+impl Opened {
+    fn cap(&self, caps: NodeCaps) -> io::Result<()> {
+        for used in &self.uses {
+            match (used, self.version) {
+                (Use::Memory, Version::V1) => {
+                    let bytes = caps.memory_bytes.to_string();
+                    write_at(&self.directory, "memory.limit_in_bytes", &bytes)?;
+                }
+                (Use::Memory, Version::V2) => {
+                    write_at(&self.directory, "memory.max", &caps.memory_bytes.to_string())?;
+                }
+                (Use::Pids, Version::V1 | Version::V2) => {
+                    write_at(&self.directory, "pids.max", &caps.pids.to_string())?;
+                }
+                (Use::Cpu | Use::Freezer, Version::V1 | Version::V2) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn limit(&self, slot: &str, limits: Limits) -> io::Result<()> {
+        let write =
+            |file: &str, value: &str| write_at(&self.directory, &format!("{slot}/{file}"), value);
+        let quota_us = (u64::from(limits.cpu_milli) * CPU_PERIOD_US / 1000).max(1000);
+        for used in &self.uses {
+            match (used, self.version) {
+                (Use::Memory, Version::V1) => {
+                    let bytes = limits.memory_bytes.to_string();
+                    // With swap is never below without, whichever way the limit moves.
+                    write("memory.memsw.limit_in_bytes", "-1").or_else(if_missing)?;
+                    write("memory.limit_in_bytes", &bytes)?;
+                    match write("memory.memsw.limit_in_bytes", &bytes) {
+                        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                            write("memory.swappiness", "0")?;
+                        }
+                        other => other?,
+                    }
+                }
+                (Use::Memory, Version::V2) => {
+                    write("memory.max", &limits.memory_bytes.to_string())?;
+                    write("memory.swap.max", "0").or_else(if_missing)?;
+                }
+                (Use::Cpu, Version::V1) => write("cpu.cfs_quota_us", &quota_us.to_string())?,
+                (Use::Cpu, Version::V2) => {
+                    write("cpu.max", &format!("{quota_us} {CPU_PERIOD_US}"))?;
+                }
+                // More than the user may have: the guest is in there too, and on v1 the seed.
+                (Use::Pids, Version::V1) => {
+                    write("pids.max", &(u64::from(limits.pids) + 2).to_string())?;
+                }
+                (Use::Pids, Version::V2) => {
+                    write("pids.max", &(u64::from(limits.pids) + 1).to_string())?;
+                }
+                (Use::Freezer, Version::V1 | Version::V2) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn if_missing(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+}
+
+/// The name of a slot's directory.
+pub fn name_of(slot: u32) -> String {
+    let mut name = String::with_capacity(32);
+    // Writing to a string cannot fail.
+    let _ = write!(name, "slot-{slot}");
+    name
+}
+
+/// Lets the children of a v2 group have these controllers.
+fn enable(directory: &Path, uses: &[Use]) -> io::Result<()> {
+    for used in uses {
+        let controller = match used {
+            Use::Memory => "+memory",
+            Use::Cpu => "+cpu",
+            Use::Pids => "+pids",
+            Use::Freezer => continue,
+        };
+        std::fs::write(directory.join("cgroup.subtree_control"), controller)?;
+    }
+    Ok(())
+}
+
+fn make_directory(path: &Path) -> io::Result<()> {
+    match std::fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+fn write_at(directory: &OwnedFd, path: &str, value: &str) -> io::Result<()> {
+    let file = openat(directory, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(file, value.as_bytes())?;
+    Ok(())
+}
+
+fn read_at(directory: &OwnedFd, path: &str) -> io::Result<String> {
+    let file = openat(directory, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut buffer = [0; 1024];
+    let length = rustix::io::read(file, &mut buffer)?;
+    Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+}
+
+fn count_of(key: &str, text: &str) -> u64 {
+    text.lines()
+        .filter_map(|line| line.split_once(' '))
+        .find(|(name, _)| *name == key)
+        .and_then(|(_, count)| count.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kills_are_read_from_both_generations() {
+        let v1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n";
+        let v2 = "low 0\nhigh 0\nmax 12\noom 4\noom_kill 2\noom_group_kill 0\n";
+        assert_eq!(count_of("oom_kill", v1), 3);
+        assert_eq!(count_of("oom_kill", v2), 2);
+        assert_eq!(count_of("oom_kill", ""), 0);
+    }
+}

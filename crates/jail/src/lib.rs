@@ -1,0 +1,13 @@
+//! Native isolation as a library. `plan` says what to do, purely; `carry_out` does it, step by
+//! step; `sys` holds every system call that needs `unsafe`, and lets none of it out. It must never
+//! know tokio: the launcher that uses it has one thread.
+
+pub mod carry_out;
+pub mod etc;
+pub mod groups;
+pub mod machine;
+pub mod packet;
+pub mod plan;
+pub mod root;
+pub mod seccomp;
+pub mod sys;

@@ -1,0 +1,238 @@
+//! Where control groups are on this machine and which of them we may use. There are two
+//! generations and every mixture of them; this finds out for each use which directory serves it.
+//! It only looks: it must never make or change a group.
+
+use std::path::{Path, PathBuf};
+
+use super::files::Files;
+use super::parse::{Membership, Mount, memberships, mounts, version};
+use crate::groups::{Hierarchy, Use, Version};
+
+/// Which generations are mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrangement {
+    /// One hierarchy for everything.
+    V2,
+    /// One per controller.
+    V1,
+    /// Both: controllers on v1, and v2 beside them.
+    Hybrid,
+    /// Neither.
+    None,
+}
+
+/// Whether a group can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// We may make groups in it.
+    Writable,
+    /// It is mounted read-only, as in most containers.
+    ReadOnly,
+    /// It belongs to somebody else.
+    Denied,
+}
+
+/// Where one use is served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// The generation.
+    pub version: Version,
+    /// The directory beneath which ours are made.
+    pub directory: PathBuf,
+    /// Whether we may.
+    pub access: Access,
+    /// Processes are in `directory` itself, and it is not the top of its hierarchy: on v2 they must
+    /// move into a child before its children can have controllers.
+    pub must_be_vacated: bool,
+}
+
+/// Control groups of a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CgroupLayout {
+    /// Which generations.
+    pub arrangement: Arrangement,
+    /// Limits memory.
+    pub memory: Option<Placement>,
+    /// Limits processor time.
+    pub cpu: Option<Placement>,
+    /// Limits processes.
+    pub pids: Option<Placement>,
+    /// Freezes.
+    pub freezer: Option<Placement>,
+}
+
+/// Freezing is part of v2 itself since then; the top of a hierarchy, where we look, does not show it.
+const FREEZE_SINCE: (u32, u32) = (5, 2);
+
+/// All uses, in the order in which they are told.
+pub const USES: [Use; 4] = [Use::Memory, Use::Cpu, Use::Pids, Use::Freezer];
+
+impl CgroupLayout {
+    /// Finds out. `is_root` is whether we may use groups that are not ours.
+    pub fn find(files: &dyn Files, is_root: bool) -> Self {
+        let read = |path| files.text(Path::new(path)).unwrap_or_default();
+        let mounts = visible(mounts(&read("/proc/self/mountinfo")));
+        let ours = memberships(&read("/proc/self/cgroup"));
+        let v2 = mounts.iter().find(|mount| mount.kind == "cgroup2");
+        let v2 = v2.map(|mount| place_v2(files, mount, &ours, is_root));
+        let can_freeze = version(&read("/proc/sys/kernel/osrelease")) >= Some(FREEZE_SINCE);
+        let v1 = |controller: &str| {
+            let carries = |mount: &&Mount| mount.options.iter().any(|option| option == controller);
+            let mount = mounts.iter().filter(|mount| mount.kind == "cgroup").find(carries)?;
+            Some(place_v1(files, mount))
+        };
+        let serve = |used: Use| {
+            let offers = |found: &&FoundV2| match used {
+                Use::Freezer => can_freeze,
+                Use::Memory | Use::Cpu | Use::Pids => found.controls(controller_of(used)),
+            };
+            let by_v2 = v2.as_ref().filter(offers);
+            let by_v2 = by_v2.map(|found| found.placement.clone());
+            match by_v2 {
+                Some(placement) if placement.access == Access::Writable => Some(placement),
+                other => v1(controller_of(used)).or(other),
+            }
+        };
+        let any_v1 = USES.iter().any(|used| v1(controller_of(*used)).is_some());
+        let arrangement = match (v2.is_some(), any_v1) {
+            (true, true) => Arrangement::Hybrid,
+            (true, false) => Arrangement::V2,
+            (false, true) => Arrangement::V1,
+            (false, false) => Arrangement::None,
+        };
+        Self {
+            arrangement,
+            memory: serve(Use::Memory),
+            cpu: serve(Use::Cpu),
+            pids: serve(Use::Pids),
+            freezer: serve(Use::Freezer),
+        }
+    }
+
+    /// Where this use is served, if it is.
+    pub const fn placement(&self, used: Use) -> Option<&Placement> {
+        match used {
+            Use::Memory => self.memory.as_ref(),
+            Use::Cpu => self.cpu.as_ref(),
+            Use::Pids => self.pids.as_ref(),
+            Use::Freezer => self.freezer.as_ref(),
+        }
+    }
+
+    /// What we may use, by directory.
+    pub fn hierarchies(&self) -> Vec<Hierarchy> {
+        let mut found: Vec<Hierarchy> = Vec::new();
+        for used in USES {
+            let placement = self.placement(used);
+            let Some(placement) = placement.filter(|found| found.access == Access::Writable) else {
+                continue;
+            };
+            match found.iter_mut().find(|one| one.directory == placement.directory) {
+                Some(hierarchy) => hierarchy.uses.push(used),
+                None => found.push(Hierarchy {
+                    version: placement.version,
+                    directory: placement.directory.clone(),
+                    uses: vec![used],
+                }),
+            }
+        }
+        found
+    }
+
+    /// The directory whose processes must move into a child first, if there is one.
+    pub fn to_vacate(&self) -> Option<&Path> {
+        USES.iter()
+            .filter_map(|used| self.placement(*used))
+            .find(|found| found.access == Access::Writable && found.must_be_vacated)
+            .map(|found| found.directory.as_path())
+    }
+}
+
+/// The name of the controller that serves a use.
+pub const fn controller_of(used: Use) -> &'static str {
+    match used {
+        Use::Memory => "memory",
+        Use::Cpu => "cpu",
+        Use::Pids => "pids",
+        Use::Freezer => "freezer",
+    }
+}
+
+/// Of several mounts at one place only the last can be seen.
+fn visible(mounts: Vec<Mount>) -> Vec<Mount> {
+    let mut seen: Vec<Mount> = Vec::new();
+    for mount in mounts {
+        seen.retain(|earlier| earlier.point != mount.point);
+        seen.push(mount);
+    }
+    seen
+}
+
+struct FoundV2 {
+    placement: Placement,
+    controllers: Vec<String>,
+}
+
+impl FoundV2 {
+    fn controls(&self, controller: &str) -> bool {
+        self.controllers.iter().any(|name| name == controller)
+    }
+}
+
+fn place_v2(files: &dyn Files, mount: &Mount, ours: &[Membership], is_root: bool) -> FoundV2 {
+    let own = ours.iter().find(|one| one.controllers.is_empty());
+    let own = own.map_or_else(|| mount.point.clone(), |one| beneath(mount, &one.path));
+    // What was handed over to us is where we belong. Without that, root takes the top, beside
+    // everybody else, and others can only try what they are in.
+    let handed_over = own != mount.point && files.is_delegated(&own);
+    let directory = if is_root && !handed_over { mount.point.clone() } else { own };
+    // The top of the whole hierarchy has no type; the top of what a container sees does.
+    let is_top = !files.exists(&directory.join("cgroup.type"));
+    let occupied =
+        files.text(&directory.join("cgroup.procs")).is_some_and(|text| !text.trim().is_empty());
+    let controllers = files.text(&directory.join("cgroup.controllers")).unwrap_or_default();
+    FoundV2 {
+        controllers: controllers.split_whitespace().map(str::to_owned).collect(),
+        placement: Placement {
+            version: Version::V2,
+            access: access(files, mount, &directory),
+            must_be_vacated: !is_top && occupied,
+            directory,
+        },
+    }
+}
+
+fn place_v1(files: &dyn Files, mount: &Mount) -> Placement {
+    Placement {
+        version: Version::V1,
+        directory: mount.point.clone(),
+        access: access(files, mount, &mount.point),
+        must_be_vacated: false,
+    }
+}
+
+/// The directory of a group, from its path in the hierarchy and what of that the mount shows.
+fn beneath(mount: &Mount, path: &str) -> PathBuf {
+    let shown = Path::new(path).strip_prefix(&mount.root);
+    // A group outside of what is shown is written with "..": then the top is all there is.
+    match shown {
+        Ok(relative) if !path.contains("..") => {
+            if relative.as_os_str().is_empty() {
+                mount.point.clone()
+            } else {
+                mount.point.join(relative)
+            }
+        }
+        Ok(_) | Err(_) => mount.point.clone(),
+    }
+}
+
+fn access(files: &dyn Files, mount: &Mount, directory: &Path) -> Access {
+    if mount.read_only {
+        Access::ReadOnly
+    } else if files.may_change(directory) {
+        Access::Writable
+    } else {
+        Access::Denied
+    }
+}

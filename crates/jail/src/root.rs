@@ -1,0 +1,232 @@
+//! Building the shared, read-only root filesystem of a template, once. Everything that is the same
+//! for all its sandboxes is in here, device files included, so that a sandbox costs one copy of a
+//! few mounts. It is built in a memory file system of the launcher's own mount namespace.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, CWD, Dev, FileType, Mode, OFlags, makedev, mkdirat, mknodat, openat, readlinkat,
+    statat, symlinkat,
+};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+};
+
+use crate::etc;
+use crate::sys::mount::{Properties, set_properties};
+
+/// A memory file system that is not mounted anywhere yet.
+pub fn memory(options: &[(&str, &str)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in options {
+        fsconfig_set_string(&context, *key, *value)?;
+    }
+    fsconfig_create(&context)?;
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+/// A copy of the mounts at a path that is not mounted anywhere yet.
+pub fn copy_of(
+    directory: impl AsFd,
+    path: impl AsRef<Path>,
+    recursive: bool,
+) -> io::Result<OwnedFd> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    if recursive {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    Ok(open_tree(directory, path.as_ref(), flags)?)
+}
+
+/// Mounts what is not mounted yet.
+pub fn mount_on(mount: impl AsFd, directory: impl AsFd, path: impl AsRef<Path>) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    Ok(move_mount(mount, "", directory, path.as_ref(), flags)?)
+}
+
+/// Builds the root of the host's `/usr` at a directory of the launcher's own root. `host` is the
+/// host's root directory.
+pub fn build_from_host(host: BorrowedFd<'_>, at: &Path) -> io::Result<()> {
+    let root = memory(&[("size", "64m"), ("mode", "755")], MountAttrFlags::empty())?;
+    mount_on(&root, CWD, at)?;
+    let root = openat(CWD, at, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    skeleton(root.as_fd())?;
+    for (name, contents) in etc::written() {
+        write_file(root.as_fd(), name, contents.as_bytes(), 0o644)?;
+    }
+    let mut budget = etc::COPIED_BYTES_AT_MOST;
+    for name in etc::COPIED {
+        copy_beneath(host, root.as_fd(), &Path::new("etc").join(name), &mut budget)?;
+    }
+    bind_read_only(host, root.as_fd(), "usr")?;
+    for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
+        mirror(host, root.as_fd(), name)?;
+    }
+    seal(root.as_fd())
+}
+
+/// Builds a root from a directory: whatever it has at its top is bound read-only, except for the
+/// places that every sandbox has of its own.
+pub fn build_from_directory(source: BorrowedFd<'_>, at: &Path) -> io::Result<()> {
+    let root = memory(&[("size", "1m"), ("mode", "755")], MountAttrFlags::empty())?;
+    mount_on(&root, CWD, at)?;
+    let root = openat(CWD, at, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    skeleton(root.as_fd())?;
+    for name in names_in(source, Path::new("."))? {
+        // A name that is not text is left out: nothing that matters has one at the top.
+        let Some(name) = name.to_str() else { continue };
+        if !matches!(name, "dev" | "proc" | "sys" | "tmp" | "run" | "workspace") {
+            mirror(source, root.as_fd(), name)?;
+        }
+    }
+    seal(root.as_fd())
+}
+
+fn skeleton(root: BorrowedFd<'_>) -> io::Result<()> {
+    for name in etc::DIRECTORIES {
+        mkdirat(root, *name, Mode::from_raw_mode(0o755))?;
+    }
+    for (name, target) in etc::LINKS {
+        symlinkat(*target, root, *name)?;
+    }
+    for (name, major, minor) in etc::DEVICES {
+        let device: Dev = makedev(*major, *minor);
+        let mode = Mode::from_raw_mode(0o666);
+        mknodat(root, *name, FileType::CharacterDevice, mode, device)?;
+    }
+    mkdirat(root, etc::EMPTY_DIRECTORY, Mode::from_raw_mode(0o555))?;
+    write_file(root, etc::EMPTY_FILE, b"", 0o444)
+}
+
+/// Makes the finished root read-only. Device files must work in it, so it is the only mount of a
+/// sandbox that allows them; nobody inside can make one.
+fn seal(root: BorrowedFd<'_>) -> io::Result<()> {
+    set_properties(root, Properties { read_only: true, ..Properties::default() })
+}
+
+/// Shows a name of the source's top in the root: a link as a link, a directory as a bound one, a
+/// file as a copy. What does not exist is left out.
+fn mirror(source: BorrowedFd<'_>, root: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let Ok(found) = statat(source, name, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(()) };
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::Symlink => {
+            let target = readlinkat(source, name, Vec::new())?;
+            if statat(root, name, AtFlags::SYMLINK_NOFOLLOW).is_err() {
+                symlinkat(target, root, name)?;
+            }
+            Ok(())
+        }
+        FileType::Directory => bind_read_only(source, root, name),
+        FileType::RegularFile => {
+            let mut budget = etc::COPIED_BYTES_AT_MOST;
+            copy_beneath(source, root, Path::new(name), &mut budget)
+        }
+        FileType::Fifo
+        | FileType::Socket
+        | FileType::CharacterDevice
+        | FileType::BlockDevice
+        | FileType::Unknown => Ok(()),
+    }
+}
+
+fn bind_read_only(source: BorrowedFd<'_>, root: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    match mkdirat(root, name, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(other) => return Err(other.into()),
+    }
+    let copy = copy_of(source, name, true)?;
+    let properties =
+        Properties { read_only: true, no_devices: true, recursive: true, ids_of: None };
+    set_properties(copy.as_fd(), properties)?;
+    mount_on(copy, root, name)
+}
+
+fn write_file(root: BorrowedFd<'_>, name: &str, contents: &[u8], mode: u32) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = openat(root, name, flags, Mode::from_raw_mode(mode))?;
+    std::fs::File::from(file).write_all(contents)
+}
+
+/// Copies what everyone may read, links as links, as long as the budget lasts. What does not exist
+/// or is not for everyone is left out.
+fn copy_beneath(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    path: &Path,
+    budget: &mut u64,
+) -> io::Result<()> {
+    let Ok(found) = statat(from, path, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(()) };
+    if statat(to, path, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|there| FileType::from_raw_mode(there.st_mode) != FileType::Directory)
+    {
+        return Ok(());
+    }
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::Symlink => {
+            make_parents(to, path)?;
+            symlinkat(readlinkat(from, path, Vec::new())?, to, path)?;
+        }
+        FileType::Directory if found.st_mode & 0o005 == 0o005 => {
+            make_parents(to, &path.join("x"))?;
+            for name in names_in(from, path)? {
+                copy_beneath(from, to, &path.join(name), budget)?;
+            }
+        }
+        FileType::RegularFile if found.st_mode & 0o004 != 0 => {
+            let size = found.st_size.cast_unsigned();
+            if size > *budget {
+                return Ok(());
+            }
+            *budget -= size;
+            make_parents(to, path)?;
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            let mut contents = Vec::new();
+            std::fs::File::from(openat(from, path, flags, Mode::empty())?)
+                .take(size)
+                .read_to_end(&mut contents)?;
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            let mode = Mode::from_raw_mode(0o444 | (found.st_mode & 0o111));
+            std::fs::File::from(openat(to, path, flags, mode)?).write_all(&contents)?;
+        }
+        FileType::Directory
+        | FileType::RegularFile
+        | FileType::Fifo
+        | FileType::Socket
+        | FileType::CharacterDevice
+        | FileType::BlockDevice
+        | FileType::Unknown => {}
+    }
+    Ok(())
+}
+
+fn make_parents(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let Some(parent) = path.parent() else { return Ok(()) };
+    let mut so_far = std::path::PathBuf::new();
+    for part in parent {
+        so_far.push(part);
+        match mkdirat(root, &so_far, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(other) => return Err(other.into()),
+        }
+    }
+    Ok(())
+}
+
+fn names_in(directory: BorrowedFd<'_>, path: &Path) -> io::Result<Vec<std::ffi::OsString>> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let opened = openat(directory, path, flags, Mode::empty())?;
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::new(opened)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(std::ffi::OsStr::from_bytes(name).to_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}

@@ -1,0 +1,228 @@
+//! From a policy to the kernel's filter language: a check of the architecture, a binary search over
+//! ranges of call numbers, and the few looks at arguments. The kernel runs a filter for every call
+//! number when it is loaded, so what counts is the length of the way to an answer, not only the
+//! number of instructions. A filter that it cannot express it must refuse to make: never a weaker
+//! one.
+
+use std::collections::BTreeMap;
+
+use libc::sock_filter;
+
+use super::{ARCHITECTURE, Arguments, Policy, Rule, Test, Verdict};
+
+/// The most instructions the kernel takes.
+const INSTRUCTIONS_MAX: usize = 4096;
+
+/// Calls that a kernel may have: where the search should be short.
+const LIKELY_NUMBERS: u32 = 512;
+
+/// Where a filter finds what, in `struct seccomp_data`.
+const AT_NUMBER: u32 = 0;
+const AT_ARCHITECTURE: u32 = 4;
+const AT_ARGUMENTS: u32 = 16;
+
+const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
+const GO: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
+const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+const IF_ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+
+/// Why there is no filter for a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CompileError {
+    /// A conditional jump reaches 255 instructions far.
+    #[error("the filter has a jump over {0} instructions, and 255 are possible")]
+    JumpTooFar(usize),
+    /// The kernel takes 4,096 instructions.
+    #[error("the filter has {0} instructions, and the kernel takes {INSTRUCTIONS_MAX}")]
+    TooLong(usize),
+}
+
+/// A filter ready to be loaded.
+#[derive(Clone)]
+pub struct Program {
+    instructions: Vec<sock_filter>,
+}
+
+impl Program {
+    /// What the kernel is given.
+    pub fn instructions(&self) -> &[sock_filter] {
+        &self.instructions
+    }
+}
+
+/// Makes the filter of a policy.
+pub fn compile(policy: &Policy) -> Result<Program, CompileError> {
+    let mut assembly = Assembly::default();
+    let kill = assembly.verdict(Verdict::Kill);
+    let search = assembly.search(&policy.ranges(), LIKELY_NUMBERS)?;
+    assembly.continue_at(search);
+    let number = assembly.push(LOAD, AT_NUMBER);
+    assembly.branch(IF_EQUAL, ARCHITECTURE, number, kill)?;
+    assembly.push(LOAD, AT_ARCHITECTURE);
+    assembly.finish()
+}
+
+/// A place in the program, counted from its end.
+type Place = usize;
+
+/// A program written from its last instruction to its first: jumps only go forward, so every
+/// target exists before the jump to it does.
+#[derive(Default)]
+struct Assembly {
+    /// In reverse order.
+    reversed: Vec<sock_filter>,
+    verdicts: BTreeMap<Verdict, Place>,
+    arguments: BTreeMap<&'static Arguments, Place>,
+}
+
+impl Assembly {
+    fn push(&mut self, code: u16, k: u32) -> Place {
+        self.reversed.push(sock_filter { code, jt: 0, jf: 0, k });
+        self.reversed.len() - 1
+    }
+
+    fn branch(
+        &mut self,
+        code: u16,
+        k: u32,
+        when_true: Place,
+        when_false: Place,
+    ) -> Result<Place, CompileError> {
+        let jt = self.distance(when_true)?;
+        let jf = self.distance(when_false)?;
+        self.reversed.push(sock_filter { code, jt, jf, k });
+        Ok(self.reversed.len() - 1)
+    }
+
+    /// How many instructions are skipped between the one that is about to be pushed and `target`.
+    fn distance(&self, target: Place) -> Result<u8, CompileError> {
+        let skipped = self.reversed.len() - 1 - target;
+        u8::try_from(skipped).map_err(|_| CompileError::JumpTooFar(skipped))
+    }
+
+    /// Makes what is pushed next run on into `target`.
+    fn continue_at(&mut self, target: Place) {
+        let skipped = self.reversed.len() - 1 - target;
+        if skipped > 0 {
+            self.push(GO, skipped as u32);
+        }
+    }
+
+    fn verdict(&mut self, verdict: Verdict) -> Place {
+        if let Some(place) = self.verdicts.get(&verdict) {
+            return *place;
+        }
+        let place = self.push(RETURN, answer(verdict));
+        self.verdicts.insert(verdict, place);
+        place
+    }
+
+    fn rule(&mut self, rule: Rule) -> Result<Place, CompileError> {
+        match rule {
+            Rule::Always(verdict) => Ok(self.verdict(verdict)),
+            Rule::Arguments(arguments) => self.look_at(arguments),
+        }
+    }
+
+    /// The clauses of a call, each running into the next.
+    fn look_at(&mut self, arguments: &'static Arguments) -> Result<Place, CompileError> {
+        if let Some(place) = self.arguments.get(arguments) {
+            return Ok(*place);
+        }
+        let mut next = self.verdict(arguments.otherwise);
+        for (index, clause) in arguments.clauses.iter().enumerate().rev() {
+            let then = self.verdict(clause.verdict);
+            let entry = self.test(clause.test, then, next)?;
+            // The accumulator may still hold what the clause before looked at.
+            let before = index.checked_sub(1).map(|before| arguments.clauses[before]);
+            let held = before.filter(|before| before.argument == clause.argument);
+            let held = held.map(|before| mask(before.test));
+            let wanted = mask(clause.test);
+            next = match (held, wanted) {
+                (Some(held), wanted) if held == wanted => entry,
+                (Some(None), Some(mask)) => self.push(AND, mask),
+                (_, wanted) => {
+                    if let Some(mask) = wanted {
+                        self.push(AND, mask);
+                    }
+                    self.push(LOAD, AT_ARGUMENTS + 8 * u32::from(clause.argument))
+                }
+            };
+        }
+        self.arguments.insert(arguments, next);
+        Ok(next)
+    }
+
+    /// One test of what the accumulator holds.
+    fn test(&mut self, test: Test, then: Place, next: Place) -> Result<Place, CompileError> {
+        match test {
+            Test::Is(number) => self.branch(IF_EQUAL, number, then, next),
+            Test::Bits { mask: _, are } => self.branch(IF_EQUAL, are, then, next),
+            Test::AnyOf(bits) => self.branch(IF_ANY_BIT, bits, then, next),
+            Test::NoneOf(numbers) => {
+                let mut otherwise = then;
+                for number in numbers.iter().rev() {
+                    otherwise = self.branch(IF_EQUAL, *number, next, otherwise)?;
+                }
+                Ok(otherwise)
+            }
+        }
+    }
+
+    /// A search tree over ranges up to a number, balanced by how many calls lie in them.
+    fn search(&mut self, ranges: &[(u32, Rule)], end: u32) -> Result<Place, CompileError> {
+        match ranges {
+            [] => Ok(self.verdict(Verdict::Kill)),
+            [(_, rule)] => self.rule(*rule),
+            // One call that its neighbours on both sides surround: one question, not two.
+            [(_, around), (alone, rule), (next, after)]
+                if around == after && *next == alone + 1 =>
+            {
+                let when_alone = self.rule(*rule)?;
+                let when_around = self.rule(*around)?;
+                self.branch(IF_EQUAL, *alone, when_alone, when_around)
+            }
+            [_, _, ..] => {
+                let half = ranges[0].0.midpoint(end);
+                let (low, high) = ranges.split_at(nearest(ranges, half));
+                let border = high[0].0;
+                let when_high = self.search(high, end.max(border))?;
+                let when_low = self.search(low, border)?;
+                self.branch(IF_AT_LEAST, border, when_high, when_low)
+            }
+        }
+    }
+
+    fn finish(mut self) -> Result<Program, CompileError> {
+        if self.reversed.len() > INSTRUCTIONS_MAX {
+            return Err(CompileError::TooLong(self.reversed.len()));
+        }
+        self.reversed.reverse();
+        Ok(Program { instructions: self.reversed })
+    }
+}
+
+/// What the accumulator is masked with for a test.
+fn mask(test: Test) -> Option<u32> {
+    match test {
+        Test::Bits { mask, are: _ } => Some(mask),
+        Test::Is(_) | Test::AnyOf(_) | Test::NoneOf(_) => None,
+    }
+}
+
+/// Where to cut ranges in two so that the border is nearest to a number, with something on both sides.
+fn nearest(ranges: &[(u32, Rule)], number: u32) -> usize {
+    (1..ranges.len()).min_by_key(|index| ranges[*index].0.abs_diff(number)).unwrap_or(1)
+}
+
+/// A verdict as the kernel wants it returned.
+fn answer(verdict: Verdict) -> u32 {
+    match verdict {
+        Verdict::Allow => libc::SECCOMP_RET_ALLOW,
+        Verdict::Errno(number) => libc::SECCOMP_RET_ERRNO | u32::from(number),
+        Verdict::Kill => libc::SECCOMP_RET_KILL_PROCESS,
+    }
+}

@@ -1,0 +1,41 @@
+//! Closing descriptors that a copy of a process has inherited and must not keep.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+
+/// Closes every descriptor of this process except these. For a process that has just been copied
+/// from another and goes its own way: whatever owned the others is never used or dropped again in
+/// here, so the caller must not return into code that would.
+pub fn keep_only(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut kept: Vec<RawFd> = kept.iter().map(BorrowedFd::as_raw_fd).collect();
+    kept.sort_unstable();
+    kept.dedup();
+    let mut next = 0;
+    for &descriptor in &kept {
+        if descriptor > next {
+            close_range(next.cast_unsigned(), (descriptor - 1).cast_unsigned())?;
+        }
+        next = descriptor + 1;
+    }
+    close_range(next.cast_unsigned(), u32::MAX)
+}
+
+fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: takes numbers and touches no memory. Descriptors that Rust values in this copy of
+    // the process think they own are closed beneath them; the caller promises to forget those.
+    let answer = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Takes over a descriptor that whoever started this process promised to have left open at this
+/// number. Once per number, at the start.
+pub fn take(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers and touches no memory; an unknown descriptor is refused.
+    let answer = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+    if answer < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it is open, as was just seen, and by the protocol between us and our starter nobody
+    // else in this process knows of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}

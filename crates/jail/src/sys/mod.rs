@@ -1,0 +1,18 @@
+//! System calls that the safe crates do not offer. All `unsafe` of the project is beneath this
+//! module, each block with its reason.
+#![expect(unsafe_code, reason = "the one place for it")]
+
+pub mod clone;
+pub mod descriptors;
+pub mod exec;
+pub mod filter;
+pub mod ids;
+pub mod keyring;
+pub mod loopback;
+pub mod memory;
+pub mod mount;
+pub mod namespaces;
+pub mod probe;
+pub mod reap;
+pub mod signals;
+pub mod spawn;

@@ -1,0 +1,153 @@
+//! Children: being told that one ended, collecting how, and sending signals. It must never wait:
+//! the process that uses it serves others meanwhile.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::ptr;
+
+use rustix::io::Errno;
+
+/// A child that is over, and what it used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reaped {
+    /// Its process id.
+    pub pid: i32,
+    /// How it ended.
+    pub end: End,
+    /// Processor time in its own code.
+    pub user_us: u64,
+    /// Processor time in the kernel.
+    pub system_us: u64,
+    /// The most memory it had at once.
+    pub max_rss_kb: u64,
+}
+
+/// How a child ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// By itself.
+    Code(i32),
+    /// By a signal.
+    Signal(i32),
+}
+
+/// Turns the ends of children into something to poll for, and broken pipes into plain errors.
+/// Afterwards no signal has a handler here and none is ignored, so that a child that shares this
+/// memory until it execs has nothing to put right but its mask.
+pub fn watch_children() -> Result<OwnedFd, Errno> {
+    for signal in 1..libc::SIGRTMIN() {
+        // Refused for those that cannot be changed, which is as good.
+        // SAFETY: the default disposition runs no code of ours.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    let mut blocked = empty_set();
+    // SAFETY: `blocked` is an initialised set.
+    unsafe { libc::sigaddset(&raw mut blocked, libc::SIGCHLD) };
+    let children = blocked;
+    // SAFETY: `blocked` is an initialised set.
+    unsafe { libc::sigaddset(&raw mut blocked, libc::SIGPIPE) };
+    // SAFETY: reads one set, and changes the mask of this thread only.
+    let result = unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const blocked, ptr::null_mut()) };
+    if result != 0 {
+        return Err(last_errno());
+    }
+    // SAFETY: reads one set, and makes a new descriptor.
+    let raw =
+        unsafe { libc::signalfd(-1, &raw const children, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
+    if raw < 0 {
+        return Err(last_errno());
+    }
+    // SAFETY: the descriptor was just made, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Looks at one child that is over, if there is one. It stays, and its process id stays its own,
+/// until [`collect`]: taking it apart takes longer than looking, and somebody waits for the news.
+pub fn look() -> Result<Option<Reaped>, Errno> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    loop {
+        // SAFETY: both pointers are to memory of this function that is large enough.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_waitid,
+                libc::P_ALL,
+                0,
+                info.as_mut_ptr(),
+                libc::WEXITED | libc::WNOHANG | libc::WNOWAIT,
+                usage.as_mut_ptr(),
+            )
+        };
+        if result != 0 {
+            match last_errno() {
+                Errno::INTR => continue,
+                Errno::CHILD => return Ok(None),
+                other => return Err(other),
+            }
+        }
+        // SAFETY: it was zeroed, which is a valid value, and the kernel may have filled it.
+        let info = unsafe { info.assume_init() };
+        // SAFETY: the kernel fills this field for a child, and it is zero where there is none.
+        let pid = unsafe { info.si_pid() };
+        if pid == 0 {
+            return Ok(None);
+        }
+        // SAFETY: the kernel fills this field for a child.
+        let status = unsafe { info.si_status() };
+        // SAFETY: it was zeroed, which is a valid value, and the kernel has filled it.
+        let usage = unsafe { usage.assume_init() };
+        let end =
+            if info.si_code == libc::CLD_EXITED { End::Code(status) } else { End::Signal(status) };
+        return Ok(Some(Reaped {
+            pid,
+            end,
+            user_us: microseconds(usage.ru_utime),
+            system_us: microseconds(usage.ru_stime),
+            max_rss_kb: u64::try_from(usage.ru_maxrss).unwrap_or(0),
+        }));
+    }
+}
+
+/// Takes a child apart that is over. Its process id is free for others now.
+pub fn collect(pid: i32) {
+    loop {
+        // SAFETY: no pointer but null.
+        let result = unsafe { libc::waitpid(pid, ptr::null_mut(), 0) };
+        if result >= 0 || last_errno() != Errno::INTR {
+            return;
+        }
+    }
+}
+
+/// Signals one process, by any number the kernel knows. Process ids below 2 are refused: they mean
+/// everybody, a whole group, or this guest itself.
+pub fn signal(pid: i32, signal: i32) -> Result<(), Errno> {
+    if pid < 2 { Err(Errno::INVAL) } else { kill(pid, signal) }
+}
+
+/// Signals all processes of a group at once, those being forked included.
+pub fn signal_group(group: i32, signal: i32) -> Result<(), Errno> {
+    if group < 2 { Err(Errno::INVAL) } else { kill(-group, signal) }
+}
+
+fn kill(pid: i32, signal: i32) -> Result<(), Errno> {
+    // SAFETY: takes two numbers.
+    if unsafe { libc::kill(pid, signal) } == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+pub(super) fn empty_set() -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: writes to memory of this function that is large enough.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: it was zeroed, which is a valid value, and then emptied.
+    unsafe { set.assume_init() }
+}
+
+pub(super) fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+fn microseconds(time: libc::timeval) -> u64 {
+    let total = time.tv_sec.saturating_mul(1_000_000).saturating_add(time.tv_usec);
+    u64::try_from(total).unwrap_or(0)
+}

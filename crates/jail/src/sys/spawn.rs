@@ -1,0 +1,428 @@
+//! Starting a program without copying this process: the child borrows its memory, and this process
+//! waits, until the program runs or cannot. The child must never allocate, lock, unwind or return:
+//! whatever it does to memory, it does to its parent's.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
+
+use rustix::io::Errno;
+
+use super::reap::{collect, empty_set, last_errno};
+
+/// A program to start, with everything worked out beforehand.
+#[derive(Debug)]
+pub struct Program<'a> {
+    /// Paths to try, in this order; one without a slash is relative to `cwd`.
+    pub candidates: &'a [CString],
+    /// Its arguments, its own name first.
+    pub argv: &'a [CString],
+    /// Its environment, each `NAME=value`.
+    pub env: &'a [CString],
+    /// Where it starts.
+    pub cwd: &'a CStr,
+    /// Its first three descriptors; none: what this process has there. Numbers 1 and 2 cannot be
+    /// given away, and 0 only as another number.
+    pub stdio: [Option<BorrowedFd<'a>>; 3],
+    /// Whether its standard input becomes its controlling terminal.
+    pub terminal: bool,
+    /// Resource limits.
+    pub limits: &'a [Limit],
+    /// Whom it runs as; none: as this process.
+    pub identity: Option<Identity>,
+}
+
+/// A resource limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// What is limited.
+    pub resource: Resource,
+    /// From where the program is told, where it can be.
+    pub soft: u64,
+    /// Where it ends.
+    pub hard: u64,
+}
+
+/// What can be limited for one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resource {
+    /// Seconds of processor time.
+    Cpu,
+    /// Bytes of a file it writes.
+    FileSize,
+    /// Open descriptors.
+    Descriptors,
+    /// Bytes of address space.
+    AddressSpace,
+}
+
+/// Whom a program runs as. It has no supplementary groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+}
+
+/// What a child does before the program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Step {
+    /// Becoming a process.
+    Clone,
+    /// Beginning a session of its own.
+    Session,
+    /// Taking the terminal.
+    Terminal,
+    /// Setting a resource limit.
+    Limit,
+    /// Becoming the user it runs as.
+    Identity,
+    /// Going where it starts.
+    Directory,
+    /// Putting its descriptors in place.
+    Descriptors,
+    /// Running the program.
+    Exec,
+}
+
+const CHILD_STEPS: [Step; 7] = [
+    Step::Session,
+    Step::Terminal,
+    Step::Limit,
+    Step::Identity,
+    Step::Directory,
+    Step::Descriptors,
+    Step::Exec,
+];
+
+/// Why a program does not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{step:?}: {errno}")]
+pub struct SpawnError {
+    /// What failed.
+    pub step: Step,
+    /// What the kernel said.
+    pub errno: Errno,
+}
+
+/// The shell that runs a file which is executable and has no format the kernel knows.
+const SHELL: &CStr = c"/bin/sh";
+
+/// Enough for a few system calls in a row, also without optimisation.
+const STACK_BYTES: usize = 32 * 1024;
+
+#[repr(align(16))]
+struct Stack(
+    #[expect(dead_code, reason = "only its address matters")] [MaybeUninit<u8>; STACK_BYTES],
+);
+
+/// What the child needs, all of it ready, and where it leaves its last words.
+struct Orders {
+    candidates: *const *const c_char,
+    argv: *const *const c_char,
+    /// `SHELL`, a place for the script's path, and the arguments after the program's name.
+    script_argv: *mut *const c_char,
+    env: *const *const c_char,
+    cwd: *const c_char,
+    stdio: [RawFd; 3],
+    terminal: bool,
+    limits: *const Limit,
+    limit_count: usize,
+    identity: Option<Identity>,
+    mask: libc::sigset_t,
+    failed_step: AtomicU8,
+    errno: AtomicI32,
+}
+
+const KEEP: RawFd = -1;
+
+/// Starts a program and gives its process id, once it runs. In a session of its own, without any
+/// signal blocked, and without any descriptor of this process but the first three. Expects
+/// [`super::reap::watch_children`] to have been called.
+pub fn spawn(program: &Program<'_>) -> Result<i32, SpawnError> {
+    let [stdin, stdout, stderr] = program.stdio.map(|fd| fd.map_or(KEEP, |fd| fd.as_raw_fd()));
+    if stdin == 0 || [stdin, stdout, stderr].iter().any(|fd| matches!(fd, 1 | 2)) {
+        return Err(SpawnError { step: Step::Descriptors, errno: Errno::INVAL });
+    }
+    if program.argv.is_empty() || program.candidates.is_empty() {
+        return Err(SpawnError { step: Step::Exec, errno: Errno::NOENT });
+    }
+    let candidates = pointers(&[], program.candidates);
+    let argv = pointers(&[], program.argv);
+    let mut script_argv = pointers(&[SHELL.as_ptr(), ptr::null()], &program.argv[1..]);
+    let env = pointers(&[], program.env);
+    let orders = Orders {
+        candidates: candidates.as_ptr(),
+        argv: argv.as_ptr(),
+        script_argv: script_argv.as_mut_ptr(),
+        env: env.as_ptr(),
+        cwd: program.cwd.as_ptr(),
+        stdio: [stdin, stdout, stderr],
+        terminal: program.terminal,
+        limits: program.limits.as_ptr(),
+        limit_count: program.limits.len(),
+        identity: program.identity,
+        mask: empty_set(),
+        failed_step: AtomicU8::new(0),
+        errno: AtomicI32::new(0),
+    };
+    let mut stack = MaybeUninit::<Stack>::uninit();
+    // SAFETY: one past the end of an allocation is a valid address; the stack grows down from it.
+    let top = unsafe { stack.as_mut_ptr().add(1) };
+    // SAFETY: the child has a stack of its own, and `CLONE_VFORK` keeps this function, and so all
+    // that `orders` points to, where it is until the child has exec'ed or is gone.
+    let pid = unsafe {
+        libc::clone(
+            child,
+            top.cast::<c_void>(),
+            libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
+            (&raw const orders).cast_mut().cast::<c_void>(),
+        )
+    };
+    if pid < 0 {
+        return Err(SpawnError { step: Step::Clone, errno: last_errno() });
+    }
+    let errno = orders.errno.load(Ordering::Relaxed);
+    if errno == 0 {
+        return Ok(pid);
+    }
+    // It is over already, and nobody else is to hear of it.
+    collect(pid);
+    let step = CHILD_STEPS[usize::from(orders.failed_step.load(Ordering::Relaxed))];
+    Err(SpawnError { step, errno: Errno::from_raw_os_error(errno) })
+}
+
+/// Makes the file accesses of this process those of someone else, where it may.
+pub fn access_files_as(identity: Identity) {
+    // SAFETY: takes a number.
+    unsafe { libc::syscall(libc::SYS_setfsgid, identity.gid) };
+    // SAFETY: takes a number.
+    unsafe { libc::syscall(libc::SYS_setfsuid, identity.uid) };
+}
+
+/// A list as the kernel wants it: pointers, and a null at the end.
+fn pointers(first: &[*const c_char], rest: &[CString]) -> Vec<*const c_char> {
+    let mut list = Vec::with_capacity(first.len() + rest.len() + 1);
+    list.extend_from_slice(first);
+    list.extend(rest.iter().map(|text| text.as_ptr()));
+    list.push(ptr::null());
+    list
+}
+
+extern "C" fn child(orders: *mut c_void) -> c_int {
+    // SAFETY: the parent passed a pointer to its `Orders`, and waits.
+    let orders = unsafe { &*orders.cast::<Orders>().cast_const() };
+    for (number, step) in CHILD_STEPS.into_iter().enumerate() {
+        let errno = take(step, orders);
+        if errno != 0 {
+            orders.failed_step.store(number as u8, Ordering::Relaxed);
+            orders.errno.store(errno, Ordering::Relaxed);
+            break;
+        }
+    }
+    // SAFETY: ends this child alone, without running anything of the parent's.
+    unsafe { libc::_exit(127) }
+}
+
+/// Does one step, and says what the kernel said if it failed, or 0.
+fn take(step: Step, orders: &Orders) -> c_int {
+    match step {
+        // SAFETY: takes nothing.
+        Step::Session => failed(unsafe { libc::setsid() }),
+        Step::Terminal if orders.terminal => {
+            // SAFETY: takes numbers only.
+            failed(unsafe { libc::ioctl(orders.stdio[0], libc::TIOCSCTTY, 0) })
+        }
+        Step::Clone | Step::Terminal => 0,
+        Step::Limit => limit(orders),
+        Step::Identity => orders.identity.map_or(0, become_other),
+        // SAFETY: a C string that the parent keeps.
+        Step::Directory => failed(unsafe { libc::chdir(orders.cwd) }),
+        Step::Descriptors => place_descriptors(orders),
+        Step::Exec => exec(orders),
+    }
+}
+
+fn limit(orders: &Orders) -> c_int {
+    for place in 0..orders.limit_count {
+        // SAFETY: within the slice that the parent keeps.
+        let entry = unsafe { orders.limits.add(place) };
+        // SAFETY: an initialised element of that slice.
+        let Limit { resource, soft, hard } = unsafe { *entry };
+        let resource = match resource {
+            Resource::Cpu => libc::RLIMIT_CPU,
+            Resource::FileSize => libc::RLIMIT_FSIZE,
+            Resource::Descriptors => libc::RLIMIT_NOFILE,
+            Resource::AddressSpace => libc::RLIMIT_AS,
+        };
+        let value = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+        // SAFETY: reads one struct of this function.
+        let errno = failed(unsafe { libc::setrlimit(resource, &raw const value) });
+        if errno != 0 {
+            return errno;
+        }
+    }
+    0
+}
+
+/// System calls and not the C library's functions of these names: those would ask other threads
+/// to follow, of which there are none here, in memory that is not the child's.
+fn become_other(Identity { uid, gid }: Identity) -> c_int {
+    // SAFETY: an empty list.
+    let result = unsafe { libc::syscall(libc::SYS_setgroups, 0, ptr::null::<libc::gid_t>()) };
+    if result != 0 {
+        let errno = errno();
+        // Where groups may not be changed at all, having none is just as good.
+        // SAFETY: asks for the number of groups only.
+        let groups =
+            unsafe { libc::syscall(libc::SYS_getgroups, 0, ptr::null_mut::<libc::gid_t>()) };
+        if groups != 0 {
+            return errno;
+        }
+    }
+    // SAFETY: takes numbers only.
+    if unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) } != 0 {
+        return errno();
+    }
+    // SAFETY: takes numbers only.
+    if unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) } != 0 {
+        return errno();
+    }
+    0
+}
+
+/// Standard input last: its number may be given for one of the others.
+fn place_descriptors(orders: &Orders) -> c_int {
+    let [stdin, stdout, stderr] = orders.stdio;
+    for (source, target) in [(stdout, 1), (stderr, 2), (stdin, 0)] {
+        if source != KEEP {
+            // SAFETY: takes numbers only.
+            let errno = failed(unsafe { libc::dup2(source, target) });
+            if errno != 0 {
+                return errno;
+            }
+        }
+    }
+    // That nothing else is inherited is also what close-on-exec says: a kernel without this call is fine.
+    // SAFETY: takes numbers only; the table of descriptors is the child's own copy.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+    0
+}
+
+fn exec(orders: &Orders) -> c_int {
+    // SAFETY: reads one set that the parent keeps.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const orders.mask, ptr::null_mut()) };
+    let mut worst = libc::ENOENT;
+    let mut candidate = orders.candidates;
+    loop {
+        // SAFETY: the list ends with a null, at which this loop ends.
+        let path = unsafe { *candidate };
+        if path.is_null() {
+            return worst;
+        }
+        // SAFETY: lists that end with a null, of C strings that the parent keeps.
+        unsafe { libc::execve(path, orders.argv, orders.env) };
+        match errno() {
+            libc::ENOENT | libc::ENOTDIR => {}
+            libc::EACCES => worst = libc::EACCES,
+            libc::ENOEXEC => return exec_script(path, orders),
+            other => return other,
+        }
+        // SAFETY: not beyond the null.
+        candidate = unsafe { candidate.add(1) };
+    }
+}
+
+/// What every shell does with a file that has neither a known format nor a `#!` line.
+fn exec_script(path: *const c_char, orders: &Orders) -> c_int {
+    // SAFETY: the list has at least two places before its end.
+    let place = unsafe { orders.script_argv.add(1) };
+    // SAFETY: the parent made the list for this and does not read it.
+    unsafe { place.write(path) };
+    // SAFETY: lists that end with a null, of C strings that the parent keeps.
+    unsafe { libc::execve(SHELL.as_ptr(), orders.script_argv.cast_const(), orders.env) };
+    libc::ENOEXEC
+}
+
+fn failed(result: c_int) -> c_int {
+    if result < 0 { errno() } else { 0 }
+}
+
+fn errno() -> c_int {
+    // SAFETY: takes nothing.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: it always points to this thread's number.
+    unsafe { *place }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::reap::{End, collect, look, watch_children};
+
+    fn run(candidates: &[&CStr], argv: &[&CStr], limits: &[Limit]) -> Result<End, SpawnError> {
+        watch_children().unwrap();
+        let owned = |list: &[&CStr]| list.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+        let (candidates, argv) = (owned(candidates), owned(argv));
+        let program = Program {
+            candidates: &candidates,
+            argv: &argv,
+            env: &[],
+            cwd: c"/",
+            stdio: [None; 3],
+            terminal: false,
+            limits,
+            identity: None,
+        };
+        let pid = spawn(&program)?;
+        loop {
+            if let Some(reaped) = look().unwrap() {
+                assert_eq!(reaped.pid, pid);
+                collect(pid);
+                return Ok(reaped.end);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn the_first_candidate_that_exists_runs() {
+        let candidates = [c"/nowhere/sh", c"/dev/null/sh", c"/bin/sh"];
+        assert_eq!(run(&candidates, &[c"sh", c"-c", c"exit 7"], &[]), Ok(End::Code(7)));
+    }
+
+    #[test]
+    fn signals_end_it_as_they_should() {
+        assert_eq!(run(&[c"/bin/sh"], &[c"sh", c"-c", c"kill -9 $$"], &[]), Ok(End::Signal(9)));
+        let pipe = c"yes | true; test ${PIPESTATUS:-0} = 0; kill -PIPE $$";
+        assert_eq!(run(&[c"/bin/sh"], &[c"sh", c"-c", pipe], &[]), Ok(End::Signal(libc::SIGPIPE)));
+    }
+
+    #[test]
+    fn what_cannot_run_says_why_and_leaves_no_child() {
+        let missing = SpawnError { step: Step::Exec, errno: Errno::NOENT };
+        assert_eq!(run(&[c"/nowhere"], &[c"x"], &[]), Err(missing));
+        let denied = SpawnError { step: Step::Exec, errno: Errno::ACCESS };
+        assert_eq!(run(&[c"/etc", c"/nowhere"], &[c"x"], &[]), Err(denied));
+        let limit = Limit { resource: Resource::Descriptors, soft: 5, hard: 4 };
+        let invalid = SpawnError { step: Step::Limit, errno: Errno::INVAL };
+        assert_eq!(run(&[c"/bin/true"], &[c"x"], &[limit]), Err(invalid));
+        assert_eq!(look(), Ok(None));
+    }
+
+    #[test]
+    fn nothing_is_inherited() {
+        let _open = std::fs::File::open("/dev/null").unwrap();
+        let line = c"for fd in /proc/self/fd/*; do case $fd in */[012]) ;; *) test ! -e $fd || exit 9; esac; done";
+        assert_eq!(run(&[c"/bin/sh"], &[c"sh", c"-c", line], &[]), Ok(End::Code(0)));
+        // Signals 32 and 33 belong to the C library, which lets nobody change them.
+        let blocked = c"set -- $(grep -E 'Sig(Blk|Ign)' /proc/self/status | cut -f2)
+            test $1 = 0000000000000000 || exit 8
+            case $2 in 0000000[01][08]0000000) ;; *) exit 9; esac";
+        assert_eq!(run(&[c"/bin/sh"], &[c"sh", c"-c", blocked], &[]), Ok(End::Code(0)));
+    }
+}
