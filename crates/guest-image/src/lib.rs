@@ -1,0 +1,55 @@
+//! The guest binary as bytes, and as a file in memory that can be executed and never changed: what
+//! runs as every sandbox's first process cannot be overwritten through `/proc`.
+
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
+/// The static binary, for whatever root filesystem.
+pub const BYTES: &[u8] = include_bytes!(env!("GUEST_BINARY"));
+
+/// A sealed, executable file in memory with the binary in it.
+pub fn memfd() -> io::Result<OwnedFd> {
+    sealed("shoal-guest", BYTES)
+}
+
+/// A file in memory with these contents, which nobody can change any more.
+pub fn sealed(name: &str, contents: &[u8]) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = std::fs::File::from(memfd_create(name, flags)?);
+    file.write_all(contents)?;
+    io::Seek::rewind(&mut file)?;
+    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+    fcntl_add_seals(&file, seals)?;
+    Ok(file.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kind of segment that names a loader: a static binary has none.
+    const INTERPRETER: u32 = 3;
+
+    /// Reads the table of segments of a 64-bit ELF file.
+    fn kinds_of_segments() -> Vec<u32> {
+        let number = |at: usize, length: usize| {
+            BYTES[at..at + length]
+                .iter()
+                .rev()
+                .fold(0, |value, byte| value << 8 | usize::from(*byte))
+        };
+        let (table, size, count) = (number(32, 8), number(54, 2), number(56, 2));
+        (0..count).map(|index| number(table + index * size, 4) as u32).collect()
+    }
+
+    #[test]
+    fn the_binary_is_static_small_and_cannot_be_changed() {
+        assert_eq!(&BYTES[..4], b"\x7fELF");
+        assert!(BYTES.len() < 3 << 20, "{} bytes", BYTES.len());
+        assert!(!kinds_of_segments().contains(&INTERPRETER), "needs a loader to start");
+        let mut file = std::fs::File::from(memfd().unwrap());
+        assert!(file.write_all(b"x").is_err());
+    }
+}

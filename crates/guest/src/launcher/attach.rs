@@ -1,0 +1,82 @@
+//! Disk workspaces: a directory of the host becomes the `/workspace` of a sandbox, with its users
+//! shown as the sandbox's own. The directory is found beneath the configured one by its id alone,
+//! and no link is followed on the way.
+
+use std::fmt::Write as _;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use guest_protocol::launcher::WorkspaceBytes;
+use jail::plan::WORKSPACE;
+use jail::root::mount_on;
+use jail::sys::mount::{Properties, set_properties};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::mount::{OpenTreeFlags, open_tree};
+use rustix::process::Pid;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::world::World;
+
+/// The name of a workspace's directory: its id, as ids are written.
+fn name_of(workspace: &WorkspaceBytes) -> String {
+    let mut name = String::with_capacity(36);
+    for (index, byte) in workspace.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            name.push('-');
+        }
+        // Writing to a string cannot fail.
+        let _ = write!(name, "{byte:02x}");
+    }
+    name
+}
+
+/// A mount of the workspace for the sandbox of this process, not mounted anywhere yet.
+pub(super) fn mount_for(
+    world: &World,
+    workspace: &WorkspaceBytes,
+    pid: Pid,
+) -> io::Result<OwnedFd> {
+    let workspaces = world.workspaces.as_ref().ok_or(io::ErrorKind::NotFound)?;
+    let directory = openat2(
+        workspaces,
+        name_of(workspace),
+        OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
+    )?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    let mount = open_tree(&directory, "", flags)?;
+    let users = namespace_of(pid, "user")?;
+    let ids_of = Some(users.as_fd());
+    let properties = Properties { no_devices: true, ids_of, ..Properties::default() };
+    set_properties(mount.as_fd(), properties)?;
+    Ok(mount)
+}
+
+/// Mounts it in a sandbox that runs already, over whatever is there.
+pub(super) fn attach(world: &World, mount: OwnedFd, pid: Pid) -> io::Result<()> {
+    let mounts = namespace_of(pid, "mnt")?;
+    move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?;
+    let mounted = mount_on(mount, CWD, WORKSPACE);
+    // If there is no way back we can do nothing sensible any more, and our end takes all along.
+    move_into_link_name_space(world.home.as_fd(), Some(LinkNameSpaceType::Mount))?;
+    mounted
+}
+
+fn namespace_of(pid: Pid, kind: &str) -> io::Result<OwnedFd> {
+    let path = format!("/proc/{}/ns/{kind}", pid.as_raw_nonzero());
+    Ok(openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workspaces_are_named_like_their_ids() {
+        let bytes = std::array::from_fn(|index| index as u8);
+        assert_eq!(name_of(&bytes), "00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+}

@@ -1,0 +1,345 @@
+//! The launcher: makes sandboxes from specs, keeps spares, reaps what is over. One thread, one
+//! loop. It holds no secrets, and it decides nothing but the order of its work: what is quick and
+//! awaited (kills, attachments) before launches, launches before spares. When the host's end of
+//! its socket closes, it ends every sandbox and removes all it made; when it is itself killed, the
+//! kernel ends them, and `shoal clean` removes the rest.
+
+mod attach;
+mod sandboxes;
+mod seeds;
+mod slots;
+mod spares;
+mod start;
+mod stem;
+mod world;
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use guest_protocol::launcher::{
+    FromLauncher, LaunchRefusal, RefusalCode, Spec, ToLauncher, Workspace,
+};
+use jail::packet;
+use rustix::event::epoll;
+use rustix::io::Errno;
+
+use sandboxes::Sandboxes;
+use spares::Spares;
+
+pub(super) use start::main;
+
+/// Tokens of what is waited for. Stems have their slot plus `STEMS`.
+mod token {
+    pub(super) const HOST: u64 = 0;
+    pub(super) const SIGNALS: u64 = 1;
+    pub(super) const STEMS: u64 = 2;
+    /// Seeds have their slot plus this.
+    pub(super) const SEEDS: u64 = 1 << 32;
+}
+
+/// Launches that are begun in one round, so that kills and attachments get in between.
+const LAUNCHES_A_ROUND: usize = 8;
+
+/// How long to wait when there is nothing to do by itself.
+const IDLE: Duration = Duration::from_hours(1);
+
+/// Answers that may wait for the host to read them before requests are left unread.
+const ANSWERS_WAITING_AT_MOST: usize = 4096;
+
+/// Everything the launcher has.
+struct Launcher {
+    shared: start::Shared,
+    host: OwnedFd,
+    epoll: OwnedFd,
+    signals: OwnedFd,
+    spares: Spares,
+    sandboxes: Sandboxes,
+    launches: VecDeque<PendingLaunch>,
+    answers: VecDeque<Vec<u8>>,
+    buffer: Vec<u8>,
+    host_gone: bool,
+}
+
+/// A launch that has no stem yet.
+struct PendingLaunch {
+    ticket: u64,
+    spec: Spec,
+    connection: OwnedFd,
+}
+
+impl Launcher {
+    fn run(&mut self) -> ExitCode {
+        let mut events = Vec::with_capacity(64);
+        loop {
+            let timeout = self.next_wake();
+            events.clear();
+            let wait = rustix::event::Timespec {
+                tv_sec: timeout.as_secs().cast_signed(),
+                tv_nsec: timeout.subsec_nanos().into(),
+            };
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait))
+            {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return ExitCode::FAILURE,
+            }
+            for event in &events {
+                match event.data.u64() {
+                    token::HOST => self.read_host(),
+                    token::SIGNALS => self.hear_signals(),
+                    seed if seed >= token::SEEDS => self.hear_seed((seed - token::SEEDS) as u32),
+                    stem => self.hear_stem((stem - token::STEMS) as u32),
+                }
+            }
+            self.begin_launches();
+            self.refill();
+            self.flush();
+            if self.host_gone && self.sandboxes.is_empty() && self.spares.is_empty() {
+                return ExitCode::SUCCESS;
+            }
+        }
+    }
+
+    fn next_wake(&self) -> Duration {
+        if self.spares.is_making() {
+            IDLE
+        } else if !self.launches.is_empty() || self.spares.wants_more() {
+            self.spares.pause()
+        } else {
+            IDLE
+        }
+    }
+
+    fn read_host(&mut self) {
+        while self.answers.len() < ANSWERS_WAITING_AT_MOST {
+            match packet::receive(&self.host, &mut self.buffer) {
+                Ok(packet) if packet.bytes == 0 => return self.shut_down(),
+                Ok(mut packet) => match postcard::from_bytes(&self.buffer[..packet.bytes]) {
+                    Ok(message) => self.handle(message, packet.descriptors.pop()),
+                    Err(_) => return self.shut_down(),
+                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return self.shut_down(),
+            }
+        }
+    }
+
+    fn handle(&mut self, message: ToLauncher, descriptor: Option<OwnedFd>) {
+        match message {
+            ToLauncher::Launch { ticket, spec } => match descriptor {
+                Some(connection) => self.accept(PendingLaunch { ticket, spec, connection }),
+                None => self.refuse(ticket, RefusalCode::System, "no connection came along", 0),
+            },
+            ToLauncher::Attach { ticket, instance, workspace } => {
+                let Some(pid) = self.sandboxes.pid_of(&instance) else {
+                    return self.refuse(ticket, RefusalCode::Unknown, "find sandbox", 0);
+                };
+                let world = &self.shared.world;
+                let attached = attach::mount_for(world, &workspace, pid)
+                    .and_then(|mount| attach::attach(world, mount, pid));
+                match attached {
+                    Ok(()) => self.answer(&FromLauncher::Done { ticket }),
+                    Err(error) => self.refuse_error(ticket, "attach workspace", &error),
+                }
+            }
+            ToLauncher::Kill { ticket, instance } => {
+                let waits = self.launches.iter().position(|one| one.spec.instance == instance);
+                if let Some(launch) = waits.and_then(|at| self.launches.remove(at)) {
+                    self.refuse(launch.ticket, RefusalCode::Unknown, "begin: it was killed", 0);
+                }
+                if !self.sandboxes.kill(&instance, ticket) {
+                    self.answer(&FromLauncher::Done { ticket });
+                }
+            }
+            ToLauncher::List { ticket } => {
+                let all = self.sandboxes.instances();
+                // As many as surely fit into a packet.
+                let mut parts = all.chunks(1024).peekable();
+                if parts.peek().is_none() {
+                    let listed =
+                        FromLauncher::Listed { ticket, instances: Vec::new(), more: false };
+                    self.answer(&listed);
+                }
+                while let Some(part) = parts.next() {
+                    let (instances, more) = (part.to_vec(), parts.peek().is_some());
+                    self.answer(&FromLauncher::Listed { ticket, instances, more });
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, launch: PendingLaunch) {
+        let spec = &launch.spec;
+        let taken = self.sandboxes.pid_of(&spec.instance).is_some()
+            || self.launches.iter().any(|other| other.spec.instance == spec.instance);
+        if taken {
+            self.refuse(launch.ticket, RefusalCode::Duplicate, "accept", 0);
+        } else if !self.shared.world.templates.contains(&spec.template) {
+            self.refuse(launch.ticket, RefusalCode::UnknownTemplate, "find template", 0);
+        } else if self.sandboxes.len() + self.launches.len() >= self.shared.config.slots as usize {
+            self.refuse(launch.ticket, RefusalCode::Full, "find a free slot", 0);
+        } else {
+            self.launches.push_back(launch);
+        }
+    }
+
+    /// Gives stems that wait to launches that wait.
+    fn begin_launches(&mut self) {
+        for _ in 0..LAUNCHES_A_ROUND {
+            if self.launches.is_empty() {
+                return;
+            }
+            let Some(stem) = self.spares.take() else { return };
+            let Some(launch) = self.launches.pop_front() else { return };
+            self.begin(stem, launch);
+        }
+    }
+
+    fn begin(&mut self, stem: spares::Ready, launch: PendingLaunch) {
+        let PendingLaunch { ticket, spec, connection } = launch;
+        let limits = spares::limits_of(&spec);
+        let begun = (|| {
+            self.shared.limit(stem.slot, limits)?;
+            let given = match &spec.workspace {
+                Workspace::Memory => None,
+                Workspace::Disk(id) => Some(attach::mount_for(&self.shared.world, id, stem.pid)?),
+            };
+            let bytes = postcard::to_allocvec(&spec).map_err(io::Error::other)?;
+            let mut descriptors = vec![connection.as_fd()];
+            descriptors.extend(given.as_ref().map(OwnedFd::as_fd));
+            packet::send(&stem.socket, &bytes, &descriptors)
+        })();
+        self.shared.usual_limits = limits;
+        match begun {
+            Ok(()) => {
+                let pid = stem.pid.as_raw_nonzero().get().cast_unsigned();
+                let cgroup = self.shared.cgroup_paths(stem.slot);
+                self.sandboxes.add(spec.instance, stem);
+                self.answer(&FromLauncher::Launched { ticket, pid, cgroup });
+            }
+            Err(error) => {
+                self.spares.discard(&stem);
+                self.refuse_error(ticket, "begin launch", &error);
+            }
+        }
+    }
+
+    fn hear_stem(&mut self, slot: u32) {
+        if let Err(failure) = self.spares.hear(&self.shared, slot) {
+            self.shared.slots.limits_unknown(slot);
+            self.tell_of(&failure);
+        }
+        self.sandboxes.close_socket(slot);
+    }
+
+    fn hear_seed(&mut self, slot: u32) {
+        if let Err(failure) = self.spares.hear_seed(&mut self.shared, &self.epoll, slot) {
+            self.shared.slots.limits_unknown(slot);
+            self.tell_of(&failure);
+        }
+    }
+
+    fn refill(&mut self) {
+        let waiting = self.launches.len();
+        if let Err(failure) = self.spares.refill(&mut self.shared, &self.epoll, waiting) {
+            self.tell_of(&failure);
+        }
+    }
+
+    /// Launches that wait would wait for ever if every stem fails: one is told, and if nothing is
+    /// in the making any more, all are.
+    fn tell_of(&mut self, failure: &spares::Failure) {
+        while let Some(launch) = self.launches.pop_front() {
+            self.refuse(launch.ticket, RefusalCode::System, &failure.step, failure.errno);
+            if self.spares.is_making() {
+                return;
+            }
+        }
+    }
+
+    fn hear_signals(&mut self) {
+        if start::drain_signals(&self.signals) {
+            self.shut_down();
+        }
+        self.reap();
+    }
+
+    /// Learns which children are over.
+    fn reap(&mut self) {
+        while let Some((pid, status)) = sandboxes::next_dead() {
+            if self.spares.seed_died(&mut self.shared, pid) {
+                continue;
+            }
+            if let Some(slot) = self.spares.died(pid) {
+                self.shared.release(slot);
+            } else if let Some(over) = self.sandboxes.died(pid) {
+                let instance = over.instance;
+                let out_of_memory = self.shared.release(over.slot);
+                self.answer(&FromLauncher::Died { instance, status, out_of_memory });
+                for ticket in over.kills {
+                    self.answer(&FromLauncher::Done { ticket });
+                }
+            }
+        }
+    }
+
+    fn shut_down(&mut self) {
+        if !self.host_gone {
+            self.host_gone = true;
+            let _ = epoll::delete(&self.epoll, &self.host);
+            self.launches.clear();
+            self.answers.clear();
+            self.sandboxes.kill_all();
+            self.spares.close();
+        }
+    }
+
+    fn refuse_error(&mut self, ticket: u64, step: &str, error: &io::Error) {
+        let code = if error.kind() == io::ErrorKind::NotFound {
+            RefusalCode::Unknown
+        } else {
+            RefusalCode::System
+        };
+        self.refuse(ticket, code, step, error.raw_os_error().unwrap_or(0));
+    }
+
+    fn refuse(&mut self, ticket: u64, code: RefusalCode, step: &str, errno: i32) {
+        let refusal = LaunchRefusal { code, step: step.to_owned(), errno };
+        self.answer(&FromLauncher::Refused { ticket, refusal });
+    }
+
+    fn answer(&mut self, message: &FromLauncher) {
+        if self.host_gone {
+            return;
+        }
+        // Our own messages are well formed and small.
+        if let Ok(bytes) = postcard::to_allocvec(message) {
+            self.answers.push_back(bytes);
+        }
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        while let Some(bytes) = self.answers.front() {
+            match packet::send(&self.host, bytes, &[]) {
+                Ok(()) => drop(self.answers.pop_front()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => return self.shut_down(),
+            }
+        }
+        if !self.host_gone {
+            let mut interest = epoll::EventFlags::IN;
+            if !self.answers.is_empty() {
+                interest |= epoll::EventFlags::OUT;
+            }
+            if interest != self.shared.host_interest {
+                self.shared.host_interest = interest;
+                let data = epoll::EventData::new_u64(token::HOST);
+                let _ = epoll::modify(&self.epoll, &self.host, data, interest);
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The sandboxes that exist, by their label. One is over when its first process has been reaped:
+//! the kernel lets that happen only after every other process of the sandbox is gone. Its slot, with
+//! the control groups of the slot, is then free for the next one.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use guest_protocol::launcher::InstanceBytes;
+use guest_protocol::message::ExitStatus;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+
+use super::spares::Ready;
+
+#[derive(Default)]
+pub(super) struct Sandboxes {
+    live: BTreeMap<InstanceBytes, Live>,
+    by_pid: BTreeMap<i32, InstanceBytes>,
+    /// Sockets to those that are not guests yet, by slot: their end tells of our death.
+    entering: BTreeMap<u32, OwnedFd>,
+}
+
+struct Live {
+    pid: Pid,
+    slot: u32,
+    kills: Vec<u64>,
+}
+
+/// One that is over.
+pub(super) struct Over {
+    pub slot: u32,
+    pub instance: InstanceBytes,
+    /// Who waits for its end.
+    pub kills: Vec<u64>,
+}
+
+impl Sandboxes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    pub(super) fn instances(&self) -> Vec<InstanceBytes> {
+        self.live.keys().copied().collect()
+    }
+
+    pub(super) fn pid_of(&self, instance: &InstanceBytes) -> Option<Pid> {
+        self.live.get(instance).map(|live| live.pid)
+    }
+
+    pub(super) fn add(&mut self, instance: InstanceBytes, stem: Ready) {
+        let Ready { slot, pid, socket } = stem;
+        self.by_pid.insert(pid.as_raw_nonzero().get(), instance);
+        self.entering.insert(slot, socket);
+        self.live.insert(instance, Live { pid, slot, kills: Vec::new() });
+    }
+
+    /// The guest has closed its end: it goes its own way.
+    pub(super) fn close_socket(&mut self, slot: u32) {
+        self.entering.remove(&slot);
+    }
+
+    /// Kills one; `false` if there is none.
+    pub(super) fn kill(&mut self, instance: &InstanceBytes, ticket: u64) -> bool {
+        let Some(live) = self.live.get_mut(instance) else { return false };
+        live.kills.push(ticket);
+        let _ = kill_process(live.pid, Signal::KILL);
+        true
+    }
+
+    pub(super) fn kill_all(&self) {
+        for live in self.live.values() {
+            let _ = kill_process(live.pid, Signal::KILL);
+        }
+    }
+
+    /// Forgets one whose first process has been reaped.
+    pub(super) fn died(&mut self, pid: Pid) -> Option<Over> {
+        let instance = self.by_pid.remove(&pid.as_raw_nonzero().get())?;
+        let Live { slot, kills, pid: _ } = self.live.remove(&instance)?;
+        self.entering.remove(&slot);
+        Some(Over { slot, instance, kills })
+    }
+}
+
+/// A child that is over and has not been reaped yet.
+pub(super) fn next_dead() -> Option<(Pid, ExitStatus)> {
+    let (pid, status) = wait(WaitOptions::NOHANG).ok()??;
+    let status = match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => ExitStatus::Code(code),
+        (None, Some(signal)) => ExitStatus::Signal(signal),
+        (None, None) => ExitStatus::Code(0),
+    };
+    Some((pid, status))
+}

@@ -1,0 +1,100 @@
+//! Slots: numbers of sandboxes that may live at once. A slot owns a range of users, and control
+//! groups that it keeps from one sandbox to the next, with the limits that were last written and
+//! the kills that were last counted in them.
+
+use std::collections::VecDeque;
+
+use jail::groups::Limits;
+
+#[derive(Default)]
+pub(super) struct Slots {
+    free: VecDeque<u32>,
+    /// What is known of each slot that was ever taken.
+    known: Vec<Known>,
+    at_most: u32,
+}
+
+#[derive(Default, Clone, Copy)]
+struct Known {
+    limits: Option<Limits>,
+    out_of_memory_kills: u64,
+}
+
+impl Slots {
+    pub(super) fn new(at_most: u32) -> Self {
+        Self { at_most, ..Self::default() }
+    }
+
+    /// One that was used before, if there is one: its groups exist already.
+    pub(super) fn take(&mut self) -> Option<u32> {
+        if let Some(slot) = self.free.pop_front() {
+            return Some(slot);
+        }
+        let slot = self.used();
+        if slot == self.at_most {
+            return None;
+        }
+        self.known.push(Known::default());
+        Some(slot)
+    }
+
+    /// Gives one back with what its group counts now. Whether that is more than when it was taken.
+    pub(super) fn release(&mut self, slot: u32, out_of_memory_kills: u64) -> bool {
+        self.free.push_back(slot);
+        let Some(known) = self.known.get_mut(slot as usize) else { return false };
+        let before = std::mem::replace(&mut known.out_of_memory_kills, out_of_memory_kills);
+        out_of_memory_kills > before
+    }
+
+    /// How many were ever taken.
+    pub(super) fn used(&self) -> u32 {
+        self.known.len() as u32
+    }
+
+    /// The limits that are written in its groups.
+    pub(super) fn limits(&self, slot: u32) -> Option<Limits> {
+        self.known.get(slot as usize).and_then(|known| known.limits)
+    }
+
+    pub(super) fn limits_written(&mut self, slot: u32, limits: Limits) {
+        if let Some(known) = self.known.get_mut(slot as usize) {
+            known.limits = Some(limits);
+        }
+    }
+
+    /// Nobody knows any more what is written in its groups.
+    pub(super) fn limits_unknown(&mut self, slot: u32) {
+        if let Some(known) = self.known.get_mut(slot as usize) {
+            known.limits = None;
+        }
+    }
+
+    /// What its group had counted when it was last given back.
+    pub(super) fn out_of_memory_kills(&self, slot: u32) -> u64 {
+        self.known.get(slot as usize).map_or(0, |known| known.out_of_memory_kills)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_used_again_before_new_ones_and_never_twice_at_once() {
+        let mut slots = Slots::new(2);
+        assert_eq!((slots.take(), slots.take(), slots.take()), (Some(0), Some(1), None));
+        assert!(!slots.release(1, 0));
+        assert_eq!((slots.take(), slots.take()), (Some(1), None));
+        assert_eq!(slots.used(), 2);
+    }
+
+    #[test]
+    fn kills_are_told_for_the_sandbox_in_which_they_happened() {
+        let mut slots = Slots::new(1);
+        let slot = slots.take().unwrap();
+        assert!(slots.release(slot, 3), "three kills in the first");
+        assert_eq!(slots.take(), Some(slot));
+        assert_eq!(slots.out_of_memory_kills(slot), 3);
+        assert!(!slots.release(slot, 3), "none in the second");
+    }
+}

@@ -1,0 +1,369 @@
+//! Spares from the launcher's side: how many there are, making more, mapping their users, and
+//! handing one out. A launch that finds no spare waits for one to be made; spares for later are
+//! made when nobody waits.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Duration;
+
+use guest_protocol::launcher::Spec;
+use jail::groups::Limits;
+use jail::packet;
+use jail::sys::clone::{Side, exit_now, first_of_new_process_namespace};
+use rustix::event::epoll;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::seeds::{self, Seed};
+use super::start::Shared;
+use super::{stem, token};
+
+/// How many stems may be in the making at once: more would only wait for each other.
+const MAKING_AT_MOST: usize = 4;
+
+/// How long nobody must have launched before spares are made at leisure.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// How long to wait after a stem failed, so that a broken machine is not kept busy.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(200);
+
+/// A stem that waits for a spec.
+pub(super) struct Ready {
+    pub slot: u32,
+    pub pid: Pid,
+    pub socket: OwnedFd,
+}
+
+/// A stem that did not come about.
+pub(super) struct Failure {
+    pub step: String,
+    pub errno: i32,
+}
+
+#[derive(Default)]
+pub(super) struct Spares {
+    wanted: usize,
+    making: BTreeMap<u32, Ready>,
+    /// Where groups are v1: the seed of each slot that was ever used.
+    seeds: BTreeMap<u32, Seed>,
+    /// Slots whose seed is not settled yet, and that want a stem as soon as it is.
+    settling: BTreeSet<u32>,
+    /// Seeds that are no use any more and have not been reaped yet.
+    withered: Vec<Pid>,
+    ready: VecDeque<Ready>,
+    /// Stems that are no use any more and have not been reaped yet.
+    ending: BTreeMap<u32, Pid>,
+    /// When one failed, if none has worked since.
+    failed_at: Option<Duration>,
+    /// When the last one was handed out.
+    taken_at: Duration,
+    closed: bool,
+}
+
+pub(super) fn limits_of(spec: &Spec) -> Limits {
+    Limits {
+        memory_bytes: spec.limits.memory_bytes,
+        cpu_milli: spec.limits.cpu_milli,
+        pids: spec.limits.pids,
+    }
+}
+
+impl Spares {
+    pub(super) fn new(wanted: usize) -> Self {
+        Self { wanted, ..Self::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.making.is_empty()
+            && self.ready.is_empty()
+            && self.ending.is_empty()
+            && self.seeds.is_empty()
+            && self.withered.is_empty()
+    }
+
+    pub(super) fn wants_more(&self) -> bool {
+        !self.closed && self.ready.len() + self.in_the_making() < self.wanted
+    }
+
+    /// How long to wait before making one at leisure.
+    pub(super) fn pause(&self) -> Duration {
+        if self.failed_at.is_some() { PAUSE_AFTER_FAILURE } else { PAUSE }
+    }
+
+    pub(super) fn take(&mut self) -> Option<Ready> {
+        let stem = self.ready.pop_front()?;
+        self.taken_at = now();
+        Some(stem)
+    }
+
+    /// Whether one will be ready without anyone asking again.
+    pub(super) fn is_making(&self) -> bool {
+        self.in_the_making() > 0
+    }
+
+    fn in_the_making(&self) -> usize {
+        self.making.len() + self.settling.len()
+    }
+
+    /// Makes stems: at once for launches that wait, one per round for later ones.
+    pub(super) fn refill(
+        &mut self,
+        shared: &mut Shared,
+        epoll: &OwnedFd,
+        waiting: usize,
+    ) -> Result<(), Failure> {
+        let lately = |at: Duration| now().saturating_sub(at) < PAUSE_AFTER_FAILURE;
+        if self.closed || self.failed_at.is_some_and(lately) {
+            return Ok(());
+        }
+        let missing = waiting.saturating_sub(self.in_the_making() + self.ready.len());
+        let room = MAKING_AT_MOST.saturating_sub(self.in_the_making());
+        let urgent = missing.min(room);
+        let low = self.wants_more() && self.ready.len() * 2 < self.wanted && room > 0;
+        let leisure = || waiting == 0 && now().saturating_sub(self.taken_at) >= self.pause();
+        let later = usize::from(urgent == 0 && room > 0 && self.wants_more() && (low || leisure()));
+        for _ in 0..urgent.max(later) {
+            if let Err(error) = self.make(shared, epoll) {
+                self.failed_at = Some(now());
+                let errno = error.raw_os_error().unwrap_or(0);
+                return Err(Failure { step: "make a process".to_owned(), errno });
+            }
+        }
+        Ok(())
+    }
+
+    fn make(&mut self, shared: &mut Shared, epoll: &OwnedFd) -> io::Result<()> {
+        // Without a slot there is nothing to do but wait for one.
+        let Some(slot) = shared.slots.take() else { return Ok(()) };
+        let made = self.make_in(shared, epoll, slot);
+        if made.is_err() {
+            shared.release(slot);
+        }
+        made
+    }
+
+    fn make_in(&mut self, shared: &mut Shared, epoll: &OwnedFd, slot: u32) -> io::Result<()> {
+        if !shared.groups.must_join() {
+            return self.bear_ourselves(shared, epoll, slot);
+        }
+        match self.seeds.get(&slot) {
+            Some(seed) if seed.settled => self.bear(epoll, slot),
+            Some(_) => {
+                self.settling.insert(slot);
+                Ok(())
+            }
+            None => {
+                let seed = Seed::plant(shared, slot)?;
+                let data = epoll::EventData::new_u64(token::SEEDS + u64::from(slot));
+                let added = epoll::add(epoll, &seed.socket, data, epoll::EventFlags::IN);
+                self.seeds.insert(slot, seed);
+                added?;
+                self.settling.insert(slot);
+                Ok(())
+            }
+        }
+    }
+
+    fn bear_ourselves(
+        &mut self,
+        shared: &mut Shared,
+        epoll: &OwnedFd,
+        slot: u32,
+    ) -> io::Result<()> {
+        let (ours, theirs) = seeds::pair()?;
+        let birthplace = shared.groups.birthplace(slot)?;
+        match first_of_new_process_namespace(birthplace.as_ref().map(OwnedFd::as_fd))? {
+            Side::Child => {
+                stem::live(&shared.origin(slot), &theirs);
+                // Nothing of the launcher's may be dropped or flushed by its copy.
+                exit_now(0);
+            }
+            Side::Parent(pid) => {
+                shared.slots.limits_written(slot, shared.usual_limits);
+                self.add(epoll, Ready { slot, pid, socket: ours });
+                Ok(())
+            }
+        }
+    }
+
+    /// Has the seed of a slot give birth.
+    fn bear(&mut self, epoll: &OwnedFd, slot: u32) -> io::Result<()> {
+        let (ours, theirs) = seeds::pair()?;
+        let seed = self.seeds.get(&slot).ok_or(io::ErrorKind::NotFound)?;
+        match seed.bear(theirs.as_fd()) {
+            Ok(pid) => {
+                self.add(epoll, Ready { slot, pid, socket: ours });
+                Ok(())
+            }
+            Err(error) => {
+                self.wither(slot);
+                Err(error)
+            }
+        }
+    }
+
+    fn add(&mut self, epoll: &OwnedFd, stem: Ready) {
+        let data = epoll::EventData::new_u64(token::STEMS + u64::from(stem.slot));
+        if epoll::add(epoll, &stem.socket, data, epoll::EventFlags::IN).is_err() {
+            let _ = kill_process(stem.pid, Signal::KILL);
+        }
+        self.making.insert(stem.slot, stem);
+    }
+
+    /// A seed that does not work is replaced when its slot is used next.
+    fn wither(&mut self, slot: u32) {
+        if let Some(seed) = self.seeds.remove(&slot) {
+            seed.kill();
+            self.withered.push(seed.pid);
+        }
+    }
+
+    /// Reads what a seed has to say.
+    pub(super) fn hear_seed(
+        &mut self,
+        shared: &mut Shared,
+        epoll: &OwnedFd,
+        slot: u32,
+    ) -> Result<(), Failure> {
+        let Some(seed) = self.seeds.get_mut(&slot) else { return Ok(()) };
+        let mut buffer = [0; 512];
+        let length = packet::receive(&seed.socket, &mut buffer).map_or(0, |packet| packet.bytes);
+        let wanted = self.settling.remove(&slot);
+        let heard = if buffer[..length] == [seeds::SETTLED] {
+            seed.settled = true;
+            shared.slots.limits_written(slot, shared.usual_limits);
+            if !wanted {
+                return Ok(());
+            }
+            self.bear(epoll, slot).map_err(|error| Failure {
+                step: "make a process".to_owned(),
+                errno: error.raw_os_error().unwrap_or(0),
+            })
+        } else {
+            self.wither(slot);
+            let (_, step, errno): (u8, String, i32) =
+                postcard::from_bytes(&buffer[..length]).unwrap_or_default();
+            Err(Failure { step, errno })
+        };
+        if heard.is_err() {
+            self.failed_at = Some(now());
+            if wanted {
+                shared.release(slot);
+            }
+        }
+        heard
+    }
+
+    /// Reads what a stem has to say.
+    pub(super) fn hear(&mut self, shared: &Shared, slot: u32) -> Result<(), Failure> {
+        let Some(stem) = self.making.remove(&slot) else {
+            self.drop_broken(slot);
+            return Ok(());
+        };
+        let mut buffer = [0; 512];
+        let heard = packet::receive(&stem.socket, &mut buffer);
+        let length = heard.map_or(0, |packet| packet.bytes);
+        match buffer[..length].first() {
+            Some(&stem::word::UNMAPPED) => {
+                let mapped = shared
+                    .map_users(slot, stem.pid)
+                    .and_then(|()| packet::send(&stem.socket, &[stem::MAPPED], &[]));
+                match mapped {
+                    Ok(()) => {
+                        self.making.insert(slot, stem);
+                        Ok(())
+                    }
+                    Err(error) => {
+                        self.fail(&stem);
+                        let errno = error.raw_os_error().unwrap_or(0);
+                        Err(Failure { step: "map users".to_owned(), errno })
+                    }
+                }
+            }
+            Some(&stem::word::PREPARED) => {
+                self.failed_at = None;
+                self.ready.push_back(stem);
+                Ok(())
+            }
+            Some(&stem::word::FAILED) => {
+                self.fail(&stem);
+                let (_, step, errno): (u8, String, i32) =
+                    postcard::from_bytes(&buffer[..length]).unwrap_or_default();
+                Err(Failure { step, errno })
+            }
+            Some(_) | None => {
+                self.fail(&stem);
+                Err(Failure { step: "prepare (the process died)".to_owned(), errno: 0 })
+            }
+        }
+    }
+
+    /// A stem that was ready has hung up: it is no use any more.
+    fn drop_broken(&mut self, slot: u32) {
+        if let Some(at) = self.ready.iter().position(|stem| stem.slot == slot)
+            && let Some(stem) = self.ready.remove(at)
+        {
+            self.discard(&stem);
+        }
+    }
+
+    fn fail(&mut self, stem: &Ready) {
+        self.failed_at = Some(now());
+        self.discard(stem);
+    }
+
+    pub(super) fn discard(&mut self, stem: &Ready) {
+        let _ = kill_process(stem.pid, Signal::KILL);
+        self.ending.insert(stem.slot, stem.pid);
+    }
+
+    /// Whether a dead child was a seed.
+    pub(super) fn seed_died(&mut self, shared: &mut Shared, pid: Pid) -> bool {
+        let withered = self.withered.iter().position(|one| *one == pid);
+        if let Some(at) = withered {
+            self.withered.swap_remove(at);
+            return true;
+        }
+        let slot = self.seeds.iter().find(|(_, seed)| seed.pid == pid).map(|(slot, _)| *slot);
+        let Some(slot) = slot else { return false };
+        self.seeds.remove(&slot);
+        if self.settling.remove(&slot) {
+            self.failed_at = Some(now());
+            shared.release(slot);
+        }
+        true
+    }
+
+    /// Which slot a dead child had, if it was a stem.
+    pub(super) fn died(&mut self, pid: Pid) -> Option<u32> {
+        let making = self.making.values().map(|stem| (stem.slot, stem.pid));
+        let ready = self.ready.iter().map(|stem| (stem.slot, stem.pid));
+        let ending = self.ending.iter().map(|(slot, pid)| (*slot, *pid));
+        let (slot, _) = making.chain(ready).chain(ending).find(|(_, one)| *one == pid)?;
+        self.making.remove(&slot);
+        self.ready.retain(|stem| stem.slot != slot);
+        self.ending.remove(&slot);
+        Some(slot)
+    }
+
+    /// Ends all, and makes none any more.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+        let all: Vec<Ready> =
+            std::mem::take(&mut self.making).into_values().chain(self.ready.drain(..)).collect();
+        for stem in &all {
+            self.discard(stem);
+        }
+        self.settling.clear();
+        for (_, seed) in std::mem::take(&mut self.seeds) {
+            seed.kill();
+            self.withered.push(seed.pid);
+        }
+    }
+}
+
+/// Since some fixed moment.
+fn now() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec.cast_unsigned() as u32)
+}

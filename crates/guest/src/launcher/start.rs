@@ -1,0 +1,281 @@
+//! Starting the launcher: its configuration, its lock, its control groups, its world.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+use std::process::ExitCode;
+
+use guest_protocol::launcher::{
+    CgroupPaths, FromLauncher, LaunchRefusal, LauncherConfig, LauncherFeatures, MAX_PACKET_BYTES,
+    RefusalCode,
+};
+use jail::groups::{Groups, Limits, NodeCaps, Use};
+use jail::machine::{CgroupLayout, Host};
+use jail::seccomp::{Policy, Program, compile};
+use jail::{packet, sys};
+use rustix::event::epoll;
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
+use rustix::process::{Pid, Signal};
+
+use super::sandboxes::Sandboxes;
+use super::slots::Slots;
+use super::spares::Spares;
+use super::stem::Origin;
+use super::world::{self, World};
+use super::{Launcher, token};
+
+/// Where the starter leaves the socket and the configuration.
+const HOST_SOCKET: i32 = 3;
+const CONFIGURATION: i32 = 4;
+
+/// Users that each slot owns.
+const USERS_PER_SLOT: u32 = 65_536;
+
+/// What all parts of the launcher look at.
+pub(super) struct Shared {
+    pub config: LauncherConfig,
+    pub groups: Groups,
+    pub world: World,
+    pub slots: Slots,
+    /// The limits that spares are made with: those of the last launch.
+    pub usual_limits: Limits,
+    pub filter: Program,
+    pub host_interest: epoll::EventFlags,
+    /// Held as long as we live: tells others that this run is not over.
+    _lock: OwnedFd,
+}
+
+impl Shared {
+    pub(super) fn origin(&self, slot: u32) -> Origin<'_> {
+        let written = self.slots.limits(slot);
+        Origin {
+            slot,
+            first_uid: self.first_uid(slot),
+            groups: &self.groups,
+            limits: self.usual_limits,
+            write_limits: self.config.limits
+                && !self.groups.must_join()
+                && written != Some(self.usual_limits),
+            network: self.config.network,
+            templates: &self.world.templates,
+            roots: &self.world.roots,
+            void: self.world.void.as_fd(),
+            filter: &self.filter,
+        }
+    }
+
+    fn first_uid(&self, slot: u32) -> u32 {
+        self.config.uid_base + slot * USERS_PER_SLOT
+    }
+
+    /// Writes the limits of a slot unless they are written already.
+    pub(super) fn limit(&mut self, slot: u32, limits: Limits) -> io::Result<()> {
+        if self.config.limits && self.slots.limits(slot) != Some(limits) {
+            self.groups.limit(slot, limits)?;
+            self.slots.limits_written(slot, limits);
+        }
+        Ok(())
+    }
+
+    /// Gives a slot back whose processes are all gone, with its groups as good as new. Whether
+    /// something in it was killed for want of memory.
+    pub(super) fn release(&mut self, slot: u32) -> bool {
+        self.groups.thaw(slot);
+        let kills = self.groups.out_of_memory_kills(slot);
+        self.slots.release(slot, kills)
+    }
+
+    /// Shows the users of a slot as 0 to 65,535 in the user namespace of a process.
+    pub(super) fn map_users(&self, slot: u32, pid: Pid) -> io::Result<()> {
+        let map = format!("0 {} {USERS_PER_SLOT}", self.first_uid(slot));
+        let mut path = String::with_capacity(32);
+        for kind in ["uid_map", "gid_map"] {
+            path.clear();
+            // Writing to a string cannot fail.
+            let _ = write!(path, "/proc/{}/{kind}", pid.as_raw_nonzero());
+            let file = openat(CWD, path.as_str(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+            rustix::io::write(file, map.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn cgroup_paths(&self, slot: u32) -> CgroupPaths {
+        let path =
+            |wanted| self.groups.path(slot, wanted).map(|path| path.to_string_lossy().into_owned());
+        CgroupPaths {
+            freezer: path(Use::Freezer),
+            memory: path(Use::Memory),
+            out_of_memory_kills: self.slots.out_of_memory_kills(slot),
+        }
+    }
+}
+
+/// The role of the launcher, from its first to its last moment.
+pub(crate) fn main() -> ExitCode {
+    let Ok(host) = sys::descriptors::take(HOST_SOCKET) else { return ExitCode::from(2) };
+    match start(&host) {
+        Ok(Started { shared, epoll, signals, features }) => {
+            let spares = Spares::new(shared.config.spares as usize);
+            let mut launcher = Launcher {
+                shared,
+                host,
+                epoll,
+                signals,
+                spares,
+                sandboxes: Sandboxes::default(),
+                launches: VecDeque::new(),
+                answers: VecDeque::new(),
+                buffer: vec![0; MAX_PACKET_BYTES],
+                host_gone: false,
+            };
+            launcher.answer(&FromLauncher::Up { features });
+            let code = launcher.run();
+            let Shared { groups, slots, config, .. } = &launcher.shared;
+            groups.remove(slots.used(), &config.run);
+            code
+        }
+        Err(world::Failed { step, source }) => {
+            let errno = source.raw_os_error().unwrap_or(0);
+            let refusal = LaunchRefusal { code: RefusalCode::System, step, errno };
+            if let Ok(bytes) = postcard::to_allocvec(&FromLauncher::Refused { ticket: 0, refusal })
+            {
+                let _ = packet::send(&host, &bytes, &[]);
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct Started {
+    shared: Shared,
+    epoll: OwnedFd,
+    signals: OwnedFd,
+    features: LauncherFeatures,
+}
+
+fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
+    let config = world::step("read configuration", read_configuration())?;
+    let _ = rustix::thread::set_name(c"shoal-launcher");
+    world::step("open /dev/null", null_standard_streams())?;
+    let lock = world::step("take the lock of the run", take_lock(&config))?;
+    let filter = compile(&Policy::sandbox()).map_err(io::Error::other);
+    let filter = world::step("compile the system call filter", filter)?;
+    let found = CgroupLayout::find(&Host, rustix::process::geteuid().is_root());
+    if let Some(directory) = found.to_vacate() {
+        world::step("leave the control group we share", vacate(directory))?;
+    }
+    let mut layout = found.hierarchies();
+    if !config.limits {
+        for hierarchy in &mut layout {
+            hierarchy.uses.retain(|used| *used == Use::Freezer);
+        }
+        layout.retain(|hierarchy| !hierarchy.uses.is_empty());
+    }
+    let groups = Groups::open(&layout, &config.run, node_caps());
+    let groups = world::step("make control groups", groups)?;
+    let world = world::enter(&config).inspect_err(|_| groups.remove(0, &config.run))?;
+
+    let nonblocking = rustix::io::ioctl_fionbio(host, true);
+    world::step("make the host's socket non-blocking", nonblocking)?;
+    // A Ctrl-C at a terminal is for the program in the sandbox, not for us.
+    let _ = rustix::process::setsid();
+    let signals = sys::signals::readable(&[Signal::CHILD, Signal::TERM, Signal::INT, Signal::HUP]);
+    let signals = world::step("listen to signals", signals)?;
+    let epoll = world::step("make epoll", epoll::create(epoll::CreateFlags::CLOEXEC))?;
+    for (descriptor, token) in [(host.as_fd(), token::HOST), (signals.as_fd(), token::SIGNALS)] {
+        let data = epoll::EventData::new_u64(token);
+        world::step(
+            "wait for events",
+            epoll::add(&epoll, descriptor, data, epoll::EventFlags::IN),
+        )?;
+    }
+    let features = LauncherFeatures {
+        memory_limit: groups.serves(Use::Memory),
+        cpu_limit: groups.serves(Use::Cpu),
+        pids_limit: groups.serves(Use::Pids),
+        freeze: groups.serves(Use::Freezer),
+        disk_workspaces: world.workspaces.is_some(),
+    };
+    let slots = Slots::new(config.slots);
+    let usual_limits = Limits { memory_bytes: 512 << 20, cpu_milli: 1000, pids: 128 };
+    let host_interest = epoll::EventFlags::IN;
+    let shared =
+        Shared { config, groups, world, slots, usual_limits, filter, host_interest, _lock: lock };
+    Ok(Started { shared, epoll, signals, features })
+}
+
+fn read_configuration() -> io::Result<LauncherConfig> {
+    let mut file = std::fs::File::from(sys::descriptors::take(CONFIGURATION)?);
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let config: LauncherConfig = postcard::from_bytes(&bytes).map_err(io::Error::other)?;
+    let users_end = u64::from(config.uid_base)
+        + u64::from(config.slots).saturating_mul(u64::from(USERS_PER_SLOT));
+    let named = !config.run.is_empty()
+        && config.run.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    // Host user 0 and the ids that mean "none" are never inside a slot.
+    if config.uid_base < USERS_PER_SLOT || users_end >= u64::from(u32::MAX) || !named {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok(config)
+}
+
+/// Moves every process of a v2 group into a child of it: a group whose children have controllers
+/// may have no processes of its own.
+fn vacate(directory: &Path) -> io::Result<()> {
+    let child = directory.join("shoal-host");
+    match std::fs::create_dir(&child) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    for pid in std::fs::read_to_string(directory.join("cgroup.procs"))?.lines() {
+        match std::fs::write(child.join("cgroup.procs"), pid) {
+            // It has ended meanwhile.
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn null_standard_streams() -> io::Result<()> {
+    let null = openat(CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(())
+}
+
+fn take_lock(config: &LauncherConfig) -> io::Result<OwnedFd> {
+    let path = Path::new(&config.run_directory).join(format!("{}.lock", config.run));
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = openat(CWD, path, flags, Mode::from_raw_mode(0o600))?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
+}
+
+/// What all sandboxes together may use: the machine, except for what keeps it usable.
+fn node_caps() -> NodeCaps {
+    let memory_bytes = memory_of_machine();
+    let spared = (memory_bytes / 20).max(256 << 20);
+    let pid_max: u64 = std::fs::read_to_string("/proc/sys/kernel/pid_max")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(32_768);
+    NodeCaps { memory_bytes: memory_bytes.saturating_sub(spared), pids: pid_max * 3 / 4 }
+}
+
+fn memory_of_machine() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram.saturating_mul(u64::from(info.mem_unit))
+}
+
+/// Empties the queue of signals. Whether one of them asks us to end.
+pub(super) fn drain_signals(signals: &OwnedFd) -> bool {
+    let mut asked = false;
+    while let Some(signal) = sys::signals::next(signals) {
+        asked |= signal != Signal::CHILD;
+    }
+    asked
+}

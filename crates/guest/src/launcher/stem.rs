@@ -1,0 +1,197 @@
+//! A spare from the inside: a process that is already the first of its process namespace, in its
+//! control groups, with its users and network, and waits to be told which sandbox to become. Then
+//! it builds the rest around itself and turns into the guest, without an exec.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use guest_protocol::Endpoint;
+use guest_protocol::launcher::{NetworkMode, Spec, Workspace};
+use guest_protocol::message::{GUEST_CHANNEL, Reply};
+use jail::carry_out::{Body, Failed};
+use jail::groups::{Groups, Limits};
+use jail::plan::{self, Wish};
+use jail::seccomp::Program;
+use jail::{packet, sys};
+use rustix::net::{RecvFlags, recv};
+
+use crate::serve::{Identity, Settings, serve};
+
+/// What a stem says to the launcher.
+pub(super) mod word {
+    /// There is a user namespace: map users into it.
+    pub(crate) const UNMAPPED: u8 = b'U';
+    /// Prepared: waiting for a spec.
+    pub(crate) const PREPARED: u8 = b'P';
+    /// It failed; the step and the error follow.
+    pub(crate) const FAILED: u8 = b'F';
+}
+
+/// The launcher's word that users are mapped.
+pub(super) const MAPPED: u8 = b'M';
+
+/// What a stem needs to know of the launcher.
+pub(super) struct Origin<'a> {
+    pub slot: u32,
+    pub first_uid: u32,
+    pub groups: &'a Groups,
+    pub limits: Limits,
+    /// Whether a stem has to write them itself.
+    pub write_limits: bool,
+    pub network: NetworkMode,
+    pub templates: &'a [String],
+    pub roots: &'a [String],
+    pub void: BorrowedFd<'a>,
+    pub filter: &'a Program,
+}
+
+/// Lives the life of a stem. Returns only when it is over; the caller exits then, without touching
+/// anything that it shares with the launcher's memory.
+pub(super) fn live(origin: &Origin<'_>, socket: &OwnedFd) {
+    if forget_launcher(origin, socket).is_ok() {
+        let _ = rustix::thread::set_name(c"shoal-guest");
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+        with_body(origin, socket, |body| wait_and_become(origin, socket, body));
+    }
+}
+
+/// Lets go of everything of the launcher that is not needed: whoever holds the launcher's end of
+/// another stem would hide the launcher's death from it.
+pub(super) fn forget_launcher(origin: &Origin<'_>, socket: &OwnedFd) -> io::Result<()> {
+    let null = rustix::stdio::stdin();
+    rustix::stdio::dup2_stdout(null)?;
+    rustix::stdio::dup2_stderr(null)?;
+    let mut kept: Vec<_> = origin.groups.descriptors().collect();
+    kept.extend([socket.as_fd(), origin.void]);
+    kept.extend([null, rustix::stdio::stdout(), rustix::stdio::stderr()]);
+    sys::descriptors::keep_only(&kept)
+}
+
+/// Does something with a body that can carry out steps.
+pub(super) fn with_body<T>(
+    origin: &Origin<'_>,
+    socket: &OwnedFd,
+    act: impl FnOnce(&mut Body<'_>) -> T,
+) -> T {
+    let mut await_map = || {
+        packet::send(socket, &[word::UNMAPPED], &[])?;
+        let mut answer = [0];
+        let answered = packet::receive(socket, &mut answer)?;
+        if answered.bytes == 1 && answer[0] == MAPPED {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+    };
+    let mut launcher_lives = || launcher_lives(socket);
+    let mut load_filter = || sys::filter::load(origin.filter.instructions());
+    let mut body = Body {
+        slot: origin.slot,
+        first_uid: origin.first_uid,
+        groups: Some(origin.groups),
+        limits: origin.limits,
+        await_map: &mut await_map,
+        launcher_lives: &mut launcher_lives,
+        load_filter: &mut load_filter,
+        roots: origin.roots,
+        void: origin.void,
+        taken: Vec::new(),
+        proc: None,
+        given: None,
+        root: None,
+    };
+    act(&mut body)
+}
+
+/// Tells the launcher what went wrong.
+pub(super) fn report(socket: &OwnedFd, failed: &Failed) {
+    let errno = failed.source.raw_os_error().unwrap_or(0);
+    let report = postcard::to_allocvec(&(word::FAILED, failed.step.to_string(), errno));
+    let _ = packet::send(socket, &report.unwrap_or_default(), &[]);
+}
+
+fn wait_and_become(origin: &Origin<'_>, socket: &OwnedFd, body: &mut Body<'_>) {
+    let network = network_of(origin.network);
+    if let Err(failed) = body.carry_out(&plan::prepare(origin.write_limits, network)) {
+        report(socket, &failed);
+        return;
+    }
+    body.groups = None;
+    let mounts = body.proc.iter().chain(&body.taken).map(OwnedFd::as_fd);
+    let standard = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
+    let kept: Vec<_> = standard.into_iter().chain([socket.as_fd()]).chain(mounts).collect();
+    if sys::descriptors::keep_only(&kept).is_err()
+        || packet::send(socket, &[word::PREPARED], &[]).is_err()
+    {
+        return;
+    }
+    let Some((spec, connection, given)) = await_spec(socket) else { return };
+    body.given = given;
+    become_guest(origin, body, &spec, connection);
+}
+
+fn launcher_lives(socket: &OwnedFd) -> bool {
+    let mut byte = [0];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    matches!(recv(socket, &mut byte, flags), Err(rustix::io::Errno::AGAIN))
+}
+
+fn await_spec(socket: &OwnedFd) -> Option<(Spec, OwnedFd, Option<OwnedFd>)> {
+    let mut buffer = [0; 1024];
+    let packet = packet::receive(socket, &mut buffer).ok()?;
+    let spec = postcard::from_bytes(&buffer[..packet.bytes]).ok()?;
+    let mut descriptors = packet.descriptors.into_iter();
+    let connection = descriptors.next()?;
+    Some((spec, connection, descriptors.next()))
+}
+
+fn become_guest(origin: &Origin<'_>, body: &mut Body<'_>, spec: &Spec, connection: OwnedFd) {
+    let Some(root) = origin.templates.iter().position(|name| *name == spec.template) else {
+        return;
+    };
+    let wish = Wish {
+        root,
+        hostname: hostname_of(spec),
+        scratch_bytes: spec.limits.scratch_bytes,
+        workspace: match spec.workspace {
+            Workspace::Memory => plan::Workspace::Memory(spec.limits.workspace_bytes),
+            Workspace::Disk(_) => plan::Workspace::Given,
+        },
+        network: network_of(origin.network),
+    };
+    match body.carry_out(&plan::enter(&wish)) {
+        Ok(()) => {
+            let standard =
+                [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
+            let kept: Vec<_> = standard.into_iter().chain([connection.as_fd()]).collect();
+            if sys::descriptors::keep_only(&kept).is_ok() {
+                let workload = Some(Identity { uid: plan::USER, gid: plan::USER });
+                let settings = Settings { workload, workspace: plan::WORKSPACE.to_owned() };
+                // Whatever the reason for its end is: it is the end of the sandbox.
+                let _ = serve(connection, settings);
+            }
+        }
+        Err(failed) => {
+            let errno = failed.source.raw_os_error().unwrap_or(0);
+            let reply = Reply::SetupFailed { step: failed.step.to_string(), errno };
+            let mut endpoint = Endpoint::accepting();
+            if endpoint.send(GUEST_CHANNEL, &reply).is_ok() {
+                let _ = rustix::io::write(&connection, endpoint.outgoing());
+            }
+        }
+    }
+}
+
+fn hostname_of(spec: &Spec) -> String {
+    // The first bytes of an id are its time, which neighbours share.
+    let [.., a, b, c, d] = spec.instance;
+    format!("shoal-{:08x}", u32::from_be_bytes([a, b, c, d]))
+}
+
+fn network_of(mode: NetworkMode) -> plan::Network {
+    match mode {
+        NetworkMode::Spare => plan::Network::Spare,
+        NetworkMode::Fresh => plan::Network::Fresh,
+        NetworkMode::Shared => plan::Network::Shared,
+    }
+}

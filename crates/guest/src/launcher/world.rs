@@ -1,0 +1,132 @@
+//! The launcher's own surroundings: a mount namespace with nothing in it but `/proc` and the
+//! prepared root filesystems, and a network namespace with nothing but loopback. What it needs of
+//! the host it holds as descriptors, taken before the host went out of sight. So a sandbox, which
+//! starts as a copy of the launcher, copies little and sees nothing.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+
+use guest_protocol::launcher::{LauncherConfig, RootSource};
+use jail::root;
+use jail::sys::loopback;
+use jail::sys::namespaces::{self, Namespace};
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, UnmountFlags,
+    fsconfig_create, fsmount, fsopen, mount_change, unmount,
+};
+use rustix::process::{fchdir, pivot_root};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// What is left in sight.
+pub(super) struct World {
+    /// Names of templates; the root of the n-th is `roots[n]`.
+    pub templates: Vec<String>,
+    /// Directories of prepared roots.
+    pub roots: Vec<String>,
+    /// The directory of disk workspaces.
+    pub workspaces: Option<OwnedFd>,
+    /// Our own mount namespace, to come back to.
+    pub home: OwnedFd,
+    /// A mount namespace with nothing in it but an empty directory. Stems go there, so that what
+    /// they copy of it is as little as can be.
+    pub void: OwnedFd,
+}
+
+/// A step of entering that failed, in words.
+pub(super) struct Failed {
+    pub step: String,
+    pub source: io::Error,
+}
+
+pub(super) fn step<T>(
+    name: impl Into<String>,
+    result: Result<T, impl Into<io::Error>>,
+) -> Result<T, Failed> {
+    result.map_err(|source| Failed { step: name.into(), source: source.into() })
+}
+
+/// Leaves the host's namespaces.
+pub(super) fn enter(config: &LauncherConfig) -> Result<World, Failed> {
+    step("make namespaces", namespaces::make(&[Namespace::Mount, Namespace::Network]))?;
+    step("bring loopback up", loopback::bring_up())?;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    step("make mounts private", mount_change("/", private))?;
+    // The modes we ask for are the modes we mean.
+    rustix::process::umask(Mode::empty());
+
+    let directory = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let open =
+        |path: &str| step(format!("open {path}"), openat(CWD, path, directory, Mode::empty()));
+    let host = open("/")?;
+    let workspaces = config.workspaces.as_deref().map(open).transpose()?;
+    let mut sources = Vec::new();
+    for root in &config.roots {
+        sources.push(match &root.source {
+            RootSource::Host => None,
+            RootSource::Directory(path) => Some(open(path)?),
+        });
+    }
+    step("pivot", pivot_into_memory())?;
+    let workspaces = workspaces.map(|opened| step("bind workspaces", bind_workspaces(&opened)));
+    let workspaces = workspaces.transpose()?;
+
+    let mut roots = Vec::new();
+    for (index, (root, source)) in config.roots.iter().zip(&sources).enumerate() {
+        let path = format!("/base/{index}");
+        step("make root directory", mkdirat(CWD, path.as_str(), Mode::from_raw_mode(0o755)))?;
+        let built = match source {
+            None => root::build_from_host(host.as_fd(), Path::new(&path)),
+            Some(source) => root::build_from_directory(source.as_fd(), Path::new(&path)),
+        };
+        step(format!("build the root of template {}", root.template), built)?;
+        roots.push(path);
+    }
+    // The old root lies on top of ours: what is mounted there goes out of sight with it.
+    step("detach the host", unmount("/", UnmountFlags::DETACH))?;
+    step("go to /", rustix::process::chdir("/"))?;
+    let home = step("open own mount namespace", own_namespace())?;
+    let void = step("make the empty mount namespace", make_void(&home))?;
+    let templates = config.roots.iter().map(|root| root.template.clone()).collect();
+    Ok(World { templates, roots, workspaces, home, void })
+}
+
+/// Only what is mounted in our own namespace can be mounted elsewhere from here.
+fn bind_workspaces(opened: &OwnedFd) -> io::Result<OwnedFd> {
+    root::mount_on(root::copy_of(opened, ".", true)?, CWD, "/workspaces")?;
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(openat(CWD, "/workspaces", flags, Mode::empty())?)
+}
+
+fn own_namespace() -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(openat(CWD, "/proc/self/ns/mnt", flags, Mode::empty())?)
+}
+
+fn make_void(home: &OwnedFd) -> io::Result<OwnedFd> {
+    namespaces::make(&[Namespace::Mount])?;
+    let void = own_namespace()?;
+    let options = [("size", "4k"), ("nr_inodes", "1"), ("mode", "555")];
+    let empty = root::memory(&options, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+    root::mount_on(&empty, CWD, "/")?;
+    fchdir(&empty)?;
+    pivot_root(".", ".")?;
+    unmount(".", UnmountFlags::DETACH)?;
+    move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Mount))?;
+    Ok(void)
+}
+
+fn pivot_into_memory() -> io::Result<()> {
+    let root = root::memory(&[("size", "1m"), ("mode", "755")], MountAttrFlags::empty())?;
+    for name in ["proc", "base", "workspaces"] {
+        mkdirat(&root, name, Mode::from_raw_mode(0o755))?;
+    }
+    let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&context)?;
+    let proc = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+    root::mount_on(&root, CWD, "/")?;
+    root::mount_on(proc, &root, "proc")?;
+    fchdir(&root)?;
+    Ok(pivot_root(".", ".")?)
+}

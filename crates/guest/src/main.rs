@@ -1,0 +1,41 @@
+//! One small static binary in two roles, chosen by its first argument. As **launcher** it is the
+//! only privileged part: it makes sandboxes from specs. Its children become the **guest**, the
+//! first process of a sandbox, without another exec. It must never grow threads: both roles copy
+//! or share their memory with children.
+
+mod bare;
+mod launcher;
+mod serve;
+
+use std::os::fd::AsFd as _;
+use std::process::ExitCode;
+
+use serve::{ExitReason, Identity, Settings, serve};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["launcher"] => launcher::main(),
+        ["serve", workspace] => serve_standard_input(workspace, None),
+        ["serve", workspace, uid, gid] => match (uid.parse(), gid.parse()) {
+            (Ok(uid), Ok(gid)) => serve_standard_input(workspace, Some(Identity { uid, gid })),
+            _ => ExitCode::from(2),
+        },
+        ["noop"] => ExitCode::SUCCESS,
+        ["bare-spawner", program] => bare::spawner(program),
+        _ => ExitCode::from(2),
+    }
+}
+
+/// The guest where someone else made the place: its connection is standard input.
+fn serve_standard_input(workspace: &str, workload: Option<Identity>) -> ExitCode {
+    let Ok(connection) = std::io::stdin().as_fd().try_clone_to_owned() else {
+        return ExitCode::FAILURE;
+    };
+    match serve(connection, Settings { workload, workspace: workspace.to_owned() }) {
+        ExitReason::Closed => ExitCode::SUCCESS,
+        ExitReason::Protocol(_) => ExitCode::from(3),
+        ExitReason::System { .. } => ExitCode::from(4),
+    }
+}

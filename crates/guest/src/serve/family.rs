@@ -1,0 +1,292 @@
+//! Everything that descends from a program, also what tried to get away: by parents, by sessions,
+//! and by the mark in the environment. It must never take in the guest itself, nor what another
+//! program of the host started.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Read as _;
+
+use jail::sys::reap;
+use rustix::process::{Signal, getpid};
+
+use super::environment::TAG;
+
+/// More of an environment is not looked at.
+const MAX_ENVIRONMENT_BYTES: u64 = 1024 * 1024;
+
+/// A kill that finds somebody left this often gives up.
+const MAX_ROUNDS: u32 = 500;
+
+/// Other signals look for newcomers this often at most: a family may grow for ever.
+const MAX_ROUNDS_OF_OTHERS: u32 = 16;
+
+/// How long killed processes are given to go before the next look.
+const ROUND_MS: u64 = 2;
+
+/// A process as the kernel's files describe it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Process {
+    pid: i32,
+    parent: i32,
+    group: i32,
+    session: i32,
+    is_over: bool,
+    /// The channel it is marked with.
+    tag: Option<u32>,
+}
+
+/// A signal on its way to a whole family.
+#[derive(Debug)]
+pub(super) struct Ending {
+    /// The channel of the program.
+    process: u32,
+    /// Its session, as long as anybody is in it: then nobody else can get its number.
+    session: Option<i32>,
+    signal: i32,
+    rounds: u32,
+    signalled: BTreeSet<i32>,
+    next_ms: u64,
+}
+
+/// What a look at a family led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Round {
+    /// Nobody is left to be signalled.
+    Done,
+    /// Look again.
+    Again,
+    /// So many are left, and it makes no sense to go on.
+    GaveUp(usize),
+}
+
+impl Ending {
+    pub(super) fn new(process: u32, leader: Option<i32>, signal: i32) -> Self {
+        Self { process, session: leader, signal, rounds: 0, signalled: BTreeSet::new(), next_ms: 0 }
+    }
+
+    /// The channel of the program.
+    pub(super) fn process(&self) -> u32 {
+        self.process
+    }
+
+    pub(super) fn is_due(&self, now_ms: u64) -> bool {
+        now_ms >= self.next_ms
+    }
+
+    fn is_kill(&self) -> bool {
+        self.signal == Signal::KILL.as_raw()
+    }
+
+    /// Looks once, and signals whoever was found. `others` are the programs of other channels.
+    pub(super) fn round(&mut self, others: &[i32], now_ms: u64) -> Round {
+        let all = look_around();
+        let family =
+            family(&all, self.process, self.session, others, getpid().as_raw_nonzero().get());
+        if !family.iter().any(|member| Some(member.session) == self.session) {
+            self.session = None;
+        }
+        self.rounds += 1;
+        self.next_ms = now_ms + ROUND_MS;
+        if self.is_kill() { self.kill(&family) } else { self.signal(&family) }
+    }
+
+    /// Groups first: the kernel kills a group as one, so that none of it can fork away meanwhile.
+    fn kill(&mut self, family: &[Process]) -> Round {
+        let living: Vec<_> = family.iter().filter(|member| !member.is_over).collect();
+        if living.is_empty() {
+            return Round::Done;
+        }
+        if self.rounds > MAX_ROUNDS {
+            return Round::GaveUp(living.len());
+        }
+        let groups: BTreeSet<i32> = living.iter().map(|member| member.group).collect();
+        for group in groups {
+            // Gone already is what was wanted.
+            let _ = reap::signal_group(group, self.signal);
+        }
+        for member in living {
+            let _ = reap::signal(member.pid, self.signal);
+        }
+        Round::Again
+    }
+
+    /// Everybody once, newcomers included.
+    fn signal(&mut self, family: &[Process]) -> Round {
+        let mut found_new = false;
+        for member in family.iter().filter(|member| !member.is_over) {
+            if self.signalled.insert(member.pid) {
+                found_new = true;
+                let _ = reap::signal(member.pid, self.signal);
+            }
+        }
+        if found_new && self.rounds < MAX_ROUNDS_OF_OTHERS { Round::Again } else { Round::Done }
+    }
+}
+
+/// Who belongs to a program.
+fn family(
+    all: &[Process],
+    process: u32,
+    session: Option<i32>,
+    others: &[i32],
+    guest: i32,
+) -> Vec<Process> {
+    let by_parent = |members: &BTreeSet<i32>, one: &Process| members.contains(&one.parent);
+    // Orphans come to the guest, so whoever does not descend from it is none of its business.
+    let guests = all.iter().find(|one| one.pid == guest).map_or(0, |one| one.session);
+    let own = closure(all, |members, one| one.parent == guest || by_parent(members, one));
+    let all: Vec<_> = all.iter().filter(|one| own.contains(&one.pid)).copied().collect();
+    let all = &all[..];
+    let foreign = closure(all, |members, one| {
+        others.contains(&one.pid) || others.contains(&one.session) || by_parent(members, one)
+    });
+    let mut sessions: BTreeSet<i32> = session.into_iter().collect();
+    let mut size = 0;
+    loop {
+        let members = closure(all, |members, one| {
+            let is_own = session == Some(one.pid)
+                || one.tag == Some(process)
+                || sessions.contains(&one.session)
+                || by_parent(members, one);
+            is_own && !foreign.contains(&one.pid)
+        });
+        let found: Vec<_> = all.iter().filter(|one| members.contains(&one.pid)).copied().collect();
+        if found.len() == size {
+            return found;
+        }
+        size = found.len();
+        // Nobody can join a session from outside, so whoever shares one is family too. That of
+        // the guest itself is no family's.
+        sessions.extend(found.iter().map(|one| one.session).filter(|&id| id != guests));
+    }
+}
+
+/// Adds whoever belongs, given those who do, until nobody is added.
+fn closure(all: &[Process], belongs: impl Fn(&BTreeSet<i32>, &Process) -> bool) -> BTreeSet<i32> {
+    let mut members = BTreeSet::new();
+    loop {
+        let before = members.len();
+        for one in all {
+            if !members.contains(&one.pid) && belongs(&members, one) {
+                members.insert(one.pid);
+            }
+        }
+        if members.len() == before {
+            return members;
+        }
+    }
+}
+
+/// Every process there is. One that goes while being looked at is left out.
+fn look_around() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pid_of = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<i32>().ok();
+    entries.map_while(Result::ok).filter_map(pid_of).filter_map(look_at).collect()
+}
+
+fn look_at(pid: i32) -> Option<Process> {
+    let mut process = parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)?;
+    if !process.is_over {
+        process.tag = tag_of(pid);
+    }
+    Some(process)
+}
+
+/// The name of a program may contain anything, so what follows it is found from the end.
+fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
+    let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
+    let rest = str::from_utf8(&stat[after_name..]).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    let is_over = matches!(fields.next()?, "Z" | "X" | "x");
+    let mut number = || fields.next()?.parse().ok();
+    Some(Process {
+        pid,
+        parent: number()?,
+        group: number()?,
+        session: number()?,
+        is_over,
+        tag: None,
+    })
+}
+
+fn tag_of(pid: i32) -> Option<u32> {
+    let file = File::open(format!("/proc/{pid}/environ")).ok()?;
+    let mut environment = Vec::new();
+    file.take(MAX_ENVIRONMENT_BYTES).read_to_end(&mut environment).ok()?;
+    let value = environment
+        .split(|&byte| byte == 0)
+        .find_map(|variable| variable.strip_prefix(TAG.as_bytes())?.strip_prefix(b"="))?;
+    str::from_utf8(value).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GUEST: i32 = 1;
+
+    fn process(pid: i32, parent: i32, session: i32, tag: Option<u32>) -> Process {
+        Process { pid, parent, group: session, session, is_over: false, tag }
+    }
+
+    fn pids(all: &[Process], channel: u32, session: Option<i32>, others: &[i32]) -> Vec<i32> {
+        family(all, channel, session, others, GUEST).iter().map(|one| one.pid).collect()
+    }
+
+    #[test]
+    fn children_sessions_and_marks_lead_to_everybody() {
+        let all = [
+            process(1, 0, 1, None),
+            process(10, 1, 10, Some(5)),
+            process(11, 10, 10, Some(5)),
+            process(12, 1, 10, None),
+            process(13, 1, 13, Some(5)),
+            process(14, 13, 14, None),
+            process(15, 1, 14, None),
+            process(20, 1, 20, Some(6)),
+            process(21, 20, 20, Some(6)),
+            process(30, 1, 30, None),
+        ];
+        assert_eq!(pids(&all, 5, Some(10), &[20]), [10, 11, 12, 13, 14, 15]);
+        assert_eq!(pids(&all, 5, None, &[20]), [10, 11, 12, 13, 14, 15]);
+        assert_eq!(pids(&all, 6, Some(20), &[10]), [20, 21]);
+        assert_eq!(pids(&all, 7, None, &[10, 20]), [] as [i32; 0]);
+    }
+
+    #[test]
+    fn order_in_the_list_does_not_matter() {
+        let all = [
+            process(3, 9, 9, None),
+            process(9, 40, 9, None),
+            process(40, 1, 40, Some(5)),
+            process(1, 0, 1, None),
+        ];
+        assert_eq!(pids(&all, 5, Some(40), &[]), [3, 9, 40]);
+    }
+
+    #[test]
+    fn nobody_is_taken_from_others_nor_the_guest_itself() {
+        let all = [
+            process(1, 0, 0, Some(5)),
+            process(10, 1, 10, None),
+            process(20, 1, 20, Some(5)),
+            process(21, 20, 21, Some(5)),
+            process(22, 1, 0, Some(5)),
+            process(23, 1, 0, None),
+            process(40, 0, 40, Some(5)),
+            process(41, 40, 10, Some(5)),
+        ];
+        assert_eq!(pids(&all, 5, Some(10), &[20]), [10, 22]);
+    }
+
+    #[test]
+    fn names_of_programs_may_be_anything() {
+        let stat = b"42 (a) R 1 (b) S 7 8 9 0 -1";
+        let expected = Process { parent: 7, group: 8, ..process(42, 0, 9, None) };
+        assert_eq!(parse(42, stat), Some(expected));
+        assert!(parse(42, b"42 (x) Z 7 8 9 0").unwrap().is_over);
+        for noise in [&b""[..], b"42", b"42 (x) S", b"42 (x) S a b c", b"42 (x) S 1 2 \xff"] {
+            assert_eq!(parse(42, noise), None);
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! The loop: wait, see what happened, do a little of everything that can go on, write what there
+//! is to say. It must never do more than one piece of work of one activity before it looks at the
+//! others.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::os::fd::OwnedFd;
+
+use guest_protocol::message::{ExitStatus, Exited, GUEST_CHANNEL, Reply, Request, VERSION};
+use guest_protocol::{Env, Incoming, decode};
+use jail::sys::reap::{self, End, Reaped};
+use jail::sys::{memory, spawn};
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventFlags};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{Errno, read};
+use rustix::process::{Resource, getpid, getrlimit, set_child_subreaper, umask};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::activity::Activity;
+use super::connection::Connection;
+use super::family::Round;
+use super::io::Io;
+use super::ready::{Part, Source};
+use super::stream::Progress;
+use super::{ExitReason, Named as _, Settings};
+
+/// Events taken at once.
+const EVENTS_AT_ONCE: usize = 32;
+
+/// Pieces of work done between two looks at what happened.
+const PIECES_AT_ONCE: usize = 16;
+
+/// Activities at once, however many descriptors there may be.
+const MAX_ACTIVITIES: u64 = 2048;
+
+/// Descriptors of the guest itself, and those on their way to a program.
+const SPARE_DESCRIPTORS: u64 = 320;
+
+/// The most descriptors an activity keeps open.
+const DESCRIPTORS_EACH: u64 = 3;
+
+/// Buffers are given back when nothing has happened for this long.
+const QUIET_MS: i64 = 1000;
+
+/// What programs begin with.
+const UMASK: u32 = 0o022;
+
+/// With less than this in its buffers, the guest has nothing worth giving back.
+const WARM_BYTES: usize = 16 * 1024;
+
+/// How often a family that is being killed is looked at again.
+const ROUND_MS: i64 = 2;
+
+/// The guest.
+#[derive(Debug)]
+pub(super) struct Guest {
+    pub(super) io: Io,
+    pub(super) settings: Settings,
+    /// What is bound to the sandbox.
+    pub(super) bound: Env,
+    pub(super) activities: BTreeMap<u32, Activity>,
+    /// Which channel a child belongs to.
+    pub(super) children: BTreeMap<i32, u32>,
+    /// Channels in which a family is being signalled.
+    pub(super) endings: Vec<u32>,
+    pub(super) max_activities: usize,
+    /// There is memory to give back when it gets quiet.
+    is_warm: bool,
+    signals: OwnedFd,
+}
+
+impl Guest {
+    /// Says that it is ready, and makes itself so: whatever the host sends meanwhile waits.
+    pub(super) fn start(connection: OwnedFd, settings: Settings) -> Result<Self, ExitReason> {
+        let mut connection = Connection::new(connection);
+        connection.endpoint.send(GUEST_CHANNEL, &Reply::Ready { version: VERSION })?;
+        connection.flush()?;
+        hold_null().named("/dev/null")?;
+        let signals = reap::watch_children().named("watch children")?;
+        if !getpid().is_init() {
+            // Orphans come to process 1 by themselves.
+            set_child_subreaper(Some(getpid())).named("adopt orphans")?;
+        }
+        umask(Mode::from(UMASK));
+        if let Some(identity) = settings.workload {
+            spawn::access_files_as(identity);
+        }
+        let io = Io::new(connection)?;
+        io.watch(&signals, Source::Children, EventFlags::IN).named("watch children")?;
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let room = descriptors.saturating_sub(SPARE_DESCRIPTORS) / DESCRIPTORS_EACH;
+        Ok(Self {
+            io,
+            settings,
+            bound: Env::default(),
+            activities: BTreeMap::new(),
+            children: BTreeMap::new(),
+            endings: Vec::new(),
+            max_activities: room.min(MAX_ACTIVITIES) as usize,
+            is_warm: false,
+            signals,
+        })
+    }
+
+    /// Serves until there is a reason not to.
+    pub(super) fn run(mut self) -> Result<Infallible, ExitReason> {
+        let mut events: Vec<Event> = Vec::with_capacity(EVENTS_AT_ONCE);
+        loop {
+            events.clear();
+            match epoll::wait(
+                self.io.epoll(),
+                spare_capacity(&mut events),
+                self.patience().as_ref(),
+            ) {
+                Ok(0) => self.quiet(),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(ExitReason::System { step: "wait for events", errno }),
+            }
+            for event in &events {
+                self.happened(Source::from_number(event.data.u64()), event.flags)?;
+            }
+            self.go_on();
+            self.look_at_endings();
+            self.is_warm |=
+                self.io.scratch.is_held() || self.io.connection.endpoint.held_bytes() > WARM_BYTES;
+            self.io.connection.flush()?;
+            self.io.follow_interest()?;
+        }
+    }
+
+    /// How long to wait for something to happen.
+    fn patience(&self) -> Option<Timespec> {
+        let milliseconds = if !self.io.ready.is_empty() && self.io.connection.has_room() {
+            0
+        } else if !self.endings.is_empty() {
+            ROUND_MS
+        } else if self.is_warm {
+            QUIET_MS
+        } else {
+            return None;
+        };
+        Some(Timespec { tv_sec: milliseconds / 1000, tv_nsec: (milliseconds % 1000) * 1_000_000 })
+    }
+
+    /// Nothing happened for a while.
+    fn quiet(&mut self) {
+        if self.io.ready.is_empty() && self.endings.is_empty() {
+            self.is_warm = false;
+            self.io.scratch.release();
+            memory::give_back();
+        }
+    }
+
+    fn happened(&mut self, source: Source, flags: EventFlags) -> Result<(), ExitReason> {
+        match source {
+            Source::Connection => {
+                if flags.contains(EventFlags::OUT) {
+                    self.io.connection.unblocked();
+                }
+                if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+                    self.io.connection.read(&mut self.io.scratch)?;
+                    self.arrived()?;
+                }
+                Ok(())
+            }
+            Source::Children => self.children_ended(),
+            Source::Part(channel, part) => {
+                self.io.make_ready(channel, part);
+                Ok(())
+            }
+        }
+    }
+
+    /// Deals with everything that came whole.
+    fn arrived(&mut self) -> Result<(), ExitReason> {
+        while let Some(incoming) = self.io.connection.endpoint.next() {
+            match incoming {
+                Incoming::Message { channel, payload } => {
+                    let request: Request = decode(&payload)?;
+                    self.request(channel, request)?;
+                }
+                Incoming::Data { channel, lane, bytes } => {
+                    self.with(channel, |activity, io| activity.take(lane, bytes, io));
+                }
+                Incoming::End { channel, lane } => {
+                    self.with(channel, |activity, io| activity.end(lane, io));
+                }
+                Incoming::Reset { channel, lane } => {
+                    self.with(channel, |activity, io| activity.reset(lane, io));
+                }
+                Incoming::Writable { channel, lane } => {
+                    self.io.make_ready(channel, Part::sending_on(lane));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets an activity do something, and forgets it if that was its last.
+    pub(super) fn with(
+        &mut self,
+        channel: u32,
+        act: impl FnOnce(&mut Activity, &mut Io) -> Progress,
+    ) -> Progress {
+        let Some(activity) = self.activities.get_mut(&channel) else { return Progress::Wait };
+        let progress = act(activity, &mut self.io);
+        if progress == Progress::Over {
+            self.activities.remove(&channel);
+            self.io.connection.endpoint.close(channel);
+        }
+        progress
+    }
+
+    /// Gives everything that can go on a turn, as long as the host takes what comes of it.
+    fn go_on(&mut self) {
+        for _ in 0..PIECES_AT_ONCE {
+            if !self.io.connection.has_room() {
+                return;
+            }
+            let Some((channel, part)) = self.io.ready.next() else { return };
+            if self.with(channel, |activity, io| activity.step(part, io)) == Progress::More {
+                self.io.make_ready(channel, part);
+            }
+        }
+    }
+
+    /// Collects children. The first one is told to the host before anything else is done: it is
+    /// what somebody waits for, and most often the only one.
+    fn children_ended(&mut self) -> Result<(), ExitReason> {
+        if let Some(first) = reap::look().named("look for children")? {
+            self.child_ended(first);
+            self.io.connection.flush()?;
+            reap::collect(first.pid);
+        }
+        // Before the last look: whoever ends after it gives notice again.
+        self.read_notice()?;
+        while let Some(reaped) = reap::look().named("look for children")? {
+            self.child_ended(reaped);
+            reap::collect(reaped.pid);
+        }
+        Ok(())
+    }
+
+    fn read_notice(&self) -> Result<(), ExitReason> {
+        let mut notice = [0; 128];
+        match read(&self.signals, &mut notice) {
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(errno) => Err(ExitReason::System { step: "read a signal", errno }),
+        }
+    }
+
+    /// Orphans are collected too, and told to nobody.
+    fn child_ended(&mut self, reaped: Reaped) {
+        let Some(channel) = self.children.remove(&reaped.pid) else { return };
+        let exited = Exited {
+            status: match reaped.end {
+                End::Code(code) => ExitStatus::Code(code),
+                End::Signal(signal) => ExitStatus::Signal(signal),
+            },
+            user_us: reaped.user_us,
+            system_us: reaped.system_us,
+            max_rss_kb: reaped.max_rss_kb,
+        };
+        self.with(channel, |activity, io| match activity {
+            Activity::Program(program) => program.exited(exited, io),
+            Activity::Dial(_)
+            | Activity::Reading(_)
+            | Activity::Writing(_)
+            | Activity::Listing(_)
+            | Activity::Removal(_)
+            | Activity::Ending(_) => Progress::Wait,
+        });
+    }
+
+    /// Goes on with families that are being signalled, where it is time.
+    fn look_at_endings(&mut self) {
+        if self.endings.is_empty() {
+            return;
+        }
+        let now_ms = now_ms();
+        for channel in std::mem::take(&mut self.endings) {
+            let Some(Activity::Ending(ending)) = self.activities.get_mut(&channel) else {
+                continue;
+            };
+            if !ending.is_due(now_ms) {
+                self.endings.push(channel);
+                continue;
+            }
+            let process = ending.process();
+            let others: Vec<i32> = self
+                .children
+                .iter()
+                .filter_map(|(&pid, &owner)| (owner != process).then_some(pid))
+                .collect();
+            match ending.round(&others, now_ms) {
+                Round::Again => self.endings.push(channel),
+                Round::Done => self.finish_ending(channel, &Reply::Done),
+                Round::GaveUp(left) => {
+                    self.finish_ending(channel, &Reply::Failed(super::requests::still_there(left)));
+                }
+            }
+        }
+    }
+
+    fn finish_ending(&mut self, channel: u32, reply: &Reply) {
+        self.io.reply(channel, reply);
+        self.activities.remove(&channel);
+        self.io.connection.endpoint.close(channel);
+    }
+}
+
+/// Makes `/dev/null` of standard input, for programs that are given none, and sees that no
+/// descriptor that comes later can have one of the first three numbers.
+fn hold_null() -> Result<(), Errno> {
+    let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    if rustix::io::fcntl_getfd(rustix::stdio::stdout()).is_err() {
+        rustix::stdio::dup2_stdout(&null)?;
+    }
+    if rustix::io::fcntl_getfd(rustix::stdio::stderr()).is_err() {
+        rustix::stdio::dup2_stderr(&null)?;
+    }
+    Ok(())
+}
+
+fn now_ms() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let milliseconds = now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000);
+    u64::try_from(milliseconds).unwrap_or(0)
+}

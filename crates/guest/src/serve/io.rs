@@ -1,0 +1,99 @@
+//! What every activity of the guest uses: the connection, what is polled, and one buffer for all.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use guest_protocol::message::{Fault, Reply};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+
+use super::connection::Connection;
+use super::ready::{Part, Ready, Source};
+use super::{ExitReason, Named as _};
+
+/// One piece of work with bytes.
+pub(super) const PIECE_BYTES: usize = 64 * 1024;
+
+/// A buffer that exists only while there is something to do with it.
+#[derive(Debug, Default)]
+pub(super) struct Scratch(Vec<u8>);
+
+impl Scratch {
+    pub(super) fn buffer(&mut self) -> &mut [u8] {
+        if self.0.is_empty() {
+            self.0 = vec![0; PIECE_BYTES];
+        }
+        &mut self.0
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    pub(super) fn release(&mut self) {
+        self.0 = Vec::new();
+    }
+}
+
+/// What every activity uses.
+#[derive(Debug)]
+pub(super) struct Io {
+    pub(super) connection: Connection,
+    pub(super) scratch: Scratch,
+    pub(super) ready: Ready,
+    epoll: OwnedFd,
+    /// What the connection is watched for now.
+    interest: EventFlags,
+}
+
+impl Io {
+    pub(super) fn new(connection: Connection) -> Result<Self, ExitReason> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC).named("epoll")?;
+        let interest = connection.interest();
+        let data = EventData::new_u64(Source::Connection.to_number());
+        epoll::add(&epoll, connection.socket(), data, interest).named("watch the connection")?;
+        let (scratch, ready) = (Scratch::default(), Ready::default());
+        Ok(Self { connection, scratch, ready, epoll, interest })
+    }
+
+    pub(super) fn epoll(&self) -> &OwnedFd {
+        &self.epoll
+    }
+
+    /// Watches a descriptor, for as long as it is open, and is told of changes only.
+    pub(super) fn watch(
+        &self,
+        descriptor: impl AsFd,
+        source: Source,
+        interest: EventFlags,
+    ) -> Result<(), Errno> {
+        let data = EventData::new_u64(source.to_number());
+        epoll::add(&self.epoll, descriptor, data, interest | EventFlags::ET)
+    }
+
+    /// Watches the connection for what it needs now.
+    pub(super) fn follow_interest(&mut self) -> Result<(), ExitReason> {
+        let interest = self.connection.interest();
+        if interest != self.interest {
+            let data = EventData::new_u64(Source::Connection.to_number());
+            epoll::modify(&self.epoll, self.connection.socket(), data, interest)
+                .named("watch the connection")?;
+            self.interest = interest;
+        }
+        Ok(())
+    }
+
+    /// Queues a reply. All replies of this guest are bounded far below what a message may be.
+    pub(super) fn reply(&mut self, channel: u32, reply: &Reply) {
+        if self.connection.endpoint.send(channel, reply).is_err() {
+            debug_assert!(false, "a reply that is too long: {reply:?}");
+        }
+    }
+
+    pub(super) fn fail(&mut self, channel: u32, fault: Fault) {
+        self.reply(channel, &Reply::Failed(fault));
+    }
+
+    pub(super) fn make_ready(&mut self, channel: u32, part: Part) {
+        self.ready.add(channel, part);
+    }
+}

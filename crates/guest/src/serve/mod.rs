@@ -1,0 +1,87 @@
+//! The guest at work: it serves one connection, in one thread, without ever waiting for anything
+//! but its descriptors. It must never block on what a program inside can influence, and hold little
+//! memory while nothing happens: there is one in every sandbox.
+
+mod activity;
+mod connection;
+mod dial;
+mod environment;
+mod family;
+mod fault;
+mod files;
+mod guest;
+mod io;
+mod ports;
+mod program;
+mod ready;
+mod requests;
+mod start;
+mod stream;
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+
+use guest_protocol::ProtocolError;
+pub(crate) use jail::sys::spawn::Identity;
+use rustix::io::Errno;
+
+/// What the place is like in which this guest serves.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Whom programs run as, and files are accessed as; none: as this process.
+    pub(crate) workload: Option<Identity>,
+    /// Where programs start and relative paths begin. An absolute path, looked up each time,
+    /// because something may be mounted there later.
+    pub(crate) workspace: String,
+}
+
+/// Why serving is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExitReason {
+    /// The host has closed the connection: the sandbox is over.
+    Closed,
+    /// The host broke the protocol.
+    Protocol(ProtocolError),
+    /// The kernel refused something without which there is no serving.
+    System {
+        /// What was being done.
+        step: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+impl fmt::Display for ExitReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("the connection was closed"),
+            Self::Protocol(error) => write!(f, "the protocol was broken: {error}"),
+            Self::System { step, errno } => write!(f, "{step}: {errno}"),
+        }
+    }
+}
+
+impl From<ProtocolError> for ExitReason {
+    fn from(error: ProtocolError) -> Self {
+        Self::Protocol(error)
+    }
+}
+
+/// Names the step at which the kernel refused.
+trait Named<T> {
+    fn named(self, step: &'static str) -> Result<T, ExitReason>;
+}
+
+impl<T> Named<T> for Result<T, Errno> {
+    fn named(self, step: &'static str) -> Result<T, ExitReason> {
+        self.map_err(|errno| ExitReason::System { step, errno })
+    }
+}
+
+/// Says `Ready` on the connection and serves it until it is closed or broken.
+pub(crate) fn serve(connection: OwnedFd, settings: Settings) -> ExitReason {
+    match guest::Guest::start(connection, settings).and_then(guest::Guest::run) {
+        Ok(never) => match never {},
+        Err(reason) => reason,
+    }
+}

@@ -1,0 +1,163 @@
+//! A program that runs: its lanes, its end, and in which order the host hears of them. All its
+//! output, then the ends of its lanes, then how it ended.
+
+use guest_protocol::message::{Exited, Reply, RunningProcess, TerminalSize, lane};
+use rustix::io::Errno;
+use rustix::termios::tcsetwinsize;
+
+use super::io::Io;
+use super::ready::Part;
+use super::start::window;
+use super::stream::{Inward, Outward, Progress};
+
+/// A program that runs, or is over and has output left.
+#[derive(Debug)]
+pub(super) struct Program {
+    channel: u32,
+    pid: i32,
+    exited: Option<Exited>,
+    input: Option<Inward>,
+    stdout: Option<Outward>,
+    stderr: Option<Outward>,
+    terminal: Option<Outward>,
+}
+
+impl Program {
+    pub(super) fn new(
+        channel: u32,
+        pid: i32,
+        input: Option<Inward>,
+        stdout: Option<Outward>,
+        stderr: Option<Outward>,
+        terminal: Option<Outward>,
+    ) -> Self {
+        Self { channel, pid, exited: None, input, stdout, stderr, terminal }
+    }
+
+    /// Its process id, which is nobody else's as long as it has not been collected.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// How it is listed, unless it is over.
+    pub(super) fn listed(&self) -> Option<RunningProcess> {
+        let pid = u32::try_from(self.pid).ok()?;
+        self.exited.is_none().then_some(RunningProcess { process: self.channel, pid })
+    }
+
+    /// Its process id, unless it was collected.
+    pub(super) fn alive(&self) -> Option<i32> {
+        self.exited.is_none().then_some(self.pid)
+    }
+
+    /// It is over. What it has written and nobody has read yet still goes out.
+    pub(super) fn exited(&mut self, exited: Exited, io: &mut Io) -> Progress {
+        self.exited = Some(exited);
+        self.input = None;
+        for (end, part) in [(&mut self.stdout, Part::Stdout), (&mut self.stderr, Part::Stderr)] {
+            if let Some(end) = end {
+                end.finish();
+                io.make_ready(self.channel, part);
+            }
+        }
+        if let Some(terminal) = &mut self.terminal {
+            terminal.finish_at_end();
+            io.make_ready(self.channel, Part::Output);
+        }
+        self.settle(io)
+    }
+
+    /// Goes on with one lane.
+    pub(super) fn step(&mut self, part: Part, io: &mut Io) -> Progress {
+        let (outward, lane) = match part {
+            Part::Input => return self.step_input(io),
+            Part::Stdout => (&mut self.stdout, lane::STDOUT),
+            Part::Stderr => (&mut self.stderr, lane::STDERR),
+            Part::Output => (&mut self.terminal, lane::MAIN),
+            Part::Work => return Progress::Wait,
+        };
+        let Some(end) = outward else { return Progress::Wait };
+        match end.pump(self.channel, lane, io) {
+            Progress::More => Progress::More,
+            Progress::Wait => Progress::Wait,
+            Progress::Over => {
+                *outward = None;
+                io.connection.endpoint.end(self.channel, lane);
+                self.settle(io)
+            }
+        }
+    }
+
+    fn step_input(&mut self, io: &mut Io) -> Progress {
+        if let Some(input) = &mut self.input
+            && input.pump(self.channel, lane::MAIN, &mut io.connection.endpoint) == Progress::Over
+        {
+            self.input = None;
+        }
+        Progress::Wait
+    }
+
+    /// Input came.
+    pub(super) fn take(&mut self, lane: u8, bytes: Vec<u8>, io: &mut Io) -> Progress {
+        match &mut self.input {
+            Some(input) if lane == lane::MAIN => {
+                input.take(bytes);
+                self.step_input(io)
+            }
+            // Nobody reads it, and nobody is to wait because of that.
+            Some(_) | None => {
+                io.connection.endpoint.consumed(self.channel, lane, bytes.len());
+                Progress::Wait
+            }
+        }
+    }
+
+    /// Input is at its end.
+    pub(super) fn end(&mut self, lane: u8, io: &mut Io) -> Progress {
+        match &mut self.input {
+            Some(input) if lane == lane::MAIN => {
+                input.end();
+                self.step_input(io)
+            }
+            Some(_) | None => Progress::Wait,
+        }
+    }
+
+    /// The host wants no more of a lane. The program learns it as it would from a broken pipe, or
+    /// from a terminal that was hung up.
+    pub(super) fn reset(&mut self, lane: u8, io: &mut Io) -> Progress {
+        match lane {
+            lane::STDOUT => self.stdout = None,
+            lane::STDERR => self.stderr = None,
+            _ => {
+                self.input = None;
+                self.terminal = None;
+            }
+        }
+        self.settle(io)
+    }
+
+    /// Changes the size of its terminal.
+    pub(super) fn resize(&self, size: TerminalSize) -> Result<(), Errno> {
+        self.terminal
+            .as_ref()
+            .map_or(Ok(()), |terminal| tcsetwinsize(&terminal.descriptor, window(size)))
+    }
+
+    /// Whether it has a terminal to change.
+    pub(super) fn has_terminal(&self) -> bool {
+        self.terminal.is_some()
+    }
+
+    /// Says how it ended once all else is said.
+    fn settle(&mut self, io: &mut Io) -> Progress {
+        let has_output = self.stdout.is_some() || self.stderr.is_some() || self.terminal.is_some();
+        match self.exited {
+            Some(exited) if !has_output => {
+                io.reply(self.channel, &Reply::Exited(exited));
+                Progress::Over
+            }
+            Some(_) | None => Progress::Wait,
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What the host asks for: each request is answered at once, or begins an activity that answers
+//! later.
+
+use guest_protocol::ProtocolError;
+use guest_protocol::message::{Fault, FaultCode, Reply, Request, Spawn, TerminalSize};
+use jail::sys::reap;
+
+use super::activity::Activity;
+use super::dial::Dial;
+use super::family::Ending;
+use super::fault::{fault, refused};
+use super::files::{self, listing::Listing, reading::Reading, removal, writing::Writing};
+use super::guest::Guest;
+use super::ready::Part;
+use super::{ExitReason, environment, ports, start};
+
+/// The highest number of a signal.
+const MAX_SIGNAL: i32 = 64;
+
+/// What a request leads to.
+enum Answer {
+    /// It is answered.
+    Now(Reply),
+    /// It goes on, beginning with this part if there is one to begin with.
+    Later(Activity, Option<Part>),
+}
+
+impl Guest {
+    /// Deals with a request. Only a second one on a channel is an error of the connection.
+    pub(super) fn request(&mut self, channel: u32, request: Request) -> Result<(), ExitReason> {
+        if self.activities.contains_key(&channel) {
+            return Err(ProtocolError::BadMessage.into());
+        }
+        let answer = self.answer(channel, request);
+        match answer {
+            Ok(Answer::Later(activity, part)) => {
+                self.activities.insert(channel, activity);
+                if let Some(part) = part {
+                    self.io.make_ready(channel, part);
+                }
+            }
+            Ok(Answer::Now(reply)) => self.close_with(channel, &reply),
+            Err(fault) => self.close_with(channel, &Reply::Failed(fault)),
+        }
+        Ok(())
+    }
+
+    fn close_with(&mut self, channel: u32, reply: &Reply) {
+        self.io.reply(channel, reply);
+        self.io.connection.endpoint.close(channel);
+    }
+
+    fn answer(&mut self, channel: u32, request: Request) -> Result<Answer, Fault> {
+        let workspace = &self.settings.workspace;
+        let done = |()| Answer::Now(Reply::Done);
+        match request {
+            Request::Ping => Ok(Answer::Now(Reply::Done)),
+            Request::Claim { env } => {
+                environment::check(&env)?;
+                self.bound = env;
+                Ok(Answer::Now(Reply::Done))
+            }
+            Request::Spawn(spawn) => self.spawn(channel, &spawn),
+            Request::Signal { process, signal, tree } => {
+                self.signal(channel, process, signal, tree)
+            }
+            Request::Resize { process, size } => self.resize(process, size).map(done),
+            Request::ReadFile { path, offset, length } => {
+                self.room()?;
+                let path = start::absolute(workspace, &path);
+                let reading = Reading::start(channel, &path, offset, length, &mut self.io)?;
+                Ok(Answer::Later(Activity::Reading(reading), Some(Part::Output)))
+            }
+            Request::WriteFile { path, mode, parents } => {
+                self.room()?;
+                let path = start::absolute(workspace, &path);
+                let writing = Writing::start(channel, path, mode, parents)?;
+                Ok(Answer::Later(Activity::Writing(writing), None))
+            }
+            Request::List { path, after, limit } => {
+                self.room()?;
+                let path = start::absolute(workspace, &path);
+                let listing = Listing::start(channel, &path, after, limit)?;
+                Ok(Answer::Later(Activity::Listing(listing), Some(Part::Work)))
+            }
+            Request::Stat { path } => {
+                let path = start::absolute(workspace, &path);
+                files::stat(&path).map(|entry| Answer::Now(Reply::Entry(entry)))
+            }
+            Request::MakeDirectory { path, parents } => {
+                files::make_directory(&start::absolute(workspace, &path), parents).map(done)
+            }
+            Request::Move { from, to, overwrite } => {
+                let from = start::absolute(workspace, &from);
+                files::rename(&from, &start::absolute(workspace, &to), overwrite).map(done)
+            }
+            Request::Remove { path, recursive } => {
+                self.room()?;
+                let path = start::absolute(workspace, &path);
+                Ok(match removal::start(channel, path, recursive)? {
+                    None => Answer::Now(Reply::Done),
+                    Some(removal) => Answer::Later(Activity::Removal(removal), Some(Part::Work)),
+                })
+            }
+            Request::Dial { port } => {
+                self.room()?;
+                let dial = Dial::start(channel, port, &mut self.io)?;
+                Ok(Answer::Later(Activity::Dial(dial), Some(Part::Input)))
+            }
+            Request::Ports => Ok(Answer::Now(Reply::Ports(ports::listening()))),
+            Request::Processes => Ok(Answer::Now(self.processes())),
+        }
+    }
+
+    /// Everything that keeps descriptors open has a limit, or there would be none for pipes.
+    fn room(&self) -> Result<(), Fault> {
+        if self.activities.len() < self.max_activities {
+            return Ok(());
+        }
+        let most = self.max_activities;
+        Err(fault(FaultCode::Limit, format!("more than {most} things at once in this sandbox")))
+    }
+
+    fn spawn(&mut self, channel: u32, spawn: &Spawn) -> Result<Answer, Fault> {
+        let room = self.room();
+        let program = match room {
+            Ok(()) => start::start(channel, spawn, &self.bound, &self.settings, &mut self.io)?,
+            Err(fault) => {
+                start::drop_passed(&spawn.stdio, &mut self.io);
+                return Err(fault);
+            }
+        };
+        self.children.insert(program.pid(), channel);
+        if spawn.announce {
+            let pid = u32::try_from(program.pid()).ok();
+            self.io.reply(channel, &Reply::Started { pid });
+        }
+        Ok(Answer::Later(Activity::Program(program), None))
+    }
+
+    fn signal(
+        &mut self,
+        channel: u32,
+        process: u32,
+        signal: i32,
+        tree: bool,
+    ) -> Result<Answer, Fault> {
+        if !(1..=MAX_SIGNAL).contains(&signal) {
+            return Err(fault(FaultCode::Invalid, format!("{signal} is no signal")));
+        }
+        let leader = match self.activities.get(&process) {
+            Some(Activity::Program(program)) => program.alive(),
+            Some(_) | None => None,
+        };
+        if tree {
+            self.endings.push(channel);
+            let ending = Ending::new(process, leader, signal);
+            return Ok(Answer::Later(Activity::Ending(ending), None));
+        }
+        if let Some(pid) = leader {
+            reap::signal(pid, signal)
+                .map_err(|errno| refused(errno, &format!("cannot signal process {process}")))?;
+        }
+        Ok(Answer::Now(Reply::Done))
+    }
+
+    fn resize(&self, process: u32, size: TerminalSize) -> Result<(), Fault> {
+        match self.activities.get(&process) {
+            Some(Activity::Program(program)) if program.has_terminal() => program
+                .resize(size)
+                .map_err(|errno| refused(errno, "cannot change the size of the terminal")),
+            Some(_) | None => {
+                Err(fault(FaultCode::NotFound, format!("process {process} has no terminal")))
+            }
+        }
+    }
+
+    fn processes(&self) -> Reply {
+        let listed = |activity: &Activity| match activity {
+            Activity::Program(program) => program.listed(),
+            Activity::Dial(_)
+            | Activity::Reading(_)
+            | Activity::Writing(_)
+            | Activity::Listing(_)
+            | Activity::Removal(_)
+            | Activity::Ending(_) => None,
+        };
+        Reply::Processes(self.activities.values().filter_map(listed).collect())
+    }
+}
+
+/// What a kill that does not succeed is answered with.
+pub(super) fn still_there(left: usize) -> Fault {
+    fault(FaultCode::System, format!("{left} processes would not end"))
+}

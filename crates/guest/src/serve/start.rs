@@ -1,0 +1,241 @@
+//! From a request to a running program: everything is worked out and opened first, because between
+//! the clone and the program's first instruction nothing may be.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use guest_protocol::Env;
+use guest_protocol::message::{
+    Command, Fault, FaultCode, Pipe, ProcessLimits, Spawn, Stdio, TerminalSize, lane,
+};
+use jail::sys::spawn::{self, Limit, Resource, SpawnError, Step};
+use rustix::event::epoll::EventFlags;
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::getrlimit;
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::stdio::stdin;
+use rustix::termios::{Winsize, tcsetwinsize};
+
+use super::Settings;
+use super::environment::{self, Environment, text};
+use super::fault::{fault, refused, refused_as};
+use super::io::Io;
+use super::program::Program;
+use super::ready::{Part, Source};
+use super::stream::{Inlet, Inward, Outward};
+
+const SHELL: &str = "/bin/sh";
+
+/// The ends of a program's descriptors: the program's own and, for lanes, the guest's.
+#[derive(Debug, Default)]
+struct Ends {
+    /// For the program; none: `/dev/null`.
+    own: [Option<OwnedFd>; 3],
+    input: Option<Inward>,
+    stdout: Option<Outward>,
+    stderr: Option<Outward>,
+    terminal: Option<Outward>,
+}
+
+/// Starts a program.
+pub(super) fn start(
+    channel: u32,
+    request: &Spawn,
+    bound: &Env,
+    settings: &Settings,
+    io: &mut Io,
+) -> Result<Program, Fault> {
+    // The descriptors belong to this request, whatever becomes of it.
+    let passed = take_passed(&request.stdio, io)?;
+    environment::check(&request.env)?;
+    let on_terminal = matches!(request.stdio, Stdio::Terminal(_));
+    let environment = Environment::new(&settings.workspace, bound, &request.env, on_terminal);
+    let argv = match &request.command {
+        Command::Argv(argv) => argv.iter().map(String::as_str).collect(),
+        Command::Shell(line) => vec![SHELL, "-c", line],
+    };
+    let Some(&name) = argv.first() else {
+        return Err(fault(FaultCode::Invalid, "there is no program to start"));
+    };
+    let candidates = candidates(name, environment.path())?;
+    let argv = argv.into_iter().map(text).collect::<Result<Vec<_>, _>>()?;
+    let cwd = request
+        .cwd
+        .as_deref()
+        .map_or_else(|| settings.workspace.clone(), |cwd| absolute(&settings.workspace, cwd));
+    let ends = open_ends(&request.stdio, passed)
+        .map_err(|errno| refused(errno, "cannot make pipes or a terminal"))?;
+    watch_ends(channel, &ends, io).map_err(|errno| refused(errno, "cannot watch a program"))?;
+    let program = spawn::Program {
+        candidates: &candidates,
+        argv: &argv,
+        env: &environment.to_list(channel)?,
+        cwd: &text(cwd.as_str())?,
+        stdio: placed(&ends.own),
+        terminal: on_terminal,
+        limits: &limits(&request.limits),
+        identity: settings.workload,
+    };
+    let pid = spawn::spawn(&program).map_err(|error| explain(error, name, &cwd))?;
+    let Ends { own: _, input, stdout, stderr, terminal } = ends;
+    Ok(Program::new(channel, pid, input, stdout, stderr, terminal))
+}
+
+/// A path, from the workspace on if it is relative.
+pub(super) fn absolute(workspace: &str, path: &str) -> String {
+    if path.starts_with('/') { path.to_owned() } else { format!("{workspace}/{path}") }
+}
+
+/// Takes the descriptors of a program that is not started after all.
+pub(super) fn drop_passed(stdio: &Stdio, io: &mut Io) {
+    let _ = take_passed(stdio, io);
+}
+
+fn take_passed(stdio: &Stdio, io: &mut Io) -> Result<[Option<OwnedFd>; 3], Fault> {
+    let mut passed = [None, None, None];
+    if let Stdio::Pipes { stdin, stdout, stderr } = stdio {
+        for (place, pipe) in [stdin, stdout, stderr].into_iter().enumerate() {
+            if *pipe == Pipe::Passed {
+                passed[place] = io.connection.take_descriptor();
+                if passed[place].is_none() {
+                    return Err(fault(FaultCode::Invalid, "a descriptor did not come along"));
+                }
+            }
+        }
+    }
+    Ok(passed)
+}
+
+/// Where a program may be, in the order in which to try.
+fn candidates(name: &str, path: &str) -> Result<Vec<CString>, Fault> {
+    if name.contains('/') {
+        return Ok(vec![text(name)?]);
+    }
+    if name.is_empty() {
+        return Err(fault(FaultCode::NotFound, "no such program: its name is empty"));
+    }
+    let place = |directory: &str| match directory {
+        "" => text(format!("./{name}")),
+        directory => text(format!("{directory}/{name}")),
+    };
+    path.split(':').map(place).collect()
+}
+
+fn open_ends(stdio: &Stdio, passed: [Option<OwnedFd>; 3]) -> Result<Ends, Errno> {
+    let mut ends = Ends { own: passed, ..Ends::default() };
+    match stdio {
+        Stdio::Pipes { stdin, stdout, stderr } => {
+            if *stdin == Pipe::Lane {
+                let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+                ioctl_fionbio(&writer, true)?;
+                ends.own[0] = Some(reader);
+                ends.input = Some(Inward::new(writer, Inlet::Pipe));
+            }
+            if *stdout == Pipe::Lane {
+                ends.stdout = Some(open_outward(&mut ends.own[1])?);
+            }
+            if *stderr == Pipe::Lane {
+                ends.stderr = Some(open_outward(&mut ends.own[2])?);
+            }
+        }
+        Stdio::Terminal(size) => open_terminal(*size, &mut ends)?,
+    }
+    Ok(ends)
+}
+
+fn open_outward(own: &mut Option<OwnedFd>) -> Result<Outward, Errno> {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    ioctl_fionbio(&reader, true)?;
+    *own = Some(writer);
+    Ok(Outward::new(reader))
+}
+
+/// The program's side is not kept open here: a terminal that nobody inside has open any more must
+/// say so.
+fn open_terminal(size: TerminalSize, ends: &mut Ends) -> Result<(), Errno> {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    unlockpt(&master)?;
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let slave = ioctl_tiocgptpeer(&master, flags)?;
+    tcsetwinsize(&master, window(size))?;
+    ioctl_fionbio(&master, true)?;
+    let writer = master.try_clone().map_err(|_| Errno::MFILE)?;
+    ends.own[1] = Some(slave.try_clone().map_err(|_| Errno::MFILE)?);
+    ends.own[2] = Some(slave.try_clone().map_err(|_| Errno::MFILE)?);
+    ends.own[0] = Some(slave);
+    ends.input = Some(Inward::new(writer, Inlet::Terminal));
+    ends.terminal = Some(Outward::new(master));
+    Ok(())
+}
+
+/// A terminal's size as the kernel wants it.
+pub(super) fn window(size: TerminalSize) -> Winsize {
+    Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+fn watch_ends(channel: u32, ends: &Ends, io: &Io) -> Result<(), Errno> {
+    if let Some(input) = &ends.input {
+        io.watch(&input.descriptor, Source::Part(channel, Part::Input), EventFlags::OUT)?;
+    }
+    let outward =
+        [(&ends.stdout, lane::STDOUT), (&ends.stderr, lane::STDERR), (&ends.terminal, lane::MAIN)];
+    for (end, lane) in outward {
+        if let Some(end) = end {
+            let source = Source::Part(channel, Part::sending_on(lane));
+            io.watch(&end.descriptor, source, EventFlags::IN)?;
+        }
+    }
+    Ok(())
+}
+
+/// The guest's own standard input is `/dev/null`.
+fn placed(own: &[Option<OwnedFd>; 3]) -> [Option<BorrowedFd<'_>>; 3] {
+    let [input, output, error] = own;
+    [
+        input.as_ref().map(OwnedFd::as_fd),
+        Some(output.as_ref().map_or_else(|| stdin(), OwnedFd::as_fd)),
+        Some(error.as_ref().map_or_else(|| stdin(), OwnedFd::as_fd)),
+    ]
+}
+
+/// A limit is never above what the guest itself may do, because nobody could set such a one. The
+/// one on processor time warns a second before it kills.
+fn limits(limits: &ProcessLimits) -> Vec<Limit> {
+    use rustix::process::Resource as Kernel;
+    let mut list = Vec::new();
+    let wanted = [
+        (limits.cpu_s, Resource::Cpu, Kernel::Cpu, 1),
+        (limits.file_bytes, Resource::FileSize, Kernel::Fsize, 0),
+        (limits.descriptors, Resource::Descriptors, Kernel::Nofile, 0),
+        (limits.address_space_bytes, Resource::AddressSpace, Kernel::As, 0),
+    ];
+    for (value, resource, kernel, grace) in wanted {
+        if let Some(value) = value {
+            let most = getrlimit(kernel).maximum.unwrap_or(u64::MAX);
+            let hard = value.saturating_add(grace).min(most);
+            list.push(Limit { resource, soft: value.min(hard), hard });
+        }
+    }
+    list
+}
+
+fn explain(error: SpawnError, name: &str, cwd: &str) -> Fault {
+    let SpawnError { step, errno } = error;
+    match (step, errno) {
+        (Step::Exec, Errno::NOENT | Errno::NOTDIR) => {
+            refused_as(FaultCode::NotFound, errno, format!("no such program: {name}"))
+        }
+        (Step::Exec, _) => refused(errno, &format!("cannot run {name}")),
+        (Step::Directory, Errno::NOENT) => {
+            refused_as(FaultCode::NotFound, errno, format!("no such directory: {cwd}"))
+        }
+        (Step::Directory, _) => refused(errno, &format!("cannot start in {cwd}")),
+        (Step::Clone, _) => refused(errno, "cannot start another process"),
+        (Step::Session, _) => refused(errno, "cannot begin a session"),
+        (Step::Terminal, _) => refused(errno, "cannot take the terminal"),
+        (Step::Limit, _) => refused(errno, "cannot set a limit"),
+        (Step::Identity, _) => refused(errno, "cannot become the user of programs"),
+        (Step::Descriptors, _) => refused(errno, "cannot put descriptors in place"),
+    }
+}

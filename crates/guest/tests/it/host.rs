@@ -1,0 +1,369 @@
+//! The host's side of the connection, for tests: it starts a guest, asks, and keeps everything
+//! that comes back. Nothing waits longer than a deadline.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs;
+use std::io::{ErrorKind, IoSlice, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command as Process, ExitStatus as ProcessStatus, Stdio as ProcessStdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use guest_protocol::message::{
+    Command, ExitStatus, Exited, Fault, FaultCode, GUEST_CHANNEL, Pipe, ProcessLimits, Reply,
+    Request, Spawn, Stdio, lane,
+};
+use guest_protocol::{Endpoint, Env, Incoming, decode};
+use rustix::cmsg_space;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+#[expect(clippy::disallowed_methods, reason = "a test has to give up some time")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// What happened on a channel, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Seen {
+    Data(u8),
+    End(u8),
+    Reset(u8),
+    Reply,
+}
+
+/// A guest, and the host's side of its connection.
+pub(crate) struct Host {
+    pub(crate) guest: Child,
+    pub(crate) socket: UnixStream,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) workspace: PathBuf,
+    next_channel: u32,
+    replies: BTreeMap<u32, VecDeque<Reply>>,
+    data: BTreeMap<(u32, u8), Vec<u8>>,
+    pub(crate) seen: BTreeMap<u32, Vec<Seen>>,
+    /// Lanes of which nothing is consumed.
+    pub(crate) unread: BTreeSet<(u32, u8)>,
+}
+
+impl Host {
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With more arguments for the guest.
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        Self::start_under(&[], arguments)
+    }
+
+    /// Beneath another program, which is given the guest's command line.
+    pub(crate) fn start_under(wrapper: &[&str], arguments: &[&str]) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("shoal-guest-{}-{count}", std::process::id());
+        let workspace = scratch_directory().join(name);
+        fs::create_dir(&workspace).unwrap();
+        fs::set_permissions(&workspace, fs::Permissions::from_mode(0o777)).unwrap();
+        let (socket, theirs) = UnixStream::pair().unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let workspace_name = workspace.to_str().unwrap();
+        let mut line =
+            [wrapper, &[env!("CARGO_BIN_EXE_guest"), "serve", workspace_name], arguments]
+                .concat()
+                .into_iter();
+        let guest = Process::new(line.next().unwrap())
+            .args(line)
+            .env_clear()
+            .stdin(ProcessStdio::from(OwnedFd::from(theirs)))
+            .spawn()
+            .unwrap();
+        let mut host = Self {
+            guest,
+            socket,
+            endpoint: Endpoint::new(),
+            workspace,
+            next_channel: 1,
+            replies: BTreeMap::new(),
+            data: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            unread: BTreeSet::new(),
+        };
+        assert_eq!(host.reply(GUEST_CHANNEL), Reply::Ready { version: 1 });
+        host
+    }
+
+    /// Sends a request on a new channel.
+    pub(crate) fn ask(&mut self, request: &Request) -> u32 {
+        self.ask_with(request, &[])
+    }
+
+    /// Sends a request with descriptors.
+    pub(crate) fn ask_with(&mut self, request: &Request, passed: &[BorrowedFd<'_>]) -> u32 {
+        self.flush();
+        let channel = self.next_channel;
+        self.next_channel += 1;
+        self.endpoint.send(channel, request).unwrap();
+        if !passed.is_empty() {
+            let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(3))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            assert!(control.push(SendAncillaryMessage::ScmRights(passed)));
+            let bytes = [IoSlice::new(self.endpoint.outgoing())];
+            let sent = sendmsg(&self.socket, &bytes, &mut control, SendFlags::empty()).unwrap();
+            self.endpoint.sent(sent);
+        }
+        self.flush();
+        channel
+    }
+
+    /// Writes what there is to write; reads meanwhile if the guest takes nothing.
+    pub(crate) fn flush(&mut self) {
+        let start = now();
+        while !self.endpoint.outgoing().is_empty() {
+            assert!(start.elapsed() < DEADLINE, "the guest takes nothing");
+            self.socket.set_nonblocking(true).unwrap();
+            let written = self.socket.write(self.endpoint.outgoing());
+            self.socket.set_nonblocking(false).unwrap();
+            match written {
+                Ok(count) => self.endpoint.sent(count),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.receive(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// Reads once, for a moment.
+    pub(crate) fn receive(&mut self) {
+        let mut buffer = vec![0; 128 * 1024];
+        match self.socket.read(&mut buffer) {
+            Ok(0) => panic!("the guest is gone: {:?}", self.guest.wait()),
+            Ok(count) => self.endpoint.feed(&buffer[..count]).unwrap(),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error}"),
+        }
+        while let Some(incoming) = self.endpoint.next() {
+            self.keep(incoming);
+        }
+    }
+
+    fn keep(&mut self, incoming: Incoming) {
+        match incoming {
+            Incoming::Message { channel, payload } => {
+                self.seen.entry(channel).or_default().push(Seen::Reply);
+                self.replies.entry(channel).or_default().push_back(decode(&payload).unwrap());
+            }
+            Incoming::Data { channel, lane, bytes } => {
+                self.seen.entry(channel).or_default().push(Seen::Data(lane));
+                if !self.unread.contains(&(channel, lane)) {
+                    self.endpoint.consumed(channel, lane, bytes.len());
+                }
+                self.data.entry((channel, lane)).or_default().extend(bytes);
+            }
+            Incoming::End { channel, lane } => {
+                self.seen.entry(channel).or_default().push(Seen::End(lane));
+            }
+            Incoming::Reset { channel, lane } => {
+                self.seen.entry(channel).or_default().push(Seen::Reset(lane));
+            }
+            Incoming::Writable { .. } => {}
+        }
+    }
+
+    /// Reads a lane that was not read so far.
+    pub(crate) fn read_again(&mut self, channel: u32, lane: u8) {
+        self.unread.remove(&(channel, lane));
+        let held = self.data.get(&(channel, lane)).map_or(0, Vec::len);
+        self.endpoint.consumed(channel, lane, held);
+        self.flush();
+    }
+
+    /// Reads until something is the case.
+    pub(crate) fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
+        let start = now();
+        while !is_so(self) {
+            assert!(start.elapsed() < DEADLINE, "waited in vain: {what}");
+            self.receive();
+            self.flush();
+        }
+    }
+
+    /// The next reply on a channel.
+    pub(crate) fn reply(&mut self, channel: u32) -> Reply {
+        let mut reply = None;
+        self.until(&format!("a reply on channel {channel}"), |host| {
+            reply = host.replies.get_mut(&channel).and_then(VecDeque::pop_front);
+            reply.is_some()
+        });
+        reply.unwrap()
+    }
+
+    /// Whether a reply has come already.
+    pub(crate) fn has_reply(&self, channel: u32) -> bool {
+        self.replies.get(&channel).is_some_and(|replies| !replies.is_empty())
+    }
+
+    /// Asks and gives the one reply.
+    pub(crate) fn call(&mut self, request: &Request) -> Reply {
+        let channel = self.ask(request);
+        let reply = self.reply(channel);
+        self.endpoint.close(channel);
+        reply
+    }
+
+    /// Asks for what must fail.
+    pub(crate) fn fault(&mut self, request: &Request) -> Fault {
+        match self.call(request) {
+            Reply::Failed(fault) => fault,
+            other => panic!("{request:?} should fail and gives {other:?}"),
+        }
+    }
+
+    /// Asks for what must fail, and says how.
+    pub(crate) fn code(&mut self, request: &Request) -> FaultCode {
+        self.fault(request).code
+    }
+
+    /// How a program ended.
+    pub(crate) fn exited(&mut self, channel: u32) -> Exited {
+        match self.reply(channel) {
+            Reply::Exited(exited) => exited,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Sends all of this on a lane, as the guest takes it, and its end.
+    pub(crate) fn send(&mut self, channel: u32, lane: u8, bytes: &[u8]) {
+        let mut rest = bytes;
+        self.until("the guest takes input", |host| {
+            let taken = host.endpoint.send_data(channel, lane, rest);
+            rest = &rest[taken..];
+            host.flush();
+            rest.is_empty()
+        });
+    }
+
+    pub(crate) fn end(&mut self, channel: u32, lane: u8) {
+        self.endpoint.end(channel, lane);
+        self.flush();
+    }
+
+    /// What came on a lane so far.
+    pub(crate) fn data(&self, channel: u32, lane: u8) -> &[u8] {
+        self.data.get(&(channel, lane)).map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn text(&self, channel: u32, lane: u8) -> String {
+        String::from_utf8_lossy(self.data(channel, lane)).into_owned()
+    }
+
+    /// Runs a line of shell to its end.
+    pub(crate) fn run(&mut self, line: &str) -> Ran {
+        let channel = self.ask(&shell(line));
+        let exited = self.exited(channel);
+        let (stdout, stderr) = (self.text(channel, lane::STDOUT), self.text(channel, lane::STDERR));
+        Ran { status: exited.status, stdout, stderr }
+    }
+
+    /// The guest has ended by itself.
+    pub(crate) fn ended(&mut self) -> ProcessStatus {
+        let start = now();
+        loop {
+            if let Some(status) = self.guest.try_wait().unwrap() {
+                return status;
+            }
+            assert!(start.elapsed() < DEADLINE, "the guest does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.workspace.join(name)
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.guest.kill();
+        let _ = self.guest.wait();
+        let _ = fs::remove_dir_all(&self.workspace);
+    }
+}
+
+/// In memory where that can be: these tests make many small files.
+fn scratch_directory() -> PathBuf {
+    let in_memory = PathBuf::from("/dev/shm");
+    if in_memory.is_dir() { in_memory } else { std::env::temp_dir() }
+}
+
+/// A program that ran to its end.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Ran {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+pub(crate) const LANES: Stdio =
+    Stdio::Pipes { stdin: Pipe::Lane, stdout: Pipe::Lane, stderr: Pipe::Lane };
+
+pub(crate) const OUTPUT: Stdio =
+    Stdio::Pipes { stdin: Pipe::Null, stdout: Pipe::Lane, stderr: Pipe::Lane };
+
+/// A program as plain as it can be.
+pub(crate) fn program(command: Command, stdio: Stdio) -> Spawn {
+    Spawn {
+        command,
+        env: Env::default(),
+        cwd: None,
+        stdio,
+        limits: ProcessLimits::default(),
+        announce: false,
+    }
+}
+
+pub(crate) fn argv(argv: &[&str]) -> Command {
+    Command::Argv(argv.iter().map(|&argument| argument.to_owned()).collect())
+}
+
+/// A line of shell whose output comes on lanes.
+pub(crate) fn shell(line: &str) -> Request {
+    shell_on(line, OUTPUT)
+}
+
+pub(crate) fn shell_on(line: &str, stdio: Stdio) -> Request {
+    spawn(program(Command::Shell(line.to_owned()), stdio))
+}
+
+pub(crate) fn spawn(program: Spawn) -> Request {
+    Request::Spawn(Box::new(program))
+}
+
+/// Whether a process exists and is not a zombie.
+pub(crate) fn is_alive(pid: i32) -> bool {
+    let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status"));
+    status.is_ok_and(|status| !status.contains("State:\tZ"))
+}
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Both ends of a pipe.
+pub(crate) fn pipe() -> (OwnedFd, OwnedFd) {
+    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap()
+}
+
+/// What a pipe gives until its other end is closed everywhere.
+pub(crate) fn read_all(pipe: OwnedFd) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    fs::File::from(pipe).read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+pub(crate) fn borrow(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
+    descriptors.iter().map(OwnedFd::as_fd).collect()
+}
