@@ -1,0 +1,69 @@
+//! Ports inside a sandbox.
+
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::timeout;
+
+use super::stage::{PATIENCE, eventually, said};
+use super::{CaseResult, Stage, code_of};
+use crate::contract::Sandbox;
+use crate::error::RuntimeErrorCode;
+use crate::exec::{ExecSpec, Process};
+
+const PORT: u16 = 18_080;
+
+async fn serve(stage: &Stage, sandbox: &Arc<dyn Sandbox>) -> Process {
+    let spec = ExecSpec::new(stage.subject.echo_server(PORT));
+    let process = sandbox.exec(spec).await.expect("started");
+    eventually("it listens", || async {
+        let ports = sandbox.ports().await.expect("listed");
+        ports.iter().any(|port| port.port == PORT).then_some(()).ok_or(format!("{ports:?}"))
+    })
+    .await;
+    process
+}
+
+pub(super) async fn connections_go_both_ways(stage: &Stage) -> CaseResult {
+    let sandbox = stage.launch().await;
+    let _server = serve(stage, &sandbox).await;
+    let mut one = sandbox.dial(PORT).await.expect("connected");
+    let mut two = sandbox.dial(PORT).await.expect("connected");
+    for connection in [&mut two, &mut one] {
+        let mut buf = [0; 5];
+        connection.write_all(b"hello").await.expect("written");
+        timeout(PATIENCE, connection.read_exact(&mut buf)).await.expect("in time").expect("read");
+        assert_eq!(&buf, b"hello");
+    }
+    // A connection that nobody reads is not in the way of the other.
+    let flood = vec![7; 64 << 20];
+    let stuck = timeout(std::time::Duration::from_millis(300), one.write_all(&flood)).await;
+    assert!(stuck.is_err(), "what nobody reads cannot all be written");
+    two.write_all(b"again").await.expect("written");
+    two.shutdown().await.expect("ended");
+    let mut rest = Vec::new();
+    timeout(PATIENCE, two.read_to_end(&mut rest)).await.expect("in time").expect("read");
+    assert_eq!(rest, b"again");
+    drop(one);
+    assert_eq!(said(&*sandbox, "echo on").await, "on\n");
+    Ok(())
+}
+
+pub(super) async fn ports_are_listed(stage: &Stage) -> CaseResult {
+    let sandbox = stage.launch().await;
+    assert_eq!(sandbox.ports().await.expect("listed"), []);
+    let server = serve(stage, &sandbox).await;
+    server.handle().kill().await.expect("killed");
+    eventually("it listens no more", || async {
+        let ports = sandbox.ports().await.expect("listed");
+        ports.is_empty().then_some(()).ok_or(format!("{ports:?}"))
+    })
+    .await;
+    Ok(())
+}
+
+pub(super) async fn nobody_listens(stage: &Stage) -> CaseResult {
+    let sandbox = stage.launch().await;
+    assert_eq!(code_of(sandbox.dial(PORT).await), RuntimeErrorCode::NotFound);
+    Ok(())
+}

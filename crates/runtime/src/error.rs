@@ -1,0 +1,264 @@
+//! Why a runtime did not do something. The code is for branching and never changes its meaning;
+//! the step, what the kernel said and the cause are for people. Values that may be secret, such
+//! as environments, never go in here.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use guest_protocol::launcher::{LaunchRefusal, RefusalCode};
+use guest_protocol::message::{Fault, FaultCode};
+use model::{ErrorCode, Refusal, Retry};
+
+macro_rules! runtime_error_codes {
+    ($($(#[$doc:meta])* $code:ident, $word:literal, $model:expr, $retry:ident, $remedy:literal;)+) => {
+        /// What kind of failure.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum RuntimeErrorCode {
+            $($(#[$doc])* $code,)+
+        }
+
+        impl RuntimeErrorCode {
+            /// All codes.
+            pub const ALL: &'static [Self] = &[$(Self::$code,)+];
+
+            /// The word used in logs, metrics and answers.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$code => $word,)+
+                }
+            }
+
+            /// The code of the API that says the same, where there is one.
+            pub const fn model(self) -> Option<ErrorCode> {
+                match self {
+                    $(Self::$code => $model,)+
+                }
+            }
+
+            /// Whether trying again helps.
+            pub const fn retry(self) -> Retry {
+                match self {
+                    $(Self::$code => Retry::$retry,)+
+                }
+            }
+
+            /// What can be done about it.
+            pub const fn remedy(self) -> &'static str {
+                match self {
+                    $(Self::$code => $remedy,)+
+                }
+            }
+        }
+    };
+}
+
+runtime_error_codes! {
+    /// The runtime has no root filesystem of this name.
+    TemplateUnknown, "template_unknown", Some(ErrorCode::TemplateUnknown), Never, "list the templates, or configure this one";
+    /// No sandbox of this instance id exists.
+    SandboxUnknown, "sandbox_unknown", Some(ErrorCode::SandboxUnknown), Never, "check the id";
+    /// The sandbox is over.
+    SandboxGone, "sandbox_gone", Some(ErrorCode::SandboxGone), Never, "see the cause; launch another one";
+    /// The sandbox is over because it ran out of memory.
+    OutOfMemory, "oom", Some(ErrorCode::Oom), Never, "use less memory, or raise limits.memory_mb";
+    /// All places of the runtime are taken.
+    Full, "capacity_exhausted", Some(ErrorCode::CapacityExhausted), Later, "retry when a sandbox has ended, or raise the number of slots";
+    /// The instance id is in use.
+    Duplicate, "id_conflict", Some(ErrorCode::IdConflict), Never, "use a new id";
+    /// The sandbox could not be made.
+    LaunchFailed, "launch_failed", Some(ErrorCode::LaunchFailed), Later, "see the step; `shoal doctor` tells what this machine can do";
+    /// The sandbox was made but did not say in time that it is ready.
+    ReadyTimeout, "ready_timeout", Some(ErrorCode::ReadyTimeout), Later, "retry, or raise ready_timeout_ms";
+    /// An answer did not come in time.
+    DeadlineExceeded, "deadline_exceeded", Some(ErrorCode::DeadlineExceeded), Later, "retry; if the sandbox is frozen, thaw it first";
+    /// The runtime, or this machine, cannot do this.
+    Unsupported, "unsupported", Some(ErrorCode::Unsupported), Never, "see `shoal doctor`";
+    /// The request makes no sense.
+    Invalid, "invalid_argument", Some(ErrorCode::InvalidArgument), Never, "correct the request";
+    /// No such process.
+    ProcessUnknown, "process_unknown", Some(ErrorCode::ProcessUnknown), Never, "list the sandbox's processes";
+    /// No such file, program or port.
+    NotFound, "not_found", None, Never, "check the name";
+    /// There is something of that name already.
+    Exists, "exists", None, Never, "choose another name, or ask to overwrite";
+    /// Not allowed.
+    Denied, "denied", None, Never, "use a path that the sandbox's user may use";
+    /// It is not of the kind that was expected: a directory where a file should be, say.
+    WrongKind, "wrong_kind", None, Never, "check what is there";
+    /// A limit of the sandbox is reached: space, processes, memory, descriptors.
+    LimitReached, "limit_reached", None, Never, "free some of it, or raise the limits of the template";
+    /// More bytes than the caller was ready to take.
+    TooLarge, "too_large", None, Never, "read it as a stream, or in parts";
+    /// Death events pile up unread, so nothing more is started.
+    EventsUnread, "events_unread", Some(ErrorCode::CapacityExhausted), Later, "take the events of the runtime";
+    /// The guest or the launcher said something that makes no sense.
+    Protocol, "protocol", Some(ErrorCode::SandboxCrashed), Later, "launch another sandbox, and report this";
+    /// What makes sandboxes is gone, and with it every sandbox.
+    LauncherLost, "launcher_lost", Some(ErrorCode::SandboxCrashed), Later, "start the runtime again";
+    /// The runtime is shut down.
+    ShuttingDown, "shutting_down", Some(ErrorCode::ShuttingDown), Later, "start the runtime again";
+    /// The kernel refused.
+    System, "system", None, Later, "see what the kernel said";
+}
+
+impl fmt::Display for RuntimeErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A failure: its code, at which step, what the kernel said, and the cause in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeError {
+    /// What to branch on.
+    pub code: RuntimeErrorCode,
+    /// What was being done.
+    pub step: Cow<'static, str>,
+    /// What the kernel said, if it was asked.
+    pub errno: Option<i32>,
+    /// What happened.
+    pub cause: Cow<'static, str>,
+}
+
+impl RuntimeError {
+    /// A failure of a step, with its cause.
+    pub fn new(
+        code: RuntimeErrorCode,
+        step: impl Into<Cow<'static, str>>,
+        cause: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self { code, step: step.into(), errno: None, cause: cause.into() }
+    }
+
+    /// The same failure with what the kernel said; 0 stands for nothing.
+    #[must_use]
+    pub fn with_errno(mut self, errno: i32) -> Self {
+        self.errno = (errno != 0).then_some(errno);
+        self
+    }
+
+    /// The kernel refused a step.
+    pub fn system(step: impl Into<Cow<'static, str>>, error: &std::io::Error) -> Self {
+        let errno = error.raw_os_error().unwrap_or(0);
+        Self::new(RuntimeErrorCode::System, step, error.to_string()).with_errno(errno)
+    }
+
+    /// An answer did not come in time.
+    pub fn deadline(step: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(RuntimeErrorCode::DeadlineExceeded, step, "no answer in time")
+    }
+
+    /// What to branch on.
+    pub const fn code(&self) -> RuntimeErrorCode {
+        self.code
+    }
+
+    /// What can be done about it.
+    pub const fn remedy(&self) -> &'static str {
+        self.code.remedy()
+    }
+
+    /// Whether the same request may work later.
+    pub fn retryable(&self) -> bool {
+        self.code.retry() == Retry::Later
+    }
+
+    /// What the guest said, as a failure of a step.
+    pub(crate) fn from_fault(step: impl Into<Cow<'static, str>>, fault: Fault) -> Self {
+        let code = match fault.code {
+            FaultCode::Invalid => RuntimeErrorCode::Invalid,
+            FaultCode::NotFound => RuntimeErrorCode::NotFound,
+            FaultCode::Exists => RuntimeErrorCode::Exists,
+            FaultCode::Denied => RuntimeErrorCode::Denied,
+            FaultCode::WrongKind => RuntimeErrorCode::WrongKind,
+            FaultCode::Limit => RuntimeErrorCode::LimitReached,
+            FaultCode::System => RuntimeErrorCode::System,
+        };
+        Self::new(code, step, fault.message).with_errno(fault.errno)
+    }
+
+    /// What the launcher said.
+    pub(crate) fn from_refusal(refusal: LaunchRefusal) -> Self {
+        let (code, cause) = match refusal.code {
+            RefusalCode::Full => (RuntimeErrorCode::Full, "all slots are taken"),
+            RefusalCode::UnknownTemplate => {
+                (RuntimeErrorCode::TemplateUnknown, "no root filesystem of this name")
+            }
+            RefusalCode::Unknown => {
+                (RuntimeErrorCode::SandboxUnknown, "no such sandbox or workspace")
+            }
+            RefusalCode::Duplicate => (RuntimeErrorCode::Duplicate, "the instance id is in use"),
+            RefusalCode::Unsupported => {
+                (RuntimeErrorCode::Unsupported, "this machine cannot do it")
+            }
+            RefusalCode::System => (RuntimeErrorCode::LaunchFailed, "the kernel refused"),
+        };
+        Self::new(code, refusal.step, cause).with_errno(refusal.errno)
+    }
+}
+
+impl fmt::Display for RuntimeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.code, self.step, self.cause)?;
+        match self.errno {
+            // A cause that came from the kernel names its number already.
+            Some(errno) if !self.cause.contains("os error") => {
+                write!(f, " ({})", std::io::Error::from_raw_os_error(errno))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for RuntimeError {}
+
+impl From<RuntimeError> for Refusal {
+    fn from(error: RuntimeError) -> Self {
+        // What a sandbox's own files and programs do wrong is an argument of its user.
+        let code = error.code.model().unwrap_or(match error.code.retry() {
+            Retry::Never => ErrorCode::InvalidArgument,
+            Retry::Later => ErrorCode::SandboxCrashed,
+        });
+        Self::new(code, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_unique_and_agree_with_the_api() {
+        let mut words: Vec<_> = RuntimeErrorCode::ALL.iter().map(|code| code.as_str()).collect();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), RuntimeErrorCode::ALL.len());
+        for &code in RuntimeErrorCode::ALL {
+            assert!(!code.remedy().is_empty(), "{code}");
+            let same_word =
+                ErrorCode::ALL.iter().find(|model| model.as_str() == code.as_str()).copied();
+            if let Some(same) = same_word {
+                assert_eq!(code.model(), Some(same), "{code}");
+                assert_eq!(code.retry(), same.retry(), "{code}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_says_what_the_kernel_said_once() {
+        let error =
+            RuntimeError::system("write cgroup.freeze", &std::io::Error::from_raw_os_error(13));
+        assert_eq!(
+            error.to_string(),
+            "system: write cgroup.freeze: Permission denied (os error 13)"
+        );
+        let error = RuntimeError::new(RuntimeErrorCode::LaunchFailed, "mount /proc", "refused")
+            .with_errno(1);
+        assert_eq!(
+            error.to_string(),
+            "launch_failed: mount /proc: refused (Operation not permitted (os error 1))"
+        );
+        assert!(error.retryable());
+        assert_eq!(Refusal::from(error).code, ErrorCode::LaunchFailed);
+    }
+}

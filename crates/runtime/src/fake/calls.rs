@@ -1,0 +1,281 @@
+//! The calls that a sandbox of the fake runtime answers.
+
+use std::collections::BTreeMap;
+use std::io::Cursor;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use guest_protocol::message::{Command, Entry, ExitStatus, Port};
+use model::{ClaimSettings, InstanceId, WorkspaceId};
+use tokio::io::DuplexStream;
+
+use super::faults::Operation;
+use super::process::{FakeProcess, OutputReader};
+use super::program::{Out, PROGRAMS, Program};
+use super::sandbox::{FakeSandbox, NewFile};
+use super::script::{self, Step};
+use super::tree::normal;
+use crate::contract::Sandbox;
+use crate::deaths::Died;
+use crate::error::{RuntimeError, RuntimeErrorCode};
+use crate::exec::{ExecSpec, Process, ProcessControl, Sink, Stdin};
+use crate::files::{ByteReader, Duplex, FileReader, FileWriter, Page};
+use crate::spec::LaunchSpec;
+
+/// What fits into a pipe.
+const PIPE_BYTES: usize = 64 * 1024;
+
+/// Where relative paths begin.
+const WORKSPACE: &str = "/workspace";
+
+impl FakeSandbox {
+    /// Does something with the files that a path belongs to, as a request.
+    async fn with_files<T>(
+        &self,
+        path: &str,
+        act: impl FnOnce(&mut super::tree::Tree, &str) -> Result<T, RuntimeError>,
+    ) -> Result<T, RuntimeError> {
+        self.enter(Operation::Files).await?;
+        let path = normal(WORKSPACE, path)?;
+        self.with_tree(&path, |tree| act(tree, &path))
+    }
+
+    fn own(&self) -> Result<Arc<Self>, RuntimeError> {
+        let world = self.world.upgrade();
+        let own = world.and_then(|world| world.state().sandboxes.get(&self.spec.instance).cloned());
+        own.ok_or_else(|| {
+            RuntimeError::new(RuntimeErrorCode::SandboxGone, "use a sandbox", "it is gone")
+        })
+    }
+
+    fn environment(&self, spec: &ExecSpec) -> BTreeMap<String, String> {
+        let mut env: BTreeMap<String, String> = [
+            ("HOME", "/workspace"),
+            ("LANG", "C.UTF-8"),
+            ("LOGNAME", "agent"),
+            ("PATH", "/usr/bin:/bin"),
+            ("SHELL", "/bin/sh"),
+            ("USER", "agent"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+        env.extend(self.state().env.clone());
+        env.extend(spec.env.iter().cloned());
+        env
+    }
+
+    fn steps(spec: &ExecSpec) -> Result<Vec<Step>, RuntimeError> {
+        let invalid =
+            |cause: String| RuntimeError::new(RuntimeErrorCode::Invalid, "read the command", cause);
+        let argv = match &spec.command {
+            Command::Shell(line) => return script::parse(line).map_err(invalid),
+            Command::Argv(argv) => argv,
+        };
+        let name = argv.first().ok_or_else(|| invalid("no program".to_owned()))?;
+        match (name.rsplit('/').next().unwrap_or_default(), &argv[1..]) {
+            ("sh", [c, line]) if c == "-c" => script::parse(line).map_err(invalid),
+            (known, _) if PROGRAMS.contains(&known) => Ok(vec![Step::plain(argv)]),
+            _ => Err(RuntimeError::new(
+                RuntimeErrorCode::NotFound,
+                "start a program",
+                format!("no program {name}"),
+            )
+            .with_errno(2)),
+        }
+    }
+}
+
+fn output(sink: Sink, process: &Arc<FakeProcess>) -> (Out, Option<ByteReader>) {
+    match sink {
+        Sink::Null => (Out::Null, None),
+        Sink::Stream => {
+            let (ours, pipe) = tokio::io::duplex(PIPE_BYTES);
+            let reader = OutputReader { pipe, process: Arc::clone(process) };
+            (Out::pipe(ours), Some(Box::new(reader)))
+        }
+    }
+}
+
+#[async_trait]
+impl Sandbox for FakeSandbox {
+    fn instance(&self) -> InstanceId {
+        self.spec.instance
+    }
+
+    fn spec(&self) -> &LaunchSpec {
+        &self.spec
+    }
+
+    fn ended(&self) -> Option<Died> {
+        self.phase().ended
+    }
+
+    async fn claim(
+        &self,
+        settings: &ClaimSettings,
+        workspace: Option<WorkspaceId>,
+    ) -> Result<(), RuntimeError> {
+        self.enter(Operation::Claim).await?;
+        self.bind(settings, workspace)
+    }
+
+    async fn ping(&self) -> Result<(), RuntimeError> {
+        self.enter(Operation::Ping).await
+    }
+
+    async fn exec(&self, spec: ExecSpec) -> Result<Process, RuntimeError> {
+        self.meet_faults(Operation::Exec).await?;
+        let (own, world) = (self.own()?, self.world.upgrade());
+        let tasks = world.map(|world| Arc::clone(&world.tasks)).unwrap_or_default();
+        let pid = {
+            let mut state = self.state();
+            state.last_pid += 1;
+            state.last_pid
+        };
+        let fake = Arc::new(FakeProcess::new(pid, &tasks, spec.terminal));
+        let control: Arc<dyn ProcessControl> = Arc::clone(&fake) as _;
+        let mut process = Process::new(control);
+        process.started(spec.confirm_start.then_some(pid));
+        let steps = match Self::steps(&spec) {
+            Ok(steps) => steps,
+            Err(error) if spec.confirm_start => return Err(error),
+            Err(error) => {
+                fake.finish(Err(error));
+                return Ok(process);
+            }
+        };
+        let (stdout, out) = output(spec.stdout, &fake);
+        let (stderr, err) = if spec.terminal.is_some() {
+            (stdout.clone(), None)
+        } else {
+            output(spec.stderr, &fake)
+        };
+        (process.stdout, process.stderr) = (out, err);
+        let env = self.environment(&spec);
+        let stdin: Option<DuplexStream> = match (spec.stdin, spec.terminal) {
+            (Stdin::Null, None) => None,
+            (Stdin::Bytes(bytes), _) => {
+                let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+                process.feed(Box::new(ours), bytes, 0);
+                Some(theirs)
+            }
+            (Stdin::Stream, _) | (Stdin::Null, Some(_)) => {
+                let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+                process.stdin = Some(Box::new(ours));
+                Some(theirs)
+            }
+        };
+        let cwd = spec.cwd.unwrap_or_else(|| WORKSPACE.to_owned());
+        let program =
+            Program { sandbox: own, process: Arc::clone(&fake), env, cwd, stdin, stdout, stderr };
+        {
+            let mut state = self.state();
+            state.processes.retain(|process| process.lives());
+            state.processes.push(Arc::clone(&fake));
+        }
+        fake.start(program.run(steps));
+        // It may have died while the program was started.
+        if let Some(died) = self.phase().ended {
+            fake.finish_tree(Err(died.error("exec")));
+        }
+        Ok(process)
+    }
+
+    async fn read_file(
+        &self,
+        path: &str,
+        offset: u64,
+        length: Option<u64>,
+    ) -> Result<FileReader, RuntimeError> {
+        self.enter(Operation::ReadFile).await?;
+        let path = normal(WORKSPACE, path)?;
+        let (entry, bytes) = self.with_tree(&path, |tree| tree.read(&path))?;
+        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+        let length = length.map_or(usize::MAX, |length| length.try_into().unwrap_or(usize::MAX));
+        let part = bytes[from..].iter().copied().take(length).collect::<Vec<_>>();
+        let reader = self.own()?.counted(Cursor::new(part));
+        Ok(FileReader::new(entry, Box::new(reader)))
+    }
+
+    async fn write_file(&self, path: &str, mode: Option<u32>) -> Result<FileWriter, RuntimeError> {
+        self.enter(Operation::WriteFile).await?;
+        let path = normal(WORKSPACE, path)?;
+        let sink = self.own()?.counted(NewFile { path, mode, bytes: Vec::new() });
+        Ok(FileWriter::new(Box::new(sink)))
+    }
+
+    async fn list_files(
+        &self,
+        path: &str,
+        after: Option<&[u8]>,
+        limit: u32,
+    ) -> Result<Page, RuntimeError> {
+        self.with_files(path, |tree, path| tree.list(path, after, limit)).await
+    }
+
+    async fn stat(&self, path: &str) -> Result<Entry, RuntimeError> {
+        self.with_files(path, |tree, path| tree.stat(path)).await
+    }
+
+    async fn make_directory(&self, path: &str, parents: bool) -> Result<(), RuntimeError> {
+        self.with_files(path, |tree, path| tree.make_directory(path, parents)).await
+    }
+
+    async fn move_file(&self, from: &str, to: &str, overwrite: bool) -> Result<(), RuntimeError> {
+        let to = normal(WORKSPACE, to)?;
+        self.with_files(from, |tree, from| tree.rename(from, &to, overwrite)).await
+    }
+
+    async fn remove(&self, path: &str, recursive: bool) -> Result<(), RuntimeError> {
+        self.with_files(path, |tree, path| tree.remove(path, recursive)).await
+    }
+
+    async fn dial(&self, port: u16) -> Result<Box<dyn Duplex>, RuntimeError> {
+        self.enter(Operation::Ports).await?;
+        let refuse = |code, cause| Err(RuntimeError::new(code, "dial", cause));
+        let listener = self.state().listeners.get(&port).cloned();
+        let Some(listener) = listener else {
+            return refuse(RuntimeErrorCode::NotFound, "nobody listens on the port");
+        };
+        let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+        if listener.try_send(theirs).is_err() {
+            return refuse(RuntimeErrorCode::LimitReached, "nobody accepts connections");
+        }
+        Ok(Box::new(self.own()?.counted(ours)))
+    }
+
+    async fn ports(&self) -> Result<Vec<Port>, RuntimeError> {
+        self.enter(Operation::Ports).await?;
+        let ports = self.state().listeners.keys().copied().collect::<Vec<_>>();
+        Ok(ports.into_iter().map(|port| Port { port, loopback_only: true }).collect())
+    }
+
+    async fn processes(&self) -> Result<Vec<u32>, RuntimeError> {
+        self.enter(Operation::Ports).await?;
+        let state = self.state();
+        Ok(state.processes.iter().filter(|one| one.lives()).map(|one| one.pid).collect())
+    }
+
+    async fn freeze(&self) -> Result<(), RuntimeError> {
+        self.meet_faults(Operation::Freeze).await?;
+        self.set_frozen(true);
+        Ok(())
+    }
+
+    async fn thaw(&self) -> Result<(), RuntimeError> {
+        self.meet_faults(Operation::Thaw).await?;
+        self.set_frozen(false);
+        Ok(())
+    }
+
+    async fn kill(&self) -> Result<(), RuntimeError> {
+        if self.phase().ended.is_none() {
+            match self.meet_faults(Operation::Kill).await {
+                Err(error) if self.phase().ended.is_none() => return Err(error),
+                Ok(()) | Err(_) => self.die(Some(ExitStatus::Signal(9)), false),
+            }
+        }
+        self.vanished().await;
+        Ok(())
+    }
+}

@@ -1,0 +1,261 @@
+//! Files in a map: enough of a filesystem for tests. Pure; paths are lexical, links do not exist.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use guest_protocol::message::{Entry, EntryKind};
+
+use crate::error::{RuntimeError, RuntimeErrorCode};
+use crate::files::Page;
+
+/// One file or directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Node {
+    Directory,
+    File { bytes: Vec<u8>, mode: u32 },
+}
+
+/// Files by their absolute path, without a slash at the end.
+#[derive(Debug, Clone)]
+pub(crate) struct Tree {
+    nodes: BTreeMap<String, Node>,
+    max_bytes: u64,
+}
+
+fn error(code: RuntimeErrorCode, step: &'static str, path: &str) -> RuntimeError {
+    RuntimeError::new(code, step, path.to_owned())
+}
+
+/// The absolute path, without `.` and `..`; relative ones begin at `cwd`.
+pub(crate) fn normal(cwd: &str, path: &str) -> Result<String, RuntimeError> {
+    if path.contains('\0') {
+        return Err(error(RuntimeErrorCode::Invalid, "read a path", path));
+    }
+    let mut parts: Vec<&str> = Vec::new();
+    let base = if path.starts_with('/') { "" } else { cwd };
+    for part in base.split('/').chain(path.split('/')) {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            name => parts.push(name),
+        }
+    }
+    Ok(format!("/{}", parts.join("/")))
+}
+
+fn parent(path: &str) -> &str {
+    match path.rfind('/') {
+        Some(0) | None => "/",
+        Some(at) => &path[..at],
+    }
+}
+
+fn name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
+
+fn entry(path: &str, node: &Node) -> Entry {
+    let (kind, size, mode) = match node {
+        Node::Directory => (EntryKind::Directory, 0, 0o755),
+        Node::File { bytes, mode } => (EntryKind::File, bytes.len() as u64, *mode),
+    };
+    Entry { name: name(path).into(), kind, size, mode, modified_ms: 0, target: None }
+}
+
+impl Tree {
+    /// Only these directories, and room for so many bytes.
+    pub(crate) fn new(directories: &[&str], max_bytes: u64) -> Self {
+        let nodes = directories.iter().map(|path| ((*path).to_owned(), Node::Directory)).collect();
+        Self { nodes, max_bytes }
+    }
+
+    pub(crate) fn stat(&self, path: &str) -> Result<Entry, RuntimeError> {
+        Ok(entry(path, self.node("stat", path)?))
+    }
+
+    pub(crate) fn read(&self, path: &str) -> Result<(Entry, Vec<u8>), RuntimeError> {
+        match self.node("read a file", path)? {
+            Node::Directory => Err(error(RuntimeErrorCode::WrongKind, "read a file", path)),
+            node @ Node::File { bytes, .. } => Ok((entry(path, node), bytes.clone())),
+        }
+    }
+
+    pub(crate) fn write(
+        &mut self,
+        path: &str,
+        bytes: Vec<u8>,
+        mode: Option<u32>,
+        parents: bool,
+    ) -> Result<Entry, RuntimeError> {
+        const STEP: &str = "write a file";
+        let old = match self.nodes.get(path) {
+            Some(Node::Directory) => return Err(error(RuntimeErrorCode::WrongKind, STEP, path)),
+            Some(Node::File { bytes, mode }) => Some((bytes.len(), *mode)),
+            None => None,
+        };
+        let used = self.used() - old.map_or(0, |(len, _)| len as u64);
+        if used + bytes.len() as u64 > self.max_bytes {
+            return Err(error(RuntimeErrorCode::LimitReached, STEP, path).with_errno(28));
+        }
+        if parents {
+            self.make_parents(path)?;
+        }
+        self.check_parent(STEP, path)?;
+        let mode = mode.or(old.map(|(_, mode)| mode)).unwrap_or(0o644);
+        let node = Node::File { bytes, mode };
+        let described = entry(path, &node);
+        self.nodes.insert(path.to_owned(), node);
+        Ok(described)
+    }
+
+    pub(crate) fn list(
+        &self,
+        path: &str,
+        after: Option<&[u8]>,
+        limit: u32,
+    ) -> Result<Page, RuntimeError> {
+        const STEP: &str = "list a directory";
+        match self.node(STEP, path)? {
+            Node::Directory => {}
+            Node::File { .. } => return Err(error(RuntimeErrorCode::WrongKind, STEP, path)),
+        }
+        let mut found = self
+            .beneath(path)
+            .filter(|(child, _)| parent(child) == path)
+            .filter(|(child, _)| after.is_none_or(|after| name(child).as_bytes() > after))
+            .map(|(child, node)| entry(child, node));
+        let entries: Vec<_> = found.by_ref().take(limit as usize).collect();
+        Ok(Page { entries, more: found.next().is_some() })
+    }
+
+    pub(crate) fn make_directory(&mut self, path: &str, parents: bool) -> Result<(), RuntimeError> {
+        const STEP: &str = "make a directory";
+        match self.nodes.get(path) {
+            Some(Node::Directory) if parents => return Ok(()),
+            Some(_) => return Err(error(RuntimeErrorCode::Exists, STEP, path)),
+            None => {}
+        }
+        if parents {
+            self.make_parents(path)?;
+        }
+        self.check_parent(STEP, path)?;
+        self.nodes.insert(path.to_owned(), Node::Directory);
+        Ok(())
+    }
+
+    pub(crate) fn rename(
+        &mut self,
+        from: &str,
+        to: &str,
+        overwrite: bool,
+    ) -> Result<(), RuntimeError> {
+        const STEP: &str = "move a file";
+        self.node(STEP, from)?;
+        self.check_parent(STEP, to)?;
+        if to.starts_with(&format!("{from}/")) {
+            return Err(error(RuntimeErrorCode::Invalid, STEP, to));
+        }
+        if self.nodes.contains_key(to) {
+            if !overwrite {
+                return Err(error(RuntimeErrorCode::Exists, STEP, to));
+            }
+            self.remove(to, false)?;
+        }
+        let moved: Vec<String> = self.subtree(from);
+        for old in moved {
+            if let Some(node) = self.nodes.remove(&old) {
+                self.nodes.insert(format!("{to}{}", &old[from.len()..]), node);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove(&mut self, path: &str, recursive: bool) -> Result<(), RuntimeError> {
+        const STEP: &str = "remove a file";
+        self.node(STEP, path)?;
+        if !recursive && self.beneath(path).next().is_some() {
+            return Err(error(RuntimeErrorCode::WrongKind, STEP, path).with_errno(39));
+        }
+        for gone in self.subtree(path) {
+            self.nodes.remove(&gone);
+        }
+        Ok(())
+    }
+
+    fn node(&self, step: &'static str, path: &str) -> Result<&Node, RuntimeError> {
+        self.nodes
+            .get(path)
+            .ok_or_else(|| error(RuntimeErrorCode::NotFound, step, path).with_errno(2))
+    }
+
+    fn check_parent(&self, step: &'static str, path: &str) -> Result<(), RuntimeError> {
+        match self.node(step, parent(path))? {
+            Node::Directory => Ok(()),
+            Node::File { .. } => Err(error(RuntimeErrorCode::WrongKind, step, path)),
+        }
+    }
+
+    fn make_parents(&mut self, path: &str) -> Result<(), RuntimeError> {
+        let above = parent(path);
+        if above == "/" || self.nodes.contains_key(above) {
+            return Ok(());
+        }
+        self.make_directory(above, true)
+    }
+
+    fn used(&self) -> u64 {
+        let size = |node: &Node| match node {
+            Node::Directory => 0,
+            Node::File { bytes, .. } => bytes.len() as u64,
+        };
+        self.nodes.values().map(size).sum()
+    }
+
+    fn beneath(&self, path: &str) -> impl Iterator<Item = (&String, &Node)> {
+        let prefix = if path == "/" { "/".to_owned() } else { format!("{path}/") };
+        self.nodes
+            .range::<String, _>((Bound::Excluded(&prefix), Bound::Unbounded))
+            .take_while(move |(child, _)| child.starts_with(&prefix))
+            .collect::<Vec<_>>()
+            .into_iter()
+    }
+
+    fn subtree(&self, path: &str) -> Vec<String> {
+        let own = std::iter::once(path.to_owned());
+        own.chain(self.beneath(path).map(|(child, _)| child.clone())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_lexical() {
+        for (path, expected) in
+            [("a", "/w/a"), ("/a/../b/./c/", "/b/c"), ("../..", "/"), ("..//x", "/x")]
+        {
+            assert_eq!(normal("/w", path).unwrap(), expected, "{path}");
+        }
+        assert!(normal("/", "a\0b").is_err());
+    }
+
+    #[test]
+    fn directories_are_listed_in_pages_and_moved_whole() {
+        let mut tree = Tree::new(&["/", "/w"], 10);
+        for path in ["/w/d/a", "/w/d/b", "/w/d/e/f"] {
+            tree.write(path, vec![1], None, true).unwrap();
+        }
+        let page = tree.list("/w/d", Some(b"a"), 1).unwrap();
+        assert_eq!((page.entries[0].name.as_slice(), page.more), (&b"b"[..], true));
+        let page = tree.list("/w/d", Some(b"b"), 9).unwrap();
+        assert_eq!((page.entries.len(), page.more), (1, false));
+        tree.rename("/w/d", "/w/g", false).unwrap();
+        assert_eq!(tree.read("/w/g/e/f").unwrap().1, [1]);
+        assert_eq!(tree.remove("/w/g", false).unwrap_err().code, RuntimeErrorCode::WrongKind);
+        tree.remove("/w/g", true).unwrap();
+        assert_eq!(tree.stat("/w/g/a").unwrap_err().code, RuntimeErrorCode::NotFound);
+        let full = tree.write("/w/x", vec![0; 11], None, false).unwrap_err();
+        assert_eq!(full.code, RuntimeErrorCode::LimitReached);
+    }
+}

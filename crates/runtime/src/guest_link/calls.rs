@@ -1,0 +1,99 @@
+//! Calls with one answer.
+
+use guest_protocol::Env;
+use guest_protocol::message::{Entry, Port, Reply, Request};
+
+use super::GuestLink;
+use super::call::Call;
+use super::channel::Kind;
+use crate::error::RuntimeError;
+use crate::files::Page;
+
+impl GuestLink {
+    /// Proves that the guest answers.
+    pub async fn ping(&self) -> Result<(), RuntimeError> {
+        self.done("ping", &Request::Ping).await
+    }
+
+    /// Replaces the environment that is bound to the sandbox.
+    pub async fn claim(&self, env: Env) -> Result<(), RuntimeError> {
+        self.done("claim", &Request::Claim { env }).await
+    }
+
+    /// Part of a directory.
+    pub async fn list_files(
+        &self,
+        path: &str,
+        after: Option<&[u8]>,
+        limit: u32,
+    ) -> Result<Page, RuntimeError> {
+        let request =
+            Request::List { path: path.to_owned(), after: after.map(<[u8]>::to_vec), limit };
+        let (call, reply) = self.ask("list a directory", &request).await?;
+        let Reply::Entries { entries, more } = reply else { return Err(call.nonsense(&reply)) };
+        Ok(Page { entries, more })
+    }
+
+    /// Describes a file.
+    pub async fn stat(&self, path: &str) -> Result<Entry, RuntimeError> {
+        let (call, reply) = self.ask("stat", &Request::Stat { path: path.to_owned() }).await?;
+        let Reply::Entry(entry) = reply else { return Err(call.nonsense(&reply)) };
+        Ok(entry)
+    }
+
+    /// Makes a directory.
+    pub async fn make_directory(&self, path: &str, parents: bool) -> Result<(), RuntimeError> {
+        let request = Request::MakeDirectory { path: path.to_owned(), parents };
+        self.done("make a directory", &request).await
+    }
+
+    /// Renames a file or directory.
+    pub async fn move_file(
+        &self,
+        from: &str,
+        to: &str,
+        overwrite: bool,
+    ) -> Result<(), RuntimeError> {
+        let request = Request::Move { from: from.to_owned(), to: to.to_owned(), overwrite };
+        self.done("move a file", &request).await
+    }
+
+    /// Removes a file or directory.
+    pub async fn remove(&self, path: &str, recursive: bool) -> Result<(), RuntimeError> {
+        let request = Request::Remove { path: path.to_owned(), recursive };
+        self.done("remove a file", &request).await
+    }
+
+    /// Which ports are listened on.
+    pub async fn ports(&self) -> Result<Vec<Port>, RuntimeError> {
+        let (call, reply) = self.ask("list ports", &Request::Ports).await?;
+        let Reply::Ports(ports) = reply else { return Err(call.nonsense(&reply)) };
+        Ok(ports)
+    }
+
+    /// Process ids inside of the programs that are not over.
+    pub async fn processes(&self) -> Result<Vec<u32>, RuntimeError> {
+        let (call, reply) = self.ask("list programs", &Request::Processes).await?;
+        let Reply::Processes(found) = reply else { return Err(call.nonsense(&reply)) };
+        Ok(found.iter().map(|one| one.pid).collect())
+    }
+
+    async fn done(&self, step: &'static str, request: &Request) -> Result<(), RuntimeError> {
+        let (call, reply) = self.ask(step, request).await?;
+        expect_done(&call, &reply)
+    }
+
+    async fn ask(
+        &self,
+        step: &'static str,
+        request: &Request,
+    ) -> Result<(Call, Reply), RuntimeError> {
+        let call = Call::open(&self.connection, step, Kind::Single, request, Vec::new())?;
+        let reply = call.last().await?;
+        Ok((call, reply))
+    }
+}
+
+pub(super) fn expect_done(call: &Call, reply: &Reply) -> Result<(), RuntimeError> {
+    if *reply == Reply::Done { Ok(()) } else { Err(call.nonsense(reply)) }
+}

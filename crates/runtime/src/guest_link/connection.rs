@@ -1,0 +1,399 @@
+//! The state of one connection, and what is done to it under its lock: send, receive, dispatch.
+//! Nothing here blocks: what the socket does not take now stays queued, and the pump goes on with
+//! it. Wakers are woken, and dropped, where the lock is not held.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+use guest_protocol::message::{Reply, Request, VERSION};
+use guest_protocol::{Endpoint, Incoming, ProtocolError, decode};
+use rustix::net::RecvFlags;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+
+use super::channel::{Channel, Kind, remember};
+use super::wire::Wire;
+use super::{LinkSettings, Surroundings};
+use crate::error::{RuntimeError, RuntimeErrorCode};
+
+/// How many calls may be under way, given up ones included. The protocol allows some more, which
+/// are kept for the kills that dropped programs need.
+const MAX_CALLS: usize = 1024;
+
+/// Bytes that may wait for the socket before whoever writes a stream has to wait.
+pub(super) const MAX_BACKLOG_BYTES: usize = 1 << 20;
+
+/// How often the socket is read before other tasks get their turn.
+const READS_PER_TURN: usize = 16;
+
+/// One connection.
+pub(super) struct Connection {
+    pub settings: LinkSettings,
+    pub surroundings: Arc<dyn Surroundings>,
+    state: Mutex<State>,
+}
+
+/// Whether the guest has said that it is there.
+#[derive(Debug)]
+enum Readiness {
+    Awaited(Option<Waker>),
+    Ready,
+    Failed { step: String, errno: i32 },
+}
+
+/// How far the pump got.
+pub(super) enum Pumped {
+    /// There was nothing more to read.
+    Idle,
+    /// There may be more, but others want their turn.
+    Busy,
+    /// The connection is at its end.
+    Ended,
+    /// The guest does not keep to the protocol.
+    Broken(ProtocolError),
+}
+
+pub(super) struct State {
+    socket: Option<UnixStream>,
+    wire: Wire,
+    channels: BTreeMap<u32, Box<Channel>>,
+    last_channel: u32,
+    /// The socket took no more; the pump waits until it does.
+    blocked: bool,
+    readiness: Readiness,
+    /// Why nothing works any more.
+    gone: Option<RuntimeError>,
+    /// The task that reads.
+    pump: Option<Waker>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        socket: OwnedFd,
+        settings: LinkSettings,
+        surroundings: Arc<dyn Surroundings>,
+    ) -> io::Result<Self> {
+        let socket = std::os::unix::net::UnixStream::from(socket);
+        socket.set_nonblocking(true)?;
+        let socket = UnixStream::from_std(socket)?;
+        let state = State {
+            socket: Some(socket),
+            wire: Wire::default(),
+            channels: BTreeMap::new(),
+            last_channel: 0,
+            blocked: false,
+            readiness: Readiness::Awaited(None),
+            gone: None,
+            pump: None,
+        };
+        Ok(Self { settings, surroundings, state: Mutex::new(state) })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // No code panics between two changes that belong together.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a call and sends its request, with descriptors.
+    pub(super) fn open(
+        &self,
+        step: &'static str,
+        kind: Kind,
+        request: &Request,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<u32, RuntimeError> {
+        let mut state = self.lock();
+        state.refuse_if_gone(step)?;
+        if state.channels.len() >= MAX_CALLS {
+            return Err(RuntimeError::new(
+                RuntimeErrorCode::LimitReached,
+                step,
+                format!("{MAX_CALLS} calls are under way in this sandbox already"),
+            ));
+        }
+        state.send_request(step, kind, request, descriptors)
+    }
+
+    /// Sends a request whose answer nobody waits for. It is not subject to the limit of calls:
+    /// there is at most one for each of them.
+    pub(super) fn tell(&self, request: &Request) {
+        let mut state = self.lock();
+        if state.gone.is_none()
+            && let Ok(channel) = state.send_request("", Kind::Single, request, Vec::new())
+            && let Some(channel) = state.channels.get_mut(&channel)
+        {
+            channel.abandoned = true;
+        }
+    }
+
+    /// A call is over for its caller.
+    pub(super) fn close(&self, number: u32) {
+        let mut state = self.lock();
+        let State { channels, wire, .. } = &mut *state;
+        let Some(channel) = channels.get_mut(&number) else { return };
+        let mut closed = None;
+        if channel.finished {
+            wire.endpoint.close(number);
+            closed = channels.remove(&number);
+        } else {
+            channel.abandon(number, &mut wire.endpoint);
+        }
+        state.flush();
+        drop(state);
+        drop(closed);
+    }
+
+    /// Whether the guest is ready.
+    pub(super) fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), RuntimeError>> {
+        let mut state = self.lock();
+        let gone = state.refuse_if_gone("wait for the guest");
+        let replaced = match &mut state.readiness {
+            Readiness::Ready => return Poll::Ready(gone),
+            Readiness::Failed { step, errno } => {
+                let error = RuntimeError::new(
+                    RuntimeErrorCode::LaunchFailed,
+                    step.clone(),
+                    "the sandbox could not be made",
+                );
+                return Poll::Ready(Err(error.with_errno(*errno)));
+            }
+            Readiness::Awaited(_) if gone.is_err() => return Poll::Ready(gone),
+            Readiness::Awaited(waker) => remember(waker, cx),
+        };
+        drop(state);
+        drop(replaced);
+        Poll::Pending
+    }
+
+    /// Nothing works any more, for this reason. The first reason counts.
+    pub(super) fn fail(&self, reason: RuntimeError) {
+        let mut wakes = Vec::new();
+        let closed = {
+            let mut state = self.lock();
+            state.gone.get_or_insert(reason);
+            for channel in state.channels.values_mut() {
+                channel.wake_all(&mut wakes);
+            }
+            state.channels.retain(|_, channel| !channel.abandoned);
+            if let Readiness::Awaited(waker) = &mut state.readiness {
+                wakes.extend(waker.take());
+            }
+            wakes.extend(state.pump.take());
+            state.blocked = false;
+            (state.socket.take(), std::mem::take(&mut state.wire))
+        };
+        drop(closed);
+        wakes.into_iter().for_each(Waker::wake);
+    }
+
+    /// Reads what has arrived and writes what is queued; wakes whom it concerns.
+    pub(super) fn poll_pump(&self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Pumped {
+        let mut wakes = Vec::new();
+        let (pumped, replaced) = {
+            let mut state = self.lock();
+            let pumped = state.pump(cx, scratch, &mut wakes);
+            (pumped, remember(&mut state.pump, cx))
+        };
+        drop(replaced);
+        wakes.into_iter().for_each(Waker::wake);
+        pumped
+    }
+}
+
+impl State {
+    /// Refuses if nothing works any more.
+    pub(super) fn refuse_if_gone(&self, step: &'static str) -> Result<(), RuntimeError> {
+        match &self.gone {
+            None => Ok(()),
+            Some(reason) => Err(RuntimeError { step: step.into(), ..reason.clone() }),
+        }
+    }
+
+    /// How many calls are under way, given up ones included.
+    #[cfg(test)]
+    pub(super) fn open_calls(&self) -> usize {
+        self.channels.len()
+    }
+
+    /// A call that is not closed.
+    pub(super) fn channel(&mut self, number: u32) -> Option<&mut Channel> {
+        self.channels.get_mut(&number).map(|channel| &mut **channel)
+    }
+
+    /// The endpoint and one call, for what concerns both.
+    pub(super) fn parts(&mut self, number: u32) -> (&mut Endpoint, Option<&mut Channel>) {
+        let channel = self.channels.get_mut(&number).map(|channel| &mut **channel);
+        (&mut self.wire.endpoint, channel)
+    }
+
+    fn send_request(
+        &mut self,
+        step: &'static str,
+        kind: Kind,
+        request: &Request,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<u32, RuntimeError> {
+        let number = self.last_channel + 1;
+        self.wire.queue(number, request, descriptors).map_err(|error| {
+            RuntimeError::new(RuntimeErrorCode::TooLarge, step, error.to_string())
+        })?;
+        self.last_channel = number;
+        self.channels.insert(number, Box::new(Channel::new(kind)));
+        self.flush();
+        Ok(number)
+    }
+
+    /// Writes what is queued, as much as the socket takes.
+    pub(super) fn flush(&mut self) {
+        let Some(socket) = &self.socket else { return };
+        if !self.blocked && self.wire.write_out(socket.as_fd()).is_err() {
+            self.blocked = true;
+            // The pump goes on with it. Waking it only schedules its task.
+            if let Some(pump) = &self.pump {
+                pump.wake_by_ref();
+            }
+        }
+    }
+
+    fn pump(&mut self, cx: &mut Context<'_>, scratch: &mut [u8], wakes: &mut Vec<Waker>) -> Pumped {
+        for _ in 0..READS_PER_TURN {
+            let read = match self.poll_receive(cx, scratch) {
+                Poll::Pending => return self.poll_write(cx, wakes),
+                Poll::Ready(Ok(0) | Err(_)) => return Pumped::Ended,
+                Poll::Ready(Ok(read)) => read,
+            };
+            let fed = self.wire.endpoint.feed(&scratch[..read]);
+            if let Err(error) = self.dispatch(wakes).and(fed) {
+                return Pumped::Broken(error);
+            }
+            // Credit may have been given back.
+            self.flush();
+        }
+        Pumped::Busy
+    }
+
+    fn poll_receive(&self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        let Some(socket) = &self.socket else { return Poll::Ready(Ok(0)) };
+        loop {
+            ready!(socket.poll_read_ready(cx))?;
+            let mut read = None;
+            let tried = socket.try_io(Interest::READABLE, || {
+                let (n, _) = rustix::net::recv(socket, &mut *into, RecvFlags::DONTWAIT)?;
+                read = Some(n);
+                // A short read took all there was: say so here, which saves asking once more.
+                if n > 0 && n < into.len() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+            });
+            match (read, tried) {
+                (Some(n), _) => return Poll::Ready(Ok(n)),
+                (None, Err(error)) if is_passing(&error) => {}
+                (None, Err(error)) => return Poll::Ready(Err(error)),
+                (None, Ok(())) => return Poll::Ready(Ok(0)),
+            }
+        }
+    }
+
+    /// Goes on writing once the socket takes more.
+    fn poll_write(&mut self, cx: &mut Context<'_>, wakes: &mut Vec<Waker>) -> Pumped {
+        while self.blocked {
+            let Some(socket) = &self.socket else { return Pumped::Ended };
+            match socket.poll_write_ready(cx) {
+                Poll::Pending => return Pumped::Idle,
+                Poll::Ready(Err(_)) => return Pumped::Ended,
+                Poll::Ready(Ok(())) => {}
+            }
+            let written = socket.try_io(Interest::WRITABLE, || self.wire.write_out(socket.as_fd()));
+            self.blocked = written.is_err();
+            if self.wire.endpoint.outgoing().len() < MAX_BACKLOG_BYTES {
+                for channel in self.channels.values_mut() {
+                    for lane in channel.kind.lanes() {
+                        wakes.extend(channel.lane(lane).writer.take());
+                    }
+                }
+            }
+        }
+        Pumped::Idle
+    }
+
+    /// Gives what arrived to those whom it concerns.
+    fn dispatch(&mut self, wakes: &mut Vec<Waker>) -> Result<(), ProtocolError> {
+        while let Some(incoming) = self.wire.endpoint.next() {
+            match incoming {
+                Incoming::Message { channel: 0, payload } => {
+                    self.guest_said(decode(&payload)?, wakes)?;
+                }
+                Incoming::Message { channel: number, payload } => {
+                    let reply: Reply = decode(&payload)?;
+                    let (endpoint, Some(channel)) = self.parts(number) else { continue };
+                    if !channel.answered(reply, wakes) {
+                        return Err(ProtocolError::BadMessage);
+                    }
+                    if channel.finished && channel.abandoned {
+                        endpoint.close(number);
+                        self.channels.remove(&number);
+                    }
+                }
+                Incoming::Data { channel: number, lane, bytes } => {
+                    let (endpoint, Some(channel)) = self.parts(number) else { continue };
+                    let lane_buffer = channel.lane(lane);
+                    if lane_buffer.unwanted {
+                        endpoint.consumed(number, lane, bytes.len());
+                    } else {
+                        lane_buffer.push(bytes);
+                        wakes.extend(lane_buffer.reader.take());
+                    }
+                }
+                Incoming::End { channel, lane } => {
+                    let Some(channel) = self.channel(channel) else { continue };
+                    let lane = channel.lane(lane);
+                    lane.ended = true;
+                    wakes.extend(lane.reader.take());
+                }
+                Incoming::Reset { channel, lane } => {
+                    let Some(channel) = self.channel(channel) else { continue };
+                    let lane = channel.lane(lane);
+                    lane.reset = true;
+                    wakes.extend(lane.reader.take());
+                    wakes.extend(lane.writer.take());
+                }
+                Incoming::Writable { channel, lane } => {
+                    let Some(channel) = self.channel(channel) else { continue };
+                    wakes.extend(channel.lane(lane).writer.take());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The guest speaks for itself: once, to say whether it is ready.
+    fn guest_said(&mut self, reply: Reply, wakes: &mut Vec<Waker>) -> Result<(), ProtocolError> {
+        let Readiness::Awaited(waker) = &mut self.readiness else {
+            return Err(ProtocolError::BadMessage);
+        };
+        wakes.extend(waker.take());
+        self.readiness = match reply {
+            Reply::Ready { version: VERSION } => Readiness::Ready,
+            Reply::Ready { version } => Readiness::Failed {
+                step: format!("speak version {VERSION} with a guest of version {version}"),
+                errno: 0,
+            },
+            Reply::SetupFailed { step, errno } => Readiness::Failed { step, errno },
+            Reply::Done
+            | Reply::Started { .. }
+            | Reply::Exited(_)
+            | Reply::Entry(_)
+            | Reply::Entries { .. }
+            | Reply::Ports(_)
+            | Reply::Processes(_)
+            | Reply::Failed(_) => return Err(ProtocolError::BadMessage),
+        };
+        Ok(())
+    }
+}
+
+/// An error that says nothing but to try again.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

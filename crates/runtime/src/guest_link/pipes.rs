@@ -1,0 +1,140 @@
+//! Streams of a program that bypass the connection: pipes whose other ends were passed to it. The
+//! output of a program ends with the program, even if something that descends from it keeps the
+//! pipe: what is in the pipe at that moment is all there is.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::unix::pipe::{Receiver, Sender};
+
+use super::call::Call;
+use super::channel::remember;
+use crate::error::RuntimeError;
+
+/// A pipe of which this much came out at once is made larger.
+const BUSY_READ_BYTES: usize = 32 * 1024;
+
+/// How large a busy pipe is.
+const BUSY_PIPE_BYTES: usize = 1 << 20;
+
+/// What is done to make a pipe, as the step of an error.
+const STEP: &str = "make a pipe for a program";
+
+fn system(error: impl Into<io::Error>) -> RuntimeError {
+    RuntimeError::system(STEP, &error.into())
+}
+
+/// A pipe out of a program: our end, and the program's.
+pub(super) fn output() -> Result<(Receiver, OwnedFd), RuntimeError> {
+    let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system)?;
+    // Only our end: the two are different open files, and a program expects its own to block.
+    rustix::io::ioctl_fionbio(&ours, true).map_err(system)?;
+    Ok((Receiver::from_owned_fd_unchecked(ours).map_err(system)?, theirs))
+}
+
+/// A pipe into a program: our end, which does not block, and the program's.
+pub(super) fn input() -> Result<(OwnedFd, OwnedFd), RuntimeError> {
+    let (theirs, ours) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system)?;
+    rustix::io::ioctl_fionbio(&ours, true).map_err(system)?;
+    Ok((ours, theirs))
+}
+
+/// Writes what fits into a pipe now, and says how much that was.
+pub(super) fn fill(pipe: &OwnedFd, bytes: &[u8]) -> Result<usize, RuntimeError> {
+    let mut written = 0;
+    while written < bytes.len() {
+        match rustix::io::write(pipe, &bytes[written..]) {
+            Ok(n) => written += n,
+            Err(Errno::AGAIN) => break,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(system(error)),
+        }
+    }
+    Ok(written)
+}
+
+/// Our end of a pipe into a program, as a stream.
+pub(super) fn sender(pipe: OwnedFd) -> Result<Sender, RuntimeError> {
+    Sender::from_owned_fd_unchecked(pipe).map_err(system)
+}
+
+/// Our end of a pipe out of a program.
+pub(super) struct PipeReader {
+    pipe: Receiver,
+    call: Arc<Call>,
+    /// Which of the program's streams it is.
+    lane: u8,
+    enlarged: bool,
+    /// What is left to read since the program is over.
+    left: Option<usize>,
+}
+
+impl PipeReader {
+    pub(super) fn new(pipe: Receiver, call: Arc<Call>, lane: u8) -> Self {
+        Self { pipe, call, lane, enlarged: false, left: None }
+    }
+
+    /// Whether the program is over; if not, its end wakes whoever asks.
+    fn poll_over(&self, cx: &mut Context<'_>) -> bool {
+        let Call { connection, number, step } = &*self.call;
+        let mut state = connection.lock();
+        if state.refuse_if_gone(step).is_err() {
+            return true;
+        }
+        let Some(channel) = state.channel(*number) else { return true };
+        if channel.finished {
+            return true;
+        }
+        let replaced = remember(&mut channel.lane(self.lane).reader, cx);
+        drop(state);
+        drop(replaced);
+        false
+    }
+
+    /// Reads what the pipe held when the program was found to be over.
+    fn read_rest(&mut self, buf: &mut ReadBuf<'_>) -> io::Result<()> {
+        let left = match self.left {
+            Some(left) => left,
+            None => rustix::io::ioctl_fionread(&self.pipe)?.try_into().unwrap_or(usize::MAX),
+        };
+        let into = buf.initialize_unfilled();
+        let most = left.min(into.len());
+        let read = loop {
+            match rustix::io::read(&self.pipe, &mut into[..most]) {
+                Ok(read) => break read,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break 0,
+                Err(error) => return Err(error.into()),
+            }
+        };
+        self.left = Some(left - read);
+        buf.advance(read);
+        Ok(())
+    }
+}
+
+impl AsyncRead for PipeReader {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.left.is_some() || self.poll_over(cx) {
+            return Poll::Ready(self.read_rest(buf));
+        }
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.pipe).poll_read(cx, buf);
+        if !self.enlarged && buf.filled().len() - before >= BUSY_READ_BYTES {
+            self.enlarged = true;
+            // It only makes things faster, so a refusal does not matter.
+            let _ = rustix::pipe::fcntl_setpipe_size(&self.pipe, BUSY_PIPE_BYTES);
+        }
+        polled
+    }
+}

@@ -1,0 +1,31 @@
+//! What isolates sandboxes: the traits [`Runtime`] and [`Sandbox`], their implementations, and the
+//! suite that each of them must pass.
+//!
+//! Nothing here decides: whoever calls says what to start, freeze and kill, and is told what came
+//! of it. Every wait has a deadline, every failure a code, and whatever is given up in the middle
+//! (any future may be dropped at any await) is taken back.
+
+mod collect;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+mod contract;
+mod deaths;
+pub mod error;
+pub mod exec;
+pub mod fake;
+pub mod files;
+pub mod guest_link;
+pub mod leftovers;
+pub mod native;
+pub mod spec;
+
+pub use collect::{Collected, RunLimits};
+pub use contract::{Runtime, Sandbox};
+pub use deaths::{Deaths, Died};
+pub use error::{RuntimeError, RuntimeErrorCode};
+pub use exec::{ExecSpec, Exit, Process, ProcessHandle, Sink, Stdin};
+pub use files::{ByteReader, ByteWriter, Duplex, FileReader, FileWriter, Page};
+pub use guest_protocol::message::{
+    Command, Entry, EntryKind, ExitStatus, Port, ProcessLimits, TerminalSize,
+};
+pub use spec::{Capabilities, LaunchSpec, Reaped, WorkspaceSource};

@@ -1,0 +1,95 @@
+//! What a native runtime is configured with.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::path::PathBuf;
+
+use guest_protocol::launcher::{LauncherConfig, RootConfig};
+pub use guest_protocol::launcher::{NetworkMode, RootSource};
+use model::TemplateName;
+
+use crate::guest_link::LinkSettings;
+
+/// First host uid of the first slot. Above what people and systemd's own allocations use, and with
+/// room for 8,000 slots beneath the ids that mean "none".
+const UID_BASE: u32 = 0x6000_0000;
+
+/// What a native runtime is configured with.
+#[derive(Debug, Clone)]
+pub struct NativeConfig {
+    /// Where each run has a lock file, by which others tell whether it is over.
+    pub run_directory: PathBuf,
+    /// Names this run; everything that is made carries it. Letters, digits and dashes.
+    pub run: String,
+    /// Where disk workspaces are; none if there are none.
+    pub workspaces: Option<PathBuf>,
+    /// Root filesystems by the name of their template.
+    pub roots: Vec<(TemplateName, RootSource)>,
+    /// How many sandboxes may live at once.
+    pub slots: u32,
+    /// How many are kept half made, so that a launch is quick.
+    pub spares: u32,
+    /// How network namespaces come about.
+    pub network: NetworkMode,
+    /// First host uid of the first slot; each slot owns 65,536.
+    pub uid_base: u32,
+    /// Whether limits are applied. Off only to measure their price.
+    pub limits: bool,
+    /// How guests are talked to.
+    pub link: LinkSettings,
+}
+
+impl NativeConfig {
+    /// A run with its lock in this directory, and every default: a template of this name from the
+    /// host's `/usr`, workspaces in memory only.
+    pub fn new(run_directory: impl Into<PathBuf>, template: TemplateName) -> Self {
+        Self {
+            run_directory: run_directory.into(),
+            run: new_run(),
+            workspaces: None,
+            roots: vec![(template, RootSource::Host)],
+            slots: 1000,
+            spares: 8,
+            network: NetworkMode::Spare,
+            uid_base: UID_BASE,
+            limits: true,
+            link: LinkSettings::default(),
+        }
+    }
+
+    pub(super) fn for_launcher(&self) -> LauncherConfig {
+        let text = |path: &PathBuf| path.to_string_lossy().into_owned();
+        let root = |(template, source): &(TemplateName, RootSource)| RootConfig {
+            template: template.as_str().to_owned(),
+            source: source.clone(),
+        };
+        LauncherConfig {
+            run: self.run.clone(),
+            uid_base: self.uid_base,
+            slots: self.slots,
+            spares: self.spares,
+            network: self.network,
+            roots: self.roots.iter().map(root).collect(),
+            workspaces: self.workspaces.as_ref().map(text),
+            run_directory: text(&self.run_directory),
+            limits: self.limits,
+        }
+    }
+}
+
+/// A name that no other run has: the process, and a number that the standard library seeds from
+/// the kernel's randomness.
+fn new_run() -> String {
+    format!("{}-{:016x}", std::process::id(), RandomState::new().hash_one(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_have_names_of_their_own_that_the_launcher_allows() {
+        let (a, b) = (new_run(), new_run());
+        assert_ne!(a, b);
+        assert!(a.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'), "{a}");
+    }
+}

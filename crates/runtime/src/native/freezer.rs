@@ -1,0 +1,201 @@
+//! Freezing and thawing a sandbox through the files of its control group. The answer is read
+//! again and again instead of being waited for: being told of it takes the kernel a thousand times
+//! as long as doing it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::error::{RuntimeError, RuntimeErrorCode};
+
+/// How often the answer is read at once. A process that sleeps is frozen before that, one that
+/// computes when its time slice ends.
+const IMMEDIATE_READS: u32 = 32;
+
+/// How long to wait between two reads after that.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// How long it may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The control group that freezes a sandbox.
+#[derive(Debug)]
+pub(super) struct Freezer {
+    directory: PathBuf,
+}
+
+/// Its files, and what is written to and read from them. The two generations differ.
+struct Files {
+    control: File,
+    state: File,
+    words: &'static Words,
+}
+
+struct Words {
+    control: &'static str,
+    freeze: &'static str,
+    thaw: &'static str,
+    state: &'static str,
+    is_frozen: &'static str,
+    is_thawed: &'static str,
+}
+
+const SECOND: Words = Words {
+    control: "cgroup.freeze",
+    freeze: "1",
+    thaw: "0",
+    state: "cgroup.events",
+    is_frozen: "frozen 1",
+    is_thawed: "frozen 0",
+};
+
+const FIRST: Words = Words {
+    control: "freezer.state",
+    freeze: "FROZEN",
+    thaw: "THAWED",
+    state: "freezer.state",
+    is_frozen: "FROZEN",
+    is_thawed: "THAWED",
+};
+
+impl Freezer {
+    pub(super) fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into() }
+    }
+
+    /// Done when nothing in it runs. If that does not come about, all runs again.
+    pub(super) async fn freeze(&self) -> Result<(), RuntimeError> {
+        let files = Files::open(&self.directory).map_err(|error| failed("freeze", &error))?;
+        let unfinished = Unfinished { files: &files, armed: true };
+        files.set(files.words.freeze).map_err(|error| failed("freeze", &error))?;
+        until(&files, "freeze", files.words.is_frozen).await?;
+        unfinished.finish();
+        Ok(())
+    }
+
+    /// Done when everything in it may run.
+    pub(super) async fn thaw(&self) -> Result<(), RuntimeError> {
+        let files = Files::open(&self.directory).map_err(|error| failed("thaw", &error))?;
+        files.set(files.words.thaw).map_err(|error| failed("thaw", &error))?;
+        until(&files, "thaw", files.words.is_thawed).await
+    }
+}
+
+fn failed(step: &'static str, error: &io::Error) -> RuntimeError {
+    if error.kind() == io::ErrorKind::NotFound {
+        let cause = "its control group is gone";
+        return RuntimeError::new(RuntimeErrorCode::SandboxGone, step, cause);
+    }
+    RuntimeError::system(step, error)
+}
+
+async fn until(files: &Files, step: &'static str, wanted: &str) -> Result<(), RuntimeError> {
+    let is_so = || files.is(wanted).map_err(|error| failed(step, &error));
+    for _ in 0..IMMEDIATE_READS {
+        if is_so()? {
+            return Ok(());
+        }
+        // What is to be frozen has to run once more for it, perhaps on this processor.
+        std::thread::yield_now();
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        sleep(PAUSE).await;
+        if is_so()? {
+            return Ok(());
+        }
+    }
+    Err(RuntimeError::deadline(step))
+}
+
+impl Files {
+    fn open(directory: &Path) -> io::Result<Self> {
+        match Self::open_as(directory, &SECOND) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Self::open_as(directory, &FIRST)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_as(directory: &Path, words: &'static Words) -> io::Result<Self> {
+        let control = OpenOptions::new().write(true).open(directory.join(words.control))?;
+        let state = File::open(directory.join(words.state))?;
+        Ok(Self { control, state, words })
+    }
+
+    fn set(&self, value: &str) -> io::Result<()> {
+        self.control.write_all_at(value.as_bytes(), 0)
+    }
+
+    fn is(&self, wanted: &str) -> io::Result<bool> {
+        let mut text = [0; 128];
+        let length = self.state.read_at(&mut text, 0)?;
+        Ok(text[..length].split(|byte| *byte == b'\n').any(|line| line == wanted.as_bytes()))
+    }
+}
+
+/// Thaws what did not freeze in time, or what nobody waits for any more.
+struct Unfinished<'a> {
+    files: &'a Files,
+    armed: bool,
+}
+
+impl Unfinished<'_> {
+    fn finish(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            // If that fails too, the sandbox answers nothing and its owner finds out.
+            let _ = self.files.set(self.files.words.thaw);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn place(name: &str) -> PathBuf {
+        let place = std::env::temp_dir().join(format!("freezer-{}-{name}", std::process::id()));
+        fs::create_dir_all(&place).unwrap();
+        place
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_does_not_freeze_in_time_runs_again() {
+        let place = place("stubborn");
+        fs::write(place.join("cgroup.freeze"), "0").unwrap();
+        fs::write(place.join("cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
+        let error = Freezer::new(&place).freeze().await.unwrap_err();
+        assert_eq!(error.code, RuntimeErrorCode::DeadlineExceeded);
+        assert_eq!(fs::read_to_string(place.join("cgroup.freeze")).unwrap(), "0");
+        fs::write(place.join("cgroup.events"), "populated 1\nfrozen 1\n").unwrap();
+        Freezer::new(&place).freeze().await.unwrap();
+        assert_eq!(fs::read_to_string(place.join("cgroup.freeze")).unwrap(), "1");
+        fs::remove_dir_all(place).unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_first_generation_has_one_file_for_both() {
+        let place = place("first");
+        fs::write(place.join("freezer.state"), "THAWED").unwrap();
+        Freezer::new(&place).freeze().await.unwrap();
+        assert_eq!(fs::read_to_string(place.join("freezer.state")).unwrap(), "FROZEN");
+        Freezer::new(&place).thaw().await.unwrap();
+        assert_eq!(fs::read_to_string(place.join("freezer.state")).unwrap(), "THAWED");
+        fs::remove_dir_all(&place).unwrap();
+        let error = Freezer::new(&place).freeze().await.unwrap_err();
+        assert_eq!(error.code, RuntimeErrorCode::SandboxGone);
+    }
+}

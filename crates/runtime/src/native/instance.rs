@@ -1,0 +1,81 @@
+//! What is known about one sandbox besides its connection: its process, its control groups, and
+//! how it ended.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use async_trait::async_trait;
+use guest_protocol::launcher::CgroupPaths;
+use tokio::sync::Notify;
+
+use super::freezer::Freezer;
+use super::launcher::Launched;
+use super::memory::KillCounter;
+use crate::deaths::Died;
+use crate::guest_link::Surroundings;
+
+/// One sandbox, from the start of its launch to its end.
+#[derive(Default)]
+pub(super) struct Instance {
+    made: OnceLock<Made>,
+    died: Mutex<Option<Died>>,
+    told: Notify,
+}
+
+/// What the launcher made for it.
+struct Made {
+    pid: u32,
+    freezer: Option<Freezer>,
+    kills: Option<KillCounter>,
+}
+
+impl Instance {
+    /// It has a process now.
+    pub(super) fn launched(&self, launched: Launched) {
+        let Launched { pid, cgroup: CgroupPaths { freezer, memory, out_of_memory_kills } } =
+            launched;
+        let kills = memory.map(|directory| KillCounter::new(directory, out_of_memory_kills));
+        let made = Made { pid, freezer: freezer.map(Freezer::new), kills };
+        // There is one answer to a launch.
+        let _ = self.made.set(made);
+    }
+
+    /// Its first process, as the host sees it.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.made.get().map(|made| made.pid)
+    }
+
+    /// What freezes it, if anything does.
+    pub(super) fn freezer(&self) -> Option<&Freezer> {
+        self.made.get()?.freezer.as_ref()
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn died(&self) -> Option<Died> {
+        *self.died.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is over.
+    pub(super) fn set_died(&self, died: Died) {
+        self.died.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(died);
+        self.told.notify_waiters();
+    }
+}
+
+#[async_trait]
+impl Surroundings for Instance {
+    fn memory_ran_out(&self) -> bool {
+        let kills = self.made.get().and_then(|made| made.kills.as_ref());
+        kills.is_some_and(KillCounter::has_grown)
+    }
+
+    async fn death(&self) -> Died {
+        loop {
+            // Listen before looking, or a death in between would never be noticed.
+            let told = self.told.notified();
+            if let Some(died) = self.died() {
+                return died;
+            }
+            told.await;
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Making a sandbox: the launcher makes it, the guest in it says that it is ready, and what is
+//! bound to it is on its way before that. Dropped at any point, it is taken back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use guest_protocol::launcher::{SandboxLimits, Spec, Workspace};
+use model::InstanceId;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tokio::time::timeout;
+
+use super::instance::Instance;
+use super::sandbox::{NativeSandbox, environment};
+use super::{Entry, Inner};
+use crate::error::{RuntimeError, RuntimeErrorCode};
+use crate::guest_link::{GuestLink, Surroundings};
+use crate::spec::{LaunchSpec, WorkspaceSource};
+
+const STEP: &str = "launch";
+
+const MIB: u64 = 1 << 20;
+
+/// Makes a sandbox.
+pub(super) async fn launch(
+    inner: &Inner,
+    spec: LaunchSpec,
+) -> Result<Arc<NativeSandbox>, RuntimeError> {
+    let env = match &spec.settings {
+        Some(settings) => Some(environment(settings)?),
+        None => None,
+    };
+    let instance = Arc::new(Instance::default());
+    let launching = Launching::begin(inner, spec.instance, &instance)?;
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(|error| RuntimeError::system("make a connection", &error.into()))?;
+    let surroundings: Arc<dyn Surroundings> = Arc::clone(&instance) as _;
+    let link = GuestLink::new(ours, inner.config.link, surroundings)?;
+
+    launching.asked.store(true, Ordering::Relaxed);
+    let launched = async {
+        let launched = inner.launcher.launch(for_launcher(&spec), theirs).await;
+        // A refusal says that nothing was made, so there is nothing to take back.
+        instance
+            .launched(launched.inspect_err(|_| launching.asked.store(false, Ordering::Relaxed))?);
+        Ok(())
+    };
+    let claimed = async {
+        match env {
+            Some(env) => link.claim(env).await,
+            None => Ok(()),
+        }
+    };
+    // Whichever fails first says why.
+    let made = async { tokio::try_join!(launched, link.ready(), claimed) };
+    match timeout(spec.ready_timeout, made).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => return Err(launching.explain(error)),
+        Err(_) => {
+            let cause = "the guest did not say in time that it is ready";
+            return Err(RuntimeError::new(RuntimeErrorCode::ReadyTimeout, STEP, cause));
+        }
+    }
+    let (launcher, ending) = (Arc::clone(&inner.launcher), Arc::clone(&inner.ending));
+    launching.hand_out(Arc::new(NativeSandbox { spec, instance, link, launcher, ending }))
+}
+
+fn for_launcher(spec: &LaunchSpec) -> Spec {
+    let limits = &spec.limits;
+    let memory_bytes = u64::from(limits.memory_mb) * MIB;
+    Spec {
+        instance: spec.instance.as_u128().to_be_bytes(),
+        template: spec.template.as_str().to_owned(),
+        limits: SandboxLimits {
+            memory_bytes,
+            cpu_milli: limits.cpu_milli,
+            pids: limits.pids,
+            workspace_bytes: u64::from(limits.workspace_mb) * MIB,
+            // What is in there counts as memory too: half of it, so that a full one kills nothing.
+            scratch_bytes: memory_bytes / 2,
+        },
+        workspace: match spec.workspace {
+            WorkspaceSource::Memory => Workspace::Memory,
+            WorkspaceSource::Disk(workspace) => Workspace::Disk(workspace.as_u128().to_be_bytes()),
+        },
+    }
+}
+
+/// A launch that was begun. Dropped before it is handed out, it is taken back.
+struct Launching<'a> {
+    inner: &'a Inner,
+    id: InstanceId,
+    /// The launcher knows of it.
+    asked: AtomicBool,
+    handed_out: bool,
+}
+
+impl<'a> Launching<'a> {
+    fn begin(
+        inner: &'a Inner,
+        id: InstanceId,
+        instance: &Arc<Instance>,
+    ) -> Result<Self, RuntimeError> {
+        inner.deaths.check_room()?;
+        let mut registry = inner.registry();
+        // Looked at under the lock of the registry, so that no launch begins once the launcher is
+        // gone and the registry is cleared for good.
+        if let Some(lost) = inner.launcher.lost() {
+            return Err(RuntimeError { step: STEP.into(), ..lost });
+        }
+        if registry.contains_key(&id) {
+            let cause = "the instance id is in use";
+            return Err(RuntimeError::new(RuntimeErrorCode::Duplicate, STEP, cause));
+        }
+        let entry = Entry::Launching { instance: Arc::clone(instance), killed: false };
+        registry.insert(id, entry);
+        Ok(Self { inner, id, asked: AtomicBool::new(false), handed_out: false })
+    }
+
+    /// Why it failed, seen as a launch: a sandbox that ends before it is ready was not made.
+    fn explain(&self, error: RuntimeError) -> RuntimeError {
+        let killed = match self.inner.registry().get(&self.id) {
+            Some(Entry::Launching { killed, .. }) => *killed,
+            Some(Entry::Live(_)) | None => false,
+        };
+        if killed {
+            let cause = "it was killed while it was launched";
+            return RuntimeError::new(RuntimeErrorCode::SandboxGone, STEP, cause);
+        }
+        if error.code == RuntimeErrorCode::SandboxGone {
+            return RuntimeError { code: RuntimeErrorCode::LaunchFailed, ..error };
+        }
+        error
+    }
+
+    /// It is ready, and somebody's from now on. Unless it died just now.
+    fn hand_out(mut self, sandbox: Arc<NativeSandbox>) -> Result<Arc<NativeSandbox>, RuntimeError> {
+        let mut registry = self.inner.registry();
+        if let Some(died) = sandbox.instance.died() {
+            return Err(RuntimeError { code: RuntimeErrorCode::LaunchFailed, ..died.error(STEP) });
+        }
+        match registry.get_mut(&self.id) {
+            Some(entry @ Entry::Launching { killed: false, .. }) => {
+                *entry = Entry::Live(Arc::clone(&sandbox));
+                drop(registry);
+                self.handed_out = true;
+                Ok(sandbox)
+            }
+            Some(Entry::Launching { .. } | Entry::Live(_)) | None => {
+                let cause = "it was killed while it was launched";
+                Err(RuntimeError::new(RuntimeErrorCode::SandboxGone, STEP, cause))
+            }
+        }
+    }
+}
+
+impl Drop for Launching<'_> {
+    fn drop(&mut self) {
+        if self.handed_out {
+            return;
+        }
+        if self.asked.load(Ordering::Relaxed) && self.inner.launcher.lost().is_none() {
+            self.inner.launcher.kill_unawaited(self.id);
+        } else {
+            self.inner.forget(self.id);
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! The socket to the launcher. Whoever asks writes to it directly; one task reads it, and gives
+//! answers to those who hold the ticket. What nobody waits for any more is answered to nobody.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use guest_protocol::launcher::{
+    CgroupPaths, FromLauncher, InstanceBytes, LauncherFeatures, Spec, ToLauncher,
+};
+use guest_protocol::message::ExitStatus;
+use model::{InstanceId, WorkspaceId};
+use rustix::net::RecvFlags;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::deaths::Died;
+use crate::error::{RuntimeError, RuntimeErrorCode};
+
+/// How long the launcher may take for anything but a launch.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How many packets are read before other tasks get their turn.
+const PACKETS_PER_TURN: usize = 64;
+
+/// What the launcher answers.
+#[derive(Debug)]
+enum Answer {
+    Launched(Launched),
+    Done,
+    Listed(Vec<InstanceId>),
+}
+
+/// A sandbox has a process.
+#[derive(Debug)]
+pub(super) struct Launched {
+    pub pid: u32,
+    pub cgroup: CgroupPaths,
+}
+
+/// What happened that nobody asked for.
+#[derive(Debug)]
+pub(super) enum News {
+    /// The launcher is ready to work.
+    Up(LauncherFeatures),
+    /// It cannot start to work.
+    Unable(RuntimeError),
+    /// A sandbox is over and nothing of it is left.
+    Died(Died),
+    /// A sandbox that nobody waits for any more is certainly gone.
+    Gone(InstanceId),
+    /// Someone's answer, to be given when all that was told before it has been dealt with.
+    Answer(Answered),
+}
+
+/// An answer and who waits for it.
+#[derive(Debug)]
+pub(super) struct Answered {
+    reply: oneshot::Sender<Reply>,
+    answer: Reply,
+}
+
+impl Answered {
+    pub(super) fn give(self) {
+        // Whoever does not wait any more does not want it.
+        let _ = self.reply.send(self.answer);
+    }
+}
+
+type Reply = Result<Answer, RuntimeError>;
+
+/// Who waits for an answer.
+enum Waiting {
+    Caller {
+        reply: oneshot::Sender<Reply>,
+        /// Parts of a long answer.
+        listed: Vec<InstanceId>,
+    },
+    /// A launch was given up and taken back.
+    Nobody(InstanceId),
+}
+
+/// The socket to the launcher.
+pub(super) struct Launcher {
+    state: Mutex<State>,
+}
+
+struct State {
+    socket: Option<UnixStream>,
+    unsent: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+    blocked: bool,
+    waiting: BTreeMap<u64, Waiting>,
+    last_ticket: u64,
+    reader: Option<Waker>,
+    /// Why it answers nothing any more.
+    lost: Option<RuntimeError>,
+}
+
+fn died(instance: InstanceBytes, status: ExitStatus, out_of_memory: bool) -> Died {
+    let instance = InstanceId::from_u128(u128::from_be_bytes(instance));
+    Died { instance, status: Some(status), out_of_memory }
+}
+
+fn bytes_of(instance: InstanceId) -> InstanceBytes {
+    instance.as_u128().to_be_bytes()
+}
+
+impl Launcher {
+    /// Takes over the socket. Must be called inside a tokio runtime.
+    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+        // Sequenced packets, but readiness is the same for every kind of socket.
+        let socket = std::os::unix::net::UnixStream::from(socket);
+        socket.set_nonblocking(true)?;
+        let state = State {
+            socket: Some(UnixStream::from_std(socket)?),
+            unsent: VecDeque::new(),
+            blocked: false,
+            waiting: BTreeMap::new(),
+            last_ticket: 0,
+            reader: None,
+            lost: None,
+        };
+        Ok(Self { state: Mutex::new(state) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No code panics between two changes that belong together.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why it answers nothing any more, if it does not.
+    pub(super) fn lost(&self) -> Option<RuntimeError> {
+        self.lock().lost.clone()
+    }
+
+    /// Asks for a sandbox. It has no deadline of its own.
+    pub(super) async fn launch(
+        &self,
+        spec: Spec,
+        connection: OwnedFd,
+    ) -> Result<Launched, RuntimeError> {
+        let request = |ticket| ToLauncher::Launch { ticket, spec };
+        let reply = self.ask("launch", request, Some(connection))?;
+        match self.answer("launch", reply).await? {
+            Answer::Launched(launched) => Ok(launched),
+            Answer::Done | Answer::Listed(_) => Err(nonsense("launch")),
+        }
+    }
+
+    /// Mounts a workspace in a sandbox.
+    pub(super) async fn attach(
+        &self,
+        instance: InstanceId,
+        workspace: WorkspaceId,
+    ) -> Result<(), RuntimeError> {
+        let (instance, workspace) = (bytes_of(instance), workspace.as_u128().to_be_bytes());
+        let request = |ticket| ToLauncher::Attach { ticket, instance, workspace };
+        self.done("attach a workspace", request).await
+    }
+
+    /// Removes a sandbox; done when nothing of it is left.
+    pub(super) async fn kill(&self, instance: InstanceId) -> Result<(), RuntimeError> {
+        let instance = bytes_of(instance);
+        self.done("kill", |ticket| ToLauncher::Kill { ticket, instance }).await
+    }
+
+    /// Removes a sandbox for which nobody waits. That it is gone becomes news.
+    pub(super) fn kill_unawaited(&self, instance: InstanceId) {
+        let mut state = self.lock();
+        if state.lost.is_none() {
+            let ticket = state.wait(Waiting::Nobody(instance));
+            state.send(&ToLauncher::Kill { ticket, instance: bytes_of(instance) }, None);
+        }
+    }
+
+    /// Which sandboxes exist.
+    pub(super) async fn list(&self) -> Result<Vec<InstanceId>, RuntimeError> {
+        let reply = self.ask("list", |ticket| ToLauncher::List { ticket }, None)?;
+        let answer = timeout(PATIENCE, self.answer("list", reply)).await;
+        match answer.map_err(|_| RuntimeError::deadline("list"))?? {
+            Answer::Listed(instances) => Ok(instances),
+            Answer::Done | Answer::Launched(_) => Err(nonsense("list")),
+        }
+    }
+
+    async fn done(
+        &self,
+        step: &'static str,
+        request: impl FnOnce(u64) -> ToLauncher,
+    ) -> Result<(), RuntimeError> {
+        let reply = self.ask(step, request, None)?;
+        let answer = timeout(PATIENCE, self.answer(step, reply)).await;
+        match answer.map_err(|_| RuntimeError::deadline(step))?? {
+            Answer::Done => Ok(()),
+            Answer::Launched(_) | Answer::Listed(_) => Err(nonsense(step)),
+        }
+    }
+
+    fn ask(
+        &self,
+        step: &'static str,
+        request: impl FnOnce(u64) -> ToLauncher,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<oneshot::Receiver<Reply>, RuntimeError> {
+        let mut state = self.lock();
+        if let Some(lost) = &state.lost {
+            return Err(RuntimeError { step: step.into(), ..lost.clone() });
+        }
+        let (reply, receiver) = oneshot::channel();
+        let ticket = state.wait(Waiting::Caller { reply, listed: Vec::new() });
+        state.send(&request(ticket), descriptor);
+        Ok(receiver)
+    }
+
+    async fn answer(&self, step: &'static str, reply: oneshot::Receiver<Reply>) -> Reply {
+        reply.await.unwrap_or_else(|_| {
+            let lost = self.lost().unwrap_or_else(lost);
+            Err(RuntimeError { step: step.into(), ..lost })
+        })
+    }
+
+    /// Closes the socket, which ends the launcher. Whoever waits for it is told.
+    pub(super) fn close(&self, reason: RuntimeError) {
+        let mut state = self.lock();
+        state.lost.get_or_insert(reason);
+        let closed = (
+            state.socket.take(),
+            std::mem::take(&mut state.unsent),
+            std::mem::take(&mut state.waiting),
+        );
+        let reader = state.reader.take();
+        drop(state);
+        drop(closed);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    /// What has arrived since, in its order; nothing more once the launcher is gone.
+    pub(super) fn poll_news(
+        &self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<Option<Vec<News>>> {
+        let mut news = Vec::new();
+        let mut state = self.lock();
+        let replaced = state.reader.replace(cx.waker().clone());
+        let polled = state.poll_read(cx, buffer, &mut news);
+        drop(state);
+        drop(replaced);
+        match polled {
+            // What was said before the end counts; the end is found again the next time.
+            _ if !news.is_empty() => Poll::Ready(Some(news)),
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl State {
+    fn wait(&mut self, waiting: Waiting) -> u64 {
+        self.last_ticket += 1;
+        self.waiting.insert(self.last_ticket, waiting);
+        self.last_ticket
+    }
+
+    fn send(&mut self, message: &ToLauncher, descriptor: Option<OwnedFd>) {
+        // Our own messages are well formed; what does not fit into a packet the kernel refuses.
+        let Ok(bytes) = postcard::to_allocvec(message) else { return };
+        self.unsent.push_back((bytes, descriptor));
+        let Some(socket) = &self.socket else { return };
+        if !self.blocked && send_all(socket, &mut self.unsent).is_err() {
+            self.blocked = true;
+            if let Some(reader) = &self.reader {
+                reader.wake_by_ref();
+            }
+        }
+    }
+
+    /// Ready when there is nothing more to come.
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        news: &mut Vec<News>,
+    ) -> Poll<()> {
+        for _ in 0..PACKETS_PER_TURN {
+            let Some(socket) = &self.socket else { return Poll::Ready(()) };
+            match socket.poll_read_ready(cx) {
+                Poll::Pending => return self.poll_write(cx),
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+                Poll::Ready(Ok(())) => {}
+            }
+            let received = socket.try_io(Interest::READABLE, || {
+                Ok(rustix::net::recv(socket, &mut *buffer, RecvFlags::DONTWAIT)?.0)
+            });
+            match received {
+                Ok(0) => return Poll::Ready(()),
+                Ok(length) => match postcard::from_bytes(&buffer[..length]) {
+                    Ok(message) => news.extend(self.heard(message)),
+                    Err(_) => return Poll::Ready(()),
+                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Poll::Ready(()),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.blocked {
+            let Some(socket) = &self.socket else { return Poll::Ready(()) };
+            match socket.poll_write_ready(cx) {
+                Poll::Pending => break,
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+                Poll::Ready(Ok(())) => {}
+            }
+            let unsent = &mut self.unsent;
+            let sent = socket.try_io(Interest::WRITABLE, || send_all(socket, unsent));
+            self.blocked = sent.is_err();
+        }
+        Poll::Pending
+    }
+
+    fn heard(&mut self, message: FromLauncher) -> Option<News> {
+        match message {
+            FromLauncher::Up { features } => Some(News::Up(features)),
+            FromLauncher::Died { instance, status, out_of_memory } => {
+                Some(News::Died(died(instance, status, out_of_memory)))
+            }
+            FromLauncher::Launched { ticket, pid, cgroup } => {
+                let launched = Launched { pid, cgroup };
+                self.answered(ticket, Ok(Answer::Launched(launched)))
+            }
+            FromLauncher::Done { ticket } => self.answered(ticket, Ok(Answer::Done)),
+            FromLauncher::Refused { ticket: 0, refusal } => {
+                Some(News::Unable(RuntimeError::from_refusal(refusal)))
+            }
+            FromLauncher::Refused { ticket, refusal } => {
+                self.answered(ticket, Err(RuntimeError::from_refusal(refusal)))
+            }
+            FromLauncher::Listed { ticket, instances, more } => {
+                let Some(Waiting::Caller { listed, .. }) = self.waiting.get_mut(&ticket) else {
+                    return None;
+                };
+                let ids = instances.into_iter().map(u128::from_be_bytes);
+                listed.extend(ids.map(InstanceId::from_u128));
+                if more {
+                    return None;
+                }
+                let listed = std::mem::take(listed);
+                self.answered(ticket, Ok(Answer::Listed(listed)))
+            }
+        }
+    }
+
+    fn answered(&mut self, ticket: u64, answer: Reply) -> Option<News> {
+        match self.waiting.remove(&ticket)? {
+            Waiting::Caller { reply, .. } => Some(News::Answer(Answered { reply, answer })),
+            Waiting::Nobody(instance) => Some(News::Gone(instance)),
+        }
+    }
+}
+
+/// Sends packets until the socket takes no more.
+fn send_all(
+    socket: &UnixStream,
+    unsent: &mut VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+) -> io::Result<()> {
+    while let Some((bytes, descriptor)) = unsent.front() {
+        let descriptors: Vec<_> = descriptor.iter().map(|fd| fd.as_fd()).collect();
+        match jail::packet::send(socket, bytes, &descriptors) {
+            Ok(()) => drop(unsent.pop_front()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // That the launcher is gone is found by reading.
+            Err(_) => unsent.clear(),
+        }
+    }
+    Ok(())
+}
+
+fn lost() -> RuntimeError {
+    RuntimeError::new(RuntimeErrorCode::LauncherLost, "", "the launcher has ended")
+}
+
+fn nonsense(step: &'static str) -> RuntimeError {
+    RuntimeError::new(RuntimeErrorCode::Protocol, step, "the launcher's answer makes no sense")
+}

@@ -1,0 +1,59 @@
+//! Whether the kernel killed something in a sandbox for want of memory: a counter in a file of its
+//! control group, compared with what it was the last time.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The files that have the counter, of the second and of the first generation.
+const FILES: [&str; 2] = ["memory.events", "memory.oom_control"];
+
+/// The counter of one sandbox.
+#[derive(Debug)]
+pub(super) struct KillCounter {
+    directory: PathBuf,
+    seen: AtomicU64,
+}
+
+impl KillCounter {
+    /// `before` were counted when the sandbox began.
+    pub(super) fn new(directory: impl Into<PathBuf>, before: u64) -> Self {
+        Self { directory: directory.into(), seen: AtomicU64::new(before) }
+    }
+
+    /// Whether it has grown since this was last asked. Of two that ask at the same time, one is
+    /// told.
+    pub(super) fn has_grown(&self) -> bool {
+        let texts = FILES.iter().map(|file| fs::read_to_string(self.directory.join(file)));
+        let Some(now) = texts.flatten().find_map(|text| kills(&text)) else { return false };
+        self.seen.fetch_max(now, Ordering::SeqCst) < now
+    }
+}
+
+fn kills(text: &str) -> Option<u64> {
+    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+    lines.find(|(key, _)| *key == "oom_kill").and_then(|(_, count)| count.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kill_is_told_once_in_both_generations() {
+        let first = "oom_kill_disable 0\nunder_oom 0\noom_kill ";
+        let second = "low 0\nhigh 0\nmax 4\noom 9\noom_kill ";
+        for (file, text) in [("memory.oom_control", first), ("memory.events", second)] {
+            let name = format!("counter-{}-{file}", std::process::id());
+            let place = std::env::temp_dir().join(name);
+            fs::create_dir_all(&place).unwrap();
+            let counter = KillCounter::new(&place, 0);
+            assert!(!counter.has_grown(), "no file, no kill");
+            for (count, told) in [(0, false), (1, true), (1, false), (3, true), (3, false)] {
+                fs::write(place.join(file), format!("{text}{count}\n")).unwrap();
+                assert_eq!(counter.has_grown(), told, "{file}: {count}");
+            }
+            fs::remove_dir_all(place).unwrap();
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The launcher as a process: started before anything else is, waited for at the end.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
+
+use super::config::NativeConfig;
+use crate::error::{RuntimeError, RuntimeErrorCode};
+
+/// How the launcher is called.
+const ARGUMENTS: [&CStr; 2] = [c"shoal-launcher", c"launcher"];
+
+/// How long the launcher may take to remove what it made once it is told to end.
+const END_PATIENCE: Duration = Duration::from_secs(20);
+
+/// A launcher that was started. It knows nothing of threads or tokio, so that it can be started
+/// before there are any.
+#[derive(Debug)]
+pub struct LauncherProcess {
+    pub(super) config: NativeConfig,
+    pub(super) socket: OwnedFd,
+    pub(super) pid: Pid,
+}
+
+impl LauncherProcess {
+    /// Starts a launcher from the binary that is built in.
+    pub fn start(config: NativeConfig) -> Result<Self, RuntimeError> {
+        let failed = |step: &'static str| {
+            move |error: std::io::Error| RuntimeError {
+                code: RuntimeErrorCode::LaunchFailed,
+                ..RuntimeError::system(step, &error)
+            }
+        };
+        std::fs::create_dir_all(&config.run_directory).map_err(failed("make the run directory"))?;
+        if let Some(workspaces) = &config.workspaces {
+            std::fs::create_dir_all(workspaces).map_err(failed("make the workspace directory"))?;
+        }
+        let bytes = postcard::to_allocvec(&config.for_launcher()).map_err(|error| {
+            RuntimeError::new(
+                RuntimeErrorCode::Invalid,
+                "write the launcher's configuration",
+                error.to_string(),
+            )
+        })?;
+        let settings = guest_image::sealed("shoal-launcher-config", &bytes)
+            .map_err(failed("hand the launcher its configuration"))?;
+        let image = guest_image::memfd().map_err(failed("unpack the launcher"))?;
+        let (socket, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(|error| failed("make the launcher's socket")(error.into()))?;
+        let passed = [theirs.as_fd(), settings.as_fd()];
+        let pid = jail::sys::exec::start(image.as_fd(), &ARGUMENTS, &passed)
+            .map_err(failed("start the launcher"))?;
+        Ok(Self { config, socket, pid })
+    }
+}
+
+/// Waits until a launcher whose socket is closed has ended; one that does not is killed. Blocks.
+pub(super) fn wait_for_end(pid: Pid) {
+    if let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) {
+        let timeout = Timespec {
+            tv_sec: END_PATIENCE.as_secs().cast_signed(),
+            tv_nsec: END_PATIENCE.subsec_nanos().into(),
+        };
+        let ended = loop {
+            match poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&timeout)) {
+                Err(Errno::INTR) => {}
+                ended => break ended,
+            }
+        };
+        if ended != Ok(1) {
+            // Its sandboxes die with it, and what else it made is found by its label.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+    while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
+}

@@ -1,0 +1,161 @@
+//! One native sandbox: its guest does most of it, the launcher attaches and kills, and freezing is
+//! done by whoever asks for it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use guest_protocol::Env;
+use guest_protocol::message::{Entry, Port};
+use model::{ClaimSettings, InstanceId, NetworkPolicy, WorkspaceId};
+
+use super::end::Ending;
+use super::instance::Instance;
+use super::launcher::Launcher;
+use crate::contract::Sandbox;
+use crate::deaths::Died;
+use crate::error::{RuntimeError, RuntimeErrorCode};
+use crate::exec::{ExecSpec, Process};
+use crate::files::{Duplex, FileReader, FileWriter, Page};
+use crate::guest_link::GuestLink;
+use crate::spec::LaunchSpec;
+
+/// A native sandbox.
+pub(super) struct NativeSandbox {
+    pub spec: LaunchSpec,
+    pub instance: Arc<Instance>,
+    pub link: GuestLink,
+    pub launcher: Arc<Launcher>,
+    pub ending: Arc<Ending>,
+}
+
+/// The environment that settings ask for. Whatever else they ask for, and would silently not get,
+/// is refused.
+pub(super) fn environment(settings: &ClaimSettings) -> Result<Env, RuntimeError> {
+    let refuse = |cause| Err(RuntimeError::new(RuntimeErrorCode::Unsupported, "claim", cause));
+    if !settings.secrets.is_empty() {
+        return refuse("secrets must have become values before they get here");
+    }
+    match settings.network {
+        NetworkPolicy::None => {}
+        NetworkPolicy::Allow(_) => return refuse("native sandboxes reach no network"),
+    }
+    Ok(settings.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect())
+}
+
+#[async_trait]
+impl Sandbox for NativeSandbox {
+    fn instance(&self) -> InstanceId {
+        self.spec.instance
+    }
+
+    fn spec(&self) -> &LaunchSpec {
+        &self.spec
+    }
+
+    fn ended(&self) -> Option<Died> {
+        self.instance.died()
+    }
+
+    async fn claim(
+        &self,
+        settings: &ClaimSettings,
+        workspace: Option<WorkspaceId>,
+    ) -> Result<(), RuntimeError> {
+        let env = environment(settings)?;
+        let attach = async {
+            match workspace {
+                Some(workspace) => self.launcher.attach(self.spec.instance, workspace).await,
+                None => Ok(()),
+            }
+        };
+        tokio::try_join!(attach, self.link.claim(env))?;
+        Ok(())
+    }
+
+    async fn ping(&self) -> Result<(), RuntimeError> {
+        self.link.ping().await
+    }
+
+    async fn exec(&self, spec: ExecSpec) -> Result<Process, RuntimeError> {
+        self.link.exec(spec).await
+    }
+
+    async fn read_file(
+        &self,
+        path: &str,
+        offset: u64,
+        length: Option<u64>,
+    ) -> Result<FileReader, RuntimeError> {
+        self.link.read_file(path, offset, length).await
+    }
+
+    async fn write_file(&self, path: &str, mode: Option<u32>) -> Result<FileWriter, RuntimeError> {
+        self.link.write_file(path, mode)
+    }
+
+    async fn list_files(
+        &self,
+        path: &str,
+        after: Option<&[u8]>,
+        limit: u32,
+    ) -> Result<Page, RuntimeError> {
+        self.link.list_files(path, after, limit).await
+    }
+
+    async fn stat(&self, path: &str) -> Result<Entry, RuntimeError> {
+        self.link.stat(path).await
+    }
+
+    async fn make_directory(&self, path: &str, parents: bool) -> Result<(), RuntimeError> {
+        self.link.make_directory(path, parents).await
+    }
+
+    async fn move_file(&self, from: &str, to: &str, overwrite: bool) -> Result<(), RuntimeError> {
+        self.link.move_file(from, to, overwrite).await
+    }
+
+    async fn remove(&self, path: &str, recursive: bool) -> Result<(), RuntimeError> {
+        self.link.remove(path, recursive).await
+    }
+
+    async fn dial(&self, port: u16) -> Result<Box<dyn Duplex>, RuntimeError> {
+        self.link.dial(port).await
+    }
+
+    async fn ports(&self) -> Result<Vec<Port>, RuntimeError> {
+        self.link.ports().await
+    }
+
+    async fn processes(&self) -> Result<Vec<u32>, RuntimeError> {
+        self.link.processes().await
+    }
+
+    async fn freeze(&self) -> Result<(), RuntimeError> {
+        match (self.instance.died(), self.instance.freezer()) {
+            (Some(died), _) => Err(died.error("freeze")),
+            (None, Some(freezer)) => freezer.freeze().await,
+            (None, None) => Err(unfreezable("freeze")),
+        }
+    }
+
+    async fn thaw(&self) -> Result<(), RuntimeError> {
+        match (self.instance.died(), self.instance.freezer()) {
+            (Some(died), _) => Err(died.error("thaw")),
+            (None, Some(freezer)) => freezer.thaw().await,
+            (None, None) => Err(unfreezable("thaw")),
+        }
+    }
+
+    async fn kill(&self) -> Result<(), RuntimeError> {
+        // A death is told when nothing is left.
+        if self.instance.died().is_some() {
+            return Ok(());
+        }
+        self.ending.kill(&self.launcher, self.spec.instance).await
+    }
+}
+
+fn unfreezable(step: &'static str) -> RuntimeError {
+    let cause = "no control group that freezes can be used here";
+    RuntimeError::new(RuntimeErrorCode::Unsupported, step, cause)
+}

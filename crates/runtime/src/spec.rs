@@ -1,0 +1,90 @@
+//! What a runtime is told and what it tells about itself. A spec names things (a template, a
+//! workspace); it never holds a path on the host.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::{ClaimSettings, InstanceId, Limits, Template, TemplateName, WorkspaceId};
+
+/// A sandbox to make.
+#[derive(Debug, Clone)]
+pub struct LaunchSpec {
+    /// The label of what is made, written down by the caller before.
+    pub instance: InstanceId,
+    /// Names its root filesystem.
+    pub template: TemplateName,
+    /// What it may consume.
+    pub limits: Limits,
+    /// What its `/workspace` is.
+    pub workspace: WorkspaceSource,
+    /// What to bind to it before anything starts in it.
+    pub settings: Option<Arc<ClaimSettings>>,
+    /// How long it may take to be ready.
+    pub ready_timeout: Duration,
+}
+
+impl LaunchSpec {
+    /// A sandbox of a template, with its workspace in memory and nothing bound to it.
+    pub fn of(template: &Template, instance: InstanceId) -> Self {
+        Self {
+            instance,
+            template: template.name.clone(),
+            limits: template.limits,
+            workspace: WorkspaceSource::Memory,
+            settings: None,
+            ready_timeout: Duration::from_millis(template.ready_timeout_ms),
+        }
+    }
+}
+
+/// What `/workspace` is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkspaceSource {
+    /// In memory, gone with the sandbox. One on disk may be attached over it by a claim.
+    Memory,
+    /// On disk, where it outlives the sandbox. It exists already.
+    Disk(WorkspaceId),
+}
+
+/// What a runtime can do on this machine. What it cannot do it refuses as `unsupported`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Memory limits are enforced.
+    pub memory_limit: bool,
+    /// Processor limits are enforced.
+    pub cpu_limit: bool,
+    /// Process limits are enforced.
+    pub pids_limit: bool,
+    /// Sandboxes can be frozen and thawed.
+    pub freeze: bool,
+    /// Workspaces on disk can be used.
+    pub disk_workspaces: bool,
+    /// Programs can have a terminal.
+    pub terminals: bool,
+}
+
+impl Capabilities {
+    /// Everything.
+    pub const ALL: Self = Self {
+        memory_limit: true,
+        cpu_limit: true,
+        pids_limit: true,
+        freeze: true,
+        disk_workspaces: true,
+        terminals: true,
+    };
+}
+
+/// What was found of runs that are over, and removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reaped {
+    /// The runs, by their labels.
+    pub runs: Vec<String>,
+    /// How many processes were killed.
+    pub processes: u32,
+    /// How many control groups were removed.
+    pub control_groups: u32,
+    /// What could not be removed, and why. Empty means that nothing is left.
+    pub stuck: Vec<(PathBuf, String)>,
+}

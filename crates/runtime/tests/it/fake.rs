@@ -1,0 +1,54 @@
+//! The runtime in memory keeps every promise, under paused time.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use model::{Template, TemplateName, WorkspaceId};
+use runtime::conformance::Subject;
+use runtime::fake::{Alive, FakeRuntime};
+use runtime::{Command, Runtime};
+
+#[derive(Default)]
+struct Fake {
+    runtime: Mutex<Option<Arc<FakeRuntime>>>,
+}
+
+fn subject() -> Arc<dyn Subject> {
+    Arc::new(Fake::default())
+}
+
+impl Fake {
+    fn runtime(&self) -> Arc<FakeRuntime> {
+        self.runtime.lock().expect("no panic").clone().expect("it was started")
+    }
+}
+
+#[async_trait]
+impl Subject for Fake {
+    async fn start(&self) -> Result<Arc<dyn Runtime>, String> {
+        let runtime = Arc::new(FakeRuntime::default());
+        *self.runtime.lock().expect("no panic") = Some(Arc::clone(&runtime));
+        Ok(runtime)
+    }
+
+    fn template(&self) -> Template {
+        Template::named(TemplateName::new("default").expect("a name"))
+    }
+
+    fn echo_server(&self, port: u16) -> Command {
+        Command::Argv(vec!["listen".to_owned(), port.to_string()])
+    }
+
+    async fn make_workspace(&self) -> Option<WorkspaceId> {
+        let id = WorkspaceId::from_u128(7);
+        self.runtime().create_workspace(id, 1 << 20);
+        Some(id)
+    }
+
+    fn remains(&self) -> Vec<String> {
+        let alive = self.runtime().alive();
+        if alive == Alive::default() { Vec::new() } else { vec![format!("{alive:?}")] }
+    }
+}
+
+runtime::conformance_tests! { #[tokio::test(start_paused = true)] subject() }

@@ -1,0 +1,4 @@
+//! The conformance suite over each runtime.
+
+mod fake;
+mod native;

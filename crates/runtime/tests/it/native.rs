@@ -1,0 +1,85 @@
+//! Native sandboxes keep every promise. Needs root on Linux: elsewhere the cases say that they were
+//! skipped.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use model::{Template, TemplateName, WorkspaceId};
+use runtime::conformance::Subject;
+use runtime::native::{Native, NativeConfig};
+use runtime::{Command, Runtime};
+
+static PLACES: AtomicU64 = AtomicU64::new(0);
+
+struct NativeSubject {
+    place: PathBuf,
+    native: Mutex<Option<Arc<Native>>>,
+}
+
+fn template() -> TemplateName {
+    TemplateName::new("default").expect("a name")
+}
+
+fn subject() -> Arc<dyn Subject> {
+    let n = PLACES.fetch_add(1, Ordering::Relaxed);
+    let place = std::env::temp_dir().join(format!("native-{}-{n}", std::process::id()));
+    Arc::new(NativeSubject { place, native: Mutex::new(None) })
+}
+
+impl Drop for NativeSubject {
+    fn drop(&mut self) {
+        // Of a failed test it may be interesting, and is in nobody's way.
+        if !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.place);
+        }
+    }
+}
+
+#[async_trait]
+impl Subject for NativeSubject {
+    async fn start(&self) -> Result<Arc<dyn Runtime>, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("only root can make native sandboxes".to_owned());
+        }
+        let mut config = NativeConfig::new(self.place.join("run"), template());
+        config.workspaces = Some(self.place.join("workspaces"));
+        config.slots = 64;
+        config.spares = 2;
+        let native = Native::start(config).await.map_err(|error| error.to_string())?;
+        let native = Arc::new(native);
+        *self.native.lock().expect("no panic") = Some(Arc::clone(&native));
+        Ok(native)
+    }
+
+    fn template(&self) -> Template {
+        Template::named(template())
+    }
+
+    fn echo_server(&self, port: u16) -> Command {
+        let server = "import socketserver, sys\n\
+            class Echo(socketserver.BaseRequestHandler):\n\
+            \x20   def handle(self):\n\
+            \x20       while data := self.request.recv(65536): self.request.sendall(data)\n\
+            socketserver.ThreadingTCPServer.allow_reuse_address = True\n\
+            socketserver.ThreadingTCPServer(('127.0.0.1', int(sys.argv[1])), Echo).serve_forever()";
+        let argv = ["python3", "-c", server, &port.to_string()];
+        Command::Argv(argv.map(str::to_owned).to_vec())
+    }
+
+    async fn make_workspace(&self) -> Option<WorkspaceId> {
+        let native = self.native.lock().expect("no panic").clone()?;
+        let workspace = WorkspaceId::from_u128(7);
+        native.make_workspace(workspace).expect("made");
+        Some(workspace)
+    }
+
+    fn remains(&self) -> Vec<String> {
+        // The lock file goes last, when all else has gone.
+        let files = std::fs::read_dir(self.place.join("run")).expect("the run directory");
+        files.map(|file| file.expect("a file").path().display().to_string()).collect()
+    }
+}
+
+runtime::conformance_tests! { #[tokio::test(flavor = "multi_thread", worker_threads = 2)] subject() }
