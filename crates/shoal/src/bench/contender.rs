@@ -1,0 +1,129 @@
+//! Who takes part, and the rounds in which all take turns. Nobody runs at the same time as another:
+//! what is compared was measured within the same second.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::sleep;
+
+use super::samples::{Pace, Samples};
+use crate::failure::Failure;
+
+/// The pause before a sample: long enough for what waits for a grace period in the kernel.
+pub(crate) const GAP: Duration = Duration::from_millis(50);
+
+/// What a sample says: names of things and how long each took.
+pub(crate) type Times = Vec<(&'static str, Duration)>;
+
+/// Something that can be measured again and again.
+#[async_trait]
+pub(crate) trait Contender: Send {
+    /// Names it where it is chosen or fails.
+    fn name(&self) -> &'static str;
+
+    /// Takes part in every n-th round only: what takes long is measured less often.
+    fn every(&self) -> u32 {
+        1
+    }
+
+    /// Measures once.
+    async fn sample(&mut self) -> Result<Times, Failure>;
+
+    /// Cleans up.
+    async fn close(&mut self) {}
+}
+
+/// What could not be measured, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Skipped {
+    pub(crate) name: String,
+    pub(crate) why: String,
+}
+
+/// Lets all take turns. Whoever fails is out, and is told.
+pub(crate) async fn compete(
+    contenders: &mut Vec<Box<dyn Contender>>,
+    pace: Pace,
+    rounds: u32,
+    samples: &mut Samples,
+    skipped: &mut Vec<Skipped>,
+) {
+    let mut out = BTreeMap::new();
+    // One round that does not count: files come into memory, pools fill.
+    for round in 0..=rounds {
+        for turn in 0..contenders.len() {
+            // Whoever comes first in one round comes last in the next.
+            let index = (turn + round.saturating_sub(1) as usize) % contenders.len();
+            let contender = &mut contenders[index];
+            if out.contains_key(&index) || !round.is_multiple_of(contender.every()) {
+                continue;
+            }
+            if pace == Pace::Spaced {
+                sleep(GAP).await;
+            }
+            match contender.sample().await {
+                Ok(times) => {
+                    let counted = times.into_iter().filter(|_| round > 0);
+                    counted.for_each(|(name, time)| samples.push(name, pace, time));
+                }
+                Err(failure) => {
+                    out.insert(index, failure.to_string());
+                }
+            }
+        }
+    }
+    // From the last, so that the places of the others stay.
+    for (index, why) in out.into_iter().rev() {
+        let mut contender = contenders.remove(index);
+        skipped.push(Skipped { name: contender.name().to_owned(), why });
+        contender.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Steady(&'static str, u32);
+    struct Broken(u32);
+
+    #[async_trait]
+    impl Contender for Steady {
+        fn name(&self) -> &'static str {
+            self.0
+        }
+        fn every(&self) -> u32 {
+            self.1
+        }
+        async fn sample(&mut self) -> Result<Times, Failure> {
+            Ok(vec![(self.0, Duration::from_micros(5))])
+        }
+    }
+
+    #[async_trait]
+    impl Contender for Broken {
+        fn name(&self) -> &'static str {
+            "broken"
+        }
+        async fn sample(&mut self) -> Result<Times, Failure> {
+            self.0 += 1;
+            if self.0 > 2 {
+                return Err(Failure::new("cannot", "tired"));
+            }
+            Ok(vec![("broken", Duration::ZERO)])
+        }
+    }
+
+    #[tokio::test]
+    async fn all_take_turns_and_who_fails_is_out() {
+        let (mut samples, mut skipped) = (Samples::default(), vec![]);
+        let mut contenders: Vec<Box<dyn Contender>> =
+            vec![Box::new(Steady("a", 1)), Box::new(Broken(0)), Box::new(Steady("b", 5))];
+        compete(&mut contenders, Pace::BackToBack, 10, &mut samples, &mut skipped).await;
+        let count = |name| samples.get(name, Pace::BackToBack).unwrap().len();
+        assert_eq!((count("a"), count("b"), count("broken")), (10, 2, 1));
+        assert_eq!(skipped, [Skipped { name: "broken".into(), why: "cannot: tired".into() }]);
+        assert_eq!(contenders.len(), 2);
+    }
+}

@@ -1,0 +1,258 @@
+//! `shoal bench`: how fast sandboxes are, beside a bare spawn and beside others. Gates are ratios
+//! inside one run, because absolute times move with the machine's mood and ratios hardly do.
+
+mod bare;
+mod contender;
+mod others;
+mod rates;
+mod report;
+mod samples;
+mod sandboxes;
+mod scratch;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use jail::groups::Version;
+use jail::machine::Machine;
+use model::TemplateName;
+use runtime::native::NetworkMode;
+use runtime::{Runtime, RuntimeError};
+use serde_json::json;
+
+use self::bare::Bare;
+use self::contender::{Contender, Skipped, compete};
+use self::report::{BARE, Report};
+use self::samples::Pace;
+use self::sandboxes::{Captured, Launch, Run, Sleep, Warm};
+use self::scratch::Scratch;
+use crate::failure::Failure;
+use crate::native::{self, Settings};
+use crate::output::Output;
+
+/// The template whose root filesystem has the pinned binary and nothing else.
+const PINNED_TEMPLATE: &str = "bench";
+/// A program of the host, for a run as users have it.
+const HOST_PROGRAM: &str = "/usr/bin/true";
+const CONCURRENCIES: [u32; 3] = [1, 2, 8];
+/// Room besides the sandboxes that are counted.
+const SLOTS_SPARED: u32 = 64;
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    sudo shoal bench                       everything, a few minutes\n  \
+    sudo shoal bench --quick               a first impression\n  \
+    sudo shoal bench --only exec           one thing and what it is compared with\n  \
+    sudo shoal bench --only memory --sandboxes 200\n  \
+    sudo shoal bench --json > bench.json   for scripts\n\n\
+    Names for --only: times, rates, memory, stdout, or part of a name in the table of times.\n\
+    The exit code is 0 whatever the numbers are; `gates` in the JSON says which promises are kept.")]
+pub(crate) struct Arguments {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Fewer rounds
+    #[arg(long)]
+    quick: bool,
+    /// Measure only this
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+    /// Rounds with pauses; back to back there are four times as many
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rounds: Option<u32>,
+    /// How many idle sandboxes to launch to measure their memory
+    #[arg(long, value_name = "N", default_value_t = 1000,
+          value_parser = clap::value_parser!(u32).range(1..=8000))]
+    sandboxes: u32,
+}
+
+/// What is meant.
+struct Wish {
+    only: Option<String>,
+    rounds: u32,
+    launches: u32,
+    sandboxes: u32,
+    megabytes: u32,
+}
+
+impl Wish {
+    fn of(typed: &Arguments) -> Self {
+        let (rounds, launches, megabytes) =
+            if typed.quick { (12, 60, 1000) } else { (60, 300, 4000) };
+        Self {
+            only: typed.only.clone(),
+            rounds: typed.rounds.unwrap_or(rounds),
+            launches,
+            sandboxes: typed.sandboxes,
+            megabytes,
+        }
+    }
+
+    /// Whether a section, all of whose names are given, has something to do.
+    fn wants(&self, section: &str) -> bool {
+        const SECTIONS: [&str; 4] = ["times", "rates", "memory", "stdout"];
+        match self.only.as_deref() {
+            None => true,
+            Some(only) if SECTIONS.contains(&only) => only == section,
+            Some(_) => section == "times",
+        }
+    }
+
+    /// Whether a contender takes part.
+    fn wants_contender(&self, name: &str) -> bool {
+        let chosen = |only: &str| only == "times" || name.contains(only) || name == BARE;
+        self.only.as_deref().is_none_or(chosen)
+    }
+}
+
+pub(crate) fn main(typed: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
+    let wish = Wish::of(typed);
+    let scratch = Scratch::make()?;
+    let found = Machine::probe();
+    let v1_limits = found.cgroups.hierarchies().iter().any(|one| one.version == Version::V1);
+    let machine = json!({
+        "kernel": found.release,
+        "processors": std::thread::available_parallelism().map_or(0, usize::from),
+        "memory_mb": found.memory_bytes >> 20,
+    });
+    let mut report = Report { machine, v1_limits, ..Report::default() };
+    if wish.wants("times") {
+        output.note("measuring times");
+        let tokio = native::tokio_of_one_thread()?;
+        tokio.block_on(times(&wish, &scratch, &mut report))?;
+    }
+    let tokio = native::tokio()?;
+    tokio.block_on(counts(&wish, &mut report, output))?;
+    if typed.json {
+        output.say_json(&report.json());
+    } else {
+        report.tell(output);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Everything that is counted.
+async fn counts(wish: &Wish, report: &mut Report, output: &Output) -> Result<(), Failure> {
+    if wish.wants("rates") {
+        for (name, network) in [
+            ("shared", NetworkMode::Shared),
+            ("fresh", NetworkMode::Fresh),
+            ("spare", NetworkMode::Spare),
+        ] {
+            output.note(&format!("measuring launches with a {name} network"));
+            let opened = open(network, wish.launches + SLOTS_SPARED, true, None).await?;
+            for concurrency in CONCURRENCIES {
+                let rate = rates::launches(&opened, name, concurrency, wish.launches).await?;
+                report.rates.push(rate);
+            }
+            close(&opened).await?;
+        }
+    }
+    if wish.wants("memory") {
+        for limits in [true, false] {
+            output.note(&format!("measuring the memory of {} sandboxes", wish.sandboxes));
+            let opened =
+                open(NetworkMode::Spare, wish.sandboxes + SLOTS_SPARED, limits, None).await?;
+            report.footprints.push(rates::footprint(&opened, limits, wish.sandboxes).await?);
+            close(&opened).await?;
+        }
+    }
+    if wish.wants("stdout") {
+        output.note("measuring output");
+        let opened = open(NetworkMode::Shared, SLOTS_SPARED, true, None).await?;
+        report.throughput = Some(rates::throughput(&opened, wish.megabytes, 3).await?);
+        close(&opened).await?;
+    }
+    Ok(())
+}
+
+/// Everything that is timed, in turn.
+async fn times(wish: &Wish, scratch: &Scratch, report: &mut Report) -> Result<(), Failure> {
+    let pinned = TemplateName::new(PINNED_TEMPLATE)
+        .map_err(|error| Failure::new("cannot name a template", error))?;
+    let root = Some((pinned.clone(), scratch.root()));
+    let spare = open(NetworkMode::Spare, SLOTS_SPARED, true, root).await?;
+    let fresh = open(NetworkMode::Fresh, SLOTS_SPARED, true, None).await?;
+    let shared = open(NetworkMode::Shared, SLOTS_SPARED, true, None).await?;
+    let program = scratch.program();
+    let mut all: Vec<Box<dyn Contender>> = vec![
+        Box::new(Bare::start(BARE, &program, &program)?),
+        Box::new(Bare::start("bare true", &program, Path::new(HOST_PROGRAM))?),
+        Box::new(Warm::launch(spare.as_ref()).await?),
+        Box::new(Captured(Warm::launch(spare.as_ref()).await?)),
+        Box::new(Sleep(Warm::launch(spare.as_ref()).await?)),
+    ];
+    for (name, runtime) in [
+        ("launch, spare network", &spare),
+        ("launch, fresh network", &fresh),
+        ("launch, shared network", &shared),
+    ] {
+        all.push(Box::new(Launch { name, runtime: Arc::clone(runtime) }));
+    }
+    let host = native::template()?;
+    for (name, template, argv) in
+        [("run", pinned, Run::PINNED), ("run true", host, &[HOST_PROGRAM][..])]
+    {
+        all.push(Box::new(Run { name, runtime: Arc::clone(&spare), template, argv }));
+    }
+    all.extend(others::found(scratch, &mut report.skipped).await);
+    all.retain(|contender| wish.wants_contender(contender.name()));
+    if all.len() <= 1 {
+        let only = wish.only.clone().unwrap_or_default();
+        report.skipped.push(Skipped { name: only, why: "nothing has this name".to_owned() });
+    }
+    for (pace, rounds) in [(Pace::Spaced, wish.rounds), (Pace::BackToBack, wish.rounds * 4)] {
+        compete(&mut all, pace, rounds, &mut report.samples, &mut report.skipped).await;
+    }
+    for contender in &mut all {
+        contender.close().await;
+    }
+    drop(all);
+    for opened in [spare, fresh, shared] {
+        close(&opened).await?;
+    }
+    Ok(())
+}
+
+async fn open(
+    network: NetworkMode,
+    slots: u32,
+    limits: bool,
+    root: Option<(TemplateName, std::path::PathBuf)>,
+) -> Result<Arc<dyn Runtime>, Failure> {
+    let settings = Settings { slots, spares: 8, network, limits, workspaces: None, root };
+    native::open(settings).await
+}
+
+async fn close(opened: &Arc<dyn Runtime>) -> Result<(), Failure> {
+    opened.shutdown().await.map_err(|error| Failure::of_runtime("cannot clean up", &error))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
+fn failed(error: RuntimeError) -> Failure {
+    Failure::of_runtime("cannot measure", &error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_chooses_a_section_or_a_contender() {
+        let wish = |only: &str| Wish {
+            only: Some(only.to_owned()),
+            rounds: 1,
+            launches: 1,
+            sandboxes: 1,
+            megabytes: 1,
+        };
+        assert!(wish("rates").wants("rates") && !wish("rates").wants("times"));
+        assert!(wish("exec").wants("times") && !wish("exec").wants("memory"));
+        let exec = wish("exec");
+        let chosen =
+            ["bare", "exec", "docker exec", "launch"].map(|name| exec.wants_contender(name));
+        assert_eq!(chosen, [true, true, true, false]);
+    }
+}

@@ -1,0 +1,174 @@
+//! Other ways to isolate a program, where they are installed: bubblewrap, runc, docker. Each gets
+//! the same static binary, and as much isolation as it offers without extra work.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+use tokio::process::Command;
+use tokio::time::{Instant, timeout};
+
+use super::contender::{Contender, Skipped, Times};
+use super::scratch::{PROGRAM_INSIDE, Scratch};
+use crate::failure::Failure;
+
+/// How long one start of somebody else's may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// An engine that does not answer in this time is not there.
+const ENGINE_PATIENCE: Duration = Duration::from_secs(3);
+const IMAGE: &str = "shoal-bench";
+
+/// A command whose whole run is measured.
+pub(crate) struct Spawned {
+    name: &'static str,
+    every: u32,
+    argv: Vec<String>,
+    /// Run before we are done.
+    afterwards: Option<Vec<String>>,
+}
+
+#[async_trait]
+impl Contender for Spawned {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn every(&self) -> u32 {
+        self.every
+    }
+
+    async fn sample(&mut self) -> Result<Times, Failure> {
+        let started_at = Instant::now();
+        run(&self.argv).await?;
+        Ok(vec![(self.name, started_at.elapsed())])
+    }
+
+    async fn close(&mut self) {
+        if let Some(argv) = self.afterwards.take() {
+            let _ = run(&argv).await;
+        }
+    }
+}
+
+/// Everybody else who is installed, and why not.
+pub(crate) async fn found(
+    scratch: &Scratch,
+    skipped: &mut Vec<Skipped>,
+) -> Vec<Box<dyn Contender>> {
+    let mut all: Vec<Box<dyn Contender>> = Vec::new();
+    let mut add = |name: &str, made: Result<Vec<Spawned>, Failure>| match made {
+        Ok(made) => all.extend(made.into_iter().map(|one| Box::new(one) as Box<dyn Contender>)),
+        Err(failure) => {
+            skipped.push(Skipped { name: name.to_owned(), why: failure.to_string() });
+        }
+    };
+    add("bwrap", bubblewrap(scratch));
+    add("runc", runc(scratch).await);
+    add("docker", docker(scratch).await);
+    all
+}
+
+fn bubblewrap(scratch: &Scratch) -> Result<Vec<Spawned>, Failure> {
+    let program = installed("bwrap")?;
+    let mut argv = words(&program, &["--unshare-all", "--die-with-parent"]);
+    argv.extend(words(Path::new("--ro-bind"), &["/usr", "/usr"]));
+    for (link, target) in [("/bin", "usr/bin"), ("/lib", "usr/lib"), ("/lib64", "usr/lib64")] {
+        argv.extend(words(Path::new("--symlink"), &[target, link]));
+    }
+    argv.extend(words(Path::new("--proc"), &["/proc", "--dev", "/dev", "--tmpfs", "/tmp"]));
+    let ours = scratch.program().display().to_string();
+    argv.extend(words(Path::new("--ro-bind"), &[&ours, "/noop", "/noop", "noop"]));
+    Ok(vec![Spawned { name: "bwrap", every: 1, argv, afterwards: None }])
+}
+
+async fn runc(scratch: &Scratch) -> Result<Vec<Spawned>, Failure> {
+    let failed = |error: std::io::Error| Failure::new("cannot prepare runc", error);
+    let program = installed("runc")?;
+    let bundle = scratch.subdirectory("bundle").map_err(failed)?;
+    let state = scratch.subdirectory("runc").map_err(failed)?;
+    let bundle_text = bundle.display().to_string();
+    run(&words(&program, &["spec", "--bundle", &bundle_text])).await?;
+    let path = bundle.join("config.json");
+    let text = std::fs::read_to_string(&path).map_err(failed)?;
+    let mut spec: Value = serde_json::from_str(&text)
+        .map_err(|error| Failure::new("cannot read the specification of runc", error))?;
+    spec["process"]["terminal"] = json!(false);
+    spec["process"]["args"] = json!([PROGRAM_INSIDE, "noop"]);
+    spec["root"]["path"] = json!(scratch.root());
+    std::fs::write(&path, spec.to_string()).map_err(failed)?;
+    let name = format!("{IMAGE}-{}", std::process::id());
+    let state = state.display().to_string();
+    let argv = words(&program, &["--root", &state, "run", "--bundle", &bundle_text, &name]);
+    Ok(vec![Spawned { name: "runc run", every: 4, argv, afterwards: None }])
+}
+
+async fn docker(scratch: &Scratch) -> Result<Vec<Spawned>, Failure> {
+    let program = installed("docker")?;
+    let ask = words(&program, &["version", "--format", "{{.Server.Version}}"]);
+    if timeout(ENGINE_PATIENCE, run(&ask)).await.is_ok_and(|answer| answer.is_ok()) {
+        let root = scratch.root().display().to_string();
+        let docker = program.display().to_string();
+        let import = format!("tar -C '{root}' -c . | '{docker}' import - {IMAGE}");
+        run(&words(Path::new("sh"), &["-c", &import])).await?;
+        let name = format!("{IMAGE}-{}", std::process::id());
+        // Waits for input that never comes, and so stays.
+        let stay = ["run", "-d", "-i", "--rm", "--network", "none", "--name", &name, IMAGE];
+        let mut stay = words(&program, &stay);
+        stay.extend(words(Path::new(PROGRAM_INSIDE), &["bare-spawner", PROGRAM_INSIDE]));
+        run(&stay).await?;
+        let once = ["run", "--rm", "--network", "none", IMAGE, PROGRAM_INSIDE, "noop"];
+        return Ok(vec![
+            Spawned {
+                name: "docker run",
+                every: 10,
+                argv: words(&program, &once),
+                afterwards: None,
+            },
+            Spawned {
+                name: "docker exec",
+                every: 10,
+                argv: words(&program, &["exec", &name, PROGRAM_INSIDE, "noop"]),
+                afterwards: Some(words(&program, &["rm", "-f", &name])),
+            },
+        ]);
+    }
+    Err(Failure::new("docker is of no use here", "no engine answers"))
+}
+
+/// Runs a command that must succeed.
+async fn run(argv: &[String]) -> Result<(), Failure> {
+    let what = || format!("cannot run {}", argv.join(" "));
+    let [program, arguments @ ..] = argv else { return Err(Failure::new(what(), "it is empty")) };
+    let child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| Failure::new(what(), error))?;
+    let ended = timeout(PATIENCE, child.wait_with_output()).await;
+    let ended = ended.map_err(|_| Failure::new(what(), "it does not end"))?;
+    let ended = ended.map_err(|error| Failure::new(what(), error))?;
+    if ended.status.success() {
+        return Ok(());
+    }
+    let complaint = String::from_utf8_lossy(&ended.stderr);
+    Err(Failure::new(what(), complaint.lines().last().unwrap_or("it failed")))
+}
+
+/// Where a program is.
+fn installed(name: &str) -> Result<PathBuf, Failure> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|directory| directory.join(name))
+        .find(|file| file.is_file())
+        .ok_or_else(|| Failure::new(format!("{name} is of no use here"), "it is not installed"))
+}
+
+fn words(first: &Path, rest: &[&str]) -> Vec<String> {
+    let rest = rest.iter().map(|word| (*word).to_owned());
+    std::iter::once(first.display().to_string()).chain(rest).collect()
+}

@@ -1,0 +1,76 @@
+//! What can be typed. Each verb's own arguments are beside the verb; here is only what they share.
+//! Nothing else in this program looks at the raw command line.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::failure::OWN_FAILURE;
+use crate::output::Color;
+use crate::{bench, clean, completions, doctor, run};
+
+/// Sandboxes for programs you do not trust, in a millisecond.
+#[derive(Debug, Parser)]
+#[command(
+    name = "shoal",
+    version,
+    propagate_version = true,
+    after_help = "Examples:\n  \
+        shoal run -- python3 -c 'print(1)'      run a program in a sandbox of its own\n  \
+        shoal run --shell 'ls / | wc -l'        run a line of shell\n  \
+        shoal doctor                            what this machine can do, and what to do about it\n  \
+        shoal clean                             remove what a killed run left behind\n  \
+        shoal bench --quick                     how fast all that is here\n\n\
+        `shoal VERB --help` has more about each."
+)]
+pub(crate) struct Cli {
+    /// When to use colours
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    pub(crate) color: Color,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Run a program in a new sandbox
+    Run(Box<run::Arguments>),
+    /// Say what this machine can do, why not, and what to do about it
+    Doctor(doctor::Arguments),
+    /// Remove what runs that are over left behind
+    Clean(clean::Arguments),
+    /// Measure sandboxes beside a bare spawn and beside others
+    Bench(bench::Arguments),
+    /// Print a completion script for a shell
+    Completions(completions::Arguments),
+}
+
+/// Says what was wrong with the command line, or prints the help that was asked for.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    // If even this cannot be written there is nobody to tell.
+    let _ = error.print();
+    if !error.use_stderr() {
+        return ExitCode::SUCCESS;
+    }
+    // Whoever runs a program must be able to tell its code 2 from ours.
+    let runs = std::env::args().nth(1).is_some_and(|verb| verb == "run");
+    ExitCode::from(if runs { OWN_FAILURE } else { 2 })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent_and_every_verb_has_examples() {
+        let mut command = Cli::command();
+        command.clone().debug_assert();
+        for verb in command.get_subcommands_mut() {
+            let help = verb.render_long_help().to_string();
+            assert!(help.contains("Examples:"), "{} has none:\n{help}", verb.get_name());
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! From what a machine is to what that means: pure, so that every kind of machine can be judged on
+//! this one. A finding says what, whether, why, and what to do.
+
+use jail::groups::{Use, Version};
+use jail::machine::{Access, CgroupLayout, Machine, Presence};
+use serde::Serialize;
+
+/// Whether something can be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum State {
+    Yes,
+    Partly,
+    No,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Finding {
+    /// What.
+    pub(crate) name: &'static str,
+    /// Whether.
+    pub(crate) state: State,
+    /// Why.
+    pub(crate) why: String,
+    /// What to do about it, if something is to be done.
+    pub(crate) remedy: Option<String>,
+    /// Without it no sandbox can run.
+    pub(crate) needed: bool,
+}
+
+impl Finding {
+    pub(crate) fn yes(name: &'static str, why: impl Into<String>) -> Self {
+        Self { name, state: State::Yes, why: why.into(), remedy: None, needed: false }
+    }
+
+    pub(crate) fn no(name: &'static str, why: impl Into<String>, remedy: &str) -> Self {
+        let remedy = Some(remedy.to_owned());
+        Self { name, state: State::No, why: why.into(), remedy, needed: false }
+    }
+
+    fn partly(name: &'static str, why: impl Into<String>, remedy: &str) -> Self {
+        Self { state: State::Partly, ..Self::no(name, why, remedy) }
+    }
+
+    pub(crate) fn needed(mut self) -> Self {
+        self.needed = true;
+        self
+    }
+
+    /// Whether no sandbox can run because of it.
+    pub(crate) fn is_fatal(&self) -> bool {
+        self.needed && self.state == State::No
+    }
+}
+
+/// The newest thing that every sandbox needs, and the version that brought it.
+const KERNEL_MIN: (u32, u32) = (5, 12);
+/// Descriptors that a host process needs besides those of sandboxes.
+const DESCRIPTORS_SPARED: u64 = 512;
+/// Descriptors of one sandbox in a host process.
+const DESCRIPTORS_EACH: u64 = 2;
+/// So many sandboxes is what one machine is meant for.
+const SANDBOXES_MEANT: u64 = 5000;
+/// A sandbox may have so many processes by default.
+const PIDS_EACH: u64 = 128;
+
+/// Everything there is to say about a machine, the most important first.
+pub(crate) fn findings(machine: &Machine) -> Vec<Finding> {
+    let mut found = vec![
+        root(machine),
+        privileges(machine),
+        kernel(machine),
+        namespaces(machine),
+        call("new mount API", machine.calls.new_mount_api, "5.2").needed(),
+        call("changing mounts", machine.calls.mount_setattr, "5.12").needed(),
+        call("process handles", machine.calls.pidfd_open, "5.3").needed(),
+        call("safe paths", machine.calls.openat2, "5.6").needed(),
+        call("closing descriptors", machine.calls.close_range, "5.9").needed(),
+        call("system call filter", machine.calls.seccomp, "4.14").needed(),
+        host_programs(machine),
+    ];
+    found.extend(USES.map(|(used, name, lost)| group(machine, used, name, lost)));
+    found.push(birth(machine));
+    found.push(idmapped(machine));
+    found.push(overlays(machine));
+    found.push(descriptors(machine));
+    found.push(processes(machine));
+    found
+}
+
+fn root(machine: &Machine) -> Finding {
+    if machine.is_root {
+        Finding::yes("root", "shoal runs as root").needed()
+    } else {
+        Finding::no("root", "shoal runs as an ordinary user", "run it with sudo").needed()
+    }
+}
+
+fn privileges(machine: &Machine) -> Finding {
+    let missing: Vec<_> = machine.capabilities_missing.iter().map(|one| one.name).collect();
+    if missing.is_empty() {
+        return Finding::yes("privileges", "all that the launcher needs").needed();
+    }
+    let why = format!("missing: {}", missing.join(", "));
+    let remedy = "start it as root outside of a container, or give the container these \
+                  capabilities (docker run --privileged)";
+    Finding::no("privileges", why, remedy).needed()
+}
+
+fn kernel(machine: &Machine) -> Finding {
+    let release = &machine.release;
+    if machine.version >= KERNEL_MIN {
+        Finding::yes("kernel", format!("Linux {release}")).needed()
+    } else {
+        let (major, minor) = KERNEL_MIN;
+        let why = format!("Linux {release} is older than {major}.{minor}");
+        Finding::no("kernel", why, "use a newer kernel").needed()
+    }
+}
+
+fn namespaces(machine: &Machine) -> Finding {
+    let name = "namespaces";
+    let users = machine.user_namespaces;
+    if !users.there {
+        return Finding::no(
+            name,
+            "the kernel was built without user namespaces",
+            "use a kernel with CONFIG_USER_NS",
+        )
+        .needed();
+    }
+    if users.most == 0 {
+        let remedy = "sysctl user.max_user_namespaces=65536";
+        return Finding::no(name, "the number of user namespaces is limited to 0", remedy).needed();
+    }
+    if !machine.namespaces_missing.is_empty() {
+        let why = format!("the kernel lacks: {}", machine.namespaces_missing.join(", "));
+        return Finding::no(name, why, "use a kernel of a common distribution").needed();
+    }
+    if users.most < SANDBOXES_MEANT {
+        let why = format!("at most {} user namespaces", users.most);
+        return Finding::partly(name, why, "sysctl user.max_user_namespaces=65536").needed();
+    }
+    Finding::yes(name, "user, mount, pid, network, ipc, uts, cgroup").needed()
+}
+
+fn call(name: &'static str, presence: Presence, since: &str) -> Finding {
+    match presence {
+        Presence::There => Finding::yes(name, "the kernel has it"),
+        Presence::Missing => {
+            Finding::no(name, format!("it came with Linux {since}"), "use a newer kernel")
+        }
+        Presence::Denied => Finding::no(
+            name,
+            "the kernel may have it, but shoal is not allowed to use it",
+            "run it as root and outside of containers that filter system calls \
+             (docker run --security-opt seccomp=unconfined)",
+        ),
+    }
+}
+
+fn host_programs(machine: &Machine) -> Finding {
+    let name = "host programs";
+    if machine.usr {
+        Finding::yes(name, "/usr is shown to sandboxes, read-only")
+    } else {
+        let remedy = "install the programs that sandboxes need, or use a template with a root \
+                      directory of its own";
+        Finding::no(name, "there is no /usr/bin to show to sandboxes", remedy)
+    }
+}
+
+const USES: [(Use, &str, &str); 4] = [
+    (Use::Memory, "memory limit", "a sandbox may use all memory of the machine"),
+    (Use::Cpu, "cpu limit", "a sandbox may use all processors"),
+    (Use::Pids, "process limit", "a sandbox may start as many processes as the machine has"),
+    (Use::Freezer, "freezing", "idle sandboxes keep running"),
+];
+
+fn group(machine: &Machine, used: Use, name: &'static str, lost: &str) -> Finding {
+    let Some(found) = machine.cgroups.placement(used) else {
+        let why = format!("no control group does it: {lost}");
+        let remedy = "mount cgroup2 on /sys/fs/cgroup, or boot with cgroup_enable=memory";
+        return Finding::no(name, why, remedy);
+    };
+    let place = found.directory.display();
+    let version = match found.version {
+        Version::V1 => "v1",
+        Version::V2 => "v2",
+    };
+    match found.access {
+        Access::Writable => Finding::yes(name, format!("cgroup {version} at {place}")),
+        Access::ReadOnly => Finding::no(
+            name,
+            format!("cgroup {version} at {place} is read-only: {lost}"),
+            "run outside of the container, or give it the groups (docker run --privileged \
+             --cgroupns=host)",
+        ),
+        Access::Denied => Finding::no(
+            name,
+            format!("cgroup {version} at {place} belongs to somebody else: {lost}"),
+            "run it with sudo, or as a systemd service with Delegate=yes",
+        ),
+    }
+}
+
+/// How sandboxes come into their groups.
+fn birth(machine: &Machine) -> Finding {
+    let name = "born in groups";
+    let layout: &CgroupLayout = &machine.cgroups;
+    if let Some(place) = layout.to_vacate() {
+        let why = format!("processes of others are in {}, which is to be divided", place.display());
+        let remedy = "start shoal as a systemd service with Delegate=yes and DelegateSubgroup=main";
+        return Finding::partly(name, why, remedy);
+    }
+    let v1 = layout.hierarchies().iter().any(|one| one.version == Version::V1);
+    if v1 {
+        let why = "limits are on v1: spares enter their groups before they are needed";
+        return Finding::yes(name, why);
+    }
+    if machine.clone_into_cgroup {
+        return Finding::yes(name, "on v2 a process starts in its group");
+    }
+    Finding::no(name, "there are no groups to be born in", "see the limits above")
+}
+
+fn idmapped(machine: &Machine) -> Finding {
+    let name = "workspaces on disk";
+    if machine.idmapped_mounts {
+        Finding::yes(name, "mounts can show other owners")
+    } else {
+        let remedy = "use Linux 5.12 or newer; /workspace in memory works";
+        Finding::no(name, "mounts cannot show other owners", remedy)
+    }
+}
+
+fn overlays(machine: &Machine) -> Finding {
+    let name = "overlays";
+    if machine.overlay_in_userns {
+        Finding::yes(name, "root filesystems can be layered")
+    } else {
+        let remedy = "use Linux 5.11 or newer with overlayfs; the host's /usr as root works";
+        Finding::no(name, "overlayfs is missing, or too old for user namespaces", remedy)
+    }
+}
+
+fn descriptors(machine: &Machine) -> Finding {
+    let name = "open files";
+    let Some(most) = machine.open_files.1 else {
+        return Finding::yes(name, "unlimited");
+    };
+    let sandboxes = most.saturating_sub(DESCRIPTORS_SPARED) / DESCRIPTORS_EACH;
+    let why = format!("{most}, enough for {sandboxes} sandboxes at once");
+    if sandboxes >= SANDBOXES_MEANT {
+        Finding::yes(name, why)
+    } else {
+        Finding::partly(name, why, "raise the hard limit: ulimit -Hn 65536, or LimitNOFILE=65536")
+    }
+}
+
+fn processes(machine: &Machine) -> Finding {
+    let name = "processes";
+    let sandboxes = machine.pid_max / PIDS_EACH;
+    let why =
+        format!("{}, enough for {sandboxes} sandboxes that use all of theirs", machine.pid_max);
+    if sandboxes >= 200 {
+        Finding::yes(name, why)
+    } else {
+        Finding::partly(name, why, "sysctl kernel.pid_max=4194304")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use jail::machine::{Arrangement, Calls, NEEDED, Placement, UserNamespaces};
+
+    use super::*;
+
+    fn placement(access: Access) -> Placement {
+        Placement {
+            version: Version::V2,
+            directory: PathBuf::from("/sys/fs/cgroup"),
+            access,
+            must_be_vacated: false,
+        }
+    }
+
+    fn good() -> Machine {
+        let writable = || Some(placement(Access::Writable));
+        Machine {
+            release: "6.18.5".to_owned(),
+            version: (6, 18),
+            cgroups: CgroupLayout {
+                arrangement: Arrangement::V2,
+                memory: writable(),
+                cpu: writable(),
+                pids: writable(),
+                freezer: writable(),
+            },
+            user_namespaces: UserNamespaces { there: true, most: 60_000, for_everybody: true },
+            namespaces_missing: vec![],
+            calls: Calls {
+                new_mount_api: Presence::There,
+                mount_setattr: Presence::There,
+                open_tree: Presence::There,
+                clone3: Presence::There,
+                openat2: Presence::There,
+                pidfd_open: Presence::There,
+                close_range: Presence::There,
+                seccomp: Presence::There,
+                landlock_abi: Some(7),
+            },
+            clone_into_cgroup: true,
+            idmapped_mounts: true,
+            overlay_in_userns: true,
+            is_root: true,
+            capabilities_missing: vec![],
+            filtered: false,
+            open_files: (Some(1024), Some(1_048_576)),
+            pid_max: 4_194_304,
+            memory_bytes: 16 << 30,
+            swap_bytes: 0,
+            usr: true,
+        }
+    }
+
+    /// What is not a plain yes, by name.
+    fn complaints(machine: &Machine) -> Vec<(&'static str, State, bool)> {
+        findings(machine)
+            .iter()
+            .filter(|found| found.state != State::Yes)
+            .map(|found| (found.name, found.state, found.is_fatal()))
+            .collect()
+    }
+
+    #[track_caller]
+    fn check(change: impl FnOnce(&mut Machine), expected: &[(&'static str, State, bool)]) {
+        let mut machine = good();
+        change(&mut machine);
+        assert_eq!(complaints(&machine), expected);
+    }
+
+    #[test]
+    fn a_good_machine_has_no_complaints() {
+        check(|_| {}, &[]);
+    }
+
+    #[test]
+    fn what_stops_sandboxes_is_fatal() {
+        check(|machine| machine.is_root = false, &[("root", State::No, true)]);
+        let take = |machine: &mut Machine| machine.capabilities_missing = NEEDED.to_vec();
+        check(take, &[("privileges", State::No, true)]);
+        check(|machine| machine.version = (5, 4), &[("kernel", State::No, true)]);
+        check(|machine| machine.user_namespaces.most = 0, &[("namespaces", State::No, true)]);
+        check(
+            |machine| machine.namespaces_missing = vec!["net"],
+            &[("namespaces", State::No, true)],
+        );
+        check(
+            |machine| machine.calls.seccomp = Presence::Denied,
+            &[("system call filter", State::No, true)],
+        );
+    }
+
+    #[test]
+    fn what_only_limits_is_not() {
+        check(
+            |machine| machine.cgroups.memory = Some(placement(Access::ReadOnly)),
+            &[("memory limit", State::No, false)],
+        );
+        check(|machine| machine.cgroups.freezer = None, &[("freezing", State::No, false)]);
+        check(
+            |machine| machine.open_files = (Some(1024), Some(4096)),
+            &[("open files", State::Partly, false)],
+        );
+        check(|machine| machine.pid_max = 4096, &[("processes", State::Partly, false)]);
+        check(
+            |machine| machine.idmapped_mounts = false,
+            &[("workspaces on disk", State::No, false)],
+        );
+    }
+
+    #[test]
+    fn whatever_is_wrong_comes_with_a_remedy() {
+        let mut machine = good();
+        machine.is_root = false;
+        machine.cgroups.cpu = Some(placement(Access::Denied));
+        machine.calls.openat2 = Presence::Missing;
+        for found in findings(&machine) {
+            assert_eq!(found.remedy.is_none(), found.state == State::Yes, "{}", found.name);
+            assert!(!found.why.is_empty());
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! `shoal doctor`: what this machine can do, why not, and what to do about it. It looks first and
+//! then tries: one real sandbox says more than all signs of it.
+
+mod judge;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use jail::machine::Machine;
+use serde_json::json;
+use tokio::time::{Instant, timeout};
+
+use self::judge::{Finding, State};
+use crate::duration;
+use crate::failure::Failure;
+use crate::native::{self, Settings};
+use crate::output::{Output, Paint};
+
+/// How long the trial may take in all.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(15);
+const REPORT: &str = "see the findings above; if all of them are yes, report this as a defect";
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal doctor                  a report to read\n  \
+    sudo shoal doctor             the same with the privileges that sandboxes need\n  \
+    shoal doctor --json | jq '.findings[] | select(.state != \"yes\")'\n\n\
+    The exit code is 1 if sandboxes cannot run on this machine.")]
+pub(crate) struct Arguments {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Only look, do not start a sandbox
+    #[arg(long)]
+    no_trial: bool,
+}
+
+pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
+    let machine = Machine::probe();
+    let mut findings = judge::findings(&machine);
+    if !arguments.no_trial && !findings.iter().any(Finding::is_fatal) {
+        findings.push(trial()?);
+    }
+    let able = !findings.iter().any(Finding::is_fatal);
+    if arguments.json {
+        output.say_json(&json!({
+            "able": able,
+            "kernel": machine.release,
+            "memory_mb": machine.memory_bytes >> 20,
+            "swap_mb": machine.swap_bytes >> 20,
+            "landlock_abi": machine.calls.landlock_abi,
+            "findings": findings,
+        }));
+    } else {
+        tell(&findings, able, output);
+    }
+    Ok(if able { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn tell(findings: &[Finding], able: bool, output: &Output) {
+    let width = findings.iter().map(|found| found.name.len()).max().unwrap_or(0);
+    for found in findings {
+        let (word, paint) = match found.state {
+            State::Yes => ("yes   ", Paint::Good),
+            State::Partly => ("partly", Paint::Middling),
+            State::No => ("no    ", if found.needed { Paint::Bad } else { Paint::Middling }),
+        };
+        let word = output.paint(paint, word);
+        output.say(&format!("{:width$}  {word}  {}", found.name, found.why));
+        if let Some(remedy) = &found.remedy {
+            let arrow = output.paint(Paint::Faint, "try:");
+            output.say(&format!("{:width$}          {arrow} {remedy}", ""));
+        }
+    }
+    let verdict = if able {
+        output.paint(Paint::Good, "Sandboxes can run on this machine.")
+    } else {
+        output.paint(Paint::Bad, "Sandboxes cannot run on this machine.")
+    };
+    output.say(&format!("\n{verdict}"));
+}
+
+/// Starts a sandbox and a program in it.
+fn trial() -> Result<Finding, Failure> {
+    const NAME: &str = "a sandbox starts";
+    let tokio = native::tokio()?;
+    let attempt = async {
+        let opened = native::open(Settings::for_one(None)).await?;
+        let spec = native::spec(model::Limits::default())?;
+        let started_at = Instant::now();
+        let launched = opened.launch(spec).await;
+        let took = started_at.elapsed();
+        let ran = match launched {
+            Ok(sandbox) => {
+                let limits = runtime::RunLimits { output_bytes: 4096, timeout: TRIAL_TIMEOUT };
+                sandbox.run(runtime::ExecSpec::shell("echo fine"), limits).await
+            }
+            Err(error) => Err(error),
+        };
+        let closed = opened.shutdown().await;
+        let ran = ran.map_err(|error| Failure::of_runtime("cannot start a sandbox", &error))?;
+        closed.map_err(|error| Failure::of_runtime("cannot clean up", &error))?;
+        Ok((ran, took))
+    };
+    let tried = tokio.block_on(async { timeout(TRIAL_TIMEOUT, attempt).await });
+    tokio.shutdown_background();
+    Ok(match tried {
+        Ok(Ok((ran, took))) if ran.stdout == b"fine\n" => {
+            Finding::yes(NAME, format!("ready in {}", duration::words(took)))
+        }
+        Ok(Ok((ran, _))) => {
+            let why = format!("a shell in it ended with {:?}", ran.exit.status);
+            Finding::no(NAME, why, REPORT)
+        }
+        Ok(Err(failure)) => Finding::no(NAME, Failure::to_string(&failure), REPORT),
+        Err(_) => {
+            let why = format!("it was not done after {}", duration::words(TRIAL_TIMEOUT));
+            Finding::no(NAME, why, REPORT)
+        }
+    }
+    .needed())
+}

@@ -1,0 +1,130 @@
+//! Where words go: results to stdout, complaints to stderr, colours only where a person sees them.
+//! That nobody reads any more is no failure.
+
+use std::io::{self, IsTerminal as _, Write};
+use std::sync::{Mutex, PoisonError};
+
+use clap::ValueEnum;
+use serde_json::Value;
+
+/// When to use colours.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On terminals, unless `NO_COLOR` is set.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// How a piece of text is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Paint {
+    Good,
+    Middling,
+    Bad,
+    Strong,
+    Faint,
+}
+
+impl Paint {
+    const fn code(self) -> &'static str {
+        match self {
+            Self::Good => "32",
+            Self::Middling => "33",
+            Self::Bad => "31",
+            Self::Strong => "1",
+            Self::Faint => "2",
+        }
+    }
+}
+
+/// A stream for people, and whether it is coloured.
+struct Stream {
+    colored: bool,
+    to: Mutex<Box<dyn Write + Send>>,
+}
+
+impl Stream {
+    fn write(&self, bytes: &[u8]) {
+        // A writer is whole after every call, so one that a panic left is good.
+        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = to.write_all(bytes).and_then(|()| to.flush());
+    }
+
+    fn paint(&self, paint: Paint, text: &str) -> String {
+        if self.colored {
+            format!("\u{1b}[{}m{text}\u{1b}[0m", paint.code())
+        } else {
+            text.to_owned()
+        }
+    }
+}
+
+/// Our two outputs.
+pub(crate) struct Output {
+    stdout: Stream,
+    stderr: Stream,
+}
+
+impl Output {
+    pub(crate) fn new(color: Color) -> Self {
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let colored = |is_terminal: bool| match color {
+            Color::Auto => is_terminal && !plain,
+            Color::Always => true,
+            Color::Never => false,
+        };
+        let (stdout, stderr) = (io::stdout(), io::stderr());
+        Self {
+            stdout: Stream {
+                colored: colored(stdout.is_terminal()),
+                to: Mutex::new(Box::new(stdout)),
+            },
+            stderr: Stream {
+                colored: colored(stderr.is_terminal()),
+                to: Mutex::new(Box::new(stderr)),
+            },
+        }
+    }
+
+    /// Text for stdout in a colour, if it has any.
+    pub(crate) fn paint(&self, paint: Paint, text: &str) -> String {
+        self.stdout.paint(paint, text)
+    }
+
+    /// Writes a result.
+    pub(crate) fn say(&self, text: &str) {
+        self.stdout.write(format!("{text}\n").as_bytes());
+    }
+
+    /// Writes a result for scripts.
+    pub(crate) fn say_json(&self, value: &Value) {
+        self.say(&format!("{value:#}"));
+    }
+
+    /// Writes a result as it is.
+    pub(crate) fn say_bytes(&self, bytes: &[u8]) {
+        self.stdout.write(bytes);
+    }
+
+    /// Writes what is wrong.
+    pub(crate) fn complain(&self, text: &str) {
+        let name = self.stderr.paint(Paint::Bad, "shoal:");
+        self.stderr.write(format!("{name} {text}\n").as_bytes());
+    }
+
+    /// Writes what happened to a program, or how far something is.
+    pub(crate) fn note(&self, text: &str) {
+        let name = self.stderr.paint(Paint::Strong, "shoal:");
+        self.stderr.write(format!("{name} {text}\n").as_bytes());
+    }
+
+    /// Writes what can be done.
+    pub(crate) fn hint(&self, text: &str) {
+        let word = self.stderr.paint(Paint::Faint, "  try:");
+        self.stderr.write(format!("{word} {text}\n").as_bytes());
+    }
+}

@@ -1,0 +1,289 @@
+//! What was typed after `shoal run`, and what it means. The first is shaped by the command line,
+//! the second is checked and complete; nothing but this file sees the first.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use model::Limits;
+use runtime::Command;
+
+use crate::duration;
+use crate::failure::Failure;
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+        shoal run -- python3 -c 'print(1)'\n  \
+        shoal run --shell 'for i in 1 2 3; do echo $i; done'\n  \
+        echo hello | shoal run -- tr a-z A-Z\n  \
+        shoal run -t -- bash                        a shell at your terminal\n  \
+        shoal run --memory 128 --timeout 10s --env KEY=value -- node app.js\n  \
+        shoal run --workspace ./project -- make     files that stay\n  \
+        shoal run --json -- true                    everything about it, for scripts\n\n\
+        Exit codes: that of the program; 128 + number of the signal that ended it; 125 if shoal\n\
+        itself failed; 126 if the program cannot be executed; 127 if there is none of this name.")]
+pub(crate) struct Arguments {
+    /// Memory it may use, in megabytes
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(4..))]
+    memory: Option<u32>,
+    /// Processor time it may use, in thousandths of a processor
+    #[arg(long, value_name = "MILLI", value_parser = clap::value_parser!(u32).range(10..))]
+    cpu: Option<u32>,
+    /// Processes and threads it may have
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pids: Option<u32>,
+    /// Size of /workspace while it is in memory, in megabytes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    workspace_mb: Option<u32>,
+    /// Directory to use as /workspace; without it /workspace is in memory and gone afterwards
+    #[arg(long, value_name = "DIR")]
+    workspace: Option<PathBuf>,
+    /// Add to the environment; KEY alone takes the value from yours
+    #[arg(long = "env", short = 'e', value_name = "KEY[=VALUE]")]
+    env: Vec<String>,
+    /// Directory in the sandbox to start in [default: /workspace]
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<String>,
+    /// Kill it after this time, like 30s or 2m
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    timeout: Option<Duration>,
+    /// Pass on standard input [default: auto, which is yes unless there is none]
+    #[arg(
+        long,
+        short = 'i',
+        value_name = "WHEN",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "yes",
+        default_value = "auto",
+        hide_default_value = true
+    )]
+    stdin: When,
+    /// Give it a terminal [default: auto, which is yes if shoal is at one]
+    #[arg(
+        long,
+        short = 't',
+        value_name = "WHEN",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "yes",
+        default_value = "auto",
+        hide_default_value = true
+    )]
+    tty: When,
+    /// Run a line of shell instead of a program
+    #[arg(long, value_name = "LINE", conflicts_with = "argv")]
+    shell: Option<String>,
+    /// Keep the output and print one JSON object at the end
+    #[arg(long)]
+    json: bool,
+    /// The program and its arguments
+    #[arg(
+        value_name = "ARGV",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required_unless_present = "shell"
+    )]
+    argv: Vec<String>,
+}
+
+/// Whether to do something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum When {
+    /// If it makes sense.
+    Auto,
+    /// In any case.
+    Yes,
+    /// Not at all.
+    No,
+}
+
+/// What is known about where we run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Surroundings {
+    /// Standard input is open.
+    pub(crate) stdin_open: bool,
+    /// Standard input is a terminal.
+    pub(crate) stdin_terminal: bool,
+    /// Standard output is a terminal.
+    pub(crate) stdout_terminal: bool,
+}
+
+/// What is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub(crate) command: Command,
+    /// How it is called in messages.
+    pub(crate) name: String,
+    pub(crate) limits: Limits,
+    pub(crate) workspace: Option<PathBuf>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) cwd: Option<String>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) stdin: bool,
+    pub(crate) terminal: bool,
+    pub(crate) json: bool,
+}
+
+impl Wish {
+    pub(crate) fn of(
+        typed: Arguments,
+        around: Surroundings,
+        inherited: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, Failure> {
+        let mut limits = Limits::default();
+        limits.memory_mb = typed.memory.unwrap_or(limits.memory_mb);
+        limits.cpu_milli = typed.cpu.unwrap_or(limits.cpu_milli);
+        limits.pids = typed.pids.unwrap_or(limits.pids);
+        limits.workspace_mb = typed.workspace_mb.unwrap_or(limits.workspace_mb);
+        let at_terminal = around.stdin_terminal && around.stdout_terminal;
+        let terminal = !typed.json && typed.tty.holds(at_terminal);
+        if typed.json && typed.tty == When::Yes {
+            return Err(Failure::new(
+                "cannot combine --json and --tty",
+                "a terminal has one stream",
+            )
+            .remedy("leave one of them out"));
+        }
+        let stdin = typed
+            .stdin
+            .holds(around.stdin_open && (terminal || !typed.json || !around.stdin_terminal));
+        let (command, name) = if let Some(line) = typed.shell {
+            (Command::Shell(line), "sh".to_owned())
+        } else {
+            let name = typed.argv.first().cloned().unwrap_or_default();
+            (Command::Argv(typed.argv), name)
+        };
+        if name.is_empty() {
+            return Err(Failure::new("nothing to run", "the name of the program is empty"));
+        }
+        if let Some(cwd) = typed.cwd.as_deref().filter(|cwd| !cwd.starts_with('/')) {
+            return Err(Failure::new(format!("cannot start in {cwd}"), "it is not absolute")
+                .remedy("give a path in the sandbox, like /workspace"));
+        }
+        let mut env = Vec::new();
+        for entry in &typed.env {
+            let (key, value) = match entry.split_once('=') {
+                Some((key, value)) => (key, Some(value.to_owned())),
+                None => (entry.as_str(), inherited(entry)),
+            };
+            if key.is_empty() || entry.contains('\0') {
+                return Err(Failure::new(format!("cannot set {entry:?}"), "that is no KEY=VALUE"));
+            }
+            env.extend(value.map(|value| (key.to_owned(), value)));
+        }
+        // A program at our terminal should know what kind it is.
+        if terminal && !env.iter().any(|(key, _)| key == "TERM") {
+            env.extend(inherited("TERM").map(|kind| ("TERM".to_owned(), kind)));
+        }
+        Ok(Self {
+            command,
+            name,
+            limits,
+            workspace: typed.workspace,
+            env,
+            cwd: typed.cwd,
+            timeout: typed.timeout,
+            stdin,
+            terminal,
+            json: typed.json,
+        })
+    }
+}
+
+impl When {
+    const fn holds(self, sensible: bool) -> bool {
+        match self {
+            Self::Auto => sensible,
+            Self::Yes => true,
+            Self::No => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Typed {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    const SCRIPT: Surroundings =
+        Surroundings { stdin_open: true, stdin_terminal: false, stdout_terminal: false };
+    const PERSON: Surroundings =
+        Surroundings { stdin_open: true, stdin_terminal: true, stdout_terminal: true };
+
+    fn wish(line: &str, around: Surroundings) -> Result<Wish, String> {
+        let words = ["run"].into_iter().chain(line.split(' '));
+        let typed = Typed::try_parse_from(words).map_err(|error| error.to_string())?;
+        let inherited = |key: &str| match key {
+            "HOME" => Some("/root".to_owned()),
+            "TERM" => Some("vt100".to_owned()),
+            _ => None,
+        };
+        Wish::of(typed.arguments, around, inherited).map_err(|failure| failure.to_string())
+    }
+
+    fn argv(words: &[&str]) -> Command {
+        Command::Argv(words.iter().map(|word| (*word).to_owned()).collect())
+    }
+
+    #[test]
+    fn programs_keep_their_own_flags() {
+        for line in ["ls -l --json", "-- ls -l --json"] {
+            let wish = wish(line, SCRIPT).unwrap();
+            assert_eq!(wish.command, argv(&["ls", "-l", "--json"]), "{line}");
+            assert!(!wish.json);
+        }
+        assert_eq!(wish("--shell ls", SCRIPT).unwrap().command, Command::Shell("ls".into()));
+        assert!(wish("--shell ls -- ls", SCRIPT).is_err());
+        assert!(wish("--memory 64", SCRIPT).is_err(), "nothing to run");
+    }
+
+    #[test]
+    fn a_terminal_is_given_at_one_and_when_asked() {
+        let cases = [
+            ("x", PERSON, true, true),
+            ("x", SCRIPT, false, true),
+            ("-t x", SCRIPT, true, true),
+            ("-it x", SCRIPT, true, true),
+            ("--tty=no x", PERSON, false, true),
+            ("--tty=no --stdin=no x", PERSON, false, false),
+            ("--json x", PERSON, false, false),
+            ("--json x", SCRIPT, false, true),
+            ("x", Surroundings { stdin_open: false, ..SCRIPT }, false, false),
+        ];
+        for (line, around, terminal, stdin) in cases {
+            let wish = wish(line, around).unwrap();
+            assert_eq!((wish.terminal, wish.stdin), (terminal, stdin), "{line} {around:?}");
+        }
+        assert!(wish("--json -t x", PERSON).is_err());
+        let term = |line| wish(line, PERSON).unwrap().env.iter().any(|(key, _)| key == "TERM");
+        assert!(term("x") && !term("--tty=no x"));
+    }
+
+    #[test]
+    fn environment_and_limits_are_read() {
+        let wish = wish("-e A=b=c -e HOME -e NONE -e E= --memory 64 --cpu 500 --pids 9 x", SCRIPT);
+        let wish = wish.unwrap();
+        let expected = [("A", "b=c"), ("HOME", "/root"), ("E", "")];
+        assert_eq!(wish.env, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        let limits = (wish.limits.memory_mb, wish.limits.cpu_milli, wish.limits.pids);
+        assert_eq!(limits, (64, 500, 9));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for line in
+            ["--memory 0 x", "--cpu 1 x", "--pids 0 x", "-e =v x", "--cwd a x", "--timeout 0 x"]
+        {
+            assert!(wish(line, SCRIPT).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! `shoal run`: one program in one new sandbox, with our three streams, signals and terminal, and
+//! its exit code as ours.
+
+mod arguments;
+mod ending;
+mod signals;
+mod streams;
+mod terminal;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, IsTerminal as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use model::InstanceId;
+use runtime::{
+    Collected, ExecSpec, LaunchSpec, RunLimits, Runtime, Sandbox, Sink, Stdin, WorkspaceSource,
+};
+use rustix::io::fcntl_getfd;
+use tokio::time::Instant;
+
+pub(crate) use self::arguments::Arguments;
+use self::arguments::{Surroundings, Wish};
+use self::ending::Ending;
+use self::signals::{Signals, Told};
+use self::streams::Ours;
+use crate::failure::Failure;
+use crate::native::{self, Settings};
+use crate::output::Output;
+
+/// How long a sandbox may take to be ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// The most input that is read before a program whose output is kept.
+const INPUT_BYTES_MAX: u64 = 64 << 20;
+/// "No timeout" for calls that want one.
+const FOREVER: Duration = Duration::from_hours(24 * 3650);
+/// So many interrupts and we stop being patient with the program.
+const INTERRUPTS_MAX: u32 = 3;
+
+pub(crate) fn main(typed: Arguments, output: &Output) -> Result<ExitCode, Failure> {
+    let around = Surroundings {
+        stdin_open: fcntl_getfd(io::stdin()).is_ok(),
+        stdin_terminal: io::stdin().is_terminal(),
+        stdout_terminal: io::stdout().is_terminal(),
+    };
+    let wish = Wish::of(typed, around, |key| std::env::var(key).ok())?;
+    // Before any thread exists: it changes what this process sees.
+    let workspace = wish.workspace.as_deref().map(native::lend_workspace).transpose()?;
+    let settings = Settings::for_one(workspace.as_ref());
+    let source = workspace.as_ref().map_or(WorkspaceSource::Memory, native::Lent::source);
+    let tokio = native::tokio()?;
+    let ending = tokio.block_on(async {
+        let mut signals = Signals::listen()?;
+        let opened = tokio::select! {
+            opened = native::open(settings) => opened?,
+            number = signals.ending() => return Ok(Ending::interrupted(number)),
+        };
+        let ending = perform(opened.as_ref(), wish, source, &mut signals, output).await;
+        // A failure to clean up is told if there is nothing worse.
+        let closed = opened.shutdown().await;
+        let ending = ending?;
+        closed.map_err(|error| Failure::of_runtime("cannot clean up", &error))?;
+        Ok(ending)
+    });
+    // The thread that reads our input may still wait for some.
+    tokio.shutdown_background();
+    let ending: Ending = ending?;
+    ending.tell(output);
+    Ok(ending.exit_code())
+}
+
+async fn perform(
+    runtime: &dyn Runtime,
+    wish: Wish,
+    workspace: WorkspaceSource,
+    signals: &mut Signals,
+    output: &Output,
+) -> Result<Ending, Failure> {
+    let spec = LaunchSpec {
+        instance: InstanceId::from_u128(native::random()?),
+        template: native::template()?,
+        limits: wish.limits,
+        workspace,
+        settings: None,
+        ready_timeout: READY_TIMEOUT,
+    };
+    let launched = tokio::select! {
+        launched = runtime.launch(spec) => launched,
+        number = signals.ending() => return Ok(Ending::interrupted(number)),
+    };
+    let sandbox = launched.map_err(|e| Failure::of_runtime("cannot make a sandbox", &e))?;
+    if wish.json {
+        kept(sandbox.as_ref(), wish, signals, output).await
+    } else {
+        streamed(sandbox.as_ref(), wish, signals).await
+    }
+}
+
+/// Runs a program whose streams are ours.
+async fn streamed(
+    sandbox: &dyn Sandbox,
+    wish: Wish,
+    signals: &mut Signals,
+) -> Result<Ending, Failure> {
+    let spec = ExecSpec {
+        command: wish.command,
+        env: wish.env,
+        cwd: wish.cwd,
+        stdin: if wish.stdin { Stdin::Stream } else { Stdin::Null },
+        stdout: Sink::Stream,
+        stderr: if wish.terminal { Sink::Null } else { Sink::Stream },
+        terminal: wish.terminal.then(terminal::size),
+        limits: runtime::ProcessLimits::default(),
+        confirm_start: false,
+    };
+    let failed = |error| Failure::of_start(&wish.name, &error);
+    let started_at = Instant::now();
+    let mut process = sandbox.exec(spec).await.map_err(failed)?;
+    let handle = process.handle();
+    let raw = wish.terminal.then(terminal::Raw::enter);
+    if let Some(input) = process.stdin.take() {
+        streams::feed(input);
+    }
+    let drains = [
+        streams::drain(process.stdout.take(), Ours::Stdout),
+        streams::drain(process.stderr.take(), Ours::Stderr),
+    ];
+    let deadline = tokio::time::sleep(wish.timeout.unwrap_or(FOREVER));
+    tokio::pin!(deadline);
+    let (mut timed_out, mut interrupts) = (false, 0);
+    let exit = loop {
+        tokio::select! {
+            exit = process.wait() => break exit,
+            () = &mut deadline, if !timed_out => {
+                timed_out = true;
+                handle.kill().await.map_err(failed)?;
+            }
+            told = signals.next() => match told {
+                Told::Resized if wish.terminal => {
+                    // A program that is over does not care how large its terminal is.
+                    let _ = handle.resize(terminal::size()).await;
+                }
+                Told::Resized => {}
+                Told::Pass(number) => {
+                    interrupts += u32::from(signals::asks_to_end(number));
+                    if interrupts >= INTERRUPTS_MAX {
+                        return Ok(Ending::interrupted(number));
+                    }
+                    let _ = handle.signal_tree(number).await;
+                }
+            },
+        }
+    };
+    let exit = exit.map_err(failed)?;
+    for drain in drains {
+        let drained = drain.await.map_err(|error| Failure::new("cannot pass on output", error))?;
+        drained.map_err(|error| Failure::of_runtime("cannot pass on output", &error))?;
+    }
+    drop(raw);
+    let limit = wish.timeout.filter(|_| timed_out);
+    Ok(Ending::of(exit, started_at.elapsed(), limit, wish.limits.memory_mb))
+}
+
+/// Runs a program whose output is kept, and prints everything about it at once.
+async fn kept(
+    sandbox: &dyn Sandbox,
+    wish: Wish,
+    signals: &mut Signals,
+    output: &Output,
+) -> Result<Ending, Failure> {
+    let stdin = if wish.stdin {
+        let read = tokio::task::block_in_place(|| streams::read_input(INPUT_BYTES_MAX));
+        Stdin::Bytes(read.map_err(|error| Failure::new("cannot read input", error))?)
+    } else {
+        Stdin::Null
+    };
+    let spec = ExecSpec { env: wish.env, cwd: wish.cwd, stdin, ..ExecSpec::new(wish.command) };
+    let limits = RunLimits {
+        output_bytes: wish.limits.exec_output_bytes,
+        timeout: wish.timeout.unwrap_or(FOREVER),
+    };
+    let collected: Collected = tokio::select! {
+        ran = sandbox.run(spec, limits) => ran.map_err(|e| Failure::of_start(&wish.name, &e))?,
+        number = signals.ending() => return Ok(Ending::interrupted(number)),
+    };
+    let limit = wish.timeout.filter(|_| collected.timed_out);
+    let ending = Ending::of(collected.exit, collected.duration, limit, wish.limits.memory_mb);
+    output.say_json(&ending.json(&collected));
+    Ok(ending.told())
+}

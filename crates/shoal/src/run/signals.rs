@@ -1,0 +1,77 @@
+//! Signals that are meant for the program: whoever stops us means it.
+
+use runtime::RuntimeError;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::failure::Failure;
+
+/// What a signal asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// Pass this on to the program.
+    Pass(i32),
+    /// The terminal has another size.
+    Resized,
+}
+
+/// The signals we listen to.
+pub(crate) struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+    quit: Signal,
+    user1: Signal,
+    user2: Signal,
+    resize: Signal,
+}
+
+impl Signals {
+    pub(crate) fn listen() -> Result<Self, Failure> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| {
+                let error = RuntimeError::system("listen to signals", &error);
+                Failure::of_runtime("cannot listen to signals", &error)
+            })
+        };
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hangup: listen(SignalKind::hangup())?,
+            quit: listen(SignalKind::quit())?,
+            user1: listen(SignalKind::user_defined1())?,
+            user2: listen(SignalKind::user_defined2())?,
+            resize: listen(SignalKind::window_change())?,
+        })
+    }
+
+    /// The next one.
+    pub(crate) async fn next(&mut self) -> Told {
+        let kind = tokio::select! {
+            _ = self.interrupt.recv() => SignalKind::interrupt(),
+            _ = self.terminate.recv() => SignalKind::terminate(),
+            _ = self.hangup.recv() => SignalKind::hangup(),
+            _ = self.quit.recv() => SignalKind::quit(),
+            _ = self.user1.recv() => SignalKind::user_defined1(),
+            _ = self.user2.recv() => SignalKind::user_defined2(),
+            _ = self.resize.recv() => return Told::Resized,
+        };
+        Told::Pass(kind.as_raw_value())
+    }
+
+    /// The next one that asks us to end, while there is no program to pass it on to.
+    pub(crate) async fn ending(&mut self) -> i32 {
+        loop {
+            match self.next().await {
+                Told::Pass(number) if asks_to_end(number) => return number,
+                Told::Pass(_) | Told::Resized => {}
+            }
+        }
+    }
+}
+
+/// Whether somebody wants us gone.
+pub(crate) fn asks_to_end(number: i32) -> bool {
+    [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()]
+        .iter()
+        .any(|kind| kind.as_raw_value() == number)
+}

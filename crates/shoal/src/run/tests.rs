@@ -1,0 +1,71 @@
+//! A run on the fake runtime: what becomes of exits, failures and deadlines. That streams and
+//! terminals work with real programs is tested where there are real sandboxes.
+
+use std::time::Duration;
+
+use model::Limits;
+use runtime::fake::{FakeRuntime, FakeSettings};
+use runtime::{Command, WorkspaceSource};
+
+use super::arguments::Wish;
+use super::ending::Ending;
+use super::perform;
+use super::signals::Signals;
+use crate::failure::Failure;
+use crate::output::{Color, Output};
+
+fn wish(words: &[&str]) -> Wish {
+    Wish {
+        command: Command::Argv(words.iter().map(|word| (*word).to_owned()).collect()),
+        name: words[0].to_owned(),
+        limits: Limits::default(),
+        workspace: None,
+        env: vec![],
+        cwd: None,
+        timeout: None,
+        stdin: false,
+        terminal: false,
+        json: false,
+    }
+}
+
+fn ran(wish: Wish) -> Result<Ending, Failure> {
+    let tokio = crate::native::tokio().unwrap();
+    tokio.block_on(async {
+        let runtime = FakeRuntime::new(FakeSettings::default());
+        let mut signals = Signals::listen().unwrap();
+        let output = Output::new(Color::Never);
+        perform(&runtime, wish, WorkspaceSource::Memory, &mut signals, &output).await
+    })
+}
+
+#[test]
+fn exit_codes_pass_through() {
+    for (words, code) in [(&["true"][..], 0), (&["false"], 1), (&["sh", "-c", "exit 42"], 42)] {
+        assert_eq!(ran(wish(words)).unwrap().code(), code, "{words:?}");
+    }
+}
+
+#[test]
+fn a_missing_program_is_127() {
+    assert_eq!(ran(wish(&["no-such-program"])).unwrap_err().exit(), 127);
+}
+
+#[test]
+fn a_deadline_kills() {
+    let slow = Wish { timeout: Some(Duration::from_millis(50)), ..wish(&["sleep", "60"]) };
+    let ending = ran(slow).unwrap();
+    assert_eq!(ending.code(), 137);
+    assert!(ending.words().unwrap().starts_with("timed out"));
+}
+
+#[test]
+fn want_of_memory_is_137_and_said() {
+    let outcome = ran(wish(&["oom"]));
+    let (code, words) = match outcome {
+        Ok(ending) => (ending.code(), ending.words().unwrap_or_default()),
+        Err(failure) => (failure.exit(), failure.to_string()),
+    };
+    assert_eq!(code, 137);
+    assert!(words.contains("memory"), "{words}");
+}

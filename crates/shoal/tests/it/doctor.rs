@@ -1,0 +1,50 @@
+//! `doctor`, `clean`, `completions`, and what is typed wrongly.
+
+use crate::shell::{able, said};
+
+#[test]
+fn doctor_agrees_with_its_exit_code_and_tries_a_sandbox() {
+    let report = said(&["doctor", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(report.text()).unwrap();
+    let able = json["able"].as_bool().unwrap();
+    assert_eq!(report.code, Some(i32::from(!able)));
+    let findings = json["findings"].as_array().unwrap();
+    let tried = findings.iter().any(|found| found["name"] == "a sandbox starts");
+    let fatal = findings.iter().any(|found| found["needed"] == true && found["state"] == "no");
+    assert_eq!(able, !fatal);
+    assert!(tried || fatal);
+    let people = said(&["doctor", "--no-trial"]);
+    assert!(people.text().contains("Sandboxes can"), "{}", people.text());
+    assert!(!people.text().contains('\u{1b}'), "colours only on terminals");
+}
+
+#[test]
+fn clean_says_what_it_did() {
+    if !able() {
+        return;
+    }
+    let cleaned = said(&["clean", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(cleaned.text()).unwrap();
+    assert_eq!((cleaned.code, json["stuck"].as_array().unwrap().len()), (Some(0), 0));
+}
+
+#[test]
+fn completions_know_the_verbs() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = said(&["completions", shell]);
+        assert_eq!(script.code, Some(0));
+        for verb in ["run", "doctor", "clean", "bench", "workspace-mb"] {
+            assert!(script.text().contains(verb), "{shell} does not know {verb}");
+        }
+    }
+}
+
+#[test]
+fn what_is_typed_wrongly_is_told_apart_from_programs() {
+    assert_eq!(said(&["run"]).code, Some(125));
+    assert_eq!(said(&["run", "--memory", "lots", "true"]).code, Some(125));
+    assert_eq!(said(&["doctor", "--what"]).code, Some(2));
+    assert_eq!(said(&["--help"]).code, Some(0));
+    let plain = said(&["run", "--color=always", "--cwd", "not-absolute", "true"]);
+    assert!(plain.stderr.contains("\u{1b}[31m") && plain.stderr.contains("try:"));
+}

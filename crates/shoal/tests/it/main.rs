@@ -1,0 +1,12 @@
+//! The command line as its users see it: the built program, on real sandboxes where this machine
+//! can run them. Where it cannot, a test says so and passes: `shoal doctor` is the one to complain.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that panics has done its work"
+)]
+
+mod doctor;
+mod run;
+mod shell;
+mod terminal;
