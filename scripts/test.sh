@@ -50,6 +50,18 @@ need_command() {
     apt-get install -qq -y --no-install-recommends $package >/dev/null
 }
 
+# Programs that are tried inside sandboxes are those of /usr, whatever else the path finds.
+need_program() {
+    if [ -x "/usr/bin/$1" ]; then return; fi
+    if [ "${CI:-}" != true ] || ! command -v apt-get >/dev/null; then
+        echo "no /usr/bin/$1: tests that need it say that they are skipped"
+        return
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    apt-get install -qq -y --no-install-recommends "$2" >/dev/null
+}
+
 need_component() {
     cargo "$1" --version >/dev/null 2>&1 || fail "\`cargo $1\` is missing: rustup component add $2"
 }
@@ -81,6 +93,9 @@ heading 'tools'
 command -v cargo >/dev/null || fail 'cargo is missing: install Rust with rustup'
 need_command cc 'gcc libc6-dev'
 need_command git 'git ca-certificates'
+for program in python3:python3 node:nodejs git:git cc:gcc bash:bash perl:perl; do
+    need_program "${program%%:*}" "${program##*:}"
+done
 need_component fmt rustfmt
 need_component clippy clippy
 need_tool nextest "$NEXTEST_VERSION"

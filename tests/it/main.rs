@@ -2,6 +2,7 @@
 
 mod architecture;
 mod docs;
+mod native;
 mod repo;
 mod rust_text;
 mod tidy;

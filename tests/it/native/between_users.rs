@@ -1,0 +1,75 @@
+//! After a return the next user finds nothing. A program plants something in every place it can
+//! reach; the same eyes that see all of it there see none of it in the sandbox that follows.
+
+use anyhow::{Result, ensure};
+use std::collections::BTreeMap;
+
+use model::ClaimSettings;
+
+use runtime::Runtime as _;
+
+use super::node::{Node, on_node};
+
+const SCRIPT: &str = include_str!("between_users.py");
+
+/// What a look at a sandbox with everything planted must find, so that finding nothing means something.
+const PLANTED: &[&str] = &[
+    "abstract socket",
+    "cwd",
+    "environment",
+    "file /dev/shm/mark",
+    "file /tmp/mark",
+    "file /var/tmp/mark2",
+    "file /workspace/.hidden/mark",
+    "file /workspace/mark",
+    "posix message queue",
+    "process",
+    "sysv message queue",
+    "sysv semaphore",
+    "sysv shared memory",
+    "tcp listener",
+];
+
+#[test]
+fn the_next_user_finds_nothing() -> Result<()> {
+    // So few slots that each user gets the one of the last but one: its uids, its groups.
+    on_node(
+        |config| {
+            config.slots = 2;
+            config.spares = 1;
+        },
+        async |node: &Node| {
+            let mut sandbox = node.sandbox().await?;
+            for round in 0..6 {
+                let found = node.python(&sandbox, SCRIPT, &["look"]).await?;
+                ensure!(found.trim().is_empty(), "round {round}: left behind:\n{found}");
+                let settings = ClaimSettings {
+                    env: BTreeMap::from([("LEFT_BEHIND".to_owned(), "secret".to_owned())]),
+                    ..ClaimSettings::default()
+                };
+                sandbox.claim(&settings, None).await?;
+                node.python(&sandbox, SCRIPT, &["plant"]).await?;
+                let found = node.python(&sandbox, SCRIPT, &["look"]).await?;
+                for planted in PLANTED {
+                    ensure!(found.lines().any(|line| line == *planted), "{planted} is not seen");
+                }
+                sandbox = node.native().recreate(sandbox, node.instance()).await?;
+            }
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn neighbours_do_not_see_each_other() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let (one, other) = (node.sandbox().await?, node.sandbox().await?);
+            node.python(&one, SCRIPT, &["plant"]).await?;
+            let found = node.python(&other, SCRIPT, &["look"]).await?;
+            ensure!(found.trim().is_empty(), "seen of the neighbour:\n{found}");
+            Ok(())
+        },
+    )
+}

@@ -1,0 +1,200 @@
+//! Limits bite: what wants too much is stopped and told why, while its neighbour and the host go on
+//! working. Each of these programs is bounded by the limits of its sandbox and of its own loop.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use model::Limits;
+use runtime::{ExecSpec, ExitStatus, RunLimits};
+
+use super::node::{Node, on_node};
+
+const LIMITS: Limits = Limits {
+    memory_mb: 128,
+    cpu_milli: 500,
+    pids: 32,
+    workspace_mb: 16,
+    exec_output_bytes: 1 << 20,
+    exec_timeout_ms: 20_000,
+};
+
+/// Runs a program beside a neighbour, and afterwards both must answer.
+async fn beside_a_neighbour(
+    node: &Node,
+    program: &str,
+) -> Result<(runtime::Collected, std::sync::Arc<dyn runtime::Sandbox>)> {
+    let greedy = node.sandbox_with(LIMITS).await?;
+    let neighbour = node.sandbox_with(LIMITS).await?;
+    let spec = ExecSpec::argv(["/usr/bin/python3", "-c", program]);
+    let limits = RunLimits { timeout: Duration::from_secs(20), ..RunLimits::from(&LIMITS) };
+    let (ran, beside) = tokio::join!(greedy.run(spec, limits), async {
+        for _ in 0..20 {
+            let echo = node.sh(&neighbour, "echo here").await?;
+            ensure!(echo.stdout == b"here\n", "{echo:?}");
+        }
+        anyhow::Ok(())
+    });
+    beside?;
+    neighbour.ping().await?;
+    Ok((ran?, greedy))
+}
+
+#[test]
+fn a_fork_bomb_stays_inside() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let bomb = "import os, time\nn = 0\nfor _ in range(2000):\n  try:\n    if os.fork() == 0:\n      time.sleep(5); os._exit(0)\n    n += 1\n  except OSError as e:\n    print(n, e.errno); break\n";
+            let (ran, greedy) = beside_a_neighbour(node, bomb).await?;
+            let text = String::from_utf8(ran.stdout)?;
+            let (made, errno) = text.trim().split_once(' ').unwrap_or(("none", ""));
+            ensure!(errno == "11", "{text}");
+            ensure!(made.parse::<u32>()? <= LIMITS.pids, "{text}");
+            greedy.ping().await?;
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn a_bomb_that_never_stops_is_ended_with_its_sandbox() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let greedy = node.sandbox_with(LIMITS).await?;
+            let spec = ExecSpec::shell("bomb() { bomb | bomb & }; bomb; sleep 1; bomb; wait");
+            let limits = RunLimits { timeout: Duration::from_secs(2), ..RunLimits::from(&LIMITS) };
+            // However that ends: it must end, and take everything along.
+            let _ = greedy.run(spec, limits).await;
+            greedy.kill().await?;
+            node.sandbox().await?.ping().await?;
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn a_memory_hog_is_told_that_it_ran_out_of_memory() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let (ran, greedy) =
+                beside_a_neighbour(node, "x = []\nwhile True: x.append(bytearray(1 << 20))")
+                    .await?;
+            ensure!(ran.exit.status == ExitStatus::Signal(9), "{:?}", ran.exit);
+            ensure!(ran.exit.out_of_memory, "it was killed and nobody says why");
+            // The program died, not its sandbox.
+            let after = node.sh(&greedy, "echo alive").await?;
+            ensure!(after.stdout == b"alive\n", "{after:?}");
+            let killed = node.sh(&greedy, "kill -9 $$").await?;
+            ensure!(killed.exit.status == ExitStatus::Signal(9) && !killed.exit.out_of_memory);
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn a_disk_filler_is_stopped_at_the_size() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            for (place, at_most) in
+                [("/workspace", 16 << 20), ("/tmp", 128 << 20), ("/dev/shm", 128 << 20)]
+            {
+                let filler = format!(
+                    "import errno\nn = 0\nwith open('{place}/big', 'wb', 0) as f:\n  try:\n    while n < 1 << 30: n += f.write(bytes(1 << 16))\n  except OSError as e:\n    print(n, e.errno)\n"
+                );
+                let greedy = node.sandbox_with(LIMITS).await?;
+                let ran = node.python(&greedy, &filler, &[]).await;
+                // Memory is the other limit: whichever is reached first.
+                let Ok(text) = ran else { continue };
+                let (size, errno) = text.trim().split_once(' ').unwrap_or(("none", ""));
+                ensure!(errno == "28", "{place}: {text}");
+                ensure!(size.parse::<u64>()? <= at_most, "{place}: {text}");
+                greedy.ping().await?;
+            }
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn files_without_bytes_are_bounded_too() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let greedy = node.sandbox_with(LIMITS).await?;
+            let text = node
+                .python(&greedy, "n = 0\ntry:\n  while n < 1000000: open(f'/workspace/{n}', 'x').close(); n += 1\nexcept OSError as e: print(n, e.errno)\n", &[])
+                .await?;
+            ensure!(text.trim().ends_with(" 28"), "{text}");
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn an_output_flood_is_cut_and_said_to_be() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let flood = "import os\nfor _ in range(1 << 12): os.write(1, b'x' * (1 << 16))\n";
+            let (ran, _) = beside_a_neighbour(node, flood).await?;
+            ensure!(ran.exit.success(), "{:?}", ran.exit);
+            ensure!(ran.stdout.len() as u64 <= LIMITS.exec_output_bytes);
+            ensure!(ran.stdout_truncated, "cut and not said to be");
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn a_descriptor_flood_ends_at_the_limit() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let flood = "import os\nn = 0\ntry:\n  while n < 100000: os.dup(1); n += 1\nexcept OSError as e: print(n, e.errno)\n";
+            let (ran, _) = beside_a_neighbour(node, flood).await?;
+            let text = String::from_utf8(ran.stdout)?;
+            let (opened, errno) = text.trim().split_once(' ').unwrap_or(("none", ""));
+            ensure!(errno == "24" && opened.parse::<u64>()? < jail::plan::DESCRIPTORS, "{text}");
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn a_processor_hog_gets_its_share_and_no_more() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let greedy = node.sandbox_with(Limits { cpu_milli: 100, ..LIMITS }).await?;
+            let spin = "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time())\n";
+            let text = node.python(&greedy, spin, &[]).await?;
+            let used_s: f64 = text.trim().parse()?;
+            // A tenth of two seconds, and generously more: unlimited it would be two.
+            ensure!(used_s < 1.0, "used {used_s} s of processor time in 2 s");
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn a_program_that_takes_too_long_is_ended_with_all_it_started() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let sandbox = node.sandbox_with(LIMITS).await?;
+            let spec = ExecSpec::shell("setsid sh -c 'sleep 600' & sleep 600");
+            let limits =
+                RunLimits { timeout: Duration::from_millis(300), ..RunLimits::from(&LIMITS) };
+            let ran = sandbox.run(spec, limits).await?;
+            ensure!(ran.timed_out && ran.exit.status == ExitStatus::Signal(9), "{ran:?}");
+            let left = node
+                .sh(&sandbox, "grep -l '[6]00' /proc/[0-9]*/cmdline | grep -v self | wc -l")
+                .await?;
+            ensure!(left.stdout.trim_ascii() == b"0", "{left:?}");
+            Ok(())
+        },
+    )
+}

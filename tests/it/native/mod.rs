@@ -1,0 +1,13 @@
+//! Native sandboxes as their users meet them: real programs, real limits, real attackers, real
+//! crashes. Needs root on Linux; without it these tests say loudly that they were skipped, and in
+//! CI that is a failure.
+
+mod between_users;
+mod crash;
+mod crowd;
+mod isolation;
+mod limits;
+mod node;
+mod programs;
+mod terminals;
+mod workspaces;

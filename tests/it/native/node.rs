@@ -1,0 +1,234 @@
+//! What the tests stand on: a native runtime of their own, with a run directory of its own, so that
+//! tests beside each other never meet.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use model::{InstanceId, Limits, Template, TemplateName};
+use runtime::native::{Native, NativeConfig};
+use runtime::{Collected, ExecSpec, LaunchSpec, RunLimits, Runtime as _, Sandbox};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The name of the only template.
+const TEMPLATE: &str = "default";
+
+/// Nothing in these tests takes as long, whatever else the machine does.
+const PATIENCE: Duration = Duration::from_secs(50);
+
+static NODES: AtomicU64 = AtomicU64::new(0);
+static INSTANCES: AtomicU64 = AtomicU64::new(1);
+
+/// A runtime for one test.
+pub(crate) struct Node {
+    native: Arc<Native>,
+    directory: PathBuf,
+    run: String,
+}
+
+/// Runs a test on a node of its own, or says why not. That nothing is left at the end is part of
+/// every test.
+pub(crate) fn on_node(
+    change: impl FnOnce(&mut NativeConfig),
+    test: impl AsyncFnOnce(&Node) -> Result<()>,
+) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return skip("no root");
+    }
+    let tokio =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    tokio.block_on(async {
+        let node = Node::start(change).await?;
+        let outcome = tokio::time::timeout(PATIENCE, test(&node))
+            .await
+            .unwrap_or_else(|_| bail!("the test took longer than {PATIENCE:?}"));
+        let ended = node.end().await;
+        outcome.and(ended)
+    })
+}
+
+/// Whether a tool is there that a test needs; if not, says so.
+pub(crate) fn needs(tool: &str) -> Result<bool> {
+    if Path::new(tool).exists() {
+        return Ok(true);
+    }
+    skip(&format!("no {tool}")).map(|()| false)
+}
+
+/// Says loudly that something is not tested. In CI nothing is skipped.
+#[expect(clippy::print_stderr, reason = "whoever reads the output of the tests must see it")]
+fn skip(reason: &str) -> Result<()> {
+    ensure!(std::env::var_os("CI").is_none(), "{reason}: in CI nothing may be skipped");
+    eprintln!("!!!! skipped: {reason} !!!!");
+    Ok(())
+}
+
+impl Node {
+    async fn start(change: impl FnOnce(&mut NativeConfig)) -> Result<Self> {
+        let number = NODES.fetch_add(1, Ordering::Relaxed);
+        let name = format!("shoal-test-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(directory.join("workspaces"))?;
+        let mut config = NativeConfig::new(&directory, TemplateName::new(TEMPLATE)?);
+        config.workspaces = Some(directory.join("workspaces"));
+        config.spares = 2;
+        change(&mut config);
+        let run = config.run.clone();
+        let native = Arc::new(Native::start(config).await?);
+        Ok(Self { native, directory, run })
+    }
+
+    /// Ends it, and looks whether anything is left.
+    async fn end(self) -> Result<()> {
+        // A launcher that a test has killed cannot say goodbye.
+        let _ = self.native.shutdown().await;
+        self.clean().await?;
+        std::fs::remove_dir_all(&self.directory)?;
+        Ok(())
+    }
+
+    /// Removes what a dead launcher left; afterwards there is nothing of this node.
+    pub(crate) async fn clean(&self) -> Result<()> {
+        let reaped = self.native.reap_orphans().await?;
+        ensure!(reaped.stuck.is_empty(), "{:?}", reaped.stuck);
+        for _ in 0..500 {
+            if self.remains()?.is_empty() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            self.native.reap_orphans().await?;
+        }
+        bail!("left behind: {:?}", self.remains()?)
+    }
+
+    /// Processes, control groups and mounts of this node, if its launcher is dead.
+    fn remains(&self) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        if Path::new(&format!("/proc/{}", self.native.launcher_pid())).exists() {
+            let comm =
+                std::fs::read_to_string(format!("/proc/{}/comm", self.native.launcher_pid()));
+            if comm.is_ok_and(|comm| comm.trim() == "shoal-launcher") {
+                return Ok(found);
+            }
+        }
+        for entry in std::fs::read_dir("/proc")?.flatten() {
+            let groups = std::fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
+            if groups.contains(&self.run) {
+                found.push(format!("process {}", entry.file_name().display()));
+            }
+        }
+        for hierarchy in std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
+            for place in [hierarchy.path().join("shoal"), PathBuf::from("/sys/fs/cgroup/shoal")] {
+                if place.join(&self.run).exists() {
+                    found.push(format!("control group {}", place.display()));
+                }
+            }
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+        let ours = self.directory.to_string_lossy().into_owned();
+        found.extend(mounts.lines().filter(|line| line.contains(&ours)).map(str::to_owned));
+        Ok(found)
+    }
+
+    /// Waits until no sandbox exists.
+    pub(crate) async fn until_empty(&self) -> Result<()> {
+        for _ in 0..500 {
+            if self.native.list().await?.is_empty() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        bail!("still there: {:?}", self.native.list().await?)
+    }
+
+    pub(crate) fn native(&self) -> Arc<Native> {
+        Arc::clone(&self.native)
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(crate) fn workspaces(&self) -> PathBuf {
+        self.directory.join("workspaces")
+    }
+
+    /// An id that nothing else has.
+    #[expect(clippy::unused_self, reason = "instances belong to a node")]
+    pub(crate) fn instance(&self) -> InstanceId {
+        let number = INSTANCES.fetch_add(1, Ordering::Relaxed);
+        InstanceId::from_u128(u128::from(std::process::id()) << 64 | u128::from(number))
+    }
+
+    /// What to launch if nothing about it matters.
+    pub(crate) fn spec(&self) -> LaunchSpec {
+        let name = TemplateName::new(TEMPLATE).expect("it is a name");
+        LaunchSpec::of(&Template::named(name), self.instance())
+    }
+
+    pub(crate) async fn sandbox(&self) -> Result<Arc<dyn Sandbox>> {
+        Ok(self.native.launch(self.spec()).await?)
+    }
+
+    pub(crate) async fn sandbox_with(&self, limits: Limits) -> Result<Arc<dyn Sandbox>> {
+        Ok(self.native.launch(LaunchSpec { limits, ..self.spec() }).await?)
+    }
+
+    pub(crate) async fn run(
+        &self,
+        sandbox: &Arc<dyn Sandbox>,
+        spec: ExecSpec,
+    ) -> Result<Collected> {
+        let limits = RunLimits { output_bytes: 1 << 20, timeout: Duration::from_secs(40) };
+        Ok(sandbox.run(spec, limits).await?)
+    }
+
+    /// Runs a line of the shell.
+    pub(crate) async fn sh(&self, sandbox: &Arc<dyn Sandbox>, line: &str) -> Result<Collected> {
+        self.run(sandbox, ExecSpec::shell(line)).await
+    }
+
+    /// Runs a Python program that must succeed, and returns what it says.
+    pub(crate) async fn python(
+        &self,
+        sandbox: &Arc<dyn Sandbox>,
+        program: &str,
+        arguments: &[&str],
+    ) -> Result<String> {
+        let mut argv = vec!["/usr/bin/python3", "-c", program];
+        argv.extend(arguments);
+        let ran = self.run(sandbox, ExecSpec::argv(argv)).await?;
+        let stderr = String::from_utf8_lossy(&ran.stderr);
+        ensure!(ran.exit.success(), "{:?}: {stderr}", ran.exit);
+        Ok(String::from_utf8(ran.stdout)?)
+    }
+
+    /// The first process of a sandbox, as the host sees it.
+    pub(crate) fn guest_of(&self, sandbox: &Arc<dyn Sandbox>) -> Result<u32> {
+        self.native.guest_pid(sandbox.instance()).context("a sandbox has a first process")
+    }
+
+    pub(crate) fn launcher(&self) -> u32 {
+        self.native.launcher_pid()
+    }
+}
+
+/// Kills a process of ours with -9. That it is over already is fine.
+pub(crate) fn kill(pid: u32) {
+    if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// Numbers that look random and are the same each time.
+pub(crate) fn dice(seed: u64) -> impl FnMut() -> u64 {
+    let mut state = seed;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state >> 11
+    }
+}
