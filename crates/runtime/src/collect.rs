@@ -65,8 +65,8 @@ pub(crate) async fn collect(
 ) -> Result<Collected, RuntimeError> {
     let mut stdout = Kept::new(process.stdout.take(), limits.output_bytes);
     let mut stderr = Kept::new(process.stderr.take(), limits.output_bytes);
-    let mut end = poll_fn(|cx| poll_end(cx, &mut process, &mut stdout, &mut stderr));
-    let in_time = timeout(limits.timeout, &mut end).await;
+    let end = poll_fn(|cx| poll_end(cx, &mut process, &mut stdout, &mut stderr));
+    let in_time = timeout(limits.timeout, end).await;
     let timed_out = in_time.is_err();
     let exit = if let Ok(exit) = in_time {
         exit?

@@ -17,6 +17,7 @@ pub mod files;
 pub mod guest_link;
 pub mod leftovers;
 pub mod native;
+mod socket;
 pub mod spec;
 
 pub use collect::{Collected, RunLimits};

@@ -6,18 +6,16 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 
 use guest_protocol::message::{Reply, Request, VERSION};
 use guest_protocol::{Endpoint, Incoming, ProtocolError, decode};
-use rustix::net::RecvFlags;
-use tokio::io::Interest;
-use tokio::net::UnixStream;
 
 use super::channel::{Channel, Kind, remember};
 use super::wire::Wire;
 use super::{LinkSettings, Surroundings};
 use crate::error::{RuntimeError, RuntimeErrorCode};
+use crate::socket::{Carries, Socket};
 
 /// How many calls may be under way, given up ones included. The protocol allows some more, which
 /// are kept for the kills that dropped programs need.
@@ -57,7 +55,7 @@ pub(super) enum Pumped {
 }
 
 pub(super) struct State {
-    socket: Option<UnixStream>,
+    socket: Option<Socket>,
     wire: Wire,
     channels: BTreeMap<u32, Box<Channel>>,
     last_channel: u32,
@@ -76,9 +74,7 @@ impl Connection {
         settings: LinkSettings,
         surroundings: Arc<dyn Surroundings>,
     ) -> io::Result<Self> {
-        let socket = std::os::unix::net::UnixStream::from(socket);
-        socket.set_nonblocking(true)?;
-        let socket = UnixStream::from_std(socket)?;
+        let socket = Socket::new(socket, Carries::Bytes)?;
         let state = State {
             socket: Some(socket),
             wire: Wire::default(),
@@ -260,7 +256,8 @@ impl State {
 
     fn pump(&mut self, cx: &mut Context<'_>, scratch: &mut [u8], wakes: &mut Vec<Waker>) -> Pumped {
         for _ in 0..READS_PER_TURN {
-            let read = match self.poll_receive(cx, scratch) {
+            let Some(socket) = &self.socket else { return Pumped::Ended };
+            let read = match socket.poll_read(cx, scratch) {
                 Poll::Pending => return self.poll_write(cx, wakes),
                 Poll::Ready(Ok(0) | Err(_)) => return Pumped::Ended,
                 Poll::Ready(Ok(read)) => read,
@@ -275,37 +272,16 @@ impl State {
         Pumped::Busy
     }
 
-    fn poll_receive(&self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        let Some(socket) = &self.socket else { return Poll::Ready(Ok(0)) };
-        loop {
-            ready!(socket.poll_read_ready(cx))?;
-            let mut read = None;
-            let tried = socket.try_io(Interest::READABLE, || {
-                let (n, _) = rustix::net::recv(socket, &mut *into, RecvFlags::DONTWAIT)?;
-                read = Some(n);
-                // A short read took all there was: say so here, which saves asking once more.
-                if n > 0 && n < into.len() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
-            });
-            match (read, tried) {
-                (Some(n), _) => return Poll::Ready(Ok(n)),
-                (None, Err(error)) if is_passing(&error) => {}
-                (None, Err(error)) => return Poll::Ready(Err(error)),
-                (None, Ok(())) => return Poll::Ready(Ok(0)),
-            }
-        }
-    }
-
     /// Goes on writing once the socket takes more.
     fn poll_write(&mut self, cx: &mut Context<'_>, wakes: &mut Vec<Waker>) -> Pumped {
-        while self.blocked {
-            let Some(socket) = &self.socket else { return Pumped::Ended };
-            match socket.poll_write_ready(cx) {
-                Poll::Pending => return Pumped::Idle,
+        if self.blocked {
+            let Self { socket, wire, .. } = self;
+            let Some(socket) = socket else { return Pumped::Ended };
+            match socket.poll_write(cx, |fd| wire.write_out(fd)) {
+                Poll::Pending => {}
                 Poll::Ready(Err(_)) => return Pumped::Ended,
-                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Ok(())) => self.blocked = false,
             }
-            let written = socket.try_io(Interest::WRITABLE, || self.wire.write_out(socket.as_fd()));
-            self.blocked = written.is_err();
             if self.wire.endpoint.outgoing().len() < MAX_BACKLOG_BYTES {
                 for channel in self.channels.values_mut() {
                     for lane in channel.kind.lanes() {
@@ -391,9 +367,4 @@ impl State {
         };
         Ok(())
     }
-}
-
-/// An error that says nothing but to try again.
-fn is_passing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -3,7 +3,7 @@
 //! pipe: what is in the pipe at that moment is all there is.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -31,11 +31,15 @@ fn system(error: impl Into<io::Error>) -> RuntimeError {
 }
 
 /// A pipe out of a program: our end, and the program's.
-pub(super) fn output() -> Result<(Receiver, OwnedFd), RuntimeError> {
-    let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system)?;
-    // Only our end: the two are different open files, and a program expects its own to block.
-    rustix::io::ioctl_fionbio(&ours, true).map_err(system)?;
-    Ok((Receiver::from_owned_fd_unchecked(ours).map_err(system)?, theirs))
+pub(super) fn output() -> Result<(OwnedFd, OwnedFd), RuntimeError> {
+    rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system)
+}
+
+/// Makes our end a stream. Only ours does not block then: the two ends are different open files,
+/// and a program expects its own to block.
+fn watch(pipe: OwnedFd) -> io::Result<Receiver> {
+    rustix::io::ioctl_fionbio(&pipe, true)?;
+    Receiver::from_owned_fd_unchecked(pipe)
 }
 
 /// A pipe into a program: our end, which does not block, and the program's.
@@ -64,9 +68,10 @@ pub(super) fn sender(pipe: OwnedFd) -> Result<Sender, RuntimeError> {
     Sender::from_owned_fd_unchecked(pipe).map_err(system)
 }
 
-/// Our end of a pipe out of a program.
+/// Our end of a pipe out of a program. It is watched from the first read on: that is when the
+/// request is on its way already, so that making it ready takes no time.
 pub(super) struct PipeReader {
-    pipe: Receiver,
+    pipe: Pipe,
     call: Arc<Call>,
     /// Which of the program's streams it is.
     lane: u8,
@@ -75,9 +80,38 @@ pub(super) struct PipeReader {
     left: Option<usize>,
 }
 
+enum Pipe {
+    Unwatched(OwnedFd),
+    Watched(Receiver),
+    /// Watching it failed.
+    Closed,
+}
+
+impl Pipe {
+    /// The stream, from the first time it is asked for.
+    fn watched(&mut self) -> io::Result<&mut Receiver> {
+        *self = match std::mem::replace(self, Self::Closed) {
+            Self::Unwatched(pipe) => Self::Watched(watch(pipe)?),
+            other @ (Self::Watched(_) | Self::Closed) => other,
+        };
+        match self {
+            Self::Watched(pipe) => Ok(pipe),
+            Self::Unwatched(_) | Self::Closed => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Unwatched(pipe) => Some(pipe.as_fd()),
+            Self::Watched(pipe) => Some(pipe.as_fd()),
+            Self::Closed => None,
+        }
+    }
+}
+
 impl PipeReader {
-    pub(super) fn new(pipe: Receiver, call: Arc<Call>, lane: u8) -> Self {
-        Self { pipe, call, lane, enlarged: false, left: None }
+    pub(super) fn new(pipe: OwnedFd, call: Arc<Call>, lane: u8) -> Self {
+        Self { pipe: Pipe::Unwatched(pipe), call, lane, enlarged: false, left: None }
     }
 
     /// Whether the program is over; if not, its end wakes whoever asks.
@@ -97,16 +131,22 @@ impl PipeReader {
         false
     }
 
-    /// Reads what the pipe held when the program was found to be over.
+    /// Reads what the pipe held when the program was found to be over. Nobody else reads it, so
+    /// that much is there and the read does not wait.
     fn read_rest(&mut self, buf: &mut ReadBuf<'_>) -> io::Result<()> {
+        let Some(pipe) = self.pipe.as_fd() else { return Ok(()) };
         let left = match self.left {
             Some(left) => left,
-            None => rustix::io::ioctl_fionread(&self.pipe)?.try_into().unwrap_or(usize::MAX),
+            None => rustix::io::ioctl_fionread(pipe)?.try_into().unwrap_or(usize::MAX),
         };
-        let into = buf.initialize_unfilled();
-        let most = left.min(into.len());
+        self.left = Some(left);
+        let most = left.min(buf.remaining());
+        if most == 0 {
+            return Ok(());
+        }
+        let into = &mut buf.initialize_unfilled()[..most];
         let read = loop {
-            match rustix::io::read(&self.pipe, &mut into[..most]) {
+            match rustix::io::read(pipe, &mut *into) {
                 Ok(read) => break read,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break 0,
@@ -128,12 +168,14 @@ impl AsyncRead for PipeReader {
         if self.left.is_some() || self.poll_over(cx) {
             return Poll::Ready(self.read_rest(buf));
         }
+        let Self { pipe, enlarged, .. } = &mut *self;
+        let pipe = pipe.watched()?;
         let before = buf.filled().len();
-        let polled = Pin::new(&mut self.pipe).poll_read(cx, buf);
-        if !self.enlarged && buf.filled().len() - before >= BUSY_READ_BYTES {
-            self.enlarged = true;
+        let polled = Pin::new(&mut *pipe).poll_read(cx, buf);
+        if buf.filled().len() - before >= BUSY_READ_BYTES && !*enlarged {
             // It only makes things faster, so a refusal does not matter.
-            let _ = rustix::pipe::fcntl_setpipe_size(&self.pipe, BUSY_PIPE_BYTES);
+            let _ = rustix::pipe::fcntl_setpipe_size(&*pipe, BUSY_PIPE_BYTES);
+            *enlarged = true;
         }
         polled
     }

@@ -9,7 +9,6 @@ use guest_protocol::Env;
 use guest_protocol::message::{
     ExitStatus, Exited, Pipe, Reply, Request, Spawn, Stdio, TerminalSize, lane,
 };
-use tokio::net::unix::pipe::Receiver;
 
 use super::GuestLink;
 use super::call::Call;
@@ -31,7 +30,7 @@ const CODE_OF_KILLED: i32 = 128 + SIGKILL;
 enum Ours {
     None,
     Lane,
-    Output(Receiver),
+    Output(OwnedFd),
     Input(OwnedFd),
     /// Input that is known already, and how much of it is in the pipe.
     Bytes {

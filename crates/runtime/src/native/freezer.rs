@@ -12,11 +12,16 @@ use tokio::time::{Instant, sleep};
 
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
-/// How often the answer is read at once. A process that sleeps is frozen before that, one that
-/// computes when its time slice ends.
-const IMMEDIATE_READS: u32 = 32;
+/// How often the answer is read at once: what sleeps on an idle machine is frozen before that.
+const IMMEDIATE_READS: u32 = 24;
 
-/// How long to wait between two reads after that.
+/// How often it is read after a pause that is too short to give the thread away for it: what has
+/// to wait for a processor is frozen before that.
+const BRIEF_PAUSES: u32 = 8;
+const BRIEF_PAUSE: Duration = Duration::from_micros(20);
+
+/// How long to wait between two reads after that: what computes is frozen when its time slice
+/// ends.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// How long it may take.
@@ -41,7 +46,6 @@ struct Words {
     thaw: &'static str,
     state: &'static str,
     is_frozen: &'static str,
-    is_thawed: &'static str,
 }
 
 const SECOND: Words = Words {
@@ -50,7 +54,6 @@ const SECOND: Words = Words {
     thaw: "0",
     state: "cgroup.events",
     is_frozen: "frozen 1",
-    is_thawed: "frozen 0",
 };
 
 const FIRST: Words = Words {
@@ -59,7 +62,6 @@ const FIRST: Words = Words {
     thaw: "THAWED",
     state: "freezer.state",
     is_frozen: "FROZEN",
-    is_thawed: "THAWED",
 };
 
 impl Freezer {
@@ -72,16 +74,16 @@ impl Freezer {
         let files = Files::open(&self.directory).map_err(|error| failed("freeze", &error))?;
         let unfinished = Unfinished { files: &files, armed: true };
         files.set(files.words.freeze).map_err(|error| failed("freeze", &error))?;
-        until(&files, "freeze", files.words.is_frozen).await?;
+        until_frozen(&files).await?;
         unfinished.finish();
         Ok(())
     }
 
-    /// Done when everything in it may run.
-    pub(super) async fn thaw(&self) -> Result<(), RuntimeError> {
+    /// Done when everything in it may run, which is at once; that it also runs already is up to
+    /// the scheduler.
+    pub(super) fn thaw(&self) -> Result<(), RuntimeError> {
         let files = Files::open(&self.directory).map_err(|error| failed("thaw", &error))?;
-        files.set(files.words.thaw).map_err(|error| failed("thaw", &error))?;
-        until(&files, "thaw", files.words.is_thawed).await
+        files.set(files.words.thaw).map_err(|error| failed("thaw", &error))
     }
 }
 
@@ -93,23 +95,24 @@ fn failed(step: &'static str, error: &io::Error) -> RuntimeError {
     RuntimeError::system(step, error)
 }
 
-async fn until(files: &Files, step: &'static str, wanted: &str) -> Result<(), RuntimeError> {
-    let is_so = || files.is(wanted).map_err(|error| failed(step, &error));
-    for _ in 0..IMMEDIATE_READS {
-        if is_so()? {
+async fn until_frozen(files: &Files) -> Result<(), RuntimeError> {
+    let is_frozen = || files.is(files.words.is_frozen).map_err(|error| failed("freeze", &error));
+    for look in 0..IMMEDIATE_READS + BRIEF_PAUSES {
+        if look >= IMMEDIATE_READS {
+            std::thread::sleep(BRIEF_PAUSE);
+        }
+        if is_frozen()? {
             return Ok(());
         }
-        // What is to be frozen has to run once more for it, perhaps on this processor.
-        std::thread::yield_now();
     }
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         sleep(PAUSE).await;
-        if is_so()? {
+        if is_frozen()? {
             return Ok(());
         }
     }
-    Err(RuntimeError::deadline(step))
+    Err(RuntimeError::deadline("freeze"))
 }
 
 impl Files {
@@ -192,7 +195,7 @@ mod tests {
         fs::write(place.join("freezer.state"), "THAWED").unwrap();
         Freezer::new(&place).freeze().await.unwrap();
         assert_eq!(fs::read_to_string(place.join("freezer.state")).unwrap(), "FROZEN");
-        Freezer::new(&place).thaw().await.unwrap();
+        Freezer::new(&place).thaw().unwrap();
         assert_eq!(fs::read_to_string(place.join("freezer.state")).unwrap(), "THAWED");
         fs::remove_dir_all(&place).unwrap();
         let error = Freezer::new(&place).freeze().await.unwrap_err();

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -13,14 +13,12 @@ use guest_protocol::launcher::{
 };
 use guest_protocol::message::ExitStatus;
 use model::{InstanceId, WorkspaceId};
-use rustix::net::RecvFlags;
-use tokio::io::Interest;
-use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::deaths::Died;
 use crate::error::{RuntimeError, RuntimeErrorCode};
+use crate::socket::{Carries, Socket};
 
 /// How long the launcher may take for anything but a launch.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -91,7 +89,7 @@ pub(super) struct Launcher {
 }
 
 struct State {
-    socket: Option<UnixStream>,
+    socket: Option<Socket>,
     unsent: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
     blocked: bool,
     waiting: BTreeMap<u64, Waiting>,
@@ -113,11 +111,8 @@ fn bytes_of(instance: InstanceId) -> InstanceBytes {
 impl Launcher {
     /// Takes over the socket. Must be called inside a tokio runtime.
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
-        // Sequenced packets, but readiness is the same for every kind of socket.
-        let socket = std::os::unix::net::UnixStream::from(socket);
-        socket.set_nonblocking(true)?;
         let state = State {
-            socket: Some(UnixStream::from_std(socket)?),
+            socket: Some(Socket::new(socket, Carries::Packets)?),
             unsent: VecDeque::new(),
             blocked: false,
             waiting: BTreeMap::new(),
@@ -274,7 +269,7 @@ impl State {
         let Ok(bytes) = postcard::to_allocvec(message) else { return };
         self.unsent.push_back((bytes, descriptor));
         let Some(socket) = &self.socket else { return };
-        if !self.blocked && send_all(socket, &mut self.unsent).is_err() {
+        if !self.blocked && send_all(socket.as_fd(), &mut self.unsent).is_err() {
             self.blocked = true;
             if let Some(reader) = &self.reader {
                 reader.wake_by_ref();
@@ -291,23 +286,13 @@ impl State {
     ) -> Poll<()> {
         for _ in 0..PACKETS_PER_TURN {
             let Some(socket) = &self.socket else { return Poll::Ready(()) };
-            match socket.poll_read_ready(cx) {
+            match socket.poll_read(cx, buffer) {
                 Poll::Pending => return self.poll_write(cx),
-                Poll::Ready(Err(_)) => return Poll::Ready(()),
-                Poll::Ready(Ok(())) => {}
-            }
-            let received = socket.try_io(Interest::READABLE, || {
-                Ok(rustix::net::recv(socket, &mut *buffer, RecvFlags::DONTWAIT)?.0)
-            });
-            match received {
-                Ok(0) => return Poll::Ready(()),
-                Ok(length) => match postcard::from_bytes(&buffer[..length]) {
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
+                Poll::Ready(Ok(length)) => match postcard::from_bytes(&buffer[..length]) {
                     Ok(message) => news.extend(self.heard(message)),
                     Err(_) => return Poll::Ready(()),
                 },
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Poll::Ready(()),
             }
         }
         cx.waker().wake_by_ref();
@@ -315,16 +300,14 @@ impl State {
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while self.blocked {
-            let Some(socket) = &self.socket else { return Poll::Ready(()) };
-            match socket.poll_write_ready(cx) {
-                Poll::Pending => break,
+        if self.blocked {
+            let Self { socket, unsent, .. } = self;
+            let Some(socket) = socket else { return Poll::Ready(()) };
+            match socket.poll_write(cx, |fd| send_all(fd, unsent)) {
+                Poll::Pending => {}
                 Poll::Ready(Err(_)) => return Poll::Ready(()),
-                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Ok(())) => self.blocked = false,
             }
-            let unsent = &mut self.unsent;
-            let sent = socket.try_io(Interest::WRITABLE, || send_all(socket, unsent));
-            self.blocked = sent.is_err();
         }
         Poll::Pending
     }
@@ -371,7 +354,7 @@ impl State {
 
 /// Sends packets until the socket takes no more.
 fn send_all(
-    socket: &UnixStream,
+    socket: BorrowedFd<'_>,
     unsent: &mut VecDeque<(Vec<u8>, Option<OwnedFd>)>,
 ) -> io::Result<()> {
     while let Some((bytes, descriptor)) = unsent.front() {

@@ -141,7 +141,7 @@ impl Sandbox for NativeSandbox {
     async fn thaw(&self) -> Result<(), RuntimeError> {
         match (self.instance.died(), self.instance.freezer()) {
             (Some(died), _) => Err(died.error("thaw")),
-            (None, Some(freezer)) => freezer.thaw().await,
+            (None, Some(freezer)) => freezer.thaw(),
             (None, None) => Err(unfreezable("thaw")),
         }
     }
