@@ -158,22 +158,25 @@ fn copy_beneath(
     path: &Path,
     budget: &mut u64,
 ) -> io::Result<()> {
-    let Ok(found) = statat(from, path, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(()) };
-    if statat(to, path, AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|there| FileType::from_raw_mode(there.st_mode) != FileType::Directory)
-    {
+    if statat(from, path, AtFlags::SYMLINK_NOFOLLOW).is_err() {
         return Ok(());
     }
-    match FileType::from_raw_mode(found.st_mode) {
-        FileType::Symlink => {
-            make_parents(to, path)?;
-            symlinkat(readlinkat(from, path, Vec::new())?, to, path)?;
-        }
+    make_parents(to, path)?;
+    copy_one(from, to, path, budget)
+}
+
+/// The same for what has its directory already.
+fn copy_one(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    path: &Path,
+    budget: &mut u64,
+) -> io::Result<()> {
+    let Ok(found) = statat(from, path, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(()) };
+    let copied = match FileType::from_raw_mode(found.st_mode) {
+        FileType::Symlink => symlinkat(readlinkat(from, path, Vec::new())?, to, path),
         FileType::Directory if found.st_mode & 0o005 == 0o005 => {
-            make_parents(to, &path.join("x"))?;
-            for name in names_in(from, path)? {
-                copy_beneath(from, to, &path.join(name), budget)?;
-            }
+            return copy_directory(from, to, path, budget);
         }
         FileType::RegularFile if found.st_mode & 0o004 != 0 => {
             let size = found.st_size.cast_unsigned();
@@ -181,7 +184,6 @@ fn copy_beneath(
                 return Ok(());
             }
             *budget -= size;
-            make_parents(to, path)?;
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
             let mut contents = Vec::new();
             std::fs::File::from(openat(from, path, flags, Mode::empty())?)
@@ -189,7 +191,10 @@ fn copy_beneath(
                 .read_to_end(&mut contents)?;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
             let mode = Mode::from_raw_mode(0o444 | (found.st_mode & 0o111));
-            std::fs::File::from(openat(to, path, flags, mode)?).write_all(&contents)?;
+            match openat(to, path, flags, mode) {
+                Ok(file) => return std::fs::File::from(file).write_all(&contents),
+                Err(errno) => Err(errno),
+            }
         }
         FileType::Directory
         | FileType::RegularFile
@@ -197,7 +202,27 @@ fn copy_beneath(
         | FileType::Socket
         | FileType::CharacterDevice
         | FileType::BlockDevice
-        | FileType::Unknown => {}
+        | FileType::Unknown => Ok(()),
+    };
+    match copied {
+        // What we have written ourselves goes before the host's.
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(other) => Err(other.into()),
+    }
+}
+
+fn copy_directory(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    path: &Path,
+    budget: &mut u64,
+) -> io::Result<()> {
+    match mkdirat(to, path, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(other) => return Err(other.into()),
+    }
+    for name in names_in(from, path)? {
+        copy_one(from, to, &path.join(name), budget)?;
     }
     Ok(())
 }

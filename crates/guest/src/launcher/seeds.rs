@@ -33,8 +33,7 @@ impl Seed {
     /// Makes the seed of a slot. It says when it is settled.
     pub(super) fn plant(shared: &Shared, slot: u32) -> io::Result<Self> {
         let (ours, theirs) = pair()?;
-        let birthplace = shared.groups.birthplace(slot)?;
-        match clone::copy(birthplace.as_ref().map(OwnedFd::as_fd))? {
+        match clone::copy()? {
             Side::Child => {
                 live(&shared.origin(slot), &theirs);
                 clone::exit_now(0);
@@ -82,10 +81,13 @@ fn live(origin: &Origin<'_>, socket: &OwnedFd) {
     if packet::send(socket, &[SETTLED], &[]).is_err() {
         return;
     }
+    // Not in there itself: what is frozen has to be woken for it, and it would be one more.
+    let Ok(birthplace) = origin.groups.birthplace(origin.slot) else { return };
+    let birthplace = birthplace.as_ref().map(OwnedFd::as_fd);
     let mut word = [0];
     while let Ok(mut asked) = packet::receive(socket, &mut word) {
         let Some(stem_socket) = asked.descriptors.pop() else { return };
-        let answer = match clone::sibling_first_of_new_process_namespace() {
+        let answer = match clone::sibling_first_of_new_process_namespace(birthplace) {
             Ok(Side::Child) => {
                 stem::live(origin, &stem_socket);
                 clone::exit_now(0);

@@ -25,15 +25,15 @@ pub fn first_of_new_process_namespace(cgroup: Option<BorrowedFd<'_>>) -> io::Res
     clone3(libc::CLONE_NEWPID as u64, libc::SIGCHLD as u64, cgroup)
 }
 
-/// The same, in the control groups of the caller, but as a child of the caller's parent.
-pub fn sibling_first_of_new_process_namespace() -> io::Result<Side> {
+/// The same, but as a child of the caller's parent.
+pub fn sibling_first_of_new_process_namespace(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
     // The signal to the parent at its end is that of the caller.
-    clone3(libc::CLONE_NEWPID as u64 | libc::CLONE_PARENT as u64, 0, None)
+    clone3(libc::CLONE_NEWPID as u64 | libc::CLONE_PARENT as u64, 0, cgroup)
 }
 
 /// Makes a copy of the calling process, which must have one thread only.
-pub fn copy(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
-    clone3(0, libc::SIGCHLD as u64, cgroup)
+pub fn copy() -> io::Result<Side> {
+    clone3(0, libc::SIGCHLD as u64, None)
 }
 
 fn clone3(flags: u64, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
