@@ -25,7 +25,7 @@ use self::bare::Bare;
 use self::contender::{Contender, Skipped, compete};
 use self::report::{BARE, Report};
 use self::samples::Pace;
-use self::sandboxes::{Captured, Launch, Run, Sleep, Warm};
+use self::sandboxes::{Captured, Launch, Ping, Run, Sleep, Warm};
 use self::scratch::Scratch;
 use crate::failure::Failure;
 use crate::native::{self, Settings};
@@ -182,6 +182,7 @@ async fn times(wish: &Wish, scratch: &Scratch, report: &mut Report) -> Result<()
         Box::new(Bare::start("bare true", &program, Path::new(HOST_PROGRAM))?),
         Box::new(Warm::launch(spare.as_ref()).await?),
         Box::new(Captured(Warm::launch(spare.as_ref()).await?)),
+        Box::new(Ping(Warm::launch(spare.as_ref()).await?)),
         Box::new(Sleep(Warm::launch(spare.as_ref()).await?)),
     ];
     for (name, runtime) in [

@@ -134,6 +134,23 @@ impl Contender for Captured {
     }
 }
 
+/// Asking its guest whether it is there: what the way to the guest and back costs, which is in
+/// everything else.
+pub(crate) struct Ping(pub(crate) Warm);
+
+#[async_trait]
+impl Contender for Ping {
+    fn name(&self) -> &'static str {
+        "ping"
+    }
+
+    async fn sample(&mut self) -> Result<Times, Failure> {
+        let started_at = Instant::now();
+        self.0.sandbox.ping().await.map_err(failed)?;
+        Ok(vec![(self.name(), started_at.elapsed())])
+    }
+}
+
 /// Its sleep.
 pub(crate) struct Sleep(pub(crate) Warm);
 
