@@ -52,6 +52,8 @@ pub(super) enum Pumped {
     Ended,
     /// The guest does not keep to the protocol.
     Broken(ProtocolError),
+    /// The kernel refuses to write.
+    Refused(io::Error),
 }
 
 pub(super) struct State {
@@ -232,7 +234,10 @@ impl State {
         request: &Request,
         descriptors: Vec<OwnedFd>,
     ) -> Result<u32, RuntimeError> {
-        let number = self.last_channel + 1;
+        let Some(number) = self.last_channel.checked_add(1) else {
+            let cause = "the numbers for calls are used up: launch another sandbox";
+            return Err(RuntimeError::new(RuntimeErrorCode::LimitReached, step, cause));
+        };
         self.wire.queue(number, request, descriptors).map_err(|error| {
             RuntimeError::new(RuntimeErrorCode::TooLarge, step, error.to_string())
         })?;
@@ -242,12 +247,13 @@ impl State {
         Ok(number)
     }
 
-    /// Writes what is queued, as much as the socket takes.
+    /// Writes what is queued, as much as the socket takes. If that is not all, or fails, the pump
+    /// goes on with it.
     pub(super) fn flush(&mut self) {
         let Some(socket) = &self.socket else { return };
         if !self.blocked && self.wire.write_out(socket.as_fd()).is_err() {
             self.blocked = true;
-            // The pump goes on with it. Waking it only schedules its task.
+            // This only schedules its task.
             if let Some(pump) = &self.pump {
                 pump.wake_by_ref();
             }
@@ -279,7 +285,7 @@ impl State {
             let Some(socket) = socket else { return Pumped::Ended };
             match socket.poll_write(cx, |fd| wire.write_out(fd)) {
                 Poll::Pending => {}
-                Poll::Ready(Err(_)) => return Pumped::Ended,
+                Poll::Ready(Err(error)) => return Pumped::Refused(error),
                 Poll::Ready(Ok(())) => self.blocked = false,
             }
             if self.wire.endpoint.outgoing().len() < MAX_BACKLOG_BYTES {

@@ -28,13 +28,21 @@ pub(super) async fn run(connection: Arc<Connection>) {
                 Poll::Pending
             }
             Pumped::Ended => Poll::Ready(None),
-            Pumped::Broken(error) => Poll::Ready(Some(error)),
+            Pumped::Broken(error) => {
+                let cause = format!("the guest does not keep to the protocol: {error}");
+                Poll::Ready(Some(RuntimeError::new(RuntimeErrorCode::Protocol, "", cause)))
+            }
+            Pumped::Refused(error) => {
+                let cause = format!("nothing can be sent to the guest: {error}");
+                let error =
+                    RuntimeError { cause: cause.into(), ..RuntimeError::system("", &error) };
+                Poll::Ready(Some(error))
+            }
         }
     })
     .await;
     if let Some(error) = broken {
-        let cause = format!("the guest does not keep to the protocol: {error}");
-        connection.fail(RuntimeError::new(RuntimeErrorCode::Protocol, "", cause));
+        connection.fail(error);
         return;
     }
     let death = connection.surroundings.death();

@@ -44,8 +44,9 @@ impl Wire {
         Ok(())
     }
 
-    /// Writes what is queued. `WouldBlock` if the socket takes no more now. That the other end is
-    /// closed is not an error: what it still had to say is read first, and then its end is found.
+    /// Writes what is queued. `WouldBlock` if the socket takes no more now; any other error breaks
+    /// the connection. That the other end is closed is not an error: what it still had to say is
+    /// read first, and then its end is found.
     pub(super) fn write_out(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         while !self.endpoint.outgoing().is_empty() {
             let out = self.endpoint.outgoing();
@@ -68,11 +69,12 @@ impl Wire {
                 }
                 Err(Errno::AGAIN) => return Err(io::ErrorKind::WouldBlock.into()),
                 Err(Errno::INTR) => {}
-                Err(_) => {
+                Err(Errno::PIPE | Errno::CONNRESET) => {
                     let dropped = self.endpoint.outgoing().len();
                     self.endpoint.sent(dropped);
                     self.passing.clear();
                 }
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())

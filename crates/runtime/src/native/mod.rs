@@ -11,6 +11,8 @@ mod launcher;
 mod memory;
 mod process;
 mod sandbox;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
