@@ -7,6 +7,7 @@ mod crash;
 mod crowd;
 mod isolation;
 mod limits;
+mod modes;
 mod node;
 mod programs;
 mod terminals;

@@ -1,0 +1,72 @@
+//! Sandboxes come about in more than one way: born by the launcher or by a seed, with a network
+//! namespace made before or on the spot. Whichever it is, they are the same inside.
+
+use anyhow::{Result, ensure};
+use runtime::Runtime as _;
+use runtime::native::{NativeConfig, NetworkMode, RootSource};
+
+use super::node::{Node, on_node};
+
+/// Loopback works, nothing else is there, freezing works.
+async fn is_as_always(node: &Node) -> Result<()> {
+    // More than there are spares, so that some are made while someone waits.
+    for _ in 0..6 {
+        let sandbox = node.sandbox().await?;
+        let talk = "import socket\ns = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()\n\
+                    socket.create_connection(s.getsockname(), timeout=5)\n\
+                    print(open('/proc/net/dev').read().count(':'))";
+        ensure!(node.python(&sandbox, talk, &[]).await?.trim() == "1");
+        sandbox.freeze().await?;
+        sandbox.thaw().await?;
+        sandbox.ping().await?;
+        // A sandbox that is frozen when it dies leaves a slot that works.
+        sandbox.freeze().await?;
+        sandbox.kill().await?;
+    }
+    Ok(())
+}
+
+#[test]
+fn every_way_to_a_network_and_to_groups_gives_the_same_sandbox() -> Result<()> {
+    for network in [NetworkMode::Spare, NetworkMode::Fresh, NetworkMode::Shared] {
+        for limits in [true, false] {
+            let change = |config: &mut NativeConfig| {
+                config.network = network;
+                config.limits = limits;
+                config.slots = 4;
+            };
+            on_node(change, async |node: &Node| is_as_always(node).await)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_root_without_a_libc_is_enough() -> Result<()> {
+    let root = std::env::temp_dir().join(format!("shoal-empty-root-{}", std::process::id()));
+    std::fs::create_dir_all(root.join("bin"))?;
+    // The only static program that is surely there is the guest itself.
+    let program = root.join("bin/only");
+    std::fs::write(&program, guest_image::BYTES)?;
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&program, mode)?;
+    let source = RootSource::Directory(root.to_string_lossy().into_owned());
+    let change = |config: &mut NativeConfig| {
+        for (_, root) in &mut config.roots {
+            *root = source.clone();
+        }
+    };
+    let outcome = on_node(change, async |node: &Node| {
+        let sandbox = node.native().launch(node.spec()).await?;
+        let ran = node.run(&sandbox, runtime::ExecSpec::argv(["/bin/only", "noop"])).await?;
+        ensure!(ran.exit.success(), "{ran:?}");
+        sandbox.write_all("file", b"text", None).await?;
+        ensure!(sandbox.read_all("/workspace/file", 16).await? == b"text");
+        ensure!(sandbox.write_all("/bin/other", b"x", None).await.is_err(), "the root is writable");
+        let names = sandbox.list_files("/bin", None, 10).await?;
+        ensure!(names.entries.len() == 1, "{names:?}");
+        Ok(())
+    });
+    std::fs::remove_dir_all(root)?;
+    outcome
+}
