@@ -193,7 +193,9 @@ fn open_proc() -> io::Result<OwnedFd> {
 fn limit_resources() -> io::Result<()> {
     let exactly = |value| Rlimit { current: Some(value), maximum: Some(value) };
     setrlimit(Resource::Nofile, exactly(DESCRIPTORS))?;
-    setrlimit(Resource::Core, exactly(0))?;
+    // One byte: too little for a file, and the only value at which nothing is piped to a program of
+    // the host either.
+    setrlimit(Resource::Core, exactly(1))?;
     Ok(())
 }
 

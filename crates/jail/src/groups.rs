@@ -173,7 +173,7 @@ impl Groups {
             Version::V2 => "memory.events",
         };
         let path = format!("{}/{file}", name_of(slot));
-        read_at(&memory.directory, &path).map_or(0, |text| count_of("oom_kill", &text))
+        read_at(&memory.directory, &path).ok().and_then(|text| kills_in(&text)).unwrap_or(0)
     }
 
     /// Lets a group that may have been frozen be used again.
@@ -323,12 +323,11 @@ fn read_at(directory: &OwnedFd, path: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
 }
 
-fn count_of(key: &str, text: &str) -> u64 {
-    text.lines()
-        .filter_map(|line| line.split_once(' '))
-        .find(|(name, _)| *name == key)
-        .and_then(|(_, count)| count.trim().parse().ok())
-        .unwrap_or(0)
+/// How many kills for want of memory a group's file tells of, `memory.oom_control` (v1) or
+/// `memory.events` (v2).
+pub fn kills_in(text: &str) -> Option<u64> {
+    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+    lines.find(|(name, _)| *name == "oom_kill").and_then(|(_, count)| count.trim().parse().ok())
 }
 
 #[cfg(test)]
@@ -339,8 +338,8 @@ mod tests {
     fn kills_are_read_from_both_generations() {
         let v1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n";
         let v2 = "low 0\nhigh 0\nmax 12\noom 4\noom_kill 2\noom_group_kill 0\n";
-        assert_eq!(count_of("oom_kill", v1), 3);
-        assert_eq!(count_of("oom_kill", v2), 2);
-        assert_eq!(count_of("oom_kill", ""), 0);
+        assert_eq!(kills_in(v1), Some(3));
+        assert_eq!(kills_in(v2), Some(2));
+        assert_eq!(kills_in(""), None);
     }
 }

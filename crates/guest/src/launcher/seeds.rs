@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use jail::groups::Limits;
 use jail::packet;
 use jail::plan;
 use jail::sys::clone::{self, Side};
@@ -27,6 +28,8 @@ pub(super) struct Seed {
     pub pid: Pid,
     pub socket: OwnedFd,
     pub settled: bool,
+    /// The limits that it writes.
+    pub limits: Limits,
 }
 
 impl Seed {
@@ -40,7 +43,7 @@ impl Seed {
             }
             Side::Parent(pid) => {
                 set_socket_timeout(&ours, Timeout::Recv, Some(BIRTH_TIMEOUT))?;
-                Ok(Self { pid, socket: ours, settled: false })
+                Ok(Self { pid, socket: ours, settled: false, limits: shared.usual_limits })
             }
         }
     }

@@ -231,7 +231,7 @@ impl Spares {
         let wanted = self.settling.remove(&slot);
         let heard = if buffer[..length] == [seeds::SETTLED] {
             seed.settled = true;
-            shared.slots.limits_written(slot, shared.usual_limits);
+            shared.slots.limits_written(slot, seed.limits);
             if !wanted {
                 return Ok(());
             }

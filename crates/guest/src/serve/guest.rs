@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use guest_protocol::message::{ExitStatus, Exited, GUEST_CHANNEL, Reply, Request, VERSION};
 use guest_protocol::{Env, Incoming, decode};
 use jail::sys::reap::{self, End, Reaped};
-use jail::sys::{memory, spawn};
+use jail::sys::{ids, memory};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventFlags};
@@ -85,7 +85,8 @@ impl Guest {
         }
         umask(Mode::from(UMASK));
         if let Some(identity) = settings.workload {
-            spawn::access_files_as(identity);
+            // Where it may not, it is that user already, or files say so themselves.
+            let _ = ids::use_files_as(identity.uid, identity.gid);
         }
         let io = Io::new(connection)?;
         io.watch(&signals, Source::Children, EventFlags::IN).named("watch children")?;

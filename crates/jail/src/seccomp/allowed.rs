@@ -93,7 +93,6 @@ pub const GROUPS: &[Group] = &[
             SYS_fsync,
             SYS_fdatasync,
             SYS_sync_file_range,
-            SYS_syncfs,
         ],
     },
     Group {

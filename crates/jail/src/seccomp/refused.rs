@@ -148,10 +148,10 @@ pub const GROUPS: &[Group] = &[
     Group {
         name: "flushing everything",
         why: "sync writes out every file system of the host and waits for it: a brake for all \
-              neighbours, and a clock that measures them. It reports no failure to its caller; \
-              fsync and syncfs do the work for one's own files.",
+              neighbours, and a clock that measures them; syncfs does it to the one that holds \
+              the host's programs. fsync does the work for one's own files.",
         rule: REFUSED,
-        calls: calls![SYS_sync],
+        calls: calls![SYS_sync, SYS_syncfs],
     },
     Group {
         name: "old asynchronous file access",

@@ -196,14 +196,6 @@ pub fn spawn(program: &Program<'_>) -> Result<i32, SpawnError> {
     Err(SpawnError { step, errno: Errno::from_raw_os_error(errno) })
 }
 
-/// Makes the file accesses of this process those of someone else, where it may.
-pub fn access_files_as(identity: Identity) {
-    // SAFETY: takes a number.
-    unsafe { libc::syscall(libc::SYS_setfsgid, identity.gid) };
-    // SAFETY: takes a number.
-    unsafe { libc::syscall(libc::SYS_setfsuid, identity.uid) };
-}
-
 /// A list as the kernel wants it: pointers, and a null at the end.
 fn pointers(first: &[*const c_char], rest: &[CString]) -> Vec<*const c_char> {
     let mut list = Vec::with_capacity(first.len() + rest.len() + 1);

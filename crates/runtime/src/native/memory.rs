@@ -5,6 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use jail::groups::kills_in;
+
 /// The files that have the counter, of the second and of the first generation.
 const FILES: [&str; 2] = ["memory.events", "memory.oom_control"];
 
@@ -25,14 +27,9 @@ impl KillCounter {
     /// told.
     pub(super) fn has_grown(&self) -> bool {
         let texts = FILES.iter().map(|file| fs::read_to_string(self.directory.join(file)));
-        let Some(now) = texts.flatten().find_map(|text| kills(&text)) else { return false };
+        let Some(now) = texts.flatten().find_map(|text| kills_in(&text)) else { return false };
         self.seen.fetch_max(now, Ordering::SeqCst) < now
     }
-}
-
-fn kills(text: &str) -> Option<u64> {
-    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
-    lines.find(|(key, _)| *key == "oom_kill").and_then(|(_, count)| count.trim().parse().ok())
 }
 
 #[cfg(test)]
