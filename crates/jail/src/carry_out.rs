@@ -21,7 +21,7 @@ use rustix::thread::{
 
 use crate::groups::{Groups, Limits};
 use crate::plan::{DESCRIPTORS, Step, USER};
-use crate::root::{copy_of, memory, mount_on};
+use crate::root::{Built, Layers, copy_of, memory, mount_on};
 use crate::sys::mount::{Properties, set_properties};
 use crate::sys::namespaces::{self, Namespace};
 use crate::{etc, sys};
@@ -53,11 +53,13 @@ pub struct Body<'a> {
     /// The system call filter.
     pub load_filter: &'a mut dyn FnMut() -> io::Result<()>,
     /// Directories of the prepared root filesystems.
-    pub roots: &'a [String],
+    pub roots: &'a [Built],
+    /// An empty directory beside them.
+    pub empty: &'a str,
     /// The mount namespace in which there is only an empty directory.
     pub void: BorrowedFd<'a>,
-    /// Copies of the prepared roots that are not mounted yet.
-    pub taken: Vec<OwnedFd>,
+    /// Our own layers over the prepared roots, not mounted yet.
+    pub taken: Vec<Layers>,
     /// The `/proc` that is not mounted yet.
     pub proc: Option<OwnedFd>,
     /// The mount that was handed over.
@@ -86,8 +88,8 @@ impl Body<'_> {
                 Ok(())
             }
             Step::TakeRoots => {
-                for path in self.roots {
-                    self.taken.push(copy_of(CWD, path, true)?);
+                for built in self.roots {
+                    self.taken.push(Layers::over(built, self.empty)?);
                 }
                 Ok(())
             }
@@ -129,10 +131,13 @@ impl Body<'_> {
                 if *root >= self.taken.len() {
                     return Err(io::ErrorKind::NotFound.into());
                 }
-                let chosen = self.taken.swap_remove(*root);
+                let Layers { root, parts } = self.taken.swap_remove(*root);
                 self.taken.clear();
-                mount_on(&chosen, CWD, "/")?;
-                self.root = Some(chosen);
+                mount_on(&root, CWD, "/")?;
+                for (name, part) in parts {
+                    mount_on(part, &root, name)?;
+                }
+                self.root = Some(root);
                 Ok(())
             }
             Step::MountProc => {

@@ -67,8 +67,8 @@ pub enum Step {
     /// Make the `/proc` of the new process namespace, to be mounted later: afterwards there is no
     /// privilege over that namespace any more.
     OpenProc,
-    /// Take a copy of each prepared root filesystem, to be mounted later: there is no way back to
-    /// where they are.
+    /// Make a layer of one's own over each prepared root filesystem, to be mounted later: there is
+    /// no way back to where they are.
     TakeRoots,
     /// Go where nothing is mounted but an empty directory.
     EnterVoid,
@@ -223,7 +223,7 @@ impl fmt::Display for Step {
             Self::NewNetwork => f.write_str("make network namespace"),
             Self::LoopbackUp => f.write_str("bring loopback up"),
             Self::OpenProc => f.write_str("open proc"),
-            Self::TakeRoots => f.write_str("take copies of the prepared roots"),
+            Self::TakeRoots => f.write_str("make layers over the prepared roots"),
             Self::EnterVoid => f.write_str("enter the empty mount namespace"),
             Self::LimitResources => write!(f, "limit descriptors to {DESCRIPTORS}, no core files"),
             Self::BecomeSlotUser => f.write_str("become the slot's user"),

@@ -1,6 +1,7 @@
-//! Building the shared, read-only root filesystem of a template, once. Everything that is the same
-//! for all its sandboxes is in here, device files included, so that a sandbox costs one copy of a
-//! few mounts. It is built in a memory file system of the launcher's own mount namespace.
+//! Building the shared, read-only root filesystem of a template, once, in the launcher's own mount
+//! namespace: everything that is the same for all its sandboxes, device files included. A sandbox
+//! never gets it itself but a layer over it: a file that two sandboxes had in common would tell each
+//! of them, by notifications and locks, what the other one does with it.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,6 +25,73 @@ pub fn memory(options: &[(&str, &str)], attributes: MountAttrFlags) -> io::Resul
     for (key, value) in options {
         fsconfig_set_string(&context, *key, *value)?;
     }
+    fsconfig_create(&context)?;
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+/// A root filesystem as it was built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Built {
+    /// Where.
+    pub path: String,
+    /// What is mounted in it, as paths from its top, outer ones first.
+    pub parts: Vec<String>,
+}
+
+impl Built {
+    /// Looks at what is mounted at and beneath a path of the launcher's own root.
+    pub fn at(path: String) -> io::Result<Self> {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+        let parts = parts_of(&path, &mounts);
+        Ok(Self { path, parts })
+    }
+}
+
+/// Mount points beneath a path. Those with a name that a list of layers cannot hold are left out.
+fn parts_of(path: &str, mountinfo: &str) -> Vec<String> {
+    let points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4));
+    let beneath = points.filter_map(|point| point.strip_prefix(path)?.strip_prefix('/'));
+    let mut parts: Vec<String> = beneath
+        .filter(|part| !part.is_empty() && !part.contains([':', ',', '\\']))
+        .map(str::to_owned)
+        .collect();
+    parts.sort();
+    parts.dedup();
+    parts
+}
+
+/// A sandbox's own layers over a root filesystem, not mounted anywhere yet.
+#[derive(Debug)]
+pub struct Layers {
+    /// That of the root itself.
+    pub root: OwnedFd,
+    /// Those of what is mounted in it.
+    pub parts: Vec<(String, OwnedFd)>,
+}
+
+impl Layers {
+    /// Makes layers over a root. `empty` is an empty directory: there is no layer over one alone.
+    pub fn over(built: &Built, empty: &str) -> io::Result<Self> {
+        let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOSUID;
+        let root = layer(&built.path, empty, read_only)?;
+        let mut parts = Vec::with_capacity(built.parts.len());
+        for part in &built.parts {
+            let path = format!("{}/{part}", built.path);
+            let no_devices = read_only | MountAttrFlags::MOUNT_ATTR_NODEV;
+            parts.push((part.clone(), layer(&path, empty, no_devices)?));
+        }
+        Ok(Self { root, parts })
+    }
+
+    /// Every descriptor of it.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(&self.root).chain(self.parts.iter().map(|(_, part)| part)).map(AsFd::as_fd)
+    }
+}
+
+fn layer(over: &str, empty: &str, attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "lowerdir", format!("{over}:{empty}"))?;
     fsconfig_create(&context)?;
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
@@ -254,4 +322,21 @@ fn names_in(directory: BorrowedFd<'_>, path: &Path) -> io::Result<Vec<std::ffi::
     }
     names.sort();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_what_is_mounted_beneath() {
+        let mountinfo = "\
+            1 0 0:1 / / rw - tmpfs none rw\n\
+            2 1 0:2 / /base/0 ro - tmpfs none rw\n\
+            3 2 8:1 /usr /base/0/usr ro - ext4 /dev/x rw\n\
+            4 3 8:2 / /base/0/usr/local ro - ext4 /dev/y rw\n\
+            5 2 8:1 /odd /base/0/a\\040b ro - ext4 /dev/x rw\n\
+            6 1 0:3 / /base/01/usr ro - tmpfs none rw\n";
+        assert_eq!(parts_of("/base/0", mountinfo), ["usr", "usr/local"]);
+    }
 }

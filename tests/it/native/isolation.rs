@@ -94,3 +94,62 @@ fn the_files_call_is_no_way_around() -> Result<()> {
         },
     )
 }
+
+/// Watches a directory of programs and files that all sandboxes have, and says what it saw.
+const WATCH: &str = r#"
+import ctypes, os, struct, time
+libc = ctypes.CDLL(None, use_errno=True)
+watch = libc.inotify_init1(os.O_NONBLOCK)
+for path in (b"/usr/bin", b"/etc", b"/dev", b"/usr/bin/env"):
+    assert libc.inotify_add_watch(watch, path, 0x20 | 0x1 | 0x10) >= 0
+open("/workspace/watching", "w").close()
+while not os.path.exists("/workspace/enough"):
+    time.sleep(0.01)
+os.listdir("/usr/bin")
+try:
+    events = os.read(watch, 65536)
+except BlockingIOError:
+    events = b""
+names, at = set(), 0
+while at < len(events):
+    _, _, _, length = struct.unpack_from("iIII", events, at)
+    names.add(events[at + 16:at + 16 + length].rstrip(b"\0").decode())
+    at += 16 + length
+print("mine" if "" in names else "blind", " ".join(sorted(name for name in names if name)))
+"#;
+
+#[test]
+fn what_others_do_with_the_same_files_is_not_seen_and_not_blocked() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let (watcher, other) = (node.sandbox().await?, node.sandbox().await?);
+            let watching = node.python(&watcher, WATCH, &[]);
+            let doing = async {
+                while watcher.stat("/workspace/watching").await.is_err() {
+                    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                }
+                node.sh(&other, "whoami; env; cat /etc/passwd /dev/null").await?;
+                // The host does the same with its own.
+                std::process::Command::new("/usr/bin/env").arg("true").status()?;
+                watcher.write_all("/workspace/enough", b"", None).await?;
+                anyhow::Ok(())
+            };
+            let (said, done) = tokio::join!(watching, doing);
+            done?;
+            let said = said?;
+            ensure!(said.trim() == "mine", "seen of others: {said}");
+
+            let lock = "flock -n /usr/bin/env sleep 30 & flock -n /dev/null sleep 30 & sleep 0.2; echo held";
+            ensure!(node.sh(&watcher, lock).await?.stdout == b"held\n");
+            let free = "flock -n /usr/bin/env true && flock -n /dev/null true && echo free";
+            ensure!(node.sh(&watcher, free).await?.stdout.is_empty(), "the lock is not held");
+            ensure!(node.sh(&other, free).await?.stdout == b"free\n", "a neighbour blocks");
+            let on_host = std::process::Command::new("flock")
+                .args(["-n", "/usr/bin/env", "true"])
+                .status()?;
+            ensure!(on_host.success(), "a sandbox blocks the host");
+            Ok(())
+        },
+    )
+}

@@ -11,10 +11,12 @@ use guest_protocol::message::{GUEST_CHANNEL, Reply};
 use jail::carry_out::{Body, Failed};
 use jail::groups::{Groups, Limits};
 use jail::plan::{self, Wish};
+use jail::root::{Built, Layers};
 use jail::seccomp::Program;
 use jail::{packet, sys};
 use rustix::net::{RecvFlags, recv};
 
+use super::world::EMPTY;
 use crate::serve::{Identity, Settings, serve};
 
 /// What a stem says to the launcher.
@@ -40,7 +42,7 @@ pub(super) struct Origin<'a> {
     pub write_limits: bool,
     pub network: NetworkMode,
     pub templates: &'a [String],
-    pub roots: &'a [String],
+    pub roots: &'a [Built],
     pub void: BorrowedFd<'a>,
     pub filter: &'a Program,
 }
@@ -94,6 +96,7 @@ pub(super) fn with_body<T>(
         launcher_lives: &mut launcher_lives,
         load_filter: &mut load_filter,
         roots: origin.roots,
+        empty: EMPTY,
         void: origin.void,
         taken: Vec::new(),
         proc: None,
@@ -117,7 +120,8 @@ fn wait_and_become(origin: &Origin<'_>, socket: &OwnedFd, body: &mut Body<'_>) {
         return;
     }
     body.groups = None;
-    let mounts = body.proc.iter().chain(&body.taken).map(OwnedFd::as_fd);
+    let layers = body.taken.iter().flat_map(Layers::descriptors);
+    let mounts = body.proc.iter().map(OwnedFd::as_fd).chain(layers);
     let standard = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
     let kept: Vec<_> = standard.into_iter().chain([socket.as_fd()]).chain(mounts).collect();
     if sys::descriptors::keep_only(&kept).is_err()

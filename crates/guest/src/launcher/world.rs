@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use guest_protocol::launcher::{LauncherConfig, RootSource};
-use jail::root;
+use jail::root::{self, Built};
 use jail::sys::loopback;
 use jail::sys::namespaces::{self, Namespace};
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
@@ -19,12 +19,15 @@ use rustix::mount::{
 use rustix::process::{fchdir, pivot_root};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+/// An empty directory.
+pub(super) const EMPTY: &str = "/empty";
+
 /// What is left in sight.
 pub(super) struct World {
     /// Names of templates; the root of the n-th is `roots[n]`.
     pub templates: Vec<String>,
-    /// Directories of prepared roots.
-    pub roots: Vec<String>,
+    /// Prepared roots.
+    pub roots: Vec<Built>,
     /// The directory of disk workspaces.
     pub workspaces: Option<OwnedFd>,
     /// Our own mount namespace, to come back to.
@@ -81,7 +84,7 @@ pub(super) fn enter(config: &LauncherConfig) -> Result<World, Failed> {
             Some(source) => root::build_from_directory(source.as_fd(), Path::new(&path)),
         };
         step(format!("build the root of template {}", root.template), built)?;
-        roots.push(path);
+        roots.push(step("look at the root", Built::at(path))?);
     }
     // The old root lies on top of ours: what is mounted there goes out of sight with it.
     step("detach the host", unmount("/", UnmountFlags::DETACH))?;
@@ -119,7 +122,7 @@ fn make_void(home: &OwnedFd) -> io::Result<OwnedFd> {
 
 fn pivot_into_memory() -> io::Result<()> {
     let root = root::memory(&[("size", "1m"), ("mode", "755")], MountAttrFlags::empty())?;
-    for name in ["proc", "base", "workspaces"] {
+    for name in ["proc", "base", "workspaces", "empty"] {
         mkdirat(&root, name, Mode::from_raw_mode(0o755))?;
     }
     let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
