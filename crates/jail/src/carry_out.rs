@@ -10,8 +10,8 @@ use rustix::mount::{
     fsopen,
 };
 use rustix::process::{
-    DumpableBehavior, Gid, Resource, Rlimit, Signal, Uid, chroot, fchdir, set_dumpable_behavior,
-    set_parent_process_death_signal, setrlimit,
+    DumpableBehavior, Gid, Resource, Rlimit, Signal, Uid, chroot, fchdir, getrlimit,
+    set_dumpable_behavior, set_parent_process_death_signal, setrlimit,
 };
 use rustix::thread::{
     CapabilitySet, CapabilitySets, LinkNameSpaceType, move_into_link_name_space, set_capabilities,
@@ -201,6 +201,18 @@ fn limit_resources() -> io::Result<()> {
     // One byte: too little for a file, and the only value at which nothing is piped to a program of
     // the host either.
     setrlimit(Resource::Core, exactly(1))?;
+    // Whoever started us may have more than a sandbox should: priorities that no limit counts,
+    // queues and locked memory of the kernel, or being spared when memory runs out.
+    for resource in [Resource::Rtprio, Resource::Nice] {
+        setrlimit(resource, exactly(0))?;
+    }
+    for (resource, most) in
+        [(Resource::Msgqueue, 819_200), (Resource::Sigpending, 4096), (Resource::Memlock, 8 << 20)]
+    {
+        let most = getrlimit(resource).maximum.map_or(most, |now| now.min(most));
+        setrlimit(resource, exactly(most))?;
+    }
+    std::fs::write("/proc/self/oom_score_adj", "0")?;
     Ok(())
 }
 
@@ -231,7 +243,10 @@ fn drop_capabilities() -> io::Result<()> {
 }
 
 fn mask(root: BorrowedFd<'_>, path: &str) -> io::Result<()> {
-    let Ok(found) = statat(root, path, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(()) };
+    let found = match statat(root, path, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(rustix::io::Errno::NOENT) => return Ok(()),
+        found => found?,
+    };
     let empty = if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
         etc::EMPTY_DIRECTORY
     } else {
@@ -267,7 +282,7 @@ fn mount_memory(root: BorrowedFd<'_>, path: &str, bytes: u64, mode: u32) -> io::
 
 fn mount_terminals(root: BorrowedFd<'_>) -> io::Result<()> {
     let context = fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    for (key, value) in [("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5"), ("max", "256")] {
+    for (key, value) in [("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5"), ("max", "32")] {
         fsconfig_set_string(&context, key, value)?;
     }
     fsconfig_create(&context)?;

@@ -72,7 +72,7 @@ pub enum Step {
     TakeRoots,
     /// Go where nothing is mounted but an empty directory.
     EnterVoid,
-    /// Limit descriptors, and forbid core files.
+    /// Limit what the kernel keeps for a process: descriptors, cores, priorities, queues.
     LimitResources,
     /// Become the first user of the slot, keeping capabilities: the kernel counts what a user has,
     /// and each sandbox is to be counted by itself.
@@ -170,9 +170,9 @@ pub fn prepare(limits: bool, network: Network) -> Vec<Step> {
     }
     steps.extend([
         Step::OpenProc,
+        Step::LimitResources,
         Step::TakeRoots,
         Step::EnterVoid,
-        Step::LimitResources,
         Step::BecomeSlotUser,
         Step::NewUserNamespace,
         Step::BecomeRootInside,
@@ -225,7 +225,9 @@ impl fmt::Display for Step {
             Self::OpenProc => f.write_str("open proc"),
             Self::TakeRoots => f.write_str("make layers over the prepared roots"),
             Self::EnterVoid => f.write_str("enter the empty mount namespace"),
-            Self::LimitResources => write!(f, "limit descriptors to {DESCRIPTORS}, no core files"),
+            Self::LimitResources => {
+                write!(f, "limit resources: {DESCRIPTORS} descriptors, no cores")
+            }
             Self::BecomeSlotUser => f.write_str("become the slot's user"),
             Self::NewUserNamespace => f.write_str("make user namespace"),
             Self::BecomeRootInside => f.write_str("become user 0 inside"),

@@ -24,6 +24,8 @@ const LINES: &[(&str, &str, i32)] = &[
     ("umask", "0022\n", 0),
     ("test -t 0 || echo no terminal", "no terminal\n", 0),
     ("echo out; echo err >&2", "out\n", 0),
+    ("echo named > /dev/stdout; echo err > /dev/stderr", "named\n", 0),
+    ("echo typed | cat /dev/stdin", "typed\n", 0),
     ("cat /dev/null; head -c 3 /dev/zero | wc -c; head -c 5 /dev/urandom | wc -c", "3\n5\n", 0),
     ("echo x > /dev/full", "", 1),
     ("getent hosts localhost | awk '{print $2}' | head -n 1", "localhost\n", 0),

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use guest_protocol::launcher::WorkspaceBytes;
 use jail::plan::WORKSPACE;
 use jail::root::mount_on;
+use jail::sys::clone::exit_now;
 use jail::sys::mount::{Properties, set_properties};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::mount::{OpenTreeFlags, open_tree};
@@ -60,8 +61,11 @@ pub(super) fn attach(world: &World, mount: OwnedFd, pid: Pid) -> io::Result<()> 
     let mounts = namespace_of(pid, "mnt")?;
     move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?;
     let mounted = mount_on(mount, CWD, WORKSPACE);
-    // If there is no way back we can do nothing sensible any more, and our end takes all along.
-    move_into_link_name_space(world.home.as_fd(), Some(LinkNameSpaceType::Mount))?;
+    let back = move_into_link_name_space(world.home.as_fd(), Some(LinkNameSpaceType::Mount));
+    if back.is_err() {
+        // In there nothing that we do is safe any more, and our end takes every sandbox along.
+        exit_now(1);
+    }
     mounted
 }
 

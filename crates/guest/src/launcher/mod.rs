@@ -94,6 +94,7 @@ impl Launcher {
                 }
             }
             self.begin_launches();
+            self.spares.give_up_on_slow_ones(&self.shared.groups);
             self.refill();
             self.flush();
             if self.host_gone && self.sandboxes.is_empty() && self.spares.is_empty() {
@@ -103,9 +104,13 @@ impl Launcher {
     }
 
     fn next_wake(&self) -> Duration {
-        if self.spares.is_making() {
-            IDLE
-        } else if !self.launches.is_empty() || self.spares.wants_more() {
+        if !self.launches.is_empty() && self.spares.has_ready() {
+            Duration::ZERO
+        } else if self.spares.is_making() {
+            spares::PATIENCE
+        } else if self.shared.slots.has_free()
+            && (!self.launches.is_empty() || self.spares.wants_more())
+        {
             self.spares.pause()
         } else {
             IDLE
@@ -150,8 +155,10 @@ impl Launcher {
                 if let Some(launch) = waits.and_then(|at| self.launches.remove(at)) {
                     self.refuse(launch.ticket, RefusalCode::Unknown, "begin: it was killed", 0);
                 }
-                if !self.sandboxes.kill(&instance, ticket) {
-                    self.answer(&FromLauncher::Done { ticket });
+                match self.sandboxes.kill(&instance, ticket) {
+                    // On v1 what is frozen does not even die.
+                    Some(slot) => self.shared.groups.thaw(slot),
+                    None => self.answer(&FromLauncher::Done { ticket }),
                 }
             }
             ToLauncher::List { ticket } => {
@@ -274,6 +281,8 @@ impl Launcher {
                 continue;
             }
             if let Some(slot) = self.spares.died(pid) {
+                // It may not have come to write its limits.
+                self.shared.slots.limits_unknown(slot);
                 self.shared.release(slot);
             } else if let Some(over) = self.sandboxes.died(pid) {
                 let instance = over.instance;
@@ -292,7 +301,9 @@ impl Launcher {
             let _ = epoll::delete(&self.epoll, &self.host);
             self.launches.clear();
             self.answers.clear();
-            self.sandboxes.kill_all();
+            for slot in self.sandboxes.kill_all() {
+                self.shared.groups.thaw(slot);
+            }
             self.spares.close();
         }
     }
@@ -331,7 +342,10 @@ impl Launcher {
             }
         }
         if !self.host_gone {
-            let mut interest = epoll::EventFlags::IN;
+            let mut interest = epoll::EventFlags::empty();
+            if self.answers.len() < ANSWERS_WAITING_AT_MOST {
+                interest |= epoll::EventFlags::IN;
+            }
             if !self.answers.is_empty() {
                 interest |= epoll::EventFlags::OUT;
             }

@@ -51,7 +51,7 @@ impl Sandboxes {
     }
 
     pub(super) fn add(&mut self, instance: InstanceBytes, stem: Ready) {
-        let Ready { slot, pid, socket } = stem;
+        let Ready { slot, pid, socket, born_at: _ } = stem;
         self.by_pid.insert(pid.as_raw_nonzero().get(), instance);
         self.entering.insert(slot, socket);
         self.live.insert(instance, Live { pid, slot, kills: Vec::new() });
@@ -62,18 +62,20 @@ impl Sandboxes {
         self.entering.remove(&slot);
     }
 
-    /// Kills one; `false` if there is none.
-    pub(super) fn kill(&mut self, instance: &InstanceBytes, ticket: u64) -> bool {
-        let Some(live) = self.live.get_mut(instance) else { return false };
+    /// Kills one and says which slot it has; none if there is no such sandbox.
+    pub(super) fn kill(&mut self, instance: &InstanceBytes, ticket: u64) -> Option<u32> {
+        let live = self.live.get_mut(instance)?;
         live.kills.push(ticket);
         let _ = kill_process(live.pid, Signal::KILL);
-        true
+        Some(live.slot)
     }
 
-    pub(super) fn kill_all(&self) {
+    /// Kills all and says which slots they have.
+    pub(super) fn kill_all(&self) -> Vec<u32> {
         for live in self.live.values() {
             let _ = kill_process(live.pid, Signal::KILL);
         }
+        self.live.values().map(|live| live.slot).collect()
     }
 
     /// Forgets one whose first process has been reaped.

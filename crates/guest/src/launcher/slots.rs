@@ -38,6 +38,11 @@ impl Slots {
         Some(slot)
     }
 
+    /// Whether one could be taken.
+    pub(super) fn has_free(&self) -> bool {
+        !self.free.is_empty() || self.used() < self.at_most
+    }
+
     /// Gives one back with what its group counts now. Whether that is more than when it was taken.
     pub(super) fn release(&mut self, slot: u32, out_of_memory_kills: u64) -> bool {
         self.free.push_back(slot);

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
 use guest_protocol::launcher::Spec;
-use jail::groups::Limits;
+use jail::groups::{Groups, Limits};
 use jail::packet;
 use jail::sys::clone::{Side, exit_now, first_of_new_process_namespace};
 use rustix::event::epoll;
@@ -27,9 +27,14 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// How long to wait after a stem failed, so that a broken machine is not kept busy.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(200);
 
+/// How long a stem may be in the making.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
 /// A stem that waits for a spec.
 pub(super) struct Ready {
     pub slot: u32,
+    /// When it was born.
+    pub born_at: Duration,
     pub pid: Pid,
     pub socket: OwnedFd,
 }
@@ -96,6 +101,27 @@ impl Spares {
         Some(stem)
     }
 
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Ends stems that do not come to be: frozen by someone who meant the one before, say.
+    pub(super) fn give_up_on_slow_ones(&mut self, groups: &Groups) {
+        let limit = now().saturating_sub(PATIENCE);
+        let slow: Vec<u32> = self
+            .making
+            .values()
+            .filter(|stem| stem.born_at < limit)
+            .map(|stem| stem.slot)
+            .collect();
+        for slot in slow {
+            if let Some(stem) = self.making.remove(&slot) {
+                self.fail(&stem);
+                groups.thaw(slot);
+            }
+        }
+    }
+
     /// Whether one will be ready without anyone asking again.
     pub(super) fn is_making(&self) -> bool {
         self.in_the_making() > 0
@@ -157,9 +183,16 @@ impl Spares {
                 let data = epoll::EventData::new_u64(token::SEEDS + u64::from(slot));
                 let added = epoll::add(epoll, &seed.socket, data, epoll::EventFlags::IN);
                 self.seeds.insert(slot, seed);
-                added?;
-                self.settling.insert(slot);
-                Ok(())
+                match added {
+                    Ok(()) => {
+                        self.settling.insert(slot);
+                        Ok(())
+                    }
+                    Err(error) => {
+                        self.wither(slot);
+                        Err(error.into())
+                    }
+                }
             }
         }
     }
@@ -180,7 +213,7 @@ impl Spares {
             }
             Side::Parent(pid) => {
                 shared.slots.limits_written(slot, shared.usual_limits);
-                self.add(epoll, Ready { slot, pid, socket: ours });
+                self.add(epoll, Ready { slot, born_at: now(), pid, socket: ours });
                 Ok(())
             }
         }
@@ -192,7 +225,7 @@ impl Spares {
         let seed = self.seeds.get(&slot).ok_or(io::ErrorKind::NotFound)?;
         match seed.bear(theirs.as_fd()) {
             Ok(pid) => {
-                self.add(epoll, Ready { slot, pid, socket: ours });
+                self.add(epoll, Ready { slot, born_at: now(), pid, socket: ours });
                 Ok(())
             }
             Err(error) => {
@@ -229,6 +262,11 @@ impl Spares {
         let mut buffer = [0; 512];
         let length = packet::receive(&seed.socket, &mut buffer).map_or(0, |packet| packet.bytes);
         let wanted = self.settling.remove(&slot);
+        if seed.settled {
+            // It has nothing to say any more but its end, and that is nobody else's affair.
+            self.wither(slot);
+            return Ok(());
+        }
         let heard = if buffer[..length] == [seeds::SETTLED] {
             seed.settled = true;
             shared.slots.limits_written(slot, seed.limits);
@@ -281,6 +319,8 @@ impl Spares {
                 }
             }
             Some(&stem::word::PREPARED) => {
+                // Someone may have meant the one before when he froze the slot.
+                shared.groups.thaw(slot);
                 self.failed_at = None;
                 self.ready.push_back(stem);
                 Ok(())
@@ -340,7 +380,9 @@ impl Spares {
         let ready = self.ready.iter().map(|stem| (stem.slot, stem.pid));
         let ending = self.ending.iter().map(|(slot, pid)| (*slot, *pid));
         let (slot, _) = making.chain(ready).chain(ending).find(|(_, one)| *one == pid)?;
-        self.making.remove(&slot);
+        if self.making.remove(&slot).is_some() {
+            self.failed_at = Some(now());
+        }
         self.ready.retain(|stem| stem.slot != slot);
         self.ending.remove(&slot);
         Some(slot)

@@ -73,6 +73,8 @@ impl Shared {
     /// Writes the limits of a slot unless they are written already.
     pub(super) fn limit(&mut self, slot: u32, limits: Limits) -> io::Result<()> {
         if self.config.limits && self.slots.limits(slot) != Some(limits) {
+            // If it fails half way, nobody knows what is written.
+            self.slots.limits_unknown(slot);
             self.groups.limit(slot, limits)?;
             self.slots.limits_written(slot, limits);
         }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use guest_protocol::Endpoint;
-use guest_protocol::launcher::{NetworkMode, Spec, Workspace};
+use guest_protocol::launcher::{MAX_PACKET_BYTES, NetworkMode, Spec, Workspace};
 use guest_protocol::message::{GUEST_CHANNEL, Reply};
 use jail::carry_out::{Body, Failed};
 use jail::groups::{Groups, Limits};
@@ -141,7 +141,7 @@ fn launcher_lives(socket: &OwnedFd) -> bool {
 }
 
 fn await_spec(socket: &OwnedFd) -> Option<(Spec, OwnedFd, Option<OwnedFd>)> {
-    let mut buffer = [0; 1024];
+    let mut buffer = vec![0; MAX_PACKET_BYTES];
     let packet = packet::receive(socket, &mut buffer).ok()?;
     let spec = postcard::from_bytes(&buffer[..packet.bytes]).ok()?;
     let mut descriptors = packet.descriptors.into_iter();

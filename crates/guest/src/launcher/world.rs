@@ -64,6 +64,9 @@ pub(super) fn enter(config: &LauncherConfig) -> Result<World, Failed> {
         |path: &str| step(format!("open {path}"), openat(CWD, path, directory, Mode::empty()));
     let host = open("/")?;
     let workspaces = config.workspaces.as_deref().map(open).transpose()?;
+    if let Some(directory) = &workspaces {
+        step("check that the directory of workspaces is closed to others", is_closed(directory))?;
+    }
     let mut sources = Vec::new();
     for root in &config.roots {
         sources.push(match &root.source {
@@ -93,6 +96,15 @@ pub(super) fn enter(config: &LauncherConfig) -> Result<World, Failed> {
     let void = step("make the empty mount namespace", make_void(&home))?;
     let templates = config.roots.iter().map(|root| root.template.clone()).collect();
     Ok(World { templates, roots, workspaces, home, void })
+}
+
+/// What programs write into a workspace belongs to an ordinary user of the host, and they choose
+/// its permissions: nobody but root may get at it by its path.
+fn is_closed(directory: &OwnedFd) -> io::Result<()> {
+    let found = rustix::fs::fstat(directory)?;
+    let for_others = Mode::from_raw_mode(found.st_mode).intersects(Mode::RWXG | Mode::RWXO);
+    let closed = !for_others && found.st_uid == rustix::process::geteuid().as_raw();
+    if closed { Ok(()) } else { Err(rustix::io::Errno::PERM.into()) }
 }
 
 /// Only what is mounted in our own namespace can be mounted elsewhere from here.

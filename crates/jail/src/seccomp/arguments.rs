@@ -96,6 +96,9 @@ const SOCKET: Arguments = Arguments {
         clause(1, Test::Bits { mask: SOCKET_TYPE, are: libc::SOCK_RAW as u32 }, Verdict::PERM),
         // An obsolete spelling of a packet socket, which is not caught by its family.
         clause(1, Test::Bits { mask: SOCKET_TYPE, are: 10 }, Verdict::PERM),
+        // Types of protocols that nothing uses and whose modules the kernel would load for it.
+        clause(1, Test::Bits { mask: SOCKET_TYPE, are: libc::SOCK_DCCP as u32 }, Verdict::PERM),
+        clause(1, Test::Bits { mask: SOCKET_TYPE, are: libc::SOCK_RDM as u32 }, Verdict::PERM),
         clause(
             2,
             Test::NoneOf(&[
@@ -137,8 +140,14 @@ const PERSONALITY: Arguments = Arguments {
     otherwise: Verdict::Allow,
 };
 
+/// Cookies of core scheduling keep the other half of a processor idle, which no limit counts.
+const PR_SCHED_CORE: u32 = 62;
+
 const PRCTL: Arguments = Arguments {
-    clauses: &[clause(0, Test::Is(libc::PR_SET_MM as u32), Verdict::PERM)],
+    clauses: &[
+        clause(0, Test::Is(libc::PR_SET_MM as u32), Verdict::PERM),
+        clause(0, Test::Is(PR_SCHED_CORE), Verdict::PERM),
+    ],
     otherwise: Verdict::Allow,
 };
 

@@ -93,9 +93,10 @@ const CHILD_STEPS: [Step; 7] = [
     Step::Session,
     Step::Terminal,
     Step::Limit,
-    Step::Identity,
     Step::Directory,
     Step::Descriptors,
+    // As late as can be: from here on other programs can signal it, and the guest waits for it.
+    Step::Identity,
     Step::Exec,
 ];
 

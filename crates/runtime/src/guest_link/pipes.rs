@@ -32,7 +32,7 @@ fn system(error: impl Into<io::Error>) -> RuntimeError {
 
 /// A pipe out of a program: our end, and the program's.
 pub(super) fn output() -> Result<(OwnedFd, OwnedFd), RuntimeError> {
-    rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system)
+    open_to_the_program(rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system)?)
 }
 
 /// Makes our end a stream. Only ours does not block then: the two ends are different open files,
@@ -42,9 +42,17 @@ fn watch(pipe: OwnedFd) -> io::Result<Receiver> {
     Receiver::from_owned_fd_unchecked(pipe)
 }
 
+/// A program may open its own streams by name, as `/dev/stderr`, though another user made them. A
+/// pipe has no other name: nobody else comes near it.
+fn open_to_the_program(pipe: (OwnedFd, OwnedFd)) -> Result<(OwnedFd, OwnedFd), RuntimeError> {
+    rustix::fs::fchmod(&pipe.0, rustix::fs::Mode::from_raw_mode(0o666)).map_err(system)?;
+    Ok(pipe)
+}
+
 /// A pipe into a program: our end, which does not block, and the program's.
 pub(super) fn input() -> Result<(OwnedFd, OwnedFd), RuntimeError> {
-    let (theirs, ours) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system)?;
+    let made = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system)?;
+    let (theirs, ours) = open_to_the_program(made)?;
     rustix::io::ioctl_fionbio(&ours, true).map_err(system)?;
     Ok((ours, theirs))
 }

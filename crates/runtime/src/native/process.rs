@@ -1,7 +1,10 @@
 //! The launcher as a process: started before anything else is, waited for at the end.
 
 use std::ffi::CStr;
+use std::fs::Permissions;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -38,7 +41,7 @@ impl LauncherProcess {
         };
         std::fs::create_dir_all(&config.run_directory).map_err(failed("make the run directory"))?;
         if let Some(workspaces) = &config.workspaces {
-            std::fs::create_dir_all(workspaces).map_err(failed("make the workspace directory"))?;
+            make_closed(workspaces).map_err(failed("make the workspace directory"))?;
         }
         let bytes = postcard::to_allocvec(&config.for_launcher()).map_err(|error| {
             RuntimeError::new(
@@ -79,4 +82,11 @@ pub(super) fn wait_for_end(pid: Pid) {
         }
     }
     while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
+}
+
+/// Makes a directory that only its owner can enter: what programs write into workspaces belongs to
+/// an ordinary user, with permissions of their choice.
+fn make_closed(directory: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    std::fs::set_permissions(directory, Permissions::from_mode(0o700))
 }

@@ -24,6 +24,9 @@ const DIRECTORY_MODE: u32 = 0o755;
 /// The bits of a mode that are permissions.
 const PERMISSIONS: u32 = 0o7777;
 
+/// What a file that is written may have of them: not that others become its owner by running it.
+const SETTABLE: u32 = 0o1777;
+
 /// Opens what is at a path, without waiting for whoever may be at the other end of it.
 fn open(path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     // A terminal must not become the guest's; of a mere path the kernel knows no such thing.

@@ -14,7 +14,7 @@ use super::super::fault::{fault, refused};
 use super::super::io::Io;
 use super::super::start::absolute;
 use super::super::stream::Progress;
-use super::{PERMISSIONS, entry, kind_of, make_all, open_directory_of, split};
+use super::{SETTABLE, entry, kind_of, make_all, open_directory_of, split};
 
 /// Permissions of a new file when nobody says otherwise.
 const FILE_MODE: u32 = 0o644;
@@ -42,7 +42,7 @@ impl Writing {
         mode: Option<u32>,
         parents: bool,
     ) -> Result<Self, Fault> {
-        if mode.is_some_and(|mode| mode & !PERMISSIONS != 0) {
+        if mode.is_some_and(|mode| mode & !SETTABLE != 0) {
             return Err(fault(FaultCode::Invalid, "these are no permissions"));
         }
         if parents {
@@ -131,7 +131,7 @@ fn follow(mut path: String) -> Result<(String, Option<u32>), Fault> {
             Err(errno) => return Err(refused(errno, &path)),
         };
         match kind_of(&found) {
-            EntryKind::File => return Ok((path, Some(found.st_mode & PERMISSIONS))),
+            EntryKind::File => return Ok((path, Some(found.st_mode & SETTABLE))),
             EntryKind::Directory => return Err(refused(Errno::ISDIR, &path)),
             EntryKind::Link => {
                 let target = readlinkat(&directory, name, Vec::new())
