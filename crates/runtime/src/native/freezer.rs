@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
 /// How often the answer is read at once: what sleeps on an idle machine is frozen before that.
-const IMMEDIATE_READS: u32 = 24;
+const IMMEDIATE_READS: u32 = 96;
 
 /// How often it is read after a pause that is too short to give the thread away for it: what has
 /// to wait for a processor is frozen before that.
