@@ -126,7 +126,7 @@ impl Guest {
             self.look_at_endings();
             self.is_warm |=
                 self.io.scratch.is_held() || self.io.connection.endpoint.held_bytes() > WARM_BYTES;
-            self.io.connection.flush()?;
+            self.io.flush()?;
             self.io.follow_interest()?;
         }
     }
@@ -232,7 +232,7 @@ impl Guest {
     fn children_ended(&mut self) -> Result<(), ExitReason> {
         if let Some(first) = reap::look().named("look for children")? {
             self.child_ended(first);
-            self.io.connection.flush()?;
+            self.io.flush()?;
             reap::collect(first.pid);
         }
         // Before the last look: whoever ends after it gives notice again.

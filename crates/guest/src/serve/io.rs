@@ -43,6 +43,8 @@ pub(super) struct Io {
     epoll: OwnedFd,
     /// What the connection is watched for now.
     interest: EventFlags,
+    /// Descriptors to be closed once all that is queued has been said.
+    closing: Vec<OwnedFd>,
 }
 
 impl Io {
@@ -52,7 +54,7 @@ impl Io {
         let data = EventData::new_u64(Source::Connection.to_number());
         epoll::add(&epoll, connection.socket(), data, interest).named("watch the connection")?;
         let (scratch, ready) = (Scratch::default(), Ready::default());
-        Ok(Self { connection, scratch, ready, epoll, interest })
+        Ok(Self { connection, scratch, ready, epoll, interest, closing: Vec::new() })
     }
 
     pub(super) fn epoll(&self) -> &OwnedFd {
@@ -80,6 +82,20 @@ impl Io {
             self.interest = interest;
         }
         Ok(())
+    }
+
+    /// Writes what is queued, and closes what was to be closed after it.
+    pub(super) fn flush(&mut self) -> Result<(), ExitReason> {
+        self.connection.flush()?;
+        if !self.closing.is_empty() {
+            self.closing = Vec::new();
+        }
+        Ok(())
+    }
+
+    /// Closes a descriptor once all that is queued has been said.
+    pub(super) fn close_later(&mut self, descriptor: Option<OwnedFd>) {
+        self.closing.extend(descriptor);
     }
 
     /// Queues a reply. All replies of this guest are bounded far below what a message may be.

@@ -1,6 +1,8 @@
 //! A program that runs: its lanes, its end, and in which order the host hears of them. All its
 //! output, then the ends of its lanes, then how it ended.
 
+use std::os::fd::OwnedFd;
+
 use guest_protocol::message::{Exited, Reply, RunningProcess, TerminalSize, lane};
 use rustix::io::Errno;
 use rustix::termios::tcsetwinsize;
@@ -20,6 +22,9 @@ pub(super) struct Program {
     stdout: Option<Outward>,
     stderr: Option<Outward>,
     terminal: Option<Outward>,
+    /// Our copies of pipes that go straight to the host. They are closed after it has been told of
+    /// the end: otherwise the end of the pipes would wake it just before, for nothing.
+    passed: [Option<OwnedFd>; 2],
 }
 
 impl Program {
@@ -30,8 +35,9 @@ impl Program {
         stdout: Option<Outward>,
         stderr: Option<Outward>,
         terminal: Option<Outward>,
+        passed: [Option<OwnedFd>; 2],
     ) -> Self {
-        Self { channel, pid, exited: None, input, stdout, stderr, terminal }
+        Self { channel, pid, exited: None, input, stdout, stderr, terminal, passed }
     }
 
     /// Its process id, which is nobody else's as long as it has not been collected.
@@ -155,6 +161,9 @@ impl Program {
         match self.exited {
             Some(exited) if !has_output => {
                 io.reply(self.channel, &Reply::Exited(exited));
+                for descriptor in &mut self.passed {
+                    io.close_later(descriptor.take());
+                }
                 Progress::Over
             }
             Some(_) | None => Progress::Wait,

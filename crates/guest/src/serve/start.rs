@@ -78,8 +78,14 @@ pub(super) fn start(
         identity: settings.workload,
     };
     let pid = spawn::spawn(&program).map_err(|error| explain(error, name, &cwd))?;
-    let Ends { own: _, input, stdout, stderr, terminal } = ends;
-    Ok(Program::new(channel, pid, input, stdout, stderr, terminal))
+    let Ends { own: [_, out, err], input, stdout, stderr, terminal } = ends;
+    let passed = match &request.stdio {
+        Stdio::Pipes { stdout, stderr, .. } => {
+            [out.filter(|_| *stdout == Pipe::Passed), err.filter(|_| *stderr == Pipe::Passed)]
+        }
+        Stdio::Terminal(_) => [None, None],
+    };
+    Ok(Program::new(channel, pid, input, stdout, stderr, terminal, passed))
 }
 
 /// A path, from the workspace on if it is relative.
