@@ -133,7 +133,17 @@ impl Sandbox for NativeSandbox {
     async fn freeze(&self) -> Result<(), RuntimeError> {
         match (self.instance.died(), self.instance.freezer()) {
             (Some(died), _) => Err(died.error("freeze")),
-            (None, Some(freezer)) => freezer.freeze().await,
+            (None, Some(freezer)) => {
+                freezer.freeze().await?;
+                // Its group may be another's by now, who must not be frozen for it.
+                match self.instance.died() {
+                    Some(died) => {
+                        freezer.thaw()?;
+                        Err(died.error("freeze"))
+                    }
+                    None => Ok(()),
+                }
+            }
             (None, None) => Err(unfreezable("freeze")),
         }
     }
