@@ -13,7 +13,7 @@ SYS = dict(
     finit_module=313, clock_settime=227, sethostname=170, reboot=169, swapon=167, process_vm_readv=310, pidfd_open=434,
     pidfd_getfd=438, open_by_handle_at=304, name_to_handle_at=303, mknod=133, setuid=105, setgid=106, setgroups=116,
     fsopen=430, open_tree=428, move_mount=429, mount_setattr=442, syslog=103, acct=163, iopl=172, quotactl=179,
-    personality=135, kcmp=312, fanotify_init=300, modify_ldt=154, clone=56, clone3=435, adjtimex=159, memfd_secret=447,
+    personality=135, kcmp=312, fanotify_init=300, modify_ldt=154, clone=56, clone3=435, adjtimex=159, memfd_secret=447, syncfs=306,
 )
 
 
@@ -79,6 +79,7 @@ simple("open_tree", -100, b"/", 1)
 simple("mount_setattr", -100, b"/", 0, NULL, 0)
 simple("syslog", 3, ctypes.create_string_buffer(64), 64)
 simple("acct", NULL)
+simple("syncfs", 0)
 simple("iopl", 3)
 simple("quotactl", 0, NULL, 0, NULL)
 simple("kcmp", 1, 1, 0, 0, 0)
@@ -167,7 +168,7 @@ def host_abstract_socket():
     client.connect("\0" + HOST_ABSTRACT)
 
 
-for family, kind, protocol in ((16, 3, 0), (17, 3, 768), (2, 3, 1), (10, 3, 58), (38, 5, 0), (40, 1, 0), (44, 3, 0), (29, 3, 1)):
+for family, kind, protocol in ((16, 3, 0), (17, 3, 768), (2, 3, 1), (10, 3, 58), (38, 5, 0), (40, 1, 0), (44, 3, 0), (29, 3, 1), (2, 6, 0), (2, 4, 0)):
     def open_socket(family=family, kind=kind, protocol=protocol):
         return socket.socket(family, kind, protocol)
     open_socket.__name__ = f"socket_family_{family}_type_{kind}"

@@ -57,6 +57,35 @@ fn a_fork_bomb_stays_inside() -> Result<()> {
 }
 
 #[test]
+fn each_has_its_own_limits_whatever_its_slot_had_before() -> Result<()> {
+    on_node(
+        |config| {
+            config.slots = 8;
+            config.spares = 4;
+        },
+        async |node: &Node| {
+            let count = "import os, time\nn = 0\nwhile n < 200:\n  try:\n    if os.fork() == 0: time.sleep(20); os._exit(0)\n    n += 1\n  except OSError: break\nprint(n)\n";
+            // All at once and again, so that limits change while seeds settle and slots are reused.
+            for round in 0..4 {
+                let launches = (0..8).map(|turn| async move {
+                    let pids = if (turn + round) % 2 == 0 { 12 } else { 48 };
+                    let sandbox = node.sandbox_with(Limits { pids, ..LIMITS }).await?;
+                    let made: u32 = node.python(&sandbox, count, &[]).await?.trim().parse()?;
+                    sandbox.kill().await?;
+                    // The program that counts is one of them itself.
+                    ensure!(made + 1 == pids, "{made} children with a limit of {pids}");
+                    anyhow::Ok(())
+                });
+                for launched in super::programs::all_of(launches).await {
+                    launched?;
+                }
+            }
+            Ok(())
+        },
+    )
+}
+
+#[test]
 fn a_bomb_that_never_stops_is_ended_with_its_sandbox() -> Result<()> {
     on_node(
         |_| {},

@@ -264,7 +264,7 @@ fn a_hundred_programs_at_once_each_get_their_own() -> Result<()> {
                     anyhow::Ok(())
                 }
             });
-            for one in futures_of(all).await {
+            for one in all_of(all).await {
                 one?;
             }
             Ok(())
@@ -273,7 +273,7 @@ fn a_hundred_programs_at_once_each_get_their_own() -> Result<()> {
 }
 
 /// All at once, on one task.
-async fn futures_of<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+pub(super) async fn all_of<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut pinned: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
     std::future::poll_fn(|cx| {
         let mut pending = false;

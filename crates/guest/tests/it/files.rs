@@ -309,7 +309,7 @@ fn a_big_file_holds_up_nobody() {
 #[test]
 fn what_may_not_be_touched_is_denied() {
     if !is_root() {
-        eprintln!("skipped: only root can become somebody else");
+        super::host::skip("only root can become somebody else");
         return;
     }
     let mut host = Host::start_with(&["1000", "1000"]);

@@ -367,3 +367,10 @@ pub(crate) fn read_all(pipe: OwnedFd) -> Vec<u8> {
 pub(crate) fn borrow(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
     descriptors.iter().map(OwnedFd::as_fd).collect()
 }
+
+/// Says loudly that something is not tested. In CI nothing is skipped.
+#[expect(clippy::print_stderr, reason = "whoever reads the output of the tests must see it")]
+pub(crate) fn skip(reason: &str) {
+    assert!(std::env::var_os("CI").is_none(), "{reason}: in CI nothing may be skipped");
+    eprintln!("!!!! skipped: {reason} !!!!");
+}

@@ -327,7 +327,7 @@ fn orphans_are_collected() {
 #[test]
 fn programs_run_as_the_user_they_should() {
     if !is_root() {
-        eprintln!("skipped: only root can become somebody else");
+        super::host::skip("only root can become somebody else");
         return;
     }
     let mut host = Host::start_with(&["1000", "1000"]);
