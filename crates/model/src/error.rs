@@ -125,6 +125,42 @@ error_codes! {
     DeadlineExceeded, "deadline_exceeded", 504, Later, "look at the state again later";
     /// The client went away.
     ClientGone, "client_gone", 499, Never, "nothing to do";
+    /// No file, program or port of that name in the sandbox.
+    PathNotFound, "path_not_found", 404, Never, "check the path";
+    /// There is something of that name already.
+    PathExists, "path_exists", 409, Never, "choose another path, or ask to overwrite";
+    /// The user inside the sandbox may not.
+    PathDenied, "path_denied", 403, Never, "use a path that the sandbox's user may use, such as one beneath /workspace";
+    /// It is a directory where a file should be, or the other way round.
+    PathWrongKind, "path_wrong_kind", 409, Never, "check what is there";
+    /// A limit of the sandbox is reached: space, processes, memory, descriptors.
+    LimitReached, "limit_reached", 422, Never, "free some of it, or raise the limits of the template";
+    /// The request could not be read: its syntax, or a field that is missing, unknown or of the wrong type.
+    BadRequest, "bad_request", 400, Never, "correct the request as the cause says";
+    /// No key was given, or it is not known, expired or revoked.
+    Unauthorized, "unauthorized", 401, Never, "send `Authorization: Bearer KEY`; `shoal key create` makes keys";
+    /// The role of the key does not allow this.
+    Forbidden, "forbidden", 403, Never, "use a key with a higher role";
+    /// No such route, or no such thing.
+    NotFound, "not_found", 404, Never, "check the address; /v1/openapi.json lists every route";
+    /// The route exists, but not with this method.
+    MethodNotAllowed, "method_not_allowed", 405, Never, "use one of the methods in the Allow header";
+    /// The body or an argument is larger than allowed.
+    TooLarge, "too_large", 413, Never, "send or ask for less, or as a stream";
+    /// The body is of a type that is not understood here.
+    UnsupportedMediaType, "unsupported_media_type", 415, Never, "send application/json, or what the route's documentation names";
+    /// The Host header names a host that this server does not serve.
+    HostRefused, "host_refused", 421, Never, "use the address the server listens on, or add the name to server.hosts";
+    /// Too many requests in a short time.
+    RateLimited, "rate_limited", 429, Later, "slow down; the Retry-After header says for how long";
+    /// The idempotency key was used before with another request.
+    IdempotencyConflict, "idempotency_conflict", 422, Never, "use a new key for a new request";
+    /// The journal cannot be written at the moment, so nothing is promised.
+    StoreUnavailable, "store_unavailable", 503, Later, "see the cause; free disk space, then retry: nothing is lost";
+    /// The server is doing as much as it can.
+    Overloaded, "overloaded", 503, Later, "retry after a pause";
+    /// A mistake of the server.
+    Internal, "internal", 500, Later, "report it with the request id";
     /// The server is stopping.
     ShuttingDown, "shutting_down", 503, Later, "retry when it is back";
 }

@@ -78,17 +78,17 @@ runtime_error_codes! {
     /// No such process.
     ProcessUnknown, "process_unknown", Some(ErrorCode::ProcessUnknown), Never, "list the sandbox's processes";
     /// No such file, program or port.
-    NotFound, "not_found", None, Never, "check the name";
+    NotFound, "path_not_found", Some(ErrorCode::PathNotFound), Never, "check the name";
     /// There is something of that name already.
-    Exists, "exists", None, Never, "choose another name, or ask to overwrite";
+    Exists, "path_exists", Some(ErrorCode::PathExists), Never, "choose another name, or ask to overwrite";
     /// Not allowed.
-    Denied, "denied", None, Never, "use a path that the sandbox's user may use";
+    Denied, "path_denied", Some(ErrorCode::PathDenied), Never, "use a path that the sandbox's user may use";
     /// It is not of the kind that was expected: a directory where a file should be, say.
-    WrongKind, "wrong_kind", None, Never, "check what is there";
+    WrongKind, "path_wrong_kind", Some(ErrorCode::PathWrongKind), Never, "check what is there";
     /// A limit of the sandbox is reached: space, processes, memory, descriptors.
-    LimitReached, "limit_reached", None, Never, "free some of it, or raise the limits of the template";
+    LimitReached, "limit_reached", Some(ErrorCode::LimitReached), Never, "free some of it, or raise the limits of the template";
     /// More bytes than the caller was ready to take.
-    TooLarge, "too_large", None, Never, "read it as a stream, or in parts";
+    TooLarge, "too_large", Some(ErrorCode::TooLarge), Never, "read it as a stream, or in parts";
     /// Death events pile up unread, so nothing more is started.
     EventsUnread, "events_unread", Some(ErrorCode::CapacityExhausted), Later, "take the events of the runtime";
     /// The guest or the launcher said something that makes no sense.

@@ -98,9 +98,11 @@ fn programs_that_do_not_exist_or_may_not_run_say_so() -> Result<()> {
         |_| {},
         async |node: &Node| {
             let sandbox = node.sandbox().await?;
-            for (program, code) in
-                [("no-such-program", "not_found"), ("/etc/passwd", "denied"), ("/usr", "denied")]
-            {
+            for (program, code) in [
+                ("no-such-program", "path_not_found"),
+                ("/etc/passwd", "path_denied"),
+                ("/usr", "path_denied"),
+            ] {
                 let ran = node.run(&sandbox, ExecSpec::argv([program])).await;
                 let error =
                     ran.err().and_then(|error| error.downcast::<runtime::RuntimeError>().ok());
