@@ -12,8 +12,8 @@ use kernel::{
 };
 use model::template::{Recycle, RuntimeTraits};
 use model::{
-    EffectId, LeaseId, Mono, NodeConfig, Now, RequestId, SandboxId, Template, TemplateName, UseId,
-    Wall,
+    EffectId, KeyId, LeaseId, Mono, NodeConfig, Now, RequestId, SandboxId, Template, TemplateName,
+    UseId, Wall,
 };
 
 struct Bench {
@@ -80,6 +80,7 @@ impl Bench {
         self.apply(Event::CheckoutRequested(Checkout {
             request,
             lease,
+            tenant: KeyId::NIL,
             template,
             ttl_ms: None,
             wait_ms: None,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::state::PoolPhase;
 use model::why::Tier;
-use model::{InstanceId, SandboxState};
+use model::{InstanceId, KeyId, SandboxState};
 
 use crate::Kernel;
 use crate::entry::{Own, Phase};
@@ -118,6 +118,12 @@ impl Kernel {
             same("an instance", &indexed, &Some(ix))?;
         }
         same("a live phase", &entry.live, &(entry.phase != Phase::Cold))?;
+        let tenant = match entry.owner {
+            Own::Nobody => KeyId::NIL,
+            Own::Lease(_) => entry.tenant,
+            Own::Session(session) => self.sessions[session].settings.tenant,
+        };
+        same("the key of a sandbox", &entry.tenant, &tenant)?;
         if let Own::Session(session) = entry.owner {
             same("the sandbox of a session", &self.sessions[session].entry, &Some(ix))?;
             same("a session's sandbox has no slot", &entry.slot, &None)?;

@@ -103,6 +103,7 @@ impl Kernel {
         let entry = &mut self.entries[ix];
         entry.slot = None;
         entry.owner = Own::Session(session);
+        entry.tenant = known.settings.tenant;
         entry.generation = bound_generation(known.generation, entry.generation);
         entry.settings.clone_from(&known.settings.claim);
         entry.phase = Phase::Claiming(None);
@@ -133,7 +134,7 @@ impl Kernel {
     pub(crate) fn claim_lost_by_session(&mut self, session: Ix, ix: Ix) {
         let known = &mut self.sessions[session];
         if known.wants() && known.control.is_none() {
-            self.entries[ix].owner = Own::Nobody;
+            self.entries[ix].disown();
             known.entry = None;
             self.mark_session(session);
             self.session_due(session);
@@ -269,7 +270,7 @@ impl Kernel {
         entry.previous_id = None;
         let previous_id = known.told_id.replace(entry.id).filter(|told| *told != entry.id);
         let state_lost = known.state_lost.take().is_some();
-        self.out.published.push(LifecycleEvent::SandboxActive {
+        let event = LifecycleEvent::SandboxActive {
             session: Some(known.id),
             lease: None,
             sandbox_id: entry.id,
@@ -278,7 +279,9 @@ impl Kernel {
             previous_id,
             state_lost,
             expires_at: entry.expires_at,
-        });
+        };
+        let tenant = known.settings.tenant;
+        self.publish(tenant, event);
         state_lost
     }
 
@@ -306,7 +309,7 @@ impl Kernel {
             (_, SessionStatus::Ended) => SessionChange::Ended,
         };
         known.status = status;
-        self.out.published.push(LifecycleEvent::SessionChanged { session: known.id, change });
+        self.publish_session(session, change);
         self.mark_session(session);
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use model::lifecycle::ActiveCause;
 use model::state::PoolPhase;
-use model::{EndCause, ErrorCode, LifecycleEvent, Refusal, TemplateName};
+use model::{EndCause, ErrorCode, KeyId, LifecycleEvent, Refusal, TemplateName};
 
 use crate::admission::{Applicant, Who, capacity_exhausted};
 use crate::effect::Action;
@@ -22,7 +22,7 @@ impl Kernel {
     pub(crate) fn checkout(&mut self, asked: Checkout) -> Result<Reply, Refusal> {
         self.refuse_when_stopping()?;
         if let Some(ix) = self.lease_index.get(asked.lease.as_u128()) {
-            return self.checkout_again(ix);
+            return self.checkout_again(ix, asked.tenant);
         }
         if self.ends.of_lease(asked.lease).is_some() {
             let cause = format!("lease {} was used before", asked.lease);
@@ -60,6 +60,7 @@ impl Kernel {
             pool,
             seq: self.next_seq(),
             lease: asked.lease,
+            tenant: asked.tenant,
             ttl_ms,
             policy,
             claim: asked.claim.filter(|claim| !claim.is_empty()),
@@ -80,8 +81,12 @@ impl Kernel {
     }
 
     /// The same lease was asked for again: it has its sandbox already.
-    fn checkout_again(&self, ix: Ix) -> Result<Reply, Refusal> {
-        match self.entries[ix].phase {
+    fn checkout_again(&self, ix: Ix, tenant: KeyId) -> Result<Reply, Refusal> {
+        let entry = &self.entries[ix];
+        match entry.phase {
+            Phase::InUse if entry.tenant != tenant => {
+                Err(Refusal::new(ErrorCode::IdConflict, "this lease is another's"))
+            }
             Phase::InUse => Ok(Reply::CheckedOut(self.checked_out(ix, CheckoutPath::Fast))),
             Phase::Cold
             | Phase::Launching
@@ -228,12 +233,13 @@ impl Kernel {
         let waiter = self.waiter(req);
         waiter.entry = Some(ix);
         let (lease, ttl_ms, claim) = (waiter.lease, waiter.ttl_ms, waiter.claim.clone());
-        let pool = waiter.pool;
+        let (pool, tenant) = (waiter.pool, waiter.tenant);
         self.leases_pending.remove(lease.as_u128());
         self.lease_index.insert(lease.as_u128(), ix);
         self.pools[pool].leased += 1;
         let entry = &mut self.entries[ix];
         entry.owner = Own::Lease(lease);
+        entry.tenant = tenant;
         entry.phase = Phase::Claiming(Some(req));
         entry.uses += 1;
         entry.used = false;
@@ -285,7 +291,7 @@ impl Kernel {
         };
         let path = self.waiter(req).path;
         let checked_out = self.checked_out(ix, path);
-        self.out.published.push(LifecycleEvent::SandboxActive {
+        let event = LifecycleEvent::SandboxActive {
             session: None,
             lease: Some(checked_out.lease),
             sandbox_id: checked_out.sandbox,
@@ -294,7 +300,8 @@ impl Kernel {
             previous_id: None,
             state_lost: false,
             expires_at: Some(checked_out.expires_at),
-        });
+        };
+        self.publish(self.entries[ix].tenant, event);
         self.answer(req, Ok(Reply::CheckedOut(checked_out)));
     }
 
@@ -317,7 +324,7 @@ impl Kernel {
         match self.entries[ix].owner {
             Own::Lease(lease) => {
                 self.lease_index.remove(lease.as_u128());
-                self.entries[ix].owner = Own::Nobody;
+                self.entries[ix].disown();
                 let Some(req) = req else { return };
                 self.leases_pending.insert(lease.as_u128(), ());
                 let waiter = self.waiter(req);

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use model::why::Ended;
-use model::{EndCause, LeaseId, SandboxId, SessionId};
+use model::{EndCause, KeyId, LeaseId, SandboxId, SessionId};
 
 use crate::index::IdIndex;
 
@@ -17,9 +17,16 @@ pub(crate) struct Ends {
     index: IdIndex<u64>,
     forgotten: u64,
     leases: VecDeque<LeaseId>,
-    lease_causes: IdIndex<EndCause>,
+    lease_ends: IdIndex<LeaseEnd>,
     sessions: VecDeque<SessionId>,
     session_index: IdIndex<()>,
+}
+
+/// What is remembered of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LeaseEnd {
+    pub(crate) cause: EndCause,
+    pub(crate) tenant: KeyId,
 }
 
 impl Ends {
@@ -30,7 +37,7 @@ impl Ends {
             index: IdIndex::default(),
             forgotten: 0,
             leases: VecDeque::new(),
-            lease_causes: IdIndex::default(),
+            lease_ends: IdIndex::default(),
             sessions: VecDeque::new(),
             session_index: IdIndex::default(),
         }
@@ -59,19 +66,19 @@ impl Ends {
         self.sandboxes.get((number - self.forgotten) as usize)
     }
 
-    pub(crate) fn remember_lease(&mut self, lease: LeaseId, cause: EndCause) {
+    pub(crate) fn remember_lease(&mut self, lease: LeaseId, end: LeaseEnd) {
         if self.limit == 0 {
             return;
         }
         // The first cause is why; what happened to the sandbox afterwards is another story.
-        if self.lease_causes.contains(lease.as_u128()) {
+        if self.lease_ends.contains(lease.as_u128()) {
             return;
         }
-        self.lease_causes.insert(lease.as_u128(), cause);
+        self.lease_ends.insert(lease.as_u128(), end);
         if self.leases.len() == self.limit
             && let Some(oldest) = self.leases.pop_front()
         {
-            self.lease_causes.remove(oldest.as_u128());
+            self.lease_ends.remove(oldest.as_u128());
         }
         self.leases.push_back(lease);
     }
@@ -92,8 +99,8 @@ impl Ends {
         self.session_index.contains(session.as_u128())
     }
 
-    pub(crate) fn of_lease(&self, lease: LeaseId) -> Option<EndCause> {
-        self.lease_causes.get(lease.as_u128())
+    pub(crate) fn of_lease(&self, lease: LeaseId) -> Option<LeaseEnd> {
+        self.lease_ends.get(lease.as_u128())
     }
 }
 
@@ -102,13 +109,17 @@ mod tests {
     use super::*;
     use model::{Generation, TemplateName, Wall};
 
+    const CRASH: LeaseEnd = LeaseEnd { cause: EndCause::Crash, tenant: KeyId::from_u128(7) };
+
     fn ended(id: u128, generation: u64) -> Ended {
         Ended {
             sandbox: SandboxId::from_u128(id),
             generation: Generation(generation),
             template: TemplateName::new("t").unwrap(),
             lease: None,
+            lease_end: None,
             session: None,
+            tenant: KeyId::NIL,
             cause: EndCause::Idle,
             detail: None,
             eviction: None,
@@ -122,12 +133,12 @@ mod tests {
         let mut ends = Ends::new(2);
         for id in 1..=3 {
             ends.remember(&ended(id, 1));
-            ends.remember_lease(LeaseId::from_u128(id), EndCause::Crash);
+            ends.remember_lease(LeaseId::from_u128(id), CRASH);
         }
         let known = |id| ends.of_sandbox(SandboxId::from_u128(id)).map(|e| e.sandbox.as_u128());
         assert_eq!([known(1), known(2), known(3)], [None, Some(2), Some(3)]);
         assert_eq!(ends.of_lease(LeaseId::from_u128(1)), None);
-        assert_eq!(ends.of_lease(LeaseId::from_u128(3)), Some(EndCause::Crash));
+        assert_eq!(ends.of_lease(LeaseId::from_u128(3)), Some(CRASH));
     }
 
     #[test]
@@ -144,7 +155,7 @@ mod tests {
     fn a_memory_of_nothing_stays_empty() {
         let mut ends = Ends::new(0);
         ends.remember(&ended(1, 1));
-        ends.remember_lease(LeaseId::from_u128(1), EndCause::Idle);
+        ends.remember_lease(LeaseId::from_u128(1), CRASH);
         assert!(ends.of_sandbox(SandboxId::from_u128(1)).is_none());
         assert_eq!(ends.of_lease(LeaseId::from_u128(1)), None);
     }

@@ -9,8 +9,8 @@ use model::record::{Owner, SandboxRecord};
 use model::template::RuntimeTraits;
 use model::why::{Eviction, Tier};
 use model::{
-    ClaimSettings, EndCause, Generation, InstanceId, LeaseId, Mono, Now, ProcessId, SandboxId,
-    SandboxState, Template, UseId, Wall, WorkspaceId,
+    ClaimSettings, EndCause, Generation, InstanceId, KeyId, LeaseId, Mono, Now, ProcessId,
+    SandboxId, SandboxState, Template, UseId, Wall, WorkspaceId,
 };
 
 use crate::event::UseKind;
@@ -26,6 +26,10 @@ pub(crate) struct Entry {
     pub(crate) instance: InstanceId,
     pub(crate) generation: Generation,
     pub(crate) owner: Own,
+    /// The key that its owner belongs to; nil while it is nobody's.
+    pub(crate) tenant: KeyId,
+    /// How its lease ended, while it is still known as that lease's.
+    pub(crate) lease_end: Option<EndCause>,
     pub(crate) phase: Phase,
     /// The pool whose slot it takes. A session's sandbox takes none.
     pub(crate) slot: Option<Ix>,
@@ -262,6 +266,7 @@ pub(crate) struct Birth {
     pub(crate) template: Arc<Template>,
     pub(crate) traits: RuntimeTraits,
     pub(crate) owner: Own,
+    pub(crate) tenant: KeyId,
     pub(crate) slot: Option<Ix>,
     pub(crate) now: Now,
 }
@@ -275,6 +280,8 @@ impl Entry {
             instance: InstanceId::NIL,
             generation: Generation(0),
             owner: birth.owner,
+            tenant: birth.tenant,
+            lease_end: None,
             phase: Phase::Cold,
             slot: birth.slot,
             live: false,
@@ -405,6 +412,13 @@ impl Entry {
         self.extra.get_or_insert_default()
     }
 
+    /// It is nobody's, and no key's either.
+    pub(crate) const fn disown(&mut self) {
+        self.owner = Own::Nobody;
+        self.tenant = KeyId::NIL;
+        self.lease_end = None;
+    }
+
     /// Whether it has more than `margin_ms` left to live.
     pub(crate) fn outlives(&self, now: Wall, margin_ms: u64) -> bool {
         self.expires_at.is_none_or(|end| end > now.plus(margin_ms))
@@ -434,6 +448,8 @@ impl Entry {
             template: self.template.name.clone(),
             traits: self.traits,
             owner,
+            tenant: self.tenant,
+            lease_end: self.lease_end,
             state: self.derived.state,
             ending: self.ending.as_ref().map(|ending| ending.cause),
             doomed: self.ending.as_ref().is_some_and(|ending| ending.after == After::Gone),

@@ -8,8 +8,8 @@ use model::lifecycle::TurnOutcome;
 use model::record::OnDisconnect;
 use model::template::RuntimeTraits;
 use model::{
-    ClaimSettings, EffectId, Generation, InstanceId, LeaseId, ProcessId, RequestId, SandboxId,
-    SessionId, Template, TemplateName, TurnId, UseId,
+    ClaimSettings, EffectId, Generation, InstanceId, KeyId, LeaseId, ProcessId, RequestId,
+    SandboxId, SessionId, Template, TemplateName, TurnId, UseId,
 };
 
 /// Something that happened.
@@ -284,6 +284,8 @@ pub struct Checkout {
     pub request: RequestId,
     /// The id of the lease.
     pub lease: LeaseId,
+    /// The key it will belong to.
+    pub tenant: KeyId,
     /// Of which template.
     pub template: TemplateName,
     /// How long the lease is to last; the template's value if not given.
@@ -349,6 +351,8 @@ pub enum ScaleOp {
 /// How a session is to behave.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionSettings {
+    /// The key it belongs to.
+    pub tenant: KeyId,
     /// What is bound to each of its sandboxes.
     pub claim: Option<Arc<ClaimSettings>>,
     /// How long it may be idle; the template's value if not given.

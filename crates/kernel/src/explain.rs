@@ -1,9 +1,14 @@
 //! Answers without side effects: statistics, listings, and why a sandbox is as it is.
 
+use std::sync::Arc;
+
 use model::state::Wakefulness;
 use model::stats::{NodeStats, PoolStats};
 use model::why::{Alive, Why};
-use model::{InstanceId, Mono, Now, SandboxId, SandboxState, TemplateName, Wall};
+use model::{
+    EndCause, InstanceId, KeyId, LeaseId, Mono, Now, SandboxId, SandboxState, Template,
+    TemplateName, Wall,
+};
 
 use crate::Kernel;
 use crate::entry::Frozen;
@@ -39,6 +44,43 @@ impl Kernel {
         self.pool_index.values().map(|pool| self.pools[*pool].stats(degraded_after)).collect()
     }
 
+    /// A template that is served, or whose pool is still being destroyed.
+    pub fn template(&self, name: &TemplateName) -> Option<Arc<Template>> {
+        self.pool_index.get(name).map(|pool| Arc::clone(&self.pools[*pool].template))
+    }
+
+    /// All of those, by name.
+    pub fn templates(&self) -> Vec<Arc<Template>> {
+        self.pool_index.values().map(|pool| Arc::clone(&self.pools[*pool].template)).collect()
+    }
+
+    /// The sandbox of a lease that is had, or is being handed out.
+    pub fn lease(&self, lease: LeaseId) -> Option<SandboxView> {
+        self.lease_index.get(lease.as_u128()).map(|ix| self.view(ix))
+    }
+
+    /// How a lease ended, as long as that is remembered.
+    pub fn why_lease(&self, lease: LeaseId) -> Option<EndCause> {
+        self.ends.of_lease(lease).map(|end| end.cause)
+    }
+
+    /// The key that a lease belongs to, or did as long as that is remembered.
+    pub fn tenant_of_lease(&self, lease: LeaseId) -> Option<KeyId> {
+        match self.lease_index.get(lease.as_u128()) {
+            Some(ix) => Some(self.entries[ix].tenant),
+            None => self.ends.of_lease(lease).map(|end| end.tenant),
+        }
+    }
+
+    /// The key that a sandbox belongs to, or did as long as that is remembered; nil if it is
+    /// nobody's.
+    pub fn tenant_of_sandbox(&self, id: SandboxId) -> Option<KeyId> {
+        match self.entry_index.get(id.as_u128()) {
+            Some(ix) => Some(self.entries[ix].tenant),
+            None => self.ends.of_sandbox(id).map(|ended| ended.tenant),
+        }
+    }
+
     /// A sandbox as it is now.
     pub fn sandbox(&self, id: SandboxId) -> Option<SandboxView> {
         self.entry_index.get(id.as_u128()).map(|ix| self.view(ix))
@@ -57,6 +99,8 @@ impl Kernel {
             instance: (entry.instance != InstanceId::NIL).then_some(entry.instance),
             template: entry.template.name.clone(),
             owner: self.owner(ix),
+            tenant: entry.tenant,
+            claim: entry.settings.clone(),
             state: entry.derived.state,
             frozen: entry.frozen == Frozen::Yes,
             ending: entry.ending.as_ref().map(|ending| ending.cause),
@@ -81,6 +125,7 @@ impl Kernel {
             template: entry.template.name.clone(),
             state: entry.derived.state,
             owner: self.owner(ix),
+            tenant: entry.tenant,
             frozen: entry.frozen == Frozen::Yes,
             wakefulness: if entry.is_awake() { Wakefulness::Awake } else { Wakefulness::Auto },
             uses_in_progress: entry.uses_in_progress(),

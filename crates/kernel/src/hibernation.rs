@@ -136,11 +136,12 @@ impl Kernel {
 
     fn publish_frozen(&mut self, ix: Ix) {
         let entry = &self.entries[ix];
-        self.out.published.push(LifecycleEvent::SandboxFrozen {
+        let event = LifecycleEvent::SandboxFrozen {
             sandbox_id: entry.id,
             generation: entry.generation,
             frozen: entry.frozen == Frozen::Yes,
-        });
+        };
+        self.publish(entry.tenant, event);
     }
 
     pub(crate) fn freeze_requested(

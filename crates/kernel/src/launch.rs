@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use model::{EndCause, InstanceId, Mono, SandboxId, WorkspaceId};
+use model::{EndCause, InstanceId, KeyId, Mono, SandboxId, WorkspaceId};
 
 use crate::effect::{Action, Launch};
 use crate::entry::{After, Birth, Entry, OpKind, Own, Phase, Resolve};
@@ -20,10 +20,14 @@ impl Kernel {
     pub(crate) fn create_entry(&mut self, pool: Ix, owner: Own, slot: Option<Ix>) -> Ix {
         let id = SandboxId::from_u128(self.mint());
         let workspace = WorkspaceId::from_u128(self.mint());
-        let Self { pools, now, .. } = self;
+        let Self { pools, sessions, now, .. } = self;
         let template = Arc::clone(&pools[pool].template);
         let traits = pools[pool].traits;
-        let birth = Birth { id, workspace, template, traits, owner, slot, now: *now };
+        let tenant = match owner {
+            Own::Session(session) => sessions[session].settings.tenant,
+            Own::Nobody | Own::Lease(_) => KeyId::NIL,
+        };
+        let birth = Birth { id, workspace, template, traits, owner, tenant, slot, now: *now };
         let ix = self.entries.insert(Entry::new(birth));
         self.entry_index.insert(id.as_u128(), ix);
         self.admission.entries += 1;

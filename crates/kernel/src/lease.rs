@@ -4,6 +4,7 @@
 use model::{EndCause, ErrorCode, LeaseId, Refusal, Wall};
 
 use crate::Kernel;
+use crate::ends::LeaseEnd;
 use crate::entry::{After, Own, Phase, Resolve};
 use crate::reply::Reply;
 use crate::slab::Ix;
@@ -17,7 +18,7 @@ impl Kernel {
                 // Returned before it was handed out: nobody wants it any more.
                 if let Some(req) = req {
                     self.entries[ix].phase = Phase::Claiming(None);
-                    self.ends.remember_lease(lease, EndCause::Returned);
+                    self.lease_over(ix, lease, EndCause::Returned);
                     let cause = "the lease was returned before it was handed out";
                     self.answer(req, Err(Refusal::new(ErrorCode::Aborted, cause)));
                 }
@@ -56,7 +57,7 @@ impl Kernel {
 
     fn leased(&self, lease: LeaseId) -> Result<Ix, Refusal> {
         self.lease_index.get(lease.as_u128()).ok_or_else(|| match self.ends.of_lease(lease) {
-            Some(cause) => lost(cause),
+            Some(end) => lost(end.cause),
             None => Refusal::new(ErrorCode::LeaseUnknown, format!("no lease {lease} is known")),
         })
     }
@@ -65,7 +66,14 @@ impl Kernel {
     pub(crate) fn forget_lease(&mut self, ix: Ix, cause: EndCause) {
         let Own::Lease(lease) = self.entries[ix].owner else { return };
         self.lease_index.remove(lease.as_u128());
-        self.ends.remember_lease(lease, cause);
+        self.lease_over(ix, lease, cause);
+    }
+
+    /// Remembers how a lease ended; what happens to its sandbox afterwards changes nothing of it.
+    fn lease_over(&mut self, ix: Ix, lease: LeaseId, cause: EndCause) {
+        let entry = &mut self.entries[ix];
+        let cause = *entry.lease_end.get_or_insert(cause);
+        self.ends.remember_lease(lease, LeaseEnd { cause, tenant: entry.tenant });
     }
 
     /// Sees to it that a sandbox is looked at when its time is over.

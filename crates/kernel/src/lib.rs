@@ -61,7 +61,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use model::record::JournalEntry;
 use model::state::SandboxState;
-use model::{LifecycleEvent, Mono, NodeConfig, Now, Refusal, TemplateName};
+use model::{KeyId, LifecycleEvent, Mono, NodeConfig, Now, Refusal, TemplateName};
 
 use crate::admission::Admission;
 use crate::alarms::Alarms;
@@ -119,11 +119,20 @@ pub struct Outbox {
     /// To be written down.
     pub journal: Vec<JournalEntry>,
     /// To be told to the world, in order.
-    pub published: Vec<LifecycleEvent>,
+    pub published: Vec<Published>,
     /// To be done.
     pub effects: Vec<Effect>,
     /// To be told to those who wait.
     pub notices: Vec<Notice>,
+}
+
+/// An event, and whose business it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Published {
+    /// The key that what it tells of belongs to; nil where that is nobody's.
+    pub tenant: KeyId,
+    /// The event.
+    pub event: LifecycleEvent,
 }
 
 impl Outbox {
@@ -329,6 +338,11 @@ impl Kernel {
             Event::ShutdownBegan { grace_ms } => self.shutdown_began(grace_ms),
         }
         Ok(Reply::Noted)
+    }
+
+    /// Tells the world something that is the business of one key, or of nobody.
+    fn publish(&mut self, tenant: KeyId, event: LifecycleEvent) {
+        self.out.published.push(Published { tenant, event });
     }
 
     /// Whether the kernel is broken in this way. Without the feature, never.

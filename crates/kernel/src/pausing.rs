@@ -70,11 +70,12 @@ impl Kernel {
     pub(crate) fn publish_durable(&mut self, ix: Ix) {
         let entry = &self.entries[ix];
         if let Own::Session(session) = entry.owner {
-            self.out.published.push(LifecycleEvent::WorkspaceDurable {
+            let event = LifecycleEvent::WorkspaceDurable {
                 session: self.sessions[session].id,
                 sandbox_id: entry.id,
                 generation: entry.generation,
-            });
+            };
+            self.publish(entry.tenant, event);
         }
     }
 }

@@ -146,6 +146,8 @@ impl Pool {
             waiters: self.waiters(),
             slots_used: self.slots_used,
             slots: self.slots(),
+            pool_size: self.template.pool.pool_size,
+            max_overflow: self.template.pool.max_overflow,
             counters: self.counters,
         }
     }

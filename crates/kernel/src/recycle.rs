@@ -7,7 +7,7 @@ use model::state::PoolPhase;
 use model::template::Recycle;
 
 use crate::effect::Action;
-use crate::entry::{After, Frozen, OpKind, Own, Phase, Resolve};
+use crate::entry::{After, Frozen, OpKind, Phase, Resolve};
 use crate::event::Outcome;
 use crate::slab::Ix;
 use crate::{Flaw, Kernel};
@@ -135,7 +135,7 @@ impl Kernel {
         let expires_at = self.now.wall.plus(idle_ttl_ms - jitter_ms);
         let entry = &mut self.entries[ix];
         entry.phase = Phase::Idle;
-        entry.owner = Own::Nobody;
+        entry.disown();
         entry.in_line = true;
         entry.used = false;
         entry.touched = false;

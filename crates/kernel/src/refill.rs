@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use model::state::PoolPhase;
-use model::{EndCause, ErrorCode, LifecycleEvent, Mono, Refusal};
+use model::{EndCause, ErrorCode, KeyId, LifecycleEvent, Mono, Refusal};
 
 use crate::admission::Who;
 use crate::alarms::Ringer;
@@ -195,11 +195,10 @@ impl Kernel {
         let known = &mut self.pools[pool];
         known.retry_at = self.now.mono.plus(pause_ms + jitter_ms);
         if first {
-            self.out.published.push(LifecycleEvent::PoolHealth {
-                template: known.template.name.clone(),
-                degraded: true,
-                detail: detail.to_string(),
-            });
+            let template = known.template.name.clone();
+            let detail = detail.to_string();
+            let event = LifecycleEvent::PoolHealth { template, degraded: true, detail };
+            self.publish(KeyId::NIL, event);
         }
         self.pool_due(pool);
     }
@@ -208,15 +207,15 @@ impl Kernel {
     pub(crate) fn pool_recovered(&mut self, pool: Ix) {
         let degraded_after = self.config.backoff.degraded_after;
         let known = &mut self.pools[pool];
-        if known.is_degraded(degraded_after) {
-            self.out.published.push(LifecycleEvent::PoolHealth {
-                template: known.template.name.clone(),
-                degraded: false,
-                detail: String::new(),
-            });
-        }
+        let degraded = known.is_degraded(degraded_after);
         known.failures = 0;
         known.last_failure = None;
         known.retry_at = Mono(0);
+        if degraded {
+            let template = known.template.name.clone();
+            let detail = String::new();
+            let event = LifecycleEvent::PoolHealth { template, degraded: false, detail };
+            self.publish(KeyId::NIL, event);
+        }
     }
 }

@@ -79,24 +79,24 @@ impl Kernel {
             return;
         }
         let cause = entry.ending.as_ref().map_or(EndCause::Deleted, |ending| ending.cause);
-        let event = self.terminated(ix, cause);
         if self.flawed(Flaw::TerminatedTwice) {
-            self.out.published.push(event.clone());
+            self.publish_terminated(ix, cause);
         }
-        self.out.published.push(event);
+        self.publish_terminated(ix, cause);
     }
 
-    fn terminated(&self, ix: Ix, cause: EndCause) -> LifecycleEvent {
+    fn publish_terminated(&mut self, ix: Ix, cause: EndCause) {
         let entry = &self.entries[ix];
         let (session, lease) = self.owner_ids(ix);
-        LifecycleEvent::SandboxTerminated {
+        let event = LifecycleEvent::SandboxTerminated {
             session,
             lease,
             sandbox_id: entry.id,
             generation: entry.generation,
             reason: cause.reason(),
             cause,
-        }
+        };
+        self.publish(entry.tenant, event);
     }
 
     /// Gives a sandbox another id, so that whoever knows this one cannot reach what comes next.
@@ -122,8 +122,7 @@ impl Kernel {
         if self.flawed(Flaw::IdReused) {
             return;
         }
-        let event = self.terminated(ix, EndCause::Returned);
-        self.out.published.push(event);
+        self.publish_terminated(ix, EndCause::Returned);
         self.rename(ix, EndCause::Returned, None);
         let entry = &mut self.entries[ix];
         entry.previous_id = None;
@@ -144,7 +143,9 @@ impl Kernel {
             generation: entry.generation,
             template: entry.template.name.clone(),
             lease,
+            lease_end: entry.lease_end,
             session,
+            tenant: entry.tenant,
             cause,
             detail,
             eviction,
@@ -257,11 +258,10 @@ impl Kernel {
         let over = known.status == model::SessionStatus::Ended;
         if known.state_lost.is_none() && !over {
             known.state_lost = Some(reason);
-            self.out.published.push(LifecycleEvent::StateLost {
-                session: known.id,
-                sandbox_id: entry.id,
-                reason,
-            });
+            let (session_id, tenant) = (known.id, known.settings.tenant);
+            let event =
+                LifecycleEvent::StateLost { session: session_id, sandbox_id: entry.id, reason };
+            self.publish(tenant, event);
             self.mark_session(session);
         }
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use model::{ClaimSettings, ErrorCode, LeaseId, Mono, Refusal, RequestId, TurnId, UseId};
+use model::{ClaimSettings, ErrorCode, KeyId, LeaseId, Mono, Refusal, RequestId, TurnId, UseId};
 
 use crate::alarms::Ringer;
 use crate::effect::Notice;
@@ -54,6 +54,7 @@ pub(crate) struct Waiter {
     /// Its place in the order of arrival.
     pub(crate) seq: u64,
     pub(crate) lease: LeaseId,
+    pub(crate) tenant: KeyId,
     pub(crate) ttl_ms: u64,
     pub(crate) policy: CheckoutPolicy,
     pub(crate) claim: Option<Arc<ClaimSettings>>,

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use model::lifecycle::TurnOutcome;
 use model::record::{Journal, Owner, PoolRecord, SandboxRecord, SessionRecord};
-use model::{EndCause, InstanceId, LifecycleEvent, Mono, Now, SessionStatus};
+use model::{EndCause, InstanceId, KeyId, Mono, Now, SessionStatus};
 
+use crate::ends::LeaseEnd;
 use crate::entry::{After, Birth, Ending, Entry, Own, Phase};
 use crate::event::SessionSettings;
 use crate::pool::Pool;
@@ -33,7 +34,8 @@ impl Kernel {
         for ended in &journal.ended {
             kernel.ends.remember(ended);
             if let Some(lease) = ended.lease {
-                kernel.ends.remember_lease(lease, ended.cause);
+                let cause = ended.lease_end.unwrap_or(ended.cause);
+                kernel.ends.remember_lease(lease, LeaseEnd { cause, tenant: ended.tenant });
             }
         }
         for record in journal.pools {
@@ -86,6 +88,7 @@ impl Kernel {
 
     fn restore_session(&mut self, record: SessionRecord) {
         let settings = SessionSettings {
+            tenant: record.tenant,
             claim: record.claim,
             idle_timeout_ms: record.idle_timeout_ms,
             on_disconnect: record.on_disconnect,
@@ -99,11 +102,7 @@ impl Kernel {
         let session = self.sessions.insert(session);
         self.session_index.insert(record.id.as_u128(), session);
         for turn in record.turn.into_iter().chain(record.queued) {
-            self.out.published.push(LifecycleEvent::TurnEnded {
-                session: record.id,
-                turn,
-                outcome: TurnOutcome::Interrupted,
-            });
+            self.publish_turn_ended(session, turn, TurnOutcome::Interrupted);
             self.mark_session(session);
         }
         match record.status {
@@ -163,9 +162,7 @@ impl Kernel {
                 After::Gone
             }
         };
-        if let Own::Lease(lease) = owner {
-            self.ends.remember_lease(lease, cause);
-        }
+        self.forget_lease(ix, cause);
         let entry = &mut self.entries[ix];
         entry.phase = Phase::Killing;
         entry.ending = Some(Box::new(Ending { after, ..Ending::now(cause) }));
@@ -194,6 +191,7 @@ impl Kernel {
             template,
             traits: record.traits,
             owner,
+            tenant: if owner == Own::Nobody { KeyId::NIL } else { record.tenant },
             slot,
             now: last_used,
         };
@@ -201,6 +199,7 @@ impl Kernel {
         entry.previous_id = record.previous_id;
         entry.instance = record.instance.unwrap_or(InstanceId::NIL);
         entry.generation = record.generation;
+        entry.lease_end = record.lease_end;
         entry.announced = record.announced;
         entry.uses = record.uses;
         entry.dirty = record.dirty;
@@ -219,7 +218,7 @@ impl Kernel {
 
     /// The flaw of trusting what a restart finds.
     fn readopt_flawed(&mut self, ix: crate::slab::Ix) -> bool {
-        self.entries[ix].owner = Own::Nobody;
+        self.entries[ix].disown();
         self.put_idle(ix);
         true
     }

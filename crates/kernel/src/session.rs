@@ -147,6 +147,7 @@ impl Session {
     pub(crate) fn record(&self, sandbox: Option<SandboxId>) -> SessionRecord {
         SessionRecord {
             id: self.id,
+            tenant: self.settings.tenant,
             parent: self.parent,
             template: self.template.clone(),
             status: self.status,

@@ -5,7 +5,7 @@ use model::lifecycle::{SessionChange, TurnOutcome};
 use model::record::JournalEntry;
 use model::{
     EndCause, ErrorCode, LifecycleEvent, Refusal, RequestId, SandboxStatus, SessionId,
-    SessionStatus, TemplateName, TerminatedReason,
+    SessionStatus, TemplateName, TerminatedReason, TurnId,
 };
 
 use crate::Kernel;
@@ -349,22 +349,24 @@ impl Kernel {
     }
 
     pub(crate) fn drop_queued_turns(&mut self, session: Ix) {
-        let id = self.sessions[session].id;
         if !self.sessions[session].queued.is_empty() {
             self.mark_session(session);
         }
         for turn in std::mem::take(&mut self.sessions[session].queued) {
-            self.out.published.push(LifecycleEvent::TurnEnded {
-                session: id,
-                turn,
-                outcome: TurnOutcome::Aborted,
-            });
+            self.publish_turn_ended(session, turn, TurnOutcome::Aborted);
         }
     }
 
     pub(crate) fn publish_session(&mut self, session: Ix, change: SessionChange) {
-        let session = self.sessions[session].id;
-        self.out.published.push(LifecycleEvent::SessionChanged { session, change });
+        let known = &self.sessions[session];
+        let event = LifecycleEvent::SessionChanged { session: known.id, change };
+        self.publish(known.settings.tenant, event);
+    }
+
+    pub(crate) fn publish_turn_ended(&mut self, session: Ix, turn: TurnId, outcome: TurnOutcome) {
+        let known = &self.sessions[session];
+        let event = LifecycleEvent::TurnEnded { session: known.id, turn, outcome };
+        self.publish(known.settings.tenant, event);
     }
 
     /// A session as it is now.
@@ -379,6 +381,7 @@ impl Kernel {
         };
         Some(SessionView {
             id,
+            tenant: known.settings.tenant,
             template: known.template.clone(),
             status: known.status,
             sandbox_status,
@@ -387,6 +390,7 @@ impl Kernel {
             turn: known.turn.as_ref().map(|turn| turn.id),
             queued_turns: known.queued.len() as u32,
             state_lost: known.state_lost.is_some(),
+            created_at: known.created_at,
         })
     }
 }

@@ -134,12 +134,14 @@ impl Kernel {
         let (id, deadline, request) = (turn.id, turn.deadline, turn.request.take());
         let ready = turn.ready.take();
         let entry = &self.entries[ix];
-        self.out.published.push(LifecycleEvent::TurnStarted {
+        let event = LifecycleEvent::TurnStarted {
             session: known.id,
             turn: id,
             sandbox_id: entry.id,
             generation: entry.generation,
-        });
+        };
+        let tenant = known.settings.tenant;
+        self.publish(tenant, event);
         if let (Some(req), Some(ready)) = (request, ready) {
             self.answer(req, Ok(Reply::TurnStarted(ready)));
         }
@@ -173,9 +175,8 @@ impl Kernel {
     fn turn_over(&mut self, session: Ix, outcome: TurnOutcome, refusal: Option<&Refusal>) {
         let known = &mut self.sessions[session];
         let Some(turn) = known.turn.take() else { return };
-        let id = known.id;
         let binding = turn.stage == Stage::Binding;
-        self.out.published.push(LifecycleEvent::TurnEnded { session: id, turn: turn.id, outcome });
+        self.publish_turn_ended(session, turn.id, outcome);
         if let Some(client) = turn.client {
             self.turn_clients.remove(client.as_u128());
         }
@@ -204,10 +205,8 @@ impl Kernel {
 
     /// The session of a turn is gone.
     pub(crate) fn drop_turn(&mut self, session: Ix, refusal: &Refusal) {
-        let known = &mut self.sessions[session];
-        let Some(turn) = known.turn.take() else { return };
-        let (id, outcome) = (known.id, TurnOutcome::NotStarted);
-        self.out.published.push(LifecycleEvent::TurnEnded { session: id, turn: turn.id, outcome });
+        let Some(turn) = self.sessions[session].turn.take() else { return };
+        self.publish_turn_ended(session, turn.id, TurnOutcome::NotStarted);
         if let Some(client) = turn.client {
             self.turn_clients.remove(client.as_u128());
         }

@@ -1,9 +1,11 @@
 //! What can be read from the kernel. Reading never counts as activity and changes nothing.
 
+use std::sync::Arc;
+
 use model::record::Owner;
 use model::{
-    EndCause, Generation, InstanceId, SandboxId, SandboxState, SandboxStatus, SessionId,
-    SessionStatus, TemplateName, TurnId, Wall,
+    ClaimSettings, EndCause, Generation, InstanceId, KeyId, SandboxId, SandboxState, SandboxStatus,
+    SessionId, SessionStatus, TemplateName, TurnId, Wall,
 };
 
 /// A sandbox as it is now.
@@ -19,6 +21,10 @@ pub struct SandboxView {
     pub template: TemplateName,
     /// Who uses it.
     pub owner: Owner,
+    /// The key that its owner belongs to; nil where it has none.
+    pub tenant: KeyId,
+    /// What its owner had bound to it, labels included.
+    pub claim: Option<Arc<ClaimSettings>>,
     /// Its state.
     pub state: SandboxState,
     /// Whether it is frozen.
@@ -40,6 +46,8 @@ pub struct SandboxView {
 pub struct SessionView {
     /// Its id.
     pub id: SessionId,
+    /// The key it belongs to.
+    pub tenant: KeyId,
     /// Its template.
     pub template: TemplateName,
     /// Its status.
@@ -56,4 +64,6 @@ pub struct SessionView {
     pub queued_turns: u32,
     /// Whether files were given up and its client was not told yet.
     pub state_lost: bool,
+    /// When it was created.
+    pub created_at: Wall,
 }

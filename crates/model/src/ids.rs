@@ -79,6 +79,15 @@ uuid_ids! {
     RequestId;
     /// The contents of `/workspace`, which may outlive the sandbox.
     WorkspaceId;
+    /// The key (a caller of the API) that something belongs to.
+    KeyId;
+}
+
+/// What belongs to no caller belongs to the server itself.
+impl Default for KeyId {
+    fn default() -> Self {
+        Self::NIL
+    }
 }
 
 /// A text that is not an id of the kind that was wanted.

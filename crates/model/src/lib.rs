@@ -21,7 +21,7 @@ pub use claim::{ClaimSettings, NetworkPolicy};
 pub use config::NodeConfig;
 pub use error::{ErrorCode, Refusal, Retry};
 pub use ids::{
-    EffectId, Generation, InstanceId, LeaseId, ProcessId, RequestId, SandboxId, SessionId,
+    EffectId, Generation, InstanceId, KeyId, LeaseId, ProcessId, RequestId, SandboxId, SessionId,
     TemplateName, TurnId, UseId, WorkspaceId,
 };
 pub use lifecycle::LifecycleEvent;

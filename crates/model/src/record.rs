@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::claim::ClaimSettings;
 use crate::ids::{
-    Generation, InstanceId, LeaseId, SandboxId, SessionId, TemplateName, TurnId, WorkspaceId,
+    Generation, InstanceId, KeyId, LeaseId, SandboxId, SessionId, TemplateName, TurnId, WorkspaceId,
 };
 use crate::reason::{EndCause, TerminatedReason};
 use crate::state::{PoolPhase, SandboxState, SessionStatus};
@@ -45,6 +45,12 @@ pub struct SandboxRecord {
     pub traits: RuntimeTraits,
     /// Who uses it.
     pub owner: Owner,
+    /// The key that its owner belongs to; nil where it has none.
+    #[serde(default)]
+    pub tenant: KeyId,
+    /// How its lease ended, if that is over: what happens to the sandbox then is another story.
+    #[serde(default)]
+    pub lease_end: Option<EndCause>,
     /// Its state.
     pub state: SandboxState,
     /// Why it is being ended, if it is.
@@ -78,6 +84,9 @@ pub struct SandboxRecord {
 pub struct SessionRecord {
     /// Its id.
     pub id: SessionId,
+    /// The key it belongs to.
+    #[serde(default)]
+    pub tenant: KeyId,
     /// The session it was forked from.
     pub parent: Option<SessionId>,
     /// Its template.

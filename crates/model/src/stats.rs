@@ -51,6 +51,10 @@ pub struct PoolStats {
     pub slots_used: u32,
     /// Slots in all.
     pub slots: u32,
+    /// Warm sandboxes that are kept ready.
+    pub pool_size: u32,
+    /// How many more may exist while in use.
+    pub max_overflow: u32,
     /// What happened.
     pub counters: PoolCounters,
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Generation, LeaseId, SandboxId, SessionId, TemplateName};
+use crate::ids::{Generation, KeyId, LeaseId, SandboxId, SessionId, TemplateName};
 use crate::reason::EndCause;
 use crate::record::Owner;
 use crate::state::{SandboxState, Wakefulness};
@@ -33,6 +33,9 @@ pub struct Alive {
     pub state: SandboxState,
     /// Who uses it.
     pub owner: Owner,
+    /// The key that its owner belongs to; nil where it has none.
+    #[serde(default)]
+    pub tenant: KeyId,
     /// Whether it is frozen.
     pub frozen: bool,
     /// Whether it may hibernate.
@@ -68,8 +71,14 @@ pub struct Ended {
     pub template: TemplateName,
     /// The lease it was under.
     pub lease: Option<LeaseId>,
+    /// How that lease ended; what happened to the sandbox then may be another story.
+    #[serde(default)]
+    pub lease_end: Option<EndCause>,
     /// The session it was of.
     pub session: Option<SessionId>,
+    /// The key that lease or session belonged to; nil where there was none.
+    #[serde(default)]
+    pub tenant: KeyId,
     /// Why.
     pub cause: EndCause,
     /// What the runtime said of it.

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use kernel::{Boot, Event, Kernel, Notice, Outbox, Reply};
+use kernel::{Boot, Event, Kernel, Notice, Outbox, Published, Reply};
 use model::why::Ended;
 use model::{Mono, Now, Refusal, RequestId, Wall};
 
@@ -300,7 +300,7 @@ impl World {
         }
         changes.clear();
         (self.changes, self.ends) = (changes, ends);
-        for event in out.published.drain(..) {
+        for Published { event, .. } in out.published.drain(..) {
             self.trace.note(self.step, self.now, || format!("  * {event:?}"));
             checks::announce::judge(self, &event)?;
         }

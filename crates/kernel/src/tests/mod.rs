@@ -32,6 +32,7 @@ mod smoke;
 mod states;
 mod store;
 mod storm;
+mod tenants;
 mod traps;
 mod ttl;
 mod turns;

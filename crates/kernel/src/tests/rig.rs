@@ -9,9 +9,9 @@ use model::stats::PoolStats;
 use model::template::{Recycle, RuntimeTraits};
 use model::why::Why;
 use model::{
-    ClaimSettings, EndCause, ErrorCode, InstanceId, LeaseId, LifecycleEvent, Mono, NodeConfig, Now,
-    Refusal, RequestId, SandboxId, SandboxState, SessionId, Template, TemplateName, TurnId, UseId,
-    Wall,
+    ClaimSettings, EndCause, ErrorCode, InstanceId, KeyId, LeaseId, LifecycleEvent, Mono,
+    NodeConfig, Now, Refusal, RequestId, SandboxId, SandboxState, SessionId, Template,
+    TemplateName, TurnId, UseId, Wall,
 };
 
 use super::store::Store;
@@ -27,6 +27,9 @@ pub(super) const NATIVE: RuntimeTraits =
 pub(super) const DOCKER: RuntimeTraits =
     RuntimeTraits { recycle: Recycle::Wipe, can_freeze: true, workspace_survives: false };
 
+/// The key to whom everything belongs, unless a test says otherwise.
+pub(super) const TENANT: KeyId = KeyId::from_u128(0x7e_4a47);
+
 pub(super) const START: Now = Now { mono: Mono(1_000_000), wall: Wall(1_700_000_000_000) };
 
 pub(super) struct Rig {
@@ -34,6 +37,8 @@ pub(super) struct Rig {
     pub(super) now: Now,
     pub(super) effects: VecDeque<Effect>,
     pub(super) published: Vec<LifecycleEvent>,
+    /// Whose business each of those was.
+    pub(super) told: Vec<KeyId>,
     pub(super) broken: Vec<(UseId, Refusal)>,
     pub(super) stopped: bool,
     pub(super) store: Store,
@@ -122,6 +127,7 @@ impl Rig {
             now: START,
             effects: VecDeque::new(),
             published: Vec::new(),
+            told: Vec::new(),
             broken: Vec::new(),
             stopped: false,
             store: Store::default(),
@@ -178,7 +184,10 @@ impl Rig {
         for entry in out.journal {
             self.store.write(entry);
         }
-        self.published.extend(out.published);
+        for published in out.published {
+            self.told.push(published.tenant);
+            self.published.push(published.event);
+        }
         for effect in &out.effects {
             if let Action::Launch(launch) = &effect.action {
                 self.existing.insert(launch.instance);
@@ -309,6 +318,7 @@ impl Rig {
             let mut checkout = Checkout {
                 request,
                 lease,
+                tenant: TENANT,
                 template: name(),
                 ttl_ms: None,
                 wait_ms: None,
@@ -380,7 +390,7 @@ impl Rig {
     }
 
     pub(super) fn create_session(&mut self) -> (SessionId, RequestId) {
-        self.create_session_with(SessionSettings::default())
+        self.create_session_with(SessionSettings { tenant: TENANT, ..SessionSettings::default() })
     }
 
     pub(super) fn create_session_with(

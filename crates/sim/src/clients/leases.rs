@@ -3,7 +3,7 @@
 
 use kernel::{Checkout, CheckoutPolicy, Event, Reply, UseKind, UseTarget};
 use model::record::Owner;
-use model::{InstanceId, LeaseId, SandboxId, UseId, Wall};
+use model::{InstanceId, KeyId, LeaseId, SandboxId, UseId, Wall};
 
 use crate::checks::{self, Judged};
 use crate::ledger::{Ask, Lease, LeasePhase};
@@ -46,7 +46,9 @@ impl World {
             ) => wait_ms.unwrap_or(usual_ms).max(usual_ms),
         };
         let ask = Ask::Checkout { lease, template: template.clone(), policy };
-        let checkout = Checkout { request, lease, template, ttl_ms, wait_ms, policy, claim };
+        let tenant = KeyId::NIL;
+        let checkout =
+            Checkout { request, lease, tenant, template, ttl_ms, wait_ms, policy, claim };
         self.ask(request, patience_ms, ask, Event::CheckoutRequested(checkout))
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kernel::{Event, SessionSettings, WhenBusy};
 use model::record::OnDisconnect;
-use model::{ClaimSettings, RequestId, SessionId, TemplateName, TurnId};
+use model::{ClaimSettings, KeyId, RequestId, SessionId, TemplateName, TurnId};
 
 use crate::checks::Judged;
 use crate::ledger::{Ask, Expect, Session};
@@ -29,7 +29,8 @@ impl World {
             on_disconnect,
             Expect::Exactly(0),
         );
-        let settings = SessionSettings { claim, idle_timeout_ms, on_disconnect };
+        let settings =
+            SessionSettings { tenant: KeyId::NIL, claim, idle_timeout_ms, on_disconnect };
         let patience_ms = self.scenario.config.bind_timeout_ms;
         let event = Event::SessionCreated { request, session, template, settings };
         self.ask(request, patience_ms, Ask::Create { session }, event)
