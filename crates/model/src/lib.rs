@@ -7,10 +7,12 @@ pub mod claim;
 pub mod config;
 pub mod error;
 pub mod ids;
+pub mod key;
 pub mod lifecycle;
 pub mod limits;
 pub mod reason;
 pub mod record;
+pub mod records;
 pub mod state;
 pub mod stats;
 pub mod template;
@@ -24,9 +26,11 @@ pub use ids::{
     EffectId, Generation, InstanceId, KeyId, LeaseId, ProcessId, RequestId, SandboxId, SessionId,
     TemplateName, TurnId, UseId, WorkspaceId,
 };
-pub use lifecycle::LifecycleEvent;
+pub use key::{KeyRecord, Role};
+pub use lifecycle::{LifecycleEvent, StoredEvent};
 pub use limits::Limits;
 pub use reason::{EndCause, TerminatedReason};
+pub use records::Records;
 pub use state::{SandboxState, SandboxStatus, SessionStatus};
 pub use template::{PoolSettings, Template};
 pub use time::{Mono, Now, Wall};

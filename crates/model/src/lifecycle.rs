@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Generation, LeaseId, SandboxId, SessionId, TemplateName, TurnId};
+use crate::ids::{Generation, KeyId, LeaseId, SandboxId, SessionId, TemplateName, TurnId};
 use crate::reason::{EndCause, TerminatedReason};
 use crate::time::Wall;
 
@@ -108,6 +108,49 @@ pub enum LifecycleEvent {
         /// The last failure.
         detail: String,
     },
+}
+
+impl LifecycleEvent {
+    /// The sandbox it tells of, if it is of one.
+    pub const fn sandbox(&self) -> Option<SandboxId> {
+        match self {
+            Self::SandboxActive { sandbox_id, .. }
+            | Self::SandboxTerminated { sandbox_id, .. }
+            | Self::StateLost { sandbox_id, .. }
+            | Self::WorkspaceDurable { sandbox_id, .. }
+            | Self::TurnStarted { sandbox_id, .. }
+            | Self::SandboxFrozen { sandbox_id, .. } => Some(*sandbox_id),
+            Self::SessionChanged { .. } | Self::TurnEnded { .. } | Self::PoolHealth { .. } => None,
+        }
+    }
+
+    /// The session it tells of, if it is of one.
+    pub const fn session(&self) -> Option<SessionId> {
+        match self {
+            Self::SandboxActive { session, .. } | Self::SandboxTerminated { session, .. } => {
+                *session
+            }
+            Self::StateLost { session, .. }
+            | Self::WorkspaceDurable { session, .. }
+            | Self::SessionChanged { session, .. }
+            | Self::TurnStarted { session, .. }
+            | Self::TurnEnded { session, .. } => Some(*session),
+            Self::SandboxFrozen { .. } | Self::PoolHealth { .. } => None,
+        }
+    }
+}
+
+/// An event with its place in the history.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredEvent {
+    /// Its number. Numbers grow by one, and none is given twice, also over restarts.
+    pub number: u64,
+    /// When it happened.
+    pub at: Wall,
+    /// Whose sandbox, session or lease it tells of; [`KeyId::NIL`] if it is the server's own.
+    pub tenant: KeyId,
+    /// What happened.
+    pub event: LifecycleEvent,
 }
 
 /// How a session or lease came by its sandbox.

@@ -139,7 +139,8 @@ pub struct PoolRecord {
 
 /// A change to what is written down. The changes of one decision are one transaction, and they are
 /// durable before any of its effects begins and before anyone is answered.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum JournalEntry {
     /// A sandbox is now like this.
     SandboxPut(SandboxRecord),
@@ -162,7 +163,7 @@ pub enum JournalEntry {
 }
 
 /// Everything that was written down, as a kernel is rebuilt from it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Journal {
     /// Pools, by name of their template.
     pub pools: Vec<PoolRecord>,

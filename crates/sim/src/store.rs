@@ -1,12 +1,13 @@
 //! The simulated store: what was committed, which is all that a restarted kernel gets. It keeps
 //! the indexes that checks need, changes only by whole transactions, and judges nothing.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 
-use model::record::{Journal, JournalEntry, Owner, PoolRecord, SandboxRecord, SessionRecord};
+use model::record::{JournalEntry, Owner, SandboxRecord};
 use model::state::SandboxState;
 use model::why::Ended;
-use model::{InstanceId, LeaseId, SandboxId, SessionId, TemplateName, WorkspaceId};
+use model::{InstanceId, LeaseId, Records, SandboxId, SessionId, TemplateName};
 
 /// How many ended sandboxes are given to a restarted kernel.
 const REMEMBERED_ENDS: usize = 64;
@@ -20,17 +21,10 @@ pub(crate) struct Change {
     pub before: Option<SandboxRecord>,
 }
 
-/// What is committed.
-#[derive(Debug, Default)]
+/// What is committed. It reads like the records that it keeps.
+#[derive(Debug)]
 pub(crate) struct Store {
-    /// Sandboxes.
-    pub sandboxes: BTreeMap<SandboxId, SandboxRecord>,
-    /// Sessions.
-    pub sessions: BTreeMap<SessionId, SessionRecord>,
-    /// Pools.
-    pub pools: BTreeMap<TemplateName, PoolRecord>,
-    /// Workspaces whose deletion is not confirmed.
-    pub doomed: BTreeSet<WorkspaceId>,
+    records: Records,
     /// Which sandbox an instance is written down for.
     pub by_instance: BTreeMap<InstanceId, SandboxId>,
     /// Which sandbox a lease has, unless that is being ended.
@@ -39,7 +33,26 @@ pub(crate) struct Store {
     pub of_session: BTreeMap<SessionId, Vec<SandboxId>>,
     /// Sandboxes that could be handed out.
     pub idle: BTreeMap<TemplateName, BTreeSet<SandboxId>>,
-    ended: VecDeque<Ended>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self {
+            records: Records::new(REMEMBERED_ENDS),
+            by_instance: BTreeMap::new(),
+            of_lease: BTreeMap::new(),
+            of_session: BTreeMap::new(),
+            idle: BTreeMap::new(),
+        }
+    }
+}
+
+impl Deref for Store {
+    type Target = Records;
+
+    fn deref(&self) -> &Records {
+        &self.records
+    }
 }
 
 impl Store {
@@ -51,49 +64,30 @@ impl Store {
         ends: &mut Vec<Ended>,
     ) {
         for entry in entries.drain(..) {
-            match entry {
+            match &entry {
                 JournalEntry::SandboxPut(record) => {
-                    let id = record.id;
-                    let before = self.sandboxes.get(&id).cloned();
+                    let before = self.sandboxes.get(&record.id).cloned();
                     if let Some(before) = &before {
                         self.unindex(before);
                     }
-                    self.index(&record);
-                    self.sandboxes.insert(id, record);
-                    changes.push(Change { id, before });
+                    self.index(record);
+                    changes.push(Change { id: record.id, before });
                 }
                 JournalEntry::SandboxRemoved(id) => {
-                    if let Some(before) = self.sandboxes.remove(&id) {
+                    if let Some(before) = self.sandboxes.get(id).cloned() {
                         self.unindex(&before);
-                        changes.push(Change { id, before: Some(before) });
+                        changes.push(Change { id: *id, before: Some(before) });
                     }
                 }
-                JournalEntry::SessionPut(record) => {
-                    self.sessions.insert(record.id, record);
-                }
-                JournalEntry::SessionRemoved(id) => {
-                    self.sessions.remove(&id);
-                }
-                JournalEntry::PoolPut(record) => {
-                    self.pools.insert(record.template.name.clone(), record);
-                }
-                JournalEntry::PoolRemoved(name) => {
-                    self.pools.remove(&name);
-                }
-                JournalEntry::WorkspaceDoomed(id) => {
-                    self.doomed.insert(id);
-                }
-                JournalEntry::WorkspaceDeleted(id) => {
-                    self.doomed.remove(&id);
-                }
-                JournalEntry::Ended(ended) => {
-                    if self.ended.len() == REMEMBERED_ENDS {
-                        self.ended.pop_front();
-                    }
-                    ends.push(ended.clone());
-                    self.ended.push_back(ended);
-                }
+                JournalEntry::Ended(ended) => ends.push(ended.clone()),
+                JournalEntry::SessionPut(_)
+                | JournalEntry::SessionRemoved(_)
+                | JournalEntry::PoolPut(_)
+                | JournalEntry::PoolRemoved(_)
+                | JournalEntry::WorkspaceDoomed(_)
+                | JournalEntry::WorkspaceDeleted(_) => {}
             }
+            self.records.write(entry);
         }
     }
 
@@ -157,16 +151,5 @@ impl Store {
             .iter()
             .filter_map(|id| self.sandboxes.get(id))
             .find(|record| record.instance.is_some())
-    }
-
-    /// Everything, as a kernel is rebuilt from it.
-    pub(crate) fn journal(&self) -> Journal {
-        Journal {
-            pools: self.pools.values().cloned().collect(),
-            sandboxes: self.sandboxes.values().cloned().collect(),
-            sessions: self.sessions.values().cloned().collect(),
-            doomed_workspaces: self.doomed.iter().copied().collect(),
-            ended: self.ended.iter().cloned().collect(),
-        }
     }
 }

@@ -48,7 +48,7 @@ fn victims(rig: &mut Rig) -> Vec<SandboxId> {
     let request = demand(rig);
     rig.run_within_limits();
     rig.checked_out(request);
-    rig.store.ended[before..].iter().map(|ended| ended.sandbox).collect()
+    rig.store.ended.range(before..).map(|ended| ended.sandbox).collect()
 }
 
 #[test]

@@ -30,7 +30,6 @@ mod shutdowns;
 mod situations;
 mod smoke;
 mod states;
-mod store;
 mod storm;
 mod tenants;
 mod traps;

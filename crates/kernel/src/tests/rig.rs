@@ -10,11 +10,10 @@ use model::template::{Recycle, RuntimeTraits};
 use model::why::Why;
 use model::{
     ClaimSettings, EndCause, ErrorCode, InstanceId, KeyId, LeaseId, LifecycleEvent, Mono,
-    NodeConfig, Now, Refusal, RequestId, SandboxId, SandboxState, SessionId, Template,
+    NodeConfig, Now, Records, Refusal, RequestId, SandboxId, SandboxState, SessionId, Template,
     TemplateName, TurnId, UseId, Wall,
 };
 
-use super::store::Store;
 use crate::{
     Action, Boot, CheckedOut, Checkout, CheckoutPolicy, DeathCause, Effect, Event, Failure,
     FailureKind, Grant, Kernel, Notice, Outcome, Reply, SandboxView, SessionReady, SessionSettings,
@@ -41,7 +40,7 @@ pub(super) struct Rig {
     pub(super) told: Vec<KeyId>,
     pub(super) broken: Vec<(UseId, Refusal)>,
     pub(super) stopped: bool,
-    pub(super) store: Store,
+    pub(super) store: Records,
     /// Instances that may exist: launched, and not confirmed as removed.
     pub(super) existing: BTreeSet<InstanceId>,
     /// If wanted, what a crash after each event would have left.
@@ -55,7 +54,7 @@ pub(super) struct Rig {
 
 /// What a crash would leave.
 pub(super) struct Moment {
-    pub(super) store: Store,
+    pub(super) store: Records,
     pub(super) now: Now,
     pub(super) existing: BTreeSet<InstanceId>,
     pub(super) published: usize,
@@ -130,7 +129,7 @@ impl Rig {
             told: Vec::new(),
             broken: Vec::new(),
             stopped: false,
-            store: Store::default(),
+            store: Records::new(usize::MAX),
             existing: BTreeSet::new(),
             moments: None,
             boots: 7,

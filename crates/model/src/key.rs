@@ -1,0 +1,153 @@
+//! Keys of the API: who calls, and what they may. Only the hash of a key is ever kept, and not
+//! even that is printed.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::KeyId;
+use crate::time::Wall;
+
+/// What the holder of a key may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Everything, with what belongs to others too.
+    Admin,
+    /// Make, use and end what is their own.
+    Use,
+    /// Look at what is their own.
+    Read,
+}
+
+impl Role {
+    /// All roles, the most powerful first.
+    pub const ALL: [Self; 3] = [Self::Admin, Self::Use, Self::Read];
+
+    /// The word used in the API, the store and the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Admin => "admin",
+            Self::Use => "use",
+            Self::Read => "read",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A key as it is written down.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyRecord {
+    /// Its id: the tenant of what is made with it.
+    pub id: KeyId,
+    /// What people call it.
+    pub name: String,
+    /// What it allows.
+    pub role: Role,
+    /// The hash of the key itself, which is written down nowhere.
+    #[serde(with = "hex")]
+    pub hash: [u8; 32],
+    /// When it was made.
+    pub created_at: Wall,
+    /// When it stops to work, if ever.
+    pub expires_at: Option<Wall>,
+    /// When it was called back, if it was.
+    pub revoked_at: Option<Wall>,
+}
+
+impl fmt::Debug for KeyRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyRecord")
+            .field("id", &self.id)
+            .field("name", &self.name)
+            .field("role", &self.role)
+            .field("created_at", &self.created_at)
+            .field("expires_at", &self.expires_at)
+            .field("revoked_at", &self.revoked_at)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A hash as 64 digits, so that a record can be read by people.
+mod hex {
+    use std::fmt::Write as _;
+
+    use serde::{Deserialize as _, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(hash: &[u8; 32], to: S) -> Result<S::Ok, S::Error> {
+        let mut text = String::with_capacity(64);
+        for byte in hash {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{byte:02x}");
+        }
+        to.serialize_str(&text)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<[u8; 32], D::Error> {
+        let text = String::deserialize(from)?;
+        parse(&text).ok_or_else(|| de::Error::custom("a hash is 64 hexadecimal digits"))
+    }
+
+    fn parse(text: &str) -> Option<[u8; 32]> {
+        let digit = |byte: u8| char::from(byte).to_digit(16).map(|value| value as u8);
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        let mut hash = [0; 32];
+        if pairs.len() != hash.len() || !rest.is_empty() {
+            return None;
+        }
+        for (byte, [high, low]) in hash.iter_mut().zip(pairs) {
+            *byte = digit(*high)? << 4 | digit(*low)?;
+        }
+        Some(hash)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> KeyRecord {
+        let mut hash = [0xab; 32];
+        (hash[0], hash[31]) = (0x00, 0x1f);
+        KeyRecord {
+            id: KeyId::from_u128(7),
+            name: "ci".to_owned(),
+            role: Role::Use,
+            hash,
+            created_at: Wall(1),
+            expires_at: None,
+            revoked_at: Some(Wall(2)),
+        }
+    }
+
+    #[test]
+    fn a_record_reads_back_and_its_hash_is_never_printed() {
+        let text = serde_json::to_string(&record()).unwrap();
+        assert!(text.contains(&format!("\"00{}1f\"", "ab".repeat(30))), "{text}");
+        assert_eq!(serde_json::from_str::<KeyRecord>(&text).unwrap(), record());
+        let shown = format!("{:?}", record());
+        assert!(shown.contains("ci") && !shown.contains("hash"), "{shown}");
+    }
+
+    #[test]
+    fn what_is_not_a_hash_is_refused() {
+        let good = serde_json::to_string(&record()).unwrap();
+        let digits = format!("00{}1f", "ab".repeat(30));
+        for bad in ["", "ab", &digits[1..], &format!("{digits}00"), &digits.replace("1f", "1g")] {
+            let text = good.replace(&digits, bad);
+            assert!(serde_json::from_str::<KeyRecord>(&text).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn words_are_those_that_are_stored() {
+        for role in Role::ALL {
+            assert_eq!(serde_json::to_string(&role).unwrap(), format!("\"{role}\""));
+        }
+    }
+}
