@@ -1,0 +1,112 @@
+//! What a store must do, and what is passed to and fro. `store::conformance` says it again, as
+//! tests.
+
+use async_trait::async_trait;
+use model::record::{Journal, JournalEntry};
+use model::why::Ended;
+use model::{KeyId, KeyRecord, SandboxId, SessionId, StoredEvent};
+
+use crate::error::StoreError;
+
+/// Keeps what the kernel is rebuilt from, the history, and the keys. Any future may be dropped at
+/// any await: what it was to write is then there as a whole or not at all.
+#[async_trait]
+pub trait Store: Send + Sync {
+    /// Everything that a kernel is rebuilt from, and the number of the last event.
+    async fn load(&self) -> Result<Loaded, StoreError>;
+
+    /// Writes all of it or nothing. What was written when this returns survives `kill -9`. After a
+    /// failure nothing of it is there, and the same batch may be given again; so may one whose
+    /// future was dropped: events that were there already are written over.
+    async fn commit(&self, batch: &Batch) -> Result<(), StoreError>;
+
+    /// Events after a number, oldest first.
+    async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError>;
+
+    /// All keys, revoked ones too, in the order of their ids.
+    async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError>;
+
+    /// Writes a key down, in place of the one with the same id if there is one.
+    async fn put_key(&self, key: &KeyRecord) -> Result<(), StoreError>;
+
+    /// How a sandbox ended the last time, also where the kernel remembers it no more.
+    async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError>;
+
+    /// Brings everything to rest and closes. Later calls fail, except this one.
+    async fn close(&self) -> Result<(), StoreError>;
+}
+
+/// What a start begins with.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// The records.
+    pub journal: Journal,
+    /// The number of the last event; 0 if there never was one.
+    pub last_event: u64,
+}
+
+/// What is written in one transaction: the changes and events of one decision or of many, in their
+/// order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Changes of records.
+    pub entries: Vec<JournalEntry>,
+    /// Events, with numbers that grow, above all that were written before.
+    pub events: Vec<StoredEvent>,
+}
+
+impl Batch {
+    /// Whether there is nothing to write.
+    pub const fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.events.is_empty()
+    }
+}
+
+/// Which events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventQuery {
+    /// Only those with a higher number.
+    pub after: u64,
+    /// At most so many.
+    pub limit: u32,
+    /// Only those of this sandbox.
+    pub sandbox: Option<SandboxId>,
+    /// Only those of this session.
+    pub session: Option<SessionId>,
+    /// Only those of this key.
+    pub tenant: Option<KeyId>,
+}
+
+impl EventQuery {
+    /// All events after a number.
+    pub const fn after(after: u64, limit: u32) -> Self {
+        Self { after, limit, sandbox: None, session: None, tenant: None }
+    }
+
+    /// Whether an event is one of those.
+    pub fn takes(&self, stored: &StoredEvent) -> bool {
+        stored.number > self.after
+            && self.sandbox.is_none_or(|sandbox| stored.event.sandbox() == Some(sandbox))
+            && self.session.is_none_or(|session| stored.event.session() == Some(session))
+            && self.tenant.is_none_or(|tenant| stored.tenant == tenant)
+    }
+}
+
+/// Some events, and what there is besides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventPage {
+    /// Those that were asked for, oldest first.
+    pub events: Vec<StoredEvent>,
+    /// The number of the oldest event that is still kept, whoever's it is; one more than `last` if
+    /// none is.
+    pub oldest: u64,
+    /// The number of the last event, whoever's it is; 0 if there never was one.
+    pub last: u64,
+}
+
+impl EventPage {
+    /// Whether events after `after` were forgotten, so that whoever read up to there missed some.
+    pub const fn forgot_since(&self, after: u64) -> bool {
+        after.saturating_add(1) < self.oldest
+    }
+}

@@ -1,0 +1,116 @@
+//! Why a store did not do something. The code is for branching and never changes its meaning; the
+//! cause is for people. What is stored never goes in here: it may be secret.
+
+use std::fmt;
+
+use model::Retry;
+
+macro_rules! store_error_codes {
+    ($($(#[$doc:meta])* $code:ident, $word:literal, $retry:ident, $remedy:literal;)+) => {
+        /// What kind of failure.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum StoreErrorCode {
+            $($(#[$doc])* $code,)+
+        }
+
+        impl StoreErrorCode {
+            /// All codes.
+            pub const ALL: &'static [Self] = &[$(Self::$code,)+];
+
+            /// The word used in logs, metrics and answers.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$code => $word,)+
+                }
+            }
+
+            /// Whether trying again helps.
+            pub const fn retry(self) -> Retry {
+                match self {
+                    $(Self::$code => Retry::$retry,)+
+                }
+            }
+
+            /// What can be done about it.
+            pub const fn remedy(self) -> &'static str {
+                match self {
+                    $(Self::$code => $remedy,)+
+                }
+            }
+        }
+    };
+}
+
+store_error_codes! {
+    /// There is no space left. Nothing that was written before is lost.
+    DiskFull, "disk_full", Later, "free space on the file system of the data directory; nothing is lost, and it goes on by itself";
+    /// Another program has the database and does not let go.
+    Locked, "locked", Later, "end the other program that writes to shoal.db: a second server, or an open sqlite3";
+    /// It was written by a newer version of this program.
+    NewerVersion, "newer_version", Never, "run the newer version again, or put the backup that it made (shoal.db.backup-v<N>) in place of shoal.db";
+    /// It cannot be read as what it should be.
+    Corrupt, "corrupt", Never, "put a backup in place of shoal.db; or move shoal.db, shoal.db-wal and shoal.db-shm away and start afresh: sandboxes that are left are removed, but sessions, keys and history are lost";
+    /// The file system refused.
+    Io, "io", Later, "see the cause; check that the data directory exists, belongs to the server's user, and that its disk is well";
+    /// It was closed.
+    Closed, "closed", Never, "start the server again";
+}
+
+impl fmt::Display for StoreErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A failure: its code, and the cause in words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {cause}")]
+pub struct StoreError {
+    /// What to branch on.
+    pub code: StoreErrorCode,
+    /// What happened, for people.
+    pub cause: String,
+}
+
+impl StoreError {
+    /// A failure with its cause.
+    pub fn new(code: StoreErrorCode, cause: impl Into<String>) -> Self {
+        Self { code, cause: cause.into() }
+    }
+
+    /// What can be done about it.
+    pub const fn remedy(&self) -> &'static str {
+        self.code.remedy()
+    }
+
+    /// Whether the same call may work later.
+    pub fn retryable(&self) -> bool {
+        self.code.retry() == Retry::Later
+    }
+
+    pub(crate) fn closed() -> Self {
+        Self::new(StoreErrorCode::Closed, "the store was closed")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_unique_and_every_code_has_a_remedy() {
+        let mut words: Vec<_> = StoreErrorCode::ALL.iter().map(|code| code.as_str()).collect();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), StoreErrorCode::ALL.len());
+        assert!(StoreErrorCode::ALL.iter().all(|code| !code.remedy().is_empty()));
+    }
+
+    #[test]
+    fn an_error_says_its_code_and_its_cause() {
+        let error = StoreError::new(StoreErrorCode::DiskFull, "write the journal");
+        assert_eq!(error.to_string(), "disk_full: write the journal");
+        assert!(error.retryable() && error.remedy().contains("free space"));
+        assert!(!StoreError::closed().retryable());
+    }
+}

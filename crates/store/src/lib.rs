@@ -1,0 +1,15 @@
+//! Where the journal of the kernel and the history are kept: the trait [`Store`] and its
+//! implementations.
+//!
+//! A store decides nothing. It takes whole batches, has all of one or nothing of it, and gives
+//! back what it was given. Everything in it is bounded: records by those who make them, the
+//! history by [`Retention`].
+
+mod contract;
+pub mod error;
+pub mod memory;
+mod retention;
+
+pub use contract::{Batch, EventPage, EventQuery, Loaded, Store};
+pub use error::{StoreError, StoreErrorCode};
+pub use retention::Retention;

@@ -1,0 +1,51 @@
+//! Faults that a test asks for. Nothing happens that was not asked for.
+
+use std::collections::VecDeque;
+
+use crate::error::StoreErrorCode;
+
+/// Whether commits get through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gate {
+    /// They do.
+    Open,
+    /// They wait.
+    Hanging,
+    /// They never will again.
+    Closed,
+}
+
+impl Gate {
+    /// Changes from one to the other, and says whether it did.
+    pub(super) fn shift(&mut self, from: Self, to: Self) -> bool {
+        let shifts = *self == from;
+        if shifts {
+            *self = to;
+        }
+        shifts
+    }
+}
+
+/// Failures still to come, in order.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    queue: VecDeque<(u32, StoreErrorCode)>,
+}
+
+impl Faults {
+    pub(super) fn fail(&mut self, count: u32, code: StoreErrorCode) {
+        if count > 0 {
+            self.queue.push_back((count, code));
+        }
+    }
+
+    pub(super) fn take(&mut self) -> Option<StoreErrorCode> {
+        let (count, code) = self.queue.front_mut()?;
+        let code = *code;
+        *count -= 1;
+        if *count == 0 {
+            self.queue.pop_front();
+        }
+        Some(code)
+    }
+}

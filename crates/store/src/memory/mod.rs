@@ -1,0 +1,139 @@
+//! A store without a disk: for tests, and for servers that may forget. It can be told to fail, to
+//! hang and to crash, since whatever relies on a store must be tested against one that does.
+
+mod faults;
+mod kept;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use model::why::Ended;
+use model::{KeyRecord, SandboxId};
+use tokio::sync::watch;
+
+use self::faults::{Faults, Gate};
+use self::kept::Kept;
+use crate::contract::{Batch, EventPage, EventQuery, Loaded, Store};
+use crate::error::{StoreError, StoreErrorCode};
+use crate::retention::Retention;
+
+/// A store in memory.
+#[derive(Debug)]
+pub struct MemoryStore {
+    /// What would be on the disk: outlives a crash.
+    kept: Arc<Mutex<Kept>>,
+    faults: Mutex<Faults>,
+    gate: watch::Sender<Gate>,
+}
+
+impl MemoryStore {
+    /// An empty one.
+    pub fn new(retention: Retention) -> Self {
+        Self::over(Arc::new(Mutex::new(Kept::new(retention))))
+    }
+
+    fn over(kept: Arc<Mutex<Kept>>) -> Self {
+        Self { kept, faults: Mutex::default(), gate: watch::Sender::new(Gate::Open) }
+    }
+
+    /// The next `count` commits fail with this code, and nothing of them is written.
+    pub fn fail_commits(&self, count: u32, code: StoreErrorCode) {
+        self.faults().fail(count, code);
+    }
+
+    /// From now on commits wait until they are released.
+    pub fn hang_commits(&self) {
+        self.gate.send_if_modified(|gate| gate.shift(Gate::Open, Gate::Hanging));
+    }
+
+    /// Commits go on, those that wait and those to come.
+    pub fn release_commits(&self) {
+        self.gate.send_if_modified(|gate| gate.shift(Gate::Hanging, Gate::Open));
+    }
+
+    /// What a crash of the server and a new start do: whoever has this store gets nothing done
+    /// with it any more, commits that wait are not written, and the store that is given back has
+    /// everything that was committed.
+    #[must_use]
+    pub fn crash(&self) -> Self {
+        // Whoever holds the lock is in the middle of a commit, which thereby was in time.
+        let kept = self.kept();
+        self.gate.send_replace(Gate::Closed);
+        drop(kept);
+        Self::over(Arc::clone(&self.kept))
+    }
+
+    /// How many batches were written since it was new, over all crashes.
+    pub fn commits(&self) -> u64 {
+        self.kept().commits
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock, unless the store is closed.
+    fn open(&self) -> Result<MutexGuard<'_, Kept>, StoreError> {
+        let kept = self.kept();
+        match *self.gate.borrow() {
+            Gate::Open | Gate::Hanging => Ok(kept),
+            Gate::Closed => Err(StoreError::closed()),
+        }
+    }
+
+    async fn pass_gate(&self) {
+        if *self.gate.borrow() == Gate::Hanging {
+            // The sender is ours, so that it cannot be gone.
+            let _ = self.gate.subscribe().wait_for(|gate| *gate != Gate::Hanging).await;
+        }
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn load(&self) -> Result<Loaded, StoreError> {
+        Ok(self.open()?.load())
+    }
+
+    async fn commit(&self, batch: &Batch) -> Result<(), StoreError> {
+        self.pass_gate().await;
+        let mut kept = self.open()?;
+        if let Some(code) = self.faults().take() {
+            return Err(StoreError::new(code, "a test asked for this failure"));
+        }
+        kept.write(batch);
+        Ok(())
+    }
+
+    async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
+        Ok(self.open()?.events(query))
+    }
+
+    async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
+        Ok(self.open()?.keys.values().cloned().collect())
+    }
+
+    async fn put_key(&self, key: &KeyRecord) -> Result<(), StoreError> {
+        self.open()?.keys.insert(key.id, key.clone());
+        Ok(())
+    }
+
+    async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError> {
+        let kept = self.open()?;
+        Ok(kept.records.ended.iter().rev().find(|ended| ended.sandbox == sandbox).cloned())
+    }
+
+    async fn close(&self) -> Result<(), StoreError> {
+        let kept = self.kept();
+        self.gate.send_replace(Gate::Closed);
+        drop(kept);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,71 @@
+//! Faults are as they were asked for. What every store does is tested by the suite.
+
+use std::future::Future as _;
+use std::pin::pin;
+use std::task::{Context, Waker};
+
+use model::lifecycle::SessionChange;
+use model::{KeyId, LifecycleEvent, SessionId, StoredEvent, Wall};
+
+use super::*;
+
+fn batch(number: u64) -> Batch {
+    let event = LifecycleEvent::SessionChanged {
+        session: SessionId::from_u128(1),
+        change: SessionChange::Created,
+    };
+    let stored = StoredEvent { number, at: Wall(number), tenant: KeyId::NIL, event };
+    Batch { entries: Vec::new(), events: vec![stored] }
+}
+
+async fn last(store: &MemoryStore) -> u64 {
+    store.load().await.expect("loaded").last_event
+}
+
+#[tokio::test]
+async fn so_many_commits_fail_as_were_asked_to() {
+    let store = MemoryStore::new(Retention::default());
+    store.fail_commits(2, StoreErrorCode::DiskFull);
+    store.fail_commits(0, StoreErrorCode::Corrupt);
+    store.fail_commits(1, StoreErrorCode::Io);
+    for code in [StoreErrorCode::DiskFull, StoreErrorCode::DiskFull, StoreErrorCode::Io] {
+        assert_eq!(store.commit(&batch(1)).await.expect_err("a failure").code, code);
+        assert_eq!((last(&store).await, store.commits()), (0, 0));
+    }
+    store.commit(&batch(1)).await.expect("the same batch, later");
+    assert_eq!((last(&store).await, store.commits()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn commits_hang_until_they_are_released() {
+    let store = MemoryStore::new(Retention::default());
+    store.hang_commits();
+    let (first, dropped) = (batch(1), batch(2));
+    let mut commit = pin!(store.commit(&first));
+    {
+        let mut never = store.commit(&dropped);
+        assert!(never.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    assert!(commit.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert_eq!(last(&store).await, 0, "reading goes on");
+    store.release_commits();
+    commit.await.expect("written at last");
+    assert_eq!((last(&store).await, store.commits()), (1, 1), "what was dropped is not there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_forgets_nothing_that_was_committed() {
+    let store = MemoryStore::new(Retention::default());
+    store.commit(&batch(1)).await.expect("written");
+    store.hang_commits();
+    let late = batch(2);
+    let mut commit = pin!(store.commit(&late));
+    assert!(commit.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let next = store.crash();
+    assert_eq!(commit.await, Err(StoreError::closed()));
+    store.release_commits();
+    assert_eq!(store.load().await, Err(StoreError::closed()));
+    assert_eq!(last(&next).await, 1);
+    next.commit(&late).await.expect("the next one does not hang");
+    assert_eq!(last(&next).await, 2);
+}

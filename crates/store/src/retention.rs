@@ -1,0 +1,25 @@
+//! How much of the past is kept. The present is never forgotten.
+
+/// How much of the past is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// Events. At least one is always kept, since the last one says where numbering goes on.
+    pub events: u32,
+    /// Ends of sandboxes.
+    pub ends: u32,
+    /// How many of those ends a kernel is given at start.
+    pub remembered_ends: u32,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { events: 100_000, ends: 10_000, remembered_ends: 1_000 }
+    }
+}
+
+impl Retention {
+    /// How many events may be there before the oldest are forgotten.
+    pub(crate) fn events_kept(self) -> usize {
+        self.events.max(1) as usize
+    }
+}
