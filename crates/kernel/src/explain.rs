@@ -105,6 +105,7 @@ impl Kernel {
             frozen: entry.frozen == Frozen::Yes,
             ending: entry.ending.as_ref().map(|ending| ending.cause),
             uses: entry.uses,
+            touched: entry.touched,
             created_at: entry.created_at,
             last_used_at: entry.last_used.wall,
             expires_at: entry.expires_at,

@@ -109,6 +109,11 @@ impl Kernel {
         }
     }
 
+    /// Whether the server was asked to stop.
+    pub const fn is_stopping(&self) -> bool {
+        self.shutdown.is_some()
+    }
+
     pub(crate) fn refuse_when_stopping(&self) -> Result<(), Refusal> {
         if self.shutdown.is_some() { Err(stopping()) } else { Ok(()) }
     }

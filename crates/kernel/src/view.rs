@@ -33,6 +33,8 @@ pub struct SandboxView {
     pub ending: Option<EndCause>,
     /// How often it was used.
     pub uses: u32,
+    /// Whether its user did anything with it, or had anything bound to it.
+    pub touched: bool,
     /// When it was made.
     pub created_at: Wall,
     /// When it was last used.

@@ -99,6 +99,8 @@ mod tests {
             generation: Generation::FIRST,
             template: TemplateName::new("t").unwrap(),
             lease: None,
+            lease_end: None,
+            tenant: crate::KeyId::NIL,
             session: None,
             cause: EndCause::Returned,
             detail: None,

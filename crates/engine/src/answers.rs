@@ -1,0 +1,105 @@
+//! Answers to those who wait, and what becomes of an answer that nobody takes: whoever asked may
+//! go away at any moment, and what was granted to them is then given back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::{Event, Reply};
+use model::{Refusal, RequestId};
+use tokio::sync::oneshot;
+
+use crate::core::{Core, unavailable};
+
+/// How long a request waits for a journal that cannot be written.
+const TROUBLE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What the kernel answers.
+pub(crate) type Answer = Result<Reply, Refusal>;
+
+/// Where an answer goes.
+pub(crate) struct Waiter {
+    sender: oneshot::Sender<Answer>,
+}
+
+impl Waiter {
+    /// Gives the answer; if nobody is there, what the kernel must be told.
+    pub(crate) fn give(self, answer: Answer) -> Option<Event> {
+        self.sender.send(answer).err().and_then(nobody_took)
+    }
+}
+
+/// What follows from an answer that nobody took. (A use ends with the guard of who asked for it.)
+pub(crate) fn nobody_took(answer: Answer) -> Option<Event> {
+    match answer {
+        Ok(Reply::CheckedOut(checked_out)) => {
+            Some(Event::LeaseReturned { lease: checked_out.lease })
+        }
+        Ok(
+            Reply::Noted
+            | Reply::Granted(_)
+            | Reply::Pending
+            | Reply::Renewed { .. }
+            | Reply::Wakefulness(_)
+            | Reply::Frozen { .. }
+            | Reply::Gone
+            | Reply::SessionReady(_)
+            | Reply::TurnStarted(_)
+            | Reply::TurnQueued { .. }
+            | Reply::Aborted { .. }
+            | Reply::Paused
+            | Reply::Stopped
+            | Reply::Ended
+            | Reply::Forked { .. },
+        )
+        | Err(_) => None,
+    }
+}
+
+/// A request that waits for its answer. Dropped, the kernel is told that its client is gone, or
+/// what was granted is given back.
+struct Asked {
+    core: Arc<Core>,
+    request: RequestId,
+    receiver: oneshot::Receiver<Answer>,
+    answered: bool,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
+        if self.core.forget_waiter(self.request) {
+            self.core.tell(Event::ClientGone { request: self.request });
+            return;
+        }
+        self.receiver.close();
+        if let Ok(answer) = self.receiver.try_recv()
+            && let Some(event) = nobody_took(answer)
+        {
+            self.core.tell(event);
+        }
+    }
+}
+
+impl Core {
+    /// A number for a request.
+    pub(crate) fn request(&self) -> RequestId {
+        RequestId::from_u128(self.fresh_id())
+    }
+
+    /// A request with an answer. `request` is the one that the event names, if it names one.
+    pub(crate) async fn ask(self: &Arc<Self>, request: RequestId, event: Event) -> Answer {
+        self.refuse_in_trouble()?;
+        let (sender, receiver) = oneshot::channel();
+        let mut asked = Asked { core: Arc::clone(self), request, receiver, answered: false };
+        self.decide(event, Some((request, Waiter { sender })));
+        let answer = tokio::select! {
+            biased;
+            answer = &mut asked.receiver => answer,
+            cause = self.trouble.lasting(TROUBLE_PATIENCE) => return Err(unavailable(&cause)),
+        };
+        asked.answered = true;
+        answer.unwrap_or_else(|_| Err(unavailable("the engine has stopped")))
+    }
+}

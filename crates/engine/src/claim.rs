@@ -1,0 +1,94 @@
+//! What a caller may bind to a sandbox: checked before anything is taken for it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::{ClaimSettings, ErrorCode, Refusal};
+
+const VARIABLES_MAX: usize = 1_000;
+const ENVIRONMENT_BYTES_MAX: usize = 128 * 1024;
+const LABELS_MAX: usize = 64;
+const LABEL_BYTES_MAX: usize = 256;
+
+/// The settings of a claim; none if there is nothing to bind.
+pub(crate) fn settings(
+    env: BTreeMap<String, String>,
+    labels: BTreeMap<String, String>,
+) -> Result<Option<Arc<ClaimSettings>>, Refusal> {
+    check_env(&env)?;
+    check_labels(&labels)?;
+    if env.is_empty() && labels.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Arc::new(ClaimSettings { env, labels, ..ClaimSettings::default() })))
+}
+
+fn check_env(env: &BTreeMap<String, String>) -> Result<(), Refusal> {
+    let mut bytes = 0;
+    for (name, value) in env {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(invalid(
+                "env: a name is empty, or has a = or a zero byte in it".to_owned(),
+            ));
+        }
+        if value.contains('\0') {
+            return Err(invalid(format!("env: the value of {name:?} has a zero byte in it")));
+        }
+        bytes += name.len() + value.len() + 2;
+    }
+    if env.len() > VARIABLES_MAX || bytes > ENVIRONMENT_BYTES_MAX {
+        let cause =
+            format!("env: at most {VARIABLES_MAX} variables and {ENVIRONMENT_BYTES_MAX} bytes");
+        return Err(invalid(cause));
+    }
+    Ok(())
+}
+
+fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Refusal> {
+    let too_long = |text: &String| text.len() > LABEL_BYTES_MAX || text.contains('\0');
+    let wrong = |(name, value): (&String, &String)| {
+        name.is_empty() || too_long(name) || too_long(value) || name.contains('=')
+    };
+    if labels.len() > LABELS_MAX || labels.iter().any(wrong) {
+        let cause = format!(
+            "labels: at most {LABELS_MAX}, names and values of at most {LABEL_BYTES_MAX} bytes, \
+             no = in a name"
+        );
+        return Err(invalid(cause));
+    }
+    Ok(())
+}
+
+fn invalid(cause: String) -> Refusal {
+    Refusal::new(ErrorCode::InvalidArgument, cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    #[test]
+    fn nothing_to_bind_binds_nothing_and_nonsense_is_named() {
+        assert_eq!(settings(map(&[]), map(&[])).unwrap(), None);
+        let bound = settings(map(&[("A", "1=2")]), map(&[("team", "x")])).unwrap().unwrap();
+        assert_eq!(bound.env, map(&[("A", "1=2")]));
+        let long = "x".repeat(ENVIRONMENT_BYTES_MAX);
+        for (env, labels, named) in [
+            (map(&[("", "1")]), map(&[]), "env"),
+            (map(&[("A=B", "1")]), map(&[]), "env"),
+            (map(&[("A", "\0")]), map(&[]), "env"),
+            (map(&[("A", &long)]), map(&[]), "env"),
+            (map(&[]), map(&[("", "1")]), "labels"),
+            (map(&[]), map(&[("a", &long)]), "labels"),
+            (map(&[]), map(&[("a=b", "c")]), "labels"),
+        ] {
+            let refusal = settings(env, labels).unwrap_err();
+            assert_eq!(refusal.code, ErrorCode::InvalidArgument);
+            assert!(refusal.cause.starts_with(named), "{refusal}");
+        }
+    }
+}

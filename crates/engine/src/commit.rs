@@ -1,0 +1,65 @@
+//! Writes down what was decided: all decisions that are queued in one transaction, over and over
+//! until it works. Only then is anything of them done or said, in the order of the decisions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use store::Batch;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::core::{Core, Decision};
+
+/// The most decisions in one transaction.
+const GROUP_MAX: usize = 512;
+/// A commit that takes longer is told as trouble, while it goes on.
+const SLOW: Duration = Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Commits for as long as the engine lives.
+pub(crate) async fn run(core: Arc<Core>) {
+    loop {
+        core.to_commit.notified().await;
+        // Whoever is ready to decide now shares the transaction.
+        tokio::task::yield_now().await;
+        loop {
+            let mut decisions = core.take_queued(GROUP_MAX);
+            if decisions.is_empty() {
+                break;
+            }
+            commit(&core, &mut decisions).await;
+            core.written(decisions);
+        }
+    }
+}
+
+async fn commit(core: &Core, decisions: &mut [Decision]) {
+    let mut batch = Batch::default();
+    for decision in &mut *decisions {
+        batch.entries.extend(decision.journal.iter().cloned());
+        batch.events.extend(decision.events.iter().cloned());
+    }
+    if batch.entries.is_empty() && batch.events.is_empty() {
+        return;
+    }
+    let began = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let write = core.store.commit(&batch);
+        tokio::pin!(write);
+        let written = loop {
+            match timeout(SLOW, &mut write).await {
+                Ok(written) => break written,
+                Err(_) => core.trouble.begins("writing the journal takes very long"),
+            }
+        };
+        match written {
+            Ok(()) => break,
+            Err(error) => core.trouble.begins(&format!("{error} ({})", error.remedy())),
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+    core.trouble.ends();
+    core.metrics.committed(began.elapsed(), decisions.len());
+}

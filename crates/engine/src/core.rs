@@ -1,0 +1,327 @@
+//! The kernel behind its lock, and the one way in: [`Core::ask`] for requests that are answered,
+//! [`Core::tell`] for news. What the kernel decides is queued in the order of its decisions; what
+//! is to be written down is committed before anything of it is done or said.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kernel::{Effect, Event, Kernel, Notice, Reply};
+use model::lifecycle::StoredEvent;
+use model::record::JournalEntry;
+use model::{ErrorCode, Mono, Now, Refusal, RequestId, UseId, Wall};
+use store::Store;
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+
+use crate::answers::{Answer, Waiter, nobody_took};
+use crate::clock::Clock;
+use crate::keys::Keyring;
+use crate::lanes::Lanes;
+use crate::log;
+use crate::metrics::Metrics;
+use crate::runtimes::Runtimes;
+use crate::trouble::Trouble;
+use crate::uses::Broken;
+
+/// What everything of an engine shares.
+pub(crate) struct Core {
+    pub(crate) clock: Clock,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) runtimes: Runtimes,
+    pub(crate) metrics: Metrics,
+    pub(crate) keyring: Keyring,
+    pub(crate) trouble: Trouble,
+    pub(crate) shutdown_grace_ms: u64,
+    /// There is something to commit.
+    pub(crate) to_commit: Notify,
+    /// The timer must look again.
+    pub(crate) timer_early: Notify,
+    /// When the timer wakes by itself.
+    timer_at: AtomicU64,
+    /// The number of the last event that is stored.
+    pub(crate) last_event: watch::Sender<u64>,
+    /// Nothing is left, and the server may exit.
+    pub(crate) stopped: watch::Sender<bool>,
+    state: Mutex<State>,
+    /// What runs for as long as the engine lives.
+    tasks: Mutex<Vec<AbortHandle>>,
+    ids: AtomicU64,
+    id_base: u64,
+}
+
+/// What is behind the lock.
+pub(crate) struct State {
+    pub(crate) kernel: Kernel,
+    pub(crate) lanes: Lanes,
+    /// Decisions that are not written down yet, in order.
+    queue: VecDeque<Decision>,
+    /// Some that were taken out of the queue are being written down.
+    committing: bool,
+    next_event: u64,
+    waiting: BTreeMap<RequestId, Waiter>,
+    uses: BTreeMap<UseId, Arc<Broken>>,
+}
+
+/// What the kernel decided upon one event.
+pub(crate) struct Decision {
+    pub(crate) journal: Vec<JournalEntry>,
+    pub(crate) events: Vec<StoredEvent>,
+    effects: Vec<Effect>,
+    notices: Vec<Notice>,
+    /// Who gets the answer that the kernel gave at once.
+    reply: Option<(Waiter, Answer)>,
+}
+
+/// What [`Core`] is made of.
+pub(crate) struct Parts {
+    pub(crate) kernel: Kernel,
+    pub(crate) clock: Clock,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) runtimes: Runtimes,
+    pub(crate) keyring: Keyring,
+    pub(crate) last_event: u64,
+    pub(crate) shutdown_grace_ms: u64,
+    pub(crate) id_base: u64,
+}
+
+impl Core {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let state = State {
+            kernel: parts.kernel,
+            lanes: Lanes::default(),
+            queue: VecDeque::new(),
+            committing: false,
+            next_event: parts.last_event + 1,
+            waiting: BTreeMap::new(),
+            uses: BTreeMap::new(),
+        };
+        Self {
+            clock: parts.clock,
+            store: parts.store,
+            runtimes: parts.runtimes,
+            metrics: Metrics::default(),
+            keyring: parts.keyring,
+            trouble: Trouble::default(),
+            shutdown_grace_ms: parts.shutdown_grace_ms,
+            to_commit: Notify::new(),
+            timer_early: Notify::new(),
+            timer_at: AtomicU64::new(0),
+            last_event: watch::Sender::new(parts.last_event),
+            stopped: watch::Sender::new(false),
+            state: Mutex::new(state),
+            tasks: Mutex::default(),
+            ids: AtomicU64::new(1),
+            id_base: parts.id_base,
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        self.clock.now()
+    }
+
+    /// Runs something for as long as the engine lives.
+    pub(crate) fn keep_running(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let handle = tokio::spawn(task).abort_handle();
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
+    }
+
+    /// Stops committing, keeping time and hearing of deaths: nothing happens from now on.
+    pub(crate) fn halt(&self) {
+        for task in self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            task.abort();
+        }
+    }
+
+    /// A number that no other request, use or run has.
+    pub(crate) fn fresh_id(&self) -> u128 {
+        let n = self.ids.fetch_add(1, Ordering::Relaxed);
+        u128::from(self.id_base) << 64 | u128::from(n)
+    }
+
+    /// Reads from the kernel.
+    pub(crate) fn read<T>(&self, look: impl FnOnce(&Kernel) -> T) -> T {
+        look(&self.state().kernel)
+    }
+
+    /// News, of which nobody waits for an answer.
+    pub(crate) fn tell(self: &Arc<Self>, event: Event) {
+        self.decide(event, None);
+    }
+
+    /// Lets the kernel decide, and gives the answer to `waiter`: at once, when the decision is
+    /// written down, or when the kernel has one.
+    pub(crate) fn decide(self: &Arc<Self>, event: Event, waiter: Option<(RequestId, Waiter)>) {
+        let mut state = self.state();
+        let mut todo = VecDeque::from([(event, waiter)]);
+        while let Some((event, waiter)) = todo.pop_front() {
+            let now = self.clock.now();
+            let reply = state.kernel.apply(now, event);
+            let decision = state.take_decision(now.wall, reply, waiter);
+            let must_wait = decision.must_be_written() || state.is_behind();
+            if must_wait {
+                state.queue.push_back(decision);
+                self.to_commit.notify_one();
+            } else {
+                let untaken = self.carry_on(&mut state, decision);
+                todo.extend(untaken.into_iter().map(|event| (event, None)));
+            }
+        }
+        self.wake_timer(&state);
+    }
+
+    /// What the kernel left to be done when it was made.
+    pub(crate) fn take_first_decision(&self) {
+        let mut state = self.state();
+        let wall = self.clock.now().wall;
+        let decision = state.take_decision(wall, Ok(Reply::Noted), None);
+        state.queue.push_back(decision);
+        self.to_commit.notify_one();
+    }
+
+    /// Some of the decisions that are to be written down next.
+    pub(crate) fn take_queued(&self, at_most: usize) -> Vec<Decision> {
+        let mut state = self.state();
+        let n = state.queue.len().min(at_most);
+        state.committing = n > 0;
+        state.queue.drain(..n).collect()
+    }
+
+    /// These decisions are written down: does and says what follows from them.
+    pub(crate) fn written(self: &Arc<Self>, decisions: Vec<Decision>) {
+        let mut untaken = Vec::new();
+        {
+            let mut state = self.state();
+            for decision in decisions {
+                untaken.extend(self.carry_on(&mut state, decision));
+            }
+            state.committing = false;
+        }
+        for event in untaken {
+            self.tell(event);
+        }
+    }
+
+    /// Starts the effects and gives the answers of a decision that is written down. Gives back
+    /// what must be told because nobody took an answer.
+    fn carry_on(self: &Arc<Self>, state: &mut State, decision: Decision) -> Vec<Event> {
+        log::decision(self, &decision.journal, &decision.events);
+        if let Some(last) = decision.events.last() {
+            self.last_event.send_replace(last.number);
+        }
+        let mut untaken = Vec::new();
+        if let Some((waiter, answer)) = decision.reply {
+            untaken.extend(waiter.give(answer));
+        }
+        for notice in decision.notices {
+            match notice {
+                Notice::Answer { request, result } => match state.waiting.remove(&request) {
+                    Some(waiter) => untaken.extend(waiter.give(result)),
+                    None => untaken.extend(nobody_took(result)),
+                },
+                Notice::UseBroken { use_id, refusal } => {
+                    if let Some(user) = state.uses.remove(&use_id) {
+                        user.tell(refusal);
+                    }
+                }
+                Notice::ShutdownComplete => {
+                    self.stopped.send_replace(true);
+                }
+            }
+        }
+        for effect in decision.effects {
+            state.lanes.add(self, effect);
+        }
+        untaken
+    }
+
+    /// Whoever uses a sandbox wants to be told if that breaks.
+    pub(crate) fn watch_use(&self, use_id: UseId) -> Arc<Broken> {
+        let broken = Arc::<Broken>::default();
+        self.state().uses.insert(use_id, Arc::clone(&broken));
+        broken
+    }
+
+    pub(crate) fn forget_use(&self, use_id: UseId) {
+        self.state().uses.remove(&use_id);
+    }
+
+    /// Nobody waits for the answer to a request any more. True if there was none yet.
+    pub(crate) fn forget_waiter(&self, request: RequestId) -> bool {
+        self.state().waiting.remove(&request).is_some()
+    }
+
+    /// Requests are refused while nothing can be written down.
+    pub(crate) fn refuse_in_trouble(&self) -> Result<(), Refusal> {
+        self.trouble.now().map_or(Ok(()), |cause| Err(unavailable(&cause)))
+    }
+
+    /// The moment at which the timer is to wake; it says so before it sleeps.
+    pub(crate) fn timer_sleeps_until(&self) -> Mono {
+        let at = self.read(Kernel::next_wake).unwrap_or(Mono::NEVER);
+        self.timer_at.store(at.0, Ordering::SeqCst);
+        at
+    }
+
+    fn wake_timer(&self, state: &State) {
+        let wanted = state.kernel.next_wake().unwrap_or(Mono::NEVER);
+        if wanted.0 < self.timer_at.load(Ordering::SeqCst) {
+            self.timer_at.store(wanted.0, Ordering::SeqCst);
+            self.timer_early.notify_one();
+        }
+    }
+}
+
+pub(crate) fn unavailable(cause: &str) -> Refusal {
+    Refusal::new(ErrorCode::StoreUnavailable, cause.to_owned()).retry_after(1_000)
+}
+
+impl State {
+    fn take_decision(
+        &mut self,
+        at: Wall,
+        reply: Answer,
+        waiter: Option<(RequestId, Waiter)>,
+    ) -> Decision {
+        let out = self.kernel.outbox();
+        let journal = std::mem::take(&mut out.journal);
+        let published = std::mem::take(&mut out.published);
+        let effects = std::mem::take(&mut out.effects);
+        let notices = std::mem::take(&mut out.notices);
+        let mut events = Vec::with_capacity(published.len());
+        for one in published {
+            let number = self.next_event;
+            self.next_event += 1;
+            events.push(StoredEvent { number, at, tenant: one.tenant, event: one.event });
+        }
+        let reply = match (waiter, reply) {
+            (None, _) => None,
+            (Some((request, waiter)), Ok(Reply::Pending)) => {
+                self.waiting.insert(request, waiter);
+                None
+            }
+            (Some((_, waiter)), reply) => Some((waiter, reply)),
+        };
+        Decision { journal, events, effects, notices, reply }
+    }
+
+    /// Decisions before this one are not carried out yet.
+    fn is_behind(&self) -> bool {
+        self.committing || !self.queue.is_empty()
+    }
+
+    /// How many decisions wait to be written down.
+    pub(crate) fn backlog(&self) -> usize {
+        self.queue.len()
+    }
+}
+
+impl Decision {
+    fn must_be_written(&self) -> bool {
+        !self.journal.is_empty() || !self.events.is_empty()
+    }
+}

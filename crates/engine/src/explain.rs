@@ -1,0 +1,63 @@
+//! How the node is. Reading it never counts as activity and changes nothing.
+
+use std::time::Duration;
+
+use kernel::Kernel;
+use model::Now;
+use model::state::PoolPhase;
+use model::stats::NodeStats;
+
+use crate::Engine;
+use crate::metrics::Metrics;
+
+/// How the node is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// What is wrong, in words; nothing if all is well.
+    pub degraded: Vec<String>,
+    /// Whether it is stopping.
+    pub stopping: bool,
+    /// How long it has been up.
+    pub uptime: Duration,
+}
+
+impl Engine {
+    /// The time, as the node sees it.
+    pub fn now(&self) -> Now {
+        self.core.now()
+    }
+
+    /// The nine numbers.
+    pub fn stats(&self) -> NodeStats {
+        self.core.read(Kernel::stats)
+    }
+
+    /// Whether all is well, and if not, why.
+    pub fn health(&self) -> Health {
+        let mut degraded = Vec::new();
+        if let Some(cause) = self.core.trouble.now() {
+            degraded.push(format!("store: {cause}"));
+        }
+        for pool in self.pools().into_iter().filter(|pool| pool.degraded) {
+            let failure = pool.last_failure.as_deref().unwrap_or("launches fail");
+            let phase = match pool.phase {
+                PoolPhase::Active => "",
+                PoolPhase::Draining => " (draining)",
+                PoolPhase::Destroying => " (being removed)",
+            };
+            degraded.push(format!("pool {}{phase}: {failure}", pool.template));
+        }
+        let stopping = self.core.read(Kernel::is_stopping);
+        Health { degraded, stopping, uptime: self.core.clock.uptime() }
+    }
+
+    /// What is counted.
+    pub fn metrics(&self) -> &Metrics {
+        &self.core.metrics
+    }
+
+    /// How many decisions wait to be written down.
+    pub fn backlog(&self) -> usize {
+        self.core.state().backlog()
+    }
+}

@@ -1,0 +1,89 @@
+//! Keeps effects in order: those on one instance or one workspace are carried out one after
+//! another, everything else at the same time. A lane exists while it has something to do.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use kernel::{Action, Effect, Event};
+use model::{InstanceId, WorkspaceId};
+use tokio::sync::Notify;
+
+use crate::core::Core;
+use crate::effects;
+
+/// What effects are ordered by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Lane {
+    Instance(InstanceId),
+    Workspace(WorkspaceId),
+}
+
+/// What is done after what.
+#[derive(Default)]
+pub(crate) struct Lanes {
+    busy: BTreeMap<Lane, Waiting>,
+}
+
+/// What a lane does next.
+struct Waiting {
+    effects: VecDeque<Effect>,
+    /// Makes a launch in progress give up: its end is wanted.
+    give_up: Arc<Notify>,
+}
+
+impl Lanes {
+    /// Carries out an effect when its turn comes.
+    pub(crate) fn add(&mut self, core: &Arc<Core>, effect: Effect) {
+        let lane = lane_of(&effect.action);
+        if let Some(waiting) = self.busy.get_mut(&lane) {
+            if matches!(effect.action, Action::Kill { .. }) {
+                waiting.give_up.notify_one();
+            }
+            waiting.effects.push_back(effect);
+            return;
+        }
+        let give_up = Arc::new(Notify::new());
+        let waiting = Waiting { effects: VecDeque::new(), give_up: Arc::clone(&give_up) };
+        self.busy.insert(lane, waiting);
+        tokio::spawn(run(Arc::clone(core), lane, effect, give_up));
+    }
+
+    fn next(&mut self, lane: Lane) -> Option<Effect> {
+        let next = self.busy.get_mut(&lane)?.effects.pop_front();
+        if next.is_none() {
+            self.busy.remove(&lane);
+        }
+        next
+    }
+}
+
+async fn run(core: Arc<Core>, lane: Lane, mut effect: Effect, give_up: Arc<Notify>) {
+    loop {
+        let id = effect.id;
+        let outcome = effects::carry_out(&core, effect, &give_up).await;
+        core.tell(Event::EffectEnded { id, outcome });
+        match core.state().lanes.next(lane) {
+            Some(next) => effect = next,
+            None => return,
+        }
+    }
+}
+
+fn lane_of(action: &Action) -> Lane {
+    match action {
+        Action::Launch(launch) => Lane::Instance(launch.instance),
+        Action::Claim { instance, .. }
+        | Action::Probe { instance }
+        | Action::Wipe { instance }
+        | Action::Prove { instance }
+        | Action::Freeze { instance }
+        | Action::Thaw { instance }
+        | Action::StartTurn { instance, .. }
+        | Action::StopTurn { instance, .. }
+        | Action::KillProcess { instance, .. }
+        | Action::Persist { instance, .. }
+        | Action::Kill { instance, .. } => Lane::Instance(*instance),
+        Action::CopyWorkspace { to, .. } => Lane::Workspace(*to),
+        Action::DeleteWorkspace { workspace } => Lane::Workspace(*workspace),
+    }
+}

@@ -1,0 +1,218 @@
+//! Checkouts and leases. A checkout that nobody waits for any more holds nothing, and a lease whose
+//! answer was not taken is returned.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use kernel::{CheckedOut, Checkout, CheckoutPolicy, Event, Reply, SandboxView};
+use model::{ErrorCode, LeaseId, Refusal, SandboxId, TemplateName};
+use tokio::time::Instant;
+
+use crate::core::Core;
+use crate::keys::Caller;
+use crate::sandboxes::unexpected;
+use crate::{Engine, claim};
+
+/// The longest that a caller may wait: ten minutes.
+const WAIT_MS_MAX: u64 = 600_000;
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub struct CheckoutRequest {
+    /// Of which template.
+    pub template: TemplateName,
+    /// What programs find in their environment.
+    pub env: BTreeMap<String, String>,
+    /// What the caller finds it by.
+    pub labels: BTreeMap<String, String>,
+    /// How long it is to last; the template's value if not given.
+    pub ttl_ms: Option<u64>,
+    /// How long to wait; the node's value if not given.
+    pub wait_ms: Option<u64>,
+    /// How far to go for it.
+    pub policy: CheckoutPolicy,
+    /// The id of the lease, where a repeated request is to be recognised by it.
+    pub lease: Option<LeaseId>,
+}
+
+impl CheckoutRequest {
+    /// A sandbox of a template, and every default.
+    pub fn of(template: TemplateName) -> Self {
+        Self {
+            template,
+            env: BTreeMap::new(),
+            labels: BTreeMap::new(),
+            ttl_ms: None,
+            wait_ms: None,
+            policy: CheckoutPolicy::default(),
+            lease: None,
+        }
+    }
+}
+
+/// A lease that was granted. Dropped before it is kept, it is returned.
+pub struct HandedOut {
+    core: Arc<Core>,
+    checked_out: Option<CheckedOut>,
+    view: SandboxView,
+}
+
+impl HandedOut {
+    /// The caller has it now, and must return it.
+    pub fn keep(mut self) -> CheckedOut {
+        let checked_out = self.checked_out.take();
+        checked_out.unwrap_or_else(|| unreachable!("it is taken once, by value"))
+    }
+
+    /// The sandbox, as it was handed out.
+    pub const fn view(&self) -> &SandboxView {
+        &self.view
+    }
+}
+
+impl Deref for HandedOut {
+    type Target = CheckedOut;
+
+    fn deref(&self) -> &CheckedOut {
+        self.checked_out.as_ref().unwrap_or_else(|| unreachable!("it is there until it is kept"))
+    }
+}
+
+impl Drop for HandedOut {
+    fn drop(&mut self) {
+        if let Some(checked_out) = self.checked_out.take() {
+            self.core.tell(Event::LeaseReturned { lease: checked_out.lease });
+        }
+    }
+}
+
+impl Engine {
+    /// A sandbox for exclusive use.
+    pub async fn checkout(
+        &self,
+        caller: Caller,
+        asked: CheckoutRequest,
+    ) -> Result<HandedOut, Refusal> {
+        let began = Instant::now();
+        let core = &self.core;
+        let result = self.try_checkout(caller, asked).await;
+        match &result {
+            Ok(handed_out) => core.metrics.acquired(handed_out.path, began.elapsed()),
+            Err(refusal) => core.metrics.refused(refusal.code),
+        }
+        result
+    }
+
+    async fn try_checkout(
+        &self,
+        caller: Caller,
+        asked: CheckoutRequest,
+    ) -> Result<HandedOut, Refusal> {
+        let core = &self.core;
+        if asked.wait_ms.is_some_and(|ms| ms > WAIT_MS_MAX) {
+            let cause = format!("wait_ms: must be at most {WAIT_MS_MAX}");
+            return Err(Refusal::new(ErrorCode::InvalidArgument, cause));
+        }
+        let claim = claim::settings(asked.env, asked.labels)?;
+        let request = core.request();
+        let lease = match asked.lease {
+            Some(lease) => lease,
+            None => fresh_lease(self.now().wall.0)?,
+        };
+        let event = Event::CheckoutRequested(Checkout {
+            request,
+            lease,
+            template: asked.template,
+            ttl_ms: asked.ttl_ms,
+            wait_ms: asked.wait_ms,
+            policy: asked.policy,
+            claim,
+            tenant: caller.key,
+        });
+        let reply = core.ask(request, event).await?;
+        let Reply::CheckedOut(checked_out) = reply else { return Err(unexpected(&reply)) };
+        let lease = checked_out.lease;
+        let Some(view) = core.read(|kernel| kernel.lease(lease)) else {
+            // It ended between the decision and now.
+            return Err(self.lease(caller, lease).err().unwrap_or_else(|| gone(lease)));
+        };
+        Ok(HandedOut { core: Arc::clone(core), checked_out: Some(checked_out), view })
+    }
+
+    /// The sandbox of a lease.
+    pub fn lease(&self, caller: Caller, lease: LeaseId) -> Result<SandboxView, Refusal> {
+        self.check_lease(caller, lease)?;
+        self.core.read(|kernel| match (kernel.lease(lease), kernel.why_lease(lease)) {
+            (Some(view), _) => Ok(view),
+            (None, Some(cause)) => {
+                let cause = format!("the lease is gone: {}", cause.as_str());
+                Err(Refusal::new(ErrorCode::LeaseLost, cause))
+            }
+            (None, None) => Err(unknown(lease)),
+        })
+    }
+
+    /// Gives a sandbox back. One that crashed meanwhile is given back too.
+    pub async fn return_lease(&self, caller: Caller, lease: LeaseId) -> Result<(), Refusal> {
+        let began = Instant::now();
+        self.check_lease(caller, lease)?;
+        let touched = self.core.read(|kernel| kernel.lease(lease)).map(|view| view.touched);
+        self.core.ask(self.core.request(), Event::LeaseReturned { lease }).await?;
+        self.core.metrics.returned(touched, began.elapsed());
+        Ok(())
+    }
+
+    /// Gives a lease more time.
+    pub async fn renew_lease(
+        &self,
+        caller: Caller,
+        lease: LeaseId,
+        ttl_ms: Option<u64>,
+    ) -> Result<SandboxView, Refusal> {
+        self.check_lease(caller, lease)?;
+        self.core.ask(self.core.request(), Event::LeaseRenewed { lease, ttl_ms }).await?;
+        self.lease(caller, lease)
+    }
+
+    /// Gives the lease of a sandbox more time.
+    pub async fn renew_sandbox(
+        &self,
+        caller: Caller,
+        id: SandboxId,
+        ttl_ms: Option<u64>,
+    ) -> Result<SandboxView, Refusal> {
+        match self.sandbox(caller, id)?.owner {
+            model::record::Owner::Lease(lease) => self.renew_lease(caller, lease, ttl_ms).await,
+            model::record::Owner::Nobody | model::record::Owner::Session(_) => {
+                let cause = "only a sandbox that is checked out has a lease to renew";
+                Err(Refusal::new(ErrorCode::NotLeased, cause))
+            }
+        }
+    }
+
+    /// What belongs to another key does not exist.
+    fn check_lease(&self, caller: Caller, lease: LeaseId) -> Result<(), Refusal> {
+        match self.core.read(|kernel| kernel.tenant_of_lease(lease)) {
+            Some(tenant) if caller.sees(tenant) => Ok(()),
+            Some(_) | None => Err(unknown(lease)),
+        }
+    }
+}
+
+fn unknown(lease: LeaseId) -> Refusal {
+    Refusal::new(ErrorCode::LeaseUnknown, format!("no lease {lease} is known"))
+}
+
+fn gone(lease: LeaseId) -> Refusal {
+    Refusal::new(ErrorCode::LeaseLost, format!("lease {lease} ended at once"))
+}
+
+/// An id that nobody had: the time, and random bits.
+fn fresh_lease(wall_ms: u64) -> Result<LeaseId, Refusal> {
+    let mut bits = [0; 10];
+    getrandom::fill(&mut bits)
+        .map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?;
+    let uuid = uuid::Builder::from_unix_timestamp_millis(wall_ms, &bits).into_uuid();
+    Ok(LeaseId::from_uuid(uuid))
+}

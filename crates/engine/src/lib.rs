@@ -1,0 +1,78 @@
+//! The imperative shell around the kernel. It turns requests into events, writes down what the
+//! kernel decides, then carries out the effects and gives the answers; it keeps time and passes on
+//! deaths. It decides nothing about a sandbox's life, and never names a concrete runtime or store.
+//!
+//! Data flows one way: a request becomes an event ([`Engine`]), the kernel decides (`core`), the
+//! decision is committed (`commit`), its effects are carried out in order (`lanes`, `effects`), and
+//! their outcomes are events again.
+
+mod answers;
+mod claim;
+mod clock;
+mod commit;
+mod core;
+mod deaths;
+mod effects;
+mod events;
+mod explain;
+mod keys;
+mod lanes;
+mod leases;
+mod log;
+mod metrics;
+mod pools;
+mod runtimes;
+mod sandboxes;
+mod shutdown;
+mod start;
+mod templates;
+mod timer;
+mod trouble;
+mod uses;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use crate::clock::WallClock;
+pub use crate::events::EventWatch;
+pub use crate::explain::Health;
+pub use crate::keys::{Caller, NewKey};
+pub use crate::leases::{CheckoutRequest, HandedOut};
+pub use crate::metrics::Metrics;
+pub use crate::runtimes::Runtimes;
+pub use crate::start::{EngineConfig, StartError, Started};
+pub use crate::templates::Put;
+pub use crate::uses::Use;
+pub use kernel::{CheckedOut, CheckoutPath, CheckoutPolicy, Grant, Recovery, SandboxView, UseKind};
+pub use runtime::{
+    Collected, Command, Entry, EntryKind, ExecSpec, Exit, ExitStatus, FileReader, FileWriter, Page,
+    Process, ProcessHandle, Reaped, RunLimits, Sink, Stdin,
+};
+pub use store::{EventPage, EventQuery};
+
+use crate::core::Core;
+
+/// A node: its kernel, and everything that carries out what it decides. Cheap to clone.
+#[derive(Clone)]
+pub struct Engine {
+    core: Arc<Core>,
+    /// The last handle takes the engine with it.
+    _alive: Arc<Alive>,
+}
+
+struct Alive(Arc<Core>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.halt();
+    }
+}
+
+impl Engine {
+    fn of(core: Arc<Core>) -> Self {
+        let alive = Arc::new(Alive(Arc::clone(&core)));
+        Self { core, _alive: alive }
+    }
+}

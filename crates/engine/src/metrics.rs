@@ -1,0 +1,148 @@
+//! What is counted and timed. Counting is all that happens here: whoever serves the numbers
+//! registers them and reads the gauges from the engine's answers.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use kernel::{Action, CheckoutPath};
+use model::{EndCause, ErrorCode};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use crate::effects;
+
+/// 20 microseconds to 84 seconds, each bucket twice the one before.
+fn times() -> Histogram {
+    Histogram::new(exponential_buckets(0.000_02, 2.0, 22))
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByPath {
+    path: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByOutcome {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByAction {
+    action: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByReason {
+    reason: &'static str,
+    cause: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByCode {
+    code: &'static str,
+}
+
+type Times<L> = Family<L, Histogram, fn() -> Histogram>;
+
+/// What an engine counts.
+pub struct Metrics {
+    acquire: Times<ByPath>,
+    give_back: Times<ByPath>,
+    exec: Times<ByOutcome>,
+    effects: Times<ByAction>,
+    effects_failed: Family<ByAction, Counter>,
+    ended: Family<ByReason, Counter>,
+    refused: Family<ByCode, Counter>,
+    commit: Histogram,
+    decisions: Counter<u64, AtomicU64>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            acquire: Family::new_with_constructor(times),
+            give_back: Family::new_with_constructor(times),
+            exec: Family::new_with_constructor(times),
+            effects: Family::new_with_constructor(times),
+            effects_failed: Family::default(),
+            ended: Family::default(),
+            refused: Family::default(),
+            commit: times(),
+            decisions: Counter::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Makes them readable under their names.
+    pub fn register(&self, registry: &mut Registry) {
+        let acquire = "Time from asking for a sandbox to having it, by path";
+        registry.register("shoal_acquire_seconds", acquire, self.acquire.clone());
+        let give_back = "Time to take a sandbox back, by what becomes of it";
+        registry.register("shoal_return_seconds", give_back, self.give_back.clone());
+        let exec = "Time of a command from grant to end, by outcome";
+        registry.register("shoal_exec_seconds", exec, self.exec.clone());
+        let effects = "Time to carry out an effect: launch, claim, freeze, thaw, kill and others";
+        registry.register("shoal_effect_seconds", effects, self.effects.clone());
+        let failed = "Effects that failed or were not done in time";
+        registry.register("shoal_effects_failed", failed, self.effects_failed.clone());
+        let ended = "Sandboxes that ended, by reason and exact cause";
+        registry.register("shoal_sandboxes_ended", ended, self.ended.clone());
+        let refused = "Checkouts that were refused, by code";
+        registry.register("shoal_checkouts_refused", refused, self.refused.clone());
+        let commit = "Time to write a group of decisions down";
+        registry.register("shoal_commit_seconds", commit, self.commit.clone());
+        let decisions = "Decisions that were written down";
+        registry.register("shoal_decisions", decisions, self.decisions.clone());
+    }
+
+    pub(crate) fn acquired(&self, path: CheckoutPath, took: Duration) {
+        let path = match path {
+            CheckoutPath::Fast => "fast",
+            CheckoutPath::Overflow => "overflow",
+            CheckoutPath::Blocked => "blocked",
+        };
+        self.acquire.get_or_create(&ByPath { path }).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn returned(&self, touched: Option<bool>, took: Duration) {
+        let path = match touched {
+            Some(false) => "untouched",
+            Some(true) => "used",
+            None => "gone",
+        };
+        self.give_back.get_or_create(&ByPath { path }).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn executed(&self, well: bool, took: Duration) {
+        let outcome = if well { "ended" } else { "failed" };
+        self.exec.get_or_create(&ByOutcome { outcome }).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn effect_done(&self, action: &Action, took: Duration) {
+        let action = effects::word(action);
+        self.effects.get_or_create(&ByAction { action }).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn effect_failed(&self, action: &Action) {
+        let action = effects::word(action);
+        self.effects_failed.get_or_create(&ByAction { action }).inc();
+    }
+
+    pub(crate) fn ended(&self, cause: EndCause) {
+        let (reason, cause) = (cause.reason().as_str(), cause.as_str());
+        self.ended.get_or_create(&ByReason { reason, cause }).inc();
+    }
+
+    pub(crate) fn refused(&self, code: ErrorCode) {
+        self.refused.get_or_create(&ByCode { code: code.as_str() }).inc();
+    }
+
+    pub(crate) fn committed(&self, took: Duration, decisions: usize) {
+        self.commit.observe(took.as_secs_f64());
+        self.decisions.inc_by(decisions as u64);
+    }
+}

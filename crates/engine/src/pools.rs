@@ -1,0 +1,65 @@
+//! Pools: what they hold, and how they are resized, drained and removed.
+
+use kernel::{Event, Kernel};
+use model::stats::PoolStats;
+use model::{ErrorCode, Refusal, TemplateName};
+
+use crate::Engine;
+
+impl Engine {
+    /// All pools, by the names of their templates.
+    pub fn pools(&self) -> Vec<PoolStats> {
+        self.core.read(Kernel::pools)
+    }
+
+    /// One pool.
+    pub fn pool(&self, template: &TemplateName) -> Option<PoolStats> {
+        self.core.read(|kernel| kernel.pool_stats(template))
+    }
+
+    /// Changes how many sandboxes a pool keeps and allows; what is not given stays.
+    pub async fn resize_pool(
+        &self,
+        template: &TemplateName,
+        pool_size: Option<u32>,
+        max_overflow: Option<u32>,
+    ) -> Result<PoolStats, Refusal> {
+        let current = self.known_pool(template)?;
+        let event = Event::PoolResized {
+            template: template.clone(),
+            pool_size: pool_size.unwrap_or(current.pool_size),
+            max_overflow: max_overflow.unwrap_or(current.max_overflow),
+        };
+        self.core.ask(self.core.request(), event).await?;
+        self.known_pool(template)
+    }
+
+    /// Lets a pool hand out nothing and keep nothing idle.
+    pub async fn drain_pool(&self, template: &TemplateName) -> Result<PoolStats, Refusal> {
+        let event = Event::PoolDrained { template: template.clone() };
+        self.core.ask(self.core.request(), event).await?;
+        self.known_pool(template)
+    }
+
+    /// Lets a drained pool work again.
+    pub async fn resume_pool(&self, template: &TemplateName) -> Result<PoolStats, Refusal> {
+        let event = Event::PoolResumed { template: template.clone() };
+        self.core.ask(self.core.request(), event).await?;
+        self.known_pool(template)
+    }
+
+    /// Removes a pool with its template. Done when nothing of it is left. By force also what is
+    /// checked out, or being launched.
+    pub async fn destroy_pool(&self, template: &TemplateName, force: bool) -> Result<(), Refusal> {
+        let request = self.core.request();
+        let event = Event::PoolDestroyed { request, template: template.clone(), force };
+        self.core.ask(request, event).await.map(|_| ())
+    }
+
+    fn known_pool(&self, template: &TemplateName) -> Result<PoolStats, Refusal> {
+        self.pool(template).ok_or_else(|| {
+            let cause = format!("no template {template} is served");
+            Refusal::new(ErrorCode::TemplateUnknown, cause)
+        })
+    }
+}

@@ -1,0 +1,93 @@
+//! Sandboxes by their id: seen by those they belong to, and gone with a reason.
+
+use kernel::{Event, Reply, SandboxView};
+use model::why::Why;
+use model::{ErrorCode, Refusal, SandboxId};
+
+use crate::Engine;
+use crate::core::unavailable;
+use crate::keys::Caller;
+
+impl Engine {
+    /// A sandbox that exists.
+    pub fn sandbox(&self, caller: Caller, id: SandboxId) -> Result<SandboxView, Refusal> {
+        self.check_sandbox(caller, id)?;
+        let now = self.now();
+        self.core.read(|kernel| match kernel.sandbox(id) {
+            Some(view) => Ok(view),
+            None => match kernel.why(now, id) {
+                Some(Why::Ended(ended)) => {
+                    let cause = format!("it ended: {}", ended.cause.as_str());
+                    Err(Refusal::new(ErrorCode::SandboxGone, cause))
+                }
+                Some(Why::Alive(_)) | None => Err(unknown(id)),
+            },
+        })
+    }
+
+    /// All that the caller may see, in the order of their ids.
+    pub fn sandboxes(&self, caller: Caller) -> Vec<SandboxView> {
+        let mut all = self.core.read(kernel::Kernel::sandboxes);
+        all.retain(|view| caller.sees(view.tenant));
+        all.sort_by_key(|view| view.id);
+        all
+    }
+
+    /// Why a sandbox is as it is, or why it is no more.
+    pub async fn why(&self, caller: Caller, id: SandboxId) -> Result<Why, Refusal> {
+        let now = self.now();
+        if let Some(why) = self.core.read(|kernel| kernel.why(now, id)) {
+            let tenant = match &why {
+                Why::Alive(alive) => alive.tenant,
+                Why::Ended(ended) => ended.tenant,
+            };
+            return if caller.sees(tenant) { Ok(why) } else { Err(unknown(id)) };
+        }
+        match self.core.store.ended(id).await {
+            Ok(Some(ended)) if caller.sees(ended.tenant) => Ok(Why::Ended(ended)),
+            Ok(Some(_) | None) => Err(unknown(id)),
+            Err(error) => Err(unavailable(&error.to_string())),
+        }
+    }
+
+    /// Ends a sandbox, whatever it is doing. Done when it is gone.
+    pub async fn delete_sandbox(&self, caller: Caller, id: SandboxId) -> Result<(), Refusal> {
+        self.check_sandbox(caller, id)?;
+        let request = self.core.request();
+        let event = Event::DeleteRequested { request, sandbox: id };
+        self.core.ask(request, event).await.map(|_| ())
+    }
+
+    /// Stops everything in a sandbox from running until it is used again.
+    pub async fn freeze(&self, caller: Caller, id: SandboxId) -> Result<SandboxView, Refusal> {
+        self.check_sandbox(caller, id)?;
+        let request = self.core.request();
+        self.core.ask(request, Event::FreezeRequested { request, sandbox: id }).await?;
+        self.sandbox(caller, id)
+    }
+
+    /// Lets a sandbox run again.
+    pub async fn thaw(&self, caller: Caller, id: SandboxId) -> Result<SandboxView, Refusal> {
+        self.check_sandbox(caller, id)?;
+        let request = self.core.request();
+        self.core.ask(request, Event::ThawRequested { request, sandbox: id }).await?;
+        self.sandbox(caller, id)
+    }
+
+    /// What belongs to another key does not exist.
+    pub(crate) fn check_sandbox(&self, caller: Caller, id: SandboxId) -> Result<(), Refusal> {
+        match self.core.read(|kernel| kernel.tenant_of_sandbox(id)) {
+            Some(tenant) if caller.sees(tenant) => Ok(()),
+            Some(_) | None => Err(unknown(id)),
+        }
+    }
+}
+
+fn unknown(id: SandboxId) -> Refusal {
+    Refusal::new(ErrorCode::SandboxUnknown, format!("no sandbox {id} is known"))
+}
+
+/// The kernel answered a question that was not asked.
+pub(crate) fn unexpected(reply: &Reply) -> Refusal {
+    Refusal::new(ErrorCode::Internal, format!("an answer that makes no sense here: {reply:?}"))
+}

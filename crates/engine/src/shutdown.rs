@@ -1,0 +1,49 @@
+//! Stopping in order: the kernel stops refill and sweep, lets what runs finish, saves and ends
+//! everything; then the runtimes and the store are closed. Nothing is left.
+
+use std::time::Duration;
+
+use kernel::Event;
+use model::{ErrorCode, Refusal};
+use tokio::time::timeout;
+
+use crate::Engine;
+
+/// How long removing everything may take when nothing runs any more.
+const END_PATIENCE: Duration = Duration::from_secs(30);
+
+impl Engine {
+    /// Stops the node. Done when nothing is left. What runs may finish within its grace.
+    pub async fn shutdown(&self) -> Result<(), Refusal> {
+        self.shutdown_within(self.core.shutdown_grace_ms).await
+    }
+
+    /// Stops the node without waiting for what runs.
+    pub async fn shutdown_now(&self) -> Result<(), Refusal> {
+        self.shutdown_within(0).await
+    }
+
+    async fn shutdown_within(&self, grace_ms: u64) -> Result<(), Refusal> {
+        let core = &self.core;
+        core.tell(Event::ShutdownBegan { grace_ms });
+        let mut stopped = core.stopped.subscribe();
+        let patience = Duration::from_millis(grace_ms) + END_PATIENCE;
+        let drained = timeout(patience, stopped.wait_for(|stopped| *stopped)).await;
+        // What could not be drained is ended by force: a runtime owns what it launched.
+        let mut failed = None;
+        for runtime in core.runtimes.iter() {
+            if let Err(error) = runtime.shutdown().await {
+                failed = Some(Refusal::from(error));
+            }
+        }
+        core.halt();
+        if let Err(error) = core.store.close().await {
+            failed = Some(Refusal::new(ErrorCode::StoreUnavailable, error.to_string()));
+        }
+        if drained.is_err() {
+            let cause = "not everything ended in time; what was left was killed";
+            return Err(Refusal::new(ErrorCode::DeadlineExceeded, cause));
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,114 @@
+//! Starting: after a crash, an orderly stop, or for the first time, it is the same. What the store
+//! says is taken up, what an earlier run left is removed, and the kernel is rebuilt; from then on
+//! everything goes its ordinary way.
+
+use std::sync::Arc;
+
+use kernel::{Boot, Kernel, Recovery};
+use model::config::InvalidConfig;
+use model::{NodeConfig, Refusal, Template};
+use runtime::{Reaped, RuntimeError};
+use store::{Store, StoreError};
+
+use crate::clock::{Clock, WallClock};
+use crate::core::{Core, Parts};
+use crate::keys::Keyring;
+use crate::runtimes::Runtimes;
+use crate::{Engine, commit, deaths, timer};
+
+/// How a node is to be.
+#[derive(Debug, Clone, Default)]
+pub struct EngineConfig {
+    /// What the kernel decides by.
+    pub node: NodeConfig,
+    /// How long what runs may go on after the server was asked to stop.
+    pub shutdown_grace_ms: u64,
+    /// Templates that are there from the start. They replace those of the same name.
+    pub templates: Vec<Template>,
+    /// Where the time on the wall comes from.
+    pub wall: WallClock,
+}
+
+/// A node that works.
+pub struct Started {
+    /// The node.
+    pub engine: Engine,
+    /// What was found of an earlier run in the store.
+    pub recovery: Recovery,
+    /// What was found of earlier runs on the machine.
+    pub reaped: Vec<Reaped>,
+}
+
+/// Why a node did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Its configuration makes no sense.
+    #[error("configuration: {0}")]
+    Config(#[from] InvalidConfig),
+    /// Its store cannot be read.
+    #[error("store: {0}")]
+    Store(#[from] StoreError),
+    /// A runtime does not work.
+    #[error("runtime: {0}")]
+    Runtime(#[from] RuntimeError),
+    /// A template of the configuration was refused.
+    #[error("template {0}: {1}")]
+    Template(String, Refusal),
+    /// The machine gives no random numbers.
+    #[error("no random numbers: {0}")]
+    Random(getrandom::Error),
+}
+
+impl Engine {
+    /// Starts a node.
+    pub async fn start(
+        config: EngineConfig,
+        store: Arc<dyn Store>,
+        runtimes: Runtimes,
+    ) -> Result<Started, StartError> {
+        config.node.validate()?;
+        let loaded = store.load().await?;
+        let keyring = Keyring::new(store.keys().await?);
+        let mut reaped = Vec::new();
+        let mut alive = Vec::new();
+        let mut watches = Vec::new();
+        for runtime in runtimes.iter() {
+            watches.push(runtime.events());
+            reaped.push(runtime.reap_orphans().await?);
+            alive.extend(runtime.list().await?);
+        }
+        let clock = Clock::new(config.wall);
+        let boot = Boot::new(config.node, random()?, clock.now());
+        let (kernel, recovery) = Kernel::restore(boot, loaded.journal, &alive);
+        let core = Arc::new(Core::new(Parts {
+            kernel,
+            clock,
+            store,
+            runtimes,
+            keyring,
+            last_event: loaded.last_event,
+            shutdown_grace_ms: config.shutdown_grace_ms,
+            id_base: random()?,
+        }));
+        core.take_first_decision();
+        core.keep_running(commit::run(Arc::clone(&core)));
+        core.keep_running(timer::run(Arc::clone(&core)));
+        for watch in watches {
+            core.keep_running(deaths::run(Arc::clone(&core), watch));
+        }
+        let engine = Self::of(core);
+        for template in config.templates {
+            let name = template.name.to_string();
+            if engine.template(&template.name).is_none_or(|known| *known != template) {
+                let put = engine.put_template(template).await;
+                put.map_err(|refusal| StartError::Template(name, refusal))?;
+            }
+        }
+        Ok(Started { engine, recovery, reaped })
+    }
+}
+
+/// Bits that no earlier run had.
+fn random() -> Result<u64, StartError> {
+    getrandom::u64().map_err(StartError::Random)
+}

@@ -1,0 +1,4 @@
+//! The engine on a fake runtime and a store in memory, on paused time.
+
+mod basics;
+mod node;

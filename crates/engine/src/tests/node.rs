@@ -1,0 +1,86 @@
+//! A node for tests: its runtime and its store outlive it, so that it can be killed and started
+//! again on what it left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::template::RuntimeKind;
+use model::{KeyId, NodeConfig, Refusal, Role, Template, TemplateName, Wall};
+use runtime::fake::{FakeRuntime, FakeSettings};
+use runtime::{Collected, ExecSpec, RunLimits};
+use store::Retention;
+use store::memory::MemoryStore;
+
+use crate::{
+    Caller, CheckoutRequest, Engine, EngineConfig, HandedOut, Runtimes, UseKind, WallClock,
+};
+
+pub(super) const ADMIN: Caller = Caller::SERVER;
+pub(super) const ALICE: Caller = Caller { key: KeyId::from_u128(0xa11ce), role: Role::Use };
+pub(super) const BOB: Caller = Caller { key: KeyId::from_u128(0xb0b), role: Role::Use };
+
+pub(super) struct Node {
+    pub(super) engine: Engine,
+    pub(super) runtime: Arc<FakeRuntime>,
+    pub(super) store: Arc<MemoryStore>,
+    config: EngineConfig,
+}
+
+pub(super) fn name(text: &str) -> TemplateName {
+    TemplateName::new(text).unwrap()
+}
+
+pub(super) fn template(text: &str) -> Template {
+    Template { runtime: RuntimeKind::Fake, ..Template::named(name(text)) }
+}
+
+pub(super) fn config() -> EngineConfig {
+    EngineConfig {
+        node: NodeConfig::default(),
+        shutdown_grace_ms: 10_000,
+        templates: vec![template("default")],
+        wall: WallClock::Steady(Wall(1_700_000_000_000)),
+    }
+}
+
+impl Node {
+    pub(super) async fn start(config: EngineConfig) -> Self {
+        let store = Arc::new(MemoryStore::new(Retention::default()));
+        Self::on(store, config).await
+    }
+
+    pub(super) async fn on(store: Arc<MemoryStore>, config: EngineConfig) -> Self {
+        let runtime = Arc::new(FakeRuntime::new(FakeSettings::default()));
+        let runtimes = Runtimes::new().with(RuntimeKind::Fake, Arc::clone(&runtime) as _);
+        let started = Engine::start(config.clone(), Arc::clone(&store) as _, runtimes).await;
+        Self { engine: started.unwrap().engine, runtime, store, config }
+    }
+
+    /// What `kill -9` does: what was committed is there, and every sandbox is gone with its
+    /// launcher.
+    pub(super) async fn kill_and_start(self) -> Self {
+        let store = Arc::new(self.store.crash());
+        self.engine.core.halt();
+        Self::on(store, self.config).await
+    }
+
+    /// Lets everything that is on its way arrive.
+    pub(super) async fn settle(&self) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+
+    pub(super) async fn checkout(&self, caller: Caller) -> Result<HandedOut, Refusal> {
+        self.engine.checkout(caller, CheckoutRequest::of(name("default"))).await
+    }
+
+    pub(super) async fn run(
+        &self,
+        caller: Caller,
+        sandbox: model::SandboxId,
+        line: &str,
+    ) -> Result<Collected, Refusal> {
+        let used = self.engine.use_sandbox(caller, sandbox, UseKind::Exec).await?;
+        let limits = RunLimits::from(&used.limits());
+        used.run(ExecSpec::shell(line), limits).await
+    }
+}

@@ -1,0 +1,232 @@
+//! A use of a sandbox: from when it is granted until it is dropped, nothing takes the sandbox away.
+//! What goes wrong in it is told exactly: whoever's sandbox was taken or died learns why, at once.
+
+use std::future::Future;
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use kernel::{Event, Grant, Reply, UseKind, UseTarget};
+use model::{ErrorCode, Limits, Refusal, SandboxId, UseId};
+use runtime::{
+    Collected, Entry, ExecSpec, Exit, FileReader, FileWriter, Page, Process, RunLimits,
+    RuntimeError, RuntimeErrorCode, Sandbox,
+};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+use crate::Engine;
+use crate::core::Core;
+use crate::keys::Caller;
+use crate::sandboxes::unexpected;
+
+/// How long the kernel may take to say why a sandbox is gone.
+const REASON_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Why a use broke, once it has.
+#[derive(Default)]
+pub(crate) struct Broken {
+    refusal: OnceLock<Refusal>,
+    told: Notify,
+}
+
+impl Broken {
+    pub(crate) fn tell(&self, refusal: Refusal) {
+        // A use breaks once.
+        let _ = self.refusal.set(refusal);
+        self.told.notify_waiters();
+    }
+
+    async fn wait(&self) -> Refusal {
+        loop {
+            let told = self.told.notified();
+            tokio::pin!(told);
+            told.as_mut().enable();
+            if let Some(refusal) = self.refusal.get() {
+                return refusal.clone();
+            }
+            told.await;
+        }
+    }
+}
+
+/// A use that was asked for. Dropped, it is over, however far it came.
+struct Hold {
+    core: Arc<Core>,
+    use_id: UseId,
+    broken: Arc<Broken>,
+}
+
+impl Hold {
+    fn new(core: &Arc<Core>) -> Self {
+        let use_id = UseId::from_u128(core.fresh_id());
+        Self { core: Arc::clone(core), use_id, broken: core.watch_use(use_id) }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.core.forget_use(self.use_id);
+        self.core.tell(Event::UseEnded { use_id: self.use_id });
+    }
+}
+
+/// A use in progress. Dropped, it is over.
+pub struct Use {
+    hold: Hold,
+    grant: Grant,
+    sandbox: Arc<dyn Sandbox>,
+}
+
+impl Engine {
+    /// Begins to use a sandbox. A frozen one is thawed first.
+    pub async fn use_sandbox(
+        &self,
+        caller: Caller,
+        id: SandboxId,
+        kind: UseKind,
+    ) -> Result<Use, Refusal> {
+        self.check_sandbox(caller, id)?;
+        let hold = Hold::new(&self.core);
+        let request = self.core.request();
+        let (target, use_id) = (UseTarget::Sandbox(id), hold.use_id);
+        let event = Event::UseRequested { request, target, use_id, kind };
+        let reply = self.core.ask(request, event).await?;
+        let Reply::Granted(grant) = reply else { return Err(unexpected(&reply)) };
+        match self.core.runtimes.sandbox(grant.instance) {
+            Some(sandbox) => Ok(Use { hold, grant, sandbox }),
+            // It died, and the kernel is about to say so.
+            None => Err(hold.reason().await.unwrap_or_else(|| crashed("it is over"))),
+        }
+    }
+}
+
+impl Hold {
+    /// Why the sandbox is gone, if the kernel says so in time.
+    async fn reason(&self) -> Option<Refusal> {
+        timeout(REASON_PATIENCE, self.broken.wait()).await.ok()
+    }
+
+    /// What a failure of the runtime means for the caller.
+    async fn explain(&self, error: RuntimeError) -> Refusal {
+        use RuntimeErrorCode as Code;
+        let over = matches!(
+            error.code,
+            Code::SandboxGone | Code::OutOfMemory | Code::LauncherLost | Code::SandboxUnknown
+        );
+        if over && let Some(refusal) = self.reason().await {
+            return refusal;
+        }
+        Refusal::from(error)
+    }
+
+    /// Does something in the sandbox, for as long as that is there.
+    async fn within<T>(
+        &self,
+        doing: impl Future<Output = Result<T, RuntimeError>>,
+    ) -> Result<T, Refusal> {
+        let done = tokio::select! {
+            biased;
+            done = doing => done,
+            refusal = self.broken.wait() => return Err(refusal),
+        };
+        match done {
+            Ok(value) => Ok(value),
+            Err(error) => Err(self.explain(error).await),
+        }
+    }
+}
+
+impl Use {
+    /// Which sandbox.
+    pub const fn sandbox(&self) -> SandboxId {
+        self.grant.sandbox
+    }
+
+    /// What was granted.
+    pub const fn grant(&self) -> &Grant {
+        &self.grant
+    }
+
+    /// What the sandbox may consume.
+    pub fn limits(&self) -> Limits {
+        self.sandbox.spec().limits
+    }
+
+    /// Runs a program to its end and keeps its output.
+    pub async fn run(&self, spec: ExecSpec, limits: RunLimits) -> Result<Collected, Refusal> {
+        let began = Instant::now();
+        let ran = self.hold.within(self.sandbox.run(spec, limits)).await;
+        self.hold.core.metrics.executed(ran.is_ok(), began.elapsed());
+        ran
+    }
+
+    /// Starts a program.
+    pub async fn exec(&self, spec: ExecSpec) -> Result<Process, Refusal> {
+        self.hold.within(self.sandbox.exec(spec)).await
+    }
+
+    /// Waits for the end of a program that was started here.
+    pub async fn exit_of(&self, process: &mut Process) -> Result<Exit, Refusal> {
+        self.hold.within(process.wait()).await
+    }
+
+    /// Opens a file for reading, from `offset` on and at most `length` bytes of it.
+    pub async fn read_file(
+        &self,
+        path: &str,
+        offset: u64,
+        length: Option<u64>,
+    ) -> Result<FileReader, Refusal> {
+        self.hold.within(self.sandbox.read_file(path, offset, length)).await
+    }
+
+    /// Begins to write a file, which has its name once the writer is finished.
+    pub async fn write_file(&self, path: &str, mode: Option<u32>) -> Result<FileWriter, Refusal> {
+        self.hold.within(self.sandbox.write_file(path, mode)).await
+    }
+
+    /// A file is whole: gives it its name.
+    pub async fn finish_file(&self, writer: FileWriter) -> Result<Entry, Refusal> {
+        self.hold.within(writer.finish()).await
+    }
+
+    /// Part of a directory.
+    pub async fn list_files(
+        &self,
+        path: &str,
+        after: Option<&[u8]>,
+        limit: u32,
+    ) -> Result<Page, Refusal> {
+        self.hold.within(self.sandbox.list_files(path, after, limit)).await
+    }
+
+    /// Describes a file, without following a last link.
+    pub async fn stat(&self, path: &str) -> Result<Entry, Refusal> {
+        self.hold.within(self.sandbox.stat(path)).await
+    }
+
+    /// Makes a directory.
+    pub async fn make_directory(&self, path: &str, parents: bool) -> Result<(), Refusal> {
+        self.hold.within(self.sandbox.make_directory(path, parents)).await
+    }
+
+    /// Renames a file or directory.
+    pub async fn move_file(&self, from: &str, to: &str, overwrite: bool) -> Result<(), Refusal> {
+        self.hold.within(self.sandbox.move_file(from, to, overwrite)).await
+    }
+
+    /// Removes a file, or a directory with everything beneath it if `recursive`.
+    pub async fn remove(&self, path: &str, recursive: bool) -> Result<(), Refusal> {
+        self.hold.within(self.sandbox.remove(path, recursive)).await
+    }
+
+    /// What an error of a stream of bytes means for the caller.
+    pub async fn explain(&self, error: io::Error) -> Refusal {
+        self.hold.explain(RuntimeError::from_io("move bytes", error)).await
+    }
+}
+
+fn crashed(cause: &'static str) -> Refusal {
+    Refusal::new(ErrorCode::SandboxCrashed, cause)
+}
