@@ -1,4 +1,5 @@
 //! The engine on a fake runtime and a store in memory, on paused time.
 
 mod basics;
+mod chance;
 mod node;
