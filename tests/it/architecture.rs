@@ -20,9 +20,13 @@ struct Layer {
 
 /// The order is the direction: a crate may use those above it.
 const LAYERS: &[Layer] = &[
-    layer("model", "it is words, without I/O").only(&["serde", "thiserror", "uuid"]),
+    // utoipa is an annotation: the schemas of the words, behind a feature.
+    layer("model", "it is words, without I/O").only(&["serde", "thiserror", "utoipa", "uuid"]),
     layer("kernel", "it decides, and does nothing else").only(&["uuid"]),
     layer("sim", ""),
+    layer("wire", "it is the words of the API, for servers and clients")
+        .only(&["base64", "jiff", "serde", "utoipa"])
+        .never(&["kernel"]),
     layer("guest-protocol", "it is linked into the guest").never(&["tokio"]),
     layer("jail", "it runs in the launcher, which is single-threaded").never(&["tokio"]),
     layer("guest", "it is in every sandbox, small and single-threaded").never(&["tokio"]),

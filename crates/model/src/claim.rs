@@ -44,6 +44,7 @@ impl fmt::Debug for ClaimSettings {
 /// What a sandbox may reach on the network.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum NetworkPolicy {
     /// Its own loopback and nothing else.
     #[default]

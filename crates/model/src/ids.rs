@@ -14,6 +14,8 @@ macro_rules! uuid_ids {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(transparent)]
+        #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+        #[cfg_attr(feature = "schema", schema(value_type = String, format = "uuid"))]
         pub struct $name(Uuid);
 
         impl $name {
@@ -102,6 +104,7 @@ pub struct IdError {
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Generation(pub u64);
 
 impl Generation {
@@ -136,6 +139,8 @@ pub struct EffectId {
 /// The name of a template: 1 to 64 of `a-z 0-9 . _ -`, starting with a letter or digit.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", schema(value_type = String, pattern = "^[a-z0-9][a-z0-9._-]{0,63}$"))]
 pub struct TemplateName(Arc<str>);
 
 impl TemplateName {

@@ -11,6 +11,7 @@ use crate::time::Wall;
 /// What the holder of a key may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum Role {
     /// Everything, with what belongs to others too.
     Admin,

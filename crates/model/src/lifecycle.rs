@@ -156,6 +156,7 @@ pub struct StoredEvent {
 /// How a session or lease came by its sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum ActiveCause {
     /// It is its first.
     Created,
@@ -170,6 +171,7 @@ pub enum ActiveCause {
 /// How a session changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum SessionChange {
     /// It was created.
     Created,
@@ -188,6 +190,7 @@ pub enum SessionChange {
 /// How a turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum TurnOutcome {
     /// The harness said so.
     Completed,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Limits of one sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Limits {
     /// Memory, without swap.
     pub memory_mb: u32,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The reason carried by `sandbox_terminated`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum TerminatedReason {
     /// The user aborted the turn.
     UserAbort,
@@ -34,6 +35,7 @@ macro_rules! end_causes {
         /// Exactly why a sandbox ended.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
+        #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
         pub enum EndCause {
             $($(#[$doc])* $cause,)+
         }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The five states of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum SandboxState {
     /// No process; a record and perhaps a persisted workspace.
     Cold,
@@ -97,6 +98,7 @@ pub enum SandboxStatus {
 /// Whether a sandbox may hibernate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum Wakefulness {
     /// Something keeps it awake.
     Awake,
@@ -107,6 +109,7 @@ pub enum Wakefulness {
 /// The life of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum PoolPhase {
     /// Hands out sandboxes and refills.
     Active,

@@ -7,6 +7,7 @@ use crate::state::PoolPhase;
 
 /// The nine numbers of the node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct NodeStats {
     /// All entries, live and cold.
     pub total: u32,
@@ -30,6 +31,7 @@ pub struct NodeStats {
 
 /// What a pool has and what it did since the server started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PoolStats {
     /// The pool's template.
     pub template: TemplateName,
@@ -61,6 +63,7 @@ pub struct PoolStats {
 
 /// Counters of a pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PoolCounters {
     /// Checkouts served from the idle ones at once.
     pub fast: u64,

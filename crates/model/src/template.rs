@@ -10,6 +10,7 @@ use crate::limits::Limits;
 /// A named recipe: root filesystem, limits, network policy, harness, pool settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Template {
     /// Its name.
     pub name: TemplateName,
@@ -59,6 +60,7 @@ const fn default_turn_timeout_ms() -> u64 {
 /// What isolates.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum RuntimeKind {
     /// Namespaces, cgroups and seccomp, without a daemon.
     #[default]
@@ -74,6 +76,7 @@ pub enum RuntimeKind {
 /// What the root filesystem is made of.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum RootFs {
     /// The host's `/usr`, read-only, with a synthetic `/etc`.
     #[default]
@@ -87,6 +90,7 @@ pub enum RootFs {
 /// The program in the sandbox that answers turns.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum Harness {
     /// A turn is a command line.
     #[default]
@@ -100,6 +104,7 @@ pub enum Harness {
 /// Settings of the warm pool of a template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PoolSettings {
     /// Warm sandboxes kept ready.
     pub pool_size: u32,

@@ -120,6 +120,7 @@ pub struct Candidate {
 /// The order in which sandboxes give way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum Tier {
     /// No process: state and record are deleted.
     Cold,
@@ -137,6 +138,7 @@ impl Tier {
 /// What was short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum Shortage {
     /// Entries, live and cold.
     Entries,

@@ -1,0 +1,269 @@
+//! Programs that run in a sandbox. Output is text where it is UTF-8, and base64 where it is not.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bytes::{self, Base64Error};
+use crate::problem::Problem;
+
+/// A program to run. Exactly one of `command` and `argv`; at most one of `stdin` and `stdin_base64`.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ExecRequest {
+    /// A line for the shell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(example = "echo hi"))]
+    pub command: Option<String>,
+    /// A program and its arguments, without a shell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub argv: Option<Vec<String>>,
+    /// Where it starts; `/workspace` if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// Environment on top of what was given at checkout.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Its input, as text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<String>,
+    /// Its input, as base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin_base64: Option<String>,
+    /// When it is killed; the template's `exec_timeout_ms` if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 86_400_000))]
+    pub timeout_ms: Option<u64>,
+    /// Bytes kept of each of its two outputs; the template's `exec_output_bytes` if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(maximum = 16_777_216))]
+    pub output_bytes: Option<u64>,
+}
+
+impl ExecRequest {
+    /// The longest that a program may be given.
+    pub const TIMEOUT_MS_MAX: u64 = 86_400_000;
+    /// The most output that is kept.
+    pub const OUTPUT_BYTES_MAX: u64 = 16 << 20;
+
+    /// A line for the shell.
+    pub fn shell(line: impl Into<String>) -> Self {
+        Self { command: Some(line.into()), ..Self::default() }
+    }
+
+    /// A program and its arguments.
+    pub fn argv<S: Into<String>>(argv: impl IntoIterator<Item = S>) -> Self {
+        Self { argv: Some(argv.into_iter().map(Into::into).collect()), ..Self::default() }
+    }
+}
+
+/// Values of the environment and the input may be secret: only names and sizes show.
+impl std::fmt::Debug for ExecRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ExecRequest")
+            .field("command", &self.command)
+            .field("argv", &self.argv)
+            .field("cwd", &self.cwd)
+            .field("env", &self.env.keys().collect::<Vec<_>>())
+            .field("timeout_ms", &self.timeout_ms)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What came of a program.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ExecResult {
+    /// Its exit code; 128 and the number of the signal if one ended it.
+    pub exit_code: i32,
+    /// The signal that ended it, such as `SIGKILL`.
+    pub signal: Option<String>,
+    /// What it wrote; null if that is not UTF-8.
+    pub stdout: Option<String>,
+    /// What it wrote as errors; null if that is not UTF-8.
+    pub stderr: Option<String>,
+    /// What it wrote, if that is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdout_base64: Option<String>,
+    /// What it wrote as errors, if that is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr_base64: Option<String>,
+    /// Whether there was more of either than is kept.
+    pub truncated: bool,
+    /// Whether there was more of `stdout`.
+    pub stdout_truncated: bool,
+    /// Whether there was more of `stderr`.
+    pub stderr_truncated: bool,
+    /// Whether it was killed because its time was over.
+    pub timed_out: bool,
+    /// Whether something in the sandbox was killed for want of memory, which is why it ended.
+    pub oom: bool,
+    /// How long it took.
+    pub duration_ms: f64,
+}
+
+impl ExecResult {
+    /// How it ended, and what it wrote to its two outputs.
+    pub fn new(exit: ExecExit, stdout: Vec<u8>, stderr: Vec<u8>) -> Self {
+        let (stdout, stdout_base64) = bytes::split(stdout);
+        let (stderr, stderr_base64) = bytes::split(stderr);
+        Self {
+            exit_code: exit.exit_code,
+            signal: exit.signal,
+            stdout,
+            stderr,
+            stdout_base64,
+            stderr_base64,
+            truncated: exit.truncated,
+            stdout_truncated: exit.stdout_truncated,
+            stderr_truncated: exit.stderr_truncated,
+            timed_out: exit.timed_out,
+            oom: exit.oom,
+            duration_ms: exit.duration_ms,
+        }
+    }
+
+    /// What it wrote.
+    pub fn stdout_bytes(&self) -> Result<Vec<u8>, Base64Error> {
+        bytes::join(self.stdout.as_deref(), self.stdout_base64.as_deref())
+    }
+
+    /// What it wrote as errors.
+    pub fn stderr_bytes(&self) -> Result<Vec<u8>, Base64Error> {
+        bytes::join(self.stderr.as_deref(), self.stderr_base64.as_deref())
+    }
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ExecExit {
+    /// Its exit code; 128 and the number of the signal if one ended it.
+    pub exit_code: i32,
+    /// The signal that ended it, such as `SIGKILL`.
+    pub signal: Option<String>,
+    /// Whether there was more of either output than was sent.
+    pub truncated: bool,
+    /// Whether there was more of `stdout`.
+    pub stdout_truncated: bool,
+    /// Whether there was more of `stderr`.
+    pub stderr_truncated: bool,
+    /// Whether it was killed because its time was over.
+    pub timed_out: bool,
+    /// Whether something in the sandbox was killed for want of memory, which is why it ended.
+    pub oom: bool,
+    /// How long it took.
+    pub duration_ms: f64,
+}
+
+/// One step of a program that is watched, as an event of a stream or as a line. The last one is
+/// `exit` or `error`; a stream that ends without either was cut off.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum ExecEvent {
+    /// It is about to run.
+    Started,
+    /// It wrote something.
+    Stdout(Output),
+    /// It wrote something as errors.
+    Stderr(Output),
+    /// It is over.
+    Exit(ExecExit),
+    /// It could not be started, or its sandbox ended before it did.
+    Error {
+        /// Why.
+        problem: Box<Problem>,
+    },
+}
+
+impl ExecEvent {
+    /// The name of the event in a stream: its `type`.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Started => "started",
+            Self::Stdout(_) => "stdout",
+            Self::Stderr(_) => "stderr",
+            Self::Exit(_) => "exit",
+            Self::Error { .. } => "error",
+        }
+    }
+}
+
+/// Bytes that a program wrote: one of the two fields.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Output {
+    /// As text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
+    /// As base64, where they are not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_base64: Option<String>,
+}
+
+impl Output {
+    /// As text if they are, else as base64.
+    pub fn new(bytes: Vec<u8>) -> Self {
+        let (data, data_base64) = bytes::split(bytes);
+        Self { data, data_base64 }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> Result<Vec<u8>, Base64Error> {
+        bytes::join(self.data.as_deref(), self.data_base64.as_deref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_has_the_shape_of_the_design() {
+        let exit = ExecExit { duration_ms: 0.6, ..ExecExit::default() };
+        let result = ExecResult::new(exit, b"hi\n".to_vec(), Vec::new());
+        assert_eq!(
+            serde_json::to_value(&result).unwrap(),
+            serde_json::json!({
+                "exit_code": 0, "signal": null, "stdout": "hi\n", "stderr": "",
+                "truncated": false, "stdout_truncated": false, "stderr_truncated": false,
+                "timed_out": false, "oom": false, "duration_ms": 0.6,
+            })
+        );
+        let binary = ExecResult::new(ExecExit::default(), vec![0xff], Vec::new());
+        let value = serde_json::to_value(&binary).unwrap();
+        assert_eq!(
+            (&value["stdout"], &value["stdout_base64"]),
+            (&serde_json::Value::Null, &"/w==".into())
+        );
+        assert_eq!(binary.stdout_bytes().unwrap(), [0xff]);
+    }
+
+    #[test]
+    fn events_are_tagged_by_their_name() {
+        let problem =
+            Problem::new(&model::Refusal::new(model::ErrorCode::Oom, "no memory"), None, "r");
+        for event in [
+            ExecEvent::Started,
+            ExecEvent::Stdout(Output::new(b"a".to_vec())),
+            ExecEvent::Stderr(Output::new(vec![0xff])),
+            ExecEvent::Exit(ExecExit::default()),
+            ExecEvent::Error { problem: Box::new(problem) },
+        ] {
+            let value = serde_json::to_value(&event).unwrap();
+            assert_eq!(value["type"], event.name());
+            assert_eq!(serde_json::from_value::<ExecEvent>(value).unwrap(), event);
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let mut request = ExecRequest::shell("x");
+        request.env.insert("TOKEN".to_owned(), "hunter2".to_owned());
+        request.stdin = Some("hunter3".to_owned());
+        let shown = format!("{request:?}");
+        assert!(shown.contains("TOKEN") && !shown.contains("hunter"), "{shown}");
+    }
+}

@@ -1,0 +1,35 @@
+//! The words of the HTTP API, for the server and its clients alike: what requests and answers look
+//! like as JSON, and nothing about how they travel.
+//!
+//! Names are `snake_case`, ids are UUIDs, times are RFC 3339 in UTC with milliseconds, durations
+//! are in the unit of their name. A request with a field that is not known is refused; a client
+//! reads past fields that it does not know, so that a server may say more than it used to.
+
+mod bytes;
+pub mod event;
+pub mod exec;
+pub mod file;
+pub mod key;
+pub mod node;
+pub mod pool;
+pub mod problem;
+pub mod sandbox;
+mod time;
+pub mod why;
+
+pub use bytes::{Base64Error, from_base64, to_base64};
+pub use event::{Event, EventBody, EventList, EventsReset};
+pub use exec::{ExecEvent, ExecExit, ExecRequest, ExecResult, Output};
+pub use file::{DirectoryRequest, FileEntry, FileKind, FileList, MoveRequest, Unpacked};
+pub use key::{Key, KeyList, KeyRequest, NewKey};
+pub use model::Template;
+pub use model::stats::{NodeStats, PoolCounters, PoolStats};
+pub use node::{Health, HealthStatus, Stats};
+pub use pool::{PoolList, PoolResize, TemplateList};
+pub use problem::Problem;
+pub use sandbox::{
+    Checkout, CheckoutPath, CheckoutPolicy, CheckoutRequest, RenewRequest, Sandbox, SandboxList,
+    SandboxRequest,
+};
+pub use time::Time;
+pub use why::{Why, WhyAlive, WhyEnded};

@@ -1,0 +1,47 @@
+//! The server as a whole.
+
+use model::stats::{NodeStats, PoolStats};
+use serde::{Deserialize, Serialize};
+
+/// Whether the server works, for whoever watches over it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Health {
+    /// In a word.
+    pub status: HealthStatus,
+    /// Why it is not `ok`.
+    pub reasons: Vec<String>,
+    /// The version of the server.
+    pub version: String,
+    /// How long it has been running, in seconds.
+    pub uptime_s: u64,
+    /// Its sandboxes.
+    pub pool: NodeStats,
+}
+
+/// Whether the server works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum HealthStatus {
+    /// It does.
+    Ok,
+    /// It does, but not everything works.
+    Degraded,
+    /// It finishes what it does and takes nothing new.
+    Stopping,
+}
+
+/// Counts of the server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Stats {
+    /// Its sandboxes by state.
+    pub pool: NodeStats,
+    /// Each template's pool.
+    pub pools: Vec<PoolStats>,
+    /// How long it has been running, in seconds.
+    pub uptime_s: u64,
+    /// The version of the server.
+    pub version: String,
+}

@@ -1,0 +1,233 @@
+//! Sandboxes and the leases under which they are used.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use model::{
+    EndCause, Generation, KeyId, LeaseId, SandboxId, SandboxState, SessionId, TemplateName,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::time::Time;
+
+/// A sandbox is wanted, under a lease.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct CheckoutRequest {
+    /// Of this template.
+    pub template: TemplateName,
+    /// Environment of the programs that run in it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Free words, shown in listings and to filter by.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// How long the lease lasts unless renewed, in seconds; the template's `lease_ttl_ms` if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 31_536_000))]
+    pub ttl_s: Option<u64>,
+    /// How long to wait for one; the server's default if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(maximum = 3_600_000))]
+    pub wait_ms: Option<u64>,
+    /// How far to go to get one; `wait` if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<CheckoutPolicy>,
+}
+
+impl CheckoutRequest {
+    /// The longest lease that may be asked for.
+    pub const TTL_S_MAX: u64 = 31_536_000;
+    /// The longest wait that may be asked for.
+    pub const WAIT_MS_MAX: u64 = 3_600_000;
+
+    /// A sandbox of this template, with every default.
+    pub fn of(template: TemplateName) -> Self {
+        Self {
+            template,
+            env: BTreeMap::new(),
+            labels: BTreeMap::new(),
+            ttl_s: None,
+            wait_ms: None,
+            policy: None,
+        }
+    }
+}
+
+/// Values of the environment may be secret: only names show.
+impl fmt::Debug for CheckoutRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CheckoutRequest")
+            .field("template", &self.template)
+            .field("env", &self.env.keys().collect::<Vec<_>>())
+            .field("labels", &self.labels)
+            .field("ttl_s", &self.ttl_s)
+            .field("wait_ms", &self.wait_ms)
+            .field("policy", &self.policy)
+            .finish()
+    }
+}
+
+/// A sandbox is wanted, until it is deleted or expires.
+pub type SandboxRequest = CheckoutRequest;
+
+/// How far a checkout goes to get a sandbox.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum CheckoutPolicy {
+    /// Takes an idle one, starts one, or waits.
+    #[default]
+    Wait,
+    /// Takes an idle one or starts one, but does not wait for others to return theirs.
+    FailFast,
+    /// Takes an idle one or nothing.
+    IdleOnly,
+}
+
+/// How a checkout came by its sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum CheckoutPath {
+    /// One was idle.
+    Fast,
+    /// One was started for it at once.
+    Overflow,
+    /// It had to wait.
+    Blocked,
+}
+
+impl CheckoutPath {
+    /// The word used in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Fast => "fast",
+            Self::Overflow => "overflow",
+            Self::Blocked => "blocked",
+        }
+    }
+}
+
+/// A lease with its sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Checkout {
+    /// The lease.
+    pub id: LeaseId,
+    /// Its sandbox.
+    pub sandbox: Sandbox,
+    /// How it was come by; only in the answer to the checkout itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<CheckoutPath>,
+}
+
+/// A lease is to last longer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct RenewRequest {
+    /// How long from now, in seconds; as long as at first if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 31_536_000))]
+    pub ttl_s: Option<u64>,
+}
+
+/// A sandbox as it is now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Sandbox {
+    /// Its id.
+    pub id: SandboxId,
+    /// Its template.
+    pub template: TemplateName,
+    /// Its state.
+    pub state: SandboxState,
+    /// Whether it is frozen: it wakes on the next use.
+    pub frozen: bool,
+    /// Grows each time it is remade.
+    pub generation: Generation,
+    /// The lease it is under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseId>,
+    /// The session it is of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
+    /// The words its user gave it.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// How often it was used before.
+    pub uses: u32,
+    /// When it was made.
+    pub created_at: Time,
+    /// When it was last used.
+    pub last_used_at: Time,
+    /// When it ends unless renewed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Time>,
+    /// Why it is being ended, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ending: Option<EndCause>,
+    /// The key it belongs to; shown to admins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<KeyId>,
+}
+
+/// Sandboxes, in the order of their ids.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct SandboxList {
+    /// One page of them.
+    pub sandboxes: Vec<Sandbox>,
+    /// What to give as `after` for the next page, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_design_s_example_is_understood() {
+        let text = r#"{"template":"default","env":{},"ttl_s":600,"wait_ms":5000}"#;
+        let request: CheckoutRequest = serde_json::from_str(text).unwrap();
+        assert_eq!((request.ttl_s, request.wait_ms, request.policy), (Some(600), Some(5000), None));
+        let policy = r#"{"template":"default","policy":"idle_only"}"#;
+        let request: CheckoutRequest = serde_json::from_str(policy).unwrap();
+        assert_eq!(request.policy, Some(CheckoutPolicy::IdleOnly));
+    }
+
+    #[test]
+    fn unknown_fields_and_names_are_refused_by_name() {
+        for (text, part) in [
+            (r#"{"template":"default","ttl":600}"#, "`ttl`"),
+            (r#"{"template":"No such"}"#, "template name"),
+            (r#"{"env":{}}"#, "`template`"),
+            (r#"{"template":"a","policy":"hope"}"#, "`hope`"),
+            (r#"{"template":"a","ttl_s":-1}"#, "-1"),
+        ] {
+            let error = serde_json::from_str::<CheckoutRequest>(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+        assert!(serde_json::from_str::<RenewRequest>(r#"{"ttl":1}"#).is_err());
+    }
+
+    #[test]
+    fn values_of_the_environment_are_never_printed() {
+        let mut request = CheckoutRequest::of(TemplateName::new("t").unwrap());
+        request.env.insert("TOKEN".to_owned(), "hunter2".to_owned());
+        let shown = format!("{request:?}");
+        assert!(shown.contains("TOKEN") && !shown.contains("hunter2"), "{shown}");
+    }
+
+    #[test]
+    fn a_client_reads_past_what_it_does_not_know() {
+        let text = r#"{"id":"00000000-0000-0000-0000-000000000001","template":"t","state":"warm",
+            "frozen":false,"generation":1,"uses":0,"created_at":"2026-01-02T03:04:05.678Z",
+            "last_used_at":"2026-01-02T03:04:05.678Z","of_the_future":1}"#;
+        let sandbox: Sandbox = serde_json::from_str(text).unwrap();
+        assert_eq!((sandbox.state, sandbox.expires_at), (SandboxState::Warm, None));
+    }
+}

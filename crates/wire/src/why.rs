@@ -1,0 +1,427 @@
+//! Why a sandbox is as it is, or how it ended: every fact, and one sentence for people.
+
+use model::record::Owner;
+use model::state::Wakefulness;
+use model::why::{Alive, Ended, Shortage, Tier};
+use model::{
+    EndCause, Generation, KeyId, LeaseId, SandboxId, SandboxState, SessionId, TemplateName,
+    TerminatedReason, Wall,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::time::Time;
+
+/// Why a sandbox is as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum Why {
+    /// It exists.
+    Alive(Box<WhyAlive>),
+    /// It ended.
+    Ended(Box<WhyEnded>),
+}
+
+/// What keeps a sandbox as it is, and what will happen to it if nobody uses it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct WhyAlive {
+    /// All of it in a sentence.
+    pub summary: String,
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// Its generation.
+    pub generation: Generation,
+    /// Its template.
+    pub template: TemplateName,
+    /// Its state.
+    pub state: SandboxState,
+    /// The lease it is under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseId>,
+    /// The session it is of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
+    /// The key it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<KeyId>,
+    /// Whether it is frozen.
+    pub frozen: bool,
+    /// Whether it may hibernate.
+    pub wakefulness: Wakefulness,
+    /// Execs and calls in progress.
+    pub uses_in_progress: u32,
+    /// Processes that keep it awake.
+    pub keep_alive_processes: u32,
+    /// What programs wrote to the scale file.
+    pub scale: u32,
+    /// Why it is being ended, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ending: Option<EndCause>,
+    /// Why it is cold, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slept: Option<EndCause>,
+    /// When it was last used.
+    pub last_used_at: Time,
+    /// When it will be frozen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub freezes_at: Option<Time>,
+    /// When it will become cold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sleeps_at: Option<Time>,
+    /// When it will end unless renewed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Time>,
+}
+
+/// How a sandbox ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct WhyEnded {
+    /// All of it in a sentence.
+    pub summary: String,
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// Its last generation.
+    pub generation: Generation,
+    /// Its template.
+    pub template: TemplateName,
+    /// The lease it was under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseId>,
+    /// How that lease ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_end: Option<EndCause>,
+    /// The session it was of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
+    /// The key it belonged to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<KeyId>,
+    /// Why, for branching.
+    pub reason: TerminatedReason,
+    /// Why, exactly.
+    pub cause: EndCause,
+    /// What the runtime said of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// The decision, where it was an eviction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eviction: Option<Eviction>,
+    /// When it was made.
+    pub created_at: Time,
+    /// When it ended.
+    pub ended_at: Time,
+}
+
+/// An eviction, with what was considered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Eviction {
+    /// The tier of the one that had to go.
+    pub tier: Tier,
+    /// What was short.
+    pub shortage: Shortage,
+    /// The next in line of each tier when it was decided.
+    pub candidates: Vec<Candidate>,
+    /// When it was decided.
+    pub decided_at: Time,
+}
+
+/// One tier's next in line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Candidate {
+    /// The tier.
+    pub tier: Tier,
+    /// Its least recently used sandbox.
+    pub sandbox: SandboxId,
+    /// When that was last used.
+    pub last_used_at: Time,
+    /// How many the tier held.
+    pub of: u32,
+}
+
+impl Why {
+    /// The facts as of `now`, with a sentence about them.
+    pub fn new(why: model::why::Why, now: Wall) -> Self {
+        match why {
+            model::why::Why::Alive(alive) => Self::Alive(Box::new(self::alive(*alive, now.into()))),
+            model::why::Why::Ended(ended) => Self::Ended(Box::new(self::ended(&ended, now.into()))),
+        }
+    }
+
+    /// The sentence for people.
+    pub fn summary(&self) -> &str {
+        match self {
+            Self::Alive(alive) => &alive.summary,
+            Self::Ended(ended) => &ended.summary,
+        }
+    }
+}
+
+fn own(key: KeyId) -> Option<KeyId> {
+    (key != KeyId::NIL).then_some(key)
+}
+
+fn alive(alive: Alive, now: Time) -> WhyAlive {
+    let summary = alive_sentence(&alive, now);
+    let (lease, session) = match alive.owner {
+        Owner::Nobody => (None, None),
+        Owner::Lease(lease) => (Some(lease), None),
+        Owner::Session(session) => (None, Some(session)),
+    };
+    WhyAlive {
+        summary,
+        sandbox: alive.sandbox,
+        generation: alive.generation,
+        template: alive.template,
+        state: alive.state,
+        lease,
+        session,
+        key: own(alive.tenant),
+        frozen: alive.frozen,
+        wakefulness: alive.wakefulness,
+        uses_in_progress: alive.uses_in_progress,
+        keep_alive_processes: alive.keep_alive_processes,
+        scale: alive.scale,
+        ending: alive.ending,
+        slept: alive.slept,
+        last_used_at: alive.last_used_at.into(),
+        freezes_at: alive.freezes_at.map(Time::from),
+        sleeps_at: alive.sleeps_at.map(Time::from),
+        expires_at: alive.expires_at.map(Time::from),
+    }
+}
+
+fn ended(ended: &Ended, now: Time) -> WhyEnded {
+    WhyEnded {
+        summary: ended_sentence(ended, now),
+        sandbox: ended.sandbox,
+        generation: ended.generation,
+        template: ended.template.clone(),
+        lease: ended.lease,
+        lease_end: ended.lease_end,
+        session: ended.session,
+        key: own(ended.tenant),
+        reason: ended.cause.reason(),
+        cause: ended.cause,
+        detail: ended.detail.as_deref().map(str::to_owned),
+        eviction: ended.eviction.as_deref().map(|eviction| Eviction {
+            tier: eviction.tier,
+            shortage: eviction.shortage,
+            candidates: eviction
+                .candidates
+                .iter()
+                .map(|candidate| Candidate {
+                    tier: candidate.tier,
+                    sandbox: candidate.sandbox,
+                    last_used_at: candidate.last_used_at.into(),
+                    of: candidate.of,
+                })
+                .collect(),
+            decided_at: eviction.decided_at.into(),
+        }),
+        created_at: ended.created_at.into(),
+        ended_at: ended.ended_at.into(),
+    }
+}
+
+fn alive_sentence(alive: &Alive, now: Time) -> String {
+    if let Some(cause) = alive.ending {
+        return format!("is being ended: {}", told(cause).trim_end_matches(','));
+    }
+    let state = match alive.state {
+        SandboxState::Cold => {
+            return match alive.slept {
+                Some(cause) => {
+                    format!("cold, without a process: {}", told(cause).trim_end_matches(','))
+                }
+                None => "cold, without a process".to_owned(),
+            };
+        }
+        SandboxState::Warming => "is being started",
+        SandboxState::Warm => "ready, not used yet",
+        SandboxState::Waiting => "between uses",
+        SandboxState::Running => "in use",
+    };
+    let owner = match alive.owner {
+        Owner::Nobody => "in its pool",
+        Owner::Lease(_) => "under a lease",
+        Owner::Session(_) => "of a session",
+    };
+    let frozen = if alive.frozen { ", frozen until its next use" } else { "" };
+    let next = [
+        (alive.freezes_at.filter(|_| !alive.frozen), "will be frozen because it is quiet"),
+        (alive.sleeps_at, "will become cold because it is idle"),
+        (alive.expires_at, "ends because its time is over"),
+    ];
+    let next = next.into_iter().filter_map(|(at, what)| Some((Time::from(at?), what))).min();
+    let next = next.map_or_else(String::new, |(at, what)| {
+        format!("; {what} in {} at {at}, unless it is used or renewed", span(at.ms_after(now)))
+    });
+    format!("{state}, {owner}{frozen}{next}")
+}
+
+fn ended_sentence(ended: &Ended, now: Time) -> String {
+    let at = Time::from(ended.ended_at);
+    let detail = ended.detail.as_deref().map_or_else(String::new, |detail| format!(" ({detail})"));
+    format!("{} {} ago{detail}", told(ended.cause), span(now.ms_after(at)))
+}
+
+/// How an end is told in a sentence about the sandbox.
+const fn told(cause: EndCause) -> &'static str {
+    match cause {
+        EndCause::UserAbort => "ended by its user, who aborted the turn,",
+        EndCause::TurnTimeout => "ended because its turn took too long,",
+        EndCause::Idle => "put to sleep because nobody used it,",
+        EndCause::LeaseExpired => "ended because its lease was not renewed in time,",
+        EndCause::LifetimeOver => "ended because it reached the longest life its template allows,",
+        EndCause::NearExpiry => {
+            "discarded because it had too little left to live to be handed out,"
+        }
+        EndCause::Crash => "died on its own",
+        EndCause::LaunchFailed => "could not be started",
+        EndCause::ReadyTimeout => "was not ready in time",
+        EndCause::ClaimFailed => "ended because settings could not be bound to it",
+        EndCause::ProbeFailed => "replaced because it did not answer",
+        EndCause::FreezeFailed => "ended because it could not be frozen or thawed",
+        EndCause::TurnFailed => "ended because a turn could not be started or stopped in it",
+        EndCause::Oom => "ran out of memory",
+        EndCause::Evicted => "gave way to another one",
+        EndCause::Shutdown => "ended because the server stopped",
+        EndCause::Restart => "ended because the server was started again",
+        EndCause::Deleted => "deleted by its user",
+        EndCause::Returned => "returned by its user",
+        EndCause::ClientGone => "ended because its client went away before it had it",
+        EndCause::SessionStopped => "ended because its session was stopped",
+        EndCause::SessionEnded => "ended because its session ended",
+        EndCause::PoolClosed => "ended because its pool was drained or destroyed",
+        EndCause::MaxUses => "retired after as many uses as its template allows",
+        EndCause::NotClean => "retired because it could not be proven clean and alive",
+        EndCause::Surplus => "ended because its pool had more idle ones than wanted",
+        EndCause::TemplateReplaced => "ended because its template was replaced",
+    }
+}
+
+/// A span of time in its largest unit.
+fn span(ms: i64) -> String {
+    match ms.max(0) {
+        ms @ 0..1_000 => format!("{ms} ms"),
+        ms @ 1_000..120_000 => format!("{} s", ms / 1_000),
+        ms @ 120_000..7_200_000 => format!("{} min", ms / 60_000),
+        ms @ 7_200_000..172_800_000 => format!("{} h", ms / 3_600_000),
+        ms => format!("{} d", ms / 86_400_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Wall = Wall(1_767_323_045_678);
+
+    fn an_end(cause: EndCause) -> Ended {
+        Ended {
+            sandbox: SandboxId::from_u128(1),
+            generation: Generation::FIRST,
+            template: TemplateName::new("t").unwrap(),
+            lease: None,
+            lease_end: None,
+            session: None,
+            tenant: KeyId::NIL,
+            cause,
+            detail: None,
+            eviction: None,
+            created_at: Wall(0),
+            ended_at: Wall(NOW.0 - 3_000),
+        }
+    }
+
+    fn a_life() -> Alive {
+        Alive {
+            sandbox: SandboxId::from_u128(1),
+            generation: Generation::FIRST,
+            template: TemplateName::new("t").unwrap(),
+            state: SandboxState::Waiting,
+            owner: Owner::Lease(LeaseId::from_u128(2)),
+            tenant: KeyId::from_u128(3),
+            frozen: false,
+            wakefulness: Wakefulness::Auto,
+            uses_in_progress: 0,
+            keep_alive_processes: 0,
+            scale: 0,
+            ending: None,
+            slept: None,
+            last_used_at: NOW,
+            freezes_at: Some(NOW.plus(10_000)),
+            sleeps_at: None,
+            expires_at: Some(NOW.plus(600_000)),
+        }
+    }
+
+    #[test]
+    fn ends_are_told_in_a_sentence() {
+        for &cause in EndCause::ALL {
+            let why = Why::new(model::why::Why::Ended(an_end(cause)), NOW);
+            assert!(why.summary().ends_with("3 s ago"), "{}", why.summary());
+            let value = serde_json::to_value(&why).unwrap();
+            assert_eq!(
+                (&value["status"], &value["cause"]),
+                (&"ended".into(), &cause.as_str().into())
+            );
+            assert_eq!(serde_json::from_value::<Why>(value).unwrap(), why);
+        }
+        let returned = Why::new(model::why::Why::Ended(an_end(EndCause::Returned)), NOW);
+        assert_eq!(returned.summary(), "returned by its user 3 s ago");
+    }
+
+    #[test]
+    fn lives_say_what_comes_next() {
+        let tell = |change: fn(&mut Alive)| {
+            let mut alive = a_life();
+            change(&mut alive);
+            Why::new(model::why::Why::Alive(Box::new(alive)), NOW).summary().to_owned()
+        };
+        for (summary, parts) in [
+            (
+                tell(|_| ()),
+                &["between uses, under a lease", "frozen because it is quiet in 10 s"][..],
+            ),
+            (
+                tell(|a| a.frozen = true),
+                &["frozen until its next use", "its time is over in 10 min"],
+            ),
+            (
+                tell(|a| a.ending = Some(EndCause::Deleted)),
+                &["is being ended: deleted by its user"],
+            ),
+            (tell(|a| a.state = SandboxState::Cold), &["cold, without a process"]),
+            (
+                tell(|a| (a.state, a.slept) = (SandboxState::Cold, Some(EndCause::Idle))),
+                &["put to sleep"],
+            ),
+            (
+                tell(|a| (a.freezes_at, a.expires_at) = (None, None)),
+                &["between uses, under a lease"],
+            ),
+        ] {
+            assert!(parts.iter().all(|part| summary.contains(part)), "{summary}");
+        }
+    }
+
+    #[test]
+    fn spans_have_one_unit() {
+        for (ms, text) in [
+            (-5, "0 ms"),
+            (999, "999 ms"),
+            (1_000, "1 s"),
+            (119_999, "119 s"),
+            (120_000, "2 min"),
+            (7_200_000, "2 h"),
+            (172_800_000, "2 d"),
+        ] {
+            assert_eq!(span(ms), text);
+        }
+    }
+}
