@@ -29,7 +29,7 @@ impl fmt::Display for Base64Error {
 impl std::error::Error for Base64Error {}
 
 /// Bytes as one of two fields: text if they are, else base64.
-pub(crate) fn split(bytes: Vec<u8>) -> (Option<String>, Option<String>) {
+pub(crate) fn text_or_base64(bytes: Vec<u8>) -> (Option<String>, Option<String>) {
     match String::from_utf8(bytes) {
         Ok(text) => (Some(text), None),
         Err(error) => (None, Some(to_base64(error.as_bytes()))),
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn text_stays_text_and_anything_else_comes_back_whole() {
         for bytes in [&b""[..], b"hi\n", "grün".as_bytes(), b"\xff\xfe", b"a\0b", b"gr\xc3"] {
-            let (text, base64) = split(bytes.to_vec());
+            let (text, base64) = text_or_base64(bytes.to_vec());
             assert_eq!(text.is_some(), std::str::from_utf8(bytes).is_ok(), "{bytes:?}");
             assert_eq!(text.is_none(), base64.is_some(), "{bytes:?}");
             assert_eq!(join(text.as_deref(), base64.as_deref()).unwrap(), bytes);

@@ -106,8 +106,8 @@ pub struct ExecResult {
 impl ExecResult {
     /// How it ended, and what it wrote to its two outputs.
     pub fn new(exit: ExecExit, stdout: Vec<u8>, stderr: Vec<u8>) -> Self {
-        let (stdout, stdout_base64) = bytes::split(stdout);
-        let (stderr, stderr_base64) = bytes::split(stderr);
+        let (stdout, stdout_base64) = bytes::text_or_base64(stdout);
+        let (stderr, stderr_base64) = bytes::text_or_base64(stderr);
         Self {
             exit_code: exit.exit_code,
             signal: exit.signal,
@@ -206,7 +206,7 @@ pub struct Output {
 impl Output {
     /// As text if they are, else as base64.
     pub fn new(bytes: Vec<u8>) -> Self {
-        let (data, data_base64) = bytes::split(bytes);
+        let (data, data_base64) = bytes::text_or_base64(bytes);
         Self { data, data_base64 }
     }
 
