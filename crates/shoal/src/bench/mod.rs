@@ -9,6 +9,7 @@ mod report;
 mod samples;
 mod sandboxes;
 mod scratch;
+mod server;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -23,7 +24,7 @@ use serde_json::json;
 
 use self::bare::Bare;
 use self::contender::{Contender, Skipped, compete};
-use self::report::{BARE, Report};
+use self::report::{BARE, BARE_TRUE, Report};
 use self::samples::Pace;
 use self::sandboxes::{Captured, Launch, Ping, Run, Sleep, Warm};
 use self::scratch::Scratch;
@@ -46,6 +47,7 @@ const SLOTS_SPARED: u32 = 64;
     sudo shoal bench --quick               a first impression\n  \
     sudo shoal bench --only exec           one thing and what it is compared with\n  \
     sudo shoal bench --only memory --sandboxes 200\n  \
+    sudo shoal bench --server              a server of its own: acquire, exec, rates, memory\n  \
     sudo shoal bench --json > bench.json   for scripts\n\n\
     Names for --only: times, rates, memory, stdout, or part of a name in the table of times.\n\
     The exit code is 0 whatever the numbers are; `gates` in the JSON says which promises are kept.")]
@@ -56,6 +58,9 @@ pub(crate) struct Arguments {
     /// Fewer rounds
     #[arg(long)]
     quick: bool,
+    /// Measure a server instead: what it adds, and what it does per second
+    #[arg(long, conflicts_with = "only")]
+    server: bool,
     /// Measure only this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
@@ -70,6 +75,7 @@ pub(crate) struct Arguments {
 
 /// What is meant.
 struct Wish {
+    quick: bool,
     only: Option<String>,
     rounds: u32,
     launches: u32,
@@ -82,6 +88,7 @@ impl Wish {
         let (rounds, launches, megabytes) =
             if typed.quick { (12, 60, 1000) } else { (60, 300, 4000) };
         Self {
+            quick: typed.quick,
             only: typed.only.clone(),
             rounds: typed.rounds.unwrap_or(rounds),
             launches,
@@ -118,19 +125,34 @@ pub(crate) fn main(typed: &Arguments, output: &Output) -> Result<ExitCode, Failu
         "memory_mb": found.memory_bytes >> 20,
     });
     let mut report = Report { machine, v1_limits, ..Report::default() };
-    if wish.wants("times") {
-        output.note("measuring times");
+    if typed.server {
         let tokio = native::tokio_of_one_thread()?;
-        tokio.block_on(times(&wish, &scratch, &mut report))?;
+        tokio.block_on(server::measure(&wish, &scratch, &mut report, output))?;
+    } else {
+        sandboxes_alone(&wish, &scratch, &mut report, output)?;
     }
-    let tokio = native::tokio()?;
-    tokio.block_on(counts(&wish, &mut report, output))?;
     if typed.json {
         output.say_json(&report.json());
     } else {
         report.tell(output);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Everything that needs no server.
+fn sandboxes_alone(
+    wish: &Wish,
+    scratch: &Scratch,
+    report: &mut Report,
+    output: &Output,
+) -> Result<(), Failure> {
+    if wish.wants("times") {
+        output.note("measuring times");
+        let tokio = native::tokio_of_one_thread()?;
+        tokio.block_on(times(wish, scratch, report))?;
+    }
+    let tokio = native::tokio()?;
+    tokio.block_on(counts(wish, report, output))
 }
 
 /// Everything that is counted.
@@ -179,7 +201,7 @@ async fn times(wish: &Wish, scratch: &Scratch, report: &mut Report) -> Result<()
     let program = scratch.program();
     let mut all: Vec<Box<dyn Contender>> = vec![
         Box::new(Bare::start(BARE, &program, &program)?),
-        Box::new(Bare::start("bare true", &program, Path::new(HOST_PROGRAM))?),
+        Box::new(Bare::start(BARE_TRUE, &program, Path::new(HOST_PROGRAM))?),
         Box::new(Warm::launch(spare.as_ref()).await?),
         Box::new(Captured(Warm::launch(spare.as_ref()).await?)),
         Box::new(Ping(Warm::launch(spare.as_ref()).await?)),
@@ -243,6 +265,7 @@ mod tests {
     #[test]
     fn only_chooses_a_section_or_a_contender() {
         let wish = |only: &str| Wish {
+            quick: true,
             only: Some(only.to_owned()),
             rounds: 1,
             launches: 1,

@@ -7,11 +7,14 @@ use serde_json::{Value, json};
 use super::contender::Skipped;
 use super::rates::{Footprint, LaunchRate, Throughput};
 use super::samples::{Pace, Samples};
+use super::server::{self, Load};
 use crate::duration;
 use crate::output::{Output, Paint};
 
 /// What everything is compared with.
 pub(crate) const BARE: &str = "bare";
+/// The same for a program of the host, which is linked dynamically.
+pub(crate) const BARE_TRUE: &str = "bare true";
 
 /// Everything that was measured.
 #[derive(Debug, Default)]
@@ -20,6 +23,7 @@ pub(crate) struct Report {
     pub(crate) rates: Vec<LaunchRate>,
     pub(crate) footprints: Vec<Footprint>,
     pub(crate) throughput: Option<Throughput>,
+    pub(crate) load: Option<Load>,
     pub(crate) skipped: Vec<Skipped>,
     /// What it was measured on.
     pub(crate) machine: Value,
@@ -72,6 +76,14 @@ impl Report {
                     }),
                 );
             }
+            for (name, to, limit) in server::RATIOS {
+                let ratio = self.samples.ratio(name, to, pace);
+                gates.extend(
+                    ratio.map(|ratio| {
+                        Gate::at_most(format!("{name} / {to} ({word})"), ratio, limit)
+                    }),
+                );
+            }
             let ratio = self.samples.ratio("bwrap", "launch, spare network", pace);
             gates.extend(ratio.map(|ratio| {
                 Gate::at_least(format!("bwrap / launch, spare network ({word})"), ratio, 3.5)
@@ -96,6 +108,23 @@ impl Report {
         }
         let through = self.throughput.map(|found| found.gb_per_s);
         gates.extend(through.map(|value| Gate::at_least("stdout, GB/s", value, 1.0)));
+        if let Some(load) = &self.load {
+            gates.extend([
+                Gate::at_least("acquire and return, untouched, /s", load.untouched_per_s, 20_000.0),
+                Gate::at_least("acquire, one command, return, /s", load.one_command_per_s, 300.0),
+                Gate::at_least("exec, /s", load.exec_per_s, 2_000.0),
+                Gate::at_most(
+                    "acquire at half the rate, p99 / p50",
+                    load.open_loop_p99_us / load.open_loop_p50_us,
+                    10.0,
+                ),
+                Gate::at_most(
+                    format!("MB more after {} acquires and returns", load.rounds),
+                    load.growth_mb,
+                    8.0,
+                ),
+            ]);
+        }
         gates
     }
 
@@ -144,6 +173,7 @@ impl Report {
                 "gb_per_s": found.gb_per_s,
                 "bare_gb_per_s": found.bare_gb_per_s,
             })),
+            "server": self.load,
             "gates": self.gates(),
             "skipped": skipped.collect::<Vec<_>>(),
         })

@@ -31,6 +31,11 @@ pub(crate) struct Series {
 }
 
 impl Series {
+    pub(crate) fn of(mut times: Vec<Duration>) -> Self {
+        times.sort_unstable();
+        Self { sorted: times }
+    }
+
     pub(crate) fn push(&mut self, time: Duration) {
         let place = self.sorted.partition_point(|earlier| *earlier <= time);
         self.sorted.insert(place, time);

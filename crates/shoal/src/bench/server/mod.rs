@@ -1,0 +1,111 @@
+//! `shoal bench --server`: what a server adds, beside a bare spawn, in the same rounds.
+
+mod http;
+mod load;
+mod served;
+mod times;
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use self::load::Work;
+use self::served::{Kept, Served};
+use self::times::{Acquire, AcquireAndExec, Exec, Sleep};
+use super::bare::Bare;
+use super::contender::{Contender, compete};
+use super::report::{BARE, BARE_TRUE, Report};
+use super::samples::Pace;
+use super::scratch::Scratch;
+use super::{HOST_PROGRAM, Wish};
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Gates of times: what, compared with what, and how often as long it may take.
+pub(super) const RATIOS: [(&str, &str, f64); 5] = [
+    (times::ACQUIRE, BARE, 0.30),
+    (times::ACQUIRE_MEMORY, BARE, 0.10),
+    (times::ACQUIRE_AND_EXEC, BARE_TRUE, 1.4),
+    (times::EXEC, BARE, 1.2),
+    (times::EXEC_TRUE, BARE_TRUE, 1.2),
+];
+
+/// What a server does under load.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Load {
+    pub(super) untouched_per_s: f64,
+    pub(super) one_command_per_s: f64,
+    pub(super) exec_per_s: f64,
+    /// At half of the untouched rate.
+    pub(super) open_loop_per_s: f64,
+    pub(super) open_loop_p50_us: f64,
+    pub(super) open_loop_p99_us: f64,
+    pub(super) rounds: u32,
+    pub(super) growth_mb: f64,
+}
+
+/// The pool that is measured: enough for every client, and for those that are being replaced.
+const POOL: &str = r#"{"name":"default","pool":{"pool_size":48,"max_overflow":16}}"#;
+
+pub(super) async fn measure(
+    wish: &Wish,
+    scratch: &Scratch,
+    report: &mut Report,
+    output: &Output,
+) -> Result<(), Failure> {
+    let durable = start(Kept::Durable, &scratch.root()).await?;
+    let memory = start(Kept::Memory, &scratch.root()).await?;
+    output.note("measuring times over HTTP");
+    let program = scratch.program();
+    let bytes = std::fs::read(&program).map_err(|error| Failure::new("cannot read", error))?;
+    let mut all: Vec<Box<dyn Contender>> = vec![
+        Box::new(Bare::start(BARE, &program, &program)?),
+        Box::new(Bare::start(BARE_TRUE, &program, Path::new(HOST_PROGRAM))?),
+        Box::new(Acquire::of(times::ACQUIRE, &durable).await?),
+        Box::new(Acquire::of(times::ACQUIRE_MEMORY, &memory).await?),
+        Box::new(AcquireAndExec::of(&durable).await?),
+        Box::new(Exec::of(&durable, &bytes).await?),
+        Box::new(Sleep::of(&durable).await?),
+    ];
+    for (pace, rounds) in [(Pace::Spaced, wish.rounds), (Pace::BackToBack, wish.rounds * 8)] {
+        compete(&mut all, pace, rounds, &mut report.samples, &mut report.skipped).await;
+    }
+    drop(all);
+    memory.stop().await;
+    let load = load(wish, &durable, output).await?;
+    durable.stop().await;
+    report.load = Some(load);
+    Ok(())
+}
+
+async fn start(kept: Kept, above: &Path) -> Result<Served, Failure> {
+    let served = Served::start(kept, above).await?;
+    served.connect().await?.json("PUT", "/v1/templates/default", POOL).await?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    Ok(served)
+}
+
+async fn load(wish: &Wish, served: &Served, output: &Output) -> Result<Load, Failure> {
+    let lasting = Duration::from_secs(if wish.quick { 2 } else { 10 });
+    output.note("measuring what a server does per second");
+    let untouched_per_s = load::rate(served, Work::Untouched, lasting).await?;
+    let exec_per_s = load::rate(served, Work::Exec, lasting).await?;
+    let one_command_per_s = load::rate(served, Work::OneCommand, lasting).await?;
+    let open_loop_per_s = untouched_per_s / 2.0;
+    let open = load::open_loop(served, open_loop_per_s, lasting).await?;
+    let us = |percent| open.percentile(percent).map_or(0.0, |time| time.as_secs_f64() * 1e6);
+    output.note("measuring whether its memory stays where it is");
+    let rounds = if wish.quick { 50_000 } else { 1_000_000 };
+    let growth_mb = load::growth_mb(served, rounds).await?;
+    Ok(Load {
+        untouched_per_s,
+        one_command_per_s,
+        exec_per_s,
+        open_loop_per_s,
+        open_loop_p50_us: us(50),
+        open_loop_p99_us: us(99),
+        rounds,
+        growth_mb,
+    })
+}
