@@ -9,6 +9,7 @@ mod contract;
 pub mod error;
 pub mod memory;
 mod retention;
+pub mod sqlite;
 
 pub use contract::{Batch, EventPage, EventQuery, Loaded, Store};
 pub use error::{StoreError, StoreErrorCode};

@@ -1,0 +1,239 @@
+//! A store in one SQLite file, `shoal.db`. What was committed is in the write-ahead log when the
+//! commit returns: it survives `kill -9` of ours, and a power cut may take the last moments but
+//! never half of a batch.
+//!
+//! One store at a time may have the file: it remembers what is in there. Whoever opens it sees to
+//! that, by a lock on the data directory.
+
+mod checkpoints;
+mod fault;
+mod migrate;
+mod open;
+mod pace;
+mod prepared;
+mod reader;
+mod schema;
+mod slots;
+mod tables;
+mod trim;
+mod writer;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use model::why::Ended;
+use model::{KeyRecord, SandboxId};
+use tokio::runtime::Handle;
+
+use self::checkpoints::{Bell, Checkpoints};
+use self::migrate::Migration;
+use self::open::PATIENCE;
+use self::pace::Pace;
+use self::prepared::Prepared;
+use self::reader::Reader;
+use self::schema::MIGRATIONS;
+use self::writer::Writer;
+use crate::contract::{Batch, EventPage, EventQuery, Loaded, Store};
+use crate::error::{StoreError, StoreErrorCode};
+use crate::retention::Retention;
+
+/// The name of the file in its directory.
+pub const FILE: &str = "shoal.db";
+
+/// A store in a file.
+#[derive(Debug)]
+pub struct SqliteStore {
+    shared: Arc<Shared>,
+    checkpoints: Arc<Mutex<Option<Checkpoints>>>,
+}
+
+/// What commits, readers and the thread for checkpoints have in common. A connection that is not
+/// there was closed.
+struct Shared {
+    writer: Mutex<Option<Writer>>,
+    reader: Mutex<Option<Reader>>,
+    pace: Pace,
+    bell: Bell,
+}
+
+impl SqliteStore {
+    /// Opens the file in a directory, or makes it; brings it to the present version, after a
+    /// backup. Waits for the disk.
+    pub fn open(directory: &Path, retention: Retention) -> Result<Self, StoreError> {
+        Self::open_as(directory, retention, MIGRATIONS)
+    }
+
+    fn open_as(
+        directory: &Path,
+        retention: Retention,
+        migrations: &[Migration],
+    ) -> Result<Self, StoreError> {
+        let path = directory.join(FILE);
+        open::make_file(&path)?;
+        let mut conn = open::to_write(&path)?;
+        migrate::migrate(&mut conn, &path, migrations)?;
+        let shared = Arc::new(Shared {
+            writer: Mutex::new(Some(Writer::new(conn, retention)?)),
+            reader: Mutex::new(Some(Reader::new(open::to_read(&path)?, retention))),
+            pace: Pace::default(),
+            bell: Bell::default(),
+        });
+        let checkpoints = Checkpoints::start(&path, &shared)?;
+        Ok(Self { shared, checkpoints: Arc::new(Mutex::new(Some(checkpoints))) })
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&mut Reader) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let shared = Arc::clone(&self.shared);
+        elsewhere(move || read(locked(&shared.reader).as_mut().ok_or_else(StoreError::closed)?))
+            .await
+    }
+
+    /// Writes on another thread. If this future is dropped before that has begun, nothing is
+    /// written: otherwise it might come after what the caller writes next.
+    async fn write<T: Send + 'static>(
+        &self,
+        write: impl FnOnce(&Shared, &mut Writer) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let wanted = Wanted(Arc::new(AtomicBool::new(true)));
+        let (shared, asked) = (Arc::clone(&self.shared), Arc::clone(&wanted.0));
+        let written = elsewhere(move || {
+            let mut writer = locked(&shared.writer);
+            if !asked.load(Ordering::Acquire) {
+                return Err(StoreError::new(StoreErrorCode::Closed, "nobody waits for it"));
+            }
+            write(&shared, writer.as_mut().ok_or_else(StoreError::closed)?)
+        })
+        .await;
+        drop(wanted);
+        written
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn load(&self) -> Result<Loaded, StoreError> {
+        self.read(Reader::load).await
+    }
+
+    async fn commit(&self, batch: &Batch) -> Result<(), StoreError> {
+        let prepared = Prepared::new(batch)?;
+        if let Some(done) = self.shared.commit_here(&prepared) {
+            return done;
+        }
+        self.write(move |shared, writer| shared.commit(writer, &prepared, PATIENCE)).await
+    }
+
+    async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
+        let query = *query;
+        self.read(move |reader| reader.events(&query)).await
+    }
+
+    async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
+        self.read(|reader| reader.keys()).await
+    }
+
+    async fn put_key(&self, key: &KeyRecord) -> Result<(), StoreError> {
+        let key = key.clone();
+        self.write(move |shared, writer| {
+            writer.put_key(&key, PATIENCE)?;
+            shared.bell.ring();
+            Ok(())
+        })
+        .await
+    }
+
+    async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError> {
+        self.read(move |reader| reader.ended(sandbox)).await
+    }
+
+    async fn close(&self) -> Result<(), StoreError> {
+        let (shared, checkpoints) = (Arc::clone(&self.shared), Arc::clone(&self.checkpoints));
+        elsewhere(move || {
+            // The thread first, since it may be about to use the writer.
+            drop(locked(&checkpoints).take());
+            drop(locked(&shared.reader).take());
+            let writer = locked(&shared.writer).take();
+            writer.map_or(Ok(()), Writer::close)
+        })
+        .await
+    }
+}
+
+impl Shared {
+    /// Commits on this thread, if that can be done at once.
+    fn commit_here(&self, prepared: &Prepared) -> Option<Result<(), StoreError>> {
+        if !self.pace.trusted() {
+            return None;
+        }
+        let mut writer = match self.writer.try_lock() {
+            Ok(writer) => writer,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let Some(writer) = writer.as_mut() else { return Some(Err(StoreError::closed())) };
+        match self.commit(writer, prepared, Duration::ZERO) {
+            Err(error) if error.code == StoreErrorCode::Locked => None,
+            done => Some(done),
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "how long the disk takes decides nothing else")]
+    fn commit(
+        &self,
+        writer: &mut Writer,
+        prepared: &Prepared,
+        patience: Duration,
+    ) -> Result<(), StoreError> {
+        let began = Instant::now();
+        let done = writer.commit(prepared, patience);
+        self.pace.took(began.elapsed());
+        if done.is_ok() {
+            self.bell.ring();
+        }
+        done
+    }
+
+    fn restart_log(&self) -> Result<(), StoreError> {
+        locked(&self.writer).as_ref().map_or(Ok(()), Writer::restart_log)
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("pace", &self.pace).finish_non_exhaustive()
+    }
+}
+
+/// Says when nobody waits any more.
+struct Wanted(Arc<AtomicBool>);
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// Whatever was being written when a thread panicked was taken back.
+fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs on a thread that may wait. It runs to its end also if nobody waits for it.
+async fn elsewhere<T: Send + 'static>(
+    run: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let Ok(runtime) = Handle::try_current() else { return run() };
+    match runtime.spawn_blocking(run).await {
+        Ok(done) => done,
+        Err(error) => {
+            Err(StoreError::new(StoreErrorCode::Io, format!("on another thread: {error}")))
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! How connections to the file are made. The file is its owner's alone, and what SQLite is told
+//! here is what durability and speed rest on.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::fault::at;
+use crate::error::{StoreError, StoreErrorCode};
+
+/// How long another program may keep the file locked before we give up.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Statements that are kept ready; there are fewer.
+const STATEMENTS: usize = 64;
+
+/// Makes the file if there is none, for its owner only. SQLite gives the files beside it the same
+/// mode.
+pub(super) fn make_file(path: &Path) -> Result<(), StoreError> {
+    let refused = |error: std::io::Error| {
+        StoreError::new(StoreErrorCode::Io, format!("make {}: {error}", path.display()))
+    };
+    // Never opened if it exists: closing a file takes away the locks that SQLite has on it.
+    match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(refused)
+        }
+        Err(error) => Err(refused(error)),
+    }
+}
+
+/// The connection that writes. What was committed is in the log, which the kernel has: it outlives
+/// us, and after a power cut the file is whole but may lack what was not checkpointed.
+pub(super) fn to_write(path: &Path) -> Result<Connection, StoreError> {
+    let conn = connect(path)?;
+    let step = at("prepare the database");
+    let mode: String = conn
+        .pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))
+        .map_err(&step)?;
+    if mode != "wal" {
+        let cause = format!("the log of {} is `{mode}` and cannot be `wal`", path.display());
+        return Err(StoreError::new(StoreErrorCode::Io, cause));
+    }
+    // Checkpoints are made by another thread.
+    conn.pragma_update(None, "wal_autocheckpoint", 0).map_err(&step)?;
+    Ok(conn)
+}
+
+/// A connection that reads.
+pub(super) fn to_read(path: &Path) -> Result<Connection, StoreError> {
+    let conn = connect(path)?;
+    conn.pragma_update(None, "query_only", true).map_err(at("prepare the database"))?;
+    Ok(conn)
+}
+
+/// A connection that brings the log into the file.
+pub(super) fn to_checkpoint(path: &Path) -> Result<Connection, StoreError> {
+    connect(path)
+}
+
+fn connect(path: &Path) -> Result<Connection, StoreError> {
+    let open = format!("open {}", path.display());
+    let step = at(&open);
+    // Each connection is behind a lock of ours.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags).map_err(&step)?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    conn.busy_timeout(PATIENCE).map_err(&step)?;
+    conn.pragma_update(None, "synchronous", "NORMAL").map_err(&step)?;
+    conn.pragma_update(None, "temp_store", "MEMORY").map_err(&step)?;
+    conn.pragma_update(None, "trusted_schema", false).map_err(&step)?;
+    // In KiB when below 0.
+    conn.pragma_update(None, "cache_size", -16_384).map_err(&step)?;
+    Ok(conn)
+}

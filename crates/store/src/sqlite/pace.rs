@@ -1,0 +1,55 @@
+//! Where commits are made. They are made where they are asked for, since another thread costs
+//! more than the commit itself; but when the disk is slow that would hold up everything else on
+//! the asking thread, and they are made elsewhere until it is fast again.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A commit that takes longer than this is slow.
+const SLOW: Duration = Duration::from_millis(20);
+
+/// So many must be fast in a row before it is trusted again.
+const FAST_IN_A_ROW: u32 = 64;
+
+/// How the disk does.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    distrust: AtomicU32,
+}
+
+impl Pace {
+    /// Whether the next commit may be made on the asking thread.
+    pub(super) fn trusted(&self) -> bool {
+        self.distrust.load(Ordering::Relaxed) == 0
+    }
+
+    /// A commit took so long.
+    pub(super) fn took(&self, time: Duration) {
+        if time > SLOW {
+            self.distrust.store(FAST_IN_A_ROW, Ordering::Relaxed);
+        } else if !self.trusted() {
+            // Of two commits that end at once one may go uncounted, which does no harm.
+            let less = self.distrust.load(Ordering::Relaxed).saturating_sub(1);
+            self.distrust.store(less, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_slow_commit_is_forgiven_after_many_fast_ones() {
+        let pace = Pace::default();
+        let fast = Duration::from_micros(40);
+        pace.took(SLOW);
+        assert!(pace.trusted());
+        pace.took(SLOW + fast);
+        for _ in 0..FAST_IN_A_ROW {
+            assert!(!pace.trusted());
+            pace.took(fast);
+        }
+        assert!(pace.trusted());
+    }
+}
