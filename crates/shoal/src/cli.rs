@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::OWN_FAILURE;
 use crate::output::Color;
-use crate::{bench, clean, completions, doctor, run};
+use crate::{bench, clean, completions, config, doctor, run};
 
 /// Sandboxes for programs you do not trust, in a millisecond.
 #[derive(Debug, Parser)]
@@ -42,6 +42,8 @@ pub(crate) enum Verb {
     Clean(clean::Arguments),
     /// Measure sandboxes beside a bare spawn and beside others
     Bench(bench::Arguments),
+    /// Show the configuration, and where each value comes from
+    Config(Box<config::Arguments>),
     /// Print a completion script for a shell
     Completions(completions::Arguments),
 }

@@ -13,6 +13,8 @@ pub(crate) const OWN_FAILURE: u8 = 125;
 const CANNOT_EXECUTE: u8 = 126;
 /// There is no such program.
 const NOT_FOUND: u8 = 127;
+/// What was typed or configured cannot be used.
+const UNUSABLE: u8 = 2;
 /// Killed: what a program that ran out of memory gets.
 const KILLED: u8 = 128 + 9;
 
@@ -38,6 +40,12 @@ impl Failure {
     pub(crate) fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
+    }
+
+    /// The same failure, of what was typed or configured.
+    #[must_use]
+    pub(crate) fn usage(self) -> Self {
+        Self { exit: UNUSABLE, ..self }
     }
 
     /// A sandbox could not be used.

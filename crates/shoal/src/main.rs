@@ -5,6 +5,7 @@ mod bench;
 mod clean;
 mod cli;
 mod completions;
+mod config;
 mod doctor;
 mod duration;
 mod failure;
@@ -38,6 +39,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Verb::Doctor(arguments) => doctor::main(&arguments, output),
         Verb::Bench(arguments) => bench::main(&arguments, output),
         Verb::Clean(arguments) => clean::main(&arguments, output),
+        Verb::Config(arguments) => config::main(&arguments, output),
         Verb::Completions(arguments) => Ok(completions::main(&arguments, output)),
     }
 }

@@ -1,0 +1,66 @@
+//! Flags that change the configuration of one start. They win over everything else.
+
+use std::path::{Path, PathBuf};
+
+/// What was typed.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Configuration")]
+pub(crate) struct Overrides {
+    /// Configuration file [default: the first there is of `$SHOAL_CONFIG`,
+    /// `DATA_DIR/shoal.toml`, `/etc/shoal/shoal.toml`]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Address and port to listen on [default: 127.0.0.1:7600]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Where data is kept [default: /var/lib/shoal for root]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// Threads that serve requests [default: half of the cores]
+    #[arg(long, value_name = "N")]
+    workers: Option<String>,
+    /// Where the journal is kept: sqlite or memory
+    #[arg(long, value_name = "KIND")]
+    store: Option<String>,
+    /// Logs for people or machines: text or json
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
+    /// How much is logged: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+    /// Any other key, like `node.max_live=100`
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    set: Vec<(String, String)>,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("a key and its value, like node.max_live=100")?;
+    Ok((key.trim().to_owned(), value.trim().to_owned()))
+}
+
+impl Overrides {
+    /// The file that was asked for.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
+    /// Key, value and flag of each, the strongest last.
+    pub(super) fn typed(&self) -> Vec<(String, String, String)> {
+        let any = self
+            .set
+            .iter()
+            .map(|(key, value)| (key.clone(), value.clone(), format!("--set {key}")));
+        let named = [
+            ("server.listen", &self.listen, "--listen"),
+            ("server.data_dir", &self.data_dir, "--data-dir"),
+            ("server.workers", &self.workers, "--workers"),
+            ("store.kind", &self.store, "--store"),
+            ("log.format", &self.log_format, "--log-format"),
+            ("log.level", &self.log_level, "--log-level"),
+        ];
+        let named = named.into_iter().filter_map(|(key, value, flag)| {
+            Some((key.to_owned(), value.clone()?, flag.to_owned()))
+        });
+        any.chain(named).collect()
+    }
+}

@@ -1,0 +1,199 @@
+//! Every key that there is, read from the settings themselves: its path, its kind, its variable.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use toml::{Table, Value};
+
+use super::settings::Config;
+
+/// The section whose name is left out of its variables: they are what everybody sets.
+const PLAIN_SECTION: &str = "server.";
+/// Variables of ours that are no keys.
+const NO_KEYS: [&str; 4] = ["SHOAL_CONFIG", "SHOAL_URL", "SHOAL_KEY", "SHOAL_COLOR"];
+/// What orchestrators set for a service that happens to have our name.
+const FOREIGN: [&str; 2] = ["SHOAL_PORT", "SHOAL_SERVICE_"];
+/// Variables of Ash that mean one of our keys.
+pub(super) const OF_ASH: [(&str, &str); 2] =
+    [("ASH_MAX_SANDBOXES", "node.max_sandboxes"), ("ASH_IDLE_TIMEOUT_MS", "node.idle_timeout_ms")];
+/// How many letters may be wrong in a key that is guessed.
+const GUESS_MAX: usize = 4;
+
+/// What a value looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Text,
+    Number,
+    List,
+}
+
+impl Kind {
+    pub(super) const fn words(self) -> &'static str {
+        match self {
+            Self::Text => "a text",
+            Self::Number => "a whole number",
+            Self::List => "a list, with commas between its parts",
+        }
+    }
+
+    /// Reads a value as it is written in the environment and behind flags.
+    pub(super) fn read(self, text: &str) -> Option<Value> {
+        Some(match self {
+            Self::Text => Value::String(text.to_owned()),
+            Self::Number => Value::Integer(text.replace('_', "").parse().ok()?),
+            Self::List => {
+                let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+                Value::Array(parts.map(|part| Value::String(part.to_owned())).collect())
+            }
+        })
+    }
+}
+
+/// All keys by path, in order.
+pub(super) fn all() -> &'static BTreeMap<String, Kind> {
+    static KEYS: OnceLock<BTreeMap<String, Kind>> = OnceLock::new();
+    KEYS.get_or_init(|| {
+        let specimen = Table::try_from(Config::specimen()).unwrap_or_default();
+        let kind = |value: &Value| match value {
+            Value::Integer(_) => Kind::Number,
+            Value::Array(_) => Kind::List,
+            Value::String(_)
+            | Value::Float(_)
+            | Value::Boolean(_)
+            | Value::Datetime(_)
+            | Value::Table(_) => Kind::Text,
+        };
+        let mut keys: BTreeMap<_, _> =
+            leaves(&specimen).into_iter().map(|(path, value)| (path, kind(&value))).collect();
+        keys.remove(TEMPLATES);
+        keys
+    })
+}
+
+/// The one part that is no plain key.
+pub(super) const TEMPLATES: &str = "templates";
+
+/// The values in a table, by path.
+pub(super) fn leaves(table: &Table) -> BTreeMap<String, Value> {
+    fn walk(at: &str, table: &Table, found: &mut BTreeMap<String, Value>) {
+        for (key, value) in table {
+            let path = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
+            match value {
+                Value::Table(inner) => walk(&path, inner, found),
+                Value::String(_)
+                | Value::Integer(_)
+                | Value::Float(_)
+                | Value::Boolean(_)
+                | Value::Datetime(_)
+                | Value::Array(_) => {
+                    found.insert(path, value.clone());
+                }
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    walk("", table, &mut found);
+    found
+}
+
+/// Puts a value where its path says.
+pub(super) fn insert(table: &mut Table, path: &str, value: Value) {
+    match path.split_once('.') {
+        None => {
+            table.insert(path.to_owned(), value);
+        }
+        Some((section, rest)) => {
+            let inner = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
+            if let Value::Table(inner) = inner {
+                insert(inner, rest, value);
+            }
+        }
+    }
+}
+
+/// The variable of a key.
+pub(super) fn variable(path: &str) -> String {
+    let path = path.strip_prefix(PLAIN_SECTION).unwrap_or(path);
+    format!("SHOAL_{}", path.replace('.', "_").to_ascii_uppercase())
+}
+
+/// Whether a variable looks like one of ours and is none.
+pub(super) fn is_stray(name: &str) -> bool {
+    name.starts_with("SHOAL_")
+        && !NO_KEYS.contains(&name)
+        && !FOREIGN.iter().any(|foreign| name.starts_with(foreign))
+        && !all().keys().any(|path| variable(path) == name)
+}
+
+/// The one of these that was probably meant.
+pub(super) fn guess<'a>(
+    typed: &str,
+    among: impl IntoIterator<Item = &'a String>,
+) -> Option<&'a String> {
+    let last = |path: &str| path.rsplit('.').next().map(str::to_owned);
+    // The right key in the wrong section, or one with a few wrong letters.
+    let distance = |known: &&String| {
+        let whole = strsim::damerau_levenshtein(typed, known);
+        if last(typed) == last(known) { whole.min(1) } else { whole }
+    };
+    among.into_iter().min_by_key(distance).filter(|known| distance(known) <= GUESS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_key_has_a_variable_of_its_own() {
+        let variables: BTreeSet<_> = all().keys().map(|path| variable(path)).collect();
+        assert_eq!(variables.len(), all().len());
+        for (path, expected) in [
+            ("server.listen", "SHOAL_LISTEN"),
+            ("server.data_dir", "SHOAL_DATA_DIR"),
+            ("node.max_sandboxes", "SHOAL_NODE_MAX_SANDBOXES"),
+            ("node.memory_budget_mb", "SHOAL_NODE_MEMORY_BUDGET_MB"),
+            ("node.deadlines.kill_ms", "SHOAL_NODE_DEADLINES_KILL_MS"),
+            ("store.kind", "SHOAL_STORE_KIND"),
+        ] {
+            assert!(all().contains_key(path), "{path}");
+            assert_eq!(variable(path), expected);
+        }
+        for name in NO_KEYS {
+            assert!(!variables.contains(name), "{name} is taken");
+        }
+        for (_, path) in OF_ASH {
+            assert!(all().contains_key(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn strays_are_told_from_ours_and_from_those_of_others() {
+        let cases = [
+            ("SHOAL_LISTN", true),
+            ("SHOAL_LISTEN", false),
+            ("SHOAL_URL", false),
+            ("SHOAL_SERVICE_HOST", false),
+            ("SHOAL_PORT_7600_TCP", false),
+            ("SHOALS", false),
+        ];
+        for (name, stray) in cases {
+            assert_eq!(is_stray(name), stray, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_was_meant_is_guessed() {
+        let cases = [
+            ("node.max_livee", Some("node.max_live")),
+            ("server.lisen", Some("server.listen")),
+            ("server.max_live", Some("node.max_live")),
+            ("data_dir", Some("server.data_dir")),
+            ("something.else", None),
+        ];
+        for (typed, expected) in cases {
+            assert_eq!(guess(typed, all().keys()).map(String::as_str), expected, "{typed}");
+        }
+    }
+}

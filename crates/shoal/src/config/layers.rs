@@ -1,0 +1,271 @@
+//! Puts the layers on top of each other: defaults, file, environment, flags. The later one wins,
+//! and each value remembers whose it is.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use toml::{Table, Value};
+
+use super::file::{BYTES_MAX, File};
+use super::flags::Overrides;
+use super::keys::{self, Kind};
+use super::settings::Config;
+use super::source::{ConfigError, Source};
+use super::surroundings::Surroundings;
+
+/// The file of a machine.
+const SYSTEM_FILE: &str = "/etc/shoal/shoal.toml";
+/// The file in a data directory.
+const DATA_DIR_FILE: &str = "shoal.toml";
+const DATA_DIR: &str = "server.data_dir";
+const FILE_VARIABLE: &str = "SHOAL_CONFIG";
+
+/// A value and where it came from.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Sourced {
+    pub(crate) value: Value,
+    pub(crate) source: Source,
+}
+
+/// The configuration that holds, and why.
+#[derive(Debug)]
+pub(crate) struct Effective {
+    pub(crate) config: Config,
+    /// Plain values by path.
+    pub(crate) values: BTreeMap<String, Sourced>,
+    /// Where each template came from.
+    pub(crate) templates: Vec<Source>,
+    /// The file that was read.
+    pub(crate) file: Option<PathBuf>,
+    /// Variables that look like ours and mean nothing.
+    pub(crate) strays: Vec<String>,
+}
+
+/// Reads everything and gives what holds.
+pub(crate) fn load(flags: &Overrides, around: &Surroundings) -> Result<Effective, ConfigError> {
+    let mut stack = Stack::of_defaults(around);
+    let typed = flags.typed();
+    let data_dir = Surroundings::absolute(&data_dir_before_file(&typed, around)?);
+    let found = find_file(flags, around, &data_dir);
+    let file = found.as_ref().map(read_file).transpose()?;
+    if let Some(file) = &file {
+        stack.lay_file(file);
+        refuse_to_point_away(file, &data_dir, &stack)?;
+    }
+    stack.lay_environment(around)?;
+    for (path, text, flag) in typed {
+        stack.lay_text(&path, &text, Source::Flag(flag))?;
+    }
+    stack.values.entry(DATA_DIR.to_owned()).and_modify(|sourced| {
+        // Relative to where it was typed, wherever the server's directory will be.
+        if let Value::String(path) = &mut sourced.value {
+            *path = Surroundings::absolute(Path::new(path)).to_string_lossy().into_owned();
+        }
+    });
+    let strays = around.env.keys().filter(|name| keys::is_stray(name)).cloned().collect();
+    stack.finish(file.as_ref(), found.map(|found| found.path), strays)
+}
+
+/// Reads one file alone, on top of the defaults.
+pub(crate) fn check(path: &Path, around: &Surroundings) -> Result<Effective, ConfigError> {
+    let wanted = Wanted { path: path.to_owned(), by: Some(Source::Flag("--check".to_owned())) };
+    let mut stack = Stack::of_defaults(around);
+    let file = read_file(&wanted)?;
+    stack.lay_file(&file);
+    stack.finish(Some(&file), Some(wanted.path), Vec::new())
+}
+
+/// A file to read, and who asked for it; if nobody did, it need not exist.
+struct Wanted {
+    path: PathBuf,
+    by: Option<Source>,
+}
+
+fn find_file(flags: &Overrides, around: &Surroundings, data_dir: &Path) -> Option<Wanted> {
+    if let Some(path) = flags.file() {
+        return Some(Wanted { path: path.to_owned(), by: Some(Source::Flag("--config".into())) });
+    }
+    if let Some(path) = around.variable(FILE_VARIABLE) {
+        let by = Some(Source::Environment(FILE_VARIABLE.to_owned()));
+        return Some(Wanted { path: path.into(), by });
+    }
+    let places = [data_dir.join(DATA_DIR_FILE), PathBuf::from(SYSTEM_FILE)];
+    places.into_iter().find(|path| path.exists()).map(|path| Wanted { path, by: None })
+}
+
+/// The data directory as far as it can be known before the file is read, which may lie in it.
+fn data_dir_before_file(
+    typed: &[(String, String, String)],
+    around: &Surroundings,
+) -> Result<PathBuf, ConfigError> {
+    if let Some((_, path, _)) = typed.iter().rev().find(|(key, _, _)| key == DATA_DIR) {
+        return Ok(PathBuf::from(path));
+    }
+    let name = keys::variable(DATA_DIR);
+    let set = around.variable(&name).map(|value| text_of(&name, value)).transpose()?;
+    Ok(set.map_or_else(|| around.data_dir(), PathBuf::from))
+}
+
+/// A file that lies in a data directory and names another one: whichever is meant, somebody would
+/// look in the wrong place.
+fn refuse_to_point_away(file: &File, data_dir: &Path, stack: &Stack) -> Result<(), ConfigError> {
+    let named = stack.values.get(DATA_DIR).filter(|sourced| sourced.source != Source::Default);
+    let named = named.and_then(|sourced| sourced.value.as_str());
+    match named {
+        Some(named)
+            if file.path() == data_dir.join(DATA_DIR_FILE) && Path::new(named) != data_dir =>
+        {
+            Err(ConfigError {
+                source: file.source(DATA_DIR).unwrap_or(Source::Default),
+                key: Some(DATA_DIR.to_owned()),
+                problem: "the file was found in another data directory than it names".to_owned(),
+                remedy: format!("leave it out, or name the file with --config or {FILE_VARIABLE}"),
+            })
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn read_file(wanted: &Wanted) -> Result<File, ConfigError> {
+    let path = &wanted.path;
+    let refused = |problem: String| ConfigError {
+        source: wanted.by.clone().unwrap_or(Source::Default),
+        key: None,
+        problem: format!("cannot read {}: {problem}", path.display()),
+        remedy: "check the path and its permissions".to_owned(),
+    };
+    let length = std::fs::metadata(path).map_err(|error| refused(error.to_string()))?.len();
+    if length > BYTES_MAX {
+        return Err(refused(format!("it has more than {BYTES_MAX} bytes")));
+    }
+    match std::fs::read_to_string(path) {
+        Ok(text) => File::parse(path, text),
+        Err(error) => Err(refused(error.to_string())),
+    }
+}
+
+/// A variable as text.
+fn text_of<'a>(name: &str, value: &'a std::ffi::OsString) -> Result<&'a str, ConfigError> {
+    value.to_str().ok_or_else(|| ConfigError {
+        source: Source::Environment(name.to_owned()),
+        key: None,
+        problem: "its value is not UTF-8".to_owned(),
+        remedy: "set it to a text".to_owned(),
+    })
+}
+
+/// The values so far.
+struct Stack {
+    values: BTreeMap<String, Sourced>,
+    templates: Value,
+    template_sources: Vec<Source>,
+}
+
+impl Stack {
+    fn of_defaults(around: &Surroundings) -> Self {
+        let mut table = Table::try_from(Config::defaults(around)).unwrap_or_default();
+        let templates = table.remove(keys::TEMPLATES).unwrap_or(Value::Array(Vec::new()));
+        let sourced = |(path, value)| (path, Sourced { value, source: Source::Default });
+        let template_sources = vec![Source::Default; templates.as_array().map_or(0, Vec::len)];
+        let values = keys::leaves(&table).into_iter().map(sourced).collect();
+        Self { values, templates, template_sources }
+    }
+
+    fn lay_file(&mut self, file: &File) {
+        for (path, value) in file.values() {
+            let source = file.source(&path).unwrap_or(Source::Default);
+            self.values.insert(path, Sourced { value, source });
+        }
+        if let Some(templates) = file.templates() {
+            let count = templates.as_array().map_or(0, Vec::len);
+            let place = |n| file.source(&format!("{}.{n}", keys::TEMPLATES));
+            self.template_sources =
+                (0..count).map(|n| place(n).unwrap_or(Source::Default)).collect();
+            self.templates = templates.clone();
+        }
+    }
+
+    fn lay_environment(&mut self, around: &Surroundings) -> Result<(), ConfigError> {
+        let of_ash = keys::OF_ASH.iter().map(|(name, path)| ((*name).to_owned(), *path));
+        let ours = keys::all().keys().map(|path| (keys::variable(path), path.as_str()));
+        // Ours come after Ash's, so that they win.
+        for (name, path) in of_ash.chain(ours) {
+            if let Some(value) = around.variable(&name) {
+                let text = text_of(&name, value)?;
+                self.lay_text(path, text, Source::Environment(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lays a value that was written as plain text.
+    fn lay_text(&mut self, path: &str, text: &str, source: Source) -> Result<(), ConfigError> {
+        let refused = |problem: String, remedy: String| ConfigError {
+            source: source.clone(),
+            key: Some(path.to_owned()),
+            problem,
+            remedy,
+        };
+        let Some(&kind) = keys::all().get(path) else {
+            let remedy = keys::guess(path, keys::all().keys()).map_or_else(
+                || "`shoal config` shows every key there is".to_owned(),
+                |key| format!("did you mean {key}?"),
+            );
+            return Err(refused("there is no such key".to_owned(), remedy));
+        };
+        let expected = |kind: Kind| format!("give it {}", kind.words());
+        let value = kind
+            .read(text)
+            .ok_or_else(|| refused(format!("{text:?} is not {}", kind.words()), expected(kind)))?;
+        // Alone on top of the defaults, so that an error can only be about this one.
+        let mut alone = Table::new();
+        keys::insert(&mut alone, path, value.clone());
+        alone.try_into::<Config>().map_err(|error| {
+            let problem = error.message().trim().replace('\n', ", ");
+            refused(format!("{text:?}: {problem}"), expected(kind))
+        })?;
+        self.values.insert(path.to_owned(), Sourced { value, source });
+        Ok(())
+    }
+
+    fn finish(
+        self,
+        file: Option<&File>,
+        path: Option<PathBuf>,
+        strays: Vec<String>,
+    ) -> Result<Effective, ConfigError> {
+        let mut table = Table::new();
+        for (path, sourced) in &self.values {
+            keys::insert(&mut table, path, sourced.value.clone());
+        }
+        table.insert(keys::TEMPLATES.to_owned(), self.templates);
+        let refused = |key: Option<String>, source, problem| ConfigError {
+            source,
+            key,
+            problem,
+            remedy: "correct it; `shoal config` shows where each value comes from".to_owned(),
+        };
+        let config: Config = table
+            .try_into()
+            .map_err(|error| refused(None, Source::Default, error.message().to_owned()))?;
+        config.validate().map_err(|wrong| {
+            let set = self.values.iter().find(|(path, _)| {
+                wrong.key == **path || wrong.key.starts_with(&format!("{path}."))
+            });
+            let in_file = file.and_then(|file| file.source(&wrong.key));
+            let source = match set {
+                // The file knows the place of a single part of a list.
+                Some((_, Sourced { source: Source::File { .. }, .. })) | None => in_file,
+                Some((_, sourced)) => Some(sourced.source.clone()),
+            };
+            refused(Some(wrong.key), source.unwrap_or(Source::Default), wrong.problem)
+        })?;
+        Ok(Effective {
+            config,
+            values: self.values,
+            templates: self.template_sources,
+            file: path,
+            strays,
+        })
+    }
+}

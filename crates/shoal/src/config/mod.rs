@@ -1,0 +1,77 @@
+//! What a server is configured with, and `shoal config`, which shows it: defaults, a file, the
+//! environment, flags, each over the one before. A value is never used without knowing where it
+//! came from, and an error says where to correct it.
+
+mod file;
+mod flags;
+mod keys;
+mod layers;
+mod settings;
+mod show;
+mod source;
+mod surroundings;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde_json::json;
+
+pub(crate) use self::flags::Overrides;
+pub(crate) use self::layers::{Effective, load};
+pub(crate) use self::source::ConfigError;
+pub(crate) use self::surroundings::Surroundings;
+use crate::failure::Failure;
+use crate::output::{Output, Paint};
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal config                             every value, and where it comes from\n  \
+    shoal config > shoal.toml                a file to start from\n  \
+    shoal config --set node.max_live=50      what a start with this flag would use\n  \
+    shoal config --check /etc/shoal/shoal.toml\n\n\
+    Each key can also be set in the environment: SHOAL_LISTEN, SHOAL_DATA_DIR and so on for\n\
+    [server]; SHOAL_NODE_MAX_LIVE, SHOAL_LOG_LEVEL and so on for the others. The file gives way to\n\
+    the environment, and that to flags.\n\n\
+    Exit codes: 0 if the configuration can be used, 2 if not.")]
+pub(crate) struct Arguments {
+    /// Only say whether this file can be used
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "set"])]
+    check: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
+pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
+    let around = Surroundings::read();
+    if let Some(path) = &arguments.check {
+        layers::check(path, &around).map_err(ConfigError::failure)?;
+        if arguments.json {
+            output.say_json(&json!({ "file": path, "usable": true }));
+        } else {
+            let word = output.paint(Paint::Good, "fine");
+            output.say(&format!("{}: {word}", path.display()));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let effective = load(&arguments.overrides, &around).map_err(ConfigError::failure)?;
+    warn_of_strays(&effective, output);
+    if arguments.json {
+        output.say_json(&show::as_json(&effective));
+    } else {
+        output.say(show::as_toml(&effective).trim_end());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says which variables look like ours and mean nothing: a slip of the pen, most likely.
+pub(crate) fn warn_of_strays(effective: &Effective, output: &Output) {
+    for name in &effective.strays {
+        output.note(&format!("{name} is set and means nothing; `shoal config` shows every key"));
+    }
+}

@@ -1,0 +1,243 @@
+//! What can be configured, by section. A field here is a key of the file, a variable of the
+//! environment and a name for `--set`; nothing else has to be written for it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use model::{NodeConfig, Template, TemplateName};
+use serde::{Deserialize, Serialize};
+
+use super::surroundings::Surroundings;
+
+/// The whole configuration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Config {
+    pub(crate) server: Server,
+    pub(crate) node: NodeConfig,
+    pub(crate) log: Log,
+    pub(crate) native: NativeSettings,
+    pub(crate) store: StoreSettings,
+    pub(crate) templates: Vec<Template>,
+}
+
+/// The listener and its limits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Server {
+    /// Address and port.
+    pub(crate) listen: SocketAddr,
+    /// Where everything that outlives the server is.
+    pub(crate) data_dir: PathBuf,
+    /// Host names besides those of this machine's loopback that requests may name.
+    pub(crate) hosts: Vec<String>,
+    /// Origins of web pages that may call; none means that no page may.
+    pub(crate) cors_origins: Vec<String>,
+    /// Connections at once.
+    pub(crate) max_connections: u32,
+    /// Requests at once.
+    pub(crate) max_requests: u32,
+    /// Longest JSON body.
+    pub(crate) max_body_bytes: u64,
+    /// Requests a second by one key; 0 means any number.
+    pub(crate) rate_limit_per_s: u32,
+    /// How long the head of a request may take to arrive.
+    pub(crate) header_timeout_ms: u64,
+    /// How long a body may stand still.
+    pub(crate) body_timeout_ms: u64,
+    /// How long a connection may be quiet.
+    pub(crate) keep_alive_timeout_ms: u64,
+    /// How long running work may take to finish when the server is stopped.
+    pub(crate) shutdown_grace_ms: u64,
+    /// Threads that serve requests.
+    pub(crate) workers: u32,
+}
+
+/// What is written about what happens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Log {
+    pub(crate) format: LogFormat,
+    pub(crate) level: LogLevel,
+}
+
+/// For whom.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For machines, one object a line.
+    Json,
+}
+
+/// How much.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LogLevel {
+    Error,
+    Warn,
+    #[default]
+    Info,
+    Debug,
+    Trace,
+}
+
+/// The native runtime.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct NativeSettings {
+    /// Sandboxes kept half made, so that a launch is quick.
+    pub(crate) spares: u32,
+}
+
+/// What is kept, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct StoreSettings {
+    pub(crate) kind: StoreKind,
+    /// Events kept.
+    pub(crate) events: u64,
+    /// Ends of sandboxes kept.
+    pub(crate) ends: u64,
+}
+
+/// Where it is kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum StoreKind {
+    /// One file in the data directory.
+    #[default]
+    Sqlite,
+    /// Nowhere: gone with the server.
+    Memory,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 7600)),
+            data_dir: PathBuf::new(),
+            hosts: Vec::new(),
+            cors_origins: Vec::new(),
+            max_connections: 4096,
+            max_requests: 2048,
+            max_body_bytes: 1 << 20,
+            rate_limit_per_s: 0,
+            header_timeout_ms: 10_000,
+            body_timeout_ms: 30_000,
+            keep_alive_timeout_ms: 300_000,
+            shutdown_grace_ms: 30_000,
+            workers: 1,
+        }
+    }
+}
+
+impl Default for NativeSettings {
+    fn default() -> Self {
+        Self { spares: 8 }
+    }
+}
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        Self { kind: StoreKind::default(), events: 100_000, ends: 10_000 }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            server: Server::default(),
+            node: NodeConfig::default(),
+            log: Log::default(),
+            native: NativeSettings::default(),
+            store: StoreSettings::default(),
+            templates: TemplateName::new("default").map(Template::named).into_iter().collect(),
+        }
+    }
+}
+
+impl Config {
+    /// The defaults on this machine, for this user.
+    pub(crate) fn defaults(around: &Surroundings) -> Self {
+        let server =
+            Server { data_dir: around.data_dir(), workers: around.workers(), ..Server::default() };
+        Self { server, ..Self::default() }
+    }
+
+    /// One with a value for every key, also those that have none by default: which keys there are
+    /// is read from it.
+    pub(super) fn specimen() -> Self {
+        let mut config = Self::default();
+        config.node.memory_budget_mb = Some(1);
+        config.templates = Vec::new();
+        config
+    }
+
+    /// Refuses what could never work, naming the key.
+    pub(super) fn validate(&self) -> Result<(), Wrong> {
+        let above_0 = [
+            ("server.max_connections", u64::from(self.server.max_connections)),
+            ("server.max_requests", u64::from(self.server.max_requests)),
+            ("server.max_body_bytes", self.server.max_body_bytes),
+            ("server.header_timeout_ms", self.server.header_timeout_ms),
+            ("server.body_timeout_ms", self.server.body_timeout_ms),
+            ("server.keep_alive_timeout_ms", self.server.keep_alive_timeout_ms),
+            ("server.workers", u64::from(self.server.workers)),
+            ("store.events", self.store.events),
+            ("store.ends", self.store.ends),
+        ];
+        if let Some((key, _)) = above_0.into_iter().find(|(_, value)| *value == 0) {
+            return Err(Wrong::new(key, "must be above 0"));
+        }
+        if !self.server.data_dir.is_absolute() {
+            return Err(Wrong::new("server.data_dir", "must be an absolute path"));
+        }
+        for (at, origin) in self.server.cors_origins.iter().enumerate() {
+            if !is_origin(origin) {
+                let problem = format!("{origin:?} is no origin such as https://example.org");
+                return Err(Wrong::new(format!("server.cors_origins.{at}"), problem));
+            }
+        }
+        for (at, host) in self.server.hosts.iter().enumerate() {
+            if host.is_empty() || host.contains(['/', ':', ' ', '*']) {
+                let problem = format!("{host:?} is no host name; leave out scheme and port");
+                return Err(Wrong::new(format!("server.hosts.{at}"), problem));
+            }
+        }
+        self.node
+            .validate()
+            .map_err(|wrong| Wrong::new(format!("node.{}", wrong.field), wrong.problem))?;
+        for (at, template) in self.templates.iter().enumerate() {
+            template.validate().map_err(|wrong| {
+                Wrong::new(format!("templates.{at}.{}", wrong.field), wrong.problem)
+            })?;
+            if self.templates[..at].iter().any(|other| other.name == template.name) {
+                let problem = format!("there are two templates called {}", template.name);
+                return Err(Wrong::new(format!("templates.{at}.name"), problem));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Scheme and host, nothing after it.
+fn is_origin(text: &str) -> bool {
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    rest.is_some_and(|host| !host.is_empty() && !host.contains(['/', ' ', '*', '?', '#']))
+}
+
+/// A value that could never work.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Wrong {
+    pub(super) key: String,
+    pub(super) problem: String,
+}
+
+impl Wrong {
+    fn new(key: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { key: key.into(), problem: problem.into() }
+    }
+}

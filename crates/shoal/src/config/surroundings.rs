@@ -1,0 +1,91 @@
+//! What defaults depend on: who runs us, and where. Read once at the edge, so that everything else
+//! can be tested with surroundings of its own.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Where a system-wide server keeps its things.
+const SYSTEM_DATA_DIR: &str = "/var/lib/shoal";
+
+/// Who runs us, and where.
+#[derive(Debug, Clone)]
+pub(crate) struct Surroundings {
+    pub(crate) root: bool,
+    pub(crate) cores: u32,
+    /// The environment.
+    pub(crate) env: BTreeMap<String, OsString>,
+}
+
+impl Surroundings {
+    pub(crate) fn read() -> Self {
+        let known = std::env::vars_os().filter_map(|(name, value)| {
+            // A name that is not text is none of ours.
+            Some((name.into_string().ok()?, value))
+        });
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+        Self { root: rustix::process::geteuid().is_root(), cores, env: known.collect() }
+    }
+
+    /// A variable, unless it is empty.
+    pub(crate) fn variable(&self, name: &str) -> Option<&OsString> {
+        self.env.get(name).filter(|value| !value.is_empty())
+    }
+
+    fn directory(&self, name: &str) -> Option<PathBuf> {
+        // The standard says to ignore relative ones.
+        self.variable(name).map(PathBuf::from).filter(|path| path.is_absolute())
+    }
+
+    /// Where data is kept unless somebody says otherwise.
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        if self.root {
+            return PathBuf::from(SYSTEM_DATA_DIR);
+        }
+        let home = || self.directory("HOME").map(|home| home.join(".local/share"));
+        let above = self.directory("XDG_DATA_HOME").or_else(home);
+        above.map_or_else(|| PathBuf::from(SYSTEM_DATA_DIR), |above| above.join("shoal"))
+    }
+
+    /// Threads that serve requests: half of the cores, since the other half has sandboxes to run.
+    pub(crate) fn workers(&self) -> u32 {
+        (self.cores / 2).max(1)
+    }
+
+    /// Makes a path absolute as the user means it.
+    pub(crate) fn absolute(path: &Path) -> PathBuf {
+        std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn around(root: bool, env: &[(&str, &str)]) -> Surroundings {
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into()));
+        Surroundings { root, cores: 1, env: env.collect() }
+    }
+
+    #[test]
+    fn data_is_kept_where_users_expect_it() {
+        let cases = [
+            (true, &[("HOME", "/root")][..], "/var/lib/shoal"),
+            (false, &[("HOME", "/home/a")], "/home/a/.local/share/shoal"),
+            (false, &[("HOME", "/home/a"), ("XDG_DATA_HOME", "/d")], "/d/shoal"),
+            (false, &[("HOME", "/h"), ("XDG_DATA_HOME", "")], "/h/.local/share/shoal"),
+            (false, &[("HOME", "/h"), ("XDG_DATA_HOME", "d")], "/h/.local/share/shoal"),
+            (false, &[], "/var/lib/shoal"),
+        ];
+        for (root, env, expected) in cases {
+            assert_eq!(around(root, env).data_dir(), Path::new(expected), "{root} {env:?}");
+        }
+    }
+
+    #[test]
+    fn half_of_the_cores_serve() {
+        for (cores, workers) in [(0, 1), (1, 1), (2, 1), (3, 1), (4, 2), (64, 32)] {
+            assert_eq!(Surroundings { cores, ..around(true, &[]) }.workers(), workers, "{cores}");
+        }
+    }
+}

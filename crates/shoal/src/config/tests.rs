@@ -1,0 +1,237 @@
+//! Layers, sources and errors of the configuration as a whole, in tables.
+
+use std::path::{Path, PathBuf};
+
+use clap::Parser as _;
+
+use super::layers::{check, load};
+use super::settings::LogLevel;
+use super::*;
+
+#[derive(clap::Parser)]
+struct Typed {
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
+/// A directory that is gone afterwards.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("shoal-config-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn around(env: &[(&str, &str)]) -> Surroundings {
+    let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into()));
+    Surroundings { root: false, cores: 8, env: env.collect() }
+}
+
+fn typed(words: &[&str]) -> Overrides {
+    Typed::try_parse_from(["x"].iter().chain(words)).unwrap().overrides
+}
+
+fn loaded(words: &[&str], env: &[(&str, &str)]) -> Result<Effective, String> {
+    load(&typed(words), &around(env)).map_err(|error| format!("{error} | {}", error.remedy))
+}
+
+fn source(effective: &Effective, key: &str) -> String {
+    effective.values[key].source.to_string()
+}
+
+#[test]
+fn the_later_layer_wins_and_is_named() {
+    let scratch = Scratch::new("layers");
+    let file = scratch.file(
+        "a.toml",
+        "[server]\nlisten = \"127.0.0.1:1\"\n\n[node]\nmax_live = 11\nmax_sandboxes = 12\n",
+    );
+    let env = [
+        ("SHOAL_CONFIG", file.as_str()),
+        ("SHOAL_LISTEN", "127.0.0.1:2"),
+        ("SHOAL_NODE_MAX_LIVE", "21"),
+        ("SHOAL_DATA_DIR", "/nowhere/data"),
+        ("SHOAL_HOSTS", "a.example, b.example"),
+    ];
+    let effective = loaded(&["--listen", "127.0.0.1:3"], &env).unwrap();
+    let config = &effective.config;
+    assert_eq!(config.server.listen.port(), 3);
+    assert_eq!((config.node.max_live, config.node.max_sandboxes), (21, 12));
+    assert_eq!(config.server.hosts, ["a.example", "b.example"]);
+    assert_eq!((config.server.workers, config.log.level), (4, LogLevel::Info));
+    for (key, expected) in [
+        ("server.listen", "flag --listen".to_owned()),
+        ("node.max_live", "env SHOAL_NODE_MAX_LIVE".to_owned()),
+        ("node.max_sandboxes", format!("{file}:6")),
+        ("node.wait_ms", "default".to_owned()),
+        ("server.data_dir", "env SHOAL_DATA_DIR".to_owned()),
+    ] {
+        assert_eq!(source(&effective, key), expected, "{key}");
+    }
+    assert_eq!(effective.file.as_deref(), Some(Path::new(&file)));
+}
+
+#[test]
+fn the_file_is_the_one_that_was_named_or_found() {
+    let scratch = Scratch::new("found");
+    let named = scratch.file("named.toml", "[log]\nlevel = \"error\"\n");
+    let variable = scratch.file("variable.toml", "[log]\nlevel = \"warn\"\n");
+    scratch.file("shoal.toml", "[log]\nlevel = \"debug\"\n");
+    let data_dir = scratch.0.to_str().unwrap();
+    let both = [("SHOAL_CONFIG", variable.as_str()), ("SHOAL_DATA_DIR", data_dir)];
+    let cases = [
+        (vec!["--config", &named], &both[..], LogLevel::Error),
+        (vec![], &both[..], LogLevel::Warn),
+        (vec![], &both[1..], LogLevel::Debug),
+        (vec!["--data-dir", data_dir], &[], LogLevel::Debug),
+    ];
+    for (words, env, expected) in cases {
+        assert_eq!(loaded(&words, env).unwrap().config.log.level, expected, "{words:?} {env:?}");
+    }
+    let missing = loaded(&["--config", "/no/such.toml"], &[]).unwrap_err();
+    assert!(missing.starts_with("--config: cannot read /no/such.toml"), "{missing}");
+    let missing = loaded(&[], &[("SHOAL_CONFIG", "/no/such.toml")]).unwrap_err();
+    assert!(missing.starts_with("SHOAL_CONFIG: cannot read"), "{missing}");
+}
+
+#[test]
+fn a_file_found_in_a_data_directory_names_no_other() {
+    let scratch = Scratch::new("away");
+    let data_dir = scratch.0.to_str().unwrap();
+    let path = scratch.file("shoal.toml", "[server]\ndata_dir = \"/elsewhere\"\n");
+    let told = loaded(&["--data-dir", data_dir], &[]).unwrap_err();
+    assert!(told.starts_with(&format!("{path}:2:1: server.data_dir: ")), "{told}");
+    scratch.file("shoal.toml", &format!("[server]\ndata_dir = \"{data_dir}\"\n"));
+    loaded(&["--data-dir", data_dir], &[]).unwrap();
+}
+
+#[test]
+fn variables_of_ash_are_understood_and_give_way_to_ours() {
+    let ash = [("ASH_MAX_SANDBOXES", "7"), ("ASH_IDLE_TIMEOUT_MS", "9000")];
+    let effective = loaded(&[], &ash).unwrap();
+    let node = &effective.config.node;
+    assert_eq!((node.max_sandboxes, node.idle_timeout_ms), (7, 9000));
+    assert_eq!(source(&effective, "node.max_sandboxes"), "env ASH_MAX_SANDBOXES");
+    let both = [ash[0], ("SHOAL_NODE_MAX_SANDBOXES", "8")];
+    assert_eq!(loaded(&[], &both).unwrap().config.node.max_sandboxes, 8);
+}
+
+/// What is typed, what is set, what is said of it.
+type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str);
+
+#[test]
+fn errors_name_the_variable_or_the_flag() {
+    let cases: &[Case] = &[
+        (
+            &[],
+            &[("SHOAL_NODE_MAX_LIVE", "many")],
+            "SHOAL_NODE_MAX_LIVE: node.max_live: \"many\" is",
+        ),
+        (&[], &[("SHOAL_NODE_MAX_LIVE", "-3")], "SHOAL_NODE_MAX_LIVE: node.max_live: \"-3\": "),
+        (&[], &[("SHOAL_NODE_MAX_LIVE", "0")], "SHOAL_NODE_MAX_LIVE: node.max_live: must be above"),
+        (&[], &[("ASH_MAX_SANDBOXES", "x")], "ASH_MAX_SANDBOXES: node.max_sandboxes: \"x\" is"),
+        (
+            &[],
+            &[("SHOAL_LOG_FORMAT", "xml")],
+            "SHOAL_LOG_FORMAT: log.format: \"xml\": unknown vari",
+        ),
+        (&["--listen", "here"], &[], "--listen: server.listen: \"here\": "),
+        (&["--store", "mysql"], &[], "--store: store.kind: \"mysql\": unknown variant"),
+        (&["--set", "node.max_live=x"], &[], "--set node.max_live: node.max_live: \"x\" is"),
+        (&["--set", "node.maxlive=1"], &[], "--set node.maxlive: node.maxlive: there is no"),
+        (
+            &["--set", "server.hosts=a,b/c"],
+            &[],
+            "--set server.hosts: server.hosts.1: \"b/c\" is no",
+        ),
+        (&["--set", "server.cors_origins=*"], &[], "--set server.cors_origins: server.cors_orig"),
+    ];
+    for (words, env, expected) in cases {
+        let told = loaded(words, env).unwrap_err();
+        assert!(told.starts_with(expected), "{words:?} {env:?} gave {told:?}");
+        assert!(!told.ends_with("| "), "no remedy: {told}");
+    }
+    let guessed = loaded(&["--set", "node.maxlive=1"], &[]).unwrap_err();
+    assert!(guessed.ends_with("did you mean node.max_live?"), "{guessed}");
+}
+
+#[test]
+fn what_could_never_work_is_refused_where_it_was_written() {
+    let scratch = Scratch::new("never");
+    let cases = [
+        ("[node]\nmax_live = 0\n", "2:1: node.max_live: must be above 0"),
+        ("[node.deadlines]\nkill_ms = 0\n", "2:1: node.deadlines.kill_ms: must be"),
+        ("[server]\nhosts = [\"a\",\n \"http://b\"]\n", "3:2: server.hosts.1: "),
+        ("[server]\nworkers = 0\n", "2:1: server.workers: "),
+        (
+            "[[templates]]\nname = \"a\"\n[templates.pool]\npool_size = 0\nmax_overflow = 0\n",
+            "4:1: templates.0.pool.pool_size: ",
+        ),
+        ("[[templates]]\nname = \"a\"\n[[templates]]\nname = \"a\"\n", "4:1: templates.1.name: "),
+    ];
+    for (text, expected) in cases {
+        let path = scratch.file("wrong.toml", text);
+        let told = check(Path::new(&path), &around(&[])).unwrap_err().to_string();
+        assert!(told.starts_with(&format!("{path}:{expected}")), "{text:?} gave {told:?}");
+    }
+}
+
+#[test]
+fn what_is_shown_can_be_used_as_it_is() {
+    let scratch = Scratch::new("shown");
+    let file = scratch.file(
+        "a.toml",
+        "[node]\nmemory_budget_mb = 4096\n[log]\nlevel = \"debug\"\n\
+         [[templates]]\nname = \"py\"\nruntime = { oci = \"runsc\" }\n[templates.limits]\npids = 9\n\
+         [[templates]]\nname = \"b\"\n",
+    );
+    let effective =
+        loaded(&["--config", &file, "--set", "server.hosts=a"], &[("HOME", "/h")]).unwrap();
+    let text = show::as_toml(&effective);
+    let again = scratch.file("again.toml", &text);
+    let reread = check(Path::new(&again), &around(&[])).unwrap();
+    assert_eq!(reread.config, effective.config, "{text}");
+    for expected in [
+        "# default".to_owned(),
+        format!("# {file}:2"),
+        "# flag --set server.hosts".to_owned(),
+        format!("[[templates]]  # {file}:5"),
+    ] {
+        assert!(text.contains(&expected), "{expected} is missing:\n{text}");
+    }
+    assert!(text.starts_with("[server]\n"), "{text}");
+    let json = show::as_json(&effective);
+    assert_eq!(json["values"]["log.level"]["value"], "debug");
+    assert_eq!(json["values"]["node.max_live"]["source"], "default");
+    assert_eq!(json["templates"][1]["value"]["name"], "b");
+    let unset = show::as_toml(&loaded(&[], &[]).unwrap());
+    assert!(unset.contains("# memory_budget_mb is not set\n"), "{unset}");
+}
+
+#[test]
+fn strays_are_told_but_do_no_harm() {
+    let effective = loaded(&[], &[("SHOAL_LISTN", "x"), ("SHOAL_SERVICE_HOST", "y")]).unwrap();
+    assert_eq!(effective.strays, ["SHOAL_LISTN"]);
+}
+
+#[test]
+fn an_empty_variable_is_none() {
+    let effective = loaded(&[], &[("SHOAL_LISTEN", ""), ("SHOAL_CONFIG", "")]).unwrap();
+    assert_eq!(source(&effective, "server.listen"), "default");
+}
