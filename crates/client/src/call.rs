@@ -1,0 +1,175 @@
+//! One request before it is sent: what it asks, how long it may take, and whether it may be sent
+//! again if the connection breaks.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{Either, Full};
+use hyper::Method;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
+use serde::Serialize;
+
+use crate::body::{Sent, Upload};
+use crate::error::ClientError;
+use crate::query::Target;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// What is sent with a request.
+enum Payload {
+    Whole(Bytes),
+    Stream(Upload),
+}
+
+/// One request.
+pub(crate) struct Call {
+    pub(crate) method: Method,
+    pub(crate) target: Target,
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
+    payload: Payload,
+    /// How long the answer may take on top of what every answer may.
+    pub(crate) extra: Duration,
+    /// Whether doing it twice is the same as doing it once.
+    repeatable: bool,
+}
+
+impl Call {
+    fn new(method: Method, target: Target) -> Self {
+        // These mean the same however often they are said.
+        let repeatable = [Method::GET, Method::PUT, Method::DELETE].contains(&method);
+        let (payload, extra) = (Payload::Whole(Bytes::new()), Duration::ZERO);
+        Self { method, target, headers: Vec::new(), payload, extra, repeatable }
+    }
+
+    pub(crate) fn get(target: Target) -> Self {
+        Self::new(Method::GET, target)
+    }
+
+    pub(crate) fn post(target: Target) -> Self {
+        Self::new(Method::POST, target)
+    }
+
+    pub(crate) fn put(target: Target) -> Self {
+        Self::new(Method::PUT, target)
+    }
+
+    pub(crate) fn patch(target: Target) -> Self {
+        Self::new(Method::PATCH, target)
+    }
+
+    pub(crate) fn delete(target: Target) -> Self {
+        Self::new(Method::DELETE, target)
+    }
+
+    /// With a JSON body.
+    pub(crate) fn json(mut self, value: &impl Serialize) -> Result<Self, ClientError> {
+        let bytes = serde_json::to_vec(value)
+            .map_err(|error| ClientError::invalid(format!("cannot write as JSON: {error}")))?;
+        self.payload = Payload::Whole(bytes.into());
+        self.headers.push((CONTENT_TYPE, JSON));
+        Ok(self)
+    }
+
+    /// With bytes as they are.
+    #[must_use]
+    pub(crate) fn bytes(mut self, bytes: impl Into<Bytes>) -> Self {
+        self.payload = Payload::Whole(bytes.into());
+        self
+    }
+
+    /// With bytes that come while it is sent.
+    #[must_use]
+    pub(crate) fn stream(mut self, upload: Upload) -> Self {
+        self.payload = Payload::Stream(upload);
+        self
+    }
+
+    #[must_use]
+    pub(crate) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
+    #[must_use]
+    pub(crate) fn accept(self, kind: &'static str) -> Self {
+        self.header(ACCEPT, HeaderValue::from_static(kind))
+    }
+
+    #[must_use]
+    pub(crate) fn may_take(mut self, extra: Duration) -> Self {
+        self.extra = extra;
+        self
+    }
+
+    /// A request that makes something: marked, so that the server makes it only once.
+    #[must_use]
+    pub(crate) fn once(mut self) -> Self {
+        if let Ok(mark) = HeaderValue::from_str(&mark()) {
+            self.headers.push((IDEMPOTENCY_KEY, mark));
+            self.repeatable = true;
+        }
+        self
+    }
+
+    /// Whether it may be sent again after the connection broke in the middle of it.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        self.repeatable && self.is_whole()
+    }
+
+    /// Whether what it sends is still there to be sent again.
+    pub(crate) fn is_whole(&self) -> bool {
+        match self.payload {
+            Payload::Whole(_) => true,
+            Payload::Stream(_) => false,
+        }
+    }
+
+    /// What it sends; a stream can be taken once.
+    pub(crate) fn body(&mut self) -> Sent {
+        match &mut self.payload {
+            Payload::Whole(bytes) => Either::Left(Full::new(bytes.clone())),
+            Payload::Stream(upload) => {
+                let (_, ended) = Upload::channel();
+                Either::Right(std::mem::replace(upload, ended))
+            }
+        }
+    }
+
+    /// How it is called in errors.
+    pub(crate) fn name(&self) -> String {
+        format!("{} {}", self.method, self.target.path())
+    }
+}
+
+/// A word that nobody else uses: from numbers that the standard library seeds from the kernel's
+/// randomness.
+fn mark() -> String {
+    let random = RandomState::new();
+    format!("{:016x}{:016x}", random.hash_one(0), RandomState::new().hash_one(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_does_no_harm_twice_is_sent_twice() {
+        let at = || Target::new("/v1/x");
+        let (_, upload) = Upload::channel();
+        let cases = [
+            (Call::get(at()), true),
+            (Call::delete(at()), true),
+            (Call::put(at()).bytes("x"), true),
+            (Call::put(at()).stream(upload), false),
+            (Call::post(at()), false),
+            (Call::post(at()).once(), true),
+            (Call::patch(at()), false),
+        ];
+        for (call, expected) in cases {
+            assert_eq!(call.is_repeatable(), expected, "{}", call.name());
+        }
+        assert_ne!(mark(), mark());
+    }
+}

@@ -1,0 +1,50 @@
+//! A typed client of the HTTP API: every route a method, every answer a type, every failure either
+//! the server's own words or what became of the connection. It decides nothing: what to do about a
+//! failure is its caller's affair, except that a request which certainly did no harm is sent again
+//! when the connection breaks.
+//!
+//! ```no_run
+//! use client::{Client, ExecRequest};
+//!
+//! # async fn example() -> Result<(), client::ClientError> {
+//! let client = Client::discover()?;
+//! let lease = client.checkout(client::template("default")?).await?;
+//! let ran = lease.exec(ExecRequest::shell("echo hi")).await?;
+//! assert_eq!(ran.stdout.as_deref(), Some("hi\n"));
+//! lease.give_back().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A [`Lease`] that is dropped is returned, too, but nobody hears whether that worked.
+
+mod address;
+mod body;
+mod call;
+mod discover;
+mod error;
+mod events;
+mod exec;
+mod files;
+mod lease;
+mod lines;
+mod query;
+mod routes;
+mod sandbox;
+mod transport;
+
+pub use model::{KeyId, LeaseId, Role, SandboxId, TemplateName};
+pub use wire::{CheckoutRequest, ExecEvent, ExecRequest, ExecResult, Template};
+
+pub use crate::body::Upload;
+pub use crate::discover::{
+    ADDRESS_FILE, ADMIN_KEY_FILE, DEFAULT_ADDRESS, Discovery, default_data_dir,
+};
+pub use crate::error::ClientError;
+pub use crate::events::{EventStream, EventsQuery, Seen};
+pub use crate::exec::ExecStream;
+pub use crate::files::Download;
+pub use crate::lease::Lease;
+pub use crate::routes::{SandboxFilter, template};
+pub use crate::sandbox::Handle;
+pub use crate::transport::{Client, Patience};

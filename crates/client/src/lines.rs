@@ -1,0 +1,153 @@
+//! Lines out of an answer that arrives in pieces, and the events of a stream out of lines. Nothing
+//! is kept without a limit.
+
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+
+use crate::error::ClientError;
+
+/// Longest line that is read: the most output that is kept, as base64, and some.
+const LINE_BYTES_MAX: usize = 32 << 20;
+
+/// The lines of an answer.
+pub(crate) struct Lines {
+    body: Incoming,
+    buffer: Vec<u8>,
+    /// Up to here there is no end of a line.
+    searched: usize,
+    ended: bool,
+}
+
+impl Lines {
+    pub(crate) fn new(body: Incoming) -> Self {
+        Self { body, buffer: Vec::new(), searched: 0, ended: false }
+    }
+
+    /// The next line, without its end. Safe to drop while waiting.
+    pub(crate) async fn next(&mut self) -> Result<Option<String>, ClientError> {
+        loop {
+            if let Some(line) = take_line(&mut self.buffer, &mut self.searched, self.ended) {
+                let text = String::from_utf8(line);
+                return text.map(Some).map_err(|_| ClientError::cut("a line is not UTF-8"));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            if self.buffer.len() > LINE_BYTES_MAX {
+                return Err(ClientError::cut(format!("a line over {LINE_BYTES_MAX} bytes")));
+            }
+            match piece(&mut self.body).await? {
+                Some(bytes) => self.buffer.extend_from_slice(&bytes),
+                None => self.ended = true,
+            }
+        }
+    }
+}
+
+/// The next bytes of an answer.
+pub(crate) async fn piece(body: &mut Incoming) -> Result<Option<Bytes>, ClientError> {
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(ClientError::cut)?;
+        if let Ok(bytes) = frame.into_data() {
+            return Ok(Some(bytes));
+        }
+    }
+    Ok(None)
+}
+
+fn take_line(buffer: &mut Vec<u8>, searched: &mut usize, ended: bool) -> Option<Vec<u8>> {
+    let found = buffer[*searched..].iter().position(|&byte| byte == b'\n');
+    let end = match found {
+        Some(at) => *searched + at,
+        None if ended && !buffer.is_empty() => buffer.len(),
+        None => {
+            *searched = buffer.len();
+            return None;
+        }
+    };
+    let rest = buffer.split_off((end + 1).min(buffer.len()));
+    let mut line = std::mem::replace(buffer, rest);
+    *searched = 0;
+    line.truncate(end);
+    if line.last() == Some(&b'\r') {
+        line.pop();
+    }
+    Some(line)
+}
+
+/// One event of a stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) name: String,
+    pub(crate) id: Option<String>,
+    pub(crate) data: String,
+}
+
+/// Puts lines together to events.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    current: Told,
+    has_data: bool,
+}
+
+impl Events {
+    /// Takes a line; gives the event that it completes.
+    pub(crate) fn line(&mut self, line: &str) -> Option<Told> {
+        if line.is_empty() {
+            let told = std::mem::take(&mut self.current);
+            return std::mem::take(&mut self.has_data).then_some(told);
+        }
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "event" => value.clone_into(&mut self.current.name),
+            "id" => self.current.id = Some(value.to_owned()),
+            "data" => {
+                if self.has_data {
+                    self.current.data.push('\n');
+                }
+                self.current.data.push_str(value);
+                self.has_data = true;
+            }
+            // A heartbeat is a line that begins with a colon; whatever else is not ours to know.
+            _ => {}
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_come_out_whole_however_the_bytes_arrive() {
+        let text = b"one\r\n\ntwo\nlast";
+        for size in 1..=text.len() {
+            let (mut buffer, mut searched, mut lines) = (Vec::new(), 0, Vec::new());
+            for piece in text.chunks(size) {
+                buffer.extend_from_slice(piece);
+                while let Some(line) = take_line(&mut buffer, &mut searched, false) {
+                    lines.push(String::from_utf8(line).unwrap());
+                }
+            }
+            while let Some(line) = take_line(&mut buffer, &mut searched, true) {
+                lines.push(String::from_utf8(line).unwrap());
+            }
+            assert_eq!(lines, ["one", "", "two", "last"], "pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn events_are_put_together() {
+        let mut events = Events::default();
+        let text = ": beat\n\nevent: a\nid: 7\ndata: x\ndata: y\n\nretry: 5\n\ndata:z\n\nid: 8\n\n";
+        let told: Vec<_> = text.lines().filter_map(|line| events.line(line)).collect();
+        let expected = [("a", Some("7"), "x\ny"), ("", None, "z")];
+        assert_eq!(told.len(), expected.len());
+        for (told, (name, id, data)) in told.iter().zip(expected) {
+            assert_eq!((&*told.name, told.id.as_deref(), &*told.data), (name, id, data));
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! One sandbox: what it is, why, and what can be done with it as a whole.
+
+use model::SandboxId;
+use wire::{RenewRequest, Sandbox, Why};
+
+use crate::call::Call;
+use crate::error::ClientError;
+use crate::events::{EventStream, EventsQuery};
+use crate::query::Target;
+use crate::transport::Client;
+
+/// One sandbox. It holds nothing: dropped, the sandbox stays as it is.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    pub(crate) client: Client,
+    id: SandboxId,
+}
+
+impl Handle {
+    pub(crate) fn new(client: Client, id: SandboxId) -> Self {
+        Self { client, id }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> SandboxId {
+        self.id
+    }
+
+    pub(crate) fn at(&self) -> Target {
+        Target::new("/v1/sandboxes").part(&self.id.to_string())
+    }
+
+    /// The sandbox as it is now.
+    pub async fn get(&self) -> Result<Sandbox, ClientError> {
+        self.client.json(Call::get(self.at())).await
+    }
+
+    /// Why it is as it is, or how it ended.
+    pub async fn why(&self) -> Result<Why, ClientError> {
+        self.client.json(Call::get(self.at().part("why"))).await
+    }
+
+    /// Lets it live longer.
+    pub async fn renew(&self, ttl_s: Option<u64>) -> Result<Sandbox, ClientError> {
+        let call = Call::post(self.at().part("renew")).json(&RenewRequest { ttl_s })?;
+        self.client.json(call).await
+    }
+
+    /// Freezes it until its next use.
+    pub async fn freeze(&self) -> Result<Sandbox, ClientError> {
+        self.client.json(Call::post(self.at().part("freeze"))).await
+    }
+
+    /// Wakes it.
+    pub async fn thaw(&self) -> Result<Sandbox, ClientError> {
+        self.client.json(Call::post(self.at().part("thaw"))).await
+    }
+
+    /// Ends it; answered when it is gone.
+    pub async fn delete(&self) -> Result<(), ClientError> {
+        let call = Call::delete(self.at()).may_take(self.client.patience().control);
+        self.client.done(call).await
+    }
+
+    /// What happens to it, from now on or from an earlier event.
+    pub fn events(&self, after: Option<u64>) -> EventStream {
+        EventStream::new(
+            self.client.clone(),
+            EventsQuery { after, sandbox: Some(self.id), ..EventsQuery::default() },
+        )
+    }
+}
