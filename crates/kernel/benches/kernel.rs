@@ -24,9 +24,19 @@ struct Bench {
 }
 
 impl Bench {
-    /// A pool of `n` warm sandboxes and no slot beyond them.
+    /// A pool of `n` warm sandboxes and no slot beyond them, whose word is taken for as long as
+    /// the usual settings say.
     fn warm(n: u32) -> Self {
-        let config = NodeConfig { max_sandboxes: n, max_live: n, ..NodeConfig::default() };
+        Self::with(n, NodeConfig::default())
+    }
+
+    /// The same, where each is heard from before it is handed out.
+    fn asking(n: u32) -> Self {
+        Self::with(n, NodeConfig { probe_fresh_ms: 0, ..NodeConfig::default() })
+    }
+
+    fn with(n: u32, config: NodeConfig) -> Self {
+        let config = NodeConfig { max_sandboxes: n, max_live: n, ..config };
         let now = Now { mono: Mono(1_000_000), wall: Wall(1_700_000_000_000) };
         let name = TemplateName::new("bench").expect("a valid name");
         let mut bench = Self {
@@ -72,12 +82,12 @@ impl Bench {
         self.next
     }
 
-    /// Checks a sandbox out, with its claim proven.
+    /// Checks a sandbox out, at once or with its claim proven.
     fn acquire(&mut self) -> (LeaseId, SandboxId) {
         let request = RequestId::from_u128(self.id());
         let lease = LeaseId::from_u128(self.id());
         let template = self.name.clone();
-        self.apply(Event::CheckoutRequested(Checkout {
+        let answer = self.apply(Event::CheckoutRequested(Checkout {
             request,
             lease,
             tenant: KeyId::NIL,
@@ -87,6 +97,9 @@ impl Bench {
             policy: CheckoutPolicy::Wait,
             claim: None,
         }));
+        if let Reply::CheckedOut(out) = answer {
+            return (lease, out.sandbox);
+        }
         let id = self.take_claim();
         self.apply(Event::EffectEnded { id, outcome: Outcome::Done });
         let sandbox = match self.kernel.outbox().notices.last() {
@@ -144,6 +157,13 @@ fn acquire_return(c: &mut Criterion) {
     group.finish();
 }
 
+fn acquire_ask_return(c: &mut Criterion) {
+    let mut bench = Bench::asking(1_000);
+    c.benchmark_group("acquire+ask+return")
+        .throughput(Throughput::Elements(1))
+        .bench_function("1000", |b| b.iter(|| bench.acquire_and_return()));
+}
+
 fn exec(c: &mut Criterion) {
     let mut bench = Bench::warm(1_000);
     let (_, sandbox) = bench.acquire();
@@ -152,5 +172,5 @@ fn exec(c: &mut Criterion) {
         .bench_function("start+end", |b| b.iter(|| bench.exec(sandbox)));
 }
 
-criterion_group!(benches, acquire_return, exec);
+criterion_group!(benches, acquire_return, acquire_ask_return, exec);
 criterion_main!(benches);

@@ -2,19 +2,15 @@
 //! path starts one, the blocked path waits in order of arrival until its deadline. Nobody overtakes
 //! anybody, and nobody waits while a sandbox is idle.
 
-use std::sync::Arc;
-
-use model::lifecycle::ActiveCause;
 use model::state::PoolPhase;
-use model::{EndCause, ErrorCode, KeyId, LifecycleEvent, Refusal, TemplateName};
+use model::{EndCause, ErrorCode, KeyId, Refusal, TemplateName};
 
 use crate::admission::{Applicant, Who, capacity_exhausted};
-use crate::effect::Action;
-use crate::entry::{After, OpKind, Own, Phase, Resolve};
-use crate::event::{Checkout, CheckoutPolicy, Outcome};
+use crate::entry::{After, Phase, Resolve};
+use crate::event::{Checkout, CheckoutPolicy};
 use crate::lease::refuse_ttl;
-use crate::reply::{CheckedOut, CheckoutPath, Reply};
-use crate::request::{Waiter, Waiting};
+use crate::reply::{CheckoutPath, Reply};
+use crate::request::{Terms, Waiter, Waiting};
 use crate::slab::Ix;
 use crate::{Flaw, Kernel};
 
@@ -56,23 +52,21 @@ impl Kernel {
         if idle.is_none() {
             self.refuse_unserved(pool, policy, max_waiters)?;
         }
-        let waiter = Waiter {
-            pool,
-            seq: self.next_seq(),
-            lease: asked.lease,
-            tenant: asked.tenant,
-            ttl_ms,
-            policy,
-            claim: asked.claim.filter(|claim| !claim.is_empty()),
-            path: CheckoutPath::Fast,
-            entry: None,
-        };
-        let seq = waiter.seq;
+        let claim = asked.claim.filter(|claim| !claim.is_empty());
+        let terms = Terms { lease: asked.lease, tenant: asked.tenant, ttl_ms, claim };
+        if let Some(ix) = idle
+            && self.needs_no_word(ix, &terms)
+        {
+            self.pools[pool].counters.fast += 1;
+            return Ok(Reply::CheckedOut(self.hand_out(ix, terms, CheckoutPath::Fast)));
+        }
+        let seq = self.next_seq();
+        let waiter = Waiter { pool, seq, terms, policy, path: CheckoutPath::Fast, entry: None };
         let deadline = self.now.mono.plus(deadline_ms);
         let req = self.wait(asked.request, deadline, Waiting::Checkout(Box::new(waiter)));
         if let Some(ix) = idle {
             self.pools[pool].counters.fast += 1;
-            self.claim_for_lease(ix, req);
+            self.bind_to_lease(ix, req);
         } else {
             self.leases_pending.insert(asked.lease.as_u128(), ());
             self.enqueue(pool, seq, req);
@@ -225,127 +219,6 @@ impl Kernel {
         self.end(ix, EndCause::NearExpiry, After::Gone, Resolve::Now);
     }
 
-    /// Binds an idle sandbox to the lease of a caller. The new expiry comes first, so that nothing
-    /// expires while it is being checked.
-    pub(crate) fn claim_for_lease(&mut self, ix: Ix, req: Ix) {
-        self.leave_pool_line(ix);
-        let now = self.now;
-        let waiter = self.waiter(req);
-        waiter.entry = Some(ix);
-        let (lease, ttl_ms, claim) = (waiter.lease, waiter.ttl_ms, waiter.claim.clone());
-        let (pool, tenant) = (waiter.pool, waiter.tenant);
-        self.leases_pending.remove(lease.as_u128());
-        self.lease_index.insert(lease.as_u128(), ix);
-        self.pools[pool].leased += 1;
-        let entry = &mut self.entries[ix];
-        entry.owner = Own::Lease(lease);
-        entry.tenant = tenant;
-        entry.phase = Phase::Claiming(Some(req));
-        entry.uses += 1;
-        entry.used = false;
-        entry.touched = claim.is_some();
-        entry.settings.clone_from(&claim);
-        let expires_at = now.wall.plus(ttl_ms);
-        entry.expires_at =
-            Some(entry.hard_expires_at.map_or(expires_at, |hard| hard.min(expires_at)));
-        let action = Action::Claim {
-            instance: entry.instance,
-            settings: claim,
-            expires_at: entry.expires_at,
-        };
-        self.begin(ix, OpKind::Claim, self.config.deadlines.claim_ms, action);
-        self.mark(ix);
-        self.settle(ix);
-    }
-
-    pub(crate) fn claim_ended(&mut self, ix: Ix, outcome: Outcome) {
-        let Phase::Claiming(req) = self.entries[ix].phase else { return };
-        let detail = match outcome {
-            Outcome::Done => {
-                self.claimed(ix, req);
-                return;
-            }
-            Outcome::Failed(failure) => failure.detail,
-            Outcome::TimedOut => Arc::from("it did not answer in time"),
-        };
-        self.died(ix, EndCause::ClaimFailed, Some(detail));
-    }
-
-    fn claimed(&mut self, ix: Ix, req: Option<Ix>) {
-        let entry = &mut self.entries[ix];
-        entry.phase = Phase::InUse;
-        entry.used |= entry.exec_wanted;
-        entry.proven_at = self.now.mono;
-        entry.last_used = self.now;
-        self.settle(ix);
-        self.arm_quiet(ix);
-        self.arm_expiry(ix);
-        if let Own::Session(session) = self.entries[ix].owner {
-            self.session_due(session);
-            return;
-        }
-        let Some(req) = req else {
-            // Its caller went away while it was being bound.
-            self.recycle(ix, EndCause::ClientGone);
-            return;
-        };
-        let path = self.waiter(req).path;
-        let checked_out = self.checked_out(ix, path);
-        let event = LifecycleEvent::SandboxActive {
-            session: None,
-            lease: Some(checked_out.lease),
-            sandbox_id: checked_out.sandbox,
-            generation: checked_out.generation,
-            cause: ActiveCause::Created,
-            previous_id: None,
-            state_lost: false,
-            expires_at: Some(checked_out.expires_at),
-        };
-        self.publish(self.entries[ix].tenant, event);
-        self.answer(req, Ok(Reply::CheckedOut(checked_out)));
-    }
-
-    fn checked_out(&self, ix: Ix, path: CheckoutPath) -> CheckedOut {
-        let entry = &self.entries[ix];
-        let Own::Lease(lease) = entry.owner else { unreachable!("a lease leads to its sandbox") };
-        CheckedOut {
-            lease,
-            sandbox: entry.id,
-            generation: entry.generation,
-            instance: entry.instance,
-            expires_at: entry.expires_at.unwrap_or_default(),
-            path,
-            uses: entry.uses - 1,
-        }
-    }
-
-    /// A sandbox that was being bound is lost: its caller goes back to where it stood in line.
-    pub(crate) fn claim_lost(&mut self, ix: Ix, req: Option<Ix>) {
-        match self.entries[ix].owner {
-            Own::Lease(lease) => {
-                self.lease_index.remove(lease.as_u128());
-                self.entries[ix].disown();
-                let Some(req) = req else { return };
-                self.leases_pending.insert(lease.as_u128(), ());
-                let waiter = self.waiter(req);
-                waiter.entry = None;
-                let (pool, seq, policy) = (waiter.pool, waiter.seq, waiter.policy);
-                if self.requests[req].deadline <= self.now.mono {
-                    // It was nearly served at its deadline; it is not kept for another attempt.
-                    self.checkout_overdue(req);
-                    return;
-                }
-                // It takes the next idle one in its turn, and waits for nothing else.
-                self.pools[pool].idle_only_in_line |= policy == CheckoutPolicy::IdleOnly;
-                self.pools[pool].queue.insert(seq, req);
-                self.arm_request(req);
-                self.pool_due(pool);
-            }
-            Own::Session(session) => self.claim_lost_by_session(session, ix),
-            Own::Nobody => {}
-        }
-    }
-
     /// Callers that want only an idle one, and did not get the next, get nothing.
     pub(crate) fn refuse_idle_only(&mut self, pool: Ix) {
         if !std::mem::take(&mut self.pools[pool].idle_only_in_line) {
@@ -382,7 +255,8 @@ impl Kernel {
     /// A caller went away while it waited.
     pub(crate) fn checkout_abandoned(&mut self, req: Ix) {
         let waiter = self.waiter(req);
-        let (pool, seq, lease, bound) = (waiter.pool, waiter.seq, waiter.lease, waiter.entry);
+        let (pool, seq, lease) = (waiter.pool, waiter.seq, waiter.terms.lease);
+        let bound = waiter.entry;
         if self.flawed(Flaw::GoneClientLeaks) {
             if bound.is_none() {
                 self.pools[pool].slots_used += 1;
@@ -408,7 +282,7 @@ impl Kernel {
     }
 
     fn drop_waiter(&mut self, req: Ix, refusal: Refusal) {
-        let lease = self.waiter(req).lease;
+        let lease = self.waiter(req).terms.lease;
         self.leases_pending.remove(lease.as_u128());
         self.answer(req, Err(refusal));
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::{EffectId, EndCause, InstanceId};
 
-use crate::entry::{Op, OpKind};
+use crate::entry::{Op, OpKind, Own};
 use crate::event::{DeathCause, Failure, FailureKind, Outcome};
 use crate::slab::Ix;
 use crate::{Flaw, Kernel};
@@ -69,6 +69,10 @@ impl Kernel {
                 DeathCause::Crash => EndCause::Crash,
                 DeathCause::Oom => EndCause::Oom,
             };
+            let leased = matches!(self.entries[ix].owner, Own::Lease(_));
+            if leased && self.flawed(Flaw::DeathIgnored) {
+                return;
+            }
             self.died(ix, cause, None);
         }
     }

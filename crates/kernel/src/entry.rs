@@ -55,6 +55,9 @@ pub(crate) struct Entry {
     pub(crate) used: bool,
     /// A user's code or settings have been in it since it was last known to be clean.
     pub(crate) touched: bool,
+    /// Settings of a user may still be bound to it, whatever a wipe says: whoever gets it next
+    /// binds theirs, if only none.
+    pub(crate) bound: bool,
     /// Files may have changed since they were last made durable.
     pub(crate) dirty: bool,
     /// Files may have changed since the last attempt to make them durable began.
@@ -296,6 +299,7 @@ impl Entry {
             turn: false,
             used: false,
             touched: false,
+            bound: false,
             dirty: false,
             wrote: false,
             announced: false,

@@ -53,6 +53,12 @@ pub enum Flaw {
     MruEviction,
     /// A sandbox whose files could not be saved is killed all the same.
     FailedPersistKills,
+    /// A sandbox that was not heard of for long is handed out without asking it.
+    StaleProofTrusted,
+    /// The death of a sandbox that was handed out is not heard of.
+    DeathIgnored,
+    /// A sandbox that goes back to its pool stays its last user's, by key.
+    TenantRemains,
 }
 
 impl Flaw {
@@ -82,6 +88,9 @@ impl Flaw {
         Self::IdReused,
         Self::MruEviction,
         Self::FailedPersistKills,
+        Self::StaleProofTrusted,
+        Self::DeathIgnored,
+        Self::TenantRemains,
     ];
 
     /// Its name on the command line.
@@ -111,6 +120,9 @@ impl Flaw {
             Self::IdReused => "id-reused",
             Self::MruEviction => "mru-eviction",
             Self::FailedPersistKills => "failed-persist-kills",
+            Self::StaleProofTrusted => "stale-proof-trusted",
+            Self::DeathIgnored => "death-ignored",
+            Self::TenantRemains => "tenant-remains",
         }
     }
 }

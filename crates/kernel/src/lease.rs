@@ -1,7 +1,7 @@
 //! Leases: exclusive use of a sandbox until it is returned or expires. A return never waits for
 //! anything; what becomes of the sandbox is decided in `recycle`.
 
-use model::{EndCause, ErrorCode, LeaseId, Refusal, Wall};
+use model::{EndCause, ErrorCode, LeaseId, Refusal, TerminatedReason, Wall};
 
 use crate::Kernel;
 use crate::ends::LeaseEnd;
@@ -11,7 +11,12 @@ use crate::slab::Ix;
 
 impl Kernel {
     pub(crate) fn lease_returned(&mut self, lease: LeaseId) -> Result<Reply, Refusal> {
-        let ix = self.leased(lease)?;
+        let ix = match (self.leased(lease), self.ends.of_lease(lease)) {
+            (Ok(ix), _) => ix,
+            // There is nothing left to give back, and that is how its user wants it.
+            (Err(_), Some(end)) if is_settled(end.cause) => return Ok(Reply::Noted),
+            (Err(refusal), _) => return Err(refusal),
+        };
         match self.entries[ix].phase {
             Phase::InUse => self.recycle(ix, EndCause::Returned),
             Phase::Claiming(req) => {
@@ -142,6 +147,22 @@ pub(crate) fn refuse_ttl(ttl_ms: u64) -> Result<(), Refusal> {
         return Err(Refusal::new(ErrorCode::InvalidArgument, cause));
     }
     Ok(())
+}
+
+/// Whether a return of a lease that ended like this is the same as one that came in time: it was
+/// returned before, or its sandbox is gone by its own fault or its user's wish. A lease that was
+/// taken away is lost, and whoever returns it late should know.
+fn is_settled(cause: EndCause) -> bool {
+    match cause.reason() {
+        TerminatedReason::Crash | TerminatedReason::Oom | TerminatedReason::Replaced => true,
+        TerminatedReason::Deleted => cause != EndCause::PoolClosed,
+        TerminatedReason::UserAbort
+        | TerminatedReason::Idle
+        | TerminatedReason::Expired
+        | TerminatedReason::Evicted
+        | TerminatedReason::Shutdown
+        | TerminatedReason::Policy => false,
+    }
 }
 
 /// The refusal of whoever comes with a lease that is gone.

@@ -26,6 +26,7 @@ mod eviction;
 mod explain;
 mod flaw;
 mod fork;
+mod handout;
 mod hibernation;
 mod index;
 mod journal;

@@ -133,9 +133,14 @@ impl Kernel {
         // that one could not be handed out.
         let jitter_ms = self.minter.below((idle_ttl_ms / 10).min(idle_ttl_ms - margin_ms));
         let expires_at = self.now.wall.plus(idle_ttl_ms - jitter_ms);
+        let tenant_remains = self.flawed(Flaw::TenantRemains);
         let entry = &mut self.entries[ix];
         entry.phase = Phase::Idle;
+        let tenant = entry.tenant;
         entry.disown();
+        if tenant_remains {
+            entry.tenant = tenant;
+        }
         entry.in_line = true;
         entry.used = false;
         entry.touched = false;

@@ -45,7 +45,7 @@ impl Kernel {
                 self.pools[pool].queue.pop_first()
             };
             let Some((_, req)) = next else { break };
-            self.claim_for_lease(ix, req);
+            self.serve(ix, req);
         }
     }
 

@@ -120,6 +120,7 @@ impl Kernel {
     /// A clean sandbox goes back into its pool: to the world, the one that was used is gone.
     pub(crate) fn rename_recycled(&mut self, ix: Ix) {
         if self.flawed(Flaw::IdReused) {
+            self.write_ended(ix, EndCause::Returned, None, None);
             return;
         }
         self.publish_terminated(ix, EndCause::Returned);

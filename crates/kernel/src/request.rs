@@ -53,14 +53,21 @@ pub(crate) struct Waiter {
     pub(crate) pool: Ix,
     /// Its place in the order of arrival.
     pub(crate) seq: u64,
-    pub(crate) lease: LeaseId,
-    pub(crate) tenant: KeyId,
-    pub(crate) ttl_ms: u64,
+    pub(crate) terms: Terms,
     pub(crate) policy: CheckoutPolicy,
-    pub(crate) claim: Option<Arc<ClaimSettings>>,
     pub(crate) path: CheckoutPath,
     /// The sandbox that is being bound to it.
     pub(crate) entry: Option<Ix>,
+}
+
+/// The terms on which a sandbox is handed out.
+#[derive(Debug, Clone)]
+pub(crate) struct Terms {
+    pub(crate) lease: LeaseId,
+    pub(crate) tenant: KeyId,
+    pub(crate) ttl_ms: u64,
+    /// What is to be bound; nothing, if that would bind nothing.
+    pub(crate) claim: Option<Arc<ClaimSettings>>,
 }
 
 impl Kernel {

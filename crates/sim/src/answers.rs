@@ -125,6 +125,7 @@ impl World {
         }
         self.ledger.held.push(out.lease);
         checks::handout::judge(self, owner, out.sandbox, out.generation, out.instance)?;
+        checks::handout::proven(self, out)?;
         checks::handout::lifetime(self, out)?;
         // The client is found to be gone when its answer is sent.
         if self.scenario.rates.fail > 0 && !self.calm && self.choices.below(40) == 39 {

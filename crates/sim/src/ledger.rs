@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kernel::{CheckoutPolicy, UseKind, UseTarget};
 use model::record::{OnDisconnect, Owner};
 use model::{
-    ClaimSettings, Generation, InstanceId, LeaseId, Mono, RequestId, SandboxId, SessionId,
+    ClaimSettings, Generation, InstanceId, KeyId, LeaseId, Mono, RequestId, SandboxId, SessionId,
     TemplateName, TurnId, UseId, Wall,
 };
 
@@ -27,6 +27,8 @@ pub(crate) enum LeasePhase {
 /// A lease.
 #[derive(Debug)]
 pub(crate) struct Lease {
+    /// Whose it is.
+    pub tenant: KeyId,
     /// What was to be bound.
     pub claim: Option<Arc<ClaimSettings>>,
     /// How far it is.
@@ -51,6 +53,8 @@ pub(crate) enum Expect {
 /// A session.
 #[derive(Debug)]
 pub(crate) struct Session {
+    /// Whose it is.
+    pub tenant: KeyId,
     /// Its template.
     pub template: TemplateName,
     /// What is bound to its sandboxes.

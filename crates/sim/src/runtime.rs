@@ -83,6 +83,10 @@ pub(crate) struct Instance {
     pub turn: Option<(TurnId, Mono)>,
     /// Uses in progress.
     pub uses: Vec<UseId>,
+    /// When it last answered.
+    pub answered_at: Mono,
+    /// Whether it was asked since it was last handed out.
+    pub asked: bool,
     /// When anything of its owner last happened in it.
     pub active_at: Mono,
     /// When anything last happened in it that may count as its use.

@@ -297,11 +297,16 @@ impl World {
         for ended in ends.drain(..) {
             self.coverage.count("ends", ended.cause.as_str());
             checks::eviction::ended(self, &ended)?;
+            checks::tenants::ended(self, &ended)?;
+            if let Some(lease) = ended.lease {
+                checks::leases::written(self, lease, ended.lease_end)?;
+            }
         }
         changes.clear();
         (self.changes, self.ends) = (changes, ends);
-        for Published { event, .. } in out.published.drain(..) {
-            self.trace.note(self.step, self.now, || format!("  * {event:?}"));
+        for Published { tenant, event } in out.published.drain(..) {
+            self.trace.note(self.step, self.now, || format!("  * {event:?} for {tenant:?}"));
+            checks::tenants::told(self, tenant, &event)?;
             checks::announce::judge(self, &event)?;
         }
         Ok(())

@@ -42,6 +42,9 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::StopTakesLaterProcesses => &[Promise::HoldsExact, Promise::HoldsKept],
         Flaw::IdReused => &[Promise::IdNeverReused],
         Flaw::MruEviction => &[Promise::LeastRecentFirst],
+        Flaw::StaleProofTrusted => &[Promise::HeardOfLately],
+        Flaw::DeathIgnored => &[Promise::DeathHeard],
+        Flaw::TenantRemains => &[Promise::TenantKept],
     }
 }
 
@@ -105,6 +108,9 @@ flaw_tests! {
     fn flaw_id_reused_is_caught: IdReused;
     fn flaw_mru_eviction_is_caught: MruEviction;
     fn flaw_failed_persist_kills_is_caught: FailedPersistKills;
+    fn flaw_stale_proof_trusted_is_caught: StaleProofTrusted;
+    fn flaw_death_ignored_is_caught: DeathIgnored;
+    fn flaw_tenant_remains_is_caught: TenantRemains;
 }
 
 #[test]

@@ -17,6 +17,9 @@ fn a_handful_of_worlds_keeps_every_promise() {
     for path in ["fast", "overflow", "blocked"] {
         assert!(total.coverage.of("checkouts", path) > 0, "no checkout was {path}");
     }
+    for how in ["asked", "at_once"] {
+        assert!(total.coverage.of("handouts", how) > 0, "no handout was {how}");
+    }
 }
 
 #[test]

@@ -5,8 +5,8 @@ use model::{EndCause, ErrorCode, NodeConfig, RequestId, SandboxState, TemplateNa
 
 use super::moves::{Cases, other, tight};
 use super::rig::{
-    DOCKER, NATIVE, Rig, claim, delete_workspace, gone, kill, launch, name, persist, template,
-    trouble,
+    DOCKER, FRESH_MS, NATIVE, Rig, claim, delete_workspace, gone, kill, launch, name, persist,
+    template, trouble,
 };
 use crate::{CheckoutPath, CheckoutPolicy, Event, Outcome, Reply};
 
@@ -235,6 +235,7 @@ fn a_checkout_whose_client_goes_away_gives_back_whatever_it_had() {
     assert!(rig.pending(waiting[1]), "nobody is there to be answered");
     rig.give_back(third.lease);
     // While it is being bound.
+    rig.skip(FRESH_MS);
     let request = rig.checkout();
     assert_eq!(rig.count(claim), 1);
     rig.client_gone(request);

@@ -4,8 +4,8 @@
 use model::{EndCause, ErrorCode, NodeConfig};
 
 use super::rig::{
-    DOCKER, NATIVE, Rig, claim, freeze, full, gone, instance_of, kill, launch, name, prove,
-    refusal, secret_settings, template, thaw, trouble, wipe,
+    DOCKER, FRESH_MS, NATIVE, Rig, claim, freeze, full, gone, instance_of, kill, launch, name,
+    prove, refusal, secret_settings, template, thaw, trouble, wipe,
 };
 use crate::{
     Action, CheckoutPath, CheckoutPolicy, Effect, Event, Outcome, Reply, UseKind, UseTarget,
@@ -13,7 +13,7 @@ use crate::{
 
 #[test]
 fn one_that_wants_only_an_idle_one_is_told_when_the_last_fails() {
-    let mut rig = Rig::with_pool(template(1, 1), NATIVE);
+    let mut rig = Rig::asking(template(1, 1), NATIVE);
     let request = rig.checkout_with(|checkout| checkout.policy = CheckoutPolicy::IdleOnly);
     rig.finish(claim, trouble());
     assert_eq!(rig.refused(request), ErrorCode::PoolEmpty);
@@ -24,6 +24,7 @@ fn one_that_wants_only_an_idle_one_is_told_when_the_last_fails() {
 fn after_a_failed_claim_the_caller_keeps_its_place() {
     let (mut rig, lease) = full();
     let (first, second) = (rig.checkout(), rig.checkout());
+    rig.skip(FRESH_MS);
     rig.give_back(lease);
     rig.finish(claim, trouble());
     assert!(rig.pending(first));
@@ -39,7 +40,7 @@ fn a_failed_claim_tries_the_next_idle_one() {
         (gone(), EndCause::Crash),
         (Outcome::TimedOut, EndCause::ClaimFailed),
     ] {
-        let mut rig = Rig::with_pool(template(2, 0), NATIVE);
+        let mut rig = Rig::asking(template(2, 0), NATIVE);
         let request = rig.checkout();
         let failed = rig.finish(claim, outcome);
         assert_ne!(rig.instances(claim), vec![instance_of(&failed.action).unwrap()]);
@@ -54,7 +55,7 @@ fn a_failed_claim_tries_the_next_idle_one() {
 
 #[test]
 fn a_claim_that_does_not_end_is_given_up() {
-    let mut rig = Rig::with_pool(template(2, 0), NATIVE);
+    let mut rig = Rig::asking(template(2, 0), NATIVE);
     let request = rig.checkout();
     let stuck = rig.effects.pop_front().unwrap();
     rig.pass(5_000);
@@ -68,7 +69,7 @@ fn a_claim_that_does_not_end_is_given_up() {
 #[test]
 fn a_caller_whose_deadline_passes_during_the_claim_is_served_or_told() {
     for (outcome, served) in [(Outcome::Done, true), (trouble(), false)] {
-        let mut rig = Rig::with_pool(template(1, 0), NATIVE);
+        let mut rig = Rig::asking(template(1, 0), NATIVE);
         let request = rig.checkout_with(|checkout| checkout.wait_ms = Some(100));
         rig.pass(200);
         assert!(rig.pending(request), "its sandbox is nearly there");
@@ -95,7 +96,7 @@ fn a_client_that_goes_away_leaves_nothing_behind() {
         (None, true, trouble()),
         (None, true, Outcome::TimedOut),
     ] {
-        let mut rig = Rig::with_pool(template(0, 1), NATIVE);
+        let mut rig = Rig::asking(template(0, 1), NATIVE);
         let touched = settings.is_some();
         let waiter = rig.checkout_with(|checkout| checkout.claim = settings);
         let first = rig.effects[0].id.sandbox;
@@ -156,7 +157,7 @@ fn seen(rig: &Rig) -> impl PartialEq + std::fmt::Debug + use<> {
 
 #[test]
 fn late_and_repeated_completions_change_nothing() {
-    let mut rig = Rig::with_pool(template(1, 1), DOCKER);
+    let mut rig = Rig::asking(template(1, 1), DOCKER);
     let mut over: Vec<Effect> = Vec::new();
     let mut step = |rig: &mut Rig, wanted: fn(&Action) -> bool, outcome| {
         over.push(rig.finish(wanted, outcome));
@@ -195,7 +196,7 @@ fn late_and_repeated_completions_change_nothing() {
 
 #[test]
 fn a_claim_that_fails_after_the_deadline_is_not_followed_by_another() {
-    let mut rig = Rig::with_pool(template(2, 0), NATIVE);
+    let mut rig = Rig::asking(template(2, 0), NATIVE);
     let request = rig.checkout_with(|checkout| checkout.wait_ms = Some(1_000));
     rig.pass(2_000);
     assert!(rig.pending(request), "a claim in progress is waited for");
@@ -206,7 +207,7 @@ fn a_claim_that_fails_after_the_deadline_is_not_followed_by_another() {
 
 #[test]
 fn claims_that_fail_together_do_not_change_the_order() {
-    let mut rig = Rig::with_pool(template(3, 0), NATIVE);
+    let mut rig = Rig::asking(template(3, 0), NATIVE);
     let first = rig.checkout();
     let second = rig.checkout_with(|checkout| checkout.policy = CheckoutPolicy::IdleOnly);
     // Both claims are given up at the same moment, and one idle sandbox is left.

@@ -13,6 +13,8 @@ mod checkout_failure;
 mod events;
 mod eviction;
 mod forks;
+mod gone;
+mod handouts;
 mod leaving;
 mod line_model;
 mod moves;

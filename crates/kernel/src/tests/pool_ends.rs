@@ -111,7 +111,7 @@ fn nothing_is_put_into_a_pool_that_drains() {
 #[test]
 fn a_checkout_that_is_nearly_there_when_a_drain_begins_is_served_or_told() {
     for (outcome, served) in [(Outcome::Done, true), (trouble(), false)] {
-        let mut rig = Rig::with_pool(template(2, 0), NATIVE);
+        let mut rig = Rig::asking(template(2, 0), NATIVE);
         let request = rig.checkout();
         drain(&mut rig);
         rig.finish(claim, outcome);
@@ -217,7 +217,7 @@ fn a_lease_returned_to_a_pool_that_is_destroyed_ends_it() {
 #[test]
 fn a_destroy_answers_those_who_wait_and_those_who_come() {
     for force in [false, true] {
-        let mut rig = Rig::with_pool(template(2, 0), NATIVE);
+        let mut rig = Rig::asking(template(2, 0), NATIVE);
         let lease = rig.lease();
         let claiming = rig.checkout();
         let waiting = rig.checkout();

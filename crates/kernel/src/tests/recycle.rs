@@ -19,7 +19,7 @@ fn used(traits: model::template::RuntimeTraits) -> (Rig, CheckedOut) {
 
 #[track_caller]
 fn lost(rig: &mut Rig, lease: LeaseId) -> String {
-    let refusal = rig.apply(Event::LeaseReturned { lease }).expect_err("a refusal");
+    let refusal = rig.apply(Event::LeaseRenewed { lease, ttl_ms: None }).expect_err("a refusal");
     assert_eq!(refusal.code, ErrorCode::LeaseLost);
     refusal.cause.into_owned()
 }
@@ -296,7 +296,7 @@ fn a_lease_that_is_gone_says_why() {
 
 #[test]
 fn a_lease_returned_while_it_is_bound_ends_its_wait() {
-    let mut rig = Rig::with_pool(template(1, 0), NATIVE);
+    let mut rig = Rig::asking(template(1, 0), NATIVE);
     let lease = LeaseId::from_u128(77);
     let request = rig.checkout_with(|checkout| checkout.lease = lease);
     rig.give_back(lease);
@@ -367,6 +367,5 @@ fn a_failed_wipe_does_not_keep_a_waiter_from_a_free_slot() {
     rig.finish(wipe, trouble());
     assert_eq!(rig.count(launch), 1, "nobody waits while a slot is free");
     rig.finish(launch, Outcome::Done);
-    rig.finish(claim, Outcome::Done);
     rig.checked_out(request);
 }

@@ -132,8 +132,14 @@ fn check_recovered(rig: &mut Rig, before: &[LifecycleEvent], moment: &Moment) {
 fn check_leases(rig: &mut Rig, moment: &Moment) {
     for record in moment.store.sandboxes.values() {
         let Owner::Lease(lease) = record.owner else { continue };
-        let refusal = rig.apply(Event::LeaseReturned { lease }).unwrap_err();
+        let refusal = rig.apply(Event::LeaseRenewed { lease, ttl_ms: None }).unwrap_err();
         assert_eq!(refusal.code, ErrorCode::LeaseLost);
+        let returned = rig.apply(Event::LeaseReturned { lease }).map_err(|refusal| refusal.code);
+        let expected = match record.lease_end {
+            Some(EndCause::Returned | EndCause::Crash | EndCause::Deleted) => Ok(Reply::Noted),
+            _ => Err(ErrorCode::LeaseLost),
+        };
+        assert_eq!(returned, expected, "{:?}", record.lease_end);
         let (request, _) = rig.use_of(UseTarget::Sandbox(record.id), UseKind::Exec);
         assert_eq!(rig.refused(request), ErrorCode::SandboxGone);
     }

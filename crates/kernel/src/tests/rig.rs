@@ -29,6 +29,9 @@ pub(super) const DOCKER: RuntimeTraits =
 /// The key to whom everything belongs, unless a test says otherwise.
 pub(super) const TENANT: KeyId = KeyId::from_u128(0x7e_4a47);
 
+/// How long the word of a sandbox is taken, on a node with the usual settings.
+pub(super) const FRESH_MS: u64 = 5_000;
+
 pub(super) const START: Now = Now { mono: Mono(1_000_000), wall: Wall(1_700_000_000_000) };
 
 pub(super) struct Rig {
@@ -84,6 +87,11 @@ pub(super) fn gone() -> Outcome {
 pub(super) fn secret_settings() -> Arc<ClaimSettings> {
     let env = BTreeMap::from([("TOKEN".to_owned(), "1".to_owned())]);
     Arc::new(ClaimSettings { env, ..ClaimSettings::default() })
+}
+
+/// A node that takes no sandbox's word for longer than a moment.
+pub(super) fn ask_always() -> NodeConfig {
+    NodeConfig { probe_fresh_ms: 0, ..NodeConfig::default() }
 }
 
 /// A pool with one slot, which is leased.
@@ -143,6 +151,11 @@ impl Rig {
     /// A node with room for anything and one pool, warmed up.
     pub(super) fn with_pool(template: Template, traits: RuntimeTraits) -> Self {
         Self::with(NodeConfig::default(), template, traits)
+    }
+
+    /// The same, where every sandbox is heard from before it is handed out.
+    pub(super) fn asking(template: Template, traits: RuntimeTraits) -> Self {
+        Self::with(ask_always(), template, traits)
     }
 
     pub(super) fn with(config: NodeConfig, template: Template, traits: RuntimeTraits) -> Self {

@@ -6,8 +6,8 @@ use model::{EndCause, ErrorCode, SandboxId, SandboxState, SessionStatus};
 
 use super::moves::tight;
 use super::rig::{
-    DOCKER, NATIVE, Rig, claim, copy, freeze, kill, launch, persist, probe, start_turn, template,
-    thaw, trouble, wipe,
+    DOCKER, NATIVE, Rig, claim, copy, freeze, kill, launch, persist, probe, secret_settings,
+    start_turn, template, thaw, trouble, wipe,
 };
 use crate::{DeathCause, Outcome, Reply, UseKind, UseTarget};
 
@@ -36,7 +36,7 @@ const SITUATIONS: &[(&str, SandboxState, Situation)] = &[
         *rig.targets(launch).last().unwrap()
     }),
     ("being bound to a lease", Warm, |rig| {
-        rig.checkout();
+        rig.checkout_with(|checkout| checkout.claim = Some(secret_settings()));
         rig.targets(claim)[0]
     }),
     ("being bound to a session", Warm, |rig| {

@@ -120,8 +120,9 @@ fn a_wiped_and_proven_return_is_warm_again_under_another_id() {
     rig.use_once(lease.sandbox);
     rig.give_back(lease.lease);
     assert_eq!(rig.only().state, Waiting);
-    let again = rig.apply(Event::LeaseReturned { lease: lease.lease });
-    assert_eq!(again.map_err(|refusal| refusal.code), Err(ErrorCode::LeaseLost));
+    let late = rig.apply(Event::LeaseRenewed { lease: lease.lease, ttl_ms: None });
+    assert_eq!(late.map_err(|refusal| refusal.code), Err(ErrorCode::LeaseLost));
+    rig.give_back(lease.lease);
     rig.finish(wipe, Outcome::Done);
     assert_eq!(rig.only().state, Waiting, "a wipe alone proves nothing");
     rig.finish(prove, Outcome::Done);

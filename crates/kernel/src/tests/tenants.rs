@@ -10,7 +10,7 @@ use model::{
     SessionId,
 };
 
-use super::rig::{DOCKER, NATIVE, Rig, TENANT, full, name, template, trouble};
+use super::rig::{DOCKER, FRESH_MS, NATIVE, Rig, TENANT, full, name, template, trouble};
 use crate::{Checkout, CheckoutPolicy, DeathCause, Event, Reply, SessionSettings};
 
 const OTHER: KeyId = KeyId::from_u128(0x07_4e4);
@@ -115,7 +115,7 @@ fn a_session_and_its_forks_belong_to_the_key_that_created_it() {
 #[test]
 fn a_sandbox_that_is_lost_while_it_is_bound_is_nobodys() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
-    rig.skip(60_000);
+    rig.skip(FRESH_MS);
     let idle = rig.idle()[0].id;
     let request = rig.checkout();
     assert_eq!(rig.kernel.tenant_of_sandbox(idle), Some(TENANT));

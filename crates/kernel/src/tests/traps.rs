@@ -58,7 +58,7 @@ fn j2_a_return_never_waits_for_the_slot_it_frees() {
 fn j3_a_dead_sandbox_does_not_recirculate() {
     for traits in [NATIVE, DOCKER] {
         // It died while it was idle, and the claim is the first to find out.
-        let mut rig = Rig::with_pool(template(2, 0), traits);
+        let mut rig = Rig::asking(template(2, 0), traits);
         let request = rig.checkout();
         let dead = rig.instances(claim);
         rig.finish(claim, gone());
@@ -152,7 +152,7 @@ fn j6_a_slot_is_released_once_and_only_when_the_removal_is_confirmed() {
 
 #[test]
 fn j7_a_shutdown_refuses_cancels_and_leaves_nothing() {
-    let mut rig = Rig::with_pool(template(1, 2), DOCKER);
+    let mut rig = Rig::asking(template(1, 2), DOCKER);
     let running = rig.lease();
     rig.exec(running.sandbox);
     let wiping = used_lease(&mut rig);
@@ -184,7 +184,7 @@ fn j7_a_shutdown_refuses_cancels_and_leaves_nothing() {
 
 #[test]
 fn j8_what_a_crash_left_is_found_and_removed() {
-    let mut rig = Rig::with_pool(template(1, 3), NATIVE);
+    let mut rig = Rig::asking(template(1, 3), NATIVE);
     let lease = used_lease(&mut rig);
     let launching = rig.checkout();
     let stray = InstanceId::from_u128(0xdead);
@@ -240,7 +240,9 @@ fn j21_the_last_users_late_calls_do_not_reach_the_next() {
     assert_eq!(rig.kernel.stats().running, 1, "the end of another's use is not the end of mine");
     let (request, _) = rig.use_of(UseTarget::Sandbox(first.sandbox), UseKind::Exec);
     assert_eq!(rig.refused(request), ErrorCode::SandboxGone);
-    assert!(rig.apply(Event::LeaseReturned { lease: first.lease }).is_err());
+    assert!(rig.apply(Event::LeaseRenewed { lease: first.lease, ttl_ms: None }).is_err());
+    rig.give_back(first.lease);
+    assert_eq!(rig.kernel.stats().running, 1, "nor is another's return");
     rig.use_over(exec);
     assert_eq!(rig.kernel.stats().running, 0);
 }
@@ -266,7 +268,7 @@ fn j23_settings_of_one_user_are_gone_for_the_next() {
 
 #[test]
 fn j24_a_wipe_counts_only_when_it_is_proven() {
-    let mut rig = Rig::with_pool(template(1, 0), DOCKER);
+    let mut rig = Rig::asking(template(1, 0), DOCKER);
     let lease = used_lease(&mut rig);
     let waiter = rig.checkout();
     rig.give_back(lease.lease);

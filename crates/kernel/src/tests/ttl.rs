@@ -36,7 +36,7 @@ fn age_to(rig: &mut Rig, idle: &SandboxView, left_ms: u64) {
 
 /// An idle sandbox with this much left to live, and nobody has looked at it since.
 fn aged(template: Template, left_ms: u64) -> (Rig, SandboxView) {
-    let mut rig = Rig::with_pool(template, NATIVE);
+    let mut rig = Rig::asking(template, NATIVE);
     let idle = only_idle(&rig);
     age_to(&mut rig, &idle, left_ms);
     (rig, idle)

@@ -183,6 +183,13 @@ fn saved(
     holds(Promise::FilesSaved, safe, || format!("{id:?} has unsaved files, and ends by {cause:?}"))
 }
 
+/// A death was told: whoever had the sandbox has it no longer.
+pub(crate) fn death_told(world: &World, id: InstanceId) -> Judged {
+    let record = world.store.record_of(id);
+    let over = record.is_none_or(|record| record.ending.is_some());
+    holds(Promise::DeathHeard, over, || format!("{id:?} died, and is written as {record:?}"))
+}
+
 /// A wipe was decided.
 pub(crate) fn wipe(world: &World, id: InstanceId) -> Judged {
     let Some(instance) = world.runtime.instances.get(&id) else { return Ok(()) };

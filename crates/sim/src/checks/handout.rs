@@ -61,6 +61,22 @@ pub(crate) fn judge(
     })
 }
 
+/// A sandbox was handed out to a lease: it was asked, or it answered so lately that it was not. One
+/// that has died since then is handed out by no other way.
+pub(crate) fn proven(world: &mut World, out: &CheckedOut) -> Judged {
+    let fresh_ms = world.scenario.config.probe_fresh_ms;
+    let Some(one) = world.runtime.instances.get_mut(&out.instance) else { return Ok(()) };
+    let asked = std::mem::take(&mut one.asked);
+    let (alive, age_ms) = (one.phase == Phase::Up, world.now.mono.since(one.answered_at));
+    world.coverage.count("handouts", if asked { "asked" } else { "at_once" });
+    if !alive {
+        world.coverage.count("handouts", "dead");
+    }
+    holds(Promise::HeardOfLately, (asked && alive) || age_ms < fresh_ms, || {
+        format!("{:?} (alive: {alive}) answered {age_ms} ms ago, of {fresh_ms}", out.instance)
+    })
+}
+
 /// A sandbox id is given to an owner.
 pub(crate) fn given(world: &mut World, sandbox: SandboxId, owner: Owner) -> Judged {
     let first = *world.ledger.given.entry(sandbox).or_insert(owner);

@@ -2,7 +2,7 @@
 
 use kernel::{Reply, UseTarget};
 use model::record::Owner;
-use model::{ErrorCode, LeaseId, Refusal, SandboxId};
+use model::{EndCause, ErrorCode, LeaseId, Refusal, SandboxId, TerminatedReason};
 
 use super::{Judged, Promise, broken, holds};
 use crate::ledger::LeasePhase;
@@ -60,18 +60,50 @@ pub(crate) fn refused(world: &World, target: UseTarget, refusal: &Refusal) -> Ju
     })
 }
 
-/// A return was answered.
+/// A return was answered. One that comes too late is the same as one in time where the lease was
+/// returned before, or its user had nothing left to return; a lease that was taken away is lost.
 pub(crate) fn returned(
+    world: &World,
     lease: LeaseId,
     held: bool,
     direct: Option<&Result<Reply, Refusal>>,
 ) -> Judged {
-    match direct {
-        Some(Ok(_)) => holds(Promise::LeaseHonoured, held, || {
-            format!("{lease:?} was returned although it was over")
-        }),
-        Some(Err(_)) | None => Ok(()),
+    let end = world.watch.lease_ends.get(&lease).copied();
+    let fits = match direct {
+        Some(Ok(_)) => held || end.is_some_and(is_settled),
+        Some(Err(refusal)) if refusal.code == ErrorCode::LeaseLost => {
+            end.is_some_and(|end| !is_settled(end))
+        }
+        Some(Err(_)) | None => true,
+    };
+    holds(Promise::LeaseHonoured, fits, || {
+        format!("{lease:?} ended by {end:?}, and its return was answered {direct:?}")
+    })
+}
+
+fn is_settled(end: EndCause) -> bool {
+    match end.reason() {
+        TerminatedReason::Crash | TerminatedReason::Oom => true,
+        TerminatedReason::Deleted => end != EndCause::PoolClosed,
+        TerminatedReason::UserAbort
+        | TerminatedReason::Idle
+        | TerminatedReason::Expired
+        | TerminatedReason::Evicted
+        | TerminatedReason::Shutdown
+        | TerminatedReason::Replaced
+        | TerminatedReason::Policy => false,
     }
+}
+
+/// What is written of how a lease ended never changes.
+pub(crate) fn written(world: &mut World, lease: LeaseId, end: Option<EndCause>) -> Judged {
+    let before = world.watch.lease_ends.get(&lease).copied();
+    if let Some(end) = end {
+        world.watch.lease_ends.entry(lease).or_insert(end);
+    }
+    holds(Promise::LeaseHonoured, before.is_none() || before == end, || {
+        format!("{lease:?} ended by {before:?}, and then by {end:?}")
+    })
 }
 
 /// Time passed: leases that are over were ended.

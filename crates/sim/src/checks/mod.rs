@@ -14,6 +14,7 @@ pub(crate) mod records;
 pub(crate) mod refusals;
 pub(crate) mod sessions;
 pub(crate) mod settled;
+pub(crate) mod tenants;
 pub(crate) mod uses;
 pub(crate) mod waiting;
 pub(crate) mod whole;
@@ -23,7 +24,8 @@ use std::fmt;
 
 use crate::trace::shorten;
 use model::{
-    Generation, InstanceId, Mono, RequestId, SandboxId, TemplateName, UseId, Wall, WorkspaceId,
+    EndCause, Generation, InstanceId, LeaseId, Mono, RequestId, SandboxId, TemplateName, UseId,
+    Wall, WorkspaceId,
 };
 
 macro_rules! promises {
@@ -62,6 +64,9 @@ promises! {
     Clean, "clean", "nothing of one owner reaches the next";
     Margin, "margin", "a sandbox handed out has more than the margin left to live";
     HandedOutAlive, "handed_out_alive", "a sandbox handed out exists, works and is written down for its owner";
+    HeardOfLately, "heard_of_lately", "a sandbox handed out was asked, or answered lately";
+    DeathHeard, "death_heard", "a death that becomes known ends its sandbox at once";
+    TenantKept, "tenant_kept", "what belongs to a key is that key's in every record and event, and nobody's after";
     FirstServed, "first_served", "who waits longest is served first";
     NobodyWaitsInVain, "nobody_waits_in_vain", "nobody waits while a sandbox is idle or could be started";
     DeadlineKept, "deadline_kept", "nobody waits past their deadline";
@@ -145,6 +150,8 @@ pub struct Watch {
     pub answered: Vec<RequestId>,
     /// Requests whose clients went away.
     pub gone: BTreeSet<RequestId>,
+    /// How leases ended, as it was first written down.
+    pub lease_ends: BTreeMap<LeaseId, EndCause>,
     /// Pools that someone asked to be destroyed by force.
     pub forced: BTreeSet<TemplateName>,
     /// Instances that were removed while someone worked in them.

@@ -5,7 +5,7 @@ use model::EndCause;
 use model::record::Owner;
 use model::state::SandboxState;
 
-use super::{Judged, Promise, eviction, handout, holds, waiting};
+use super::{Judged, Promise, eviction, handout, holds, leases, tenants, waiting};
 use crate::store::Change;
 use crate::world::World;
 
@@ -64,6 +64,8 @@ fn one(world: &mut World, change: &Change) -> Judged {
             eviction::chosen(world, before)?;
         }
     }
+    tenants::written(world, after)?;
+    let (owner, lease_end) = (after.owner, after.lease_end);
     match after.owner {
         Owner::Nobody => {}
         Owner::Lease(lease) => {
@@ -90,7 +92,10 @@ fn one(world: &mut World, change: &Change) -> Judged {
     {
         world.watch.announced.insert((after.id, after.generation), instance);
     }
-    Ok(())
+    match owner {
+        Owner::Lease(lease) => leases::written(world, lease, lease_end),
+        Owner::Nobody | Owner::Session(_) => Ok(()),
+    }
 }
 
 fn removed(world: &mut World, change: &Change) {

@@ -21,6 +21,7 @@ pub(crate) fn judge(world: &World) -> Judged {
             record.generation == view.generation
                 && record.instance == view.instance
                 && record.owner == view.owner
+                && record.tenant == view.tenant
                 && record.ending == view.ending
         });
         holds(Promise::StatsAddUp, same, || format!("{view:?} is written as {record:?}"))?;

@@ -3,7 +3,7 @@
 
 use kernel::{Checkout, CheckoutPolicy, Event, Reply, UseKind, UseTarget};
 use model::record::Owner;
-use model::{InstanceId, KeyId, LeaseId, SandboxId, UseId, Wall};
+use model::{InstanceId, LeaseId, SandboxId, UseId, Wall};
 
 use crate::checks::{self, Judged};
 use crate::ledger::{Ask, Lease, LeasePhase};
@@ -24,10 +24,12 @@ impl World {
         };
         let wait_ms = self.choices.pick(&[None, Some(500), Some(3_000), Some(0)]).flatten();
         let ttl_ms = self.choices.pick(&[None, Some(1_500), Some(60_000)]).flatten();
+        let tenant = self.some_tenant();
         let claim = self.claim();
         self.ledger.leases.insert(
             lease,
             Lease {
+                tenant,
                 claim: claim.clone(),
                 phase: LeasePhase::Asked,
                 sandbox: SandboxId::NIL,
@@ -46,7 +48,6 @@ impl World {
             ) => wait_ms.unwrap_or(usual_ms).max(usual_ms),
         };
         let ask = Ask::Checkout { lease, template: template.clone(), policy };
-        let tenant = KeyId::NIL;
         let checkout =
             Checkout { request, lease, tenant, template, ttl_ms, wait_ms, policy, claim };
         self.ask(request, patience_ms, ask, Event::CheckoutRequested(checkout))
@@ -59,7 +60,7 @@ impl World {
         let held = self.ledger.held.contains(&lease);
         self.ledger.drop_lease(lease, LeasePhase::Returned);
         let direct = self.submit(Event::LeaseReturned { lease }, None)?;
-        checks::leases::returned(lease, held, direct.as_ref())
+        checks::leases::returned(self, lease, held, direct.as_ref())
     }
 
     pub(super) fn act_renew(&mut self) -> Judged {
@@ -117,7 +118,7 @@ impl World {
             0 => self.ask_use(UseTarget::Sandbox(sandbox)),
             1 => {
                 let direct = self.submit(Event::LeaseReturned { lease }, None)?;
-                checks::leases::returned(lease, false, direct.as_ref())
+                checks::leases::returned(self, lease, false, direct.as_ref())
             }
             _ => self.tell(Event::LeaseRenewed { lease, ttl_ms: None }),
         }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kernel::Event;
-use model::{ClaimSettings, LeaseId, RequestId, SessionId, TemplateName};
+use model::{ClaimSettings, KeyId, LeaseId, RequestId, SessionId, TemplateName};
 
 use crate::checks::Judged;
 use crate::scenario::Act;
@@ -79,6 +79,11 @@ impl World {
 
     fn some_session(&mut self) -> Option<SessionId> {
         self.choices.pick(&self.ledger.open_sessions)
+    }
+
+    /// One of a few keys, to whom what is asked for next will belong.
+    fn some_tenant(&mut self) -> KeyId {
+        KeyId::from_u128(1 + self.ledger.fresh() / 7 % 3)
     }
 
     fn claim(&mut self) -> Option<Arc<ClaimSettings>> {

@@ -18,19 +18,20 @@ impl World {
         let request = self.request();
         let session = SessionId::from_u128(self.ledger.fresh());
         let template = self.any_template();
+        let tenant = self.some_tenant();
         let claim = self.claim();
         let on_disconnect =
             if self.choices.below(3) == 2 { OnDisconnect::Abort } else { OnDisconnect::Continue };
         let idle_timeout_ms = self.choices.pick(&[None, Some(4_000)]).flatten();
         self.add_session(
             session,
+            tenant,
             template.clone(),
             claim.clone(),
             on_disconnect,
             Expect::Exactly(0),
         );
-        let settings =
-            SessionSettings { tenant: KeyId::NIL, claim, idle_timeout_ms, on_disconnect };
+        let settings = SessionSettings { tenant, claim, idle_timeout_ms, on_disconnect };
         let patience_ms = self.scenario.config.bind_timeout_ms;
         let event = Event::SessionCreated { request, session, template, settings };
         self.ask(request, patience_ms, Ask::Create { session }, event)
@@ -39,12 +40,14 @@ impl World {
     pub(super) fn add_session(
         &mut self,
         id: SessionId,
+        tenant: KeyId,
         template: TemplateName,
         claim: Option<Arc<ClaimSettings>>,
         on_disconnect: OnDisconnect,
         expect: Expect,
     ) {
         let session = Session {
+            tenant,
             template,
             claim,
             on_disconnect,
@@ -144,7 +147,7 @@ impl World {
         let request = self.request();
         let session = SessionId::from_u128(self.ledger.fresh());
         let Some(from) = self.ledger.sessions.get(&parent) else { return Ok(()) };
-        let (template, claim) = (from.template.clone(), from.claim.clone());
+        let (tenant, template, claim) = (from.tenant, from.template.clone(), from.claim.clone());
         let on_disconnect = from.on_disconnect;
         let floor = self
             .store
@@ -154,7 +157,8 @@ impl World {
             .and_then(|id| self.store.sandboxes.get(id))
             .and_then(|record| self.runtime.workspaces.get(&record.workspace))
             .map_or(0, |workspace| workspace.durable);
-        self.add_session(session, template, claim, on_disconnect, Expect::AtLeast(floor));
+        let expect = Expect::AtLeast(floor);
+        self.add_session(session, tenant, template, claim, on_disconnect, expect);
         let event = Event::ForkRequested { request, parent, session };
         self.control(parent, Ask::Fork { parent, session }, event, request)
     }

@@ -11,7 +11,7 @@ use model::lifecycle::TurnOutcome;
 use model::record::Owner;
 use model::{EffectId, InstanceId, ProcessId, SessionId, TurnId, UseId};
 
-use crate::checks::Judged;
+use crate::checks::{self, Judged};
 use crate::runtime::{Instance, Phase, Saved};
 use crate::world::World;
 
@@ -107,6 +107,8 @@ impl World {
                     stop: None,
                     turn: None,
                     uses: Vec::new(),
+                    answered_at: self.now.mono,
+                    asked: false,
                     active_at: self.now.mono,
                     stirred_at: self.now.mono,
                     died: false,
@@ -218,7 +220,10 @@ impl World {
                 if let Some(one) = self.runtime.instances.get_mut(&instance) {
                     one.death_told = true;
                 }
-                self.tell(Event::InstanceDied { instance, cause })
+                let boots = self.boots;
+                self.tell(Event::InstanceDied { instance, cause })?;
+                // A kernel that did not live to hear of it finds out when it is started again.
+                if self.boots == boots { checks::ends::death_told(self, instance) } else { Ok(()) }
             }
         }
     }

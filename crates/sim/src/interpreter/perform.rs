@@ -28,6 +28,7 @@ impl World {
                     return Ok(failed(FailureKind::Trouble));
                 }
                 one.phase = Phase::Up;
+                one.answered_at = now;
                 one.bound.clone_from(&launch.settings);
                 self.runtime.workspaces.entry(launch.workspace).or_default();
             }
@@ -37,6 +38,8 @@ impl World {
                     return Ok(failed(FailureKind::Trouble));
                 }
                 one.bound.clone_from(settings);
+                one.answered_at = now;
+                one.asked = true;
             }
             Action::Probe { instance } => {
                 let Some(one) = self.runtime.up(*instance) else { return gone };
@@ -57,6 +60,7 @@ impl World {
                 if !clean || one.frozen {
                     return Ok(failed(FailureKind::Trouble));
                 }
+                one.answered_at = now;
             }
             Action::Freeze { instance } => {
                 let Some(one) = self.runtime.up(*instance) else { return gone };

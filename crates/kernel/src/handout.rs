@@ -1,0 +1,186 @@
+//! Handing an idle sandbox to whoever is to have it. One that answered lately, and to which nothing
+//! is to be bound, is handed out in the same decision; any other is bound and heard from first.
+//! Nothing is handed out on the word of a sandbox that was not asked for longer than that.
+
+use std::sync::Arc;
+
+use model::lifecycle::ActiveCause;
+use model::{EndCause, LifecycleEvent};
+
+use crate::effect::Action;
+use crate::entry::{Frozen, OpKind, Own, Phase};
+use crate::event::{CheckoutPolicy, Outcome};
+use crate::reply::{CheckedOut, CheckoutPath, Reply};
+use crate::request::Terms;
+use crate::slab::Ix;
+use crate::{Flaw, Kernel};
+
+impl Kernel {
+    /// Gives an idle sandbox to a caller in line: at once, or as soon as it is bound and answers.
+    pub(crate) fn serve(&mut self, ix: Ix, req: Ix) {
+        let waiter = self.waiter(req);
+        let (terms, path) = (waiter.terms.clone(), waiter.path);
+        self.leases_pending.remove(terms.lease.as_u128());
+        if self.needs_no_word(ix, &terms) {
+            let checked_out = self.hand_out(ix, terms, path);
+            self.answer(req, Ok(Reply::CheckedOut(checked_out)));
+        } else {
+            self.bind_to_lease(ix, req);
+        }
+    }
+
+    /// Whether a sandbox can be handed out as it is: nothing is to be bound to it or may be bound to
+    /// it still, and it answered so lately that asking again would tell little.
+    pub(crate) fn needs_no_word(&self, ix: Ix, terms: &Terms) -> bool {
+        let entry = &self.entries[ix];
+        let fresh = self.now.mono.since(entry.proven_at) < self.config.probe_fresh_ms
+            || self.flawed(Flaw::StaleProofTrusted);
+        let as_it_is = terms.claim.is_none() && !entry.bound;
+        as_it_is && fresh && entry.frozen == Frozen::No && entry.op.is_none()
+    }
+
+    /// Hands out an idle sandbox in this very decision. It was not asked, so this proves nothing.
+    pub(crate) fn hand_out(&mut self, ix: Ix, terms: Terms, path: CheckoutPath) -> CheckedOut {
+        self.let_to(ix, terms);
+        self.taken_up(ix);
+        self.active_lease(ix, path)
+    }
+
+    /// Binds an idle sandbox to the lease of a caller, and hears from it.
+    pub(crate) fn bind_to_lease(&mut self, ix: Ix, req: Ix) {
+        let waiter = self.waiter(req);
+        waiter.entry = Some(ix);
+        let terms = waiter.terms.clone();
+        let settings = terms.claim.clone();
+        self.let_to(ix, terms);
+        let entry = &mut self.entries[ix];
+        entry.phase = Phase::Claiming(Some(req));
+        let action =
+            Action::Claim { instance: entry.instance, settings, expires_at: entry.expires_at };
+        self.begin(ix, OpKind::Claim, self.config.deadlines.claim_ms, action);
+        self.settle(ix);
+    }
+
+    /// Takes an idle sandbox out of its pool for a lease. The new expiry comes first, so that
+    /// nothing expires while it is being checked.
+    fn let_to(&mut self, ix: Ix, terms: Terms) {
+        self.leave_pool_line(ix);
+        self.lease_index.insert(terms.lease.as_u128(), ix);
+        let entry = &mut self.entries[ix];
+        entry.owner = Own::Lease(terms.lease);
+        entry.tenant = terms.tenant;
+        entry.uses += 1;
+        entry.used = false;
+        entry.touched = terms.claim.is_some();
+        entry.bound |= terms.claim.is_some();
+        entry.settings = terms.claim;
+        let expires_at = self.now.wall.plus(terms.ttl_ms);
+        entry.expires_at =
+            Some(entry.hard_expires_at.map_or(expires_at, |hard| hard.min(expires_at)));
+        if let Some(pool) = entry.slot {
+            self.pools[pool].leased += 1;
+        }
+        self.mark(ix);
+    }
+
+    pub(crate) fn claim_ended(&mut self, ix: Ix, outcome: Outcome) {
+        let Phase::Claiming(req) = self.entries[ix].phase else { return };
+        let detail = match outcome {
+            Outcome::Done => {
+                self.claimed(ix, req);
+                return;
+            }
+            Outcome::Failed(failure) => failure.detail,
+            Outcome::TimedOut => Arc::from("it did not answer in time"),
+        };
+        self.died(ix, EndCause::ClaimFailed, Some(detail));
+    }
+
+    fn claimed(&mut self, ix: Ix, req: Option<Ix>) {
+        let entry = &mut self.entries[ix];
+        entry.proven_at = self.now.mono;
+        entry.bound = entry.settings.is_some();
+        self.taken_up(ix);
+        if let Own::Session(session) = self.entries[ix].owner {
+            self.session_due(session);
+            return;
+        }
+        let Some(req) = req else {
+            // Its caller went away while it was being bound.
+            self.recycle(ix, EndCause::ClientGone);
+            return;
+        };
+        let path = self.waiter(req).path;
+        let checked_out = self.active_lease(ix, path);
+        self.answer(req, Ok(Reply::CheckedOut(checked_out)));
+    }
+
+    /// From now on a sandbox is in use, whoever it is for.
+    fn taken_up(&mut self, ix: Ix) {
+        let entry = &mut self.entries[ix];
+        entry.phase = Phase::InUse;
+        entry.used |= entry.exec_wanted;
+        entry.last_used = self.now;
+        self.settle(ix);
+        self.arm_quiet(ix);
+        self.arm_expiry(ix);
+    }
+
+    /// Tells the world of a lease that has its sandbox.
+    fn active_lease(&mut self, ix: Ix, path: CheckoutPath) -> CheckedOut {
+        let checked_out = self.checked_out(ix, path);
+        let event = LifecycleEvent::SandboxActive {
+            session: None,
+            lease: Some(checked_out.lease),
+            sandbox_id: checked_out.sandbox,
+            generation: checked_out.generation,
+            cause: ActiveCause::Created,
+            previous_id: None,
+            state_lost: false,
+            expires_at: Some(checked_out.expires_at),
+        };
+        self.publish(self.entries[ix].tenant, event);
+        checked_out
+    }
+
+    pub(crate) fn checked_out(&self, ix: Ix, path: CheckoutPath) -> CheckedOut {
+        let entry = &self.entries[ix];
+        let Own::Lease(lease) = entry.owner else { unreachable!("a lease leads to its sandbox") };
+        CheckedOut {
+            lease,
+            sandbox: entry.id,
+            generation: entry.generation,
+            instance: entry.instance,
+            expires_at: entry.expires_at.unwrap_or_default(),
+            path,
+            uses: entry.uses - 1,
+        }
+    }
+
+    /// A sandbox that was being bound is lost: its caller goes back to where it stood in line.
+    pub(crate) fn claim_lost(&mut self, ix: Ix, req: Option<Ix>) {
+        match self.entries[ix].owner {
+            Own::Lease(lease) => {
+                self.lease_index.remove(lease.as_u128());
+                self.entries[ix].disown();
+                let Some(req) = req else { return };
+                self.leases_pending.insert(lease.as_u128(), ());
+                let waiter = self.waiter(req);
+                waiter.entry = None;
+                let (pool, seq, policy) = (waiter.pool, waiter.seq, waiter.policy);
+                if self.requests[req].deadline <= self.now.mono {
+                    // It was nearly served at its deadline; it is not kept for another attempt.
+                    self.checkout_overdue(req);
+                    return;
+                }
+                // It takes the next idle one in its turn, and waits for nothing else.
+                self.pools[pool].idle_only_in_line |= policy == CheckoutPolicy::IdleOnly;
+                self.pools[pool].queue.insert(seq, req);
+                self.arm_request(req);
+                self.pool_due(pool);
+            }
+            Own::Session(session) => self.claim_lost_by_session(session, ix),
+            Own::Nobody => {}
+        }
+    }
+}
