@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::env::Env;
 
 /// The version of these messages, said by the guest in [`Reply::Ready`].
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
+
+/// The longest target of a link, as the kernel has it.
+pub const MAX_LINK_TARGET_BYTES: usize = 4095;
 
 /// The channel on which the guest speaks unasked: ready, or why it could not become so.
 pub const GUEST_CHANNEL: u32 = 0;
@@ -121,6 +124,15 @@ pub enum Request {
     Ports,
     /// Which programs the host has started that are still alive. Replied with `Processes`.
     Processes,
+    /// Make a symbolic link, and directories above it that are missing. Nothing needs to be where
+    /// it points. Replied with `Done`; whatever has the name already is left as it is.
+    MakeLink {
+        /// Which.
+        path: String,
+        /// Where it points, as it is written into the link. Not empty, and at most
+        /// [`MAX_LINK_TARGET_BYTES`].
+        target: String,
+    },
 }
 
 /// A program to start.

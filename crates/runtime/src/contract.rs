@@ -127,6 +127,10 @@ pub trait Sandbox: Send + Sync {
     /// Makes a directory, with those above it if `parents`.
     async fn make_directory(&self, path: &str, parents: bool) -> Result<(), RuntimeError>;
 
+    /// Makes a symbolic link, and directories above it that are missing. Nothing needs to be where
+    /// it points; whatever has its name already, also a link, is left as it is.
+    async fn make_link(&self, path: &str, target: &str) -> Result<(), RuntimeError>;
+
     /// Renames a file or directory.
     async fn move_file(&self, from: &str, to: &str, overwrite: bool) -> Result<(), RuntimeError>;
 

@@ -29,11 +29,12 @@ impl Dice {
 fn honest(dice: &mut Dice) -> Vec<u8> {
     let mut host = Endpoint::new();
     for channel in 1..=1 + dice.roll(6) as u32 {
-        let request = match dice.roll(5) {
+        let request = match dice.roll(6) {
             0 => Request::Ping,
             1 => Request::Claim { env: [("A", "b")].into_iter().collect() },
             2 => Request::Move { from: "a".into(), to: "b".into(), overwrite: false },
             3 => Request::Resize { process: 1, size: TerminalSize { rows: 1, columns: 2 } },
+            4 => Request::MakeLink { path: "a".into(), target: "../b".into() },
             _ => Request::Spawn(Box::new(Spawn {
                 command: Command::Argv(vec!["ls".into(), "-l".into()]),
                 env: Env::default(),

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use guest_protocol::message::{
     Command, Entry, EntryKind, ExitStatus, Exited, Fault, FaultCode, Pipe, Port, ProcessLimits,
-    Reply, Request, RunningProcess, Spawn, Stdio, TerminalSize,
+    Reply, Request, RunningProcess, Spawn, Stdio, TerminalSize, VERSION,
 };
 use guest_protocol::{Env, decode};
 use serde::Serialize;
@@ -45,6 +45,7 @@ fn requests() {
     pin(&Request::Dial { port: 8080 }, "0c903f");
     pin(&Request::Ports, "0d");
     pin(&Request::Processes, "0e");
+    pin(&Request::MakeLink { path: path(), target: "../b".into() }, "0f022f77042e2e2f62");
 }
 
 #[test]
@@ -91,6 +92,7 @@ fn replies() {
         target,
     };
     pin(&Reply::Ready { version: 1 }, "0001");
+    pin(&Reply::Ready { version: VERSION }, "0002");
     pin(&Reply::SetupFailed { step: "root".into(), errno: 2 }, "0104726f6f7404");
     pin(&Reply::Done, "02");
     pin(&Reply::Started { pid: None }, "0300");
@@ -136,7 +138,8 @@ fn no_variant_is_missing_above() {
         | Request::Remove { .. }
         | Request::Dial { .. }
         | Request::Ports
-        | Request::Processes => {}
+        | Request::Processes
+        | Request::MakeLink { .. } => {}
     };
     let _ = |reply: Reply| match reply {
         Reply::Ready { .. }

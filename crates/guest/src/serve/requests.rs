@@ -9,7 +9,7 @@ use super::activity::Activity;
 use super::dial::Dial;
 use super::family::Ending;
 use super::fault::{fault, refused};
-use super::files::{self, listing::Listing, reading::Reading, removal, writing::Writing};
+use super::files::{self, linking, listing::Listing, reading::Reading, removal, writing::Writing};
 use super::guest::Guest;
 use super::ready::Part;
 use super::{ExitReason, environment, ports, start};
@@ -109,6 +109,9 @@ impl Guest {
             }
             Request::Ports => Ok(Answer::Now(Reply::Ports(ports::listening()))),
             Request::Processes => Ok(Answer::Now(self.processes())),
+            Request::MakeLink { path, target } => {
+                linking::make_link(&start::absolute(workspace, &path), &target).map(done)
+            }
         }
     }
 

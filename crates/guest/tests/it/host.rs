@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use guest_protocol::message::{
     Command, ExitStatus, Exited, Fault, FaultCode, GUEST_CHANNEL, Pipe, ProcessLimits, Reply,
-    Request, Spawn, Stdio, lane,
+    Request, Spawn, Stdio, VERSION, lane,
 };
 use guest_protocol::{Endpoint, Env, Incoming, decode};
 use rustix::cmsg_space;
@@ -93,7 +93,7 @@ impl Host {
             seen: BTreeMap::new(),
             unread: BTreeSet::new(),
         };
-        assert_eq!(host.reply(GUEST_CHANNEL), Reply::Ready { version: 1 });
+        assert_eq!(host.reply(GUEST_CHANNEL), Reply::Ready { version: VERSION });
         host
     }
 

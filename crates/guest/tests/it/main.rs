@@ -7,6 +7,7 @@ mod families;
 mod files;
 mod host;
 mod lanes;
+mod links;
 mod listings;
 mod ports;
 mod process_one;

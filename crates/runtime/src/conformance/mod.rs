@@ -7,6 +7,7 @@ mod deaths;
 mod drops;
 mod files;
 mod life;
+mod links;
 mod ports;
 mod programs;
 mod stage;
@@ -84,6 +85,8 @@ cases! {
     files: files_are_written_and_read_back files_are_seen_by_programs directories_are_listed_in_pages
         files_are_moved_and_removed errors_of_files_have_codes abandoned_writes_leave_nothing
         large_files_are_streams;
+    links: links_are_made_and_described links_lead_where_they_point links_replace_nothing
+        links_are_removed_and_not_what_they_point_to errors_of_links_have_codes;
     ports: connections_go_both_ways ports_are_listed nobody_listens;
     deaths: every_death_is_told_once failed_launches_are_not_deaths;
     drops: dropped_launches_leave_nothing dropped_execs_leave_nothing dropped_runs_leave_nothing
@@ -133,6 +136,8 @@ macro_rules! conformance_tests {
             files_are_written_and_read_back files_are_seen_by_programs
             directories_are_listed_in_pages files_are_moved_and_removed errors_of_files_have_codes
             abandoned_writes_leave_nothing large_files_are_streams
+            links_are_made_and_described links_lead_where_they_point links_replace_nothing
+            links_are_removed_and_not_what_they_point_to errors_of_links_have_codes
             connections_go_both_ways ports_are_listed nobody_listens
             every_death_is_told_once failed_launches_are_not_deaths
             dropped_launches_leave_nothing dropped_execs_leave_nothing dropped_runs_leave_nothing

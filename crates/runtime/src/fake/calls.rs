@@ -10,11 +10,11 @@ use model::{ClaimSettings, InstanceId, WorkspaceId};
 use tokio::io::DuplexStream;
 
 use super::faults::Operation;
+use super::paths::Last;
 use super::process::{FakeProcess, OutputReader};
 use super::program::{Out, PROGRAMS, Program};
 use super::sandbox::{FakeSandbox, NewFile};
 use super::script::{self, Step};
-use super::tree::normal;
 use crate::contract::Sandbox;
 use crate::deaths::Died;
 use crate::error::{RuntimeError, RuntimeErrorCode};
@@ -33,10 +33,11 @@ impl FakeSandbox {
     async fn with_files<T>(
         &self,
         path: &str,
+        last: Last,
         act: impl FnOnce(&mut super::tree::Tree, &str) -> Result<T, RuntimeError>,
     ) -> Result<T, RuntimeError> {
         self.enter(Operation::Files).await?;
-        let path = normal(WORKSPACE, path)?;
+        let path = self.place(WORKSPACE, path, last)?;
         self.with_tree(&path, |tree| act(tree, &path))
     }
 
@@ -188,7 +189,7 @@ impl Sandbox for FakeSandbox {
         length: Option<u64>,
     ) -> Result<FileReader, RuntimeError> {
         self.enter(Operation::ReadFile).await?;
-        let path = normal(WORKSPACE, path)?;
+        let path = self.place(WORKSPACE, path, Last::Follow)?;
         let (entry, bytes) = self.with_tree(&path, |tree| tree.read(&path))?;
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
         let length = length.map_or(usize::MAX, |length| length.try_into().unwrap_or(usize::MAX));
@@ -199,7 +200,7 @@ impl Sandbox for FakeSandbox {
 
     async fn write_file(&self, path: &str, mode: Option<u32>) -> Result<FileWriter, RuntimeError> {
         self.enter(Operation::WriteFile).await?;
-        let path = normal(WORKSPACE, path)?;
+        let path = self.place(WORKSPACE, path, Last::Follow)?;
         let sink = self.own()?.counted(NewFile { path, mode, bytes: Vec::new() });
         Ok(FileWriter::new(Box::new(sink)))
     }
@@ -210,24 +211,29 @@ impl Sandbox for FakeSandbox {
         after: Option<&[u8]>,
         limit: u32,
     ) -> Result<Page, RuntimeError> {
-        self.with_files(path, |tree, path| tree.list(path, after, limit)).await
+        self.with_files(path, Last::Follow, |tree, path| tree.list(path, after, limit)).await
     }
 
     async fn stat(&self, path: &str) -> Result<Entry, RuntimeError> {
-        self.with_files(path, |tree, path| tree.stat(path)).await
+        self.with_files(path, Last::Keep, |tree, path| tree.stat(path)).await
     }
 
     async fn make_directory(&self, path: &str, parents: bool) -> Result<(), RuntimeError> {
-        self.with_files(path, |tree, path| tree.make_directory(path, parents)).await
+        let last = if parents { Last::Follow } else { Last::Keep };
+        self.with_files(path, last, |tree, path| tree.make_directory(path, parents)).await
+    }
+
+    async fn make_link(&self, path: &str, target: &str) -> Result<(), RuntimeError> {
+        self.with_files(path, Last::Keep, |tree, path| tree.make_link(path, target)).await
     }
 
     async fn move_file(&self, from: &str, to: &str, overwrite: bool) -> Result<(), RuntimeError> {
-        let to = normal(WORKSPACE, to)?;
-        self.with_files(from, |tree, from| tree.rename(from, &to, overwrite)).await
+        let to = self.place(WORKSPACE, to, Last::Keep)?;
+        self.with_files(from, Last::Keep, |tree, from| tree.rename(from, &to, overwrite)).await
     }
 
     async fn remove(&self, path: &str, recursive: bool) -> Result<(), RuntimeError> {
-        self.with_files(path, |tree, path| tree.remove(path, recursive)).await
+        self.with_files(path, Last::Keep, |tree, path| tree.remove(path, recursive)).await
     }
 
     async fn dial(&self, port: u16) -> Result<Box<dyn Duplex>, RuntimeError> {

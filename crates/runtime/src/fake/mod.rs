@@ -4,6 +4,7 @@
 
 mod calls;
 mod faults;
+mod paths;
 mod process;
 mod program;
 mod sandbox;

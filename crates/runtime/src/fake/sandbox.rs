@@ -16,8 +16,9 @@ use tokio::time::timeout;
 
 use super::World;
 use super::faults::{Fault, Operation};
+use super::paths::{Last, resolve};
 use super::process::{Counted, FakeProcess};
-use super::tree::{Tree, normal};
+use super::tree::Tree;
 use crate::deaths::Died;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::files::FileSink;
@@ -205,9 +206,14 @@ impl FakeSandbox {
         }
     }
 
+    /// Where a path leads.
+    pub(crate) fn place(&self, cwd: &str, path: &str, last: Last) -> Result<String, RuntimeError> {
+        resolve(&|place| self.with_tree(place, |tree| tree.look(place)), cwd, path, last)
+    }
+
     /// What a program finds in a file.
     pub(crate) fn contents(&self, cwd: &str, path: &str) -> Result<Vec<u8>, RuntimeError> {
-        let path = normal(cwd, path)?;
+        let path = self.place(cwd, path, Last::Follow)?;
         Ok(self.with_tree(&path, |tree| tree.read(&path))?.1)
     }
 
@@ -219,7 +225,7 @@ impl FakeSandbox {
         mut bytes: Vec<u8>,
         append: bool,
     ) -> Result<(), RuntimeError> {
-        let path = normal(cwd, path)?;
+        let path = self.place(cwd, path, Last::Follow)?;
         self.with_tree(&path, |tree| {
             if append && let Ok((_, mut old)) = tree.read(&path) {
                 old.append(&mut bytes);
@@ -231,7 +237,7 @@ impl FakeSandbox {
 
     /// A program removes a file.
     pub(crate) fn remove_path(&self, cwd: &str, path: &str) -> Result<(), RuntimeError> {
-        let path = normal(cwd, path)?;
+        let path = self.place(cwd, path, Last::Keep)?;
         self.with_tree(&path, |tree| tree.remove(&path, false))
     }
 

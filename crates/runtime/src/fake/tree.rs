@@ -1,10 +1,12 @@
-//! Files in a map: enough of a filesystem for tests. Pure; paths are lexical, links do not exist.
+//! Files in a map: enough of a filesystem for tests. Pure; paths are lexical, and a link is a thing
+//! that is kept: following it is the affair of `paths`.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use guest_protocol::message::{Entry, EntryKind};
+use guest_protocol::message::{Entry, EntryKind, MAX_LINK_TARGET_BYTES};
 
+use super::paths::Seen;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::files::Page;
 
@@ -13,6 +15,7 @@ use crate::files::Page;
 enum Node {
     Directory,
     File { bytes: Vec<u8>, mode: u32 },
+    Link { target: String },
 }
 
 /// Files by their absolute path, without a slash at the end.
@@ -24,23 +27,6 @@ pub(crate) struct Tree {
 
 fn error(code: RuntimeErrorCode, step: &'static str, path: &str) -> RuntimeError {
     RuntimeError::new(code, step, path.to_owned())
-}
-
-/// The absolute path, without `.` and `..`; relative ones begin at `cwd`.
-pub(crate) fn normal(cwd: &str, path: &str) -> Result<String, RuntimeError> {
-    if path.contains('\0') {
-        return Err(error(RuntimeErrorCode::Invalid, "read a path", path));
-    }
-    let mut parts: Vec<&str> = Vec::new();
-    let base = if path.starts_with('/') { "" } else { cwd };
-    for part in base.split('/').chain(path.split('/')) {
-        match part {
-            "" | "." => {}
-            ".." => drop(parts.pop()),
-            name => parts.push(name),
-        }
-    }
-    Ok(format!("/{}", parts.join("/")))
 }
 
 fn parent(path: &str) -> &str {
@@ -55,11 +41,20 @@ fn name(path: &str) -> &str {
 }
 
 fn entry(path: &str, node: &Node) -> Entry {
-    let (kind, size, mode) = match node {
-        Node::Directory => (EntryKind::Directory, 0, 0o755),
-        Node::File { bytes, mode } => (EntryKind::File, bytes.len() as u64, *mode),
+    let (kind, mode, target) = match node {
+        Node::Directory => (EntryKind::Directory, 0o755, None),
+        Node::File { mode, .. } => (EntryKind::File, *mode, None),
+        Node::Link { target } => (EntryKind::Link, 0o777, Some(target.clone().into())),
     };
-    Entry { name: name(path).into(), kind, size, mode, modified_ms: 0, target: None }
+    Entry { name: name(path).into(), kind, size: size(node), mode, modified_ms: 0, target }
+}
+
+fn size(node: &Node) -> u64 {
+    match node {
+        Node::Directory => 0,
+        Node::File { bytes, .. } => bytes.len() as u64,
+        Node::Link { target } => target.len() as u64,
+    }
 }
 
 impl Tree {
@@ -75,7 +70,9 @@ impl Tree {
 
     pub(crate) fn read(&self, path: &str) -> Result<(Entry, Vec<u8>), RuntimeError> {
         match self.node("read a file", path)? {
-            Node::Directory => Err(error(RuntimeErrorCode::WrongKind, "read a file", path)),
+            Node::Directory | Node::Link { .. } => {
+                Err(error(RuntimeErrorCode::WrongKind, "read a file", path))
+            }
             node @ Node::File { bytes, .. } => Ok((entry(path, node), bytes.clone())),
         }
     }
@@ -89,7 +86,9 @@ impl Tree {
     ) -> Result<Entry, RuntimeError> {
         const STEP: &str = "write a file";
         let old = match self.nodes.get(path) {
-            Some(Node::Directory) => return Err(error(RuntimeErrorCode::WrongKind, STEP, path)),
+            Some(Node::Directory | Node::Link { .. }) => {
+                return Err(error(RuntimeErrorCode::WrongKind, STEP, path));
+            }
             Some(Node::File { bytes, mode }) => Some((bytes.len(), *mode)),
             None => None,
         };
@@ -117,7 +116,9 @@ impl Tree {
         const STEP: &str = "list a directory";
         match self.node(STEP, path)? {
             Node::Directory => {}
-            Node::File { .. } => return Err(error(RuntimeErrorCode::WrongKind, STEP, path)),
+            Node::File { .. } | Node::Link { .. } => {
+                return Err(error(RuntimeErrorCode::WrongKind, STEP, path));
+            }
         }
         let mut found = self
             .beneath(path)
@@ -141,6 +142,29 @@ impl Tree {
         self.check_parent(STEP, path)?;
         self.nodes.insert(path.to_owned(), Node::Directory);
         Ok(())
+    }
+
+    pub(crate) fn make_link(&mut self, path: &str, target: &str) -> Result<(), RuntimeError> {
+        const STEP: &str = "make a link";
+        if target.is_empty() || target.len() > MAX_LINK_TARGET_BYTES || target.contains('\0') {
+            return Err(error(RuntimeErrorCode::Invalid, STEP, path));
+        }
+        if self.nodes.contains_key(path) {
+            return Err(error(RuntimeErrorCode::Exists, STEP, path).with_errno(17));
+        }
+        self.make_parents(path)?;
+        self.check_parent(STEP, path)?;
+        self.nodes.insert(path.to_owned(), Node::Link { target: target.to_owned() });
+        Ok(())
+    }
+
+    /// What is at a path.
+    pub(crate) fn look(&self, path: &str) -> Seen {
+        match self.nodes.get(path) {
+            None => Seen::Nothing,
+            Some(Node::Link { target }) => Seen::Link(target.clone()),
+            Some(Node::Directory | Node::File { .. }) => Seen::Something,
+        }
     }
 
     pub(crate) fn rename(
@@ -191,7 +215,9 @@ impl Tree {
     fn check_parent(&self, step: &'static str, path: &str) -> Result<(), RuntimeError> {
         match self.node(step, parent(path))? {
             Node::Directory => Ok(()),
-            Node::File { .. } => Err(error(RuntimeErrorCode::WrongKind, step, path)),
+            Node::File { .. } | Node::Link { .. } => {
+                Err(error(RuntimeErrorCode::WrongKind, step, path))
+            }
         }
     }
 
@@ -204,10 +230,6 @@ impl Tree {
     }
 
     fn used(&self) -> u64 {
-        let size = |node: &Node| match node {
-            Node::Directory => 0,
-            Node::File { bytes, .. } => bytes.len() as u64,
-        };
         self.nodes.values().map(size).sum()
     }
 
@@ -231,16 +253,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_lexical() {
-        for (path, expected) in
-            [("a", "/w/a"), ("/a/../b/./c/", "/b/c"), ("../..", "/"), ("..//x", "/x")]
-        {
-            assert_eq!(normal("/w", path).unwrap(), expected, "{path}");
-        }
-        assert!(normal("/", "a\0b").is_err());
-    }
-
-    #[test]
     fn directories_are_listed_in_pages_and_moved_whole() {
         let mut tree = Tree::new(&["/", "/w"], 10);
         for path in ["/w/d/a", "/w/d/b", "/w/d/e/f"] {
@@ -257,5 +269,20 @@ mod tests {
         assert_eq!(tree.stat("/w/g/a").unwrap_err().code, RuntimeErrorCode::NotFound);
         let full = tree.write("/w/x", vec![0; 11], None, false).unwrap_err();
         assert_eq!(full.code, RuntimeErrorCode::LimitReached);
+    }
+
+    #[test]
+    fn links_are_kept_as_they_are() {
+        let mut tree = Tree::new(&["/", "/w"], 10);
+        tree.make_link("/w/d/l", "../f").unwrap();
+        let entry = tree.stat("/w/d/l").unwrap();
+        assert_eq!((entry.kind, entry.size, entry.mode), (EntryKind::Link, 4, 0o777));
+        assert_eq!(entry.target.as_deref(), Some(&b"../f"[..]));
+        assert_eq!(tree.look("/w/d/l"), Seen::Link("../f".to_owned()));
+        let again = tree.make_link("/w/d/l", "x").unwrap_err();
+        assert_eq!(again.code, RuntimeErrorCode::Exists);
+        tree.rename("/w/d/l", "/w/m", false).unwrap();
+        tree.remove("/w/m", false).unwrap();
+        assert_eq!(tree.look("/w/m"), Seen::Nothing);
     }
 }

@@ -47,6 +47,12 @@ impl GuestLink {
         self.done("make a directory", &request).await
     }
 
+    /// Makes a symbolic link.
+    pub async fn make_link(&self, path: &str, target: &str) -> Result<(), RuntimeError> {
+        let request = Request::MakeLink { path: path.to_owned(), target: target.to_owned() };
+        self.done("make a link", &request).await
+    }
+
     /// Renames a file or directory.
     pub async fn move_file(
         &self,

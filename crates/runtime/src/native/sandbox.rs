@@ -110,6 +110,10 @@ impl Sandbox for NativeSandbox {
         self.link.make_directory(path, parents).await
     }
 
+    async fn make_link(&self, path: &str, target: &str) -> Result<(), RuntimeError> {
+        self.link.make_link(path, target).await
+    }
+
     async fn move_file(&self, from: &str, to: &str, overwrite: bool) -> Result<(), RuntimeError> {
         self.link.move_file(from, to, overwrite).await
     }

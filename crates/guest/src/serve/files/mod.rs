@@ -1,6 +1,7 @@
 //! Files, as the user of the sandbox would find them. Whatever is at a path, a look at it must
 //! never hang the guest nor lead it into `/proc`, where it would show itself.
 
+pub(super) mod linking;
 pub(super) mod listing;
 pub(super) mod reading;
 pub(super) mod removal;
