@@ -211,6 +211,11 @@ impl Use {
         self.hold.within(self.sandbox.make_directory(path, parents)).await
     }
 
+    /// Makes a symbolic link. Where it points is the sandbox's own affair.
+    pub async fn make_link(&self, path: &str, target: &str) -> Result<(), Refusal> {
+        self.hold.within(self.sandbox.make_link(path, target)).await
+    }
+
     /// Renames a file or directory.
     pub async fn move_file(&self, from: &str, to: &str, overwrite: bool) -> Result<(), Refusal> {
         self.hold.within(self.sandbox.move_file(from, to, overwrite)).await
