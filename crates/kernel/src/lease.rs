@@ -45,8 +45,8 @@ impl Kernel {
     ) -> Result<Reply, Refusal> {
         let ix = self.leased(lease)?;
         let entry = &mut self.entries[ix];
-        if entry.ending.is_some() {
-            return Err(lost(EndCause::LeaseExpired));
+        if let Some(ending) = &entry.ending {
+            return Err(lost(ending.cause));
         }
         let ttl_ms = ttl_ms.unwrap_or(entry.template.pool.lease_ttl_ms);
         refuse_ttl(ttl_ms)?;

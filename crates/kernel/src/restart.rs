@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use model::lifecycle::TurnOutcome;
 use model::record::{Journal, Owner, PoolRecord, SandboxRecord, SessionRecord};
+use model::why::Ended;
 use model::{EndCause, InstanceId, KeyId, Mono, Now, SessionStatus};
 
 use crate::ends::LeaseEnd;
@@ -50,6 +51,7 @@ impl Kernel {
         for record in records {
             kernel.restore_sandbox(&record, &mut recovery);
         }
+        kernel.remember_sessions(&journal.ended);
         kernel.hold_copy_sources();
         for workspace in journal.doomed_workspaces {
             kernel.redoom_workspace(workspace);
@@ -63,6 +65,15 @@ impl Kernel {
         kernel.reconcile_all();
         kernel.flush_journal();
         (kernel, recovery)
+    }
+
+    /// Sessions that had a sandbox and are written down no more are over.
+    fn remember_sessions(&mut self, ended: &[Ended]) {
+        for session in ended.iter().filter_map(|ended| ended.session) {
+            if !self.session_index.contains(session.as_u128()) {
+                self.ends.remember_session(session);
+            }
+        }
     }
 
     /// What is being copied again may not be given up meanwhile.
@@ -150,7 +161,8 @@ impl Kernel {
         {
             return;
         }
-        let cause = record.ending.unwrap_or(EndCause::Restart);
+        // One that was returned and not clean again has ended by that.
+        let cause = record.ending.or(record.lease_end).unwrap_or(EndCause::Restart);
         let after = match owner {
             Own::Session(_) if record.doomed => After::Gone,
             Own::Session(_) => {

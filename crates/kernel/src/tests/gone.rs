@@ -1,7 +1,7 @@
 //! Calls on what is gone: answered at once and with the reason, as long as that is remembered, also
 //! by a server that was started again.
 
-use model::{EndCause, ErrorCode, LeaseId, NodeConfig, Refusal, SandboxId, UseId};
+use model::{EndCause, ErrorCode, LeaseId, NodeConfig, Refusal, SandboxId, SessionId, UseId};
 
 use super::rig::{DOCKER, NATIVE, Rig, claim, template};
 use crate::{CheckedOut, DeathCause, Event, Outcome, Reply, UseKind, UseTarget};
@@ -92,22 +92,41 @@ fn what_is_gone_says_why_while_it_is_removed_and_after_and_after_a_restart() {
 }
 
 #[test]
-fn a_crash_while_it_is_removed_changes_nothing_of_how_a_lease_ended() {
+fn a_server_that_is_killed_during_the_removal_says_the_same() {
     for traits in [NATIVE, DOCKER] {
         for (cause, returned, end) in ENDS {
-            let mut rig = Rig::with_pool(template(1, 1), traits);
+            let mut rig = Rig::with_pool(template(1, 0), traits);
             let out = rig.lease();
             rig.use_once(out.sandbox);
             end(&mut rig, &out);
             let alive: Vec<_> = rig.existing.iter().copied().collect();
             rig.restart(&alive);
-            assert_eq!(rig.kernel.why_lease(out.lease), Some(*cause));
+            says_why(&mut rig, &out, *cause, *returned);
             rig.run();
-            rig.restart(&[]);
-            let answer = rig.apply(Event::LeaseReturned { lease: out.lease });
-            assert_eq!(answer.map(|_| ()).map_err(|refusal| refusal.code), *returned, "{cause:?}");
+            says_why(&mut rig, &out, *cause, *returned);
+            assert_eq!(rig.end_causes(out.sandbox), [*cause]);
         }
     }
+}
+
+#[test]
+fn a_session_that_is_over_says_so_also_after_a_restart() {
+    let mut rig = Rig::with_pool(template(1, 0), NATIVE);
+    let (session, sandbox) = rig.session();
+    rig.ask(|request| Event::SessionEndRequested { request, session });
+    rig.run();
+    rig.ask(|request| Event::DeleteRequested { request, sandbox });
+    rig.run();
+    let (kept, _) = rig.session();
+    for _ in 0..2 {
+        let (over, _) = rig.turn(session);
+        assert_eq!(rig.refused(over), ErrorCode::SessionEnded);
+        rig.restart(&[]);
+        rig.run();
+    }
+    rig.whole_turn(kept);
+    let (unknown, _) = rig.turn(SessionId::from_u128(99));
+    assert_eq!(rig.refused(unknown), ErrorCode::SessionUnknown);
 }
 
 #[test]
