@@ -1,10 +1,12 @@
 //! Where the journal of the kernel and the history are kept: the trait [`Store`] and its
-//! implementations.
+//! implementations, and the suite that each of them must pass.
 //!
 //! A store decides nothing. It takes whole batches, has all of one or nothing of it, and gives
 //! back what it was given. Everything in it is bounded: records by those who make them, the
 //! history by [`Retention`].
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod contract;
 pub mod error;
 pub mod memory;

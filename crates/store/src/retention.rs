@@ -18,8 +18,22 @@ impl Default for Retention {
 }
 
 impl Retention {
+    /// How many more events than asked for may be there, since it is cheaper to forget some at once.
+    pub fn slack_events(self) -> u64 {
+        slack(u64::from(self.events))
+    }
+
     /// How many events may be there before the oldest are forgotten.
     pub(crate) fn events_kept(self) -> usize {
         self.events.max(1) as usize
     }
 }
+
+/// How many rows above a limit are let be.
+pub(crate) fn slack(limit: u64) -> u64 {
+    (limit / 64).clamp(1, MOST_AT_ONCE)
+}
+
+/// Forgetting many at once is cheaper for each than forgetting one, and this many take a fraction
+/// of a millisecond.
+pub(crate) const MOST_AT_ONCE: u64 = 128;

@@ -40,10 +40,9 @@ pub(super) fn migrate(
     }
     recognise(conn, path, found)?;
     for migration in migrations.iter().filter(|migration| migration.version > found) {
-        let from = migration.version - 1;
-        // There is nothing in an empty file that a backup could save.
-        if from > 0 {
-            backup(conn, &backup_path(path, from))?;
+        // There is nothing in a new file that a backup could save.
+        if found > 0 {
+            backup(conn, &backup_path(path, migration.version - 1))?;
         }
         apply(conn, migration)?;
     }
@@ -123,3 +122,6 @@ fn unfinished(to: &Path) -> PathBuf {
     name.push(".unfinished");
     name.into()
 }
+
+#[cfg(test)]
+mod tests;

@@ -119,7 +119,13 @@ impl SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     async fn load(&self) -> Result<Loaded, StoreError> {
-        self.read(Reader::load).await
+        let shared = Arc::clone(&self.shared);
+        elsewhere(move || {
+            // A commit that nobody waits for may be in the middle of it; it is not to come later.
+            let _no_commit = locked(&shared.writer);
+            locked(&shared.reader).as_mut().ok_or_else(StoreError::closed)?.load()
+        })
+        .await
     }
 
     async fn commit(&self, batch: &Batch) -> Result<(), StoreError> {
@@ -237,3 +243,6 @@ async fn elsewhere<T: Send + 'static>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,8 @@
 //! How the past is forgotten: some rows at a time, in the transaction of a commit that added some,
 //! and never more than a commit can bear.
 
+use crate::retention::{MOST_AT_ONCE, slack};
+
 /// Counts the rows of a table that only grows at its end, and says when to cut its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Trim {
@@ -8,24 +10,15 @@ pub(super) struct Trim {
     limit: u64,
 }
 
-/// Cutting many rows at once is cheaper for each than cutting one, and this many take a fraction
-/// of a millisecond.
-const MOST_AT_ONCE: u64 = 128;
-
 impl Trim {
     pub(super) const fn new(kept: u64, limit: u64) -> Self {
         Self { kept, limit }
     }
 
-    /// How many rows above the limit are let be.
-    pub(super) fn slack(limit: u64) -> u64 {
-        (limit / 64).clamp(1, MOST_AT_ONCE)
-    }
-
     /// How many of the oldest rows to delete after `added` came.
     pub(super) fn due(self, added: u64) -> u64 {
         let excess = (self.kept + added).saturating_sub(self.limit);
-        if excess <= Self::slack(self.limit) {
+        if excess <= slack(self.limit) {
             return 0;
         }
         excess.min(MOST_AT_ONCE + 2 * added)
@@ -69,7 +62,7 @@ mod tests {
                 assert!(due <= MOST_AT_ONCE + 2 * added);
                 trim = trim.after(added, due);
             }
-            assert!(trim.kept <= 1_000 + Trim::slack(1_000), "{added}: {trim:?}");
+            assert!(trim.kept <= 1_000 + slack(1_000), "{added}: {trim:?}");
         }
     }
 }

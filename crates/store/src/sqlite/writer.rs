@@ -131,6 +131,11 @@ impl Writer {
         self.conn.close().map_err(|(_, error)| step(error))
     }
 
+    #[cfg(test)]
+    pub(super) const fn conn(&self) -> &Connection {
+        &self.conn
+    }
+
     fn patiently<T>(
         &self,
         patience: Duration,

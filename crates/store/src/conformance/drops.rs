@@ -1,0 +1,66 @@
+//! Any future may be dropped at any await: what it was to write is there as a whole or not at all,
+//! and never turns up after what was written later.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use super::material::{ended, sandbox, session, whole};
+use super::{RETENTION, Subject, loaded, page, reopened};
+use crate::contract::{EventQuery, Loaded, Store};
+
+/// Polls a future so many times, then drops it.
+async fn cut<T>(polls: u32, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    for _ in 0..polls {
+        let polled = poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
+        if let Poll::Ready(done) = polled {
+            return Some(done);
+        }
+        tokio::task::yield_now().await;
+    }
+    None
+}
+
+/// What is there is of one batch, all of it. Gives its number.
+async fn whole_one(store: &dyn Store) -> u64 {
+    let Loaded { journal, last_event } = loaded(store).await;
+    let n = last_event as u32;
+    if n > 0 {
+        assert_eq!(journal.sandboxes, [sandbox(1, n)]);
+        assert_eq!(journal.sessions, [session(1, n)]);
+        assert_eq!(journal.ended.last(), Some(&ended(2, n)));
+        let page = page(store, EventQuery::after(last_event - 1, 1)).await;
+        assert_eq!(page.events, whole(last_event).events);
+    }
+    last_event
+}
+
+pub(super) async fn dropped_commits_are_whole_or_absent(on: &dyn Subject) {
+    let store = on.open(RETENTION);
+    for polls in 0..20 {
+        let number = whole_one(&*store).await + 1;
+        let done = cut(polls, store.commit(&whole(number))).await;
+        let there = whole_one(&*store).await;
+        match done {
+            Some(done) => {
+                done.expect("written");
+                assert_eq!(there, number);
+            }
+            None => assert!(there == number || there == number - 1),
+        }
+    }
+    let there = whole_one(&*store).await;
+    assert_eq!(whole_one(&*reopened(on, store).await).await, there);
+}
+
+pub(super) async fn dropped_commits_never_come_later(on: &dyn Subject) {
+    let store = on.open(RETENTION);
+    for round in 1..=50 {
+        let number = round * 2;
+        let _ = cut((round % 3) as u32, store.commit(&whole(number - 1))).await;
+        store.commit(&whole(number)).await.expect("written");
+        assert_eq!(whole_one(&*store).await, number);
+    }
+    assert_eq!(whole_one(&*reopened(on, store).await).await, 100);
+}

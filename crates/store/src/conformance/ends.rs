@@ -1,0 +1,42 @@
+//! Ends of sandboxes: some for the kernel, more for whoever asks.
+
+use model::record::JournalEntry;
+
+use super::material::{changes, ended, sandbox_id};
+use super::{RETENTION, Subject, loaded, reopened};
+
+pub(super) async fn the_latest_ends_are_loaded_and_more_are_kept(on: &dyn Subject) {
+    let mut store = on.open(RETENTION);
+    for n in 0..30 {
+        let end = JournalEntry::Ended(ended(n, n.into()));
+        store.commit(&changes([end])).await.expect("written");
+        let first = (n + 1).saturating_sub(RETENTION.remembered_ends as u8);
+        let expected: Vec<_> = (first..=n).map(|n| ended(n, n.into())).collect();
+        assert_eq!(loaded(&*store).await.journal.ended, expected);
+        if n % 10 == 0 {
+            store = reopened(on, store).await;
+        }
+        let kept = n.saturating_sub(RETENTION.ends as u8 - 1);
+        for asked in kept..=n {
+            let found = store.ended(sandbox_id(asked)).await.expect("read");
+            assert_eq!(found, Some(ended(asked, asked.into())), "{asked} of {n}");
+        }
+    }
+    for forgotten in 0..10 {
+        assert_eq!(store.ended(sandbox_id(forgotten)).await, Ok(None), "{forgotten}");
+    }
+    let many: Vec<_> = (0..200).map(|n| JournalEntry::Ended(ended(n, n.into()))).collect();
+    store.commit(&changes(many)).await.expect("written");
+    assert_eq!(loaded(&*store).await.journal.ended[4], ended(199, 199));
+    assert_eq!(store.ended(sandbox_id(100)).await, Ok(None));
+}
+
+pub(super) async fn the_last_end_of_a_sandbox_counts(on: &dyn Subject) {
+    let store = on.open(RETENTION);
+    assert_eq!(store.ended(sandbox_id(1)).await, Ok(None));
+    let ends = [ended(1, 1), ended(2, 1), ended(1, 2)].map(JournalEntry::Ended);
+    store.commit(&changes(ends)).await.expect("written");
+    assert_eq!(store.ended(sandbox_id(1)).await, Ok(Some(ended(1, 2))));
+    assert_eq!(store.ended(sandbox_id(2)).await, Ok(Some(ended(2, 1))));
+    assert_eq!(store.ended(sandbox_id(3)).await, Ok(None));
+}

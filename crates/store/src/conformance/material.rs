@@ -1,0 +1,201 @@
+//! Things to write down, by number: two numbers give two different things, one number always the
+//! same.
+
+use std::sync::Arc;
+
+use model::lifecycle::{ActiveCause, SessionChange};
+use model::record::{JournalEntry, OnDisconnect, Owner, PoolRecord, SandboxRecord, SessionRecord};
+use model::state::PoolPhase;
+use model::template::{Recycle, RuntimeTraits};
+use model::why::{Candidate, Ended, Eviction, Shortage, Tier};
+use model::{
+    ClaimSettings, EndCause, Generation, InstanceId, KeyId, KeyRecord, LeaseId, LifecycleEvent,
+    NetworkPolicy, Role, SandboxId, SandboxState, SessionId, SessionStatus, StoredEvent, Template,
+    TemplateName, TerminatedReason, TurnId, Wall, WorkspaceId,
+};
+
+use crate::contract::Batch;
+
+/// Text that breaks whoever handles it carelessly.
+const AWKWARD: &str = "a'b\"c\\d\n\u{0}\u{1f41f}--;";
+
+const TRAITS: RuntimeTraits =
+    RuntimeTraits { recycle: Recycle::Recreate, can_freeze: true, workspace_survives: false };
+
+/// A sandbox.
+pub fn sandbox_id(id: u8) -> SandboxId {
+    SandboxId::from_u128(0x5a00 + u128::from(id))
+}
+
+/// A session.
+pub fn session_id(id: u8) -> SessionId {
+    SessionId::from_u128(0x5e00 + u128::from(id))
+}
+
+/// A key; 0 is the server itself.
+pub fn key_id(id: u8) -> KeyId {
+    if id == 0 { KeyId::NIL } else { KeyId::from_u128(u128::MAX - u128::from(id)) }
+}
+
+/// A workspace.
+pub fn workspace_id(id: u8) -> WorkspaceId {
+    WorkspaceId::from_u128(0x3000 + u128::from(id))
+}
+
+/// The name of a template.
+pub fn name(id: u8) -> TemplateName {
+    TemplateName::new(&format!("t{id}")).expect("a name")
+}
+
+/// A sandbox in one of its states.
+pub fn sandbox(id: u8, n: u32) -> SandboxRecord {
+    let has = |bit: u32| n & bit != 0;
+    SandboxRecord {
+        id: sandbox_id(id),
+        previous_id: has(1).then(|| sandbox_id(id.wrapping_add(1))),
+        instance: has(2).then(|| InstanceId::from_u128(n.into())),
+        generation: Generation(u64::from(n) + 1),
+        template: name(id),
+        traits: TRAITS,
+        owner: match n % 3 {
+            0 => Owner::Nobody,
+            1 => Owner::Lease(LeaseId::from_u128(n.into())),
+            _ => Owner::Session(session_id(id)),
+        },
+        state: if has(4) { SandboxState::Warm } else { SandboxState::Cold },
+        ending: has(8).then_some(EndCause::Evicted),
+        doomed: has(16),
+        slept: has(32).then_some(EndCause::Idle),
+        announced: has(1),
+        uses: n,
+        dirty: has(2),
+        workspace: workspace_id(id),
+        has_files: has(4),
+        copying_from: has(8).then(|| workspace_id(id.wrapping_add(1))),
+        created_at: Wall(0),
+        last_used_at: Wall(n.into()),
+        expires_at: has(16).then_some(Wall(u64::MAX)),
+    }
+}
+
+/// A session in one of its states. The larger its number, the longer its record.
+pub fn session(id: u8, n: u32) -> SessionRecord {
+    let claim = ClaimSettings {
+        env: [("A".to_owned(), AWKWARD.repeat(n as usize % 400))].into(),
+        secrets: vec!["S".to_owned()],
+        network: NetworkPolicy::Allow(vec![format!("h{n}:443")]),
+        labels: [(AWKWARD.to_owned(), n.to_string())].into(),
+    };
+    SessionRecord {
+        id: session_id(id),
+        parent: (n & 1 != 0).then(|| session_id(id.wrapping_add(1))),
+        template: name(id),
+        status: if n & 2 != 0 { SessionStatus::Active } else { SessionStatus::Paused },
+        generation: Generation(n.into()),
+        sandbox: (n & 4 != 0).then(|| sandbox_id(id)),
+        claim: (n & 8 != 0).then(|| Arc::new(claim)),
+        idle_timeout_ms: (n & 16 != 0).then_some(u64::MAX),
+        on_disconnect: if n & 1 != 0 { OnDisconnect::Abort } else { OnDisconnect::Continue },
+        state_lost: (n & 2 != 0).then_some(TerminatedReason::Evicted),
+        told_id: None,
+        turn: Some(TurnId::from_u128(n.into())),
+        queued: (0..n % 4).map(|turn| TurnId::from_u128(turn.into())).collect(),
+        created_at: Wall(n.into()),
+    }
+}
+
+/// A pool in one of its states.
+pub fn pool(id: u8, n: u32) -> PoolRecord {
+    let mut template = Template::named(name(id));
+    template.pool.pool_size = n;
+    let phase = if n & 1 != 0 { PoolPhase::Draining } else { PoolPhase::Active };
+    PoolRecord { template: Arc::new(template), traits: TRAITS, phase }
+}
+
+/// An end of a sandbox.
+pub fn ended(id: u8, n: u32) -> Ended {
+    let candidate =
+        Candidate { tier: Tier::Warm, sandbox: sandbox_id(id), last_used_at: Wall(1), of: n };
+    let eviction = Eviction {
+        tier: Tier::Waiting,
+        shortage: Shortage::Memory,
+        candidates: vec![candidate; n as usize % 3],
+        decided_at: Wall(n.into()),
+    };
+    Ended {
+        sandbox: sandbox_id(id),
+        generation: Generation(n.into()),
+        template: name(id),
+        lease: None,
+        session: (n & 1 != 0).then(|| session_id(id)),
+        cause: EndCause::Evicted,
+        detail: (n & 2 != 0).then(|| AWKWARD.into()),
+        eviction: (n & 4 != 0).then(|| Arc::new(eviction)),
+        created_at: Wall(1),
+        ended_at: Wall(n.into()),
+    }
+}
+
+/// An event: of a sandbox, of a sandbox and a session, of a session, or of neither.
+pub fn event(number: u64, id: u8) -> StoredEvent {
+    let generation = Generation(number);
+    let event = match id % 4 {
+        0 => LifecycleEvent::SandboxFrozen { sandbox_id: sandbox_id(id), generation, frozen: true },
+        1 => LifecycleEvent::SandboxActive {
+            session: Some(session_id(id)),
+            lease: None,
+            sandbox_id: sandbox_id(id),
+            generation,
+            cause: ActiveCause::Created,
+            previous_id: None,
+            state_lost: false,
+            expires_at: None,
+        },
+        2 => LifecycleEvent::SessionChanged {
+            session: session_id(id),
+            change: SessionChange::Created,
+        },
+        _ => LifecycleEvent::PoolHealth {
+            template: name(id),
+            degraded: true,
+            detail: AWKWARD.to_owned(),
+        },
+    };
+    StoredEvent { number, at: Wall(number * 10), tenant: key_id(id % 3), event }
+}
+
+/// A key.
+pub fn key(id: u8, n: u8) -> KeyRecord {
+    KeyRecord {
+        id: key_id(id),
+        name: format!("{AWKWARD}{n}"),
+        role: Role::ALL[n as usize % 3],
+        hash: [n; 32],
+        created_at: Wall(n.into()),
+        expires_at: (n & 1 != 0).then_some(Wall(u64::MAX)),
+        revoked_at: (n & 2 != 0).then_some(Wall(0)),
+    }
+}
+
+/// A batch of changes only.
+pub fn changes(entries: impl Into<Vec<JournalEntry>>) -> Batch {
+    Batch { entries: entries.into(), events: Vec::new() }
+}
+
+/// A batch of the events with these numbers.
+pub fn events(numbers: std::ops::RangeInclusive<u64>) -> Batch {
+    Batch { entries: Vec::new(), events: numbers.map(|n| event(n, (n % 7) as u8)).collect() }
+}
+
+/// A batch that is seen to be there as a whole or not: a sandbox, a session, an end and an event.
+pub fn whole(number: u64) -> Batch {
+    let n = number as u32;
+    Batch {
+        entries: vec![
+            JournalEntry::SandboxPut(sandbox(1, n)),
+            JournalEntry::SessionPut(session(1, n)),
+            JournalEntry::Ended(ended(2, n)),
+        ],
+        events: vec![event(number, 1)],
+    }
+}

@@ -1,0 +1,124 @@
+//! What every store must do, as one suite. Whoever implements [`crate::Store`] gives a [`Subject`]
+//! and gets a test per case from [`crate::conformance_tests!`]. A case panics where a promise is
+//! broken.
+
+mod drops;
+mod ends;
+mod events;
+pub mod material;
+mod random;
+mod records;
+mod rest;
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::contract::{EventPage, EventQuery, Loaded, Store};
+use crate::retention::Retention;
+
+/// A store to be tested: a place that is empty at first.
+pub trait Subject: Send + Sync {
+    /// Opens what is in that place. Whoever had it open before closed it, or is to be treated as
+    /// if it had been killed.
+    fn open(&self, retention: Retention) -> Arc<dyn Store>;
+}
+
+/// Small enough that something is forgotten.
+const RETENTION: Retention = Retention { events: 40, ends: 12, remembered_ends: 5 };
+
+type CaseFuture<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// How a case is run: most are a future, the random ones are many.
+enum Case {
+    Once(for<'a> fn(&'a dyn Subject) -> CaseFuture<'a>),
+    Often(fn(&dyn Fn() -> Box<dyn Subject>)),
+}
+
+macro_rules! cases {
+    ($($module:ident: $($case:ident)+;)+ [often] $($often:ident)+;) => {
+        /// The names of all cases.
+        pub const CASES: &[&str] = &[$($(stringify!($case),)+)+ $(stringify!($often),)+];
+
+        fn find(name: &str) -> Option<Case> {
+            match name {
+                $($(stringify!($case) => Some(Case::Once(|on| Box::pin($module::$case(on)))),)+)+
+                $(stringify!($often) => Some(Case::Often(random::$often)),)+
+                _ => None,
+            }
+        }
+    };
+}
+
+cases! {
+    records: nothing_is_loaded_at_first every_kind_of_record_is_kept the_last_state_counts
+        what_was_removed_is_gone what_came_and_went_in_one_batch_was_never_there
+        records_take_the_place_of_others;
+    events: events_are_read_in_pages events_are_found_by_whose_they_are old_events_are_forgotten
+        a_batch_may_be_given_again numbers_go_on_after_a_restart;
+    ends: the_latest_ends_are_loaded_and_more_are_kept the_last_end_of_a_sandbox_counts;
+    rest: keys_are_put_and_replaced a_closed_store_refuses_everything
+        nothing_committed_is_lost_by_a_crash parallel_commits_all_arrive;
+    drops: dropped_commits_are_whole_or_absent dropped_commits_never_come_later;
+    [often] random_batches_agree_with_the_model;
+}
+
+/// Runs one case, on a fresh subject each time it needs one.
+pub fn check(name: &str, fresh: &dyn Fn() -> Box<dyn Subject>) {
+    match find(name) {
+        None => panic!("there is no case {name}"),
+        Some(Case::Once(case)) => block_on(case(&*fresh())),
+        Some(Case::Often(case)) => case(fresh),
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    runtime.expect("a runtime").block_on(future)
+}
+
+async fn loaded(store: &dyn Store) -> Loaded {
+    store.load().await.expect("loaded")
+}
+
+async fn page(store: &dyn Store, query: EventQuery) -> EventPage {
+    store.events(&query).await.expect("events")
+}
+
+/// Closes in order and opens again.
+async fn reopened(on: &dyn Subject, store: Arc<dyn Store>) -> Arc<dyn Store> {
+    store.close().await.expect("closed");
+    drop(store);
+    on.open(RETENTION)
+}
+
+/// A test per case: `conformance_tests! { my_subject() }`, where each call gives a fresh one.
+#[macro_export]
+macro_rules! conformance_tests {
+    ($subject:expr) => {
+        $crate::conformance_tests! { @each [$subject]
+            nothing_is_loaded_at_first every_kind_of_record_is_kept the_last_state_counts
+            what_was_removed_is_gone what_came_and_went_in_one_batch_was_never_there
+            records_take_the_place_of_others
+            events_are_read_in_pages events_are_found_by_whose_they_are old_events_are_forgotten
+            a_batch_may_be_given_again numbers_go_on_after_a_restart
+            the_latest_ends_are_loaded_and_more_are_kept the_last_end_of_a_sandbox_counts
+            keys_are_put_and_replaced a_closed_store_refuses_everything
+            nothing_committed_is_lost_by_a_crash parallel_commits_all_arrive
+            dropped_commits_are_whole_or_absent dropped_commits_never_come_later
+            random_batches_agree_with_the_model
+        }
+    };
+    (@each [$subject:expr] $($case:ident)+) => {
+        $(
+            #[test]
+            fn $case() {
+                $crate::conformance::check(stringify!($case), &|| Box::new($subject));
+            }
+        )+
+
+        #[test]
+        fn no_case_is_forgotten() {
+            assert_eq!($crate::conformance::CASES, &[$(stringify!($case),)+]);
+        }
+    };
+}

@@ -1,0 +1,76 @@
+//! Keys, closing, crashes, and many at once.
+
+use std::sync::Arc;
+
+use model::record::JournalEntry;
+
+use super::material::{changes, key, sandbox, sandbox_id, whole};
+use super::{RETENTION, Subject, loaded, page, reopened};
+use crate::contract::{EventQuery, Store};
+use crate::error::{StoreError, StoreErrorCode};
+
+fn code<T>(result: Result<T, StoreError>) -> Option<StoreErrorCode> {
+    result.err().map(|error| error.code)
+}
+
+pub(super) async fn keys_are_put_and_replaced(on: &dyn Subject) {
+    let store = on.open(RETENTION);
+    assert_eq!(store.keys().await, Ok(Vec::new()));
+    for (id, n) in [(1, 1), (3, 2), (2, 3), (1, 4)] {
+        store.put_key(&key(id, n)).await.expect("written");
+    }
+    // Keys of higher ids were given lower numbers.
+    let expected = vec![key(3, 2), key(2, 3), key(1, 4)];
+    assert_eq!(store.keys().await.as_ref(), Ok(&expected));
+    assert_eq!(reopened(on, store).await.keys().await, Ok(expected));
+}
+
+pub(super) async fn a_closed_store_refuses_everything(on: &dyn Subject) {
+    let store = on.open(RETENTION);
+    store.commit(&whole(1)).await.expect("written");
+    store.close().await.expect("closed");
+    let closed = Some(StoreErrorCode::Closed);
+    assert_eq!(code(store.load().await), closed);
+    assert_eq!(code(store.commit(&whole(2)).await), closed);
+    assert_eq!(code(store.events(&EventQuery::after(0, 1)).await), closed);
+    assert_eq!(code(store.keys().await), closed);
+    assert_eq!(code(store.put_key(&key(1, 1)).await), closed);
+    assert_eq!(code(store.ended(sandbox_id(1)).await), closed);
+    store.close().await.expect("closed already");
+    let store = on.open(RETENTION);
+    assert_eq!(loaded(&*store).await.last_event, 1);
+    assert_eq!(store.keys().await, Ok(Vec::new()));
+}
+
+pub(super) async fn nothing_committed_is_lost_by_a_crash(on: &dyn Subject) {
+    for number in 1..=10 {
+        let store = on.open(RETENTION);
+        assert_eq!(loaded(&*store).await.last_event, number - 1);
+        store.commit(&whole(number)).await.expect("written");
+        store.put_key(&key(number as u8, 1)).await.expect("written");
+        drop(store);
+    }
+    let store = on.open(RETENTION);
+    assert_eq!(loaded(&*store).await.journal.sandboxes, [sandbox(1, 10)]);
+    assert_eq!(page(&*store, EventQuery::after(0, 100)).await.events.len(), 10);
+    assert_eq!(store.keys().await.map(|keys| keys.len()), Ok(10));
+}
+
+pub(super) async fn parallel_commits_all_arrive(on: &dyn Subject) {
+    let store: Arc<dyn Store> = on.open(RETENTION);
+    let mut tasks = tokio::task::JoinSet::new();
+    for id in 0..50 {
+        let store = Arc::clone(&store);
+        tasks.spawn(async move {
+            let put = changes([JournalEntry::SandboxPut(sandbox(id, id.into()))]);
+            store.commit(&put).await.expect("written");
+            store.load().await.expect("loaded");
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("no panic");
+    }
+    let expected: Vec<_> = (0..50).map(|id| sandbox(id, id.into())).collect();
+    assert_eq!(loaded(&*store).await.journal.sandboxes, expected);
+    assert_eq!(loaded(&*reopened(on, store).await).await.journal.sandboxes, expected);
+}

@@ -1,0 +1,222 @@
+//! What depends on the inside: commits on another thread, a limit on pages, the log.
+
+use std::fs;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::task::{Context, Waker};
+
+use super::*;
+use crate::conformance::Subject;
+use crate::conformance::material::{sandbox, session, whole};
+
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Self {
+        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("store-sqlite-{}-{n}", std::process::id()));
+        fs::create_dir_all(&path).expect("a directory");
+        Self(path)
+    }
+
+    fn open(&self) -> SqliteStore {
+        SqliteStore::open(&self.0, Retention::default()).expect("opened")
+    }
+
+    fn log_bytes(&self) -> u64 {
+        fs::metadata(self.0.join("shoal.db-wal")).map_or(0, |log| log.len())
+    }
+
+    /// Looks until the log is as small as that.
+    fn until_log_below(&self, bytes: u64) {
+        for _ in 0..1_000 {
+            if self.log_bytes() < bytes {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("the log still has {} bytes", self.log_bytes());
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+async fn last(store: &SqliteStore) -> u64 {
+    store.load().await.expect("loaded").last_event
+}
+
+/// The whole suite once more, on a disk that is never trusted.
+mod elsewhere_only {
+    use super::*;
+
+    struct Slow(Directory);
+    struct SlowStore(SqliteStore);
+
+    impl Subject for Slow {
+        fn open(&self, retention: Retention) -> Arc<dyn Store> {
+            Arc::new(SlowStore(SqliteStore::open(&self.0.0, retention).expect("opened")))
+        }
+    }
+
+    #[async_trait]
+    impl Store for SlowStore {
+        async fn load(&self) -> Result<Loaded, StoreError> {
+            self.0.load().await
+        }
+
+        async fn commit(&self, batch: &Batch) -> Result<(), StoreError> {
+            self.0.shared.pace.took(Duration::from_secs(1));
+            assert!(self.0.shared.commit_here(&Prepared::new(batch)?).is_none());
+            self.0.commit(batch).await
+        }
+
+        async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
+            self.0.events(query).await
+        }
+
+        async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
+            self.0.keys().await
+        }
+
+        async fn put_key(&self, key: &KeyRecord) -> Result<(), StoreError> {
+            self.0.put_key(key).await
+        }
+
+        async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError> {
+            self.0.ended(sandbox).await
+        }
+
+        async fn close(&self) -> Result<(), StoreError> {
+            self.0.close().await
+        }
+    }
+
+    crate::conformance_tests! { Slow(Directory::new()) }
+}
+
+#[tokio::test]
+async fn a_commit_that_was_dropped_while_it_waited_is_not_written() {
+    let directory = Directory::new();
+    let store = directory.open();
+    let (first, second) = (whole(1), whole(2));
+    {
+        let writer = locked(&store.shared.writer);
+        let mut commit = pin!(store.commit(&first));
+        assert!(commit.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        drop(writer);
+        // It may have begun by now, or not.
+    }
+    let there = last(&store).await;
+    store.commit(&second).await.expect("written");
+    let loaded = store.load().await.expect("loaded");
+    assert_eq!(loaded.journal.sandboxes, [sandbox(1, 2)], "after {there}");
+
+    let writer = locked(&store.shared.writer);
+    {
+        let mut commit = store.commit(&first);
+        assert!(commit.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    drop(writer);
+    store.commit(&whole(3)).await.expect("written");
+    store.close().await.expect("closed");
+    let loaded = directory.open().load().await.expect("loaded");
+    assert_eq!(loaded.journal.sandboxes, [sandbox(1, 3)], "what was dropped does not come later");
+}
+
+#[test]
+fn a_commit_needs_no_runtime() {
+    let directory = Directory::new();
+    let store = directory.open();
+    let first = whole(1);
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(pin!(store.commit(&first)).poll(&mut context).is_ready());
+    assert!(pin!(store.close()).poll(&mut context).is_ready());
+}
+
+#[tokio::test]
+async fn a_full_file_takes_nothing_and_goes_on_later() {
+    let directory = Directory::new();
+    let store = directory.open();
+    let limit = |pages: u32| {
+        let writer = locked(&store.shared.writer);
+        let conn = writer.as_ref().expect("open").conn();
+        let set = conn.pragma_update_and_check(None, "max_page_count", pages, |row| row.get(0));
+        set.expect("limited")
+    };
+    let full: u32 = limit(40);
+    assert_eq!(full, 40);
+    let mut number = 0;
+    let refused = loop {
+        assert!(number < 1_000, "it is full at some time");
+        number += 1;
+        let mut batch = whole(number);
+        batch.entries.push(model::record::JournalEntry::SessionPut(session(number as u8, 399)));
+        match store.commit(&batch).await {
+            Ok(()) => {}
+            Err(error) => {
+                assert_eq!(error.code, StoreErrorCode::DiskFull, "{error}");
+                assert!(error.retryable() && error.remedy().contains("free space"));
+                break batch;
+            }
+        }
+    };
+    assert!(number > 3, "something did fit");
+    for _ in 0..3 {
+        let error = store.commit(&refused).await.expect_err("still full");
+        assert_eq!(error.code, StoreErrorCode::DiskFull);
+        let loaded = store.load().await.expect("loaded");
+        assert_eq!(loaded.last_event, number - 1);
+        assert!(loaded.journal.sandboxes.contains(&sandbox(1, number as u32 - 1)));
+    }
+    limit(4_000);
+    store.commit(&refused).await.expect("the same batch, later");
+    store.commit(&whole(number + 1)).await.expect("and it goes on");
+    store.close().await.expect("closed");
+    assert_eq!(last(&directory.open()).await, number + 1);
+}
+
+#[tokio::test]
+async fn the_log_is_cut_when_it_is_large() {
+    let directory = Directory::new();
+    let store = directory.open();
+    let mut most = 0;
+    for n in 392..600 {
+        let put = |id| model::record::JournalEntry::SessionPut(session(id, 392 + n % 2));
+        let batch = Batch { entries: (0..32).map(put).collect(), events: Vec::new() };
+        store.commit(&batch).await.expect("written");
+        most = most.max(directory.log_bytes());
+        if most > 33 << 20 {
+            break;
+        }
+    }
+    assert!(most > 16 << 20, "it did grow: {most}");
+    directory.until_log_below(1 << 20);
+    let number = 5;
+    store.commit(&whole(number)).await.expect("it goes on");
+    assert_eq!(last(&store).await, number);
+    store.close().await.expect("closed");
+    assert_eq!(directory.log_bytes(), 0, "nothing is left in the log");
+    assert_eq!(last(&directory.open()).await, number);
+}
+
+#[tokio::test]
+async fn the_log_is_brought_over_when_commits_stop() {
+    let directory = Directory::new();
+    let store = directory.open();
+    for number in 1..=20 {
+        store.commit(&whole(number)).await.expect("written");
+    }
+    let before = directory.log_bytes();
+    directory.until_log_below(before.min(32 << 10));
+    // The file alone, as a power cut might leave it.
+    let copy = Directory::new();
+    fs::copy(directory.0.join(FILE), copy.0.join(FILE)).expect("copied");
+    assert_eq!(last(&copy.open()).await, 20);
+    store.commit(&whole(21)).await.expect("it goes on");
+    assert_eq!(last(&store).await, 21);
+}

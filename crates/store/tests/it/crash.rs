@@ -1,0 +1,80 @@
+//! A process that commits without pause is killed at any moment: every commit that it was told of
+//! is there, and none is there by half.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use store::conformance::material::{ended, event, sandbox, session, whole};
+use store::sqlite::SqliteStore;
+use store::{EventQuery, Loaded, Retention, Store as _};
+
+use crate::child;
+use crate::place::Place;
+
+const ROUNDS: u64 = 20;
+
+/// A child that gets this far was not killed, and ends by itself.
+const MOST_COMMITS: u64 = 1_000_000;
+
+#[test]
+fn child_that_commits() {
+    let Some(directory) = child::directory() else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async {
+        let store = SqliteStore::open(&directory, Retention::default()).expect("opened");
+        let first = store.load().await.expect("loaded").last_event + 1;
+        let mut out = std::io::stdout();
+        for number in first..first + MOST_COMMITS {
+            store.commit(&whole(number)).await.expect("written");
+            writeln!(out, "\nwritten {number}").expect("somebody listens");
+        }
+    });
+}
+
+#[tokio::test]
+async fn every_commit_survives_a_kill_at_any_moment() {
+    let place = Place::new();
+    let mut told = 0;
+    for round in 0..ROUNDS {
+        // From at once to after the log was cut for the first time.
+        let acknowledged = [0, 1, 7, 40, 300, 2_500][(round % 6) as usize];
+        let (program, arguments) = child::command("crash::child_that_commits");
+        let mut command = Command::new(program);
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = child::with_directory(&mut command, place.path()).spawn().expect("started");
+        let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        let mut seen = 0;
+        let mut numbers = lines.map_while(Result::ok).filter_map(|line| {
+            line.strip_prefix("written ").and_then(|number| number.parse::<u64>().ok())
+        });
+        while seen < acknowledged {
+            told = numbers.next().expect("it goes on until it is killed");
+            seen += 1;
+        }
+        std::thread::sleep(Duration::from_micros(round * 137 % 3_000));
+        child.kill().expect("killed");
+        child.wait().expect("gone");
+        // What it was told before it died, and nobody had read yet.
+        told = numbers.last().unwrap_or(told);
+        told = told.max(check(&place, told).await);
+    }
+    assert!(told > 5_000, "there was something to lose: {told}");
+}
+
+/// What is there is whole, and not older than what the child was told.
+async fn check(place: &Place, told: u64) -> u64 {
+    let store = SqliteStore::open(place.path(), Retention::default()).expect("opened");
+    let Loaded { journal, last_event } = store.load().await.expect("loaded");
+    assert!(last_event >= told, "{told} was told, {last_event} is there");
+    if last_event > 0 {
+        let n = last_event as u32;
+        assert_eq!(journal.sandboxes, [sandbox(1, n)]);
+        assert_eq!(journal.sessions, [session(1, n)]);
+        assert_eq!(journal.ended.last(), Some(&ended(2, n)));
+        let page = store.events(&EventQuery::after(0, u32::MAX)).await.expect("events");
+        assert!(page.events.iter().enumerate().all(|(at, one)| one.number == at as u64 + 1));
+        assert_eq!(page.events.last(), Some(&event(last_event, 1)));
+    }
+    last_event
+}

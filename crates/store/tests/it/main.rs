@@ -1,0 +1,9 @@
+//! Tests of the stores as whoever uses them meets them.
+
+mod child;
+mod crash;
+mod disk_full;
+mod memory;
+mod opening;
+mod place;
+mod sqlite;

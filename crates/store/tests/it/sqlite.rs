@@ -1,0 +1,19 @@
+//! The store in a file passes the suite.
+
+use std::sync::Arc;
+
+use store::conformance::Subject;
+use store::sqlite::SqliteStore;
+use store::{Retention, Store};
+
+use crate::place::Place;
+
+struct Sqlite(Place);
+
+impl Subject for Sqlite {
+    fn open(&self, retention: Retention) -> Arc<dyn Store> {
+        Arc::new(SqliteStore::open(self.0.path(), retention).expect("opened"))
+    }
+}
+
+store::conformance_tests! { Sqlite(Place::new()) }
