@@ -7,7 +7,10 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::OWN_FAILURE;
 use crate::output::Color;
-use crate::{bench, clean, completions, config, doctor, run};
+use crate::{
+    bench, clean, completions, config, cp, create, doctor, events, exec, key, pools, ps, rm, run,
+    stats, templates, why,
+};
 
 /// Sandboxes for programs you do not trust, in a millisecond.
 #[derive(Debug, Parser)]
@@ -36,6 +39,28 @@ pub(crate) struct Cli {
 pub(crate) enum Verb {
     /// Run a program in a new sandbox
     Run(Box<run::Arguments>),
+    /// Run a program in a sandbox of a server
+    Exec(Box<exec::Arguments>),
+    /// List sandboxes
+    Ps(ps::Arguments),
+    /// Make a sandbox that stays
+    Create(create::Arguments),
+    /// End sandboxes
+    Rm(rm::Arguments),
+    /// Copy files into a sandbox or out of it
+    Cp(cp::Arguments),
+    /// Say why a sandbox is as it is, or how it ended
+    Why(why::Arguments),
+    /// List, resize, drain, resume and remove warm pools
+    Pools(Box<pools::Arguments>),
+    /// List, print, put and remove templates
+    Templates(Box<templates::Arguments>),
+    /// Show what happened, and what happens
+    Events(events::Arguments),
+    /// Show the server in numbers
+    Stats(stats::Arguments),
+    /// Make, list and revoke keys
+    Key(Box<key::Arguments>),
     /// Say what this machine can do, why not, and what to do about it
     Doctor(doctor::Arguments),
     /// Remove what runs that are over left behind
@@ -56,7 +81,7 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     // Whoever runs a program must be able to tell its code 2 from ours.
-    let runs = std::env::args().nth(1).is_some_and(|verb| verb == "run");
+    let runs = std::env::args().nth(1).is_some_and(|verb| verb == "run" || verb == "exec");
     ExitCode::from(if runs { OWN_FAILURE } else { 2 })
 }
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use client::ClientError;
+use model::ErrorCode;
 use runtime::{RuntimeError, RuntimeErrorCode};
 
 use crate::output::Output;
@@ -13,6 +15,10 @@ pub(crate) const OWN_FAILURE: u8 = 125;
 const CANNOT_EXECUTE: u8 = 126;
 /// There is no such program.
 const NOT_FOUND: u8 = 127;
+/// The server refused, or did not answer.
+const REFUSED: u8 = 1;
+/// There is no server.
+const NO_SERVER: u8 = 3;
 /// What was typed or configured cannot be used.
 const UNUSABLE: u8 = 2;
 /// Killed: what a program that ran out of memory gets.
@@ -71,6 +77,50 @@ impl Failure {
         }
     }
 
+    /// A server refused, or could not be reached.
+    pub(crate) fn of_client(what: impl Into<String>, error: &ClientError) -> Self {
+        let failure = Self { exit: REFUSED, ..Self::new(what, error) };
+        match error {
+            ClientError::Connect { address, cause } => {
+                let failure = Self::new(format!("no server at {address}"), cause);
+                let remedy = "start one with `shoal serve`, or name another with --server";
+                Self { exit: NO_SERVER, ..failure.remedy(remedy) }
+            }
+            ClientError::Problem(problem) if error.code() == Some(ErrorCode::Unauthorized) => {
+                Self { cause: problem.detail.clone(), ..failure }.remedy(
+                    "give a key: set SHOAL_KEY, or ask as the user who runs the server, whose data \
+                     directory has one",
+                )
+            }
+            ClientError::Problem(problem) => failure.remedy(problem.remedy.clone()),
+            ClientError::Cut { .. } | ClientError::Timeout { .. } => {
+                failure.remedy("see whether it was done, then try again")
+            }
+            ClientError::Unexpected { .. } => {
+                failure.remedy("check that the address is that of a Shoal server of this version")
+            }
+            ClientError::Invalid { .. } => failure.usage(),
+        }
+    }
+
+    /// A program could not be started by a server. Its own exit codes are taken, so ours are those
+    /// that programs do not use.
+    pub(crate) fn of_exec(what: impl Into<String>, error: &ClientError) -> Self {
+        let exit = match error.code() {
+            Some(ErrorCode::PathNotFound) => NOT_FOUND,
+            Some(ErrorCode::PathDenied | ErrorCode::PathWrongKind) => CANNOT_EXECUTE,
+            Some(ErrorCode::Oom) => KILLED,
+            Some(_) | None => OWN_FAILURE,
+        };
+        Self { exit, ..Self::of_client(what, error) }
+    }
+
+    /// The same failure, of a command that runs programs.
+    #[must_use]
+    pub(crate) fn of_ours(self) -> Self {
+        Self { exit: OWN_FAILURE, ..self }
+    }
+
     /// Says it on stderr and gives the exit code.
     pub(crate) fn report(&self, output: &Output) -> ExitCode {
         output.complain(&format!("{}: {}", self.what, self.cause));
@@ -112,5 +162,30 @@ mod tests {
         }
         let missing = RuntimeError::new(RuntimeErrorCode::NotFound, "launch", "because");
         assert_eq!(Failure::of_runtime("x", &missing).exit(), 125, "not a program");
+    }
+
+    #[test]
+    fn a_server_that_refuses_is_told_from_one_that_is_not_there() {
+        let refused = |code: ErrorCode| {
+            let refusal = model::Refusal::new(code, "because");
+            ClientError::Problem(Box::new(wire::Problem::new(&refusal, None, "r")))
+        };
+        let gone = ClientError::Connect { address: "http://x".into(), cause: "refused".into() };
+        let cases = [
+            (gone.clone(), 3, 125),
+            (refused(ErrorCode::CapacityExhausted), 1, 125),
+            (refused(ErrorCode::PathNotFound), 1, 127),
+            (refused(ErrorCode::PathDenied), 1, 126),
+            (refused(ErrorCode::Oom), 1, 137),
+            (ClientError::Cut { cause: "x".into() }, 1, 125),
+            (ClientError::Invalid { cause: "x".into() }, 2, 125),
+        ];
+        for (error, of_client, of_exec) in cases {
+            assert_eq!(Failure::of_client("x", &error).exit(), of_client, "{error}");
+            assert_eq!(Failure::of_exec("x", &error).exit(), of_exec, "{error}");
+        }
+        let told = Failure::of_client("cannot list", &gone);
+        assert_eq!(told.to_string(), "no server at http://x: refused");
+        assert!(told.remedy.unwrap().contains("shoal serve"));
     }
 }

@@ -6,12 +6,27 @@ mod clean;
 mod cli;
 mod completions;
 mod config;
+mod cp;
+mod create;
 mod doctor;
 mod duration;
+mod events;
+mod exec;
 mod failure;
+mod key;
+mod moment;
 mod native;
 mod output;
+mod pools;
+mod ps;
+mod rm;
 mod run;
+mod server;
+mod stats;
+mod table;
+mod templates;
+mod wanted;
+mod why;
 
 use std::process::ExitCode;
 
@@ -36,6 +51,17 @@ fn main() -> ExitCode {
 fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
     match cli.verb {
         Verb::Run(arguments) => run::main(*arguments, output),
+        Verb::Exec(arguments) => exec::main(*arguments, output),
+        Verb::Ps(arguments) => ps::main(&arguments, output),
+        Verb::Create(arguments) => create::main(&arguments, output),
+        Verb::Rm(arguments) => rm::main(&arguments, output),
+        Verb::Cp(arguments) => cp::main(&arguments, output),
+        Verb::Why(arguments) => why::main(&arguments, output),
+        Verb::Pools(arguments) => pools::main(*arguments, output),
+        Verb::Templates(arguments) => templates::main(*arguments, output),
+        Verb::Events(arguments) => events::main(&arguments, output),
+        Verb::Stats(arguments) => stats::main(&arguments, output),
+        Verb::Key(arguments) => key::main(*arguments, output),
         Verb::Doctor(arguments) => doctor::main(&arguments, output),
         Verb::Bench(arguments) => bench::main(&arguments, output),
         Verb::Clean(arguments) => clean::main(&arguments, output),

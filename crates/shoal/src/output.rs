@@ -5,7 +5,10 @@ use std::io::{self, IsTerminal as _, Write};
 use std::sync::{Mutex, PoisonError};
 
 use clap::ValueEnum;
+use serde::Serialize;
 use serde_json::Value;
+
+use crate::failure::Failure;
 
 /// When to use colours.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -105,6 +108,14 @@ impl Output {
         self.say(&format!("{value:#}"));
     }
 
+    /// Writes something of ours as a result for scripts.
+    pub(crate) fn say_value(&self, value: &impl Serialize) -> Result<(), Failure> {
+        let value = serde_json::to_value(value)
+            .map_err(|error| Failure::new("cannot write the result", error))?;
+        self.say_json(&value);
+        Ok(())
+    }
+
     /// Writes a result as it is.
     pub(crate) fn say_bytes(&self, bytes: &[u8]) {
         self.stdout.write(bytes);
@@ -120,6 +131,20 @@ impl Output {
     pub(crate) fn note(&self, text: &str) {
         let name = self.stderr.paint(Paint::Strong, "shoal:");
         self.stderr.write(format!("{name} {text}\n").as_bytes());
+    }
+
+    /// Writes what only a person cares about: nothing if none is there.
+    pub(crate) fn remark(&self, text: &str) {
+        if io::stderr().is_terminal() {
+            self.note(text);
+        }
+    }
+
+    /// Says how far something is, in place of what was said of it before; an empty text ends it.
+    pub(crate) fn progress(&self, text: &str) {
+        if io::stderr().is_terminal() {
+            self.stderr.write(format!("\r\u{1b}[K{text}").as_bytes());
+        }
     }
 
     /// Writes what can be done.

@@ -39,6 +39,12 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 }
 
 impl Overrides {
+    /// Flags that say only where data is kept.
+    pub(crate) fn of_data_dir(data_dir: Option<&Path>) -> Self {
+        let data_dir = data_dir.map(|path| path.to_string_lossy().into_owned());
+        Self { data_dir, ..Self::default() }
+    }
+
     /// The file that was asked for.
     pub(super) fn file(&self) -> Option<&Path> {
         self.config.as_deref()

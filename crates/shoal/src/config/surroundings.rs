@@ -5,9 +5,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Where a system-wide server keeps its things.
-const SYSTEM_DATA_DIR: &str = "/var/lib/shoal";
-
 /// Who runs us, and where.
 #[derive(Debug, Clone)]
 pub(crate) struct Surroundings {
@@ -32,19 +29,9 @@ impl Surroundings {
         self.env.get(name).filter(|value| !value.is_empty())
     }
 
-    fn directory(&self, name: &str) -> Option<PathBuf> {
-        // The standard says to ignore relative ones.
-        self.variable(name).map(PathBuf::from).filter(|path| path.is_absolute())
-    }
-
     /// Where data is kept unless somebody says otherwise.
     pub(crate) fn data_dir(&self) -> PathBuf {
-        if self.root {
-            return PathBuf::from(SYSTEM_DATA_DIR);
-        }
-        let home = || self.directory("HOME").map(|home| home.join(".local/share"));
-        let above = self.directory("XDG_DATA_HOME").or_else(home);
-        above.map_or_else(|| PathBuf::from(SYSTEM_DATA_DIR), |above| above.join("shoal"))
+        client::default_data_dir(self.root, |name| self.variable(name).map(PathBuf::from))
     }
 
     /// Threads that serve requests: half of the cores, since the other half has sandboxes to run.
@@ -62,30 +49,14 @@ impl Surroundings {
 mod tests {
     use super::*;
 
-    fn around(root: bool, env: &[(&str, &str)]) -> Surroundings {
-        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into()));
-        Surroundings { root, cores: 1, env: env.collect() }
-    }
-
-    #[test]
-    fn data_is_kept_where_users_expect_it() {
-        let cases = [
-            (true, &[("HOME", "/root")][..], "/var/lib/shoal"),
-            (false, &[("HOME", "/home/a")], "/home/a/.local/share/shoal"),
-            (false, &[("HOME", "/home/a"), ("XDG_DATA_HOME", "/d")], "/d/shoal"),
-            (false, &[("HOME", "/h"), ("XDG_DATA_HOME", "")], "/h/.local/share/shoal"),
-            (false, &[("HOME", "/h"), ("XDG_DATA_HOME", "d")], "/h/.local/share/shoal"),
-            (false, &[], "/var/lib/shoal"),
-        ];
-        for (root, env, expected) in cases {
-            assert_eq!(around(root, env).data_dir(), Path::new(expected), "{root} {env:?}");
-        }
-    }
-
     #[test]
     fn half_of_the_cores_serve() {
         for (cores, workers) in [(0, 1), (1, 1), (2, 1), (3, 1), (4, 2), (64, 32)] {
-            assert_eq!(Surroundings { cores, ..around(true, &[]) }.workers(), workers, "{cores}");
+            assert_eq!(
+                Surroundings { root: true, cores, env: BTreeMap::new() }.workers(),
+                workers,
+                "{cores}"
+            );
         }
     }
 }

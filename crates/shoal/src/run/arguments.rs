@@ -10,6 +10,7 @@ use runtime::Command;
 
 use crate::duration;
 use crate::failure::Failure;
+use crate::wanted::environment;
 
 /// What was typed.
 #[derive(Debug, clap::Args)]
@@ -21,6 +22,8 @@ use crate::failure::Failure;
         shoal run --memory 128 --timeout 10s --env KEY=value -- node app.js\n  \
         shoal run --workspace ./project -- make     files that stay\n  \
         shoal run --json -- true                    everything about it, for scripts\n\n\
+        It needs no server and leaves nothing behind. `shoal exec` runs a program in a sandbox of a\n\
+        running server instead: a warm one, or one that already has your files.\n\n\
         Exit codes: that of the program; 128 + number of the signal that ended it; 125 if shoal\n\
         itself failed; 126 if the program cannot be executed; 127 if there is none of this name.")]
 pub(crate) struct Arguments {
@@ -162,17 +165,7 @@ impl Wish {
             return Err(Failure::new(format!("cannot start in {cwd}"), "it is not absolute")
                 .remedy("give a path in the sandbox, like /workspace"));
         }
-        let mut env = Vec::new();
-        for entry in &typed.env {
-            let (key, value) = match entry.split_once('=') {
-                Some((key, value)) => (key, Some(value.to_owned())),
-                None => (entry.as_str(), inherited(entry)),
-            };
-            if key.is_empty() || entry.contains('\0') {
-                return Err(Failure::new(format!("cannot set {entry:?}"), "that is no KEY=VALUE"));
-            }
-            env.extend(value.map(|value| (key.to_owned(), value)));
-        }
+        let mut env = environment(&typed.env, &inherited)?;
         // A program at our terminal should know what kind it is.
         if terminal && !env.iter().any(|(key, _)| key == "TERM") {
             env.extend(inherited("TERM").map(|kind| ("TERM".to_owned(), kind)));
@@ -193,7 +186,7 @@ impl Wish {
 }
 
 impl When {
-    const fn holds(self, sensible: bool) -> bool {
+    pub(crate) const fn holds(self, sensible: bool) -> bool {
         match self {
             Self::Auto => sensible,
             Self::Yes => true,

@@ -3,8 +3,8 @@
 
 mod arguments;
 mod ending;
-mod signals;
-mod streams;
+pub(crate) mod signals;
+pub(crate) mod streams;
 mod terminal;
 #[cfg(test)]
 mod tests;
@@ -20,7 +20,7 @@ use runtime::{
 use rustix::io::fcntl_getfd;
 use tokio::time::Instant;
 
-pub(crate) use self::arguments::Arguments;
+pub(crate) use self::arguments::{Arguments, When};
 use self::arguments::{Surroundings, Wish};
 use self::ending::Ending;
 use self::signals::{Signals, Told};

@@ -73,7 +73,8 @@ pub(crate) fn drain(
     })
 }
 
-fn write_all(descriptor: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
+/// Writes all of it, however the file was opened. Blocks.
+pub(crate) fn write_all(descriptor: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match rustix::io::write(descriptor, bytes) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

@@ -1,0 +1,93 @@
+//! `shoal cp`: files and directories into a sandbox and out of it. What comes out was written by
+//! programs nobody trusts: nothing of it is ever written outside the place that was named.
+
+mod down;
+mod pieces;
+mod place;
+mod up;
+
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use self::place::Place;
+use crate::failure::Failure;
+use crate::native;
+use crate::output::Output;
+use crate::server::Server;
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal cp data.csv SANDBOX:/workspace/         a file in\n  \
+    shoal cp ./project SANDBOX:                   a directory in, as /workspace/project\n  \
+    shoal cp SANDBOX:/workspace/out ./out         a file or directory out\n  \
+    shoal cp SANDBOX:/workspace/log - | less      a file to standard output\n\n\
+    A path in a sandbox that does not begin with / is beneath /workspace. A directory is copied into\n\
+    a directory that exists, or as one that does not. Links stay links; devices and pipes stay\n\
+    behind.\n\n\
+    Exit codes: 0; 1 if the server refused; 2 if the paths make no sense; 3 if there is no server;\n\
+    125 if something here cannot be read or written.")]
+pub(crate) struct Arguments {
+    /// What to copy: a path, SANDBOX:PATH, or - for standard input
+    #[arg(value_name = "FROM")]
+    from: String,
+    /// Where to: a path, SANDBOX:PATH, or - for standard output
+    #[arg(value_name = "TO", allow_hyphen_values = true)]
+    to: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+/// What was copied.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Copied {
+    files: u64,
+    bytes: u64,
+    /// Neither files, directories nor links.
+    left_behind: u64,
+}
+
+pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
+    let (from, to) = (Place::parse(&arguments.from), Place::parse(&arguments.to));
+    let client = arguments.server.client()?;
+    let tokio = native::tokio()?;
+    let copied = tokio.block_on(async {
+        match (from, to) {
+            (Place::There(from), Place::Here(to)) => {
+                down::copy(&client.sandbox(from.sandbox), &from.path, &to, output).await
+            }
+            (Place::Here(from), Place::There(to)) => {
+                up::copy(&client.sandbox(to.sandbox), &from, &to.path, output).await
+            }
+            (Place::Here(_), Place::Here(_)) => {
+                Err(Failure::new("cannot copy", "neither is in a sandbox")
+                    .remedy("write one of them as SANDBOX:PATH, with the id that `shoal ps` shows")
+                    .usage())
+            }
+            (Place::There(_), Place::There(_)) => {
+                Err(Failure::new("cannot copy", "both are in a sandbox")
+                    .remedy("copy it here first")
+                    .usage())
+            }
+        }
+    });
+    tokio.shutdown_background();
+    let copied = copied?;
+    if copied.left_behind > 0 {
+        output.note(&format!("{} devices, pipes or the like stayed behind", copied.left_behind));
+    }
+    if arguments.json {
+        output.say_json(&json!({
+            "files": copied.files,
+            "bytes": copied.bytes,
+            "left_behind": copied.left_behind,
+        }));
+    } else {
+        output.remark(&format!("{} files, {} bytes", copied.files, copied.bytes));
+    }
+    Ok(ExitCode::SUCCESS)
+}

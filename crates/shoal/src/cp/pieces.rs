@@ -1,0 +1,133 @@
+//! Bytes between code that blocks, which reads and writes archives and files here, and the
+//! connection, which does not; and how far it is, for whoever watches.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::Download;
+use tokio::sync::mpsc;
+
+use crate::output::Output;
+
+const CHUNK_BYTES: usize = 128 * 1024;
+const PIECES: usize = 4;
+const TELL_EVERY: Duration = Duration::from_millis(250);
+
+/// Writes into a request that is being sent.
+pub(super) struct Outgoing {
+    pieces: mpsc::Sender<io::Result<Bytes>>,
+    buffer: Vec<u8>,
+    count: Counter,
+}
+
+impl Outgoing {
+    pub(super) fn new(pieces: mpsc::Sender<io::Result<Bytes>>, count: Counter) -> Self {
+        Self { pieces, buffer: Vec::with_capacity(CHUNK_BYTES), count }
+    }
+
+    /// Cuts the request off, so that nobody takes half of it for the whole.
+    pub(super) fn fail(&self) {
+        // If nobody listens any more, the request is over anyway.
+        let _ = self.pieces.blocking_send(Err(io::Error::other("it could not be read")));
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        let full = std::mem::replace(&mut self.buffer, Vec::with_capacity(CHUNK_BYTES));
+        self.count.add(full.len());
+        let sent = self.pieces.blocking_send(Ok(full.into()));
+        sent.map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the server went away"))
+    }
+}
+
+impl Write for Outgoing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = CHUNK_BYTES - self.buffer.len();
+        let taken = &bytes[..bytes.len().min(room)];
+        self.buffer.extend_from_slice(taken);
+        if self.buffer.len() == CHUNK_BYTES {
+            self.send()?;
+        }
+        Ok(taken.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.buffer.is_empty() { Ok(()) } else { self.send() }
+    }
+}
+
+/// Reads from an answer that is arriving.
+pub(super) struct Arriving {
+    pieces: mpsc::Receiver<io::Result<Bytes>>,
+    current: Bytes,
+}
+
+impl Arriving {
+    /// Bytes of a download, taken off the connection as they are read.
+    pub(super) fn of(mut download: Download, count: Counter) -> Self {
+        let (sender, pieces) = mpsc::channel(PIECES);
+        tokio::spawn(async move {
+            loop {
+                let piece = match download.next().await {
+                    Ok(None) => return,
+                    Ok(Some(bytes)) => {
+                        count.add(bytes.len());
+                        Ok(bytes)
+                    }
+                    Err(error) => Err(io::Error::other(error.to_string())),
+                };
+                let failed = piece.is_err();
+                if sender.send(piece).await.is_err() || failed {
+                    return;
+                }
+            }
+        });
+        Self { pieces, current: Bytes::new() }
+    }
+}
+
+impl Read for Arriving {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.current.is_empty() {
+            match self.pieces.blocking_recv() {
+                Some(piece) => self.current = piece?,
+                None => return Ok(0),
+            }
+        }
+        let length = self.current.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&self.current.split_to(length));
+        Ok(length)
+    }
+}
+
+/// How many bytes went by.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Counter(Arc<AtomicU64>);
+
+impl Counter {
+    fn add(&self, count: usize) {
+        self.0.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    /// Waits for something, and says how far it is.
+    pub(super) async fn watch<T>(&self, work: impl Future<Output = T>, output: &Output) -> T {
+        tokio::pin!(work);
+        let mut told = false;
+        let done = loop {
+            tokio::select! {
+                done = &mut work => break done,
+                () = tokio::time::sleep(TELL_EVERY) => {
+                    told = true;
+                    let kilobytes = self.0.load(Ordering::Relaxed) / 1000;
+                    output.progress(&format!("{}.{} MB", kilobytes / 1000, kilobytes / 100 % 10));
+                }
+            }
+        };
+        if told {
+            output.progress("");
+        }
+        done
+    }
+}

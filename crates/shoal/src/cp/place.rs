@@ -1,0 +1,99 @@
+//! Where something is: here, or in a sandbox.
+
+use std::path::PathBuf;
+
+use model::SandboxId;
+
+/// Where paths in a sandbox begin that do not say where.
+const HOME: &str = "/workspace";
+
+/// Here, or in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    Here(Local),
+    There(Remote),
+}
+
+/// Here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Local {
+    /// Our standard input or output.
+    Stream,
+    /// A path, and whether it was written as a directory.
+    Path(PathBuf, bool),
+}
+
+/// In a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Remote {
+    pub(super) sandbox: SandboxId,
+    pub(super) path: String,
+}
+
+impl Place {
+    /// What has the id of a sandbox before a colon is there; all else is here.
+    pub(super) fn parse(text: &str) -> Self {
+        if let Some((id, path)) = text.split_once(':')
+            && let Ok(sandbox) = id.parse()
+        {
+            let path = match path {
+                "" => format!("{HOME}/"),
+                path if path.starts_with('/') => path.to_owned(),
+                path => format!("{HOME}/{path}"),
+            };
+            return Self::There(Remote { sandbox, path });
+        }
+        Self::Here(match text {
+            "-" => Local::Stream,
+            path => Local::Path(PathBuf::from(path), path.ends_with('/')),
+        })
+    }
+}
+
+/// The last name of a path in a sandbox, if it has one that can be used here.
+pub(super) fn last_name(path: &str) -> Option<&str> {
+    let name = path.trim_end_matches('/').rsplit('/').next()?;
+    (!name.is_empty() && name != "." && name != "..").then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0192f3a0-0000-7000-8000-000000000001";
+
+    #[test]
+    fn places_are_told_apart() {
+        let there = |path: &str| {
+            Place::There(Remote { sandbox: ID.parse().unwrap(), path: path.to_owned() })
+        };
+        let here = |path: &str, dir| Place::Here(Local::Path(PathBuf::from(path), dir));
+        let cases = [
+            (format!("{ID}:/a/b"), there("/a/b")),
+            (format!("{ID}:a"), there("/workspace/a")),
+            (format!("{ID}:"), there("/workspace/")),
+            ("a:b".to_owned(), here("a:b", false)),
+            ("./x/".to_owned(), here("./x/", true)),
+            ("-".to_owned(), Place::Here(Local::Stream)),
+            (ID.to_owned(), here(ID, false)),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(Place::parse(&text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_none() {
+        let cases = [
+            ("/a/b", Some("b")),
+            ("/a/b/", Some("b")),
+            ("/", None),
+            ("/a/..", None),
+            ("/a/.", None),
+            ("", None),
+        ];
+        for (path, expected) in cases {
+            assert_eq!(last_name(path), expected, "{path}");
+        }
+    }
+}

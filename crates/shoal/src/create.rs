@@ -1,0 +1,46 @@
+//! `shoal create`: a sandbox that stays until it is removed or its time is over.
+
+use std::process::ExitCode;
+
+use crate::failure::Failure;
+use crate::moment;
+use crate::output::Output;
+use crate::server::{Server, cannot};
+use crate::wanted::{Wanted, environment};
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal create                                      print the id of a new sandbox\n  \
+    id=$(shoal create --ttl 1h -l user=ada -e TOKEN)\n  \
+    shoal exec $id -- pwd && shoal rm $id\n\n\
+    Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    wanted: Wanted,
+    /// Environment of its programs; KEY alone takes the value from yours
+    #[arg(long = "env", short = 'e', value_name = "KEY[=VALUE]")]
+    env: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
+    let env = environment(&arguments.env, |key| std::env::var(key).ok())?;
+    let request = arguments.wanted.request(env)?;
+    let sandbox = arguments.server.with(async |client| {
+        client.create_sandbox(&request).await.map_err(cannot("make a sandbox"))
+    })?;
+    if arguments.json {
+        output.say_value(&sandbox)?;
+    } else {
+        output.say(&sandbox.id.to_string());
+        if let Some(end) = sandbox.expires_at {
+            output.remark(&format!("it ends {}", moment::until(end, moment::now())));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,120 @@
+//! `shoal events`: what happened, and what happens.
+
+use std::process::ExitCode;
+
+use client::{Client, EventsQuery, Seen};
+use model::SandboxId;
+use serde_json::Value;
+use wire::Event;
+
+use crate::failure::Failure;
+use crate::output::{Output, Paint};
+use crate::server::{Server, cannot};
+
+/// How many are asked for at a time.
+const PAGE: u32 = 500;
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal events                      those that are remembered\n  \
+    shoal events --follow             new ones as they happen, also over restarts of the server\n  \
+    shoal events --follow --after 0   the remembered ones, then new ones\n  \
+    shoal events --sandbox SANDBOX\n  \
+    shoal events --json | jq -r .type one object a line\n\n\
+    Exit codes: 0; 1 if the server refused or is gone; 3 if there is no server.")]
+pub(crate) struct Arguments {
+    /// Go on with new ones as they happen
+    #[arg(long, short = 'f')]
+    follow: bool,
+    /// Only those after this one
+    #[arg(long, value_name = "ID")]
+    after: Option<u64>,
+    /// Only those of this sandbox
+    #[arg(long, value_name = "SANDBOX")]
+    sandbox: Option<SandboxId>,
+    /// At most so many
+    #[arg(long, value_name = "N", conflicts_with = "follow")]
+    limit: Option<u64>,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
+    arguments.server.with(async |client| {
+        if arguments.follow {
+            follow(&client, arguments, output).await
+        } else {
+            page_through(&client, arguments, output).await
+        }
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn page_through(
+    client: &Client,
+    arguments: &Arguments,
+    output: &Output,
+) -> Result<(), Failure> {
+    let mut left = arguments.limit.unwrap_or(u64::MAX);
+    let mut after = arguments.after;
+    while left > 0 {
+        let limit = Some(u64::from(PAGE).min(left) as u32);
+        let query = EventsQuery { after: after.or(Some(0)), sandbox: arguments.sandbox, limit };
+        let page = client.events(query).await.map_err(cannot("list events"))?;
+        left = left.saturating_sub(page.events.len() as u64);
+        for event in &page.events {
+            tell(event, arguments.json, output)?;
+        }
+        match page.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+async fn follow(client: &Client, arguments: &Arguments, output: &Output) -> Result<(), Failure> {
+    // Somebody who watches wants to be told that there is nothing to watch.
+    client.health().await.map_err(cannot("watch events"))?;
+    let query =
+        EventsQuery { after: arguments.after, sandbox: arguments.sandbox, ..Default::default() };
+    let mut events = client.watch_events(query);
+    loop {
+        match events.next().await.map_err(cannot("watch events"))? {
+            Seen::Event(event) => tell(&event, arguments.json, output)?,
+            Seen::Forgotten { oldest } => {
+                output.note(&format!("events before {oldest} are forgotten"));
+            }
+        }
+    }
+}
+
+fn tell(event: &Event, json: bool, output: &Output) -> Result<(), Failure> {
+    let value = serde_json::to_value(event)
+        .map_err(|error| Failure::new("cannot write an event", error))?;
+    if json {
+        output.say(&value.to_string());
+        return Ok(());
+    }
+    let name = output.paint(Paint::Strong, event.body.name());
+    output.say(&format!("{:>8}  {}  {name}  {}", event.id, event.at, details(&value)));
+    Ok(())
+}
+
+/// What else there is to say, in the order of the names.
+fn details(event: &Value) -> String {
+    let said = ["id", "at", "type", "key"];
+    let fields = event.as_object().into_iter().flatten();
+    let fields = fields.filter(|(name, value)| !said.contains(&name.as_str()) && !value.is_null());
+    let words = fields.map(|(name, value)| match value {
+        Value::String(text) => format!("{name}={text}"),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) | Value::Null => {
+            format!("{name}={value}")
+        }
+    });
+    words.collect::<Vec<_>>().join(" ").replace(char::is_control, " ")
+}

@@ -1,0 +1,144 @@
+//! `shoal exec`: a program in a sandbox of a running server, with its output as it comes and its
+//! exit code as ours.
+
+mod input;
+mod request;
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use client::{Client, ExecEvent, ExecRequest, Handle, Lease};
+use tokio::task::block_in_place;
+use tokio::time::timeout;
+use wire::{CheckoutRequest, ExecExit, ExecResult};
+
+pub(crate) use self::request::Arguments;
+use self::request::{Plan, Where};
+use crate::failure::Failure;
+use crate::native;
+use crate::output::Output;
+use crate::run::signals::Signals;
+use crate::run::streams::write_all;
+
+/// How long giving a sandbox back may hold us up; its lease ends by itself, too.
+const RETURN_PATIENCE: Duration = Duration::from_secs(10);
+/// Added to the number of the signal that ended us, as shells do.
+const SIGNAL_BASE: i32 = 128;
+
+pub(crate) fn main(typed: Arguments, output: &Output) -> Result<ExitCode, Failure> {
+    let client = typed.server.client().map_err(Failure::of_ours)?;
+    let plan = Plan::of(typed, |key| std::env::var(key).ok()).map_err(Failure::of_ours)?;
+    // Two threads: a reader of our output who is slow must not keep us from hearing a signal.
+    let tokio = native::tokio()?;
+    let code = tokio.block_on(async {
+        let mut signals = Signals::listen()?;
+        perform(&client, plan, &mut signals, output).await
+    });
+    // The thread that reads our input may still wait for some.
+    tokio.shutdown_background();
+    code.map(|code| ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)))
+}
+
+/// Runs it, unless we are told to end. Whatever happens, what was checked out is given back.
+async fn perform(
+    client: &Client,
+    plan: Plan,
+    signals: &mut Signals,
+    output: &Output,
+) -> Result<i32, Failure> {
+    let request = tokio::select! {
+        request = input::give(plan.request, plan.stdin, output) => request?,
+        number = signals.ending() => return Ok(SIGNAL_BASE + number),
+    };
+    let (handle, lease) = match plan.place {
+        Where::Sandbox(id) => (client.sandbox(id), None),
+        Where::Checkout(wanted) => {
+            let lease = tokio::select! {
+                lease = check_out(client, wanted) => lease?,
+                number = signals.ending() => return Ok(SIGNAL_BASE + number),
+            };
+            (Handle::clone(&lease), Some(lease))
+        }
+    };
+    let code = tokio::select! {
+        code = run(&handle, request, plan.json, output) => code,
+        number = signals.ending() => Ok(SIGNAL_BASE + number),
+    };
+    if let Some(lease) = lease {
+        give_back(lease, output).await;
+    }
+    code
+}
+
+async fn check_out(client: &Client, wanted: CheckoutRequest) -> Result<Lease, Failure> {
+    client
+        .checkout(wanted)
+        .await
+        .map_err(|e| Failure::of_client("cannot get a sandbox", &e).of_ours())
+}
+
+async fn give_back(lease: Lease, output: &Output) {
+    let trouble = match timeout(RETURN_PATIENCE, lease.give_back()).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "no answer".to_owned(),
+    };
+    output.note(&format!("the sandbox could not be given back and ends with its time: {trouble}"));
+}
+
+async fn run(
+    handle: &Handle,
+    request: ExecRequest,
+    json: bool,
+    output: &Output,
+) -> Result<i32, Failure> {
+    let failed = |error| Failure::of_exec("cannot run it", &error);
+    if json {
+        let ran: ExecResult = handle.exec(request).await.map_err(failed)?;
+        output.say_value(&ran)?;
+        return Ok(ran.exit_code);
+    }
+    let mut stream = handle.exec_stream(request).await.map_err(failed)?;
+    while let Some(event) = stream.next().await.map_err(failed)? {
+        let written = match event {
+            ExecEvent::Started | ExecEvent::Error { .. } => Ok(()),
+            ExecEvent::Stdout(piece) => {
+                let bytes = piece.bytes().map_err(|e| Failure::new("cannot read output", e))?;
+                block_in_place(|| write_all(io::stdout().as_fd(), &bytes))
+            }
+            ExecEvent::Stderr(piece) => {
+                let bytes = piece.bytes().map_err(|e| Failure::new("cannot read output", e))?;
+                block_in_place(|| write_all(io::stderr().as_fd(), &bytes))
+            }
+            ExecEvent::Exit(exit) => {
+                tell(&exit, output);
+                return Ok(exit.exit_code);
+            }
+        };
+        match written {
+            Ok(()) => {}
+            // Nobody reads any more: dropping the stream ends the program, as a pipe would.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(BROKEN_PIPE),
+            Err(error) => return Err(Failure::new("cannot pass on output", error)),
+        }
+    }
+    Err(Failure::new("cannot run it", "its output ended before it did"))
+}
+
+/// What a program that writes to a closed pipe ends with.
+const BROKEN_PIPE: i32 = SIGNAL_BASE + 13;
+
+/// Says what a user would otherwise have to guess from the exit code.
+fn tell(exit: &ExecExit, output: &Output) {
+    if exit.oom {
+        output
+            .note("out of memory: the kernel killed it; limits.memory_mb of the template has more");
+    } else if exit.timed_out {
+        output.note("timed out: it was killed; --timeout gives it more");
+    }
+    if exit.truncated {
+        output.note("there was more output than is kept");
+    }
+}

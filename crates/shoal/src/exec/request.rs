@@ -1,0 +1,194 @@
+//! What was typed after `shoal exec`, and what it means: where to run what.
+
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use client::ExecRequest;
+use model::SandboxId;
+use rustix::io::fcntl_getfd;
+use wire::CheckoutRequest;
+
+use crate::duration;
+use crate::failure::Failure;
+use crate::run::When;
+use crate::server::Server;
+use crate::wanted::{Wanted, environment};
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal exec -- python3 -c 'print(1)'          in a warm sandbox, given back afterwards\n  \
+    shoal exec -T python -- python3 -V           of another template\n  \
+    shoal exec SANDBOX -- make test              in one that you made with `shoal create`\n  \
+    shoal exec SANDBOX --shell 'ls | wc -l'\n  \
+    echo hello | shoal exec -- tr a-z A-Z\n  \
+    shoal exec --json -- true                    everything about it, for scripts\n\n\
+    `shoal run` needs no server: it makes a sandbox of its own and takes it away again.\n\n\
+    Exit codes: that of the program; 128 + number of the signal that ended it; 125 if the server\n\
+    refused, or there is none; 126 if the program cannot be executed; 127 if there is none of this\n\
+    name.")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    wanted: Wanted,
+    /// Add to the environment; KEY alone takes the value from yours
+    #[arg(long = "env", short = 'e', value_name = "KEY[=VALUE]")]
+    env: Vec<String>,
+    /// Directory in the sandbox to start in [default: /workspace]
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<String>,
+    /// Kill it after this time, like 30s or 2m [default: as the template says]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    timeout: Option<Duration>,
+    /// Pass on standard input, all of it before the program starts [default: auto, which is yes
+    /// unless it is a terminal]
+    #[arg(
+        long,
+        short = 'i',
+        value_name = "WHEN",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "yes",
+        default_value = "auto",
+        hide_default_value = true
+    )]
+    stdin: When,
+    /// Run a line of shell instead of a program
+    #[arg(long, value_name = "LINE")]
+    shell: Option<String>,
+    /// Keep the output and print one JSON object at the end
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    pub(super) server: Server,
+    /// The sandbox, if it is to be a certain one; the program and its arguments
+    #[arg(
+        value_name = "[SANDBOX] ARGV",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required_unless_present = "shell"
+    )]
+    words: Vec<String>,
+}
+
+/// Where to run.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Where {
+    Sandbox(SandboxId),
+    /// In one that is checked out for it.
+    Checkout(CheckoutRequest),
+}
+
+/// What is meant.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) place: Where,
+    pub(super) request: ExecRequest,
+    /// Whether our input is passed on.
+    pub(super) stdin: bool,
+    pub(super) json: bool,
+}
+
+impl Plan {
+    pub(super) fn of(
+        typed: Arguments,
+        inherited: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, Failure> {
+        let mut words = typed.words;
+        let first = words.first().and_then(|word| word.parse::<SandboxId>().ok());
+        let place = match (first, &typed.wanted.template) {
+            (Some(id), None) => {
+                words.remove(0);
+                if words.first().is_some_and(|word| word == "--") {
+                    words.remove(0);
+                }
+                Where::Sandbox(id)
+            }
+            (_, Some(_)) | (None, None) => Where::Checkout(typed.wanted.request(Vec::new())?),
+        };
+        let request = match typed.shell {
+            Some(line) if words.is_empty() => ExecRequest::shell(line),
+            Some(_) => {
+                return Err(Failure::new("cannot run both", "there is a program and a --shell")
+                    .remedy("leave one of them out"));
+            }
+            None if words.is_empty() => {
+                return Err(Failure::new("nothing to run", "there is no program")
+                    .remedy("shoal exec SANDBOX -- PROGRAM"));
+            }
+            None => ExecRequest::argv(words),
+        };
+        let stdin = std::io::stdin();
+        let sensible = fcntl_getfd(&stdin).is_ok() && !stdin.is_terminal();
+        Ok(Self {
+            place,
+            request: ExecRequest {
+                cwd: typed.cwd,
+                env: environment(&typed.env, inherited)?.into_iter().collect(),
+                timeout_ms: typed.timeout.map(|time| time.as_millis() as u64),
+                ..request
+            },
+            stdin: typed.stdin.holds(sensible),
+            json: typed.json,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    const ID: &str = "0192f3a0-0000-7000-8000-000000000001";
+
+    #[derive(Parser)]
+    struct Typed {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn plan(line: &str) -> Result<Plan, String> {
+        let words = ["exec"].into_iter().chain(line.split(' '));
+        let typed = Typed::try_parse_from(words).map_err(|error| error.to_string())?;
+        Plan::of(typed.arguments, |_| None).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn a_sandbox_is_told_from_a_program() {
+        let sandbox = Where::Sandbox(ID.parse().unwrap());
+        let cases = [
+            (format!("{ID} ls -l"), true, vec!["ls", "-l"]),
+            (format!("{ID} -- ls -l"), true, vec!["ls", "-l"]),
+            ("ls -l --json".to_owned(), false, vec!["ls", "-l", "--json"]),
+            ("-- ls -l".to_owned(), false, vec!["ls", "-l"]),
+            (format!("-T t {ID} x"), false, vec![ID, "x"]),
+        ];
+        for (line, in_sandbox, argv) in cases {
+            let plan = plan(&line).unwrap();
+            assert_eq!(plan.place == sandbox, in_sandbox, "{line}");
+            let expected: Vec<String> = argv.into_iter().map(str::to_owned).collect();
+            assert_eq!(plan.request.argv, Some(expected), "{line}");
+            assert!(!plan.json, "{line}");
+        }
+        let shell = plan(&format!("--shell ls {ID}")).unwrap();
+        assert_eq!((shell.place, shell.request.command.as_deref()), (sandbox, Some("ls")));
+    }
+
+    #[test]
+    fn what_is_wanted_of_a_checkout_is_passed_on() {
+        let line = "-T py -l a=b --ttl 1500ms --wait 2s -e K=v --timeout 3s --cwd /tmp x";
+        let plan = plan(line).unwrap();
+        let Where::Checkout(request) = plan.place else { panic!("{line}") };
+        assert_eq!((request.template.as_str(), request.ttl_s), ("py", Some(2)));
+        assert_eq!(request.wait_ms, Some(2000));
+        assert_eq!(request.labels["a"], "b");
+        assert_eq!((plan.request.timeout_ms, &*plan.request.env["K"]), (Some(3000), "v"));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for line in [ID, "--shell ls -- ls", "-T Bad x", "-l =b x", "-e =v x", "--timeout 0 x"] {
+            assert!(plan(line).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! `shoal ps`: the sandboxes that there are.
+
+use std::process::ExitCode;
+
+use client::{Client, SandboxFilter};
+use model::{SandboxState, TemplateName};
+use serde_json::json;
+use wire::{Sandbox, Time};
+
+use crate::failure::Failure;
+use crate::moment;
+use crate::output::Output;
+use crate::server::{Server, cannot};
+use crate::table::Table;
+use crate::wanted::pair;
+
+/// How many are asked for at a time.
+const PAGE: u32 = 500;
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal ps                        all that you may see\n  \
+    shoal ps --state running\n  \
+    shoal ps -l user=ada -q         only the ids, for other commands\n  \
+    shoal ps --json | jq '.sandboxes[].id'\n\n\
+    Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
+pub(crate) struct Arguments {
+    /// Only those of this template
+    #[arg(long, short = 'T', value_name = "NAME", value_parser = TemplateName::new)]
+    template: Option<TemplateName>,
+    /// Only those in this state
+    #[arg(long, value_name = "STATE", value_parser = state)]
+    state: Option<SandboxState>,
+    /// Only those with these words
+    #[arg(long = "label", short = 'l', value_name = "KEY=VALUE", value_parser = pair)]
+    labels: Vec<(String, String)>,
+    /// Print ids only
+    #[arg(long, short = 'q', conflicts_with = "json")]
+    quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+fn state(text: &str) -> Result<SandboxState, String> {
+    let known = SandboxState::ALL.into_iter().find(|state| state.as_str() == text);
+    known.ok_or_else(|| "one of cold, warming, warm, waiting, running".to_owned())
+}
+
+pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
+    let filter = SandboxFilter {
+        template: arguments.template.clone(),
+        state: arguments.state,
+        labels: arguments.labels.clone(),
+        limit: Some(PAGE),
+        ..SandboxFilter::default()
+    };
+    let sandboxes = arguments.server.with(async |client| all(&client, filter).await)?;
+    if arguments.json {
+        output.say_json(&json!({ "sandboxes": sandboxes }));
+    } else if arguments.quiet {
+        for sandbox in &sandboxes {
+            output.say(&sandbox.id.to_string());
+        }
+    } else {
+        table(&sandboxes, moment::now()).say(output, "there are no sandboxes");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Every page of them.
+pub(crate) async fn all(
+    client: &Client,
+    mut filter: SandboxFilter,
+) -> Result<Vec<Sandbox>, Failure> {
+    let mut sandboxes = Vec::new();
+    loop {
+        let page = client.sandboxes(&filter).await.map_err(cannot("list sandboxes"))?;
+        sandboxes.extend(page.sandboxes);
+        match page.next {
+            Some(next) => filter.after = Some(next),
+            None => return Ok(sandboxes),
+        }
+    }
+}
+
+fn table(sandboxes: &[Sandbox], now: Time) -> Table {
+    let mut table = Table::new(&["SANDBOX", "TEMPLATE", "STATE", "MADE", "USED", "ENDS", "LABELS"]);
+    for sandbox in sandboxes {
+        let state = match (sandbox.ending, sandbox.frozen) {
+            (Some(_), _) => "ending".to_owned(),
+            (None, true) => format!("{}, frozen", sandbox.state.as_str()),
+            (None, false) => sandbox.state.as_str().to_owned(),
+        };
+        let labels: Vec<_> = sandbox.labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        table.row([
+            sandbox.id.to_string(),
+            sandbox.template.to_string(),
+            state,
+            moment::ago(sandbox.created_at, now),
+            moment::ago(sandbox.last_used_at, now),
+            sandbox.expires_at.map_or_else(|| "-".to_owned(), |end| moment::until(end, now)),
+            labels.join(","),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,66 @@
+//! How commands get at a server: the one that is named, or the one of this machine, with the key
+//! that its first start left in its data directory.
+
+use std::path::PathBuf;
+
+use client::{Client, Discovery, Patience};
+
+use crate::config::{self, ConfigError, Overrides, Surroundings};
+use crate::failure::Failure;
+use crate::native;
+
+/// What was typed.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Server")]
+pub(crate) struct Server {
+    /// Address of the server [default: `$SHOAL_URL`, or the one of this machine]
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    /// Data directory of the server of this machine, where its key is
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+impl Server {
+    /// A client of it. Nothing is sent yet.
+    pub(crate) fn client(&self) -> Result<Client, Failure> {
+        let mut discovery = Discovery::from_environment();
+        if self.server.is_some() {
+            discovery.address.clone_from(&self.server);
+        }
+        // What is said already needs no file to be read, and none to be right.
+        if discovery.address.is_none() || discovery.key.is_none() {
+            let overrides = Overrides::of_data_dir(self.data_dir.as_deref());
+            let effective = config::load(&overrides, &Surroundings::read());
+            let config = effective.map_err(ConfigError::failure)?.config;
+            let mut listen = config.server.listen;
+            if listen.ip().is_unspecified() {
+                listen.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+            }
+            discovery.fallback = Some(listen.to_string());
+            discovery.data_dir = Some(config.server.data_dir);
+        }
+        let client = Client::found(discovery)
+            .map_err(|error| Failure::of_client("cannot talk to a server", &error))?;
+        // Somebody waits at the terminal: no server is better said at once.
+        Ok(client.patient(Patience { retries: 0, ..Patience::default() }))
+    }
+
+    /// Runs something with a client of it.
+    pub(crate) fn with<T>(
+        &self,
+        talk: impl AsyncFnOnce(Client) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let client = self.client()?;
+        let tokio = native::tokio_of_one_thread()?;
+        let outcome = tokio.block_on(talk(client));
+        // A thread that reads our input may still wait for some.
+        tokio.shutdown_background();
+        outcome
+    }
+}
+
+/// Says what could not be done, when a call fails.
+pub(crate) fn cannot(what: &str) -> impl Fn(client::ClientError) -> Failure {
+    move |error| Failure::of_client(format!("cannot {what}"), &error)
+}

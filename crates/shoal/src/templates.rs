@@ -1,0 +1,203 @@
+//! `shoal templates`: the recipes of sandboxes.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use model::template::RuntimeKind;
+use model::{Template, TemplateName};
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::server::{Server, cannot};
+use crate::table::Table;
+
+/// Longest file that is read.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  \
+    shoal templates                        all of them\n  \
+    shoal templates get default            as TOML, with every default written out\n  \
+    shoal templates put python.toml        make or replace one, from TOML or JSON\n  \
+    shoal templates get a | sed s/a/b/ | shoal templates put -\n  \
+    shoal templates rm python --force      end its leases, too\n\n\
+    Exit codes: 0; 1 if the server refused; 2 if the file cannot be used; 3 if there is no server."
+)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    act: Option<Act>,
+    #[command(flatten)]
+    shared: Shared,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct Shared {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Debug, Subcommand)]
+enum Act {
+    /// List them
+    Ls(Shared),
+    /// Print one
+    Get {
+        /// Its name
+        #[arg(value_parser = TemplateName::new)]
+        name: TemplateName,
+        #[command(flatten)]
+        shared: Shared,
+    },
+    /// Make or replace one
+    Put {
+        /// A file in TOML or JSON; - for standard input
+        file: PathBuf,
+        #[command(flatten)]
+        shared: Shared,
+    },
+    /// Remove one with its pool
+    Rm {
+        /// Its name
+        #[arg(value_parser = TemplateName::new)]
+        name: TemplateName,
+        /// End leases and launches, too
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        shared: Shared,
+    },
+}
+
+pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Failure> {
+    let Arguments { act, shared } = arguments;
+    match act.unwrap_or(Act::Ls(shared)) {
+        Act::Ls(shared) => {
+            let templates = shared
+                .server
+                .with(async |client| client.templates().await.map_err(cannot("list templates")))?;
+            if shared.json {
+                output.say_json(&json!({ "templates": templates }));
+            } else {
+                table(&templates).say(output, "there are no templates");
+            }
+        }
+        Act::Get { name, shared } => {
+            let template = shared.server.with(async |client| {
+                client.template(&name).await.map_err(cannot("get the template"))
+            })?;
+            tell(&template, shared.json, output)?;
+        }
+        Act::Put { file, shared } => {
+            let template = read(&file)?;
+            let template = shared.server.with(async |client| {
+                client.put_template(&template).await.map_err(cannot("put the template"))
+            })?;
+            if shared.json {
+                output.say_value(&template)?;
+            } else {
+                output.say(template.name.as_str());
+            }
+        }
+        Act::Rm { name, force, shared } => {
+            output.remark(&format!("removing {name} and its sandboxes"));
+            shared.server.with(async |client| {
+                client.delete_template(&name, force).await.map_err(cannot("remove the template"))
+            })?;
+            if shared.json {
+                output.say_json(&json!({ "removed": name }));
+            } else {
+                output.say(name.as_str());
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell(template: &Template, json: bool, output: &Output) -> Result<(), Failure> {
+    if json {
+        return output.say_value(template);
+    }
+    let text = toml::to_string(template)
+        .map_err(|error| Failure::new("cannot write the template as TOML", error))?;
+    output.say(text.trim_end());
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<Template, Failure> {
+    let what = || format!("cannot use {}", path.display());
+    let mut text = String::new();
+    let source: std::io::Result<Box<dyn std::io::Read>> = if path == Path::new("-") {
+        Ok(Box::new(std::io::stdin()))
+    } else {
+        std::fs::File::open(path).map(|file| -> Box<dyn std::io::Read> { Box::new(file) })
+    };
+    source
+        .and_then(|source| source.take(BYTES_MAX).read_to_string(&mut text))
+        .map_err(|error| Failure::new(what(), error).usage())?;
+    let template = parse(&text).map_err(|why| Failure::new(what(), why).usage())?;
+    template.validate().map_err(|wrong| Failure::new(what(), wrong).usage())?;
+    Ok(template)
+}
+
+/// Reads JSON if it begins like JSON, else TOML.
+fn parse(text: &str) -> Result<Template, String> {
+    if text.trim_start().starts_with('{') {
+        return serde_json::from_str(text).map_err(|error| error.to_string());
+    }
+    toml::from_str(text).map_err(|error| error.to_string().trim().to_owned())
+}
+
+fn table(templates: &[Template]) -> Table {
+    let heading = ["TEMPLATE", "RUNTIME", "MEMORY", "CPU", "PIDS", "WORKSPACE", "POOL"];
+    let mut table = Table::new(&heading);
+    for template in templates {
+        let limits = &template.limits;
+        let runtime = match &template.runtime {
+            RuntimeKind::Native => "native",
+            RuntimeKind::Docker => "docker",
+            RuntimeKind::Oci(program) => program,
+            RuntimeKind::Fake => "fake",
+        };
+        table.row([
+            template.name.to_string(),
+            runtime.to_owned(),
+            format!("{} MB", limits.memory_mb),
+            format!("{}m", limits.cpu_milli),
+            limits.pids.to_string(),
+            format!("{} MB", limits.workspace_mb),
+            format!("{}+{}", template.pool.pool_size, template.pool.max_overflow),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_formats_are_read_and_what_is_wrong_is_named() {
+        let expected = {
+            let mut template = Template::named(TemplateName::new("py").unwrap());
+            template.pool.pool_size = 3;
+            template
+        };
+        let toml = "name = \"py\"\n[pool]\npool_size = 3\n";
+        assert_eq!(parse(toml), Ok(expected.clone()));
+        assert_eq!(parse(" {\"name\":\"py\",\"pool\":{\"pool_size\":3}}"), Ok(expected.clone()));
+        let written = toml::to_string(&expected).unwrap();
+        assert_eq!(parse(&written), Ok(expected), "what is printed can be put back");
+        for text in ["name = \"py\"\n[pool]\npol_size = 3\n", "{\"name\":\"py\",\"pol_size\":3}"] {
+            assert!(parse(text).unwrap_err().contains("pol_size"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! `shoal why`: why a sandbox is as it is, or how it ended.
+
+use std::process::ExitCode;
+
+use model::SandboxId;
+use wire::{Time, Why, WhyAlive, WhyEnded};
+
+use crate::failure::Failure;
+use crate::moment;
+use crate::output::{Output, Paint};
+use crate::server::{Server, cannot};
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal why SANDBOX                  in a sentence, and the facts behind it\n  \
+    shoal why SANDBOX --json | jq .cause\n\n\
+    Ends are remembered after the sandbox is gone.\n\n\
+    Exit codes: 0; 1 if the server knows no such sandbox; 3 if there is no server.")]
+pub(crate) struct Arguments {
+    /// The sandbox
+    #[arg(value_name = "SANDBOX")]
+    sandbox: SandboxId,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
+    let why = arguments.server.with(async |client| {
+        let sandbox = client.sandbox(arguments.sandbox);
+        sandbox.why().await.map_err(cannot("say why"))
+    })?;
+    if arguments.json {
+        output.say_value(&why)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output.say(&output.paint(Paint::Strong, why.summary()));
+    let facts = match &why {
+        Why::Alive(alive) => of_life(alive, moment::now()),
+        Why::Ended(ended) => of_end(ended, moment::now()),
+    };
+    let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    for (name, fact) in facts {
+        output.say(&format!("  {name:width$}  {fact}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+type Fact = (&'static str, String);
+
+fn of_life(alive: &WhyAlive, now: Time) -> Vec<Fact> {
+    let after = |name, at: Option<Time>| Some((name, moment::until(at?, now)));
+    let counted = |name, count: u32| (count > 0).then(|| (name, count.to_string()));
+    let told = |name, what: Option<String>| Some((name, what?));
+    [
+        Some(("template", alive.template.to_string())),
+        Some(("state", alive.state.as_str().to_owned())),
+        alive.frozen.then(|| ("frozen", "until its next use".to_owned())),
+        told("lease", alive.lease.map(|id| id.to_string())),
+        told("session", alive.session.map(|id| id.to_string())),
+        counted("calls in progress", alive.uses_in_progress),
+        counted("kept awake by", alive.keep_alive_processes + alive.scale),
+        told("being ended", alive.ending.map(|cause| cause.as_str().to_owned())),
+        told("asleep because", alive.slept.map(|cause| cause.as_str().to_owned())),
+        Some(("last used", moment::ago(alive.last_used_at, now))),
+        after("freezes", alive.freezes_at),
+        after("sleeps", alive.sleeps_at),
+        after("ends", alive.expires_at),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn of_end(ended: &WhyEnded, now: Time) -> Vec<Fact> {
+    let told = |name, what: Option<String>| Some((name, what?));
+    let lived_ms = ended.ended_at.ms_after(ended.created_at);
+    [
+        Some(("template", ended.template.to_string())),
+        Some(("reason", ended.reason.as_str().to_owned())),
+        Some(("cause", ended.cause.as_str().to_owned())),
+        told("detail", ended.detail.clone()),
+        told("lease", ended.lease.map(|id| id.to_string())),
+        told("session", ended.session.map(|id| id.to_string())),
+        told("gave way for", ended.eviction.as_ref().map(|e| format!("want of {:?}", e.shortage))),
+        Some(("ended", moment::ago(ended.ended_at, now))),
+        Some(("lived for", moment::span(lived_ms))),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
