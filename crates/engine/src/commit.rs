@@ -8,6 +8,7 @@ use store::Batch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::core::{Core, Decision};
+use crate::log;
 
 /// The most decisions in one transaction.
 const GROUP_MAX: usize = 512;
@@ -27,25 +28,31 @@ pub(crate) async fn run(core: Arc<Core>) {
             if decisions.is_empty() {
                 break;
             }
-            commit(&core, &mut decisions).await;
+            let batch = taken_from(&mut decisions);
+            if !batch.is_empty() {
+                commit(&core, &batch).await;
+                core.metrics.decided(decisions.len());
+                log::written(&core, &batch);
+            }
             core.written(decisions);
         }
     }
 }
 
-async fn commit(core: &Core, decisions: &mut [Decision]) {
+fn taken_from(decisions: &mut [Decision]) -> Batch {
     let mut batch = Batch::default();
-    for decision in &mut *decisions {
-        batch.entries.extend(decision.journal.iter().cloned());
-        batch.events.extend(decision.events.iter().cloned());
+    for decision in decisions {
+        batch.entries.append(&mut decision.journal);
+        batch.events.append(&mut decision.events);
     }
-    if batch.entries.is_empty() && batch.events.is_empty() {
-        return;
-    }
+    batch
+}
+
+async fn commit(core: &Core, batch: &Batch) {
     let began = Instant::now();
     let mut pause = FIRST_PAUSE;
     loop {
-        let write = core.store.commit(&batch);
+        let write = core.store.commit(batch);
         tokio::pin!(write);
         let written = loop {
             match timeout(SLOW, &mut write).await {
@@ -61,5 +68,5 @@ async fn commit(core: &Core, decisions: &mut [Decision]) {
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
     core.trouble.ends();
-    core.metrics.committed(began.elapsed(), decisions.len());
+    core.metrics.committed(began.elapsed());
 }

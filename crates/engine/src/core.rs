@@ -18,7 +18,6 @@ use crate::answers::{Answer, Waiter, nobody_took};
 use crate::clock::Clock;
 use crate::keys::Keyring;
 use crate::lanes::Lanes;
-use crate::log;
 use crate::metrics::Metrics;
 use crate::runtimes::Runtimes;
 use crate::trouble::Trouble;
@@ -209,10 +208,6 @@ impl Core {
     /// Starts the effects and gives the answers of a decision that is written down. Gives back
     /// what must be told because nobody took an answer.
     fn carry_on(self: &Arc<Self>, state: &mut State, decision: Decision) -> Vec<Event> {
-        log::decision(self, &decision.journal, &decision.events);
-        if let Some(last) = decision.events.last() {
-            self.last_event.send_replace(last.number);
-        }
         let mut untaken = Vec::new();
         if let Some((waiter, answer)) = decision.reply {
             untaken.extend(waiter.give(answer));

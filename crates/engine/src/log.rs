@@ -4,20 +4,24 @@
 
 use model::record::JournalEntry;
 use model::why::Ended;
-use model::{LifecycleEvent, StoredEvent, TerminatedReason};
+use model::{LifecycleEvent, TerminatedReason};
+use store::Batch;
 
 use crate::core::Core;
 
-/// Tells of a decision.
-pub(crate) fn decision(core: &Core, journal: &[JournalEntry], events: &[StoredEvent]) {
-    for entry in journal {
+/// Tells of what was just written down.
+pub(crate) fn written(core: &Core, batch: &Batch) {
+    for entry in &batch.entries {
         if let JournalEntry::Ended(ended) = entry {
             core.metrics.ended(ended.cause);
             self::ended(ended);
         }
     }
-    for stored in events {
+    for stored in &batch.events {
         event(stored.number, &stored.event);
+    }
+    if let Some(last) = batch.events.last() {
+        core.last_event.send_replace(last.number);
     }
 }
 

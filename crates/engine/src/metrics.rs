@@ -141,8 +141,11 @@ impl Metrics {
         self.refused.get_or_create(&ByCode { code: code.as_str() }).inc();
     }
 
-    pub(crate) fn committed(&self, took: Duration, decisions: usize) {
+    pub(crate) fn committed(&self, took: Duration) {
         self.commit.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn decided(&self, decisions: usize) {
         self.decisions.inc_by(decisions as u64);
     }
 }
