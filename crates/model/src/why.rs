@@ -147,3 +147,23 @@ pub enum Shortage {
     /// Memory.
     Memory,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_that_was_written_before_there_were_keys_is_read() {
+        let old = r#"{
+            "sandbox": "0192f3a0-0000-7000-8000-000000000001", "generation": 1, "template": "t",
+            "lease": "0192f3a0-0000-7000-8000-000000000002", "session": null, "cause": "max_uses",
+            "detail": null, "eviction": null, "created_at": 1, "ended_at": 2
+        }"#;
+        let ended: Ended = serde_json::from_str(old).expect("what was written once is read");
+        assert_eq!((ended.tenant, ended.lease_end), (KeyId::NIL, None));
+        let again =
+            Ended { tenant: KeyId::from_u128(7), lease_end: Some(EndCause::Returned), ..ended };
+        let text = serde_json::to_string(&again).expect("it can be written");
+        assert_eq!(serde_json::from_str::<Ended>(&text).expect("and read"), again);
+    }
+}
