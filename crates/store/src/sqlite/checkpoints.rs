@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::{Shared, fault::at, open};
+use super::{Shared, open};
 use crate::error::{StoreError, StoreErrorCode};
 
 /// How often it looks.
@@ -20,10 +20,19 @@ const LOOK: Duration = Duration::from_millis(200);
 const QUIET_LOOKS: u32 = 5;
 
 /// A log of this many bytes is large.
-const LARGE: u64 = 32 << 20;
+pub(super) const LARGE: u64 = 32 << 20;
 
-/// Each pass brings over what was written during the one before.
-const PASSES: u32 = 3;
+/// A page in the log, with its header.
+const FRAME: u64 = 4096 + 24;
+
+/// What is to become of a log that was brought over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// It is written over from its beginning, which holds up nobody.
+    WriteOver,
+    /// Its space is given back, which takes a moment.
+    GiveBack,
+}
 
 /// Rung by commits, and when it is over.
 #[derive(Debug, Default)]
@@ -34,15 +43,25 @@ pub(super) struct Bell {
 
 #[derive(Debug, Default)]
 struct BellState {
-    commits: u64,
+    written: Written,
     over: bool,
     resting: bool,
 }
 
+/// What was committed so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Written {
+    commits: u64,
+    /// The text alone: the log has more.
+    bytes: u64,
+}
+
 impl Bell {
-    pub(super) fn ring(&self) {
+    /// A commit was made, of so much text.
+    pub(super) fn ring(&self, bytes: usize) {
         let mut state = self.state();
-        state.commits += 1;
+        state.written.commits += 1;
+        state.written.bytes += bytes as u64;
         if std::mem::take(&mut state.resting) {
             self.rung.notify_one();
         }
@@ -53,21 +72,21 @@ impl Bell {
         self.rung.notify_one();
     }
 
-    /// The number of commits, once there are more than `seen`; nothing when it is over.
-    fn rest(&self, seen: u64) -> Option<u64> {
+    /// What was written, once that is more than what was seen; nothing when it is over.
+    fn rest(&self, seen: Written) -> Option<Written> {
         let mut state = self.state();
-        while state.commits == seen && !state.over {
+        while state.written == seen && !state.over {
             state.resting = true;
             state = self.rung.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        (!state.over).then_some(state.commits)
+        (!state.over).then_some(state.written)
     }
 
-    /// The number of commits after a while; nothing when it is over.
-    fn pause(&self, time: Duration) -> Option<u64> {
+    /// What was written after a while; nothing when it is over.
+    fn pause(&self, time: Duration) -> Option<Written> {
         let waited = self.rung.wait_timeout_while(self.state(), time, |state| !state.over);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        (!state.over).then_some(state.commits)
+        (!state.over).then_some(state.written)
     }
 
     fn state(&self) -> MutexGuard<'_, BellState> {
@@ -83,11 +102,11 @@ pub(super) struct Checkpoints {
 }
 
 impl Checkpoints {
-    pub(super) fn start(path: &Path, shared: &Arc<Shared>) -> Result<Self, StoreError> {
+    pub(super) fn start(path: &Path, shared: &Arc<Shared>, large: u64) -> Result<Self, StoreError> {
         let conn = open::to_checkpoint(path)?;
         let mut log = path.as_os_str().to_owned();
         log.push("-wal");
-        let work = Work { conn, log: log.into(), shared: Arc::clone(shared) };
+        let work = Work { conn, log: log.into(), shared: Arc::clone(shared), large };
         let thread = std::thread::Builder::new()
             .name("store-checkpoints".to_owned())
             .spawn(move || work.run())
@@ -112,52 +131,57 @@ struct Work {
     conn: Connection,
     log: PathBuf,
     shared: Arc<Shared>,
+    large: u64,
 }
 
 impl Work {
     fn run(&self) {
         // A large log may have been left by a crash.
-        let mut seen = 0;
-        if self.is_large() {
-            self.checkpoint();
+        if self.may_be_large() {
+            self.checkpoint(Cut::GiveBack);
         }
-        while let Some(commits) = self.shared.bell.rest(seen) {
-            seen = commits;
+        let mut seen = Written::default();
+        let mut brought_over = 0;
+        while let Some(written) = self.shared.bell.rest(seen) {
+            seen = written;
             let mut quiet = 0;
             while quiet < QUIET_LOOKS {
-                let Some(commits) = self.shared.bell.pause(LOOK) else { return };
-                quiet = if commits == seen { quiet + 1 } else { 0 };
-                seen = commits;
-                if self.is_large() || quiet == QUIET_LOOKS {
-                    self.checkpoint();
+                let Some(written) = self.shared.bell.pause(LOOK) else { return };
+                quiet = if written == seen { quiet + 1 } else { 0 };
+                seen = written;
+                // The file keeps its size when it is written over, so that a pass has to tell how
+                // much of it is in use; one is worth while only after some text.
+                let worth = seen.bytes - brought_over >= self.large / 16;
+                if quiet == QUIET_LOOKS {
+                    brought_over = seen.bytes;
+                    self.checkpoint(Cut::GiveBack);
+                } else if worth && self.may_be_large() {
+                    brought_over = seen.bytes;
+                    if self.pass().is_ok_and(|in_use| in_use >= self.large) {
+                        self.checkpoint(Cut::WriteOver);
+                    }
                 }
             }
         }
     }
 
-    fn is_large(&self) -> bool {
-        fs::metadata(&self.log).is_ok_and(|log| log.len() >= LARGE)
+    fn may_be_large(&self) -> bool {
+        fs::metadata(&self.log).is_ok_and(|log| log.len() >= self.large)
     }
 
-    /// A failure, for want of space say, leaves everything in the log, and it is tried again.
-    fn checkpoint(&self) {
-        for _ in 0..PASSES {
-            match self.pass() {
-                Ok(true) => break,
-                Ok(false) => {}
-                Err(_) => return,
-            }
+    /// A failure, for want of space say, leaves everything in the log, and it is tried again. What
+    /// is written during the pass is all that commits have to wait for.
+    fn checkpoint(&self, cut: Cut) {
+        if self.pass().is_ok() {
+            let _ = self.shared.restart_log(cut);
         }
-        let _ = self.shared.restart_log();
     }
 
-    /// Brings over what is in the log now, and says whether that was all of it.
-    fn pass(&self) -> Result<bool, StoreError> {
-        let counts = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?));
-        let (all, done) = self
-            .conn
-            .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], counts)
-            .map_err(at("make a checkpoint"))?;
-        Ok(all == done)
+    /// Brings over what is in the log now, and gives its size.
+    fn pass(&self) -> rusqlite::Result<u64> {
+        let frames = |row: &rusqlite::Row<'_>| row.get::<_, i64>(1);
+        let frames = self.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], frames)?;
+        // Below 0 if there is no log.
+        Ok(u64::try_from(frames).unwrap_or(0) * FRAME)
     }
 }

@@ -29,8 +29,7 @@ use model::why::Ended;
 use model::{KeyRecord, SandboxId};
 use tokio::runtime::Handle;
 
-use self::checkpoints::{Bell, Checkpoints};
-use self::migrate::Migration;
+use self::checkpoints::{Bell, Checkpoints, Cut};
 use self::open::PATIENCE;
 use self::pace::Pace;
 use self::prepared::Prepared;
@@ -64,25 +63,25 @@ impl SqliteStore {
     /// Opens the file in a directory, or makes it; brings it to the present version, after a
     /// backup. Waits for the disk.
     pub fn open(directory: &Path, retention: Retention) -> Result<Self, StoreError> {
-        Self::open_as(directory, retention, MIGRATIONS)
+        Self::open_as(directory, retention, checkpoints::LARGE)
     }
 
     fn open_as(
         directory: &Path,
         retention: Retention,
-        migrations: &[Migration],
+        large_log_bytes: u64,
     ) -> Result<Self, StoreError> {
         let path = directory.join(FILE);
         open::make_file(&path)?;
         let mut conn = open::to_write(&path)?;
-        migrate::migrate(&mut conn, &path, migrations)?;
+        migrate::migrate(&mut conn, &path, MIGRATIONS)?;
         let shared = Arc::new(Shared {
             writer: Mutex::new(Some(Writer::new(conn, retention)?)),
             reader: Mutex::new(Some(Reader::new(open::to_read(&path)?, retention))),
             pace: Pace::default(),
             bell: Bell::default(),
         });
-        let checkpoints = Checkpoints::start(&path, &shared)?;
+        let checkpoints = Checkpoints::start(&path, &shared, large_log_bytes)?;
         Ok(Self { shared, checkpoints: Arc::new(Mutex::new(Some(checkpoints))) })
     }
 
@@ -149,7 +148,7 @@ impl Store for SqliteStore {
         let key = key.clone();
         self.write(move |shared, writer| {
             writer.put_key(&key, PATIENCE)?;
-            shared.bell.ring();
+            shared.bell.ring(0);
             Ok(())
         })
         .await
@@ -201,13 +200,13 @@ impl Shared {
         let done = writer.commit(prepared, patience);
         self.pace.took(began.elapsed());
         if done.is_ok() {
-            self.bell.ring();
+            self.bell.ring(prepared.bytes());
         }
         done
     }
 
-    fn restart_log(&self) -> Result<(), StoreError> {
-        locked(&self.writer).as_ref().map_or(Ok(()), Writer::restart_log)
+    fn restart_log(&self, cut: Cut) -> Result<(), StoreError> {
+        locked(&self.writer).as_ref().map_or(Ok(()), |writer| writer.restart_log(cut))
     }
 }
 

@@ -95,6 +95,11 @@ impl Prepared {
         Ok(made)
     }
 
+    /// The length of all texts.
+    pub(super) const fn bytes(&self) -> usize {
+        self.text.len()
+    }
+
     pub(super) fn text(&self, at: Span) -> &str {
         &self.text[Range { start: at.from, end: at.to }]
     }

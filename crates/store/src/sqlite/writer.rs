@@ -8,6 +8,7 @@ use model::{KeyRecord, SandboxId, SessionId, TemplateName, WorkspaceId};
 use rusqlite::{Connection, params};
 use serde::de::DeserializeOwned;
 
+use super::checkpoints::Cut;
 use super::fault::at;
 use super::prepared::{EventRow, Prepared, Span};
 use super::slots::{Moves, Slots};
@@ -18,6 +19,19 @@ use crate::retention::Retention;
 
 /// How long readers may keep the log from being cut.
 const READERS: Duration = Duration::from_millis(100);
+
+macro_rules! event_sql {
+    ($how:literal) => {
+        concat!(
+            $how,
+            " INTO events (number, at_ms, tenant, sandbox, session, event) ",
+            "VALUES (?1, ?2, ?3, ?4, ?5, ?6)"
+        )
+    };
+}
+
+const INSERT_EVENT: &str = event_sql!("INSERT");
+const REPLACE_EVENT: &str = event_sql!("INSERT OR REPLACE");
 
 /// Writes batches.
 pub(super) struct Writer {
@@ -107,10 +121,13 @@ impl Writer {
 
     /// Brings the whole log into the file and begins it anew, so that no commit has to: the first
     /// write to a new log waits for the disk, and that is made here too.
-    pub(super) fn restart_log(&self) -> Result<(), StoreError> {
+    pub(super) fn restart_log(&self, cut: Cut) -> Result<(), StoreError> {
         self.patiently(READERS, |writer| {
-            let truncate = "PRAGMA wal_checkpoint(TRUNCATE)";
-            let held_up: bool = writer.conn.query_row(truncate, [], |row| row.get(0))?;
+            let sql = match cut {
+                Cut::WriteOver => "PRAGMA wal_checkpoint(RESTART)",
+                Cut::GiveBack => "PRAGMA wal_checkpoint(TRUNCATE)",
+            };
+            let held_up: bool = writer.conn.query_row(sql, [], |row| row.get(0))?;
             if held_up {
                 return Ok(());
             }
@@ -221,8 +238,10 @@ impl Writer {
         if batch.events.is_empty() {
             return Ok(());
         }
-        let sql = "INSERT OR REPLACE INTO events (number, at_ms, tenant, sandbox, session, event) \
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        let again = batch.events.iter().any(|row| row.number <= past.last_event);
+        // Replacing costs more even where there is nothing to replace: SQLite then keeps the pages
+        // from before each row, to be able to take the row back.
+        let sql = if again { REPLACE_EVENT } else { INSERT_EVENT };
         let mut insert = self.conn.prepare_cached(sql)?;
         let mut added = 0;
         for row in &batch.events {
