@@ -73,7 +73,8 @@ struct PendingLaunch {
 impl Launcher {
     fn run(&mut self) -> ExitCode {
         let mut events = Vec::with_capacity(64);
-        loop {
+        // Looked at before each wait: the host may have gone before the first.
+        while !(self.host_gone && self.sandboxes.is_empty() && self.spares.is_empty()) {
             let timeout = self.next_wake();
             events.clear();
             let wait = rustix::event::Timespec {
@@ -97,10 +98,8 @@ impl Launcher {
             self.spares.give_up_on_slow_ones(&self.shared.groups);
             self.refill();
             self.flush();
-            if self.host_gone && self.sandboxes.is_empty() && self.spares.is_empty() {
-                return ExitCode::SUCCESS;
-            }
         }
+        ExitCode::SUCCESS
     }
 
     fn next_wake(&self) -> Duration {

@@ -6,6 +6,7 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use guest_protocol::launcher::{
     CgroupPaths, FromLauncher, LaunchRefusal, LauncherConfig, LauncherFeatures, MAX_PACKET_BYTES,
@@ -16,7 +17,8 @@ use jail::machine::{CgroupLayout, Host};
 use jail::seccomp::{Policy, Program, compile};
 use jail::{packet, sys};
 use rustix::event::epoll;
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, openat};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
 use super::sandboxes::Sandboxes;
@@ -29,6 +31,10 @@ use super::{Launcher, token};
 /// Where the starter leaves the socket and the configuration.
 const HOST_SOCKET: i32 = 3;
 const CONFIGURATION: i32 = 4;
+
+/// How often the lock of the run is tried for, and how long to wait in between.
+const LOCK_ATTEMPTS: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Users that each slot owns.
 const USERS_PER_SLOT: u32 = 65_536;
@@ -235,7 +241,7 @@ fn vacate(directory: &Path) -> io::Result<()> {
     for pid in std::fs::read_to_string(directory.join("cgroup.procs"))?.lines() {
         match std::fs::write(child.join("cgroup.procs"), pid) {
             // It has ended meanwhile.
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {}
+            Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => {}
             other => other?,
         }
     }
@@ -252,9 +258,17 @@ fn null_standard_streams() -> io::Result<()> {
 fn take_lock(config: &LauncherConfig) -> io::Result<OwnedFd> {
     let path = Path::new(&config.run_directory).join(format!("{}.lock", config.run));
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = openat(CWD, path, flags, Mode::from_raw_mode(0o600))?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-    Ok(file)
+    for _ in 0..LOCK_ATTEMPTS {
+        let file = openat(CWD, &path, flags, Mode::from_raw_mode(0o600))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            // Whoever cleans up in this moment takes it for one that a dead run left.
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            Err(error) => return Err(error.into()),
+            Ok(()) if fstat(&file)?.st_nlink > 0 => return Ok(file),
+            Ok(()) => {}
+        }
+    }
+    Err(Errno::WOULDBLOCK.into())
 }
 
 /// What all sandboxes together may use: the machine, except for what keeps it usable.
