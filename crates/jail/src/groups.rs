@@ -45,6 +45,17 @@ pub struct Hierarchy {
     pub uses: Vec<Use>,
 }
 
+impl Hierarchy {
+    /// Makes what all runs share, and the directory of one of them in it.
+    fn make_run(&self, shared: &Path, path: &Path) -> io::Result<()> {
+        make_directory(shared)?;
+        if self.version == Version::V2 {
+            enable(shared, &self.uses)?;
+        }
+        make_directory(path)
+    }
+}
+
 /// What one sandbox may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -84,6 +95,9 @@ struct Opened {
 
 const CPU_PERIOD_US: u64 = 100_000;
 
+/// How often the directory that all runs share is made, if others keep removing it.
+const SHARED_ATTEMPTS: u32 = 20;
+
 impl Groups {
     /// Makes the directories of a run and caps what all its sandboxes may use together.
     pub fn open(layout: &[Hierarchy], run: &str, caps: NodeCaps) -> io::Result<Self> {
@@ -94,11 +108,16 @@ impl Groups {
             if hierarchy.version == Version::V2 {
                 enable(&hierarchy.directory, &hierarchy.uses)?;
             }
-            make_directory(&shoal)?;
-            if hierarchy.version == Version::V2 {
-                enable(&shoal, &hierarchy.uses)?;
+            // What all runs share goes with the last of them, perhaps just now.
+            let mut attempts = 1..SHARED_ATTEMPTS;
+            loop {
+                match hierarchy.make_run(&shoal, &path) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                        attempts.next().ok_or(error)?;
+                    }
+                    made => break made?,
+                }
             }
-            make_directory(&path)?;
             if hierarchy.version == Version::V2 {
                 enable(&path, &hierarchy.uses)?;
             }
