@@ -4,6 +4,7 @@
 //!
 //! All of this blocks: call it where that is allowed.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
@@ -77,16 +78,29 @@ impl Leftovers {
         Ok(reaped)
     }
 
-    fn remove_if_over(&self, run: &str, reaped: &mut Reaped) -> io::Result<()> {
+    /// Removes what a run left whose launcher is known to have ended. What it had just begun to
+    /// make holds the lock until it is dead too, and so does whoever else cleans up.
+    pub(crate) fn remove_ended_run(&self, run: &str) -> io::Result<Reaped> {
+        let mut reaped = Reaped::default();
+        for _ in 0..LOOKS {
+            if !is_name(run) || self.remove_if_over(run, &mut reaped)? != Found::Held {
+                break;
+            }
+            sleep(PAUSE);
+        }
+        Ok(reaped)
+    }
+
+    fn remove_if_over(&self, run: &str, reaped: &mut Reaped) -> io::Result<Found> {
         let path = self.run_directory.join(format!("{run}.{LOCK_ENDING}"));
         let lock = match File::open(&path) {
             Ok(lock) => lock,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
             Err(error) => return Err(error),
         };
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Found::Held),
             Err(error) => return Err(error.into()),
         }
         let stuck_before = reaped.stuck.len();
@@ -94,8 +108,7 @@ impl Leftovers {
             let shared = hierarchy.join(SHARED);
             let group = shared.join(run);
             if group.is_dir() {
-                reaped.processes += end_processes(&group, run);
-                remove_groups(&group, reaped);
+                remove_group(&group, run, reaped);
                 // Only the last run to go can remove what all share.
                 let _ = fs::remove_dir(&shared);
             }
@@ -104,8 +117,19 @@ impl Leftovers {
             fs::remove_file(&path)?;
         }
         reaped.runs.push(run.to_owned());
-        Ok(())
+        Ok(Found::Left)
     }
+}
+
+/// How a run was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// There is nothing of it.
+    Nothing,
+    /// Somebody holds its lock.
+    Held,
+    /// It was over.
+    Left,
 }
 
 /// Names of runs, as the launcher allows them: they become names of directories.
@@ -142,19 +166,36 @@ fn hierarchies(mounts: &str, own: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Kills everything in a group and those beneath it. Says how many were killed.
-fn end_processes(group: &Path, run: &str) -> u32 {
-    let mut killed = 0;
+/// Ends everything in a group of a run, and removes it with those beneath it. What is dying keeps
+/// its group for a moment, and may still make another one: all of it is looked at again and again.
+fn remove_group(group: &Path, run: &str, reaped: &mut Reaped) {
+    let mut killed = BTreeSet::new();
+    let mut stuck = Vec::new();
     for _ in 0..LOOKS {
-        let processes = processes(group);
-        if processes.is_empty() {
+        let alive = processes(group).into_iter().filter(|pid| kill(*pid, run));
+        killed.extend(alive.map(Pid::as_raw_nonzero));
+        thaw(group);
+        stuck.clear();
+        remove_empty(group, reaped, &mut stuck);
+        if stuck.iter().all(|(_, error)| error.kind() != io::ErrorKind::ResourceBusy) {
             break;
         }
-        killed += processes.iter().map(|pid| u32::from(kill(*pid, run))).sum::<u32>();
-        thaw(group);
         sleep(PAUSE);
     }
-    killed
+    reaped.processes += killed.len() as u32;
+    reaped.stuck.extend(stuck.into_iter().map(|(path, error)| (path, error.to_string())));
+}
+
+/// Removes a group and those beneath it as far as that is possible now.
+fn remove_empty(group: &Path, reaped: &mut Reaped, stuck: &mut Vec<(PathBuf, io::Error)>) {
+    for path in subgroups(group) {
+        remove_empty(&path, reaped, stuck);
+    }
+    match fs::remove_dir(group) {
+        Ok(()) => reaped.control_groups += 1,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => stuck.push((group.to_owned(), error)),
+    }
 }
 
 fn subgroups(group: &Path) -> Vec<PathBuf> {
@@ -192,31 +233,6 @@ fn thaw(group: &Path) {
     for path in subgroups(group) {
         thaw(&path);
     }
-}
-
-fn remove_groups(group: &Path, reaped: &mut Reaped) {
-    for path in subgroups(group) {
-        remove_groups(&path, reaped);
-    }
-    let mut last = None;
-    for _ in 0..LOOKS {
-        match fs::remove_dir(group) {
-            Ok(()) => {
-                reaped.control_groups += 1;
-                return;
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-            // What is dying keeps its group for a moment.
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => last = Some(error),
-            Err(error) => {
-                last = Some(error);
-                break;
-            }
-        }
-        sleep(PAUSE);
-    }
-    let cause = last.map(|error| error.to_string()).unwrap_or_default();
-    reaped.stuck.push((group.to_owned(), cause));
 }
 
 #[cfg(test)]
@@ -258,8 +274,13 @@ mod tests {
         assert!(!groups.join("shoal/dead").exists() && !locks.join("dead.lock").exists());
         assert!(groups.join("shoal/alive/slot-1").exists() && locks.join("alive.lock").exists());
         assert!(groups.join("shoal/un.named").exists());
+        let waiting = std::thread::spawn({
+            let leftovers = leftovers.clone();
+            move || leftovers.remove_ended_run("alive")
+        });
+        assert_eq!(leftovers.remove_run("alive").unwrap(), Reaped::default());
         drop(held);
-        assert_eq!(leftovers.remove_run("alive").unwrap().runs, ["alive"]);
+        assert_eq!(waiting.join().unwrap().unwrap().runs, ["alive"]);
         assert_eq!(leftovers.remove_all().unwrap(), Reaped::default());
         let gone = Leftovers::at(&place.join("nowhere"), &groups);
         assert_eq!(gone.remove_all().unwrap(), Reaped::default());
