@@ -27,6 +27,11 @@ pub struct Died {
 }
 
 impl Died {
+    /// It went with what had started it.
+    pub(crate) fn with_launcher(instance: InstanceId) -> Self {
+        Self { instance, status: None, out_of_memory: false }
+    }
+
     /// In words, for whoever still waited for the sandbox.
     pub(crate) fn cause(&self) -> String {
         match (self.out_of_memory, self.status) {
@@ -73,8 +78,8 @@ pub struct Deaths {
 }
 
 impl Deaths {
-    /// The next death; none when the runtime is shut down and all have been taken. Dropping the
-    /// future loses nothing.
+    /// The next death; none when the runtime is shut down or dropped and all have been taken.
+    /// Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<Died> {
         poll_fn(|cx| {
             let mut queue = lock(&self.queue);
@@ -160,6 +165,12 @@ impl DeathBoard {
     }
 }
 
+impl Drop for DeathBoard {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,6 +193,15 @@ mod tests {
             assert_eq!(deaths.next().await, None);
         }
         assert_eq!(board.subscribe().next().await, None, "closed for those who come late too");
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_deaths_of_what_was_dropped() {
+        let board = DeathBoard::default();
+        let mut deaths = board.subscribe();
+        board.tell(died(1));
+        drop(board);
+        assert_eq!((deaths.next().await, deaths.next().await), (Some(died(1)), None));
     }
 
     #[tokio::test]

@@ -94,7 +94,7 @@ runtime_error_codes! {
     /// The guest or the launcher said something that makes no sense.
     Protocol, "protocol", Some(ErrorCode::SandboxCrashed), Later, "launch another sandbox, and report this";
     /// What makes sandboxes is gone, and with it every sandbox.
-    LauncherLost, "launcher_lost", Some(ErrorCode::SandboxCrashed), Later, "start the runtime again";
+    LauncherLost, "launcher_lost", Some(ErrorCode::SandboxCrashed), Later, "retry if the cause says that another one is being started, else start the runtime again";
     /// The runtime is shut down.
     ShuttingDown, "shutting_down", Some(ErrorCode::ShuttingDown), Later, "start the runtime again";
     /// The kernel refused.

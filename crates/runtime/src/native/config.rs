@@ -36,6 +36,9 @@ pub struct NativeConfig {
     pub limits: bool,
     /// How guests are talked to.
     pub link: LinkSettings,
+    /// Whether a launcher that is lost is followed by another one, under a new name. Its sandboxes
+    /// are lost all the same.
+    pub restart: bool,
 }
 
 impl NativeConfig {
@@ -53,6 +56,7 @@ impl NativeConfig {
             uid_base: UID_BASE,
             limits: true,
             link: LinkSettings::default(),
+            restart: false,
         }
     }
 
@@ -78,7 +82,7 @@ impl NativeConfig {
 
 /// A name that no other run has: the process, and a number that the standard library seeds from
 /// the kernel's randomness.
-fn new_run() -> String {
+pub(super) fn new_run() -> String {
     format!("{}-{:016x}", std::process::id(), RandomState::new().hash_one(0))
 }
 

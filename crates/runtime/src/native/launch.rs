@@ -10,8 +10,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::time::timeout;
 
 use super::instance::Instance;
+use super::run::{Entry, Run};
 use super::sandbox::{NativeSandbox, environment};
-use super::{Entry, Inner};
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::guest_link::{GuestLink, Surroundings};
 use crate::spec::{LaunchSpec, WorkspaceSource};
@@ -22,7 +22,7 @@ const MIB: u64 = 1 << 20;
 
 /// Makes a sandbox.
 pub(super) async fn launch(
-    inner: &Inner,
+    run: &Run,
     spec: LaunchSpec,
 ) -> Result<Arc<NativeSandbox>, RuntimeError> {
     let env = match &spec.settings {
@@ -30,16 +30,16 @@ pub(super) async fn launch(
         None => None,
     };
     let instance = Arc::new(Instance::default());
-    let launching = Launching::begin(inner, spec.instance, &instance)?;
+    let launching = Launching::begin(run, spec.instance, &instance)?;
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(|error| RuntimeError::system("make a connection", &error.into()))?;
     let surroundings: Arc<dyn Surroundings> = Arc::clone(&instance) as _;
-    let link = GuestLink::new(ours, inner.config.link, surroundings)?;
+    let link = GuestLink::new(ours, run.link, surroundings)?;
 
     launching.asked.store(true, Ordering::Relaxed);
     let launched = async {
-        let launched = inner.launcher.launch(for_launcher(&spec), theirs).await;
+        let launched = run.launcher.launch(for_launcher(&spec), theirs).await;
         // A refusal says that nothing was made, so there is nothing to take back.
         instance
             .launched(launched.inspect_err(|_| launching.asked.store(false, Ordering::Relaxed))?);
@@ -61,7 +61,7 @@ pub(super) async fn launch(
             return Err(RuntimeError::new(RuntimeErrorCode::ReadyTimeout, STEP, cause));
         }
     }
-    let (launcher, ending) = (Arc::clone(&inner.launcher), Arc::clone(&inner.ending));
+    let (launcher, ending) = (Arc::clone(&run.launcher), Arc::clone(&run.ending));
     launching.hand_out(Arc::new(NativeSandbox { spec, instance, link, launcher, ending }))
 }
 
@@ -88,7 +88,7 @@ fn for_launcher(spec: &LaunchSpec) -> Spec {
 
 /// A launch that was begun. Dropped before it is handed out, it is taken back.
 struct Launching<'a> {
-    inner: &'a Inner,
+    run: &'a Run,
     id: InstanceId,
     /// The launcher knows of it.
     asked: AtomicBool,
@@ -96,16 +96,12 @@ struct Launching<'a> {
 }
 
 impl<'a> Launching<'a> {
-    fn begin(
-        inner: &'a Inner,
-        id: InstanceId,
-        instance: &Arc<Instance>,
-    ) -> Result<Self, RuntimeError> {
-        inner.deaths.check_room()?;
-        let mut registry = inner.registry();
+    fn begin(run: &'a Run, id: InstanceId, instance: &Arc<Instance>) -> Result<Self, RuntimeError> {
+        run.deaths.check_room()?;
+        let mut registry = run.registry();
         // Looked at under the lock of the registry, so that no launch begins once the launcher is
         // gone and the registry is cleared for good.
-        if let Some(lost) = inner.launcher.lost() {
+        if let Some(lost) = run.launcher.lost() {
             return Err(RuntimeError { step: STEP.into(), ..lost });
         }
         if registry.contains_key(&id) {
@@ -114,12 +110,12 @@ impl<'a> Launching<'a> {
         }
         let entry = Entry::Launching { instance: Arc::clone(instance), killed: false };
         registry.insert(id, entry);
-        Ok(Self { inner, id, asked: AtomicBool::new(false), handed_out: false })
+        Ok(Self { run, id, asked: AtomicBool::new(false), handed_out: false })
     }
 
     /// Why it failed, seen as a launch: a sandbox that ends before it is ready was not made.
     fn explain(&self, error: RuntimeError) -> RuntimeError {
-        let killed = match self.inner.registry().get(&self.id) {
+        let killed = match self.run.registry().get(&self.id) {
             Some(Entry::Launching { killed, .. }) => *killed,
             Some(Entry::Live(_)) | None => false,
         };
@@ -135,7 +131,7 @@ impl<'a> Launching<'a> {
 
     /// It is ready, and somebody's from now on. Unless it died just now.
     fn hand_out(mut self, sandbox: Arc<NativeSandbox>) -> Result<Arc<NativeSandbox>, RuntimeError> {
-        let mut registry = self.inner.registry();
+        let mut registry = self.run.registry();
         if let Some(died) = sandbox.instance.died() {
             return Err(RuntimeError { code: RuntimeErrorCode::LaunchFailed, ..died.error(STEP) });
         }
@@ -159,10 +155,10 @@ impl Drop for Launching<'_> {
         if self.handed_out {
             return;
         }
-        if self.asked.load(Ordering::Relaxed) && self.inner.launcher.lost().is_none() {
-            self.inner.launcher.kill_unawaited(self.id);
+        if self.asked.load(Ordering::Relaxed) && self.run.launcher.lost().is_none() {
+            self.run.launcher.kill_unawaited(self.id);
         } else {
-            self.inner.forget(self.id);
+            self.run.forget(self.id);
         }
     }
 }

@@ -219,10 +219,14 @@ impl Launcher {
         })
     }
 
-    /// Closes the socket, which ends the launcher. Whoever waits for it is told.
+    /// Closes the socket, which ends the launcher. Whoever waits for it is told, and whoever comes
+    /// later hears the last reason; but that somebody asked for the end stays the reason.
     pub(super) fn close(&self, reason: RuntimeError) {
         let mut state = self.lock();
-        state.lost.get_or_insert(reason);
+        let is_asked_for = |lost: &RuntimeError| lost.code == RuntimeErrorCode::ShuttingDown;
+        if !state.lost.as_ref().is_some_and(is_asked_for) {
+            state.lost = Some(reason);
+        }
         let closed = (
             state.socket.take(),
             std::mem::take(&mut state.unsent),

@@ -8,7 +8,7 @@ use guest_protocol::Env;
 use guest_protocol::message::{Entry, Port};
 use model::{ClaimSettings, InstanceId, NetworkPolicy, WorkspaceId};
 
-use super::end::Ending;
+use super::end::{Ending, is_end};
 use super::instance::Instance;
 use super::launcher::Launcher;
 use crate::contract::Sandbox;
@@ -64,7 +64,14 @@ impl Sandbox for NativeSandbox {
         let env = environment(settings)?;
         let attach = async {
             match workspace {
-                Some(workspace) => self.launcher.attach(self.spec.instance, workspace).await,
+                Some(workspace) => {
+                    let attached = self.launcher.attach(self.spec.instance, workspace).await;
+                    // Without its launcher there is no sandbox either.
+                    attached.map_err(|error| {
+                        let died = Died::with_launcher(self.spec.instance);
+                        if is_end(error.code) { died.error("claim") } else { error }
+                    })
+                }
                 None => Ok(()),
             }
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use model::{InstanceId, Template, TemplateName};
 use runtime::leftovers::Leftovers;
-use runtime::native::{Native, NativeConfig};
+use runtime::native::{LauncherProcess, Native, NativeConfig};
 use runtime::{ExecSpec, ExitStatus, LaunchSpec, Runtime as _, RuntimeErrorCode, Sandbox};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tokio::time::timeout;
@@ -23,9 +23,16 @@ fn template() -> Template {
 }
 
 #[expect(clippy::print_stdout, reason = "a skipped test says so")]
-async fn start(place: &Path) -> Option<Native> {
-    if !geteuid().is_root() {
+fn is_root() -> bool {
+    let is_root = geteuid().is_root();
+    if !is_root {
         println!("skipped: only root can make native sandboxes");
+    }
+    is_root
+}
+
+async fn start(place: &Path) -> Option<Native> {
+    if !is_root() {
         return None;
     }
     let mut config = NativeConfig::new(place.join("run"), template().name);
@@ -105,6 +112,30 @@ async fn a_runtime_that_is_dropped_leaves_nothing() {
     drop(native);
     let gone = timeout(PATIENCE, async { while sandbox.ping().await.is_ok() {} }).await;
     gone.expect("its sandboxes go with it");
+    until_nothing_is_left(&place).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_launcher_whose_host_goes_while_it_starts_ends_too() {
+    if !is_root() {
+        return;
+    }
+    let place = place("early");
+    for after_us in [0, 300, 1000, 2000, 3000, 4000, 6000, 10_000] {
+        let config = NativeConfig::new(place.join("run"), template().name);
+        let run = config.run.clone();
+        let process = LauncherProcess::start(config).expect("started");
+        tokio::time::sleep(Duration::from_micros(after_us)).await;
+        drop(process);
+        let leftovers = Leftovers::on_this_machine(place.join("run")).expect("a machine");
+        // Its lock can be taken when it has ended.
+        let ended = async {
+            while leftovers.remove_run(&run).expect("looked").runs.is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, ended).await.expect("it ends by itself");
+    }
     until_nothing_is_left(&place).await;
 }
 

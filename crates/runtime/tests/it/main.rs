@@ -5,3 +5,4 @@ mod fake;
 mod faults;
 mod link;
 mod native;
+mod restarts;

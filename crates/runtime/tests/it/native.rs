@@ -47,6 +47,8 @@ impl Subject for NativeSubject {
         config.workspaces = Some(self.place.join("workspaces"));
         config.slots = 64;
         config.spares = 2;
+        // As a server has it: no end that is asked for may look like a loss.
+        config.restart = true;
         // Where it could work it must: a launcher that does not start is no reason to skip.
         let native = Native::start(config).await.expect("the launcher starts");
         let native = Arc::new(native);

@@ -1,5 +1,7 @@
 //! The launcher's client against a launcher that does what the test says.
 
+mod restarts;
+
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +14,11 @@ use model::{InstanceId, Template, TemplateName, WorkspaceId};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::time::timeout;
 
-use super::{Inner, Native, NativeConfig, serve, wait_until_up};
+use super::run::wait_until_up;
+use super::{LauncherProcess, Native, NativeConfig};
 use crate::contract::{Runtime as _, Sandbox};
-use crate::deaths::{DeathBoard, Died};
+use crate::deaths::Died;
 use crate::error::RuntimeErrorCode;
-use crate::leftovers::Leftovers;
-use crate::native::end::Ending;
 use crate::native::launcher::Launcher;
 use crate::socket::{Carries, Socket};
 use crate::spec::LaunchSpec;
@@ -86,29 +87,27 @@ fn guest_says(connection: &OwnedFd, reply: &Reply) {
     rustix::io::write(connection, endpoint.outgoing()).unwrap();
 }
 
-async fn native() -> (Arc<Native>, Script) {
-    let (ours, theirs) =
+/// A launcher that is up and does what the test says.
+fn scripted(config: NativeConfig) -> (LauncherProcess, Script) {
+    let (process, script) = silent(config);
+    script.say(&FromLauncher::Up { features: FEATURES });
+    (process, script)
+}
+
+/// One that has said nothing yet.
+fn silent(config: NativeConfig) -> (LauncherProcess, Script) {
+    let (socket, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let script = Script { socket: Socket::new(theirs, Carries::Packets).unwrap() };
-    let launcher = Launcher::new(ours).unwrap();
-    script.say(&FromLauncher::Up { features: FEATURES });
-    let mut buffer = vec![0; 32 * 1024];
-    let features = wait_until_up(&launcher, &mut buffer).await.unwrap();
-    let config = NativeConfig::new(std::env::temp_dir(), name());
     // Something that can be waited for, as the launcher's process would be.
-    let child = started();
-    let inner = Arc::new(Inner {
-        pid: rustix::process::Pid::from_raw(child.cast_signed()).unwrap(),
-        leftovers: Leftovers::on_this_machine(&config.run_directory).unwrap(),
-        config,
-        launcher: Arc::new(launcher),
-        features,
-        registry: std::sync::Mutex::default(),
-        deaths: DeathBoard::default(),
-        ending: Arc::new(Ending::new()),
-    });
-    tokio::spawn(serve(Arc::clone(&inner), buffer));
-    (Arc::new(Native { inner }), script)
+    let pid = rustix::process::Pid::from_raw(started().cast_signed()).unwrap();
+    (LauncherProcess { config, socket, pid }, script)
+}
+
+async fn native() -> (Arc<Native>, Script) {
+    let (process, script) = scripted(NativeConfig::new(std::env::temp_dir(), name()));
+    let never = Arc::new(|_| panic!("nobody asked for another launcher"));
+    (Arc::new(Native::begin(process, never).await.unwrap()), script)
 }
 
 fn started() -> u32 {
@@ -135,7 +134,7 @@ async fn code(launching: Launching) -> RuntimeErrorCode {
 }
 
 async fn until_forgotten(native: &Native) {
-    while !native.inner.registry().is_empty() {
+    while !native.launchers.current().registry().is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -219,7 +218,7 @@ async fn a_launch_that_is_dropped_or_late_is_taken_back() {
     launching.abort();
     let (kill, instance) = script.kill().await;
     assert_eq!(instance, 1_u128.to_be_bytes());
-    assert_eq!(native.inner.registry().len(), 1, "until it is certainly gone");
+    assert_eq!(native.launchers.current().registry().len(), 1, "until it is certainly gone");
     let again = launch(&native, 1);
     assert_eq!(code(again).await, RuntimeErrorCode::Duplicate);
     script.launched(ticket);
@@ -307,12 +306,17 @@ async fn when_the_launcher_is_gone_everyone_is_told() {
     let died = timeout(Duration::from_secs(5), deaths.next()).await.unwrap().unwrap();
     assert_eq!((died.instance, died.status), (InstanceId::from_u128(1), None));
     sandbox.kill().await.unwrap();
+    let settings = model::ClaimSettings::default();
+    let claim = sandbox.claim(&settings, Some(WorkspaceId::from_u128(7)));
+    assert_eq!(claim.await.unwrap_err().code, RuntimeErrorCode::SandboxGone);
     native.kill(InstanceId::from_u128(9)).await.unwrap();
     let late = native.launch(spec(3)).await.err().unwrap();
     assert_eq!(late.code, RuntimeErrorCode::LauncherLost);
     assert_eq!(native.list().await.unwrap_err().code, RuntimeErrorCode::LauncherLost);
     native.shutdown().await.unwrap();
     assert_eq!(deaths.next().await, None);
+    let late = native.launch(spec(4)).await.err().unwrap();
+    assert_eq!(late.code, RuntimeErrorCode::ShuttingDown, "the last reason counts");
 }
 
 #[tokio::test]
