@@ -1,6 +1,7 @@
 //! What is written down. A record is the durable part of one thing; a kernel is rebuilt from
 //! records alone. A record with an `instance` is an obligation: that instance may exist, and must
-//! be removed or accounted for before the record may go.
+//! be removed or accounted for before the record may go. Records are stored as JSON and outlive the
+//! program that wrote them: a field that is added later has a default.
 
 use std::sync::Arc;
 
