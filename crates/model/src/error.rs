@@ -17,12 +17,12 @@ pub enum Retry {
 }
 
 macro_rules! error_codes {
-    ($($(#[$doc:meta])* $code:ident, $word:literal, $status:literal, $retry:ident, $remedy:literal;)+) => {
+    ($(#[doc = $meaning:literal] $code:ident, $word:literal, $status:literal, $retry:ident, $remedy:literal;)+) => {
         /// A stable code, the same in every interface.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         #[serde(rename_all = "snake_case")]
         pub enum ErrorCode {
-            $($(#[$doc])* $code,)+
+            $(#[doc = $meaning] $code,)+
         }
 
         impl ErrorCode {
@@ -47,6 +47,13 @@ macro_rules! error_codes {
             pub const fn retry(self) -> Retry {
                 match self {
                     $(Self::$code => Retry::$retry,)+
+                }
+            }
+
+            /// What it means, in a sentence.
+            pub const fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$code => $meaning.trim_ascii(),)+
                 }
             }
 
@@ -145,6 +152,10 @@ error_codes! {
     NotFound, "not_found", 404, Never, "check the address; /v1/openapi.json lists every route";
     /// The route exists, but not with this method.
     MethodNotAllowed, "method_not_allowed", 405, Never, "use one of the methods in the Allow header";
+    /// The body of the request did not arrive in time.
+    RequestTimeout, "request_timeout", 408, Later, "send the body without long pauses";
+    /// The part of the file that was asked for does not exist.
+    RangeNotSatisfiable, "range_not_satisfiable", 416, Never, "ask for a part within the size of the file";
     /// The body or an argument is larger than allowed.
     TooLarge, "too_large", 413, Never, "send or ask for less, or as a stream";
     /// The body is of a type that is not understood here.
@@ -206,6 +217,8 @@ mod tests {
         for &code in ErrorCode::ALL {
             assert!((400..=599).contains(&code.status()), "{code}");
             assert!(!code.remedy().is_empty(), "{code}");
+            assert!(code.meaning().ends_with('.'), "{code}: a sentence");
+            assert!(!code.meaning().starts_with(' '), "{code}");
             assert_eq!(serde_json::to_string(&code).unwrap(), format!("\"{code}\""));
             if code.status() == 503 {
                 assert_eq!(code.retry(), Retry::Later, "{code}: 503 invites a retry");

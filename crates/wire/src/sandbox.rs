@@ -29,7 +29,7 @@ pub struct CheckoutRequest {
     pub ttl_s: Option<u64>,
     /// How long to wait for one; the server's default if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schema(maximum = 3_600_000))]
+    #[cfg_attr(feature = "schema", schema(maximum = 600_000))]
     pub wait_ms: Option<u64>,
     /// How far to go to get one; `wait` if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,7 +40,7 @@ impl CheckoutRequest {
     /// The longest lease that may be asked for.
     pub const TTL_S_MAX: u64 = 31_536_000;
     /// The longest wait that may be asked for.
-    pub const WAIT_MS_MAX: u64 = 3_600_000;
+    pub const WAIT_MS_MAX: u64 = 600_000;
 
     /// A sandbox of this template, with every default.
     pub fn of(template: TemplateName) -> Self {

@@ -1,0 +1,344 @@
+//! Takes an archive apart, entry by entry, and has the guest write what is in it. An entry that
+//! points out of its directory, or is no file, directory or link, is refused by name; what came
+//! before it stays.
+
+use engine::Use;
+use model::{ErrorCode, Refusal};
+use tar::{Header, PaxExtensions};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use wire::Unpacked;
+
+use crate::archive::source::Source;
+use crate::archive::{BLOCK, padding};
+use crate::refused::Refused;
+
+/// Names and extended headers are kept in memory: nobody needs more for them.
+const NAME_BYTES_MAX: u64 = 64 * 1024;
+const COPY_BYTES: usize = 64 * 1024;
+
+/// How much an archive may bring.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+}
+
+/// An archive that is being taken apart.
+pub(crate) struct Unpacking<'a> {
+    used: &'a Use,
+    source: Source,
+    root: &'a str,
+    bounds: Bounds,
+    seen: u64,
+    done: Unpacked,
+    extra: Extra,
+}
+
+/// What was said about the next entry before it came.
+#[derive(Debug, Default)]
+struct Extra {
+    path: Option<Vec<u8>>,
+    target: Option<Vec<u8>>,
+    size: Option<u64>,
+}
+
+/// What an entry is to become.
+#[derive(Debug, PartialEq, Eq)]
+enum Wanted {
+    File,
+    Directory,
+    Link,
+    Copy,
+}
+
+impl<'a> Unpacking<'a> {
+    pub(crate) fn new(used: &'a Use, source: Source, root: &'a str, bounds: Bounds) -> Self {
+        let (seen, done, extra) = (0, Unpacked::default(), Extra::default());
+        Self { used, source, root: root.trim_end_matches('/'), bounds, seen, done, extra }
+    }
+
+    pub(crate) async fn run(mut self) -> Result<Unpacked, Refused> {
+        self.used.make_directory(if self.root.is_empty() { "/" } else { self.root }, true).await?;
+        while let Some(block) = self.source.block().await? {
+            if block == [0; BLOCK] {
+                break;
+            }
+            self.entry(&block).await?;
+        }
+        self.source.drain(1 << 20).await?;
+        Ok(self.done)
+    }
+
+    async fn entry(&mut self, block: &[u8; BLOCK]) -> Result<(), Refused> {
+        let header = Header::from_byte_slice(block);
+        check_sum(header, block)?;
+        self.seen += 1;
+        if self.seen > self.bounds.entries {
+            let cause = format!("the archive has more than {} entries", self.bounds.entries);
+            return Err(Refused::new(ErrorCode::TooLarge, cause));
+        }
+        let broken = |error: std::io::Error| broken(&error.to_string());
+        let size = header.entry_size().map_err(broken)?;
+        match header.entry_type().as_byte() {
+            b'L' => self.extra.path = Some(self.name(size).await?),
+            b'K' => self.extra.target = Some(self.name(size).await?),
+            b'x' => {
+                let text = self.said(size).await?;
+                self.extra.read(&text)?;
+            }
+            b'g' => drop(self.said(size).await?),
+            kind => {
+                let extra = std::mem::take(&mut self.extra);
+                let size = extra.size.unwrap_or(size);
+                let path = extra.path.unwrap_or_else(|| header.path_bytes().into_owned());
+                let target = extra.target.or_else(|| Some(header.link_name_bytes()?.into_owned()));
+                let mode = header.mode().map_err(broken)? & 0o7777;
+                self.put(kind, &path, target.as_deref(), mode, size).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The contents of an entry that is about another one.
+    async fn said(&mut self, size: u64) -> Result<Vec<u8>, Refused> {
+        if size > NAME_BYTES_MAX {
+            return Err(broken("a name or a remark is too long"));
+        }
+        let text = self.source.exactly(size).await?;
+        self.source.skip(padding(size)).await?;
+        Ok(text)
+    }
+
+    async fn name(&mut self, size: u64) -> Result<Vec<u8>, Refused> {
+        let mut name = self.said(size).await?;
+        name.truncate(name.iter().position(|byte| *byte == 0).unwrap_or(name.len()));
+        Ok(name)
+    }
+
+    async fn put(
+        &mut self,
+        kind: u8,
+        path: &[u8],
+        target: Option<&[u8]>,
+        mode: u32,
+        size: u64,
+    ) -> Result<(), Refused> {
+        let shown = String::from_utf8_lossy(path).into_owned();
+        let about = |refused: Refused| refused.about(&shown);
+        let wanted = wanted(kind, path).map_err(about)?;
+        let inside = inside(path).map_err(about)?;
+        if inside.is_empty() {
+            // The directory itself, which is there.
+            return if wanted == Wanted::Directory {
+                Ok(())
+            } else {
+                Err(about(broken("no name")))
+            };
+        }
+        let at = format!("{}/{inside}", self.root);
+        let put = match wanted {
+            Wanted::Directory => self.directory(&at).await,
+            Wanted::File => self.file(&at, mode, size).await,
+            Wanted::Link => self.link(&at, target).await,
+            Wanted::Copy => self.copy(&at, mode, target).await,
+        };
+        put.map_err(about)
+    }
+
+    async fn directory(&mut self, at: &str) -> Result<(), Refused> {
+        self.used.make_directory(at, true).await?;
+        self.done.directories += 1;
+        Ok(())
+    }
+
+    async fn file(&mut self, at: &str, mode: u32, size: u64) -> Result<(), Refused> {
+        self.count(size)?;
+        let mut writer = self.used.write_file(at, Some(mode)).await?;
+        let mut left = size;
+        while left > 0 {
+            let piece = self.source.piece(left).await?;
+            if let Err(error) = writer.write_all(&piece).await {
+                return Err(self.used.explain(error).await.into());
+            }
+            left -= piece.len() as u64;
+        }
+        self.source.skip(padding(size)).await?;
+        self.used.finish_file(writer).await?;
+        self.done.files += 1;
+        Ok(())
+    }
+
+    async fn link(&mut self, at: &str, target: Option<&[u8]>) -> Result<(), Refused> {
+        let target = text(target.unwrap_or_default())?;
+        if target.is_empty() {
+            return Err(broken("a link to nowhere"));
+        }
+        match self.used.make_link(at, target).await {
+            // As with files, the new one takes the place of the old one.
+            Err(refusal) if refusal.code == ErrorCode::PathExists => {
+                self.used.remove(at, false).await?;
+                self.used.make_link(at, target).await?;
+            }
+            made => made?,
+        }
+        self.done.links += 1;
+        Ok(())
+    }
+
+    /// Another name of a file that came before becomes a copy of it.
+    async fn copy(&mut self, at: &str, mode: u32, target: Option<&[u8]>) -> Result<(), Refused> {
+        let from = format!("{}/{}", self.root, inside(target.unwrap_or_default())?);
+        let mut reader = self.used.read_file(&from, 0, None).await?;
+        self.count(reader.entry.size)?;
+        let mut writer = self.used.write_file(at, Some(mode)).await?;
+        let mut buffer = vec![0; COPY_BYTES];
+        loop {
+            let copied = match reader.read(&mut buffer).await {
+                Ok(0) => break,
+                Ok(read) => writer.write_all(&buffer[..read]).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = copied {
+                return Err(self.used.explain(error).await.into());
+            }
+        }
+        self.used.finish_file(writer).await?;
+        self.done.files += 1;
+        Ok(())
+    }
+
+    fn count(&mut self, size: u64) -> Result<(), Refused> {
+        self.done.bytes = self.done.bytes.saturating_add(size);
+        if self.done.bytes > self.bounds.bytes {
+            let cause = format!("the archive has more than {} bytes", self.bounds.bytes);
+            return Err(Refused::new(ErrorCode::TooLarge, cause));
+        }
+        Ok(())
+    }
+}
+
+impl Extra {
+    fn read(&mut self, records: &[u8]) -> Result<(), Refused> {
+        for record in PaxExtensions::new(records) {
+            let record = record.map_err(|error| broken(&error.to_string()))?;
+            let value = || record.value_bytes().to_vec();
+            match record.key_bytes() {
+                b"path" => self.path = Some(value()),
+                b"linkpath" => self.target = Some(value()),
+                b"size" => {
+                    let size = record.value().ok().and_then(|text| text.parse().ok());
+                    self.size = Some(size.ok_or_else(|| broken("a size that is not a number"))?);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Refused {
+    /// The same about an entry.
+    fn about(mut self, entry: &str) -> Self {
+        self.refusal.cause = format!("{entry:?}: {}", self.refusal.cause).into();
+        self
+    }
+}
+
+fn broken(cause: &str) -> Refused {
+    let cause = format!("the archive cannot be read: {cause}");
+    Refused { refusal: Refusal::new(ErrorCode::InvalidArgument, cause), field: Some("body".into()) }
+}
+
+fn check_sum(header: &Header, block: &[u8; BLOCK]) -> Result<(), Refused> {
+    let sum: u32 = block
+        .iter()
+        .enumerate()
+        .map(|(at, byte)| u32::from(if (148..156).contains(&at) { b' ' } else { *byte }))
+        .sum();
+    match header.cksum() {
+        Ok(said) if said == sum => Ok(()),
+        Ok(_) | Err(_) => Err(broken("a header is damaged, or it is no tar archive")),
+    }
+}
+
+/// Kinds are letters, and old ones zero bytes.
+fn wanted(kind: u8, path: &[u8]) -> Result<Wanted, Refused> {
+    match kind {
+        // Before there were directories in archives, a slash at the end made one.
+        b'0' | b'\0' if path.ends_with(b"/") => Ok(Wanted::Directory),
+        b'0' | b'\0' | b'7' => Ok(Wanted::File),
+        b'1' => Ok(Wanted::Copy),
+        b'2' => Ok(Wanted::Link),
+        b'3' | b'4' => Err(broken("a device")),
+        b'5' => Ok(Wanted::Directory),
+        b'6' => Err(broken("a named pipe")),
+        b'S' => Err(broken("a sparse file")),
+        _ => Err(broken("neither a file, a directory nor a link")),
+    }
+}
+
+fn text(bytes: &[u8]) -> Result<&str, Refused> {
+    let text = std::str::from_utf8(bytes).map_err(|_| broken("a name that is not UTF-8"))?;
+    if text.contains('\0') { Err(broken("a name with a zero byte in it")) } else { Ok(text) }
+}
+
+/// The path of an entry, beneath its directory whatever it says.
+fn inside(path: &[u8]) -> Result<String, Refused> {
+    let path = text(path)?;
+    if path.starts_with('/') {
+        return Err(broken("an absolute path"));
+    }
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => return Err(broken("a path with `..` in it")),
+            part => parts.push(part),
+        }
+    }
+    Ok(parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_stays_beneath_its_directory() {
+        for (path, expected) in [
+            ("a/b", Some("a/b")),
+            ("./a//b/", Some("a/b")),
+            (".", Some("")),
+            ("a/./b", Some("a/b")),
+            ("..a", Some("..a")),
+            ("/etc/passwd", None),
+            ("..", None),
+            ("a/../../b", None),
+            ("a/..", None),
+            ("a\0b", None),
+        ] {
+            assert_eq!(inside(path.as_bytes()).ok().as_deref(), expected, "{path:?}");
+        }
+        assert!(inside(b"\xff").is_err());
+    }
+
+    #[test]
+    fn only_files_directories_and_links_are_taken() {
+        for (kind, path, taken) in [
+            (b'0', "a", Some(Wanted::File)),
+            (b'\0', "a", Some(Wanted::File)),
+            (b'0', "a/", Some(Wanted::Directory)),
+            (b'7', "a", Some(Wanted::File)),
+            (b'5', "a", Some(Wanted::Directory)),
+            (b'2', "a", Some(Wanted::Link)),
+            (b'1', "a", Some(Wanted::Copy)),
+            (b'3', "a", None),
+            (b'4', "a", None),
+            (b'6', "a", None),
+            (b'S', "a", None),
+            (b'Z', "a", None),
+        ] {
+            assert_eq!(wanted(kind, path.as_bytes()).ok(), taken, "{kind}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! A program that is watched while it runs. Its output is read only as fast as the client takes it;
+//! a client that goes away takes the program with it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use engine::{ExecSpec, Exit, Process, Use};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use wire::ExecEvent;
+
+use crate::pieces;
+use crate::refused::Refused;
+use crate::routes::exit;
+use crate::stream::{Format, HEARTBEAT, Pieces};
+
+const READ_BYTES: usize = 64 * 1024;
+/// How long a program that was killed may take to be gone.
+const KILL_GRACE: Duration = Duration::from_secs(5);
+
+/// A program and what was read of it.
+pub(crate) struct Watched {
+    process: Process,
+    stdout: Side,
+    stderr: Side,
+    began: Instant,
+    deadline: Instant,
+    timed_out: bool,
+    exit: Option<Exit>,
+    over: bool,
+    events: VecDeque<ExecEvent>,
+    format: Format,
+    request_id: String,
+    /// Last: the sandbox must stay until the program is gone.
+    used: Use,
+}
+
+/// One of its two outputs.
+struct Side {
+    reader: Option<Box<dyn AsyncRead + Send + Unpin>>,
+    pieces: pieces::Pieces,
+    buffer: BytesMut,
+    /// How much more may be passed on.
+    room: Option<u64>,
+    truncated: bool,
+}
+
+impl Side {
+    fn new(reader: Option<Box<dyn AsyncRead + Send + Unpin>>, room: Option<u64>) -> Self {
+        let pieces = pieces::Pieces::default();
+        Self { reader, pieces, buffer: BytesMut::new(), room, truncated: false }
+    }
+
+    /// Reads something, or to the end. Dropped, nothing is lost.
+    async fn read(&mut self) -> std::io::Result<usize> {
+        match &mut self.reader {
+            None => std::future::pending().await,
+            Some(reader) => {
+                self.buffer.reserve(READ_BYTES);
+                let mut limited = reader.take(READ_BYTES as u64);
+                limited.read_buf(&mut self.buffer).await
+            }
+        }
+    }
+
+    /// What may be passed on of what was read.
+    fn take(&mut self) -> Option<wire::Output> {
+        let mut read = self.buffer.split();
+        if let Some(room) = &mut self.room {
+            let fits = usize::try_from(*room).unwrap_or(usize::MAX).min(read.len());
+            self.truncated |= fits < read.len();
+            read.truncate(fits);
+            *room -= fits as u64;
+        }
+        if read.is_empty() { None } else { self.pieces.push(&read) }
+    }
+}
+
+impl Watched {
+    pub(crate) async fn start(
+        used: Use,
+        mut spec: ExecSpec,
+        patience: Duration,
+        output_bytes: Option<u64>,
+        format: Format,
+        request_id: &str,
+    ) -> Result<Self, Refused> {
+        // That it cannot be started is an answer, not an event.
+        spec.confirm_start = true;
+        let began = Instant::now();
+        let mut process = used.exec(spec).await?;
+        Ok(Self {
+            stdout: Side::new(process.stdout.take(), output_bytes),
+            stderr: Side::new(process.stderr.take(), output_bytes),
+            process,
+            began,
+            deadline: began + patience,
+            timed_out: false,
+            exit: None,
+            over: false,
+            events: VecDeque::from([ExecEvent::Started]),
+            format,
+            request_id: request_id.to_owned(),
+            used,
+        })
+    }
+
+    fn fail(&mut self, refused: &Refused) {
+        let problem = Box::new(refused.problem(&self.request_id));
+        self.events.push_back(ExecEvent::Error { problem });
+        self.over = true;
+    }
+
+    /// Ends the stream once the program is over and everything it wrote was read.
+    fn end_if_over(&mut self) {
+        let Some(ended) = self.exit else { return };
+        if self.over || self.stdout.reader.is_some() || self.stderr.reader.is_some() {
+            return;
+        }
+        self.events.extend(self.stdout.pieces.finish().map(ExecEvent::Stdout));
+        self.events.extend(self.stderr.pieces.finish().map(ExecEvent::Stderr));
+        let (out, err) = (self.stdout.truncated, self.stderr.truncated);
+        self.events.push_back(ExecEvent::Exit(wire::ExecExit {
+            truncated: out || err,
+            stdout_truncated: out,
+            stderr_truncated: err,
+            timed_out: self.timed_out,
+            ..exit(&ended, self.began.elapsed())
+        }));
+        self.over = true;
+    }
+
+    async fn kill(&mut self) {
+        self.timed_out = true;
+        let handle = self.process.handle();
+        // That it could not be killed in time is seen by its end, which then does not come.
+        let _ = timeout(KILL_GRACE, handle.kill()).await;
+        self.deadline = Instant::now() + KILL_GRACE;
+    }
+
+    /// Waits for something to happen; false if nothing did for a while.
+    async fn step(&mut self) -> bool {
+        let ended = self.exit.is_some();
+        let happened = tokio::select! {
+            read = self.stdout.read() => Happened::Out(read),
+            read = self.stderr.read() => Happened::Err(read),
+            exit = self.used.exit_of(&mut self.process), if !ended => Happened::Exit(exit),
+            () = sleep_until(self.deadline), if !ended => Happened::Late,
+            () = sleep(HEARTBEAT) => return false,
+        };
+        match happened {
+            Happened::Out(Ok(0)) => self.stdout.reader = None,
+            Happened::Err(Ok(0)) => self.stderr.reader = None,
+            Happened::Out(Ok(_)) => self.events.extend(self.stdout.take().map(ExecEvent::Stdout)),
+            Happened::Err(Ok(_)) => self.events.extend(self.stderr.take().map(ExecEvent::Stderr)),
+            Happened::Out(Err(error)) | Happened::Err(Err(error)) => {
+                let refusal = self.used.explain(error).await;
+                self.fail(&refusal.into());
+            }
+            Happened::Exit(Ok(exit)) => self.exit = Some(exit),
+            Happened::Exit(Err(refusal)) => self.fail(&refusal.into()),
+            Happened::Late if self.timed_out => {
+                let cause = "the program was killed and did not end";
+                self.fail(&Refused::new(model::ErrorCode::DeadlineExceeded, cause));
+            }
+            Happened::Late => self.kill().await,
+        }
+        self.end_if_over();
+        true
+    }
+}
+
+enum Happened {
+    Out(std::io::Result<usize>),
+    Err(std::io::Result<usize>),
+    Exit(Result<Exit, model::Refusal>),
+    Late,
+}
+
+impl Pieces for Watched {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(self.format.event(None, event.name(), &event));
+            }
+            if self.over {
+                return None;
+            }
+            if !self.step().await
+                && let Some(heartbeat) = self.format.heartbeat()
+            {
+                return Some(heartbeat);
+            }
+        }
+    }
+}

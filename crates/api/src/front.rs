@@ -1,0 +1,294 @@
+//! What happens to every request before and after its handler: it gets an id, its host, key, role
+//! and rate are checked, it is counted and logged, and a refusal or a panic becomes a problem.
+//! One layer, so that the way of a checkout has no more steps than it needs. Nothing of bodies,
+//! environments or keys is ever logged.
+
+use std::any::Any;
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Request};
+use axum::response::{IntoResponse as _, Response};
+use engine::Caller;
+use futures_util::FutureExt as _;
+use http::header::AUTHORIZATION;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method};
+use model::{ErrorCode, KeyId, Role};
+use tokio::time::Instant;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::app::{App, InProgress};
+use crate::cors::Cors;
+use crate::refused::Refused;
+use crate::request_id::X_REQUEST_ID;
+
+/// What a key must allow for a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// No key at all.
+    Nothing,
+    /// Any key.
+    Read,
+    /// One that may make and use sandboxes.
+    Use,
+    /// One that may do everything.
+    Admin,
+}
+
+impl Needs {
+    const fn allow(self, role: Role) -> bool {
+        match self {
+            Self::Nothing | Self::Read => true,
+            Self::Use => matches!(role, Role::Admin | Role::Use),
+            Self::Admin => matches!(role, Role::Admin),
+        }
+    }
+
+    /// The least role that is enough, if one is needed.
+    pub(crate) const fn role(self) -> Option<Role> {
+        match self {
+            Self::Nothing => None,
+            Self::Read => Some(Role::Read),
+            Self::Use => Some(Role::Use),
+            Self::Admin => Some(Role::Admin),
+        }
+    }
+}
+
+/// The layer in front of one route.
+#[derive(Clone)]
+pub(crate) struct Front {
+    pub(crate) app: App,
+    /// Its path with names in place of ids, for the log and the metrics.
+    pub(crate) route: &'static str,
+    pub(crate) needs: Needs,
+}
+
+impl<S> Layer<S> for Front {
+    type Service = Fronted<S>;
+
+    fn layer(&self, inner: S) -> Fronted<S> {
+        Fronted { front: self.clone(), inner }
+    }
+}
+
+/// A route behind its front.
+#[derive(Clone)]
+pub(crate) struct Fronted<S> {
+    front: Front,
+    inner: S,
+}
+
+impl<S> Service<Request> for Fronted<S>
+where
+    S: Service<Request, Response = Response, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        let began = Instant::now();
+        let app = self.front.app.clone();
+        let id = app.request_ids.of(request.headers());
+        let origin = app.cors.allowed(request.headers());
+        let mut record = Record {
+            app,
+            route: self.front.route,
+            method: word(request.method()),
+            id,
+            key: None,
+            began,
+            answered: false,
+            place: None,
+        };
+        let asked =
+            origin.as_ref().and_then(|_| Cors::preflight(request.method(), request.headers()));
+        let admitted = match asked {
+            Some(preflight) => Err(preflight),
+            None => self.front.admit(&mut request, &mut record).map_err(Refused::into_response),
+        };
+        let handled = admitted.map(|()| self.inner.call(request));
+        Box::pin(async move {
+            let mut response = match handled {
+                Err(response) => response,
+                Ok(handling) => match AssertUnwindSafe(handling).catch_unwind().await {
+                    Ok(Ok(response)) => response,
+                    Err(panic) => record.panicked(panic.as_ref()),
+                },
+            };
+            if let Some(origin) = origin {
+                Cors::mark(origin, response.headers_mut());
+            }
+            record.finish(&mut response);
+            Ok(response)
+        })
+    }
+}
+
+impl Front {
+    /// Lets a request in, or says why not.
+    fn admit(&self, request: &mut Request, record: &mut Record) -> Result<(), Refused> {
+        let app = &self.app;
+        app.hosts.check(request.headers(), request.uri())?;
+        if self.needs != Needs::Nothing {
+            let caller = authenticate(app, request.headers())?;
+            record.key = Some(caller.key);
+            if let Some(rate) = &app.rate {
+                rate.take(caller.key, record.began)?;
+            }
+            if !self.needs.allow(caller.role) {
+                let cause = format!("a key with the role {} may not do this", caller.role);
+                return Err(Refused::new(ErrorCode::Forbidden, cause));
+            }
+            request.extensions_mut().insert(caller);
+        }
+        record.place = app.begin();
+        if record.place.is_none() {
+            let cause = format!("{} requests are being worked on", app.settings.max_requests);
+            let refusal = model::Refusal::new(ErrorCode::Overloaded, cause).retry_after(1000);
+            return Err(refusal.into());
+        }
+        Ok(())
+    }
+}
+
+fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Refused> {
+    let refused = |cause: &'static str| Refused::new(ErrorCode::Unauthorized, cause);
+    let Some(given) = headers.get(AUTHORIZATION) else {
+        return Err(refused("there is no Authorization header"));
+    };
+    let secret = given.to_str().ok().and_then(|text| {
+        let (scheme, secret) = text.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
+    });
+    let Some(secret) = secret else {
+        return Err(refused("the Authorization header is not of the form `Bearer KEY`"));
+    };
+    app.engine
+        .authenticate(secret)
+        .ok_or_else(|| refused("the key is not known, or it is expired or revoked"))
+}
+
+/// A request in the log and the metrics. Dropped without an answer, its client went away.
+struct Record {
+    app: App,
+    route: &'static str,
+    method: &'static str,
+    id: HeaderValue,
+    key: Option<KeyId>,
+    began: Instant,
+    answered: bool,
+    place: Option<InProgress>,
+}
+
+impl Record {
+    fn id(&self) -> &str {
+        self.id.to_str().unwrap_or_default()
+    }
+
+    fn finish(&mut self, response: &mut Response) {
+        if let Some(refused) = response.extensions_mut().remove::<Refused>() {
+            refused.write(response, self.id());
+        }
+        response.headers_mut().insert(X_REQUEST_ID, self.id.clone());
+        self.answered = true;
+        self.tell(response.status().as_u16());
+    }
+
+    fn tell(&self, status: u16) {
+        let took = self.began.elapsed();
+        self.app.metrics.answered(self.route, self.method, status, took);
+        let (method, route, id) = (self.method, self.route, self.id());
+        let key = self.key.unwrap_or(KeyId::NIL);
+        let us = took.as_micros() as u64;
+        match status {
+            500.. => tracing::warn!(method, route, status, us, id, %key, "request"),
+            400.. => tracing::info!(method, route, status, us, id, %key, "request"),
+            _ => tracing::debug!(method, route, status, us, id, %key, "request"),
+        }
+    }
+
+    fn panicked(&self, panic: &(dyn Any + Send)) -> Response {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let said = text.unwrap_or("something that is not text");
+        tracing::error!(route = self.route, id = self.id(), said, "a handler panicked");
+        Refused::new(ErrorCode::Internal, "the server made a mistake").into_response()
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.tell(ErrorCode::ClientGone.status());
+        }
+    }
+}
+
+/// Methods as labels; there are as many as anyone cares to invent.
+fn word(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        "OPTIONS" => "OPTIONS",
+        _ => "other",
+    }
+}
+
+/// Who asks, in a handler.
+pub(crate) struct By(pub(crate) Caller);
+
+impl FromRequestParts<App> for By {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refused> {
+        let caller = parts.extensions.get::<Caller>().copied();
+        caller.map(Self).ok_or_else(|| Refused::new(ErrorCode::Unauthorized, "no key was checked"))
+    }
+}
+
+/// What is no route at all.
+pub(crate) async fn no_route() -> Refused {
+    Refused::new(ErrorCode::NotFound, "there is no such route")
+}
+
+/// A route, but not with this method.
+pub(crate) async fn no_method() -> Refused {
+    Refused::new(ErrorCode::MethodNotAllowed, "the route exists, but not with this method")
+}
+
+/// An empty answer.
+pub(crate) fn no_content() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = http::StatusCode::NO_CONTENT;
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_role_may_do_what_those_below_it_may() {
+        let allowed = |needs: Needs| Role::ALL.map(|role| needs.allow(role));
+        assert_eq!(allowed(Needs::Nothing), [true, true, true]);
+        assert_eq!(allowed(Needs::Read), [true, true, true]);
+        assert_eq!(allowed(Needs::Use), [true, true, false]);
+        assert_eq!(allowed(Needs::Admin), [true, false, false]);
+    }
+}

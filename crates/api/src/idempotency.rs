@@ -1,0 +1,255 @@
+//! Requests that may be sent twice. A client that does not know whether its request arrived sends
+//! it again with the same `Idempotency-Key`: what was done is not done again, and the answer is the
+//! same. Two at once are one: the second waits for the first.
+//!
+//! A lease is named after the key, so that even a server that was started anew can tell that the
+//! lease was given out and is lost.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, StatusCode};
+use model::{ErrorCode, KeyId, LeaseId};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::time::{Instant, timeout};
+use wire::CheckoutPath;
+
+use crate::refused::Refused;
+
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(crate) const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+
+const REMEMBERED: usize = 10_000;
+const REMEMBERED_FOR: Duration = Duration::from_hours(24);
+const LENGTH_MAX: usize = 255;
+/// Longer than any checkout may wait.
+const PATIENCE: Duration = Duration::from_mins(11);
+
+type Name = (KeyId, Box<str>);
+
+/// What was asked for with a key before.
+#[derive(Default)]
+pub(crate) struct Idempotency {
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: BTreeMap<Name, Entry>,
+    /// In the order in which they came.
+    ages: VecDeque<(Instant, Name)>,
+}
+
+#[derive(Clone)]
+struct Entry {
+    fingerprint: [u8; 32],
+    slot: Arc<AsyncMutex<Slot>>,
+}
+
+#[derive(Default)]
+struct Slot {
+    /// How often it was begun and came to nothing. Each attempt has a lease of its own, since one
+    /// that was given up may have been given out for a moment.
+    given_up: u32,
+    answer: Option<Answer>,
+}
+
+/// What was answered.
+#[derive(Debug, Clone)]
+pub(crate) enum Answer {
+    /// A lease: the answer is how it is now.
+    Lease {
+        /// Which.
+        lease: LeaseId,
+        /// How it was come by.
+        path: CheckoutPath,
+    },
+    /// Exactly this.
+    Said(StatusCode, Bytes),
+}
+
+/// The right to do what was asked, or what was answered. Dropped before it is settled, the next
+/// one with the same key does it.
+pub(crate) struct Claim {
+    slot: OwnedMutexGuard<Slot>,
+    key: KeyId,
+    name: Box<str>,
+}
+
+impl Claim {
+    /// What was answered before.
+    pub(crate) fn answer(&self) -> Option<Answer> {
+        self.slot.answer.clone()
+    }
+
+    /// The lease of this attempt.
+    pub(crate) fn lease(&self) -> LeaseId {
+        let mut hash = Sha256::new();
+        hash.update(b"shoal lease\0");
+        hash.update(self.key.as_u128().to_be_bytes());
+        hash.update(self.slot.given_up.to_be_bytes());
+        hash.update(self.name.as_bytes());
+        let digest: [u8; 32] = hash.finalize().into();
+        let (half, _) = digest.split_at(16);
+        let bits = half.iter().fold(0u128, |bits, byte| bits << 8 | u128::from(*byte));
+        // The form of a UUID that was made by its own rules: version 8.
+        let version = bits & !(0xf << 76) | 0x8 << 76;
+        LeaseId::from_u128(version & !(0x3 << 62) | 0x2 << 62)
+    }
+
+    /// It was done, and answered like this.
+    pub(crate) fn settle(mut self, answer: Answer) {
+        self.slot.answer = Some(answer);
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.slot.answer.is_none() {
+            self.slot.given_up = self.slot.given_up.wrapping_add(1);
+        }
+    }
+}
+
+impl Idempotency {
+    /// Waits for the turn of a request that has an `Idempotency-Key`; none if it has not.
+    pub(crate) async fn claim(
+        &self,
+        headers: &HeaderMap,
+        key: KeyId,
+        route: &str,
+        body: &[u8],
+    ) -> Result<Option<Claim>, Refused> {
+        let Some(given) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
+        let name: Box<str> = match given.to_str() {
+            Ok(text) if (1..=LENGTH_MAX).contains(&text.len()) => text.into(),
+            Ok(_) | Err(_) => {
+                let cause = format!("an Idempotency-Key is 1 to {LENGTH_MAX} visible characters");
+                return Err(Refused::bad("Idempotency-Key", cause));
+            }
+        };
+        let mut hash = Sha256::new();
+        hash.update(route.as_bytes());
+        hash.update(b"\0");
+        hash.update(body);
+        let fingerprint = hash.finalize().into();
+        let entry = self.entry((key, name.clone()), fingerprint);
+        if entry.fingerprint != fingerprint {
+            let cause = "this Idempotency-Key was used for another request";
+            let mut refused = Refused::new(ErrorCode::IdempotencyConflict, cause);
+            refused.field = Some("Idempotency-Key".into());
+            return Err(refused);
+        }
+        let Ok(slot) = timeout(PATIENCE, entry.slot.lock_owned()).await else {
+            let cause = "the same request, sent earlier, is still being worked on";
+            return Err(Refused::new(ErrorCode::DeadlineExceeded, cause));
+        };
+        Ok(Some(Claim { slot, key, name }))
+    }
+
+    fn entry(&self, name: Name, fingerprint: [u8; 32]) -> Entry {
+        let now = Instant::now();
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        table.forget(now);
+        if let Some(known) = table.entries.get(&name) {
+            return known.clone();
+        }
+        let entry = Entry { fingerprint, slot: Arc::default() };
+        table.ages.push_back((now, name.clone()));
+        table.entries.insert(name, entry.clone());
+        entry
+    }
+}
+
+impl Table {
+    /// Forgets what is too old, and the oldest if there are too many.
+    fn forget(&mut self, now: Instant) {
+        while let Some((at, _)) = self.ages.front()
+            && (self.ages.len() >= REMEMBERED || now.duration_since(*at) >= REMEMBERED_FOR)
+        {
+            if let Some((_, name)) = self.ages.pop_front() {
+                self.entries.remove(&name);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: KeyId = KeyId::from_u128(1);
+
+    async fn claim(table: &Idempotency, name: &str, body: &str) -> Result<Option<Claim>, Refused> {
+        let mut headers = HeaderMap::new();
+        headers.insert(IDEMPOTENCY_KEY, name.parse().unwrap());
+        table.claim(&headers, KEY, "/v1/checkouts", body.as_bytes()).await
+    }
+
+    fn said() -> Answer {
+        Answer::Said(StatusCode::CREATED, Bytes::from_static(b"{}"))
+    }
+
+    #[tokio::test]
+    async fn what_was_answered_is_answered_again() {
+        let table = Idempotency::default();
+        let none = table.claim(&HeaderMap::new(), KEY, "/", b"").await.unwrap();
+        assert!(none.is_none(), "without a key every request is new");
+        let first = claim(&table, "a", "1").await.unwrap().unwrap();
+        assert!(first.answer().is_none());
+        first.settle(said());
+        let second = claim(&table, "a", "1").await.unwrap().unwrap();
+        assert!(matches!(second.answer(), Some(Answer::Said(StatusCode::CREATED, _))));
+        drop(second);
+        assert!(claim(&table, "a", "1").await.unwrap().unwrap().answer().is_some());
+        let other = claim(&table, "a", "2").await.err().unwrap();
+        assert_eq!(other.refusal.code, ErrorCode::IdempotencyConflict);
+        assert!(claim(&table, "", "1").await.is_err());
+        assert!(claim(&table, &"x".repeat(LENGTH_MAX + 1), "1").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn the_second_waits_for_the_first() {
+        let table = Idempotency::default();
+        let first = claim(&table, "a", "1").await.unwrap().unwrap();
+        let second = claim(&table, "a", "1");
+        tokio::pin!(second);
+        assert!((&mut second).now_or_never().is_none());
+        first.settle(said());
+        assert!(second.await.unwrap().unwrap().answer().is_some());
+    }
+
+    #[tokio::test]
+    async fn what_came_to_nothing_is_tried_again_with_another_lease() {
+        let table = Idempotency::default();
+        let first = claim(&table, "a", "1").await.unwrap().unwrap();
+        let lease = first.lease();
+        drop(first);
+        let second = claim(&table, "a", "1").await.unwrap().unwrap();
+        assert!(second.answer().is_none());
+        assert_ne!(second.lease(), lease);
+        let again = Idempotency::default();
+        let after_restart = claim(&again, "a", "1").await.unwrap().unwrap();
+        assert_eq!(after_restart.lease(), lease, "the name of a lease outlives the server");
+        let other = claim(&again, "b", "1").await.unwrap().unwrap();
+        assert_ne!(other.lease(), lease);
+        assert_eq!(lease.to_string().chars().nth(14), Some('8'), "{lease}");
+    }
+
+    #[tokio::test]
+    async fn only_so_much_is_remembered() {
+        let table = Idempotency::default();
+        for n in 0..=REMEMBERED {
+            claim(&table, &n.to_string(), "1").await.unwrap().unwrap().settle(said());
+        }
+        let table_len = table.table.lock().unwrap().entries.len();
+        assert_eq!(table_len, REMEMBERED);
+        assert!(claim(&table, "0", "2").await.is_ok(), "the oldest is forgotten");
+        assert!(claim(&table, "1000", "2").await.is_err());
+    }
+
+    use futures_util::FutureExt as _;
+}

@@ -1,0 +1,69 @@
+//! The HTTP API: requests in, the engine's answers out. It translates and guards (keys, hosts, sizes,
+//! rates, pauses); it decides nothing about sandboxes, and knows neither stores nor runtimes.
+//!
+//! [`Api`] is the router with everything in front of it, [`serve`] an accept loop that bounds what
+//! connections may cost.
+
+mod answer;
+mod app;
+mod archive;
+mod body;
+mod cors;
+pub mod errors;
+mod exec_stream;
+mod front;
+mod handed_out;
+mod hosts;
+mod idempotency;
+mod metrics;
+pub mod openapi;
+mod operation;
+mod path;
+mod pieces;
+mod query;
+mod range;
+mod rate;
+mod refused;
+mod request_id;
+mod routes;
+mod serve;
+mod settings;
+mod signals;
+mod stream;
+mod view;
+
+use std::sync::Arc;
+
+use axum::Router;
+use engine::Engine;
+use tokio::sync::watch;
+
+use crate::app::App;
+pub use crate::serve::{ConnectionLimits, Listen, Served, serve};
+pub use crate::settings::Settings;
+
+/// The API of one engine. Cheap to clone.
+#[derive(Clone)]
+pub struct Api {
+    router: Router,
+    stopping: Arc<watch::Sender<bool>>,
+}
+
+impl Api {
+    /// The API of an engine.
+    pub fn new(engine: Engine, settings: Settings) -> Self {
+        let (stopping, stops) = watch::channel(false);
+        let app = App::new(engine, settings, openapi::document().into(), stops);
+        Self { router: routes::router(&app), stopping: Arc::new(stopping) }
+    }
+
+    /// The routes, for servers of another kind and for tests.
+    pub fn router(&self) -> Router {
+        self.router.clone()
+    }
+
+    /// Ends the streams that have no end of their own. What is being worked on goes on.
+    pub fn stop(&self) {
+        self.stopping.send_replace(true);
+    }
+}

@@ -1,0 +1,325 @@
+//! The OpenAPI document, made from the list of routes and the schemas of the words they use. Every
+//! status that a route can answer with is in it.
+
+use std::collections::BTreeMap;
+
+use model::{ErrorCode, Template};
+use utoipa::OpenApi as _;
+use utoipa::openapi::content::{Content, ContentBuilder};
+use utoipa::openapi::path::{
+    HttpMethod, OperationBuilder, Parameter, ParameterBuilder, ParameterIn, PathItemBuilder,
+};
+use utoipa::openapi::request_body::{RequestBody, RequestBodyBuilder};
+use utoipa::openapi::response::{Response, ResponseBuilder};
+use utoipa::openapi::schema::{
+    ArrayBuilder, KnownFormat, Object, ObjectBuilder, Ref, Schema, SchemaFormat, Type,
+};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{
+    ComponentsBuilder, Info, OpenApi, PathsBuilder, RefOr, Required, ResponsesBuilder, Server,
+};
+
+use crate::front::Needs;
+use crate::operation::{Kind, Operation, Param, Route, Takes, Verb};
+use crate::routes;
+
+const PROBLEM: &str = wire::Problem::MEDIA_TYPE;
+const KEY: &str = "key";
+
+/// The words of the API.
+#[derive(utoipa::OpenApi)]
+#[openapi(components(schemas(
+    Template,
+    wire::Checkout,
+    wire::CheckoutRequest,
+    wire::RenewRequest,
+    wire::Sandbox,
+    wire::SandboxList,
+    wire::ExecRequest,
+    wire::ExecResult,
+    wire::ExecEvent,
+    wire::FileEntry,
+    wire::FileList,
+    wire::MoveRequest,
+    wire::DirectoryRequest,
+    wire::Unpacked,
+    wire::Why,
+    wire::Event,
+    wire::EventList,
+    wire::EventsReset,
+    wire::TemplateList,
+    wire::PoolList,
+    wire::PoolResize,
+    wire::PoolStats,
+    wire::KeyRequest,
+    wire::Key,
+    wire::KeyList,
+    wire::NewKey,
+    wire::Health,
+    wire::Stats,
+    wire::Problem,
+)))]
+struct Words;
+
+/// The document, as JSON.
+pub fn document() -> String {
+    let mut text = serde_json::to_string_pretty(&build(&routes::all())).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+fn build(routes: &[Route]) -> OpenApi {
+    let scheme = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some("A key of this server: `shoal key create` makes one"))
+        .build();
+    let schemas = Words::openapi().components.map(|words| words.schemas).unwrap_or_default();
+    let components = ComponentsBuilder::new()
+        .schemas_from_iter(schemas)
+        .security_scheme(KEY, SecurityScheme::Http(scheme));
+    let mut items: BTreeMap<&str, PathItemBuilder> = BTreeMap::new();
+    for route in routes {
+        let item = items.remove(route.path).unwrap_or_default();
+        items.insert(route.path, item.operation(method(route.method), operation(route)));
+    }
+    let paths = items
+        .into_iter()
+        .fold(PathsBuilder::new(), |paths, (path, item)| paths.path(path, item.build()));
+    let mut info = Info::new("Shoal", env!("CARGO_PKG_VERSION"));
+    info.description = Some(
+        "A pool of warm sandboxes for AI agents. Refusals are `application/problem+json` with a stable `code`."
+            .to_owned(),
+    );
+    let mut document = OpenApi::new(info, paths);
+    document.components = Some(components.build());
+    document.servers = Some(vec![Server::new("/")]);
+    document
+}
+
+const fn method(verb: Verb) -> HttpMethod {
+    match verb {
+        Verb::Get => HttpMethod::Get,
+        Verb::Post => HttpMethod::Post,
+        Verb::Put => HttpMethod::Put,
+        Verb::Patch => HttpMethod::Patch,
+        Verb::Delete => HttpMethod::Delete,
+    }
+}
+
+fn operation(route: &Route) -> OperationBuilder {
+    let Operation { id, about, takes, query, headers, answers, .. } = &route.operation;
+    let mut built =
+        OperationBuilder::new().operation_id(Some(*id)).summary(Some(*about)).tag(tag(route.path));
+    let needed = match route.needs.role() {
+        None => "Needs no key.".to_owned(),
+        Some(role) => format!("Needs a key with the role `{role}` or a higher one."),
+    };
+    built = built.description(Some(needed));
+    for name in variables(route.path) {
+        built = built.parameter(variable(name));
+    }
+    for param in query {
+        built = built.parameter(parameter(param, ParameterIn::Query));
+    }
+    for param in headers {
+        built = built.parameter(parameter(param, ParameterIn::Header));
+    }
+    if let Some(body) = body(*takes) {
+        built = built.request_body(Some(body));
+    }
+    if route.needs != Needs::Nothing {
+        built = built.security(SecurityRequirement::new(KEY, Vec::<String>::new()));
+    }
+    let mut responses = BTreeMap::new();
+    for (status, codes) in refusals(route) {
+        responses.insert(status, problem(&codes));
+    }
+    for answer in answers {
+        let mut response = ResponseBuilder::new().description(answer.about);
+        for crate::operation::Content(media_type, schema) in &answer.content {
+            response = response.content(*media_type, content(*schema));
+        }
+        // A status that can be either is told as what it is when all is well.
+        responses.insert(answer.status, response.build());
+    }
+    let responses = responses
+        .into_iter()
+        .fold(ResponsesBuilder::new(), |all, (status, one)| all.response(status.to_string(), one));
+    built.responses(responses)
+}
+
+fn tag(path: &str) -> &str {
+    let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty()).collect();
+    match parts.as_slice() {
+        ["v1", "sandboxes", _, "exec"] => "exec",
+        ["v1", "sandboxes", _, "files" | "archive", ..] => "files",
+        ["v1", "stats" | "openapi.json"] | ["health" | "metrics" | "docs", ..] => "server",
+        ["v1", thing, ..] => thing,
+        _ => "server",
+    }
+}
+
+fn variables(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+}
+
+fn variable(name: &str) -> Parameter {
+    let schema = match name {
+        "id" => uuid(),
+        _ => text(),
+    };
+    ParameterBuilder::new()
+        .name(name)
+        .parameter_in(ParameterIn::Path)
+        .required(Required::True)
+        .schema(Some(schema))
+        .build()
+}
+
+fn text() -> Object {
+    ObjectBuilder::new().schema_type(Type::String).build()
+}
+
+fn uuid() -> Object {
+    let format = SchemaFormat::Custom("uuid".to_owned());
+    ObjectBuilder::new().schema_type(Type::String).format(Some(format)).build()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "bounds are round, or too large to matter")]
+fn bound(number: u64) -> f64 {
+    number as f64
+}
+
+fn parameter(param: &Param, place: ParameterIn) -> Parameter {
+    let schema: Schema = match param.kind {
+        Kind::Text => text().into(),
+        Kind::Uuid => uuid().into(),
+        Kind::Flag => ObjectBuilder::new().schema_type(Type::Boolean).build().into(),
+        Kind::Number(least, most) => ObjectBuilder::new()
+            .schema_type(Type::Integer)
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
+            .minimum(Some(bound(least)))
+            .maximum(Some(bound(most)))
+            .build()
+            .into(),
+        Kind::OneOf(words) => ObjectBuilder::new()
+            .schema_type(Type::String)
+            .enum_values(Some(words.iter().copied()))
+            .build()
+            .into(),
+        Kind::Repeated => ArrayBuilder::new().items(text()).build().into(),
+    };
+    let required = if param.required { Required::True } else { Required::False };
+    ParameterBuilder::new()
+        .name(param.name)
+        .parameter_in(place)
+        .required(required)
+        .description(Some(param.about))
+        .schema(Some(schema))
+        .build()
+}
+
+fn body(takes: Takes) -> Option<RequestBody> {
+    let json =
+        |schema| RequestBodyBuilder::new().content("application/json", content(Some(schema)));
+    match takes {
+        Takes::Nothing => None,
+        Takes::Json(schema) => Some(json(schema).required(Some(Required::True)).build()),
+        Takes::OptionalJson(schema) => Some(json(schema).required(Some(Required::False)).build()),
+        Takes::Bytes(media_types) => {
+            let body = RequestBodyBuilder::new().required(Some(Required::True));
+            let add = |body: RequestBodyBuilder, media_type: &&str| {
+                body.content(*media_type, content(None))
+            };
+            Some(media_types.iter().fold(body, add).build())
+        }
+    }
+}
+
+/// A body of a schema, or of bytes that have none.
+fn content(schema: Option<&str>) -> Content {
+    let schema: RefOr<Schema> = match schema {
+        Some(name) => Ref::from_schema_name(name).into(),
+        None => Schema::from(Object::default()).into(),
+    };
+    ContentBuilder::new().schema(Some(schema)).build()
+}
+
+/// The codes of a route by their status.
+fn refusals(route: &Route) -> BTreeMap<u16, Vec<ErrorCode>> {
+    let always =
+        [ErrorCode::BadRequest, ErrorCode::HostRefused, ErrorCode::Overloaded, ErrorCode::Internal];
+    let keyed = [ErrorCode::Unauthorized, ErrorCode::Forbidden, ErrorCode::RateLimited];
+    let bodied = [ErrorCode::RequestTimeout, ErrorCode::TooLarge, ErrorCode::UnsupportedMediaType];
+    let mut all: Vec<_> = always.to_vec();
+    if route.needs != Needs::Nothing {
+        all.extend(keyed);
+    }
+    if route.operation.takes != Takes::Nothing {
+        all.extend(bodied);
+    }
+    if variables(route.path).next().is_some() {
+        all.push(ErrorCode::NotFound);
+    }
+    all.extend(&route.operation.refuses);
+    all.sort_unstable();
+    all.dedup();
+    let mut by_status: BTreeMap<u16, Vec<ErrorCode>> = BTreeMap::new();
+    for code in all {
+        by_status.entry(code.status()).or_default().push(code);
+    }
+    by_status
+}
+
+fn problem(codes: &[ErrorCode]) -> Response {
+    let words: Vec<_> = codes.iter().map(|code| format!("`{code}`")).collect();
+    ResponseBuilder::new()
+        .description(words.join(", "))
+        .content(PROBLEM, content(Some("Problem")))
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn every_schema_that_is_named_exists() {
+        let document: Value = serde_json::from_str(&document()).unwrap();
+        let known = document["components"]["schemas"].as_object().unwrap();
+        let mut named = BTreeSet::new();
+        references(&document, &mut named);
+        assert!(named.len() > 30, "{named:?}");
+        for name in named {
+            let name = name.strip_prefix("#/components/schemas/").unwrap();
+            assert!(known.contains_key(name), "{name}");
+        }
+    }
+
+    fn references(value: &Value, found: &mut BTreeSet<String>) {
+        if let Value::Object(fields) = value {
+            if let Some(Value::String(name)) = fields.get("$ref") {
+                found.insert(name.clone());
+            }
+            for value in fields.values() {
+                references(value, found);
+            }
+        } else if let Value::Array(values) = value {
+            for value in values {
+                references(value, found);
+            }
+        }
+    }
+
+    #[test]
+    fn names_of_operations_are_used_once() {
+        let mut names = BTreeSet::new();
+        for route in routes::all() {
+            assert!(names.insert(route.operation.id), "{}", route.operation.id);
+        }
+    }
+}

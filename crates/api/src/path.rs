@@ -1,0 +1,69 @@
+//! The one variable part of a route. What is not of its kind names nothing, so it is answered like
+//! something that does not exist.
+
+use std::str::FromStr;
+
+use axum::extract::{FromRequestParts, Path};
+use http::request::Parts;
+use model::{ErrorCode, KeyId, LeaseId, SandboxId, TemplateName};
+
+use crate::refused::Refused;
+
+/// The thing that the path names.
+#[derive(Debug)]
+pub(crate) struct Named<T>(pub(crate) T);
+
+/// What a path can name.
+pub(crate) trait Name: Sized {
+    fn read(text: &str) -> Result<Self, Refused>;
+}
+
+fn id<T: FromStr>(text: &str, code: ErrorCode) -> Result<T, Refused> {
+    let unknown = |_| Refused::new(code, format!("{text:?} is not an id: those are UUIDs"));
+    text.parse().map_err(unknown)
+}
+
+impl Name for SandboxId {
+    fn read(text: &str) -> Result<Self, Refused> {
+        id(text, ErrorCode::SandboxUnknown)
+    }
+}
+
+impl Name for LeaseId {
+    fn read(text: &str) -> Result<Self, Refused> {
+        id(text, ErrorCode::LeaseUnknown)
+    }
+}
+
+impl Name for KeyId {
+    fn read(text: &str) -> Result<Self, Refused> {
+        id(text, ErrorCode::NotFound)
+    }
+}
+
+impl Name for TemplateName {
+    fn read(text: &str) -> Result<Self, Refused> {
+        let unknown =
+            |error| Refused::new(ErrorCode::TemplateUnknown, format!("{text:?}: {error}"));
+        Self::new(text).map_err(unknown)
+    }
+}
+
+impl Name for ErrorCode {
+    fn read(text: &str) -> Result<Self, Refused> {
+        let unknown = || Refused::new(ErrorCode::NotFound, format!("there is no code {text:?}"));
+        Self::ALL.iter().copied().find(|code| code.as_str() == text).ok_or_else(unknown)
+    }
+}
+
+impl<T: Name, S: Send + Sync> FromRequestParts<S> for Named<T> {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
+        let path = Path::<String>::from_request_parts(parts, state).await;
+        // The only way to fail is a part that is not UTF-8.
+        let Path(text) =
+            path.map_err(|_| Refused::new(ErrorCode::NotFound, "a part of the path is not UTF-8"))?;
+        T::read(&text).map(Self)
+    }
+}

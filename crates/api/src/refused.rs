@@ -1,0 +1,115 @@
+//! A refusal on its way to its caller. Handlers return it; the front writes it as a problem, since
+//! only the front knows the id of the request.
+
+use std::borrow::Cow;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderValue, StatusCode};
+use model::{ErrorCode, Refusal};
+use wire::Problem;
+
+/// Why a request was not done, and which field, parameter or header is to blame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) refusal: Refusal,
+    pub(crate) field: Option<Cow<'static, str>>,
+}
+
+impl Refused {
+    pub(crate) fn new(code: ErrorCode, cause: impl Into<Cow<'static, str>>) -> Self {
+        Refusal::new(code, cause).into()
+    }
+
+    /// A request that cannot be read.
+    pub(crate) fn bad(
+        field: impl Into<Cow<'static, str>>,
+        cause: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self { refusal: Refusal::new(ErrorCode::BadRequest, cause), field: Some(field.into()) }
+    }
+
+    /// A request that can be read, with a value that cannot be right.
+    pub(crate) fn invalid(
+        field: impl Into<Cow<'static, str>>,
+        cause: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self { refusal: Refusal::new(ErrorCode::InvalidArgument, cause), field: Some(field.into()) }
+    }
+
+    /// As it is told.
+    pub(crate) fn problem(&self, request_id: &str) -> Problem {
+        Problem::new(&self.refusal, self.field.as_deref(), request_id)
+    }
+
+    /// Puts the problem into a response that was made from this refusal.
+    pub(crate) fn write(&self, response: &mut Response, request_id: &str) {
+        let code = self.refusal.code;
+        let status = StatusCode::from_u16(code.status());
+        *response.status_mut() = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(Problem::MEDIA_TYPE));
+        if let Some(ms) = self.refusal.retry_after_ms {
+            headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000).max(1)));
+        }
+        if code == ErrorCode::Unauthorized {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        let text = serde_json::to_vec(&self.problem(request_id));
+        *response.body_mut() = Body::from(text.unwrap_or_default());
+    }
+}
+
+impl From<Refusal> for Refused {
+    /// A cause that begins with a field says which one is wrong: `pool.pool_size: ...`.
+    fn from(refusal: Refusal) -> Self {
+        let names_a_field =
+            matches!(refusal.code, ErrorCode::InvalidArgument | ErrorCode::TemplateInvalid);
+        let field = refusal.cause.split_once(": ").map(|(field, _)| field).filter(|field| {
+            let fits =
+                |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '.');
+            names_a_field && !field.is_empty() && field.chars().all(fits)
+        });
+        let field = field.map(|field| Cow::Owned(field.to_owned()));
+        Self { refusal, field }
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::empty());
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_that_begins_with_a_field_names_it() {
+        for (code, cause, field) in [
+            (ErrorCode::InvalidArgument, "wait_ms: must be at most 5", Some("wait_ms")),
+            (ErrorCode::TemplateInvalid, "pool.pool_size: no", Some("pool.pool_size")),
+            (ErrorCode::InvalidArgument, "no: such thing", Some("no")),
+            (ErrorCode::InvalidArgument, "No such: thing", None),
+            (ErrorCode::InvalidArgument, "nothing at all", None),
+            (ErrorCode::SandboxGone, "it: ended", None),
+        ] {
+            assert_eq!(Refused::from(Refusal::new(code, cause)).field.as_deref(), field, "{cause}");
+        }
+    }
+
+    #[test]
+    fn a_pause_is_told_in_whole_seconds() {
+        for (ms, seconds) in [(0, "1"), (1, "1"), (1000, "1"), (1001, "2")] {
+            let refusal = Refusal::new(ErrorCode::QueueFull, "full").retry_after(ms);
+            let mut response = Response::new(Body::empty());
+            Refused::from(refusal).write(&mut response, "r");
+            assert_eq!(response.headers()[RETRY_AFTER], seconds);
+            assert_eq!(response.status(), 503);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Whole directories, as tar archives.
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use engine::UseKind;
+use futures_util::stream;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue};
+use model::{ErrorCode, SandboxId};
+
+use crate::answer;
+use crate::app::App;
+use crate::archive::pack::Packing;
+use crate::archive::source::Source;
+use crate::archive::unpack::{Bounds, Unpacking};
+use crate::body::media_type;
+use crate::front::{By, Needs};
+use crate::operation::{Content, Kind, Operation, Param, Route, Takes, Verb, json};
+use crate::path::Named;
+use crate::query::Query;
+use crate::refused::Refused;
+use crate::routes::accepts;
+use crate::routes::exec::USING;
+use crate::routes::files::path_of;
+
+const TAR: &str = "application/x-tar";
+const GZIP: &str = "application/gzip";
+
+const PATH: Param = Param::new("path", Kind::Text, "A directory in the sandbox").required();
+
+pub(super) fn routes() -> Vec<Route> {
+    let get = Operation::new(
+        "download_archive",
+        "A directory as a tar archive, compressed if `application/gzip` is accepted",
+    )
+    .answers(
+        200,
+        "The archive; what could not be put in is named in a remark in it",
+        [Content(TAR, None), Content(GZIP, None)],
+    );
+    let put =
+        Operation::new("upload_archive", "Unpack a tar archive, plain or gzip, into a directory")
+            .answers(200, "What came out of it", [json("Unpacked")]);
+    let archive = "/v1/sandboxes/{id}/archive";
+    vec![
+        Route::new(Verb::Get, archive, Needs::Read, download, get.query([PATH]).refuses(USING)),
+        Route::new(
+            Verb::Put,
+            archive,
+            Needs::Use,
+            upload,
+            put.query([PATH]).takes(Takes::Bytes(&[TAR, GZIP])).refuses(USING),
+        ),
+    ]
+}
+
+async fn download(
+    State(app): State<App>,
+    By(caller): By,
+    mut query: Query,
+    Named(id): Named<SandboxId>,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    let path = path_of(&mut query)?;
+    query.done()?;
+    let is_compressed = accepts(&headers, GZIP);
+    let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
+    let most = app.settings.archive_entries_max;
+    let packing = Packing::start(used, &path, is_compressed, most).await?;
+    let pieces = stream::try_unfold(packing, |mut packing| async move {
+        let piece = packing.next().await?;
+        Ok::<_, std::io::Error>(piece.map(|piece| (piece, packing)))
+    });
+    let mut response = Response::new(Body::from_stream(pieces));
+    let kind = HeaderValue::from_static(if is_compressed { GZIP } else { TAR });
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    Ok(response)
+}
+
+async fn upload(
+    State(app): State<App>,
+    By(caller): By,
+    mut query: Query,
+    Named(id): Named<SandboxId>,
+    request: Request,
+) -> Result<Response, Refused> {
+    let path = path_of(&mut query)?;
+    query.done()?;
+    let is_compressed = is_compressed(request.headers())?;
+    let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
+    let source = Source::new(request.into_body(), is_compressed, app.settings.body_stall);
+    let entries = app.settings.archive_entries_max;
+    let bounds = Bounds { entries, bytes: app.settings.archive_bytes_max };
+    answer::ok(&Unpacking::new(&used, source, &path, bounds).run().await?)
+}
+
+/// By its type or its encoding; without either it is plain.
+fn is_compressed(headers: &HeaderMap) -> Result<bool, Refused> {
+    let unknown = |field: &'static str, given: &[u8]| {
+        let cause = format!("{} is not understood here", String::from_utf8_lossy(given));
+        let mut refused = Refused::new(ErrorCode::UnsupportedMediaType, cause);
+        refused.field = Some(field.into());
+        refused
+    };
+    let coding = headers.get(CONTENT_ENCODING).map(|value| value.as_bytes().trim_ascii());
+    let encoded = match coding {
+        None => false,
+        Some(coding) if coding.eq_ignore_ascii_case(b"identity") => false,
+        Some(coding) if coding.eq_ignore_ascii_case(b"gzip") => true,
+        Some(coding) => return Err(unknown("Content-Encoding", coding)),
+    };
+    let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(encoded) };
+    let kind = media_type(kind.as_bytes()).to_ascii_lowercase();
+    match kind.as_slice() {
+        b"application/gzip" | b"application/x-gzip" | b"application/x-gtar-compressed" => Ok(true),
+        b"application/x-tar" | b"application/tar" | b"application/octet-stream" => Ok(encoded),
+        other => Err(unknown("Content-Type", other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compression_is_told_by_type_or_encoding() {
+        for (kind, coding, expected) in [
+            (None, None, Some(false)),
+            (Some("application/x-tar"), None, Some(false)),
+            (Some("application/x-tar"), Some("gzip"), Some(true)),
+            (Some("application/gzip"), None, Some(true)),
+            (None, Some("identity"), Some(false)),
+            (Some("application/x-tar"), Some("zstd"), None),
+            (Some("application/zip"), None, None),
+        ] {
+            let mut headers = HeaderMap::new();
+            if let Some(kind) = kind {
+                headers.insert(CONTENT_TYPE, kind.parse().unwrap());
+            }
+            if let Some(coding) = coding {
+                headers.insert(CONTENT_ENCODING, coding.parse().unwrap());
+            }
+            assert_eq!(is_compressed(&headers).ok(), expected, "{kind:?} {coding:?}");
+        }
+    }
+}

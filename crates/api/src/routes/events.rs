@@ -1,0 +1,236 @@
+//! What happened: as a page of the past, or as a stream that goes on. A stream reads from the
+//! history, so a slow reader costs nothing and misses nothing, and one that was away is told if
+//! some of it is forgotten.
+
+use std::collections::VecDeque;
+
+use axum::extract::State;
+use axum::response::Response;
+use bytes::Bytes;
+use engine::{Caller, EventQuery, EventWatch};
+use http::HeaderMap;
+use model::{ErrorCode, SandboxId};
+use tokio::time::sleep;
+use wire::{Event, EventList, EventsReset};
+
+use crate::answer;
+use crate::app::App;
+use crate::front::{By, Needs};
+use crate::operation::{Content, Kind, Operation, Param, Route, Verb, json};
+use crate::path::Named;
+use crate::query::Query;
+use crate::refused::Refused;
+use crate::routes::accepts;
+use crate::stream::{self, Format, HEARTBEAT, Pieces, SSE};
+
+const PAGE: u64 = 100;
+const PAGE_MAX: u64 = 1000;
+/// How many a stream reads at once.
+const STREAM_PAGE: u32 = 250;
+/// What fits into the numbers of a store.
+const AFTER_MAX: u64 = i64::MAX as u64;
+const LAST_EVENT_ID: &str = "last-event-id";
+
+const AFTER: Param = Param::new(
+    "after",
+    Kind::Number(0, AFTER_MAX),
+    "Only events with a higher number. Without it a page begins with the oldest, a stream with the next",
+);
+const LIMIT: Param =
+    Param::new("limit", Kind::Number(1, PAGE_MAX), "At most so many in a page; 100 if not given");
+const RESUME: Param = Param::new(
+    "Last-Event-ID",
+    Kind::Text,
+    "The last event that was read: the stream goes on after it",
+);
+const TOLD: &str = "A stream of `Event`s; a page of them if only `application/json` is accepted. A stream \
+    tells by a `reset` event that some are forgotten";
+
+pub(super) fn routes() -> Vec<Route> {
+    let told = |id, about| {
+        let content = [json("EventList"), Content(SSE, Some("Event"))];
+        Operation::new(id, about).answers(200, TOLD, content)
+    };
+    let all = told("list_events", "What happened, and what happens");
+    let of_one = told("list_sandbox_events", "The same for one sandbox");
+    vec![
+        Route::new(
+            Verb::Get,
+            "/v1/events",
+            Needs::Read,
+            self::all,
+            all.query([AFTER, LIMIT])
+                .headers([RESUME])
+                .refuses(&[ErrorCode::StoreUnavailable, ErrorCode::ShuttingDown]),
+        ),
+        Route::new(
+            Verb::Get,
+            "/v1/sandboxes/{id}/events",
+            Needs::Read,
+            one,
+            of_one.query([AFTER, LIMIT]).headers([RESUME]).refuses(&[
+                ErrorCode::SandboxUnknown,
+                ErrorCode::StoreUnavailable,
+                ErrorCode::ShuttingDown,
+            ]),
+        ),
+    ]
+}
+
+async fn all(
+    State(app): State<App>,
+    By(caller): By,
+    query: Query,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    tell(&app, caller, query, &headers, None).await
+}
+
+async fn one(
+    State(app): State<App>,
+    By(caller): By,
+    query: Query,
+    Named(id): Named<SandboxId>,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    // Also of one that ended, as long as anything is remembered of it.
+    app.engine.why(caller, id).await?;
+    tell(&app, caller, query, &headers, Some(id)).await
+}
+
+async fn tell(
+    app: &App,
+    caller: Caller,
+    mut query: Query,
+    headers: &HeaderMap,
+    sandbox: Option<SandboxId>,
+) -> Result<Response, Refused> {
+    let after = query.number("after", 0..=AFTER_MAX)?;
+    let limit = query.number("limit", 1..=PAGE_MAX)?;
+    query.done()?;
+    let after = match headers.get(LAST_EVENT_ID) {
+        None => after,
+        Some(value) => {
+            let number = value.to_str().ok().and_then(|text| text.trim().parse::<u64>().ok());
+            let number = number.filter(|number| *number <= AFTER_MAX);
+            let wrong = || Refused::bad("Last-Event-ID", "Last-Event-ID is not a number");
+            Some(number.ok_or_else(wrong)?)
+        }
+    };
+    if accepts(headers, "application/json") && !accepts(headers, SSE) {
+        return page(app, caller, after.unwrap_or(0), limit.unwrap_or(PAGE), sandbox).await;
+    }
+    let watch = app.engine.watch();
+    let told = Told {
+        app: app.clone(),
+        caller,
+        sandbox,
+        after: after.unwrap_or_else(|| watch.last()),
+        // Who begins now missed nothing.
+        looks_back: after.is_some(),
+        watch,
+        ready: VecDeque::new(),
+        over: false,
+    };
+    Ok(stream::response(Format::Sse, told))
+}
+
+async fn page(
+    app: &App,
+    caller: Caller,
+    after: u64,
+    limit: u64,
+    sandbox: Option<SandboxId>,
+) -> Result<Response, Refused> {
+    let query = EventQuery { sandbox, ..EventQuery::after(after, limit as u32) };
+    let page = app.engine.events(caller, query).await?;
+    let (oldest, last) = (page.oldest, page.last);
+    let events: Vec<_> = page.events.into_iter().map(Event::from).collect();
+    // What comes later may belong to others: then the next page is the empty one.
+    let is_full = events.len() as u64 == limit;
+    let next = events.last().filter(|event| is_full && event.id < last).map(|event| event.id);
+    answer::ok(&EventList { events, next, oldest })
+}
+
+/// A stream of events.
+struct Told {
+    app: App,
+    caller: Caller,
+    sandbox: Option<SandboxId>,
+    /// The last one that was read.
+    after: u64,
+    looks_back: bool,
+    watch: EventWatch,
+    ready: VecDeque<Bytes>,
+    over: bool,
+}
+
+impl Told {
+    /// Reads the next part of the history; false if there is nothing new.
+    async fn read(&mut self) -> Result<bool, Refused> {
+        let query =
+            EventQuery { sandbox: self.sandbox, ..EventQuery::after(self.after, STREAM_PAGE) };
+        let page = self.app.engine.events(self.caller, query).await?;
+        if self.looks_back && page.forgot_since(self.after) {
+            let reset = EventsReset { oldest: page.oldest };
+            let id = Some(page.oldest.saturating_sub(1));
+            self.ready.push_back(Format::Sse.event(id, EventsReset::NAME, &reset));
+            self.after = page.oldest.saturating_sub(1);
+        }
+        self.looks_back = true;
+        let is_all = page.events.len() < STREAM_PAGE as usize;
+        for stored in page.events {
+            self.after = stored.number;
+            let event = Event::from(stored);
+            let name = event.body.name();
+            self.ready.push_back(Format::Sse.event(Some(event.id), name, &event));
+        }
+        if is_all {
+            // What is left belongs to others.
+            self.after = self.after.max(page.last);
+        }
+        Ok(!self.ready.is_empty())
+    }
+
+    /// Waits for more; none if the stream is over.
+    async fn wait(&mut self) -> Option<Waited> {
+        let mut stopping = self.app.stopping.clone();
+        tokio::select! {
+            more = self.watch.wait_past(self.after) => more.then_some(Waited::More),
+            () = sleep(HEARTBEAT) => Some(Waited::Quiet),
+            _ = stopping.wait_for(|stopping| *stopping) => None,
+        }
+    }
+}
+
+enum Waited {
+    More,
+    Quiet,
+}
+
+impl Pieces for Told {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(ready) = self.ready.pop_front() {
+                return Some(ready);
+            }
+            if self.over {
+                return None;
+            }
+            match self.read().await {
+                Ok(true) => continue,
+                Ok(false) => {}
+                // The client comes back with the last number it read.
+                Err(refused) => {
+                    tracing::warn!(cause = %refused.refusal, "a stream of events ends");
+                    return None;
+                }
+            }
+            match self.wait().await {
+                None => self.over = true,
+                Some(Waited::More) => {}
+                Some(Waited::Quiet) => return Format::Sse.heartbeat(),
+            }
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Files of a sandbox. Everything goes through the guest: nothing of a workspace is ever opened on
+//! the host, and no link in it is followed there.
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use engine::{EntryKind, FileReader, Use, UseKind};
+use futures_util::stream;
+use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use model::{ErrorCode, SandboxId};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use wire::{DirectoryRequest, FileList, MoveRequest};
+
+use crate::answer;
+use crate::app::App;
+use crate::body::{Json, next_chunk};
+use crate::front::{By, Needs, no_content};
+use crate::operation::{Content, Kind, Operation, Param, Route, Takes, Verb, json};
+use crate::path::Named;
+use crate::query::{NoQuery, Query};
+use crate::range::{Part, part};
+use crate::refused::Refused;
+use crate::routes::exec::USING;
+use crate::view;
+
+const PATH_BYTES_MAX: usize = 4096;
+const PAGE: u64 = 1000;
+const READ_BYTES: usize = 128 * 1024;
+const BYTES: &str = "application/octet-stream";
+
+const PATH: Param = Param::new("path", Kind::Text, "Where it is in the sandbox").required();
+
+pub(super) fn routes() -> Vec<Route> {
+    let get = Operation::new("read_file", "Read a file, or with `Range` a part of it")
+        .answers(200, "The file", [Content(BYTES, None)])
+        .answers(206, "A part of the file", [Content(BYTES, None)]);
+    let put =
+        Operation::new("write_file", "Write a whole file; it has its name once all of it arrived")
+            .answers(200, "The file", [json("FileEntry")]);
+    let delete = Operation::new("delete_file", "Remove a file").answers(204, "It is gone", []);
+    let list = Operation::new("list_files", "The files in a directory").answers(
+        200,
+        "A page of them, in the order of their names",
+        [json("FileList")],
+    );
+    let stat = Operation::new("stat_file", "Describe a file, without following a last link")
+        .answers(200, "The file", [json("FileEntry")]);
+    let rename = Operation::new("move_file", "Give a file or directory another name").answers(
+        204,
+        "It has it",
+        [],
+    );
+    let mkdir = Operation::new("make_directory", "Make a directory, with those above it").answers(
+        204,
+        "It is there",
+        [],
+    );
+    let files = "/v1/sandboxes/{id}/files";
+    vec![
+        Route::new(
+            Verb::Get,
+            files,
+            Needs::Read,
+            read,
+            get.query([PATH])
+                .headers([Param::new("Range", Kind::Text, "A part, as `bytes=FIRST-LAST`")])
+                .refuses(USING)
+                .refuses(&[ErrorCode::RangeNotSatisfiable]),
+        ),
+        Route::new(
+            Verb::Put,
+            files,
+            Needs::Use,
+            write,
+            put.query([
+                PATH,
+                Param::new("mode", Kind::Text, "Its permissions in octal, such as 0644"),
+            ])
+            .takes(Takes::Bytes(&[BYTES]))
+            .refuses(USING),
+        ),
+        Route::new(
+            Verb::Delete,
+            files,
+            Needs::Use,
+            remove,
+            delete
+                .query([
+                    PATH,
+                    Param::new("recursive", Kind::Flag, "A directory with all that is in it"),
+                ])
+                .refuses(USING),
+        ),
+        Route::new(
+            Verb::Get,
+            "/v1/sandboxes/{id}/files/list",
+            Needs::Read,
+            self::list,
+            list.query([
+                PATH,
+                Param::new("limit", Kind::Number(1, PAGE), "At most so many; 1000 if not given"),
+                Param::new("after", Kind::Text, "Only those after: `next` of the page before"),
+            ])
+            .refuses(USING),
+        ),
+        Route::new(
+            Verb::Get,
+            "/v1/sandboxes/{id}/files/stat",
+            Needs::Read,
+            self::stat,
+            stat.query([PATH]).refuses(USING),
+        ),
+        Route::new(
+            Verb::Post,
+            "/v1/sandboxes/{id}/files/move",
+            Needs::Use,
+            self::rename,
+            rename.takes(Takes::Json("MoveRequest")).refuses(USING),
+        ),
+        Route::new(
+            Verb::Post,
+            "/v1/sandboxes/{id}/files/directory",
+            Needs::Use,
+            make_directory,
+            mkdir.takes(Takes::Json("DirectoryRequest")).refuses(USING),
+        ),
+    ]
+}
+
+/// A path that can be one inside a sandbox.
+pub(super) fn checked_path(field: &'static str, path: String) -> Result<String, Refused> {
+    let wrong = |cause: &str| Err(Refused::invalid(field, format!("{field}: {cause}")));
+    match path.as_str() {
+        "" => wrong("is empty"),
+        text if text.contains('\0') => wrong("has a zero byte in it"),
+        text if text.len() > PATH_BYTES_MAX => wrong("has more than 4096 bytes"),
+        _ => Ok(path),
+    }
+}
+
+pub(super) fn path_of(query: &mut Query) -> Result<String, Refused> {
+    checked_path("path", query.required("path")?)
+}
+
+async fn read(
+    State(app): State<App>,
+    By(caller): By,
+    mut query: Query,
+    Named(id): Named<SandboxId>,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    let path = path_of(&mut query)?;
+    query.done()?;
+    let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
+    let wanted = headers.get(RANGE).and_then(|value| value.to_str().ok()).and_then(part);
+    let (offset, length) = match wanted {
+        None => (0, None),
+        Some(Part::From { first, last }) => (first, last.map(|last| last - first + 1)),
+        Some(Part::Last(count)) => {
+            let size = used.stat(&path).await?.size;
+            (size.saturating_sub(count), None)
+        }
+    };
+    let reader = used.read_file(&path, offset, length).await?;
+    let size = reader.entry.size;
+    if wanted.is_some() && (offset >= size || wanted == Some(Part::Last(0))) {
+        let cause = format!("the file has {size} bytes");
+        return Err(Refused::new(ErrorCode::RangeNotSatisfiable, cause));
+    }
+    let count = (size - offset.min(size)).min(length.unwrap_or(u64::MAX));
+    // Files that are made while they are read, as in /proc, say that they have no size.
+    let exact = (size > 0 && reader.entry.kind == EntryKind::File).then_some(count);
+    let mut response = Response::new(contents(used, reader, exact));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(BYTES));
+    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    // What programs wrote is never to be taken for a page.
+    let no_sniffing = HeaderName::from_static("x-content-type-options");
+    headers.insert(no_sniffing, HeaderValue::from_static("nosniff"));
+    if let Some(count) = exact {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(count));
+    }
+    if wanted.is_some() {
+        let range = format!("bytes {offset}-{}/{size}", offset + count.max(1) - 1);
+        if let Ok(range) = HeaderValue::try_from(range) {
+            headers.insert(CONTENT_RANGE, range);
+        }
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
+    Ok(response)
+}
+
+/// The bytes of a file, at most as many as were announced. An error in the middle ends the
+/// connection, which is how a client tells a part from the whole.
+fn contents(used: Use, reader: FileReader, exact: Option<u64>) -> Body {
+    let state = (used, reader, exact.unwrap_or(u64::MAX), BytesMut::new());
+    Body::from_stream(stream::try_unfold(
+        state,
+        |(used, mut reader, left, mut buffer)| async move {
+            if left == 0 {
+                return Ok(None);
+            }
+            buffer.reserve(READ_BYTES);
+            let mut limited = (&mut reader).take(left.min(READ_BYTES as u64));
+            let read = limited.read_buf(&mut buffer).await?;
+            if read == 0 {
+                return Ok::<_, std::io::Error>(None);
+            }
+            let piece: Bytes = buffer.split().freeze();
+            Ok(Some((piece, (used, reader, left - read as u64, buffer))))
+        },
+    ))
+}
+
+async fn write(
+    State(app): State<App>,
+    By(caller): By,
+    mut query: Query,
+    Named(id): Named<SandboxId>,
+    request: Request,
+) -> Result<Response, Refused> {
+    let path = path_of(&mut query)?;
+    let mode = query.text("mode")?.map(|text| octal(&text)).transpose()?;
+    query.done()?;
+    let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
+    let mut writer = used.write_file(&path, mode).await?;
+    let mut body = request.into_body();
+    while let Some(chunk) = next_chunk(&mut body, app.settings.body_stall).await? {
+        if let Err(error) = writer.write_all(&chunk).await {
+            return Err(used.explain(error).await.into());
+        }
+    }
+    answer::ok(&view::file(&used.finish_file(writer).await?))
+}
+
+fn octal(text: &str) -> Result<u32, Refused> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777);
+    let fits = text.bytes().all(|byte| byte.is_ascii_digit());
+    mode.filter(|_| fits).ok_or_else(|| {
+        Refused::bad("mode", format!("`mode`: {text:?} is not an octal number up to 7777"))
+    })
+}
+
+async fn remove(
+    State(app): State<App>,
+    By(caller): By,
+    mut query: Query,
+    Named(id): Named<SandboxId>,
+) -> Result<Response, Refused> {
+    let path = path_of(&mut query)?;
+    let recursive = query.flag("recursive")?;
+    query.done()?;
+    let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
+    used.remove(&path, recursive).await?;
+    Ok(no_content())
+}
+
+async fn list(
+    State(app): State<App>,
+    By(caller): By,
+    mut query: Query,
+    Named(id): Named<SandboxId>,
+) -> Result<Response, Refused> {
+    let path = path_of(&mut query)?;
+    let limit = query.number("limit", 1..=PAGE)?.unwrap_or(PAGE) as u32;
+    let after = query.text("after")?.map(|text| wire::from_base64(&text)).transpose();
+    let after = after.map_err(|error| Refused::bad("after", format!("`after`: {error}")))?;
+    query.done()?;
+    let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
+    let page = used.list_files(&path, after.as_deref(), limit).await?;
+    // Names are bytes, so a place in a directory is not always text.
+    let last = page.entries.last().filter(|_| page.more);
+    let next = last.map(|entry| wire::to_base64(&entry.name));
+    answer::ok(&FileList { entries: page.entries.iter().map(view::file).collect(), next })
+}
+
+async fn stat(
+    State(app): State<App>,
+    By(caller): By,
+    mut query: Query,
+    Named(id): Named<SandboxId>,
+) -> Result<Response, Refused> {
+    let path = path_of(&mut query)?;
+    query.done()?;
+    let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
+    answer::ok(&view::file(&used.stat(&path).await?))
+}
+
+async fn rename(
+    State(app): State<App>,
+    By(caller): By,
+    NoQuery: NoQuery,
+    Named(id): Named<SandboxId>,
+    request: Json<MoveRequest>,
+) -> Result<Response, Refused> {
+    let MoveRequest { from, to, overwrite } = request.value;
+    let (from, to) = (checked_path("from", from)?, checked_path("to", to)?);
+    let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
+    used.move_file(&from, &to, overwrite).await?;
+    Ok(no_content())
+}
+
+async fn make_directory(
+    State(app): State<App>,
+    By(caller): By,
+    NoQuery: NoQuery,
+    Named(id): Named<SandboxId>,
+    request: Json<DirectoryRequest>,
+) -> Result<Response, Refused> {
+    let path = checked_path("path", request.value.path)?;
+    let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
+    used.make_directory(&path, true).await?;
+    Ok(no_content())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permissions_are_octal() {
+        for (text, mode) in [("0644", Some(0o644)), ("755", Some(0o755)), ("7777", Some(0o7777))] {
+            assert_eq!(octal(text).ok(), mode);
+        }
+        for bad in ["", "8", "10000", "-1", "+1", "0o644", "rw"] {
+            assert!(octal(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn paths_that_cannot_be_are_refused() {
+        for (path, fits) in [
+            ("/workspace/a", true),
+            ("a", true),
+            ("", false),
+            ("a\0b", false),
+            (&"x".repeat(PATH_BYTES_MAX), true),
+            (&"x".repeat(PATH_BYTES_MAX + 1), false),
+        ] {
+            assert_eq!(checked_path("path", path.to_owned()).is_ok(), fits, "{}", path.len());
+        }
+    }
+}

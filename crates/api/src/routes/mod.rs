@@ -1,0 +1,88 @@
+//! The routes, one module for each kind of thing. A handler translates: it reads a request, asks
+//! the engine, and writes the answer. It decides nothing.
+
+mod archives;
+mod checkouts;
+mod docs;
+mod events;
+mod exec;
+pub(crate) use exec::exit;
+mod files;
+mod keys;
+mod node;
+mod pools;
+mod sandboxes;
+mod templates;
+
+use axum::Router;
+use axum::handler::Handler as _;
+use http::HeaderMap;
+use http::header::ACCEPT;
+
+use crate::app::App;
+use crate::front::{Front, Needs, no_method, no_route};
+use crate::operation::Route;
+
+/// Every route.
+pub(crate) fn all() -> Vec<Route> {
+    [
+        checkouts::routes(),
+        sandboxes::routes(),
+        exec::routes(),
+        files::routes(),
+        archives::routes(),
+        templates::routes(),
+        pools::routes(),
+        events::routes(),
+        keys::routes(),
+        node::routes(),
+        docs::routes(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+pub(crate) fn router(app: &App) -> Router {
+    let front = |route, needs| Front { app: app.clone(), route, needs };
+    let mut router = Router::new();
+    for route in all() {
+        let handler = route.handler.route_layer(front(route.path, route.needs));
+        router = router.route(route.path, handler);
+    }
+    let other = || front("other", Needs::Read);
+    router
+        .fallback(no_route.layer(other()))
+        .method_not_allowed_fallback(no_method.layer(other()))
+        .with_state(app.clone())
+}
+
+/// Whether the client names this media type among those that it takes.
+fn accepts(headers: &HeaderMap, media_type: &str) -> bool {
+    let taken = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    taken.flat_map(|value| value.split(',')).any(|one| {
+        let one = one.split(';').next().unwrap_or_default();
+        one.trim().eq_ignore_ascii_case(media_type)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_media_type_is_taken_when_it_is_named() {
+        let mut headers = HeaderMap::new();
+        assert!(!accepts(&headers, "text/event-stream"));
+        for (value, taken) in [
+            ("text/event-stream", true),
+            ("Text/Event-Stream;q=0.9, */*", true),
+            ("application/json,text/event-stream", true),
+            ("*/*", false),
+            ("text/event-streams", false),
+        ] {
+            headers.insert(ACCEPT, value.parse().unwrap());
+            assert_eq!(accepts(&headers, "text/event-stream"), taken, "{value}");
+        }
+    }
+}

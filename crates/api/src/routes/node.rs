@@ -1,0 +1,70 @@
+//! The server as a whole: whether it works, and what it counts. Reading it never counts as use.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use model::ErrorCode;
+use wire::{Health, HealthStatus, Stats};
+
+use crate::answer;
+use crate::app::App;
+use crate::front::Needs;
+use crate::operation::{Content, Operation, Route, Verb, json};
+use crate::query::NoQuery;
+use crate::refused::Refused;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+const PROMETHEUS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+pub(super) fn routes() -> Vec<Route> {
+    let health = Operation::new("get_health", "Whether the server works")
+        .answers(200, "It works, perhaps not all of it", [json("Health")])
+        .answers(503, "It is stopping", [json("Health")]);
+    let stats = Operation::new("get_stats", "Counts of the server and of each pool").answers(
+        200,
+        "The counts",
+        [json("Stats")],
+    );
+    let metrics = Operation::new("get_metrics", "Everything that is counted, for Prometheus")
+        .answers(200, "The metrics", [Content(PROMETHEUS, None)]);
+    vec![
+        Route::new(Verb::Get, "/health", Needs::Nothing, self::health, health),
+        Route::new(Verb::Get, "/v1/stats", Needs::Read, self::stats, stats),
+        Route::new(Verb::Get, "/metrics", Needs::Read, self::metrics, metrics),
+    ]
+}
+
+async fn health(State(app): State<App>, NoQuery: NoQuery) -> Result<Response, Refused> {
+    let health = app.engine.health();
+    let (status, code) = match (health.stopping, health.degraded.is_empty()) {
+        (true, _) => (HealthStatus::Stopping, StatusCode::SERVICE_UNAVAILABLE),
+        (false, true) => (HealthStatus::Ok, StatusCode::OK),
+        (false, false) => (HealthStatus::Degraded, StatusCode::OK),
+    };
+    let said = Health {
+        status,
+        reasons: health.degraded,
+        version: VERSION.to_owned(),
+        uptime_s: health.uptime.as_secs(),
+        pool: app.engine.stats(),
+    };
+    answer::json(code, &said)
+}
+
+async fn stats(State(app): State<App>, NoQuery: NoQuery) -> Result<Response, Refused> {
+    answer::ok(&Stats {
+        pool: app.engine.stats(),
+        pools: app.engine.pools(),
+        uptime_s: app.engine.health().uptime.as_secs(),
+        version: VERSION.to_owned(),
+    })
+}
+
+async fn metrics(State(app): State<App>, NoQuery: NoQuery) -> Result<Response, Refused> {
+    let failed = |error: std::fmt::Error| Refused::new(ErrorCode::Internal, error.to_string());
+    let mut response = Response::new(Body::from(app.metrics.page().map_err(failed)?));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROMETHEUS));
+    Ok(response)
+}

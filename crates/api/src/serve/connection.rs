@@ -1,0 +1,96 @@
+//! One connection: hyper on a watched stream. A request lives in the task of its connection, so a
+//! client that goes away takes its request along.
+
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+use tower_service::Service as _;
+
+use crate::serve::ConnectionLimits;
+use crate::serve::watched::{Activity, Watched};
+
+pub(super) async fn connection<S>(
+    stream: S,
+    router: Router,
+    limits: Arc<ConnectionLimits>,
+    mut stops: watch::Receiver<bool>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let activity = Arc::new(Activity::new());
+    let head_bytes = limits.head_bytes;
+    let io = TokioIo::new(Watched::new(stream, Arc::clone(&activity), limits));
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let activity = Arc::clone(&activity);
+        activity.serve();
+        let answering = router.clone().call(request.map(Body::new));
+        async move {
+            let response: Response = answering.await?;
+            Ok::<_, Infallible>(response.map(|body| Answer { body, _resting: Resting(activity) }))
+        }
+    });
+    let serving = http1::Builder::new().max_buf_size(head_bytes).serve_connection(io, service);
+    let mut serving = pin!(serving);
+    let stopped = async {
+        // That nobody will say so any more is a stop too.
+        let _ = stops.wait_for(|stops| *stops).await;
+    };
+    let ended = tokio::select! {
+        ended = serving.as_mut() => ended,
+        () = stopped => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = ended {
+        // Clients come and go as they like.
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+/// The body of an answer. Once it is written or dropped, the connection rests.
+struct Answer {
+    body: Body,
+    _resting: Resting,
+}
+
+struct Resting(Arc<Activity>);
+
+impl Drop for Resting {
+    fn drop(&mut self) {
+        self.0.rest();
+    }
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,247 @@
+//! A connection that is watched: it is cut when nothing is asked on it for too long, when a head
+//! does not come to its end, or when nobody takes what is written to it. Time is looked at a few
+//! times per limit and not per request: an exact timer for each would cost more than it is worth.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::serve::ConnectionLimits;
+
+const IDLE: u8 = 0;
+const HEAD: u8 = 1;
+const SERVING: u8 = 2;
+
+/// What a connection is doing, and since when.
+#[derive(Debug)]
+pub(super) struct Activity {
+    phase: AtomicU8,
+    born: Instant,
+    since_ms: AtomicU64,
+}
+
+impl Activity {
+    pub(super) fn new() -> Self {
+        // One that was just opened must say what it wants as soon as one that began to.
+        let (phase, born) = (AtomicU8::new(HEAD), Instant::now());
+        Self { phase, born, since_ms: AtomicU64::new(0) }
+    }
+
+    fn enter(&self, phase: u8) {
+        let ms = self.born.elapsed().as_millis() as u64;
+        self.since_ms.store(ms, Ordering::Relaxed);
+        self.phase.store(phase, Ordering::Relaxed);
+    }
+
+    /// A request is being worked on.
+    pub(super) fn serve(&self) {
+        self.phase.store(SERVING, Ordering::Relaxed);
+    }
+
+    /// Its answer is written.
+    pub(super) fn rest(&self) {
+        self.enter(IDLE);
+    }
+
+    /// Something was read.
+    fn hear(&self) {
+        if self.phase.load(Ordering::Relaxed) == IDLE {
+            self.enter(HEAD);
+        }
+    }
+
+    /// Whether it does too long what it does.
+    fn is_overdue(&self, limits: &ConnectionLimits) -> bool {
+        let limit = match self.phase.load(Ordering::Relaxed) {
+            IDLE => limits.idle,
+            HEAD => limits.head,
+            _ => return false,
+        };
+        let since = Duration::from_millis(self.since_ms.load(Ordering::Relaxed));
+        self.born.elapsed() >= since + limit
+    }
+}
+
+/// A stream that is watched.
+pub(super) struct Watched<S> {
+    stream: S,
+    activity: Arc<Activity>,
+    limits: Arc<ConnectionLimits>,
+    look: Pin<Box<Sleep>>,
+    every: Duration,
+    /// Since when nothing of what is to be written was taken.
+    stuck_since: Option<Instant>,
+}
+
+impl<S> Watched<S> {
+    pub(super) fn new(stream: S, activity: Arc<Activity>, limits: Arc<ConnectionLimits>) -> Self {
+        let shortest = limits.head.min(limits.idle).min(limits.write_stall);
+        let every = (shortest / 4).max(Duration::from_millis(1));
+        let look = Box::pin(sleep_until(Instant::now() + every));
+        Self { stream, activity, limits, look, every, stuck_since: None }
+    }
+
+    /// Ready with an error when the connection is to be cut.
+    fn poll_overdue(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        loop {
+            ready!(self.look.as_mut().poll(cx));
+            let stuck = self.stuck_since.is_some_and(|at| at.elapsed() >= self.limits.write_stall);
+            if stuck || self.activity.is_overdue(&self.limits) {
+                return Poll::Ready(io::ErrorKind::TimedOut.into());
+            }
+            self.look.as_mut().reset(Instant::now() + self.every);
+        }
+    }
+
+    fn poll_written<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stuck_since = None;
+            return written;
+        }
+        self.stuck_since.get_or_insert_with(Instant::now);
+        self.poll_overdue(cx).map(Err)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if read.is_ready() {
+            self.activity.hear();
+            return read;
+        }
+        self.poll_overdue(cx).map(Err)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.poll_written(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.poll_written(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    fn watched(
+        stream: tokio::io::DuplexStream,
+    ) -> (Watched<tokio::io::DuplexStream>, Arc<Activity>) {
+        let activity = Arc::new(Activity::new());
+        let limits = Arc::new(ConnectionLimits::default());
+        (Watched::new(stream, Arc::clone(&activity), limits), activity)
+    }
+
+    /// When a read on the connection is given up, to the second.
+    async fn given_up_after(stream: &mut Watched<tokio::io::DuplexStream>) -> Option<u64> {
+        let began = Instant::now();
+        let mut buf = [0; 64];
+        loop {
+            match timeout(Duration::from_secs(1_000), stream.read(&mut buf)).await {
+                Err(_) => return None,
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => {
+                    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+                    return Some(began.elapsed().as_secs());
+                }
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_dribbles_in_is_cut() {
+        let (mut client, server) = duplex(64);
+        let (mut server, _) = watched(server);
+        let dribbling = async {
+            while client.write_all(b"x").await.is_ok() {
+                sleep(Duration::from_secs(1)).await;
+            }
+        };
+        let cut = async { given_up_after(&mut server).await };
+        let after = tokio::select! {
+            () = dribbling => unreachable!("nobody closed it"),
+            after = cut => after.unwrap(),
+        };
+        assert!((10..=13).contains(&after), "{after}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quiet_connection_is_kept_longer_and_one_that_works_for_ever() {
+        let (_client, server) = duplex(64);
+        let (mut server, activity) = watched(server);
+        activity.serve();
+        assert_eq!(given_up_after(&mut server).await, None);
+        activity.rest();
+        let after = given_up_after(&mut server).await.unwrap();
+        assert!((75..=78).contains(&after), "{after}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_nothing_is_cut_and_who_takes_slowly_is_not() {
+        let (mut client, server) = duplex(64);
+        let (mut server, activity) = watched(server);
+        activity.serve();
+        let slowly = async {
+            let mut buf = [0; 8];
+            for _ in 0..20 {
+                sleep(Duration::from_secs(50)).await;
+                client.read_exact(&mut buf).await.unwrap();
+            }
+            sleep(Duration::from_secs(1_000)).await;
+        };
+        let began = Instant::now();
+        let writing = async {
+            loop {
+                if let Err(error) = server.write_all(&[0; 8]).await {
+                    return error;
+                }
+            }
+        };
+        let (error, ()) = tokio::join!(writing, slowly);
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(began.elapsed() >= Duration::from_secs(1_000), "{:?}", began.elapsed());
+    }
+}

@@ -1,0 +1,43 @@
+//! How the API is to behave. Every limit has a default that is safe on a laptop.
+
+use std::time::Duration;
+
+/// Settings of the API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Names under which the server may be addressed, besides loopback ones and plain addresses.
+    pub hosts: Vec<String>,
+    /// Origins whose pages may call the API from a browser; none if empty.
+    pub cors_origins: Vec<String>,
+    /// Requests that one key may send in a second; no limit if not given.
+    pub rate_limit_per_s: Option<u32>,
+    /// Requests that may be worked on at once.
+    pub max_requests: u32,
+    /// Size of a JSON body.
+    pub json_bytes_max: u64,
+    /// Size of the body of an exec, which may carry the input of a program.
+    pub exec_bytes_max: u64,
+    /// How long a body may pause.
+    pub body_stall: Duration,
+    /// How many entries an archive may have, up and down.
+    pub archive_entries_max: u64,
+    /// How many bytes of files an archive that is unpacked may have.
+    pub archive_bytes_max: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            hosts: Vec::new(),
+            cors_origins: Vec::new(),
+            rate_limit_per_s: None,
+            max_requests: 4096,
+            json_bytes_max: 1 << 20,
+            // 16 MiB of input as base64, and the rest of the request.
+            exec_bytes_max: 23 << 20,
+            body_stall: Duration::from_secs(30),
+            archive_entries_max: 100_000,
+            archive_bytes_max: 16 << 30,
+        }
+    }
+}
