@@ -22,10 +22,15 @@ pub(crate) struct Shutdown {
 
 impl Kernel {
     pub(crate) fn shutdown_began(&mut self, grace_ms: u64) {
-        if self.shutdown.is_some() {
+        let grace_until = self.now.mono.plus(grace_ms);
+        if let Some(shutdown) = &mut self.shutdown {
+            // Told again, the grace may become shorter, never longer.
+            if grace_until < shutdown.grace_until {
+                shutdown.grace_until = grace_until;
+                self.alarms.at_latest(Ringer::Shutdown, &mut shutdown.alarm, grace_until);
+            }
             return;
         }
-        let grace_until = self.now.mono.plus(grace_ms);
         let mut shutdown =
             Shutdown { grace_until, grace_over: false, complete: false, alarm: Mono::NEVER };
         self.alarms.at_latest(Ringer::Shutdown, &mut shutdown.alarm, grace_until);

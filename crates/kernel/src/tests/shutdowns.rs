@@ -131,6 +131,24 @@ fn what_does_not_finish_is_ended_when_the_grace_is_over() {
 }
 
 #[test]
+fn told_again_the_grace_becomes_shorter_and_never_longer() {
+    let mut rig = alone();
+    let lease = rig.lease();
+    let in_progress = rig.exec(lease.sandbox);
+    rig.shut_down(60_000);
+    rig.shut_down(600_000);
+    rig.shut_down(20_000);
+    rig.live(19_999);
+    assert!(!rig.stopped && rig.broken.is_empty());
+    rig.live(1);
+    assert_eq!(rig.broken.iter().map(|(use_id, _)| *use_id).collect::<Vec<_>>(), [in_progress]);
+    assert!(rig.stopped && rig.existing.is_empty());
+    rig.shut_down(0);
+    rig.live(1);
+    assert!(rig.stopped);
+}
+
+#[test]
 fn a_turn_that_was_being_started_is_given_its_grace_too() {
     let mut rig = alone();
     let (session, _) = rig.session();
