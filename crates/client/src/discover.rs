@@ -60,13 +60,15 @@ impl Discovery {
 
     /// The address, and the secret of a key if there is one.
     pub(crate) fn resolve(self) -> Result<(Address, Option<String>), ClientError> {
+        // What a data directory says is about this machine, whatever its address.
+        let ours = self.address.is_none();
         let named = self.address;
         let written = |name| self.data_dir.as_deref().and_then(|dir| read(&dir.join(name)));
         let found = named.or_else(|| written(ADDRESS_FILE).and_then(Result::ok)).or(self.fallback);
         let address = Address::parse(found.as_deref().unwrap_or(DEFAULT_ADDRESS))?;
         let key = match self.key {
             Some(key) => Some(key),
-            None if address.is_loopback() => written(ADMIN_KEY_FILE).transpose()?,
+            None if ours || address.is_loopback() => written(ADMIN_KEY_FILE).transpose()?,
             None => None,
         };
         Ok((address, key))
@@ -127,6 +129,8 @@ mod tests {
         assert_eq!(resolved(None, None), found("http://127.0.0.1:5"));
         std::fs::write(dir.join(ADDRESS_FILE), "http://127.0.0.1:9\n").unwrap();
         assert_eq!(resolved(None, None), found("http://127.0.0.1:9"));
+        std::fs::write(dir.join(ADDRESS_FILE), "http://10.0.0.1:9\n").unwrap();
+        assert_eq!(resolved(None, None), found("http://10.0.0.1:9"));
         assert_eq!(resolved(Some("localhost:1"), None), found("http://localhost:1"));
         assert_eq!(resolved(None, Some("k")).1.as_deref(), Some("k"));
         let elsewhere = resolved(Some("http://example.org"), None);

@@ -14,6 +14,7 @@ use crate::query::Target;
 use crate::sandbox::Handle;
 use crate::transport::Patience;
 
+const BYTES: HeaderValue = HeaderValue::from_static("application/octet-stream");
 const TAR: HeaderValue = HeaderValue::from_static("application/x-tar");
 /// An upload takes as long as its bytes take; a day is a limit, not a promise.
 const TRANSFER: std::time::Duration = std::time::Duration::from_hours(24);
@@ -52,9 +53,9 @@ impl Handle {
         path: &str,
         bytes: impl Into<Bytes>,
         mode: Option<u32>,
-    ) -> Result<(), ClientError> {
+    ) -> Result<FileEntry, ClientError> {
         let call = Call::put(self.files(path).maybe("mode", mode.map(octal))).bytes(bytes);
-        self.client.done(call).await
+        self.client.json(call.header(CONTENT_TYPE, BYTES)).await
     }
 
     /// Writes a file from a stream.
@@ -63,9 +64,10 @@ impl Handle {
         path: &str,
         upload: Upload,
         mode: Option<u32>,
-    ) -> Result<(), ClientError> {
+    ) -> Result<FileEntry, ClientError> {
         let target = self.files(path).maybe("mode", mode.map(octal));
-        self.client.done(Call::put(target).stream(upload).may_take(TRANSFER)).await
+        let call = Call::put(target).header(CONTENT_TYPE, BYTES).stream(upload);
+        self.client.json(call.may_take(TRANSFER)).await
     }
 
     /// Removes a file; a directory with all that is in it, if asked to.

@@ -9,7 +9,7 @@ use crate::failure::OWN_FAILURE;
 use crate::output::Color;
 use crate::{
     bench, clean, completions, config, cp, create, doctor, events, exec, key, pools, ps, rm, run,
-    stats, templates, why,
+    serve, stats, templates, why,
 };
 
 /// Sandboxes for programs you do not trust, in a millisecond.
@@ -19,11 +19,16 @@ use crate::{
     version,
     propagate_version = true,
     after_help = "Examples:\n  \
-        shoal run -- python3 -c 'print(1)'      run a program in a sandbox of its own\n  \
+        shoal serve                             a server that keeps sandboxes warm\n  \
+        shoal exec -- python3 -c 'print(1)'     run a program in one of them\n  \
+        shoal run -- python3 -c 'print(1)'      run a program in a sandbox of its own, without a server\n  \
         shoal run --shell 'ls / | wc -l'        run a line of shell\n  \
         shoal doctor                            what this machine can do, and what to do about it\n  \
         shoal clean                             remove what a killed run left behind\n  \
         shoal bench --quick                     how fast all that is here\n\n\
+        Exit codes: 0 if it worked; 1 if the server refused; 2 if what was typed or configured cannot\n\
+        be used; 3 if no server answers; 125 if shoal itself failed. `run` and `exec` end as their\n\
+        program does.\n\n\
         `shoal VERB --help` has more about each."
 )]
 pub(crate) struct Cli {
@@ -37,6 +42,8 @@ pub(crate) struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
+    /// Run a server that keeps sandboxes warm
+    Serve(Box<serve::Arguments>),
     /// Run a program in a new sandbox
     Run(Box<run::Arguments>),
     /// Run a program in a sandbox of a server
@@ -71,6 +78,18 @@ pub(crate) enum Verb {
     Config(Box<config::Arguments>),
     /// Print a completion script for a shell
     Completions(completions::Arguments),
+}
+
+/// Reads what was typed.
+pub(crate) fn parse() -> Result<Cli, clap::Error> {
+    let typed: Vec<_> = std::env::args_os().collect();
+    let cli = Cli::try_parse_from(&typed)?;
+    if let Verb::Exec(arguments) = &cli.verb
+        && let Some(again) = arguments.with_flags_after(&typed)
+    {
+        return Cli::try_parse_from(again);
+    }
+    Ok(cli)
 }
 
 /// Says what was wrong with the command line, or prints the help that was asked for.

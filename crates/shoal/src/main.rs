@@ -21,6 +21,7 @@ mod pools;
 mod ps;
 mod rm;
 mod run;
+mod serve;
 mod server;
 mod stats;
 mod table;
@@ -30,14 +31,12 @@ mod why;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 use crate::cli::{Cli, Verb};
 use crate::failure::Failure;
 use crate::output::Output;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match cli::parse() {
         Ok(cli) => cli,
         Err(error) => return cli::usage(&error),
     };
@@ -51,6 +50,7 @@ fn main() -> ExitCode {
 fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
     match cli.verb {
         Verb::Run(arguments) => run::main(*arguments, output),
+        Verb::Serve(arguments) => serve::main(&arguments, output),
         Verb::Exec(arguments) => exec::main(*arguments, output),
         Verb::Ps(arguments) => ps::main(&arguments, output),
         Verb::Create(arguments) => create::main(&arguments, output),

@@ -3,7 +3,7 @@
 use client::{ClientError, ExecRequest, SandboxFilter};
 use serde_json::json;
 
-use crate::script::{Act, LEASE, SANDBOX, Server, checkout};
+use crate::script::{Act, LEASE, SANDBOX, Server, checkout, file};
 
 fn ran() -> Act {
     Act::json(
@@ -64,7 +64,7 @@ async fn a_give_back_that_is_dropped_midway_is_sent_all_the_same() {
 async fn filters_and_paths_are_escaped() {
     let list = || Act::json(200, &json!({ "sandboxes": [], "next": "x" }));
     let entries = || Act::json(200, &json!({ "entries": [] }));
-    let server = Server::with([list(), entries(), nothing()]).await;
+    let server = Server::with([list(), entries(), file()]).await;
     let client = server.client();
     let filter = SandboxFilter {
         labels: vec![("a b".to_owned(), "c&d".to_owned())],

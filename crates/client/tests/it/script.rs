@@ -199,3 +199,11 @@ pub(crate) fn sandbox() -> Value {
 pub(crate) fn checkout() -> Act {
     Act::json(201, &json!({ "id": LEASE, "sandbox": sandbox(), "path": "fast" }))
 }
+
+pub(crate) fn file() -> Act {
+    let file = json!({
+        "name": "a", "kind": "file", "size": 5, "mode": "0644",
+        "modified_at": "2026-01-02T03:04:05.678Z",
+    });
+    Act::json(200, &file)
+}

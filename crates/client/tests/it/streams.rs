@@ -4,7 +4,7 @@ use client::{ClientError, EventsQuery, ExecEvent, ExecRequest, Handle, Patience,
 use model::ErrorCode;
 use serde_json::json;
 
-use crate::script::{Act, SANDBOX, Server};
+use crate::script::{Act, SANDBOX, Server, file};
 
 const LINES: &str = "application/x-ndjson";
 const STREAM: &str = "text/event-stream";
@@ -153,8 +153,9 @@ async fn files_travel_in_pieces_and_a_missing_end_is_noticed() {
 
 #[tokio::test]
 async fn uploads_are_streamed_and_not_sent_twice() {
-    let (server, handle) = in_sandbox(Act::Answer(204, "x/y", String::new())).await;
-    handle.upload_file("/a", Upload::reader(&b"hello"[..]), None).await.unwrap();
+    let (server, handle) = in_sandbox(file()).await;
+    let entry = handle.upload_file("/a", Upload::reader(&b"hello"[..]), None).await.unwrap();
+    assert_eq!(entry.size, 5);
     assert_eq!(server.asked()[0].body, b"5\r\nhello\r\n0\r\n\r\n");
     let (server, handle) = in_sandbox(Act::Cut).await;
     let upload = Upload::reader(&b"hello"[..]).of_length(5);

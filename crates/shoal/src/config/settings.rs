@@ -98,9 +98,9 @@ pub(crate) struct NativeSettings {
 pub(crate) struct StoreSettings {
     pub(crate) kind: StoreKind,
     /// Events kept.
-    pub(crate) events: u64,
+    pub(crate) events: u32,
     /// Ends of sandboxes kept.
-    pub(crate) ends: u64,
+    pub(crate) ends: u32,
 }
 
 /// Where it is kept.
@@ -122,12 +122,12 @@ impl Default for Server {
             hosts: Vec::new(),
             cors_origins: Vec::new(),
             max_connections: 4096,
-            max_requests: 2048,
+            max_requests: 4096,
             max_body_bytes: 1 << 20,
             rate_limit_per_s: 0,
             header_timeout_ms: 10_000,
             body_timeout_ms: 30_000,
-            keep_alive_timeout_ms: 300_000,
+            keep_alive_timeout_ms: 75_000,
             shutdown_grace_ms: 30_000,
             workers: 1,
         }
@@ -186,8 +186,8 @@ impl Config {
             ("server.body_timeout_ms", self.server.body_timeout_ms),
             ("server.keep_alive_timeout_ms", self.server.keep_alive_timeout_ms),
             ("server.workers", u64::from(self.server.workers)),
-            ("store.events", self.store.events),
-            ("store.ends", self.store.ends),
+            ("store.events", self.store.events.into()),
+            ("store.ends", self.store.ends.into()),
         ];
         if let Some((key, _)) = above_0.into_iter().find(|(_, value)| *value == 0) {
             return Err(Wrong::new(key, "must be above 0"));

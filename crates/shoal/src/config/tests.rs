@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use clap::Parser as _;
 
 use super::layers::{check, load};
-use super::settings::LogLevel;
 use super::*;
 
 #[derive(clap::Parser)]

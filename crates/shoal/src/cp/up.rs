@@ -84,7 +84,7 @@ async fn file(
         });
         told_if_failed(copied, &outgoing)
     });
-    let sending = async { sandbox.upload_file(to, upload, mode).await };
+    let sending = async { sandbox.upload_file(to, upload, mode).await.map(|_| ()) };
     let sent = count.watch(sending, output).await;
     settle(reading.await, sent, to)
 }

@@ -1,5 +1,6 @@
 //! What was typed after `shoal exec`, and what it means: where to run what.
 
+use std::ffi::OsString;
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
@@ -60,6 +61,9 @@ pub(crate) struct Arguments {
     json: bool,
     #[command(flatten)]
     pub(super) server: Server,
+    /// The sandbox, as before the program
+    #[arg(long = "in", value_name = "SANDBOX", conflicts_with = "template")]
+    sandbox: Option<SandboxId>,
     /// The sandbox, if it is to be a certain one; the program and its arguments
     #[arg(
         value_name = "[SANDBOX] ARGV",
@@ -68,6 +72,23 @@ pub(crate) struct Arguments {
         required_unless_present = "shell"
     )]
     words: Vec<String>,
+}
+
+impl Arguments {
+    /// Everything that was typed, with the sandbox named by its flag, if flags of ours come after
+    /// it: what follows a program is the program's, but what follows a sandbox is not.
+    pub(crate) fn with_flags_after(&self, typed: &[OsString]) -> Option<Vec<OsString>> {
+        let id = self.words.first().filter(|word| word.parse::<SandboxId>().is_ok())?;
+        self.words.get(1).filter(|word| word.starts_with('-') && *word != "--")?;
+        let at = typed.len().checked_sub(self.words.len())?;
+        let ended = at.checked_sub(1).and_then(|before| typed.get(before));
+        if typed.get(at)? != id.as_str() || ended.is_some_and(|word| word == "--") {
+            return None;
+        }
+        let mut again = typed.to_vec();
+        again.insert(at, "--in".into());
+        Some(again)
+    }
 }
 
 /// Where to run.
@@ -95,15 +116,18 @@ impl Plan {
     ) -> Result<Self, Failure> {
         let mut words = typed.words;
         let first = words.first().and_then(|word| word.parse::<SandboxId>().ok());
-        let place = match (first, &typed.wanted.template) {
-            (Some(id), None) => {
+        let place = match (typed.sandbox, first, &typed.wanted.template) {
+            (Some(id), _, _) => Where::Sandbox(id),
+            (None, Some(id), None) => {
                 words.remove(0);
                 if words.first().is_some_and(|word| word == "--") {
                     words.remove(0);
                 }
                 Where::Sandbox(id)
             }
-            (_, Some(_)) | (None, None) => Where::Checkout(typed.wanted.request(Vec::new())?),
+            (None, _, Some(_)) | (None, None, None) => {
+                Where::Checkout(typed.wanted.request(Vec::new())?)
+            }
         };
         let request = match typed.shell {
             Some(line) if words.is_empty() => ExecRequest::shell(line),
@@ -148,8 +172,14 @@ mod tests {
     }
 
     fn plan(line: &str) -> Result<Plan, String> {
-        let words = ["exec"].into_iter().chain(line.split(' '));
-        let typed = Typed::try_parse_from(words).map_err(|error| error.to_string())?;
+        let words: Vec<OsString> =
+            ["exec"].into_iter().chain(line.split(' ')).map(OsString::from).collect();
+        let parse =
+            |words: &[OsString]| Typed::try_parse_from(words).map_err(|error| error.to_string());
+        let mut typed = parse(&words)?;
+        if let Some(again) = typed.arguments.with_flags_after(&words) {
+            typed = parse(&again)?;
+        }
         Plan::of(typed.arguments, |_| None).map_err(|failure| failure.to_string())
     }
 
@@ -162,6 +192,10 @@ mod tests {
             ("ls -l --json".to_owned(), false, vec!["ls", "-l", "--json"]),
             ("-- ls -l".to_owned(), false, vec!["ls", "-l"]),
             (format!("-T t {ID} x"), false, vec![ID, "x"]),
+            (format!("{ID} --cwd /tmp ls -l"), true, vec!["ls", "-l"]),
+            (format!("--cwd /tmp {ID} -e A=b -- ls -l"), true, vec!["ls", "-l"]),
+            (format!("--in {ID} ls"), true, vec!["ls"]),
+            (format!("echo {ID} -l"), false, vec!["echo", ID, "-l"]),
         ];
         for (line, in_sandbox, argv) in cases {
             let plan = plan(&line).unwrap();
@@ -170,8 +204,11 @@ mod tests {
             assert_eq!(plan.request.argv, Some(expected), "{line}");
             assert!(!plan.json, "{line}");
         }
-        let shell = plan(&format!("--shell ls {ID}")).unwrap();
-        assert_eq!((shell.place, shell.request.command.as_deref()), (sandbox, Some("ls")));
+        for line in [format!("--shell ls {ID}"), format!("{ID} --shell ls --json")] {
+            let shell = plan(&line).unwrap();
+            assert_eq!(shell.place, sandbox, "{line}");
+            assert_eq!(shell.request.command.as_deref(), Some("ls"), "{line}");
+        }
     }
 
     #[test]

@@ -8,5 +8,8 @@
 
 mod doctor;
 mod run;
+mod served;
+mod server;
 mod shell;
 mod terminal;
+mod verbs;

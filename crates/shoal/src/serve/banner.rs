@@ -1,0 +1,54 @@
+//! What a person sees when the server is ready: where it is, where its key is, what to try. A log
+//! gets the same in one line.
+
+use std::io::{self, IsTerminal as _};
+use std::net::SocketAddr;
+
+use engine::Engine;
+
+use super::{Parts, reachable};
+use crate::config::Surroundings;
+use crate::output::Paint;
+
+pub(super) fn show(parts: &Parts<'_>, engine: &Engine, address: SocketAddr) {
+    let data_dir = parts.place.path().display().to_string();
+    let version = env!("CARGO_PKG_VERSION");
+    if !address.ip().is_loopback() {
+        tracing::warn!(
+            %address,
+            "listening beyond this machine without TLS: keys and data can be read on the way; put a \
+             proxy with TLS in front, and name its host in server.hosts"
+        );
+    }
+    if !io::stdout().is_terminal() {
+        tracing::info!(%address, data_dir, version, "ready");
+        return;
+    }
+    let output = parts.output;
+    let here = reachable(address);
+    // What commands find by themselves need not be typed.
+    let found = parts.place.path() == Surroundings::read().data_dir();
+    let flag = if found { String::new() } else { format!(" --data-dir {data_dir}") };
+    let key = parts.place.key_file().display().to_string();
+    let pools = engine.templates();
+    let pools: Vec<_> = pools
+        .iter()
+        .map(|template| format!("{} ({} kept warm)", template.name, template.pool.pool_size))
+        .collect();
+    let name = output.paint(Paint::Strong, &format!("Shoal {version}"));
+    output.say(&format!(
+        "{name} listens on {}",
+        output.paint(Paint::Good, &format!("http://{here}"))
+    ));
+    let lines = [
+        ("key", key.clone()),
+        ("templates", pools.join(", ")),
+        ("try", format!("shoal exec{flag} -- echo hi")),
+        ("or", format!("curl -sH \"Authorization: Bearer $(cat {key})\" http://{here}/v1/stats")),
+        ("stop", "Ctrl-C, twice if you cannot wait".to_owned()),
+    ];
+    for (word, text) in lines {
+        let word = output.paint(Paint::Faint, &format!("{word:>11}"));
+        output.say(&format!("{word}  {text}"));
+    }
+}

@@ -1,0 +1,33 @@
+//! The first key: made at the first start, when nobody could ask for one, and left where only its
+//! owner reads it. It is never logged and never printed.
+
+use engine::Engine;
+use model::{KeyId, Role};
+
+use super::data_dir::DataDir;
+use crate::failure::Failure;
+
+const NAME: &str = "admin";
+
+/// Makes it if there are no keys, or if another one is wanted.
+pub(super) async fn ensure(
+    engine: &Engine,
+    place: &DataDir,
+    another: bool,
+) -> Result<Option<KeyId>, Failure> {
+    let first = engine.keys().is_empty();
+    if !first && !another {
+        if !place.key_file().exists() {
+            tracing::warn!(
+                file = %place.key_file().display(),
+                "the file with the first key is gone; `shoal serve --new-admin-key` makes another"
+            );
+        }
+        return Ok(None);
+    }
+    let made = engine.create_key(NAME, Role::Admin, None).await.map_err(|refusal| {
+        Failure::new("cannot make a key", &refusal).remedy(refusal.code.remedy())
+    })?;
+    place.write_key(&made.secret)?;
+    Ok(Some(made.record.id))
+}

@@ -1,0 +1,257 @@
+//! `shoal serve`: the server. Here its parts are named and put together: configuration, data
+//! directory, launcher, store, engine, API. What they do is theirs to decide.
+
+mod banner;
+mod data_dir;
+mod first_key;
+mod logs;
+mod stop;
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{Api, ConnectionLimits, Settings};
+use engine::{Engine, EngineConfig, Reaped, Recovery, Runtimes, StartError, Started};
+use model::TemplateName;
+use model::template::RuntimeKind;
+use runtime::native::{LauncherProcess, Native, NativeConfig};
+use store::memory::MemoryStore;
+use store::sqlite::SqliteStore;
+use store::{Retention, Store};
+use tokio::sync::watch;
+
+use self::data_dir::DataDir;
+use self::stop::Stops;
+use crate::config::{self, Config, ConfigError, Overrides, StoreKind, Surroundings};
+use crate::failure::Failure;
+use crate::native::RUN_DIRECTORY;
+use crate::output::Output;
+
+/// What the launcher calls the root filesystem that is the host's own.
+const HOST_ROOT: &str = "host";
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4096;
+/// How long threads may take to end after everything else has.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    sudo shoal serve                                  on 127.0.0.1:7600, data in /var/lib/shoal\n  \
+    sudo shoal serve --listen 127.0.0.1:8000 --data-dir ./data\n  \
+    sudo shoal serve --store memory --log-level debug     to try things out\n  \
+    sudo shoal serve --set node.max_live=50\n  \
+    sudo shoal serve --new-admin-key                  when DATA_DIR/admin.key is lost\n\n\
+    `shoal config` shows every value that can be set. SIGTERM or Ctrl-C stops it in order: what runs\n\
+    may finish, nothing is left. A second one ends it at once.\n\n\
+    Exit codes: 0 after an orderly stop; 1 if something was left; 2 if the configuration, the\n\
+    address or the data directory cannot be used; 125 if sandboxes cannot run here.")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    overrides: Overrides,
+    /// Make another key of role admin and write it to `DATA_DIR/admin.key`; older keys still work
+    #[arg(long)]
+    new_admin_key: bool,
+}
+
+pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
+    let effective = config::load(&arguments.overrides, &Surroundings::read());
+    let effective = effective.map_err(ConfigError::failure)?;
+    config::warn_of_strays(&effective, output);
+    let config = effective.config;
+    let place = DataDir::open(&config.server.data_dir)?;
+    let listener = listen(&config)?;
+    // Before any other thread exists: it is the one part that is single-threaded and privileged.
+    let launcher = start_launcher(&config, &place)?;
+    logs::start(config.log)?;
+    let tokio = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(config.server.workers as usize)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new("cannot start threads", error))?;
+    let served = tokio.block_on(async {
+        let started = start(&config, &place, launcher).await?;
+        let parts = Parts { config: &config, place: &place, output };
+        serve(&parts, started, listener, arguments.new_admin_key).await
+    });
+    tokio.shutdown_timeout(END_PATIENCE);
+    served
+}
+
+/// What serving needs to know.
+struct Parts<'a> {
+    config: &'a Config,
+    place: &'a DataDir,
+    output: &'a Output,
+}
+
+/// Listens before anything is started, so that a taken address is told at once.
+fn listen(config: &Config) -> Result<TcpListener, Failure> {
+    let address = config.server.listen;
+    let listen = || {
+        let listener = TcpListener::bind(address)?;
+        // The standard library lets few wait.
+        rustix::net::listen(&listener, BACKLOG)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    listen().map_err(|error: std::io::Error| {
+        Failure::new(format!("cannot listen on {address}"), error)
+            .remedy("stop whoever listens there, or choose another address with --listen")
+            .usage()
+    })
+}
+
+fn start_launcher(config: &Config, place: &DataDir) -> Result<LauncherProcess, Failure> {
+    let root = TemplateName::new(HOST_ROOT).map_err(|e| Failure::new("cannot name a root", e))?;
+    let native = NativeConfig {
+        slots: config.node.max_live,
+        spares: config.native.spares,
+        workspaces: Some(place.workspaces()),
+        ..NativeConfig::new(RUN_DIRECTORY, root)
+    };
+    LauncherProcess::start(native).map_err(|error| no_launcher(&error))
+}
+
+fn no_launcher(error: &runtime::RuntimeError) -> Failure {
+    Failure::of_runtime("cannot start the launcher", error)
+        .remedy("run it with sudo; `shoal doctor` says what else this machine lacks")
+}
+
+async fn start(
+    config: &Config,
+    place: &DataDir,
+    launcher: LauncherProcess,
+) -> Result<Started, Failure> {
+    let native = Native::with(launcher).await.map_err(|error| no_launcher(&error))?;
+    let runtimes = Runtimes::new().with(RuntimeKind::Native, Arc::new(native));
+    let store = open_store(config, place)?;
+    let engine = EngineConfig {
+        node: config.node.clone(),
+        shutdown_grace_ms: config.server.shutdown_grace_ms,
+        templates: config.templates.clone(),
+        ..EngineConfig::default()
+    };
+    let started =
+        Engine::start(engine, store, runtimes).await.map_err(|error| not_started(&error))?;
+    tell_of_the_past(&started.recovery, &started.reaped);
+    Ok(started)
+}
+
+fn open_store(config: &Config, place: &DataDir) -> Result<Arc<dyn Store>, Failure> {
+    let retention = Retention {
+        events: config.store.events,
+        ends: config.store.ends,
+        remembered_ends: config.node.remembered_ends.min(config.store.ends),
+    };
+    match config.store.kind {
+        StoreKind::Memory => Ok(Arc::new(MemoryStore::new(retention))),
+        StoreKind::Sqlite => match SqliteStore::open(place.path(), retention) {
+            Ok(store) => Ok(Arc::new(store)),
+            Err(error) => Err(Failure::new("cannot open the store", &error).remedy(error.remedy())),
+        },
+    }
+}
+
+fn not_started(error: &StartError) -> Failure {
+    let failure = Failure::new("cannot start", error);
+    match error {
+        StartError::Store(error) => failure.remedy(error.remedy()),
+        StartError::Runtime(error) => failure.remedy(error.code.remedy()),
+        StartError::Template(_, refusal) => failure.remedy(refusal.code.remedy()).usage(),
+        StartError::Config(_) => failure.remedy("correct the configuration").usage(),
+        StartError::Random(_) => failure,
+    }
+}
+
+/// Says what was found of earlier runs.
+fn tell_of_the_past(recovery: &Recovery, reaped: &[Reaped]) {
+    if recovery.marked_cold > 0 {
+        tracing::info!("Startup: marked {} stale sandbox(es) as cold", recovery.marked_cold);
+    }
+    if recovery.ended > 0 || recovery.orphans > 0 {
+        let (ended, orphans) = (recovery.ended, recovery.orphans);
+        tracing::info!(ended, orphans, "sandboxes of the last run were removed");
+    }
+    for reaped in reaped {
+        if reaped.processes > 0 || !reaped.runs.is_empty() {
+            let (runs, processes) = (reaped.runs.len(), reaped.processes);
+            tracing::info!(runs, processes, "what earlier runs left on this machine was removed");
+        }
+        for (path, why) in &reaped.stuck {
+            tracing::warn!(path = %path.display(), why, "something of an earlier run is left");
+        }
+    }
+}
+
+async fn serve(
+    parts: &Parts<'_>,
+    started: Started,
+    listener: TcpListener,
+    new_admin_key: bool,
+) -> Result<ExitCode, Failure> {
+    let engine = started.engine;
+    let mut stops = Stops::listen()?;
+    let served = async {
+        first_key::ensure(&engine, parts.place, new_admin_key).await?;
+        let listener = tokio::net::TcpListener::from_std(listener)
+            .map_err(|error| Failure::new("cannot listen", error))?;
+        let address =
+            listener.local_addr().map_err(|error| Failure::new("cannot listen", error))?;
+        parts.place.write_address(reachable(address))?;
+        banner::show(parts, &engine, address);
+        let (stop, mut stopping) = watch::channel(false);
+        let api = Api::new(engine.clone(), api_settings(parts.config));
+        let limits = connection_limits(parts.config);
+        let serving = tokio::spawn(async move {
+            // That nobody could stop it any more means that it should.
+            let told = async move {
+                let _ = stopping.wait_for(|stop| *stop).await;
+            };
+            api::serve(listener, &api, limits, told).await
+        });
+        Ok((stop, serving))
+    };
+    match served.await {
+        Ok((stop, serving)) => stop::when_told(&engine, parts, &mut stops, stop, serving).await,
+        Err(failure) => {
+            // Nothing of what was started stays behind.
+            let _ = engine.shutdown_now().await;
+            Err(failure)
+        }
+    }
+}
+
+/// Where it is reached from this machine: "everywhere" is no place to go to.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(Ipv4Addr::LOCALHOST.into());
+    }
+    address
+}
+
+fn api_settings(config: &Config) -> Settings {
+    let server = &config.server;
+    Settings {
+        hosts: server.hosts.clone(),
+        cors_origins: server.cors_origins.clone(),
+        rate_limit_per_s: (server.rate_limit_per_s > 0).then_some(server.rate_limit_per_s),
+        max_requests: server.max_requests,
+        json_bytes_max: server.max_body_bytes,
+        body_stall: Duration::from_millis(server.body_timeout_ms),
+        ..Settings::default()
+    }
+}
+
+fn connection_limits(config: &Config) -> ConnectionLimits {
+    let server = &config.server;
+    ConnectionLimits {
+        connections: server.max_connections as usize,
+        head: Duration::from_millis(server.header_timeout_ms),
+        idle: Duration::from_millis(server.keep_alive_timeout_ms),
+        stop_grace: Duration::from_millis(server.shutdown_grace_ms),
+        ..ConnectionLimits::default()
+    }
+}

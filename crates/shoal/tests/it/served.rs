@@ -1,0 +1,145 @@
+//! A server of a test's own: on a port that is free, with data that is gone afterwards.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::shell::{Said, eventually, finish, shoal};
+
+/// A directory that is gone afterwards.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("shoal-served-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A command without anything of the environment that could lead it to another server.
+pub(crate) fn alone(arguments: &[&str]) -> Command {
+    let mut command = shoal(arguments);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("SHOAL_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+pub(crate) struct Served {
+    child: Option<Child>,
+    pub(crate) scratch: Scratch,
+}
+
+impl Served {
+    pub(crate) fn start() -> Self {
+        let scratch = Scratch::new();
+        Self::start_on(scratch, &[])
+    }
+
+    pub(crate) fn start_on(scratch: Scratch, flags: &[&str]) -> Self {
+        let mut served = Self { child: None, scratch };
+        let data = served.data();
+        let fixed = ["serve", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()];
+        let mut command = alone(&[&fixed, flags].concat());
+        let log = std::fs::File::create(served.scratch.0.join("log")).unwrap();
+        let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        served.child = Some(child);
+        eventually("the server is up", || {
+            let ended = served.child.as_mut().unwrap().try_wait().unwrap();
+            assert!(ended.is_none(), "it ended: {}", served.log());
+            served.data().join("address").exists() && served.said(&["stats"]).code == Some(0)
+        });
+        served
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.scratch.0.join("data")
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.scratch.0.join("log")).unwrap_or_default()
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(self.child.as_ref().unwrap())
+    }
+
+    /// A command that talks to it.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = alone(arguments);
+        command.env("SHOAL_DATA_DIR", self.data());
+        command
+    }
+
+    pub(crate) fn said(&self, arguments: &[&str]) -> Said {
+        self.said_with(arguments, None)
+    }
+
+    pub(crate) fn said_with(&self, arguments: &[&str], input: Option<&[u8]>) -> Said {
+        let mut command = self.command(arguments);
+        if input.is_some() {
+            command.stdin(Stdio::piped());
+        }
+        told(finish(command.spawn().unwrap(), input.unwrap_or_default()))
+    }
+
+    /// What it printed, if it worked.
+    #[track_caller]
+    pub(crate) fn text(&self, arguments: &[&str]) -> String {
+        let said = self.said(arguments);
+        assert_eq!(said.code, Some(0), "{arguments:?}: {said:?}\n{}", self.log());
+        said.text().trim_end().to_owned()
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self, arguments: &[&str]) -> serde_json::Value {
+        serde_json::from_str(&self.text(arguments)).unwrap()
+    }
+
+    /// Tells it to stop, and gives its exit code and what is left of it.
+    pub(crate) fn stop(mut self, signal: Signal) -> (Option<i32>, Scratch) {
+        kill_process(self.pid(), signal).unwrap();
+        let output = finish(self.child.take().unwrap(), &[]);
+        let scratch = std::mem::replace(&mut self.scratch, Scratch(PathBuf::new()));
+        (output.status.code(), scratch)
+    }
+}
+
+pub(crate) fn told(output: Output) -> Said {
+    Said {
+        code: output.status.code(),
+        stdout: output.stdout,
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(child) = self.child.take() {
+            let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+            finish(child, &[]);
+        }
+    }
+}
+
+/// Whether a directory holds anything.
+pub(crate) fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
