@@ -22,8 +22,9 @@ const QUIET_LOOKS: u32 = 5;
 /// A log of this many bytes is large.
 pub(super) const LARGE: u64 = 32 << 20;
 
-/// A page in the log, with its header.
-const FRAME: u64 = 4096 + 24;
+/// The second pass brings over what was written during the first, so that little is left for when
+/// commits have to wait.
+const PASSES: u32 = 2;
 
 /// What is to become of a log that was brought over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,18 +150,18 @@ impl Work {
                 let Some(written) = self.shared.bell.pause(LOOK) else { return };
                 quiet = if written == seen { quiet + 1 } else { 0 };
                 seen = written;
-                // The file keeps its size when it is written over, so that a pass has to tell how
-                // much of it is in use; one is worth while only after some text.
+                // A file that is written over stays as large as it is: after some text more of it is
+                // in use again. The log has up to twenty times as much as the text.
                 let worth = seen.bytes - brought_over >= self.large / 16;
-                if quiet == QUIET_LOOKS {
-                    brought_over = seen.bytes;
-                    self.checkpoint(Cut::GiveBack);
+                let cut = if quiet == QUIET_LOOKS {
+                    Cut::GiveBack
                 } else if worth && self.may_be_large() {
-                    brought_over = seen.bytes;
-                    if self.pass().is_ok_and(|in_use| in_use >= self.large) {
-                        self.checkpoint(Cut::WriteOver);
-                    }
-                }
+                    Cut::WriteOver
+                } else {
+                    continue;
+                };
+                brought_over = seen.bytes;
+                self.checkpoint(cut);
             }
         }
     }
@@ -169,19 +170,15 @@ impl Work {
         fs::metadata(&self.log).is_ok_and(|log| log.len() >= self.large)
     }
 
-    /// A failure, for want of space say, leaves everything in the log, and it is tried again. What
-    /// is written during the pass is all that commits have to wait for.
+    /// A failure, for want of space say, leaves everything in the log, and it is tried again.
     fn checkpoint(&self, cut: Cut) {
-        if self.pass().is_ok() {
+        if (0..PASSES).try_for_each(|_| self.pass()).is_ok() {
             let _ = self.shared.restart_log(cut);
         }
     }
 
-    /// Brings over what is in the log now, and gives its size.
-    fn pass(&self) -> rusqlite::Result<u64> {
-        let frames = |row: &rusqlite::Row<'_>| row.get::<_, i64>(1);
-        let frames = self.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], frames)?;
-        // Below 0 if there is no log.
-        Ok(u64::try_from(frames).unwrap_or(0) * FRAME)
+    /// Brings over what is in the log now, while commits go on.
+    fn pass(&self) -> rusqlite::Result<()> {
+        self.conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
     }
 }

@@ -187,6 +187,27 @@ async fn a_full_file_takes_nothing_and_goes_on_later() {
 }
 
 #[tokio::test]
+async fn a_batch_that_fails_half_way_leaves_nothing() {
+    let directory = Directory::new();
+    let store = directory.open();
+    store.commit(&whole(1)).await.expect("written");
+    let before = store.load().await.expect("loaded");
+    let run = |sql| {
+        let writer = locked(&store.shared.writer);
+        writer.as_ref().expect("open").conn().execute_batch(sql).expect("run");
+    };
+    // Events are written last.
+    run("CREATE TEMP TRIGGER no BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'no'); END");
+    for _ in 0..2 {
+        store.commit(&whole(2)).await.expect_err("refused");
+        assert_eq!(store.load().await.as_ref(), Ok(&before));
+    }
+    run("DROP TRIGGER no");
+    store.commit(&whole(2)).await.expect("the same batch, later");
+    assert_eq!(last(&store).await, 2);
+}
+
+#[tokio::test]
 async fn a_large_log_is_written_over_while_commits_go_on() {
     let directory = Directory::new();
     let store = SqliteStore::open_as(&directory.0, Retention::default(), 1 << 20).expect("opened");
