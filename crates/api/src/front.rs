@@ -151,7 +151,8 @@ impl Front {
                 let cause = format!("a key with the role {} may not do this", caller.role);
                 return Err(Refused::new(ErrorCode::Forbidden, cause));
             }
-            request.extensions_mut().insert(caller);
+            let request_id = record.id.clone();
+            request.extensions_mut().insert(Admitted { caller, request_id });
         }
         record.place = app.begin();
         if record.place.is_none() {
@@ -250,15 +251,30 @@ fn word(method: &Method) -> &'static str {
     }
 }
 
+/// A request whose key was checked.
+#[derive(Clone)]
+pub(crate) struct Admitted {
+    pub(crate) caller: Caller,
+    pub(crate) request_id: HeaderValue,
+}
+
 /// Who asks, in a handler.
 pub(crate) struct By(pub(crate) Caller);
+
+impl FromRequestParts<App> for Admitted {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refused> {
+        let admitted = parts.extensions.get::<Self>().cloned();
+        admitted.ok_or_else(|| Refused::new(ErrorCode::Unauthorized, "no key was checked"))
+    }
+}
 
 impl FromRequestParts<App> for By {
     type Rejection = Refused;
 
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refused> {
-        let caller = parts.extensions.get::<Caller>().copied();
-        caller.map(Self).ok_or_else(|| Refused::new(ErrorCode::Unauthorized, "no key was checked"))
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
+        Admitted::from_request_parts(parts, app).await.map(|admitted| Self(admitted.caller))
     }
 }
 

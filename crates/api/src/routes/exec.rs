@@ -15,12 +15,11 @@ use crate::answer::{self, Step};
 use crate::app::App;
 use crate::body::LargeJson;
 use crate::exec_stream::Watched;
-use crate::front::{By, Needs};
+use crate::front::{Admitted, Needs};
 use crate::operation::{Content, Operation, Route, Takes, Verb, json};
 use crate::path::Named;
 use crate::query::NoQuery;
 use crate::refused::Refused;
-use crate::request_id::X_REQUEST_ID;
 use crate::routes::accepts;
 use crate::signals;
 use crate::stream::{self, Format, NDJSON, SSE};
@@ -68,7 +67,7 @@ pub(super) fn routes() -> Vec<Route> {
 
 async fn exec(
     State(app): State<App>,
-    By(caller): By,
+    Admitted { caller, request_id }: Admitted,
     NoQuery: NoQuery,
     Named(id): Named<SandboxId>,
     headers: HeaderMap,
@@ -92,7 +91,7 @@ async fn exec(
         answer::timed(&mut response, &[grant, exec]);
         return Ok(response);
     };
-    let request_id = headers.get(X_REQUEST_ID).and_then(|id| id.to_str().ok()).unwrap_or_default();
+    let request_id = request_id.to_str().unwrap_or_default();
     let output_bytes = asked.output_bytes;
     let timeout = limits.timeout;
     let watched =

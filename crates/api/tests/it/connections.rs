@@ -1,0 +1,163 @@
+//! Connections that are slow, many, half closed or gone.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::stage::{Plan, Stage, request};
+
+fn short() -> Plan {
+    let mut plan = Plan::default();
+    plan.limits.head = Duration::from_millis(200);
+    plan.limits.idle = Duration::from_millis(400);
+    plan.settings.body_stall = Duration::from_millis(200);
+    plan
+}
+
+#[tokio::test]
+async fn heads_that_do_not_come_to_an_end_are_cut() {
+    let stage = Stage::with(short()).await;
+    for start in ["", "GET", "GET /health HTTP/1.1\r\nhost: localhost\r\nx-a: "] {
+        let mut connection = stage.connect().await;
+        connection.send(start).await;
+        assert!(connection.is_closed().await, "{start:?}");
+    }
+    stage.raw(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect(200);
+}
+
+#[tokio::test]
+async fn quiet_connections_are_let_go_and_busy_ones_kept() {
+    let stage = Stage::with(short()).await;
+    let mut connection = stage.connect().await;
+    for _ in 0..3 {
+        connection.send(request(&stage.admin, "GET", "/v1/stats", "", b"")).await;
+        connection.answer().await.expect(200);
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+    assert!(connection.is_closed().await);
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_arrive_is_given_up() {
+    let stage = Stage::with(short()).await;
+    let mut connection = stage.connect().await;
+    let mut bytes = request(&stage.admin, "POST", "/v1/checkouts", "", &[b' '; 100]);
+    bytes.truncate(bytes.len() - 50);
+    connection.send(bytes).await;
+    connection.answer().await.problem("request_timeout");
+    assert!(connection.is_closed().await);
+}
+
+#[tokio::test]
+async fn heads_have_a_size() {
+    let stage = Stage::start().await;
+    let mut connection = stage.connect().await;
+    let long =
+        format!("GET /health HTTP/1.1\r\nhost: localhost\r\nx-a: {}\r\n\r\n", "a".repeat(100_000));
+    connection.send(long).await;
+    assert_eq!(connection.head().await.status, 431);
+    let many =
+        format!("GET /health HTTP/1.1\r\nhost: localhost\r\n{}\r\n", "x-a: b\r\n".repeat(500));
+    assert_eq!(stage.raw(many.as_bytes()).await.status, 431);
+    for nonsense in ["hello\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "\u{0}\u{0}\r\n\r\n"] {
+        let mut connection = stage.connect().await;
+        connection.send(nonsense).await;
+        assert_eq!(connection.head().await.status, 400, "{nonsense:?}");
+    }
+}
+
+#[tokio::test]
+async fn one_connection_too_many_is_told_so() {
+    let mut plan = Plan::default();
+    plan.limits.connections = 2;
+    let stage = Stage::with(plan).await;
+    let mut first = stage.connect().await;
+    first.send(request(&stage.admin, "GET", "/v1/stats", "", b"")).await;
+    first.answer().await.expect(200);
+    let mut second = stage.connect().await;
+    second.send(request(&stage.admin, "GET", "/v1/stats", "", b"")).await;
+    second.answer().await.expect(200);
+    let mut third = stage.connect().await;
+    let refused = third.answer().await;
+    assert_eq!(refused.json()["code"], "overloaded");
+    assert_eq!(refused.status, 503);
+    assert!(third.is_closed().await);
+    drop(first);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    stage.raw(&request(&stage.admin, "GET", "/v1/stats", "", b"")).await.expect(200);
+}
+
+#[tokio::test]
+async fn too_many_requests_at_once_are_refused() {
+    let mut plan = Plan::default();
+    plan.settings.max_requests = 1;
+    plan.engine.templates[0].pool.pool_size = 0;
+    plan.engine.templates[0].pool.max_overflow = 1;
+    let stage = Stage::with(plan).await;
+    stage.checkout().await;
+    let mut waiting = stage.connect().await;
+    let body = json!({"template": "default"}).to_string();
+    waiting.send(request(&stage.admin, "POST", "/v1/checkouts", "", body.as_bytes())).await;
+    stage.until("waits", |stage| stage.engine.pools()[0].waiters == 1).await;
+    let refused = stage.get("/v1/stats").await;
+    refused.problem("overloaded");
+    drop(waiting);
+    stage.until("gone", |stage| stage.engine.pools()[0].waiters == 0).await;
+    stage.get("/v1/stats").await.expect(200);
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_while_it_waits_holds_nothing() {
+    let mut plan = Plan::default();
+    plan.engine.templates[0].pool.pool_size = 1;
+    plan.engine.templates[0].pool.max_overflow = 0;
+    let stage = Stage::with(plan).await;
+    let (lease, _) = stage.checkout().await;
+    let body = json!({"template": "default", "wait_ms": 600_000}).to_string();
+    let mut waiting = stage.connect().await;
+    waiting.send(request(&stage.admin, "POST", "/v1/checkouts", "", body.as_bytes())).await;
+    stage.until("waits", |stage| stage.engine.pools()[0].waiters == 1).await;
+    drop(waiting);
+    stage.until("gone", |stage| stage.engine.pools()[0].waiters == 0).await;
+    let path = format!("/v1/checkouts/{lease}");
+    stage.call("DELETE", &path, serde_json::Value::Null).await.expect(204);
+    stage.until("free", |stage| stage.engine.stats().warm == 1 && stage.leased() == 0).await;
+    let metrics = String::from_utf8(stage.get("/metrics").await.body).unwrap();
+    let gone =
+        "shoal_http_requests_total{route=\"/v1/checkouts\",method=\"POST\",status=\"499\"} 1";
+    assert!(metrics.contains(gone), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_stop_finishes_what_is_being_worked_on() {
+    let mut stage = Stage::start().await;
+    let (_, id) = stage.checkout().await;
+    let mut idle = stage.connect().await;
+    let mut busy = stage.connect().await;
+    let body = json!({"command": "sleep 0.5; echo done"}).to_string();
+    let path = format!("/v1/sandboxes/{id}/exec");
+    busy.send(request(&stage.admin, "POST", &path, "", body.as_bytes())).await;
+    stage.until("it runs", |stage| stage.runtime.alive().tasks == 1).await;
+    let address = stage.address;
+    let served = stage.stop();
+    assert_eq!(busy.answer().await.expect(200)["stdout"], "done\n");
+    assert!(busy.is_closed().await && idle.is_closed().await);
+    assert_eq!(served.await.unwrap().cut, 0);
+    assert!(tokio::net::TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn a_stop_does_not_wait_for_ever() {
+    let mut plan = Plan::default();
+    plan.limits.stop_grace = Duration::from_millis(100);
+    let mut stage = Stage::with(plan).await;
+    let (_, id) = stage.checkout().await;
+    let mut busy = stage.connect().await;
+    let body = json!({"command": "sleep 1000"}).to_string();
+    let path = format!("/v1/sandboxes/{id}/exec");
+    busy.send(request(&stage.admin, "POST", &path, "", body.as_bytes())).await;
+    stage.until("it runs", |stage| stage.runtime.alive().tasks == 1).await;
+    let served = stage.stop();
+    assert_eq!(served.await.unwrap().cut, 1);
+    assert!(busy.is_closed().await);
+}

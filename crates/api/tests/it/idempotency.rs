@@ -1,0 +1,79 @@
+//! Requests that are sent twice are done once.
+
+use serde_json::{Value, json};
+
+use crate::answer::Answer;
+use crate::stage::{Plan, Stage, request, text};
+
+async fn send(stage: &Stage, path: &str, mark: &str, body: &Value) -> Answer {
+    let headers = format!("idempotency-key: {mark}\r\n");
+    let body = body.to_string();
+    stage.raw(&request(&stage.admin, "POST", path, &headers, body.as_bytes())).await
+}
+
+#[tokio::test]
+async fn the_same_request_gives_the_same_answer() {
+    let stage = Stage::start().await;
+    let body = json!({"template": "default"});
+    for path in ["/v1/checkouts", "/v1/sandboxes"] {
+        let first = send(&stage, path, path.rsplit('/').next().unwrap(), &body).await;
+        assert!(!first.headers.contains_key("idempotency-replayed"));
+        let first = first.expect(201);
+        let again = send(&stage, path, path.rsplit('/').next().unwrap(), &body).await;
+        assert_eq!(again.headers["idempotency-replayed"], "true");
+        assert_eq!(again.expect(201)["id"], first["id"]);
+    }
+    assert_eq!(stage.leased(), 2);
+    let other = json!({"template": "default", "ttl_s": 5});
+    send(&stage, "/v1/checkouts", "checkouts", &other).await.problem("idempotency_conflict");
+    send(&stage, "/v1/sandboxes", "checkouts", &body).await.problem("idempotency_conflict");
+    let template = serde_json::to_value(crate::stage::template("two")).unwrap();
+    let made = send(&stage, "/v1/templates", "t", &template).await.expect(201);
+    assert_eq!(send(&stage, "/v1/templates", "t", &template).await.expect(201), made);
+    let key = json!({"name": "ci", "role": "use"});
+    let made = send(&stage, "/v1/keys", "k", &key).await.expect(201);
+    assert_eq!(send(&stage, "/v1/keys", "k", &key).await.expect(201), made);
+    assert_eq!(stage.engine.keys().len(), 2);
+}
+
+#[tokio::test]
+async fn two_at_once_are_one() {
+    let stage = Stage::start().await;
+    let body = json!({"template": "default"});
+    let requests = (0..20).map(|_| send(&stage, "/v1/checkouts", "one", &body));
+    let answers = futures_util::future::join_all(requests).await;
+    let leases: std::collections::BTreeSet<_> =
+        answers.iter().map(|answer| text(&answer.expect(201)["id"])).collect();
+    assert_eq!(leases.len(), 1);
+    assert_eq!(stage.leased(), 1);
+    let fresh = answers.iter().filter(|a| !a.headers.contains_key("idempotency-replayed"));
+    assert_eq!(fresh.count(), 1);
+}
+
+#[tokio::test]
+async fn a_lease_that_ended_is_not_given_out_again() {
+    let stage = Stage::start().await;
+    let body = json!({"template": "default"});
+    let lease = text(&send(&stage, "/v1/checkouts", "a", &body).await.expect(201)["id"]);
+    stage.call("DELETE", &format!("/v1/checkouts/{lease}"), Value::Null).await.expect(204);
+    send(&stage, "/v1/checkouts", "a", &body).await.problem("lease_lost");
+    let second = send(&stage, "/v1/checkouts", "b", &body).await;
+    second.expect(201);
+    let stage = stage.kill_and_start().await;
+    send(&stage, "/v1/checkouts", "b", &body).await.problem("lease_lost");
+    send(&stage, "/v1/checkouts", "c", &body).await.expect(201);
+}
+
+#[tokio::test]
+async fn a_request_that_failed_may_be_sent_again() {
+    let mut plan = Plan::default();
+    plan.engine.templates[0].pool.pool_size = 1;
+    plan.engine.templates[0].pool.max_overflow = 0;
+    let stage = Stage::with(plan).await;
+    let (lease, _) = stage.checkout().await;
+    let body = json!({"template": "default", "policy": "fail_fast"});
+    send(&stage, "/v1/checkouts", "a", &body).await.problem("capacity_exhausted");
+    stage.call("DELETE", &format!("/v1/checkouts/{lease}"), Value::Null).await.expect(204);
+    stage.until("free", |stage| stage.engine.stats().warm == 1).await;
+    send(&stage, "/v1/checkouts", "a", &body).await.expect(201);
+}
