@@ -110,6 +110,7 @@ fn start_launcher(config: &Config, place: &DataDir) -> Result<LauncherProcess, F
         slots: config.node.max_live,
         spares: config.native.spares,
         workspaces: Some(place.workspaces()),
+        restart: true,
         ..NativeConfig::new(RUN_DIRECTORY, root)
     };
     LauncherProcess::start(native).map_err(|error| no_launcher(&error))

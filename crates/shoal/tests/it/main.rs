@@ -11,5 +11,6 @@ mod run;
 mod served;
 mod server;
 mod shell;
+mod storm;
 mod terminal;
 mod verbs;

@@ -1,0 +1,141 @@
+//! A server as its users have it: the built program, its own data directory and port, real
+//! sandboxes. It is started, driven over HTTP, killed and started again.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use client::Client;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long a start or a stop may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server, and what it leaves when it is killed.
+pub(super) struct Server {
+    child: Child,
+    directory: PathBuf,
+    address: SocketAddr,
+    config: String,
+    /// Every process that ever was this server.
+    pids: Vec<u32>,
+}
+
+impl Server {
+    /// Starts one with this configuration, or says why the test is skipped.
+    pub(super) fn start(name: &str, config: &str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
+            println!("skipped: not root");
+            return None;
+        }
+        let directory = std::env::temp_dir().join(format!("shoal-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let child = spawn(&directory, address, config);
+        let pids = vec![child.id()];
+        let config = config.to_owned();
+        let mut server = Self { child, directory, address, config, pids };
+        server.wait_until_up();
+        Some(server)
+    }
+
+    fn wait_until_up(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        while std::net::TcpStream::connect(self.address).is_err() {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "it ended: {ended:?}\n{}", self.log());
+            assert!(Instant::now() < deadline, "it did not start\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(super) fn key(&self) -> String {
+        let path = self.directory.join("admin.key");
+        std::fs::read_to_string(path).unwrap().trim().to_owned()
+    }
+
+    pub(super) fn client(&self) -> Client {
+        Client::new(&format!("http://{}", self.address), Some(&self.key())).unwrap()
+    }
+
+    pub(super) fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.join("log")).unwrap_or_default()
+    }
+
+    /// `kill -9`, and whatever that leaves.
+    pub(super) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts it again on what is there.
+    pub(super) fn start_again(&mut self) {
+        self.child = spawn(&self.directory, self.address, &self.config);
+        self.pids.push(self.child.id());
+        self.wait_until_up();
+    }
+
+    /// Asks it to stop, and waits until it has; its exit code.
+    pub(super) fn stop(&mut self) -> Option<i32> {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "it did not stop\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// What is left on the machine of any run of this server: lock files and control groups, which
+    /// carry the number of its process.
+    pub(super) fn leftovers(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let groups = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
+        let above = groups.map(|entry| entry.path()).chain([PathBuf::from("/sys/fs/cgroup")]);
+        for place in above.map(|path| path.join("shoal")).chain([PathBuf::from("/run/shoal")]) {
+            let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
+            found.extend(entries.map(|entry| entry.path()).filter(|path| self.made(path)));
+        }
+        found
+    }
+
+    fn made(&self, path: &Path) -> bool {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let run = name.trim_start_matches("shoal-");
+        self.pids.iter().any(|pid| run.starts_with(&format!("{pid}-")))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may be over already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.directory);
+        }
+    }
+}
+
+fn spawn(directory: &Path, address: SocketAddr, config: &str) -> Child {
+    let file = directory.join("shoal.toml");
+    std::fs::write(&file, config).unwrap();
+    let log =
+        std::fs::OpenOptions::new().create(true).append(true).open(directory.join("log")).unwrap();
+    Command::new(env!("CARGO_BIN_EXE_shoal"))
+        .arg("serve")
+        .args(["--listen", &address.to_string(), "--data-dir"])
+        .arg(directory)
+        .arg("--config")
+        .arg(file)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap()
+}
