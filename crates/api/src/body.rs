@@ -136,6 +136,10 @@ pub(crate) async fn next_chunk(body: &mut Body, stall: Duration) -> Result<Optio
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refused> {
+    // Lists would be read as fields in their order, which nobody means.
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        return Err(Refused::bad("body", "a JSON object is expected, at line 1"));
+    }
     serde_json::from_slice(bytes).map_err(|error| explain::<T>(bytes, &error))
 }
 

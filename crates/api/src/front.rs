@@ -299,6 +299,34 @@ pub(crate) fn no_content() -> Response {
 mod tests {
     use super::*;
 
+    #[tokio::test]
+    async fn a_panic_is_answered_with_the_id_of_its_request() {
+        use http_body_util::BodyExt as _;
+        let store = store::memory::MemoryStore::new(store::Retention::default());
+        let (config, runtimes) = (engine::EngineConfig::default(), engine::Runtimes::new());
+        let store = std::sync::Arc::new(store);
+        let started = engine::Engine::start(config, store, runtimes).await.unwrap();
+        let (_stop, stops) = tokio::sync::watch::channel(false);
+        let settings = crate::settings::Settings::default();
+        let app = App::new(started.engine, settings, bytes::Bytes::new(), stops);
+        let front = Front { app, route: "/panic", needs: Needs::Nothing };
+        let panics = || async { panic!("on purpose") as Response };
+        let mut router =
+            axum::Router::new().route("/panic", axum::routing::get(panics).route_layer(front));
+        let request = Request::get("/panic")
+            .header("host", "localhost")
+            .header("x-request-id", "r-7")
+            .body(Body::empty())
+            .unwrap();
+        let response = router.call(request).await.unwrap();
+        assert_eq!(response.status(), 500);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let problem: wire::Problem = serde_json::from_slice(&body).unwrap();
+        assert_eq!(problem.error_code(), Some(ErrorCode::Internal));
+        assert_eq!(problem.request_id, "r-7");
+        assert!(!problem.detail.contains("on purpose"), "{problem}");
+    }
+
     #[test]
     fn a_role_may_do_what_those_below_it_may() {
         let allowed = |needs: Needs| Role::ALL.map(|role| needs.allow(role));

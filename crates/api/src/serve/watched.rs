@@ -1,5 +1,7 @@
 //! A connection that is watched: it is cut when nothing is asked on it for too long, when a head
-//! does not come to its end, or when nobody takes what is written to it. Time is looked at a few
+//! does not come to its end, or when nobody takes what is written to it. When it is closed by us
+//! while the client still sends, what is sent is read and dropped for a moment, or the client would
+//! see a broken connection instead of its answer. Time is looked at a few
 //! times per limit and not per request: an exact timer for each would cost more than it is worth.
 
 use std::io;
@@ -68,6 +70,10 @@ impl Activity {
     }
 }
 
+/// How long, and how much, is read of what a client still sends to a connection that is closed.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES: usize = 16 << 20;
+
 /// A stream that is watched.
 pub(super) struct Watched<S> {
     stream: S,
@@ -77,6 +83,13 @@ pub(super) struct Watched<S> {
     every: Duration,
     /// Since when nothing of what is to be written was taken.
     stuck_since: Option<Instant>,
+    lingering: Option<Linger>,
+}
+
+/// A connection that is closed on our side only.
+struct Linger {
+    until: Pin<Box<Sleep>>,
+    read: usize,
 }
 
 impl<S> Watched<S> {
@@ -84,7 +97,7 @@ impl<S> Watched<S> {
         let shortest = limits.head.min(limits.idle).min(limits.write_stall);
         let every = (shortest / 4).max(Duration::from_millis(1));
         let look = Box::pin(sleep_until(Instant::now() + every));
-        Self { stream, activity, limits, look, every, stuck_since: None }
+        Self { stream, activity, limits, look, every, stuck_since: None, lingering: None }
     }
 
     /// Ready with an error when the connection is to be cut.
@@ -113,6 +126,32 @@ impl<S> Watched<S> {
     }
 }
 
+impl<S: AsyncRead + Unpin> Watched<S> {
+    /// Ready when the client sends nothing, or did so for too long.
+    fn poll_drained(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let mut scratch = [0; 8 * 1024];
+            let mut buf = ReadBuf::new(&mut scratch);
+            let read = match Pin::new(&mut self.stream).poll_read(cx, &mut buf) {
+                Poll::Ready(Ok(())) => buf.filled().len(),
+                Poll::Ready(Err(_)) => 0,
+                Poll::Pending => {
+                    let lingering = self.lingering.as_mut();
+                    return lingering.map_or(Poll::Ready(()), |it| it.until.as_mut().poll(cx));
+                }
+            };
+            let linger = self.lingering.get_or_insert_with(|| Linger {
+                until: Box::pin(sleep_until(Instant::now() + LINGER)),
+                read: 0,
+            });
+            linger.read += read;
+            if read == 0 || linger.read > LINGER_BYTES {
+                return Poll::Ready(());
+            }
+        }
+    }
+}
+
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -128,7 +167,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -156,7 +195,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        self.poll_drained(cx).map(Ok)
     }
 }
 
@@ -243,5 +283,43 @@ mod tests {
         let (error, ()) = tokio::join!(writing, slowly);
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(began.elapsed() >= Duration::from_secs(1_000), "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_client_still_sends_is_read_before_the_end() {
+        let (mut client, server) = duplex(64);
+        let (mut server, _) = watched(server);
+        let began = Instant::now();
+        client.write_all(&[0; 64]).await.unwrap();
+        let sending = async {
+            for _ in 0..100 {
+                client.write_all(&[0; 64]).await.unwrap();
+            }
+            client.shutdown().await.unwrap();
+        };
+        let (closed, ()) = tokio::join!(server.shutdown(), sending);
+        closed.unwrap();
+        let (_client, server) = duplex(64);
+        let (mut quiet, _) = watched(server);
+        quiet.shutdown().await.unwrap();
+        assert!(began.elapsed() < LINGER, "who sends nothing is not waited for");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_sends_for_ever_is_not_waited_for() {
+        let (mut client, server) = duplex(64);
+        let (mut server, _) = watched(server);
+        client.write_all(b"x").await.unwrap();
+        let began = Instant::now();
+        let sending = async {
+            while client.write_all(b"x").await.is_ok() {
+                sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::select! {
+            closed = server.shutdown() => closed.unwrap(),
+            () = sending => unreachable!("nobody closed it"),
+        }
+        assert!(began.elapsed() >= LINGER);
     }
 }

@@ -68,7 +68,8 @@ fn contents(bytes: &[u8]) -> BTreeMap<String, (EntryType, Vec<u8>, u32)> {
         let path = String::from_utf8(entry.path_bytes().into_owned()).unwrap();
         let kind = entry.header().entry_type();
         let mode = entry.header().mode().unwrap();
-        let mut body = entry.link_name_bytes().map(|name| name.into_owned()).unwrap_or_default();
+        let mut body =
+            entry.link_name_bytes().map(std::borrow::Cow::into_owned).unwrap_or_default();
         entry.read_to_end(&mut body).unwrap();
         found.insert(path, (kind, body, mode));
     }

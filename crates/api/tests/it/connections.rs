@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
+use tower_service::Service as _;
 
 use crate::stage::{Plan, Stage, request};
 
@@ -53,7 +54,7 @@ async fn heads_have_a_size() {
     let stage = Stage::start().await;
     let mut connection = stage.connect().await;
     let long =
-        format!("GET /health HTTP/1.1\r\nhost: localhost\r\nx-a: {}\r\n\r\n", "a".repeat(100_000));
+        format!("GET /health HTTP/1.1\r\nhost: localhost\r\nx-a: {}\r\n\r\n", "a".repeat(300_000));
     connection.send(long).await;
     assert_eq!(connection.head().await.status, 431);
     let many =
@@ -126,6 +127,29 @@ async fn a_client_that_goes_away_while_it_waits_holds_nothing() {
     let gone =
         "shoal_http_requests_total{route=\"/v1/checkouts\",method=\"POST\",status=\"499\"} 1";
     assert!(metrics.contains(gone), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_lease_whose_answer_nobody_takes_is_returned() {
+    let stage = Stage::start().await;
+    for mark in ["", "one"] {
+        let request = axum::extract::Request::post("/v1/checkouts")
+            .header("host", "localhost")
+            .header("authorization", format!("Bearer {}", stage.admin))
+            .header(if mark.is_empty() { "x-none" } else { "idempotency-key" }, mark)
+            .body(axum::body::Body::from(json!({"template": "default"}).to_string()))
+            .unwrap();
+        let answer = stage.api.router().call(request).await.unwrap();
+        assert_eq!((answer.status().as_u16(), stage.leased()), (201, 1));
+        drop(answer);
+        stage.until("returned", |stage| stage.leased() == 0).await;
+    }
+    let body = json!({"template": "default"}).to_string();
+    let again =
+        request(&stage.admin, "POST", "/v1/checkouts", "idempotency-key: one\r\n", body.as_bytes());
+    let again = stage.raw(&again).await;
+    again.expect(201);
+    assert!(!again.headers.contains_key("idempotency-replayed"), "the first came to nothing");
 }
 
 #[tokio::test]

@@ -45,7 +45,10 @@ async fn bytes_come_back_as_they_were_written() {
         assert_eq!(read.headers["x-content-type-options"], "nosniff");
         assert!(read.body == bytes, "{path}");
     }
-    let head = files.send("HEAD", "files?path=/workspace/a.txt", "", b"").await;
+    let mut connection = stage.connect().await;
+    let path = format!("/v1/sandboxes/{}/files?path=/workspace/a.txt", files.id);
+    connection.send(request(&stage.admin, "HEAD", &path, "", b"")).await;
+    let head = connection.head().await;
     assert_eq!((head.status, head.headers["content-length"].as_str()), (200, "5"));
     let mode = files.send("PUT", "files?path=/workspace/x&mode=0755", "", b"#!").await;
     assert_eq!(mode.expect(200)["mode"], "0755");

@@ -1,5 +1,6 @@
 //! The API as its clients meet it: through sockets, on an engine with a runtime and a store in
 //! memory.
+#![expect(clippy::unwrap_used, reason = "a test that panics has done its work")]
 
 mod access;
 mod answer;

@@ -54,6 +54,7 @@ pub(crate) struct Stage {
     pub(crate) runtime: Arc<FakeRuntime>,
     pub(crate) store: Arc<MemoryStore>,
     pub(crate) admin: String,
+    pub(crate) api: Api,
     plan: Plan,
     stop: Option<oneshot::Sender<()>>,
     served: Option<JoinHandle<Served>>,
@@ -83,11 +84,12 @@ impl Stage {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let limits = plan.limits;
+        let served_api = api.clone();
         let served = tokio::spawn(async move {
-            serve(listener, &api, limits, async { drop(stopped.await) }).await
+            serve(listener, &served_api, limits, async { drop(stopped.await) }).await
         });
         let (stop, served) = (Some(stop), Some(served));
-        Self { address, engine, runtime, store, admin, plan, stop, served }
+        Self { address, engine, runtime, store, admin, api, plan, stop, served }
     }
 
     /// What `kill -9` and another start do.
