@@ -131,16 +131,19 @@ fn operation(route: &Route) -> OperationBuilder {
         built = built.security(SecurityRequirement::new(KEY, Vec::<String>::new()));
     }
     let mut responses = BTreeMap::new();
-    for (status, codes) in refusals(route) {
-        responses.insert(status, problem(&codes));
-    }
+    let mut refused = refusals(route);
     for answer in answers {
         let mut response = ResponseBuilder::new().description(answer.about);
         for crate::operation::Content(media_type, schema) in &answer.content {
             response = response.content(*media_type, content(*schema));
         }
-        // A status that can be either is told as what it is when all is well.
+        if refused.remove(&answer.status).is_some() {
+            response = response.content(PROBLEM, content(Some("Problem")));
+        }
         responses.insert(answer.status, response.build());
+    }
+    for (status, codes) in refused {
+        responses.insert(status, problem(&codes));
     }
     let responses = responses
         .into_iter()
