@@ -66,6 +66,18 @@ impl App {
     }
 }
 
+#[cfg(test)]
+impl App {
+    /// On an engine that has a store in memory and no runtime; with what stops its streams.
+    pub(crate) async fn for_tests() -> (Self, watch::Sender<bool>) {
+        let store = store::memory::MemoryStore::new(store::Retention::default());
+        let (config, runtimes) = (engine::EngineConfig::default(), engine::Runtimes::new());
+        let started = Engine::start(config, Arc::new(store), runtimes).await.unwrap();
+        let (stop, stopping) = watch::channel(false);
+        (Self::new(started.engine, Settings::default(), Bytes::new(), stopping), stop)
+    }
+}
+
 impl Deref for App {
     type Target = Parts;
 

@@ -302,13 +302,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_answered_with_the_id_of_its_request() {
         use http_body_util::BodyExt as _;
-        let store = store::memory::MemoryStore::new(store::Retention::default());
-        let (config, runtimes) = (engine::EngineConfig::default(), engine::Runtimes::new());
-        let store = std::sync::Arc::new(store);
-        let started = engine::Engine::start(config, store, runtimes).await.unwrap();
-        let (_stop, stops) = tokio::sync::watch::channel(false);
-        let settings = crate::settings::Settings::default();
-        let app = App::new(started.engine, settings, bytes::Bytes::new(), stops);
+        let (app, _stop) = App::for_tests().await;
         let front = Front { app, route: "/panic", needs: Needs::Nothing };
         let panics = || async { panic!("on purpose") as Response };
         let mut router =

@@ -1,5 +1,4 @@
 //! What happened, as it is told on streams and in pages.
-#![cfg_attr(feature = "schema", expect(clippy::large_stack_arrays, reason = "made by the derive"))]
 
 use model::lifecycle::{ActiveCause, SessionChange, TurnOutcome};
 use model::{

@@ -3,14 +3,15 @@
 //! some of it is forgotten.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
 use engine::{Caller, EventQuery, EventWatch};
 use http::HeaderMap;
-use model::{ErrorCode, SandboxId};
-use tokio::time::sleep;
+use model::{ErrorCode, KeyRecord, SandboxId};
+use tokio::time::{Instant, sleep};
 use wire::{Event, EventList, EventsReset};
 
 use crate::answer;
@@ -29,6 +30,8 @@ const PAGE_MAX: u64 = 1000;
 const STREAM_PAGE: u32 = 250;
 /// What fits into the numbers of a store.
 const AFTER_MAX: u64 = i64::MAX as u64;
+/// How often it is looked whether the key of a stream still works.
+const KEY_CHECK: Duration = Duration::from_secs(5);
 const LAST_EVENT_ID: &str = "last-event-id";
 
 const AFTER: Param = Param::new(
@@ -129,6 +132,7 @@ async fn tell(
         // Who begins now missed nothing.
         looks_back: after.is_some(),
         watch,
+        key_checked_at: Instant::now(),
         ready: VecDeque::new(),
         over: false,
     };
@@ -161,11 +165,25 @@ struct Told {
     after: u64,
     looks_back: bool,
     watch: EventWatch,
+    key_checked_at: Instant,
     ready: VecDeque<Bytes>,
     over: bool,
 }
 
 impl Told {
+    /// A key that is revoked or expires ends what was begun with it.
+    fn key_works(&mut self) -> bool {
+        if self.key_checked_at.elapsed() < KEY_CHECK {
+            return true;
+        }
+        self.key_checked_at = Instant::now();
+        let now = self.app.engine.now().wall;
+        let works = |key: &KeyRecord| {
+            key.revoked_at.is_none() && key.expires_at.is_none_or(|end| now < end)
+        };
+        self.app.engine.keys().iter().any(|key| key.id == self.caller.key && works(key))
+    }
+
     /// Reads the next part of the history; false if there is nothing new.
     async fn read(&mut self) -> Result<bool, Refused> {
         let query =
@@ -214,7 +232,7 @@ impl Pieces for Told {
             if let Some(ready) = self.ready.pop_front() {
                 return Some(ready);
             }
-            if self.over {
+            if self.over || !self.key_works() {
                 return None;
             }
             match self.read().await {
@@ -232,5 +250,41 @@ impl Pieces for Told {
                 Some(Waited::Quiet) => return Format::Sse.heartbeat(),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use http_body_util::BodyExt as _;
+    use model::Role;
+
+    use super::*;
+
+    async fn stream(app: &App, caller: Caller) -> Body {
+        let told = tell(app, caller, Query::default(), &HeaderMap::new(), None).await;
+        told.unwrap_or_else(|refused| panic!("{refused:?}")).into_body()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quiet_stream_says_that_it_is_there_until_its_key_is_revoked() {
+        let (app, stop) = App::for_tests().await;
+        let key = app.engine.create_key("k", Role::Read, None).await.unwrap().record;
+        let caller = Caller { key: key.id, role: key.role };
+        let mut quiet = stream(&app, caller).await;
+        let began = Instant::now();
+        for n in 1..=3 {
+            let beat = quiet.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert!(beat.starts_with(b":"), "{beat:?}");
+            assert_eq!(began.elapsed().as_secs(), 15 * n);
+        }
+        app.engine.revoke_key(key.id).await.unwrap();
+        // One more may have been on its way.
+        let rest = quiet.frame().await;
+        assert!(rest.is_none() || quiet.frame().await.is_none());
+        let other = app.engine.create_key("k", Role::Read, None).await.unwrap().record;
+        let mut stopped = stream(&app, Caller { key: other.id, role: other.role }).await;
+        stop.send_replace(true);
+        assert!(stopped.frame().await.is_none());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::ConnectionLimits;
 use serde_json::json;
 use tower_service::Service as _;
 
@@ -168,6 +169,30 @@ async fn a_stop_finishes_what_is_being_worked_on() {
     assert!(busy.is_closed().await && idle.is_closed().await);
     assert_eq!(served.await.unwrap().cut, 0);
     assert!(tokio::net::TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn a_socket_in_the_file_system_serves_too() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let stage = Stage::start().await;
+    let path = std::env::temp_dir().join(format!("shoal-api-{}.sock", std::process::id()));
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let serving =
+        api::serve(listener, &stage.api, ConnectionLimits::default(), std::future::pending());
+    let asking = async {
+        let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
+        let request = "GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    };
+    let answer = tokio::select! {
+        _ = serving => unreachable!("nobody stops it"),
+        answer = asking => answer,
+    };
+    std::fs::remove_file(&path).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
 }
 
 #[tokio::test]
