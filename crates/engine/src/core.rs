@@ -134,6 +134,7 @@ impl Core {
         for task in self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             task.abort();
         }
+        self.trouble.stops();
     }
 
     /// A number that no other request, use or run has.
@@ -257,8 +258,11 @@ impl Core {
 
     /// The moment at which the timer is to wake; it says so before it sleeps.
     pub(crate) fn timer_sleeps_until(&self) -> Mono {
-        let at = self.read(Kernel::next_wake).unwrap_or(Mono::NEVER);
+        let state = self.state();
+        let at = state.kernel.next_wake().unwrap_or(Mono::NEVER);
+        // Under the lock: whoever decides afterwards sees until when the timer sleeps.
         self.timer_at.store(at.0, Ordering::SeqCst);
+        drop(state);
         at
     }
 

@@ -40,6 +40,13 @@ pub(crate) async fn carry_out(core: &Arc<Core>, effect: Effect, give_up: &Notify
     }
 }
 
+/// The outcome of an effect that ended by a mistake of ours.
+pub(crate) fn mistaken(error: &tokio::task::JoinError) -> Outcome {
+    tracing::error!(%error, "an effect was given up");
+    let detail = format!("a mistake of the server: {error}").into();
+    Outcome::Failed(Failure { kind: FailureKind::Trouble, detail })
+}
+
 async fn act(core: &Core, effect: &Effect, give_up: &Notify) -> Result<(), RuntimeError> {
     match &effect.action {
         Action::Launch(launch) => {

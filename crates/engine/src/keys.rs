@@ -1,7 +1,7 @@
 //! Keys: who calls, and what they see. A key is 256 random bits, so a plain hash of it is as good
 //! as the key is; only that hash is kept. What belongs to one key is invisible to another.
 
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use model::{ErrorCode, KeyId, KeyRecord, Refusal, Role, Wall};
 use sha2::{Digest as _, Sha256};
@@ -149,11 +149,18 @@ impl Engine {
         Ok(())
     }
 
+    /// Goes on to its end also if whoever asked goes away: what is written counts here too.
     async fn write_key(&self, record: &KeyRecord) -> Result<(), Refusal> {
-        let written = self.core.store.put_key(record).await;
-        written.map_err(|error| unavailable(&format!("{error} ({})", error.remedy())))?;
-        self.core.keyring.put(record.clone());
-        Ok(())
+        let (core, record) = (Arc::clone(&self.core), record.clone());
+        let writing = tokio::spawn(async move {
+            let written = core.store.put_key(&record).await;
+            written.map_err(|error| unavailable(&format!("{error} ({})", error.remedy())))?;
+            core.keyring.put(record);
+            Ok(())
+        });
+        writing.await.unwrap_or_else(|error| {
+            Err(Refusal::new(ErrorCode::Internal, format!("a key was not written: {error}")))
+        })
     }
 }
 

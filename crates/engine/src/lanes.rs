@@ -60,7 +60,10 @@ impl Lanes {
 async fn run(core: Arc<Core>, lane: Lane, mut effect: Effect, give_up: Arc<Notify>) {
     loop {
         let id = effect.id;
-        let outcome = effects::carry_out(&core, effect, &give_up).await;
+        // In a task of its own: a mistake in one effect must not hold up those after it.
+        let (of, stop) = (Arc::clone(&core), Arc::clone(&give_up));
+        let task = tokio::spawn(async move { effects::carry_out(&of, effect, &stop).await });
+        let outcome = task.await.unwrap_or_else(|error| effects::mistaken(&error));
         core.tell(Event::EffectEnded { id, outcome });
         match core.state().lanes.next(lane) {
             Some(next) => effect = next,

@@ -8,6 +8,7 @@ use model::{ErrorCode, Refusal};
 use tokio::time::timeout;
 
 use crate::Engine;
+use crate::core::unavailable;
 
 /// How long removing everything may take when nothing runs any more.
 const END_PATIENCE: Duration = Duration::from_secs(30);
@@ -32,18 +33,25 @@ impl Engine {
         // What could not be drained is ended by force: a runtime owns what it launched.
         let mut failed = None;
         for runtime in core.runtimes.iter() {
-            if let Err(error) = runtime.shutdown().await {
-                failed = Some(Refusal::from(error));
+            match timeout(END_PATIENCE, runtime.shutdown()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => failed = Some(Refusal::from(error)),
+                Err(_) => failed = Some(late("a runtime did not stop in time")),
             }
         }
         core.halt();
-        if let Err(error) = core.store.close().await {
-            failed = Some(Refusal::new(ErrorCode::StoreUnavailable, error.to_string()));
+        match timeout(END_PATIENCE, core.store.close()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => failed = Some(unavailable(&error.to_string())),
+            Err(_) => failed = Some(late("the store was not closed in time")),
         }
         if drained.is_err() {
-            let cause = "not everything ended in time; what was left was killed";
-            return Err(Refusal::new(ErrorCode::DeadlineExceeded, cause));
+            return Err(late("not everything ended in time; what was left was killed"));
         }
         failed.map_or(Ok(()), Err)
     }
+}
+
+fn late(cause: &'static str) -> Refusal {
+    Refusal::new(ErrorCode::DeadlineExceeded, cause)
 }

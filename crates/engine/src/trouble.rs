@@ -34,6 +34,11 @@ impl Trouble {
         });
     }
 
+    /// Nothing will be written any more: whoever still asks is refused, whoever waits is told.
+    pub(crate) fn stops(&self) {
+        self.cause.send_replace(Some("the server has stopped".into()));
+    }
+
     pub(crate) fn ends(&self) {
         self.cause.send_if_modified(|known| {
             let had = known.take().is_some();

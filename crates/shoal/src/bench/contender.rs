@@ -41,11 +41,12 @@ pub(crate) struct Skipped {
     pub(crate) why: String,
 }
 
-/// Lets all take turns. Whoever fails is out, and is told.
+/// Lets all take turns, each with `burst` samples in a row. Whoever fails is out, and is told.
 pub(crate) async fn compete(
     contenders: &mut Vec<Box<dyn Contender>>,
     pace: Pace,
     rounds: u32,
+    burst: u32,
     samples: &mut Samples,
     skipped: &mut Vec<Skipped>,
 ) {
@@ -59,16 +60,19 @@ pub(crate) async fn compete(
             if out.contains_key(&index) || !round.is_multiple_of(contender.every()) {
                 continue;
             }
-            if pace == Pace::Spaced {
-                sleep(GAP).await;
-            }
-            match contender.sample().await {
-                Ok(times) => {
-                    let counted = times.into_iter().filter(|_| round > 0);
-                    counted.for_each(|(name, time)| samples.push(name, pace, time));
+            for _ in 0..burst {
+                if pace == Pace::Spaced {
+                    sleep(GAP).await;
                 }
-                Err(failure) => {
-                    out.insert(index, failure.to_string());
+                match contender.sample().await {
+                    Ok(times) => {
+                        let counted = times.into_iter().filter(|_| round > 0);
+                        counted.for_each(|(name, time)| samples.push(name, pace, time));
+                    }
+                    Err(failure) => {
+                        out.insert(index, failure.to_string());
+                        break;
+                    }
                 }
             }
         }
@@ -120,7 +124,7 @@ mod tests {
         let (mut samples, mut skipped) = (Samples::default(), vec![]);
         let mut contenders: Vec<Box<dyn Contender>> =
             vec![Box::new(Steady("a", 1)), Box::new(Broken(0)), Box::new(Steady("b", 5))];
-        compete(&mut contenders, Pace::BackToBack, 10, &mut samples, &mut skipped).await;
+        compete(&mut contenders, Pace::BackToBack, 10, 1, &mut samples, &mut skipped).await;
         let count = |name| samples.get(name, Pace::BackToBack).unwrap().len();
         assert_eq!((count("a"), count("b"), count("broken")), (10, 2, 1));
         assert_eq!(skipped, [Skipped { name: "broken".into(), why: "cannot: tired".into() }]);

@@ -227,7 +227,7 @@ async fn times(wish: &Wish, scratch: &Scratch, report: &mut Report) -> Result<()
         report.skipped.push(Skipped { name: only, why: "nothing has this name".to_owned() });
     }
     for (pace, rounds) in [(Pace::Spaced, wish.rounds), (Pace::BackToBack, wish.rounds * 4)] {
-        compete(&mut all, pace, rounds, &mut report.samples, &mut report.skipped).await;
+        compete(&mut all, pace, rounds, 1, &mut report.samples, &mut report.skipped).await;
     }
     for contender in &mut all {
         contender.close().await;

@@ -15,7 +15,7 @@ use super::times::{checkout, exec, give_back};
 use crate::failure::Failure;
 
 /// How many clients there are at once.
-pub(super) const CLIENTS: u32 = 8;
+pub(super) const CLIENTS: u32 = 32;
 
 /// What each client does over and over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub(super) async fn open_loop(
     let began = Instant::now() + Duration::from_millis(20);
     let gap = Duration::from_secs_f64(1.0 / per_s);
     let next = Rc::new(Cell::new(0_u32));
-    for _ in 0..CLIENTS * 4 {
+    for _ in 0..CLIENTS {
         let mut connection = served.connect().await?;
         let (times, next) = (Rc::clone(&times), Rc::clone(&next));
         let client = async move {
