@@ -3,7 +3,7 @@
 //! is to be written down is committed before anything of it is done or said.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kernel::{Effect, Event, Kernel, Notice, Reply};
@@ -43,6 +43,7 @@ pub(crate) struct Core {
     /// Nothing is left, and the server may exit.
     pub(crate) stopped: watch::Sender<bool>,
     state: Mutex<State>,
+    halted: AtomicBool,
     /// What runs for as long as the engine lives.
     tasks: Mutex<Vec<AbortHandle>>,
     ids: AtomicU64,
@@ -109,14 +110,19 @@ impl Core {
             last_event: watch::Sender::new(parts.last_event),
             stopped: watch::Sender::new(false),
             state: Mutex::new(state),
+            halted: AtomicBool::new(false),
             tasks: Mutex::default(),
             ids: AtomicU64::new(1),
             id_base: parts.id_base,
         }
     }
 
+    /// A mistake in the middle of a decision leaves a kernel that nobody may trust. What is written
+    /// down is right, so the process ends here, and the next start goes on from there.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state
+            .lock()
+            .unwrap_or_else(|_| give_up("the kernel was left in the middle of a decision"))
     }
 
     pub(crate) fn now(&self) -> Now {
@@ -125,8 +131,13 @@ impl Core {
 
     /// Runs something for as long as the engine lives.
     pub(crate) fn keep_running(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let handle = tokio::spawn(task).abort_handle();
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
+        let task = tokio::spawn(task);
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(task.abort_handle());
+        tokio::spawn(async move {
+            if task.await.is_err_and(|error| error.is_panic()) {
+                give_up("a part that every decision needs ended by a mistake");
+            }
+        });
     }
 
     /// Stops committing, keeping time and hearing of deaths: nothing happens from now on.
@@ -134,6 +145,7 @@ impl Core {
         for task in self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             task.abort();
         }
+        self.halted.store(true, Ordering::SeqCst);
         self.trouble.stops();
     }
 
@@ -253,6 +265,10 @@ impl Core {
 
     /// Requests are refused while nothing can be written down.
     pub(crate) fn refuse_in_trouble(&self) -> Result<(), Refusal> {
+        if self.halted.load(Ordering::Relaxed) {
+            let cause = "the server has stopped";
+            return Err(Refusal::new(ErrorCode::ShuttingDown, cause).retry_after(5_000));
+        }
         self.trouble.now().map_or(Ok(()), |cause| Err(unavailable(&cause)))
     }
 
@@ -273,6 +289,12 @@ impl Core {
             self.timer_early.notify_one();
         }
     }
+}
+
+/// Ends the process at once, as `kill -9` would: every start is made for that.
+fn give_up(why: &str) -> ! {
+    tracing::error!(why, "the server ends at once; start it again");
+    std::process::abort()
 }
 
 pub(crate) fn unavailable(cause: &str) -> Refusal {

@@ -3,18 +3,24 @@
 //! everything goes its ordinary way.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kernel::{Boot, Kernel, Recovery};
 use model::config::InvalidConfig;
-use model::{NodeConfig, Refusal, Template};
+use model::state::PoolPhase;
+use model::{ErrorCode, NodeConfig, Refusal, Template};
 use runtime::{Reaped, RuntimeError};
 use store::{Store, StoreError};
+use tokio::time::{Instant, sleep};
 
 use crate::clock::{Clock, WallClock};
 use crate::core::{Core, Parts};
 use crate::keys::Keyring;
 use crate::runtimes::Runtimes;
 use crate::{Engine, commit, deaths, timer};
+
+/// How long pools that were being removed may take to be gone.
+const REMOVAL_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How a node is to be.
 #[derive(Debug, Clone, Default)]
@@ -23,8 +29,11 @@ pub struct EngineConfig {
     pub node: NodeConfig,
     /// How long what runs may go on after the server was asked to stop.
     pub shutdown_grace_ms: u64,
-    /// Templates that are there from the start. They replace those of the same name.
+    /// Templates that are there from the start. They replace those of the same name, whatever became
+    /// of those meanwhile: what is configured counts.
     pub templates: Vec<Template>,
+    /// Templates for a node that has none.
+    pub first_templates: Vec<Template>,
     /// Where the time on the wall comes from.
     pub wall: WallClock,
 }
@@ -97,14 +106,43 @@ impl Engine {
             core.keep_running(deaths::run(Arc::clone(&core), watch));
         }
         let engine = Self::of(core);
-        for template in config.templates {
-            let name = template.name.to_string();
-            if engine.template(&template.name).is_none_or(|known| *known != template) {
-                let put = engine.put_template(template).await;
-                put.map_err(|refusal| StartError::Template(name, refusal))?;
-            }
+        engine.finish_removals().await?;
+        let mut templates = config.templates;
+        if templates.is_empty() && engine.templates().is_empty() {
+            templates = config.first_templates;
+        }
+        for template in templates {
+            engine.put_configured(template).await?;
         }
         Ok(Started { engine, recovery, reaped })
+    }
+}
+
+impl Engine {
+    /// Pools whose removal a crash interrupted are removed before anything is made in their place.
+    async fn finish_removals(&self) -> Result<(), StartError> {
+        let removing = || self.pools().into_iter().find(|pool| pool.phase == PoolPhase::Destroying);
+        let began = Instant::now();
+        while let Some(pool) = removing() {
+            if began.elapsed() > REMOVAL_PATIENCE {
+                let cause = "its removal, which a crash interrupted, takes very long";
+                let refusal = Refusal::new(ErrorCode::DeadlineExceeded, cause);
+                return Err(StartError::Template(pool.template.to_string(), refusal));
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+
+    async fn put_configured(&self, template: Template) -> Result<(), StartError> {
+        let name = template.name.clone();
+        match self.template(&name) {
+            Some(known) if *known == template => return Ok(()),
+            Some(_) => tracing::info!(%name, "a template is put back to what is configured"),
+            None => {}
+        }
+        let put = self.put_template(template).await;
+        put.map(|_| ()).map_err(|refusal| StartError::Template(name.to_string(), refusal))
     }
 }
 

@@ -172,3 +172,33 @@ async fn keys_work_until_they_expire_or_are_revoked_also_after_a_restart() {
     assert!(node.engine.authenticate(&forever.secret).is_none());
     assert!(!format!("{:?}", node.engine.keys()).contains(&forever.secret));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_while_a_pool_is_removed_does_not_keep_the_node_from_starting() {
+    for resize in [false, true] {
+        let node = Node::start(config()).await;
+        node.settle().await;
+        if resize {
+            node.engine.resize_pool(&name("default"), Some(1), None).await.unwrap();
+        }
+        let _lease = node.checkout(ALICE).await.unwrap().keep();
+        node.runtime.inject(Operation::Kill, Fault::Hang);
+        let default = name("default");
+        let removal = node.engine.destroy_pool(&default, true);
+        assert!(timeout(Duration::from_millis(100), removal).await.is_err());
+        let node = node.kill_and_start().await;
+        node.settle().await;
+        assert!(node.checkout(ALICE).await.is_ok(), "what is configured is there");
+        assert_eq!(node.engine.pool(&name("default")).unwrap().pool_size, 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_changed_stays_unless_it_is_configured() {
+    let mut config = config();
+    config.first_templates = std::mem::take(&mut config.templates);
+    let node = Node::start(config).await;
+    node.engine.resize_pool(&name("default"), Some(5), None).await.unwrap();
+    let node = node.kill_and_start().await;
+    assert_eq!(node.engine.pool(&name("default")).unwrap().pool_size, 5);
+}

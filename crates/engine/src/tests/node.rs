@@ -39,6 +39,7 @@ pub(super) fn config() -> EngineConfig {
         node: NodeConfig::default(),
         shutdown_grace_ms: 10_000,
         templates: vec![template("default")],
+        first_templates: Vec::new(),
         wall: WallClock::Steady(Wall(1_700_000_000_000)),
     }
 }

@@ -129,10 +129,14 @@ async fn start(
     let native = Native::with(launcher).await.map_err(|error| no_launcher(&error))?;
     let runtimes = Runtimes::new().with(RuntimeKind::Native, Arc::new(native));
     let store = open_store(config, place)?;
+    // The built-in template is for a first start; what somebody configured counts at every start.
+    let built_in = Config::default().templates;
+    let configured = config.templates != built_in;
     let engine = EngineConfig {
         node: config.node.clone(),
         shutdown_grace_ms: config.server.shutdown_grace_ms,
-        templates: config.templates.clone(),
+        templates: if configured { config.templates.clone() } else { Vec::new() },
+        first_templates: built_in,
         ..EngineConfig::default()
     };
     let started =

@@ -128,9 +128,9 @@ async fn visit(client: &Client, n: u32, round: u32, seen: &Seen) -> Result<(), C
     let who = format!("{n}-{round}");
     if round % 3 != 0 {
         let line = format!("cat /workspace/who 2>/dev/null; echo {who} > /workspace/who");
-        let first = lease.exec(ExecRequest::command(line)).await?;
+        let first = lease.exec(ExecRequest::shell(line)).await?;
         assert_eq!(first.stdout.as_deref(), Some(""), "files of someone else: {first:?}");
-        let again = lease.exec(ExecRequest::command("cat /workspace/who")).await?;
+        let again = lease.exec(ExecRequest::shell("cat /workspace/who")).await?;
         assert_eq!(again.stdout, Some(format!("{who}\n")), "{again:?}");
     }
     if round % 5 == 0 {
