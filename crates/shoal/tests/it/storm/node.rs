@@ -1,6 +1,7 @@
 //! A server as its users have it: the built program, its own data directory and port, real
 //! sandboxes. It is started, driven over HTTP, killed and started again.
 
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -43,12 +44,26 @@ impl Server {
 
     fn wait_until_up(&mut self) {
         let deadline = Instant::now() + PATIENCE;
-        while std::net::TcpStream::connect(self.address).is_err() {
+        while !self.answers() {
             let ended = self.child.try_wait().unwrap();
             assert!(ended.is_none(), "it ended: {ended:?}\n{}", self.log());
             assert!(Instant::now() < deadline, "it did not start\n{}", self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// It listens before it is ready, so it is asked.
+    fn answers(&self) -> bool {
+        let ask = || -> std::io::Result<bool> {
+            let mut stream = std::net::TcpStream::connect(self.address)?;
+            stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+            let request = format!("GET /health HTTP/1.1\r\nHost: {}\r\n\r\n", self.address);
+            stream.write_all(request.as_bytes())?;
+            let mut status = [0; 12];
+            stream.read_exact(&mut status)?;
+            Ok(&status == b"HTTP/1.1 200")
+        };
+        ask().unwrap_or(false)
     }
 
     pub(super) fn key(&self) -> String {
