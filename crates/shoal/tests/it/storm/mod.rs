@@ -67,7 +67,7 @@ fn two_hundred_clients_and_a_server_that_is_killed_again_and_again() {
             });
         }
         seen.over.store(true, Ordering::SeqCst);
-        let all = timeout(Duration::from_secs(60), async {
+        let all = timeout(Duration::from_mins(1), async {
             while let Some(one) = clients.join_next().await {
                 one.unwrap();
             }
@@ -127,17 +127,56 @@ async fn visit(client: &Client, n: u32, round: u32, seen: &Seen) -> Result<(), C
     let fresh = seen.sandboxes.lock().unwrap().insert(lease.sandbox().id);
     assert!(fresh, "{} was handed out twice", lease.sandbox().id);
     let who = format!("{n}-{round}");
-    if round % 3 != 0 {
+    if !round.is_multiple_of(3) {
         let line = format!("cat /workspace/who 2>/dev/null; echo {who} > /workspace/who");
         let first = lease.exec(ExecRequest::shell(line)).await?;
         assert_eq!(first.stdout.as_deref(), Some(""), "files of someone else: {first:?}");
         let again = lease.exec(ExecRequest::shell("cat /workspace/who")).await?;
         assert_eq!(again.stdout, Some(format!("{who}\n")), "{again:?}");
     }
-    if round % 5 == 0 {
+    if round.is_multiple_of(5) {
         // It vanishes: the guard gives the lease back, or the server has lost it.
         drop(lease);
         return Ok(());
     }
     lease.give_back().await
+}
+
+#[test]
+fn a_hundred_creates_at_once_never_exceed_what_may_live() {
+    const MAX_LIVE: u32 = 4;
+    let config = format!(
+        "[node]\nmax_live = {MAX_LIVE}\n[[templates]]\nname = \"default\"\n\
+         pool = {{ pool_size = 2, max_overflow = 100 }}\n"
+    );
+    let Some(mut server) = Server::start("crowd", &config) else { return };
+    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let client = server.client();
+    tokio.block_on(async {
+        let mut creates = JoinSet::new();
+        for _ in 0..100 {
+            let client = client.clone();
+            creates.spawn(async move {
+                let mut asked: CheckoutRequest = client::template("default")?;
+                asked.wait_ms = Some(500);
+                client.create_sandbox(&asked).await
+            });
+        }
+        let mut made = Vec::new();
+        while let Some(one) = creates.join_next().await {
+            let pool = client.stats().await.unwrap().pool;
+            let live = pool.warming + pool.warm + pool.waiting + pool.running;
+            assert!(live <= MAX_LIVE, "{pool:?}");
+            match one.unwrap() {
+                Ok(sandbox) => made.push(sandbox.id),
+                Err(error) => assert!(error.retryable(), "{error:?}"),
+            }
+        }
+        assert_eq!(made.len(), MAX_LIVE as usize, "as many as there may be, and no more");
+        for id in made {
+            client.sandbox(id).delete().await.unwrap();
+        }
+    });
+    assert_eq!(server.stop(), Some(0), "{}", server.log());
+    assert_eq!(server.leftovers(), Vec::<std::path::PathBuf>::new());
 }

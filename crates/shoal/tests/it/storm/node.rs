@@ -5,10 +5,11 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use client::Client;
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::Instant;
 
 /// How long a start or a stop may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
