@@ -8,6 +8,9 @@ use model::{ErrorCode, NetworkPolicy, Refusal, Template, TemplateName};
 
 use crate::Engine;
 
+/// The most templates.
+const TEMPLATES_MAX: usize = 1_000;
+
 /// What became of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Put {
@@ -36,6 +39,10 @@ impl Engine {
         refuse_unserved(&template)?;
         let traits = self.core.runtimes.of(&template.runtime)?.traits();
         let known = self.template(&template.name).is_some();
+        if !known && self.templates().len() >= TEMPLATES_MAX {
+            let cause = format!("there are {TEMPLATES_MAX} templates already");
+            return Err(Refusal::new(ErrorCode::LimitReached, cause));
+        }
         let event = Event::TemplatePut { template: Arc::new(template), traits };
         self.core.ask(self.core.request(), event).await?;
         Ok(if known { Put::Replaced } else { Put::Created })

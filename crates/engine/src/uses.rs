@@ -86,7 +86,9 @@ impl Engine {
         id: SandboxId,
         kind: UseKind,
     ) -> Result<Use, Refusal> {
-        self.check_sandbox(caller, id)?;
+        if let Err(unknown) = self.check_sandbox(caller, id) {
+            return Err(self.ended_long_ago(caller, id).await.unwrap_or(unknown));
+        }
         let hold = Hold::new(&self.core);
         let request = self.core.request();
         let (target, use_id) = (UseTarget::Sandbox(id), hold.use_id);

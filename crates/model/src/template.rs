@@ -152,6 +152,13 @@ impl PoolSettings {
     }
 }
 
+/// Slots of one pool, and those who wait for them.
+const SLOTS_MAX: u64 = 100_000;
+/// A year.
+const YEAR_MS: u64 = 365 * 86_400_000;
+/// What one exec may keep of its output in memory: 64 MiB.
+const OUTPUT_BYTES_MAX: u64 = 64 << 20;
+
 impl Template {
     /// A template with every default.
     pub fn named(name: TemplateName) -> Self {
@@ -208,6 +215,21 @@ impl Template {
         ] {
             if value == 0 {
                 return bad(field, "must be above 0");
+            }
+        }
+        for (field, value, max) in [
+            ("pool.pool_size", pool.pool_size.into(), SLOTS_MAX),
+            ("pool.max_overflow", pool.max_overflow.into(), SLOTS_MAX),
+            ("pool.max_waiters", pool.max_waiters.into(), SLOTS_MAX),
+            ("pool.idle_ttl_ms", pool.idle_ttl_ms, YEAR_MS),
+            ("pool.lease_ttl_ms", pool.lease_ttl_ms, YEAR_MS),
+            ("ready_timeout_ms", self.ready_timeout_ms, YEAR_MS),
+            ("turn_timeout_ms", self.turn_timeout_ms, YEAR_MS),
+            ("limits.exec_timeout_ms", self.limits.exec_timeout_ms, YEAR_MS),
+            ("limits.exec_output_bytes", self.limits.exec_output_bytes, OUTPUT_BYTES_MAX),
+        ] {
+            if value > max {
+                return bad(field, "is more than anyone could need");
             }
         }
         Ok(())

@@ -146,18 +146,21 @@ fn make_directories(target: &Path, directories: &[(PathBuf, u32)]) -> io::Result
     };
     let inside = target.canonicalize()?;
     for (path, _) in directories {
-        let above = path.parent().unwrap_or(path);
+        let leads_out =
+            || io::Error::other(format!("{} leads out of the directory", path.display()));
         if !plain(path) {
-            return Err(io::Error::other(format!("{} leads out of the directory", path.display())));
+            return Err(leads_out());
         }
-        fs::create_dir_all(inside.join(above))?;
-        if !inside.join(above).canonicalize()?.starts_with(&inside) {
-            return Err(io::Error::other(format!("{} leads out of the directory", path.display())));
+        // One by one, so that nothing is made through a link.
+        let mut above = inside.clone();
+        for part in path.parent().unwrap_or(path).components() {
+            above.push(part);
+            make_one(&above)?;
+            if !fs::symlink_metadata(&above)?.is_dir() {
+                return Err(leads_out());
+            }
         }
-        match fs::create_dir(inside.join(path)) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
+        make_one(&inside.join(path))?;
     }
     for (path, mode) in directories.iter().rev() {
         let made = inside.join(path);
@@ -167,6 +170,13 @@ fn make_directories(target: &Path, directories: &[(PathBuf, u32)]) -> io::Result
         }
     }
     Ok(())
+}
+
+fn make_one(path: &Path) -> io::Result<()> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 fn settle(
@@ -271,6 +281,8 @@ mod tests {
         outside(&[Entry::Directory("../evil", 0o755)], "parent-directory");
         outside(&[Entry::Link("out", ".."), Entry::File("out/evil", "x")], "through-a-link");
         outside(&[Entry::Link("out", ".."), Entry::Directory("out/evil", 0o755)], "link-directory");
+        let deeper = [Entry::Link("out", ".."), Entry::Directory("out/evil/deeper", 0o755)];
+        outside(&deeper, "link-deeper");
         outside(&[Entry::Directory("a/../../evil", 0o755)], "in-between");
     }
 
