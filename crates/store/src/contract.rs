@@ -17,7 +17,8 @@ pub trait Store: Send + Sync {
 
     /// Writes all of it or nothing. What was written when this returns survives `kill -9`. After a
     /// failure nothing of it is there, and the same batch may be given again; so may one whose
-    /// future was dropped: events that were there already are written over.
+    /// future was dropped, as long as no other was given since: of the history in it nothing is
+    /// there twice.
     async fn commit(&self, batch: &Batch) -> Result<(), StoreError>;
 
     /// Events after a number, oldest first.

@@ -19,6 +19,7 @@ impl Default for Retention {
 
 impl Retention {
     /// How many more events than asked for may be there, since it is cheaper to forget some at once.
+    /// Besides, what came in one batch may stay until all of it can go.
     pub fn slack_events(self) -> u64 {
         slack(u64::from(self.events))
     }
@@ -29,7 +30,7 @@ impl Retention {
     }
 }
 
-/// How many rows above a limit are let be.
+/// How many above a limit are let be.
 pub(crate) fn slack(limit: u64) -> u64 {
     (limit / 64).clamp(1, MOST_AT_ONCE)
 }

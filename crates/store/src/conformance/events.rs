@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::material::{event, events, key_id, sandbox_id, session_id, whole};
+use model::record::JournalEntry;
+
+use super::material::{changes, ended, event, events, key_id, sandbox_id, session_id, whole};
 use super::{RETENTION, Subject, loaded, page, reopened};
-use crate::contract::{Batch, EventPage, EventQuery};
+use crate::contract::{EventPage, EventQuery};
 
 fn numbers(page: &EventPage) -> Vec<u64> {
     page.events.iter().map(|stored| stored.number).collect()
@@ -77,10 +79,13 @@ pub(super) async fn old_events_are_forgotten(on: &dyn Subject) {
     }
     // Far more than are kept, in one batch.
     store.commit(&events(301..=600)).await.expect("written");
-    store.commit(&events(601..=601)).await.expect("written");
+    // What came together may go together, once that leaves enough.
+    for last in 601..=600 + kept {
+        store.commit(&events(last..=last)).await.expect("written");
+    }
     let page = page(&*reopened(on, store).await, EventQuery::after(0, 1_000)).await;
     assert!(page.events.len() as u64 <= kept + RETENTION.slack_events(), "{}", page.events.len());
-    assert_eq!(page.last, 601);
+    assert_eq!(page.last, 600 + kept);
 }
 
 pub(super) async fn a_batch_may_be_given_again(on: &dyn Subject) {
@@ -88,13 +93,21 @@ pub(super) async fn a_batch_may_be_given_again(on: &dyn Subject) {
     store.commit(&whole(1)).await.expect("written");
     store.commit(&whole(2)).await.expect("written");
     let once = loaded(&*store).await;
-    let other = Batch { events: vec![event(2, 2)], ..whole(2) };
-    store.commit(&other).await.expect("written again");
-    let twice = loaded(&*store).await;
-    assert_eq!(twice.journal.sandboxes, once.journal.sandboxes);
-    assert_eq!(twice.last_event, 2);
-    let page = page(&*store, EventQuery::after(0, 10)).await;
-    assert_eq!(page.events, [event(1, 1), event(2, 2)]);
+    store.commit(&whole(2)).await.expect("written again");
+    assert_eq!(loaded(&*store).await, once);
+    let all = page(&*store, EventQuery::after(0, 10)).await;
+    assert_eq!(all.events, [event(1, 1), event(2, 1)]);
+    let store = reopened(on, store).await;
+    store.commit(&whole(2)).await.expect("written again");
+    assert_eq!(loaded(&*store).await, once);
+    assert_eq!(page(&*store, EventQuery::after(0, 10)).await, all);
+    // Ends have no numbers of their own.
+    let ends = changes([JournalEntry::Ended(ended(3, 3)), JournalEntry::Ended(ended(4, 4))]);
+    store.commit(&ends).await.expect("written");
+    let once = loaded(&*store).await;
+    assert_eq!(once.journal.ended, [ended(2, 1), ended(2, 2), ended(3, 3), ended(4, 4)]);
+    store.commit(&ends).await.expect("written again");
+    assert_eq!(loaded(&*store).await, once);
 }
 
 pub(super) async fn numbers_go_on_after_a_restart(on: &dyn Subject) {

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use model::record::JournalEntry;
+use model::why::Ended;
 use model::{KeyId, KeyRecord, Records, StoredEvent};
 
 use crate::contract::{Batch, EventPage, EventQuery, Loaded};
@@ -14,6 +16,8 @@ pub(super) struct Kept {
     /// In the order of their numbers.
     events: VecDeque<StoredEvent>,
     last_event: u64,
+    /// Those of the last batch that had some.
+    last_ends: Vec<Ended>,
     pub(super) keys: BTreeMap<KeyId, KeyRecord>,
     pub(super) commits: u64,
 }
@@ -25,32 +29,38 @@ impl Kept {
             records: Records::new(retention.ends as usize),
             events: VecDeque::new(),
             last_event: 0,
+            last_ends: Vec::new(),
             keys: BTreeMap::new(),
             commits: 0,
         }
     }
 
     pub(super) fn write(&mut self, batch: &Batch) {
+        let has_ends = self.has_ends_of(batch);
         for entry in &batch.entries {
-            self.records.write(entry.clone());
+            if !(has_ends && matches!(entry, JournalEntry::Ended(_))) {
+                self.records.write(entry.clone());
+            }
+        }
+        if !has_ends && ends(batch).next().is_some() {
+            self.last_ends = ends(batch).cloned().collect();
         }
         for stored in &batch.events {
-            self.append(stored.clone());
+            if stored.number > self.last_event {
+                self.last_event = stored.number;
+                self.events.push_back(stored.clone());
+            }
         }
         let surplus = self.events.len().saturating_sub(self.retention.events_kept());
         self.events.drain(..surplus);
         self.commits += 1;
     }
 
-    fn append(&mut self, stored: StoredEvent) {
-        if stored.number > self.last_event {
-            self.last_event = stored.number;
-            self.events.push_back(stored);
-            return;
-        }
-        match self.events.binary_search_by_key(&stored.number, |kept| kept.number) {
-            Ok(at) => self.events[at] = stored,
-            Err(at) => self.events.insert(at, stored),
+    /// Whether the batch has no ends but those that were written when it was given before.
+    fn has_ends_of(&self, batch: &Batch) -> bool {
+        match batch.events.last() {
+            Some(last) => last.number <= self.last_event,
+            None => ends(batch).eq(&self.last_ends),
         }
     }
 
@@ -70,4 +80,18 @@ impl Kept {
             last: self.last_event,
         }
     }
+}
+
+fn ends(batch: &Batch) -> impl Iterator<Item = &Ended> {
+    batch.entries.iter().filter_map(|entry| match entry {
+        JournalEntry::Ended(ended) => Some(ended),
+        JournalEntry::SandboxPut(_)
+        | JournalEntry::SandboxRemoved(_)
+        | JournalEntry::SessionPut(_)
+        | JournalEntry::SessionRemoved(_)
+        | JournalEntry::PoolPut(_)
+        | JournalEntry::PoolRemoved(_)
+        | JournalEntry::WorkspaceDoomed(_)
+        | JournalEntry::WorkspaceDeleted(_) => None,
+    })
 }

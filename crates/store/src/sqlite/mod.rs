@@ -7,6 +7,8 @@
 
 mod checkpoints;
 mod fault;
+mod history;
+mod lines;
 mod migrate;
 mod open;
 mod pace;

@@ -13,7 +13,7 @@ use crate::contract::Batch;
 use crate::error::{StoreError, StoreErrorCode};
 
 /// Where a text is among all the texts of the batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Span {
     from: usize,
     to: usize,
@@ -30,19 +30,18 @@ pub(super) struct Prepared {
     pub(super) sandboxes: Last<SandboxId>,
     pub(super) sessions: Last<SessionId>,
     pub(super) doomed: Last<WorkspaceId>,
-    pub(super) ends: Vec<(SandboxId, Span)>,
-    pub(super) events: Vec<EventRow>,
+    ends: Span,
+    pub(super) ends_count: u64,
+    /// In the order of their numbers.
+    pub(super) events: Vec<EventLine>,
+    events_to: usize,
 }
 
-/// An event as a row.
+/// An event, as a line among those of the batch.
 #[derive(Debug)]
-pub(super) struct EventRow {
+pub(super) struct EventLine {
     pub(super) number: i64,
-    pub(super) at_ms: i64,
-    pub(super) tenant: Option<[u8; 16]>,
-    pub(super) sandbox: Option<[u8; 16]>,
-    pub(super) session: Option<[u8; 16]>,
-    pub(super) event: Span,
+    from: usize,
 }
 
 impl Prepared {
@@ -75,21 +74,16 @@ impl Prepared {
             doomed: text.last(doomed)?,
             ..Self::default()
         };
+        made.ends_count = ends.len() as u64;
+        made.ends.from = text.0.len();
         for ended in ends {
-            made.ends.push((ended.sandbox, text.push(ended)?));
+            made.ends.to = text.line(ended)?.to;
         }
         made.events.reserve(batch.events.len());
         for stored in &batch.events {
-            // The server's own events are those of nobody.
-            let tenant = Some(stored.tenant.as_u128()).filter(|tenant| *tenant != 0);
-            made.events.push(EventRow {
-                number: stored.number.cast_signed(),
-                at_ms: stored.at.0.cast_signed(),
-                tenant: tenant.map(u128::to_be_bytes),
-                sandbox: stored.event.sandbox().map(|id| id.as_u128().to_be_bytes()),
-                session: stored.event.session().map(|id| id.as_u128().to_be_bytes()),
-                event: text.push(&stored.event)?,
-            });
+            let line = text.line(stored)?;
+            made.events.push(EventLine { number: stored.number.cast_signed(), from: line.from });
+            made.events_to = line.to;
         }
         made.text = text.finish()?;
         Ok(made)
@@ -98,6 +92,16 @@ impl Prepared {
     /// The length of all texts.
     pub(super) const fn bytes(&self) -> usize {
         self.text.len()
+    }
+
+    /// All ends, a line each. Only if there are some.
+    pub(super) fn ends_lines(&self) -> &str {
+        self.text(self.ends)
+    }
+
+    /// The events from one of them on, a line each.
+    pub(super) fn events_lines(&self, first: &EventLine) -> &str {
+        self.text(Span { from: first.from, to: self.events_to })
     }
 
     pub(super) fn text(&self, at: Span) -> &str {
@@ -113,6 +117,13 @@ impl Text {
         let from = self.0.len();
         serde_json::to_writer(&mut self.0, value).map_err(|error| unencodable(&error))?;
         Ok(Span { from, to: self.0.len() })
+    }
+
+    /// JSON has no line breaks of its own: those in a text are escaped.
+    fn line(&mut self, value: &impl Serialize) -> Result<Span, StoreError> {
+        let span = self.push(value)?;
+        self.0.push(b'\n');
+        Ok(span)
     }
 
     fn last<K, R: Serialize>(

@@ -1,13 +1,14 @@
 //! What is read: everything at start, and parts of the history whenever somebody asks. On a
 //! connection of its own, so that no commit waits for it.
 
+use memchr::memmem::{Finder, FinderRev};
 use model::record::JournalEntry;
 use model::why::Ended;
-use model::{KeyId, KeyRecord, Records, SandboxId, SessionId, StoredEvent, Wall};
-use rusqlite::types::Value;
-use rusqlite::{Connection, OptionalExtension as _, Row, params_from_iter};
+use model::{KeyRecord, Records, SandboxId, StoredEvent};
+use rusqlite::{Connection, Row};
 
 use super::fault::at;
+use super::lines;
 use super::tables::{self, read, rows};
 use crate::contract::{EventPage, EventQuery, Loaded};
 use crate::error::StoreError;
@@ -52,13 +53,7 @@ impl Reader {
         let step = at("read events");
         let moment = self.conn.transaction().map_err(&step)?;
         let (oldest, last) = bounds(&moment).map_err(&step)?;
-        let mut events = Vec::new();
-        let (sql, values) = question(query);
-        let mut select = moment.prepare_cached(&sql).map_err(&step)?;
-        let mut found = select.query(params_from_iter(values)).map_err(&step)?;
-        while let Some(row) = found.next().map_err(&step)? {
-            events.push(event(row)?);
-        }
+        let events = taken(&moment, query)?;
         Ok(EventPage { events, oldest, last })
     }
 
@@ -78,26 +73,39 @@ impl Reader {
 
     pub(super) fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError> {
         let step = at("read an end");
-        let sql = "SELECT number, record FROM ends WHERE sandbox = ?1 ORDER BY number DESC LIMIT 1";
-        let mut select = self.conn.prepare_cached(sql).map_err(&step)?;
-        let columns = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
-        let found: Option<(i64, String)> = select
-            .query_row([sandbox.as_u128().to_be_bytes()], columns)
-            .optional()
-            .map_err(&step)?;
-        found.map(|(number, text)| read("ends", number, &text)).transpose()
+        let id = sandbox.to_string();
+        let needle = FinderRev::new(&id);
+        let mut select = self.conn.prepare_cached(LATEST_ENDS).map_err(&step)?;
+        let mut blocks = select.query([]).map_err(&step)?;
+        while let Some(block) = blocks.next().map_err(&step)? {
+            let number = block.get(0).map_err(&step)?;
+            for line in lines::with_from_last(text(block).map_err(&step)?, &needle) {
+                let ended: Ended = read("ends", number, line)?;
+                // The id may also be that of a candidate in somebody else's end.
+                if ended.sandbox == sandbox {
+                    return Ok(Some(ended));
+                }
+            }
+        }
+        Ok(None)
     }
 }
 
+const LATEST_ENDS: &str = "SELECT block, lines FROM ends ORDER BY block DESC";
+
 fn latest_ends(conn: &Connection, count: u32) -> Result<Vec<Ended>, StoreError> {
     let step = at("read the ends");
-    let sql = "SELECT number, record FROM ends ORDER BY number DESC LIMIT ?1";
-    let mut select = conn.prepare_cached(sql).map_err(&step)?;
-    let mut found = select.query([count]).map_err(&step)?;
+    let mut select = conn.prepare_cached(LATEST_ENDS).map_err(&step)?;
+    let mut blocks = select.query([]).map_err(&step)?;
     let mut ends = Vec::new();
-    while let Some(row) = found.next().map_err(&step)? {
-        let text: String = row.get(1).map_err(&step)?;
-        ends.push(read("ends", row.get(0).map_err(&step)?, &text)?);
+    while ends.len() < count as usize
+        && let Some(block) = blocks.next().map_err(&step)?
+    {
+        let number = block.get(0).map_err(&step)?;
+        let wanted = count as usize - ends.len();
+        for line in lines::all(text(block).map_err(&step)?).rev().take(wanted) {
+            ends.push(read("ends", number, line)?);
+        }
     }
     ends.reverse();
     Ok(ends)
@@ -106,7 +114,8 @@ fn latest_ends(conn: &Connection, count: u32) -> Result<Vec<Ended>, StoreError> 
 /// The numbers of the oldest event and of the last.
 fn bounds(conn: &Connection) -> rusqlite::Result<(u64, u64)> {
     // Two questions: either is one look at an end of the table, both in one would be a scan.
-    let sql = "SELECT (SELECT min(number) FROM events), (SELECT max(number) FROM events)";
+    let sql = "SELECT (SELECT first FROM events ORDER BY last LIMIT 1), \
+               (SELECT max(last) FROM events)";
     let mut select = conn.prepare_cached(sql)?;
     let (oldest, last): (Option<i64>, Option<i64>) =
         select.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -114,79 +123,57 @@ fn bounds(conn: &Connection) -> rusqlite::Result<(u64, u64)> {
     Ok((oldest.map_or(last + 1, i64::cast_unsigned), last))
 }
 
-/// The narrowest index is used and the others are kept from it by a `+`: without statistics SQLite
-/// would have to guess.
-fn question(query: &EventQuery) -> (String, Vec<Value>) {
-    let mut sql = "SELECT number, at_ms, tenant, event FROM events WHERE number > ?".to_owned();
-    let mut values = vec![Value::Integer(i64::try_from(query.after).unwrap_or(i64::MAX))];
-    for (is, id) in [
-        ("sandbox = ?", query.sandbox.map(SandboxId::as_u128)),
-        ("session = ?", query.session.map(SessionId::as_u128)),
-        ("tenant IS ?", query.tenant.map(KeyId::as_u128)),
-    ] {
-        let Some(id) = id else { continue };
-        sql += if values.len() == 1 { " AND " } else { " AND +" };
-        sql += is;
-        // The server's own events are those of nobody.
-        values.push(if id == 0 { Value::Null } else { Value::Blob(id.to_be_bytes().into()) });
-    }
-    sql += " ORDER BY number LIMIT ?";
-    values.push(query.limit.into());
-    (sql, values)
-}
-
-fn event(row: &Row<'_>) -> Result<StoredEvent, StoreError> {
+/// The events that a query takes. Where it asks for those of an id, only lines with that id in
+/// them are decoded; how much text there is to look at is bounded by what is kept.
+fn taken(conn: &Connection, query: &EventQuery) -> Result<Vec<StoredEvent>, StoreError> {
     let step = at("read events");
-    let number: i64 = row.get(0).map_err(&step)?;
-    let at_ms: i64 = row.get(1).map_err(&step)?;
-    let tenant: Option<[u8; 16]> = row.get(2).map_err(&step)?;
-    let text = row.get_ref(3).map_err(&step)?.as_str().map_err(|error| step(error.into()))?;
-    Ok(StoredEvent {
-        number: number.cast_unsigned(),
-        at: Wall(at_ms.cast_unsigned()),
-        tenant: tenant.map_or(KeyId::NIL, |bytes| KeyId::from_u128(u128::from_be_bytes(bytes))),
-        event: read("events", number, text)?,
-    })
+    let sql = "SELECT last, lines FROM events WHERE last > ?1 ORDER BY last";
+    let mut select = conn.prepare_cached(sql).map_err(&step)?;
+    let after = i64::try_from(query.after).unwrap_or(i64::MAX);
+    let mut blocks = select.query([after]).map_err(&step)?;
+    let id = rarest_id(query);
+    let needle = id.as_ref().map(Finder::new);
+    let mut events = Vec::new();
+    while events.len() < query.limit as usize
+        && let Some(block) = blocks.next().map_err(&step)?
+    {
+        let number = block.get(0).map_err(&step)?;
+        let text = text(block).map_err(&step)?;
+        match &needle {
+            Some(needle) => take(query, number, lines::with(text, needle), &mut events)?,
+            None => take(query, number, lines::all(text), &mut events)?,
+        }
+    }
+    Ok(events)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// How SQLite would go about a query.
-    fn way(query: &EventQuery) -> String {
-        let conn = Connection::open_in_memory().unwrap();
-        conn.execute_batch(super::super::schema::MIGRATIONS[0].sql).unwrap();
-        let sql = format!("EXPLAIN QUERY PLAN {}", question(query).0);
-        let mut explain = conn.prepare(&sql).unwrap();
-        for parameter in 1..=explain.parameter_count() {
-            explain.raw_bind_parameter(parameter, 1).unwrap();
+fn take<'t>(
+    query: &EventQuery,
+    block: i64,
+    lines: impl Iterator<Item = &'t [u8]>,
+    events: &mut Vec<StoredEvent>,
+) -> Result<(), StoreError> {
+    for line in lines {
+        if events.len() == query.limit as usize {
+            break;
         }
-        let mut rows = explain.raw_query();
-        let mut way = Vec::new();
-        while let Some(row) = rows.next().unwrap() {
-            way.push(row.get::<_, String>(3).unwrap());
-        }
-        way.join("; ")
-    }
-
-    #[test]
-    fn every_question_has_an_index_and_needs_no_sorting() {
-        let all = EventQuery::after(5, 10);
-        let sandbox = Some(SandboxId::from_u128(1));
-        let session = Some(SessionId::from_u128(1));
-        let tenant = Some(KeyId::from_u128(1));
-        for (query, index) in [
-            (all, "INTEGER PRIMARY KEY"),
-            (EventQuery { sandbox, ..all }, "events_by_sandbox"),
-            (EventQuery { session, ..all }, "events_by_session"),
-            (EventQuery { tenant, ..all }, "events_by_tenant"),
-            (EventQuery { session, tenant, ..all }, "events_by_session"),
-            (EventQuery { sandbox, session, tenant, ..all }, "events_by_sandbox"),
-        ] {
-            let way = way(&query);
-            assert!(way.contains(index) && way.contains("SEARCH"), "{query:?}: {way}");
-            assert!(!way.contains("B-TREE"), "{query:?}: {way}");
+        let stored = read("events", block, line)?;
+        if query.takes(&stored) {
+            events.push(stored);
         }
     }
+    Ok(())
+}
+
+/// Of the ids that a query asks for, the one that the fewest lines have.
+fn rarest_id(query: &EventQuery) -> Option<String> {
+    let sandbox = query.sandbox.map(|id| id.to_string());
+    let session = || query.session.map(|id| id.to_string());
+    let tenant = || query.tenant.map(|id| id.to_string());
+    sandbox.or_else(session).or_else(tenant)
+}
+
+/// The lines of a block, as bytes: only those that are decoded need to be known as text.
+fn text<'r>(block: &'r Row<'_>) -> rusqlite::Result<&'r [u8]> {
+    Ok(block.get_ref(1)?.as_bytes()?)
 }

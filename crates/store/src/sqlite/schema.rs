@@ -3,6 +3,10 @@
 //!
 //! Records are JSON text in rows by slot, a number that only the writer knows: a sandbox that
 //! takes the place of another is one row written over, and no index is touched.
+//!
+//! The history is in blocks: a row has all events of a commit, or all ends, as lines of JSON.
+//! Blocks of events are found by the number of their last event. Events and ends have a table each
+//! since each is kept for a time of its own.
 
 use super::migrate::Migration;
 
@@ -15,24 +19,17 @@ pub(super) const MIGRATIONS: &[Migration] = &[Migration {
         CREATE TABLE sessions (slot INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT;
         CREATE TABLE doomed_workspaces (slot INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT;
 
-        CREATE TABLE ends (
-            number INTEGER PRIMARY KEY,
-            sandbox BLOB NOT NULL,
-            record TEXT NOT NULL
-        ) STRICT;
-        CREATE INDEX ends_by_sandbox ON ends (sandbox);
-
         CREATE TABLE events (
-            number INTEGER PRIMARY KEY,
-            at_ms INTEGER NOT NULL,
-            tenant BLOB,
-            sandbox BLOB,
-            session BLOB,
-            event TEXT NOT NULL
+            last INTEGER PRIMARY KEY,
+            first INTEGER NOT NULL,
+            count INTEGER NOT NULL,
+            lines TEXT NOT NULL
         ) STRICT;
-        CREATE INDEX events_by_tenant ON events (tenant);
-        CREATE INDEX events_by_sandbox ON events (sandbox) WHERE sandbox IS NOT NULL;
-        CREATE INDEX events_by_session ON events (session) WHERE session IS NOT NULL;
+        CREATE TABLE ends (
+            block INTEGER PRIMARY KEY,
+            count INTEGER NOT NULL,
+            lines TEXT NOT NULL
+        ) STRICT;
 
         CREATE TABLE keys (id BLOB PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOUT ROWID;
     ",

@@ -51,9 +51,9 @@ pub(super) fn rows<R: DeserializeOwned>(
 pub(super) fn read<R: DeserializeOwned>(
     table: &str,
     row: i64,
-    text: &str,
+    text: impl AsRef<[u8]>,
 ) -> Result<R, StoreError> {
-    serde_json::from_str(text).map_err(|error| {
+    serde_json::from_slice(text.as_ref()).map_err(|error| {
         let kind = match error.classify() {
             serde_json::error::Category::Data => "does not fit",
             serde_json::error::Category::Syntax

@@ -10,28 +10,15 @@ use serde::de::DeserializeOwned;
 
 use super::checkpoints::Cut;
 use super::fault::at;
-use super::prepared::{EventRow, Prepared, Span};
+use super::history::History;
+use super::prepared::{Prepared, Span};
 use super::slots::{Moves, Slots};
 use super::tables::{self, Table};
-use super::trim::Trim;
 use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;
 
 /// How long readers may keep the log from being cut.
 const READERS: Duration = Duration::from_millis(100);
-
-macro_rules! event_sql {
-    ($how:literal) => {
-        concat!(
-            $how,
-            " INTO events (number, at_ms, tenant, sandbox, session, event) ",
-            "VALUES (?1, ?2, ?3, ?4, ?5, ?6)"
-        )
-    };
-}
-
-const INSERT_EVENT: &str = event_sql!("INSERT");
-const REPLACE_EVENT: &str = event_sql!("INSERT OR REPLACE");
 
 /// Writes batches.
 pub(super) struct Writer {
@@ -40,16 +27,7 @@ pub(super) struct Writer {
     sandboxes: Slots<SandboxId>,
     sessions: Slots<SessionId>,
     doomed: Slots<WorkspaceId>,
-    past: Past,
-}
-
-/// What is known of the tables that only grow at their ends.
-#[derive(Clone, Copy)]
-struct Past {
-    ends: Trim,
-    last_end: i64,
-    events: Trim,
-    last_event: i64,
+    history: History,
 }
 
 /// What is to be written in the tables of records.
@@ -68,22 +46,9 @@ impl Writer {
         let sandboxes = slots(&conn, &tables::SANDBOXES, |one: SandboxRecord| one.id)?;
         let sessions = slots(&conn, &tables::SESSIONS, |one: SessionRecord| one.id)?;
         let doomed = slots(&conn, &tables::DOOMED, |id: WorkspaceId| id)?;
-        let step = at("look at the history");
-        let ends = "SELECT count(*), coalesce(max(number), 0) FROM ends";
-        let events = "SELECT count(*), coalesce(max(number), 0) FROM events";
-        let end = |sql| -> rusqlite::Result<(i64, i64)> {
-            conn.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))
-        };
-        let (ends, last_end) = end(ends).map_err(&step)?;
-        let (events, last_event) = end(events).map_err(&step)?;
-        let past = Past {
-            ends: Trim::new(ends.cast_unsigned(), retention.ends.into()),
-            last_end,
-            events: Trim::new(events.cast_unsigned(), retention.events_kept() as u64),
-            last_event,
-        };
+        let history = History::found(&conn, retention).map_err(at("look at the history"))?;
         conn.busy_timeout(Duration::ZERO).map_err(at("prepare the database"))?;
-        Ok(Self { conn, pools, sandboxes, sessions, doomed, past })
+        Ok(Self { conn, pools, sandboxes, sessions, doomed, history })
     }
 
     /// Writes a batch, or nothing. Waits so long for another program that has the file locked.
@@ -98,9 +63,9 @@ impl Writer {
             sessions: self.sessions.plan(&batch.sessions),
             doomed: self.doomed.plan(&batch.doomed),
         };
-        let appends = !batch.ends.is_empty() || !batch.events.is_empty();
+        let appends = batch.ends_count > 0 || !batch.events.is_empty();
         if appends || plan.writes() {
-            self.past = self.patiently(patience, |writer| writer.transact(batch, &plan))?;
+            self.history = self.patiently(patience, |writer| writer.transact(batch, &plan))?;
         }
         self.pools.accept(plan.pools);
         self.sandboxes.accept(plan.sandboxes);
@@ -169,13 +134,13 @@ impl Writer {
         result
     }
 
-    fn transact(&self, batch: &Prepared, plan: &Plan) -> rusqlite::Result<Past> {
+    fn transact(&self, batch: &Prepared, plan: &Plan) -> rusqlite::Result<History> {
         // Only if an earlier one could not be taken back at the time.
         self.roll_back()?;
         self.run("BEGIN IMMEDIATE")?;
-        let written = self.write(batch, plan).and_then(|past| {
+        let written = self.write(batch, plan).and_then(|history| {
             self.run("COMMIT")?;
-            Ok(past)
+            Ok(history)
         });
         if written.is_err() {
             // If that fails too, it is tried again before the next one; nothing can be committed in
@@ -185,15 +150,12 @@ impl Writer {
         written
     }
 
-    fn write(&self, batch: &Prepared, plan: &Plan) -> rusqlite::Result<Past> {
+    fn write(&self, batch: &Prepared, plan: &Plan) -> rusqlite::Result<History> {
         self.write_records(&tables::POOLS, &plan.pools, batch)?;
         self.write_records(&tables::SANDBOXES, &plan.sandboxes, batch)?;
         self.write_records(&tables::SESSIONS, &plan.sessions, batch)?;
         self.write_records(&tables::DOOMED, &plan.doomed, batch)?;
-        let mut past = self.past;
-        self.append_ends(batch, &mut past)?;
-        self.append_events(batch, &mut past)?;
-        Ok(past)
+        self.history.append(&self.conn, batch)
     }
 
     fn write_records<K>(
@@ -215,56 +177,6 @@ impl Writer {
             }
         }
         Ok(())
-    }
-
-    fn append_ends(&self, batch: &Prepared, past: &mut Past) -> rusqlite::Result<()> {
-        if batch.ends.is_empty() {
-            return Ok(());
-        }
-        let sql = "INSERT INTO ends (number, sandbox, record) VALUES (?1, ?2, ?3)";
-        let mut insert = self.conn.prepare_cached(sql)?;
-        for (sandbox, record) in &batch.ends {
-            past.last_end += 1;
-            let sandbox = sandbox.as_u128().to_be_bytes();
-            insert.execute(params![past.last_end, sandbox, batch.text(*record)])?;
-        }
-        let oldest =
-            "DELETE FROM ends WHERE number IN (SELECT number FROM ends ORDER BY number LIMIT ?1)";
-        past.ends = self.trim(past.ends, batch.ends.len() as u64, oldest)?;
-        Ok(())
-    }
-
-    fn append_events(&self, batch: &Prepared, past: &mut Past) -> rusqlite::Result<()> {
-        if batch.events.is_empty() {
-            return Ok(());
-        }
-        let again = batch.events.iter().any(|row| row.number <= past.last_event);
-        // Replacing costs more even where there is nothing to replace: SQLite then keeps the pages
-        // from before each row, to be able to take the row back.
-        let sql = if again { REPLACE_EVENT } else { INSERT_EVENT };
-        let mut insert = self.conn.prepare_cached(sql)?;
-        let mut added = 0;
-        for row in &batch.events {
-            let EventRow { number, at_ms, tenant, sandbox, session, event } = row;
-            let event = batch.text(*event);
-            insert.execute(params![number, at_ms, tenant, sandbox, session, event])?;
-            // One that was there already is written over, not added.
-            added += u64::from(*number > past.last_event);
-            past.last_event = past.last_event.max(*number);
-        }
-        let oldest = "DELETE FROM events WHERE number IN \
-                      (SELECT number FROM events ORDER BY number LIMIT ?1)";
-        past.events = self.trim(past.events, added, oldest)?;
-        Ok(())
-    }
-
-    fn trim(&self, trim: Trim, added: u64, oldest: &str) -> rusqlite::Result<Trim> {
-        let due = trim.due(added);
-        if due == 0 {
-            return Ok(trim.after(added, 0));
-        }
-        let deleted = self.conn.prepare_cached(oldest)?.execute([due.cast_signed()])?;
-        Ok(trim.after(added, deleted as u64))
     }
 
     fn run(&self, sql: &str) -> rusqlite::Result<()> {

@@ -1,0 +1,129 @@
+//! How the history grows and is forgotten: by blocks, of which each is what one commit added. It
+//! has no index besides the order in which it was written, and what is forgotten is forgotten by
+//! whole blocks, oldest first, never more at once than a commit can bear.
+
+use rusqlite::{Connection, params};
+
+use super::prepared::Prepared;
+use super::trim::Trim;
+use crate::retention::Retention;
+
+/// What is known of the tables that only grow at their ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct History {
+    events: Trim,
+    last_event: i64,
+    ends: Trim,
+    last_ends: i64,
+}
+
+/// How a table of blocks is cut.
+struct Cut {
+    oldest: &'static str,
+    forget: &'static str,
+}
+
+const EVENTS: Cut = Cut {
+    oldest: "SELECT last, count FROM events ORDER BY last",
+    forget: "DELETE FROM events WHERE last <= ?1",
+};
+const ENDS: Cut = Cut {
+    oldest: "SELECT block, count FROM ends ORDER BY block",
+    forget: "DELETE FROM ends WHERE block <= ?1",
+};
+
+impl History {
+    /// Looks what is there.
+    pub(super) fn found(conn: &Connection, retention: Retention) -> rusqlite::Result<Self> {
+        let known = |sql| -> rusqlite::Result<(i64, i64)> {
+            conn.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))
+        };
+        let (events, last_event) =
+            known("SELECT coalesce(sum(count), 0), coalesce(max(last), 0) FROM events")?;
+        let (ends, last_ends) =
+            known("SELECT coalesce(sum(count), 0), coalesce(max(block), 0) FROM ends")?;
+        Ok(Self {
+            events: Trim::new(events.cast_unsigned(), retention.events_kept() as u64),
+            last_event,
+            ends: Trim::new(ends.cast_unsigned(), retention.ends.into()),
+            last_ends,
+        })
+    }
+
+    /// Writes what the batch adds, in its transaction, and says what is known if that is committed.
+    /// What was there already is left out: a batch may be given again.
+    pub(super) fn append(self, conn: &Connection, batch: &Prepared) -> rusqlite::Result<Self> {
+        let mut next = self;
+        if !self.has_ends_of(conn, batch)? {
+            next.append_ends(conn, batch)?;
+        }
+        next.append_events(conn, batch)?;
+        Ok(next)
+    }
+
+    /// Whether the batch was written before, as its ends would tell. Its events have numbers. Ends
+    /// without events have none, and are compared with the last ones that were written: so one of
+    /// several such batches in a row is known only if it is the last, and nobody gives another.
+    fn has_ends_of(self, conn: &Connection, batch: &Prepared) -> rusqlite::Result<bool> {
+        if batch.ends_count == 0 {
+            return Ok(true);
+        }
+        if let Some(last) = batch.events.last() {
+            return Ok(last.number <= self.last_event);
+        }
+        if self.last_ends == 0 {
+            return Ok(false);
+        }
+        let sql = "SELECT count(*) FROM ends WHERE block = ?1 AND lines = ?2";
+        let same = params![self.last_ends, batch.ends_lines()];
+        conn.prepare_cached(sql)?.query_row(same, |row| row.get(0))
+    }
+
+    fn append_ends(&mut self, conn: &Connection, batch: &Prepared) -> rusqlite::Result<()> {
+        self.last_ends += 1;
+        let sql = "INSERT INTO ends (block, count, lines) VALUES (?1, ?2, ?3)";
+        let count = batch.ends_count;
+        let row = params![self.last_ends, count.cast_signed(), batch.ends_lines()];
+        conn.prepare_cached(sql)?.execute(row)?;
+        self.ends = ENDS.cut(conn, self.ends, count)?;
+        Ok(())
+    }
+
+    fn append_events(&mut self, conn: &Connection, batch: &Prepared) -> rusqlite::Result<()> {
+        let there = batch.events.partition_point(|event| event.number <= self.last_event);
+        let new = &batch.events[there..];
+        let (Some(first), Some(last)) = (new.first(), new.last()) else { return Ok(()) };
+        let sql = "INSERT INTO events (last, first, count, lines) VALUES (?1, ?2, ?3, ?4)";
+        let count = new.len() as u64;
+        let lines = batch.events_lines(first);
+        let row = params![last.number, first.number, count.cast_signed(), lines];
+        conn.prepare_cached(sql)?.execute(row)?;
+        self.last_event = last.number;
+        self.events = EVENTS.cut(conn, self.events, count)?;
+        Ok(())
+    }
+}
+
+impl Cut {
+    /// Forgets the oldest blocks, if it is time to.
+    fn cut(&self, conn: &Connection, trim: Trim, added: u64) -> rusqlite::Result<Trim> {
+        let mut due = trim.due(added);
+        if !due.more() {
+            return Ok(trim.after(added, 0));
+        }
+        let mut select = conn.prepare_cached(self.oldest)?;
+        let mut blocks = select.query([])?;
+        let mut up_to: Option<i64> = None;
+        while due.more()
+            && let Some(block) = blocks.next()?
+            && due.take(block.get::<_, i64>(1)?.cast_unsigned())
+        {
+            up_to = Some(block.get(0)?);
+        }
+        drop(blocks);
+        if let Some(up_to) = up_to {
+            conn.prepare_cached(self.forget)?.execute([up_to])?;
+        }
+        Ok(trim.after(added, due.taken()))
+    }
+}
