@@ -8,6 +8,7 @@ use bytes::Bytes;
 use engine::Engine;
 use tokio::sync::watch;
 
+use crate::body_memory::BodyMemory;
 use crate::cors::Cors;
 use crate::hosts::Hosts;
 use crate::idempotency::Idempotency;
@@ -29,6 +30,7 @@ pub(crate) struct Parts {
     pub(crate) request_ids: RequestIds,
     pub(crate) metrics: Metrics,
     pub(crate) idempotency: Idempotency,
+    pub(crate) body_memory: BodyMemory,
     /// The OpenAPI document.
     pub(crate) document: Bytes,
     /// True from when the server stops: streams that have no end of their own end then.
@@ -50,6 +52,7 @@ impl App {
             request_ids: RequestIds::new(),
             metrics: Metrics::new(&engine),
             idempotency: Idempotency::default(),
+            body_memory: BodyMemory::new(settings.body_memory_bytes),
             document,
             stopping,
             in_progress: AtomicU32::new(0),

@@ -1,5 +1,5 @@
-//! Bodies of requests: read within a size and without long pauses. JSON that cannot be read is
-//! refused with the line, the column and the field.
+//! Bodies of requests: read within a size and a time, and within what all of them together may take.
+//! JSON that cannot be read is refused with the line, the column and the field.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http_body_util::BodyExt as _;
 use model::ErrorCode;
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::app::App;
+use crate::body_memory::{BodyMemory, Share};
 use crate::refused::Refused;
+use crate::settings::Settings;
 
 /// A JSON body, with its bytes.
 pub(crate) struct Json<T> {
     pub(crate) value: T,
     pub(crate) bytes: Bytes,
+    pub(crate) share: Share,
 }
-
-/// A JSON body that may carry the input of a program.
-pub(crate) struct LargeJson<T>(pub(crate) T);
 
 /// A JSON body that may be left out.
 pub(crate) struct OptionalJson<T>(pub(crate) T);
@@ -32,33 +32,54 @@ impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
     type Rejection = Refused;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Refused> {
-        let bytes = json_bytes(request, app, app.settings.json_bytes_max).await?;
-        Ok(Self { value: parse(&bytes)?, bytes })
+        json_up_to(request, app, app.settings.json_bytes_max).await
     }
 }
 
-impl<T: DeserializeOwned> FromRequest<App> for LargeJson<T> {
-    type Rejection = Refused;
-
-    async fn from_request(request: Request, app: &App) -> Result<Self, Refused> {
-        let bytes = json_bytes(request, app, app.settings.exec_bytes_max).await?;
-        parse(&bytes).map(Self)
-    }
+/// A JSON body of another size than most.
+pub(crate) async fn json_up_to<T: DeserializeOwned>(
+    request: Request,
+    app: &App,
+    bytes_max: u64,
+) -> Result<Json<T>, Refused> {
+    let (bytes, share) = json_bytes(request, app, bytes_max).await?;
+    Ok(Json { value: parse(&bytes)?, bytes, share })
 }
 
 impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalJson<T> {
     type Rejection = Refused;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Refused> {
-        let bytes = json_bytes(request, app, app.settings.json_bytes_max).await?;
+        let (bytes, _share) = json_bytes(request, app, app.settings.json_bytes_max).await?;
         if bytes.is_empty() { Ok(Self(T::default())) } else { parse(&bytes).map(Self) }
     }
 }
 
-async fn json_bytes(request: Request, app: &App, bytes_max: u64) -> Result<Bytes, Refused> {
+async fn json_bytes(
+    request: Request,
+    app: &App,
+    bytes_max: u64,
+) -> Result<(Bytes, Share), Refused> {
     let (parts, body) = request.into_parts();
     refuse_other_types(&parts.headers)?;
-    read(&parts.headers, body, bytes_max, app.settings.body_stall).await
+    let within = Within::new(&app.settings, &app.body_memory, bytes_max);
+    read(&parts.headers, body, within).await
+}
+
+/// What a body that is read whole may take.
+#[derive(Clone, Copy)]
+struct Within<'a> {
+    bytes_max: u64,
+    stall: Duration,
+    until: Instant,
+    memory: &'a BodyMemory,
+}
+
+impl<'a> Within<'a> {
+    fn new(settings: &Settings, memory: &'a BodyMemory, bytes_max: u64) -> Self {
+        let until = Instant::now() + settings.body_total;
+        Self { bytes_max, stall: settings.body_stall, until, memory }
+    }
 }
 
 /// Without a type it is taken for JSON; a wrong one is more likely a mistake than meant.
@@ -80,36 +101,54 @@ pub(crate) fn media_type(value: &[u8]) -> &[u8] {
     value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
 }
 
-/// A whole body.
+/// A whole body, and what it takes of the memory for bodies.
 async fn read(
     headers: &HeaderMap,
-    mut body: Body,
-    bytes_max: u64,
-    stall: Duration,
-) -> Result<Bytes, Refused> {
-    let too_large =
-        || Refused::new(ErrorCode::TooLarge, format!("the body has more than {bytes_max} bytes"));
+    body: Body,
+    within: Within<'_>,
+) -> Result<(Bytes, Share), Refused> {
     let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    if announced.is_some_and(|length: u64| length > bytes_max) {
-        return Err(too_large());
+    if announced.is_some_and(|length: u64| length > within.bytes_max) {
+        return Err(too_large(within.bytes_max));
     }
+    let whole = timeout_at(within.until, collect(body, announced, within)).await;
+    whole.unwrap_or_else(|_| {
+        let cause = "the body did not come to its end in time";
+        Err(Refused::new(ErrorCode::RequestTimeout, cause))
+    })
+}
+
+fn too_large(bytes_max: u64) -> Refused {
+    Refused::new(ErrorCode::TooLarge, format!("the body has more than {bytes_max} bytes"))
+}
+
+async fn collect(
+    mut body: Body,
+    announced: Option<u64>,
+    within: Within<'_>,
+) -> Result<(Bytes, Share), Refused> {
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
-    while let Some(chunk) = next_chunk(&mut body, stall).await? {
-        if (all.len() + first.len() + chunk.len()) as u64 > bytes_max {
-            return Err(too_large());
+    let mut share = Share::default();
+    while let Some(chunk) = next_chunk(&mut body, within.stall).await? {
+        let length = (all.len() + first.len() + chunk.len()) as u64;
+        if length > within.bytes_max {
+            return Err(too_large(within.bytes_max));
         }
+        share.grow_to(within.memory, length)?;
         // Most bodies come in one piece, which is then not copied.
         if first.is_empty() && all.is_empty() {
             first = chunk;
             continue;
         }
         if !first.is_empty() {
+            // What is set aside but not written to takes no memory; growing step by step would.
+            all.reserve(announced.unwrap_or(length) as usize);
             all.extend_from_slice(&std::mem::take(&mut first));
         }
         all.extend_from_slice(&chunk);
     }
-    Ok(if all.is_empty() { first } else { all.freeze() })
+    Ok((if all.is_empty() { first } else { all.freeze() }, share))
 }
 
 /// The next bytes of a body, if it does not pause for too long.
@@ -202,32 +241,64 @@ mod tests {
         assert!(parse::<ExecRequest>(bytes).is_err());
     }
 
+    fn within(memory: &BodyMemory, bytes_max: u64) -> Within<'_> {
+        Within::new(&Settings::default(), memory, bytes_max)
+    }
+
+    fn pieces(pieces: &'static [&'static str]) -> Body {
+        let pieces = pieces.iter().map(|piece| Ok::<_, std::io::Error>(*piece));
+        Body::from_stream(futures_util::stream::iter(pieces))
+    }
+
     #[tokio::test]
     async fn a_body_is_read_up_to_its_limit() {
-        let stall = Duration::from_secs(1);
         let none = HeaderMap::new();
-        let read_4 = |body| read(&none, body, 4, stall);
+        let memory = BodyMemory::new(0);
+        let read_4 =
+            async |body| read(&none, body, within(&memory, 4)).await.map(|(bytes, _)| bytes);
         assert_eq!(read_4(Body::from("abcd")).await.unwrap(), "abcd");
         assert_eq!(read_4(Body::empty()).await.unwrap(), "");
         let refused = read_4(Body::from("abcde")).await.unwrap_err();
         assert_eq!(refused.refusal.code, ErrorCode::TooLarge);
-        let pieces = |pieces: &'static [&'static str]| {
-            let pieces = pieces.iter().map(|piece| Ok::<_, std::io::Error>(*piece));
-            Body::from_stream(futures_util::stream::iter(pieces))
-        };
         assert_eq!(read_4(pieces(&["a", "", "bc", "d"])).await.unwrap(), "abcd");
         assert!(read_4(pieces(&["ab", "cd", "e"])).await.is_err());
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_LENGTH, "5".parse().unwrap());
-        assert!(read(&headers, Body::empty(), 4, stall).await.is_err());
+        assert!(read(&headers, Body::empty(), within(&memory, 4)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn bodies_share_the_memory_there_is() {
+        let none = HeaderMap::new();
+        let memory = BodyMemory::new(100 << 10);
+        let read_80 = || read(&none, Body::from(vec![b' '; 80 << 10]), within(&memory, 1 << 20));
+        let held = read_80().await.unwrap_or_else(|refused| panic!("{refused:?}"));
+        let refused = read_80().await.err().unwrap();
+        assert_eq!(refused.refusal.code, ErrorCode::Overloaded);
+        let small = read(&none, Body::from("{}"), within(&memory, 1 << 20)).await;
+        assert!(small.is_ok(), "small ones always have room");
+        drop(held);
+        assert!(read_80().await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_pauses_is_given_up() {
+    async fn a_body_that_pauses_or_dribbles_is_given_up() {
+        let memory = BodyMemory::new(1 << 20);
+        let none = HeaderMap::new();
+        let began = Instant::now();
         let body =
             Body::from_stream(futures_util::stream::pending::<Result<Bytes, std::io::Error>>());
-        let refused = read(&HeaderMap::new(), body, 4, Duration::from_secs(30)).await.unwrap_err();
+        let refused = read(&none, body, within(&memory, 4)).await.err().unwrap();
         assert_eq!(refused.refusal.code, ErrorCode::RequestTimeout);
+        assert_eq!(began.elapsed(), Settings::default().body_stall);
+        let dribble = futures_util::stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            Some((Ok::<_, std::io::Error>("x"), ()))
+        });
+        let began = Instant::now();
+        let dribbling = read(&none, Body::from_stream(dribble), within(&memory, 1 << 20)).await;
+        assert_eq!(dribbling.err().unwrap().refusal.code, ErrorCode::RequestTimeout);
+        assert_eq!(began.elapsed(), Settings::default().body_total);
     }
 
     #[test]

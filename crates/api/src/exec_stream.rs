@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use wire::ExecEvent;
 
+use crate::body_memory::Share;
 use crate::pieces;
 use crate::refused::Refused;
 use crate::routes::exit;
@@ -32,6 +33,8 @@ pub(crate) struct Watched {
     events: VecDeque<ExecEvent>,
     format: Format,
     request_id: String,
+    /// Of the memory for bodies: its input may still be held.
+    _share: Share,
     /// Last: the sandbox must stay until the program is gone.
     used: Use,
 }
@@ -85,6 +88,7 @@ impl Watched {
         output_bytes: Option<u64>,
         format: Format,
         request_id: &str,
+        share: Share,
     ) -> Result<Self, Refused> {
         // That it cannot be started is an answer, not an event.
         spec.confirm_start = true;
@@ -102,6 +106,7 @@ impl Watched {
             events: VecDeque::from([ExecEvent::Started]),
             format,
             request_id: request_id.to_owned(),
+            _share: share,
             used,
         })
     }

@@ -8,6 +8,7 @@ mod answer;
 mod app;
 mod archive;
 mod body;
+mod body_memory;
 mod cors;
 pub mod errors;
 mod exec_stream;

@@ -17,8 +17,12 @@ pub struct Settings {
     pub json_bytes_max: u64,
     /// Size of the body of an exec, which may carry the input of a program.
     pub exec_bytes_max: u64,
+    /// Bytes of the bodies of all requests together that may be in memory.
+    pub body_memory_bytes: u64,
     /// How long a body may pause.
     pub body_stall: Duration,
+    /// How long a body that is read whole may take. Files and archives may take as long as they like.
+    pub body_total: Duration,
     /// How many entries an archive may have, up and down.
     pub archive_entries_max: u64,
     /// How many bytes of files an archive that is unpacked may have.
@@ -35,7 +39,9 @@ impl Default for Settings {
             json_bytes_max: 1 << 20,
             // 16 MiB of input as base64, and the rest of the request.
             exec_bytes_max: 23 << 20,
+            body_memory_bytes: 64 << 20,
             body_stall: Duration::from_secs(30),
+            body_total: Duration::from_mins(1),
             archive_entries_max: 100_000,
             archive_bytes_max: 16 << 30,
         }

@@ -78,7 +78,7 @@ impl Engine {
     }
 
     /// What belongs to another key does not exist.
-    pub(crate) fn check_sandbox(&self, caller: Caller, id: SandboxId) -> Result<(), Refusal> {
+    pub fn check_sandbox(&self, caller: Caller, id: SandboxId) -> Result<(), Refusal> {
         match self.core.read(|kernel| kernel.tenant_of_sandbox(id)) {
             Some(tenant) if caller.sees(tenant) => Ok(()),
             Some(_) | None => Err(unknown(id)),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::response::Response;
 use engine::{Collected, Command, ExecSpec, Exit, ExitStatus, RunLimits, Stdin, Use, UseKind};
 use http::HeaderMap;
@@ -13,7 +13,7 @@ use wire::{ExecExit, ExecRequest, ExecResult};
 
 use crate::answer::{self, Step};
 use crate::app::App;
-use crate::body::LargeJson;
+use crate::body::{Json, json_up_to};
 use crate::exec_stream::Watched;
 use crate::front::{Admitted, Needs};
 use crate::operation::{Content, Operation, Route, Takes, Verb, json};
@@ -65,20 +65,29 @@ pub(super) fn routes() -> Vec<Route> {
     vec![Route::new(Verb::Post, "/v1/sandboxes/{id}/exec", Needs::Use, self::exec, exec)]
 }
 
+/// How the program is to be watched; not at all if its end is waited for.
+fn format(headers: &HeaderMap) -> Option<Format> {
+    if accepts(headers, SSE) {
+        return Some(Format::Sse);
+    }
+    accepts(headers, NDJSON).then_some(Format::Lines)
+}
+
 async fn exec(
     State(app): State<App>,
     Admitted { caller, request_id }: Admitted,
     NoQuery: NoQuery,
     Named(id): Named<SandboxId>,
-    headers: HeaderMap,
-    LargeJson(request): LargeJson<ExecRequest>,
+    request: Request,
 ) -> Result<Response, Refused> {
-    let format = if accepts(&headers, SSE) {
-        Some(Format::Sse)
-    } else {
-        accepts(&headers, NDJSON).then_some(Format::Lines)
-    };
-    let asked = Asked::new(request)?;
+    // Who may not use the sandbox has no business sending the input of a program.
+    app.engine.check_sandbox(caller, id)?;
+    let format = format(request.headers());
+    let Json { value, bytes, share } =
+        json_up_to(request, &app, app.settings.exec_bytes_max).await?;
+    // The input of the program is a copy, which takes their place.
+    drop(bytes);
+    let asked = Asked::new(value)?;
     let began = Instant::now();
     let used = app.engine.use_sandbox(caller, id, UseKind::Exec).await?;
     let granted = Instant::now();
@@ -95,7 +104,7 @@ async fn exec(
     let output_bytes = asked.output_bytes;
     let timeout = limits.timeout;
     let watched =
-        Watched::start(used, asked.spec, timeout, output_bytes, format, request_id).await?;
+        Watched::start(used, asked.spec, timeout, output_bytes, format, request_id, share).await?;
     let mut response = stream::response(format, watched);
     answer::timed(&mut response, &[grant]);
     Ok(response)

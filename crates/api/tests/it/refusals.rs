@@ -197,6 +197,66 @@ async fn bodies_of_the_wrong_form_are_refused() {
     stage.raw(&upload).await.problem("sandbox_unknown");
 }
 
+/// The head of a request and a part of its body.
+fn begun(key: &str, path: &str, announced: usize, sent: usize) -> Vec<u8> {
+    let mut bytes = format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\
+         content-length: {announced}\r\n\r\n"
+    )
+    .into_bytes();
+    bytes.resize(bytes.len() + sent, b' ');
+    bytes
+}
+
+#[tokio::test]
+async fn bodies_take_no_more_memory_than_there_is() {
+    let mut plan = Plan::default();
+    plan.settings.body_memory_bytes = 1 << 20;
+    let stage = Stage::with(plan).await;
+    let (_, id) = stage.checkout().await;
+    let path = format!("/v1/sandboxes/{id}/exec");
+    let mut held = stage.connect().await;
+    held.send(begun(&stage.admin, &path, 2 << 20, 900 << 10)).await;
+    let exec = |input: usize| {
+        let body = json!({"command": "true", "stdin": "x".repeat(input)}).to_string();
+        request(&stage.admin, "POST", &path, "", body.as_bytes())
+    };
+    let mut refused = stage.raw(&exec(400 << 10)).await;
+    for _ in 0..200 {
+        if refused.status == 503 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        refused = stage.raw(&exec(400 << 10)).await;
+    }
+    assert_eq!(refused.problem("overloaded")["retryable"], true);
+    assert_eq!(refused.headers["retry-after"], "1");
+    stage.raw(&exec(100)).await.expect(200);
+    stage.checkout().await;
+    drop(held);
+    let mut served = stage.raw(&exec(400 << 10)).await;
+    for _ in 0..200 {
+        if served.status == 200 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        served = stage.raw(&exec(400 << 10)).await;
+    }
+    served.expect(200);
+}
+
+#[tokio::test]
+async fn who_may_not_use_a_sandbox_is_told_before_its_body_is_read() {
+    let stage = Stage::start().await;
+    let (_, id) = stage.checkout().await;
+    let other = stage.key(model::Role::Use).await;
+    for (key, id) in [(&stage.admin, NOBODY), (&other, id.as_str())] {
+        let path = format!("/v1/sandboxes/{id}/exec");
+        let answer = stage.raw(&begun(key, &path, 1000, 10)).await;
+        answer.problem("sandbox_unknown");
+    }
+}
+
 #[tokio::test]
 async fn hosts_and_origins_are_checked() {
     let mut plan = Plan::default();
