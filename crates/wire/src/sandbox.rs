@@ -157,7 +157,7 @@ pub struct Sandbox {
     /// The words its user gave it.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// How often it was used before.
+    /// How often it was used, this time included.
     pub uses: u32,
     /// When it was made.
     pub created_at: Time,
