@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Api, ConnectionLimits, Served, Settings, serve};
-use engine::{Engine, EngineConfig, Runtimes, WallClock};
+use engine::{Engine, EngineConfig, Runtimes};
 use model::template::RuntimeKind;
-use model::{NodeConfig, Role, Template, TemplateName};
+use model::{Role, Template, TemplateName};
 use runtime::fake::{FakeRuntime, FakeSettings};
 use serde_json::Value;
 use store::Retention;
@@ -32,10 +32,9 @@ impl Default for Plan {
             settings: Settings::default(),
             limits: ConnectionLimits::default(),
             engine: EngineConfig {
-                node: NodeConfig::default(),
                 shutdown_grace_ms: 5_000,
                 templates: vec![template("default")],
-                wall: WallClock::default(),
+                ..EngineConfig::default()
             },
             retention: Retention::default(),
         }
