@@ -1,12 +1,16 @@
 //! A program that is watched while it runs. Its output is read only as fast as the client takes it;
-//! a client that goes away takes the program with it.
+//! a client that goes away takes the program with it. Its deadline does not depend on the client:
+//! nobody looks here while the connection is full, so a task of its own keeps it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use engine::{ExecSpec, Exit, Process, Use};
+use engine::{ExecSpec, Exit, ExitStatus, Process, Use};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use wire::ExecEvent;
 
@@ -19,6 +23,7 @@ use crate::stream::{Format, HEARTBEAT, Pieces};
 const READ_BYTES: usize = 64 * 1024;
 /// How long a program that was killed may take to be gone.
 const KILL_GRACE: Duration = Duration::from_secs(5);
+const SIGKILL: i32 = 9;
 
 /// A program and what was read of it.
 pub(crate) struct Watched {
@@ -26,8 +31,7 @@ pub(crate) struct Watched {
     stdout: Side,
     stderr: Side,
     began: Instant,
-    deadline: Instant,
-    timed_out: bool,
+    deadline: Deadline,
     exit: Option<Exit>,
     over: bool,
     events: VecDeque<ExecEvent>,
@@ -37,6 +41,40 @@ pub(crate) struct Watched {
     _share: Share,
     /// Last: the sandbox must stay until the program is gone.
     used: Use,
+}
+
+/// The end of a program's time. Dropped, it is lifted.
+struct Deadline {
+    passed: Arc<AtomicBool>,
+    keeping: AbortHandle,
+    /// When it must be gone, even if it had to be killed.
+    gone_by: Instant,
+}
+
+impl Deadline {
+    /// Kills the program when its time is over.
+    fn keep(process: &Process, at: Instant) -> Self {
+        let passed = Arc::new(AtomicBool::new(false));
+        let (handle, seen) = (process.handle(), Arc::clone(&passed));
+        let keeping = tokio::spawn(async move {
+            sleep_until(at).await;
+            seen.store(true, Ordering::Relaxed);
+            // That it could not be killed is seen by its end, which then does not come.
+            let _ = timeout(KILL_GRACE, handle.kill()).await;
+        });
+        Self { passed, keeping: keeping.abort_handle(), gone_by: at + 2 * KILL_GRACE }
+    }
+
+    /// Whether it was this that ended the program. One that ended by itself may be looked at late.
+    fn ended(&self, exit: &Exit) -> bool {
+        self.passed.load(Ordering::Relaxed) && exit.status == ExitStatus::Signal(SIGKILL)
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        self.keeping.abort();
+    }
 }
 
 /// One of its two outputs.
@@ -93,14 +131,19 @@ impl Watched {
         // That it cannot be started is an answer, not an event.
         spec.confirm_start = true;
         let began = Instant::now();
-        let mut process = used.exec(spec).await?;
+        let mut process = match used.exec(spec).await {
+            Ok(process) => process,
+            Err(refusal) => {
+                used.executed(false, began.elapsed());
+                return Err(refusal.into());
+            }
+        };
         Ok(Self {
             stdout: Side::new(process.stdout.take(), output_bytes),
             stderr: Side::new(process.stderr.take(), output_bytes),
+            deadline: Deadline::keep(&process, began + patience),
             process,
             began,
-            deadline: began + patience,
-            timed_out: false,
             exit: None,
             over: false,
             events: VecDeque::from([ExecEvent::Started]),
@@ -114,7 +157,7 @@ impl Watched {
     fn fail(&mut self, refused: &Refused) {
         let problem = Box::new(refused.problem(&self.request_id));
         self.events.push_back(ExecEvent::Error { problem });
-        self.over = true;
+        self.end(false);
     }
 
     /// Ends the stream once the program is over and everything it wrote was read.
@@ -130,28 +173,27 @@ impl Watched {
             truncated: out || err,
             stdout_truncated: out,
             stderr_truncated: err,
-            timed_out: self.timed_out,
+            timed_out: self.deadline.ended(&ended),
             ..exit(&ended, self.began.elapsed())
         }));
-        self.over = true;
+        self.end(true);
     }
 
-    async fn kill(&mut self) {
-        self.timed_out = true;
-        let handle = self.process.handle();
-        // That it could not be killed in time is seen by its end, which then does not come.
-        let _ = timeout(KILL_GRACE, handle.kill()).await;
-        self.deadline = Instant::now() + KILL_GRACE;
+    fn end(&mut self, well: bool) {
+        self.over = true;
+        self.used.executed(well, self.began.elapsed());
     }
 
     /// Waits for something to happen; false if nothing did for a while.
     async fn step(&mut self) -> bool {
         let ended = self.exit.is_some();
+        // Who looks long after the deadline finds the end that came meanwhile.
+        let gone_by = self.deadline.gone_by.max(Instant::now() + KILL_GRACE);
         let happened = tokio::select! {
             read = self.stdout.read() => Happened::Out(read),
             read = self.stderr.read() => Happened::Err(read),
             exit = self.used.exit_of(&mut self.process), if !ended => Happened::Exit(exit),
-            () = sleep_until(self.deadline), if !ended => Happened::Late,
+            () = sleep_until(gone_by), if !ended => Happened::Late,
             () = sleep(HEARTBEAT) => return false,
         };
         match happened {
@@ -165,11 +207,10 @@ impl Watched {
             }
             Happened::Exit(Ok(exit)) => self.exit = Some(exit),
             Happened::Exit(Err(refusal)) => self.fail(&refusal.into()),
-            Happened::Late if self.timed_out => {
+            Happened::Late => {
                 let cause = "the program was killed and did not end";
                 self.fail(&Refused::new(model::ErrorCode::DeadlineExceeded, cause));
             }
-            Happened::Late => self.kill().await,
         }
         self.end_if_over();
         true

@@ -99,6 +99,21 @@ async fn a_program_is_watched_as_events_and_as_lines() {
 }
 
 #[tokio::test]
+async fn programs_are_counted_however_they_are_run() {
+    let stage = Stage::start().await;
+    let (_, id) = stage.checkout().await;
+    for accept in ["application/json", "text/event-stream", "application/x-ndjson"] {
+        for command in [json!({"command": "exit 3"}), json!({"argv": ["nosuch"]})] {
+            watch(&stage, &id, accept, &command).await.answer().await;
+        }
+    }
+    let metrics = String::from_utf8(stage.get("/metrics").await.body).unwrap();
+    let counts: Vec<_> =
+        metrics.lines().filter(|line| line.starts_with("shoal_exec_seconds_count")).collect();
+    assert!(counts.len() == 2 && counts.iter().all(|line| line.ends_with(" 3")), "{counts:?}");
+}
+
+#[tokio::test]
 async fn a_stream_may_be_cut_to_a_size() {
     let stage = Stage::start().await;
     let (_, id) = stage.checkout().await;
@@ -114,6 +129,30 @@ async fn a_stream_may_be_cut_to_a_size() {
         }
     }
     assert_eq!(output, "abcd");
+}
+
+#[tokio::test]
+async fn the_time_of_a_program_ends_though_nobody_reads() {
+    use http_body_util::BodyExt as _;
+    use tower_service::Service as _;
+    let stage = Stage::start().await;
+    let (_, id) = stage.checkout().await;
+    for (command, timed_out) in [("sleep 1000", true), ("true", false)] {
+        let body = json!({"command": command, "timeout_ms": 50}).to_string();
+        let request = axum::extract::Request::post(format!("/v1/sandboxes/{id}/exec"))
+            .header("host", "localhost")
+            .header("accept", "application/x-ndjson")
+            .header("authorization", format!("Bearer {}", stage.admin))
+            .body(axum::body::Body::from(body))
+            .unwrap();
+        let unread = stage.api.router().call(request).await.unwrap();
+        stage.until("it is gone", |stage| stage.runtime.alive().tasks == 0).await;
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        let told = unread.into_body().collect().await.unwrap().to_bytes();
+        let last = told.trim_ascii_end().split(|byte| *byte == b'\n').next_back().unwrap();
+        let last: Value = serde_json::from_slice(last).unwrap();
+        assert_eq!((&last["type"], &last["timed_out"]), (&"exit".into(), &timed_out.into()));
+    }
 }
 
 #[tokio::test]
