@@ -40,7 +40,7 @@ use engine::Engine;
 use tokio::sync::watch;
 
 use crate::app::App;
-pub use crate::serve::{ConnectionLimits, Listen, Served, serve};
+pub use crate::serve::{ConnectionLimits, Listen, Peer, Served, serve};
 pub use crate::settings::Settings;
 
 /// The API of one engine. Cheap to clone.

@@ -19,8 +19,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tower_service::Service as _;
 
-use crate::serve::ConnectionLimits;
 use crate::serve::watched::{Activity, Watched};
+use crate::serve::{ConnectionLimits, Peer};
 
 pub(super) async fn connection<S>(
     stream: S,
@@ -28,7 +28,7 @@ pub(super) async fn connection<S>(
     limits: Arc<ConnectionLimits>,
     mut stops: watch::Receiver<bool>,
 ) where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: AsyncRead + AsyncWrite + Peer + Unpin + Send + 'static,
 {
     let activity = Arc::new(Activity::new());
     let head_bytes = limits.head_bytes;

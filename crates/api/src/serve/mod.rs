@@ -6,6 +6,7 @@
 //! on requests too.
 
 mod connection;
+mod peer;
 mod watched;
 
 use std::io;
@@ -22,6 +23,7 @@ use wire::Problem;
 
 use crate::Api;
 use crate::serve::connection::connection;
+pub use crate::serve::peer::Peer;
 
 /// How long to wait when nothing can be accepted, because descriptors are short for instance.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -59,7 +61,7 @@ impl Default for ConnectionLimits {
 /// Where connections come from.
 pub trait Listen: Send + 'static {
     /// A connection.
-    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    type Stream: AsyncRead + AsyncWrite + Peer + Unpin + Send + 'static;
 
     /// The next one. Dropped while it waits, none is lost.
     fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;

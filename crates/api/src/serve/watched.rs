@@ -1,5 +1,6 @@
 //! A connection that is watched: it is cut when nothing is asked on it for too long, when a head
-//! does not come to its end, or when nobody takes what is written to it. When it is closed by us
+//! does not come to its end, when nobody takes what is written to it, or when its client leaves while
+//! a request is worked on. When it is closed by us
 //! while the client still sends, what is sent is read and dropped for a moment, or the client would
 //! see a broken connection instead of its answer. Time is looked at a few
 //! times per limit and not per request: an exact timer for each would cost more than it is worth.
@@ -14,7 +15,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::serve::ConnectionLimits;
+use crate::serve::{ConnectionLimits, Peer};
 
 const IDLE: u8 = 0;
 const HEAD: u8 = 1;
@@ -56,6 +57,10 @@ impl Activity {
         if self.phase.load(Ordering::Relaxed) == IDLE {
             self.enter(HEAD);
         }
+    }
+
+    fn is_serving(&self) -> bool {
+        self.phase.load(Ordering::Relaxed) == SERVING
     }
 
     /// Whether it does too long what it does.
@@ -167,7 +172,26 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: Peer> Watched<S> {
+    /// Ready with an error when the client of a request left. Nothing is read while the next
+    /// request waits in a buffer, so that the end of the connection is not seen by reading.
+    fn poll_left(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        if !self.activity.is_serving() {
+            return Poll::Pending;
+        }
+        let heard = self.stream.poll_heard(cx);
+        if self.stream.is_gone() {
+            return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
+        }
+        match heard {
+            Poll::Pending => Poll::Pending,
+            // Nobody would be woken by more of the same: it is looked at again after a while.
+            Poll::Ready(_) => self.poll_overdue(cx),
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Peer + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -191,6 +215,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Whatever is done with a connection ends with this.
+        if let Poll::Ready(error) = self.poll_left(cx) {
+            return Poll::Ready(Err(error));
+        }
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 

@@ -131,6 +131,37 @@ async fn a_client_that_goes_away_while_it_waits_holds_nothing() {
 }
 
 #[tokio::test]
+async fn who_leaves_is_missed_though_more_was_sent() {
+    let mut plan = Plan::default();
+    plan.limits.head = Duration::from_millis(400);
+    plan.engine.templates[0].pool.pool_size = 1;
+    plan.engine.templates[0].pool.max_overflow = 0;
+    let stage = Stage::with(plan).await;
+    let (_, id) = stage.checkout().await;
+    let exec = format!("/v1/sandboxes/{id}/exec");
+    let checkout = json!({"template": "default", "wait_ms": 600_000}).to_string();
+    let sleep = json!({"command": "sleep 1000"}).to_string();
+    // One byte more, and more than is read at once.
+    for more in [1, 48 << 10] {
+        let more = vec![b'G'; more];
+        let mut waiting = stage.connect().await;
+        let checkout = request(&stage.admin, "POST", "/v1/checkouts", "", checkout.as_bytes());
+        waiting.send([checkout, more.clone()].concat()).await;
+        stage.until("waits", |stage| stage.engine.pools()[0].waiters == 1).await;
+        drop(waiting);
+        stage.until("gone", |stage| stage.engine.pools()[0].waiters == 0).await;
+        for accept in ["accept: text/event-stream\r\n", ""] {
+            let mut running = stage.connect().await;
+            let sleep = request(&stage.admin, "POST", &exec, accept, sleep.as_bytes());
+            running.send([sleep, more.clone()].concat()).await;
+            stage.until("it runs", |stage| stage.runtime.alive().tasks == 1).await;
+            drop(running);
+            stage.until("it is gone", |stage| stage.runtime.alive().tasks == 0).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_lease_whose_answer_nobody_takes_is_returned() {
     let stage = Stage::start().await;
     for mark in ["", "one"] {

@@ -1,0 +1,86 @@
+//! Whether the other end of a connection is still there, also while bytes that it sent before it
+//! left are unread: those hide the end from whoever reads in order.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use tokio::io::Interest;
+use tokio::net::{TcpStream, UnixStream};
+
+/// The other end of a connection.
+pub trait Peer {
+    /// Whether it said that it sends no more, or is gone altogether.
+    fn is_gone(&self) -> bool;
+
+    /// Ready if there is something to read, its end included; else whoever asks is woken then.
+    fn poll_heard(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
+
+// Of the things that can be asked for, priority is the one that is also so when the other end is
+// closed, and not when there is something to read. Nothing is done: the kernel has told already.
+
+impl Peer for TcpStream {
+    fn is_gone(&self) -> bool {
+        self.try_io(Interest::PRIORITY, || Ok(())).is_ok()
+    }
+
+    fn poll_heard(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_read_ready(cx)
+    }
+}
+
+impl Peer for UnixStream {
+    fn is_gone(&self) -> bool {
+        self.try_io(Interest::PRIORITY, || Ok(())).is_ok()
+    }
+
+    fn poll_heard(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_read_ready(cx)
+    }
+}
+
+#[cfg(test)]
+impl Peer for tokio::io::DuplexStream {
+    fn is_gone(&self) -> bool {
+        false
+    }
+
+    fn poll_heard(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    async fn is_seen_to_leave(mut here: impl AsyncWrite + Unpin, there: impl Peer) {
+        assert!(!there.is_gone());
+        here.write_all(b"something unread").await.unwrap();
+        let heard = std::future::poll_fn(|cx| there.poll_heard(cx));
+        timeout(Duration::from_secs(20), heard).await.unwrap().unwrap();
+        assert!(!there.is_gone(), "it only said something");
+        drop(here);
+        let leaving = async {
+            while !there.is_gone() {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), leaving).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_end_is_seen_behind_bytes_that_nobody_read() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let here = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        is_seen_to_leave(here, listener.accept().await.unwrap().0).await;
+        let (here, there) = UnixStream::pair().unwrap();
+        is_seen_to_leave(here, there).await;
+    }
+}
