@@ -125,7 +125,7 @@ impl Idempotency {
     ) -> Result<Option<Claim>, Refused> {
         let Some(given) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
         let name: Box<str> = match given.to_str() {
-            Ok(text) if (1..=LENGTH_MAX).contains(&text.len()) => text.into(),
+            Ok(text) if is_key(text) => text.into(),
             Ok(_) | Err(_) => {
                 let cause = format!("an Idempotency-Key is 1 to {LENGTH_MAX} visible characters");
                 return Err(Refused::bad("Idempotency-Key", cause));
@@ -162,6 +162,11 @@ impl Idempotency {
         table.entries.insert(name, entry.clone());
         entry
     }
+}
+
+/// Also said in the description of the header.
+fn is_key(text: &str) -> bool {
+    (1..=LENGTH_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 impl Table {
@@ -208,6 +213,8 @@ mod tests {
         let other = claim(&table, "a", "2").await.err().unwrap();
         assert_eq!(other.refusal.code, ErrorCode::IdempotencyConflict);
         assert!(claim(&table, "", "1").await.is_err());
+        assert!(claim(&table, "a b", "1").await.is_err());
+        assert!(claim(&table, &"x".repeat(LENGTH_MAX), "1").await.is_ok());
         assert!(claim(&table, &"x".repeat(LENGTH_MAX + 1), "1").await.is_err());
     }
 

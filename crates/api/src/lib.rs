@@ -27,6 +27,7 @@ mod rate;
 mod refused;
 mod request_id;
 mod routes;
+mod schemas;
 mod serve;
 mod settings;
 mod signals;

@@ -21,8 +21,9 @@ use utoipa::openapi::{
 
 use crate::front::Needs;
 use crate::operation::{Kind, Operation, Param, Route, Takes, Verb};
-use crate::routes;
+use crate::{routes, schemas};
 
+const JSON: &str = "application/json";
 const PROBLEM: &str = wire::Problem::MEDIA_TYPE;
 const KEY: &str = "key";
 
@@ -73,7 +74,8 @@ fn build(routes: &[Route]) -> OpenApi {
         .scheme(HttpAuthScheme::Bearer)
         .description(Some("A key of this server: `shoal key create` makes one"))
         .build();
-    let schemas = Words::openapi().components.map(|words| words.schemas).unwrap_or_default();
+    let mut schemas = Words::openapi().components.map(|words| words.schemas).unwrap_or_default();
+    schemas::complete(&mut schemas);
     let components = ComponentsBuilder::new()
         .schemas_from_iter(schemas)
         .security_scheme(KEY, SecurityScheme::Http(scheme));
@@ -135,10 +137,10 @@ fn operation(route: &Route) -> OperationBuilder {
     for answer in answers {
         let mut response = ResponseBuilder::new().description(answer.about);
         for crate::operation::Content(media_type, schema) in &answer.content {
-            response = response.content(*media_type, content(*schema));
+            response = response.content(*media_type, content(media_type, *schema));
         }
         if refused.remove(&answer.status).is_some() {
-            response = response.content(PROBLEM, content(Some("Problem")));
+            response = response.content(PROBLEM, content(PROBLEM, Some("Problem")));
         }
         responses.insert(answer.status, response.build());
     }
@@ -167,9 +169,11 @@ fn variables(path: &str) -> impl Iterator<Item = &str> {
 }
 
 fn variable(name: &str) -> Parameter {
-    let schema = match name {
-        "id" => uuid(),
-        _ => text(),
+    let schema: RefOr<Schema> = match name {
+        "id" => formatted("uuid").into(),
+        "template" | "name" => Ref::from_schema_name("TemplateName").into(),
+        "code" => one_of(ErrorCode::ALL.iter().map(|code| code.as_str())).into(),
+        _ => text().into(),
     };
     ParameterBuilder::new()
         .name(name)
@@ -183,9 +187,17 @@ fn text() -> Object {
     ObjectBuilder::new().schema_type(Type::String).build()
 }
 
-fn uuid() -> Object {
-    let format = SchemaFormat::Custom("uuid".to_owned());
+fn formatted(format: &str) -> Object {
+    let format = SchemaFormat::Custom(format.to_owned());
     ObjectBuilder::new().schema_type(Type::String).format(Some(format)).build()
+}
+
+fn matching(pattern: &str) -> Object {
+    ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).build()
+}
+
+fn one_of<'a>(words: impl IntoIterator<Item = &'a str>) -> Object {
+    ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).build()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "bounds are round, or too large to matter")]
@@ -194,9 +206,12 @@ fn bound(number: u64) -> f64 {
 }
 
 fn parameter(param: &Param, place: ParameterIn) -> Parameter {
-    let schema: Schema = match param.kind {
+    let schema: RefOr<Schema> = match param.kind {
         Kind::Text => text().into(),
-        Kind::Uuid => uuid().into(),
+        Kind::Matching(pattern) => matching(pattern).into(),
+        Kind::Schema(name) => Ref::from_schema_name(name).into(),
+        Kind::Uuid => formatted("uuid").into(),
+        Kind::Base64 => formatted("byte").into(),
         Kind::Flag => ObjectBuilder::new().schema_type(Type::Boolean).build().into(),
         Kind::Number(least, most) => ObjectBuilder::new()
             .schema_type(Type::Integer)
@@ -205,12 +220,11 @@ fn parameter(param: &Param, place: ParameterIn) -> Parameter {
             .maximum(Some(bound(most)))
             .build()
             .into(),
-        Kind::OneOf(words) => ObjectBuilder::new()
-            .schema_type(Type::String)
-            .enum_values(Some(words.iter().copied()))
-            .build()
-            .into(),
-        Kind::Repeated => ArrayBuilder::new().items(text()).build().into(),
+        Kind::OneOf(words) => one_of(words.iter().copied()).into(),
+        Kind::Repeated(pattern) => {
+            let values = ArrayBuilder::new().items(matching(pattern)).build();
+            Schema::from(values).into()
+        }
     };
     let required = if param.required { Required::True } else { Required::False };
     ParameterBuilder::new()
@@ -223,8 +237,7 @@ fn parameter(param: &Param, place: ParameterIn) -> Parameter {
 }
 
 fn body(takes: Takes) -> Option<RequestBody> {
-    let json =
-        |schema| RequestBodyBuilder::new().content("application/json", content(Some(schema)));
+    let json = |schema| RequestBodyBuilder::new().content(JSON, content(JSON, Some(schema)));
     match takes {
         Takes::Nothing => None,
         Takes::Json(schema) => Some(json(schema).required(Some(Required::True)).build()),
@@ -232,18 +245,19 @@ fn body(takes: Takes) -> Option<RequestBody> {
         Takes::Bytes(media_types) => {
             let body = RequestBodyBuilder::new().required(Some(Required::True));
             let add = |body: RequestBodyBuilder, media_type: &&str| {
-                body.content(*media_type, content(None))
+                body.content(*media_type, content(media_type, None))
             };
             Some(media_types.iter().fold(body, add).build())
         }
     }
 }
 
-/// A body of a schema, or of bytes that have none.
-fn content(schema: Option<&str>) -> Content {
+/// A body of a schema, or of text or bytes that have none.
+fn content(media_type: &str, schema: Option<&str>) -> Content {
     let schema: RefOr<Schema> = match schema {
         Some(name) => Ref::from_schema_name(name).into(),
-        None => Schema::from(Object::default()).into(),
+        None if media_type.contains("charset=") => text().into(),
+        None => formatted("binary").into(),
     };
     ContentBuilder::new().schema(Some(schema)).build()
 }
@@ -278,7 +292,7 @@ fn problem(codes: &[ErrorCode]) -> Response {
     let words: Vec<_> = codes.iter().map(|code| format!("`{code}`")).collect();
     ResponseBuilder::new()
         .description(words.join(", "))
-        .content(PROBLEM, content(Some("Problem")))
+        .content(PROBLEM, content(PROBLEM, Some("Problem")))
         .build()
 }
 
@@ -316,6 +330,20 @@ mod tests {
                 references(value, found);
             }
         }
+    }
+
+    #[test]
+    fn bodies_without_a_schema_are_bytes_or_text() {
+        let document: Value = serde_json::from_str(&document()).unwrap();
+        let paths = &document["paths"];
+        let file = &paths["/v1/sandboxes/{id}/files"];
+        let bytes = serde_json::json!({"type": "string", "format": "binary"});
+        let octets = "application/octet-stream";
+        assert_eq!(file["put"]["requestBody"]["content"][octets]["schema"], bytes);
+        assert_eq!(file["get"]["responses"]["200"]["content"][octets]["schema"], bytes);
+        let page = &paths["/docs/errors/{code}"]["get"]["responses"]["200"]["content"];
+        let page = page.as_object().unwrap().values().next().unwrap();
+        assert_eq!(page["schema"], serde_json::json!({"type": "string"}));
     }
 
     #[test]

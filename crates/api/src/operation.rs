@@ -141,13 +141,18 @@ impl Param {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     Text,
+    /// Text of this pattern.
+    Matching(&'static str),
+    /// A word that has a schema of its own.
+    Schema(&'static str),
     Uuid,
+    Base64,
     Flag,
     /// From the first to the second.
     Number(u64, u64),
     OneOf(&'static [&'static str]),
-    /// Text that may be given more than once.
-    Repeated,
+    /// Text of this pattern that may be given more than once.
+    Repeated(&'static str),
 }
 
 /// One successful answer.

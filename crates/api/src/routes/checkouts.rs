@@ -24,7 +24,7 @@ use crate::view;
 
 pub(super) const ONCE: Param = Param::new(
     "Idempotency-Key",
-    Kind::Text,
+    Kind::Matching("^[!-~]{1,255}$"),
     "Makes it safe to send the request again: what was done is not done twice",
 );
 

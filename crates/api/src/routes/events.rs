@@ -43,7 +43,7 @@ const LIMIT: Param =
     Param::new("limit", Kind::Number(1, PAGE_MAX), "At most so many in a page; 100 if not given");
 const RESUME: Param = Param::new(
     "Last-Event-ID",
-    Kind::Text,
+    Kind::Number(0, AFTER_MAX),
     "The last event that was read: the stream goes on after it",
 );
 const TOLD: &str = "A stream of `Event`s; a page of them if only `application/json` is accepted. A stream \

@@ -76,7 +76,11 @@ pub(super) fn routes() -> Vec<Route> {
             write,
             put.query([
                 PATH,
-                Param::new("mode", Kind::Text, "Its permissions in octal, such as 0644"),
+                Param::new(
+                    "mode",
+                    Kind::Matching("^0*[0-7]{1,4}$"),
+                    "Its permissions in octal, such as 0644",
+                ),
             ])
             .takes(Takes::Bytes(&[BYTES]))
             .refuses(USING),
@@ -101,7 +105,7 @@ pub(super) fn routes() -> Vec<Route> {
             list.query([
                 PATH,
                 Param::new("limit", Kind::Number(1, PAGE), "At most so many; 1000 if not given"),
-                Param::new("after", Kind::Text, "Only those after: `next` of the page before"),
+                Param::new("after", Kind::Base64, "Only those after: `next` of the page before"),
             ])
             .refuses(USING),
         ),

@@ -44,13 +44,13 @@ const CHANGING: &[ErrorCode] = &[
 ];
 
 const FILTERS: [Param; 6] = [
-    Param::new("template", Kind::Text, "Only those of this template"),
+    Param::new("template", Kind::Schema("TemplateName"), "Only those of this template"),
     Param::new(
         "state",
         Kind::OneOf(&["cold", "warming", "warm", "waiting", "running"]),
         "Only those in this state",
     ),
-    Param::new("label", Kind::Repeated, "Only those with this label, as `name=value`"),
+    Param::new("label", Kind::Repeated("="), "Only those with this label, as `name=value`"),
     Param::new("lease", Kind::Uuid, "Only the one under this lease"),
     Param::new("limit", Kind::Number(1, PAGE_MAX), "At most so many; 100 if not given"),
     Param::new("after", Kind::Uuid, "Only those after this one: `next` of the page before"),
