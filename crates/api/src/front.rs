@@ -8,21 +8,25 @@ use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request};
 use axum::response::{IntoResponse as _, Response};
 use engine::Caller;
 use futures_util::FutureExt as _;
+use futures_util::future::Either;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method};
+use http_body::Body as _;
 use model::{ErrorCode, KeyId, Role};
 use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::app::{App, InProgress};
+use crate::body::next_chunk;
 use crate::cors::Cors;
 use crate::refused::Refused;
 use crate::request_id::X_REQUEST_ID;
@@ -67,6 +71,8 @@ pub(crate) struct Front {
     /// Its path with names in place of ids, for the log and the metrics.
     pub(crate) route: &'static str,
     pub(crate) needs: Needs,
+    /// Whether what the request carries is for the route to read. Where it is not, it must be empty.
+    pub(crate) takes_body: bool,
 }
 
 impl<S> Layer<S> for Front {
@@ -86,7 +92,7 @@ pub(crate) struct Fronted<S> {
 
 impl<S> Service<Request> for Fronted<S>
 where
-    S: Service<Request, Response = Response, Error = Infallible>,
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
 {
     type Response = Response;
@@ -118,7 +124,19 @@ where
             Some(preflight) => Err(preflight),
             None => self.front.admit(&mut request, &mut record).map_err(Refused::into_response),
         };
-        let handled = admitted.map(|()| self.inner.call(request));
+        let stall = self.front.app.settings.body_stall;
+        let handled = admitted.map(|()| {
+            if self.front.takes_body || request.body().is_end_stream() {
+                return Either::Left(self.inner.call(request));
+            }
+            let mut inner = self.inner.clone();
+            Either::Right(async move {
+                match refuse_body(request, stall).await {
+                    Ok(request) => inner.call(request).await,
+                    Err(refused) => Ok(refused.into_response()),
+                }
+            })
+        });
         Box::pin(async move {
             let mut response = match handled {
                 Err(response) => response,
@@ -164,7 +182,7 @@ impl Front {
     }
 }
 
-fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Refused> {
+pub(crate) fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Refused> {
     let refused = |cause: &'static str| Refused::new(ErrorCode::Unauthorized, cause);
     let Some(given) = headers.get(AUTHORIZATION) else {
         return Err(refused("there is no Authorization header"));
@@ -179,6 +197,15 @@ fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Refused> {
     app.engine
         .authenticate(secret)
         .ok_or_else(|| refused("the key is not known, or it is expired or revoked"))
+}
+
+/// A request without its body, if that is empty: its size may not have been told.
+async fn refuse_body(request: Request, stall: Duration) -> Result<Request, Refused> {
+    let (parts, mut body) = request.into_parts();
+    if body.size_hint().lower() == 0 && matches!(next_chunk(&mut body, stall).await, Ok(None)) {
+        return Ok(Request::from_parts(parts, Body::empty()));
+    }
+    Err(Refused::bad("body", "this route takes no body"))
 }
 
 /// A request in the log and the metrics. Dropped without an answer, its client went away.
@@ -303,7 +330,7 @@ mod tests {
     async fn a_panic_is_answered_with_the_id_of_its_request() {
         use http_body_util::BodyExt as _;
         let (app, _stop) = App::for_tests().await;
-        let front = Front { app, route: "/panic", needs: Needs::Nothing };
+        let front = Front { app, route: "/panic", needs: Needs::Nothing, takes_body: false };
         let panics = || async { panic!("on purpose") as Response };
         let mut router =
             axum::Router::new().route("/panic", axum::routing::get(panics).route_layer(front));

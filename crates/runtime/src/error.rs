@@ -197,16 +197,23 @@ impl RuntimeError {
     }
 }
 
-impl fmt::Display for RuntimeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}: {}", self.code, self.step, self.cause)?;
+impl RuntimeError {
+    /// The cause with what the kernel said.
+    fn explained(&self) -> Cow<'_, str> {
         match self.errno {
             // A cause that came from the kernel names its number already.
             Some(errno) if !self.cause.contains("os error") => {
-                write!(f, " ({})", std::io::Error::from_raw_os_error(errno))
+                let said = std::io::Error::from_raw_os_error(errno);
+                Cow::Owned(format!("{} ({said})", self.cause))
             }
-            Some(_) | None => Ok(()),
+            Some(_) | None => Cow::Borrowed(&self.cause),
         }
+    }
+}
+
+impl fmt::Display for RuntimeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.code, self.step, self.explained())
     }
 }
 
@@ -219,7 +226,8 @@ impl From<RuntimeError> for Refusal {
             Retry::Never => ErrorCode::InvalidArgument,
             Retry::Later => ErrorCode::SandboxCrashed,
         });
-        Self::new(code, error.to_string())
+        // The code is told beside the cause, which must not look like the name of a field.
+        Self::new(code, format!("could not {}: {}", error.step, error.explained()))
     }
 }
 
@@ -242,6 +250,14 @@ mod tests {
                 assert_eq!(code.retry(), same.retry(), "{code}");
             }
         }
+    }
+
+    #[test]
+    fn a_refusal_tells_its_code_only_once() {
+        let error = RuntimeError::new(RuntimeErrorCode::Invalid, "claim", "no").with_errno(1);
+        let refusal = Refusal::from(error);
+        assert_eq!(refusal.code, ErrorCode::InvalidArgument);
+        assert_eq!(refusal.cause, "could not claim: no (Operation not permitted (os error 1))");
     }
 
     #[test]

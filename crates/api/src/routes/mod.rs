@@ -21,7 +21,7 @@ use http::header::ACCEPT;
 
 use crate::app::App;
 use crate::front::{Front, Needs, no_method, no_route};
-use crate::operation::Route;
+use crate::operation::{Route, Takes};
 
 /// Every route.
 pub(crate) fn all() -> Vec<Route> {
@@ -44,14 +44,15 @@ pub(crate) fn all() -> Vec<Route> {
 }
 
 pub(crate) fn router(app: &App) -> Router {
-    let front = |route, needs| Front { app: app.clone(), route, needs };
+    let front = |route, needs, takes_body| Front { app: app.clone(), route, needs, takes_body };
     let mut router = Router::new();
     for route in all() {
-        let handler = route.handler.route_layer(front(route.path, route.needs));
+        let takes_body = route.operation.takes != Takes::Nothing;
+        let handler = route.handler.route_layer(front(route.path, route.needs, takes_body));
         router = router.route(route.path, handler);
     }
     // Which routes there are is no secret.
-    let other = || front("other", Needs::Nothing);
+    let other = || front("other", Needs::Nothing, true);
     router
         .fallback(no_route.layer(other()))
         .method_not_allowed_fallback(no_method.layer(other()))

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::stage::{Plan, Stage, request};
+use crate::stage::{Plan, Stage, request, text};
 
 const NOBODY: &str = "00000000-0000-0000-0000-000000000001";
 
@@ -119,6 +119,54 @@ async fn what_cannot_be_read_is_refused_by_field() {
 }
 
 #[tokio::test]
+async fn what_fails_in_a_sandbox_blames_no_field_by_mistake() {
+    let stage = Stage::start().await;
+    let (_, id) = stage.checkout().await;
+    let sandbox = |rest: &str| format!("/v1/sandboxes/{id}{rest}");
+    for (method, path, body) in [
+        ("POST", sandbox("/exec"), json!({"argv": ["nosuch"]})),
+        ("POST", sandbox("/exec"), json!({"command": "echo '"})),
+        ("PUT", sandbox("/files?path=/workspace/.."), Value::Null),
+        ("GET", sandbox("/files?path=/workspace/nosuch"), Value::Null),
+        ("POST", sandbox("/files/move"), json!({"from": "/workspace/no", "to": "/workspace/a"})),
+    ] {
+        let answer = stage.call(method, &path, body.clone()).await;
+        let problem = answer.json();
+        assert!((400..500).contains(&answer.status), "{method} {path} {body}: {problem}");
+        let (code, detail) = (text(&problem["code"]), text(&problem["detail"]));
+        assert!(!detail.contains(&code) && detail.starts_with("could not "), "{problem}");
+        assert_eq!(problem["field"], Value::Null, "{problem}");
+    }
+}
+
+#[tokio::test]
+async fn bodies_are_refused_where_none_is_taken() {
+    let stage = Stage::start().await;
+    let (lease, id) = stage.checkout().await;
+    let chunked = "transfer-encoding: chunked\r\n";
+    for (method, path) in [
+        ("POST", format!("/v1/sandboxes/{id}/freeze")),
+        ("POST", format!("/v1/sandboxes/{id}/thaw")),
+        ("POST", "/v1/pools/default/drain".to_owned()),
+        ("POST", "/v1/pools/default/resume".to_owned()),
+        ("GET", "/v1/pools".to_owned()),
+        ("GET", "/health".to_owned()),
+        ("DELETE", format!("/v1/checkouts/{lease}")),
+    ] {
+        let refused = stage.call(method, &path, json!({"force": true})).await;
+        assert_eq!(refused.problem("bad_request")["field"], "body", "{method} {path}");
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n{chunked}\r\n",
+            stage.admin
+        );
+        let refused = stage.raw(format!("{head}2\r\n{{}}\r\n0\r\n\r\n").as_bytes()).await;
+        assert_eq!(refused.problem("bad_request")["field"], "body", "{method} {path}");
+        let empty = stage.raw(format!("{head}0\r\n\r\n").as_bytes()).await;
+        assert!(empty.status < 300, "{method} {path}: {empty:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_does_not_exist_is_said_so() {
     let stage = Stage::start().await;
     for (method, path, code) in [
@@ -215,34 +263,21 @@ async fn bodies_take_no_more_memory_than_there_is() {
     let stage = Stage::with(plan).await;
     let (_, id) = stage.checkout().await;
     let path = format!("/v1/sandboxes/{id}/exec");
-    let mut held = stage.connect().await;
-    held.send(begun(&stage.admin, &path, 2 << 20, 900 << 10)).await;
-    let exec = |input: usize| {
-        let body = json!({"command": "true", "stdin": "x".repeat(input)}).to_string();
+    let exec = |command: &str, input_kib: usize| {
+        let body = json!({"command": command, "stdin": "x".repeat(input_kib << 10)}).to_string();
         request(&stage.admin, "POST", &path, "", body.as_bytes())
     };
-    let mut refused = stage.raw(&exec(400 << 10)).await;
-    for _ in 0..200 {
-        if refused.status == 503 {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        refused = stage.raw(&exec(400 << 10)).await;
-    }
+    let mut held = stage.connect().await;
+    held.send(exec("sleep 1000", 900)).await;
+    stage.until("it runs", |stage| stage.runtime.alive().tasks == 1).await;
+    let refused = stage.raw(&exec("true", 400)).await;
     assert_eq!(refused.problem("overloaded")["retryable"], true);
     assert_eq!(refused.headers["retry-after"], "1");
-    stage.raw(&exec(100)).await.expect(200);
+    stage.raw(&exec("true", 10)).await.expect(200);
     stage.checkout().await;
     drop(held);
-    let mut served = stage.raw(&exec(400 << 10)).await;
-    for _ in 0..200 {
-        if served.status == 200 {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        served = stage.raw(&exec(400 << 10)).await;
-    }
-    served.expect(200);
+    stage.until("it is gone", |stage| stage.runtime.alive().tasks == 0).await;
+    stage.raw(&exec("true", 400)).await.expect(200);
 }
 
 #[tokio::test]
