@@ -10,6 +10,9 @@ use http::{HeaderValue, StatusCode};
 use model::{ErrorCode, Refusal};
 use wire::Problem;
 
+/// The pause before another try, where nothing better is known.
+pub(crate) const RETRY_AFTER_MS: u64 = 1000;
+
 /// Why a request was not done, and which field, parameter or header is to blame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refused {
@@ -40,7 +43,14 @@ impl Refused {
 
     /// As it is told.
     pub(crate) fn problem(&self, request_id: &str) -> Problem {
-        Problem::new(&self.refusal, self.field.as_deref(), request_id)
+        let problem = Problem::new(&self.refusal, self.field.as_deref(), request_id);
+        Problem { retry_after_ms: self.retry_after_ms(), ..problem }
+    }
+
+    /// When to try again. Who is only told that nothing can be done now tries again soon.
+    fn retry_after_ms(&self) -> Option<u64> {
+        let default_ms = (self.refusal.code.status() == 503).then_some(RETRY_AFTER_MS);
+        self.refusal.retry_after_ms.or(default_ms)
     }
 
     /// Puts the problem into a response that was made from this refusal.
@@ -50,7 +60,7 @@ impl Refused {
         *response.status_mut() = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(Problem::MEDIA_TYPE));
-        if let Some(ms) = self.refusal.retry_after_ms {
+        if let Some(ms) = self.retry_after_ms() {
             headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000).max(1)));
         }
         if code == ErrorCode::Unauthorized {
@@ -110,6 +120,18 @@ mod tests {
             Refused::from(refusal).write(&mut response, "r");
             assert_eq!(response.headers()[RETRY_AFTER], seconds);
             assert_eq!(response.status(), 503);
+        }
+    }
+
+    #[test]
+    fn whoever_is_told_to_come_back_is_told_when() {
+        for &code in ErrorCode::ALL {
+            let refused = Refused::new(code, "no");
+            let mut response = Response::new(Body::empty());
+            refused.write(&mut response, "r");
+            let is_later = code.status() == 503;
+            assert_eq!(response.headers().contains_key(RETRY_AFTER), is_later, "{code}");
+            assert_eq!(refused.problem("r").retry_after_ms.is_some(), is_later, "{code}");
         }
     }
 }

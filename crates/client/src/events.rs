@@ -128,7 +128,7 @@ impl EventStream {
             match &seen {
                 Seen::Event(event) => self.query.after = Some(event.id),
                 Seen::Forgotten { oldest } => {
-                    self.query.after = self.query.after.max(Some(oldest.saturating_sub(1)));
+                    self.query.after = Some(oldest.saturating_sub(1));
                 }
             }
             return Ok(Some(seen));

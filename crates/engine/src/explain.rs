@@ -13,12 +13,21 @@ use crate::metrics::Metrics;
 /// How the node is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// What is wrong, in words; nothing if all is well.
-    pub degraded: Vec<String>,
+    /// What is wrong; nothing if all is well.
+    pub degraded: Vec<Degraded>,
     /// Whether it is stopping.
     pub stopping: bool,
     /// How long it has been up.
     pub uptime: Duration,
+}
+
+/// Something that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Degraded {
+    /// Of what, in words.
+    pub what: String,
+    /// What failed. It may name paths of the machine, so not everyone is to hear it.
+    pub cause: String,
 }
 
 impl Engine {
@@ -36,16 +45,16 @@ impl Engine {
     pub fn health(&self) -> Health {
         let mut degraded = Vec::new();
         if let Some(cause) = self.core.trouble.now() {
-            degraded.push(format!("store: {cause}"));
+            degraded.push(Degraded { what: "store".to_owned(), cause: cause.to_string() });
         }
         for pool in self.pools().into_iter().filter(|pool| pool.degraded) {
-            let failure = pool.last_failure.as_deref().unwrap_or("launches fail");
+            let cause = pool.last_failure.unwrap_or_else(|| "launches fail".to_owned());
             let phase = match pool.phase {
                 PoolPhase::Active => "",
                 PoolPhase::Draining => " (draining)",
                 PoolPhase::Destroying => " (being removed)",
             };
-            degraded.push(format!("pool {}{phase}: {failure}", pool.template));
+            degraded.push(Degraded { what: format!("pool {}{phase}", pool.template), cause });
         }
         let stopping = self.core.read(Kernel::is_stopping);
         Health { degraded, stopping, uptime: self.core.clock.uptime() }

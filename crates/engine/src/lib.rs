@@ -37,7 +37,7 @@ use std::sync::Arc;
 
 pub use crate::clock::WallClock;
 pub use crate::events::EventWatch;
-pub use crate::explain::Health;
+pub use crate::explain::{Degraded, Health};
 pub use crate::keys::{Caller, NewKey};
 pub use crate::leases::{CheckoutRequest, HandedOut};
 pub use crate::metrics::Metrics;

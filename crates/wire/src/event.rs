@@ -226,7 +226,7 @@ pub struct EventList {
 }
 
 /// Told on a stream as `reset`: events between the last one that was read and `oldest` are
-/// forgotten. Whoever keeps a picture of the world should read it anew.
+/// forgotten, or the last one that was read is of a history that is gone. Whoever keeps a picture of the world should read it anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct EventsReset {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Health {
     /// In a word.
     pub status: HealthStatus,
-    /// Why it is not `ok`.
+    /// Why it is not `ok`: what is wrong, and for a key of role admin the cause.
     pub reasons: Vec<String>,
     /// The version of the server.
     pub version: String,

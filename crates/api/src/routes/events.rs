@@ -47,7 +47,7 @@ const RESUME: Param = Param::new(
     "The last event that was read: the stream goes on after it",
 );
 const TOLD: &str = "A stream of `Event`s; a page of them if only `application/json` is accepted. A stream \
-    tells by a `reset` event that some are forgotten";
+    tells by a `reset` event that some are forgotten, or that the history is another one";
 
 pub(super) fn routes() -> Vec<Route> {
     let told = |id, about| {
@@ -131,6 +131,7 @@ async fn tell(
         after: after.unwrap_or_else(|| watch.last()),
         // Who begins now missed nothing.
         looks_back: after.is_some(),
+        resumed: after.is_some(),
         watch,
         key_checked_at: Instant::now(),
         ready: VecDeque::new(),
@@ -164,6 +165,8 @@ struct Told {
     /// The last one that was read.
     after: u64,
     looks_back: bool,
+    /// Its beginning was said by the client, and not looked at yet.
+    resumed: bool,
     watch: EventWatch,
     key_checked_at: Instant,
     ready: VecDeque<Bytes>,
@@ -189,11 +192,16 @@ impl Told {
         let query =
             EventQuery { sandbox: self.sandbox, ..EventQuery::after(self.after, STREAM_PAGE) };
         let page = self.app.engine.events(self.caller, query).await?;
-        if self.looks_back && page.forgot_since(self.after) {
+        // Numbers that are not given out yet are those of another history, which ended.
+        let is_of_another = std::mem::take(&mut self.resumed) && self.after > page.last;
+        if is_of_another || self.looks_back && page.forgot_since(self.after) {
             let reset = EventsReset { oldest: page.oldest };
             let id = Some(page.oldest.saturating_sub(1));
             self.ready.push_back(Format::Sse.event(id, EventsReset::NAME, &reset));
             self.after = page.oldest.saturating_sub(1);
+        }
+        if is_of_another {
+            return Ok(true);
         }
         self.looks_back = true;
         let is_all = page.events.len() < STREAM_PAGE as usize;

@@ -3,17 +3,18 @@
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, StatusCode};
-use model::ErrorCode;
+use engine::Degraded;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use model::{ErrorCode, Role};
 use wire::{Health, HealthStatus, Stats};
 
 use crate::answer;
 use crate::app::App;
-use crate::front::Needs;
+use crate::front::{Needs, authenticate};
 use crate::operation::{Content, Operation, Route, Verb, json};
 use crate::query::NoQuery;
-use crate::refused::Refused;
+use crate::refused::{RETRY_AFTER_MS, Refused};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const PROMETHEUS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -36,8 +37,18 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-async fn health(State(app): State<App>, NoQuery: NoQuery) -> Result<Response, Refused> {
+async fn health(
+    State(app): State<App>,
+    NoQuery: NoQuery,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
     let health = app.engine.health();
+    // Causes name paths and programs of the machine. A key that is wrong is no reason to call the
+    // server ill.
+    let is_admin = authenticate(&app, &headers).is_ok_and(|caller| caller.role == Role::Admin);
+    let told = |Degraded { what, cause }: Degraded| {
+        if is_admin { format!("{what}: {cause}") } else { what }
+    };
     let (status, code) = match (health.stopping, health.degraded.is_empty()) {
         (true, _) => (HealthStatus::Stopping, StatusCode::SERVICE_UNAVAILABLE),
         (false, true) => (HealthStatus::Ok, StatusCode::OK),
@@ -45,12 +56,16 @@ async fn health(State(app): State<App>, NoQuery: NoQuery) -> Result<Response, Re
     };
     let said = Health {
         status,
-        reasons: health.degraded,
+        reasons: health.degraded.into_iter().map(told).collect(),
         version: VERSION.to_owned(),
         uptime_s: health.uptime.as_secs(),
         pool: app.engine.stats(),
     };
-    answer::json(code, &said)
+    let mut response = answer::json(code, &said)?;
+    if code == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_MS / 1000));
+    }
+    Ok(response)
 }
 
 async fn stats(State(app): State<App>, NoQuery: NoQuery) -> Result<Response, Refused> {

@@ -112,6 +112,21 @@ async fn who_was_away_too_long_is_told() {
 }
 
 #[tokio::test]
+async fn who_read_another_history_is_told() {
+    let stage = Stage::start().await;
+    let admin = stage.admin.clone();
+    use_once(&stage, &admin).await;
+    for (path, headers) in
+        [("/v1/events", "last-event-id: 5000\r\n"), ("/v1/events?after=5000", "")]
+    {
+        let mut stream = watch(&stage, &admin, path, headers).await;
+        let (_, name, data) = stream.event().await.unwrap();
+        assert_eq!(name, "reset");
+        assert_eq!(stream.event().await.unwrap().0, data["oldest"].as_u64());
+    }
+}
+
+#[tokio::test]
 async fn streams_end_when_the_server_stops() {
     let mut stage = Stage::start().await;
     let admin = stage.admin.clone();

@@ -159,6 +159,27 @@ async fn keys_are_made_listed_and_revoked() {
 }
 
 #[tokio::test]
+async fn what_failed_is_told_to_admins_only() {
+    let stage = Stage::start().await;
+    let other = stage.key(model::Role::Use).await;
+    stage.store.fail_commits(1_000_000, store::StoreErrorCode::DiskFull);
+    let body = json!({"template": "default"});
+    let refused = stage.call("POST", "/v1/checkouts", body).await;
+    refused.problem("store_unavailable");
+    assert!(refused.headers.contains_key("retry-after"));
+    let reasons = async |key: &str| {
+        let health = stage.call_as(key, "GET", "/health", Value::Null).await.expect(200);
+        assert_eq!(health["status"], "degraded");
+        text(&health["reasons"][0])
+    };
+    let cause = reasons(&stage.admin).await;
+    assert!(cause.starts_with("store: ") && cause.len() > "store: ".len(), "{cause}");
+    for key in [other.as_str(), "nobody"] {
+        assert_eq!(reasons(key).await, "store");
+    }
+}
+
+#[tokio::test]
 async fn the_server_says_how_it_is() {
     let mut plan = Plan::default();
     plan.engine.templates[0].pool.pool_size = 1;
