@@ -33,7 +33,7 @@ fn bound(schema: &mut RefOr<Schema>) {
         Schema::OneOf(OneOf { items, .. })
         | Schema::AllOf(AllOf { items, .. })
         | Schema::AnyOf(AnyOf { items, .. }) => items.iter_mut().for_each(bound),
-        _ => {}
+        Schema::Array(_) | _ => {}
     }
 }
 
