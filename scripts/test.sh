@@ -89,6 +89,17 @@ check_advisories() {
     passed+=(advisories)
 }
 
+# What cannot be tried here is said to be skipped; the script decides what CI may skip.
+check_schemathesis() {
+    local status=0
+    scripts/schemathesis.sh || status=$?
+    case "$status" in
+        0) passed+=(schemathesis) ;;
+        3) skipped+=('schemathesis') ;;
+        *) exit "$status" ;;
+    esac
+}
+
 heading 'tools'
 command -v cargo >/dev/null || fail 'cargo is missing: install Rust with rustup'
 need_command cc 'gcc libc6-dev'
@@ -96,6 +107,10 @@ need_command git 'git ca-certificates'
 for program in python3:python3 node:nodejs git:git cc:gcc bash:bash perl:perl; do
     need_program "${program%%:*}" "${program##*:}"
 done
+# Debian has what `python3 -m venv` needs in a package of its own.
+if [ "${CI:-}" = true ] && ! python3 -c 'import ensurepip' 2>/dev/null; then
+    need_command ensurepip 'python3-venv'
+fi
 need_component fmt rustfmt
 need_component clippy clippy
 need_tool nextest "$NEXTEST_VERSION"
@@ -113,6 +128,9 @@ heading 'tests'
 cargo nextest run --workspace --locked --cargo-quiet --profile ci --color never 2>&1 | tee "$work/tests"
 summary="$(grep -E '^ *Summary \[' "$work/tests" | tail -n 1)"
 passed+=(tests)
+
+heading 'schemathesis'
+check_schemathesis
 
 heading 'doctests'
 cargo test --doc --workspace --locked --quiet

@@ -1,0 +1,30 @@
+"""Counts what was answered, and fails if a route never succeeded though its key allows it: then
+nothing but refusals were looked at. A key that may only read owns nothing, so it finds nothing."""
+
+import json
+import sys
+from collections import Counter, defaultdict
+
+role, path = sys.argv[1:]
+routes = defaultdict(Counter)
+with open(path, encoding="utf-8") as file:
+    for line in file:
+        one = json.loads(line)
+        routes[one["route"]][one["status"]] += one["count"]
+
+statuses = Counter()
+for counted in routes.values():
+    statuses.update(counted)
+told = ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items()))
+print(f"{role}: {len(routes)} routes, {statuses.total()} requests: {told}")
+
+missed = [
+    label
+    for label, counted in sorted(routes.items())
+    if 403 not in counted and not any(status < 300 for status in counted)
+]
+if role == "read":
+    missed = []
+for label in missed:
+    print(f"  {label} never succeeded: {dict(sorted(routes[label].items()))}")
+sys.exit(0 if routes and not missed else 1)

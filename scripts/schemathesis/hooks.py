@@ -1,0 +1,194 @@
+"""What Schemathesis cannot know by itself about this server.
+
+Random ids name nothing, so every other request gets the id of a sandbox, lease or template that
+exists: or nearly all answers would be 404. The keys in use are never revoked, or all answers after
+that would be 401. Each refusal must have a code that the document names for its route and status.
+"""
+
+import atexit
+import gzip
+import io
+import json
+import os
+import re
+import tarfile
+import uuid
+from collections import Counter
+
+import requests
+import schemathesis
+
+URL = os.environ["SHOAL_URL"]
+# Makes what the requests need, whichever role is tested.
+ADMIN = {"Authorization": f"Bearer {os.environ['SHOAL_ADMIN_KEY']}"}
+TESTED = {"Authorization": f"Bearer {os.environ['SHOAL_TESTED_KEY']}"}
+ROLE = os.environ["SHOAL_TESTED_ROLE"]
+
+# The first is what sandboxes are made of; the second is changed, drained and deleted.
+TEMPLATE, DOOMED = "default", "doomed"
+NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
+FILE, DIRECTORY = "/workspace/a", "/workspace"
+# Each costs a place, and the node of the test has few.
+KEPT = 4
+# What a server in good health may say while it has no room, or while others hold what is to end.
+UNLUCKY = {"capacity_exhausted", "checkout_timeout", "queue_full", "pool_empty", "pool_closed",
+           "deadline_exceeded"}
+
+calls, answers = Counter(), Counter()
+current = None
+
+
+def ask(method, path, headers=None, **rest):
+    return requests.request(method, URL + path, headers=headers or ADMIN, timeout=15, **rest)
+
+
+# Those that are in use when the test begins.
+KEYS = {key["id"] for key in ask("GET", "/v1/keys").json()["keys"]}
+NOBODY = str(uuid.UUID(int=1))
+
+
+def lease():
+    """One that exists, with its sandbox; none if there is no room for it."""
+    global current
+    if current and ask("GET", f"/v1/checkouts/{current['id']}").ok:
+        return current
+    current = check_out()
+    if current is None:
+        ask("DELETE", f"/v1/templates/{TEMPLATE}", params={"force": "true"})
+        ask("PUT", f"/v1/templates/{TEMPLATE}", json={"name": TEMPLATE})
+        make_room()
+        current = check_out()
+    return current
+
+
+def check_out():
+    # A key that may only read sees nothing but its own, and has nothing.
+    owner = ADMIN if ROLE == "read" else TESTED
+    made = ask("POST", "/v1/checkouts", owner, json={"template": TEMPLATE, "wait_ms": 3000})
+    return made.json() if made.status_code == 201 else None
+
+
+def make_room():
+    """Ends what other requests made."""
+    for one in ask("GET", "/v1/templates").json()["templates"]:
+        if one["name"] != TEMPLATE:
+            ask("DELETE", f"/v1/templates/{one['name']}", params={"force": "true"})
+    listed = ask("GET", "/v1/sandboxes", params={"limit": 1000}).json()["sandboxes"]
+    for one in [one for one in listed if one.get("lease")][KEPT:]:
+        ask("DELETE", f"/v1/sandboxes/{one['id']}")
+
+
+def is_id(text):
+    try:
+        return str(uuid.UUID(text)) == text
+    except (ValueError, TypeError, AttributeError):
+        return False
+
+
+def archive(media_type):
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("b"), io.BytesIO())
+    return gzip.compress(made.getvalue()) if media_type == "application/gzip" else made.getvalue()
+
+
+@schemathesis.serializer("application/x-tar", "application/gzip")
+def bytes_as_they_are(context, value):
+    return value if isinstance(value, bytes) else str(value).encode(errors="replace")
+
+
+@schemathesis.hook
+def map_body(context, body):
+    """JSON Schema takes 1.0 for an integer. The server does not, and no client writes it so."""
+    if isinstance(body, dict):
+        return {name: map_body(context, value) for name, value in body.items()}
+    if isinstance(body, list):
+        return [map_body(context, value) for value in body]
+    if isinstance(body, float) and body.is_integer():
+        return int(body)
+    return body
+
+
+@schemathesis.hook
+def before_call(context, case, kwargs):
+    path, given = case.operation.path, case.path_parameters or {}
+    calls[case.operation.label] += 1
+    count = calls[case.operation.label]
+    if given.get("id") in KEYS:
+        given["id"] = NOBODY
+    bound(case.body)
+    if count % 2:
+        return
+    if path in ("/v1/checkouts", "/v1/sandboxes") and is_name(case.body, "template"):
+        case.body["template"] = TEMPLATE
+    for name in ("template", "name"):
+        if is_name(given, name):
+            given[name] = TEMPLATE if case.method == "GET" else doomed()
+            if case.method == "PUT" and is_name(case.body, "name"):
+                case.body["name"] = given[name]
+    if is_id(given.get("id")) and (real := lease()):
+        if path.startswith("/v1/checkouts/"):
+            given["id"] = real["id"]
+        elif path.startswith("/v1/sandboxes/"):
+            given["id"] = real["sandbox"]["id"]
+            if count % 4 == 0:
+                fit(path, case, given["id"])
+
+
+def is_name(value, field):
+    return isinstance(value, dict) and NAME.match(str(value.get(field))) is not None
+
+
+def bound(body):
+    """Waits that nobody has the time for."""
+    if isinstance(body, dict):
+        for field in ("wait_ms", "timeout_ms"):
+            # What is out of bounds stays so.
+            if isinstance(body.get(field), int) and 1000 < body[field] <= 600_000:
+                body[field] = 1000
+
+
+def doomed():
+    ask("PUT", f"/v1/templates/{DOOMED}", json={"name": DOOMED, "pool": {"pool_size": 0}})
+    return DOOMED
+
+
+def fit(path, case, sandbox):
+    """Names a file that exists, and gives exactly one program."""
+    body = case.body
+    if isinstance((case.query or {}).get("path"), str):
+        ask("PUT", f"/v1/sandboxes/{sandbox}/files", params={"path": FILE}, data=b"hello")
+        is_directory = path.endswith(("/archive", "/list"))
+        case.query["path"] = DIRECTORY if is_directory else FILE
+    if path.endswith("/archive") and isinstance(body, bytes):
+        case.body = archive(case.media_type)
+    if path.endswith("/move") and isinstance(body, dict) and isinstance(body.get("from"), str):
+        ask("PUT", f"/v1/sandboxes/{sandbox}/files", params={"path": FILE}, data=b"hello")
+        body.update({"from": FILE, "to": FILE + "b", "overwrite": True})
+    if path.endswith("/exec") and isinstance(body, dict):
+        if isinstance(body.get("command"), str) and isinstance(body.get("argv"), (list, type(None))):
+            body.pop("argv", None)
+
+
+@schemathesis.hook
+def after_call(context, case, response):
+    answers[case.operation.label, response.status_code] += 1
+
+
+@schemathesis.check
+def documented_code(context, response, case):
+    """A refusal has a code that the document names here, and none is a mistake of the server."""
+    documented = case.operation.definition.raw["responses"].get(str(response.status_code))
+    if response.status_code < 400 or documented is None:
+        return
+    code = response.json()["code"]
+    assert f"`{code}`" in documented["description"], f"{code} is not documented here"
+    if response.status_code >= 500:
+        assert code in UNLUCKY, f"{code} is no answer of a server in good health"
+
+
+@atexit.register
+def tell():
+    with open(os.environ["SHOAL_ANSWERS"], "w", encoding="utf-8") as file:
+        for (label, status), count in sorted(answers.items()):
+            print(json.dumps({"route": label, "status": status, "count": count}), file=file)
