@@ -160,6 +160,7 @@ fn a_slow_reader_holds_up_only_its_own_connection() {
     let fast = host.dial(port);
     host.until("all of the fast one", |host| host.has_ended(fast));
     assert_eq!(host.data(fast, lane::MAIN).len(), 20_000_000);
+    host.until("what fits of the slow one", |host| host.data(slow, lane::MAIN).len() >= 256 * 1024);
     assert_eq!(host.data(slow, lane::MAIN).len(), 256 * 1024);
     host.read_again(slow, lane::MAIN);
     host.until("all of the slow one", |host| host.has_ended(slow));
