@@ -12,7 +12,7 @@ use utoipa::openapi::path::{
 use utoipa::openapi::request_body::{RequestBody, RequestBodyBuilder};
 use utoipa::openapi::response::{Response, ResponseBuilder};
 use utoipa::openapi::schema::{
-    ArrayBuilder, KnownFormat, Object, ObjectBuilder, Ref, Schema, SchemaFormat, Type,
+    ArrayBuilder, KnownFormat, Object, ObjectBuilder, OneOfBuilder, Ref, Schema, SchemaFormat, Type,
 };
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
@@ -192,6 +192,12 @@ fn formatted(format: &str) -> Object {
     ObjectBuilder::new().schema_type(Type::String).format(Some(format)).build()
 }
 
+/// Given without a value it is on.
+fn flag() -> Schema {
+    let boolean = ObjectBuilder::new().schema_type(Type::Boolean).build();
+    OneOfBuilder::new().item(boolean).item(one_of(["", "0", "1"])).build().into()
+}
+
 fn matching(pattern: &str) -> Object {
     ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).build()
 }
@@ -212,7 +218,7 @@ fn parameter(param: &Param, place: ParameterIn) -> Parameter {
         Kind::Schema(name) => Ref::from_schema_name(name).into(),
         Kind::Uuid => formatted("uuid").into(),
         Kind::Base64 => formatted("byte").into(),
-        Kind::Flag => ObjectBuilder::new().schema_type(Type::Boolean).build().into(),
+        Kind::Flag => flag().into(),
         Kind::Number(least, most) => ObjectBuilder::new()
             .schema_type(Type::Integer)
             .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
