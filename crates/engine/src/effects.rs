@@ -6,17 +6,14 @@ use std::time::Duration;
 
 use kernel::{Action, Effect, Failure, FailureKind, Launch, Outcome};
 use model::template::RootFs;
-use model::{ClaimSettings, InstanceId, TemplateName};
+use model::{ClaimSettings, InstanceId};
 use runtime::{
-    ExecSpec, LaunchSpec, RunLimits, RuntimeError, RuntimeErrorCode, Sandbox, WorkspaceSource,
+    ExecSpec, LaunchSpec, Root, RunLimits, RuntimeError, RuntimeErrorCode, Sandbox, WorkspaceSource,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use crate::core::Core;
-
-/// How runtimes know the root filesystem that is the host's own.
-const HOST_ROOT: &str = "host";
 
 /// Carries out an effect.
 pub(crate) async fn carry_out(core: &Arc<Core>, effect: Effect, give_up: &Notify) -> Outcome {
@@ -89,7 +86,7 @@ async fn launch(core: &Core, launch: &Launch) -> Result<(), RuntimeError> {
     })?;
     let spec = LaunchSpec {
         instance: launch.instance,
-        template: root_name(&template.root, &template.name),
+        root: root_of(&template.root)?,
         limits: template.limits,
         workspace: WorkspaceSource::Memory,
         settings: launch.settings.clone(),
@@ -98,11 +95,12 @@ async fn launch(core: &Core, launch: &Launch) -> Result<(), RuntimeError> {
     runtime.launch(spec).await.map(|_| ())
 }
 
-/// The name under which a runtime knows a root filesystem.
-fn root_name(root: &RootFs, template: &TemplateName) -> TemplateName {
+/// A root filesystem as a runtime knows it.
+fn root_of(root: &RootFs) -> Result<Root, RuntimeError> {
     match root {
-        RootFs::Host => TemplateName::new(HOST_ROOT).unwrap_or_else(|_| template.clone()),
-        RootFs::Directory(_) | RootFs::Image(_) => template.clone(),
+        RootFs::Host => Ok(Root::Host),
+        RootFs::Directory(name) => Ok(Root::Directory(name.clone())),
+        RootFs::Image(_) => Err(unsupported("no images are served here")),
     }
 }
 
@@ -146,7 +144,7 @@ fn outcome_of(error: &RuntimeError) -> Outcome {
             FailureKind::Gone
         }
         Code::Unsupported => FailureKind::Unsupported,
-        Code::TemplateUnknown
+        Code::RootUnknown
         | Code::Full
         | Code::Duplicate
         | Code::LaunchFailed

@@ -12,6 +12,9 @@ pub type InstanceBytes = [u8; 16];
 /// Names a disk workspace. The bytes of the workspace id.
 pub type WorkspaceBytes = [u8; 16];
 
+/// Names an image. The bytes of its id.
+pub type ImageBytes = [u8; 32];
+
 /// What the launcher is told once, at its start, through a sealed memory file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LauncherConfig {
@@ -25,14 +28,18 @@ pub struct LauncherConfig {
     pub spares: u32,
     /// How network namespaces come about.
     pub network: NetworkMode,
-    /// Root filesystems by the name of their template.
-    pub roots: Vec<RootConfig>,
+    /// Directories beneath which root filesystems are found by name; the first that has it counts.
+    pub directories: Vec<String>,
+    /// The image store, if there is one.
+    pub images: Option<String>,
     /// Where disk workspaces are, if there are any: a directory per workspace, named by its id.
     pub workspaces: Option<String>,
     /// Directory of lock files, one per run: `shoal clean` tells by them which runs are over.
     pub run_directory: String,
     /// Whether the limits of cgroups are applied. Off only to measure their price.
     pub limits: bool,
+    /// Whether subordinate users are used where somebody who is not root has some.
+    pub subordinate_users: bool,
 }
 
 /// How network namespaces come about.
@@ -46,22 +53,15 @@ pub enum NetworkMode {
     Shared,
 }
 
-/// The root filesystem of a template.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RootConfig {
-    /// The template.
-    pub template: String,
-    /// What it is made of.
-    pub source: RootSource,
-}
-
-/// What a root filesystem is made of.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RootSource {
+/// A root filesystem.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Root {
     /// The host's `/usr` and a synthetic `/etc`.
     Host,
-    /// A directory.
+    /// A directory beneath one of the configured ones.
     Directory(String),
+    /// An image of the store.
+    Image(ImageBytes),
 }
 
 /// To the launcher.
@@ -103,8 +103,8 @@ pub enum ToLauncher {
 pub struct Spec {
     /// Its label.
     pub instance: InstanceBytes,
-    /// Names a root filesystem of the configuration.
-    pub template: String,
+    /// What `/` is made of.
+    pub root: Root,
     /// What it may use.
     pub limits: SandboxLimits,
     /// What `/workspace` is.
@@ -198,6 +198,19 @@ pub struct LauncherFeatures {
     pub freeze: bool,
     /// Disk workspaces can be attached.
     pub disk_workspaces: bool,
+    /// Whose the users of sandboxes are.
+    pub users: Users,
+}
+
+/// Whose the users of sandboxes are on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Users {
+    /// Each sandbox has a range of its own: the launcher is root.
+    Ranges,
+    /// Programs are whoever started the launcher, each guest has a subordinate user of its own.
+    Subordinate,
+    /// Programs and guests alike are whoever started the launcher.
+    Alone,
 }
 
 /// Files of a sandbox's control groups, as absolute paths on the host; none where there is no such thing.
@@ -227,8 +240,8 @@ pub struct LaunchRefusal {
 pub enum RefusalCode {
     /// All slots are taken.
     Full,
-    /// No root filesystem of this name.
-    UnknownTemplate,
+    /// No such root filesystem.
+    UnknownRoot,
     /// No such sandbox, or no such workspace.
     Unknown,
     /// The label is in use.

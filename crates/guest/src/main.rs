@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        ["launcher"] => launcher::main(),
+        ["launcher", ..] => launcher::main(),
         ["serve", workspace] => serve_standard_input(workspace, None),
         ["serve", workspace, uid, gid] => match (uid.parse(), gid.parse()) {
             (Ok(uid), Ok(gid)) => serve_standard_input(workspace, Some(Identity { uid, gid })),

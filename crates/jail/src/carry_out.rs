@@ -52,14 +52,14 @@ pub struct Body<'a> {
     pub launcher_lives: &'a mut dyn FnMut() -> bool,
     /// The system call filter.
     pub load_filter: &'a mut dyn FnMut() -> io::Result<()>,
-    /// Directories of the prepared root filesystems.
-    pub roots: &'a [Built],
+    /// The root filesystem that is asked for most.
+    pub usual_root: &'a Built,
     /// An empty directory beside them.
     pub empty: &'a str,
     /// The mount namespace in which there is only an empty directory.
     pub void: BorrowedFd<'a>,
-    /// Our own layers over the prepared roots, not mounted yet.
-    pub taken: Vec<Layers>,
+    /// Our own layers over a root, not mounted yet.
+    pub taken: Option<Layers>,
     /// The `/proc` that is not mounted yet.
     pub proc: Option<OwnedFd>,
     /// The mount that was handed over.
@@ -87,10 +87,8 @@ impl Body<'_> {
                 self.proc = Some(open_proc()?);
                 Ok(())
             }
-            Step::TakeRoots => {
-                for built in self.roots {
-                    self.taken.push(Layers::over(built, self.empty)?);
-                }
+            Step::TakeRoot => {
+                self.taken = Some(Layers::over(self.usual_root, self.empty)?);
                 Ok(())
             }
             Step::EnterVoid => {
@@ -127,12 +125,8 @@ impl Body<'_> {
                 namespaces::make(&[Namespace::Ipc, Namespace::Hostname, Namespace::Groups])
             }
             Step::NewMounts => namespaces::make(&[Namespace::Mount]),
-            Step::AttachRoot(root) => {
-                if *root >= self.taken.len() {
-                    return Err(io::ErrorKind::NotFound.into());
-                }
-                let Layers { root, parts } = self.taken.swap_remove(*root);
-                self.taken.clear();
+            Step::AttachRoot => {
+                let Layers { root, parts } = self.taken.take().ok_or(io::ErrorKind::NotFound)?;
                 mount_on(&root, CWD, "/")?;
                 for (name, part) in parts {
                     mount_on(part, &root, name)?;
@@ -153,10 +147,17 @@ impl Body<'_> {
                 let given = self.given.take().ok_or(io::ErrorKind::NotFound)?;
                 mount_on(given, self.root()?, path)
             }
-            Step::MountTerminals => mount_terminals(self.root()?),
+            Step::MountTerminals { own_group } => mount_terminals(self.root()?, *own_group),
             Step::EnterRoot => self.enter_root(),
             Step::Hostname(name) => Ok(rustix::system::sethostname(name.as_bytes())?),
-            Step::DropCapabilities => drop_capabilities(),
+            Step::KeepFewCapabilities => keep_capabilities(
+                CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL,
+            ),
+            Step::DropCapabilities => keep_capabilities(CapabilitySet::empty()),
+            Step::LimitProcesses(most) => {
+                let most = Some(u64::from(*most));
+                Ok(setrlimit(Resource::Nproc, Rlimit { current: most, maximum: most })?)
+            }
             Step::UseFilesAsUser => sys::ids::use_files_as(USER, USER),
             Step::Undumpable => Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?),
             Step::DieWithLauncher => {
@@ -197,7 +198,9 @@ fn open_proc() -> io::Result<OwnedFd> {
 
 fn limit_resources() -> io::Result<()> {
     let exactly = |value| Rlimit { current: Some(value), maximum: Some(value) };
-    setrlimit(Resource::Nofile, exactly(DESCRIPTORS))?;
+    let descriptors = getrlimit(Resource::Nofile).maximum;
+    let descriptors = descriptors.map_or(DESCRIPTORS, |now| now.min(DESCRIPTORS));
+    setrlimit(Resource::Nofile, exactly(descriptors))?;
     // One byte: too little for a file, and the only value at which nothing is piped to a program of
     // the host either.
     setrlimit(Resource::Core, exactly(1))?;
@@ -212,8 +215,11 @@ fn limit_resources() -> io::Result<()> {
         let most = getrlimit(resource).maximum.map_or(most, |now| now.min(most));
         setrlimit(resource, exactly(most))?;
     }
-    std::fs::write("/proc/self/oom_score_adj", "0")?;
-    Ok(())
+    match std::fs::write("/proc/self/oom_score_adj", "0") {
+        // Whoever is not root may not make himself less likely to be killed than he was made.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        other => other,
+    }
 }
 
 fn become_user(id: u32) -> io::Result<()> {
@@ -235,8 +241,7 @@ fn empty_bounding_set() -> io::Result<()> {
     Ok(())
 }
 
-fn drop_capabilities() -> io::Result<()> {
-    let keep = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL;
+fn keep_capabilities(keep: CapabilitySet) -> io::Result<()> {
     let sets =
         CapabilitySets { effective: keep, permitted: keep, inheritable: CapabilitySet::empty() };
     Ok(set_capabilities(None, sets)?)
@@ -280,10 +285,13 @@ fn mount_memory(root: BorrowedFd<'_>, path: &str, bytes: u64, mode: u32) -> io::
     mount_on(memory(&options, attributes)?, root, path)
 }
 
-fn mount_terminals(root: BorrowedFd<'_>) -> io::Result<()> {
+fn mount_terminals(root: BorrowedFd<'_>, own_group: bool) -> io::Result<()> {
     let context = fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    for (key, value) in [("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5"), ("max", "32")] {
+    for (key, value) in [("ptmxmode", "0666"), ("mode", "0620"), ("max", "32")] {
         fsconfig_set_string(&context, key, value)?;
+    }
+    if own_group {
+        fsconfig_set_string(&context, "gid", "5")?;
     }
     fsconfig_create(&context)?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;

@@ -69,8 +69,6 @@ pub const COPIED_BYTES_AT_MOST: u64 = 16 << 20;
 /// Directories of the root.
 pub const DIRECTORIES: &[&str] = &[
     "dev",
-    "dev/pts",
-    "dev/shm",
     "etc",
     "home",
     "opt",
@@ -86,27 +84,38 @@ pub const DIRECTORIES: &[&str] = &[
     "workspace",
 ];
 
+/// Directories that are ours in a root that somebody brought.
+pub const OWN_DIRECTORIES: &[&str] =
+    &["dev", "etc", "proc", "run", "sys", "tmp", "var", "workspace"];
+
 /// Links of the root.
 pub const LINKS: &[(&str, &str)] = &[
-    ("dev/ptmx", "pts/ptmx"),
-    ("dev/fd", "/proc/self/fd"),
-    ("dev/stdin", "/proc/self/fd/0"),
-    ("dev/stdout", "/proc/self/fd/1"),
-    ("dev/stderr", "/proc/self/fd/2"),
     ("etc/mtab", "/proc/self/mounts"),
     ("var/tmp", "/tmp"),
     ("var/run", "/run"),
     ("var/lock", "/run"),
 ];
 
-/// Device files of the root: name, major, minor.
+/// Directories of `/dev`.
+pub const DEVICE_DIRECTORIES: &[&str] = &["pts", "shm"];
+
+/// Links of `/dev`.
+pub const DEVICE_LINKS: &[(&str, &str)] = &[
+    ("ptmx", "pts/ptmx"),
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+];
+
+/// Device files of `/dev`: name, major, minor.
 pub const DEVICES: &[(&str, u32, u32)] = &[
-    ("dev/null", 1, 3),
-    ("dev/zero", 1, 5),
-    ("dev/full", 1, 7),
-    ("dev/random", 1, 8),
-    ("dev/urandom", 1, 9),
-    ("dev/tty", 5, 0),
+    ("null", 1, 3),
+    ("zero", 1, 5),
+    ("full", 1, 7),
+    ("random", 1, 8),
+    ("urandom", 1, 9),
+    ("tty", 5, 0),
 ];
 
 /// An empty directory and an empty file that hide others.

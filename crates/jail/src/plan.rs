@@ -29,11 +29,21 @@ pub enum Network {
     Shared,
 }
 
+/// Whose the users of a sandbox are on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Users {
+    /// A range of the slot's own. Needs root.
+    Ranges,
+    /// Programs are whoever started the launcher; the guest has a subordinate user of its own.
+    Subordinate,
+    /// All are whoever started the launcher. The guest is told from programs by what it is (the
+    /// first process, undumpable), not by whom.
+    Alone,
+}
+
 /// What is wished for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wish {
-    /// Which of the prepared root filesystems.
-    pub root: usize,
     /// Its name for itself.
     pub hostname: String,
     /// What `/tmp` and `/dev/shm` may hold, each.
@@ -42,6 +52,10 @@ pub struct Wish {
     pub workspace: Workspace,
     /// How it gets its network.
     pub network: Network,
+    /// Whose its users are.
+    pub users: Users,
+    /// How many processes and threads programs may have, where no control group counts them.
+    pub processes: Option<u32>,
 }
 
 /// What `/workspace` is.
@@ -67,9 +81,9 @@ pub enum Step {
     /// Make the `/proc` of the new process namespace, to be mounted later: afterwards there is no
     /// privilege over that namespace any more.
     OpenProc,
-    /// Make a layer of one's own over each prepared root filesystem, to be mounted later: there is
-    /// no way back to where they are.
-    TakeRoots,
+    /// Make layers of one's own over the root filesystem that is asked for most, to be mounted later:
+    /// there is no way back to where it is.
+    TakeRoot,
     /// Go where nothing is mounted but an empty directory.
     EnterVoid,
     /// Limit what the kernel keeps for a process: descriptors, cores, priorities, queues.
@@ -90,8 +104,8 @@ pub enum Step {
     /// Make a namespace for mounts. It begins with the empty directory and nothing else, so there
     /// is nothing to take away again, which would take long.
     NewMounts,
-    /// Mount one of the roots that were taken, over the empty directory.
-    AttachRoot(usize),
+    /// Mount the layers that were taken, or handed over instead, over the empty directory.
+    AttachRoot,
     /// Mount what `OpenProc` made.
     MountProc,
     /// Hide a file or directory of the root behind an empty one.
@@ -113,13 +127,20 @@ pub enum Step {
         path: &'static str,
     },
     /// Mount a terminal directory of its own.
-    MountTerminals,
+    MountTerminals {
+        /// Whether terminals belong to the group that is known for it.
+        own_group: bool,
+    },
     /// Make it the root of every name.
     EnterRoot,
     /// Take a host name.
     Hostname(String),
     /// Keep only the capabilities to set ids and to signal.
+    KeepFewCapabilities,
+    /// Keep none.
     DropCapabilities,
+    /// Limit how many processes the users of this namespace have.
+    LimitProcesses(u32),
     /// Use files as the user does.
     UseFilesAsUser,
     /// Forbid everyone inside to look into this process.
@@ -159,7 +180,7 @@ pub fn settle() -> Vec<Step> {
 
 /// The half that spares have behind them. `limits`: whether there are limits to write that are not
 /// written yet.
-pub fn prepare(limits: bool, network: Network) -> Vec<Step> {
+pub fn prepare(limits: bool, network: Network, users: Users) -> Vec<Step> {
     let mut steps = Vec::with_capacity(16);
     if limits {
         steps.push(Step::WriteLimits);
@@ -168,14 +189,15 @@ pub fn prepare(limits: bool, network: Network) -> Vec<Step> {
         Network::Spare => steps.extend([Step::NewNetwork, Step::LoopbackUp]),
         Network::Fresh | Network::Shared => {}
     }
+    steps.extend([Step::OpenProc, Step::LimitResources, Step::TakeRoot, Step::EnterVoid]);
+    match users {
+        Users::Ranges | Users::Subordinate => {
+            steps.extend([Step::BecomeSlotUser, Step::NewUserNamespace, Step::BecomeRootInside]);
+        }
+        // There is nobody else to become.
+        Users::Alone => steps.push(Step::NewUserNamespace),
+    }
     steps.extend([
-        Step::OpenProc,
-        Step::LimitResources,
-        Step::TakeRoots,
-        Step::EnterVoid,
-        Step::BecomeSlotUser,
-        Step::NewUserNamespace,
-        Step::BecomeRootInside,
         Step::NewKeyRing,
         Step::EmptyBoundingSet,
         Step::NewSmallNamespaces,
@@ -191,22 +213,28 @@ pub fn enter(wish: &Wish) -> Vec<Step> {
         Network::Fresh => steps.extend([Step::NewNetwork, Step::LoopbackUp]),
         Network::Spare | Network::Shared => {}
     }
-    steps.extend([Step::AttachRoot(wish.root), Step::MountProc]);
+    steps.extend([Step::AttachRoot, Step::MountProc]);
     steps.extend(MASKED.iter().copied().map(Step::Mask));
     steps.extend(READ_ONLY.iter().copied().map(Step::ReadOnly));
     for path in ["tmp", "dev/shm"] {
         steps.push(Step::MountMemory { path, bytes: wish.scratch_bytes, mode: 0o1777 });
     }
-    steps.push(Step::MountTerminals);
+    steps.push(Step::MountTerminals { own_group: wish.users == Users::Ranges });
     steps.push(match wish.workspace {
         Workspace::Memory(bytes) => Step::MountMemory { path: "workspace", bytes, mode: 0o755 },
         Workspace::Given => Step::MountGiven { path: "workspace" },
     });
+    steps.extend([Step::EnterRoot, Step::Hostname(wish.hostname.clone())]);
+    match wish.users {
+        Users::Ranges | Users::Subordinate => {
+            steps.extend([Step::KeepFewCapabilities, Step::UseFilesAsUser]);
+        }
+        Users::Alone => steps.push(Step::DropCapabilities),
+    }
+    // The guest is one of them only where it has no user of its own.
+    let guest = u32::from(wish.users == Users::Alone);
+    steps.extend(wish.processes.map(|most| Step::LimitProcesses(most.saturating_add(guest))));
     steps.extend([
-        Step::EnterRoot,
-        Step::Hostname(wish.hostname.clone()),
-        Step::DropCapabilities,
-        Step::UseFilesAsUser,
         Step::Undumpable,
         Step::DieWithLauncher,
         Step::NoNewPrivileges,
@@ -223,7 +251,7 @@ impl fmt::Display for Step {
             Self::NewNetwork => f.write_str("make network namespace"),
             Self::LoopbackUp => f.write_str("bring loopback up"),
             Self::OpenProc => f.write_str("open proc"),
-            Self::TakeRoots => f.write_str("make layers over the prepared roots"),
+            Self::TakeRoot => f.write_str("make layers over the usual root"),
             Self::EnterVoid => f.write_str("enter the empty mount namespace"),
             Self::LimitResources => {
                 write!(f, "limit resources: {DESCRIPTORS} descriptors, no cores")
@@ -235,7 +263,7 @@ impl fmt::Display for Step {
             Self::EmptyBoundingSet => f.write_str("empty the bounding set"),
             Self::NewSmallNamespaces => f.write_str("make ipc, uts and cgroup namespaces"),
             Self::NewMounts => f.write_str("make mount namespace"),
-            Self::AttachRoot(root) => write!(f, "attach root {root}"),
+            Self::AttachRoot => f.write_str("attach the root"),
             Self::MountProc => f.write_str("mount /proc"),
             Self::Mask(path) => write!(f, "mask /{path}"),
             Self::ReadOnly(path) => write!(f, "make /{path} read-only"),
@@ -243,10 +271,13 @@ impl fmt::Display for Step {
                 write!(f, "mount memory on /{path}, {bytes} bytes, mode {mode:o}")
             }
             Self::MountGiven { path } => write!(f, "mount what was handed over on /{path}"),
-            Self::MountTerminals => f.write_str("mount /dev/pts"),
+            Self::MountTerminals { own_group: true } => f.write_str("mount /dev/pts, group 5"),
+            Self::MountTerminals { own_group: false } => f.write_str("mount /dev/pts"),
             Self::EnterRoot => f.write_str("enter the root"),
             Self::Hostname(name) => write!(f, "set host name {name}"),
-            Self::DropCapabilities => f.write_str("drop capabilities"),
+            Self::KeepFewCapabilities => f.write_str("drop most capabilities"),
+            Self::DropCapabilities => f.write_str("drop all capabilities"),
+            Self::LimitProcesses(most) => write!(f, "limit processes to {most}"),
             Self::UseFilesAsUser => write!(f, "use files as user {USER}"),
             Self::Undumpable => f.write_str("become undumpable"),
             Self::DieWithLauncher => f.write_str("die with the launcher"),
@@ -257,86 +288,4 @@ impl fmt::Display for Step {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn wish(network: Network, workspace: Workspace) -> Wish {
-        Wish { root: 0, hostname: "shoal-1".to_owned(), scratch_bytes: 1 << 20, workspace, network }
-    }
-
-    fn text(steps: &[Step]) -> String {
-        steps.iter().map(|step| step.to_string() + "\n").collect()
-    }
-
-    /// Compares with a file beside this one. To accept a change on purpose, write what the failed
-    /// test prints into the file.
-    #[track_caller]
-    fn snapshot(name: &str, expected: &str, steps: &[Step]) {
-        let found = text(steps);
-        assert!(found == expected, "{name}: the plan is now\n{found}");
-    }
-
-    #[test]
-    fn plans_are_as_they_were_reviewed() {
-        snapshot("settle", include_str!("plan/settle.txt"), &settle());
-        snapshot(
-            "prepare_limits",
-            include_str!("plan/prepare_limits.txt"),
-            &prepare(true, Network::Spare),
-        );
-        snapshot(
-            "prepare_bare",
-            include_str!("plan/prepare_bare.txt"),
-            &prepare(false, Network::Fresh),
-        );
-        snapshot(
-            "enter_memory",
-            include_str!("plan/enter_memory.txt"),
-            &enter(&wish(Network::Spare, Workspace::Memory(4 << 20))),
-        );
-        snapshot(
-            "enter_disk_fresh",
-            include_str!("plan/enter_disk_fresh.txt"),
-            &enter(&wish(Network::Fresh, Workspace::Given)),
-        );
-    }
-
-    #[test]
-    fn the_order_is_the_security_argument() {
-        for network in [Network::Spare, Network::Fresh, Network::Shared] {
-            for limits in [false, true] {
-                for workspace in [Workspace::Memory(1), Workspace::Given] {
-                    let mut steps = prepare(limits, network);
-                    steps.extend(enter(&wish(network, workspace)));
-                    let at = |wanted: &Step| {
-                        steps.iter().position(|step| step == wanted).expect("step is in the plan")
-                    };
-                    let ordered = [
-                        Step::OpenProc,
-                        Step::TakeRoots,
-                        Step::EnterVoid,
-                        Step::BecomeSlotUser,
-                        Step::NewUserNamespace,
-                        Step::BecomeRootInside,
-                        Step::NewMounts,
-                        Step::MountProc,
-                        Step::EnterRoot,
-                        Step::DropCapabilities,
-                        Step::UseFilesAsUser,
-                        Step::Undumpable,
-                        Step::DieWithLauncher,
-                        Step::NoNewPrivileges,
-                        Step::LoadFilter,
-                    ];
-                    assert!(ordered.windows(2).all(|two| at(&two[0]) < at(&two[1])), "{steps:?}");
-                    assert_eq!(steps.last(), Some(&Step::LoadFilter));
-                    for mounted in steps.iter().filter(|step| {
-                        matches!(step, Step::Mask(_) | Step::ReadOnly(_) | Step::MountMemory { .. })
-                    }) {
-                        assert!(at(mounted) < at(&Step::EnterRoot), "{mounted}");
-                    }
-                }
-            }
-        }
-    }
-}
+mod tests;

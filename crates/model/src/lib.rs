@@ -23,8 +23,8 @@ pub use claim::{ClaimSettings, NetworkPolicy};
 pub use config::NodeConfig;
 pub use error::{ErrorCode, Refusal, Retry};
 pub use ids::{
-    EffectId, Generation, InstanceId, KeyId, LeaseId, ProcessId, RequestId, SandboxId, SessionId,
-    TemplateName, TurnId, UseId, WorkspaceId,
+    EffectId, Generation, ImageId, InstanceId, KeyId, LeaseId, ProcessId, RequestId, SandboxId,
+    SessionId, TemplateName, TurnId, UseId, WorkspaceId,
 };
 pub use key::{KeyRecord, Role};
 pub use lifecycle::{LifecycleEvent, StoredEvent};

@@ -19,6 +19,8 @@ pub struct Limits {
     pub exec_output_bytes: u64,
     /// How long one exec may take unless it says otherwise.
     pub exec_timeout_ms: u64,
+    /// What this machine cannot enforce is left out, instead of being refused.
+    pub best_effort: bool,
 }
 
 impl Default for Limits {
@@ -30,6 +32,7 @@ impl Default for Limits {
             workspace_mb: 512,
             exec_output_bytes: 1 << 20,
             exec_timeout_ms: 60_000,
+            best_effort: false,
         }
     }
 }

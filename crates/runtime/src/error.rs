@@ -54,7 +54,7 @@ macro_rules! runtime_error_codes {
 
 runtime_error_codes! {
     /// The runtime has no root filesystem of this name.
-    TemplateUnknown, "template_unknown", Some(ErrorCode::TemplateUnknown), Never, "list the templates, or configure this one";
+    RootUnknown, "root_unknown", Some(ErrorCode::LaunchFailed), Never, "see which images and root directories there are";
     /// No sandbox of this instance id exists.
     SandboxUnknown, "sandbox_unknown", Some(ErrorCode::SandboxUnknown), Never, "check the id";
     /// The sandbox is over.
@@ -181,9 +181,7 @@ impl RuntimeError {
     pub(crate) fn from_refusal(refusal: LaunchRefusal) -> Self {
         let (code, cause) = match refusal.code {
             RefusalCode::Full => (RuntimeErrorCode::Full, "all slots are taken"),
-            RefusalCode::UnknownTemplate => {
-                (RuntimeErrorCode::TemplateUnknown, "no root filesystem of this name")
-            }
+            RefusalCode::UnknownRoot => (RuntimeErrorCode::RootUnknown, "no such root filesystem"),
             RefusalCode::Unknown => {
                 (RuntimeErrorCode::SandboxUnknown, "no such sandbox or workspace")
             }

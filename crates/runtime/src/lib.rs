@@ -29,4 +29,4 @@ pub use files::{ByteReader, ByteWriter, Duplex, FileReader, FileWriter, Page};
 pub use guest_protocol::message::{
     Command, Entry, EntryKind, ExitStatus, Port, ProcessLimits, TerminalSize,
 };
-pub use spec::{Capabilities, LaunchSpec, Reaped, WorkspaceSource};
+pub use spec::{Capabilities, LaunchSpec, Reaped, Root, Users, WorkspaceSource};

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{ClaimSettings, InstanceId, Limits, Template, TemplateName, WorkspaceId};
+use model::{ClaimSettings, ImageId, InstanceId, Limits, Template, WorkspaceId};
 
 /// A sandbox to make.
 #[derive(Debug, Clone)]
 pub struct LaunchSpec {
     /// The label of what is made, written down by the caller before.
     pub instance: InstanceId,
-    /// Names its root filesystem.
-    pub template: TemplateName,
+    /// What its `/` is made of.
+    pub root: Root,
     /// What it may consume.
     pub limits: Limits,
     /// What its `/workspace` is.
@@ -25,17 +25,29 @@ pub struct LaunchSpec {
 }
 
 impl LaunchSpec {
-    /// A sandbox of a template, with its workspace in memory and nothing bound to it.
+    /// A sandbox with the limits of a template, the host's programs, its workspace in memory and
+    /// nothing bound to it.
     pub fn of(template: &Template, instance: InstanceId) -> Self {
         Self {
             instance,
-            template: template.name.clone(),
+            root: Root::Host,
             limits: template.limits,
             workspace: WorkspaceSource::Memory,
             settings: None,
             ready_timeout: Duration::from_millis(template.ready_timeout_ms),
         }
     }
+}
+
+/// What the root filesystem is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Root {
+    /// The host's own programs, read-only, with a synthetic `/etc`.
+    Host,
+    /// A directory, by its path beneath one of those that are configured.
+    Directory(String),
+    /// An image of the store.
+    Image(ImageId),
 }
 
 /// What `/workspace` is.
@@ -62,6 +74,19 @@ pub struct Capabilities {
     pub disk_workspaces: bool,
     /// Programs can have a terminal.
     pub terminals: bool,
+    /// Whose the users of sandboxes are.
+    pub users: Users,
+}
+
+/// Whose the users of sandboxes are on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Users {
+    /// Each sandbox has a range of its own.
+    Ranges,
+    /// Programs are whoever started the runtime; what watches over them is somebody else.
+    Subordinate,
+    /// All are whoever started the runtime.
+    Alone,
 }
 
 impl Capabilities {
@@ -73,7 +98,19 @@ impl Capabilities {
         freeze: true,
         disk_workspaces: true,
         terminals: true,
+        users: Users::Ranges,
     };
+
+    /// The first limit that is asked for and cannot be enforced, unless that does not matter.
+    pub fn unenforced(&self, limits: &Limits) -> Option<&'static str> {
+        let all = [
+            (self.memory_limit, "limits.memory_mb"),
+            (self.cpu_limit, "limits.cpu_milli"),
+            (self.pids_limit, "limits.pids"),
+        ];
+        let missing = all.into_iter().find(|(enforced, _)| !enforced);
+        missing.filter(|_| !limits.best_effort).map(|(_, field)| field)
+    }
 }
 
 /// What was found of runs that are over, and removed.

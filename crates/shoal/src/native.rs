@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use jail::plan::USER;
 use jail::sys::namespaces::{self, Namespace};
-use model::{InstanceId, Limits, TemplateName, WorkspaceId};
+use model::{InstanceId, Limits, WorkspaceId};
 use runtime::leftovers::Leftovers;
-use runtime::native::{Native, NativeConfig, NetworkMode, RootSource};
-use runtime::{LaunchSpec, Reaped, Runtime, WorkspaceSource};
+use runtime::native::{Native, NativeConfig, NetworkMode};
+use runtime::{LaunchSpec, Reaped, Root, Runtime, WorkspaceSource};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
 use uuid::Uuid;
 
@@ -21,8 +21,6 @@ use crate::failure::Failure;
 
 /// How long a sandbox may take to be ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// The template that is always there: the host's programs.
-const TEMPLATE: &str = "default";
 /// Where runs leave their marks, so that `clean` finds what is left of them.
 pub(crate) const RUN_DIRECTORY: &str = "/run/shoal";
 
@@ -38,8 +36,8 @@ pub(crate) struct Settings {
     pub(crate) limits: bool,
     /// Where workspaces on disk are.
     pub(crate) workspaces: Option<PathBuf>,
-    /// A template besides the default, with a root directory of its own.
-    pub(crate) root: Option<(TemplateName, PathBuf)>,
+    /// Beneath which directory root filesystems are found.
+    pub(crate) directory: Option<PathBuf>,
 }
 
 impl Settings {
@@ -51,7 +49,7 @@ impl Settings {
             network: NetworkMode::Fresh,
             limits: true,
             workspaces: workspace.map(|lent| lent.above.clone()),
-            root: None,
+            directory: None,
         }
     }
 }
@@ -127,16 +125,11 @@ pub(crate) fn random() -> Result<u128, Failure> {
     Ok(uuid::Builder::from_random_bytes(bytes).into_uuid().as_u128())
 }
 
-/// The name of the default template.
-pub(crate) fn template() -> Result<TemplateName, Failure> {
-    TemplateName::new(TEMPLATE).map_err(|error| Failure::new("cannot name a template", error))
-}
-
 /// A sandbox with its workspace in memory.
 pub(crate) fn spec(limits: Limits) -> Result<LaunchSpec, Failure> {
     Ok(LaunchSpec {
         instance: InstanceId::from_u128(random()?),
-        template: template()?,
+        root: Root::Host,
         limits,
         workspace: WorkspaceSource::Memory,
         settings: None,
@@ -146,16 +139,13 @@ pub(crate) fn spec(limits: Limits) -> Result<LaunchSpec, Failure> {
 
 /// Opens the native runtime.
 pub(crate) async fn open(settings: Settings) -> Result<Arc<dyn Runtime>, Failure> {
-    let mut config = NativeConfig::new(RUN_DIRECTORY, template()?);
+    let mut config = NativeConfig::new(RUN_DIRECTORY);
     config.slots = settings.slots;
     config.spares = settings.spares;
     config.network = settings.network;
     config.limits = settings.limits;
     config.workspaces = settings.workspaces;
-    let root = |(name, path): (TemplateName, PathBuf)| {
-        (name, RootSource::Directory(path.to_string_lossy().into_owned()))
-    };
-    config.roots.extend(settings.root.map(root));
+    config.directories.extend(settings.directory);
     match Native::start(config).await {
         Ok(native) => Ok(Arc::new(native)),
         Err(error) => Err(Failure::of_runtime("cannot start the launcher", &error)

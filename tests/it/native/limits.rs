@@ -16,6 +16,7 @@ const LIMITS: Limits = Limits {
     workspace_mb: 16,
     exec_output_bytes: 1 << 20,
     exec_timeout_ms: 20_000,
+    best_effort: false,
 };
 
 /// Runs a program beside a neighbour, and afterwards both must answer.

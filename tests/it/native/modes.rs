@@ -2,8 +2,8 @@
 //! namespace made before or on the spot. Whichever it is, they are the same inside.
 
 use anyhow::{Result, ensure};
-use runtime::Runtime as _;
-use runtime::native::{NativeConfig, NetworkMode, RootSource};
+use runtime::native::{NativeConfig, NetworkMode};
+use runtime::{LaunchSpec, Root, Runtime as _};
 
 use super::node::{Node, on_node};
 
@@ -43,21 +43,18 @@ fn every_way_to_a_network_and_to_groups_gives_the_same_sandbox() -> Result<()> {
 
 #[test]
 fn a_root_without_a_libc_is_enough() -> Result<()> {
-    let root = std::env::temp_dir().join(format!("shoal-empty-root-{}", std::process::id()));
+    let place = std::env::temp_dir().join(format!("shoal-roots-{}", std::process::id()));
+    let root = place.join("deep/empty");
     std::fs::create_dir_all(root.join("bin"))?;
     // The only static program that is surely there is the guest itself.
     let program = root.join("bin/only");
     std::fs::write(&program, guest_image::BYTES)?;
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&program, mode)?;
-    let source = RootSource::Directory(root.to_string_lossy().into_owned());
-    let change = |config: &mut NativeConfig| {
-        for (_, root) in &mut config.roots {
-            *root = source.clone();
-        }
-    };
+    let change = |config: &mut NativeConfig| config.directories = vec![place.clone()];
     let outcome = on_node(change, async |node: &Node| {
-        let sandbox = node.native().launch(node.spec()).await?;
+        let root = Root::Directory("deep/empty".to_owned());
+        let sandbox = node.native().launch(LaunchSpec { root, ..node.spec() }).await?;
         let ran = node.run(&sandbox, runtime::ExecSpec::argv(["/bin/only", "noop"])).await?;
         ensure!(ran.exit.success(), "{ran:?}");
         sandbox.write_all("file", b"text", None).await?;
@@ -67,6 +64,6 @@ fn a_root_without_a_libc_is_enough() -> Result<()> {
         ensure!(names.entries.len() == 1, "{names:?}");
         Ok(())
     });
-    std::fs::remove_dir_all(root)?;
+    std::fs::remove_dir_all(place)?;
     outcome
 }

@@ -71,7 +71,7 @@ impl Node {
         let name = format!("shoal-test-{}-{number}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir_all(directory.join("workspaces"))?;
-        let mut config = NativeConfig::new(&directory, TemplateName::new(TEMPLATE)?);
+        let mut config = NativeConfig::new(&directory);
         config.workspaces = Some(directory.join("workspaces"));
         config.spares = 2;
         change(&mut config);

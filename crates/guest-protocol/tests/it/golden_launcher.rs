@@ -2,7 +2,7 @@
 
 use guest_protocol::launcher::{
     CgroupPaths, FromLauncher, LaunchRefusal, LauncherConfig, LauncherFeatures, NetworkMode,
-    RefusalCode, RootConfig, RootSource, SandboxLimits, Spec, ToLauncher, Workspace,
+    RefusalCode, Root, SandboxLimits, Spec, ToLauncher, Users, Workspace,
 };
 use guest_protocol::message::ExitStatus;
 
@@ -16,33 +16,32 @@ fn configuration() {
         slots: 5000,
         spares: 8,
         network,
-        roots: vec![
-            RootConfig { template: "default".into(), source: RootSource::Host },
-            RootConfig { template: "t".into(), source: RootSource::Directory("/r".into()) },
-        ],
+        directories: vec!["/r".into()],
+        images: Some("/i".into()),
         workspaces: Some("/w".into()),
         run_directory: "/run/x".into(),
         limits: true,
+        subordinate_users: true,
     };
     pin(
         &config(NetworkMode::Spare),
-        "03722d31c0843d88270800020764656661756c7400017401022f7201022f77062f72756e2f7801",
+        "03722d31c0843d8827080001022f7201022f6901022f77062f72756e2f780101",
     );
     pin(
         &config(NetworkMode::Fresh),
-        "03722d31c0843d88270801020764656661756c7400017401022f7201022f77062f72756e2f7801",
+        "03722d31c0843d8827080101022f7201022f6901022f77062f72756e2f780101",
     );
     pin(
         &config(NetworkMode::Shared),
-        "03722d31c0843d88270802020764656661756c7400017401022f7201022f77062f72756e2f7801",
+        "03722d31c0843d8827080201022f7201022f6901022f77062f72756e2f780101",
     );
 }
 
 #[test]
 fn to_the_launcher() {
-    let spec = |workspace| Spec {
+    let spec = |root, workspace| Spec {
         instance: [7; 16],
-        template: "default".into(),
+        root,
         limits: SandboxLimits {
             memory_bytes: 512 << 20,
             cpu_milli: 1000,
@@ -53,12 +52,15 @@ fn to_the_launcher() {
         workspace,
     };
     pin(
-        &ToLauncher::Launch { ticket: 1, spec: spec(Workspace::Memory) },
-        "0001070707070707070707070707070707070764656661756c748080808002e80780018080408080800100",
+        &ToLauncher::Launch { ticket: 1, spec: spec(Root::Host, Workspace::Memory) },
+        "000107070707070707070707070707070707008080808002e80780018080408080800100",
     );
     pin(
-        &ToLauncher::Launch { ticket: 2, spec: spec(Workspace::Disk([9; 16])) },
-        "0002070707070707070707070707070707070764656661756c748080808002e8078001808040808080010109090909090909090909090909090909",
+        &ToLauncher::Launch {
+            ticket: 2,
+            spec: spec(Root::Directory("d".into()), Workspace::Disk([9; 16])),
+        },
+        "0002070707070707070707070707070707070101648080808002e8078001808040808080010109090909090909090909090909090909",
     );
     pin(
         &ToLauncher::Attach { ticket: 3, instance: [7; 16], workspace: [9; 16] },
@@ -76,8 +78,9 @@ fn from_the_launcher() {
         pids_limit: true,
         freeze: false,
         disk_workspaces: true,
+        users: Users::Subordinate,
     };
-    pin(&FromLauncher::Up { features }, "000100010001");
+    pin(&FromLauncher::Up { features }, "00010001000101");
     let freezer = Some("/f".into());
     let cgroup = CgroupPaths { freezer, memory: None, out_of_memory_kills: 5 };
     pin(&FromLauncher::Launched { ticket: 1, pid: 300, cgroup }, "0101ac0201022f660005");
@@ -87,7 +90,7 @@ fn from_the_launcher() {
         refusal: LaunchRefusal { code, step: "s".into(), errno: 1 },
     };
     pin(&refused(RefusalCode::Full), "030300017302");
-    pin(&refused(RefusalCode::UnknownTemplate), "030301017302");
+    pin(&refused(RefusalCode::UnknownRoot), "030301017302");
     pin(&refused(RefusalCode::Unknown), "030302017302");
     pin(&refused(RefusalCode::Duplicate), "030303017302");
     pin(&refused(RefusalCode::Unsupported), "030304017302");

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use guest_protocol::launcher::WorkspaceBytes;
-use jail::plan::WORKSPACE;
+use jail::plan::{Users, WORKSPACE};
 use jail::root::mount_on;
 use jail::sys::clone::exit_now;
 use jail::sys::mount::{Properties, set_properties};
@@ -49,8 +49,12 @@ pub(super) fn mount_for(
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH;
     let mount = open_tree(&directory, "", flags)?;
-    let users = namespace_of(pid, "user")?;
-    let ids_of = Some(users.as_fd());
+    let users = match world.users {
+        Users::Ranges => Some(namespace_of(pid, "user")?),
+        // Files belong to whom programs are anyway, and only root may show them as another's.
+        Users::Subordinate | Users::Alone => None,
+    };
+    let ids_of = users.as_ref().map(OwnedFd::as_fd);
     let properties = Properties { no_devices: true, ids_of, ..Properties::default() };
     set_properties(mount.as_fd(), properties)?;
     Ok(mount)

@@ -5,6 +5,8 @@
 //! kernel ends them, and `shoal clean` removes the rest.
 
 mod attach;
+mod rootless;
+mod roots;
 mod sandboxes;
 mod seeds;
 mod slots;
@@ -15,12 +17,12 @@ mod world;
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use guest_protocol::launcher::{
-    FromLauncher, LaunchRefusal, RefusalCode, Spec, ToLauncher, Workspace,
+    FromLauncher, LaunchRefusal, RefusalCode, Root, Spec, ToLauncher, Workspace,
 };
 use jail::packet;
 use rustix::event::epoll;
@@ -61,6 +63,8 @@ struct Launcher {
     answers: VecDeque<Vec<u8>>,
     buffer: Vec<u8>,
     host_gone: bool,
+    /// Whether there are root filesystems that may become unused.
+    roots_left: bool,
 }
 
 /// A launch that has no stem yet.
@@ -97,6 +101,7 @@ impl Launcher {
             self.begin_launches();
             self.spares.give_up_on_slow_ones(&self.shared.groups);
             self.refill();
+            self.roots_left = self.shared.world.roots.tidy(spares::now());
             self.flush();
         }
         ExitCode::SUCCESS
@@ -111,6 +116,8 @@ impl Launcher {
             && (!self.launches.is_empty() || self.spares.wants_more())
         {
             self.spares.pause()
+        } else if self.roots_left {
+            roots::Roots::tidy_after()
         } else {
             IDLE
         }
@@ -183,10 +190,13 @@ impl Launcher {
             || self.launches.iter().any(|other| other.spec.instance == spec.instance);
         if taken {
             self.refuse(launch.ticket, RefusalCode::Duplicate, "accept", 0);
-        } else if !self.shared.world.templates.contains(&spec.template) {
-            self.refuse(launch.ticket, RefusalCode::UnknownTemplate, "find template", 0);
         } else if self.sandboxes.len() + self.launches.len() >= self.shared.config.slots as usize {
             self.refuse(launch.ticket, RefusalCode::Full, "find a free slot", 0);
+        } else if let Err(error) = self.shared.world.roots.prepared(&spec.root, spares::now()) {
+            let unknown = error.kind() == io::ErrorKind::NotFound;
+            let code = if unknown { RefusalCode::UnknownRoot } else { RefusalCode::System };
+            let errno = error.raw_os_error().unwrap_or(0);
+            self.refuse(launch.ticket, code, "build the root filesystem", errno);
         } else {
             self.launches.push_back(launch);
         }
@@ -213,17 +223,21 @@ impl Launcher {
                 Workspace::Memory => None,
                 Workspace::Disk(id) => Some(attach::mount_for(&self.shared.world, id, stem.pid)?),
             };
-            let bytes = postcard::to_allocvec(&spec).map_err(io::Error::other)?;
-            let mut descriptors = vec![connection.as_fd()];
-            descriptors.extend(given.as_ref().map(OwnedFd::as_fd));
-            packet::send(&stem.socket, &bytes, &descriptors)
+            let prepared = self.shared.world.roots.prepared(&spec.root, spares::now())?;
+            // Stems have the host's already.
+            let layers = match &spec.root {
+                Root::Host => None,
+                Root::Directory(_) | Root::Image(_) => Some(prepared.layers()?),
+            };
+            stem::order(&stem.socket, &spec, &connection, given.as_ref(), layers.as_ref())?;
+            Ok(prepared)
         })();
         self.shared.usual_limits = limits;
         match begun {
-            Ok(()) => {
+            Ok(root) => {
                 let pid = stem.pid.as_raw_nonzero().get().cast_unsigned();
                 let cgroup = self.shared.cgroup_paths(stem.slot);
-                self.sandboxes.add(spec.instance, stem);
+                self.sandboxes.add(spec.instance, stem, root);
                 self.answer(&FromLauncher::Launched { ticket, pid, cgroup });
             }
             Err(error) => {

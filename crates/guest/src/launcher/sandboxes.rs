@@ -4,11 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use guest_protocol::launcher::InstanceBytes;
 use guest_protocol::message::ExitStatus;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 
+use super::roots::Prepared;
 use super::spares::Ready;
 
 #[derive(Default)]
@@ -23,6 +25,8 @@ struct Live {
     pid: Pid,
     slot: u32,
     kills: Vec<u64>,
+    /// What its root is a layer over: kept as long as it lives.
+    _root: Rc<Prepared>,
 }
 
 /// One that is over.
@@ -50,11 +54,11 @@ impl Sandboxes {
         self.live.get(instance).map(|live| live.pid)
     }
 
-    pub(super) fn add(&mut self, instance: InstanceBytes, stem: Ready) {
+    pub(super) fn add(&mut self, instance: InstanceBytes, stem: Ready, root: Rc<Prepared>) {
         let Ready { slot, pid, socket, born_at: _ } = stem;
         self.by_pid.insert(pid.as_raw_nonzero().get(), instance);
         self.entering.insert(slot, socket);
-        self.live.insert(instance, Live { pid, slot, kills: Vec::new() });
+        self.live.insert(instance, Live { pid, slot, kills: Vec::new(), _root: root });
     }
 
     /// The guest has closed its end: it goes its own way.
@@ -81,7 +85,7 @@ impl Sandboxes {
     /// Forgets one whose first process has been reaped.
     pub(super) fn died(&mut self, pid: Pid) -> Option<Over> {
         let instance = self.by_pid.remove(&pid.as_raw_nonzero().get())?;
-        let Live { slot, kills, pid: _ } = self.live.remove(&instance)?;
+        let Live { slot, kills, pid: _, _root } = self.live.remove(&instance)?;
         self.entering.remove(&slot);
         Some(Over { slot, instance, kills })
     }

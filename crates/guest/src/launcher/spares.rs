@@ -405,7 +405,7 @@ impl Spares {
 }
 
 /// Since some fixed moment.
-fn now() -> Duration {
+pub(super) fn now() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec.cast_unsigned() as u32)
 }

@@ -2,18 +2,19 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Seek as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use guest_protocol::launcher::{
-    CgroupPaths, FromLauncher, LaunchRefusal, LauncherConfig, LauncherFeatures, MAX_PACKET_BYTES,
-    RefusalCode,
+    self as launcher, CgroupPaths, FromLauncher, LaunchRefusal, LauncherConfig, LauncherFeatures,
+    MAX_PACKET_BYTES, RefusalCode,
 };
 use jail::groups::{Groups, Limits, NodeCaps, Use};
 use jail::machine::{CgroupLayout, Host};
+use jail::plan::{USER, Users};
 use jail::seccomp::{Policy, Program, compile};
 use jail::{packet, sys};
 use rustix::event::epoll;
@@ -26,7 +27,7 @@ use super::slots::Slots;
 use super::spares::Spares;
 use super::stem::Origin;
 use super::world::{self, World};
-use super::{Launcher, token};
+use super::{Launcher, rootless, token};
 
 /// Where the starter leaves the socket and the configuration.
 const HOST_SOCKET: i32 = 3;
@@ -49,6 +50,8 @@ pub(super) struct Shared {
     pub usual_limits: Limits,
     pub filter: Program,
     pub host_interest: epoll::EventFlags,
+    /// Whether the kernel counts the processes of each user namespace by themselves.
+    processes_by_rlimit: bool,
     /// Held as long as we live: tells others that this run is not over.
     _lock: OwnedFd,
 }
@@ -65,15 +68,32 @@ impl Shared {
                 && !self.groups.must_join()
                 && written != Some(self.usual_limits),
             network: self.config.network,
-            templates: &self.world.templates,
-            roots: &self.world.roots,
+            users: self.world.users,
+            count_processes: !self.groups.serves(Use::Pids) && self.processes_by_rlimit,
+            usual_root: &self.world.roots.host.built,
             void: self.world.void.as_fd(),
             filter: &self.filter,
         }
     }
 
+    /// The user that the first process of a slot becomes.
     fn first_uid(&self, slot: u32) -> u32 {
-        self.config.uid_base + slot * USERS_PER_SLOT
+        match self.world.users {
+            Users::Ranges => self.config.uid_base + slot * USERS_PER_SLOT,
+            // In our own namespace we are 0, and subordinate users follow.
+            Users::Subordinate => 1 + slot,
+            Users::Alone => 0,
+        }
+    }
+
+    /// What the users of a slot are shown as: by users inside, ours, and how many.
+    fn user_map(&self, slot: u32) -> String {
+        let first = self.first_uid(slot);
+        match self.world.users {
+            Users::Ranges => format!("0 {first} {USERS_PER_SLOT}"),
+            Users::Subordinate => format!("0 {first} 1\n{USER} 0 1"),
+            Users::Alone => format!("{USER} 0 1"),
+        }
     }
 
     /// Writes the limits of a slot unless they are written already.
@@ -95,9 +115,9 @@ impl Shared {
         self.slots.release(slot, kills)
     }
 
-    /// Shows the users of a slot as 0 to 65,535 in the user namespace of a process.
+    /// Shows the users of a slot in the user namespace of a process.
     pub(super) fn map_users(&self, slot: u32, pid: Pid) -> io::Result<()> {
-        let map = format!("0 {} {USERS_PER_SLOT}", self.first_uid(slot));
+        let map = self.user_map(slot);
         let mut path = String::with_capacity(32);
         for kind in ["uid_map", "gid_map"] {
             path.clear();
@@ -137,6 +157,7 @@ pub(crate) fn main() -> ExitCode {
                 answers: VecDeque::new(),
                 buffer: vec![0; MAX_PACKET_BYTES],
                 host_gone: false,
+                roots_left: false,
             };
             launcher.answer(&FromLauncher::Up { features });
             let code = launcher.run();
@@ -164,13 +185,21 @@ struct Started {
 }
 
 fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
-    let config = world::step("read configuration", read_configuration())?;
+    let settings = world::step("take configuration", sys::descriptors::take(CONFIGURATION))?;
+    let config = world::step("read configuration", read_configuration(&settings))?;
+    let Some(users) = rootless::users() else {
+        let kept = rootless::keep(host).and_then(|()| rootless::keep(&settings));
+        world::step("keep descriptors", kept)?;
+        let wanted = config.subordinate_users.then_some(config.slots);
+        return world::step("make a user namespace", Err(rootless::enter(wanted)));
+    };
+    drop(settings);
     let _ = rustix::thread::set_name(c"shoal-launcher");
     world::step("open /dev/null", null_standard_streams())?;
     let lock = world::step("take the lock of the run", take_lock(&config))?;
     let filter = compile(&Policy::sandbox()).map_err(io::Error::other);
     let filter = world::step("compile the system call filter", filter)?;
-    let found = CgroupLayout::find(&Host, rustix::process::geteuid().is_root());
+    let found = CgroupLayout::find(&Host, users == Users::Ranges);
     if let Some(directory) = found.to_vacate() {
         world::step("leave the control group we share", vacate(directory))?;
     }
@@ -183,7 +212,7 @@ fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
     }
     let groups = Groups::open(&layout, &config.run, node_caps());
     let groups = world::step("make control groups", groups)?;
-    let world = world::enter(&config).inspect_err(|_| groups.remove(0, &config.run))?;
+    let world = world::enter(&config, users).inspect_err(|_| groups.remove(0, &config.run))?;
 
     let nonblocking = rustix::io::ioctl_fionbio(host, true);
     world::step("make the host's socket non-blocking", nonblocking)?;
@@ -199,23 +228,40 @@ fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
             epoll::add(&epoll, descriptor, data, epoll::EventFlags::IN),
         )?;
     }
+    let processes_by_rlimit = counts_by_namespace();
     let features = LauncherFeatures {
         memory_limit: groups.serves(Use::Memory),
         cpu_limit: groups.serves(Use::Cpu),
-        pids_limit: groups.serves(Use::Pids),
+        pids_limit: groups.serves(Use::Pids) || (config.limits && processes_by_rlimit),
         freeze: groups.serves(Use::Freezer),
         disk_workspaces: world.workspaces.is_some(),
+        users: match users {
+            Users::Ranges => launcher::Users::Ranges,
+            Users::Subordinate => launcher::Users::Subordinate,
+            Users::Alone => launcher::Users::Alone,
+        },
     };
     let slots = Slots::new(config.slots);
     let usual_limits = Limits { memory_bytes: 512 << 20, cpu_milli: 1000, pids: 128 };
     let host_interest = epoll::EventFlags::IN;
-    let shared =
-        Shared { config, groups, world, slots, usual_limits, filter, host_interest, _lock: lock };
+    let shared = Shared {
+        config,
+        groups,
+        world,
+        slots,
+        usual_limits,
+        filter,
+        host_interest,
+        processes_by_rlimit,
+        _lock: lock,
+    };
     Ok(Started { shared, epoll, signals, features })
 }
 
-fn read_configuration() -> io::Result<LauncherConfig> {
-    let mut file = std::fs::File::from(sys::descriptors::take(CONFIGURATION)?);
+fn read_configuration(settings: &OwnedFd) -> io::Result<LauncherConfig> {
+    let mut file = std::fs::File::from(settings.try_clone()?);
+    // It may be read again by the one that we start inside a namespace.
+    file.seek(io::SeekFrom::Start(0))?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     let config: LauncherConfig = postcard::from_bytes(&bytes).map_err(io::Error::other)?;
@@ -228,6 +274,13 @@ fn read_configuration() -> io::Result<LauncherConfig> {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     Ok(config)
+}
+
+/// Since Linux 5.14 the limit on a user's processes counts within each user namespace; before, it
+/// counted everything that the user has on the machine.
+fn counts_by_namespace() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    jail::machine::parse::version(&release) >= Some((5, 14))
 }
 
 /// Moves every process of a v2 group into a child of it: a group whose children have controllers

@@ -41,8 +41,10 @@ pub(super) struct Origin<'a> {
     /// Whether a stem has to write them itself.
     pub write_limits: bool,
     pub network: NetworkMode,
-    pub templates: &'a [String],
-    pub roots: &'a [Built],
+    pub users: plan::Users,
+    /// Whether nothing but a limit of the process counts how many there are.
+    pub count_processes: bool,
+    pub usual_root: &'a Built,
     pub void: BorrowedFd<'a>,
     pub filter: &'a Program,
 }
@@ -95,10 +97,10 @@ pub(super) fn with_body<T>(
         await_map: &mut await_map,
         launcher_lives: &mut launcher_lives,
         load_filter: &mut load_filter,
-        roots: origin.roots,
+        usual_root: origin.usual_root,
         empty: EMPTY,
         void: origin.void,
-        taken: Vec::new(),
+        taken: None,
         proc: None,
         given: None,
         root: None,
@@ -115,7 +117,8 @@ pub(super) fn report(socket: &OwnedFd, failed: &Failed) {
 
 fn wait_and_become(origin: &Origin<'_>, socket: &OwnedFd, body: &mut Body<'_>) {
     let network = network_of(origin.network);
-    if let Err(failed) = body.carry_out(&plan::prepare(origin.write_limits, network)) {
+    if let Err(failed) = body.carry_out(&plan::prepare(origin.write_limits, network, origin.users))
+    {
         report(socket, &failed);
         return;
     }
@@ -129,9 +132,12 @@ fn wait_and_become(origin: &Origin<'_>, socket: &OwnedFd, body: &mut Body<'_>) {
     {
         return;
     }
-    let Some((spec, connection, given)) = await_spec(socket) else { return };
-    body.given = given;
-    become_guest(origin, body, &spec, connection);
+    let Some(order) = await_order(socket) else { return };
+    body.given = order.given;
+    if order.root.is_some() {
+        body.taken = order.root;
+    }
+    become_guest(origin, body, &order.spec, order.connection);
 }
 
 fn launcher_lives(socket: &OwnedFd) -> bool {
@@ -140,21 +146,53 @@ fn launcher_lives(socket: &OwnedFd) -> bool {
     matches!(recv(socket, &mut byte, flags), Err(rustix::io::Errno::AGAIN))
 }
 
-fn await_spec(socket: &OwnedFd) -> Option<(Spec, OwnedFd, Option<OwnedFd>)> {
+/// What a stem is told to become.
+struct Order {
+    spec: Spec,
+    connection: OwnedFd,
+    /// The workspace, if it is on disk.
+    given: Option<OwnedFd>,
+    /// Layers over another root than the usual one.
+    root: Option<Layers>,
+}
+
+/// Tells a stem what to become.
+pub(super) fn order(
+    socket: &OwnedFd,
+    spec: &Spec,
+    connection: &OwnedFd,
+    given: Option<&OwnedFd>,
+    root: Option<&Layers>,
+) -> io::Result<()> {
+    let parts = root.map(|root| root.parts.iter().map(|(at, _)| at.as_str()).collect::<Vec<_>>());
+    let bytes = postcard::to_allocvec(&(spec, given.is_some(), parts)).map_err(io::Error::other)?;
+    let mut descriptors = vec![connection.as_fd()];
+    descriptors.extend(given.map(OwnedFd::as_fd));
+    descriptors.extend(root.into_iter().flat_map(Layers::descriptors));
+    packet::send(socket, &bytes, &descriptors)
+}
+
+fn await_order(socket: &OwnedFd) -> Option<Order> {
     let mut buffer = vec![0; MAX_PACKET_BYTES];
     let packet = packet::receive(socket, &mut buffer).ok()?;
-    let spec = postcard::from_bytes(&buffer[..packet.bytes]).ok()?;
+    let (spec, is_given, parts): (Spec, bool, Option<Vec<String>>) =
+        postcard::from_bytes(&buffer[..packet.bytes]).ok()?;
     let mut descriptors = packet.descriptors.into_iter();
     let connection = descriptors.next()?;
-    Some((spec, connection, descriptors.next()))
+    let given = if is_given { Some(descriptors.next()?) } else { None };
+    let root = match parts {
+        None => None,
+        Some(names) => {
+            let root = descriptors.next()?;
+            let parts: Vec<_> = names.into_iter().zip(&mut descriptors).collect();
+            Some(Layers { root, parts })
+        }
+    };
+    Some(Order { spec, connection, given, root })
 }
 
 fn become_guest(origin: &Origin<'_>, body: &mut Body<'_>, spec: &Spec, connection: OwnedFd) {
-    let Some(root) = origin.templates.iter().position(|name| *name == spec.template) else {
-        return;
-    };
     let wish = Wish {
-        root,
         hostname: hostname_of(spec),
         scratch_bytes: spec.limits.scratch_bytes,
         workspace: match spec.workspace {
@@ -162,6 +200,8 @@ fn become_guest(origin: &Origin<'_>, body: &mut Body<'_>, spec: &Spec, connectio
             Workspace::Disk(_) => plan::Workspace::Given,
         },
         network: network_of(origin.network),
+        users: origin.users,
+        processes: origin.count_processes.then_some(spec.limits.pids),
     };
     match body.carry_out(&plan::enter(&wish)) {
         Ok(()) => {
@@ -169,7 +209,12 @@ fn become_guest(origin: &Origin<'_>, body: &mut Body<'_>, spec: &Spec, connectio
                 [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
             let kept: Vec<_> = standard.into_iter().chain([connection.as_fd()]).collect();
             if sys::descriptors::keep_only(&kept).is_ok() {
-                let workload = Some(Identity { uid: plan::USER, gid: plan::USER });
+                let workload = match origin.users {
+                    plan::Users::Ranges | plan::Users::Subordinate => {
+                        Some(Identity { uid: plan::USER, gid: plan::USER })
+                    }
+                    plan::Users::Alone => None,
+                };
                 let settings = Settings { workload, workspace: plan::WORKSPACE.to_owned() };
                 // Whatever the reason for its end is: it is the end of the sandbox.
                 let _ = serve(connection, settings);

@@ -5,10 +5,10 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::Path;
 
-use guest_protocol::launcher::{LauncherConfig, RootSource};
-use jail::root::{self, Built};
+use guest_protocol::launcher::LauncherConfig;
+use jail::plan::Users;
+use jail::root::{self, Maker};
 use jail::sys::loopback;
 use jail::sys::namespaces::{self, Namespace};
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
@@ -19,15 +19,17 @@ use rustix::mount::{
 use rustix::process::{fchdir, pivot_root};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use super::roots::Roots;
+
 /// An empty directory.
 pub(super) const EMPTY: &str = "/empty";
 
 /// What is left in sight.
 pub(super) struct World {
-    /// Names of templates; the root of the n-th is `roots[n]`.
-    pub templates: Vec<String>,
-    /// Prepared roots.
-    pub roots: Vec<Built>,
+    /// Root filesystems.
+    pub roots: Roots,
+    /// Whose the users of sandboxes are.
+    pub users: Users,
     /// The directory of disk workspaces.
     pub workspaces: Option<OwnedFd>,
     /// Our own mount namespace, to come back to.
@@ -51,7 +53,7 @@ pub(super) fn step<T>(
 }
 
 /// Leaves the host's namespaces.
-pub(super) fn enter(config: &LauncherConfig) -> Result<World, Failed> {
+pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<World, Failed> {
     step("make namespaces", namespaces::make(&[Namespace::Mount, Namespace::Network]))?;
     step("bring loopback up", loopback::bring_up())?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
@@ -67,35 +69,31 @@ pub(super) fn enter(config: &LauncherConfig) -> Result<World, Failed> {
     if let Some(directory) = &workspaces {
         step("check that the directory of workspaces is closed to others", is_closed(directory))?;
     }
-    let mut sources = Vec::new();
-    for root in &config.roots {
-        sources.push(match &root.source {
-            RootSource::Host => None,
-            RootSource::Directory(path) => Some(open(path)?),
-        });
+    let directories: Vec<_> =
+        config.directories.iter().map(|path| open(path)).collect::<Result<_, _>>()?;
+    let images = config.images.as_deref().map(open).transpose()?;
+    step("pivot", pivot_into_memory(&host, users))?;
+    let bind = |opened: &OwnedFd, name: String| {
+        step(format!("bind {name}"), bind(opened, &format!("/{name}")))
+    };
+    let workspaces = workspaces.map(|opened| bind(&opened, "workspaces".to_owned())).transpose()?;
+    let images = images.map(|opened| bind(&opened, "images".to_owned())).transpose()?;
+    let mut bound = Vec::with_capacity(directories.len());
+    for (number, opened) in directories.iter().enumerate() {
+        bound.push(bind(opened, format!("directories-{number}"))?);
     }
-    step("pivot", pivot_into_memory())?;
-    let workspaces = workspaces.map(|opened| step("bind workspaces", bind_workspaces(&opened)));
-    let workspaces = workspaces.transpose()?;
-
-    let mut roots = Vec::new();
-    for (index, (root, source)) in config.roots.iter().zip(&sources).enumerate() {
-        let path = format!("/base/{index}");
-        step("make root directory", mkdirat(CWD, path.as_str(), Mode::from_raw_mode(0o755)))?;
-        let built = match source {
-            None => root::build_from_host(host.as_fd(), Path::new(&path)),
-            Some(source) => root::build_from_directory(source.as_fd(), Path::new(&path)),
-        };
-        step(format!("build the root of template {}", root.template), built)?;
-        roots.push(step("look at the root", Built::at(path))?);
-    }
+    let maker = match users {
+        Users::Ranges => Maker::Root,
+        Users::Subordinate | Users::Alone => Maker::Somebody,
+    };
+    let roots = Roots::begin(host.as_fd(), bound, images, maker);
+    let roots = step("build the root of the host's programs", roots)?;
     // The old root lies on top of ours: what is mounted there goes out of sight with it.
     step("detach the host", unmount("/", UnmountFlags::DETACH))?;
     step("go to /", rustix::process::chdir("/"))?;
     let home = step("open own mount namespace", own_namespace())?;
     let void = step("make the empty mount namespace", make_void(&home))?;
-    let templates = config.roots.iter().map(|root| root.template.clone()).collect();
-    Ok(World { templates, roots, workspaces, home, void })
+    Ok(World { roots, users, workspaces, home, void })
 }
 
 /// What programs write into a workspace belongs to an ordinary user of the host, and they choose
@@ -108,10 +106,11 @@ fn is_closed(directory: &OwnedFd) -> io::Result<()> {
 }
 
 /// Only what is mounted in our own namespace can be mounted elsewhere from here.
-fn bind_workspaces(opened: &OwnedFd) -> io::Result<OwnedFd> {
-    root::mount_on(root::copy_of(opened, ".", true)?, CWD, "/workspaces")?;
+fn bind(opened: &OwnedFd, at: &str) -> io::Result<OwnedFd> {
+    mkdirat(CWD, at, Mode::from_raw_mode(0o755))?;
+    root::mount_on(root::copy_of(opened, ".", true)?, CWD, at)?;
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(openat(CWD, "/workspaces", flags, Mode::empty())?)
+    Ok(openat(CWD, at, flags, Mode::empty())?)
 }
 
 fn own_namespace() -> io::Result<OwnedFd> {
@@ -132,16 +131,26 @@ fn make_void(home: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(void)
 }
 
-fn pivot_into_memory() -> io::Result<()> {
+fn pivot_into_memory(host: &OwnedFd, users: Users) -> io::Result<()> {
     let root = root::memory(&[("size", "1m"), ("mode", "755")], MountAttrFlags::empty())?;
-    for name in ["proc", "base", "workspaces", "empty"] {
+    for name in ["proc", "roots", "devices", "empty"] {
         mkdirat(&root, name, Mode::from_raw_mode(0o755))?;
     }
-    let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_create(&context)?;
-    let proc = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+    let proc = open_proc(host, users)?;
     root::mount_on(&root, CWD, "/")?;
     root::mount_on(proc, &root, "proc")?;
     fchdir(&root)?;
     Ok(pivot_root(".", ".")?)
+}
+
+fn open_proc(host: &OwnedFd, users: Users) -> io::Result<OwnedFd> {
+    match users {
+        Users::Ranges => {
+            let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+            fsconfig_create(&context)?;
+            Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
+        }
+        // The processes that it shows are those of root's, so only root can make one.
+        Users::Subordinate | Users::Alone => root::copy_of(host, "proc", true),
+    }
 }

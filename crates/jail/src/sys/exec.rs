@@ -70,6 +70,18 @@ pub fn start(
     }
 }
 
+/// Starts the program of this process again, in this process, with an empty environment and the
+/// descriptors that are not marked to be closed. Returns only if that failed.
+pub fn again(arguments: &[&CStr]) -> io::Error {
+    let ends = [ptr::null()];
+    let argv: Vec<*const c_char> =
+        arguments.iter().map(|argument| argument.as_ptr()).chain(ends).collect();
+    // SAFETY: both lists end with a null pointer and point to strings that live until the call
+    // returns, which it does only if it failed.
+    unsafe { libc::execve(c"/proc/self/exe".as_ptr(), argv.as_ptr(), ends.as_ptr()) };
+    io::Error::last_os_error()
+}
+
 /// In the child. Returns only if it failed, with the error.
 fn become_program(
     image: &OwnedFd,

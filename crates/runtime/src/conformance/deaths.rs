@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use model::TemplateName;
 use tokio::time::timeout;
 
 use super::stage::PATIENCE;
 use super::{CaseResult, Stage};
-use crate::spec::LaunchSpec;
+use crate::spec::{LaunchSpec, Root};
 
 const QUIET: Duration = Duration::from_millis(200);
 
@@ -46,8 +45,8 @@ pub(super) async fn failed_launches_are_not_deaths(stage: &Stage) -> CaseResult 
     let sandbox = stage.launch().await;
     let again = stage.runtime.launch(sandbox.spec().clone()).await;
     assert!(again.is_err());
-    let nowhere = TemplateName::new("no-such-template").expect("a name");
-    let unknown = stage.runtime.launch(LaunchSpec { template: nowhere, ..stage.spec() }).await;
+    let nowhere = Root::Directory("no-such-root".to_owned());
+    let unknown = stage.runtime.launch(LaunchSpec { root: nowhere, ..stage.spec() }).await;
     // A runtime may make anything from any name, but then it is one more to kill.
     let made = unknown.ok();
     let quiet = timeout(QUIET, deaths.next()).await;

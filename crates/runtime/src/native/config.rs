@@ -3,9 +3,8 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
 
-use guest_protocol::launcher::{LauncherConfig, RootConfig};
-pub use guest_protocol::launcher::{NetworkMode, RootSource};
-use model::TemplateName;
+use guest_protocol::launcher::LauncherConfig;
+pub use guest_protocol::launcher::NetworkMode;
 
 use crate::guest_link::LinkSettings;
 
@@ -22,8 +21,10 @@ pub struct NativeConfig {
     pub run: String,
     /// Where disk workspaces are; none if there are none.
     pub workspaces: Option<PathBuf>,
-    /// Root filesystems by the name of their template.
-    pub roots: Vec<(TemplateName, RootSource)>,
+    /// Beneath which directories root filesystems are found.
+    pub directories: Vec<PathBuf>,
+    /// Where the image store is, if there is one.
+    pub images: Option<PathBuf>,
     /// How many sandboxes may live at once.
     pub slots: u32,
     /// How many are kept half made, so that a launch is quick.
@@ -34,6 +35,8 @@ pub struct NativeConfig {
     pub uid_base: u32,
     /// Whether limits are applied. Off only to measure their price.
     pub limits: bool,
+    /// Whether somebody who is not root uses the subordinate users that he has.
+    pub subordinate_users: bool,
     /// How guests are talked to.
     pub link: LinkSettings,
     /// Whether a launcher that is lost is followed by another one, under a new name. Its sandboxes
@@ -42,19 +45,21 @@ pub struct NativeConfig {
 }
 
 impl NativeConfig {
-    /// A run with its lock in this directory, and every default: a template of this name from the
-    /// host's `/usr`, workspaces in memory only.
-    pub fn new(run_directory: impl Into<PathBuf>, template: TemplateName) -> Self {
+    /// A run with its lock in this directory, and every default: the host's programs, workspaces in
+    /// memory only.
+    pub fn new(run_directory: impl Into<PathBuf>) -> Self {
         Self {
             run_directory: run_directory.into(),
             run: new_run(),
             workspaces: None,
-            roots: vec![(template, RootSource::Host)],
+            directories: Vec::new(),
+            images: None,
             slots: 1000,
             spares: 8,
             network: NetworkMode::Spare,
             uid_base: UID_BASE,
             limits: true,
+            subordinate_users: true,
             link: LinkSettings::default(),
             restart: false,
         }
@@ -62,20 +67,18 @@ impl NativeConfig {
 
     pub(super) fn for_launcher(&self) -> LauncherConfig {
         let text = |path: &PathBuf| path.to_string_lossy().into_owned();
-        let root = |(template, source): &(TemplateName, RootSource)| RootConfig {
-            template: template.as_str().to_owned(),
-            source: source.clone(),
-        };
         LauncherConfig {
             run: self.run.clone(),
             uid_base: self.uid_base,
             slots: self.slots,
             spares: self.spares,
             network: self.network,
-            roots: self.roots.iter().map(root).collect(),
+            directories: self.directories.iter().map(text).collect(),
+            images: self.images.as_ref().map(text),
             workspaces: self.workspaces.as_ref().map(text),
             run_directory: text(&self.run_directory),
             limits: self.limits,
+            subordinate_users: self.subordinate_users,
         }
     }
 }

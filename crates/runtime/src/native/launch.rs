@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use guest_protocol::launcher::{SandboxLimits, Spec, Workspace};
+use guest_protocol::launcher::{self, SandboxLimits, Spec, Workspace};
 use model::InstanceId;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::time::timeout;
@@ -14,7 +14,7 @@ use super::run::{Entry, Run};
 use super::sandbox::{NativeSandbox, environment};
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::guest_link::{GuestLink, Surroundings};
-use crate::spec::{LaunchSpec, WorkspaceSource};
+use crate::spec::{LaunchSpec, Root, WorkspaceSource};
 
 const STEP: &str = "launch";
 
@@ -70,7 +70,11 @@ fn for_launcher(spec: &LaunchSpec) -> Spec {
     let memory_bytes = u64::from(limits.memory_mb) * MIB;
     Spec {
         instance: spec.instance.as_u128().to_be_bytes(),
-        template: spec.template.as_str().to_owned(),
+        root: match &spec.root {
+            Root::Host => launcher::Root::Host,
+            Root::Directory(name) => launcher::Root::Directory(name.clone()),
+            Root::Image(image) => launcher::Root::Image(*image.as_bytes()),
+        },
         limits: SandboxLimits {
             memory_bytes,
             cpu_milli: limits.cpu_milli,

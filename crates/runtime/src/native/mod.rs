@@ -20,20 +20,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use guest_protocol::launcher::MAX_PACKET_BYTES;
+use guest_protocol::launcher::{self as launcher_protocol, MAX_PACKET_BYTES};
 use model::template::{Recycle, RuntimeTraits};
 use model::{InstanceId, WorkspaceId};
 use rustix::fs::{Gid, Uid};
 use tokio::time::timeout;
 
-pub use self::config::{NativeConfig, NetworkMode, RootSource};
+pub use self::config::{NativeConfig, NetworkMode};
 pub use self::process::LauncherProcess;
 use self::restart::{Launchers, Starter};
 use self::run::Entry;
 use crate::contract::{Runtime, Sandbox};
 use crate::deaths::Deaths;
 use crate::error::{RuntimeError, RuntimeErrorCode};
-use crate::spec::{Capabilities, LaunchSpec, Reaped};
+use crate::spec::{Capabilities, LaunchSpec, Reaped, Users};
 
 /// How long ending everything may take.
 const END_PATIENCE: Duration = Duration::from_mins(1);
@@ -83,7 +83,13 @@ impl Native {
             return Err(RuntimeError::new(RuntimeErrorCode::Unsupported, STEP, cause));
         };
         let path = directory.join(workspace.to_string());
-        let owner = (Some(Uid::from_raw(WORKSPACE_USER)), Some(Gid::from_raw(WORKSPACE_USER)));
+        let owner = match self.capabilities().users {
+            Users::Ranges => {
+                (Some(Uid::from_raw(WORKSPACE_USER)), Some(Gid::from_raw(WORKSPACE_USER)))
+            }
+            // Programs are who we are.
+            Users::Subordinate | Users::Alone => (None, None),
+        };
         std::fs::create_dir(&path)
             .and_then(|()| Ok(rustix::fs::chown(&path, owner.0, owner.1)?))
             .map_err(|error| RuntimeError::system(STEP, &error))
@@ -101,6 +107,11 @@ impl Runtime for Native {
             freeze: features.freeze,
             disk_workspaces: features.disk_workspaces,
             terminals: true,
+            users: match features.users {
+                launcher_protocol::Users::Ranges => Users::Ranges,
+                launcher_protocol::Users::Subordinate => Users::Subordinate,
+                launcher_protocol::Users::Alone => Users::Alone,
+            },
         }
     }
 
@@ -114,6 +125,12 @@ impl Runtime for Native {
     }
 
     async fn launch(&self, spec: LaunchSpec) -> Result<Arc<dyn Sandbox>, RuntimeError> {
+        if self.launchers.config.limits
+            && let Some(field) = self.capabilities().unenforced(&spec.limits)
+        {
+            let cause = format!("{field} cannot be enforced on this machine");
+            return Err(RuntimeError::new(RuntimeErrorCode::Unsupported, "launch", cause));
+        }
         Ok(launch::launch(&self.launchers.current(), spec).await?)
     }
 

@@ -35,7 +35,7 @@ async fn start(place: &Path) -> Option<Native> {
     if !is_root() {
         return None;
     }
-    let mut config = NativeConfig::new(place.join("run"), template().name);
+    let mut config = NativeConfig::new(place.join("run"));
     (config.slots, config.spares) = (16, 2);
     Some(Native::start(config).await.expect("started"))
 }
@@ -122,7 +122,7 @@ async fn a_launcher_whose_host_goes_while_it_starts_ends_too() {
     }
     let place = place("early");
     for after_us in [0, 300, 1000, 2000, 3000, 4000, 6000, 10_000] {
-        let config = NativeConfig::new(place.join("run"), template().name);
+        let config = NativeConfig::new(place.join("run"));
         let run = config.run.clone();
         let process = LauncherProcess::start(config).expect("started");
         tokio::time::sleep(Duration::from_micros(after_us)).await;

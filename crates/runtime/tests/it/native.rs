@@ -43,7 +43,7 @@ impl Subject for NativeSubject {
         if !rustix::process::geteuid().is_root() {
             return Err("only root can make native sandboxes".to_owned());
         }
-        let mut config = NativeConfig::new(self.place.join("run"), template());
+        let mut config = NativeConfig::new(self.place.join("run"));
         config.workspaces = Some(self.place.join("workspaces"));
         config.slots = 64;
         config.spares = 2;

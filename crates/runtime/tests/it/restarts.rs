@@ -39,7 +39,7 @@ impl Node {
             return None;
         }
         let place = std::env::temp_dir().join(format!("restarts-{}-{name}", std::process::id()));
-        let mut config = NativeConfig::new(place.join("run"), template().name);
+        let mut config = NativeConfig::new(place.join("run"));
         (config.slots, config.spares, config.restart) = (64, 4, true);
         let native = Native::start(config).await.expect("started");
         Some(Self { native: Arc::new(native), place })

@@ -17,9 +17,8 @@ use std::sync::Arc;
 
 use jail::groups::Version;
 use jail::machine::Machine;
-use model::TemplateName;
 use runtime::native::NetworkMode;
-use runtime::{Runtime, RuntimeError};
+use runtime::{Root, Runtime, RuntimeError};
 use serde_json::json;
 
 use self::bare::Bare;
@@ -32,8 +31,6 @@ use crate::failure::Failure;
 use crate::native::{self, Settings};
 use crate::output::Output;
 
-/// The template whose root filesystem has the pinned binary and nothing else.
-const PINNED_TEMPLATE: &str = "bench";
 /// A program of the host, for a run as users have it.
 const HOST_PROGRAM: &str = "/usr/bin/true";
 const CONCURRENCIES: [u32; 3] = [1, 2, 8];
@@ -192,10 +189,9 @@ async fn counts(wish: &Wish, report: &mut Report, output: &Output) -> Result<(),
 
 /// Everything that is timed, in turn.
 async fn times(wish: &Wish, scratch: &Scratch, report: &mut Report) -> Result<(), Failure> {
-    let pinned = TemplateName::new(PINNED_TEMPLATE)
-        .map_err(|error| Failure::new("cannot name a template", error))?;
-    let root = Some((pinned.clone(), scratch.root()));
-    let spare = open(NetworkMode::Spare, SLOTS_SPARED, true, root).await?;
+    let pinned = Root::Directory(scratch::ROOT.to_owned());
+    let directory = Some(scratch.directory().to_owned());
+    let spare = open(NetworkMode::Spare, SLOTS_SPARED, true, directory).await?;
     let fresh = open(NetworkMode::Fresh, SLOTS_SPARED, true, None).await?;
     let shared = open(NetworkMode::Shared, SLOTS_SPARED, true, None).await?;
     let program = scratch.program();
@@ -214,11 +210,10 @@ async fn times(wish: &Wish, scratch: &Scratch, report: &mut Report) -> Result<()
     ] {
         all.push(Box::new(Launch { name, runtime: Arc::clone(runtime) }));
     }
-    let host = native::template()?;
-    for (name, template, argv) in
-        [("run", pinned, Run::PINNED), ("run true", host, &[HOST_PROGRAM][..])]
+    for (name, root, argv) in
+        [("run", pinned, Run::PINNED), ("run true", Root::Host, &[HOST_PROGRAM][..])]
     {
-        all.push(Box::new(Run { name, runtime: Arc::clone(&spare), template, argv }));
+        all.push(Box::new(Run { name, runtime: Arc::clone(&spare), root, argv }));
     }
     all.extend(others::found(scratch, &mut report.skipped).await);
     all.retain(|contender| wish.wants_contender(contender.name()));
@@ -243,9 +238,9 @@ async fn open(
     network: NetworkMode,
     slots: u32,
     limits: bool,
-    root: Option<(TemplateName, std::path::PathBuf)>,
+    directory: Option<std::path::PathBuf>,
 ) -> Result<Arc<dyn Runtime>, Failure> {
-    let settings = Settings { slots, spares: 8, network, limits, workspaces: None, root };
+    let settings = Settings { slots, spares: 8, network, limits, workspaces: None, directory };
     native::open(settings).await
 }
 

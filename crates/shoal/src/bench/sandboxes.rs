@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use model::{Limits, TemplateName};
-use runtime::{ExecSpec, Runtime, Sandbox, Sink};
+use model::Limits;
+use runtime::{ExecSpec, Root, Runtime, Sandbox, Sink};
 use tokio::time::Instant;
 
 use super::contender::{Contender, Times};
@@ -59,7 +59,7 @@ impl Contender for Launch {
 pub(crate) struct Run {
     pub(crate) name: &'static str,
     pub(crate) runtime: Arc<dyn Runtime>,
-    pub(crate) template: TemplateName,
+    pub(crate) root: Root,
     pub(crate) argv: &'static [&'static str],
 }
 
@@ -76,7 +76,7 @@ impl Contender for Run {
 
     async fn sample(&mut self) -> Result<Times, Failure> {
         let spec = native::spec(Limits::default())?;
-        let spec = runtime::LaunchSpec { template: self.template.clone(), ..spec };
+        let spec = runtime::LaunchSpec { root: self.root.clone(), ..spec };
         let started_at = Instant::now();
         let sandbox = self.runtime.launch(spec).await.map_err(failed)?;
         run_to_end(sandbox.as_ref(), self.argv).await?;

@@ -15,6 +15,9 @@ const PLACES: [&str; 3] = ["/dev/shm", "/run", "/tmp"];
 /// as they are.
 pub(crate) const PROGRAM_INSIDE: &str = "/bin/noop";
 
+/// The name of the root filesystem in the directory.
+pub(crate) const ROOT: &str = "root";
+
 /// The directory.
 #[derive(Debug)]
 pub(crate) struct Scratch {
@@ -36,9 +39,14 @@ impl Scratch {
         Ok(scratch)
     }
 
+    /// Where it is.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// A root filesystem with the binary in it.
     pub(crate) fn root(&self) -> PathBuf {
-        self.directory.join("root")
+        self.directory.join(ROOT)
     }
 
     /// The pinned binary: it ends at once when it is told `noop`.

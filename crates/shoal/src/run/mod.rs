@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use model::InstanceId;
 use runtime::{
-    Collected, ExecSpec, LaunchSpec, RunLimits, Runtime, Sandbox, Sink, Stdin, WorkspaceSource,
+    Collected, ExecSpec, LaunchSpec, Root, RunLimits, Runtime, Sandbox, Sink, Stdin,
+    WorkspaceSource,
 };
 use rustix::io::fcntl_getfd;
 use tokio::time::Instant;
@@ -79,7 +80,7 @@ async fn perform(
 ) -> Result<Ending, Failure> {
     let spec = LaunchSpec {
         instance: InstanceId::from_u128(native::random()?),
-        template: native::template()?,
+        root: Root::Host,
         limits: wish.limits,
         workspace,
         settings: None,

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use api::{Api, ConnectionLimits, Settings};
 use engine::{Engine, EngineConfig, Reaped, Recovery, Runtimes, StartError, Started};
-use model::TemplateName;
 use model::template::RuntimeKind;
 use runtime::native::{LauncherProcess, Native, NativeConfig};
 use store::memory::MemoryStore;
@@ -29,8 +28,6 @@ use crate::failure::Failure;
 use crate::native::RUN_DIRECTORY;
 use crate::output::Output;
 
-/// What the launcher calls the root filesystem that is the host's own.
-const HOST_ROOT: &str = "host";
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
 /// How long threads may take to end after everything else has.
@@ -105,13 +102,12 @@ fn listen(config: &Config) -> Result<TcpListener, Failure> {
 }
 
 fn start_launcher(config: &Config, place: &DataDir) -> Result<LauncherProcess, Failure> {
-    let root = TemplateName::new(HOST_ROOT).map_err(|e| Failure::new("cannot name a root", e))?;
     let native = NativeConfig {
         slots: config.node.max_live,
         spares: config.native.spares,
         workspaces: Some(place.workspaces()),
         restart: true,
-        ..NativeConfig::new(RUN_DIRECTORY, root)
+        ..NativeConfig::new(RUN_DIRECTORY)
     };
     LauncherProcess::start(native).map_err(|error| no_launcher(&error))
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use guest_protocol::launcher::{
-    CgroupPaths, FromLauncher, LaunchRefusal, LauncherFeatures, RefusalCode, Spec, ToLauncher,
+    CgroupPaths, FromLauncher, LaunchRefusal, LauncherFeatures, RefusalCode, Root, Spec,
+    ToLauncher, Users,
 };
 use guest_protocol::message::{ExitStatus, Reply, VERSION};
 use model::{InstanceId, Template, TemplateName, WorkspaceId};
@@ -24,11 +25,12 @@ use crate::socket::{Carries, Socket};
 use crate::spec::LaunchSpec;
 
 const FEATURES: LauncherFeatures = LauncherFeatures {
-    memory_limit: false,
-    cpu_limit: false,
-    pids_limit: false,
+    memory_limit: true,
+    cpu_limit: true,
+    pids_limit: true,
     freeze: false,
     disk_workspaces: true,
+    users: Users::Ranges,
 };
 
 /// The launcher's end of the socket.
@@ -105,7 +107,7 @@ fn silent(config: NativeConfig) -> (LauncherProcess, Script) {
 }
 
 async fn native() -> (Arc<Native>, Script) {
-    let (process, script) = scripted(NativeConfig::new(std::env::temp_dir(), name()));
+    let (process, script) = scripted(NativeConfig::new(std::env::temp_dir()));
     let never = Arc::new(|_| panic!("nobody asked for another launcher"));
     (Arc::new(Native::begin(process, never).await.unwrap()), script)
 }
@@ -145,7 +147,7 @@ async fn a_launch_is_done_when_both_have_said_so_in_any_order() {
     for guest_first in [true, false] {
         let launching = launch(&native, 1);
         let (ticket, spec, connection) = script.launch().await;
-        assert_eq!((spec.template.as_str(), spec.limits.memory_bytes), ("default", 512 << 20));
+        assert_eq!((&spec.root, spec.limits.memory_bytes), (&Root::Host, 512 << 20));
         if guest_first {
             guest_says(&connection, &Reply::Ready { version: VERSION });
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -64,7 +64,7 @@ async fn restarting() -> (Arc<Native>, Script, Later) {
     let config = NativeConfig {
         restart: true,
         run: "first".to_owned(),
-        ..NativeConfig::new(std::env::temp_dir(), name())
+        ..NativeConfig::new(std::env::temp_dir())
     };
     let (process, script) = scripted(config);
     let native = Native::begin(process, start).await.unwrap();

@@ -1,0 +1,179 @@
+//! For somebody who is not root: a user namespace in which he is. The launcher makes it before
+//! anything else and then starts itself again inside, because whose process may be looked into is
+//! decided when a program is started. Where the machine gives him subordinate users, they are mapped
+//! with the programs that exist for that; without, he is the only user there is.
+
+use std::ffi::CStr;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Command;
+
+use jail::plan::Users;
+use jail::sys::clone::{self, Side};
+use jail::sys::exec;
+use jail::sys::namespaces::{self, Namespace};
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+/// How the launcher is called again.
+const SUBORDINATE: &CStr = c"subordinate";
+const ALONE: &CStr = c"alone";
+
+/// Where the programs that map subordinate users may be.
+const PLACES: &[&str] = &["/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin"];
+
+/// Whose the users of sandboxes will be, if that is decided: by what our starter is, or by the word
+/// with which we started ourselves again.
+pub(super) fn users() -> Option<Users> {
+    match std::env::args().nth(2).as_deref() {
+        Some("subordinate") => Some(Users::Subordinate),
+        Some("alone") => Some(Users::Alone),
+        Some(_) | None => rustix::process::geteuid().is_root().then_some(Users::Ranges),
+    }
+}
+
+/// Makes the namespace and starts again in it. Returns only if that fails. `wanted` is how many
+/// subordinate users are needed, none if they shall not be used.
+pub(super) fn enter(wanted: Option<u32>) -> io::Error {
+    // In a namespace that shows nobody yet nobody knows who he was.
+    let own = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let ranges = wanted.and_then(Ranges::find);
+    let entered = match ranges.map(|ranges| with_ranges(&ranges, own)) {
+        Some(Ok(())) => Ok(SUBORDINATE),
+        Some(Err(_)) | None => alone(own).map(|()| ALONE),
+    };
+    match entered {
+        Ok(word) => exec::again(&[c"shoal-launcher", c"launcher", word]),
+        Err(error) => error,
+    }
+}
+
+/// Subordinate users and groups of whoever we are.
+struct Ranges {
+    uid: (u32, u32),
+    gid: (u32, u32),
+    programs: [String; 2],
+}
+
+impl Ranges {
+    fn find(wanted: u32) -> Option<Self> {
+        let program = |name: &str| {
+            let places = PLACES.iter().map(|place| format!("{place}/{name}"));
+            places.into_iter().find(|path| Path::new(path).exists())
+        };
+        let uid = rustix::process::getuid().as_raw();
+        let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let name = name_of(uid, &passwd);
+        let range = |path: &str| {
+            let text = std::fs::read_to_string(path).ok()?;
+            range_in(&text, uid, name).filter(|(_, count)| *count >= wanted)
+        };
+        Some(Self {
+            uid: range("/etc/subuid")?,
+            gid: range("/etc/subgid")?,
+            programs: [program("newuidmap")?, program("newgidmap")?],
+        })
+    }
+}
+
+fn name_of(uid: u32, passwd: &str) -> Option<&str> {
+    let uid = uid.to_string();
+    let line = passwd.lines().find(|line| line.split(':').nth(2) == Some(uid.as_str()))?;
+    line.split(':').next()
+}
+
+/// The largest range that a file gives to somebody, by his number or name.
+fn range_in(text: &str, uid: u32, name: Option<&str>) -> Option<(u32, u32)> {
+    let uid = uid.to_string();
+    let ranges = text.lines().filter_map(|line| {
+        let mut fields = line.trim().split(':');
+        let who = fields.next()?;
+        let (first, count) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        (who == uid || Some(who) == name).then_some((first, count))
+    });
+    ranges.max_by_key(|(_, count)| *count)
+}
+
+/// Makes the namespace and has a child, which is still outside, map users into it.
+fn with_ranges(ranges: &Ranges, own: (u32, u32)) -> io::Result<()> {
+    let us = rustix::process::getpid();
+    let (reader, writer) = io::pipe()?;
+    match clone::copy()? {
+        Side::Child => {
+            drop(writer);
+            let mapped = await_namespace(reader).and_then(|()| map(ranges, own, us));
+            clone::exit_now(i32::from(mapped.is_err()));
+        }
+        Side::Parent(child) => {
+            drop(reader);
+            let made = namespaces::make(&[Namespace::User]);
+            // Without a word the child does nothing.
+            let told = if made.is_ok() { (&writer).write_all(b"M") } else { Ok(()) };
+            drop(writer);
+            let ended = waitpid(Some(child), WaitOptions::empty())?;
+            made?;
+            told?;
+            match ended {
+                Some((_, status)) if status.exit_status() == Some(0) => become_first(),
+                Some(_) | None => Err(io::ErrorKind::PermissionDenied.into()),
+            }
+        }
+    }
+}
+
+fn await_namespace(mut reader: io::PipeReader) -> io::Result<()> {
+    reader.read_exact(&mut [0])
+}
+
+fn map(ranges: &Ranges, own: (u32, u32), of: Pid) -> io::Result<()> {
+    let ids = [(own.0, ranges.uid), (own.1, ranges.gid)];
+    for (program, (own, (first, count))) in ranges.programs.iter().zip(ids) {
+        let numbers = [0, own, 1, 1, first, count].map(|number| number.to_string());
+        let pid = of.as_raw_nonzero().to_string();
+        let status = Command::new(program).arg(pid).args(numbers).env_clear().status()?;
+        if !status.success() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+    }
+    Ok(())
+}
+
+/// Makes the namespace, if it is not made yet, in which there is nobody else.
+fn alone((uid, gid): (u32, u32)) -> io::Result<()> {
+    if rustix::process::getuid().as_raw() == uid {
+        namespaces::make(&[Namespace::User])?;
+    }
+    std::fs::write("/proc/self/setgroups", "deny")?;
+    std::fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
+    std::fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
+}
+
+/// Whoever has subordinate groups can leave his others.
+fn become_first() -> io::Result<()> {
+    Ok(rustix::thread::set_thread_groups(&[])?)
+}
+
+/// Keeps a descriptor open when we start again.
+pub(super) fn keep(descriptor: &OwnedFd) -> io::Result<()> {
+    Ok(rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_found_by_number_and_by_name() {
+        let text = "root:1:9\nann:100000:65536\n# x\n1001:200000:10\n1001:300000:70000\nbad:x:y\n";
+        let cases = [
+            (1000, Some("ann"), Some((100_000, 65_536))),
+            (1001, None, Some((300_000, 70_000))),
+            (1002, Some("bob"), None),
+        ];
+        for (uid, name, expected) in cases {
+            assert_eq!(range_in(text, uid, name), expected, "{uid}");
+        }
+        assert_eq!(name_of(1000, "root:x:0:0::/:\nann:x:1000:1000::/:\n"), Some("ann"));
+        assert_eq!(name_of(100, "ann:x:1000:1000::/:\n"), None);
+    }
+}

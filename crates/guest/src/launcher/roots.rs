@@ -1,0 +1,189 @@
+//! Root filesystems: found by name beneath what was configured, built the first time that somebody
+//! asks for one, and kept while it is used. An image that is in use is locked, so that whoever tidies
+//! the store leaves it alone.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use guest_protocol::launcher::{ImageBytes, Root};
+use jail::root::{self, Built, LAYERS_AT_MOST, Layers, Maker};
+use rustix::fs::{
+    CWD, FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat2, unlinkat,
+};
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::world::EMPTY;
+
+/// Where roots are built in our own root.
+const BUILT: &str = "/roots";
+
+/// How long one that nobody has is kept.
+const KEPT_UNUSED: Duration = Duration::from_mins(1);
+
+/// The longest list of layers: a line of 65 bytes for each.
+const LIST_BYTES_AT_MOST: u64 = 65 * LAYERS_AT_MOST as u64;
+
+/// A root that was built. Whoever has it keeps it.
+pub(super) struct Prepared {
+    pub built: Built,
+    /// Of an image: tells others that it is used.
+    _lock: Option<OwnedFd>,
+}
+
+pub(super) struct Roots {
+    /// Beneath which directories are found.
+    directories: Vec<OwnedFd>,
+    /// The image store.
+    images: Option<OwnedFd>,
+    maker: Maker,
+    /// The host's own, which is always there.
+    pub host: Rc<Prepared>,
+    others: BTreeMap<Root, Kept>,
+    last_number: u32,
+}
+
+struct Kept {
+    prepared: Rc<Prepared>,
+    place: String,
+    used_at: Duration,
+}
+
+impl Roots {
+    /// Builds the host's own.
+    pub(super) fn begin(
+        host: BorrowedFd<'_>,
+        directories: Vec<OwnedFd>,
+        images: Option<OwnedFd>,
+        maker: Maker,
+    ) -> io::Result<Self> {
+        root::build_devices(host, maker)?;
+        let place = make_place(0)?;
+        let built = root::build_from_host(host, &place, maker)?;
+        let host = Rc::new(Prepared { built, _lock: None });
+        Ok(Self { directories, images, maker, host, others: BTreeMap::new(), last_number: 0 })
+    }
+
+    /// A root, built if it is not yet. `NotFound` if there is no such thing.
+    pub(super) fn prepared(&mut self, wanted: &Root, now: Duration) -> io::Result<Rc<Prepared>> {
+        if *wanted == Root::Host {
+            return Ok(Rc::clone(&self.host));
+        }
+        if let Some(kept) = self.others.get_mut(wanted) {
+            kept.used_at = now;
+            return Ok(Rc::clone(&kept.prepared));
+        }
+        let (layers, lock) = self.layers_of(wanted)?;
+        self.last_number += 1;
+        let place = make_place(self.last_number)?;
+        let built = root::build_from_layers(&layers, &place, self.maker)
+            .inspect_err(|_| remove_place(&place))?;
+        let prepared = Rc::new(Prepared { built, _lock: lock });
+        let kept = Kept { prepared: Rc::clone(&prepared), place, used_at: now };
+        self.others.insert(wanted.clone(), kept);
+        Ok(prepared)
+    }
+
+    /// Opens the layers of a root, the lowest first.
+    fn layers_of(&self, wanted: &Root) -> io::Result<(Vec<OwnedFd>, Option<OwnedFd>)> {
+        match wanted {
+            Root::Host => Err(io::ErrorKind::InvalidInput.into()),
+            Root::Directory(name) => {
+                let found = self.directories.iter().find_map(|above| directory(above, name).ok());
+                Ok((vec![found.ok_or(io::ErrorKind::NotFound)?], None))
+            }
+            Root::Image(image) => {
+                let store = self.images.as_ref().ok_or(io::ErrorKind::NotFound)?;
+                let (list, lock) = list_of(store, image)?;
+                let names = list.lines().map(|digest| {
+                    if is_digest(digest) {
+                        directory(store, &format!("layers/{digest}"))
+                    } else {
+                        Err(io::ErrorKind::InvalidData.into())
+                    }
+                });
+                Ok((names.collect::<io::Result<_>>()?, Some(lock)))
+            }
+        }
+    }
+
+    /// Lets go of what nobody has used for a while. Whether some are left that will be let go of.
+    pub(super) fn tidy(&mut self, now: Duration) -> bool {
+        self.others.retain(|_, kept| {
+            let used = Rc::strong_count(&kept.prepared) > 1;
+            if used {
+                kept.used_at = now;
+            }
+            let keep = used || now.saturating_sub(kept.used_at) < KEPT_UNUSED;
+            if !keep {
+                remove_place(&kept.place);
+            }
+            keep
+        });
+        !self.others.is_empty()
+    }
+
+    /// When to tidy next.
+    pub(super) const fn tidy_after() -> Duration {
+        KEPT_UNUSED
+    }
+}
+
+impl Prepared {
+    /// Layers of a sandbox's own over it.
+    pub(super) fn layers(&self) -> io::Result<Layers> {
+        Layers::over(&self.built, EMPTY)
+    }
+}
+
+fn make_place(number: u32) -> io::Result<String> {
+    let place = format!("{BUILT}/{number}");
+    mkdirat(CWD, place.as_str(), Mode::from_raw_mode(0o755))?;
+    Ok(place)
+}
+
+/// Sandboxes have layers of their own and do not notice.
+fn remove_place(place: &str) {
+    for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
+        let _ = unmount(entry.path(), UnmountFlags::DETACH);
+        let _ = std::fs::remove_dir(entry.path());
+    }
+    let _ = unlinkat(CWD, place, rustix::fs::AtFlags::REMOVEDIR);
+}
+
+/// A directory beneath another, by a path without links.
+fn directory(above: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
+    Ok(openat2(above.as_fd(), name, flags, Mode::empty(), no_links())?)
+}
+
+fn no_links() -> ResolveFlags {
+    ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS
+}
+
+/// The list of an image's layers, and the lock by which it is not removed.
+fn list_of(store: &OwnedFd, image: &ImageBytes) -> io::Result<(String, OwnedFd)> {
+    let mut path = String::from("images/");
+    for byte in image {
+        // Writing to a string cannot fail.
+        let _ = write!(path, "{byte:02x}");
+    }
+    path.push_str("/layers");
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = openat2(store, path.as_str(), flags, Mode::empty(), no_links())?;
+    flock(&file, FlockOperation::NonBlockingLockShared)?;
+    // It may have been removed before it was locked.
+    if rustix::fs::fstat(&file)?.st_nlink == 0 {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let mut list = String::new();
+    std::fs::File::from(file.try_clone()?).take(LIST_BYTES_AT_MOST).read_to_string(&mut list)?;
+    Ok((list, file))
+}
+
+fn is_digest(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}

@@ -1,0 +1,123 @@
+//! Plans as they were reviewed, and the order in them that must never change.
+
+use super::*;
+
+fn wish(network: Network, workspace: Workspace, users: Users) -> Wish {
+    Wish {
+        hostname: "shoal-1".to_owned(),
+        scratch_bytes: 1 << 20,
+        workspace,
+        network,
+        users,
+        processes: (users != Users::Ranges).then_some(128),
+    }
+}
+
+fn text(steps: &[Step]) -> String {
+    steps.iter().map(|step| step.to_string() + "\n").collect()
+}
+
+/// Compares with a file beside this one. To accept a change on purpose, write what the failed
+/// test prints into the file.
+#[track_caller]
+fn snapshot(name: &str, expected: &str, steps: &[Step]) {
+    let found = text(steps);
+    assert!(found == expected, "{name}: the plan is now\n{found}");
+}
+
+#[test]
+fn plans_are_as_they_were_reviewed() {
+    snapshot("settle", include_str!("settle.txt"), &settle());
+    snapshot(
+        "prepare_limits",
+        include_str!("prepare_limits.txt"),
+        &prepare(true, Network::Spare, Users::Ranges),
+    );
+    snapshot(
+        "prepare_bare",
+        include_str!("prepare_bare.txt"),
+        &prepare(false, Network::Fresh, Users::Ranges),
+    );
+    snapshot(
+        "prepare_alone",
+        include_str!("prepare_alone.txt"),
+        &prepare(false, Network::Spare, Users::Alone),
+    );
+    let memory = Workspace::Memory(4 << 20);
+    snapshot(
+        "enter_memory",
+        include_str!("enter_memory.txt"),
+        &enter(&wish(Network::Spare, memory, Users::Ranges)),
+    );
+    snapshot(
+        "enter_disk_fresh",
+        include_str!("enter_disk_fresh.txt"),
+        &enter(&wish(Network::Fresh, Workspace::Given, Users::Ranges)),
+    );
+    snapshot(
+        "enter_subordinate",
+        include_str!("enter_subordinate.txt"),
+        &enter(&wish(Network::Spare, memory, Users::Subordinate)),
+    );
+    snapshot(
+        "enter_alone",
+        include_str!("enter_alone.txt"),
+        &enter(&wish(Network::Spare, memory, Users::Alone)),
+    );
+}
+
+/// What must come in this order for these users.
+fn argument(users: Users) -> Vec<Step> {
+    let mut ordered = vec![Step::OpenProc, Step::TakeRoot, Step::EnterVoid];
+    match users {
+        Users::Ranges | Users::Subordinate => ordered.extend([
+            Step::BecomeSlotUser,
+            Step::NewUserNamespace,
+            Step::BecomeRootInside,
+            Step::NewMounts,
+            Step::MountProc,
+            Step::EnterRoot,
+            Step::KeepFewCapabilities,
+            Step::UseFilesAsUser,
+        ]),
+        Users::Alone => ordered.extend([
+            Step::NewUserNamespace,
+            Step::NewMounts,
+            Step::MountProc,
+            Step::EnterRoot,
+            Step::DropCapabilities,
+        ]),
+    }
+    ordered.extend([
+        Step::Undumpable,
+        Step::DieWithLauncher,
+        Step::NoNewPrivileges,
+        Step::LoadFilter,
+    ]);
+    ordered
+}
+
+#[test]
+fn the_order_is_the_security_argument() {
+    for users in [Users::Ranges, Users::Subordinate, Users::Alone] {
+        for network in [Network::Spare, Network::Fresh, Network::Shared] {
+            for limits in [false, true] {
+                for workspace in [Workspace::Memory(1), Workspace::Given] {
+                    let mut steps = prepare(limits, network, users);
+                    steps.extend(enter(&wish(network, workspace, users)));
+                    let at = |wanted: &Step| {
+                        steps.iter().position(|step| step == wanted).expect("step is in the plan")
+                    };
+                    let ordered = argument(users);
+                    assert!(ordered.windows(2).all(|two| at(&two[0]) < at(&two[1])), "{steps:?}");
+                    assert_eq!(steps.last(), Some(&Step::LoadFilter));
+                    for mounted in steps.iter().filter(|step| {
+                        matches!(step, Step::Mask(_) | Step::ReadOnly(_) | Step::MountMemory { .. })
+                    }) {
+                        assert!(at(mounted) < at(&Step::EnterRoot), "{mounted}");
+                    }
+                }
+            }
+        }
+    }
+}

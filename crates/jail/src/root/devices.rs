@@ -1,0 +1,52 @@
+//! The device files that sandboxes have: those that every program expects, and that are harmless.
+//! Root makes them; anybody else cannot make device files and borrows the host's.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use rustix::fs::{CWD, Dev, FileType, Mode, OFlags, makedev, mkdirat, mknodat, openat, symlinkat};
+use rustix::mount::MountAttrFlags;
+
+use super::{copy_of, memory, mount_on};
+use crate::etc;
+use crate::sys::mount::{Properties, set_properties};
+
+/// Where they are in the launcher's own root.
+pub const DEVICES: &str = "/devices";
+
+/// Who builds roots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Maker {
+    /// Root.
+    Root,
+    /// Somebody who is root only in a user namespace of his own.
+    Somebody,
+}
+
+/// Builds the directory. `host` is the host's root directory.
+pub fn build_devices(host: BorrowedFd<'_>, maker: Maker) -> io::Result<()> {
+    let mount = memory(&[("size", "64k"), ("mode", "755")], MountAttrFlags::empty())?;
+    mount_on(&mount, CWD, DEVICES)?;
+    let directory = openat(CWD, DEVICES, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    for name in etc::DEVICE_DIRECTORIES {
+        mkdirat(&directory, *name, Mode::from_raw_mode(0o755))?;
+    }
+    for (name, target) in etc::DEVICE_LINKS {
+        symlinkat(*target, &directory, *name)?;
+    }
+    for (name, major, minor) in etc::DEVICES {
+        let mode = Mode::from_raw_mode(0o666);
+        match maker {
+            Maker::Root => {
+                let device: Dev = makedev(*major, *minor);
+                mknodat(&directory, *name, FileType::CharacterDevice, mode, device)?;
+            }
+            Maker::Somebody => {
+                super::copying::write_file(directory.as_fd(), name, b"", 0o666)?;
+                mount_on(copy_of(host, format!("dev/{name}"), false)?, &directory, *name)?;
+            }
+        }
+    }
+    let properties = Properties { read_only: true, ..Properties::default() };
+    set_properties(directory.as_fd(), properties)
+}

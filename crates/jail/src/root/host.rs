@@ -1,0 +1,87 @@
+//! The root made of the host's own programs: its `/usr`, read-only, and around it only what we
+//! write, or copy because programs do not work without it.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, mkdirat, openat, readlinkat, statat, symlinkat,
+};
+use rustix::mount::MountAttrFlags;
+
+use super::copying::{copy_beneath, write_file};
+use super::layers::devices;
+use super::{Built, Maker, Part, copy_of, memory, mount_on};
+use crate::etc;
+use crate::sys::mount::{Properties, set_properties};
+
+/// The name of the layer.
+const LAYER: &str = "s";
+
+/// Builds it in a directory of the launcher's own root. `host` is the host's root directory.
+pub fn build_from_host(host: BorrowedFd<'_>, directory: &str, maker: Maker) -> io::Result<Built> {
+    let at = format!("{directory}/{LAYER}");
+    mkdirat(CWD, at.as_str(), Mode::from_raw_mode(0o755))?;
+    let root = memory(&[("size", "64m"), ("mode", "755")], MountAttrFlags::empty())?;
+    mount_on(&root, CWD, &at)?;
+    let root = openat(CWD, at.as_str(), OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let root = root.as_fd();
+    skeleton(root, etc::DIRECTORIES)?;
+    for (name, contents) in etc::written() {
+        write_file(root, name, contents.as_bytes(), 0o644)?;
+    }
+    let mut budget = etc::COPIED_BYTES_AT_MOST;
+    for name in etc::COPIED {
+        copy_beneath(host, root, &Path::new("etc").join(name), &mut budget)?;
+    }
+    bind_read_only(host, root, "usr")?;
+    for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
+        mirror(host, root, name)?;
+    }
+    set_properties(root, Properties { read_only: true, ..Properties::default() })?;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let mut parts = Part::beneath(&at, &mounts);
+    parts.push(devices(maker));
+    Ok(Built { directory: directory.to_owned(), layers: vec![LAYER.to_owned()], parts })
+}
+
+/// What every root has.
+pub(super) fn skeleton(root: BorrowedFd<'_>, directories: &[&str]) -> io::Result<()> {
+    for name in directories {
+        mkdirat(root, *name, Mode::from_raw_mode(0o755))?;
+    }
+    for (name, target) in etc::LINKS {
+        symlinkat(*target, root, *name)?;
+    }
+    mkdirat(root, etc::EMPTY_DIRECTORY, Mode::from_raw_mode(0o555))?;
+    write_file(root, etc::EMPTY_FILE, b"", 0o444)
+}
+
+/// Shows a name of the host's top in the root: a link as a link, a directory as a bound one. What
+/// does not exist is left out.
+fn mirror(host: BorrowedFd<'_>, root: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let Ok(found) = statat(host, name, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(()) };
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::Symlink => Ok(symlinkat(readlinkat(host, name, Vec::new())?, root, name)?),
+        FileType::Directory => bind_read_only(host, root, name),
+        FileType::RegularFile
+        | FileType::Fifo
+        | FileType::Socket
+        | FileType::CharacterDevice
+        | FileType::BlockDevice
+        | FileType::Unknown => Ok(()),
+    }
+}
+
+fn bind_read_only(host: BorrowedFd<'_>, root: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    match mkdirat(root, name, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(other) => return Err(other.into()),
+    }
+    let copy = copy_of(host, name, true)?;
+    let properties =
+        Properties { read_only: true, no_devices: true, recursive: true, ids_of: None };
+    set_properties(copy.as_fd(), properties)?;
+    mount_on(copy, root, name)
+}

@@ -1,0 +1,148 @@
+//! A root filesystem as it was built, and a sandbox's own layers over it.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::fs::CWD;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen,
+};
+use rustix::process::chdir;
+
+use super::{DEVICES, copy_of};
+
+/// A root filesystem as it was built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Built {
+    /// The directory of the launcher's own root in which its layers are.
+    pub directory: String,
+    /// Names of its layers in there, the topmost first. Short: the kernel takes 255 bytes.
+    pub layers: Vec<String>,
+    /// What is mounted in it, outer ones first.
+    pub parts: Vec<Part>,
+}
+
+/// Something that is mounted in a root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Where, from the top of the root.
+    pub at: String,
+    /// What.
+    pub source: Source,
+}
+
+/// What a part is made of, as a path of the launcher's own root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A layer over a directory, without devices.
+    Layer(String),
+    /// A layer over a directory of device files.
+    Devices(String),
+    /// A copy of the mounts there: device files that somebody else made cannot be in a layer.
+    Copy(String),
+}
+
+impl Part {
+    /// What is mounted beneath a directory, as parts of a root in which it is at the top.
+    pub(super) fn beneath(directory: &str, mountinfo: &str) -> Vec<Self> {
+        let mut parts: Vec<Self> = points_beneath(directory, mountinfo)
+            .into_iter()
+            .map(|at| Self { source: Source::Layer(format!("{directory}/{at}")), at })
+            .collect();
+        parts.dedup();
+        parts
+    }
+}
+
+/// Mount points beneath a path. Those with a name that a list of layers cannot hold are left out.
+fn points_beneath(path: &str, mountinfo: &str) -> Vec<String> {
+    let points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4));
+    let beneath = points.filter_map(|point| point.strip_prefix(path)?.strip_prefix('/'));
+    let mut found: Vec<String> = beneath
+        .filter(|point| !point.is_empty() && !point.contains([':', ',', '\\']))
+        .map(str::to_owned)
+        .collect();
+    found.sort();
+    found
+}
+
+/// A sandbox's own layers over a root filesystem, not mounted anywhere yet.
+#[derive(Debug)]
+pub struct Layers {
+    /// That of the root itself.
+    pub root: OwnedFd,
+    /// Those of what is mounted in it.
+    pub parts: Vec<(String, OwnedFd)>,
+}
+
+impl Layers {
+    /// Makes layers over a root. `empty` is an empty directory: there is no layer over one alone.
+    pub fn over(built: &Built, empty: &str) -> io::Result<Self> {
+        let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOSUID;
+        let no_devices = read_only | MountAttrFlags::MOUNT_ATTR_NODEV;
+        // Layers are named from where we are, because their names must be short.
+        chdir(&built.directory)?;
+        let mut names = built.layers.join(":");
+        if built.layers.len() == 1 {
+            names = format!("{names}:{empty}");
+        }
+        let root = layer(&names, no_devices);
+        chdir("/")?;
+        let root = root?;
+        let mut parts = Vec::with_capacity(built.parts.len());
+        for part in &built.parts {
+            let made = match &part.source {
+                Source::Layer(path) => layer(&format!("{path}:{empty}"), no_devices)?,
+                Source::Devices(path) => {
+                    let no_programs = read_only | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+                    layer(&format!("{path}:{empty}"), no_programs)?
+                }
+                Source::Copy(path) => copy_of(CWD, path, true)?,
+            };
+            parts.push((part.at.clone(), made));
+        }
+        Ok(Self { root, parts })
+    }
+
+    /// Every descriptor of it.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.root.as_fd()).chain(self.parts.iter().map(|(_, part)| part.as_fd()))
+    }
+}
+
+/// The part that every root has.
+pub(super) fn devices(maker: super::Maker) -> Part {
+    let source = match maker {
+        super::Maker::Root => Source::Devices(DEVICES.to_owned()),
+        super::Maker::Somebody => Source::Copy(DEVICES.to_owned()),
+    };
+    Part { at: "dev".to_owned(), source }
+}
+
+/// One layer that is for reading only. Its marks for what is removed or hidden are read from the
+/// attributes that anybody may set, because not only root writes them.
+fn layer(names: &str, attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "lowerdir", names)?;
+    fsconfig_set_flag(&context, "userxattr")?;
+    fsconfig_create(&context)?;
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_what_is_mounted_beneath() {
+        let mountinfo = "\
+            1 0 0:1 / / rw - tmpfs none rw\n\
+            2 1 0:2 / /roots/0/s ro - tmpfs none rw\n\
+            3 2 8:1 /usr /roots/0/s/usr ro - ext4 /dev/x rw\n\
+            4 3 8:2 / /roots/0/s/usr/local ro - ext4 /dev/y rw\n\
+            5 2 8:1 /odd /roots/0/s/a\\040b ro - ext4 /dev/x rw\n\
+            6 1 0:3 / /roots/0/s1/usr ro - tmpfs none rw\n";
+        assert_eq!(points_beneath("/roots/0/s", mountinfo), ["usr", "usr/local"]);
+    }
+}

@@ -1,0 +1,55 @@
+//! Root filesystems of sandboxes, built once each in the launcher's own mount namespace: everything
+//! that is the same for all sandboxes that have it. A sandbox never gets one itself but layers over
+//! it: a file that two sandboxes had in common would tell each of them, by notifications and locks,
+//! what the other one does with it.
+
+mod copying;
+mod devices;
+mod host;
+mod layers;
+mod stacked;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+};
+
+pub use devices::{DEVICES, Maker, build_devices};
+pub use host::build_from_host;
+pub use layers::{Built, Layers, Part, Source};
+pub use stacked::{LAYERS_AT_MOST, build_from_layers};
+
+/// A memory file system that is not mounted anywhere yet.
+pub fn memory(options: &[(&str, &str)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in options {
+        fsconfig_set_string(&context, *key, *value)?;
+    }
+    fsconfig_create(&context)?;
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+/// A copy of the mounts at a path that is not mounted anywhere yet.
+pub fn copy_of(
+    directory: impl AsFd,
+    path: impl AsRef<Path>,
+    recursive: bool,
+) -> io::Result<OwnedFd> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    if recursive {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    Ok(open_tree(directory, path.as_ref(), flags)?)
+}
+
+/// Mounts what is not mounted yet.
+pub fn mount_on(mount: impl AsFd, directory: impl AsFd, path: impl AsRef<Path>) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    Ok(move_mount(mount, "", directory, path.as_ref(), flags)?)
+}

@@ -1,0 +1,135 @@
+//! A root made of layers that somebody brought: the tree of a directory, or the layers of an image.
+//! Our own layer lies on top of them. Whatever theirs has at the places that every sandbox has of
+//! its own, links included, is hidden by it, so nothing of theirs decides where we mount.
+
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::fs::AtFlags;
+use rustix::fs::{
+    CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2, statat,
+};
+use rustix::mount::MountAttrFlags;
+
+use super::copying::write_file;
+use super::host::skeleton;
+use super::layers::devices;
+use super::{Built, Maker, copy_of, memory, mount_on};
+use crate::etc;
+use crate::plan::USER;
+use crate::sys::mount::{Properties, set_properties};
+
+/// As many as surely have names that fit.
+pub const LAYERS_AT_MOST: usize = 64;
+
+/// The name of our own layer.
+const OURS: &str = "s";
+
+/// What is read of a file that we add a line to.
+const ACCOUNTS_AT_MOST: u64 = 1 << 20;
+
+/// Builds it in a directory of the launcher's own root. `layers` are opened directories, the lowest
+/// first.
+pub fn build_from_layers(layers: &[OwnedFd], directory: &str, maker: Maker) -> io::Result<Built> {
+    if layers.is_empty() || layers.len() > LAYERS_AT_MOST {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let place = |name: &str| -> io::Result<String> {
+        let at = format!("{directory}/{name}");
+        mkdirat(CWD, at.as_str(), Mode::from_raw_mode(0o755))?;
+        Ok(at)
+    };
+    let mut names = Vec::with_capacity(layers.len() + 1);
+    for (number, layer) in layers.iter().enumerate() {
+        let copy = copy_of(layer, "", false)?;
+        let properties = Properties { read_only: true, no_devices: true, ..Properties::default() };
+        set_properties(copy.as_fd(), properties)?;
+        let name = number.to_string();
+        mount_on(copy, CWD, place(&name)?)?;
+        names.push(name);
+    }
+    let ours = memory(&[("size", "4m"), ("mode", "755")], MountAttrFlags::empty())?;
+    let at = place(OURS)?;
+    mount_on(&ours, CWD, &at)?;
+    let ours = openat(CWD, at.as_str(), OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    fill(ours.as_fd(), layers)?;
+    set_properties(ours.as_fd(), Properties { read_only: true, ..Properties::default() })?;
+    names.push(OURS.to_owned());
+    names.reverse();
+    Ok(Built { directory: directory.to_owned(), layers: names, parts: vec![devices(maker)] })
+}
+
+/// What is ours in it whatever theirs says.
+fn fill(ours: BorrowedFd<'_>, layers: &[OwnedFd]) -> io::Result<()> {
+    skeleton(ours, etc::OWN_DIRECTORIES)?;
+    for (name, contents) in etc::written() {
+        let contents = match name {
+            "etc/passwd" | "etc/group" => with_user(found_in(layers, name)?, &contents),
+            "etc/hosts" | "etc/resolv.conf" => contents,
+            // Theirs is as good as ours, and theirs.
+            _ => continue,
+        };
+        write_file(ours, name, contents.as_bytes(), 0o644)?;
+    }
+    Ok(())
+}
+
+/// The contents of a file as the layers show it; none if they do not, or if it is not a small file.
+fn found_in(layers: &[OwnedFd], name: &str) -> io::Result<Option<String>> {
+    for layer in layers.iter().rev() {
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        if statat(layer, name, AtFlags::SYMLINK_NOFOLLOW).is_err() {
+            continue;
+        }
+        // What is no file hides what is beneath: a mark that it was removed is a device.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let Ok(file) = openat2(layer, name, flags, Mode::empty(), resolve) else {
+            return Ok(None);
+        };
+        if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
+            return Ok(None);
+        }
+        let mut text = Vec::new();
+        std::fs::File::from(file).take(ACCOUNTS_AT_MOST).read_to_end(&mut text)?;
+        return Ok(String::from_utf8(text).ok());
+    }
+    Ok(None)
+}
+
+/// Their users or groups, and that of programs if they do not have it.
+fn with_user(theirs: Option<String>, ours: &str) -> String {
+    let Some(mut theirs) = theirs else { return ours.to_owned() };
+    let user = USER.to_string();
+    let has = |line: &&str| line.split(':').nth(2) == Some(user.as_str());
+    if theirs.lines().any(|line| has(&line)) {
+        return theirs;
+    }
+    if !theirs.is_empty() && !theirs.ends_with('\n') {
+        theirs.push('\n');
+    }
+    theirs.extend(ours.lines().find(has).map(|line| format!("{line}\n")));
+    theirs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_of_programs_has_a_name_in_every_root() {
+        let ours = "root:x:0:0::/:\nagent:x:1000:1000::/workspace:/bin/sh\n";
+        let cases = [
+            (None, ours),
+            (Some("root:x:0:0::/:"), "root:x:0:0::/:\nagent:x:1000:1000::/workspace:/bin/sh\n"),
+            (
+                Some("node:x:1000:1000::/home/node:/bin/sh\n"),
+                "node:x:1000:1000::/home/node:/bin/sh\n",
+            ),
+            (Some(""), "agent:x:1000:1000::/workspace:/bin/sh\n"),
+        ];
+        for (theirs, expected) in cases {
+            assert_eq!(with_user(theirs.map(str::to_owned), ours), expected, "{theirs:?}");
+        }
+    }
+}
