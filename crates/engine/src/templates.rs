@@ -37,7 +37,11 @@ impl Engine {
             .validate()
             .map_err(|invalid| Refusal::new(ErrorCode::TemplateInvalid, invalid.to_string()))?;
         refuse_unserved(&template)?;
-        let traits = self.core.runtimes.of(&template.runtime)?.traits();
+        let runtime = self.core.runtimes.of(&template.runtime)?;
+        if let Some(cause) = runtime.capabilities().refuses(&template.limits) {
+            return Err(Refusal::new(ErrorCode::Unsupported, cause));
+        }
+        let traits = runtime.traits();
         let known = self.template(&template.name).is_some();
         if !known && self.templates().len() >= TEMPLATES_MAX {
             let cause = format!("there are {TEMPLATES_MAX} templates already");

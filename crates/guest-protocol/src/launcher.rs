@@ -34,6 +34,9 @@ pub struct LauncherConfig {
     pub images: Option<String>,
     /// Where disk workspaces are, if there are any: a directory per workspace, named by its id.
     pub workspaces: Option<String>,
+    /// Directories elsewhere that are workspaces for this run. Only where there is no directory of
+    /// workspaces.
+    pub lent: Vec<(WorkspaceBytes, String)>,
     /// Directory of lock files, one per run: `shoal clean` tells by them which runs are over.
     pub run_directory: String,
     /// Whether the limits of cgroups are applied. Off only to measure their price.

@@ -101,15 +101,23 @@ impl Capabilities {
         users: Users::Ranges,
     };
 
-    /// The first limit that is asked for and cannot be enforced, unless that does not matter.
-    pub fn unenforced(&self, limits: &Limits) -> Option<&'static str> {
+    /// The limits that cannot be enforced, by their names.
+    pub fn unenforced(&self) -> impl Iterator<Item = &'static str> {
         let all = [
-            (self.memory_limit, "limits.memory_mb"),
-            (self.cpu_limit, "limits.cpu_milli"),
-            (self.pids_limit, "limits.pids"),
+            (self.memory_limit, "memory_mb"),
+            (self.cpu_limit, "cpu_milli"),
+            (self.pids_limit, "pids"),
         ];
-        let missing = all.into_iter().find(|(enforced, _)| !enforced);
-        missing.filter(|_| !limits.best_effort).map(|(_, field)| field)
+        all.into_iter().filter(|(enforced, _)| !enforced).map(|(_, name)| name)
+    }
+
+    /// Why these limits are refused, if they are: what would be ignored is not asked for silently.
+    pub fn refuses(&self, limits: &Limits) -> Option<String> {
+        let name = self.unenforced().next().filter(|_| !limits.best_effort)?;
+        Some(format!(
+            "limits.{name} cannot be enforced on this machine (`shoal doctor` says why); \
+             limits.best_effort accepts that"
+        ))
     }
 }
 

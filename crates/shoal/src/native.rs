@@ -3,26 +3,55 @@
 
 use std::fs;
 use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jail::plan::USER;
-use jail::sys::namespaces::{self, Namespace};
 use model::{InstanceId, Limits, WorkspaceId};
 use runtime::leftovers::Leftovers;
 use runtime::native::{Native, NativeConfig, NetworkMode};
 use runtime::{LaunchSpec, Reaped, Root, Runtime, WorkspaceSource};
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
-use uuid::Uuid;
 
 use crate::failure::Failure;
 
 /// How long a sandbox may take to be ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Where runs leave their marks, so that `clean` finds what is left of them.
-pub(crate) const RUN_DIRECTORY: &str = "/run/shoal";
+/// Where runs of root leave their marks, so that `clean` finds what is left of them.
+const RUN_DIRECTORY: &str = "/run/shoal";
+
+/// Where runs leave their marks: those of an ordinary user where the system keeps such things for
+/// him, or else in a directory of his own beside those of others.
+pub(crate) fn run_directory() -> Result<PathBuf, Failure> {
+    let user = rustix::process::geteuid();
+    if user.is_root() {
+        return Ok(PathBuf::from(RUN_DIRECTORY));
+    }
+    if let Some(given) = std::env::var_os("XDG_RUNTIME_DIR").filter(|given| !given.is_empty()) {
+        return Ok(Path::new(&given).join("shoal"));
+    }
+    let path = std::env::temp_dir().join(format!("shoal-{}", user.as_raw()));
+    own_directory(&path, user.as_raw()).map_err(|error| {
+        Failure::new(format!("cannot use {}", path.display()), error)
+            .remedy("set XDG_RUNTIME_DIR to a directory that is yours alone")
+    })?;
+    Ok(path)
+}
+
+/// Makes a directory that is ours alone; one that somebody else has put there is refused.
+fn own_directory(path: &Path, user: u32) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let about = fs::symlink_metadata(path)?;
+    if about.is_dir() && about.uid() == user && about.mode() & 0o077 == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::other("it is not a directory that is ours alone"))
+    }
+}
 
 /// What is opened.
 #[derive(Debug, Clone)]
@@ -34,8 +63,8 @@ pub(crate) struct Settings {
     pub(crate) network: NetworkMode,
     /// Whether limits are enforced: off only to measure what they cost.
     pub(crate) limits: bool,
-    /// Where workspaces on disk are.
-    pub(crate) workspaces: Option<PathBuf>,
+    /// A directory that is a workspace.
+    pub(crate) lent: Option<Lent>,
     /// Beneath which directory root filesystems are found.
     pub(crate) directory: Option<PathBuf>,
 }
@@ -48,56 +77,54 @@ impl Settings {
             spares: 1,
             network: NetworkMode::Fresh,
             limits: true,
-            workspaces: workspace.map(|lent| lent.above.clone()),
+            lent: workspace.cloned(),
             directory: None,
         }
     }
 }
 
 /// A directory that somebody lends to a sandbox.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Lent {
-    above: PathBuf,
+    directory: PathBuf,
     id: WorkspaceId,
 }
 
 impl Lent {
+    /// Checks that programs could use it.
+    pub(crate) fn check(directory: &Path) -> Result<Self, Failure> {
+        let what = || format!("cannot use {} as workspace", directory.display());
+        let failed = |error: io::Error| Failure::new(what(), error);
+        let directory = directory.canonicalize().map_err(failed)?;
+        let about = fs::metadata(&directory).map_err(failed)?;
+        if !about.is_dir() {
+            return Err(Failure::new(what(), "it is not a directory"));
+        }
+        // Programs are user 1000 where root starts them, and whoever starts them elsewhere.
+        let us = rustix::process::geteuid();
+        let user = if us.is_root() { USER } else { us.as_raw() };
+        if about.uid() != user {
+            let why =
+                format!("it belongs to user {}, and programs in a sandbox are {user}", about.uid());
+            let remedy = format!("make one that does: install -d -o {user} -g {user} DIR");
+            return Err(Failure::new(what(), why).remedy(remedy));
+        }
+        Ok(Self { directory, id: WorkspaceId::from_u128(random()?) })
+    }
+
     pub(crate) fn source(&self) -> WorkspaceSource {
         WorkspaceSource::Disk(self.id)
     }
 }
 
-/// Puts a directory where the launcher finds it by an id. It is mounted there, in a mount namespace
-/// of our own: nobody else sees it, and it is gone with us. No other thread may exist yet.
-pub(crate) fn lend_workspace(directory: &Path) -> Result<Lent, Failure> {
-    let what = || format!("cannot use {} as workspace", directory.display());
-    let failed = |error: io::Error| Failure::new(what(), error);
-    let directory = directory.canonicalize().map_err(failed)?;
-    let about = fs::metadata(&directory).map_err(failed)?;
-    if !about.is_dir() {
-        return Err(Failure::new(what(), "it is not a directory"));
+/// What a limit is about.
+pub(crate) fn limit_in_words(name: &str) -> &str {
+    match name {
+        "memory_mb" => "memory",
+        "cpu_milli" => "processor time",
+        "pids" => "processes",
+        other => other,
     }
-    if about.uid() != USER {
-        let why =
-            format!("it belongs to user {}, and programs in a sandbox are {USER}", about.uid());
-        let remedy = format!("make one that does: install -d -o {USER} -g {USER} DIR");
-        return Err(Failure::new(what(), why).remedy(remedy));
-    }
-    let id = Uuid::from_u128(random()?);
-    let above = Path::new(RUN_DIRECTORY).join("workspaces");
-    fs::create_dir_all(&above).map_err(failed)?;
-    let lend = || -> io::Result<()> {
-        namespaces::make(&[Namespace::Mount])?;
-        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-        let flags = MountFlags::NOSUID | MountFlags::NODEV;
-        mount("shoal", &above, "tmpfs", flags, Some(c"mode=700,size=64k"))?;
-        let place = above.join(id.to_string());
-        fs::create_dir(&place)?;
-        mount_bind(&directory, &place)?;
-        Ok(())
-    };
-    lend().map_err(|error| failed(error).remedy("run it with sudo"))?;
-    Ok(Lent { above, id: WorkspaceId::from_uuid(id) })
 }
 
 /// What futures run on.
@@ -139,12 +166,12 @@ pub(crate) fn spec(limits: Limits) -> Result<LaunchSpec, Failure> {
 
 /// Opens the native runtime.
 pub(crate) async fn open(settings: Settings) -> Result<Arc<dyn Runtime>, Failure> {
-    let mut config = NativeConfig::new(RUN_DIRECTORY);
+    let mut config = NativeConfig::new(run_directory()?);
     config.slots = settings.slots;
     config.spares = settings.spares;
     config.network = settings.network;
     config.limits = settings.limits;
-    config.workspaces = settings.workspaces;
+    config.lent.extend(settings.lent.map(|lent| (lent.id, lent.directory)));
     config.directories.extend(settings.directory);
     match Native::start(config).await {
         Ok(native) => Ok(Arc::new(native)),
@@ -155,7 +182,7 @@ pub(crate) async fn open(settings: Settings) -> Result<Arc<dyn Runtime>, Failure
 
 /// Removes what runs that are over left behind. Blocks.
 pub(crate) fn clean() -> Result<Reaped, Failure> {
-    Leftovers::on_this_machine(RUN_DIRECTORY)
+    Leftovers::on_this_machine(run_directory()?)
         .and_then(|leftovers| leftovers.remove_all())
-        .map_err(|error| Failure::new("cannot clean", error).remedy("run it with sudo"))
+        .map_err(|error| Failure::new("cannot clean", error))
 }

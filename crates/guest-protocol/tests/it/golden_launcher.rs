@@ -19,21 +19,22 @@ fn configuration() {
         directories: vec!["/r".into()],
         images: Some("/i".into()),
         workspaces: Some("/w".into()),
+        lent: vec![([9; 16], "/l".into())],
         run_directory: "/run/x".into(),
         limits: true,
         subordinate_users: true,
     };
     pin(
         &config(NetworkMode::Spare),
-        "03722d31c0843d8827080001022f7201022f6901022f77062f72756e2f780101",
+        "03722d31c0843d8827080001022f7201022f6901022f770109090909090909090909090909090909022f6c062f72756e2f780101",
     );
     pin(
         &config(NetworkMode::Fresh),
-        "03722d31c0843d8827080101022f7201022f6901022f77062f72756e2f780101",
+        "03722d31c0843d8827080101022f7201022f6901022f770109090909090909090909090909090909022f6c062f72756e2f780101",
     );
     pin(
         &config(NetworkMode::Shared),
-        "03722d31c0843d8827080201022f7201022f6901022f77062f72756e2f780101",
+        "03722d31c0843d8827080201022f7201022f6901022f770109090909090909090909090909090909022f6c062f72756e2f780101",
     );
 }
 

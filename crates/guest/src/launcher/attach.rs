@@ -19,7 +19,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::world::World;
 
 /// The name of a workspace's directory: its id, as ids are written.
-fn name_of(workspace: &WorkspaceBytes) -> String {
+pub(super) fn name_of(workspace: &WorkspaceBytes) -> String {
     let mut name = String::with_capacity(36);
     for (index, byte) in workspace.iter().enumerate() {
         if matches!(index, 4 | 6 | 8 | 10) {

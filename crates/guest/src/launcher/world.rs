@@ -19,10 +19,14 @@ use rustix::mount::{
 use rustix::process::{fchdir, pivot_root};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use super::attach;
 use super::roots::Roots;
 
 /// An empty directory.
 pub(super) const EMPTY: &str = "/empty";
+
+/// Where directories are that were lent.
+const LENT: &str = "/lent";
 
 /// What is left in sight.
 pub(super) struct World {
@@ -69,6 +73,11 @@ pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<World, Fail
     if let Some(directory) = &workspaces {
         step("check that the directory of workspaces is closed to others", is_closed(directory))?;
     }
+    let lent: Vec<_> = config
+        .lent
+        .iter()
+        .map(|(id, path)| Ok((attach::name_of(id), open(path)?)))
+        .collect::<Result<_, _>>()?;
     let directories: Vec<_> =
         config.directories.iter().map(|path| open(path)).collect::<Result<_, _>>()?;
     let images = config.images.as_deref().map(open).transpose()?;
@@ -77,6 +86,10 @@ pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<World, Fail
         step(format!("bind {name}"), bind(opened, &format!("/{name}")))
     };
     let workspaces = workspaces.map(|opened| bind(&opened, "workspaces".to_owned())).transpose()?;
+    let workspaces = match workspaces {
+        None if !lent.is_empty() => Some(step("bind what is lent", bind_lent(&lent))?),
+        other => other,
+    };
     let images = images.map(|opened| bind(&opened, "images".to_owned())).transpose()?;
     let mut bound = Vec::with_capacity(directories.len());
     for (number, opened) in directories.iter().enumerate() {
@@ -111,6 +124,15 @@ fn bind(opened: &OwnedFd, at: &str) -> io::Result<OwnedFd> {
     root::mount_on(root::copy_of(opened, ".", true)?, CWD, at)?;
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(openat(CWD, at, flags, Mode::empty())?)
+}
+
+/// A directory of workspaces in which each is mounted.
+fn bind_lent(lent: &[(String, OwnedFd)]) -> io::Result<OwnedFd> {
+    mkdirat(CWD, LENT, Mode::from_raw_mode(0o700))?;
+    for (name, opened) in lent {
+        bind(opened, &format!("{LENT}/{name}"))?;
+    }
+    Ok(openat(CWD, LENT, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 fn own_namespace() -> io::Result<OwnedFd> {

@@ -43,7 +43,12 @@ pub fn build_devices(host: BorrowedFd<'_>, maker: Maker) -> io::Result<()> {
             }
             Maker::Somebody => {
                 super::copying::write_file(directory.as_fd(), name, b"", 0o666)?;
-                mount_on(copy_of(host, format!("dev/{name}"), false)?, &directory, *name)?;
+                let copy = copy_of(host, format!("dev/{name}"), false)?;
+                // Nothing about the file itself can be changed through it; what is written goes to
+                // the device all the same.
+                let read_only = Properties { read_only: true, ..Properties::default() };
+                set_properties(copy.as_fd(), read_only)?;
+                mount_on(copy, &directory, *name)?;
             }
         }
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use guest_protocol::launcher::LauncherConfig;
 pub use guest_protocol::launcher::NetworkMode;
+use model::WorkspaceId;
 
 use crate::guest_link::LinkSettings;
 
@@ -21,6 +22,9 @@ pub struct NativeConfig {
     pub run: String,
     /// Where disk workspaces are; none if there are none.
     pub workspaces: Option<PathBuf>,
+    /// Directories elsewhere that are workspaces for this run, each with its files as its owner has
+    /// them. Only where there is no directory of workspaces.
+    pub lent: Vec<(WorkspaceId, PathBuf)>,
     /// Beneath which directories root filesystems are found.
     pub directories: Vec<PathBuf>,
     /// Where the image store is, if there is one.
@@ -52,6 +56,7 @@ impl NativeConfig {
             run_directory: run_directory.into(),
             run: new_run(),
             workspaces: None,
+            lent: Vec::new(),
             directories: Vec::new(),
             images: None,
             slots: 1000,
@@ -76,6 +81,11 @@ impl NativeConfig {
             directories: self.directories.iter().map(text).collect(),
             images: self.images.as_ref().map(text),
             workspaces: self.workspaces.as_ref().map(text),
+            lent: self
+                .lent
+                .iter()
+                .map(|(id, path)| (id.as_u128().to_be_bytes(), text(path)))
+                .collect(),
             run_directory: text(&self.run_directory),
             limits: self.limits,
             subordinate_users: self.subordinate_users,

@@ -126,9 +126,8 @@ impl Runtime for Native {
 
     async fn launch(&self, spec: LaunchSpec) -> Result<Arc<dyn Sandbox>, RuntimeError> {
         if self.launchers.config.limits
-            && let Some(field) = self.capabilities().unenforced(&spec.limits)
+            && let Some(cause) = self.capabilities().refuses(&spec.limits)
         {
-            let cause = format!("{field} cannot be enforced on this machine");
             return Err(RuntimeError::new(RuntimeErrorCode::Unsupported, "launch", cause));
         }
         Ok(launch::launch(&self.launchers.current(), spec).await?)

@@ -240,7 +240,7 @@ async fn open(
     limits: bool,
     directory: Option<std::path::PathBuf>,
 ) -> Result<Arc<dyn Runtime>, Failure> {
-    let settings = Settings { slots, spares: 8, network, limits, workspaces: None, directory };
+    let settings = Settings { slots, spares: 8, network, limits, lent: None, directory };
     native::open(settings).await
 }
 

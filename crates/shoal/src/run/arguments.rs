@@ -120,6 +120,8 @@ pub(crate) struct Wish {
     /// How it is called in messages.
     pub(crate) name: String,
     pub(crate) limits: Limits,
+    /// Which limits somebody asked for: by their names, with the flags.
+    pub(crate) asked: Vec<(&'static str, &'static str)>,
     pub(crate) workspace: Option<PathBuf>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) cwd: Option<String>,
@@ -139,6 +141,18 @@ impl Wish {
         limits.memory_mb = typed.memory.unwrap_or(limits.memory_mb);
         limits.cpu_milli = typed.cpu.unwrap_or(limits.cpu_milli);
         limits.pids = typed.pids.unwrap_or(limits.pids);
+        // What nobody asked for need not be kept; what somebody did is checked before.
+        limits.best_effort = true;
+        let asked = [
+            ("memory_mb", "--memory", typed.memory),
+            ("cpu_milli", "--cpu", typed.cpu),
+            ("pids", "--pids", typed.pids),
+        ];
+        let asked = asked
+            .into_iter()
+            .filter(|(_, _, value)| value.is_some())
+            .map(|(name, flag, _)| (name, flag))
+            .collect();
         limits.workspace_mb = typed.workspace_mb.unwrap_or(limits.workspace_mb);
         let at_terminal = around.stdin_terminal && around.stdout_terminal;
         let terminal = !typed.json && typed.tty.holds(at_terminal);
@@ -174,6 +188,7 @@ impl Wish {
             command,
             name,
             limits,
+            asked,
             workspace: typed.workspace,
             env,
             cwd: typed.cwd,

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use model::InstanceId;
 use runtime::{
-    Collected, ExecSpec, LaunchSpec, Root, RunLimits, Runtime, Sandbox, Sink, Stdin,
+    Capabilities, Collected, ExecSpec, LaunchSpec, Root, RunLimits, Runtime, Sandbox, Sink, Stdin,
     WorkspaceSource,
 };
 use rustix::io::fcntl_getfd;
@@ -46,8 +46,7 @@ pub(crate) fn main(typed: Arguments, output: &Output) -> Result<ExitCode, Failur
         stdout_terminal: io::stdout().is_terminal(),
     };
     let wish = Wish::of(typed, around, |key| std::env::var(key).ok())?;
-    // Before any thread exists: it changes what this process sees.
-    let workspace = wish.workspace.as_deref().map(native::lend_workspace).transpose()?;
+    let workspace = wish.workspace.as_deref().map(native::Lent::check).transpose()?;
     let settings = Settings::for_one(workspace.as_ref());
     let source = workspace.as_ref().map_or(WorkspaceSource::Memory, native::Lent::source);
     let tokio = native::tokio()?;
@@ -78,6 +77,7 @@ async fn perform(
     signals: &mut Signals,
     output: &Output,
 ) -> Result<Ending, Failure> {
+    check_limits(&runtime.capabilities(), &wish, output)?;
     let spec = LaunchSpec {
         instance: InstanceId::from_u128(native::random()?),
         root: Root::Host,
@@ -96,6 +96,22 @@ async fn perform(
     } else {
         streamed(sandbox.as_ref(), wish, signals).await
     }
+}
+
+/// What somebody asked for and cannot have is refused; what is only usual is told.
+fn check_limits(can: &Capabilities, wish: &Wish, output: &Output) -> Result<(), Failure> {
+    let unenforced: Vec<_> = can.unenforced().collect();
+    if let Some((_, flag)) = wish.asked.iter().find(|(name, _)| unenforced.contains(name)) {
+        let why = "this machine cannot enforce it for you";
+        return Err(Failure::new(format!("cannot limit by {flag}"), why).remedy(
+            "`shoal doctor` says what to do about it; without the flag there is no limit",
+        ));
+    }
+    if !unenforced.is_empty() {
+        let words: Vec<_> = unenforced.iter().map(|name| native::limit_in_words(name)).collect();
+        output.note(&format!("not limited here: {} (`shoal doctor` says why)", words.join(", ")));
+    }
+    Ok(())
 }
 
 /// Runs a program whose streams are ours.

@@ -19,6 +19,7 @@ fn wish(words: &[&str]) -> Wish {
         command: Command::Argv(words.iter().map(|word| (*word).to_owned()).collect()),
         name: words[0].to_owned(),
         limits: Limits::default(),
+        asked: Vec::new(),
         workspace: None,
         env: vec![],
         cwd: None,

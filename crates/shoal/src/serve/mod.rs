@@ -25,7 +25,7 @@ use self::data_dir::DataDir;
 use self::stop::Stops;
 use crate::config::{self, Config, ConfigError, Overrides, StoreKind, Surroundings};
 use crate::failure::Failure;
-use crate::native::RUN_DIRECTORY;
+use crate::native;
 use crate::output::Output;
 
 /// Connections that may wait to be accepted.
@@ -107,14 +107,14 @@ fn start_launcher(config: &Config, place: &DataDir) -> Result<LauncherProcess, F
         spares: config.native.spares,
         workspaces: Some(place.workspaces()),
         restart: true,
-        ..NativeConfig::new(RUN_DIRECTORY)
+        ..NativeConfig::new(native::run_directory()?)
     };
     LauncherProcess::start(native).map_err(|error| no_launcher(&error))
 }
 
 fn no_launcher(error: &runtime::RuntimeError) -> Failure {
     Failure::of_runtime("cannot start the launcher", error)
-        .remedy("run it with sudo; `shoal doctor` says what else this machine lacks")
+        .remedy("`shoal doctor` says what this machine lacks, and what to do about it")
 }
 
 async fn start(
@@ -123,11 +123,22 @@ async fn start(
     launcher: LauncherProcess,
 ) -> Result<Started, Failure> {
     let native = Native::with(launcher).await.map_err(|error| no_launcher(&error))?;
+    let unenforced: Vec<_> = runtime::Runtime::capabilities(&native).unenforced().collect();
     let runtimes = Runtimes::new().with(RuntimeKind::Native, Arc::new(native));
     let store = open_store(config, place)?;
     // The built-in template is for a first start; what somebody configured counts at every start.
-    let built_in = Config::default().templates;
+    let mut built_in = Config::default().templates;
     let configured = config.templates != built_in;
+    if !unenforced.is_empty() {
+        // Somebody who tries it out has no template yet in which he could have agreed.
+        built_in.iter_mut().for_each(|template| template.limits.best_effort = true);
+        let names: Vec<_> = unenforced.iter().map(|name| native::limit_in_words(name)).collect();
+        tracing::warn!(
+            "cannot be limited on this machine: {}; templates need limits.best_effort, and the \
+             built-in one has it (`shoal doctor` says why)",
+            names.join(", ")
+        );
+    }
     let engine = EngineConfig {
         node: config.node.clone(),
         shutdown_grace_ms: config.server.shutdown_grace_ms,
