@@ -46,7 +46,7 @@ fn own_directory(path: &Path, user: u32) -> io::Result<()> {
         Ok(()) | Err(_) => {}
     }
     let about = fs::symlink_metadata(path)?;
-    if about.is_dir() && about.uid() == user && about.mode() & 0o077 == 0 {
+    if about.is_dir() && about.uid() == user && about.mode() & 0o777 == 0o700 {
         Ok(())
     } else {
         Err(io::Error::other("it is not a directory that is ours alone"))

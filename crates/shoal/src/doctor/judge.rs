@@ -68,11 +68,11 @@ const PIDS_EACH: u64 = 128;
 /// Everything there is to say about a machine, the most important first.
 pub(crate) fn findings(machine: &Machine) -> Vec<Finding> {
     let mut found = vec![
-        root(machine),
+        who(machine),
         privileges(machine),
         kernel(machine),
         namespaces(machine),
-        call("new mount API", machine.calls.new_mount_api, "5.2").needed(),
+        mount_api(machine).needed(),
         call("changing mounts", machine.calls.mount_setattr, "5.12").needed(),
         call("process handles", machine.calls.pidfd_open, "5.3").needed(),
         call("safe paths", machine.calls.openat2, "5.6").needed(),
@@ -89,15 +89,24 @@ pub(crate) fn findings(machine: &Machine) -> Vec<Finding> {
     found
 }
 
-fn root(machine: &Machine) -> Finding {
+/// Whom sandboxes are made by. An ordinary user is root in a user namespace of his own.
+fn who(machine: &Machine) -> Finding {
     if machine.is_root {
-        Finding::yes("root", "shoal runs as root").needed()
+        Finding::yes("who", "shoal runs as root").needed()
+    } else if machine.user_namespaces.for_everybody {
+        Finding::yes("who", "shoal runs as an ordinary user, who may make user namespaces").needed()
     } else {
-        Finding::no("root", "shoal runs as an ordinary user", "run it with sudo").needed()
+        let why = "shoal runs as an ordinary user, and only root may make user namespaces here";
+        let remedy = "sysctl kernel.unprivileged_userns_clone=1, or \
+                      kernel.apparmor_restrict_unprivileged_userns=0; or run it with sudo";
+        Finding::no("who", why, remedy).needed()
     }
 }
 
 fn privileges(machine: &Machine) -> Finding {
+    if !machine.is_root {
+        return Finding::yes("privileges", "those of a user namespace of your own").needed();
+    }
     let missing: Vec<_> = machine.capabilities_missing.iter().map(|one| one.name).collect();
     if missing.is_empty() {
         return Finding::yes("privileges", "all that the launcher needs").needed();
@@ -143,6 +152,19 @@ fn namespaces(machine: &Machine) -> Finding {
         return Finding::partly(name, why, "sysctl user.max_user_namespaces=65536").needed();
     }
     Finding::yes(name, "user, mount, pid, network, ipc, uts, cgroup").needed()
+}
+
+/// Outside of his own user namespace an ordinary user may not even ask; the trial tells.
+fn mount_api(machine: &Machine) -> Finding {
+    let name = "new mount API";
+    if !machine.is_root
+        && !machine.filtered
+        && machine.calls.new_mount_api == Presence::Denied
+        && machine.version >= KERNEL_MIN
+    {
+        return Finding::yes(name, "the kernel is new enough");
+    }
+    call(name, machine.calls.new_mount_api, "5.2")
 }
 
 fn call(name: &'static str, presence: Presence, since: &str) -> Finding {
@@ -200,7 +222,8 @@ fn group(machine: &Machine, used: Use, name: &'static str, lost: &str) -> Findin
         Access::Denied => Finding::no(
             name,
             format!("cgroup {version} at {place} belongs to somebody else: {lost}"),
-            "run it with sudo, or as a systemd service with Delegate=yes",
+            "have it delegated: systemd-run --user --scope -p Delegate=yes shoal ..., or run it with \
+             sudo",
         ),
     }
 }
@@ -350,7 +373,11 @@ mod tests {
 
     #[test]
     fn what_stops_sandboxes_is_fatal() {
-        check(|machine| machine.is_root = false, &[("root", State::No, true)]);
+        let closed = |machine: &mut Machine| {
+            machine.is_root = false;
+            machine.user_namespaces.for_everybody = false;
+        };
+        check(closed, &[("who", State::No, true)]);
         let take = |machine: &mut Machine| machine.capabilities_missing = NEEDED.to_vec();
         check(take, &[("privileges", State::No, true)]);
         check(|machine| machine.version = (5, 4), &[("kernel", State::No, true)]);
@@ -363,6 +390,17 @@ mod tests {
             |machine| machine.calls.seccomp = Presence::Denied,
             &[("system call filter", State::No, true)],
         );
+    }
+
+    #[test]
+    fn an_ordinary_user_needs_no_privileges() {
+        let ordinary = |machine: &mut Machine| {
+            machine.is_root = false;
+            machine.capabilities_missing = NEEDED.to_vec();
+            machine.calls.new_mount_api = Presence::Denied;
+            machine.cgroups.memory = Some(placement(Access::Denied));
+        };
+        check(ordinary, &[("memory limit", State::No, false)]);
     }
 
     #[test]

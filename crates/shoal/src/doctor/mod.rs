@@ -1,15 +1,18 @@
 //! `shoal doctor`: what this machine can do, why not, and what to do about it. It looks first and
 //! then tries: one real sandbox says more than all signs of it.
 
+mod abilities;
 mod judge;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use jail::machine::Machine;
+use runtime::{Capabilities, Users};
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
+use self::abilities::{Ability, How};
 use self::judge::{Finding, State};
 use crate::duration;
 use crate::failure::Failure;
@@ -23,8 +26,8 @@ const REPORT: &str = "see the findings above; if all of them are yes, report thi
 /// What was typed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal doctor                  a report to read\n  \
-    sudo shoal doctor             the same with the privileges that sandboxes need\n  \
+    shoal doctor                  what works for you, and why something does not\n  \
+    sudo shoal doctor             what works for root\n  \
     shoal doctor --json | jq '.findings[] | select(.state != \"yes\")'\n\n\
     The exit code is 1 if sandboxes cannot run on this machine.")]
 pub(crate) struct Arguments {
@@ -39,8 +42,16 @@ pub(crate) struct Arguments {
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let machine = Machine::probe();
     let mut findings = judge::findings(&machine);
+    let mut abilities = Vec::new();
     if !arguments.no_trial && !findings.iter().any(Finding::is_fatal) {
-        findings.push(trial()?);
+        let (found, can) = trial()?;
+        findings.push(found);
+        if let Some(mut can) = can {
+            // The sandbox that was tried had no use for one.
+            can.disk_workspaces = !machine.is_root || machine.idmapped_mounts;
+            findings.extend(subordinate(can.users));
+            abilities = abilities::abilities(can);
+        }
     }
     let able = !findings.iter().any(Finding::is_fatal);
     if arguments.json {
@@ -51,14 +62,17 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
             "swap_mb": machine.swap_bytes >> 20,
             "landlock_abi": machine.calls.landlock_abi,
             "findings": findings,
+            "abilities": abilities,
         }));
     } else {
-        tell(&findings, able, output);
+        tell(&findings, output);
+        tell_abilities(&abilities, output);
+        verdict(able, output);
     }
     Ok(if able { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn tell(findings: &[Finding], able: bool, output: &Output) {
+fn tell(findings: &[Finding], output: &Output) {
     let width = findings.iter().map(|found| found.name.len()).max().unwrap_or(0);
     for found in findings {
         let (word, paint) = match found.state {
@@ -73,6 +87,25 @@ fn tell(findings: &[Finding], able: bool, output: &Output) {
             output.say(&format!("{:width$}          {arrow} {remedy}", ""));
         }
     }
+}
+
+/// What works here, and how well.
+fn tell_abilities(abilities: &[Ability], output: &Output) {
+    let width = abilities.iter().map(|one| one.name.len()).max().unwrap_or(0);
+    if !abilities.is_empty() {
+        output.say(&format!("\n{}", output.paint(Paint::Strong, "What works for you here:")));
+    }
+    for Ability { name, how, why } in abilities {
+        let (word, paint) = match how {
+            How::Works => ("works      ", Paint::Good),
+            How::Weaker => ("weaker     ", Paint::Middling),
+            How::Unsupported => ("unsupported", Paint::Middling),
+        };
+        output.say(&format!("{name:width$}  {}  {why}", output.paint(paint, word)));
+    }
+}
+
+fn verdict(able: bool, output: &Output) {
     let verdict = if able {
         output.paint(Paint::Good, "Sandboxes can run on this machine.")
     } else {
@@ -81,13 +114,31 @@ fn tell(findings: &[Finding], able: bool, output: &Output) {
     output.say(&format!("\n{verdict}"));
 }
 
+/// Whether an ordinary user has users to give away.
+fn subordinate(users: Users) -> Option<Finding> {
+    const NAME: &str = "subordinate users";
+    match users {
+        Users::Ranges => None,
+        Users::Subordinate => Some(Finding::yes(NAME, "each guest has a user of its own")),
+        Users::Alone => Some(Finding::no(
+            NAME,
+            "guests are the same user as programs",
+            "install newuidmap and newgidmap (package uidmap), and give yourself as many users as \
+             there may be sandboxes: usermod --add-subuids 100000-165535 --add-subgids \
+             100000-165535 NAME",
+        )),
+    }
+}
+
 /// Starts a sandbox and a program in it.
-fn trial() -> Result<Finding, Failure> {
+fn trial() -> Result<(Finding, Option<Capabilities>), Failure> {
     const NAME: &str = "a sandbox starts";
     let tokio = native::tokio()?;
     let attempt = async {
         let opened = native::open(Settings::for_one(None)).await?;
-        let spec = native::spec(model::Limits::default())?;
+        let can = opened.capabilities();
+        let limits = model::Limits { best_effort: true, ..model::Limits::default() };
+        let spec = native::spec(limits)?;
         let started_at = Instant::now();
         let launched = opened.launch(spec).await;
         let took = started_at.elapsed();
@@ -101,15 +152,19 @@ fn trial() -> Result<Finding, Failure> {
         let closed = opened.shutdown().await;
         let ran = ran.map_err(|error| Failure::of_runtime("cannot start a sandbox", &error))?;
         closed.map_err(|error| Failure::of_runtime("cannot clean up", &error))?;
-        Ok((ran, took))
+        Ok((ran, took, can))
     };
     let tried = tokio.block_on(async { timeout(TRIAL_TIMEOUT, attempt).await });
     tokio.shutdown_background();
-    Ok(match tried {
-        Ok(Ok((ran, took))) if ran.stdout == b"fine\n" => {
+    let can = match &tried {
+        Ok(Ok((_, _, can))) => Some(*can),
+        Ok(Err(_)) | Err(_) => None,
+    };
+    let found = match tried {
+        Ok(Ok((ran, took, _))) if ran.stdout == b"fine\n" => {
             Finding::yes(NAME, format!("ready in {}", duration::words(took)))
         }
-        Ok(Ok((ran, _))) => {
+        Ok(Ok((ran, _, _))) => {
             let why = format!("a shell in it ended with {:?}", ran.exit.status);
             Finding::no(NAME, why, REPORT)
         }
@@ -118,6 +173,6 @@ fn trial() -> Result<Finding, Failure> {
             let why = format!("it was not done after {}", duration::words(TRIAL_TIMEOUT));
             Finding::no(NAME, why, REPORT)
         }
-    }
-    .needed())
+    };
+    Ok((found.needed(), can))
 }

@@ -77,7 +77,7 @@ async fn perform(
     signals: &mut Signals,
     output: &Output,
 ) -> Result<Ending, Failure> {
-    check_limits(&runtime.capabilities(), &wish, output)?;
+    check_limits(runtime.capabilities(), &wish, output)?;
     let spec = LaunchSpec {
         instance: InstanceId::from_u128(native::random()?),
         root: Root::Host,
@@ -99,7 +99,7 @@ async fn perform(
 }
 
 /// What somebody asked for and cannot have is refused; what is only usual is told.
-fn check_limits(can: &Capabilities, wish: &Wish, output: &Output) -> Result<(), Failure> {
+fn check_limits(can: Capabilities, wish: &Wish, output: &Output) -> Result<(), Failure> {
     let unenforced: Vec<_> = can.unenforced().collect();
     if let Some((_, flag)) = wish.asked.iter().find(|(name, _)| unenforced.contains(name)) {
         let why = "this machine cannot enforce it for you";

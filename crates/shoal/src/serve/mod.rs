@@ -131,7 +131,9 @@ async fn start(
     let configured = config.templates != built_in;
     if !unenforced.is_empty() {
         // Somebody who tries it out has no template yet in which he could have agreed.
-        built_in.iter_mut().for_each(|template| template.limits.best_effort = true);
+        for template in &mut built_in {
+            template.limits.best_effort = true;
+        }
         let names: Vec<_> = unenforced.iter().map(|name| native::limit_in_words(name)).collect();
         tracing::warn!(
             "cannot be limited on this machine: {}; templates need limits.best_effort, and the \

@@ -7,6 +7,7 @@
 )]
 
 mod doctor;
+mod rootless;
 mod run;
 mod served;
 mod server;

@@ -29,6 +29,12 @@ pub(crate) fn able() -> bool {
     able
 }
 
+/// Says loudly that something is not tested. In CI nothing is skipped.
+pub(crate) fn skipped(reason: &str) {
+    assert!(std::env::var_os("CI").is_none(), "{reason}: in CI nothing may be skipped");
+    println!("!!!! skipped: {reason} !!!!");
+}
+
 /// Feeds it, waits for its end, and gives what it said. Kills it if that takes too long.
 pub(crate) fn finish(mut child: Child, input: &[u8]) -> Output {
     let stdin = child.stdin.take();

@@ -1,0 +1,200 @@
+//! What works for whom: the same table for the documentation, for `shoal doctor`, and for the tests
+//! that try each row as such a user. What is weaker or missing says so; nothing is left out.
+
+use runtime::{Capabilities, Users};
+use serde::Serialize;
+
+/// How well something works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum How {
+    Works,
+    Weaker,
+    Unsupported,
+}
+
+/// One thing that a sandbox does, or keeps from happening.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Ability {
+    pub(crate) name: &'static str,
+    pub(crate) how: How,
+    pub(crate) why: &'static str,
+}
+
+const fn works(name: &'static str, why: &'static str) -> Ability {
+    Ability { name, how: How::Works, why }
+}
+
+const fn weaker(name: &'static str, why: &'static str) -> Ability {
+    Ability { name, how: How::Weaker, why }
+}
+
+const fn unsupported(name: &'static str, why: &'static str) -> Ability {
+    Ability { name, how: How::Unsupported, why }
+}
+
+const REFUSED: &str = "refused, unless limits.best_effort";
+
+/// What works with these capabilities.
+pub(crate) fn abilities(can: Capabilities) -> Vec<Ability> {
+    let mut all = vec![
+        works("programs, files, ports, terminals", "the same for everybody"),
+        works("images and directories as root", "the same for everybody"),
+    ];
+    all.extend(limits(can));
+    all.extend(walls(can.users));
+    all
+}
+
+fn limits(can: Capabilities) -> Vec<Ability> {
+    let by_groups = |name, able: bool, why, without| {
+        if able { works(name, why) } else { unsupported(name, without) }
+    };
+    let by_root = |name, why| match can.users {
+        Users::Ranges => works(name, "btrfs, project quota, or an image for each"),
+        Users::Subordinate | Users::Alone => unsupported(name, why),
+    };
+    vec![
+        by_groups("memory limit", can.memory_limit, "by control group", REFUSED),
+        by_groups("processor limit", can.cpu_limit, "by control group", REFUSED),
+        match (can.pids_limit, can.memory_limit) {
+            (true, true) => works("process limit", "by control group"),
+            (true, false) => works("process limit", "by a limit on the users of each sandbox"),
+            (false, true | false) => unsupported("process limit", REFUSED),
+        },
+        by_groups("out of memory is told", can.memory_limit, "by control group", "ends as a kill"),
+        by_groups("freezing", can.freeze, "by control group", "idle sandboxes keep running"),
+        by_groups(
+            "workspaces on disk",
+            can.disk_workspaces,
+            "in the data directory",
+            "there is no directory for them",
+        ),
+        by_root("hard limit of a workspace on disk", "a soft one works: it is measured"),
+    ]
+}
+
+fn walls(users: Users) -> Vec<Ability> {
+    let shared_counters = "what the kernel counts for a user is counted for all of yours together";
+    let host_devices = "the six device files are the host's: locks on them are seen by all";
+    match users {
+        Users::Ranges => vec![
+            works("sandboxes apart by user", "65,536 users of its own for each"),
+            works("the guest apart from programs by user", "another user, in each sandbox"),
+            works("your groups", "no program has them"),
+            works("counters of the kernel", "each sandbox is counted by itself"),
+            works("device files", "each sandbox has its own"),
+        ],
+        Users::Subordinate => vec![
+            weaker("sandboxes apart by user", "programs are you: apart by namespaces alone"),
+            works("the guest apart from programs by user", "a subordinate user for each"),
+            works("your groups", "no program has them"),
+            weaker("counters of the kernel", shared_counters),
+            weaker("device files", host_devices),
+        ],
+        Users::Alone => vec![
+            weaker("sandboxes apart by user", "programs are you: apart by namespaces alone"),
+            weaker(
+                "the guest apart from programs by user",
+                "the same user: what keeps them apart is that it is the first process, which \
+                 nobody may look into",
+            ),
+            weaker("your groups", "programs have them, as groups without a name"),
+            weaker("counters of the kernel", shared_counters),
+            weaker("device files", host_devices),
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+    use std::path::Path;
+
+    use super::*;
+
+    const NO_GROUPS: Capabilities = Capabilities {
+        memory_limit: false,
+        cpu_limit: false,
+        pids_limit: true,
+        freeze: false,
+        ..Capabilities::ALL
+    };
+
+    /// The table as a page.
+    fn page() -> String {
+        let columns = [
+            ("root", Capabilities::ALL),
+            (
+                "user, newuidmap, groups",
+                Capabilities { users: Users::Subordinate, ..Capabilities::ALL },
+            ),
+            ("user, newuidmap", Capabilities { users: Users::Subordinate, ..NO_GROUPS }),
+            ("user, groups", Capabilities { users: Users::Alone, ..Capabilities::ALL }),
+            ("user alone", Capabilities { users: Users::Alone, ..NO_GROUPS }),
+        ];
+        let tables = columns.map(|(_, can)| abilities(can));
+        let mut page = String::from(
+            "# What works for whom\n\n\
+             Made from the code; `shoal doctor` prints the column of the machine it runs on. *groups*: a control group \
+             was delegated to the user, as `systemd-run --user --scope -p Delegate=yes` does. *newuidmap*: the programs \
+             `newuidmap` and `newgidmap` are installed and the user has a range in `/etc/subuid` and `/etc/subgid`. \
+             Unsupported means refused with a clear error, never ignored. How to get there: \
+             [guides/rootless.md](guides/rootless.md).\n\n|",
+        );
+        for (name, _) in &columns {
+            let _ = write!(page, " | {name}");
+        }
+        let _ = write!(page, " |\n|---{}|\n", "|---".repeat(columns.len()));
+        let mut notes = Vec::new();
+        for (row, first) in tables[0].iter().enumerate() {
+            let _ = write!(page, "| {}", first.name);
+            for table in &tables {
+                let Ability { how, why, .. } = table[row];
+                let word = match how {
+                    How::Works => "works",
+                    How::Weaker => "weaker",
+                    How::Unsupported => "unsupported",
+                };
+                let known = notes.iter().position(|note| *note == why);
+                let number = known.unwrap_or_else(|| {
+                    notes.push(why);
+                    notes.len() - 1
+                });
+                let _ = write!(page, " | {word} ({})", number + 1);
+            }
+            page.push_str(" |\n");
+        }
+        page.push('\n');
+        for (number, note) in notes.iter().enumerate() {
+            let _ = writeln!(page, "{}. {note}", number + 1);
+        }
+        page
+    }
+
+    #[test]
+    fn the_page_of_abilities_is_current() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/abilities.md");
+        let made = page();
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(&path, &made).unwrap();
+        }
+        let kept = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            kept == made,
+            "docs/abilities.md is not what the code says; make it anew:\n    \
+             UPDATE_DOCS=1 cargo test -p shoal abilities"
+        );
+    }
+
+    #[test]
+    fn every_mode_has_every_row_and_root_has_no_weak_one() {
+        let names = |users| {
+            let can = Capabilities { users, ..Capabilities::ALL };
+            abilities(can).into_iter().map(|one| one.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(Users::Ranges), names(Users::Subordinate));
+        assert_eq!(names(Users::Ranges), names(Users::Alone));
+        assert!(abilities(Capabilities::ALL).iter().all(|one| one.how == How::Works));
+    }
+}
