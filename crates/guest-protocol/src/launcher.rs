@@ -41,6 +41,8 @@ pub struct LauncherConfig {
     pub run_directory: String,
     /// Whether the limits of cgroups are applied. Off only to measure their price.
     pub limits: bool,
+    /// Whom to become first, if started as root: the user and group of this number.
+    pub user: Option<u32>,
     /// Whether subordinate users are used where somebody who is not root has some.
     pub subordinate_users: bool,
 }

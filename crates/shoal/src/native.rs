@@ -67,6 +67,8 @@ pub(crate) struct Settings {
     pub(crate) lent: Option<Lent>,
     /// Beneath which directory root filesystems are found.
     pub(crate) directory: Option<PathBuf>,
+    /// Whom the launcher becomes, and where he may leave his marks.
+    pub(crate) user: Option<(u32, PathBuf)>,
 }
 
 impl Settings {
@@ -79,6 +81,7 @@ impl Settings {
             limits: true,
             lent: workspace.cloned(),
             directory: None,
+            user: None,
         }
     }
 }
@@ -166,7 +169,12 @@ pub(crate) fn spec(limits: Limits) -> Result<LaunchSpec, Failure> {
 
 /// Opens the native runtime.
 pub(crate) async fn open(settings: Settings) -> Result<Arc<dyn Runtime>, Failure> {
-    let mut config = NativeConfig::new(run_directory()?);
+    let (user, run_directory) = match settings.user {
+        Some((user, directory)) => (Some(user), directory),
+        None => (None, run_directory()?),
+    };
+    let mut config = NativeConfig::new(run_directory);
+    config.user = user;
     config.slots = settings.slots;
     config.spares = settings.spares;
     config.network = settings.network;

@@ -63,8 +63,6 @@ struct Launcher {
     answers: VecDeque<Vec<u8>>,
     buffer: Vec<u8>,
     host_gone: bool,
-    /// Whether there are root filesystems that may become unused.
-    roots_left: bool,
 }
 
 /// A launch that has no stem yet.
@@ -101,7 +99,7 @@ impl Launcher {
             self.begin_launches();
             self.spares.give_up_on_slow_ones(&self.shared.groups);
             self.refill();
-            self.roots_left = self.shared.world.roots.tidy(spares::now());
+            self.tidy_roots();
             self.flush();
         }
         ExitCode::SUCCESS
@@ -116,7 +114,7 @@ impl Launcher {
             && (!self.launches.is_empty() || self.spares.wants_more())
         {
             self.spares.pause()
-        } else if self.roots_left {
+        } else if self.shared.world.roots.has_others() {
             roots::Roots::tidy_after()
         } else {
             IDLE
@@ -208,7 +206,8 @@ impl Launcher {
             if self.launches.is_empty() {
                 return;
             }
-            let Some(stem) = self.spares.take() else { return };
+            let Some(root) = self.launches.front().map(|launch| &launch.spec.root) else { return };
+            let Some(stem) = self.spares.take(root) else { return };
             let Some(launch) = self.launches.pop_front() else { return };
             self.begin(stem, launch);
         }
@@ -224,15 +223,12 @@ impl Launcher {
                 Workspace::Disk(id) => Some(attach::mount_for(&self.shared.world, id, stem.pid)?),
             };
             let prepared = self.shared.world.roots.prepared(&spec.root, spares::now())?;
-            // Stems have the host's already.
-            let layers = match &spec.root {
-                Root::Host => None,
-                Root::Directory(_) | Root::Image(_) => Some(prepared.layers()?),
-            };
+            let layers = if stem.root == spec.root { None } else { Some(prepared.layers()?) };
             stem::order(&stem.socket, &spec, &connection, given.as_ref(), layers.as_ref())?;
             Ok(prepared)
         })();
         self.shared.usual_limits = limits;
+        self.shared.usual_root.clone_from(&spec.root);
         match begun {
             Ok(root) => {
                 let pid = stem.pid.as_raw_nonzero().get().cast_unsigned();
@@ -276,6 +272,15 @@ impl Launcher {
             self.refuse(launch.ticket, RefusalCode::System, &failure.step, failure.errno);
             if self.spares.is_making() {
                 return;
+            }
+        }
+    }
+
+    fn tidy_roots(&mut self) {
+        for gone in self.shared.world.roots.tidy(spares::now()) {
+            self.spares.drop_root(&gone);
+            if self.shared.usual_root == gone {
+                self.shared.usual_root = Root::Host;
             }
         }
     }

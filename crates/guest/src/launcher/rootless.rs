@@ -13,7 +13,10 @@ use jail::plan::Users;
 use jail::sys::clone::{self, Side};
 use jail::sys::exec;
 use jail::sys::namespaces::{self, Namespace};
-use rustix::process::{Pid, WaitOptions, waitpid};
+use rustix::process::{
+    DumpableBehavior, Gid, Pid, Uid, WaitOptions, set_dumpable_behavior, waitpid,
+};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 /// How the launcher is called again.
 const SUBORDINATE: &CStr = c"subordinate";
@@ -30,6 +33,19 @@ pub(super) fn users() -> Option<Users> {
         Some("alone") => Some(Users::Alone),
         Some(_) | None => rustix::process::geteuid().is_root().then_some(Users::Ranges),
     }
+}
+
+/// Gives up being root, for good.
+pub(super) fn become_ordinary(user: u32) -> io::Result<()> {
+    if user == 0 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    set_thread_groups(&[])?;
+    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
+    set_thread_res_gid(gid, gid, gid)?;
+    set_thread_res_uid(uid, uid, uid)?;
+    // Whose files in /proc are ours is decided by it; what we know is no secret.
+    Ok(set_dumpable_behavior(DumpableBehavior::Dumpable)?)
 }
 
 /// Makes the namespace and starts again in it. Returns only if that fails. `wanted` is how many
@@ -150,7 +166,7 @@ fn alone((uid, gid): (u32, u32)) -> io::Result<()> {
 
 /// Whoever has subordinate groups can leave his others.
 fn become_first() -> io::Result<()> {
-    Ok(rustix::thread::set_thread_groups(&[])?)
+    Ok(set_thread_groups(&[])?)
 }
 
 /// Keeps a descriptor open when we start again.

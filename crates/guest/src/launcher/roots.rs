@@ -41,7 +41,7 @@ pub(super) struct Roots {
     images: Option<OwnedFd>,
     maker: Maker,
     /// The host's own, which is always there.
-    pub host: Rc<Prepared>,
+    host: Rc<Prepared>,
     others: BTreeMap<Root, Kept>,
     last_number: u32,
 }
@@ -65,6 +65,11 @@ impl Roots {
         let built = root::build_from_host(host, &place, maker)?;
         let host = Rc::new(Prepared { built, _lock: None });
         Ok(Self { directories, images, maker, host, others: BTreeMap::new(), last_number: 0 })
+    }
+
+    /// One that is built.
+    pub(super) fn known(&self, root: &Root) -> &Prepared {
+        self.others.get(root).map_or(&self.host, |kept| &kept.prepared)
     }
 
     /// A root, built if it is not yet. `NotFound` if there is no such thing.
@@ -110,19 +115,28 @@ impl Roots {
         }
     }
 
-    /// Lets go of what nobody has used for a while. Whether some are left that will be let go of.
-    pub(super) fn tidy(&mut self, now: Duration) -> bool {
-        self.others.retain(|_, kept| {
-            let used = Rc::strong_count(&kept.prepared) > 1;
-            if used {
+    /// Lets go of what no sandbox has had for a while, and says what that was.
+    pub(super) fn tidy(&mut self, now: Duration) -> Vec<Root> {
+        for kept in self.others.values_mut() {
+            if Rc::strong_count(&kept.prepared) > 1 {
                 kept.used_at = now;
             }
-            let keep = used || now.saturating_sub(kept.used_at) < KEPT_UNUSED;
-            if !keep {
-                remove_place(&kept.place);
-            }
-            keep
-        });
+        }
+        let unused = |kept: &Kept| now.saturating_sub(kept.used_at) >= KEPT_UNUSED;
+        let gone: Vec<Root> = self
+            .others
+            .iter()
+            .filter(|(_, kept)| unused(kept))
+            .map(|(root, _)| root.clone())
+            .collect();
+        for kept in gone.iter().filter_map(|root| self.others.remove(root)) {
+            remove_place(&kept.place);
+        }
+        gone
+    }
+
+    /// Whether some are left that may have to be let go of.
+    pub(super) fn has_others(&self) -> bool {
         !self.others.is_empty()
     }
 

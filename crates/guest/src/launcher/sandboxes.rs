@@ -55,7 +55,7 @@ impl Sandboxes {
     }
 
     pub(super) fn add(&mut self, instance: InstanceBytes, stem: Ready, root: Rc<Prepared>) {
-        let Ready { slot, pid, socket, born_at: _ } = stem;
+        let Ready { slot, pid, socket, born_at: _, root: _ } = stem;
         self.by_pid.insert(pid.as_raw_nonzero().get(), instance);
         self.entering.insert(slot, socket);
         self.live.insert(instance, Live { pid, slot, kills: Vec::new(), _root: root });

@@ -10,6 +10,7 @@ use std::time::Duration;
 use jail::groups::Limits;
 use jail::packet;
 use jail::plan;
+use jail::root::{Built, Part, Source};
 use jail::sys::clone::{self, Side};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -20,6 +21,9 @@ use super::stem::{self, Origin};
 
 /// A seed's word that it is in its groups.
 pub(super) const SETTLED: u8 = b'J';
+
+/// A root as it travels is surely shorter.
+const ROOT_BYTES_AT_MOST: usize = 4096;
 
 /// How long a birth may take before the seed counts as broken.
 const BIRTH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -48,9 +52,11 @@ impl Seed {
         }
     }
 
-    /// Has it give birth to a stem with this socket.
-    pub(super) fn bear(&self, socket: BorrowedFd<'_>) -> io::Result<Pid> {
-        packet::send(&self.socket, b"S", &[socket])?;
+    /// Has it give birth to a stem with this socket, and layers over this root: the seed knows
+    /// only the roots that there were when it was planted.
+    pub(super) fn bear(&self, socket: BorrowedFd<'_>, root: &Built) -> io::Result<Pid> {
+        let bytes = postcard::to_allocvec(&written(root)).map_err(io::Error::other)?;
+        packet::send(&self.socket, &bytes, &[socket])?;
         let mut answer = [0; 4];
         let answered = packet::receive(&self.socket, &mut answer)?;
         let pid = i32::from_le_bytes(answer);
@@ -63,6 +69,40 @@ impl Seed {
 
     pub(super) fn kill(&self) {
         let _ = kill_process(self.pid, Signal::KILL);
+    }
+}
+
+/// A root as it travels: its directory, its layers, and its parts with what they are made of.
+type Written<'a> = (&'a str, Vec<&'a str>, Vec<(&'a str, u8, &'a str)>);
+
+fn written(root: &Built) -> Written<'_> {
+    let layers = root.layers.iter().map(String::as_str).collect();
+    (&root.directory, layers, root.parts.iter().map(written_part).collect())
+}
+
+fn written_part(part: &Part) -> (&str, u8, &str) {
+    let (kind, path) = match &part.source {
+        Source::Layer(path) => (0, path),
+        Source::Devices(path) => (1, path),
+        Source::Copy(path) => (2, path),
+    };
+    (&part.at, kind, path)
+}
+
+fn read((directory, layers, parts): Written<'_>) -> Built {
+    let part = |(at, kind, path): (&str, u8, &str)| {
+        let path = path.to_owned();
+        let source = match kind {
+            0 => Source::Layer(path),
+            1 => Source::Devices(path),
+            _ => Source::Copy(path),
+        };
+        Part { at: at.to_owned(), source }
+    };
+    Built {
+        directory: directory.to_owned(),
+        layers: layers.into_iter().map(str::to_owned).collect(),
+        parts: parts.into_iter().map(part).collect(),
     }
 }
 
@@ -87,12 +127,14 @@ fn live(origin: &Origin<'_>, socket: &OwnedFd) {
     // Not in there itself: what is frozen has to be woken for it, and it would be one more.
     let Ok(birthplace) = origin.groups.birthplace(origin.slot) else { return };
     let birthplace = birthplace.as_ref().map(OwnedFd::as_fd);
-    let mut word = [0];
-    while let Ok(mut asked) = packet::receive(socket, &mut word) {
+    let mut wish = [0; ROOT_BYTES_AT_MOST];
+    while let Ok(mut asked) = packet::receive(socket, &mut wish) {
         let Some(stem_socket) = asked.descriptors.pop() else { return };
+        let Ok(root) = postcard::from_bytes(&wish[..asked.bytes]) else { return };
         let answer = match clone::sibling_first_of_new_process_namespace(birthplace) {
             Ok(Side::Child) => {
-                stem::live(origin, &stem_socket);
+                let usual_root = &read(root);
+                stem::live(&Origin { usual_root, ..*origin }, &stem_socket);
                 clone::exit_now(0);
             }
             Ok(Side::Parent(pid)) => pid.as_raw_nonzero().get(),
@@ -102,5 +144,26 @@ fn live(origin: &Origin<'_>, socket: &OwnedFd) {
         if packet::send(socket, &answer.to_le_bytes(), &[]).is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_arrives_as_it_was_sent() {
+        let part = |at: &str, source| Part { at: at.to_owned(), source };
+        let root = Built {
+            directory: "/roots/3".to_owned(),
+            layers: vec!["s".to_owned(), "1".to_owned()],
+            parts: vec![
+                part("usr", Source::Layer("/roots/3/s/usr".to_owned())),
+                part("dev", Source::Devices("/devices".to_owned())),
+                part("dev", Source::Copy("/devices".to_owned())),
+            ],
+        };
+        let bytes = postcard::to_allocvec(&written(&root)).unwrap();
+        assert_eq!(read(postcard::from_bytes(&bytes).unwrap()), root);
     }
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
-use guest_protocol::launcher::Spec;
+use guest_protocol::launcher::{Root, Spec};
 use jail::groups::{Groups, Limits};
 use jail::packet;
 use jail::sys::clone::{Side, exit_now, first_of_new_process_namespace};
@@ -37,6 +37,8 @@ pub(super) struct Ready {
     pub born_at: Duration,
     pub pid: Pid,
     pub socket: OwnedFd,
+    /// Which root it has layers over.
+    pub root: Root,
 }
 
 /// A stem that did not come about.
@@ -95,8 +97,10 @@ impl Spares {
         if self.failed_at.is_some() { PAUSE_AFTER_FAILURE } else { PAUSE }
     }
 
-    pub(super) fn take(&mut self) -> Option<Ready> {
-        let stem = self.ready.pop_front()?;
+    /// One that has layers over this root, or else any.
+    pub(super) fn take(&mut self, root: &Root) -> Option<Ready> {
+        let fitting = self.ready.iter().position(|stem| stem.root == *root);
+        let stem = self.ready.remove(fitting.unwrap_or(0))?;
         self.taken_at = now();
         Some(stem)
     }
@@ -173,7 +177,7 @@ impl Spares {
             return self.bear_ourselves(shared, epoll, slot);
         }
         match self.seeds.get(&slot) {
-            Some(seed) if seed.settled => self.bear(epoll, slot),
+            Some(seed) if seed.settled => self.bear(shared, epoll, slot),
             Some(_) => {
                 self.settling.insert(slot);
                 Ok(())
@@ -213,19 +217,21 @@ impl Spares {
             }
             Side::Parent(pid) => {
                 shared.slots.limits_written(slot, shared.usual_limits);
-                self.add(epoll, Ready { slot, born_at: now(), pid, socket: ours });
+                let root = shared.usual_root.clone();
+                self.add(epoll, Ready { slot, born_at: now(), pid, socket: ours, root });
                 Ok(())
             }
         }
     }
 
     /// Has the seed of a slot give birth.
-    fn bear(&mut self, epoll: &OwnedFd, slot: u32) -> io::Result<()> {
+    fn bear(&mut self, shared: &Shared, epoll: &OwnedFd, slot: u32) -> io::Result<()> {
         let (ours, theirs) = seeds::pair()?;
         let seed = self.seeds.get(&slot).ok_or(io::ErrorKind::NotFound)?;
-        match seed.bear(theirs.as_fd()) {
+        let root = shared.usual_root.clone();
+        match seed.bear(theirs.as_fd(), &shared.world.roots.known(&root).built) {
             Ok(pid) => {
-                self.add(epoll, Ready { slot, born_at: now(), pid, socket: ours });
+                self.add(epoll, Ready { slot, born_at: now(), pid, socket: ours, root });
                 Ok(())
             }
             Err(error) => {
@@ -273,7 +279,7 @@ impl Spares {
             if !wanted {
                 return Ok(());
             }
-            self.bear(epoll, slot).map_err(|error| Failure {
+            self.bear(shared, epoll, slot).map_err(|error| Failure {
                 step: "make a process".to_owned(),
                 errno: error.raw_os_error().unwrap_or(0),
             })
@@ -335,6 +341,20 @@ impl Spares {
                 self.fail(&stem);
                 Err(Failure { step: "prepare (the process died)".to_owned(), errno: 0 })
             }
+        }
+    }
+
+    /// Ends stems that have layers over a root which is let go of.
+    pub(super) fn drop_root(&mut self, root: &Root) {
+        let making: Vec<u32> =
+            self.making.values().filter(|stem| stem.root == *root).map(|stem| stem.slot).collect();
+        let mut ending: Vec<Ready> =
+            making.iter().filter_map(|slot| self.making.remove(slot)).collect();
+        let (gone, kept) = self.ready.drain(..).partition(|stem| stem.root == *root);
+        self.ready = kept;
+        ending.extend::<VecDeque<Ready>>(gone);
+        for stem in &ending {
+            self.discard(stem);
         }
     }
 

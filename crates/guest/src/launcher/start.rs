@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use guest_protocol::launcher::{
     self as launcher, CgroupPaths, FromLauncher, LaunchRefusal, LauncherConfig, LauncherFeatures,
-    MAX_PACKET_BYTES, RefusalCode,
+    MAX_PACKET_BYTES, RefusalCode, Root,
 };
 use jail::groups::{Groups, Limits, NodeCaps, Use};
 use jail::machine::{CgroupLayout, Host};
@@ -48,6 +48,8 @@ pub(super) struct Shared {
     pub slots: Slots,
     /// The limits that spares are made with: those of the last launch.
     pub usual_limits: Limits,
+    /// The root that spares have layers over: that of the last launch.
+    pub usual_root: Root,
     pub filter: Program,
     pub host_interest: epoll::EventFlags,
     /// Whether the kernel counts the processes of each user namespace by themselves.
@@ -70,7 +72,7 @@ impl Shared {
             network: self.config.network,
             users: self.world.users,
             count_processes: !self.groups.serves(Use::Pids) && self.processes_by_rlimit,
-            usual_root: &self.world.roots.host.built,
+            usual_root: &self.world.roots.known(&self.usual_root).built,
             void: self.world.void.as_fd(),
             filter: &self.filter,
         }
@@ -157,7 +159,6 @@ pub(crate) fn main() -> ExitCode {
                 answers: VecDeque::new(),
                 buffer: vec![0; MAX_PACKET_BYTES],
                 host_gone: false,
-                roots_left: false,
             };
             launcher.answer(&FromLauncher::Up { features });
             let code = launcher.run();
@@ -187,6 +188,9 @@ struct Started {
 fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
     let settings = world::step("take configuration", sys::descriptors::take(CONFIGURATION))?;
     let config = world::step("read configuration", read_configuration(&settings))?;
+    if let Some(user) = config.user.filter(|_| rootless::users() == Some(Users::Ranges)) {
+        world::step("become an ordinary user", rootless::become_ordinary(user))?;
+    }
     let Some(users) = rootless::users() else {
         let kept = rootless::keep(host).and_then(|()| rootless::keep(&settings));
         world::step("keep descriptors", kept)?;
@@ -250,6 +254,7 @@ fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
         world,
         slots,
         usual_limits,
+        usual_root: Root::Host,
         filter,
         host_interest,
         processes_by_rlimit,

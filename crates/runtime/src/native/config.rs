@@ -39,6 +39,9 @@ pub struct NativeConfig {
     pub uid_base: u32,
     /// Whether limits are applied. Off only to measure their price.
     pub limits: bool,
+    /// Whom the launcher becomes first if we are root: sandboxes are then those of an ordinary user.
+    /// The run directory must be open to him.
+    pub user: Option<u32>,
     /// Whether somebody who is not root uses the subordinate users that he has.
     pub subordinate_users: bool,
     /// How guests are talked to.
@@ -64,6 +67,7 @@ impl NativeConfig {
             network: NetworkMode::Spare,
             uid_base: UID_BASE,
             limits: true,
+            user: None,
             subordinate_users: true,
             link: LinkSettings::default(),
             restart: false,
@@ -88,6 +92,7 @@ impl NativeConfig {
                 .collect(),
             run_directory: text(&self.run_directory),
             limits: self.limits,
+            user: self.user,
             subordinate_users: self.subordinate_users,
         }
     }

@@ -31,6 +31,10 @@ use crate::failure::Failure;
 use crate::native::{self, Settings};
 use crate::output::Output;
 
+/// The usual launch.
+const HOST_ROOT: &str = "launch, spare network";
+/// Somebody whom no machine knows.
+const ORDINARY_USER: u32 = 64_999;
 /// A program of the host, for a run as users have it.
 const HOST_PROGRAM: &str = "/usr/bin/true";
 const CONCURRENCIES: [u32; 3] = [1, 2, 8];
@@ -194,6 +198,7 @@ async fn times(wish: &Wish, scratch: &Scratch, report: &mut Report) -> Result<()
     let spare = open(NetworkMode::Spare, SLOTS_SPARED, true, directory).await?;
     let fresh = open(NetworkMode::Fresh, SLOTS_SPARED, true, None).await?;
     let shared = open(NetworkMode::Shared, SLOTS_SPARED, true, None).await?;
+    let user = open_as_user(scratch).await?;
     let program = scratch.program();
     let mut all: Vec<Box<dyn Contender>> = vec![
         Box::new(Bare::start(BARE, &program, &program)?),
@@ -203,12 +208,15 @@ async fn times(wish: &Wish, scratch: &Scratch, report: &mut Report) -> Result<()
         Box::new(Ping(Warm::launch(spare.as_ref()).await?)),
         Box::new(Sleep(Warm::launch(spare.as_ref()).await?)),
     ];
-    for (name, runtime) in [
-        ("launch, spare network", &spare),
-        ("launch, fresh network", &fresh),
-        ("launch, shared network", &shared),
+    for (name, runtime, root) in [
+        (HOST_ROOT, &spare, &Root::Host),
+        ("launch, fresh network", &fresh, &Root::Host),
+        ("launch, shared network", &shared, &Root::Host),
+        ("launch, brought root", &spare, &pinned),
+        ("launch, ordinary user", &user, &Root::Host),
     ] {
-        all.push(Box::new(Launch { name, runtime: Arc::clone(runtime) }));
+        let (runtime, root) = (Arc::clone(runtime), root.clone());
+        all.push(Box::new(Launch { name, runtime, root }));
     }
     for (name, root, argv) in
         [("run", pinned, Run::PINNED), ("run true", Root::Host, &[HOST_PROGRAM][..])]
@@ -228,7 +236,7 @@ async fn times(wish: &Wish, scratch: &Scratch, report: &mut Report) -> Result<()
         contender.close().await;
     }
     drop(all);
-    for opened in [spare, fresh, shared] {
+    for opened in [spare, fresh, shared, user] {
         close(&opened).await?;
     }
     Ok(())
@@ -240,8 +248,27 @@ async fn open(
     limits: bool,
     directory: Option<std::path::PathBuf>,
 ) -> Result<Arc<dyn Runtime>, Failure> {
-    let settings = Settings { slots, spares: 8, network, limits, lent: None, directory };
+    let settings =
+        Settings { slots, spares: 8, network, limits, lent: None, directory, user: None };
     native::open(settings).await
+}
+
+/// The same made by somebody who is not root, if we are.
+async fn open_as_user(scratch: &Scratch) -> Result<Arc<dyn Runtime>, Failure> {
+    let user = rustix::process::geteuid().is_root().then_some(ORDINARY_USER);
+    let directory = scratch
+        .open_to(ORDINARY_USER)
+        .map_err(|error| Failure::new("cannot make a directory for another user", error))?;
+    native::open(Settings {
+        slots: SLOTS_SPARED,
+        spares: 8,
+        network: NetworkMode::Spare,
+        limits: true,
+        lent: None,
+        directory: None,
+        user: user.map(|user| (user, directory)),
+    })
+    .await
 }
 
 async fn close(opened: &Arc<dyn Runtime>) -> Result<(), Failure> {

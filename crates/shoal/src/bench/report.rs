@@ -84,6 +84,12 @@ impl Report {
                     }),
                 );
             }
+            for (name, limit) in [("launch, brought root", 1.3), ("launch, ordinary user", 1.5)] {
+                let ratio = self.samples.ratio(name, "launch, spare network", pace);
+                gates.extend(ratio.map(|ratio| {
+                    Gate::at_most(format!("{name} / launch, spare network ({word})"), ratio, limit)
+                }));
+            }
             let ratio = self.samples.ratio("bwrap", "launch, spare network", pace);
             gates.extend(ratio.map(|ratio| {
                 Gate::at_least(format!("bwrap / launch, spare network ({word})"), ratio, 3.5)

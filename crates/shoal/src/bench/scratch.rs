@@ -54,6 +54,13 @@ impl Scratch {
         self.root().join(PROGRAM_INSIDE.trim_start_matches('/'))
     }
 
+    /// A directory of another user's own.
+    pub(crate) fn open_to(&self, user: u32) -> io::Result<PathBuf> {
+        let path = self.subdirectory("another")?;
+        std::os::unix::fs::chown(&path, Some(user), Some(user))?;
+        Ok(path)
+    }
+
     /// A directory of one's own.
     pub(crate) fn subdirectory(&self, name: &str) -> io::Result<PathBuf> {
         let path = self.directory.join(name);
