@@ -5,6 +5,7 @@
 mod between_users;
 mod crash;
 mod crowd;
+mod density;
 mod isolation;
 mod limits;
 mod modes;

@@ -34,6 +34,15 @@ pub(crate) fn on_node(
     change: impl FnOnce(&mut NativeConfig),
     test: impl AsyncFnOnce(&Node) -> Result<()>,
 ) -> Result<()> {
+    on_node_within(PATIENCE, change, test)
+}
+
+/// The same for a test that takes longer than others.
+pub(crate) fn on_node_within(
+    patience: Duration,
+    change: impl FnOnce(&mut NativeConfig),
+    test: impl AsyncFnOnce(&Node) -> Result<()>,
+) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return skip("no root");
     }
@@ -41,9 +50,9 @@ pub(crate) fn on_node(
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     tokio.block_on(async {
         let node = Node::start(change).await?;
-        let outcome = tokio::time::timeout(PATIENCE, test(&node))
+        let outcome = tokio::time::timeout(patience, test(&node))
             .await
-            .unwrap_or_else(|_| bail!("the test took longer than {PATIENCE:?}"));
+            .unwrap_or_else(|_| bail!("the test took longer than {patience:?}"));
         let ended = node.end().await;
         outcome.and(ended)
     })
@@ -59,7 +68,7 @@ pub(crate) fn needs(tool: &str) -> Result<bool> {
 
 /// Says loudly that something is not tested. In CI nothing is skipped.
 #[expect(clippy::print_stderr, reason = "whoever reads the output of the tests must see it")]
-fn skip(reason: &str) -> Result<()> {
+pub(crate) fn skip(reason: &str) -> Result<()> {
     ensure!(std::env::var_os("CI").is_none(), "{reason}: in CI nothing may be skipped");
     eprintln!("!!!! skipped: {reason} !!!!");
     Ok(())
