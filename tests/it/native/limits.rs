@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use model::Limits;
 use runtime::{ExecSpec, ExitStatus, RunLimits};
 
-use super::node::{Node, on_node};
+use super::node::{Node, on_node, slowed};
 
 const LIMITS: Limits = Limits {
     memory_mb: 128,
@@ -27,7 +27,8 @@ async fn beside_a_neighbour(
     let greedy = node.sandbox_with(LIMITS).await?;
     let neighbour = node.sandbox_with(LIMITS).await?;
     let spec = ExecSpec::argv(["/usr/bin/python3", "-c", program]);
-    let limits = RunLimits { timeout: Duration::from_secs(20), ..RunLimits::from(&LIMITS) };
+    let timeout = slowed(Duration::from_secs(20));
+    let limits = RunLimits { timeout, ..RunLimits::from(&LIMITS) };
     let (ran, beside) = tokio::join!(greedy.run(spec, limits), async {
         for _ in 0..20 {
             let echo = node.sh(&neighbour, "echo here").await?;

@@ -11,5 +11,6 @@ mod limits;
 mod modes;
 mod node;
 mod programs;
+mod second_generation;
 mod terminals;
 mod workspaces;

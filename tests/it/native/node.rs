@@ -34,7 +34,7 @@ pub(crate) fn on_node(
     change: impl FnOnce(&mut NativeConfig),
     test: impl AsyncFnOnce(&Node) -> Result<()>,
 ) -> Result<()> {
-    on_node_within(PATIENCE, change, test)
+    on_node_within(slowed(PATIENCE), change, test)
 }
 
 /// The same for a test that takes longer than others.
@@ -64,6 +64,12 @@ pub(crate) fn needs(tool: &str) -> Result<bool> {
         return Ok(true);
     }
     skip(&format!("no {tool}")).map(|()| false)
+}
+
+/// A wait, on a machine that is so many times slower than others.
+pub(crate) fn slowed(wait: Duration) -> Duration {
+    let slowness = std::env::var("TEST_SLOWNESS").ok().and_then(|text| text.parse().ok());
+    wait * slowness.unwrap_or(1)
 }
 
 /// Says loudly that something is not tested. In CI nothing is skipped.
@@ -190,7 +196,8 @@ impl Node {
         sandbox: &Arc<dyn Sandbox>,
         spec: ExecSpec,
     ) -> Result<Collected> {
-        let limits = RunLimits { output_bytes: 1 << 20, timeout: Duration::from_secs(40) };
+        let timeout = slowed(Duration::from_secs(40));
+        let limits = RunLimits { output_bytes: 1 << 20, timeout };
         Ok(sandbox.run(spec, limits).await?)
     }
 
