@@ -9,6 +9,8 @@ cd /tmp || exit 1
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TEST_SLOWNESS=8
 readonly PAYLOAD=/mnt/payload GROUPS_TOP=/sys/fs/cgroup
 readonly OUT="$PAYLOAD/out"
+readonly SESSION="$GROUPS_TOP/user.slice/user-1000.slice/session-1.scope"
+readonly MANAGER="$GROUPS_TOP/user.slice/user-1000.slice/user@1000.service"
 cp "$PAYLOAD/it" "$PAYLOAD/shoal" /tmp/
 mapfile -t only < <(grep . "$PAYLOAD/only")
 number=0
@@ -28,10 +30,16 @@ check() {
     [ "$word" = ok ] || sed 's/^/        /' "$log" | tail -n 25
 }
 
-# Tests of tests/it by name, each as a check.
+# Tests of tests/it by name, each as a check. What is to be said of them beside their names comes first,
+# then how many words there are that start them, and these words.
 tests() {
+    local beside="$1" words="$2" name
+    shift 2
+    local start=("${@:1:$words}")
+    shift "$words"
     for name in "$@"; do
-        check "\`${name##*::}\`" 600 /tmp/it --exact "$name" --include-ignored --nocapture
+        check "\`${name##*::}\`$beside" 600 "${start[@]}" \
+            /tmp/it --exact "$name" --include-ignored --nocapture
     done
 }
 
@@ -56,6 +64,44 @@ give_controllers() {
     for group in "$@"; do echo '+cpu +memory +pids' >"$group/cgroup.subtree_control" || return; done
 }
 
+# Runs a program as an ordinary user in a control group.
+as_user_in() {
+    local group="$1"
+    shift
+    in_group "$group" setpriv --reuid=1000 --regid=1000 --clear-groups \
+        env HOME=/home/shoal TMPDIR=/home/shoal/tmp "$@"
+}
+
+# The same where a session manager starts programs: in a new group of his, for each one.
+as_user_of_a_session() {
+    local scope="$MANAGER/app.slice/run-$$.scope"
+    mkdir "$scope" || return
+    hand_over "$scope" || return
+    as_user_in "$scope" "$@"
+}
+
+# What is handed over belongs to the user; nothing above it does.
+hand_over() {
+    for group in "$@"; do
+        chown 1000:1000 "$group" "$group"/cgroup.{procs,subtree_control,threads} || return
+    done
+}
+
+mark_as_handed_over() {
+    python3 -c 'import os,sys; os.setxattr(sys.argv[1], "trusted.delegate", b"1")' "$1"
+}
+
+# What systemd makes for a user who has a session manager.
+make_session() {
+    mkdir -p "$MANAGER/app.slice" "$SESSION"
+    give_controllers "$GROUPS_TOP" "$GROUPS_TOP/user.slice" "$GROUPS_TOP/user.slice/user-1000.slice" \
+        "$MANAGER" "$MANAGER/app.slice"
+    hand_over "$MANAGER" "$MANAGER/app.slice"
+    mark_as_handed_over "$MANAGER"
+    echo 'shoal:x:1000:1000::/home/shoal:/bin/sh' >>/etc/passwd
+    install -d -o 1000 -g 1000 /home/shoal /home/shoal/tmp
+}
+
 doctor_finds_limits() {
     /tmp/shoal doctor | tee doctor.txt || return
     for what in 'memory limit' 'cpu limit' 'process limit' 'freezing' 'a sandbox starts'; do
@@ -71,7 +117,7 @@ tells_of_memory() {
     local told
     told="$(/tmp/shoal run --memory 64 --json -- tail /dev/zero)"
     echo "$told"
-    grep -Eq '"out_of_memory": *true' <<<"$told"
+    grep -Eq '"oom": *true' <<<"$told"
 }
 
 serves_over_http() {
@@ -126,10 +172,10 @@ service_stays_in_what_it_was_given() {
     local service="$GROUPS_TOP/system.slice/shoal.service" beside
     mkdir -p "$service"
     give_controllers "$GROUPS_TOP" "$GROUPS_TOP/system.slice" || return
-    python3 -c 'import os,sys; os.setxattr(sys.argv[1], "trusted.delegate", b"1")' "$service" || return
+    mark_as_handed_over "$service" || return
     in_group "$service" sleep 1000 &
-    beside=$!
     sleep 1
+    beside="$(pgrep -x sleep)"
     for round in first second; do
         # The second finds itself where the first one moved everyone.
         in_group "$service$([ "$round" = first ] || echo /shoal-host)" \
@@ -152,8 +198,25 @@ service_stays_in_what_it_was_given() {
     rmdir "$service/shoal-host" "$service" "$GROUPS_TOP/system.slice"
 }
 
+# What it was given has threads in groups of their own: no process can be limited beneath it.
+divided_by_threads_is_refused() {
+    local service="$GROUPS_TOP/divided.service" said
+    mkdir -p "$service/threads"
+    give_controllers "$GROUPS_TOP" || return
+    echo threaded >"$service/threads/cgroup.type" || return
+    expect 'domain threaded' "$(cat "$service/cgroup.type")" || return
+    mark_as_handed_over "$service" || return
+    in_group "$service" /tmp/shoal doctor | tee doctor.txt
+    grep -Eq '^process limit +no .*divided by threads' doctor.txt || return
+    said="$(in_group "$service" /tmp/shoal run --memory 64 -- echo ran 2>&1)"
+    echo "$said"
+    [[ "$said" == *unsupported* || "$said" == *'cannot'* ]] && [[ "$said" != *ran* ]] || return
+    no_groups_are_left || return
+    rmdir "$service/threads" "$service"
+}
+
 mapfile -t functions < <(declare -F | cut -d' ' -f3)
-export layout PAYLOAD GROUPS_TOP OUT
+export layout PAYLOAD GROUPS_TOP OUT SESSION MANAGER
 
 case "$layout" in
     v2)
@@ -161,10 +224,11 @@ case "$layout" in
         check 'a program runs' 60 runs_a_program
         check 'want of memory is told' 120 tells_of_memory
         mapfile -t own < <(/tmp/it --list --ignored | sed -n 's/^\(native::second_generation.*\): test$/\1/p')
-        tests "${own[@]}"
-        tests native::limits::a_fork_bomb_stays_inside \
+        alone='native::second_generation::who_has_no_groups_is_refused_what_he_cannot_have'
+        for index in "${!own[@]}"; do [ "${own[index]}" = "$alone" ] && unset "own[index]"; done
+        tests '' 0 "${own[@]}"
+        tests '' 0 native::limits::a_fork_bomb_stays_inside \
             native::limits::a_memory_hog_is_told_that_it_ran_out_of_memory \
-            native::limits::a_processor_hog_gets_its_share_and_no_more \
             native::crash::a_killed_guest_is_noticed_and_nothing_is_left \
             native::crash::a_killed_launcher_takes_everything_along \
             native::crowd::launches_that_nobody_waits_for_leave_nothing \
@@ -172,12 +236,21 @@ case "$layout" in
         check 'a server serves and stops' 300 serves_over_http
         check 'what a killed run leaves is removed' 120 cleans_up_after_a_kill
         check 'a service stays in the group it was given' 300 service_stays_in_what_it_was_given
+        check 'a group that is divided by threads is refused' 120 divided_by_threads_is_refused
+        make_session
+        who=', as a user without subordinate users'
+        tests "$who" 2 as_user_in "$SESSION" "$alone"
+        tests "$who, in groups of his own" 1 as_user_of_a_session "${own[@]}"
+        for file in /etc/subuid /etc/subgid; do echo 'shoal:200000:65536' >>"$file"; done
+        who=', as a user with subordinate users'
+        tests "$who" 2 as_user_in "$SESSION" "$alone"
+        tests "$who, in groups of his own" 1 as_user_of_a_session "${own[@]}"
         ;;
     v1)
         check 'doctor finds every limit and freezing' 120 doctor_finds_limits
         check 'a program runs' 60 runs_a_program
         check 'want of memory is told' 120 tells_of_memory
-        tests native::limits::a_fork_bomb_stays_inside \
+        tests '' 0 native::limits::a_fork_bomb_stays_inside \
             native::limits::a_memory_hog_is_told_that_it_ran_out_of_memory \
             native::modes::every_way_to_a_network_and_to_groups_gives_the_same_sandbox
         check 'what a killed run leaves is removed' 120 cleans_up_after_a_kill

@@ -95,6 +95,12 @@ struct Opened {
 
 const CPU_PERIOD_US: u64 = 100_000;
 
+/// The part of a group into which those go who are in the group itself.
+pub(crate) const VACATED_TO: &str = "shoal-host";
+
+/// How often to look whether all have gone: who starts others meanwhile may be quicker.
+const VACATE_ATTEMPTS: u32 = 100;
+
 /// How often the directory that all runs share is made, if others keep removing it.
 const SHARED_ATTEMPTS: u32 = 20;
 
@@ -294,6 +300,27 @@ impl Opened {
         }
         Ok(())
     }
+}
+
+/// Moves every process of a v2 group into a part of it: a group whose children have controllers may
+/// have no processes of its own.
+pub fn vacate(directory: &Path) -> io::Result<()> {
+    let part = directory.join(VACATED_TO);
+    make_directory(&part)?;
+    for _ in 0..VACATE_ATTEMPTS {
+        let processes = std::fs::read_to_string(directory.join("cgroup.procs"))?;
+        if processes.trim().is_empty() {
+            return Ok(());
+        }
+        for process in processes.lines() {
+            match std::fs::write(part.join("cgroup.procs"), process) {
+                // It has ended meanwhile.
+                Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => {}
+                moved => moved?,
+            }
+        }
+    }
+    Err(Errno::BUSY.into())
 }
 
 fn if_missing(error: io::Error) -> io::Result<()> {

@@ -244,6 +244,6 @@ for function in ATTEMPTS:
     try:
         result = function()
         print(f"{function.__name__}: REACHED {result!r}")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ZeroDivisionError) as error:
         print(f"{function.__name__}: refused {error}")
 print(f"tried: {len(ATTEMPTS)}")

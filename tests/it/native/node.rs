@@ -46,6 +46,15 @@ pub(crate) fn on_node_within(
     if !rustix::process::geteuid().is_root() {
         return skip("no root");
     }
+    on_node_of_anyone(patience, change, test)
+}
+
+/// The same as whoever we are.
+pub(crate) fn on_node_of_anyone(
+    patience: Duration,
+    change: impl FnOnce(&mut NativeConfig),
+    test: impl AsyncFnOnce(&Node) -> Result<()>,
+) -> Result<()> {
     let tokio =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     tokio.block_on(async {

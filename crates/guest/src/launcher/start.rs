@@ -12,7 +12,7 @@ use guest_protocol::launcher::{
     self as launcher, CgroupPaths, FromLauncher, LaunchRefusal, LauncherConfig, LauncherFeatures,
     MAX_PACKET_BYTES, RefusalCode, Root,
 };
-use jail::groups::{Groups, Limits, NodeCaps, Use};
+use jail::groups::{self, Groups, Limits, NodeCaps, Use};
 use jail::machine::{CgroupLayout, Host};
 use jail::plan::{USER, Users};
 use jail::seccomp::{Policy, Program, compile};
@@ -205,7 +205,7 @@ fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
     let filter = world::step("compile the system call filter", filter)?;
     let found = CgroupLayout::find(&Host, users == Users::Ranges);
     if let Some(directory) = found.to_vacate() {
-        world::step("leave the control group we share", vacate(directory))?;
+        world::step("leave the control group we share", groups::vacate(directory))?;
     }
     let mut layout = found.hierarchies();
     if !config.limits {
@@ -286,24 +286,6 @@ fn read_configuration(settings: &OwnedFd) -> io::Result<LauncherConfig> {
 fn counts_by_namespace() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     jail::machine::parse::version(&release) >= Some((5, 14))
-}
-
-/// Moves every process of a v2 group into a child of it: a group whose children have controllers
-/// may have no processes of its own.
-fn vacate(directory: &Path) -> io::Result<()> {
-    let child = directory.join("shoal-host");
-    match std::fs::create_dir(&child) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    for pid in std::fs::read_to_string(directory.join("cgroup.procs"))?.lines() {
-        match std::fs::write(child.join("cgroup.procs"), pid) {
-            // It has ended meanwhile.
-            Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => {}
-            other => other?,
-        }
-    }
-    Ok(())
 }
 
 fn null_standard_streams() -> io::Result<()> {

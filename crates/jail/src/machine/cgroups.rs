@@ -2,11 +2,12 @@
 //! generations and every mixture of them; this finds out for each use which directory serves it.
 //! It only looks: it must never make or change a group.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::files::Files;
 use super::parse::{Membership, Mount, memberships, mounts, version};
-use crate::groups::{Hierarchy, Use, Version};
+use crate::groups::{Hierarchy, Use, VACATED_TO, Version};
 
 /// Which generations are mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub enum Access {
     ReadOnly,
     /// It belongs to somebody else.
     Denied,
+    /// Its threads are in groups of their own: whole processes cannot be beneath it.
+    Threaded,
 }
 
 /// Where one use is served.
@@ -182,12 +185,18 @@ impl FoundV2 {
 fn place_v2(files: &dyn Files, mount: &Mount, ours: &[Membership], is_root: bool) -> FoundV2 {
     let own = ours.iter().find(|one| one.controllers.is_empty());
     let own = own.map_or_else(|| mount.point.clone(), |one| beneath(mount, &one.path));
-    // What was handed over to us is where we belong. Without that, root takes the top, beside
-    // everybody else, and others can only try what they are in.
-    let handed_over = own != mount.point && files.is_delegated(&own);
-    let directory = if is_root && !handed_over { mount.point.clone() } else { own };
+    let directory = match handed_over(files, &own, &mount.point) {
+        Some(directory) => directory.to_owned(),
+        None if is_root => mount.point.clone(),
+        None => without_ours(&own).to_owned(),
+    };
     // The top of the whole hierarchy has no type; the top of what a container sees does.
+    let kind = files.text(&directory.join("cgroup.type"));
     let is_top = !files.exists(&directory.join("cgroup.type"));
+    let access = match kind.as_deref().map(str::trim) {
+        Some("domain") | None => access(files, mount, &directory),
+        Some(_) => Access::Threaded,
+    };
     let occupied =
         files.text(&directory.join("cgroup.procs")).is_some_and(|text| !text.trim().is_empty());
     let controllers = files.text(&directory.join("cgroup.controllers")).unwrap_or_default();
@@ -195,10 +204,33 @@ fn place_v2(files: &dyn Files, mount: &Mount, ours: &[Membership], is_root: bool
         controllers: controllers.split_whitespace().map(str::to_owned).collect(),
         placement: Placement {
             version: Version::V2,
-            access: access(files, mount, &directory),
+            access,
             must_be_vacated: !is_top && occupied,
             directory,
         },
+    }
+}
+
+/// What was handed over to us is where we belong: the group we are in, or, if we are in a part of it,
+/// the one around it. Without that, root takes the top, beside everybody else, and others can only
+/// try what they are in.
+fn handed_over<'a>(files: &dyn Files, own: &'a Path, top: &Path) -> Option<&'a Path> {
+    let own = without_ours(own);
+    let mut candidates = std::iter::once(own).chain(own.parent());
+    candidates.find(|group| *group != top && files.is_delegated(group) && !is_of_a_session(group))
+}
+
+/// The group of a session manager was handed over to that, not to us.
+fn is_of_a_session(group: &Path) -> bool {
+    let name = group.file_name().and_then(OsStr::to_str);
+    name.is_some_and(|name| name.starts_with("user@"))
+}
+
+/// The group we were in before one of us moved everyone into a part of it.
+fn without_ours(own: &Path) -> &Path {
+    match own.parent() {
+        Some(around) if own.file_name() == Some(OsStr::new(VACATED_TO)) => around,
+        Some(_) | None => own,
     }
 }
 

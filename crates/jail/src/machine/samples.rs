@@ -80,6 +80,19 @@ pub(super) fn systemd_service() -> Sample {
         .delegating(OWN)
 }
 
+/// The same service in a part of its group, as systemd or one of us has put it there.
+pub(super) fn systemd_service_in(part: &str) -> Sample {
+    const OWN: &str = "/sys/fs/cgroup/system.slice/shoal.service";
+    let cgroup = format!("0::/system.slice/shoal.service/{part}\n");
+    Sample::new("6.12.9-amd64", V2_MOUNTS, &cgroup)
+        .with(&format!("{OWN}/cgroup.controllers"), "cpu memory pids\n")
+        .with(&format!("{OWN}/cgroup.type"), "domain\n")
+        .with(&format!("{OWN}/cgroup.procs"), "")
+        .with(&format!("{OWN}/{part}/cgroup.type"), "domain\n")
+        .with(&format!("{OWN}/{part}/cgroup.procs"), "812\n")
+        .delegating(OWN)
+}
+
 /// A desktop, as an ordinary user whose session manager got memory and pids handed over.
 pub(super) fn systemd_user() -> Sample {
     const OWN: &str =
@@ -90,6 +103,24 @@ pub(super) fn systemd_user() -> Sample {
         .with(&format!("{OWN}/cgroup.type"), "domain\n")
         .with(&format!("{OWN}/cgroup.procs"), "4021\n4090\n")
         .denying("/sys/fs/cgroup")
+}
+
+/// The same after a run of ours, and in a group of the session manager itself.
+pub(super) fn systemd_user_in(scope: &str) -> Sample {
+    const MANAGER: &str = "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service";
+    let cgroup = format!("0::/user.slice/user-1000.slice/user@1000.service/{scope}\n");
+    Sample::new("6.8.0-45-generic", V2_MOUNTS, &cgroup)
+        .with(&format!("{MANAGER}/a.scope/cgroup.controllers"), "memory pids\n")
+        .with(&format!("{MANAGER}/a.scope/cgroup.type"), "domain\n")
+        .with(&format!("{MANAGER}/a.scope/cgroup.procs"), "")
+        .delegating(MANAGER)
+        .denying("/sys/fs/cgroup")
+}
+
+/// A group whose threads are divided.
+pub(super) fn threaded(kind: &str) -> Sample {
+    const OWN: &str = "/sys/fs/cgroup/system.slice/shoal.service";
+    systemd_service().with(&format!("{OWN}/cgroup.type"), kind)
 }
 
 /// The same, over ssh without a session manager: nothing is ours.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::cgroups::{USES, controller_of};
+use super::cgroups::{Access, USES, controller_of};
 use super::samples::{self, Sample};
 use super::{Calls, CgroupLayout, Machine, Presence};
 use crate::groups::Version;
@@ -74,6 +74,47 @@ fn a_service_lives_in_what_it_was_given() {
             &format!("vacate {own}"),
         ],
     );
+}
+
+#[test]
+fn being_in_a_part_of_what_was_given_changes_nothing() {
+    let own = "/sys/fs/cgroup/system.slice/shoal.service";
+    for part in ["main", "shoal-host"] {
+        check(
+            &samples::systemd_service_in(part),
+            true,
+            &[
+                "V2",
+                &format!("memory v2 Writable {own}"),
+                &format!("cpu v2 Writable {own}"),
+                &format!("pids v2 Writable {own}"),
+                &format!("freezer v2 Writable {own}"),
+            ],
+        );
+    }
+    let own = "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/a.scope";
+    for scope in ["a.scope", "a.scope/shoal-host"] {
+        check(
+            &samples::systemd_user_in(scope),
+            false,
+            &[
+                "V2",
+                &format!("memory v2 Writable {own}"),
+                &format!("pids v2 Writable {own}"),
+                &format!("freezer v2 Writable {own}"),
+            ],
+        );
+    }
+}
+
+#[test]
+fn where_threads_are_divided_nothing_can_be_made() {
+    for kind in ["threaded\n", "domain threaded\n", "domain invalid\n"] {
+        let layout = CgroupLayout::find(&samples::threaded(kind), true);
+        let access = layout.memory.as_ref().map(|found| found.access);
+        assert_eq!(access, Some(Access::Threaded), "{kind}");
+        assert_eq!((layout.hierarchies(), layout.to_vacate()), (Vec::new(), None), "{kind}");
+    }
 }
 
 #[test]

@@ -225,6 +225,11 @@ fn group(machine: &Machine, used: Use, name: &'static str, lost: &str) -> Findin
             "have it delegated: systemd-run --user --scope -p Delegate=yes shoal ..., or run it with \
              sudo",
         ),
+        Access::Threaded => Finding::no(
+            name,
+            format!("cgroup {version} at {place} is divided by threads: {lost}"),
+            "start shoal in a group of type domain, such as a systemd service with Delegate=yes",
+        ),
     }
 }
 
