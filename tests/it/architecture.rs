@@ -32,6 +32,7 @@ const LAYERS: &[Layer] = &[
     layer("guest", "it is in every sandbox, small and single-threaded").never(&["tokio"]),
     layer("guest-image", ""),
     layer("runtime", ""),
+    layer("images", "it is blocking code, called off the async threads").never(&["tokio"]),
     layer("store", ""),
     layer("engine", ""),
     layer("api", "it asks the engine").never(&["store", "runtime"]),

@@ -74,6 +74,12 @@ error_codes! {
     TemplateInvalid, "template_invalid", 422, Never, "correct the named field";
     /// Sandboxes or sessions of the template still exist.
     TemplateInUse, "template_in_use", 409, Never, "end them first, or ask with force";
+    /// No image of that name or id is in the store.
+    ImageUnknown, "image_unknown", 404, Never, "list the images, or import this one";
+    /// The archive is no image that could be used.
+    ImageInvalid, "image_invalid", 422, Never, "see the cause; make the archive again without what it names";
+    /// A template or a sandbox uses the image.
+    ImageInUse, "image_in_use", 409, Never, "change or remove the named template first";
     /// No sandbox of that id is known.
     SandboxUnknown, "sandbox_unknown", 404, Never, "check the id";
     /// No lease of that id is known.

@@ -7,6 +7,7 @@ pub mod claim;
 pub mod config;
 pub mod error;
 pub mod ids;
+pub mod image;
 pub mod key;
 pub mod lifecycle;
 pub mod limits;
@@ -26,6 +27,7 @@ pub use ids::{
     EffectId, Generation, ImageId, InstanceId, KeyId, LeaseId, ProcessId, RequestId, SandboxId,
     SessionId, TemplateName, TurnId, UseId, WorkspaceId,
 };
+pub use image::{ImageId, ImageName};
 pub use key::{KeyRecord, Role};
 pub use lifecycle::{LifecycleEvent, StoredEvent};
 pub use limits::Limits;

@@ -1,0 +1,186 @@
+//! Why something could not be done with an image. The code is for branching and never changes its
+//! meaning; the cause is for people and names the entry, the blob or the limit it is about.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io;
+
+use model::{ErrorCode, Refusal, Retry};
+
+macro_rules! image_error_codes {
+    ($($(#[$doc:meta])* $code:ident, $word:literal, $model:ident, $retry:ident, $remedy:literal;)+) => {
+        /// What kind of failure.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum ImageErrorCode {
+            $($(#[$doc])* $code,)+
+        }
+
+        impl ImageErrorCode {
+            /// All codes.
+            pub const ALL: &'static [Self] = &[$(Self::$code,)+];
+
+            /// The word used in logs, metrics and answers.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$code => $word,)+
+                }
+            }
+
+            /// The code of the API that says the same.
+            pub const fn model(self) -> ErrorCode {
+                match self {
+                    $(Self::$code => ErrorCode::$model,)+
+                }
+            }
+
+            /// Whether trying again helps.
+            pub const fn retry(self) -> Retry {
+                match self {
+                    $(Self::$code => Retry::$retry,)+
+                }
+            }
+
+            /// What can be done about it.
+            pub const fn remedy(self) -> &'static str {
+                match self {
+                    $(Self::$code => $remedy,)+
+                }
+            }
+        }
+    };
+}
+
+image_error_codes! {
+    /// No image of this name or id is in the store.
+    Unknown, "image_unknown", ImageUnknown, Never, "list the images, or import this one";
+    /// Somebody uses the image.
+    InUse, "image_in_use", ImageInUse, Never, "end what uses it first, or ask with force";
+    /// The source could not be read.
+    SourceUnreadable, "source_unreadable", InvalidArgument, Never, "check the path and its permissions";
+    /// The source is neither an archive nor an image.
+    Unrecognised, "unrecognised", ImageInvalid, Never, "give a directory, a tar archive, an OCI layout or what `docker save` wrote";
+    /// The archive is damaged or cut short.
+    Broken, "archive_broken", ImageInvalid, Never, "make or fetch the archive again";
+    /// An entry of the archive reaches, or could reach, out of its place.
+    Unsafe, "archive_unsafe", ImageInvalid, Never, "do not use this archive; make one without the named entry";
+    /// The archive uses something that is not supported.
+    Unsupported, "archive_unsupported", ImageInvalid, Never, "make the archive again in the way the cause names";
+    /// A digest differs from what the image says about itself.
+    DigestMismatch, "digest_mismatch", ImageInvalid, Never, "fetch the image again: it is damaged or was changed";
+    /// The image is for another kind of machine.
+    WrongPlatform, "wrong_platform", ImageInvalid, Never, "get the image for this machine's kind of processor";
+    /// The source holds several images.
+    Ambiguous, "several_images", ImageInvalid, Never, "say which one is meant";
+    /// A limit is reached.
+    TooLarge, "image_too_large", TooLarge, Never, "make the image smaller, or raise the limit";
+    /// The image has more layers than can be mounted.
+    TooManyLayers, "too_many_layers", ImageInvalid, Never, "flatten it: import what `docker export` writes";
+    /// The disk is full.
+    NoSpace, "no_space", StoreUnavailable, Later, "free disk space: `shoal image gc` removes what nothing uses";
+    /// Somebody else works on the store for longer than we wait.
+    Busy, "store_busy", Overloaded, Later, "try again when the import that is going on has ended";
+    /// The import was called off.
+    Cancelled, "cancelled", Aborted, Never, "import it again if it is still wanted";
+    /// The store could not be read or written.
+    Store, "store_failed", Internal, Later, "see what the kernel said; check the permissions of the data directory";
+}
+
+impl fmt::Display for ImageErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A failure: its code, and the cause in words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {cause}")]
+pub struct ImageError {
+    /// What to branch on.
+    pub code: ImageErrorCode,
+    /// What happened.
+    pub cause: Cow<'static, str>,
+}
+
+impl ImageError {
+    /// A failure with its cause.
+    pub fn new(code: ImageErrorCode, cause: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, cause: cause.into() }
+    }
+
+    /// The archive is damaged.
+    pub(crate) fn broken(cause: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ImageErrorCode::Broken, cause)
+    }
+
+    /// The store could not be read or written.
+    pub(crate) fn store(what: impl fmt::Display, error: impl Into<io::Error>) -> Self {
+        let error = error.into();
+        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+        let is_full = full.contains(&error.kind());
+        let code = if is_full { ImageErrorCode::NoSpace } else { ImageErrorCode::Store };
+        Self::new(code, format!("{what}: {error}"))
+    }
+
+    /// The source could not be read. A failure of ours that went through a reader comes out as it
+    /// was.
+    pub(crate) fn read(what: impl fmt::Display, error: io::Error) -> Self {
+        let kind = error.kind();
+        match error.downcast::<Self>() {
+            Ok(ours) => ours,
+            Err(error) => {
+                let broken = [
+                    io::ErrorKind::UnexpectedEof,
+                    io::ErrorKind::InvalidData,
+                    io::ErrorKind::InvalidInput,
+                ];
+                let is_broken = broken.contains(&kind);
+                let code = if is_broken {
+                    ImageErrorCode::Broken
+                } else {
+                    ImageErrorCode::SourceUnreadable
+                };
+                Self::new(code, format!("{what}: {error}"))
+            }
+        }
+    }
+}
+
+/// For readers, which know no other errors than those of the system.
+impl From<ImageError> for io::Error {
+    fn from(error: ImageError) -> Self {
+        Self::other(error)
+    }
+}
+
+impl From<ImageError> for Refusal {
+    fn from(error: ImageError) -> Self {
+        Self::new(error.code.model(), error.cause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_unique_and_agree_with_the_api() {
+        let mut words: Vec<_> = ImageErrorCode::ALL.iter().map(|code| code.as_str()).collect();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), ImageErrorCode::ALL.len());
+        for &code in ImageErrorCode::ALL {
+            assert!(!code.remedy().is_empty(), "{code}");
+            assert_eq!(code.retry(), code.model().retry(), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_failure_of_ours_goes_through_a_reader_unchanged() {
+        let ours = ImageError::new(ImageErrorCode::TooLarge, "too much");
+        assert_eq!(ImageError::read("x", ours.clone().into()), ours);
+        let cut = io::Error::from(io::ErrorKind::UnexpectedEof);
+        assert_eq!(ImageError::read("x", cut).code, ImageErrorCode::Broken);
+        let full = io::Error::from_raw_os_error(28);
+        assert_eq!(ImageError::store("x", full).code, ImageErrorCode::NoSpace);
+    }
+}

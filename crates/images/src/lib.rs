@@ -1,0 +1,21 @@
+//! Root filesystems of one's own: a directory, a tarball, an OCI layout or what `docker save` wrote
+//! becomes an image: layers in a store, each unpacked once and shared by every image that has it.
+//!
+//! Archives come from strangers. Nothing of them leaves the directory of its layer while it is
+//! unpacked, and nothing of them keeps a power that it did not get from us: no devices, no setuid,
+//! no owners, no attributes. All of this is blocking code; callers that must not block call it off
+//! their threads.
+
+mod digest;
+mod error;
+mod source;
+mod store;
+mod stream;
+mod tar;
+pub mod unpack;
+
+pub use digest::Digest;
+pub use error::{ImageError, ImageErrorCode};
+pub use source::{ImageConfig, Source};
+pub use store::{Collected, Image, ImportOptions, Imported, Layer, Progress, Removed, Store};
+pub use unpack::{Limits, Report};

@@ -1,0 +1,136 @@
+//! An archive that holds an image: where its members are, so that they can be read in any order.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use crate::error::{ImageError, ImageErrorCode};
+use crate::source::Wanted;
+use crate::source::files::{Files, Member};
+use crate::tar::{Entries, Kind};
+
+/// Members of an image are few: descriptions and layers.
+const MEMBERS_MAX: usize = 10_000;
+const HEADERS_MAX: u64 = 5 * MEMBERS_MAX as u64;
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Finds every member.
+pub(super) fn index(mut file: File) -> Result<Files, ImageError> {
+    let failed = |error| ImageError::read("cannot read the archive", error);
+    file.rewind().map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len();
+    let mut members = BTreeMap::new();
+    let reader = BufReader::with_capacity(BUFFER_BYTES, &file);
+    let mut entries = Entries::new(reader, HEADERS_MAX);
+    while let Some(entry) = entries.next()? {
+        let Some(path) = std::str::from_utf8(&entry.path).ok().and_then(|path| along("", path))
+        else {
+            continue;
+        };
+        match entry.kind {
+            Kind::File if entry.sparse.is_none() => {
+                let (offset, size) = (entries.position(), entry.size);
+                if offset.checked_add(size).is_none_or(|end| end > length) {
+                    return Err(ImageError::broken("the archive ends in the middle"));
+                }
+                members.insert(path, Member::Data { offset, size });
+                entries.seek_over()?;
+            }
+            Kind::Symlink | Kind::Hardlink => {
+                let from = if entry.kind == Kind::Symlink { parent(&path) } else { "" };
+                let target = std::str::from_utf8(&entry.link).ok();
+                if let Some(target) = target.and_then(|target| along(from, target)) {
+                    members.insert(path, Member::Link(target));
+                }
+            }
+            Kind::File | Kind::Directory | Kind::Device | Kind::Fifo | Kind::Other => {}
+        }
+        if members.len() > MEMBERS_MAX {
+            let cause = format!("the archive of an image has more than {MEMBERS_MAX} files");
+            return Err(ImageError::new(ImageErrorCode::TooLarge, cause));
+        }
+    }
+    drop(entries);
+    Ok(Files::Archive { file, members })
+}
+
+impl<R: Read + Seek> Entries<BufReader<R>> {
+    /// Goes to the end of the current entry without reading it.
+    fn seek_over(&mut self) -> Result<(), ImageError> {
+        let (reader, count) = self.pass_over();
+        let count = i64::try_from(count).map_err(|_| ImageError::broken("an entry has no end"))?;
+        reader
+            .seek_relative(count)
+            .map_err(|error| ImageError::read("cannot read the archive", error))
+    }
+}
+
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+/// Goes along a path from a place, both from the root. Only names are looked at: members are found
+/// by them, and nothing else.
+fn along(from: &str, path: &str) -> Option<String> {
+    let mut names: Vec<&str> = Vec::new();
+    let from = if path.starts_with('/') { "" } else { from };
+    for name in from.split('/').chain(path.split('/')) {
+        match name {
+            "" | "." => {}
+            ".." => {
+                names.pop()?;
+            }
+            name => names.push(name),
+        }
+    }
+    (!names.is_empty()).then(|| names.join("/"))
+}
+
+/// Keeps a stream that has to be read out of order, in a file without a name.
+pub(super) fn spool(reader: impl Read, wanted: &Wanted<'_>) -> Result<File, ImageError> {
+    let stored = |error: io::Error| ImageError::store("cannot keep the archive", error);
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let opened = openat(CWD, wanted.spool_in, flags, Mode::RUSR | Mode::WUSR);
+    let mut file = File::from(opened.map_err(|error| stored(error.into()))?);
+    let mut reader = reader.take(wanted.spool_bytes_max.saturating_add(1));
+    let mut piece = vec![0; 256 << 10];
+    let mut total = 0;
+    loop {
+        let count = match reader.read(&mut piece) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(ImageError::read("cannot read the archive", error)),
+        };
+        io::Write::write_all(&mut file, &piece[..count]).map_err(stored)?;
+        total += count as u64;
+    }
+    if total > wanted.spool_bytes_max {
+        let cause = format!("the archive is more than {} bytes", wanted.spool_bytes_max);
+        return Err(ImageError::new(ImageErrorCode::TooLarge, cause));
+    }
+    file.seek(SeekFrom::Start(0)).map_err(stored)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_between_members_lead_to_members() {
+        let cases = [
+            ("", "a/b", Some("a/b")),
+            ("", "./a//b/", Some("a/b")),
+            ("x", "../a/layer.tar", Some("a/layer.tar")),
+            ("x", "/a", Some("a")),
+            ("x", "../../a", None),
+            ("x", "..", None),
+        ];
+        for (from, path, expected) in cases {
+            assert_eq!(along(from, path).as_deref(), expected, "{from} {path}");
+        }
+    }
+}

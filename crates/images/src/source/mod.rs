@@ -1,0 +1,218 @@
+//! Where images come from, and what they turn out to be. What a source is, is told by its contents
+//! and never by its name.
+
+mod archive;
+mod config;
+mod directory;
+mod docker;
+mod files;
+mod oci;
+
+use std::fs::File;
+use std::io::{Cursor, Read, Seek as _};
+use std::path::{Path, PathBuf};
+
+use crate::digest::Digest;
+use crate::error::{ImageError, ImageErrorCode};
+use crate::stream::Compression;
+use crate::tar::{BLOCK, Entries};
+pub use config::ImageConfig;
+pub(crate) use directory::pack;
+pub(crate) use files::Blob;
+use files::Files;
+
+/// How much is looked at to know what a source is.
+const BEGIN_BYTES: u64 = 64 << 10;
+
+/// Where an image comes from.
+pub enum Source<'a> {
+    /// A directory, or a file.
+    Path(PathBuf),
+    /// Bytes as they come.
+    Stream(Box<dyn Read + Send + 'a>),
+}
+
+impl std::fmt::Debug for Source<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Path(path) => f.debug_tuple("Path").field(path).finish(),
+            Self::Stream(_) => f.write_str("Stream"),
+        }
+    }
+}
+
+/// What a source turned out to be.
+pub(crate) enum Found<'a> {
+    /// The only layer of an image, as an archive.
+    Archive(Box<dyn Read + Send + 'a>),
+    /// The only layer of an image, as a directory.
+    Directory(PathBuf),
+    /// An image that says what it is made of.
+    Image(Described),
+}
+
+/// An image that says what it is made of.
+pub(crate) struct Described {
+    pub(crate) config: ImageConfig,
+    /// Lowest first.
+    pub(crate) layers: Vec<LayerBlob>,
+    files: Files,
+}
+
+/// Where a layer is, and what it must be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LayerBlob {
+    path: String,
+    /// What is stored.
+    pub(crate) stored: Option<(Digest, Option<u64>)>,
+    /// What that is without its compression.
+    pub(crate) plain: Digest,
+}
+
+impl Described {
+    pub(crate) fn open(&self, layer: &LayerBlob) -> Result<Blob<'_>, ImageError> {
+        self.files.require(&layer.path)
+    }
+}
+
+/// What to look for.
+pub(crate) struct Wanted<'a> {
+    /// Which of several images.
+    pub(crate) reference: Option<&'a str>,
+    /// Most bytes that are kept of a stream that cannot be read in order.
+    pub(crate) spool_bytes_max: u64,
+    /// Where they are kept.
+    pub(crate) spool_in: &'a Path,
+}
+
+/// Finds out what a source is.
+pub(crate) fn find<'a>(source: Source<'a>, wanted: &Wanted<'_>) -> Result<Found<'a>, ImageError> {
+    match source {
+        Source::Stream(stream) => of_stream(stream, wanted),
+        Source::Path(path) => {
+            let shown = path.display().to_string();
+            let failed = |error| {
+                let cause = format!("cannot open {shown}: {error}");
+                ImageError::new(ImageErrorCode::SourceUnreadable, cause)
+            };
+            let file = File::open(&path).map_err(failed)?;
+            let kind = file.metadata().map_err(failed)?.file_type();
+            if kind.is_dir() {
+                return of_directory(path, file, wanted);
+            }
+            if kind.is_file() { of_file(file, wanted) } else { of_stream(Box::new(file), wanted) }
+        }
+    }
+}
+
+fn of_directory<'a>(
+    path: PathBuf,
+    directory: File,
+    wanted: &Wanted<'_>,
+) -> Result<Found<'a>, ImageError> {
+    let files = Files::Directory(directory.into());
+    match described(files, wanted)? {
+        Ok(image) => Ok(Found::Image(image)),
+        Err(_) => Ok(Found::Directory(path)),
+    }
+}
+
+fn of_file<'a>(mut file: File, wanted: &Wanted<'_>) -> Result<Found<'a>, ImageError> {
+    let failed = |error| ImageError::read("cannot read the archive", error);
+    let begin = begin_of(&mut file)?;
+    file.rewind().map_err(failed)?;
+    if Compression::of(&begin)? != Compression::None {
+        return of_begun(begin, Box::new(file), wanted, true);
+    }
+    if !begins_like_an_image(&begin)? {
+        return Ok(Found::Archive(Box::new(file)));
+    }
+    of_seekable(file, wanted)
+}
+
+fn of_seekable<'a>(file: File, wanted: &Wanted<'_>) -> Result<Found<'a>, ImageError> {
+    match described(archive::index(file)?, wanted)? {
+        Ok(image) => Ok(Found::Image(image)),
+        Err(Files::Archive { file, .. }) => Ok(Found::Archive(Box::new(files::Part::whole(file)))),
+        Err(Files::Directory(_)) => Err(ImageError::broken("an archive turned into a directory")),
+    }
+}
+
+fn of_stream<'a>(
+    mut stream: Box<dyn Read + Send + 'a>,
+    wanted: &Wanted<'_>,
+) -> Result<Found<'a>, ImageError> {
+    let begin = begin_of(&mut stream)?;
+    of_begun(begin, stream, wanted, false)
+}
+
+/// Something that can be read once only, of which the beginning was read already.
+fn of_begun<'a>(
+    begin: Vec<u8>,
+    rest: Box<dyn Read + Send + 'a>,
+    wanted: &Wanted<'_>,
+    whole: bool,
+) -> Result<Found<'a>, ImageError> {
+    let compression = Compression::of(&begin)?;
+    let mut plain = Vec::new();
+    // It is cut, so it ends in an error; what came before that is enough.
+    let _ = compression.reader(begin.as_slice())?.take(BEGIN_BYTES).read_to_end(&mut plain);
+    let is_image = begins_like_an_image(&plain)?;
+    let all: Box<dyn Read + Send + 'a> =
+        if whole { rest } else { Box::new(Cursor::new(begin).chain(rest)) };
+    if !is_image {
+        return Ok(Found::Archive(all));
+    }
+    let spooled = archive::spool(compression.reader(all)?, wanted)?;
+    of_seekable(spooled, wanted)
+}
+
+fn begin_of(reader: &mut impl Read) -> Result<Vec<u8>, ImageError> {
+    let mut begin = Vec::new();
+    let read = reader.take(BEGIN_BYTES).read_to_end(&mut begin);
+    read.map_err(|error| ImageError::read("cannot read the archive", error))?;
+    if begin.is_empty() {
+        return Err(ImageError::new(ImageErrorCode::Unrecognised, "it is empty"));
+    }
+    Ok(begin)
+}
+
+/// Whether an archive is one of an image, judged by its first name: what a root begins with is
+/// never called like this.
+fn begins_like_an_image(begin: &[u8]) -> Result<bool, ImageError> {
+    let unrecognised = || ImageError::new(ImageErrorCode::Unrecognised, "it is no tar archive");
+    if begin.len() < BLOCK {
+        return Err(unrecognised());
+    }
+    let mut entries = Entries::new(begin, 16);
+    let mut is_first = true;
+    loop {
+        let entry = match entries.next() {
+            Ok(Some(entry)) => entry,
+            Err(_) if is_first => return Err(unrecognised()),
+            // Only the beginning is here.
+            Ok(None) | Err(_) => return Ok(false),
+        };
+        is_first = false;
+        let names = entry.path.split(|&byte| byte == b'/');
+        let first = names.into_iter().find(|name| !name.is_empty() && *name != b".");
+        let Some(first) = first else { continue };
+        let stem = first.strip_suffix(b".json").unwrap_or(first);
+        let is_digest = std::str::from_utf8(stem).is_ok_and(|text| text.parse::<Digest>().is_ok());
+        let known =
+            [&b"blobs"[..], b"oci-layout", b"index.json", b"manifest.json", b"repositories"];
+        return Ok(is_digest || known.contains(&first));
+    }
+}
+
+/// Reads what an image says about itself; gives the files back if they are none.
+fn described(files: Files, wanted: &Wanted<'_>) -> Result<Result<Described, Files>, ImageError> {
+    let (config, layers) = if files.open("oci-layout")?.is_some() {
+        oci::read(&files, wanted)?
+    } else if files.open("manifest.json")?.is_some() && files.is_docker()? {
+        docker::read(&files, wanted)?
+    } else {
+        return Ok(Err(files));
+    };
+    Ok(Ok(Described { config, layers, files }))
+}

@@ -1,0 +1,164 @@
+//! An OCI image layout: `index.json`, and blobs that are called by their digests.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::digest::Digest;
+use crate::error::{ImageError, ImageErrorCode};
+use crate::source::config::{self, ImageConfig, Written, architecture_here};
+use crate::source::docker::not_one;
+use crate::source::files::Files;
+use crate::source::{LayerBlob, Wanted};
+
+/// Lists in lists in lists.
+const DEPTH_MAX: usize = 4;
+/// Manifests that are looked at in all.
+const MANIFESTS_MAX: usize = 1000;
+
+const NAME: &str = "org.opencontainers.image.ref.name";
+const FULL_NAME: &str = "io.containerd.image.name";
+/// On what is said about an image and is none.
+const ABOUT: &str = "vnd.docker.reference.type";
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Descriptor {
+    #[serde(default)]
+    media_type: String,
+    digest: String,
+    #[serde(default)]
+    size: Option<u64>,
+    #[serde(default)]
+    platform: Option<Platform>,
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Platform {
+    #[serde(default)]
+    architecture: String,
+    #[serde(default)]
+    os: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Index {
+    #[serde(default)]
+    manifests: Vec<Descriptor>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Manifest {
+    config: Descriptor,
+    #[serde(default)]
+    layers: Vec<Descriptor>,
+}
+
+impl Descriptor {
+    fn path(&self) -> Result<(String, Digest), ImageError> {
+        let digest = config::digest(&self.digest)?;
+        Ok((format!("blobs/sha256/{digest}"), digest))
+    }
+
+    fn is_index(&self) -> bool {
+        self.media_type.ends_with(".image.index.v1+json")
+            || self.media_type.ends_with(".manifest.list.v2+json")
+    }
+
+    fn annotation(&self, key: &str) -> Option<&str> {
+        self.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    fn is(&self, reference: &str) -> bool {
+        [NAME, FULL_NAME].iter().any(|key| self.annotation(key) == Some(reference))
+    }
+
+    fn is_for_here(&self) -> bool {
+        self.platform.as_ref().is_none_or(|platform| {
+            platform.architecture == architecture_here() && platform.os == "linux"
+        })
+    }
+
+    fn shown(&self) -> String {
+        let name = self.annotation(FULL_NAME).or(self.annotation(NAME)).unwrap_or(&self.digest);
+        match &self.platform {
+            Some(platform) => format!("{name} for {}/{}", platform.os, platform.architecture),
+            None => name.to_owned(),
+        }
+    }
+}
+
+pub(super) fn read(
+    files: &Files,
+    wanted: &Wanted<'_>,
+) -> Result<(ImageConfig, Vec<LayerBlob>), ImageError> {
+    let mut top: Index = files.read_json("index.json", None)?;
+    let known: Vec<_> = top.manifests.iter().map(Descriptor::shown).collect();
+    let known = known.join(", ");
+    if let Some(reference) = wanted.reference {
+        top.manifests.retain(|manifest| manifest.is(reference));
+        if top.manifests.is_empty() {
+            return Err(not_one(wanted.reference, &known));
+        }
+    }
+    let mut found = Vec::new();
+    let mut elsewhere = Vec::new();
+    collect(files, top, 0, &mut found, &mut elsewhere)?;
+    // One image may have several names.
+    found.sort_by(|a, b| a.digest.cmp(&b.digest));
+    found.dedup_by(|a, b| a.digest == b.digest);
+    let image = match found.as_slice() {
+        [image] => image,
+        [] if !elsewhere.is_empty() => {
+            let here = architecture_here();
+            let cause = format!("nothing is for linux/{here}; there are: {}", elsewhere.join(", "));
+            return Err(ImageError::new(ImageErrorCode::WrongPlatform, cause));
+        }
+        _ => return Err(not_one(wanted.reference, &known)),
+    };
+    let (path, digest) = image.path()?;
+    let manifest: Manifest = files.read_json(&path, Some(digest))?;
+    let (path, digest) = manifest.config.path()?;
+    let written: Written = files.read_json(&path, Some(digest))?;
+    let (config, plain) = written.check()?;
+    if manifest.layers.len() != plain.len() {
+        return Err(ImageError::broken("the image does not say of all layers what they are"));
+    }
+    let mut layers = Vec::new();
+    for (layer, plain) in manifest.layers.iter().zip(plain) {
+        let (path, digest) = layer.path()?;
+        layers.push(LayerBlob { path, stored: Some((digest, layer.size)), plain });
+    }
+    Ok((config, layers))
+}
+
+/// Finds the images for this machine, also in lists in lists.
+fn collect(
+    files: &Files,
+    index: Index,
+    depth: usize,
+    found: &mut Vec<Descriptor>,
+    elsewhere: &mut Vec<String>,
+) -> Result<(), ImageError> {
+    for manifest in index.manifests {
+        if found.len() + elsewhere.len() > MANIFESTS_MAX || depth > DEPTH_MAX {
+            let cause = "the image is in a list in a list, and so on";
+            return Err(ImageError::new(ImageErrorCode::TooLarge, cause));
+        }
+        if manifest.annotation(ABOUT).is_some() {
+            continue;
+        }
+        if !manifest.is_for_here() {
+            elsewhere.push(manifest.shown());
+        } else if manifest.is_index() {
+            let (path, digest) = manifest.path()?;
+            let index = files.read_json(&path, Some(digest))?;
+            collect(files, index, depth + 1, found, elsewhere)?;
+        } else {
+            found.push(manifest);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! Taking away: names at once, and then what has no name and is not used. Whatever goes is first
+//! moved aside in one step, so nobody ever sees half of it.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+use model::{ImageId, ImageName};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::digest::Digest;
+use crate::error::{ImageError, ImageErrorCode};
+use crate::store::lock::Lock;
+use crate::store::record::{LAYERS_FILE, Record};
+use crate::store::work::Work;
+use crate::store::{Store, WAIT, entries, failed, read_text, record};
+
+/// What a removal did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Removed {
+    /// The image that lost names.
+    pub id: ImageId,
+    /// The names that it lost.
+    pub names: Vec<ImageName>,
+}
+
+/// What garbage collection did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Images that are gone.
+    pub images: Vec<ImageId>,
+    /// How many layers are gone.
+    pub layers: usize,
+    /// Bytes of their files.
+    pub bytes: u64,
+    /// Images without a name that stay, because somebody uses them.
+    pub in_use: Vec<ImageId>,
+}
+
+impl Store {
+    /// Forgets a name, or all names of an image that is given by its id. The image stays until
+    /// garbage is collected. The last name of an image that somebody uses is forgotten by force
+    /// only.
+    pub fn remove(&self, reference: &str, force: bool) -> Result<Removed, ImageError> {
+        let _lock = Lock::shared(&self.lock_file(), WAIT)?;
+        let id = self.resolve(reference)?;
+        let all = self.all_names()?;
+        let of_image = all.iter().filter(|(_, of)| *of == id).map(|(name, _)| name);
+        let (gone, stay): (Vec<_>, Vec<_>) = of_image
+            .cloned()
+            .partition(|name| name.as_str() == reference || id.to_string().starts_with(reference));
+        if stay.is_empty() && !force && matches!(self.lock_image(id)?, Hold::Theirs) {
+            let cause = format!("a server uses image {id}");
+            return Err(ImageError::new(ImageErrorCode::InUse, cause));
+        }
+        for name in &gone {
+            let path = self.names().join(name.as_str());
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(failed("remove", &path)(error));
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(Removed { id, names: gone })
+    }
+
+    /// Removes images that have no name and that nobody uses, and layers that no image has.
+    pub fn collect_garbage(&self) -> Result<Collected, ImageError> {
+        let lock = Lock::alone(&self.lock_file(), WAIT)?;
+        let work = Work::new(&self.tmp())?;
+        let named: BTreeSet<ImageId> = self.all_names()?.into_iter().map(|(_, id)| id).collect();
+        let mut collected = Collected::default();
+        let (mut needed, mut doomed) = (BTreeSet::new(), Vec::new());
+        for id in self.all_ids()? {
+            if !named.contains(&id) {
+                match self.lock_image(id)? {
+                    Hold::Theirs => collected.in_use.push(id),
+                    // Held until it is out of reach, so that nobody begins to use it.
+                    Hold::Ours(_) | Hold::Damaged => {
+                        move_out(&self.image(id), work.path())?;
+                        collected.images.push(id);
+                        continue;
+                    }
+                }
+            }
+            let path = self.image(id).join(record::IMAGE_FILE);
+            let text = read_text(&path).map_err(failed("read", &path))?;
+            let record = Record::parse(&text).map_err(failed("read", &path))?;
+            needed.extend(record.digests());
+        }
+        for name in entries(&self.layers())? {
+            let path = self.layers().join(&name);
+            match name.strip_suffix(".json").unwrap_or(&name).parse::<Digest>() {
+                Ok(digest) if needed.contains(&digest) => {}
+                Ok(digest) if path.is_dir() => {
+                    let report = self.known(digest).map(|layer| layer.report);
+                    collected.layers += 1;
+                    collected.bytes += report.map_or(0, |report| report.bytes);
+                    doomed.push(path);
+                }
+                Ok(_) | Err(_) => doomed.push(path),
+            }
+        }
+        for path in doomed {
+            move_out(&path, work.path())?;
+        }
+        // Removing takes long, and what was moved out is in nobody's way.
+        drop(lock);
+        drop(work);
+        Ok(collected)
+    }
+
+    /// Locks an image against its use, if nobody uses it. One that is damaged is used by nobody.
+    fn lock_image(&self, id: ImageId) -> Result<Hold, ImageError> {
+        let path = self.image(id).join(LAYERS_FILE);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Hold::Damaged),
+            Err(error) => return Err(failed("open", &path)(error)),
+        };
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Hold::Ours(file)),
+            Err(Errno::WOULDBLOCK) => Ok(Hold::Theirs),
+            Err(error) => Err(failed("lock", &path)(error.into())),
+        }
+    }
+}
+
+/// Who has the lock of an image.
+enum Hold {
+    /// We do, so nobody uses it.
+    Ours(#[expect(dead_code, reason = "an open file is the lock")] File),
+    /// Somebody who uses it.
+    Theirs,
+    /// Nobody could: it is not whole.
+    Damaged,
+}
+
+fn move_out(path: &Path, to: &Path) -> Result<(), ImageError> {
+    let name = path.file_name().unwrap_or_default();
+    fs::rename(path, to.join(name)).map_err(failed("remove", path))
+}

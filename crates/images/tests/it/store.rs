@@ -1,0 +1,213 @@
+//! A store over its life: names, use, garbage, crowds, and imports that did not end.
+
+use std::fs::{self, File};
+use std::io::{self, Cursor, Read};
+use std::ops::ControlFlow;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use images::{ImageErrorCode, ImportOptions, Source, Store};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::archive::Archive;
+use crate::place::Place;
+use crate::sources::{import, name, root, shape, stream};
+
+fn code<T>(outcome: Result<T, images::ImageError>) -> Result<T, ImageErrorCode> {
+    outcome.map_err(|error| error.code)
+}
+
+#[test]
+fn images_are_found_by_name_and_by_id() {
+    let place = Place::new();
+    let store = Store::open(&place.join("store")).unwrap();
+    assert_eq!(store.list(), Ok(vec![]));
+    let one = import(&store, stream(root(b"1").end()), "one").unwrap();
+    let two = import(&store, stream(root(b"22").end()), "two:1").unwrap();
+    import(&store, stream(root(b"22").end()), "again").unwrap();
+    let listed = store.list().unwrap();
+    let names: Vec<_> = listed.iter().map(|image| image.names.clone()).collect();
+    assert_eq!(names, [vec![name("again"), name("two:1")], vec![name("one")]]);
+    assert_eq!((listed[0].id, listed[0].bytes()), (two.id, 2));
+    for reference in ["one", &one.id.to_string(), &one.id.to_string()[..8]] {
+        assert_eq!(store.get(reference).map(|image| image.id), Ok(one.id), "{reference}");
+    }
+    for reference in ["", "three", &one.id.to_string()[..7], "../one", &"0".repeat(64)] {
+        assert_eq!(code(store.get(reference)), Err(ImageErrorCode::Unknown), "{reference}");
+    }
+    let other = Store::open(&place.join("store")).unwrap();
+    assert_eq!(other.list(), Ok(listed), "another process sees the same");
+}
+
+#[test]
+fn garbage_is_what_has_no_name_and_no_user() {
+    let place = Place::new();
+    let store = Store::open(&place.join("store")).unwrap();
+    let old = import(&store, stream(root(b"old").end()), "a").unwrap();
+    import(&store, stream(root(b"new").end()), "a").unwrap();
+    import(&store, stream(root(b"kept").end()), "b").unwrap();
+    let used = File::open(store.path().join(format!("images/{}/layers", old.id))).unwrap();
+    flock(&used, FlockOperation::LockShared).unwrap();
+    let collected = store.collect_garbage().unwrap();
+    assert_eq!((collected.images.len(), collected.layers), (0, 0));
+    assert_eq!(collected.in_use, [old.id]);
+    drop(used);
+    let collected = store.collect_garbage().unwrap();
+    assert_eq!((collected.images, collected.layers, collected.bytes), (vec![old.id], 1, 3));
+    assert_eq!(store.list().unwrap().len(), 2);
+    assert_eq!(shape(&store).len(), 2 + 2 * 2 + 2, "names, layers with their reports, images");
+    assert_eq!(store.collect_garbage().unwrap(), images::Collected::default());
+    fs::create_dir(store.path().join("layers/what-is-this")).unwrap();
+    fs::create_dir(store.path().join("images").join("0".repeat(64))).unwrap();
+    store.collect_garbage().unwrap();
+    assert_eq!(shape(&store).len(), 8, "what is damaged or foreign goes");
+}
+
+#[test]
+fn the_last_name_of_a_used_image_is_forgotten_by_force_only() {
+    let place = Place::new();
+    let store = Store::open(&place.join("store")).unwrap();
+    let image = import(&store, stream(root(b"x").end()), "a").unwrap();
+    import(&store, stream(root(b"x").end()), "b").unwrap();
+    assert_eq!(code(store.remove("c", false)), Err(ImageErrorCode::Unknown));
+    let used = File::open(store.path().join(format!("images/{}/layers", image.id))).unwrap();
+    flock(&used, FlockOperation::LockShared).unwrap();
+    assert_eq!(store.remove("a", false).unwrap().names, [name("a")], "it has another");
+    assert_eq!(code(store.remove("b", false)), Err(ImageErrorCode::InUse));
+    assert_eq!(store.remove("b", true).unwrap().names, [name("b")]);
+    assert_eq!(store.collect_garbage().unwrap().in_use, [image.id]);
+    assert!(store.get(&image.id.to_string()).is_ok(), "who uses it keeps it");
+    drop(used);
+    import(&store, stream(root(b"x").end()), "a").unwrap();
+    import(&store, stream(root(b"x").end()), "b").unwrap();
+    let removed = store.remove(&image.id.to_string(), false).unwrap();
+    assert_eq!(removed.names, [name("a"), name("b")], "by its id: all of them");
+    store.collect_garbage().unwrap();
+    assert_eq!(shape(&store), [""; 0]);
+}
+
+/// A source that fails, or ends, after so many bytes.
+struct Failing(Cursor<Vec<u8>>, u64);
+
+impl Read for Failing {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.1.saturating_sub(self.0.position());
+        if left == 0 {
+            return Err(io::Error::other("the cable was pulled"));
+        }
+        let wanted = into.len().min(left as usize);
+        self.0.read(&mut into[..wanted])
+    }
+}
+
+#[test]
+fn an_import_that_does_not_end_leaves_nothing() {
+    let place = Place::new();
+    let store = Store::open(&place.join("store")).unwrap();
+    let bytes = root(&vec![7; 3 << 20]).file("more", &vec![8; 1 << 20]).end();
+    for after in [0, 1000, 100_000, 2 << 20] {
+        let source = Source::Stream(Box::new(Failing(Cursor::new(bytes.clone()), after)));
+        let failed = import(&store, source, "a").unwrap_err();
+        assert_eq!(failed.code, ImageErrorCode::SourceUnreadable, "{failed}");
+        assert_eq!(shape(&store), [""; 0]);
+    }
+    let mut calls = 0;
+    let mut watch = |progress: &images::Progress| {
+        calls += 1;
+        assert_eq!((progress.layer, progress.layers), (1, 1));
+        if progress.entries == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let source = stream(bytes.clone());
+    let outcome = store.import(source, &name("a"), &ImportOptions::default(), &mut watch);
+    assert_eq!(code(outcome), Err(ImageErrorCode::Cancelled));
+    assert_eq!(shape(&store), [""; 0]);
+    assert_eq!(calls, 3);
+
+    fs::create_dir_all(store.path().join("tmp/1-0/layer-1/of/a/killed/one")).unwrap();
+    let mut watch = |_: &images::Progress| {
+        let beside = Store::open(store.path()).unwrap();
+        assert!(shape(&beside).iter().any(|name| name == "tmp/1-0"), "somebody works there");
+        ControlFlow::Continue(())
+    };
+    store.import(stream(bytes), &name("a"), &ImportOptions::default(), &mut watch).unwrap();
+    Store::open(store.path()).unwrap();
+    assert!(!shape(&store).iter().any(|name| name.starts_with("tmp")), "it is removed");
+    assert!(store.get("a").is_ok());
+}
+
+#[test]
+fn many_import_at_once() {
+    let place = Place::new();
+    let store = Store::open(&place.join("store")).unwrap();
+    std::thread::scope(|scope| {
+        for n in 0..8 {
+            let path = store.path().to_owned();
+            scope.spawn(move || {
+                let store = Store::open(&path).unwrap();
+                for round in 0..4 {
+                    let contents = format!("{}", (n + round) % 3);
+                    import(&store, stream(root(contents.as_bytes()).end()), &format!("i{n}"))
+                        .unwrap();
+                    if n == 0 {
+                        store.collect_garbage().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let images = store.list().unwrap();
+    assert_eq!(images.len(), 3);
+    assert_eq!(images.iter().map(|image| image.names.len()).sum::<usize>(), 8);
+    for image in images {
+        for layer in image.layers {
+            assert!(store.path().join(format!("layers/{}/bin/sh", layer.digest)).is_file());
+        }
+    }
+    assert!(!shape(&store).iter().any(|name| name.starts_with("tmp")));
+}
+
+/// Set where a test runs again as somebody else.
+const AS_NOBODY_IN: &str = "IMAGES_TEST_AS_NOBODY_IN";
+
+#[test]
+fn an_ordinary_user_can_do_all_of_it() {
+    if let Some(place) = std::env::var_os(AS_NOBODY_IN) {
+        let store = Store::open(&std::path::Path::new(&place).join("store")).unwrap();
+        let archive = Archive::new()
+            .raw(b'5', b"closed", b"", 0, b"")
+            .raw(b'0', b"closed/file", b"", 0, b"x")
+            .raw(b'3', b"device", b"", 0o666, b"")
+            .file(".wh.gone", b"")
+            .file("all/.wh..wh..opq", b"")
+            .directory("replaced")
+            .raw(b'5', b"replaced/closed", b"", 0, b"")
+            .symlink("replaced", "x")
+            .end();
+        let imported = import(&store, stream(archive), "a").unwrap();
+        assert_eq!(imported.layers[0].report.whiteouts, 2);
+        assert_eq!(store.list().unwrap().len(), 1);
+        store.remove("a", false).unwrap();
+        assert_eq!(store.collect_garbage().unwrap().layers, 1);
+        assert_eq!(shape(&store), [""; 0]);
+        return;
+    }
+    if !rustix::process::getuid().is_root() {
+        return;
+    }
+    let place = Place::new();
+    std::os::unix::fs::chown(place.path(), Some(65_534), Some(65_534)).unwrap();
+    // The program may lie where only root can go: then it is copied to where anybody can.
+    let program = place.join("program");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let output = Command::new(&program)
+        .args(["--exact", "store::an_ordinary_user_can_do_all_of_it", "--nocapture"])
+        .env(AS_NOBODY_IN, place.path())
+        .uid(65_534)
+        .gid(65_534)
+        .current_dir("/")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("1 passed"), "{said}");
+}
