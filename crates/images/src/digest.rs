@@ -24,7 +24,7 @@ impl Digest {
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        ImageId(self.0).fmt(f)
+        ImageId::from_bytes(self.0).fmt(f)
     }
 }
 
@@ -38,7 +38,7 @@ impl FromStr for Digest {
     type Err = <ImageId as FromStr>::Err;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse().map(|ImageId(bytes)| Self(bytes))
+        text.parse().map(|id: ImageId| Self(*id.as_bytes()))
     }
 }
 

@@ -27,7 +27,7 @@ pub use ids::{
     EffectId, Generation, ImageId, InstanceId, KeyId, LeaseId, ProcessId, RequestId, SandboxId,
     SessionId, TemplateName, TurnId, UseId, WorkspaceId,
 };
-pub use image::{ImageId, ImageName};
+pub use image::ImageName;
 pub use key::{KeyRecord, Role};
 pub use lifecycle::{LifecycleEvent, StoredEvent};
 pub use limits::Limits;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use model::{ImageId, ImageName};
 use rustix::fs::{FlockOperation, flock};
@@ -78,8 +78,15 @@ impl Store {
             if !named.contains(&id) {
                 match self.lock_image(id)? {
                     Hold::Theirs => collected.in_use.push(id),
-                    // Held until it is out of reach, so that nobody begins to use it.
-                    Hold::Ours(_) | Hold::Damaged => {
+                    Hold::Ours(_held) => {
+                        let path = move_out(&self.image(id), work.path())?;
+                        // While it is held: who opened it before sees that it has no name any more.
+                        let path = path.join(LAYERS_FILE);
+                        fs::remove_file(&path).map_err(failed("remove", &path))?;
+                        collected.images.push(id);
+                        continue;
+                    }
+                    Hold::Damaged => {
                         move_out(&self.image(id), work.path())?;
                         collected.images.push(id);
                         continue;
@@ -132,14 +139,15 @@ impl Store {
 /// Who has the lock of an image.
 enum Hold {
     /// We do, so nobody uses it.
-    Ours(#[expect(dead_code, reason = "an open file is the lock")] File),
+    Ours(File),
     /// Somebody who uses it.
     Theirs,
     /// Nobody could: it is not whole.
     Damaged,
 }
 
-fn move_out(path: &Path, to: &Path) -> Result<(), ImageError> {
-    let name = path.file_name().unwrap_or_default();
-    fs::rename(path, to.join(name)).map_err(failed("remove", path))
+fn move_out(path: &Path, to: &Path) -> Result<PathBuf, ImageError> {
+    let to = to.join(path.file_name().unwrap_or_default());
+    fs::rename(path, &to).map_err(failed("remove", path))?;
+    Ok(to)
 }

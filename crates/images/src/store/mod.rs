@@ -12,9 +12,9 @@
 //!
 //! Things appear by a rename, whole, and in this order: layers, image, name. What has no name is
 //! garbage, unless somebody uses it: **whoever uses an image holds a shared `flock` on its file
-//! `images/ID/layers`**, taken before the first layer is looked at. After taking it, check that the
-//! path still leads to the file that is locked (the same inode): if not, the image was collected a
-//! moment before. Nothing in here is ever changed in place.
+//! `images/ID/layers`**, taken before the first layer is looked at. Then look whether that file
+//! still has a name (its count of links): if not, the image was collected a moment before. Nothing in
+//! here is ever changed in place.
 
 mod collect;
 mod import;

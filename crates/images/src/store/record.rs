@@ -48,7 +48,7 @@ impl Record {
     pub(super) fn bytes(&self) -> io::Result<(Vec<u8>, ImageId)> {
         let mut bytes = serde_json::to_vec_pretty(self)?;
         bytes.push(b'\n');
-        let id = ImageId(Digest::of(&bytes).0);
+        let id = ImageId::from_bytes(Digest::of(&bytes).0);
         Ok((bytes, id))
     }
 

@@ -52,7 +52,10 @@ fn garbage_is_what_has_no_name_and_no_user() {
     assert_eq!((collected.images.len(), collected.layers), (0, 0));
     assert_eq!(collected.in_use, [old.id]);
     drop(used);
+    let late = File::open(store.path().join(format!("images/{}/layers", old.id))).unwrap();
     let collected = store.collect_garbage().unwrap();
+    flock(&late, FlockOperation::NonBlockingLockShared).unwrap();
+    assert_eq!(rustix::fs::fstat(&late).unwrap().st_nlink, 0, "who locks it too late can tell");
     assert_eq!((collected.images, collected.layers, collected.bytes), (vec![old.id], 1, 3));
     assert_eq!(store.list().unwrap().len(), 2);
     assert_eq!(shape(&store).len(), 2 + 2 * 2 + 2, "names, layers with their reports, images");
