@@ -171,6 +171,17 @@ impl Node {
         Arc::clone(&self.native)
     }
 
+    /// What everything of it is called.
+    pub(crate) fn name(&self) -> &str {
+        &self.run
+    }
+
+    /// Mounts of a sandbox on which device files work.
+    #[expect(clippy::unused_self, reason = "it differs between nodes")]
+    pub(crate) fn mounts_with_devices(&self) -> &'static [&'static str] {
+        &["/", "/dev/pts"]
+    }
+
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }

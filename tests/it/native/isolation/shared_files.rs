@@ -1,48 +1,9 @@
-//! What a program inside tries and must not get. Every attempt is a line of the probe's output, so
-//! a probe that stops early is noticed by its count.
+//! Files that all sandboxes have in common, and the files call: neither tells of others, is a way to
+//! block them, or a way around what programs may reach.
 
-use std::io::Write as _;
-use std::net::TcpListener;
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use anyhow::{Result, ensure};
 
-use anyhow::{Context as _, Result, ensure};
-
-use super::node::{Node, on_node};
-
-const PROBE: &str = include_str!("isolation.py");
-
-/// At least so many attempts are made.
-const ATTEMPTS: usize = 90;
-
-#[test]
-fn nothing_of_the_host_is_reachable() -> Result<()> {
-    on_node(
-        |_| {},
-        async |node: &Node| {
-            let listener = TcpListener::bind("127.0.0.1:0")?;
-            let port = listener.local_addr()?.port().to_string();
-            let name = format!("shoal-test-{}", std::process::id());
-            let _abstract = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
-            let secret = node.directory().join("secret");
-            std::fs::File::create(&secret)?.write_all(b"secret")?;
-            let secret = secret.to_str().context("temporary paths are text")?.to_owned();
-            // Our own command line is something that must not be seen.
-            let mark = std::env::args().next().context("tests have a name")?;
-
-            let sandbox = node.sandbox().await?;
-            let said = node.python(&sandbox, PROBE, &[&port, &secret, &name, &mark]).await?;
-            let reached: Vec<&str> =
-                said.lines().filter(|line| line.contains(": REACHED")).collect();
-            ensure!(reached.is_empty(), "reached:\n{}\n\nall:\n{said}", reached.join("\n"));
-            let refused = said.lines().filter(|line| line.contains(": refused")).count();
-            ensure!(said.contains(&format!("tried: {refused}")), "some were not tried:\n{said}");
-            ensure!(refused >= ATTEMPTS, "only {refused} attempts:\n{said}");
-            sandbox.ping().await?;
-            Ok(())
-        },
-    )
-}
+use crate::native::node::{Node, on_node};
 
 #[test]
 fn the_files_call_is_no_way_around() -> Result<()> {
