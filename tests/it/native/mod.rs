@@ -6,6 +6,7 @@ mod between_users;
 mod crash;
 mod crowd;
 mod density;
+mod escapes;
 mod isolation;
 mod limits;
 mod modes;

@@ -26,6 +26,7 @@ pub(crate) struct Node {
     native: Arc<Native>,
     directory: PathBuf,
     run: String,
+    more: std::sync::Mutex<Vec<Arc<Native>>>,
 }
 
 /// Runs a test on a node of its own, or says why not. That nothing is left at the end is part of
@@ -101,13 +102,17 @@ impl Node {
         change(&mut config);
         let run = config.run.clone();
         let native = Arc::new(Native::start(config).await?);
-        Ok(Self { native, directory, run })
+        Ok(Self { native, directory, run, more: std::sync::Mutex::default() })
     }
 
     /// Ends it, and looks whether anything is left.
     async fn end(self) -> Result<()> {
         // A launcher that a test has killed cannot say goodbye.
         let _ = self.native.shutdown().await;
+        let all = std::mem::take(&mut *self.more.lock().unwrap());
+        for n in all {
+            let _ = n.shutdown().await;
+        }
         self.clean().await?;
         std::fs::remove_dir_all(&self.directory)?;
         Ok(())
@@ -209,6 +214,27 @@ impl Node {
 
     pub(crate) async fn sandbox_with(&self, limits: Limits) -> Result<Arc<dyn Sandbox>> {
         Ok(self.native.launch(LaunchSpec { limits, ..self.spec() }).await?)
+    }
+
+    /// Where root filesystems are that are directories.
+    pub(crate) fn root_directories(&self) -> PathBuf {
+        self.directory.join("roots")
+    }
+
+    /// A sandbox whose root filesystem is one of those.
+    pub(crate) async fn sandbox_from(&self, root: &str) -> Result<Arc<dyn Sandbox>> {
+        let mut config = NativeConfig::new(&self.directory, TemplateName::new(TEMPLATE)?);
+        config.spares = 1;
+        config.roots = vec![(
+            TemplateName::new(TEMPLATE)?,
+            runtime::native::RootSource::Directory(
+                self.root_directories().join(root).to_string_lossy().into_owned(),
+            ),
+        )];
+        let native = Arc::new(Native::start(config).await?);
+        let s = native.launch(self.spec()).await;
+        self.more.lock().unwrap().push(native);
+        Ok(s?)
     }
 
     pub(crate) async fn run(

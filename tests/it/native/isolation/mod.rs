@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::node::{Node, on_node};
 
 /// What every probe begins with.
-const PROBE: &str = include_str!("probe.py");
+pub(super) const PROBE: &str = include_str!("probe.py");
 
 /// The port that a server listens on unless it is told otherwise.
 const CONTROL_PORT: u16 = 7600;
@@ -93,7 +93,7 @@ impl Bait {
 }
 
 /// Numbers of system calls by name, as the policy has them.
-fn calls() -> Value {
+pub(super) fn calls() -> Value {
     let groups = [allowed::GROUPS, arguments::GROUPS, refused::GROUPS].into_iter().flatten();
     let calls = groups.flat_map(|group| group.calls);
     calls.map(|call| (call.name().to_owned(), json!(call.number()))).collect()
@@ -160,7 +160,7 @@ async fn listener_in(node: &Node, sandbox: &std::sync::Arc<dyn runtime::Sandbox>
 
 /// Every attempt by name, for whoever reads the output of the tests.
 #[expect(clippy::print_stdout, reason = "it is the report of the probe")]
-fn show(report: &str) {
+pub(super) fn show(report: &str) {
     println!("{report}");
 }
 

@@ -1,0 +1,34 @@
+//! Escapes from containers that were published over the years, as far as they need no hole in the
+//! kernel, tried again here. Each test has the number in its name and says what it was; most of them
+//! were mistakes of a runtime, and ours must not make them again.
+
+mod doors;
+mod entering;
+mod roots;
+mod workspaces;
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+use super::isolation::{PROBE, calls, show};
+use super::node::{Node, on_node};
+
+/// Runs attempts as the isolation probe does: each must be refused as it is meant to be.
+fn refused(script: &str) -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let sandbox = node.sandbox().await?;
+            let given = json!({ "group": "escapes", "calls": calls() }).to_string();
+            let program = format!("{PROBE}\n{script}\nreport()\n");
+            let said = node.python(&sandbox, &program, &[&given]).await?;
+            show(&said);
+            let attempts = said.lines().filter(|line| line.starts_with("escapes/"));
+            let through: Vec<&str> = attempts.filter(|line| !line.contains(": refused ")).collect();
+            ensure!(through.is_empty(), "not refused, or not as meant:\n{}", through.join("\n"));
+            ensure!(!said.contains("tried: 0") && said.contains("tried: "), "{said}");
+            sandbox.ping().await?;
+            Ok(())
+        },
+    )
+}

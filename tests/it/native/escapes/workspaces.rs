@@ -1,0 +1,166 @@
+//! Workspaces that were prepared by their last user to trap the next one, or the host.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use model::{ClaimSettings, WorkspaceId};
+use runtime::{ExecSpec, RunLimits, Runtime as _, WorkspaceSource};
+
+use super::entering::names_in;
+use crate::native::node::{Node, on_node};
+
+/// Names in a workspace that are places of a sandbox elsewhere.
+const PLACES: &[&str] = &["proc", "dev", "tmp", "workspace", "etc", "sys", "usr", "run", "root"];
+
+/// A volume whose contents were links became a mount somewhere else (CVE-2021-30465; for parts of a
+/// volume CVE-2017-1002101 and CVE-2021-25741).
+#[test]
+fn cve_2021_30465_links_in_a_workspace_move_no_mount() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let outside = node.directory().join("outside");
+            std::fs::create_dir(&outside)?;
+            let workspace = WorkspaceId::from_u128(30_465);
+            node.native().make_workspace(workspace)?;
+            let place = node.workspaces().join(workspace.to_string());
+            for name in PLACES {
+                symlink(&outside, place.join(name))?;
+            }
+            for late in [false, true] {
+                let mut spec = node.spec();
+                if !late {
+                    spec.workspace = WorkspaceSource::Disk(workspace);
+                }
+                let sandbox = node.native().launch(spec).await?;
+                if late {
+                    sandbox.claim(&ClaimSettings::default(), Some(workspace)).await?;
+                }
+                let types = "for p in /proc /tmp /dev/shm /dev/pts; do stat -f -c %T $p; done; echo x > /tmp/x; ls /workspace | wc -l";
+                let ran = node.sh(&sandbox, types).await?;
+                let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+                ensure!(
+                    said == format!("proc\ntmpfs\ntmpfs\ndevpts\n{}\n", PLACES.len()),
+                    "{said}"
+                );
+                ensure!(
+                    sandbox.write_all("tmp/x", b"x", None).await.is_err(),
+                    "written through a link"
+                );
+                sandbox.kill().await?;
+                ensure!(names_in(&outside)?.is_empty(), "something was made outside");
+            }
+            Ok(())
+        },
+    )
+}
+
+/// While a volume was being mounted, a program changed where its place led to (CVE-2024-23651 in a
+/// builder; CVE-2024-45310 for directories that were made on the way).
+#[test]
+fn cve_2024_23651_cve_2024_45310_the_place_of_a_workspace_cannot_be_moved_meanwhile() -> Result<()>
+{
+    let meddle = "import os, time\nopen('/tmp/meddling', 'w').close()\nend = time.monotonic() + 20\ndone = set()\n\
+        while time.monotonic() < end and not os.path.exists('/tmp/enough'):\n\
+        \x20 for way in (lambda: os.rename('/workspace', '/tmp/w'), lambda: os.rmdir('/workspace'), lambda: os.symlink('/tmp', '/workspace'), lambda: os.rename('/tmp/t', '/workspace'), lambda: os.mkdir('/workspace2')):\n\
+        \x20   try: way(); done.add('DONE')\n    except OSError: pass\n\
+        print(done or 'nothing')\n";
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            for round in 0..5 {
+                let workspace = WorkspaceId::from_u128(23_651 + round);
+                node.native().make_workspace(workspace)?;
+                let sandbox = node.sandbox().await?;
+                let spec = ExecSpec {
+                    cwd: Some("/".to_owned()),
+                    ..ExecSpec::argv(["/usr/bin/python3", "-c", meddle])
+                };
+                let limits = RunLimits { output_bytes: 1024, timeout: Duration::from_secs(30) };
+                let (meddled, attached) = tokio::join!(sandbox.run(spec, limits), async {
+                    while sandbox.stat("/tmp/meddling").await.is_err() {
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                    sandbox.claim(&ClaimSettings::default(), Some(workspace)).await?;
+                    sandbox.write_all("/workspace/file", b"kept", None).await?;
+                    sandbox.write_all("/tmp/enough", b"", None).await?;
+                    anyhow::Ok(())
+                });
+                attached?;
+                let meddled = meddled?;
+                ensure!(meddled.stdout == b"nothing\n", "{meddled:?}");
+                let kept = node.workspaces().join(workspace.to_string()).join("file");
+                ensure!(std::fs::read(kept)? == b"kept", "it was attached elsewhere");
+                sandbox.kill().await?;
+            }
+            Ok(())
+        },
+    )
+}
+
+/// Files of containers lay in a directory of the host that every user of it could enter, with their
+/// set-user-id bits: one person inside and one outside were enough.
+#[test]
+fn cve_2021_41091_users_of_the_host_cannot_run_what_lies_in_a_workspace() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let workspace = WorkspaceId::from_u128(41_091);
+            node.native().make_workspace(workspace)?;
+            let mut spec = node.spec();
+            spec.workspace = WorkspaceSource::Disk(workspace);
+            let sandbox = node.native().launch(spec).await?;
+            let ran =
+                node.sh(&sandbox, "cp /usr/bin/id id && chmod 6755 id && chmod 777 .").await?;
+            ensure!(ran.exit.success(), "{ran:?}");
+            let place = node.workspaces().join(workspace.to_string());
+            let mode = std::fs::metadata(place.join("id"))?.mode();
+            ensure!(mode & 0o6000 == 0o6000, "the trap is not laid: {mode:o}");
+            let reached = std::process::Command::new("/usr/bin/setpriv")
+                // The shell in between has given up what it takes to change users.
+                .args(["--reuid=64243", "--regid=64243", "--clear-groups"])
+                .args(["--", "/bin/sh", "-c", "exec \"$0\""])
+                .arg(place.join("id"))
+                .output()?;
+            ensure!(!reached.status.success(), "a user of the host ran it: {reached:?}");
+            Ok(())
+        },
+    )
+}
+
+/// What a build left behind was removed by the host through a link, and so was a directory of the
+/// host (CVE-2024-23652).
+#[test]
+fn cve_2024_23652_a_workspace_full_of_links_is_removed_alone() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let outside = node.directory().join("outside");
+            std::fs::create_dir_all(outside.join("sub"))?;
+            std::fs::write(outside.join("sub/canary"), "canary")?;
+            let workspace = WorkspaceId::from_u128(23_652);
+            node.native().make_workspace(workspace)?;
+            let mut spec = node.spec();
+            spec.workspace = WorkspaceSource::Disk(workspace);
+            let sandbox = node.native().launch(spec).await?;
+            for (path, target) in [
+                ("a/link", outside.as_path()),
+                ("link", &outside.join("sub")),
+                ("up", "../..".as_ref()),
+            ] {
+                sandbox.make_link(path, &target.to_string_lossy()).await?;
+            }
+            sandbox.remove("/workspace/a", true).await?;
+            sandbox.remove("/workspace/link", true).await?;
+            // A tree as deep as can be, which only its owner may enter.
+            let deep = "for i in $(seq 60); do mkdir -p dddddddddddddddd && cd dddddddddddddddd || exit 1; done; chmod 000 .";
+            ensure!(node.sh(&sandbox, deep).await?.exit.success());
+            sandbox.kill().await?;
+            let place = node.workspaces().join(workspace.to_string());
+            std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o755))?;
+            ensure!(names_in(&outside.join("sub"))? == ["canary"]);
+            Ok(())
+        },
+    )
+}
