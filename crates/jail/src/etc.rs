@@ -38,6 +38,8 @@ pub const COPIED: &[&str] = &[
     "alternatives",
     "ca-certificates",
     "ca-certificates.conf",
+    "chromium",
+    "chromium.d",
     "debian_version",
     "fonts",
     "java-11-openjdk",

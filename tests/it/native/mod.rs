@@ -13,5 +13,7 @@ mod modes;
 mod node;
 mod programs;
 mod second_generation;
+mod system_calls;
 mod terminals;
+mod tools_at_work;
 mod workspaces;
