@@ -157,7 +157,9 @@ def look():
             for name in names + directories:
                 path = os.path.join(directory, name)
                 try:
-                    see("owned by the user", os.lstat(path).st_uid == os.getuid() and path not in PLACES)
+                    mine = os.lstat(path).st_uid == os.getuid() and path not in PLACES
+                    # Without root all that the sandbox is made of is the user's, and for reading only.
+                    see("owned by the user", mine and not os.statvfs(directory).f_flag & os.ST_RDONLY)
                     see("core", name.startswith("core"))
                 except OSError:
                     pass
@@ -165,7 +167,7 @@ def look():
 
 
 # Those are the user's own in every sandbox.
-PLACES = set(WRITABLE)
+PLACES = {*WRITABLE, "/dev/pts/ptmx"}
 
 if __name__ == "__main__":
     {"plant": plant, "look": look}[sys.argv[1]]()

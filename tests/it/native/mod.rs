@@ -1,6 +1,6 @@
 //! Native sandboxes as their users meet them: real programs, real limits, real attackers, real
-//! crashes. Needs root on Linux; without it these tests say loudly that they were skipped, and in
-//! CI that is a failure.
+//! crashes. They run in whatever mode whoever starts them can have; as root, the tests that attack are
+//! run again as an ordinary user by [`rootless`].
 
 mod between_users;
 mod crash;
@@ -13,6 +13,7 @@ mod modes;
 mod node;
 mod programs;
 mod second_generation;
+mod rootless;
 mod system_calls;
 mod terminals;
 mod tools_at_work;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use model::{InstanceId, Limits, Template, TemplateName};
 use runtime::native::{Native, NativeConfig};
-use runtime::{Collected, ExecSpec, LaunchSpec, RunLimits, Runtime as _, Sandbox};
+use runtime::{Collected, ExecSpec, LaunchSpec, Root, RunLimits, Runtime as _, Sandbox, Users};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The name of the only template.
@@ -26,7 +26,19 @@ pub(crate) struct Node {
     native: Arc<Native>,
     directory: PathBuf,
     run: String,
-    more: std::sync::Mutex<Vec<Arc<Native>>>,
+    users: Users,
+}
+
+/// Says in which mode a node must be, when tests run in more than one: see [`name_of`].
+pub(crate) const USERS: &str = "SHOAL_TEST_USERS";
+
+/// How a mode is called: as root, without root but with subordinate users, and with neither.
+pub(crate) fn name_of(users: Users) -> &'static str {
+    match users {
+        Users::Ranges => "ranges",
+        Users::Subordinate => "subordinate",
+        Users::Alone => "alone",
+    }
 }
 
 /// Runs a test on a node of its own, or says why not. That nothing is left at the end is part of
@@ -40,18 +52,6 @@ pub(crate) fn on_node(
 
 /// The same for a test that takes longer than others.
 pub(crate) fn on_node_within(
-    patience: Duration,
-    change: impl FnOnce(&mut NativeConfig),
-    test: impl AsyncFnOnce(&Node) -> Result<()>,
-) -> Result<()> {
-    if !rustix::process::geteuid().is_root() {
-        return skip("no root");
-    }
-    on_node_of_anyone(patience, change, test)
-}
-
-/// The same as whoever we are.
-pub(crate) fn on_node_of_anyone(
     patience: Duration,
     change: impl FnOnce(&mut NativeConfig),
     test: impl AsyncFnOnce(&Node) -> Result<()>,
@@ -98,21 +98,24 @@ impl Node {
         std::fs::create_dir_all(directory.join("workspaces"))?;
         let mut config = NativeConfig::new(&directory);
         config.workspaces = Some(directory.join("workspaces"));
+        std::fs::create_dir_all(directory.join("roots"))?;
+        config.directories = vec![directory.join("roots")];
+        let wanted = std::env::var(USERS).ok();
+        config.subordinate_users = wanted.as_deref() != Some("alone");
         config.spares = 2;
         change(&mut config);
         let run = config.run.clone();
         let native = Arc::new(Native::start(config).await?);
-        Ok(Self { native, directory, run, more: std::sync::Mutex::default() })
+        let users = native.capabilities().users;
+        let as_wanted = wanted.as_deref().is_none_or(|wanted| wanted == name_of(users));
+        ensure!(as_wanted, "sandboxes have users of the kind {users:?}, not {wanted:?}");
+        Ok(Self { native, directory, run, users })
     }
 
     /// Ends it, and looks whether anything is left.
     async fn end(self) -> Result<()> {
         // A launcher that a test has killed cannot say goodbye.
         let _ = self.native.shutdown().await;
-        let all = std::mem::take(&mut *self.more.lock().unwrap());
-        for n in all {
-            let _ = n.shutdown().await;
-        }
         self.clean().await?;
         std::fs::remove_dir_all(&self.directory)?;
         Ok(())
@@ -181,10 +184,9 @@ impl Node {
         &self.run
     }
 
-    /// Mounts of a sandbox on which device files work.
-    #[expect(clippy::unused_self, reason = "it differs between nodes")]
-    pub(crate) fn mounts_with_devices(&self) -> &'static [&'static str] {
-        &["/", "/dev/pts"]
+    /// Whose the users of its sandboxes are, which is what its modes differ in.
+    pub(crate) fn users(&self) -> Users {
+        self.users
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -205,7 +207,13 @@ impl Node {
     /// What to launch if nothing about it matters.
     pub(crate) fn spec(&self) -> LaunchSpec {
         let name = TemplateName::new(TEMPLATE).expect("it is a name");
-        LaunchSpec::of(&Template::named(name), self.instance())
+        let spec = LaunchSpec::of(&Template::named(name), self.instance());
+        LaunchSpec { limits: self.possible(spec.limits), ..spec }
+    }
+
+    /// Limits as far as they can be enforced here. Root can enforce all.
+    fn possible(&self, limits: Limits) -> Limits {
+        Limits { best_effort: self.users != Users::Ranges, ..limits }
     }
 
     pub(crate) async fn sandbox(&self) -> Result<Arc<dyn Sandbox>> {
@@ -213,6 +221,7 @@ impl Node {
     }
 
     pub(crate) async fn sandbox_with(&self, limits: Limits) -> Result<Arc<dyn Sandbox>> {
+        let limits = self.possible(limits);
         Ok(self.native.launch(LaunchSpec { limits, ..self.spec() }).await?)
     }
 
@@ -223,18 +232,8 @@ impl Node {
 
     /// A sandbox whose root filesystem is one of those.
     pub(crate) async fn sandbox_from(&self, root: &str) -> Result<Arc<dyn Sandbox>> {
-        let mut config = NativeConfig::new(&self.directory, TemplateName::new(TEMPLATE)?);
-        config.spares = 1;
-        config.roots = vec![(
-            TemplateName::new(TEMPLATE)?,
-            runtime::native::RootSource::Directory(
-                self.root_directories().join(root).to_string_lossy().into_owned(),
-            ),
-        )];
-        let native = Arc::new(Native::start(config).await?);
-        let s = native.launch(self.spec()).await;
-        self.more.lock().unwrap().push(native);
-        Ok(s?)
+        let spec = LaunchSpec { root: Root::Directory(root.to_owned()), ..self.spec() };
+        Ok(self.native.launch(spec).await?)
     }
 
     pub(crate) async fn run(

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use runtime::{ExecSpec, ExitStatus, RunLimits, Stdin};
+use runtime::{ExecSpec, ExitStatus, RunLimits, Stdin, Users};
 
 use super::node::{Node, needs, on_node};
 
@@ -52,6 +52,10 @@ fn command_lines_do_what_they_do_outside() -> Result<()> {
         async |node: &Node| {
             let sandbox = node.sandbox().await?;
             for (line, stdout, code) in LINES {
+                // The guest is who the programs are: they may ask whether it is there.
+                if node.users() == Users::Alone && line.starts_with("kill -0 1") {
+                    continue;
+                }
                 let ran = node.sh(&sandbox, line).await.with_context(|| (*line).to_owned())?;
                 let said = String::from_utf8_lossy(&ran.stdout).into_owned();
                 // Some roots have directories that others do not: only ours must be there.

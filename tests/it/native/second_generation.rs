@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use model::Limits;
 use runtime::{ExecSpec, ExitStatus, RunLimits, Runtime as _, Sandbox};
 
-use super::node::{Node, on_node_of_anyone};
+use super::node::{Node, on_node_within};
 
 const PATIENCE: Duration = Duration::from_mins(4);
 
@@ -37,7 +37,7 @@ const HOG: &str = "exec tail /dev/zero";
 
 /// Runs a test on a node with few slots, and sees that no group of ours is left afterwards.
 fn on_small_node(test: impl AsyncFnOnce(&Node) -> Result<()>) -> Result<()> {
-    on_node_of_anyone(
+    on_node_within(
         PATIENCE,
         |config| {
             config.slots = 2;

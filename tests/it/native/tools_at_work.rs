@@ -48,7 +48,7 @@ with zipfile.ZipFile("shoalpkg-1.0-py3-none-any.whl", "w") as wheel:
     wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
     wheel.writestr(info + "RECORD", f"shoalpkg.py,,\n{info}METADATA,,\n{info}WHEEL,,\n{info}RECORD,,\n")
 E
-python3 -m venv env && env/bin/pip install -q --no-index --find-links . shoalpkg && env/bin/python -c 'import shoalpkg; print(shoalpkg.answer())'
+python3 -m venv --without-pip env && pip3 --python env/bin/python install -q --no-index --find-links . shoalpkg && env/bin/python -c 'import shoalpkg; print(shoalpkg.answer())'
 "#;
 
 const NPM: &str = r#"

@@ -59,12 +59,14 @@ for name in ("fd", "map_files", "fdinfo", "ns", "task/1/fd"):
 for name in ("root", "cwd", "exe", "ns/mnt", "ns/user", "ns/pid", "fd/0", "fd/3"):
     tries(f"follow /proc/1/{name}", "EACCES EPERM", lambda name=name: os.readlink(f"/proc/1/{name}"))
 for name in ("oom_score_adj", "mem", "uid_map", "gid_map", "setgroups", "comm", "clear_refs", "coredump_filter", "timerslack_ns", "sched", "autogroup"):
-    tries(f"write /proc/1/{name}", "EACCES EPERM EROFS ENOENT", lambda name=name: append(f"/proc/1/{name}"))
+    tries(f"write /proc/1/{name}", "EACCES EPERM EROFS ENOENT EINVAL", lambda name=name: append(f"/proc/1/{name}"))
 
 # Limits and priorities of the guest and of oneself.
 for limit in ("NOFILE", "NPROC", "AS", "CORE", "FSIZE", "DATA", "STACK"):
     which = getattr(resource, "RLIMIT_" + limit)
-    tries(f"limit {limit} of the guest", "EPERM", lambda which=which: resource.prlimit(1, which, (1, 1)))
+    # Where it is known to work it must do no harm.
+    value = resource.prlimit(1, which) if USERS == "alone" else (1, 1)
+    tries(f"limit {limit} of the guest", "EPERM", lambda which=which, value=value: resource.prlimit(1, which, value))
     tries(f"read limit {limit} of the guest", "EPERM", lambda which=which: resource.prlimit(1, which))
 tries("priority of the guest", "EPERM EACCES", lambda: os.setpriority(os.PRIO_PROCESS, 1, 19))
 tries("processors of the guest", "EPERM", lambda: os.sched_setaffinity(1, {0}))
@@ -121,7 +123,7 @@ def in_use_by_others(pid):
 for name, arguments in {
     "setuid": (0,), "setgid": (0,), "setreuid": (0, 0), "setresuid": (0, 0, 0), "setresgid": (0, 0, 0),
 }.items():
-    system_call("EPERM", name, *arguments)
+    system_call("EPERM EINVAL", name, *arguments)
 system_call("EPERM", "setgroups", 1, (ctypes.c_int * 1)(0))
 
 
@@ -165,5 +167,17 @@ def privileges():
         return wrong
     raise Absent("none")
 
+
+# The guest is who the programs are, so that only what needs more than that is refused; process 1 is
+# spared by the kernel what it did not ask for. It is the guest of this sandbox and no other.
+weaker(["alone"], [f"signal {number} to the guest" for number in (9, 15, 19, 18, 17, 10, 0)] + [
+    "signal to the guest's thread", "signal_with_a_forged_sender", "signal_through_a_process_descriptor", "priority of the guest",
+    "processors of the guest", "scheduling of the guest", "disk priority of the guest",
+])
+weaker(["alone"], [f"{which} {limit} of the guest" for which in ("limit", "read limit")
+                   for limit in ("NOFILE", "NPROC", "AS", "CORE", "FSIZE", "DATA", "STACK")])
+# Files in /proc of whoever may not be looked into belong to who is root where its program was
+# started: for the guest that is where the launcher was, and there it is the user.
+weaker(["alone", "subordinate"], [f"write /proc/1/{name}" for name in ("oom_score_adj", "clear_refs", "coredump_filter", "sched", "autogroup")])
 
 report()

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use model::Limits;
-use runtime::{ExecSpec, RunLimits, Sandbox};
+use runtime::{ExecSpec, RunLimits, Runtime as _, Sandbox, Users};
 
 use crate::native::node::{Node, on_node};
 
@@ -25,6 +25,19 @@ struct Greed {
     refused: &'static [&'static str],
     /// Fails if nothing is left for others.
     modest: &'static str,
+    /// What keeps neighbours apart.
+    kept_by: KeptBy,
+}
+
+/// What a limit is a limit of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KeptBy {
+    /// The sandbox, or a process of it.
+    Sandbox,
+    /// A user of the host: sandboxes have users of their own only if root makes them.
+    User,
+    /// The memory of the sandbox, where that is limited.
+    Memory,
 }
 
 /// Takes what `one` gives until that fails. `ending` is how the program goes on.
@@ -52,72 +65,84 @@ const GREEDS: &[Greed] = &[
         take: "lambda: check(libc.inotify_init1(0))",
         refused: &["EMFILE"],
         modest: "assert libc.inotify_init1(0) >= 0",
+        kept_by: KeptBy::User,
     },
     Greed {
         name: "inotify watches",
         take: "(lambda w: lambda: (open(f'/tmp/{len(held)}', 'x').close(), check(libc.inotify_add_watch(w, f'/tmp/{len(held)}'.encode(), 2))))(libc.inotify_init1(0))",
         refused: &["ENOSPC", "ENOMEM"],
         modest: "assert libc.inotify_add_watch(libc.inotify_init1(0), b'/tmp', 2) >= 0",
+        kept_by: KeptBy::User,
     },
     Greed {
         name: "pages of pipes",
         take: "lambda: (lambda p: (fcntl.fcntl(p[1], 1031, 1 << 20), os.set_blocking(p[1], False), os.write(p[1], bytes(1 << 20))))(os.pipe())",
         refused: &["EPERM", "EMFILE", "ENOMEM"],
         modest: "r, w = os.pipe(); assert fcntl.fcntl(w, 1031, 1 << 20) == 1 << 20",
+        kept_by: KeptBy::User,
     },
     Greed {
         name: "terminals",
         take: "lambda: os.open('/dev/ptmx', os.O_RDWR)",
         refused: &["ENOSPC", "EIO"],
         modest: "pty.openpty()",
+        kept_by: KeptBy::Sandbox,
     },
     Greed {
         name: "message queues",
         take: "lambda: check(libc.mq_open(f'/q{len(held)}'.encode(), os.O_CREAT | os.O_RDWR, 0o600, None))",
         refused: &["EMFILE", "ENOSPC"],
         modest: "assert libc.mq_open(b'/mine', os.O_CREAT | os.O_RDWR, 0o600, None) >= 0",
+        kept_by: KeptBy::User,
     },
     Greed {
         name: "System V semaphores",
         take: "lambda: check(libc.semget(0, 250, 0o1600))",
         refused: &["ENOSPC", "ENOMEM"],
         modest: "assert libc.semget(0, 1, 0o1600) >= 0",
+        kept_by: KeptBy::Memory,
     },
     Greed {
         name: "System V shared memory",
         take: "lambda: check(libc.shmget(0, 4096, 0o1600))",
         refused: &["ENOSPC", "ENOMEM"],
         modest: "assert libc.shmget(0, 4096, 0o1600) >= 0",
+        kept_by: KeptBy::Sandbox,
     },
     Greed {
         name: "locked memory",
         take: "lambda: (lambda m: check(libc.mlock(ctypes.byref(m), 1 << 20)) or m)(ctypes.create_string_buffer(1 << 20))",
         refused: &["ENOMEM", "EPERM", "EAGAIN"],
         modest: "b = ctypes.create_string_buffer(4096); assert libc.mlock(ctypes.byref(b), 4096) == 0",
+        kept_by: KeptBy::Sandbox,
     },
     Greed {
         name: "timers",
         take: "lambda: check(libc.timer_create(1, None, ctypes.byref(ctypes.c_void_p())))",
         refused: &["EAGAIN", "ENOMEM"],
         modest: "assert libc.timer_create(1, None, ctypes.byref(ctypes.c_void_p())) == 0",
+        kept_by: KeptBy::User,
     },
     Greed {
         name: "local sockets full of descriptors",
         take: "lambda: (lambda p: (p, p[0].setblocking(False), socket.send_fds(p[0], [b'x'], [0] * 200)))(socket.socketpair())",
         refused: &["ETOOMANYREFS", "EMFILE", "EAGAIN"],
         modest: "a, b = socket.socketpair(); socket.send_fds(a, [b'x'], [0] * 3)",
+        kept_by: KeptBy::User,
     },
     Greed {
         name: "files in memory",
         take: "lambda: (lambda f: (f, os.write(f, bytes(1 << 20))))(os.memfd_create('x'))",
         refused: &["ENOMEM", "ENOSPC", "EMFILE"],
         modest: "os.write(os.memfd_create('x'), bytes(1 << 20))",
+        kept_by: KeptBy::Memory,
     },
     Greed {
         name: "event polls",
         take: "lambda: (lambda e: (e, e.register(1)))(select.epoll())",
         refused: &["EMFILE", "ENOSPC", "EPERM"],
         modest: "select.epoll()",
+        kept_by: KeptBy::User,
     },
 ];
 
@@ -126,7 +151,13 @@ fn what_the_kernel_counts_by_user_is_each_sandboxs_own() -> Result<()> {
     on_node(
         |_| {},
         async |node: &Node| {
+            let memory_limit = node.native().capabilities().memory_limit;
             for greed in GREEDS {
+                // What only memory bounds would be the host's.
+                if greed.kept_by == KeptBy::Memory && !memory_limit {
+                    super::show(&format!("resources/{}: not bounded here", greed.name));
+                    continue;
+                }
                 taken_by_one(node, greed).await.context(greed.name)?;
             }
             Ok(())
@@ -154,9 +185,13 @@ async fn taken_by_one(node: &Node, greed: &Greed) -> Result<()> {
         "import ctypes, fcntl, os, pty, select, socket\nlibc = ctypes.CDLL(None)\n{}",
         greed.modest
     );
-    node.python(&neighbour, &modest, &[]).await.context("nothing is left for a neighbour")?;
-    let host = std::process::Command::new("/usr/bin/python3").args(["-c", &modest]).status()?;
-    ensure!(host.success(), "nothing is left for the host");
+    if greed.kept_by == KeptBy::User && node.users() != Users::Ranges {
+        super::show(&format!("resources/{}: weaker, shared by all of this user", greed.name));
+    } else {
+        node.python(&neighbour, &modest, &[]).await.context("nothing is left for a neighbour")?;
+        let host = std::process::Command::new("/usr/bin/python3").args(["-c", &modest]).status()?;
+        ensure!(host.success(), "nothing is left for the host");
+    }
     greedy.ping().await?;
     greedy.kill().await?;
     Ok(())

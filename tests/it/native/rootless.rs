@@ -1,0 +1,202 @@
+//! The same tests as somebody who is not root: this binary is started again as a user who owns
+//! nothing, with subordinate users and without, and runs what is asked for. What is weaker in a mode
+//! is asserted where it is: the tests know their mode.
+
+use std::io::Read as _;
+use std::os::fd::AsRawFd as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use model::Limits;
+use runtime::{LaunchSpec, Runtime as _, RuntimeErrorCode, Users};
+
+use super::isolation::show;
+use super::node::{Node, USERS, name_of, needs, on_node, skip};
+
+/// The first of some ordinary users, of whom nothing else runs and whom no package makes. Each part
+/// of the suite has one to itself, because the kernel counts by user.
+const FIRST_USER: u32 = 64_242;
+
+/// Subordinate users, far from those of others: the first of them, and how many.
+const SUBORDINATE: (u32, u32) = (0x6000_0000, 1000 << 16);
+
+/// Longer than any part of the suite takes.
+const PATIENCE: Duration = Duration::from_secs(170);
+
+/// Runs the tests whose names contain one of these words, as the ordinary user.
+fn as_an_ordinary_user(part: u32, users: Users, words: &[&str], at_least: usize) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return skip("no root: these tests ran as an ordinary user already");
+    }
+    let user = FIRST_USER + part;
+    let exe = std::fs::File::open("/proc/self/exe")?;
+    // The program is reached through a descriptor: its directories may be closed to that user.
+    rustix::io::fcntl_setfd(&exe, rustix::io::FdFlags::empty())?;
+    let program = format!("/proc/self/fd/{}", exe.as_raw_fd());
+    let directory = std::env::temp_dir().join(format!("shoal-user-{}", std::process::id()));
+    std::fs::create_dir_all(&directory)?;
+    let outcome = described(&directory, user).and_then(|()| {
+        let become_user =
+            format!("exec setpriv --reuid={user} --regid={user} --clear-groups \"$0\" \"$@\"");
+        let place = directory.display();
+        // Over the host's own, where nobody else sees it.
+        let layer = format!("mount -t overlay overlay -o ro,lowerdir={place}:/etc /etc && ");
+        let layer = if users == Users::Subordinate { layer } else { String::new() };
+        let mut command = Command::new("/usr/bin/unshare");
+        command
+            .args(["--mount", "--propagation=private", "/bin/sh", "-c"])
+            .arg(format!("{layer}{become_user}"))
+            .arg(&program)
+            .args(words)
+            .args(["--test-threads=2", "--nocapture"])
+            .args(["--skip", "native::rootless::as_"])
+            .env(USERS, name_of(users))
+            .env("HOME", "/nonexistent")
+            .env_remove("XDG_RUNTIME_DIR");
+        run(command)
+    });
+    std::fs::remove_dir_all(&directory)?;
+    let said = outcome?;
+    show(&said);
+    let passed = said.lines().filter_map(|line| line.strip_prefix("test result: ok. ")).next();
+    let passed: usize = passed
+        .and_then(|rest| rest.split(' ').next())
+        .context("the tests did not pass")?
+        .parse()?;
+    ensure!(passed >= at_least, "only {passed} tests were run");
+    Ok(())
+}
+
+/// Files by which the user exists and has subordinate users, for his eyes only.
+fn described(directory: &std::path::Path, user: u32) -> Result<()> {
+    let with_line = |name: &str, line: &str| {
+        let text = std::fs::read_to_string(format!("/etc/{name}")).unwrap_or_default();
+        std::fs::write(directory.join(name), format!("{text}{line}\n"))
+    };
+    with_line("passwd", &format!("shoaluser:x:{user}:{user}::/nonexistent:/bin/sh"))?;
+    with_line("group", &format!("shoaluser:x:{user}:"))?;
+    let (first, count) = SUBORDINATE;
+    for name in ["subuid", "subgid"] {
+        with_line(name, &format!("{user}:{first}:{count}"))?;
+    }
+    Ok(())
+}
+
+/// Runs to the end and gives what it said; it must succeed in time.
+fn run(mut command: Command) -> Result<String> {
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (mut stdout, mut stderr) =
+        (child.stdout.take().context("piped")?, child.stderr.take().context("piped")?);
+    let complaints = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = stderr.read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    let words = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = stdout.read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break Some(status);
+        }
+        if begun.elapsed() > PATIENCE {
+            child.kill()?;
+            child.wait()?;
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let words = words.join().unwrap_or_default();
+    let complaints = complaints.join().unwrap_or_default();
+    let Some(status) = status else { bail!("no end in {PATIENCE:?}:\n{words}\n{complaints}") };
+    ensure!(status.success(), "{status}:\n{words}\n{complaints}");
+    // What a test that is skipped says must be heard here too.
+    show(&complaints);
+    Ok(words)
+}
+
+/// Whether this machine has what maps subordinate users.
+fn can_map() -> Result<bool> {
+    Ok(needs("/usr/bin/newuidmap")? && needs("/usr/bin/newgidmap")?)
+}
+
+const ATTACKS: &[(&str, usize)] =
+    &[("native::isolation::", 15), ("native::escapes::", 25), ("native::between_users::", 2)];
+
+#[test]
+fn as_a_user_with_subordinate_users_nothing_gets_through() -> Result<()> {
+    if !can_map()? {
+        return Ok(());
+    }
+    let (words, at_least): (Vec<&str>, Vec<usize>) = ATTACKS.iter().copied().unzip();
+    as_an_ordinary_user(0, Users::Subordinate, &words, at_least.iter().sum())
+}
+
+#[test]
+fn as_a_user_alone_nothing_gets_through() -> Result<()> {
+    let (words, at_least): (Vec<&str>, Vec<usize>) = ATTACKS.iter().copied().unzip();
+    as_an_ordinary_user(1, Users::Alone, &words, at_least.iter().sum())
+}
+
+const REST: &[&str] = &[
+    "native::programs::",
+    "native::terminals::",
+    "native::system_calls::",
+    "native::limits::",
+    "native::workspaces::",
+    "native::modes::",
+    "native::rootless::",
+];
+
+#[test]
+fn as_a_user_with_subordinate_users_programs_and_limits_are_as_they_should_be() -> Result<()> {
+    if !can_map()? {
+        return Ok(());
+    }
+    as_an_ordinary_user(2, Users::Subordinate, REST, 20)
+}
+
+#[test]
+fn as_a_user_alone_programs_and_limits_are_as_they_should_be() -> Result<()> {
+    as_an_ordinary_user(3, Users::Alone, REST, 20)
+}
+
+/// Nothing is silently weaker.
+#[test]
+fn a_limit_that_cannot_be_enforced_is_refused_by_name_unless_that_is_wanted() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let native = node.native();
+            let capabilities = native.capabilities();
+            let strict = LaunchSpec { limits: Limits::default(), ..node.spec() };
+            ensure!(!strict.limits.best_effort, "limits are strict unless they say otherwise");
+            let missing = [
+                (capabilities.memory_limit, "limits.memory_mb"),
+                (capabilities.cpu_limit, "limits.cpu_milli"),
+                (capabilities.pids_limit, "limits.pids"),
+            ];
+            let missing = missing.into_iter().find(|(enforced, _)| !enforced);
+            match (native.launch(strict).await, missing) {
+                (Ok(_), None) => {}
+                (Err(error), Some((_, field))) => {
+                    ensure!(error.code() == RuntimeErrorCode::Unsupported, "{error:?}");
+                    ensure!(error.to_string().contains(field), "{error} does not name {field}");
+                }
+                (Ok(_), Some((_, field))) => bail!("{field} is not enforced, and nobody says so"),
+                (Err(error), None) => bail!("everything can be enforced, and yet: {error}"),
+            }
+            let limits = Limits { best_effort: true, ..Limits::default() };
+            native.launch(LaunchSpec { limits, ..node.spec() }).await?.ping().await?;
+            if node.users() == Users::Ranges {
+                ensure!(missing.is_none(), "root can enforce everything: {missing:?}");
+            }
+            Ok(())
+        },
+    )
+}
