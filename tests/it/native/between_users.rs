@@ -1,12 +1,13 @@
 //! After a return the next user finds nothing. A program plants something in every place it can
 //! reach; the same eyes that see all of it there see none of it in the sandbox that follows.
 
-use anyhow::{Result, ensure};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use anyhow::{Context as _, Result, ensure};
 use model::ClaimSettings;
-
-use runtime::{Runtime as _, Users};
+use runtime::{ExecSpec, Runtime as _, Stdin, TerminalSize, Users};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::node::{Node, on_node};
 
@@ -107,6 +108,48 @@ fn neighbours_do_not_see_each_other() -> Result<()> {
             let found = node.python(&other, SCRIPT, &["look"]).await?;
             let found = unexpected(node, &found);
             ensure!(found.is_empty(), "seen of the neighbour: {found:?}");
+            Ok(())
+        },
+    )
+}
+
+/// What was shown on a terminal, or typed and not read, belongs to whoever had it.
+#[test]
+fn a_terminal_shows_nothing_of_the_last_user() -> Result<()> {
+    let on_terminal = |line: &str| ExecSpec {
+        stdin: Stdin::Stream,
+        terminal: Some(TerminalSize { rows: 24, columns: 80 }),
+        ..ExecSpec::shell(line)
+    };
+    on_node(
+        |config| {
+            config.slots = 2;
+            config.spares = 1;
+        },
+        async |node: &Node| {
+            let mut sandbox = node.sandbox().await?;
+            for round in 0..4 {
+                let mut process = sandbox
+                    .exec(on_terminal("tty; read -t 1 line; echo \"$line\"; cat /dev/pts/[1-9]*"))
+                    .await?;
+                let mut stdout = process.stdout.take().context("a terminal has output")?;
+                let mut said = Vec::new();
+                drop(process.stdin.take());
+                let reading = stdout.read_to_end(&mut said);
+                tokio::time::timeout(Duration::from_secs(20), reading).await??;
+                let said = String::from_utf8_lossy(&said).into_owned();
+                ensure!(!said.contains("secret"), "round {round}: {said:?}");
+                ensure!(said.contains("/dev/pts/0"), "round {round}: not the first: {said:?}");
+
+                let mut process = sandbox.exec(on_terminal("echo secret; sleep 60")).await?;
+                let mut stdin = process.stdin.take().context("a terminal has input")?;
+                stdin.write_all(b"secret\n").await?;
+                let mut stdout = process.stdout.take().context("a terminal has output")?;
+                let mut some = [0; 64];
+                let read = tokio::time::timeout(Duration::from_secs(20), stdout.read(&mut some));
+                ensure!(read.await?? > 0, "it shows nothing");
+                sandbox = node.native().recreate(sandbox, node.instance()).await?;
+            }
             Ok(())
         },
     )

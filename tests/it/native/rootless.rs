@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use model::Limits;
-use runtime::{LaunchSpec, Runtime as _, RuntimeErrorCode, Users};
+use runtime::{ExecSpec, LaunchSpec, RunLimits, Runtime as _, RuntimeErrorCode, Users};
 
 use super::isolation::show;
 use super::node::{Node, USERS, name_of, needs, on_node, skip};
@@ -196,6 +196,63 @@ fn a_limit_that_cannot_be_enforced_is_refused_by_name_unless_that_is_wanted() ->
             if node.users() == Users::Ranges {
                 ensure!(missing.is_none(), "root can enforce everything: {missing:?}");
             }
+            Ok(())
+        },
+    )
+}
+
+/// Does to its guest whatever it may, and says what that was.
+const SABOTAGE: &str = r#"
+import os, resource, signal
+done = []
+for name in ("NOFILE", "AS", "NPROC", "DATA", "STACK", "FSIZE", "CPU"):
+    try:
+        resource.prlimit(1, getattr(resource, "RLIMIT_" + name), (1, 1))
+        done.append(name)
+    except OSError:
+        pass
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGSEGV, signal.SIGSTOP, signal.SIGKILL):
+    try:
+        os.kill(1, number)
+        done.append(number.name)
+    except OSError:
+        pass
+try:
+    os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))
+    done.append("scheduling")
+except OSError:
+    pass
+print(" ".join(done))
+"#;
+
+/// Where the guest is who the programs are, a program can make its own sandbox unusable. That it
+/// can is known; that nobody else notices is what counts.
+#[test]
+fn whoever_breaks_his_guest_breaks_his_own_sandbox_alone() -> Result<()> {
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let (sandbox, neighbour) = (node.sandbox().await?, node.sandbox().await?);
+            let spec = ExecSpec::argv(["/usr/bin/python3", "-c", SABOTAGE]);
+            let limits = RunLimits { output_bytes: 1024, timeout: Duration::from_secs(20) };
+            let ran = sandbox.run(spec, limits).await;
+            match node.users() {
+                Users::Ranges | Users::Subordinate => {
+                    let said = ran?.stdout;
+                    ensure!(said == b"\n", "{}", String::from_utf8_lossy(&said));
+                    sandbox.ping().await?;
+                    ensure!(node.sh(&sandbox, "true").await?.exit.success());
+                }
+                Users::Alone => {
+                    // It may answer or be gone, but not keep anyone waiting.
+                    let asked = tokio::time::timeout(Duration::from_secs(20), sandbox.ping());
+                    let _ = asked.await.context("a broken guest keeps its host waiting")?;
+                }
+            }
+            neighbour.ping().await?;
+            ensure!(node.sh(&neighbour, "echo here").await?.stdout == b"here\n");
+            sandbox.kill().await?;
+            ensure!(node.sh(&node.sandbox().await?, "echo new").await?.stdout == b"new\n");
             Ok(())
         },
     )

@@ -299,3 +299,54 @@ fn names_that_look_like_options_of_a_mount_are_names() -> Result<()> {
         },
     )
 }
+
+/// Marks of overlays that anyone may set said where a file's contents, or a directory, really are.
+#[test]
+fn cve_2023_0386_marks_of_an_overlay_in_a_root_lead_nowhere() -> Result<()> {
+    if !needs("/usr/bin/cc")? {
+        return Ok(());
+    }
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let trap = Trap::lay(node)?;
+            let root = trap.root("marked")?;
+            for name in ["d", "proc", "etc", "workspace", "bin/sub"] {
+                std::fs::create_dir_all(root.join(name))?;
+            }
+            std::fs::write(root.join("d/file"), "its own")?;
+            std::fs::write(root.join("d/empty"), "")?;
+            let up = format!("/{}{}", "../".repeat(24), trap.outside.display());
+            let marks: &[(&str, &str, &str)] = &[
+                ("", "opaque", "y"),
+                ("", "redirect", &up),
+                ("d", "redirect", &up),
+                ("bin/sub", "redirect", "/proc"),
+                ("d/file", "redirect", "/etc/passwd"),
+                ("d/file", "metacopy", ""),
+                ("d/empty", "redirect", &up),
+                ("d/empty", "metacopy", ""),
+                ("etc", "opaque", "y"),
+                ("proc", "opaque", "y"),
+                ("workspace", "whiteout", "y"),
+            ];
+            for (path, mark, value) in marks {
+                for space in ["user", "trusted"] {
+                    let name = format!("{space}.overlay.{mark}");
+                    let flags = rustix::fs::XattrFlags::empty();
+                    let set = rustix::fs::setxattr(root.join(path), name, value.as_bytes(), flags);
+                    // Only root has the second kind.
+                    ensure!(set.is_ok() || space == "trusted", "{path}: {set:?}");
+                }
+            }
+            let Some(sandbox) = trap.sandbox("marked").await? else { return Ok(()) };
+            let found = trap.tool(&sandbox, &["cat", "/d/file", "/d/empty"]).await?;
+            let own = found == ["its own<end>", "<end>"];
+            // The kernel may as well refuse a file with marks that it is not to follow.
+            let refused = found.iter().all(|line| line.starts_with('E'));
+            ensure!(own || refused, "{found:?}");
+            trap.nothing_happened(&sandbox).await?;
+            trap.outside_is_as_before()
+        },
+    )
+}
