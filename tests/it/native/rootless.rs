@@ -5,7 +5,7 @@
 use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use model::Limits;
@@ -23,6 +23,9 @@ const SUBORDINATE: (u32, u32) = (0x6000_0000, 1000 << 16);
 
 /// Longer than any part of the suite takes.
 const PATIENCE: Duration = Duration::from_secs(170);
+
+/// How long to wait before looking again.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Runs the tests whose names contain one of these words, as the ordinary user.
 fn as_an_ordinary_user(part: u32, users: Users, words: &[&str], at_least: usize) -> Result<()> {
@@ -59,7 +62,7 @@ fn as_an_ordinary_user(part: u32, users: Users, words: &[&str], at_least: usize)
     std::fs::remove_dir_all(&directory)?;
     let said = outcome?;
     show(&said);
-    let passed = said.lines().filter_map(|line| line.strip_prefix("test result: ok. ")).next();
+    let passed = said.lines().find_map(|line| line.strip_prefix("test result: ok. "));
     let passed: usize = passed
         .and_then(|rest| rest.split(' ').next())
         .context("the tests did not pass")?
@@ -99,18 +102,18 @@ fn run(mut command: Command) -> Result<String> {
         let _ = stdout.read_to_end(&mut text);
         String::from_utf8_lossy(&text).into_owned()
     });
-    let begun = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break Some(status);
+    let mut status = None;
+    for _ in 0..PATIENCE.as_millis() / PAUSE.as_millis() {
+        status = child.try_wait()?;
+        if status.is_some() {
+            break;
         }
-        if begun.elapsed() > PATIENCE {
-            child.kill()?;
-            child.wait()?;
-            break None;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
+        std::thread::sleep(PAUSE);
+    }
+    if status.is_none() {
+        child.kill()?;
+        child.wait()?;
+    }
     let words = words.join().unwrap_or_default();
     let complaints = complaints.join().unwrap_or_default();
     let Some(status) = status else { bail!("no end in {PATIENCE:?}:\n{words}\n{complaints}") };

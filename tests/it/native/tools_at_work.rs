@@ -57,11 +57,11 @@ echo 'module.exports = () => 42' > i.js && npm pack --silent --offline && cd ../
 npm install --offline --no-audit --no-fund --loglevel=error ../lib/shoallib-1.0.0.tgz >&2 && node -e 'console.log(require("shoallib")())'
 "#;
 
-const GIT: &str = r#"
+const GIT: &str = r"
 git init -q r && cd r && git config user.email a@b && git config user.name n && for i in 1 2 3; do echo $i > f$i && git add . && git commit -qm c$i; done
 git checkout -q -b side HEAD~1 && echo s > side && git add . && git commit -qm side && git merge -q -m merged - && git gc -q && git fsck 2>&1 >&2
 cd .. && git clone -q r copy && git clone -q file://$PWD/r other && git -C other log --oneline | wc -l
-"#;
+";
 
 const MAKE: &str = r#"
 mkdir src && for i in 1 2 3 4 5 6; do echo "int f$i(void) { return $i; }" > src/f$i.c; done
@@ -70,10 +70,10 @@ printf 'OBJ=$(patsubst src/%%.c,%%.o,$(wildcard src/*.c))\nall: prog\n%%.o: src/
 make -s -j4 && ./prog
 "#;
 
-const CURL: &str = r#"
+const CURL: &str = r"
 python3 -m http.server --bind 127.0.0.1 8123 >/dev/null 2>&1 & echo served > page
 for i in 1 2 3 4 5 6 7 8 9 10; do curl -sf http://127.0.0.1:8123/page && break; sleep 0.2; done; kill $!
-"#;
+";
 
 const JAVA: &str = r#"
 cat > A.java <<'E'

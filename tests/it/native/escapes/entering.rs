@@ -1,11 +1,12 @@
 //! Attacks on the moment in which something of the host enters: to start a program, to copy a file.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use model::ClaimSettings;
 use runtime::{ExecSpec, RunLimits};
+use tokio::time::Instant;
 
 use crate::native::node::{Node, needs, on_node};
 

@@ -118,7 +118,7 @@ fn cve_2021_41091_users_of_the_host_cannot_run_what_lies_in_a_workspace() -> Res
             let mode = std::fs::metadata(place.join("id"))?.mode();
             ensure!(mode & 0o6000 == 0o6000, "the trap is not laid: {mode:o}");
             let closed = std::fs::metadata(node.workspaces())?.mode();
-            ensure!(closed & 0o077 == 0, "others can enter: {closed:o}");
+            ensure!(closed & 0o777 == 0o700, "others can enter: {closed:o}");
             // Only root can become someone else to try.
             if node.users() != Users::Ranges {
                 return Ok(());

@@ -1,6 +1,7 @@
 //! Programs that write what looks like a message of the guest, or like someone else's output: it
 //! stays the output of that program, byte by byte, and nobody believes it.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -26,7 +27,11 @@ pub(super) fn forged_exit(channel: u32) -> Result<Vec<u8>> {
 }
 
 pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// Every kind of frame for many channels, true to the letter; and headers that promise gigabytes.

@@ -3,10 +3,11 @@
 //! of the host or of what is for reading only, and never waits.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use runtime::{ExecSpec, RunLimits, Sandbox};
+use tokio::time::Instant;
 
 use crate::native::node::{Node, on_node};
 
