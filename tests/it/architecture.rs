@@ -31,6 +31,7 @@ const LAYERS: &[Layer] = &[
     layer("jail", "it runs in the launcher, which is single-threaded").never(&["tokio"]),
     layer("guest", "it is in every sandbox, small and single-threaded").never(&["tokio"]),
     layer("guest-image", ""),
+    layer("workspaces", "it blocks, and is asked from threads of its own").never(&["tokio"]),
     layer("runtime", ""),
     layer("images", "it is blocking code, called off the async threads").never(&["tokio"]),
     layer("store", ""),

@@ -255,4 +255,6 @@ pub enum RefusalCode {
     Unsupported,
     /// The kernel refused a step.
     System,
+    /// No device is free for the image of a workspace.
+    NoDevice,
 }

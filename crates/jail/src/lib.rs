@@ -5,6 +5,7 @@
 pub mod carry_out;
 pub mod etc;
 pub mod groups;
+pub mod image;
 pub mod machine;
 pub mod packet;
 pub mod plan;

@@ -23,6 +23,9 @@ pub struct Template {
     /// What each sandbox may consume.
     #[serde(default)]
     pub limits: Limits,
+    /// What `/workspace` is.
+    #[serde(default)]
+    pub workspace: WorkspaceSettings,
     /// What each sandbox may reach unless its claim says otherwise.
     #[serde(default)]
     pub network: NetworkPolicy,
@@ -85,6 +88,51 @@ pub enum RootFs {
     Directory(String),
     /// An image of the image store, or one that the engine knows.
     Image(String),
+}
+
+/// What `/workspace` is; its size is `limits.workspace_mb`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct WorkspaceSettings {
+    /// Where its files are.
+    pub kind: WorkspaceKind,
+    /// How its size is kept, where it is on disk.
+    pub limit: WorkspaceLimit,
+}
+
+/// Where the files of a workspace are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum WorkspaceKind {
+    /// In memory: quick, counted as memory, gone with the sandbox.
+    #[default]
+    Memory,
+    /// On the disk of the data directory.
+    Disk,
+}
+
+/// How the size of a workspace on disk is kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum WorkspaceLimit {
+    /// By the file system: what would be too much cannot be written.
+    #[default]
+    Hard,
+    /// By looking now and then: who has written too much is ended.
+    Soft,
+}
+
+impl WorkspaceLimit {
+    /// The word used in the API and in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Hard => "hard",
+            Self::Soft => "soft",
+        }
+    }
 }
 
 /// The program in the sandbox that answers turns.
@@ -156,6 +204,10 @@ impl PoolSettings {
 const SLOTS_MAX: u64 = 100_000;
 /// A year.
 const YEAR_MS: u64 = 365 * 86_400_000;
+/// A file system needs some room for itself.
+const WORKSPACE_MB_MIN: u32 = 4;
+/// A tebibyte.
+const WORKSPACE_MB_MAX: u64 = 1 << 20;
 /// What one exec may keep of its output in memory: 64 MiB.
 const OUTPUT_BYTES_MAX: u64 = 64 << 20;
 
@@ -167,6 +219,7 @@ impl Template {
             runtime: RuntimeKind::default(),
             root: RootFs::default(),
             limits: Limits::default(),
+            workspace: WorkspaceSettings::default(),
             network: NetworkPolicy::default(),
             harness: Harness::default(),
             pool: PoolSettings::default(),
@@ -217,6 +270,12 @@ impl Template {
                 return bad(field, "must be above 0");
             }
         }
+        match self.workspace.kind {
+            WorkspaceKind::Disk if self.limits.workspace_mb < WORKSPACE_MB_MIN => {
+                return bad("limits.workspace_mb", "must be at least 4 where it is on disk");
+            }
+            WorkspaceKind::Disk | WorkspaceKind::Memory => {}
+        }
         for (field, value, max) in [
             ("pool.pool_size", pool.pool_size.into(), SLOTS_MAX),
             ("pool.max_overflow", pool.max_overflow.into(), SLOTS_MAX),
@@ -225,6 +284,7 @@ impl Template {
             ("pool.lease_ttl_ms", pool.lease_ttl_ms, YEAR_MS),
             ("ready_timeout_ms", self.ready_timeout_ms, YEAR_MS),
             ("turn_timeout_ms", self.turn_timeout_ms, YEAR_MS),
+            ("limits.workspace_mb", self.limits.workspace_mb.into(), WORKSPACE_MB_MAX),
             ("limits.exec_timeout_ms", self.limits.exec_timeout_ms, YEAR_MS),
             ("limits.exec_output_bytes", self.limits.exec_output_bytes, OUTPUT_BYTES_MAX),
         ] {
@@ -319,6 +379,9 @@ mod tests {
         refused(|t| t.limits.memory_mb = 0, "limits.memory_mb");
         refused(|t| t.limits.cpu_milli = 0, "limits.cpu_milli");
         refused(|t| t.limits.pids = 0, "limits.pids");
+        let disk = WorkspaceSettings { kind: WorkspaceKind::Disk, ..Default::default() };
+        refused(|t| (t.workspace, t.limits.workspace_mb) = (disk, 3), "limits.workspace_mb");
+        refused(|t| t.limits.workspace_mb = (1 << 20) + 1, "limits.workspace_mb");
         refused(|t| t.ready_timeout_ms = 0, "ready_timeout_ms");
         refused(|t| t.turn_timeout_ms = 0, "turn_timeout_ms");
     }
@@ -333,6 +396,24 @@ mod tests {
         assert_eq!(t.validate(), Ok(()));
         (t.pool.pool_size, t.pool.max_overflow) = (0, 1);
         assert_eq!(t.validate(), Ok(()));
+        t.limits.workspace_mb = 0;
+        assert_eq!(t.validate(), Ok(()), "in memory it may be nothing");
+        t.workspace.kind = WorkspaceKind::Disk;
+        for size_mb in [4, 1 << 20] {
+            t.limits.workspace_mb = size_mb;
+            assert_eq!(t.validate(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_workspace_is_in_memory_and_has_a_hard_limit_unless_it_says_otherwise() {
+        let read = |text: &str| serde_json::from_str::<Template>(text).unwrap().workspace;
+        let plain = read(r#"{"name":"t"}"#);
+        assert_eq!((plain.kind, plain.limit), (WorkspaceKind::Memory, WorkspaceLimit::Hard));
+        let disk = read(r#"{"name":"t","workspace":{"kind":"disk"}}"#);
+        assert_eq!((disk.kind, disk.limit), (WorkspaceKind::Disk, WorkspaceLimit::Hard));
+        let soft = read(r#"{"name":"t","workspace":{"kind":"disk","limit":"soft"}}"#);
+        assert_eq!(soft.limit.as_str(), "soft");
     }
 
     #[test]

@@ -189,6 +189,9 @@ impl RuntimeError {
             RefusalCode::Unsupported => {
                 (RuntimeErrorCode::Unsupported, "this machine cannot do it")
             }
+            RefusalCode::NoDevice => {
+                (RuntimeErrorCode::LaunchFailed, "no loop device is free for the workspace")
+            }
             RefusalCode::System => (RuntimeErrorCode::LaunchFailed, "the kernel refused"),
         };
         Self::new(code, refusal.step, cause).with_errno(refusal.errno)

@@ -7,6 +7,7 @@ mod crash;
 mod crowd;
 mod density;
 mod escapes;
+mod disk;
 mod isolation;
 mod limits;
 mod modes;

@@ -11,6 +11,7 @@ use model::{InstanceId, Limits, Template, TemplateName};
 use runtime::native::{Native, NativeConfig};
 use runtime::{Collected, ExecSpec, LaunchSpec, Root, RunLimits, Runtime as _, Sandbox, Users};
 use rustix::process::{Pid, Signal, kill_process};
+use workspaces::Workspaces;
 
 /// The name of the only template.
 const TEMPLATE: &str = "default";
@@ -191,6 +192,11 @@ impl Node {
 
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// The workspaces on disk, as a server has them.
+    pub(crate) fn disk(&self) -> Result<Workspaces> {
+        Ok(Workspaces::open(self.workspaces())?)
     }
 
     pub(crate) fn workspaces(&self) -> PathBuf {

@@ -1,6 +1,6 @@
-//! Disk workspaces: a directory of the host becomes the `/workspace` of a sandbox, with its users
-//! shown as the sandbox's own. The directory is found beneath the configured one by its id alone,
-//! and no link is followed on the way.
+//! Disk workspaces: a directory of the host, or the file system in an image, becomes the
+//! `/workspace` of a sandbox, with its users shown as the sandbox's own. It is found beneath the
+//! configured directory by its id alone, and no link is followed on the way.
 
 use std::fmt::Write as _;
 use std::io;
@@ -12,6 +12,7 @@ use jail::root::mount_on;
 use jail::sys::clone::exit_now;
 use jail::sys::mount::{Properties, set_properties};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::process::Pid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -38,17 +39,23 @@ pub(super) fn mount_for(
     pid: Pid,
 ) -> io::Result<OwnedFd> {
     let workspaces = world.workspaces.as_ref().ok_or(io::ErrorKind::NotFound)?;
-    let directory = openat2(
-        workspaces,
-        name_of(workspace),
-        OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC,
-        Mode::empty(),
-        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
-    )?;
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_EMPTY_PATH;
-    let mount = open_tree(&directory, "", flags)?;
+    let name = name_of(workspace);
+    let mount = match open_beneath(workspaces, &name, OFlags::DIRECTORY | OFlags::PATH) {
+        Ok(directory) => {
+            let flags = OpenTreeFlags::OPEN_TREE_CLONE
+                | OpenTreeFlags::OPEN_TREE_CLOEXEC
+                | OpenTreeFlags::AT_EMPTY_PATH;
+            open_tree(&directory, "", flags)?
+        }
+        Err(Errno::NOENT) => {
+            // Not blocking, should it be a pipe; no terminal of ours, should it be one.
+            let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
+            let image = open_beneath(workspaces, &format!("{name}.img"), flags)?;
+            let devices = world.devices.as_ref().ok_or(Errno::NODEV)?;
+            devices.mount(image)?
+        }
+        Err(error) => return Err(error.into()),
+    };
     let users = match world.users {
         Users::Ranges => Some(namespace_of(pid, "user")?),
         // Files belong to whom programs are anyway, and only root may show them as another's.
@@ -58,6 +65,11 @@ pub(super) fn mount_for(
     let properties = Properties { no_devices: true, ids_of, ..Properties::default() };
     set_properties(mount.as_fd(), properties)?;
     Ok(mount)
+}
+
+fn open_beneath(directory: &OwnedFd, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    openat2(directory, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
 /// Mounts it in a sandbox that runs already, over whatever is there.

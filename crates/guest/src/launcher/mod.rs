@@ -329,6 +329,8 @@ impl Launcher {
     fn refuse_error(&mut self, ticket: u64, step: &str, error: &io::Error) {
         let code = if error.kind() == io::ErrorKind::NotFound {
             RefusalCode::Unknown
+        } else if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) {
+            RefusalCode::NoDevice
         } else {
             RefusalCode::System
         };

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use guest_protocol::launcher::LauncherConfig;
+use jail::image::Devices;
 use jail::plan::Users;
 use jail::root::{self, Maker};
 use jail::sys::loopback;
@@ -36,6 +37,8 @@ pub(super) struct World {
     pub users: Users,
     /// The directory of disk workspaces.
     pub workspaces: Option<OwnedFd>,
+    /// What mounts workspaces that are images; none where the host has no such devices.
+    pub devices: Option<Devices>,
     /// Our own mount namespace, to come back to.
     pub home: OwnedFd,
     /// A mount namespace with nothing in it but an empty directory. Stems go there, so that what
@@ -78,6 +81,11 @@ pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<World, Fail
         .iter()
         .map(|(id, path)| Ok((attach::name_of(id), open(path)?)))
         .collect::<Result<_, _>>()?;
+    let devices = match users {
+        Users::Ranges => workspaces.as_ref().and_then(|_| Devices::open().ok()),
+        // Only root may mount what is on a device.
+        Users::Subordinate | Users::Alone => None,
+    };
     let directories: Vec<_> =
         config.directories.iter().map(|path| open(path)).collect::<Result<_, _>>()?;
     let images = config.images.as_deref().map(open).transpose()?;
@@ -106,7 +114,7 @@ pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<World, Fail
     step("go to /", rustix::process::chdir("/"))?;
     let home = step("open own mount namespace", own_namespace())?;
     let void = step("make the empty mount namespace", make_void(&home))?;
-    Ok(World { roots, users, workspaces, home, void })
+    Ok(World { roots, users, workspaces, devices, home, void })
 }
 
 /// What programs write into a workspace belongs to an ordinary user of the host, and they choose

@@ -119,11 +119,21 @@ const SOCKET_PAIR: Arguments = Arguments {
     otherwise: Verdict::Errno(libc::EAFNOSUPPORT as u16),
 };
 
+/// A subvolume inside a workspace would have a limit of its own: none.
+const BTRFS_SNAP_CREATE: u32 = 0x5000_9401;
+const BTRFS_SNAP_CREATE_V2: u32 = 0x5000_9417;
+const BTRFS_SUBVOL_CREATE: u32 = 0x5000_940e;
+const BTRFS_SUBVOL_CREATE_V2: u32 = 0x5000_9418;
+
 const IOCTL: Arguments = Arguments {
     clauses: &[
         clause(1, Test::Is(libc::TIOCSTI as u32), Verdict::PERM),
         clause(1, Test::Is(libc::TIOCLINUX as u32), Verdict::PERM),
         clause(1, Test::Is(0x5423), Verdict::PERM),
+        clause(1, Test::Is(BTRFS_SNAP_CREATE), Verdict::PERM),
+        clause(1, Test::Is(BTRFS_SNAP_CREATE_V2), Verdict::PERM),
+        clause(1, Test::Is(BTRFS_SUBVOL_CREATE), Verdict::PERM),
+        clause(1, Test::Is(BTRFS_SUBVOL_CREATE_V2), Verdict::PERM),
     ],
     otherwise: Verdict::Allow,
 };
@@ -197,8 +207,9 @@ pub const GROUPS: &[Group] = &[
     Group {
         name: "device control",
         why: "Terminals, files and sockets need it. Refused: typing into a terminal that a more \
-              privileged program reads (TIOCSTI, TIOCLINUX), and other line disciplines (TIOCSETD), \
-              which are old drivers that nothing in a sandbox needs.",
+              privileged program reads (TIOCSTI, TIOCLINUX), other line disciplines (TIOCSETD), \
+              which are old drivers that nothing in a sandbox needs, and subvolumes of btrfs, which \
+              the limit of a workspace would not count.",
         rule: Rule::Arguments(&IOCTL),
         calls: calls![SYS_ioctl],
     },

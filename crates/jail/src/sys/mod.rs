@@ -2,6 +2,7 @@
 //! module, each block with its reason.
 #![expect(unsafe_code, reason = "the one place for it")]
 
+pub mod btrfs;
 pub mod clone;
 pub mod descriptors;
 pub mod exec;
@@ -9,10 +10,12 @@ pub mod filter;
 pub mod ids;
 pub mod keyring;
 pub mod loopback;
+pub mod loops;
 pub mod memory;
 pub mod mount;
 pub mod namespaces;
 pub mod probe;
+pub mod project;
 pub mod reap;
 pub mod signals;
 pub mod spawn;

@@ -21,9 +21,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use guest_protocol::launcher::{self as launcher_protocol, MAX_PACKET_BYTES};
+use model::InstanceId;
 use model::template::{Recycle, RuntimeTraits};
-use model::{InstanceId, WorkspaceId};
-use rustix::fs::{Gid, Uid};
 use tokio::time::timeout;
 
 pub use self::config::{NativeConfig, NetworkMode};
@@ -37,9 +36,6 @@ use crate::spec::{Capabilities, LaunchSpec, Reaped, Users};
 
 /// How long ending everything may take.
 const END_PATIENCE: Duration = Duration::from_mins(1);
-
-/// The user of a workspace's files, as it is written on disk and seen in every sandbox.
-const WORKSPACE_USER: u32 = 1000;
 
 /// The native runtime. Dropped, its launcher ends, and with it every sandbox.
 pub struct Native {
@@ -73,26 +69,6 @@ impl Native {
     /// The first process of a sandbox, as the host sees it.
     pub fn guest_pid(&self, instance: InstanceId) -> Option<u32> {
         self.launchers.current().live(instance)?.instance.pid()
-    }
-
-    /// Makes an empty workspace on disk.
-    pub fn make_workspace(&self, workspace: WorkspaceId) -> Result<(), RuntimeError> {
-        const STEP: &str = "make a workspace";
-        let Some(directory) = &self.launchers.config.workspaces else {
-            let cause = "no directory for workspaces is configured";
-            return Err(RuntimeError::new(RuntimeErrorCode::Unsupported, STEP, cause));
-        };
-        let path = directory.join(workspace.to_string());
-        let owner = match self.capabilities().users {
-            Users::Ranges => {
-                (Some(Uid::from_raw(WORKSPACE_USER)), Some(Gid::from_raw(WORKSPACE_USER)))
-            }
-            // Programs are who we are.
-            Users::Subordinate | Users::Alone => (None, None),
-        };
-        std::fs::create_dir(&path)
-            .and_then(|()| Ok(rustix::fs::chown(&path, owner.0, owner.1)?))
-            .map_err(|error| RuntimeError::system(STEP, &error))
     }
 }
 

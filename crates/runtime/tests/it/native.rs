@@ -2,20 +2,21 @@
 //! skipped.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use model::template::WorkspaceLimit;
 use model::{Template, TemplateName, WorkspaceId};
 use runtime::conformance::Subject;
 use runtime::native::{Native, NativeConfig};
 use runtime::{Command, Runtime};
+use workspaces::{Size, Workspaces};
 
 static PLACES: AtomicU64 = AtomicU64::new(0);
 
 struct NativeSubject {
     place: PathBuf,
-    native: Mutex<Option<Arc<Native>>>,
 }
 
 fn template() -> TemplateName {
@@ -25,7 +26,7 @@ fn template() -> TemplateName {
 fn subject() -> Arc<dyn Subject> {
     let n = PLACES.fetch_add(1, Ordering::Relaxed);
     let place = std::env::temp_dir().join(format!("native-{}-{n}", std::process::id()));
-    Arc::new(NativeSubject { place, native: Mutex::new(None) })
+    Arc::new(NativeSubject { place })
 }
 
 impl Drop for NativeSubject {
@@ -51,9 +52,7 @@ impl Subject for NativeSubject {
         config.restart = true;
         // Where it could work it must: a launcher that does not start is no reason to skip.
         let native = Native::start(config).await.expect("the launcher starts");
-        let native = Arc::new(native);
-        *self.native.lock().expect("no panic") = Some(Arc::clone(&native));
-        Ok(native)
+        Ok(Arc::new(native))
     }
 
     fn template(&self) -> Template {
@@ -72,9 +71,13 @@ impl Subject for NativeSubject {
     }
 
     async fn make_workspace(&self) -> Option<WorkspaceId> {
-        let native = self.native.lock().expect("no panic").clone()?;
+        let workspaces = Workspaces::open(self.place.join("workspaces")).expect("opened");
         let workspace = WorkspaceId::from_u128(7);
-        native.make_workspace(workspace).expect("made");
+        let limit = match workspaces.hard().by {
+            Some(_) => WorkspaceLimit::Hard,
+            None => WorkspaceLimit::Soft,
+        };
+        workspaces.create(workspace, Size::SMALLEST, limit).expect("made");
         Some(workspace)
     }
 

@@ -1,0 +1,69 @@
+//! Loop devices: a file as a block device, for as long as something has it mounted.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
+const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
+
+/// The device lets go of its file when nobody has it open any more.
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+/// What is cached is cached once, by the file system on the device.
+const LO_FLAGS_DIRECT_IO: u32 = 16;
+
+const BLOCK_BYTES: u32 = 4096;
+
+#[repr(C)]
+struct LoopInfo {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+
+/// The number of a loop device that is free at this moment; the kernel makes one if there is none.
+pub fn free_device(control: BorrowedFd<'_>) -> io::Result<u32> {
+    // SAFETY: the call takes no argument.
+    let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
+    u32::try_from(number).map_err(|_| io::Error::last_os_error())
+}
+
+/// Puts a file behind a free device. `EBUSY` if it is not free any more.
+pub fn configure(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: all zeroes is a valid configuration: it holds numbers only.
+    let mut config: LoopConfig = unsafe { std::mem::zeroed() };
+    config.fd = file.as_raw_fd().cast_unsigned();
+    config.block_size = BLOCK_BYTES;
+    config.info.flags = LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO;
+    // SAFETY: the kernel reads one configuration, which lives until the call returns.
+    let answer = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_takes_structures_of_this_size() {
+        assert_eq!(size_of::<LoopInfo>(), 232);
+        assert_eq!(size_of::<LoopConfig>(), 304);
+    }
+}

@@ -1,0 +1,294 @@
+//! The directory of workspaces: one entry for each, named by its id. One is made aside and gets its
+//! name when it is whole; one that goes loses its name first and is taken apart in the background.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jail::sys::{btrfs, project};
+use model::WorkspaceId;
+use model::template::WorkspaceLimit;
+use rustix::fs::{AtFlags, Gid, Mode, Uid, fchmod, fchown, fstat, fstatvfs, mkdirat, statat};
+use rustix::io::Errno;
+
+use crate::error::{During as _, WorkspaceError};
+use crate::hard::{self, HardBy, HardLimit, PROBE_PROJECT};
+use crate::places::{IMAGE, Places, move_to, names_in, open_directory, workspace_named};
+use crate::scan::{Scan, Usage};
+use crate::spares::Spares;
+use crate::trash::Trash;
+
+/// The user of a workspace's files, as it is written on disk and seen in every sandbox.
+pub(crate) const WORKSPACE_USER: u32 = 1000;
+
+const BLOCK_BYTES: u64 = 4096;
+
+/// How much a workspace may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size {
+    bytes: u64,
+}
+
+impl Size {
+    /// The smallest that there is: a file system needs some room for itself.
+    pub const SMALLEST: Self = Self { bytes: 4 << 20 };
+
+    /// This many bytes, or the smallest that there is.
+    pub const fn of_bytes(bytes: u64) -> Self {
+        if bytes < Self::SMALLEST.bytes { Self::SMALLEST } else { Self { bytes } }
+    }
+
+    /// Bytes on disk.
+    pub const fn bytes(self) -> u64 {
+        self.bytes
+    }
+
+    /// Files and directories: enough for small ones, but nobody may take all there are.
+    pub const fn files(self) -> u64 {
+        self.bytes / (2 * BLOCK_BYTES)
+    }
+
+    /// What an image must have for its file system to hold this much: with its own tables, and with
+    /// what ext4 keeps back for blocks that are promised and not written yet.
+    pub(crate) const fn image_bytes(self) -> u64 {
+        const INODE_BYTES: u64 = 256;
+        const GROUP_BLOCKS: u64 = 32_768;
+        let data = self.bytes.div_ceil(BLOCK_BYTES);
+        let tables = (self.files() * INODE_BYTES).div_ceil(BLOCK_BYTES);
+        let kept_back = (data + tables) / 49;
+        let kept_back = if kept_back > 4096 { 4096 } else { kept_back };
+        let groups = (data + tables + kept_back) / GROUP_BLOCKS + 1;
+        // Two bitmaps, the end of a table, a copy of what describes all groups.
+        let described = groups.div_ceil(BLOCK_BYTES / 64) + 1;
+        (data + tables + kept_back + groups * (4 + described) + 16) * BLOCK_BYTES
+    }
+}
+
+/// What a workspace is on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Directory,
+    Subvolume,
+    Project,
+    Image,
+}
+
+impl Kind {
+    fn name(self, workspace: WorkspaceId) -> String {
+        match self {
+            Self::Directory | Self::Subvolume | Self::Project => workspace.to_string(),
+            Self::Image => format!("{workspace}{IMAGE}"),
+        }
+    }
+}
+
+/// The workspaces of a node.
+pub struct Workspaces {
+    path: PathBuf,
+    places: Arc<Places>,
+    hard: HardLimit,
+    known: Mutex<BTreeMap<WorkspaceId, Kind>>,
+    next_project: AtomicU32,
+    spares: Spares,
+    trash: Trash,
+}
+
+impl Workspaces {
+    /// Opens the directory of workspaces, finds out what limits work there, and begins to remove
+    /// what an earlier run left half made or half removed.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, WorkspaceError> {
+        let path = path.into();
+        let places = Arc::new(Places::open(&path).during("open the directory of workspaces")?);
+        for (room, of) in [(&places.new, "new"), (&places.spares, "spares")] {
+            for name in names_in(room).during("look for what is left of an earlier run")? {
+                let away = format!("{of}-{name}");
+                move_to(room, &name, &places.trash, &away)
+                    .during("put away what is left of an earlier run")?;
+            }
+        }
+        let hard = hard::find(&places);
+        let trash = Trash::start(Arc::clone(&places)).during("start to remove what is left")?;
+        let spares = Spares::start(Arc::clone(&places)).during("start to keep spare images")?;
+        let next_project = AtomicU32::new(PROBE_PROJECT + 1);
+        let known = Mutex::default();
+        let opened = Self { path, places, hard, known, next_project, spares, trash };
+        opened.learn()?;
+        opened.trash.wake();
+        Ok(opened)
+    }
+
+    /// Where they are.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What keeps hard limits here, and what does not.
+    pub fn hard(&self) -> &HardLimit {
+        &self.hard
+    }
+
+    /// All there are.
+    pub fn list(&self) -> Vec<WorkspaceId> {
+        self.known().keys().copied().collect()
+    }
+
+    /// What is free to us on the file system.
+    pub fn free_bytes(&self) -> Result<u64, WorkspaceError> {
+        let found = fstatvfs(&self.places.top).during("ask how much is free")?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
+    /// Makes an empty workspace.
+    pub fn create(
+        &self,
+        workspace: WorkspaceId,
+        size: Size,
+        limit: WorkspaceLimit,
+    ) -> Result<(), WorkspaceError> {
+        const STEP: &str = "make a workspace";
+        let kind = match (limit, self.hard.by) {
+            (WorkspaceLimit::Soft, _) => Kind::Directory,
+            (WorkspaceLimit::Hard, Some(HardBy::Btrfs)) => Kind::Subvolume,
+            (WorkspaceLimit::Hard, Some(HardBy::ProjectQuota)) => Kind::Project,
+            (WorkspaceLimit::Hard, Some(HardBy::Image)) => Kind::Image,
+            (WorkspaceLimit::Hard, None) => {
+                return Err(WorkspaceError::unsupported(STEP, &self.hard.reasons()));
+            }
+        };
+        if self.known().contains_key(&workspace) {
+            return Err(WorkspaceError::new(STEP, Errno::EXIST.into()));
+        }
+        let name = kind.name(workspace);
+        match kind {
+            Kind::Directory => {
+                let directory = self.make_directory(&name).during(STEP)?;
+                self.give_name(directory, &name).during(STEP)?;
+            }
+            Kind::Subvolume => {
+                let made = hard::make_subvolume(&self.places, &name, size.bytes()).during(STEP)?;
+                self.give_name(made, &name).during(STEP)?;
+            }
+            Kind::Project => {
+                let directory = self.make_directory(&name).during(STEP)?;
+                self.limit_project(&directory, size).during(STEP)?;
+                self.give_name(directory, &name).during(STEP)?;
+            }
+            Kind::Image => {
+                if !self.spares.take(size, &name).during(STEP)? {
+                    hard::make_image(&self.places, &name, size).during(STEP)?;
+                    move_to(&self.places.new, &name, &self.places.top, &name).during(STEP)?;
+                }
+            }
+        }
+        self.known().insert(workspace, kind);
+        Ok(())
+    }
+
+    /// Takes a workspace away. It is gone when this returns; what was in it goes in the background.
+    /// That it never existed is fine.
+    pub fn remove(&self, workspace: WorkspaceId) -> Result<(), WorkspaceError> {
+        let Some(kind) = self.known().remove(&workspace) else { return Ok(()) };
+        let name = kind.name(workspace);
+        match move_to(&self.places.top, &name, &self.places.trash, &name) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => {
+                self.known().insert(workspace, kind);
+                return Err(error).during("remove a workspace");
+            }
+        }
+        self.trash.wake();
+        Ok(())
+    }
+
+    /// What a workspace takes on disk. Counted by walking through it, unless the file system knows.
+    pub fn usage(&self, workspace: WorkspaceId, scan: Scan<'_>) -> Result<Usage, WorkspaceError> {
+        const STEP: &str = "measure a workspace";
+        let kind = self.known().get(&workspace).copied();
+        let Some(kind) = kind else { return Err(WorkspaceError::unknown(STEP, workspace)) };
+        let name = kind.name(workspace);
+        match kind {
+            Kind::Image => {
+                let found = statat(&self.places.top, name.as_str(), AtFlags::SYMLINK_NOFOLLOW)
+                    .during(STEP)?;
+                Ok(Usage::of_bytes(found.st_blocks.cast_unsigned() * 512))
+            }
+            Kind::Directory | Kind::Subvolume | Kind::Project => {
+                let directory = open_directory(&self.places.top, &name).during(STEP)?;
+                scan.walk(directory).during(STEP)
+            }
+        }
+    }
+
+    /// Waits until nothing of what was removed is left. False if it takes longer than this.
+    pub fn wait_until_removed(&self, patience: Duration) -> bool {
+        self.trash.wait_until_empty(patience)
+    }
+
+    /// What could not be removed when it was last tried, in words.
+    pub fn stuck(&self) -> Option<String> {
+        self.trash.stuck()
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<WorkspaceId, Kind>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Finds what an earlier run left.
+    fn learn(&self) -> Result<(), WorkspaceError> {
+        const STEP: &str = "look for workspaces";
+        for name in names_in(&self.places.top).during(STEP)? {
+            let Some(workspace) = workspace_named(&name) else { continue };
+            let kind = if name.ends_with(IMAGE) {
+                Kind::Image
+            } else {
+                match open_directory(&self.places.top, &name) {
+                    Ok(directory) => self.kind_of(&directory),
+                    // Whatever it is, it is none of ours: it is never used, and can be removed.
+                    Err(_) => Kind::Directory,
+                }
+            };
+            self.known().insert(workspace, kind);
+        }
+        Ok(())
+    }
+
+    fn kind_of(&self, directory: &OwnedFd) -> Kind {
+        let top_of_subvolume =
+            || fstat(directory).is_ok_and(|found| found.st_ino == btrfs::SUBVOLUME_INODE);
+        if hard::is_btrfs(&self.places) && top_of_subvolume() {
+            return Kind::Subvolume;
+        }
+        match project::project_of(directory.as_fd()) {
+            Ok(project) if project > PROBE_PROJECT => {
+                self.next_project.fetch_max(project + 1, Ordering::Relaxed);
+                Kind::Project
+            }
+            Ok(_) | Err(_) => Kind::Directory,
+        }
+    }
+
+    fn make_directory(&self, name: &str) -> std::io::Result<OwnedFd> {
+        mkdirat(&self.places.new, name, Mode::RWXU)?;
+        Ok(open_directory(&self.places.new, name)?)
+    }
+
+    fn limit_project(&self, directory: &OwnedFd, size: Size) -> std::io::Result<()> {
+        let project = self.next_project.fetch_add(1, Ordering::Relaxed);
+        project::set_project(directory.as_fd(), project)?;
+        project::limit_project(directory.as_fd(), project, size.bytes(), size.files())
+    }
+
+    /// A directory in `new` is whole: it belongs to the user of workspaces and gets its name.
+    fn give_name(&self, directory: OwnedFd, name: &str) -> std::io::Result<()> {
+        fchmod(&directory, Mode::from_raw_mode(0o755))?;
+        if rustix::process::geteuid().is_root() {
+            let (user, group) = (Uid::from_raw(WORKSPACE_USER), Gid::from_raw(WORKSPACE_USER));
+            fchown(&directory, Some(user), Some(group))?;
+        }
+        drop(directory);
+        Ok(move_to(&self.places.new, name, &self.places.top, name)?)
+    }
+}

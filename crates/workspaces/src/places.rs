@@ -1,0 +1,116 @@
+//! The rooms of the directory of workspaces, held by descriptors: `new` where one is made before it
+//! has its name, `spares` for images that are ready, `trash` for what is to go. Everything in them
+//! is worth nothing after a crash.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use model::WorkspaceId;
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, fchmod, mkdirat, openat,
+    openat2, renameat_with, unlinkat,
+};
+use rustix::io::Errno;
+
+/// What the name of an image ends with.
+pub(crate) const IMAGE: &str = ".img";
+
+/// The directory and its rooms.
+#[derive(Debug)]
+pub(crate) struct Places {
+    pub(crate) top: OwnedFd,
+    pub(crate) new: OwnedFd,
+    pub(crate) spares: OwnedFd,
+    pub(crate) trash: OwnedFd,
+}
+
+impl Places {
+    /// Opens the directory, and makes what is missing of it. Nobody but its owner may enter: what
+    /// programs write belongs to an ordinary user, with permissions of their choice.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        std::fs::create_dir_all(path)?;
+        let top = openat(CWD, path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        fchmod(&top, Mode::RWXU)?;
+        let room = |name: &str| -> io::Result<OwnedFd> {
+            match mkdirat(&top, name, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+            Ok(open_directory(&top, name)?)
+        };
+        let (new, spares, trash) = (room("new")?, room("spares")?, room("trash")?);
+        Ok(Self { top, new, spares, trash })
+    }
+}
+
+/// Opens a directory for reading, wherever it is mounted, and never through a link.
+pub(crate) fn open_directory(parent: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    openat2(parent, name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), resolve)
+}
+
+/// Renames what nothing else may be in the place of.
+pub(crate) fn move_to(
+    from: impl AsFd,
+    name: &str,
+    to: impl AsFd,
+    new_name: &str,
+) -> Result<(), Errno> {
+    renameat_with(from, name, to, new_name, RenameFlags::NOREPLACE)
+}
+
+/// Removes an empty directory or a file of ours.
+pub(crate) fn discard(parent: impl AsFd, name: &str) {
+    let parent = parent.as_fd();
+    if unlinkat(parent, name, AtFlags::empty()).is_err() {
+        let _ = unlinkat(parent, name, AtFlags::REMOVEDIR);
+    }
+}
+
+/// The names in a directory of ours.
+pub(crate) fn names_in(directory: impl AsFd) -> io::Result<Vec<String>> {
+    // Another description of it, so that everyone who looks begins at the beginning.
+    let directory = open_directory(directory, ".")?;
+    let mut buffer = Vec::with_capacity(8192);
+    let mut entries = RawDir::new(directory, buffer.spare_capacity_mut());
+    let mut names = Vec::new();
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        if let Ok(name) = entry.file_name().to_str()
+            && !matches!(name, "." | "..")
+        {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// The workspace that something in the directory is, by its name.
+pub(crate) fn workspace_named(name: &str) -> Option<WorkspaceId> {
+    let id = name.strip_suffix(IMAGE).unwrap_or(name);
+    id.parse().ok().filter(|known: &WorkspaceId| known.to_string() == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ids_as_they_are_written_name_workspaces() {
+        let id = "00010203-0405-0607-0809-0a0b0c0d0e0f";
+        let known = id.parse().ok();
+        for (name, expected) in [
+            (id.to_owned(), known),
+            (format!("{id}.img"), known),
+            (id.to_uppercase(), None),
+            (id.replace('-', ""), None),
+            (format!("{id}.img.img"), None),
+            (format!("{{{id}}}"), None),
+            ("trash".to_owned(), None),
+            (String::new(), None),
+        ] {
+            assert_eq!(workspace_named(&name), expected, "{name}");
+        }
+    }
+}

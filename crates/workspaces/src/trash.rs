@@ -1,0 +1,168 @@
+//! Takes apart what lost its name, one thing after another, in a thread of its own. What a crash
+//! leaves here is found again at the next start.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jail::sys::{btrfs, project};
+use rustix::fs::{AtFlags, FileType, RawDir, statat, unlinkat};
+
+use crate::hard::{PROBE_PROJECT, is_btrfs};
+use crate::places::{Places, open_directory};
+use crate::removal::remove_tree;
+
+/// How long to leave alone what could not be removed.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// What is thrown away.
+pub(crate) struct Trash {
+    bin: Arc<Bin>,
+}
+
+struct Bin {
+    places: Arc<Places>,
+    state: Mutex<State>,
+    changed: Condvar,
+    stopped: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    /// How often something was thrown away.
+    thrown: u64,
+    /// How many of those times everything was removed since.
+    emptied: u64,
+    stuck: Option<String>,
+}
+
+impl Trash {
+    pub(crate) fn start(places: Arc<Places>) -> io::Result<Self> {
+        let bin = Arc::new(Bin {
+            places,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            stopped: AtomicBool::new(false),
+        });
+        let emptied = Arc::clone(&bin);
+        std::thread::Builder::new()
+            .name("workspace-trash".to_owned())
+            .spawn(move || emptied.run())?;
+        Ok(Self { bin })
+    }
+
+    /// There is something to remove.
+    pub(crate) fn wake(&self) {
+        self.bin.state().thrown += 1;
+        self.bin.changed.notify_all();
+    }
+
+    pub(crate) fn wait_until_empty(&self, patience: Duration) -> bool {
+        let state = self.bin.state();
+        let all = state.thrown;
+        let waited =
+            self.bin.changed.wait_timeout_while(state, patience, |state| state.emptied < all);
+        waited.unwrap_or_else(PoisonError::into_inner).0.emptied >= all
+    }
+
+    pub(crate) fn stuck(&self) -> Option<String> {
+        self.bin.state().stuck.clone()
+    }
+}
+
+impl Drop for Trash {
+    fn drop(&mut self) {
+        self.bin.stopped.store(true, Ordering::Relaxed);
+        self.bin.changed.notify_all();
+    }
+}
+
+impl Bin {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let stopped = || self.stopped.load(Ordering::Relaxed);
+        loop {
+            let state = self
+                .changed
+                .wait_while(self.state(), |state| state.emptied == state.thrown && !stopped());
+            let thrown = state.unwrap_or_else(PoisonError::into_inner).thrown;
+            if stopped() {
+                return;
+            }
+            let emptied = self.empty();
+            let mut state = self.state();
+            match emptied {
+                Ok(()) => {
+                    state.stuck = None;
+                    state.emptied = thrown;
+                    self.changed.notify_all();
+                }
+                Err(error) => {
+                    state.stuck = Some(error.to_string());
+                    drop(self.changed.wait_timeout_while(state, PAUSE, |_| !stopped()));
+                }
+            }
+        }
+    }
+
+    /// Removes everything, until a look finds nothing. What cannot be removed is left for later,
+    /// and the rest goes all the same.
+    fn empty(&self) -> io::Result<()> {
+        loop {
+            let mut removed = false;
+            let mut failed = None;
+            let room = open_directory(&self.places.trash, ".")?;
+            let mut buffer = Vec::with_capacity(8192);
+            let mut entries = RawDir::new(room, buffer.spare_capacity_mut());
+            while let Some(entry) = entries.next() {
+                let entry = entry?;
+                let Ok(name) = entry.file_name().to_str() else { continue };
+                if matches!(name, "." | "..") {
+                    continue;
+                }
+                match self.remove(name) {
+                    Ok(()) => removed = true,
+                    Err(error) => failed = Some(error),
+                }
+                if self.stopped.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+            }
+            match (removed, failed) {
+                (true, _) => {}
+                (false, Some(error)) => return Err(error),
+                (false, None) => return Ok(()),
+            }
+        }
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let trash = &self.places.trash;
+        let found = statat(trash, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
+            return Ok(unlinkat(trash, name, AtFlags::empty())?);
+        }
+        if is_btrfs(&self.places)
+            && found.st_ino == btrfs::SUBVOLUME_INODE
+            && btrfs::destroy_subvolume(trash.as_fd(), name).is_ok()
+        {
+            return Ok(());
+        }
+        let project = open_directory(trash, name)
+            .ok()
+            .and_then(|directory| project::project_of(directory.as_fd()).ok())
+            .filter(|project| *project > PROBE_PROJECT);
+        remove_tree(trash, &CString::new(name)?, &self.stopped)?;
+        if let Some(project) = project {
+            // A limit that stays harms nobody: its number is not used again.
+            let _ = project::limit_project(trash.as_fd(), project, 0, 0);
+        }
+        Ok(())
+    }
+}
