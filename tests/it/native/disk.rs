@@ -108,7 +108,7 @@ fn an_image_keeps_its_limit() -> Result<()> {
             let workspace = id(3);
             disk.create(workspace, Size::SMALLEST, Hard)?;
             let sandbox = sandbox_on(node, workspace).await?;
-            let touch = "i=0; while : > f$i 2>/dev/null; do i=$((i+1)); done; echo $i";
+            let touch = "i=0; while true 2>/dev/null > f$i; do i=$((i+1)); done; echo $i";
             let made = String::from_utf8(node.sh(&sandbox, touch).await?.stdout)?;
             let most = Size::SMALLEST.files() + 512;
             ensure!(made.trim().parse::<u64>()? <= most, "{made} files");
