@@ -37,6 +37,7 @@ fn ended(ended: &Ended) {
         | TerminatedReason::Expired
         | TerminatedReason::Crash
         | TerminatedReason::Oom
+        | TerminatedReason::DiskLimit
         | TerminatedReason::Evicted
         | TerminatedReason::Policy => {
             tracing::info!(%sandbox, %template, cause, detail, "a sandbox ended");

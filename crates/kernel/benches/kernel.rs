@@ -53,6 +53,7 @@ impl Bench {
             recycle: Recycle::Recreate,
             can_freeze: true,
             workspace_survives: true,
+            disk: None,
         };
         bench.apply(Event::TemplatePut { template: Arc::new(template), traits });
         bench.finish_effects();

@@ -9,6 +9,7 @@ use model::state::PoolPhase;
 use model::{EndCause, ErrorCode, LifecycleEvent, Refusal, SessionStatus};
 
 use crate::admission::{Applicant, Who, capacity_exhausted};
+use crate::disk::disk_full;
 use crate::effect::Action;
 use crate::entry::{After, OpKind, Own, Phase, Resolve};
 use crate::event::bound_generation;
@@ -160,6 +161,10 @@ impl Kernel {
                 return;
             }
         };
+        if self.lacks_disk(pool) {
+            self.fail_wants(session, &disk_full());
+            return;
+        }
         let memory_mb = self.pools[pool].template.limits.memory_mb.into();
         let needs_entry = known.entry.is_none();
         if let Some(ix) = known.entry {
@@ -192,6 +197,10 @@ impl Kernel {
                 return;
             }
         };
+        if self.lacks_disk(pool) {
+            self.fail_wants(session, &disk_full());
+            return;
+        }
         let known = &self.sessions[session];
         let first = known.status == SessionStatus::Starting;
         let (ix, coming) = match known.entry {

@@ -6,6 +6,7 @@ use model::state::PoolPhase;
 use model::{EndCause, ErrorCode, KeyId, Refusal, TemplateName};
 
 use crate::admission::{Applicant, Who, capacity_exhausted};
+use crate::disk::disk_full;
 use crate::entry::{After, Phase, Resolve};
 use crate::event::{Checkout, CheckoutPolicy};
 use crate::lease::refuse_ttl;
@@ -105,6 +106,11 @@ impl Kernel {
         let refusal = match policy {
             CheckoutPolicy::IdleOnly => {
                 Refusal::new(ErrorCode::PoolEmpty, "no sandbox is idle").retry_after(1_000)
+            }
+            CheckoutPolicy::Wait | CheckoutPolicy::FailFast
+                if self.lacks_disk(pool) && known.expecting() >= known.coming() =>
+            {
+                disk_full()
             }
             CheckoutPolicy::FailFast
                 if known.free_slots() == 0 && known.expecting() >= known.coming() =>

@@ -90,6 +90,8 @@ pub(crate) struct Entry {
     /// The sandbox whose files are being copied may not be given up meanwhile.
     pub(crate) holds_source: bool,
     pub(crate) slept: Option<EndCause>,
+    /// What its workspace took on disk when it was last measured.
+    pub(crate) disk_bytes: u64,
     /// What few sandboxes have.
     pub(crate) extra: Option<Box<Extra>>,
     pub(crate) derived: Derived,
@@ -324,6 +326,7 @@ impl Entry {
             copying_from: None,
             holds_source: false,
             slept: None,
+            disk_bytes: 0,
             extra: None,
             derived: Derived::NOTHING,
             idle_links: Links::default(),

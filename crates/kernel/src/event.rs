@@ -222,6 +222,18 @@ pub enum Event {
         /// Of what.
         cause: DeathCause,
     },
+    /// The workspace of a sandbox was measured.
+    WorkspaceMeasured {
+        /// Of which.
+        instance: InstanceId,
+        /// What it takes.
+        measured: Measured,
+    },
+    /// The disk of all workspaces was measured.
+    DiskMeasured {
+        /// What is left of it.
+        free_bytes: u64,
+    },
     /// An effect ended.
     EffectEnded {
         /// Which.
@@ -270,11 +282,24 @@ impl Event {
             | Self::TurnEnded { .. }
             | Self::ClientGone { .. }
             | Self::InstanceDied { .. }
+            | Self::WorkspaceMeasured { .. }
+            | Self::DiskMeasured { .. }
             | Self::EffectEnded { .. }
             | Self::Ticked
             | Self::ShutdownBegan { .. } => None,
         }
     }
+}
+
+/// What a workspace takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Measured {
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// Files and directories.
+    pub files: u64,
+    /// Some lie where they cannot be measured.
+    pub hidden: bool,
 }
 
 /// A request for a sandbox of a template.

@@ -133,6 +133,8 @@ impl Kernel {
             keep_alive_processes: extra
                 .map_or(0, |e| e.processes.values().filter(|p| p.holds).count() as u32),
             scale: extra.map_or(0, |e| e.scale),
+            workspace_limit: entry.traits.disk,
+            workspace_bytes: (entry.disk_bytes > 0).then_some(entry.disk_bytes),
             ending: entry.ending.as_ref().map(|ending| ending.cause),
             slept: entry.slept,
             last_used_at: entry.last_used.wall,

@@ -59,6 +59,10 @@ pub enum Flaw {
     DeathIgnored,
     /// A sandbox that goes back to its pool stays its last user's, by key.
     TenantRemains,
+    /// A sandbox whose workspace holds too much goes on.
+    DiskLimitIgnored,
+    /// Sandboxes are launched on a disk that is short.
+    FullDiskIgnored,
 }
 
 impl Flaw {
@@ -91,6 +95,8 @@ impl Flaw {
         Self::StaleProofTrusted,
         Self::DeathIgnored,
         Self::TenantRemains,
+        Self::DiskLimitIgnored,
+        Self::FullDiskIgnored,
     ];
 
     /// Its name on the command line.
@@ -123,6 +129,8 @@ impl Flaw {
             Self::StaleProofTrusted => "stale-proof-trusted",
             Self::DeathIgnored => "death-ignored",
             Self::TenantRemains => "tenant-remains",
+            Self::DiskLimitIgnored => "disk-limit-ignored",
+            Self::FullDiskIgnored => "full-disk-ignored",
         }
     }
 }

@@ -154,7 +154,10 @@ pub(crate) fn refuse_ttl(ttl_ms: u64) -> Result<(), Refusal> {
 /// taken away is lost, and whoever returns it late should know.
 fn is_settled(cause: EndCause) -> bool {
     match cause.reason() {
-        TerminatedReason::Crash | TerminatedReason::Oom | TerminatedReason::Replaced => true,
+        TerminatedReason::Crash
+        | TerminatedReason::Oom
+        | TerminatedReason::DiskLimit
+        | TerminatedReason::Replaced => true,
         TerminatedReason::Deleted => cause != EndCause::PoolClosed,
         TerminatedReason::UserAbort
         | TerminatedReason::Idle

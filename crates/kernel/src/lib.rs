@@ -17,6 +17,7 @@ mod binding;
 mod checkout;
 mod completion;
 mod debts;
+mod disk;
 pub mod effect;
 mod ending;
 mod ends;
@@ -67,12 +68,13 @@ use model::{KeyId, LifecycleEvent, Mono, NodeConfig, Now, Refusal, TemplateName}
 use crate::admission::Admission;
 use crate::alarms::Alarms;
 use crate::debts::Debts;
+pub use crate::disk::SoftWorkspace;
 pub use crate::effect::{Action, Effect, Launch, Notice};
 use crate::ends::Ends;
 use crate::entry::Entry;
 pub use crate::event::{
-    Checkout, CheckoutPolicy, DeathCause, Event, Failure, FailureKind, KeepAlive, Outcome, ScaleOp,
-    SessionSettings, UseKind, UseTarget, WhenBusy,
+    Checkout, CheckoutPolicy, DeathCause, Event, Failure, FailureKind, KeepAlive, Measured,
+    Outcome, ScaleOp, SessionSettings, UseKind, UseTarget, WhenBusy,
 };
 pub use crate::flaw::Flaw;
 use crate::index::IdIndex;
@@ -188,6 +190,8 @@ pub struct Kernel {
     tiers: [Order; 3],
     by_state: [u32; SandboxState::ALL.len()],
     debts: Debts,
+    /// The disk of workspaces has less left than it should.
+    disk_short: bool,
     ends: Ends,
     shutdown: Option<Shutdown>,
     resume_warm_hits: u64,
@@ -233,6 +237,7 @@ impl Kernel {
             tiers: [Order::new(Line::Tier); 3],
             by_state: [0; SandboxState::ALL.len()],
             debts: Debts::default(),
+            disk_short: false,
             ends: Ends::new(remembered),
             shutdown: None,
             resume_warm_hits: 0,
@@ -334,6 +339,10 @@ impl Kernel {
             Event::TurnEnded { session, turn, outcome } => self.turn_ended(session, turn, outcome),
             Event::ClientGone { request } => self.client_gone(request),
             Event::InstanceDied { instance, cause } => self.instance_died(instance, cause),
+            Event::WorkspaceMeasured { instance, measured } => {
+                self.workspace_measured(instance, measured);
+            }
+            Event::DiskMeasured { free_bytes } => self.disk_measured(free_bytes),
             Event::EffectEnded { id, outcome } => self.effect_ended(id, outcome),
             Event::Ticked => self.ticked(),
             Event::ShutdownBegan { grace_ms } => self.shutdown_began(grace_ms),

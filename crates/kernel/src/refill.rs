@@ -20,6 +20,7 @@ impl Kernel {
             PoolPhase::Active if self.shutdown.is_none() => {
                 self.serve_waiters(pool);
                 self.refuse_idle_only(pool);
+                self.refuse_without_disk(pool);
                 self.launch_for_waiters(pool);
                 self.withdraw_surplus_applications(pool);
                 self.refill(pool);
@@ -96,10 +97,12 @@ impl Kernel {
     }
 
     /// How many launches may begin now: any number, or while launches fail one at a time with
-    /// pauses.
+    /// pauses, or while the disk is short none.
     pub(crate) fn launches_allowed(&self, pool: Ix) -> u32 {
         let known = &self.pools[pool];
-        if !known.is_degraded(self.config.backoff.degraded_after) {
+        if self.lacks_disk(pool) {
+            0
+        } else if !known.is_degraded(self.config.backoff.degraded_after) {
             u32::MAX
         } else if self.now.mono < known.retry_at {
             0

@@ -297,6 +297,9 @@ pub(crate) fn broken(cause: EndCause) -> Refusal {
         TerminatedReason::Oom => {
             Refusal::new(ErrorCode::Oom, "the sandbox ran out of memory while it was used")
         }
+        TerminatedReason::DiskLimit => {
+            Refusal::new(ErrorCode::DiskLimit, "the sandbox wrote too much to its workspace")
+        }
         TerminatedReason::UserAbort
         | TerminatedReason::Idle
         | TerminatedReason::Expired

@@ -274,6 +274,7 @@ impl Kernel {
             TerminatedReason::UserAbort
             | TerminatedReason::Crash
             | TerminatedReason::Oom
+            | TerminatedReason::DiskLimit
             | TerminatedReason::Replaced
             | TerminatedReason::Deleted
             | TerminatedReason::Policy => false,

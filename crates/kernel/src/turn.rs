@@ -269,6 +269,7 @@ impl Kernel {
                     | TurnOutcome::Failed
                     | TurnOutcome::SandboxCrashed
                     | TurnOutcome::Oom
+                    | TurnOutcome::DiskLimit
                     | TurnOutcome::NotStarted => EndCause::TurnFailed,
                 };
                 self.end(ix, cause, After::Cold, Resolve::Firm);
@@ -287,6 +288,7 @@ impl Kernel {
             Stage::Starting | Stage::Running => match cause.reason() {
                 TerminatedReason::Crash | TerminatedReason::Replaced => TurnOutcome::SandboxCrashed,
                 TerminatedReason::Oom => TurnOutcome::Oom,
+                TerminatedReason::DiskLimit => TurnOutcome::DiskLimit,
                 TerminatedReason::UserAbort | TerminatedReason::Deleted => TurnOutcome::Aborted,
                 TerminatedReason::Idle
                 | TerminatedReason::Expired

@@ -40,6 +40,10 @@ pub struct NodeConfig {
     pub max_processes: u32,
     /// How many ended sandboxes and leases are remembered here; the store remembers more.
     pub remembered_ends: u32,
+    /// How much must be free on the disk of the workspaces for anything to be launched on it.
+    pub workspace_free_floor_mb: u64,
+    /// How often workspaces with a soft limit are measured.
+    pub workspace_scan_interval_ms: u64,
     /// Deadlines of effects.
     pub deadlines: Deadlines,
     /// What happens when launches fail.
@@ -66,6 +70,8 @@ impl Default for NodeConfig {
             max_queued_turns: 16,
             max_processes: 256,
             remembered_ends: 4_096,
+            workspace_free_floor_mb: 1_024,
+            workspace_scan_interval_ms: 5_000,
             deadlines: Deadlines::default(),
             backoff: Backoff::default(),
         }
@@ -144,6 +150,7 @@ impl NodeConfig {
             zero("control_timeout_ms", self.control_timeout_ms),
             zero("probe_timeout_ms", self.probe_timeout_ms),
             zero("probe_attempts", self.probe_attempts.into()),
+            zero("workspace_scan_interval_ms", self.workspace_scan_interval_ms),
             zero("deadlines.claim_ms", self.deadlines.claim_ms),
             zero("deadlines.wipe_ms", self.deadlines.wipe_ms),
             zero("deadlines.freeze_ms", self.deadlines.freeze_ms),

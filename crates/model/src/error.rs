@@ -114,6 +114,10 @@ error_codes! {
     SandboxCrashed, "sandbox_crashed", 502, Later, "retry: the next use gets another sandbox";
     /// The sandbox ran out of memory while it was used.
     Oom, "oom", 502, Never, "use less memory, or raise limits.memory_mb";
+    /// The sandbox was ended because it wrote too much to its workspace.
+    DiskLimit, "disk_limit", 502, Never, "write less, or raise limits.workspace_mb";
+    /// The disk that holds the workspaces is nearly full.
+    DiskFull, "disk_full", 503, Later, "retry later; free disk space, or lower node.workspace_free_floor_mb";
     /// The sandbox belongs to nobody, so nobody may use it.
     NotLeased, "not_leased", 409, Never, "check out a sandbox first";
     /// Something is going on in the sandbox, or keeps it awake.

@@ -204,6 +204,8 @@ pub enum TurnOutcome {
     SandboxCrashed,
     /// Its sandbox ran out of memory.
     Oom,
+    /// Its sandbox wrote too much to its workspace.
+    DiskLimit,
     /// The server stopped.
     Interrupted,
     /// No sandbox could be had for it.

@@ -23,6 +23,24 @@ pub struct Limits {
     pub best_effort: bool,
 }
 
+impl Limits {
+    /// What `/workspace` may hold.
+    pub const fn workspace_bytes(&self) -> u64 {
+        (self.workspace_mb as u64) << 20
+    }
+
+    /// How many files and directories it may have, where it is on disk.
+    pub const fn workspace_files(&self) -> u64 {
+        files_in(self.workspace_bytes())
+    }
+}
+
+/// How many files and directories a workspace on disk may have that holds this much: enough for
+/// small ones, but nobody may take all there are.
+pub const fn files_in(bytes: u64) -> u64 {
+    bytes / 8192
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {

@@ -18,6 +18,8 @@ pub enum TerminatedReason {
     Crash,
     /// It ran out of memory.
     Oom,
+    /// It wrote too much to its workspace.
+    DiskLimit,
     /// Another one needed its place.
     Evicted,
     /// The server stopped.
@@ -90,6 +92,8 @@ end_causes! {
     TurnFailed => Crash, "turn_failed";
     /// It ran out of memory.
     Oom => Oom, "oom";
+    /// It wrote more to its workspace than it may, or most where the disk ran short.
+    DiskLimit => DiskLimit, "disk_limit";
     /// Another one needed its place.
     Evicted => Evicted, "evicted";
     /// The server stopped in order.
@@ -127,6 +131,7 @@ impl TerminatedReason {
             Self::Expired => "expired",
             Self::Crash => "crash",
             Self::Oom => "oom",
+            Self::DiskLimit => "disk_limit",
             Self::Evicted => "evicted",
             Self::Shutdown => "shutdown",
             Self::Replaced => "replaced",

@@ -115,6 +115,7 @@ mod tests {
             recycle: Recycle::Recreate,
             can_freeze: true,
             workspace_survives: true,
+            disk: None,
         };
         let template = Template::named(TemplateName::new("t").unwrap());
         PoolRecord { template: template.into(), traits, phase }

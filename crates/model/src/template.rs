@@ -315,6 +315,9 @@ pub struct RuntimeTraits {
     pub can_freeze: bool,
     /// Whether `/workspace` survives the death of the process that used it.
     pub workspace_survives: bool,
+    /// How the size of `/workspace` is kept, where it is on disk; none where it is in memory.
+    #[serde(default)]
+    pub disk: Option<WorkspaceLimit>,
 }
 
 /// How a used sandbox is made ready for the next user.

@@ -8,6 +8,7 @@ use crate::ids::{Generation, KeyId, LeaseId, SandboxId, SessionId, TemplateName}
 use crate::reason::EndCause;
 use crate::record::Owner;
 use crate::state::{SandboxState, Wakefulness};
+use crate::template::WorkspaceLimit;
 use crate::time::Wall;
 
 /// Why a sandbox is as it is.
@@ -46,6 +47,12 @@ pub struct Alive {
     pub keep_alive_processes: u32,
     /// What programs wrote to the scale file.
     pub scale: u32,
+    /// How the size of its workspace is kept, where it is on disk.
+    #[serde(default)]
+    pub workspace_limit: Option<WorkspaceLimit>,
+    /// What its workspace took when it was last measured.
+    #[serde(default)]
+    pub workspace_bytes: Option<u64>,
     /// Why it is being ended, if it is.
     pub ending: Option<EndCause>,
     /// Why it is cold, if it is.

@@ -6,10 +6,16 @@ use std::collections::BTreeMap;
 use kernel::Event;
 
 /// Counts by group and name.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Clone)]
 pub struct Coverage {
     events: [u64; EVENT_NAMES.len()],
     counts: BTreeMap<(&'static str, &'static str), u64>,
+}
+
+impl Default for Coverage {
+    fn default() -> Self {
+        Self { events: [0; EVENT_NAMES.len()], counts: BTreeMap::new() }
+    }
 }
 
 impl Coverage {
@@ -51,7 +57,7 @@ impl Coverage {
     }
 }
 
-const EVENT_NAMES: [&str; 31] = [
+const EVENT_NAMES: [&str; 33] = [
     "template_put",
     "pool_resized",
     "pool_drained",
@@ -83,6 +89,8 @@ const EVENT_NAMES: [&str; 31] = [
     "effect_ended",
     "ticked",
     "shutdown_began",
+    "workspace_measured",
+    "disk_measured",
 ];
 
 /// The place of an event's kind in the counts.
@@ -119,6 +127,8 @@ pub const fn event_kind(event: &Event) -> usize {
         Event::EffectEnded { .. } => 28,
         Event::Ticked => 29,
         Event::ShutdownBegan { .. } => 30,
+        Event::WorkspaceMeasured { .. } => 31,
+        Event::DiskMeasured { .. } => 32,
     }
 }
 

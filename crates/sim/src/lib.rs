@@ -10,6 +10,7 @@ pub mod checks;
 pub mod choices;
 mod clients;
 pub mod coverage;
+mod disk;
 mod interpreter;
 mod ledger;
 mod liveness;

@@ -32,6 +32,7 @@ impl World {
             self.start_again()?;
         }
         self.ledger.open_sessions.clear();
+        self.tell_of_disk(false)?;
         // What a program wrote to the scale file would keep its sandbox awake for ever.
         let held = |(id, one): (&InstanceId, &Instance)| (one.scale > 0).then_some(*id);
         for instance in self.runtime.instances.iter().filter_map(held).collect::<Vec<_>>() {

@@ -139,6 +139,8 @@ impl World {
         let away_ms = self.choices.between(0, 2_000);
         self.advance(away_ms);
         (self.stopping, self.stopped) = (false, false);
+        // Nobody has told the new one yet.
+        self.disk_short = false;
         self.watch.last_effect = None;
         let alive: Vec<InstanceId> = self.runtime.instances.keys().copied().collect();
         self.trace.note(self.step, self.now, || format!("the server starts; alive: {alive:?}"));

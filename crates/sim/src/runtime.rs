@@ -97,6 +97,8 @@ pub(crate) struct Instance {
     pub death_told: bool,
     /// Whether some effect on it did not end well.
     pub troubled: bool,
+    /// Whether it was said that it takes too much of the disk.
+    pub disk_told: bool,
     /// When its template lets it live no longer.
     pub lives_until: Option<Wall>,
     /// Whether it was asked to be removed.

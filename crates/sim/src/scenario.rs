@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use model::config::{Backoff, Deadlines};
-use model::template::{Recycle, RuntimeTraits};
+use model::template::{Recycle, RuntimeTraits, WorkspaceLimit};
 use model::{Limits, NodeConfig, PoolSettings, Template, TemplateName};
 
 use crate::choices::Choices;
@@ -33,6 +33,8 @@ pub(crate) struct Rates {
     pub crash: u32,
     /// Steps in which the server is stopped in order.
     pub shutdown: u32,
+    /// Steps in which somebody looks at the disk.
+    pub disk: u32,
 }
 
 /// What a client may do. The order is that of the weights.
@@ -198,6 +200,8 @@ impl Scenario {
                 workspace_ms: 1_500,
                 kill_ms: 800,
             },
+            workspace_free_floor_mb: 1_024,
+            workspace_scan_interval_ms: 1_000,
             backoff: Backoff { degraded_after: 3, first_ms: 200, max_ms: 2_000 },
         };
         let templates = 1 + choices.below(4);
@@ -217,6 +221,7 @@ impl Scenario {
             jump: draw(2),
             crash: draw(1),
             shutdown: 0,
+            disk: draw(6),
         };
         let rates = Rates {
             crash: if rates.crash > 0 { 1 + choices.below(4) } else { 0 },
@@ -287,7 +292,11 @@ impl Recipe {
             recycle: if choices.below(2) == 0 { Recycle::Recreate } else { Recycle::Wipe },
             can_freeze: choices.below(3) != 2,
             workspace_survives: choices.below(2) == 0,
+            disk: None,
         };
+        let limits = [None, Some(WorkspaceLimit::Soft), Some(WorkspaceLimit::Hard)];
+        let disk = if traits.workspace_survives { choices.pick(&limits).flatten() } else { None };
+        let traits = RuntimeTraits { disk, ..traits };
         Self { template: Arc::new(template), traits }
     }
 }

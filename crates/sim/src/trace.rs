@@ -67,6 +67,8 @@ pub(crate) fn event_line(event: &Event) -> String {
         | Event::ForkRequested { .. }
         | Event::ClientGone { .. }
         | Event::InstanceDied { .. }
+        | Event::WorkspaceMeasured { .. }
+        | Event::DiskMeasured { .. }
         | Event::EffectEnded { .. }
         | Event::Ticked
         | Event::ShutdownBegan { .. } => format!("{event:?}"),

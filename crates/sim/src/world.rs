@@ -43,6 +43,8 @@ pub struct World {
     pub(crate) step: u32,
     /// Faults are over: what is started now works.
     pub(crate) calm: bool,
+    /// The kernel was last told that the disk is short.
+    pub(crate) disk_short: bool,
     /// The server was asked to stop.
     pub(crate) stopping: bool,
     /// The server has stopped in order.
@@ -95,6 +97,7 @@ impl World {
             trace,
             step: 0,
             calm: false,
+            disk_short: false,
             stopping: false,
             stopped: false,
             armed: None,
@@ -120,16 +123,18 @@ impl World {
         self.choices.begin_step();
         let rates = self.scenario.rates;
         let time = self.scenario.time_share;
-        let faults = rates.death + rates.jump + rates.crash + rates.shutdown;
+        let faults = rates.death + rates.jump + rates.crash + rates.shutdown + rates.disk;
         let client = 1000_u32.saturating_sub(time + faults).max(50);
-        let kinds = [time, client, rates.death, rates.jump, rates.crash, rates.shutdown];
+        let kinds =
+            [time, client, rates.death, rates.jump, rates.crash, rates.shutdown, rates.disk];
         match self.choices.weighted(&kinds) {
             0 => self.pass_time()?,
             1 => self.act()?,
             2 => self.let_die(),
             3 => self.jump_clock()?,
             4 => self.arm_crash()?,
-            _ => self.begin_shutdown()?,
+            5 => self.begin_shutdown()?,
+            _ => self.look_at_disk()?,
         }
         if self.stopped {
             self.start_again()?;

@@ -45,6 +45,8 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::StaleProofTrusted => &[Promise::HeardOfLately],
         Flaw::DeathIgnored => &[Promise::DeathHeard],
         Flaw::TenantRemains => &[Promise::TenantKept],
+        Flaw::DiskLimitIgnored => &[Promise::DiskLimitKept],
+        Flaw::FullDiskIgnored => &[Promise::DiskSpared],
     }
 }
 
@@ -111,6 +113,8 @@ flaw_tests! {
     fn flaw_stale_proof_trusted_is_caught: StaleProofTrusted;
     fn flaw_death_ignored_is_caught: DeathIgnored;
     fn flaw_tenant_remains_is_caught: TenantRemains;
+    fn flaw_disk_limit_ignored_is_caught: DiskLimitIgnored;
+    fn flaw_full_disk_ignored_is_caught: FullDiskIgnored;
 }
 
 #[test]

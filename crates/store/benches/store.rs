@@ -43,6 +43,7 @@ fn record(n: u64, owner: Owner) -> SandboxRecord {
             recycle: Recycle::Recreate,
             can_freeze: true,
             workspace_survives: true,
+            disk: None,
         },
         owner,
         tenant: KeyId::from_u128(id(9, 1)),

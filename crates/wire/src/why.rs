@@ -2,6 +2,7 @@
 
 use model::record::Owner;
 use model::state::Wakefulness;
+use model::template::WorkspaceLimit;
 use model::why::{Alive, Ended, Shortage, Tier};
 use model::{
     EndCause, Generation, KeyId, LeaseId, SandboxId, SandboxState, SessionId, TemplateName,
@@ -55,6 +56,12 @@ pub struct WhyAlive {
     pub keep_alive_processes: u32,
     /// What programs wrote to the scale file.
     pub scale: u32,
+    /// How the size of its workspace is kept, where it is on disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_limit: Option<WorkspaceLimit>,
+    /// What its workspace took when it was last measured; only soft limits need that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_bytes: Option<u64>,
     /// Why it is being ended, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<EndCause>,
@@ -185,6 +192,8 @@ fn alive(alive: Alive, now: Time) -> WhyAlive {
         uses_in_progress: alive.uses_in_progress,
         keep_alive_processes: alive.keep_alive_processes,
         scale: alive.scale,
+        workspace_limit: alive.workspace_limit,
+        workspace_bytes: alive.workspace_bytes,
         ending: alive.ending,
         slept: alive.slept,
         last_used_at: alive.last_used_at.into(),
@@ -288,6 +297,7 @@ const fn told(cause: EndCause) -> &'static str {
         EndCause::FreezeFailed => "ended because it could not be frozen or thawed",
         EndCause::TurnFailed => "ended because a turn could not be started or stopped in it",
         EndCause::Oom => "ran out of memory",
+        EndCause::DiskLimit => "ended because it wrote too much to its workspace,",
         EndCause::Evicted => "gave way to another one",
         EndCause::Shutdown => "ended because the server stopped",
         EndCause::Restart => "ended because the server was started again",
@@ -351,6 +361,8 @@ mod tests {
             uses_in_progress: 0,
             keep_alive_processes: 0,
             scale: 0,
+            workspace_limit: None,
+            workspace_bytes: None,
             ending: None,
             slept: None,
             last_used_at: NOW,

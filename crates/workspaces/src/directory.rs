@@ -48,7 +48,7 @@ impl Size {
 
     /// Files and directories: enough for small ones, but nobody may take all there are.
     pub const fn files(self) -> u64 {
-        self.bytes / (2 * BLOCK_BYTES)
+        model::limits::files_in(self.bytes)
     }
 
     /// What an image must have for its file system to hold this much: with its own tables, and with

@@ -20,11 +20,19 @@ use crate::{
     UseKind, UseTarget, WhenBusy,
 };
 
-pub(super) const NATIVE: RuntimeTraits =
-    RuntimeTraits { recycle: Recycle::Recreate, can_freeze: true, workspace_survives: true };
+pub(super) const NATIVE: RuntimeTraits = RuntimeTraits {
+    recycle: Recycle::Recreate,
+    can_freeze: true,
+    workspace_survives: true,
+    disk: None,
+};
 
-pub(super) const DOCKER: RuntimeTraits =
-    RuntimeTraits { recycle: Recycle::Wipe, can_freeze: true, workspace_survives: false };
+pub(super) const DOCKER: RuntimeTraits = RuntimeTraits {
+    recycle: Recycle::Wipe,
+    can_freeze: true,
+    workspace_survives: false,
+    disk: None,
+};
 
 /// The key to whom everything belongs, unless a test says otherwise.
 pub(super) const TENANT: KeyId = KeyId::from_u128(0x7e_4a47);

@@ -232,6 +232,7 @@ impl Runtime for FakeRuntime {
             recycle: self.settings.recycle,
             can_freeze: self.settings.capabilities.freeze,
             workspace_survives: self.settings.capabilities.disk_workspaces,
+            disk: None,
         }
     }
 

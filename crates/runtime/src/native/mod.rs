@@ -97,6 +97,7 @@ impl Runtime for Native {
             recycle: Recycle::Recreate,
             can_freeze: features.freeze,
             workspace_survives: features.disk_workspaces,
+            disk: None,
         }
     }
 

@@ -130,6 +130,7 @@ const fn turn_name(outcome: model::lifecycle::TurnOutcome) -> &'static str {
         TurnOutcome::TimedOut => "timed_out",
         TurnOutcome::SandboxCrashed => "sandbox_crashed",
         TurnOutcome::Oom => "oom",
+        TurnOutcome::DiskLimit => "disk_limit",
         TurnOutcome::Interrupted => "interrupted",
         TurnOutcome::NotStarted => "not_started",
     }

@@ -2,7 +2,7 @@
 
 use kernel::{Action, Effect};
 
-use super::{Judged, Promise, broken, capacity, ends, holds, sessions};
+use super::{Judged, Promise, broken, capacity, disk, ends, holds, sessions};
 use crate::coverage;
 use crate::runtime::Phase;
 use crate::trace::effect_line;
@@ -30,6 +30,7 @@ pub(crate) fn judge(world: &mut World, effect: &Effect) -> Judged {
             holds(Promise::LaunchWritten, written && fresh, || {
                 format!("{:?} for {:?} is not", launch.instance, launch.sandbox)
             })?;
+            disk::launch(world, launch)?;
             let ahead = world.ahead;
             capacity::launch(world, launch, &ahead)?;
             world.ahead.instances += 1;

@@ -111,6 +111,7 @@ fn judge(
             asked(instance.turn.is_none_or(|(_, since)| long(since)))
         }
         EndCause::Crash | EndCause::Oom => asked(instance.died || instance.troubled),
+        EndCause::DiskLimit => asked(instance.disk_told),
         EndCause::LaunchFailed
         | EndCause::ReadyTimeout
         | EndCause::ClaimFailed

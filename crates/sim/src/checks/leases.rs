@@ -83,7 +83,7 @@ pub(crate) fn returned(
 
 fn is_settled(end: EndCause) -> bool {
     match end.reason() {
-        TerminatedReason::Crash | TerminatedReason::Oom => true,
+        TerminatedReason::Crash | TerminatedReason::Oom | TerminatedReason::DiskLimit => true,
         TerminatedReason::Deleted => end != EndCause::PoolClosed,
         TerminatedReason::UserAbort
         | TerminatedReason::Idle

@@ -4,6 +4,7 @@
 
 pub(crate) mod announce;
 pub(crate) mod capacity;
+pub(crate) mod disk;
 pub(crate) mod effects;
 pub(crate) mod ends;
 pub(crate) mod eviction;
@@ -66,6 +67,8 @@ promises! {
     HandedOutAlive, "handed_out_alive", "a sandbox handed out exists, works and is written down for its owner";
     HeardOfLately, "heard_of_lately", "a sandbox handed out was asked, or answered lately";
     DeathHeard, "death_heard", "a death that becomes known ends its sandbox at once";
+    DiskLimitKept, "disk_limit_kept", "a sandbox whose workspace holds too much ends at once";
+    DiskSpared, "disk_spared", "nothing is launched on a disk that is short";
     TenantKept, "tenant_kept", "what belongs to a key is that key's in every record and event, and nobody's after";
     FirstServed, "first_served", "who waits longest is served first";
     NobodyWaitsInVain, "nobody_waits_in_vain", "nobody waits while a sandbox is idle or could be started";

@@ -16,6 +16,8 @@ const PLACE: &[Code] = &[
     Code::ReadyTimeout,
     Code::SandboxCrashed,
     Code::Oom,
+    Code::DiskLimit,
+    Code::DiskFull,
 ];
 const SANDBOX: &[Code] =
     &[Code::SandboxUnknown, Code::SandboxGone, Code::LeaseLost, Code::NotLeased];
@@ -30,7 +32,8 @@ pub(crate) fn judge(kind: usize, refusal: &Refusal) -> Judged {
         "pool_drained" | "pool_resumed" => &[POOL],
         "lease_returned" | "lease_renewed" => &[&[Code::LeaseUnknown, Code::LeaseLost]],
         "use_ended" | "turn_ended" | "effect_ended" | "ticked" | "client_gone"
-        | "instance_died" | "process_ended" | "shutdown_began" => &[],
+        | "instance_died" | "process_ended" | "shutdown_began" | "workspace_measured"
+        | "disk_measured" => &[],
         "process_started" | "scale_written" => {
             &[SANDBOX, &[Code::InvalidArgument, Code::QueueFull, Code::CapacityExhausted]]
         }
@@ -64,7 +67,16 @@ pub(crate) fn answer(ask: &Ask, refusal: &Refusal) -> Judged {
         ),
         Ask::Freeze { .. } | Ask::Thaw { .. } => (
             "freeze",
-            &[SANDBOX, &[Code::Unsupported, Code::SandboxBusy, Code::SandboxCrashed, Code::Oom]],
+            &[
+                SANDBOX,
+                &[
+                    Code::Unsupported,
+                    Code::SandboxBusy,
+                    Code::SandboxCrashed,
+                    Code::Oom,
+                    Code::DiskLimit,
+                ],
+            ],
         ),
         Ask::Delete { .. } => ("delete", &[SANDBOX]),
         Ask::Create { .. } => {

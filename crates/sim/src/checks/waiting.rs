@@ -97,7 +97,8 @@ fn room(world: &World, template: &TemplateName, waiters: usize) -> Judged {
     let Some(pool) = world.store.pools.get(template) else { return Ok(()) };
     let config = &world.scenario.config;
     // Where memory is short, a big one that waits for the node holds up the small ones behind it.
-    if config.memory_budget_mb.is_some() || pool.phase != PoolPhase::Active {
+    let no_disk = world.disk_short && pool.traits.disk.is_some();
+    if config.memory_budget_mb.is_some() || pool.phase != PoolPhase::Active || no_disk {
         return Ok(());
     }
     let unnamed =

@@ -114,6 +114,7 @@ impl World {
                     died: false,
                     death_told: false,
                     troubled: false,
+                    disk_told: false,
                     lives_until: launch.template.max_lifetime_ms.map(|ms| self.now.wall.plus(ms)),
                     kill_asked: false,
                     saved: Saved::NotTried,

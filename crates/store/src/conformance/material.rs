@@ -19,8 +19,12 @@ use crate::contract::Batch;
 /// Text that breaks whoever handles it carelessly.
 const AWKWARD: &str = "a'b\"c\\d\n\u{0}\u{1f41f}--;";
 
-const TRAITS: RuntimeTraits =
-    RuntimeTraits { recycle: Recycle::Recreate, can_freeze: true, workspace_survives: false };
+const TRAITS: RuntimeTraits = RuntimeTraits {
+    recycle: Recycle::Recreate,
+    can_freeze: true,
+    workspace_survives: false,
+    disk: None,
+};
 
 /// A sandbox.
 pub fn sandbox_id(id: u8) -> SandboxId {

@@ -1,0 +1,163 @@
+//! What workspaces on disk may take. The file system keeps a hard limit by itself; a soft one is
+//! kept here: whoever was measured to have written too much ends. Where the disk itself runs short,
+//! nothing more is launched on it, and the largest of those with a soft limit ends, one at a time.
+
+use std::sync::Arc;
+
+use model::template::WorkspaceLimit;
+use model::{EndCause, ErrorCode, InstanceId, Refusal, WorkspaceId};
+
+use crate::entry::{After, Entry, Own, Phase, Resolve};
+use crate::event::Measured;
+use crate::slab::Ix;
+use crate::{Flaw, Kernel};
+
+/// Ending one that holds less than this would free next to nothing.
+const OFFENDER_BYTES_MIN: u64 = 16 << 20;
+
+const MIB: u64 = 1 << 20;
+
+/// A workspace whose limit is kept by measuring it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SoftWorkspace {
+    /// Where it is in use.
+    pub instance: InstanceId,
+    /// Which.
+    pub workspace: WorkspaceId,
+    /// How much it may hold.
+    pub limit_bytes: u64,
+}
+
+impl Kernel {
+    /// Workspaces that are to be measured now and then.
+    pub fn soft_workspaces(&self) -> Vec<SoftWorkspace> {
+        let soft = self.entries.iter().filter(|(_, entry)| is_soft(entry) && is_up(entry));
+        soft.map(|(_, entry)| SoftWorkspace {
+            instance: entry.instance,
+            workspace: entry.workspace,
+            limit_bytes: entry.template.limits.workspace_bytes(),
+        })
+        .collect()
+    }
+
+    /// Whether the disk has so little left that nothing more is launched on it.
+    pub fn is_disk_short(&self) -> bool {
+        self.disk_short
+    }
+
+    pub(crate) fn workspace_measured(&mut self, instance: InstanceId, measured: Measured) {
+        let Some(ix) = self.instance_index.get(instance.as_u128()) else { return };
+        let ignored = self.flawed(Flaw::DiskLimitIgnored);
+        let entry = &mut self.entries[ix];
+        if !is_soft(entry) || !is_up(entry) || ignored {
+            return;
+        }
+        entry.disk_bytes = measured.bytes;
+        let limits = &entry.template.limits;
+        let (bytes, files) = (limits.workspace_bytes(), limits.workspace_files());
+        let why = if measured.bytes > bytes {
+            format!("its workspace holds more than {} MB", limits.workspace_mb)
+        } else if measured.files > files {
+            format!("its workspace has more than {files} files")
+        } else if measured.hidden {
+            "files of its workspace lie where they cannot be measured".to_owned()
+        } else {
+            return;
+        };
+        self.end_for_disk(ix, why.into());
+    }
+
+    pub(crate) fn disk_measured(&mut self, free_bytes: u64) {
+        let floor = self.config.workspace_free_floor_mb.saturating_mul(MIB);
+        // Once short, it must be well above before it counts as enough: or it would go to and fro.
+        let enough = if self.disk_short { floor + floor / 8 } else { floor };
+        let short = free_bytes < enough;
+        if short != self.disk_short {
+            self.disk_short = short;
+            let pools: Vec<Ix> = self.pools.iter().map(|(pool, _)| pool).collect();
+            for pool in pools {
+                self.pool_due(pool);
+            }
+        }
+        if free_bytes < floor {
+            self.end_largest(free_bytes);
+        }
+    }
+
+    /// Ends the one that holds most, unless one is on its way out already: what that frees is not
+    /// measured yet.
+    fn end_largest(&mut self, free_bytes: u64) {
+        let mut largest: Option<(u64, Ix)> = None;
+        for (ix, entry) in self.entries.iter() {
+            let going = entry.ending.as_ref().is_some_and(|e| e.cause == EndCause::DiskLimit);
+            if going {
+                return;
+            }
+            let larger = largest.is_none_or(|(bytes, _)| entry.disk_bytes > bytes);
+            let holds_much = entry.disk_bytes >= OFFENDER_BYTES_MIN;
+            if is_soft(entry) && is_up(entry) && holds_much && larger {
+                largest = Some((entry.disk_bytes, ix));
+            }
+        }
+        if let Some((bytes, ix)) = largest {
+            let why = format!(
+                "the disk has {} MB left, and its workspace was the largest with {} MB",
+                free_bytes / MIB,
+                bytes / MIB
+            );
+            self.end_for_disk(ix, why.into());
+        }
+    }
+
+    fn end_for_disk(&mut self, ix: Ix, why: Arc<str>) {
+        let entry = &self.entries[ix];
+        // A session keeps its files, as after a crash: it may want to see what filled the disk.
+        let after = match entry.owner {
+            Own::Session(_) if entry.phase == Phase::InUse => After::Renamed,
+            Own::Session(_) | Own::Nobody | Own::Lease(_) => After::Gone,
+        };
+        self.end(ix, EndCause::DiskLimit, after, Resolve::Now);
+        if let Some(ending) = self.entries.get_mut(ix).and_then(|e| e.ending.as_mut()) {
+            ending.detail = Some(why);
+        }
+    }
+
+    /// Whether nothing of a pool may be launched for want of room on the disk.
+    pub(crate) fn lacks_disk(&self, pool: Ix) -> bool {
+        let short = self.disk_short && !self.flawed(Flaw::FullDiskIgnored);
+        short && self.pools[pool].traits.disk.is_some()
+    }
+
+    /// Those in line for whom nothing is on its way are told that nothing will be.
+    pub(crate) fn refuse_without_disk(&mut self, pool: Ix) {
+        if !self.lacks_disk(pool) {
+            return;
+        }
+        loop {
+            let known = &mut self.pools[pool];
+            if known.expecting() <= known.launching + known.cleaning {
+                return;
+            }
+            let Some((_, req)) = known.queue.pop_last() else { return };
+            self.refuse_waiter(req, disk_full());
+        }
+    }
+}
+
+fn is_soft(entry: &Entry) -> bool {
+    entry.traits.disk == Some(WorkspaceLimit::Soft)
+}
+
+/// Whether it may be writing: it is neither being made nor on its way out.
+fn is_up(entry: &Entry) -> bool {
+    match entry.phase {
+        Phase::Idle | Phase::Claiming(_) | Phase::InUse | Phase::Wiping | Phase::Proving => true,
+        Phase::Cold | Phase::Launching | Phase::Killing => false,
+    }
+}
+
+/// The refusal of someone who needs a sandbox that the disk has no room for.
+pub(crate) fn disk_full() -> Refusal {
+    Refusal::new(ErrorCode::DiskFull, "the disk of the workspaces is nearly full")
+        .retry_after(5_000)
+}
