@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use model::{InstanceId, Limits, Template, TemplateName};
+use model::template::WorkspaceLimit;
+use model::{InstanceId, Limits, Template, TemplateName, WorkspaceId};
 use runtime::native::{Native, NativeConfig};
 use runtime::{Collected, ExecSpec, LaunchSpec, Root, RunLimits, Runtime as _, Sandbox, Users};
 use rustix::process::{Pid, Signal, kill_process};
-use workspaces::Workspaces;
+use workspaces::{Size, Workspaces};
 
 /// The name of the only template.
 const TEMPLATE: &str = "default";
@@ -197,6 +198,11 @@ impl Node {
     /// The workspaces on disk, as a server has them.
     pub(crate) fn disk(&self) -> Result<Workspaces> {
         Ok(Workspaces::open(self.workspaces())?)
+    }
+
+    /// Makes an empty workspace on disk.
+    pub(crate) fn make_workspace(&self, workspace: WorkspaceId) -> Result<()> {
+        Ok(self.disk()?.create(workspace, Size::SMALLEST, WorkspaceLimit::Soft)?)
     }
 
     pub(crate) fn workspaces(&self) -> PathBuf {

@@ -1,10 +1,8 @@
 //! `/workspace` on disk: attached late, owned by the user inside, kept when the sandbox is gone.
 
 use anyhow::{Result, ensure};
-use model::template::WorkspaceLimit;
 use model::{ClaimSettings, WorkspaceId};
 use runtime::{Runtime as _, WorkspaceSource};
-use workspaces::Size;
 
 use super::node::{Node, on_node};
 
@@ -14,7 +12,7 @@ fn a_disk_workspace_outlives_its_sandbox_whenever_it_was_attached() -> Result<()
         |_| {},
         async |node: &Node| {
             let workspace = WorkspaceId::from_u128(7);
-            node.disk()?.create(workspace, Size::SMALLEST, WorkspaceLimit::Soft)?;
+            node.make_workspace(workspace)?;
             let mut spec = node.spec();
             spec.workspace = WorkspaceSource::Disk(workspace);
             let first = node.native().launch(spec).await?;

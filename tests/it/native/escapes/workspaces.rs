@@ -23,7 +23,7 @@ fn cve_2021_30465_links_in_a_workspace_move_no_mount() -> Result<()> {
             let outside = node.directory().join("outside");
             std::fs::create_dir(&outside)?;
             let workspace = WorkspaceId::from_u128(30_465);
-            node.native().make_workspace(workspace)?;
+            node.make_workspace(workspace)?;
             let place = node.workspaces().join(workspace.to_string());
             for name in PLACES {
                 symlink(&outside, place.join(name))?;
@@ -71,7 +71,7 @@ fn cve_2024_23651_cve_2024_45310_the_place_of_a_workspace_cannot_be_moved_meanwh
         async |node: &Node| {
             for round in 0..5 {
                 let workspace = WorkspaceId::from_u128(23_651 + round);
-                node.native().make_workspace(workspace)?;
+                node.make_workspace(workspace)?;
                 let sandbox = node.sandbox().await?;
                 let spec = ExecSpec {
                     cwd: Some("/".to_owned()),
@@ -107,7 +107,7 @@ fn cve_2021_41091_users_of_the_host_cannot_run_what_lies_in_a_workspace() -> Res
         |_| {},
         async |node: &Node| {
             let workspace = WorkspaceId::from_u128(41_091);
-            node.native().make_workspace(workspace)?;
+            node.make_workspace(workspace)?;
             let mut spec = node.spec();
             spec.workspace = WorkspaceSource::Disk(workspace);
             let sandbox = node.native().launch(spec).await?;
@@ -146,7 +146,7 @@ fn cve_2024_23652_a_workspace_full_of_links_is_removed_alone() -> Result<()> {
             std::fs::create_dir_all(outside.join("sub"))?;
             std::fs::write(outside.join("sub/canary"), "canary")?;
             let workspace = WorkspaceId::from_u128(23_652);
-            node.native().make_workspace(workspace)?;
+            node.make_workspace(workspace)?;
             let mut spec = node.spec();
             spec.workspace = WorkspaceSource::Disk(workspace);
             let sandbox = node.native().launch(spec).await?;
