@@ -127,7 +127,7 @@ pub struct SandboxLimits {
     pub pids: u32,
     /// What `/workspace` may hold while it is in memory.
     pub workspace_bytes: u64,
-    /// What `/tmp` and `/dev/shm` may hold, each.
+    /// What `/tmp` and `/dev/shm` may hold, together.
     pub scratch_bytes: u64,
 }
 

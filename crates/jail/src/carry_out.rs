@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, CWD, FileType, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, chmodat, mkdirat, statat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
     fsopen,
@@ -143,6 +143,7 @@ impl Body<'_> {
             Step::MountMemory { path, bytes, mode } => {
                 mount_memory(self.root()?, path, *bytes, *mode)
             }
+            Step::MountScratch { bytes } => mount_scratch(self.root()?, *bytes),
             Step::MountGiven { path } => {
                 let given = self.given.take().ok_or(io::ErrorKind::NotFound)?;
                 mount_on(given, self.root()?, path)
@@ -269,7 +270,27 @@ fn read_only(root: BorrowedFd<'_>, path: &str) -> io::Result<()> {
     mount_on(copy, root, path)
 }
 
+/// Directories in the memory for what is shared or thrown away, and where each is mounted. What is
+/// mounted on the first hides the rest, so it comes last.
+const SCRATCH: [(&str, &str); 2] = [("tmp/shm", "dev/shm"), ("tmp/tmp", "tmp")];
+
+fn mount_scratch(root: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+    mount_memory(root, "tmp", bytes, 0o755)?;
+    for (name, path) in SCRATCH {
+        let mode = Mode::from_raw_mode(0o1777);
+        mkdirat(root, name, mode)?;
+        // What was asked for is less what the mask takes.
+        chmodat(root, name, mode, AtFlags::empty())?;
+        mount_on(copy_of(root, name, false)?, root, path)?;
+    }
+    Ok(())
+}
+
 fn mount_memory(root: BorrowedFd<'_>, path: &str, bytes: u64, mode: u32) -> io::Result<()> {
+    mount_on(sized_memory(bytes, mode)?, root, path)
+}
+
+fn sized_memory(bytes: u64, mode: u32) -> io::Result<OwnedFd> {
     // An inode costs the kernel memory too, so their number is bounded by the size.
     let inodes = (bytes / 4096).max(1024);
     let options = [
@@ -282,7 +303,7 @@ fn mount_memory(root: BorrowedFd<'_>, path: &str, bytes: u64, mode: u32) -> io::
     let options: Vec<(&str, &str)> =
         options.iter().map(|(key, value)| (*key, value.as_str())).collect();
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    mount_on(memory(&options, attributes)?, root, path)
+    memory(&options, attributes)
 }
 
 fn mount_terminals(root: BorrowedFd<'_>, own_group: bool) -> io::Result<()> {

@@ -46,7 +46,7 @@ pub enum Users {
 pub struct Wish {
     /// Its name for itself.
     pub hostname: String,
-    /// What `/tmp` and `/dev/shm` may hold, each.
+    /// What `/tmp` and `/dev/shm` may hold, together.
     pub scratch_bytes: u64,
     /// What `/workspace` is.
     pub workspace: Workspace,
@@ -112,6 +112,12 @@ pub enum Step {
     Mask(&'static str),
     /// Make a directory of the root read-only.
     ReadOnly(&'static str),
+    /// Mount memory for what is shared or thrown away, at two places: every file system more costs
+    /// each sandbox of the machine something.
+    MountScratch {
+        /// How much.
+        bytes: u64,
+    },
     /// Mount memory.
     MountMemory {
         /// Where.
@@ -216,9 +222,7 @@ pub fn enter(wish: &Wish) -> Vec<Step> {
     steps.extend([Step::AttachRoot, Step::MountProc]);
     steps.extend(MASKED.iter().copied().map(Step::Mask));
     steps.extend(READ_ONLY.iter().copied().map(Step::ReadOnly));
-    for path in ["tmp", "dev/shm"] {
-        steps.push(Step::MountMemory { path, bytes: wish.scratch_bytes, mode: 0o1777 });
-    }
+    steps.push(Step::MountScratch { bytes: wish.scratch_bytes });
     steps.push(Step::MountTerminals { own_group: wish.users == Users::Ranges });
     steps.push(match wish.workspace {
         Workspace::Memory(bytes) => Step::MountMemory { path: "workspace", bytes, mode: 0o755 },
@@ -269,6 +273,9 @@ impl fmt::Display for Step {
             Self::ReadOnly(path) => write!(f, "make /{path} read-only"),
             Self::MountMemory { path, bytes, mode } => {
                 write!(f, "mount memory on /{path}, {bytes} bytes, mode {mode:o}")
+            }
+            Self::MountScratch { bytes } => {
+                write!(f, "mount memory on /tmp and /dev/shm, {bytes} bytes")
             }
             Self::MountGiven { path } => write!(f, "mount what was handed over on /{path}"),
             Self::MountTerminals { own_group: true } => f.write_str("mount /dev/pts, group 5"),

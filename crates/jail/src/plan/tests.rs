@@ -112,7 +112,13 @@ fn the_order_is_the_security_argument() {
                     assert!(ordered.windows(2).all(|two| at(&two[0]) < at(&two[1])), "{steps:?}");
                     assert_eq!(steps.last(), Some(&Step::LoadFilter));
                     for mounted in steps.iter().filter(|step| {
-                        matches!(step, Step::Mask(_) | Step::ReadOnly(_) | Step::MountMemory { .. })
+                        matches!(
+                            step,
+                            Step::Mask(_)
+                                | Step::ReadOnly(_)
+                                | Step::MountMemory { .. }
+                                | Step::MountScratch { .. }
+                        )
                     }) {
                         assert!(at(mounted) < at(&Step::EnterRoot), "{mounted}");
                     }
