@@ -1,22 +1,136 @@
 #!/usr/bin/env bash
-# Runs one fuzz target:  fuzz/run.sh TARGET [arguments of libFuzzer, such as -max_total_time=60]
+# Feeds made-up bytes to everything that reads bytes from the other side of a boundary.
 #
-# The stable compiler can instrument when it is asked to; nothing else here needs that.
+#   fuzz/run.sh                    every target for SECONDS_EACH (600), and docs/reports/fuzzing.md
+#   fuzz/run.sh TARGET [ARGUMENT]  one target, with arguments of libFuzzer, such as -max_total_time=60
+#   fuzz/run.sh --minimise         makes the corpora as small as they can be
+#
+# What finds something new is kept in fuzz/corpus/TARGET. The stable compiler can instrument when it
+# is asked to; nothing else here needs that.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 exec </dev/null
 
-if [ $# -lt 1 ]; then
-    printf 'usage: fuzz/run.sh TARGET [arguments of libFuzzer]\n' >&2
-    exit 2
-fi
-target="$1"
-shift
+readonly TARGETS=(endpoint messages plan archive unpack paths)
+readonly SECONDS_EACH="${SECONDS_EACH:-600}"
+# Together the committed inputs stay below a megabyte, so each is small.
+readonly INPUT_BYTES=4096
+readonly INPUTS_AT_MOST=48
+readonly BUILT="${CARGO_TARGET_DIR:-target}/x86_64-unknown-linux-gnu/release"
 
-export RUSTC_BOOTSTRAP=1
-export RUSTFLAGS='-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Ccodegen-units=1'
-cargo build --release --bin "$target" --target x86_64-unknown-linux-gnu
+fail() {
+    printf 'fuzz/run.sh: %s\n' "$1" >&2
+    exit 1
+}
 
-corpus="${FUZZ_CORPUS:-target/corpus}/$target"
-mkdir -p "$corpus"
-exec "${CARGO_TARGET_DIR:-target}/x86_64-unknown-linux-gnu/release/$target" -max_len=4096 "$corpus" "$@"
+build() {
+    local features=()
+    if [ "$1" = archive ]; then features=(--features server); fi
+    RUSTC_BOOTSTRAP=1 \
+        RUSTFLAGS='-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Ccodegen-units=1' \
+        cargo build --quiet --release --locked --bin "$1" "${features[@]}" --target x86_64-unknown-linux-gnu
+}
+
+# A target that works with real files gets a place where it can harm nothing, and ends with it.
+in_a_place_of_its_own() {
+    [ "$(id -u)" = 0 ] || fail 'this target needs root, to give it up'
+    # The words are those of the shell inside.
+    # shellcheck disable=SC2016
+    FUZZ_ROOT="$place" unshare --mount --pid --fork --propagation private bash -euc '
+        mount -t tmpfs -o size=256m,mode=755 tmpfs "$FUZZ_ROOT"
+        mkdir "$FUZZ_ROOT"/{workspace,proc,dev,corpus,found,smaller}
+        mount -t proc proc "$FUZZ_ROOT/proc"
+        touch "$FUZZ_ROOT/dev/null"
+        mount --bind /dev/null "$FUZZ_ROOT/dev/null"
+        echo "nobody reads this" >"$FUZZ_ROOT/secret"
+        chmod 600 "$FUZZ_ROOT/secret"
+        for shared in corpus found smaller; do mount --bind "$1" "$FUZZ_ROOT/$shared"; shift; done
+        chown 65534:65534 "$FUZZ_ROOT/workspace"
+        chmod 700 "$FUZZ_ROOT"/{corpus,found,smaller}
+        exec "$@"
+    ' place "$(realpath "$1")" "$(realpath found)" "$(realpath "$2")" "${@:3}"
+}
+
+# Runs a target on its corpus, or on what is to become of it.
+run() {
+    local target="$1" corpus="corpus/$1" smaller="$place-smaller"
+    shift
+    mkdir -p "$corpus" "$smaller" found
+    local program="$BUILT/$target" status=0
+    local always=(-max_len="$INPUT_BYTES" -timeout=20 -rss_limit_mb=4096)
+    if [ "$target" != paths ] && [ "$target" != unpack ]; then
+        "$program" "${always[@]}" -artifact_prefix=found/ "${@/SMALLER/$smaller}" "$corpus" || status=$?
+    else
+        in_a_place_of_its_own "$corpus" "$smaller" "$(realpath "$program")" "${always[@]}" \
+            -artifact_prefix=/found/ "${@/SMALLER//smaller}" /corpus || status=$?
+        chmod 755 "$corpus" found
+    fi
+    return "$status"
+}
+
+# Leaves of a corpus what is needed for all that it reaches, and of that not more than others get.
+minimise() {
+    local target="$1" smaller="$place-smaller"
+    rm -rf "$smaller"
+    run "$target" -set_cover_merge=1 SMALLER >"$place-log" 2>&1 || { tail -n 20 "$place-log"; return 1; }
+    # What is left over is spread over all sizes.
+    find "$smaller" -type f -size -"$((INPUT_BYTES / 1024 + 1))"k -printf '%s %p\n' | sort -n | cut -d' ' -f2- |
+        awk -v most="$INPUTS_AT_MOST" '{ all[NR] = $0 } END {
+            step = NR > most ? NR / most : 1
+            for (at = 1; at <= NR; at += step) print all[int(at)]
+        }' >"$place-kept"
+    find "corpus/$target" -type f -delete
+    while read -r input; do cp "$input" "corpus/$target/"; done <"$place-kept"
+    echo "$target: $(find "corpus/$target" -type f | wc -l) inputs"
+}
+
+describe() {
+    case "$1" in
+        endpoint) echo 'frames, in any pieces, on both sides of a connection' ;;
+        messages) echo 'messages between host and guest, host and launcher' ;;
+        plan) echo 'configurations and specs, to the plan that is made for them' ;;
+        archive) echo 'archives uploaded to a server' ;;
+        unpack) echo 'layers of images' ;;
+        paths) echo 'paths and links, to the guest and its files' ;;
+    esac
+}
+
+# Runs every target for a while and writes down what came of it.
+run_all() {
+    local target status=0 report=../docs/reports/fuzzing.md rows=() executed inputs found seconds
+    for target in "${TARGETS[@]}"; do build "$target"; done
+    for target in "${TARGETS[@]}"; do
+        local before=$SECONDS
+        found=none
+        if ! run "$target" -max_total_time="$SECONDS_EACH" -print_final_stats=1 >"$place-log" 2>&1; then
+            tail -n 40 "$place-log"
+            found='**see below**'
+            status=1
+        fi
+        seconds=$((SECONDS - before))
+        executed="$(sed -n 's/^stat::number_of_executed_units: *//p' "$place-log")"
+        inputs="$(find "corpus/$target" -type f | wc -l)"
+        rows+=("| \`$target\` | $(describe "$target") | $seconds | $executed | $inputs | $found |")
+        echo "${rows[-1]}"
+    done
+    {
+        # shellcheck disable=SC2016
+        printf '# Fuzzing\n\nWritten by `fuzz/run.sh` on %s at commit %s, one processor.\n\n' \
+            "$(date -u +%Y-%m-%d)" "$(git rev-parse --short HEAD)"
+        printf '| target | what is fed to what | seconds | runs | inputs that reach something new | findings |\n'
+        printf '|---|---|---|---|---|---|\n'
+        printf '%s\n' "${rows[@]}"
+    } >"$report"
+    return "$status"
+}
+
+place="$(mktemp -d)"
+trap 'rm -rf "$place" "$place"-*' EXIT
+case "${1:-}" in
+    '') run_all ;;
+    --minimise) for target in "${TARGETS[@]}"; do build "$target" && minimise "$target"; done ;;
+    *)
+        build "$1"
+        run "$@"
+        ;;
+esac

@@ -4,6 +4,7 @@
 //! its socket closes, it ends every sandbox and removes all it made; when it is itself killed, the
 //! kernel ends them, and `shoal clean` removes the rest.
 
+mod asked;
 mod attach;
 mod rootless;
 mod roots;
@@ -215,7 +216,7 @@ impl Launcher {
 
     fn begin(&mut self, stem: spares::Ready, launch: PendingLaunch) {
         let PendingLaunch { ticket, spec, connection } = launch;
-        let limits = spares::limits_of(&spec);
+        let limits = asked::limits(&spec);
         let begun = (|| {
             self.shared.limit(stem.slot, limits)?;
             let given = match &spec.workspace {

@@ -16,6 +16,7 @@ use rustix::fs::{
 };
 use rustix::mount::{UnmountFlags, unmount};
 
+use super::asked;
 use super::world::EMPTY;
 
 /// Where roots are built in our own root.
@@ -96,6 +97,9 @@ impl Roots {
     fn layers_of(&self, wanted: &Root) -> io::Result<(Vec<OwnedFd>, Option<OwnedFd>)> {
         match wanted {
             Root::Host => Err(io::ErrorKind::InvalidInput.into()),
+            Root::Directory(name) if !asked::is_beneath(name) => {
+                Err(io::ErrorKind::NotFound.into())
+            }
             Root::Directory(name) => {
                 let found = self.directories.iter().find_map(|above| directory(above, name).ok());
                 Ok((vec![found.ok_or(io::ErrorKind::NotFound)?], None))
@@ -104,7 +108,7 @@ impl Roots {
                 let store = self.images.as_ref().ok_or(io::ErrorKind::NotFound)?;
                 let (list, lock) = list_of(store, image)?;
                 let names = list.lines().map(|digest| {
-                    if is_digest(digest) {
+                    if asked::is_digest(digest) {
                         directory(store, &format!("layers/{digest}"))
                     } else {
                         Err(io::ErrorKind::InvalidData.into())
@@ -196,8 +200,4 @@ fn list_of(store: &OwnedFd, image: &ImageBytes) -> io::Result<(String, OwnedFd)>
     let mut list = String::new();
     std::fs::File::from(file.try_clone()?).take(LIST_BYTES_AT_MOST).read_to_string(&mut list)?;
     Ok((list, file))
-}
-
-fn is_digest(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

@@ -7,8 +7,8 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
-use guest_protocol::launcher::{Root, Spec};
-use jail::groups::{Groups, Limits};
+use guest_protocol::launcher::Root;
+use jail::groups::Groups;
 use jail::packet;
 use jail::sys::clone::{Side, exit_now, first_of_new_process_namespace};
 use rustix::event::epoll;
@@ -65,14 +65,6 @@ pub(super) struct Spares {
     /// When the last one was handed out.
     taken_at: Duration,
     closed: bool,
-}
-
-pub(super) fn limits_of(spec: &Spec) -> Limits {
-    Limits {
-        memory_bytes: spec.limits.memory_bytes,
-        cpu_milli: spec.limits.cpu_milli,
-        pids: spec.limits.pids,
-    }
 }
 
 impl Spares {

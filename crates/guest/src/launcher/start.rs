@@ -14,7 +14,7 @@ use guest_protocol::launcher::{
 };
 use jail::groups::{self, Groups, Limits, NodeCaps, Use};
 use jail::machine::{CgroupLayout, Host};
-use jail::plan::{USER, Users};
+use jail::plan::Users;
 use jail::seccomp::{Policy, Program, compile};
 use jail::{packet, sys};
 use rustix::event::epoll;
@@ -27,7 +27,7 @@ use super::slots::Slots;
 use super::spares::Spares;
 use super::stem::Origin;
 use super::world::{self, World};
-use super::{Launcher, rootless, token};
+use super::{Launcher, asked, rootless, token};
 
 /// Where the starter leaves the socket and the configuration.
 const HOST_SOCKET: i32 = 3;
@@ -36,9 +36,6 @@ const CONFIGURATION: i32 = 4;
 /// How often the lock of the run is tried for, and how long to wait in between.
 const LOCK_ATTEMPTS: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
-
-/// Users that each slot owns.
-const USERS_PER_SLOT: u32 = 65_536;
 
 /// What all parts of the launcher look at.
 pub(super) struct Shared {
@@ -78,24 +75,8 @@ impl Shared {
         }
     }
 
-    /// The user that the first process of a slot becomes.
     fn first_uid(&self, slot: u32) -> u32 {
-        match self.world.users {
-            Users::Ranges => self.config.uid_base + slot * USERS_PER_SLOT,
-            // In our own namespace we are 0, and subordinate users follow.
-            Users::Subordinate => 1 + slot,
-            Users::Alone => 0,
-        }
-    }
-
-    /// What the users of a slot are shown as: by users inside, ours, and how many.
-    fn user_map(&self, slot: u32) -> String {
-        let first = self.first_uid(slot);
-        match self.world.users {
-            Users::Ranges => format!("0 {first} {USERS_PER_SLOT}"),
-            Users::Subordinate => format!("0 {first} 1\n{USER} 0 1"),
-            Users::Alone => format!("{USER} 0 1"),
-        }
+        asked::first_uid(&self.config, self.world.users, slot)
     }
 
     /// Writes the limits of a slot unless they are written already.
@@ -119,7 +100,7 @@ impl Shared {
 
     /// Shows the users of a slot in the user namespace of a process.
     pub(super) fn map_users(&self, slot: u32, pid: Pid) -> io::Result<()> {
-        let map = self.user_map(slot);
+        let map = asked::user_map(self.world.users, self.first_uid(slot));
         let mut path = String::with_capacity(32);
         for kind in ["uid_map", "gid_map"] {
             path.clear();
@@ -270,12 +251,7 @@ fn read_configuration(settings: &OwnedFd) -> io::Result<LauncherConfig> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     let config: LauncherConfig = postcard::from_bytes(&bytes).map_err(io::Error::other)?;
-    let users_end = u64::from(config.uid_base)
-        + u64::from(config.slots).saturating_mul(u64::from(USERS_PER_SLOT));
-    let named = !config.run.is_empty()
-        && config.run.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-    // Host user 0 and the ids that mean "none" are never inside a slot.
-    if config.uid_base < USERS_PER_SLOT || users_end >= u64::from(u32::MAX) || !named {
+    if !asked::is_sound(&config) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     Ok(config)

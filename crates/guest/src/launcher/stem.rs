@@ -6,16 +6,17 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use guest_protocol::Endpoint;
-use guest_protocol::launcher::{MAX_PACKET_BYTES, NetworkMode, Spec, Workspace};
+use guest_protocol::launcher::{MAX_PACKET_BYTES, NetworkMode, Spec};
 use guest_protocol::message::{GUEST_CHANNEL, Reply};
 use jail::carry_out::{Body, Failed};
 use jail::groups::{Groups, Limits};
-use jail::plan::{self, Wish};
+use jail::plan;
 use jail::root::{Built, Layers};
 use jail::seccomp::Program;
 use jail::{packet, sys};
 use rustix::net::{RecvFlags, recv};
 
+use super::asked;
 use super::world::EMPTY;
 use crate::serve::{Identity, Settings, serve};
 
@@ -116,7 +117,7 @@ pub(super) fn report(socket: &OwnedFd, failed: &Failed) {
 }
 
 fn wait_and_become(origin: &Origin<'_>, socket: &OwnedFd, body: &mut Body<'_>) {
-    let network = network_of(origin.network);
+    let network = asked::network(origin.network);
     if let Err(failed) = body.carry_out(&plan::prepare(origin.write_limits, network, origin.users))
     {
         report(socket, &failed);
@@ -192,17 +193,7 @@ fn await_order(socket: &OwnedFd) -> Option<Order> {
 }
 
 fn become_guest(origin: &Origin<'_>, body: &mut Body<'_>, spec: &Spec, connection: OwnedFd) {
-    let wish = Wish {
-        hostname: hostname_of(spec),
-        scratch_bytes: spec.limits.scratch_bytes,
-        workspace: match spec.workspace {
-            Workspace::Memory => plan::Workspace::Memory(spec.limits.workspace_bytes),
-            Workspace::Disk(_) => plan::Workspace::Given,
-        },
-        network: network_of(origin.network),
-        users: origin.users,
-        processes: origin.count_processes.then_some(spec.limits.pids),
-    };
+    let wish = asked::wish(spec, origin.network, origin.users, origin.count_processes);
     match body.carry_out(&plan::enter(&wish)) {
         Ok(()) => {
             let standard =
@@ -228,19 +219,5 @@ fn become_guest(origin: &Origin<'_>, body: &mut Body<'_>, spec: &Spec, connectio
                 let _ = rustix::io::write(&connection, endpoint.outgoing());
             }
         }
-    }
-}
-
-fn hostname_of(spec: &Spec) -> String {
-    // The first bytes of an id are its time, which neighbours share.
-    let [.., a, b, c, d] = spec.instance;
-    format!("shoal-{:08x}", u32::from_be_bytes([a, b, c, d]))
-}
-
-fn network_of(mode: NetworkMode) -> plan::Network {
-    match mode {
-        NetworkMode::Spare => plan::Network::Spare,
-        NetworkMode::Fresh => plan::Network::Fresh,
-        NetworkMode::Shared => plan::Network::Shared,
     }
 }
