@@ -44,9 +44,9 @@ fn record(records: &[u8]) -> Option<Record<'_>> {
     let space = records.iter().position(|&byte| byte == b' ')?;
     let length = decimal(&records[..space])?;
     let (whole, rest) = records.split_at_checked(usize::try_from(length).ok()?)?;
-    let (pair, end) = whole.get(space + 1..)?.split_at_checked(whole.len() - space - 2)?;
+    let (end, pair) = whole.get(space + 1..)?.split_last()?;
     let equals = pair.iter().position(|&byte| byte == b'=')?;
-    (end == b"\n").then_some((&pair[..equals], &pair[equals + 1..], rest))
+    (*end == b'\n').then_some((&pair[..equals], &pair[equals + 1..], rest))
 }
 
 impl Pax {
@@ -139,6 +139,8 @@ mod tests {
             b"5 a=b",
             b"999999999999999999999 a=b\n",
             b"3 a\n",
+            b"2 a=b\n",
+            b"1 a=b\n",
             b"0 a=b\n",
             b"8 ab=c\n",
             b"11 size=-1\n",
