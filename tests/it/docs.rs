@@ -9,7 +9,8 @@ use anyhow::{Context as _, Result};
 use crate::repo::{self, File};
 use crate::rust_text::{code_only, functions};
 
-const SPECIFICATION: &str = "docs/specification.md";
+/// Pages that promise something, each promise with its proof.
+const PROMISING: &[&str] = &["docs/specification.md", "docs/security.md"];
 const TEST_COMMAND: &str = "./scripts/test.sh";
 
 /// Written in a proof cell when there is no proof yet; what follows says what is missing.
@@ -34,12 +35,13 @@ fn decisions_are_numbered_without_gaps() -> Result<()> {
 
 #[test]
 fn every_promise_names_its_proof() -> Result<()> {
-    let path = repo::root().join(SPECIFICATION);
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("read {SPECIFICATION}: it lists each promise with its proof"))?;
     let sources = repo::files(&["crates", "tests", "fuzz"], &[".rs"])?;
     let known = sources.iter().flat_map(|file| functions(&code_only(&file.text))).collect();
-    repo::assert_none(&unproven(&text, &known));
+    for page in PROMISING {
+        let text = std::fs::read_to_string(repo::root().join(page))
+            .with_context(|| format!("read {page}: it lists each promise with its proof"))?;
+        repo::assert_none(&unproven(page, &text, &known));
+    }
     Ok(())
 }
 
@@ -138,10 +140,10 @@ fn misnumbered(names: &[&str]) -> Vec<String> {
 
 /// Rows of tables whose last column is `proof` must name a function that exists, as `fn:NAME` in
 /// backticks, or say `pending:` and what is missing. A name is checked wherever it stands.
-fn unproven(text: &str, known: &BTreeSet<String>) -> Vec<String> {
+fn unproven(page: &str, text: &str, known: &BTreeSet<String>) -> Vec<String> {
     let (mut found, mut in_proofs, mut rows) = (Vec::new(), false, 0);
     for (n, line) in text.lines().enumerate() {
-        let place = format!("{SPECIFICATION}:{}", n + 1);
+        let place = format!("{page}:{}", n + 1);
         let names = line.split('`').skip(1).step_by(2).filter_map(|code| code.strip_prefix("fn:"));
         let names: Vec<&str> = names.collect();
         for name in names.iter().filter(|name| !known.contains(**name)) {
@@ -166,7 +168,7 @@ fn unproven(text: &str, known: &BTreeSet<String>) -> Vec<String> {
         }
     }
     if rows == 0 {
-        found.push(format!("{SPECIFICATION}: no row found: the last column must be `proof`"));
+        found.push(format!("{page}: no row found: the last column must be `proof`"));
     }
     found
 }
@@ -204,12 +206,13 @@ fn a_misnumbered_decision_is_found() {
 #[test]
 fn a_promise_without_proof_is_found() {
     let known = BTreeSet::from(["is_kept".to_owned()]);
-    let table = |row: &str| unproven(&format!("| promise | proof |\n|---|---|\n{row}\n"), &known);
+    let table =
+        |row: &str| unproven("a.md", &format!("| promise | proof |\n|---|---|\n{row}\n"), &known);
     assert!(table("| a | `fn:is_kept` and more |").is_empty());
     assert!(table("| a | pending: needs the engine |").is_empty());
     for row in ["| a | |", "| a | trust us |", "| a | `fn:was_renamed` |", "| a | fn:is_kept |", ""]
     {
         assert_eq!(table(row).len(), 1, "{row}");
     }
-    assert_eq!(unproven("Also `fn:was_renamed`.", &known).len(), 2);
+    assert_eq!(unproven("a.md", "Also `fn:was_renamed`.", &known).len(), 2);
 }
