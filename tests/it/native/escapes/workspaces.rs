@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use model::{ClaimSettings, WorkspaceId};
 use runtime::{ExecSpec, RunLimits, Runtime as _, Users, WorkspaceSource};
 
+
 use super::entering::names_in;
 use crate::native::node::{Node, on_node};
 
@@ -159,11 +160,15 @@ fn cve_2024_23652_a_workspace_full_of_links_is_removed_alone() -> Result<()> {
             }
             sandbox.remove("/workspace/a", true).await?;
             sandbox.remove("/workspace/link", true).await?;
-            // A tree whose paths are longer than the kernel takes.
-            let deep = "import os\nfor _ in range(300): os.mkdir('d' * 16); os.chdir('d' * 16)";
+            // A tree whose paths are longer than the kernel takes, with doors that are closed.
+            let deep = "import os\nfor _ in range(300): os.mkdir('d' * 16); os.chdir('d' * 16)\n\
+                        os.mkdir('closed'); os.symlink('/', 'closed/root'); os.chmod('closed', 0)";
             node.python(&sandbox, deep, &[]).await?;
-            sandbox.remove("/workspace/dddddddddddddddd", true).await?;
             sandbox.kill().await?;
+            let disk = node.disk()?;
+            disk.remove(workspace)?;
+            ensure!(disk.wait_until_removed(Duration::from_secs(20)), "it is not removed");
+            ensure!(!node.workspaces().join(workspace.to_string()).exists());
             ensure!(names_in(&outside.join("sub"))? == ["canary"]);
             Ok(())
         },
