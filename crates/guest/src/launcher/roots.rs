@@ -12,7 +12,7 @@ use std::time::Duration;
 use guest_protocol::launcher::{ImageBytes, Root};
 use jail::root::{self, Built, LAYERS_AT_MOST, Layers, Maker};
 use rustix::fs::{
-    CWD, FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat2, unlinkat,
+    CWD, FileType, FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat2, unlinkat,
 };
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -190,14 +190,21 @@ fn list_of(store: &OwnedFd, image: &ImageBytes) -> io::Result<(String, OwnedFd)>
         let _ = write!(path, "{byte:02x}");
     }
     path.push_str("/layers");
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    // Whatever is there, we are alone and must not wait for it.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = openat2(store, path.as_str(), flags, Mode::empty(), no_links())?;
+    if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
     flock(&file, FlockOperation::NonBlockingLockShared)?;
     // It may have been removed before it was locked.
     if rustix::fs::fstat(&file)?.st_nlink == 0 {
         return Err(io::ErrorKind::NotFound.into());
     }
     let mut list = String::new();
-    std::fs::File::from(file.try_clone()?).take(LIST_BYTES_AT_MOST).read_to_string(&mut list)?;
+    // One byte more than there may be: half an image is none.
+    std::fs::File::from(file.try_clone()?)
+        .take(LIST_BYTES_AT_MOST + 1)
+        .read_to_string(&mut list)?;
     Ok((list, file))
 }
