@@ -4,6 +4,7 @@
 
 mod doors;
 mod entering;
+mod images;
 mod roots;
 mod workspaces;
 

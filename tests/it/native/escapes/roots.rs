@@ -213,6 +213,15 @@ fn files_in_the_place_of_directories_change_nothing() -> Result<()> {
     for_each_place("file", |path, _| std::fs::write(path, "a file"))
 }
 
+/// A pipe in the place of a file keeps whoever opens it waiting for its other end.
+#[test]
+fn pipes_in_the_place_of_files_keep_nobody_waiting() -> Result<()> {
+    for_each_place("pipe", |path, _| {
+        let mode = rustix::fs::Mode::from_raw_mode(0o666);
+        Ok(rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0)?)
+    })
+}
+
 /// Set-user-id programs and devices of an image counted as the host's.
 #[test]
 fn set_user_id_programs_and_devices_of_a_root_have_no_effect() -> Result<()> {

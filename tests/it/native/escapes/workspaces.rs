@@ -4,9 +4,10 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use model::template::WorkspaceLimit;
 use model::{ClaimSettings, WorkspaceId};
 use runtime::{ExecSpec, RunLimits, Runtime as _, Users, WorkspaceSource};
-
+use workspaces::{Scan, Size};
 
 use super::entering::names_in;
 use crate::native::node::{Node, on_node};
@@ -170,6 +171,52 @@ fn cve_2024_23652_a_workspace_full_of_links_is_removed_alone() -> Result<()> {
             ensure!(disk.wait_until_removed(Duration::from_secs(20)), "it is not removed");
             ensure!(!node.workspaces().join(workspace.to_string()).exists());
             ensure!(names_in(&outside.join("sub"))? == ["canary"]);
+            Ok(())
+        },
+    )
+}
+
+/// The host itself walks through a workspace to measure and to remove it, while its user makes
+/// directories links and back (as in CVE-2018-15664, here without anything in between).
+#[test]
+fn cve_2018_15664_what_measures_and_removes_a_workspace_follows_no_link() -> Result<()> {
+    let swap = "import ctypes, os, sys\nlibc = ctypes.CDLL(None)\nos.makedirs('d/sub')\nos.symlink(sys.argv[1], 'link')\n\
+                os.symlink(sys.argv[1] + '/canary', 'd/sub/canary')\nturn = 0\nwhile True:\n  turn += 1\n\
+                \x20 if turn == 500: open('/tmp/turned', 'w').close()\n  \
+                  if libc.renameat2(-100, b'd', -100, b'link', 2) and not os.path.lexists('d'): break\n";
+    on_node(
+        |_| {},
+        async |node: &Node| {
+            let outside = node.directory().join("outside");
+            std::fs::create_dir(&outside)?;
+            // So large that it could not be overlooked.
+            std::fs::write(outside.join("canary"), vec![1; 8 << 20])?;
+            let workspace = WorkspaceId::from_u128(15_664);
+            let disk = node.disk()?;
+            disk.create(workspace, Size::SMALLEST, WorkspaceLimit::Soft)?;
+            let mut spec = node.spec();
+            spec.workspace = WorkspaceSource::Disk(workspace);
+            let sandbox = node.native().launch(spec).await?;
+            let target = outside.to_string_lossy().into_owned();
+            let spec = ExecSpec::argv(["/usr/bin/python3", "-c", swap, &target]);
+            let process = sandbox.exec(spec).await?;
+            let mut scans = 0;
+            while scans < 300 || sandbox.stat("/tmp/turned").await.is_err() {
+                scans += 1;
+                let scan = Scan { enough: Size::of_bytes(1 << 30), go_on: &mut |_| true };
+                // A directory that is gone in the middle may be an error.
+                if let Ok(usage) = disk.usage(workspace, scan) {
+                    ensure!(usage.bytes < 1 << 20, "{} bytes were counted", usage.bytes);
+                }
+            }
+            // Removed under the hands of its user.
+            disk.remove(workspace)?;
+            let removed = disk.wait_until_removed(Duration::from_secs(20));
+            process.handle().kill().await?;
+            sandbox.kill().await?;
+            ensure!(removed || disk.wait_until_removed(Duration::from_secs(20)), "not removed");
+            ensure!(names_in(&outside)? == ["canary"], "removed through a link");
+            ensure!(std::fs::metadata(outside.join("canary"))?.len() == 8 << 20);
             Ok(())
         },
     )
