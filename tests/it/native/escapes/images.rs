@@ -91,7 +91,7 @@ async fn lies(node: &Node, store: &mut Store, place: &Path) -> Result<()> {
         std::fs::create_dir_all(place.join("layers").join(name))?;
     }
     let lists = [
-        "".to_owned(),
+        String::new(),
         "\n".to_owned(),
         "..\n".to_owned(),
         "../../../../../etc\n".to_owned(),
