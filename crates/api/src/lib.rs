@@ -9,6 +9,7 @@ mod app;
 mod archive;
 mod body;
 mod body_memory;
+mod body_reader;
 mod cors;
 pub mod errors;
 mod exec_stream;

@@ -44,6 +44,10 @@ const KEY: &str = "key";
     wire::MoveRequest,
     wire::DirectoryRequest,
     wire::Unpacked,
+    model::ImageName,
+    wire::Image,
+    wire::ImageList,
+    wire::ImageRemoved,
     wire::Why,
     wire::Event,
     wire::EventList,
@@ -172,6 +176,7 @@ fn variable(name: &str) -> Parameter {
     let schema: RefOr<Schema> = match name {
         "id" => formatted("uuid").into(),
         "template" | "name" => Ref::from_schema_name("TemplateName").into(),
+        "image" => matching("^[a-z0-9._:-]{1,128}$").into(),
         "code" => one_of(ErrorCode::ALL.iter().map(|code| code.as_str())).into(),
         _ => text().into(),
     };

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use axum::extract::{FromRequestParts, Path};
 use http::request::Parts;
-use model::{ErrorCode, KeyId, LeaseId, SandboxId, TemplateName};
+use model::{ErrorCode, ImageName, KeyId, LeaseId, SandboxId, TemplateName};
 
 use crate::refused::Refused;
 
@@ -46,6 +46,23 @@ impl Name for TemplateName {
         let unknown =
             |error| Refused::new(ErrorCode::TemplateUnknown, format!("{text:?}: {error}"));
         Self::new(text).map_err(unknown)
+    }
+}
+
+/// Something that names an image: its name, its id, or a beginning of that.
+#[derive(Debug)]
+pub(crate) struct ImageReference(pub(crate) String);
+
+impl Name for ImageReference {
+    fn read(text: &str) -> Result<Self, Refused> {
+        let fits = |byte: u8| {
+            byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._:-".contains(&byte)
+        };
+        if text.len() <= ImageName::MAX_LEN && text.bytes().all(fits) {
+            return Ok(Self(text.to_owned()));
+        }
+        let cause = "this cannot be the name or the id of an image";
+        Err(Refused::new(ErrorCode::ImageUnknown, cause))
     }
 }
 

@@ -23,6 +23,8 @@ pub struct Settings {
     pub body_stall: Duration,
     /// How long a body that is read whole may take. Files and archives may take as long as they like.
     pub body_total: Duration,
+    /// How long an image may take to arrive.
+    pub image_total: Duration,
     /// How many entries an archive may have, up and down.
     pub archive_entries_max: u64,
     /// How many bytes of files an archive that is unpacked may have.
@@ -42,6 +44,7 @@ impl Default for Settings {
             body_memory_bytes: 64 << 20,
             body_stall: Duration::from_secs(30),
             body_total: Duration::from_mins(1),
+            image_total: Duration::from_hours(1),
             archive_entries_max: 100_000,
             archive_bytes_max: 16 << 30,
         }

@@ -26,6 +26,7 @@ mod error;
 mod events;
 mod exec;
 mod files;
+mod images;
 mod lease;
 mod lines;
 mod query;

@@ -11,7 +11,7 @@ use model::lifecycle::StoredEvent;
 use model::record::JournalEntry;
 use model::{ErrorCode, Mono, Now, Refusal, RequestId, UseId, Wall};
 use store::Store;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::AbortHandle;
 
 use crate::answers::{Answer, Waiter, nobody_took};
@@ -19,15 +19,22 @@ use crate::clock::Clock;
 use crate::keys::Keyring;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
+use crate::roots::Roots;
 use crate::runtimes::Runtimes;
 use crate::trouble::Trouble;
 use crate::uses::Broken;
+
+/// Imports at once: each takes two threads and the disk.
+const IMPORTS_MAX: usize = 2;
 
 /// What everything of an engine shares.
 pub(crate) struct Core {
     pub(crate) clock: Clock,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) runtimes: Runtimes,
+    pub(crate) roots: Roots,
+    /// As many imports as may go on at once.
+    pub(crate) imports: Arc<Semaphore>,
     pub(crate) metrics: Metrics,
     pub(crate) keyring: Keyring,
     pub(crate) trouble: Trouble,
@@ -79,6 +86,7 @@ pub(crate) struct Parts {
     pub(crate) clock: Clock,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) runtimes: Runtimes,
+    pub(crate) roots: Roots,
     pub(crate) keyring: Keyring,
     pub(crate) last_event: u64,
     pub(crate) shutdown_grace_ms: u64,
@@ -100,6 +108,8 @@ impl Core {
             clock: parts.clock,
             store: parts.store,
             runtimes: parts.runtimes,
+            roots: parts.roots,
+            imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
             metrics: Metrics::default(),
             keyring: parts.keyring,
             trouble: Trouble::default(),

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::{Action, Effect, Failure, FailureKind, Launch, Outcome};
-use model::template::RootFs;
 use model::{ClaimSettings, InstanceId};
 use runtime::{
-    ExecSpec, LaunchSpec, Root, RunLimits, RuntimeError, RuntimeErrorCode, Sandbox, WorkspaceSource,
+    ExecSpec, LaunchSpec, RunLimits, RuntimeError, RuntimeErrorCode, Sandbox, WorkspaceSource,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
@@ -86,22 +85,13 @@ async fn launch(core: &Core, launch: &Launch) -> Result<(), RuntimeError> {
     })?;
     let spec = LaunchSpec {
         instance: launch.instance,
-        root: root_of(&template.root)?,
+        root: core.roots.of(&template.root).await?,
         limits: template.limits,
         workspace: WorkspaceSource::Memory,
         settings: launch.settings.clone(),
         ready_timeout: Duration::from_millis(template.ready_timeout_ms),
     };
     runtime.launch(spec).await.map(|_| ())
-}
-
-/// A root filesystem as a runtime knows it.
-fn root_of(root: &RootFs) -> Result<Root, RuntimeError> {
-    match root {
-        RootFs::Host => Ok(Root::Host),
-        RootFs::Directory(name) => Ok(Root::Directory(name.clone())),
-        RootFs::Image(_) => Err(unsupported("no images are served here")),
-    }
 }
 
 /// Binds what is to be bound, which proves that the sandbox answers.

@@ -9,6 +9,7 @@ use model::{EndCause, ErrorCode};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
@@ -58,6 +59,9 @@ pub struct Metrics {
     refused: Family<ByCode, Counter>,
     commit: Histogram,
     decisions: Counter<u64, AtomicU64>,
+    images: Gauge,
+    image_bytes: Gauge,
+    imports: Family<ByOutcome, Counter>,
 }
 
 impl Default for Metrics {
@@ -72,6 +76,9 @@ impl Default for Metrics {
             refused: Family::default(),
             commit: times(),
             decisions: Counter::default(),
+            images: Gauge::default(),
+            image_bytes: Gauge::default(),
+            imports: Family::default(),
         }
     }
 }
@@ -97,6 +104,12 @@ impl Metrics {
         registry.register("shoal_commit_seconds", commit, self.commit.clone());
         let decisions = "Decisions that were written down";
         registry.register("shoal_decisions", decisions, self.decisions.clone());
+        let images = "Images in the store, when it was last looked at";
+        registry.register("shoal_images", images, self.images.clone());
+        let bytes = "Bytes of files in all layers of the store, when it was last looked at";
+        registry.register("shoal_image_bytes", bytes, self.image_bytes.clone());
+        let imports = "Imports of images that ended, by outcome";
+        registry.register("shoal_image_imports", imports, self.imports.clone());
     }
 
     pub(crate) fn acquired(&self, path: CheckoutPath, took: Duration) {
@@ -139,6 +152,17 @@ impl Metrics {
 
     pub(crate) fn refused(&self, code: ErrorCode) {
         self.refused.get_or_create(&ByCode { code: code.as_str() }).inc();
+    }
+
+    pub(crate) fn images(&self, count: usize, bytes: u64) {
+        self.images.set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.image_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// An import ended: well, or with a code.
+    pub(crate) fn imported(&self, outcome: Result<(), &'static str>) {
+        let outcome = outcome.err().unwrap_or("imported");
+        self.imports.get_or_create(&ByOutcome { outcome }).inc();
     }
 
     pub(crate) fn committed(&self, took: Duration) {

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep};
 use crate::clock::{Clock, WallClock};
 use crate::core::{Core, Parts};
 use crate::keys::Keyring;
+use crate::roots::Roots;
 use crate::runtimes::Runtimes;
 use crate::{Engine, commit, deaths, timer};
 
@@ -34,6 +35,8 @@ pub struct EngineConfig {
     pub templates: Vec<Template>,
     /// Templates for a node that has none.
     pub first_templates: Vec<Template>,
+    /// Where root filesystems are found besides the host's own.
+    pub roots: Roots,
     /// Where the time on the wall comes from.
     pub wall: WallClock,
 }
@@ -94,6 +97,7 @@ impl Engine {
             clock,
             store,
             runtimes,
+            roots: config.roots,
             keyring,
             last_event: loaded.last_event,
             shutdown_grace_ms: config.shutdown_grace_ms,
@@ -106,6 +110,7 @@ impl Engine {
             core.keep_running(deaths::run(Arc::clone(&core), watch));
         }
         let engine = Self::of(core);
+        engine.look_at_images().await;
         engine.finish_removals().await?;
         let mut templates = config.templates;
         if templates.is_empty() && engine.templates().is_empty() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kernel::{Event, Kernel};
-use model::template::{Harness, RootFs};
+use model::template::Harness;
 use model::{ErrorCode, NetworkPolicy, Refusal, Template, TemplateName};
 
 use crate::Engine;
@@ -37,6 +37,7 @@ impl Engine {
             .validate()
             .map_err(|invalid| Refusal::new(ErrorCode::TemplateInvalid, invalid.to_string()))?;
         refuse_unserved(&template)?;
+        self.core.roots.check(&template.root).await?;
         let runtime = self.core.runtimes.of(&template.runtime)?;
         if let Some(cause) = runtime.capabilities().refuses(&template.limits) {
             return Err(Refusal::new(ErrorCode::Unsupported, cause));
@@ -56,12 +57,6 @@ impl Engine {
 /// What would be ignored is refused.
 fn refuse_unserved(template: &Template) -> Result<(), Refusal> {
     let unserved = |cause: &'static str| Err(Refusal::new(ErrorCode::Unsupported, cause));
-    match template.root {
-        RootFs::Host => {}
-        RootFs::Directory(_) | RootFs::Image(_) => {
-            return unserved("root: only the host's own root filesystem is served here");
-        }
-    }
     match template.harness {
         Harness::Shell => {}
         Harness::Jsonl(_) | Harness::AshBridge(_) => {

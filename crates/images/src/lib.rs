@@ -7,6 +7,7 @@
 //! their threads.
 
 mod digest;
+mod directories;
 mod error;
 mod source;
 mod store;
@@ -15,7 +16,8 @@ mod tar;
 pub mod unpack;
 
 pub use digest::Digest;
+pub use directories::is_directory_beneath;
 pub use error::{ImageError, ImageErrorCode};
-pub use source::{ImageConfig, Source};
+pub use source::{ImageConfig, Source, write_archive};
 pub use store::{Collected, Image, ImportOptions, Imported, Layer, Progress, Removed, Store};
 pub use unpack::{Limits, Report};

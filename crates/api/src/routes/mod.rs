@@ -8,6 +8,7 @@ mod events;
 mod exec;
 pub(crate) use exec::exit;
 mod files;
+mod images;
 mod keys;
 mod node;
 mod pools;
@@ -32,6 +33,7 @@ pub(crate) fn all() -> Vec<Route> {
         files::routes(),
         archives::routes(),
         templates::routes(),
+        images::routes(),
         pools::routes(),
         events::routes(),
         keys::routes(),

@@ -11,6 +11,7 @@ mod events;
 mod exec;
 mod files;
 mod idempotency;
+mod images;
 mod life;
 mod refusals;
 mod stage;

@@ -41,6 +41,7 @@ pub(super) fn config() -> EngineConfig {
         templates: vec![template("default")],
         first_templates: Vec::new(),
         wall: WallClock::Steady(Wall(1_700_000_000_000)),
+        roots: crate::Roots::default(),
     }
 }
 

@@ -19,14 +19,19 @@ const DEPTH_MAX: usize = 256;
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
+/// Writes a directory as an archive, for a server that imports it.
+pub fn write_archive(path: &Path, to: impl Write) -> Result<(), ImageError> {
+    pack(path, None, to)
+}
+
 /// Writes a directory as an archive. `except` is left out: the store itself may be in there.
-pub(crate) fn pack(path: &Path, except: &Stat, to: impl Write) -> Result<(), ImageError> {
+pub(crate) fn pack(path: &Path, except: Option<&Stat>, to: impl Write) -> Result<(), ImageError> {
     let root = File::open(path).map_err(|error| unreadable(path, error))?;
     let found = fstat(&root).map_err(|error| unreadable(path, error.into()))?;
     let mut packing = Packing {
         builder: Builder::new(to),
         device: found.st_dev,
-        except: (except.st_dev, except.st_ino),
+        except: except.map(|except| (except.st_dev, except.st_ino)),
         linked: BTreeMap::new(),
     };
     packing.directory(&root.into(), Path::new(""), 0)?;
@@ -36,7 +41,7 @@ pub(crate) fn pack(path: &Path, except: &Stat, to: impl Write) -> Result<(), Ima
 struct Packing<W: Write> {
     builder: Builder<W>,
     device: u64,
-    except: (u64, u64),
+    except: Option<(u64, u64)>,
     /// Files with several names, by what the kernel calls them, and the first name of each.
     linked: BTreeMap<u64, PathBuf>,
 }
@@ -73,7 +78,7 @@ impl<W: Write> Packing<W> {
     ) -> Result<(), ImageError> {
         let failed = |error: rustix::io::Errno| unreadable(path, error.into());
         let found = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
-        if (found.st_dev, found.st_ino) == self.except {
+        if Some((found.st_dev, found.st_ino)) == self.except {
             return Ok(());
         }
         let mut header = header(&found);

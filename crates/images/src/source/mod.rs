@@ -18,6 +18,7 @@ use crate::stream::Compression;
 use crate::tar::{BLOCK, Entries};
 pub use config::ImageConfig;
 pub(crate) use directory::pack;
+pub use directory::write_archive;
 pub(crate) use files::Blob;
 use files::Files;
 

@@ -245,7 +245,7 @@ impl Importing<'_> {
         let bytes_max = self.stream_bytes_max;
         let store = File::open(&self.store.path).map_err(failed("open", &self.store.path))?;
         let store = fstat(&store).map_err(|error| ImageError::store("the store", error))?;
-        let pack = |sink: &mut stream::Sink| source::pack(path, &store, sink);
+        let pack = |sink: &mut stream::Sink| source::pack(path, Some(&store), sink);
         self.unpack(|consume| stream::from_writer(bytes_max, pack, consume)).map(|(layer, _)| layer)
     }
 

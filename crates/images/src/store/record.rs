@@ -103,3 +103,35 @@ impl Image {
         self.layers.iter().map(|layer| layer.report.bytes).sum()
     }
 }
+
+/// As the API and the command line tell it.
+impl From<Image> for wire::Image {
+    fn from(image: Image) -> Self {
+        let layer = |layer: &Layer| wire::ImageLayer {
+            digest: layer.digest.to_string(),
+            entries: layer.report.entries,
+            bytes: layer.report.bytes,
+            left_out: layer.report.left_out,
+            bits_dropped: layer.report.bits_dropped,
+            attributes_dropped: layer.report.attributes_dropped,
+        };
+        let (bytes, layers) = (image.bytes(), image.layers.iter().map(layer).collect());
+        let config = image.config;
+        Self {
+            id: image.id,
+            names: image.names,
+            bytes,
+            layers,
+            config: wire::ImageConfig {
+                architecture: config.architecture,
+                env: config.env,
+                entrypoint: config.entrypoint,
+                command: config.command,
+                working_directory: config.working_directory,
+                user: config.user,
+                labels: config.labels,
+            },
+            imported_at: wire::Time(i64::try_from(image.imported_at_ms).unwrap_or(i64::MAX)),
+        }
+    }
+}

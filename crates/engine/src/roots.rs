@@ -1,0 +1,76 @@
+//! Root filesystems that templates name. A name is looked up when a template is put, so that a wrong
+//! one is refused there, and again for every launch: an image may get another name meanwhile.
+
+use std::path::PathBuf;
+
+use images::{ImageError, Store};
+use model::template::RootFs;
+use model::{ErrorCode, ImageId, Refusal};
+use runtime::{Root, RuntimeError, RuntimeErrorCode};
+use tokio::task::spawn_blocking;
+
+/// Where root filesystems are found besides the host's own.
+#[derive(Debug, Clone, Default)]
+pub struct Roots {
+    /// The image store, if there is one.
+    pub images: Option<Store>,
+    /// Beneath which directories are roots as they are.
+    pub directories: Vec<PathBuf>,
+}
+
+impl Roots {
+    /// Refuses what could not be launched.
+    pub(crate) async fn check(&self, root: &RootFs) -> Result<(), Refusal> {
+        match root {
+            RootFs::Host => Ok(()),
+            RootFs::Directory(name) => {
+                if self.directories.is_empty() {
+                    let cause = "root: no directories are served here; see native.directories";
+                    return Err(Refusal::new(ErrorCode::Unsupported, cause));
+                }
+                let (directories, wanted) = (self.directories.clone(), name.clone());
+                let found = in_background(move || {
+                    directories.iter().any(|above| images::is_directory_beneath(above, &wanted))
+                });
+                if found.await? {
+                    return Ok(());
+                }
+                let cause =
+                    format!("root: there is no directory {name:?} beneath those configured");
+                Err(Refusal::new(ErrorCode::TemplateInvalid, cause))
+            }
+            RootFs::Image(name) => self.image(name).await.map(|_| ()),
+        }
+    }
+
+    /// A root filesystem as a runtime knows it.
+    pub(crate) async fn of(&self, root: &RootFs) -> Result<Root, RuntimeError> {
+        match root {
+            RootFs::Host => Ok(Root::Host),
+            RootFs::Directory(name) => Ok(Root::Directory(name.clone())),
+            RootFs::Image(name) => self.image(name).await.map(Root::Image).map_err(|refusal| {
+                RuntimeError::new(RuntimeErrorCode::RootUnknown, "find the image", refusal.cause)
+            }),
+        }
+    }
+
+    async fn image(&self, name: &str) -> Result<ImageId, Refusal> {
+        let (store, name) = (self.store()?, name.to_owned());
+        in_background(move || store.resolve(&name)).await?.map_err(ImageError::into)
+    }
+
+    pub(crate) fn store(&self) -> Result<Store, Refusal> {
+        let none = || Refusal::new(ErrorCode::Unsupported, "no images are served here");
+        self.images.clone().ok_or_else(none)
+    }
+}
+
+/// Runs what blocks where it may.
+pub(crate) async fn in_background<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refusal> {
+    spawn_blocking(work).await.map_err(|error| {
+        tracing::error!(%error, "work on images was given up");
+        Refusal::new(ErrorCode::Internal, "a mistake of the server ended it")
+    })
+}

@@ -1,0 +1,47 @@
+//! Directories that are roots as they are, without being imported: named by a path beneath one that
+//! is configured.
+
+use std::fs::File;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+
+/// Whether a path without links leads from here to a directory. Whoever mounts it looks again.
+pub fn is_directory_beneath(above: &Path, name: &str) -> bool {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let Ok(above) = File::open(above) else { return false };
+    !name.is_empty() && openat2(above, name, flags, Mode::empty(), resolve).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_beneath_and_no_link_is_found() {
+        let place = std::env::temp_dir().join(format!("shoal-beneath-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&place);
+        std::fs::create_dir_all(place.join("roots/a/b")).unwrap();
+        std::fs::write(place.join("roots/file"), "").unwrap();
+        std::os::unix::fs::symlink("a", place.join("roots/link")).unwrap();
+        let roots = place.join("roots");
+        for (name, expected) in [
+            ("a", true),
+            ("a/b", true),
+            ("a/../a", true),
+            ("", false),
+            ("..", false),
+            ("../roots/a", false),
+            ("/", false),
+            ("/etc", false),
+            ("link", false),
+            ("link/b", false),
+            ("file", false),
+            ("missing", false),
+        ] {
+            assert_eq!(is_directory_beneath(&roots, name), expected, "{name:?}");
+        }
+        std::fs::remove_dir_all(&place).unwrap();
+    }
+}
