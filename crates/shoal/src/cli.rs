@@ -8,8 +8,8 @@ use clap::{Parser, Subcommand};
 use crate::failure::OWN_FAILURE;
 use crate::output::Color;
 use crate::{
-    bench, clean, completions, config, cp, create, doctor, events, exec, key, pools, ps, rm, run,
-    serve, stats, templates, why,
+    bench, clean, completions, config, cp, create, doctor, events, exec, image, key, pools, ps, rm,
+    run, serve, stats, templates, why,
 };
 
 /// Sandboxes for programs you do not trust, in a millisecond.
@@ -62,6 +62,8 @@ pub(crate) enum Verb {
     Pools(Box<pools::Arguments>),
     /// List, print, put and remove templates
     Templates(Box<templates::Arguments>),
+    /// Import, list, show and remove images, and remove what nothing uses
+    Image(Box<image::Arguments>),
     /// Show what happened, and what happens
     Events(events::Arguments),
     /// Show the server in numbers

@@ -4,6 +4,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 use client::ClientError;
+use images::{ImageError, ImageErrorCode};
 use model::ErrorCode;
 use runtime::{RuntimeError, RuntimeErrorCode};
 
@@ -75,6 +76,26 @@ impl Failure {
         } else {
             Self::of_runtime(what, error)
         }
+    }
+
+    /// Something could not be done with an image.
+    pub(crate) fn of_image(what: impl Into<String>, error: &ImageError) -> Self {
+        let exit = match error.code {
+            ImageErrorCode::Store | ImageErrorCode::NoSpace | ImageErrorCode::Busy => OWN_FAILURE,
+            ImageErrorCode::SourceUnreadable | ImageErrorCode::Unrecognised => UNUSABLE,
+            ImageErrorCode::Unknown
+            | ImageErrorCode::InUse
+            | ImageErrorCode::Broken
+            | ImageErrorCode::Unsafe
+            | ImageErrorCode::Unsupported
+            | ImageErrorCode::DigestMismatch
+            | ImageErrorCode::WrongPlatform
+            | ImageErrorCode::Ambiguous
+            | ImageErrorCode::TooLarge
+            | ImageErrorCode::TooManyLayers
+            | ImageErrorCode::Cancelled => REFUSED,
+        };
+        Self { exit, ..Self::new(what, error).remedy(error.code.remedy()) }
     }
 
     /// A server refused, or could not be reached.

@@ -13,6 +13,7 @@ mod duration;
 mod events;
 mod exec;
 mod failure;
+mod image;
 mod key;
 mod moment;
 mod native;
@@ -59,6 +60,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Verb::Why(arguments) => why::main(&arguments, output),
         Verb::Pools(arguments) => pools::main(*arguments, output),
         Verb::Templates(arguments) => templates::main(*arguments, output),
+        Verb::Image(arguments) => image::main(*arguments, output),
         Verb::Events(arguments) => events::main(&arguments, output),
         Verb::Stats(arguments) => stats::main(&arguments, output),
         Verb::Key(arguments) => key::main(*arguments, output),

@@ -67,6 +67,8 @@ pub(crate) struct Settings {
     pub(crate) lent: Option<Lent>,
     /// Beneath which directory root filesystems are found.
     pub(crate) directory: Option<PathBuf>,
+    /// The image store.
+    pub(crate) images: Option<PathBuf>,
     /// Whom the launcher becomes, and where he may leave his marks.
     pub(crate) user: Option<(u32, PathBuf)>,
 }
@@ -81,6 +83,7 @@ impl Settings {
             limits: true,
             lent: workspace.cloned(),
             directory: None,
+            images: None,
             user: None,
         }
     }
@@ -181,6 +184,7 @@ pub(crate) async fn open(settings: Settings) -> Result<Arc<dyn Runtime>, Failure
     config.limits = settings.limits;
     config.lent.extend(settings.lent.map(|lent| (lent.id, lent.directory)));
     config.directories.extend(settings.directory);
+    config.images = settings.images;
     match Native::start(config).await {
         Ok(native) => Ok(Arc::new(native)),
         Err(error) => Err(Failure::of_runtime("cannot start the launcher", &error)

@@ -22,6 +22,18 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Whether somebody named a server, with a flag or in the environment.
+    pub(crate) fn is_named(&self) -> bool {
+        self.server.is_some() || Discovery::from_environment().address.is_some()
+    }
+
+    /// The data directory of the server of this machine.
+    pub(crate) fn data_dir(&self) -> Result<PathBuf, Failure> {
+        let overrides = Overrides::of_data_dir(self.data_dir.as_deref());
+        let effective = config::load(&overrides, &Surroundings::read());
+        Ok(effective.map_err(ConfigError::failure)?.config.server.data_dir)
+    }
+
     /// A client of it. Nothing is sent yet.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
         let mut discovery = Discovery::from_environment();

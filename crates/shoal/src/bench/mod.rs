@@ -248,8 +248,16 @@ async fn open(
     limits: bool,
     directory: Option<std::path::PathBuf>,
 ) -> Result<Arc<dyn Runtime>, Failure> {
-    let settings =
-        Settings { slots, spares: 8, network, limits, lent: None, directory, user: None };
+    let settings = Settings {
+        slots,
+        spares: 8,
+        network,
+        limits,
+        lent: None,
+        directory,
+        images: None,
+        user: None,
+    };
     native::open(settings).await
 }
 
@@ -266,6 +274,7 @@ async fn open_as_user(scratch: &Scratch) -> Result<Arc<dyn Runtime>, Failure> {
         limits: true,
         lent: None,
         directory: None,
+        images: None,
         user: user.map(|user| (user, directory)),
     })
     .await

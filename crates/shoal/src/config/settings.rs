@@ -90,6 +90,8 @@ pub(crate) enum LogLevel {
 pub(crate) struct NativeSettings {
     /// Sandboxes kept half made, so that a launch is quick.
     pub(crate) spares: u32,
+    /// Beneath which directories templates find root filesystems.
+    pub(crate) directories: Vec<PathBuf>,
 }
 
 /// What is kept, and for how long.
@@ -136,7 +138,7 @@ impl Default for Server {
 
 impl Default for NativeSettings {
     fn default() -> Self {
-        Self { spares: 8 }
+        Self { spares: 8, directories: Vec::new() }
     }
 }
 
@@ -194,6 +196,12 @@ impl Config {
         }
         if !self.server.data_dir.is_absolute() {
             return Err(Wrong::new("server.data_dir", "must be an absolute path"));
+        }
+        for (at, directory) in self.native.directories.iter().enumerate() {
+            if !directory.is_absolute() {
+                let key = format!("native.directories.{at}");
+                return Err(Wrong::new(key, "must be an absolute path"));
+            }
         }
         for (at, origin) in self.server.cors_origins.iter().enumerate() {
             if !is_origin(origin) {

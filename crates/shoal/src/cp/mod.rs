@@ -2,7 +2,7 @@
 //! programs nobody trusts: nothing of it is ever written outside the place that was named.
 
 mod down;
-mod pieces;
+pub(crate) mod pieces;
 mod place;
 mod up;
 

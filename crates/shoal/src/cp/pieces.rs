@@ -17,19 +17,19 @@ const PIECES: usize = 4;
 const TELL_EVERY: Duration = Duration::from_millis(250);
 
 /// Writes into a request that is being sent.
-pub(super) struct Outgoing {
+pub(crate) struct Outgoing {
     pieces: mpsc::Sender<io::Result<Bytes>>,
     buffer: Vec<u8>,
     count: Counter,
 }
 
 impl Outgoing {
-    pub(super) fn new(pieces: mpsc::Sender<io::Result<Bytes>>, count: Counter) -> Self {
+    pub(crate) fn new(pieces: mpsc::Sender<io::Result<Bytes>>, count: Counter) -> Self {
         Self { pieces, buffer: Vec::with_capacity(CHUNK_BYTES), count }
     }
 
     /// Cuts the request off, so that nobody takes half of it for the whole.
-    pub(super) fn fail(&self) {
+    pub(crate) fn fail(&self) {
         // If nobody listens any more, the request is over anyway.
         let _ = self.pieces.blocking_send(Err(io::Error::other("it could not be read")));
     }
@@ -104,7 +104,7 @@ impl Read for Arriving {
 
 /// How many bytes went by.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Counter(Arc<AtomicU64>);
+pub(crate) struct Counter(Arc<AtomicU64>);
 
 impl Counter {
     fn add(&self, count: usize) {
@@ -112,7 +112,7 @@ impl Counter {
     }
 
     /// Waits for something, and says how far it is.
-    pub(super) async fn watch<T>(&self, work: impl Future<Output = T>, output: &Output) -> T {
+    pub(crate) async fn watch<T>(&self, work: impl Future<Output = T>, output: &Output) -> T {
         tokio::pin!(work);
         let mut told = false;
         let done = loop {

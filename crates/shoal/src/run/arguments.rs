@@ -21,12 +21,16 @@ use crate::wanted::environment;
         shoal run -t -- bash                        a shell at your terminal\n  \
         shoal run --memory 128 --timeout 10s --env KEY=value -- node app.js\n  \
         shoal run --workspace ./project -- make     files that stay\n  \
+        shoal run --image debian -- apt list        programs of an image: see `shoal image`\n  \
         shoal run --json -- true                    everything about it, for scripts\n\n\
         It needs no server and leaves nothing behind. `shoal exec` runs a program in a sandbox of a\n\
         running server instead: a warm one, or one that already has your files.\n\n\
         Exit codes: that of the program; 128 + number of the signal that ended it; 125 if shoal\n\
         itself failed; 126 if the program cannot be executed; 127 if there is none of this name.")]
 pub(crate) struct Arguments {
+    /// Image to use as root, by name or id [default: this machine's own programs]
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<String>,
     /// Memory it may use, in megabytes
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(4..))]
     memory: Option<u32>,
@@ -119,6 +123,8 @@ pub(crate) struct Wish {
     pub(crate) command: Command,
     /// How it is called in messages.
     pub(crate) name: String,
+    /// The name or id of the image that is the root.
+    pub(crate) image: Option<String>,
     pub(crate) limits: Limits,
     /// Which limits somebody asked for: by their names, with the flags.
     pub(crate) asked: Vec<(&'static str, &'static str)>,
@@ -187,6 +193,7 @@ impl Wish {
         Ok(Self {
             command,
             name,
+            image: typed.image,
             limits,
             asked,
             workspace: typed.workspace,

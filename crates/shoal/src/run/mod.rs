@@ -27,6 +27,7 @@ use self::ending::Ending;
 use self::signals::{Signals, Told};
 use self::streams::Ours;
 use crate::failure::Failure;
+use crate::image;
 use crate::native::{self, Settings};
 use crate::output::Output;
 
@@ -47,7 +48,15 @@ pub(crate) fn main(typed: Arguments, output: &Output) -> Result<ExitCode, Failur
     };
     let wish = Wish::of(typed, around, |key| std::env::var(key).ok())?;
     let workspace = wish.workspace.as_deref().map(native::Lent::check).transpose()?;
-    let settings = Settings::for_one(workspace.as_ref());
+    let mut settings = Settings::for_one(workspace.as_ref());
+    let root = match &wish.image {
+        None => Root::Host,
+        Some(image) => {
+            let found = image::Found::by_name(image)?;
+            settings.images = Some(found.store);
+            Root::Image(found.id)
+        }
+    };
     let source = workspace.as_ref().map_or(WorkspaceSource::Memory, native::Lent::source);
     let tokio = native::tokio()?;
     let ending = tokio.block_on(async {
@@ -56,7 +65,7 @@ pub(crate) fn main(typed: Arguments, output: &Output) -> Result<ExitCode, Failur
             opened = native::open(settings) => opened?,
             number = signals.ending() => return Ok(Ending::interrupted(number)),
         };
-        let ending = perform(opened.as_ref(), wish, source, &mut signals, output).await;
+        let ending = perform(opened.as_ref(), wish, (root, source), &mut signals, output).await;
         // A failure to clean up is told if there is nothing worse.
         let closed = opened.shutdown().await;
         let ending = ending?;
@@ -73,14 +82,14 @@ pub(crate) fn main(typed: Arguments, output: &Output) -> Result<ExitCode, Failur
 async fn perform(
     runtime: &dyn Runtime,
     wish: Wish,
-    workspace: WorkspaceSource,
+    (root, workspace): (Root, WorkspaceSource),
     signals: &mut Signals,
     output: &Output,
 ) -> Result<Ending, Failure> {
     check_limits(runtime.capabilities(), &wish, output)?;
     let spec = LaunchSpec {
         instance: InstanceId::from_u128(native::random()?),
-        root: Root::Host,
+        root,
         limits: wish.limits,
         workspace,
         settings: None,

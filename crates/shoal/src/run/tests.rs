@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use model::Limits;
 use runtime::fake::{FakeRuntime, FakeSettings};
-use runtime::{Command, WorkspaceSource};
+use runtime::{Command, Root, WorkspaceSource};
 
 use super::arguments::Wish;
 use super::ending::Ending;
@@ -16,6 +16,7 @@ use crate::output::{Color, Output};
 
 fn wish(words: &[&str]) -> Wish {
     Wish {
+        image: None,
         command: Command::Argv(words.iter().map(|word| (*word).to_owned()).collect()),
         name: words[0].to_owned(),
         limits: Limits::default(),
@@ -36,7 +37,7 @@ fn ran(wish: Wish) -> Result<Ending, Failure> {
         let runtime = FakeRuntime::new(FakeSettings::default());
         let mut signals = Signals::listen().unwrap();
         let output = Output::new(Color::Never);
-        perform(&runtime, wish, WorkspaceSource::Memory, &mut signals, &output).await
+        perform(&runtime, wish, (Root::Host, WorkspaceSource::Memory), &mut signals, &output).await
     })
 }
 

@@ -62,6 +62,10 @@ impl DataDir {
         self.path.join("workspaces")
     }
 
+    pub(super) fn images(&self) -> PathBuf {
+        self.path.join(crate::image::STORE)
+    }
+
     pub(super) fn key_file(&self) -> PathBuf {
         self.path.join(ADMIN_KEY_FILE)
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Api, ConnectionLimits, Settings};
-use engine::{Engine, EngineConfig, Reaped, Recovery, Runtimes, StartError, Started};
+use engine::{Engine, EngineConfig, Reaped, Recovery, Roots, Runtimes, StartError, Started};
 use model::template::RuntimeKind;
 use runtime::native::{LauncherProcess, Native, NativeConfig};
 use store::memory::MemoryStore;
@@ -60,6 +60,9 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     let config = effective.config;
     let place = DataDir::open(&config.server.data_dir)?;
     let listener = listen(&config)?;
+    // The launcher opens it when it starts.
+    let images = images::Store::open(&place.images())
+        .map_err(|error| Failure::of_image("cannot open the image store", &error))?;
     // Before any other thread exists: it is the one part that is single-threaded and privileged.
     let launcher = start_launcher(&config, &place)?;
     logs::start(config.log)?;
@@ -69,7 +72,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         .build()
         .map_err(|error| Failure::new("cannot start threads", error))?;
     let served = tokio.block_on(async {
-        let started = start(&config, &place, launcher).await?;
+        let started = start(&config, &place, launcher, images).await?;
         let parts = Parts { config: &config, place: &place, output };
         serve(&parts, started, listener, arguments.new_admin_key).await
     });
@@ -106,6 +109,8 @@ fn start_launcher(config: &Config, place: &DataDir) -> Result<LauncherProcess, F
         slots: config.node.max_live,
         spares: config.native.spares,
         workspaces: Some(place.workspaces()),
+        directories: config.native.directories.clone(),
+        images: Some(place.images()),
         restart: true,
         ..NativeConfig::new(native::run_directory()?)
     };
@@ -121,6 +126,7 @@ async fn start(
     config: &Config,
     place: &DataDir,
     launcher: LauncherProcess,
+    images: images::Store,
 ) -> Result<Started, Failure> {
     let native = Native::with(launcher).await.map_err(|error| no_launcher(&error))?;
     let unenforced: Vec<_> = runtime::Runtime::capabilities(&native).unenforced().collect();
@@ -146,6 +152,7 @@ async fn start(
         shutdown_grace_ms: config.server.shutdown_grace_ms,
         templates: if configured { config.templates.clone() } else { Vec::new() },
         first_templates: built_in,
+        roots: Roots { images: Some(images), directories: config.native.directories.clone() },
         ..EngineConfig::default()
     };
     let started =

@@ -7,6 +7,7 @@
 )]
 
 mod doctor;
+mod images;
 mod rootless;
 mod run;
 mod served;

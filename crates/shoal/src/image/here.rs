@@ -1,0 +1,120 @@
+//! The store of this machine, used directly. Beside a running server that is fine: the store is made
+//! for many.
+
+use std::fs::DirBuilder;
+use std::ops::ControlFlow;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+
+use images::{Collected, ImageError, ImageErrorCode, ImportOptions, Progress, Source, Store};
+use model::ImageName;
+use wire::{Image, ImageRemoved};
+
+use super::{STORE, told};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::server::Server;
+
+/// Between two words about how far it is.
+const TELL_EVERY_BYTES: u64 = 4 << 20;
+const TELL_EVERY_ENTRIES: u64 = 500;
+
+pub(super) struct Here {
+    /// None if nobody ever brought anything.
+    store: Option<Store>,
+}
+
+impl Here {
+    /// The store, made if there is none.
+    pub(super) fn make(server: &Server) -> Result<Self, Failure> {
+        let data_dir = server.data_dir()?;
+        // As a server would make it.
+        DirBuilder::new().recursive(true).mode(0o700).create(&data_dir).map_err(|error| {
+            Failure::new(format!("cannot use {} for data", data_dir.display()), error)
+                .remedy("choose another with --data-dir, or run it with sudo")
+                .usage()
+        })?;
+        open(&data_dir).map(|store| Self { store: Some(store) })
+    }
+
+    /// The store, if there is one.
+    pub(super) fn find(server: &Server) -> Result<Self, Failure> {
+        let data_dir = server.data_dir()?;
+        let store = data_dir.join(STORE).exists().then(|| open(&data_dir)).transpose()?;
+        Ok(Self { store })
+    }
+
+    fn store(&self, image: &str) -> Result<&Store, ImageError> {
+        self.store.as_ref().ok_or_else(|| {
+            ImageError::new(ImageErrorCode::Unknown, format!("there is no image {image:?}"))
+        })
+    }
+
+    pub(super) fn import(
+        &self,
+        name: &ImageName,
+        reference: Option<String>,
+        source: &Path,
+        output: &Output,
+    ) -> Result<Image, Failure> {
+        let failed = |error| {
+            output.progress("");
+            Failure::of_image(format!("cannot import {}", source.display()), &error)
+        };
+        let source = if source == Path::new("-") {
+            Source::Stream(Box::new(std::io::stdin()))
+        } else {
+            Source::Path(source.to_owned())
+        };
+        let options = ImportOptions { reference, ..ImportOptions::default() };
+        let mut told = (0, 0);
+        let mut watch = |progress: &Progress| {
+            let now = (progress.bytes / TELL_EVERY_BYTES, progress.entries / TELL_EVERY_ENTRIES);
+            if now != told {
+                told = now;
+                output.progress(&told::progress(progress));
+            }
+            ControlFlow::Continue(())
+        };
+        let store = self.store(name.as_str()).map_err(failed)?;
+        let imported = store.import(source, name, &options, &mut watch).map_err(failed)?;
+        output.progress("");
+        store.get(&imported.id.to_string()).map(Image::from).map_err(failed)
+    }
+
+    pub(super) fn list(&self) -> Result<Vec<Image>, Failure> {
+        let Some(store) = &self.store else { return Ok(Vec::new()) };
+        let images = store.list().map_err(|error| Failure::of_image("cannot list", &error))?;
+        Ok(images.into_iter().map(Image::from).collect())
+    }
+
+    pub(super) fn show(&self, image: &str) -> Result<Image, Failure> {
+        let shown = self.store(image).and_then(|store| store.get(image));
+        shown.map(Image::from).map_err(|error| Failure::of_image("cannot show it", &error))
+    }
+
+    pub(super) fn remove(&self, image: &str, force: bool) -> Result<ImageRemoved, Failure> {
+        let removed = self.store(image).and_then(|store| store.remove(image, force));
+        let removed =
+            removed.map_err(|error| Failure::of_image(format!("cannot remove {image}"), &error))?;
+        // While somebody imports, what nothing uses stays for the next time.
+        let collected = self.collect().unwrap_or_default();
+        Ok(ImageRemoved {
+            id: removed.id,
+            names: removed.names,
+            layers: collected.layers as u64,
+            bytes: collected.bytes,
+        })
+    }
+
+    pub(super) fn collect(&self) -> Result<Collected, Failure> {
+        let Some(store) = &self.store else { return Ok(Collected::default()) };
+        let collected = store.collect_garbage();
+        collected.map_err(|error| Failure::of_image("cannot collect garbage", &error))
+    }
+}
+
+fn open(data_dir: &Path) -> Result<Store, Failure> {
+    let opened = Store::open(&data_dir.join(STORE));
+    opened.map_err(|error| Failure::of_image("cannot open the image store", &error))
+}

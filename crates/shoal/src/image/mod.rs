@@ -1,0 +1,207 @@
+//! `shoal image`: root filesystems that templates name. Without a server that is named, they are
+//! brought to the store of this machine directly, whether a server runs or not.
+
+mod brought;
+mod here;
+mod told;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use model::{ImageId, ImageName};
+use serde_json::json;
+use wire::{Image, ImageRemoved};
+
+use self::here::Here;
+use crate::failure::Failure;
+use crate::moment;
+use crate::output::Output;
+use crate::server::{Server, cannot};
+
+/// The store in a data directory.
+pub(crate) const STORE: &str = "images";
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  \
+    debootstrap --variant=minbase bookworm ./debian && shoal image import debian ./debian\n  \
+    docker save python:3.12-slim | shoal image import python:3.12 -\n  \
+    shoal image import tools rootfs.tar.zst      a tarball: plain, gzip or zstd\n  \
+    shoal image import app ./oci-layout          an OCI layout, as a directory or an archive\n  \
+    shoal image ls\n  \
+    shoal image show python:3.12\n  \
+    shoal image rm python:3.12                   and what only it needed\n  \
+    shoal image gc                               what has no name and no user\n\n\
+    A template uses one with `root = { image = \"python:3.12\" }`. They are in DATA_DIR/images of this\n\
+    machine; with --server or $SHOAL_URL those of that server are meant, and imports are sent to it.\n\n\
+    Exit codes: 0; 1 if the image or the server refused; 2 if the source cannot be used; 3 if there\n\
+    is no server; 125 if the store cannot be written."
+)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    act: Option<Act>,
+    #[command(flatten)]
+    shared: Shared,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct Shared {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Debug, Subcommand)]
+enum Act {
+    /// Bring one in: a directory, a tarball, an OCI layout, what `docker save` wrote
+    Import {
+        /// What to call it; another one loses that name
+        #[arg(value_parser = ImageName::new)]
+        name: ImageName,
+        /// A path; - for standard input
+        source: PathBuf,
+        /// Which one, by its name in the source, if that has several
+        #[arg(long, value_name = "NAME")]
+        reference: Option<String>,
+        #[command(flatten)]
+        shared: Shared,
+    },
+    /// List them
+    Ls(Shared),
+    /// Show one
+    Show {
+        /// Its name, its id, or the beginning of its id
+        image: String,
+        #[command(flatten)]
+        shared: Shared,
+    },
+    /// Forget names, and remove what nothing uses any more
+    Rm {
+        /// Names; an id stands for all names of an image
+        #[arg(value_name = "IMAGE", required = true)]
+        images: Vec<String>,
+        /// Also those that sandboxes use: they stay until those are gone
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        shared: Shared,
+    },
+    /// Remove images without a name that nothing uses, and layers that no image has
+    Gc(Shared),
+}
+
+/// An image of this machine's store, for a sandbox without a server.
+pub(crate) struct Found {
+    pub(crate) store: PathBuf,
+    pub(crate) id: ImageId,
+}
+
+impl Found {
+    pub(crate) fn by_name(image: &str) -> Result<Self, Failure> {
+        let server = Server::default();
+        let id = Here::find(&server)?.show(image).map_err(Failure::of_ours)?.id;
+        Ok(Self { store: server.data_dir()?.join(STORE), id })
+    }
+}
+
+pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Failure> {
+    let Arguments { act, shared } = arguments;
+    match act.unwrap_or(Act::Ls(shared)) {
+        Act::Import { name, source, reference, shared } => {
+            let image = if shared.server.is_named() {
+                brought::to_server(&shared.server, &name, reference.as_deref(), &source, output)?
+            } else {
+                Here::make(&shared.server)?.import(&name, reference, &source, output)?
+            };
+            if shared.json {
+                output.say_value(&image)?;
+            } else {
+                output.say(&image.id.to_string());
+                told::imported(&image, output);
+            }
+        }
+        Act::Ls(shared) => {
+            let images = list(&shared)?;
+            if shared.json {
+                output.say_json(&json!({ "images": images }));
+            } else {
+                told::table(&images, moment::now()).say(output, "there are no images");
+            }
+        }
+        Act::Show { image, shared } => {
+            let image = if shared.server.is_named() {
+                shared.server.with(async |client| {
+                    client.image(&image).await.map_err(cannot("show the image"))
+                })?
+            } else {
+                Here::find(&shared.server)?.show(&image)?
+            };
+            if shared.json {
+                output.say_value(&image)?;
+            } else {
+                told::one(&image, output);
+            }
+        }
+        Act::Rm { images, force, shared } => {
+            let removed = remove(&images, force, &shared)?;
+            if shared.json {
+                output.say_json(&json!({ "removed": removed }));
+            } else {
+                for name in removed.iter().flat_map(|removed| &removed.names) {
+                    output.say(name.as_str());
+                }
+                let bytes = removed.iter().map(|removed| removed.bytes).sum();
+                output.remark(&format!("{} freed", told::size(bytes)));
+            }
+        }
+        Act::Gc(shared) => {
+            if shared.server.is_named() {
+                return Err(Failure::new("cannot collect garbage", "a server was named")
+                    .remedy("a server does it by itself, after every import and removal")
+                    .usage());
+            }
+            let collected = Here::find(&shared.server)?.collect()?;
+            if shared.json {
+                output.say_json(&json!({
+                    "images": collected.images,
+                    "layers": collected.layers,
+                    "bytes": collected.bytes,
+                    "in_use": collected.in_use,
+                }));
+            } else {
+                told::collected(&collected, output);
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(shared: &Shared) -> Result<Vec<Image>, Failure> {
+    if shared.server.is_named() {
+        let listed = async |client: client::Client| client.images().await;
+        return shared
+            .server
+            .with(async |client| listed(client).await.map_err(cannot("list images")));
+    }
+    Here::find(&shared.server)?.list()
+}
+
+fn remove(images: &[String], force: bool, shared: &Shared) -> Result<Vec<ImageRemoved>, Failure> {
+    if !shared.server.is_named() {
+        let here = Here::find(&shared.server)?;
+        return images.iter().map(|image| here.remove(image, force)).collect();
+    }
+    shared.server.with(async |client| {
+        let mut removed = Vec::new();
+        for image in images {
+            let gone = client.delete_image(image, force).await;
+            removed.push(gone.map_err(cannot(&format!("remove {image}")))?);
+        }
+        Ok(removed)
+    })
+}
