@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 
 use crate::answers::{Answer, Waiter, nobody_took};
 use crate::clock::Clock;
+use crate::disk::Disk;
 use crate::keys::Keyring;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
@@ -35,6 +36,8 @@ pub(crate) struct Core {
     pub(crate) roots: Roots,
     /// As many imports as may go on at once.
     pub(crate) imports: Arc<Semaphore>,
+    pub(crate) disk: Disk,
+    pub(crate) scan_interval_ms: u64,
     pub(crate) metrics: Metrics,
     pub(crate) keyring: Keyring,
     pub(crate) trouble: Trouble,
@@ -87,6 +90,8 @@ pub(crate) struct Parts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) runtimes: Runtimes,
     pub(crate) roots: Roots,
+    pub(crate) disk: Disk,
+    pub(crate) scan_interval_ms: u64,
     pub(crate) keyring: Keyring,
     pub(crate) last_event: u64,
     pub(crate) shutdown_grace_ms: u64,
@@ -110,6 +115,8 @@ impl Core {
             runtimes: parts.runtimes,
             roots: parts.roots,
             imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
+            disk: parts.disk,
+            scan_interval_ms: parts.scan_interval_ms,
             metrics: Metrics::default(),
             keyring: parts.keyring,
             trouble: Trouble::default(),
@@ -157,6 +164,11 @@ impl Core {
         }
         self.halted.store(true, Ordering::SeqCst);
         self.trouble.stops();
+    }
+
+    /// Whether nothing happens any more.
+    pub(crate) fn is_halted(&self) -> bool {
+        self.halted.load(Ordering::Relaxed)
     }
 
     /// A number that no other request, use or run has.
@@ -275,7 +287,7 @@ impl Core {
 
     /// Requests are refused while nothing can be written down.
     pub(crate) fn refuse_in_trouble(&self) -> Result<(), Refusal> {
-        if self.halted.load(Ordering::Relaxed) {
+        if self.is_halted() {
             let cause = "the server has stopped";
             return Err(Refusal::new(ErrorCode::ShuttingDown, cause).retry_after(5_000));
         }

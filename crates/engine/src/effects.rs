@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use kernel::{Action, Effect, Failure, FailureKind, Launch, Outcome};
 use model::{ClaimSettings, InstanceId};
-use runtime::{
-    ExecSpec, LaunchSpec, RunLimits, RuntimeError, RuntimeErrorCode, Sandbox, WorkspaceSource,
-};
+use runtime::{ExecSpec, LaunchSpec, RunLimits, RuntimeError, RuntimeErrorCode, Sandbox};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
@@ -60,9 +58,15 @@ async fn act(core: &Core, effect: &Effect, give_up: &Notify) -> Result<(), Runti
         Action::Probe { instance } => probe(core, *instance, effect).await,
         Action::Freeze { instance } => find(core, *instance)?.freeze().await,
         Action::Thaw { instance } => find(core, *instance)?.thaw().await,
-        // A workspace in memory goes with its sandbox.
-        Action::Kill { instance, .. } => core.runtimes.kill(*instance).await,
-        Action::DeleteWorkspace { .. } => Ok(()),
+        Action::Kill { instance, workspace } => {
+            core.runtimes.kill(*instance).await?;
+            // One in memory is gone by now.
+            match workspace {
+                Some(workspace) => core.disk.remove(*workspace).await,
+                None => Ok(()),
+            }
+        }
+        Action::DeleteWorkspace { workspace } => core.disk.remove(*workspace).await,
         Action::Wipe { .. } | Action::Prove { .. } => {
             Err(unsupported("no runtime here wipes: used sandboxes are made anew"))
         }
@@ -87,7 +91,7 @@ async fn launch(core: &Core, launch: &Launch) -> Result<(), RuntimeError> {
         instance: launch.instance,
         root: core.roots.of(&template.root).await?,
         limits: template.limits,
-        workspace: WorkspaceSource::Memory,
+        workspace: core.disk.source_of(launch).await?,
         settings: launch.settings.clone(),
         ready_timeout: Duration::from_millis(template.ready_timeout_ms),
     };
@@ -145,6 +149,7 @@ fn outcome_of(error: &RuntimeError) -> Outcome {
         | Code::Denied
         | Code::WrongKind
         | Code::LimitReached
+        | Code::DiskFull
         | Code::TooLarge
         | Code::EventsUnread
         | Code::Protocol

@@ -47,6 +47,13 @@ impl Engine {
         if let Some(cause) = self.core.trouble.now() {
             degraded.push(Degraded { what: "store".to_owned(), cause: cause.to_string() });
         }
+        if self.core.read(Kernel::is_disk_short) {
+            let cause = "less is free than node.workspace_free_floor_mb".to_owned();
+            degraded.push(Degraded { what: "disk".to_owned(), cause });
+        }
+        if let Some(cause) = self.core.disk.stuck() {
+            degraded.push(Degraded { what: "removal of workspaces".to_owned(), cause });
+        }
         for pool in self.pools().into_iter().filter(|pool| pool.degraded) {
             let cause = pool.last_failure.unwrap_or_else(|| "launches fail".to_owned());
             let phase = match pool.phase {

@@ -12,6 +12,7 @@ mod clock;
 mod commit;
 mod core;
 mod deaths;
+mod disk;
 mod effects;
 mod events;
 mod explain;
@@ -56,6 +57,7 @@ pub use runtime::{
     Process, ProcessHandle, Reaped, RunLimits, Sink, Stdin,
 };
 pub use store::{EventPage, EventQuery};
+pub use workspaces::Workspaces;
 
 use crate::core::Core;
 

@@ -62,6 +62,10 @@ pub struct Metrics {
     images: Gauge,
     image_bytes: Gauge,
     imports: Family<ByOutcome, Counter>,
+    workspaces: Gauge,
+    workspace_bytes: Gauge,
+    disk_free_bytes: Gauge,
+    workspace_scan: Histogram,
 }
 
 impl Default for Metrics {
@@ -79,6 +83,10 @@ impl Default for Metrics {
             images: Gauge::default(),
             image_bytes: Gauge::default(),
             imports: Family::default(),
+            workspaces: Gauge::default(),
+            workspace_bytes: Gauge::default(),
+            disk_free_bytes: Gauge::default(),
+            workspace_scan: times(),
         }
     }
 }
@@ -110,6 +118,14 @@ impl Metrics {
         registry.register("shoal_image_bytes", bytes, self.image_bytes.clone());
         let imports = "Imports of images that ended, by outcome";
         registry.register("shoal_image_imports", imports, self.imports.clone());
+        let workspaces = "Workspaces on disk";
+        registry.register("shoal_workspaces", workspaces, self.workspaces.clone());
+        let bytes = "What workspaces on disk take, when they were last measured";
+        registry.register("shoal_workspace_bytes", bytes, self.workspace_bytes.clone());
+        let free = "What is free on the disk of the workspaces";
+        registry.register("shoal_disk_free_bytes", free, self.disk_free_bytes.clone());
+        let scan = "Time to measure all workspaces on disk once";
+        registry.register("shoal_workspace_scan_seconds", scan, self.workspace_scan.clone());
     }
 
     pub(crate) fn acquired(&self, path: CheckoutPath, took: Duration) {
@@ -167,6 +183,16 @@ impl Metrics {
 
     pub(crate) fn committed(&self, took: Duration) {
         self.commit.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn disk_is(&self, workspaces: usize, free_bytes: u64) {
+        self.workspaces.set(workspaces as i64);
+        self.disk_free_bytes.set(free_bytes.cast_signed());
+    }
+
+    pub(crate) fn measured(&self, bytes: u64, took: Duration) {
+        self.workspace_bytes.set(bytes.cast_signed());
+        self.workspace_scan.observe(took.as_secs_f64());
     }
 
     pub(crate) fn decided(&self, decisions: usize) {

@@ -13,6 +13,9 @@ use crate::core::unavailable;
 /// How long removing everything may take when nothing runs any more.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long files of what ended may take to be gone; what is left is removed at the next start.
+const TRASH_PATIENCE: Duration = Duration::from_secs(5);
+
 impl Engine {
     /// Stops the node. Done when nothing is left. What runs may finish within its grace.
     pub async fn shutdown(&self) -> Result<(), Refusal> {
@@ -39,6 +42,7 @@ impl Engine {
                 Err(_) => failed = Some(late("a runtime did not stop in time")),
             }
         }
+        core.disk.wait_until_removed(TRASH_PATIENCE).await;
         core.halt();
         match timeout(END_PATIENCE, core.store.close()).await {
             Ok(Ok(())) => {}

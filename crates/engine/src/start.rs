@@ -2,19 +2,23 @@
 //! says is taken up, what an earlier run left is removed, and the kernel is rebuilt; from then on
 //! everything goes its ordinary way.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::{Boot, Kernel, Recovery};
 use model::config::InvalidConfig;
+use model::record::Journal;
 use model::state::PoolPhase;
-use model::{ErrorCode, NodeConfig, Refusal, Template};
+use model::{ErrorCode, NodeConfig, Refusal, Template, WorkspaceId};
 use runtime::{Reaped, RuntimeError};
 use store::{Store, StoreError};
 use tokio::time::{Instant, sleep};
+use workspaces::Workspaces;
 
 use crate::clock::{Clock, WallClock};
 use crate::core::{Core, Parts};
+use crate::disk::{self, Disk};
 use crate::keys::Keyring;
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
@@ -37,6 +41,8 @@ pub struct EngineConfig {
     pub first_templates: Vec<Template>,
     /// Where root filesystems are found besides the host's own.
     pub roots: Roots,
+    /// Where workspaces on disk are; none if there are none.
+    pub workspaces: Option<Arc<Workspaces>>,
     /// Where the time on the wall comes from.
     pub wall: WallClock,
 }
@@ -89,6 +95,12 @@ impl Engine {
             reaped.push(runtime.reap_orphans().await?);
             alive.extend(runtime.list().await?);
         }
+        let disk = Disk::new(config.workspaces);
+        let stray = disk.remove_all_but(written_down(&loaded.journal)).await?;
+        if stray > 0 {
+            tracing::info!(stray, "workspaces that no record names were removed");
+        }
+        let scan_interval_ms = config.node.workspace_scan_interval_ms;
         let clock = Clock::new(config.wall);
         let boot = Boot::new(config.node, random()?, clock.now());
         let (kernel, recovery) = Kernel::restore(boot, loaded.journal, &alive);
@@ -98,6 +110,8 @@ impl Engine {
             store,
             runtimes,
             roots: config.roots,
+            disk,
+            scan_interval_ms,
             keyring,
             last_event: loaded.last_event,
             shutdown_grace_ms: config.shutdown_grace_ms,
@@ -106,6 +120,8 @@ impl Engine {
         core.take_first_decision();
         core.keep_running(commit::run(Arc::clone(&core)));
         core.keep_running(timer::run(Arc::clone(&core)));
+        core.keep_running(disk::watch_free(Arc::clone(&core)));
+        core.keep_running(disk::measure(Arc::clone(&core)));
         for watch in watches {
             core.keep_running(deaths::run(Arc::clone(&core), watch));
         }
@@ -149,6 +165,13 @@ impl Engine {
         let put = self.put_template(template).await;
         put.map(|_| ()).map_err(|refusal| StartError::Template(name.to_string(), refusal))
     }
+}
+
+/// The workspaces that records name, also those that are to be deleted.
+fn written_down(journal: &Journal) -> BTreeSet<WorkspaceId> {
+    let sandboxes = journal.sandboxes.iter();
+    let named = sandboxes.flat_map(|record| [Some(record.workspace), record.copying_from]);
+    named.flatten().chain(journal.doomed_workspaces.iter().copied()).collect()
 }
 
 /// Bits that no earlier run had.

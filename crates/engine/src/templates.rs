@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kernel::{Event, Kernel};
-use model::template::Harness;
+use model::template::{Harness, RuntimeTraits, WorkspaceLimit};
 use model::{ErrorCode, NetworkPolicy, Refusal, Template, TemplateName};
 
 use crate::Engine;
@@ -42,7 +42,7 @@ impl Engine {
         if let Some(cause) = runtime.capabilities().refuses(&template.limits) {
             return Err(Refusal::new(ErrorCode::Unsupported, cause));
         }
-        let traits = runtime.traits();
+        let traits = self.traits_for(runtime.traits(), &template)?;
         let known = self.template(&template.name).is_some();
         if !known && self.templates().len() >= TEMPLATES_MAX {
             let cause = format!("there are {TEMPLATES_MAX} templates already");
@@ -51,6 +51,30 @@ impl Engine {
         let event = Event::TemplatePut { template: Arc::new(template), traits };
         self.core.ask(self.core.request(), event).await?;
         Ok(if known { Put::Replaced } else { Put::Created })
+    }
+}
+
+impl Engine {
+    /// What a runtime can do for the sandboxes of a template.
+    fn traits_for(
+        &self,
+        traits: RuntimeTraits,
+        template: &Template,
+    ) -> Result<RuntimeTraits, Refusal> {
+        let disk = self.core.disk.limit_of(template)?;
+        if disk == Some(WorkspaceLimit::Soft) && template.workspace.limit == WorkspaceLimit::Hard {
+            tracing::warn!(
+                name = %template.name,
+                "workspaces get a soft limit: a hard one cannot be kept here (`shoal doctor` says why)"
+            );
+        }
+        // What is in memory goes with the process.
+        let workspace_survives = traits.workspace_survives && disk.is_some();
+        if disk.is_some() && !traits.workspace_survives {
+            let cause = "workspace.kind: its runtime cannot use workspaces on disk here";
+            return Err(Refusal::new(ErrorCode::Unsupported, cause));
+        }
+        Ok(RuntimeTraits { workspace_survives, disk, ..traits })
     }
 }
 

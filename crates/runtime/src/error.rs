@@ -87,6 +87,8 @@ runtime_error_codes! {
     WrongKind, "path_wrong_kind", Some(ErrorCode::PathWrongKind), Never, "check what is there";
     /// A limit of the sandbox is reached: space, processes, memory, descriptors.
     LimitReached, "limit_reached", Some(ErrorCode::LimitReached), Never, "free some of it, or raise the limits of the template";
+    /// There is no room on the disk.
+    DiskFull, "disk_full", Some(ErrorCode::DiskFull), Later, "free disk space, then retry";
     /// More bytes than the caller was ready to take.
     TooLarge, "too_large", Some(ErrorCode::TooLarge), Never, "read it as a stream, or in parts";
     /// Death events pile up unread, so nothing more is started.

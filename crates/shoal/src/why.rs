@@ -63,6 +63,7 @@ fn of_life(alive: &WhyAlive, now: Time) -> Vec<Fact> {
         told("session", alive.session.map(|id| id.to_string())),
         counted("calls in progress", alive.uses_in_progress),
         counted("kept awake by", alive.keep_alive_processes + alive.scale),
+        told("workspace", workspace(alive)),
         told("being ended", alive.ending.map(|cause| cause.as_str().to_owned())),
         told("asleep because", alive.slept.map(|cause| cause.as_str().to_owned())),
         Some(("last used", moment::ago(alive.last_used_at, now))),
@@ -73,6 +74,15 @@ fn of_life(alive: &WhyAlive, now: Time) -> Vec<Fact> {
     .into_iter()
     .flatten()
     .collect()
+}
+
+/// How the size of a workspace on disk is kept, and what it held when it was last measured.
+fn workspace(alive: &WhyAlive) -> Option<String> {
+    let limit = alive.workspace_limit?.as_str();
+    Some(match alive.workspace_bytes {
+        Some(bytes) => format!("on disk, {limit} limit, {} MB", bytes.div_ceil(1 << 20)),
+        None => format!("on disk, {limit} limit"),
+    })
 }
 
 fn of_end(ended: &WhyEnded, now: Time) -> Vec<Fact> {

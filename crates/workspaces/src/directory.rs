@@ -2,6 +2,7 @@
 //! name when it is whole; one that goes loses its name first and is taken apart in the background.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -96,6 +97,12 @@ pub struct Workspaces {
     trash: Trash,
 }
 
+impl fmt::Debug for Workspaces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workspaces").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
 impl Workspaces {
     /// Opens the directory of workspaces, finds out what limits work there, and begins to remove
     /// what an earlier run left half made or half removed.
@@ -133,6 +140,24 @@ impl Workspaces {
     /// All there are.
     pub fn list(&self) -> Vec<WorkspaceId> {
         self.known().keys().copied().collect()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.known().len()
+    }
+
+    /// Whether there is one of this id.
+    pub fn has(&self, workspace: WorkspaceId) -> bool {
+        self.known().contains_key(&workspace)
+    }
+
+    /// Whether what one takes can be had without walking through it.
+    pub fn is_counted(&self, workspace: WorkspaceId) -> bool {
+        match self.known().get(&workspace) {
+            Some(Kind::Image | Kind::Project) => true,
+            Some(Kind::Directory | Kind::Subvolume) | None => false,
+        }
     }
 
     /// What is free to us on the file system.
@@ -215,7 +240,13 @@ impl Workspaces {
                     .during(STEP)?;
                 Ok(Usage::of_bytes(found.st_blocks.cast_unsigned() * 512))
             }
-            Kind::Directory | Kind::Subvolume | Kind::Project => {
+            Kind::Project => {
+                let directory = open_directory(&self.places.top, &name).during(STEP)?;
+                let project = project::project_of(directory.as_fd()).during(STEP)?;
+                let held = project::held_by(directory.as_fd(), project).during(STEP)?;
+                Ok(Usage { bytes: held.bytes, files: held.files, hidden: false })
+            }
+            Kind::Directory | Kind::Subvolume => {
                 let directory = open_directory(&self.places.top, &name).during(STEP)?;
                 scan.walk(directory).during(STEP)
             }

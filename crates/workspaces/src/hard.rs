@@ -102,7 +102,7 @@ fn try_btrfs(places: &Places) -> Result<(), String> {
 }
 
 pub(crate) fn is_btrfs(places: &Places) -> bool {
-    fstatfs(&places.top).is_ok_and(|found| found.f_type == i64::from(btrfs::MAGIC))
+    fstatfs(&places.top).is_ok_and(|found| found.f_type == btrfs::MAGIC)
 }
 
 /// Makes a limited subvolume in `new`; nothing is left of one that cannot be limited.

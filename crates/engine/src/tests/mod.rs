@@ -2,4 +2,5 @@
 
 mod basics;
 mod chance;
+mod disk;
 mod node;

@@ -40,6 +40,7 @@ pub(super) fn config() -> EngineConfig {
         shutdown_grace_ms: 10_000,
         templates: vec![template("default")],
         first_templates: Vec::new(),
+        workspaces: None,
         wall: WallClock::Steady(Wall(1_700_000_000_000)),
         roots: crate::Roots::default(),
     }
@@ -52,7 +53,10 @@ impl Node {
     }
 
     pub(super) async fn on(store: Arc<MemoryStore>, config: EngineConfig) -> Self {
-        let runtime = Arc::new(FakeRuntime::new(FakeSettings::default()));
+        let runtime = Arc::new(FakeRuntime::new(FakeSettings {
+            any_workspace: true,
+            ..FakeSettings::default()
+        }));
         let runtimes = Runtimes::new().with(RuntimeKind::Fake, Arc::clone(&runtime) as _);
         let started = Engine::start(config.clone(), Arc::clone(&store) as _, runtimes).await;
         Self { engine: started.unwrap().engine, runtime, store, config }

@@ -8,7 +8,7 @@ const BTRFS_IOC_SNAP_DESTROY: libc::Ioctl = 0x5000_940f;
 const BTRFS_IOC_QGROUP_LIMIT: libc::Ioctl = 0x8030_942b;
 
 /// What `statfs` says of a btrfs.
-pub const MAGIC: u32 = 0x9123_683e;
+pub const MAGIC: i64 = 0x9123_683e;
 
 /// The inode of the top directory of every subvolume.
 pub const SUBVOLUME_INODE: u64 = 256;

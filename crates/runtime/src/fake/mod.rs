@@ -40,11 +40,18 @@ pub struct FakeSettings {
     pub capabilities: Capabilities,
     /// How it makes a used sandbox ready for the next user.
     pub recycle: Recycle,
+    /// Whether a workspace that it does not know is an empty one that somebody else has made.
+    pub any_workspace: bool,
 }
 
 impl Default for FakeSettings {
     fn default() -> Self {
-        Self { slots: 1000, capabilities: Capabilities::ALL, recycle: Recycle::Recreate }
+        Self {
+            slots: 1000,
+            capabilities: Capabilities::ALL,
+            recycle: Recycle::Recreate,
+            any_workspace: false,
+        }
     }
 }
 
@@ -204,13 +211,17 @@ impl FakeRuntime {
         }
         let workspace = match spec.workspace {
             WorkspaceSource::Memory => None,
-            WorkspaceSource::Disk(id) => Some(self.world.workspace(id).ok_or_else(|| {
-                RuntimeError::new(
-                    RuntimeErrorCode::SandboxUnknown,
-                    "find the workspace",
-                    format!("no workspace {id}"),
-                )
-            })?),
+            WorkspaceSource::Disk(id) => match self.world.workspace(id) {
+                Some(tree) => Some(tree),
+                None if self.settings.any_workspace => None,
+                None => {
+                    return Err(RuntimeError::new(
+                        RuntimeErrorCode::SandboxUnknown,
+                        "find the workspace",
+                        format!("no workspace {id}"),
+                    ));
+                }
+            },
         };
         let sandbox = FakeSandbox::new(spec.clone(), Arc::downgrade(&self.world), workspace);
         if let Some(settings) = &spec.settings {

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Api, ConnectionLimits, Settings};
-use engine::{Engine, EngineConfig, Reaped, Recovery, Roots, Runtimes, StartError, Started};
+use engine::{
+    Engine, EngineConfig, Reaped, Recovery, Roots, Runtimes, StartError, Started, Workspaces,
+};
 use model::template::RuntimeKind;
 use runtime::native::{LauncherProcess, Native, NativeConfig};
 use store::memory::MemoryStore;
@@ -147,7 +149,12 @@ async fn start(
             names.join(", ")
         );
     }
+    let workspaces = Workspaces::open(place.workspaces()).map_err(|error| {
+        Failure::new("cannot use the directory of workspaces", error)
+            .remedy("check DATA_DIR/workspaces, or choose another with --data-dir")
+    })?;
     let engine = EngineConfig {
+        workspaces: Some(Arc::new(workspaces)),
         node: config.node.clone(),
         shutdown_grace_ms: config.server.shutdown_grace_ms,
         templates: if configured { config.templates.clone() } else { Vec::new() },

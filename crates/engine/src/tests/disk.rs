@@ -1,0 +1,159 @@
+//! Workspaces on disk: made for a launch, gone with the sandbox, measured in between, and none is
+//! left by whatever happens.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use model::template::{WorkspaceKind, WorkspaceLimit, WorkspaceSettings};
+use model::why::Why;
+use model::{EndCause, ErrorCode, Template, TerminatedReason, WorkspaceId};
+use runtime::fake::{Fault, Operation};
+use workspaces::{Size, Workspaces};
+
+use super::node::{ALICE, Node, config, name, template};
+use crate::{CheckoutRequest, EngineConfig};
+
+static PLACES: AtomicU64 = AtomicU64::new(0);
+
+/// A directory of workspaces that goes with the test.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Self {
+        let n = PLACES.fetch_add(1, Ordering::Relaxed);
+        Self(std::env::temp_dir().join(format!("engine-disk-{}-{n}", std::process::id())))
+    }
+
+    fn open(&self) -> Arc<Workspaces> {
+        Arc::new(Workspaces::open(&self.0).unwrap())
+    }
+
+    /// A node with one template on disk, without a pool.
+    fn config(&self) -> EngineConfig {
+        let mut config = config();
+        config.templates = vec![on_disk("default", WorkspaceLimit::Soft)];
+        config.workspaces = Some(self.open());
+        config
+    }
+
+    /// The directories of workspaces that there are.
+    fn there(&self) -> Vec<PathBuf> {
+        let all = std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path());
+        let is_room =
+            |path: &PathBuf| ["new", "spares", "trash"].iter().any(|room| path.ends_with(room));
+        all.filter(|path| !is_room(path)).collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn on_disk(called: &str, limit: WorkspaceLimit) -> Template {
+    let mut template = template(called);
+    template.workspace = WorkspaceSettings { kind: WorkspaceKind::Disk, limit };
+    template.limits.workspace_mb = 4;
+    template.pool.pool_size = 0;
+    template
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workspace_comes_and_goes_with_its_sandbox() {
+    let place = Place::new();
+    let node = Node::start(place.config()).await;
+    let lease = node.checkout(ALICE).await.unwrap().keep();
+    assert_eq!(place.there().len(), 1);
+    node.run(ALICE, lease.sandbox, "echo hi").await.unwrap();
+    node.engine.return_lease(ALICE, lease.lease).await.unwrap();
+    node.settle().await;
+    assert_eq!(place.there().len(), 0);
+    let memory = node.engine.put_template(template("memory")).await;
+    memory.unwrap();
+    let asked = CheckoutRequest::of(name("memory"));
+    let _lease = node.engine.checkout(ALICE, asked).await.unwrap();
+    assert_eq!(place.there().len(), 0, "what is in memory has no place on disk");
+}
+
+#[tokio::test(start_paused = true)]
+async fn launches_that_fail_or_are_given_up_leave_no_workspace() {
+    let place = Place::new();
+    let node = Node::start(place.config()).await;
+    for fault in [Fault::Hang, Fault::Die { out_of_memory: false }] {
+        node.runtime.inject(Operation::Launch, fault);
+        assert!(node.checkout(ALICE).await.is_err());
+        tokio::time::sleep(Duration::from_mins(2)).await;
+        assert_eq!(place.there().len(), 0);
+    }
+    drop(node.checkout(ALICE).await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_wrote_down_is_removed_at_the_start() {
+    let place = Place::new();
+    let stray = WorkspaceId::from_u128(5);
+    place.open().create(stray, Size::SMALLEST, WorkspaceLimit::Soft).unwrap();
+    let node = Node::start(place.config()).await;
+    assert_eq!(place.there().len(), 0);
+    let _kept = node.checkout(ALICE).await.unwrap().keep();
+    assert_eq!(place.there().len(), 1);
+    // Killed: what it wrote down is killed and removed by the next one.
+    let node = node.kill_and_start().await;
+    node.settle().await;
+    assert_eq!(place.there().len(), 0);
+    assert_eq!(node.engine.stats().total, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_writes_too_much_ends_by_the_next_measurement() {
+    let place = Place::new();
+    let node = Node::start(place.config()).await;
+    let lease = node.checkout(ALICE).await.unwrap().keep();
+    let good = node.checkout(ALICE).await.unwrap().keep();
+    let [first, second] = place.there().try_into().unwrap();
+    std::fs::write(first.join("big"), vec![1; 5 << 20]).unwrap();
+    std::fs::write(second.join("small"), vec![1; 3 << 20]).unwrap();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let mut ended = Vec::new();
+    for sandbox in [lease.sandbox, good.sandbox] {
+        match node.engine.why(ALICE, sandbox).await {
+            Ok(Why::Ended(one)) => ended.push(one),
+            Ok(Why::Alive(_)) | Err(_) => {}
+        }
+    }
+    let [ended] = ended.as_slice() else { panic!("one ends: {ended:?}") };
+    assert_eq!(ended.cause, EndCause::DiskLimit);
+    assert_eq!(ended.cause.reason(), TerminatedReason::DiskLimit);
+    assert!(ended.detail.as_deref().is_some_and(|why| why.contains("4 MB")), "{ended:?}");
+    assert_eq!(place.there(), [second], "its files went with it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_below_its_floor_takes_no_more_and_says_so() {
+    let place = Place::new();
+    let mut config = place.config();
+    // More than any disk has.
+    config.node.workspace_free_floor_mb = 1 << 40;
+    let node = Node::start(config).await;
+    node.settle().await;
+    let refusal = node.checkout(ALICE).await.err().unwrap();
+    assert_eq!((refusal.code, refusal.code.status()), (ErrorCode::DiskFull, 503));
+    assert!(refusal.retry_after_ms.is_some());
+    let degraded = node.engine.health().degraded;
+    assert!(degraded.iter().any(|one| one.what == "disk"), "{degraded:?}");
+    node.engine.put_template(template("memory")).await.unwrap();
+    let asked = CheckoutRequest::of(name("memory"));
+    drop(node.engine.checkout(ALICE, asked).await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_this_node_cannot_do_is_refused_by_field() {
+    let node = Node::start(config()).await;
+    let refused = node.engine.put_template(on_disk("disk", WorkspaceLimit::Soft)).await;
+    let refusal = refused.unwrap_err();
+    assert_eq!(refusal.code, ErrorCode::Unsupported);
+    assert!(refusal.cause.starts_with("workspace.kind: "), "{refusal}");
+}
