@@ -3,6 +3,7 @@
 
 mod abilities;
 mod judge;
+mod limits;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -42,6 +43,7 @@ pub(crate) struct Arguments {
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let machine = Machine::probe();
     let mut findings = judge::findings(&machine);
+    findings.push(limits::finding());
     let mut abilities = Vec::new();
     if !arguments.no_trial && !findings.iter().any(Finding::is_fatal) {
         let (found, can) = trial()?;

@@ -6,6 +6,7 @@
     reason = "a test that panics has done its work"
 )]
 
+mod disk;
 mod doctor;
 mod images;
 mod rootless;
