@@ -247,6 +247,7 @@ fn failed(error: &WorkspaceError) -> RuntimeError {
         .with_errno(error.source.raw_os_error().unwrap_or(0))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
 fn given_up(error: tokio::task::JoinError) -> RuntimeError {
     RuntimeError::new(RuntimeErrorCode::System, "use a workspace", error.to_string())
 }

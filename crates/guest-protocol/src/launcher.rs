@@ -205,6 +205,23 @@ pub struct LauncherFeatures {
     pub disk_workspaces: bool,
     /// Whose the users of sandboxes are.
     pub users: Users,
+    /// Why guests have no users of their own, if they have none.
+    pub alone_because: Option<AloneBecause>,
+}
+
+/// Why somebody who is not root has no subordinate users to give to guests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AloneBecause {
+    /// It was wished so.
+    Wanted,
+    /// `newuidmap` or `newgidmap` is not there.
+    NoPrograms,
+    /// `/etc/subuid` or `/etc/subgid` gives him none.
+    NoRange,
+    /// They give him fewer than there may be sandboxes.
+    RangeTooShort,
+    /// The programs refused to map them.
+    MappingRefused,
 }
 
 /// Whose the users of sandboxes are on the host.

@@ -6,12 +6,14 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
-/// Whether a path without links leads from here to a directory. Whoever mounts it looks again.
+/// Whether a path without links or detours leads from here to a directory. Whoever mounts it looks
+/// again, by the same rule.
 pub fn is_directory_beneath(above: &Path, name: &str) -> bool {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let Ok(above) = File::open(above) else { return false };
-    !name.is_empty() && openat2(above, name, flags, Mode::empty(), resolve).is_ok()
+    let straight = name.split('/').all(|part| !matches!(part, "" | "." | ".."));
+    straight && openat2(above, name, flags, Mode::empty(), resolve).is_ok()
 }
 
 #[cfg(test)]
@@ -29,7 +31,11 @@ mod tests {
         for (name, expected) in [
             ("a", true),
             ("a/b", true),
-            ("a/../a", true),
+            ("a/../a", false),
+            (".", false),
+            ("./a", false),
+            ("a/", false),
+            ("a//b", false),
             ("", false),
             ("..", false),
             ("../roots/a", false),

@@ -199,8 +199,10 @@ fn open_proc() -> io::Result<OwnedFd> {
 
 fn limit_resources() -> io::Result<()> {
     let exactly = |value| Rlimit { current: Some(value), maximum: Some(value) };
+    // Descriptors on their way through sockets count for a user, and where programs are the same
+    // user as the server, it must have more of them than one of its sandboxes.
     let descriptors = getrlimit(Resource::Nofile).maximum;
-    let descriptors = descriptors.map_or(DESCRIPTORS, |now| now.min(DESCRIPTORS));
+    let descriptors = descriptors.map_or(DESCRIPTORS, |now| (now / 2).min(DESCRIPTORS));
     setrlimit(Resource::Nofile, exactly(descriptors))?;
     // One byte: too little for a file, and the only value at which nothing is piped to a program of
     // the host either.

@@ -190,6 +190,26 @@ impl Groups {
         self.hierarchies.iter().try_for_each(|hierarchy| hierarchy.limit(&name, limits))
     }
 
+    /// Lets whatever is made in a slot run at full speed: what was used up by the last one would
+    /// hold up the next, and whoever waits for it. Only where somebody waits, which is on v1.
+    pub fn lift_cpu(&self, slot: u32) -> io::Result<()> {
+        self.write_cpu(slot, "-1")
+    }
+
+    /// Takes that back.
+    pub fn limit_cpu(&self, slot: u32, limits: Limits) -> io::Result<()> {
+        self.write_cpu(slot, &quota_us(limits).to_string())
+    }
+
+    fn write_cpu(&self, slot: u32, value: &str) -> io::Result<()> {
+        match self.serving(Use::Cpu) {
+            Some(cpu) if cpu.version == Version::V1 => {
+                write_at(&cpu.directory, &format!("{}/cpu.cfs_quota_us", name_of(slot)), value)
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// How often the kernel has killed something in a slot for want of memory.
     pub fn out_of_memory_kills(&self, slot: u32) -> u64 {
         let Some(memory) = self.serving(Use::Memory) else { return 0 };
@@ -265,7 +285,7 @@ impl Opened {
     fn limit(&self, slot: &str, limits: Limits) -> io::Result<()> {
         let write =
             |file: &str, value: &str| write_at(&self.directory, &format!("{slot}/{file}"), value);
-        let quota_us = (u64::from(limits.cpu_milli) * CPU_PERIOD_US / 1000).max(1000);
+        let quota_us = quota_us(limits);
         for used in &self.uses {
             match (used, self.version) {
                 (Use::Memory, Version::V1) => {
@@ -321,6 +341,11 @@ pub fn vacate(directory: &Path) -> io::Result<()> {
         }
     }
     Err(Errno::BUSY.into())
+}
+
+/// What may be used of each period.
+fn quota_us(limits: Limits) -> u64 {
+    (u64::from(limits.cpu_milli) * CPU_PERIOD_US / 1000).max(1000)
 }
 
 fn if_missing(error: io::Error) -> io::Result<()> {

@@ -13,6 +13,7 @@ use model::{InstanceId, Limits, WorkspaceId};
 use runtime::leftovers::Leftovers;
 use runtime::native::{Native, NativeConfig, NetworkMode};
 use runtime::{LaunchSpec, Reaped, Root, Runtime, WorkspaceSource};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::failure::Failure;
 
@@ -123,6 +124,16 @@ impl Lent {
     }
 }
 
+/// Lets this process, and the launcher that it starts, have as many descriptors as they may: each
+/// sandbox needs some in both, and what is usual is too few for what is usual here.
+pub(crate) fn raise_descriptor_limit() {
+    let now = getrlimit(Resource::Nofile);
+    if now.current != now.maximum {
+        // What cannot be raised is as it was.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
+    }
+}
+
 /// What a limit is about.
 pub(crate) fn limit_in_words(name: &str) -> &str {
     match name {
@@ -176,6 +187,7 @@ pub(crate) async fn open(settings: Settings) -> Result<Arc<dyn Runtime>, Failure
         Some((user, directory)) => (Some(user), directory),
         None => (None, run_directory()?),
     };
+    raise_descriptor_limit();
     let mut config = NativeConfig::new(run_directory);
     config.user = user;
     config.slots = settings.slots;

@@ -1,8 +1,8 @@
 //! The bytes of every message between a runtime and the launcher.
 
 use guest_protocol::launcher::{
-    CgroupPaths, FromLauncher, LaunchRefusal, LauncherConfig, LauncherFeatures, NetworkMode,
-    RefusalCode, Root, SandboxLimits, Spec, ToLauncher, Users, Workspace,
+    AloneBecause, CgroupPaths, FromLauncher, LaunchRefusal, LauncherConfig, LauncherFeatures,
+    NetworkMode, RefusalCode, Root, SandboxLimits, Spec, ToLauncher, Users, Workspace,
 };
 use guest_protocol::message::ExitStatus;
 
@@ -80,9 +80,10 @@ fn from_the_launcher() {
         pids_limit: true,
         freeze: false,
         disk_workspaces: true,
-        users: Users::Subordinate,
+        users: Users::Alone,
+        alone_because: Some(AloneBecause::RangeTooShort),
     };
-    pin(&FromLauncher::Up { features }, "00010001000101");
+    pin(&FromLauncher::Up { features }, "000100010001020103");
     let freezer = Some("/f".into());
     let cgroup = CgroupPaths { freezer, memory: None, out_of_memory_kills: 5 };
     pin(&FromLauncher::Launched { ticket: 1, pid: 300, cgroup }, "0101ac0201022f660005");

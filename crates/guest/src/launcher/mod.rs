@@ -197,6 +197,8 @@ impl Launcher {
             let errno = error.raw_os_error().unwrap_or(0);
             self.refuse(launch.ticket, code, "build the root filesystem", errno);
         } else {
+            // Spares may have layers over what was replaced.
+            self.tidy_roots();
             self.launches.push_back(launch);
         }
     }
@@ -229,9 +231,9 @@ impl Launcher {
             Ok(prepared)
         })();
         self.shared.usual_limits = limits;
-        self.shared.usual_root.clone_from(&spec.root);
         match begun {
             Ok(root) => {
+                self.shared.usual_root.clone_from(&spec.root);
                 let pid = stem.pid.as_raw_nonzero().get().cast_unsigned();
                 let cgroup = self.shared.cgroup_paths(stem.slot);
                 self.sandboxes.add(spec.instance, stem, root);

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
 
+use guest_protocol::launcher::AloneBecause;
 use jail::plan::Users;
 use jail::sys::clone::{self, Side};
 use jail::sys::exec;
@@ -53,15 +54,40 @@ pub(super) fn become_ordinary(user: u32) -> io::Result<()> {
 pub(super) fn enter(wanted: Option<u32>) -> io::Error {
     // In a namespace that shows nobody yet nobody knows who he was.
     let own = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let ranges = wanted.and_then(Ranges::find);
-    let entered = match ranges.map(|ranges| with_ranges(&ranges, own)) {
-        Some(Ok(())) => Ok(SUBORDINATE),
-        Some(Err(_)) | None => alone(own).map(|()| ALONE),
+    let ranges = wanted.ok_or(AloneBecause::Wanted).and_then(Ranges::find);
+    // A namespace can be mapped once: whether it works is tried on another one.
+    let ranges = ranges.and_then(|ranges| match trial(&ranges, own) {
+        Ok(()) => Ok(ranges),
+        Err(_) => Err(AloneBecause::MappingRefused),
+    });
+    let (entered, words) = match ranges {
+        Ok(ranges) => (with_ranges(&ranges, own), [SUBORDINATE, NO_REASON]),
+        Err(reason) => (alone(own), [ALONE, word_of(reason)]),
     };
     match entered {
-        Ok(word) => exec::again(&[c"shoal-launcher", c"launcher", word]),
+        Ok(()) => exec::again(&[c"shoal-launcher", c"launcher", words[0], words[1]]),
         Err(error) => error,
     }
+}
+
+/// Reasons as words.
+const REASONS: [(AloneBecause, &CStr); 5] = [
+    (AloneBecause::Wanted, c"wanted"),
+    (AloneBecause::NoPrograms, c"no-programs"),
+    (AloneBecause::NoRange, c"no-range"),
+    (AloneBecause::RangeTooShort, c"range-too-short"),
+    (AloneBecause::MappingRefused, c"mapping-refused"),
+];
+const NO_REASON: &CStr = c"-";
+
+fn word_of(reason: AloneBecause) -> &'static CStr {
+    REASONS.iter().find(|(one, _)| *one == reason).map_or(NO_REASON, |(_, word)| word)
+}
+
+/// Why there are no subordinate users, as we told ourselves when we started again.
+pub(super) fn alone_because() -> Option<AloneBecause> {
+    let told = std::env::args().nth(3)?;
+    REASONS.iter().find(|(_, word)| word.to_bytes() == told.as_bytes()).map(|(reason, _)| *reason)
 }
 
 /// Subordinate users and groups of whoever we are.
@@ -72,19 +98,24 @@ struct Ranges {
 }
 
 impl Ranges {
-    fn find(wanted: u32) -> Option<Self> {
+    fn find(wanted: u32) -> Result<Self, AloneBecause> {
         let program = |name: &str| {
             let places = PLACES.iter().map(|place| format!("{place}/{name}"));
-            places.into_iter().find(|path| Path::new(path).exists())
+            let found = places.into_iter().find(|path| Path::new(path).exists());
+            found.ok_or(AloneBecause::NoPrograms)
         };
         let uid = rustix::process::getuid().as_raw();
         let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
         let name = name_of(uid, &passwd);
         let range = |path: &str| {
-            let text = std::fs::read_to_string(path).ok()?;
-            range_in(&text, uid, name).filter(|(_, count)| *count >= wanted)
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            match range_in(&text, uid, name) {
+                None => Err(AloneBecause::NoRange),
+                Some((_, count)) if count < wanted => Err(AloneBecause::RangeTooShort),
+                Some(range) => Ok(range),
+            }
         };
-        Some(Self {
+        Ok(Self {
             uid: range("/etc/subuid")?,
             gid: range("/etc/subgid")?,
             programs: [program("newuidmap")?, program("newgidmap")?],
@@ -110,6 +141,29 @@ fn range_in(text: &str, uid: u32, name: Option<&str>) -> Option<(u32, u32)> {
     ranges.max_by_key(|(_, count)| *count)
 }
 
+/// Has a child make a namespace, and maps users into that.
+fn trial(ranges: &Ranges, own: (u32, u32)) -> io::Result<()> {
+    let (made, mut say_made) = io::pipe()?;
+    let (enough, say_enough) = io::pipe()?;
+    match clone::copy()? {
+        Side::Child => {
+            drop((made, say_enough));
+            if namespaces::make(&[Namespace::User]).is_ok() && say_made.write_all(b"M").is_ok() {
+                // Returns when our parent has done its part, or is no more.
+                let _ = await_word(enough);
+            }
+            clone::exit_now(0);
+        }
+        Side::Parent(child) => {
+            drop((say_made, enough));
+            let mapped = await_word(made).and_then(|()| map(ranges, own, child));
+            drop(say_enough);
+            waitpid(Some(child), WaitOptions::empty())?;
+            mapped
+        }
+    }
+}
+
 /// Makes the namespace and has a child, which is still outside, map users into it.
 fn with_ranges(ranges: &Ranges, own: (u32, u32)) -> io::Result<()> {
     let us = rustix::process::getpid();
@@ -117,7 +171,7 @@ fn with_ranges(ranges: &Ranges, own: (u32, u32)) -> io::Result<()> {
     match clone::copy()? {
         Side::Child => {
             drop(writer);
-            let mapped = await_namespace(reader).and_then(|()| map(ranges, own, us));
+            let mapped = await_word(reader).and_then(|()| map(ranges, own, us));
             clone::exit_now(i32::from(mapped.is_err()));
         }
         Side::Parent(child) => {
@@ -137,7 +191,7 @@ fn with_ranges(ranges: &Ranges, own: (u32, u32)) -> io::Result<()> {
     }
 }
 
-fn await_namespace(mut reader: io::PipeReader) -> io::Result<()> {
+fn await_word(mut reader: io::PipeReader) -> io::Result<()> {
     reader.read_exact(&mut [0])
 }
 
@@ -154,11 +208,9 @@ fn map(ranges: &Ranges, own: (u32, u32), of: Pid) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the namespace, if it is not made yet, in which there is nobody else.
+/// Makes a namespace in which there is nobody else.
 fn alone((uid, gid): (u32, u32)) -> io::Result<()> {
-    if rustix::process::getuid().as_raw() == uid {
-        namespaces::make(&[Namespace::User])?;
-    }
+    namespaces::make(&[Namespace::User])?;
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
     std::fs::write("/proc/self/gid_map", format!("0 {gid} 1"))

@@ -44,6 +44,8 @@ pub(super) struct Roots {
     /// The host's own, which is always there.
     host: Rc<Prepared>,
     others: BTreeMap<Root, Kept>,
+    /// Those that are others by now, and of which somebody may still have layers.
+    replaced: Vec<Root>,
     last_number: u32,
 }
 
@@ -51,6 +53,15 @@ struct Kept {
     prepared: Rc<Prepared>,
     place: String,
     used_at: Duration,
+    identity: Identity,
+}
+
+/// Tells one directory from another of the same name: the device and number of the topmost layer.
+type Identity = (u64, u64);
+
+fn identity_of(layers: &[OwnedFd]) -> io::Result<Identity> {
+    let found = rustix::fs::fstat(layers.last().ok_or(io::ErrorKind::NotFound)?)?;
+    Ok((found.st_dev, found.st_ino))
 }
 
 impl Roots {
@@ -65,7 +76,8 @@ impl Roots {
         let place = make_place(0)?;
         let built = root::build_from_host(host, &place, maker)?;
         let host = Rc::new(Prepared { built, _lock: None });
-        Ok(Self { directories, images, maker, host, others: BTreeMap::new(), last_number: 0 })
+        let (others, replaced) = (BTreeMap::new(), Vec::new());
+        Ok(Self { directories, images, maker, host, others, replaced, last_number: 0 })
     }
 
     /// One that is built.
@@ -78,19 +90,38 @@ impl Roots {
         if *wanted == Root::Host {
             return Ok(Rc::clone(&self.host));
         }
+        self.forget_if_replaced(wanted)?;
         if let Some(kept) = self.others.get_mut(wanted) {
             kept.used_at = now;
             return Ok(Rc::clone(&kept.prepared));
         }
         let (layers, lock) = self.layers_of(wanted)?;
+        let identity = identity_of(&layers)?;
         self.last_number += 1;
         let place = make_place(self.last_number)?;
         let built = root::build_from_layers(&layers, &place, self.maker)
             .inspect_err(|_| remove_place(&place))?;
         let prepared = Rc::new(Prepared { built, _lock: lock });
-        let kept = Kept { prepared: Rc::clone(&prepared), place, used_at: now };
+        let kept = Kept { prepared: Rc::clone(&prepared), place, used_at: now, identity };
         self.others.insert(wanted.clone(), kept);
         Ok(prepared)
+    }
+
+    /// A directory may be another one by now; an image is what it is. Sandboxes keep what they have.
+    fn forget_if_replaced(&mut self, wanted: &Root) -> io::Result<()> {
+        let known = match wanted {
+            Root::Host | Root::Image(_) => None,
+            Root::Directory(_) => self.others.get(wanted).map(|kept| kept.identity),
+        };
+        let Some(known) = known else { return Ok(()) };
+        let (layers, _) = self.layers_of(wanted)?;
+        if identity_of(&layers)? != known
+            && let Some(kept) = self.others.remove(wanted)
+        {
+            remove_place(&kept.place);
+            self.replaced.push(wanted.clone());
+        }
+        Ok(())
     }
 
     /// Opens the layers of a root, the lowest first.
@@ -136,7 +167,7 @@ impl Roots {
         for kept in gone.iter().filter_map(|root| self.others.remove(root)) {
             remove_place(&kept.place);
         }
-        gone
+        gone.into_iter().chain(std::mem::take(&mut self.replaced)).collect()
     }
 
     /// Whether some are left that may have to be let go of.

@@ -17,6 +17,8 @@ pub(super) struct Slots {
 #[derive(Default, Clone, Copy)]
 struct Known {
     limits: Option<Limits>,
+    /// Whether the limit on processors is lifted until the next sandbox begins.
+    cpu_lifted: bool,
     out_of_memory_kills: u64,
 }
 
@@ -65,6 +67,18 @@ impl Slots {
         if let Some(known) = self.known.get_mut(slot as usize) {
             known.limits = Some(limits);
         }
+    }
+
+    /// Says that the limit on processors is lifted, or not any more.
+    pub(super) fn cpu_lifted(&mut self, slot: u32, lifted: bool) {
+        if let Some(known) = self.known.get_mut(slot as usize) {
+            known.cpu_lifted = lifted;
+        }
+    }
+
+    /// Whether the limit on processors is lifted.
+    pub(super) fn is_cpu_lifted(&self, slot: u32) -> bool {
+        self.known.get(slot as usize).is_some_and(|known| known.cpu_lifted)
     }
 
     /// Nobody knows any more what is written in its groups.

@@ -86,6 +86,10 @@ impl Shared {
             self.slots.limits_unknown(slot);
             self.groups.limit(slot, limits)?;
             self.slots.limits_written(slot, limits);
+            self.slots.cpu_lifted(slot, false);
+        } else if self.config.limits && self.slots.is_cpu_lifted(slot) {
+            self.groups.limit_cpu(slot, limits)?;
+            self.slots.cpu_lifted(slot, false);
         }
         Ok(())
     }
@@ -94,6 +98,10 @@ impl Shared {
     /// something in it was killed for want of memory.
     pub(super) fn release(&mut self, slot: u32) -> bool {
         self.groups.thaw(slot);
+        // Where it fails the next one is only slower.
+        if self.config.limits && self.groups.must_join() && self.groups.lift_cpu(slot).is_ok() {
+            self.slots.cpu_lifted(slot, true);
+        }
         let kills = self.groups.out_of_memory_kills(slot);
         self.slots.release(slot, kills)
     }
@@ -182,7 +190,9 @@ fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
     let _ = rustix::thread::set_name(c"shoal-launcher");
     world::step("open /dev/null", null_standard_streams())?;
     let lock = world::step("take the lock of the run", take_lock(&config))?;
-    let filter = compile(&Policy::sandbox()).map_err(io::Error::other);
+    let lends = !config.lent.is_empty();
+    let policy = if lends { Policy::lending() } else { Policy::sandbox() };
+    let filter = compile(&policy).map_err(io::Error::other);
     let filter = world::step("compile the system call filter", filter)?;
     let found = CgroupLayout::find(&Host, users == Users::Ranges);
     if let Some(directory) = found.to_vacate() {
@@ -225,6 +235,7 @@ fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
             Users::Subordinate => launcher::Users::Subordinate,
             Users::Alone => launcher::Users::Alone,
         },
+        alone_because: rootless::alone_because(),
     };
     let slots = Slots::new(config.slots);
     let usual_limits = Limits { memory_bytes: 512 << 20, cpu_milli: 1000, pids: 128 };

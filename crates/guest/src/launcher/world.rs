@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use guest_protocol::launcher::LauncherConfig;
 use jail::image::Devices;
-use jail::plan::Users;
+use jail::plan::{USER, Users};
 use jail::root::{self, Maker};
 use jail::sys::loopback;
 use jail::sys::namespaces::{self, Namespace};
@@ -79,7 +79,11 @@ pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<World, Fail
     let lent: Vec<_> = config
         .lent
         .iter()
-        .map(|(id, path)| Ok((attach::name_of(id), open(path)?)))
+        .map(|(id, path)| {
+            let opened = open(path)?;
+            step(format!("check whose {path} is"), is_of_programs(&opened, users))?;
+            Ok((attach::name_of(id), opened))
+        })
         .collect::<Result<_, _>>()?;
     let devices = match users {
         Users::Ranges => workspaces.as_ref().and_then(|_| Devices::open().ok()),
@@ -124,6 +128,18 @@ fn is_closed(directory: &OwnedFd) -> io::Result<()> {
     let for_others = Mode::from_raw_mode(found.st_mode).intersects(Mode::RWXG | Mode::RWXO);
     let closed = !for_others && found.st_uid == rustix::process::geteuid().as_raw();
     if closed { Ok(()) } else { Err(rustix::io::Errno::PERM.into()) }
+}
+
+/// What is lent belongs to the user that programs are: whoever lends it has looked, but by a name
+/// that may mean something else by now.
+fn is_of_programs(directory: &OwnedFd, users: Users) -> io::Result<()> {
+    let owner = rustix::fs::fstat(directory)?.st_uid;
+    let wanted = match users {
+        Users::Ranges => USER,
+        // Ourselves, as our own namespace shows us.
+        Users::Subordinate | Users::Alone => rustix::process::geteuid().as_raw(),
+    };
+    if owner == wanted { Ok(()) } else { Err(rustix::io::Errno::PERM.into()) }
 }
 
 /// Only what is mounted in our own namespace can be mounted elsewhere from here.

@@ -11,7 +11,7 @@ use rustix::fs::{
 use rustix::mount::MountAttrFlags;
 
 use super::copying::{copy_beneath, write_file};
-use super::layers::devices;
+use super::layers::{devices, whole_where_mounted};
 use super::{Built, Maker, Part, copy_of, memory, mount_on};
 use crate::etc;
 use crate::sys::mount::{Properties, set_properties};
@@ -42,6 +42,9 @@ pub fn build_from_host(host: BorrowedFd<'_>, directory: &str, maker: Maker) -> i
     set_properties(root, Properties { read_only: true, ..Properties::default() })?;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     let mut parts = Part::beneath(&at, &mounts);
+    if maker == Maker::Somebody {
+        parts = whole_where_mounted(parts);
+    }
     parts.push(devices(maker));
     Ok(Built { directory: directory.to_owned(), layers: vec![LAYER.to_owned()], parts })
 }

@@ -12,6 +12,10 @@ use rustix::process::chdir;
 
 use super::{DEVICES, copy_of};
 
+/// So many mounts of the host are shown, those nearest to the top of all names first: each is one
+/// more for every sandbox, and all of them travel in one packet.
+const PARTS_AT_MOST: usize = 24;
+
 /// A root filesystem as it was built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Built {
@@ -46,13 +50,38 @@ pub enum Source {
 impl Part {
     /// What is mounted beneath a directory, as parts of a root in which it is at the top.
     pub(super) fn beneath(directory: &str, mountinfo: &str) -> Vec<Self> {
-        let mut parts: Vec<Self> = points_beneath(directory, mountinfo)
-            .into_iter()
-            .map(|at| Self { source: Source::Layer(format!("{directory}/{at}")), at })
-            .collect();
-        parts.dedup();
-        parts
+        let part = |at: String| {
+            let path = format!("{directory}/{at}");
+            // There is no layer over a file.
+            let is_directory = std::fs::metadata(&path).is_ok_and(|about| about.is_dir());
+            let source = if is_directory { Source::Layer(path) } else { Source::Copy(path) };
+            Self { at, source }
+        };
+        let mut points = points_beneath(directory, mountinfo);
+        points.dedup();
+        points.into_iter().take(PARTS_AT_MOST).map(part).collect()
     }
+}
+
+/// The same for somebody who is not root: where something is mounted beneath a directory, nobody
+/// but root may have a layer over it, because that would show what the mount hides. Such a
+/// directory is copied whole, with what is mounted in it.
+pub(super) fn whole_where_mounted(parts: Vec<Part>) -> Vec<Part> {
+    let mut whole: Vec<Part> = Vec::with_capacity(parts.len());
+    for part in parts {
+        let is_beneath = |outer: &Part| {
+            part.at.strip_prefix(outer.at.as_str()).is_some_and(|rest| rest.starts_with('/'))
+        };
+        match whole.iter_mut().find(|outer| is_beneath(outer)) {
+            Some(outer) => {
+                if let Source::Layer(path) = &outer.source {
+                    outer.source = Source::Copy(path.clone());
+                }
+            }
+            None => whole.push(part),
+        }
+    }
+    whole
 }
 
 /// Mount points beneath a path. Those with a name that a list of layers cannot hold are left out.
@@ -144,5 +173,15 @@ mod tests {
             5 2 8:1 /odd /roots/0/s/a\\040b ro - ext4 /dev/x rw\n\
             6 1 0:3 / /roots/0/s1/usr ro - tmpfs none rw\n";
         assert_eq!(points_beneath("/roots/0/s", mountinfo), ["usr", "usr/local"]);
+    }
+
+    #[test]
+    fn what_has_mounts_in_it_is_copied_whole() {
+        let layer =
+            |at: &str| Part { at: at.to_owned(), source: Source::Layer(format!("/s/{at}")) };
+        let copy = |at: &str| Part { at: at.to_owned(), source: Source::Copy(format!("/s/{at}")) };
+        let found = ["lib", "usr", "usr/bin/x", "usr/local", "usr/local/y", "usrlib"].map(layer);
+        let expected = [layer("lib"), copy("usr"), layer("usrlib")];
+        assert_eq!(whole_where_mounted(found.to_vec()), expected);
     }
 }

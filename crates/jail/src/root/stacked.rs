@@ -52,7 +52,15 @@ pub fn build_from_layers(layers: &[OwnedFd], directory: &str, maker: Maker) -> i
     let at = place(OURS)?;
     mount_on(&ours, CWD, &at)?;
     let ours = openat(CWD, at.as_str(), OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    fill(ours.as_fd(), layers)?;
+    // By the copies on which no device works: opening one may be all that somebody wants.
+    let safe = names
+        .iter()
+        .map(|name| {
+            let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
+            Ok(openat(CWD, format!("{directory}/{name}"), flags, Mode::empty())?)
+        })
+        .collect::<io::Result<Vec<_>>>()?;
+    fill(ours.as_fd(), &safe)?;
     set_properties(ours.as_fd(), Properties { read_only: true, ..Properties::default() })?;
     names.push(OURS.to_owned());
     names.reverse();
@@ -83,7 +91,8 @@ fn found_in(layers: &[OwnedFd], name: &str) -> io::Result<Option<String>> {
             continue;
         }
         // What is no file hides what is beneath: a mark that it was removed is a device.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let flags =
+            OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let Ok(file) = openat2(layer, name, flags, Mode::empty(), resolve) else {
             return Ok(None);
         };

@@ -16,6 +16,7 @@
 pub mod allowed;
 pub mod arguments;
 pub mod compile;
+pub mod lent;
 pub mod refused;
 
 #[cfg(test)]
@@ -133,6 +134,11 @@ impl Policy {
     /// What every sandbox runs under.
     pub fn sandbox() -> Self {
         Self::of(&[allowed::GROUPS, arguments::GROUPS, refused::GROUPS])
+    }
+
+    /// What sandboxes run under that have a directory of the host.
+    pub fn lending() -> Self {
+        Self::of(&[allowed::GROUPS, arguments::GROUPS, refused::GROUPS, lent::GROUPS])
     }
 
     /// A policy of these groups. A call that two groups name keeps the stricter answer of the two

@@ -364,11 +364,11 @@ fn send_all(
     while let Some((bytes, descriptor)) = unsent.front() {
         let descriptors: Vec<_> = descriptor.iter().map(|fd| fd.as_fd()).collect();
         match jail::packet::send(socket, bytes, &descriptors) {
-            Ok(()) => drop(unsent.pop_front()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // That the launcher is gone is found by reading.
-            Err(_) => unsent.clear(),
+            // That the launcher is gone is found by reading. What else the kernel refuses it refuses
+            // of this packet alone: whoever waits for it sees that its descriptor is closed.
+            Ok(()) | Err(_) => drop(unsent.pop_front()),
         }
     }
     Ok(())

@@ -66,6 +66,20 @@ impl Native {
         self.launchers.current().pid.as_raw_nonzero().get().cast_unsigned()
     }
 
+    /// Why guests have no users of their own, in words, if they could have and nobody wished it so.
+    pub fn alone_because(&self) -> Option<&'static str> {
+        use launcher_protocol::AloneBecause;
+        match self.launchers.current().features.alone_because? {
+            AloneBecause::Wanted => None,
+            AloneBecause::NoPrograms => Some("newuidmap or newgidmap is not installed"),
+            AloneBecause::NoRange => Some("/etc/subuid or /etc/subgid has no range for this user"),
+            AloneBecause::RangeTooShort => {
+                Some("the range in /etc/subuid or /etc/subgid is shorter than node.max_live")
+            }
+            AloneBecause::MappingRefused => Some("newuidmap or newgidmap refused"),
+        }
+    }
+
     /// The first process of a sandbox, as the host sees it.
     pub fn guest_pid(&self, instance: InstanceId) -> Option<u32> {
         self.launchers.current().live(instance)?.instance.pid()

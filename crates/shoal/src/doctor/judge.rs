@@ -200,7 +200,17 @@ const USES: [(Use, &str, &str); 4] = [
     (Use::Freezer, "freezing", "idle sandboxes keep running"),
 ];
 
+/// Since then the kernel counts the processes of each user namespace by themselves.
+const COUNTS_BY_NAMESPACE: (u32, u32) = (5, 14);
+
 fn group(machine: &Machine, used: Use, name: &'static str, lost: &str) -> Finding {
+    let usable = machine.cgroups.placement(used).map(|found| found.access);
+    if used == Use::Pids
+        && usable != Some(Access::Writable)
+        && machine.version >= COUNTS_BY_NAMESPACE
+    {
+        return Finding::yes(name, "by a limit on the users of each sandbox");
+    }
     let Some(found) = machine.cgroups.placement(used) else {
         let why = format!("no control group does it: {lost}");
         let remedy = "mount cgroup2 on /sys/fs/cgroup, or boot with cgroup_enable=memory";
@@ -268,8 +278,8 @@ fn overlays(machine: &Machine) -> Finding {
     if machine.overlay_in_userns {
         Finding::yes(name, "root filesystems can be layered")
     } else {
-        let remedy = "use Linux 5.11 or newer with overlayfs; the host's /usr as root works";
-        Finding::no(name, "overlayfs is missing, or too old for user namespaces", remedy)
+        let remedy = "use Linux 5.11 or newer with overlayfs";
+        Finding::no(name, "overlayfs is missing, or too old for user namespaces", remedy).needed()
     }
 }
 

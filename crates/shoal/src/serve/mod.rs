@@ -107,6 +107,7 @@ fn listen(config: &Config) -> Result<TcpListener, Failure> {
 }
 
 fn start_launcher(config: &Config, place: &DataDir) -> Result<LauncherProcess, Failure> {
+    native::raise_descriptor_limit();
     let native = NativeConfig {
         slots: config.node.max_live,
         spares: config.native.spares,
@@ -131,6 +132,13 @@ async fn start(
     images: images::Store,
 ) -> Result<Started, Failure> {
     let native = Native::with(launcher).await.map_err(|error| no_launcher(&error))?;
+    if let Some(reason) = native.alone_because() {
+        tracing::warn!(
+            reason,
+            "guests are the same user as programs: they could have subordinate ones \
+             (docs/guides/rootless.md says how)"
+        );
+    }
     let unenforced: Vec<_> = runtime::Runtime::capabilities(&native).unenforced().collect();
     let runtimes = Runtimes::new().with(RuntimeKind::Native, Arc::new(native));
     let store = open_store(config, place)?;

@@ -285,3 +285,52 @@ fn with_a_delegated_group_an_ordinary_user_can_freeze() {
         assert_eq!(row.unwrap()["how"], "works", "{report}");
     }
 }
+
+#[test]
+fn what_is_lent_never_makes_others_its_owner() {
+    in_both_modes(|home| {
+        let lent = home.path.join("lent");
+        std::fs::create_dir(&lent).unwrap();
+        std::os::unix::fs::chown(&lent, Some(user()), Some(user())).unwrap();
+        let line = "cp /usr/bin/id x; chmod 4755 x 2>/dev/null; chmod 2755 x 2>/dev/null; \
+                    python3 -c 'import os; os.open(\"y\", os.O_CREAT, 0o4755)' 2>/dev/null; \
+                    install -m 4755 /usr/bin/id z 2>/dev/null; chmod 755 x && echo ordinary; exit 0";
+        let path = lent.to_str().unwrap();
+        let (code, said, complaints) =
+            home.said(&["run", "--workspace", path, "--", "sh", "-c", line]);
+        assert_eq!((code, said.as_str()), (Some(0), "ordinary\n"), "{complaints}");
+        for file in std::fs::read_dir(&lent).unwrap().flatten() {
+            let mode = std::os::unix::fs::MetadataExt::mode(&file.metadata().unwrap());
+            assert_eq!(mode & 0o6000, 0, "{}: {mode:o}", file.path().display());
+        }
+    });
+}
+
+#[test]
+fn subordinate_users_that_cannot_be_had_are_done_without_and_that_is_told() {
+    let Some(home) = Home::make(Mode::Subordinate) else { return };
+    let script = "mount --bind /bin/false /usr/bin/newgidmap && exec \"$@\"";
+    let inner = home.command(&["run", "--", "id", "-u"]);
+    let mut broken = Command::new("unshare");
+    broken.args(["-m", "sh", "-c", script, "sh"]);
+    broken.arg(inner.get_program()).args(inner.get_args()).env_clear();
+    broken.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    broken.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = finish(broken.spawn().unwrap(), &[]);
+    assert_eq!(output.stdout, b"1000\n", "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_file_that_is_mounted_among_the_hosts_programs_is_no_obstacle() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("no root");
+    }
+    let mut command = Command::new("unshare");
+    let line = "mount --make-rprivate / && mount --bind /etc/hostname /usr/bin/ldd && exec \"$@\"";
+    command.args(["-m", "sh", "-c", line, "sh", env!("CARGO_BIN_EXE_shoal")]);
+    command.args(["run", "--", "cat", "/usr/bin/ldd"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = finish(command.spawn().unwrap(), &[]);
+    let expected = std::fs::read("/etc/hostname").unwrap();
+    assert_eq!(output.stdout, expected, "{}", String::from_utf8_lossy(&output.stderr));
+}

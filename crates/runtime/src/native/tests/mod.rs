@@ -31,6 +31,7 @@ const FEATURES: LauncherFeatures = LauncherFeatures {
     freeze: false,
     disk_workspaces: true,
     users: Users::Ranges,
+    alone_because: None,
 };
 
 /// The launcher's end of the socket.
