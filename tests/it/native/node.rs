@@ -84,6 +84,14 @@ pub(crate) fn slowed(wait: Duration) -> Duration {
     wait * slowness.unwrap_or(1)
 }
 
+/// Where the users of a node's sandboxes begin, so that nodes beside each other in other processes
+/// have others: the kernel counts by user. One with very many slots has what a server has.
+fn users_of_its_own(usual: u32, slots: u32) -> u32 {
+    const SLOTS: u32 = 1000;
+    const NODES: u32 = 32;
+    if slots > SLOTS { usual } else { usual + std::process::id() % NODES * (SLOTS << 16) }
+}
+
 /// Says loudly that something is not tested. In CI nothing is skipped.
 #[expect(clippy::print_stderr, reason = "whoever reads the output of the tests must see it")]
 pub(crate) fn skip(reason: &str) -> Result<()> {
@@ -106,6 +114,7 @@ impl Node {
         config.subordinate_users = wanted.as_deref() != Some("alone");
         config.spares = 2;
         change(&mut config);
+        config.uid_base = users_of_its_own(config.uid_base, config.slots);
         let run = config.run.clone();
         let native = Arc::new(Native::start(config).await?);
         let users = native.capabilities().users;

@@ -97,9 +97,7 @@ fn what_others_do_with_the_same_files_is_not_seen_and_not_blocked() -> Result<()
                 watcher.write_all("/workspace/enough", b"", None).await?;
                 anyhow::Ok(())
             };
-            let (said, done) = tokio::join!(watching, doing);
-            done?;
-            let said = said?;
+            let (said, ()) = tokio::try_join!(watching, doing)?;
             ensure!(said.trim() == "mine", "seen of others: {said}");
 
             let lock = "flock -n /usr/bin/env sleep 30 & flock -n /dev/null sleep 30 & sleep 0.2; echo held";
