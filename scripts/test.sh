@@ -105,7 +105,7 @@ command -v cargo >/dev/null || fail 'cargo is missing: install Rust with rustup'
 need_command cc 'gcc libc6-dev'
 need_command git 'git ca-certificates'
 for program in python3:python3 pip3:python3-pip node:nodejs npm:npm git:git cc:gcc make:make bash:bash perl:perl \
-    curl:curl sqlite3:sqlite3 newuidmap:uidmap newgidmap:uidmap; do
+    curl:curl sqlite3:sqlite3 newuidmap:uidmap newgidmap:uidmap busybox:busybox-static; do
     need_program "${program%%:*}" "${program##*:}"
 done
 # Debian has what `python3 -m venv` needs in a package of its own.
