@@ -122,10 +122,11 @@ fn import(store: &Store, request: ImageRequest) -> Result<Image, ImageError> {
 
 /// What cannot be collected now is collected the next time.
 fn collect(store: &Store) -> Collected {
-    store.collect_garbage().unwrap_or_else(|error| {
+    let collected = store.collect_garbage_if_idle().unwrap_or_else(|error| {
         tracing::warn!(%error, "images without a name were not removed");
-        Collected::default()
-    })
+        None
+    });
+    collected.unwrap_or_default()
 }
 
 /// Whether a template could not be launched any more without these names.

@@ -69,7 +69,15 @@ impl Store {
 
     /// Removes images that have no name and that nobody uses, and layers that no image has.
     pub fn collect_garbage(&self) -> Result<Collected, ImageError> {
-        let lock = Lock::alone(&self.lock_file(), WAIT)?;
+        self.collect(Lock::alone(&self.lock_file(), WAIT)?)
+    }
+
+    /// The same, unless somebody imports: `None`, and it is left for the next time.
+    pub fn collect_garbage_if_idle(&self) -> Result<Option<Collected>, ImageError> {
+        Lock::try_alone(&self.lock_file())?.map(|lock| self.collect(lock)).transpose()
+    }
+
+    fn collect(&self, lock: Lock) -> Result<Collected, ImageError> {
         let work = Work::new(&self.tmp())?;
         let named: BTreeSet<ImageId> = self.all_names()?.into_iter().map(|(_, id)| id).collect();
         let mut collected = Collected::default();

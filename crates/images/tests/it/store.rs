@@ -130,6 +130,7 @@ fn an_import_that_does_not_end_leaves_nothing() {
     let mut watch = |_: &images::Progress| {
         let beside = Store::open(store.path()).unwrap();
         assert!(shape(&beside).iter().any(|name| name == "tmp/1-0"), "somebody works there");
+        assert_eq!(beside.collect_garbage_if_idle(), Ok(None));
         ControlFlow::Continue(())
     };
     store.import(stream(bytes), &name("a"), &ImportOptions::default(), &mut watch).unwrap();

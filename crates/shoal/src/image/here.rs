@@ -94,11 +94,12 @@ impl Here {
     }
 
     pub(super) fn remove(&self, image: &str, force: bool) -> Result<ImageRemoved, Failure> {
-        let removed = self.store(image).and_then(|store| store.remove(image, force));
-        let removed =
+        let removed = self.store(image).and_then(|store| {
+            let removed = store.remove(image, force)?;
+            Ok((removed, store.collect_garbage_if_idle()?.unwrap_or_default()))
+        });
+        let (removed, collected) =
             removed.map_err(|error| Failure::of_image(format!("cannot remove {image}"), &error))?;
-        // While somebody imports, what nothing uses stays for the next time.
-        let collected = self.collect().unwrap_or_default();
         Ok(ImageRemoved {
             id: removed.id,
             names: removed.names,
