@@ -95,7 +95,7 @@ impl Disk {
             drop(done);
             made
         });
-        made.await.map_err(given_up)?.map_err(|error| failed(&error))
+        made.await.map_err(|error| given_up(&error))?.map_err(|error| failed(&error))
     }
 
     fn making(&self) -> MutexGuard<'_, Making> {
@@ -115,7 +115,7 @@ impl Disk {
         }
         let workspaces = Arc::clone(workspaces);
         let removed = spawn_blocking(move || workspaces.remove(id));
-        removed.await.map_err(given_up)?.map_err(|error| failed(&error))
+        removed.await.map_err(|error| given_up(&error))?.map_err(|error| failed(&error))
     }
 
     /// Removes what nobody wrote down; says how many there were.
@@ -130,7 +130,7 @@ impl Disk {
                 .map(|id| workspaces.remove(id))
                 .try_fold(0, |count, one| one.map(|()| count + 1))
         });
-        removed.await.map_err(given_up)?.map_err(|error| failed(&error))
+        removed.await.map_err(|error| given_up(&error))?.map_err(|error| failed(&error))
     }
 
     /// Waits until what was removed is gone, for a while.
@@ -247,7 +247,6 @@ fn failed(error: &WorkspaceError) -> RuntimeError {
         .with_errno(error.source.raw_os_error().unwrap_or(0))
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
-fn given_up(error: tokio::task::JoinError) -> RuntimeError {
+fn given_up(error: &tokio::task::JoinError) -> RuntimeError {
     RuntimeError::new(RuntimeErrorCode::System, "use a workspace", error.to_string())
 }

@@ -186,7 +186,7 @@ impl Metrics {
     }
 
     pub(crate) fn disk_is(&self, workspaces: usize, free_bytes: u64) {
-        self.workspaces.set(i64::try_from(workspaces).unwrap_or(i64::MAX));
+        self.workspaces.set(workspaces.cast_signed() as i64);
         self.disk_free_bytes.set(free_bytes.cast_signed());
     }
 

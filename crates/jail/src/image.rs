@@ -49,6 +49,9 @@ impl Devices {
         fsconfig_set_string(&context, "source", source)?;
         // Tables of inodes are empty as they are: the file is.
         fsconfig_set_flag(&context, "noinit_itable")?;
+        // What is in it need not survive the machine, and nobody waits for the disk of the host:
+        // neither the one who syncs nor the end of a sandbox.
+        fsconfig_set_flag(&context, "nobarrier")?;
         fsconfig_set_string(&context, "errors", "remount-ro")?;
         fsconfig_create(&context)?;
         let attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;

@@ -8,8 +8,6 @@ const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
 
 /// The device lets go of its file when nobody has it open any more.
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
-/// What is cached is cached once, by the file system on the device.
-const LO_FLAGS_DIRECT_IO: u32 = 16;
 
 const BLOCK_BYTES: u32 = 4096;
 
@@ -51,7 +49,8 @@ pub fn configure(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<()>
     let mut config: LoopConfig = unsafe { std::mem::zeroed() };
     config.fd = file.as_raw_fd().cast_unsigned();
     config.block_size = BLOCK_BYTES;
-    config.info.flags = LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO;
+    // Not direct: the kernel would wait for the whole file to be on the disk first.
+    config.info.flags = LO_FLAGS_AUTOCLEAR;
     // SAFETY: the kernel reads one configuration, which lives until the call returns.
     let answer = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

@@ -130,7 +130,7 @@ fn where_no_hard_limit_works_a_template_is_refused_unless_it_agrees() {
         return;
     }
     // No quotas, and too small for a file system in a file.
-    let disk = SmallDisk::memory("64k");
+    let disk = SmallDisk::memory("40k");
     let mut flags = fast();
     flags.extend(["--store", "memory", "--set", "node.workspace_free_floor_mb=0"]);
     let served = Served::start_on(disk.scratch(), &flags);
