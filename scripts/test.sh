@@ -52,7 +52,7 @@ need_command() {
 
 # Programs that are tried inside sandboxes are those of /usr, whatever else the path finds.
 need_program() {
-    if [ -x "/usr/bin/$1" ]; then return; fi
+    if [ -x "/usr/bin/$1" ] || [ -x "/usr/sbin/$1" ]; then return; fi
     if [ "${CI:-}" != true ] || ! command -v apt-get >/dev/null; then
         echo "no /usr/bin/$1: tests that need it say that they are skipped"
         return
@@ -105,7 +105,8 @@ command -v cargo >/dev/null || fail 'cargo is missing: install Rust with rustup'
 need_command cc 'gcc libc6-dev'
 need_command git 'git ca-certificates'
 for program in python3:python3 pip3:python3-pip node:nodejs npm:npm git:git cc:gcc make:make bash:bash perl:perl \
-    curl:curl sqlite3:sqlite3 newuidmap:uidmap newgidmap:uidmap busybox:busybox-static; do
+    curl:curl sqlite3:sqlite3 newuidmap:uidmap newgidmap:uidmap busybox:busybox-static \
+    mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs; do
     need_program "${program%%:*}" "${program##*:}"
 done
 # Debian has what `python3 -m venv` needs in a package of its own.
