@@ -8,9 +8,10 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::shell::{finish, skipped};
+use crate::shell::{eventually, finish, skipped};
 
 /// A number that nobody has, and no other test that runs at the same time.
 fn user() -> u32 {
@@ -333,4 +334,53 @@ fn a_file_that_is_mounted_among_the_hosts_programs_is_no_obstacle() {
     let output = finish(command.spawn().unwrap(), &[]);
     let expected = std::fs::read("/etc/hostname").unwrap();
     assert_eq!(output.stdout, expected, "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn workspaces_on_disk_have_soft_limits_and_are_removed_whatever_is_in_them() {
+    in_both_modes(|home| {
+        let data = home.path.join("data");
+        let serve = ["serve", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()];
+        let more = ["--set", "node.workspace_scan_interval_ms=300"];
+        let mut command = home.command(&[&serve[..], &more].concat());
+        let log = File::create(home.path.join("log")).unwrap();
+        let server = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        eventually("the server is up", || data.join("address").exists());
+        let said = |arguments: &[&str], input: &str| {
+            let mut command = home.command(arguments);
+            command.env("SHOAL_DATA_DIR", &data).stdin(Stdio::piped());
+            let output = finish(command.spawn().unwrap(), input.as_bytes());
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+            (output.status.code(), text(&output.stdout), text(&output.stderr))
+        };
+        let template = |limit: &str| {
+            format!(
+                "name = \"disk\"\nworkspace = {{ kind = \"disk\", limit = \"{limit}\" }}\n[limits]\n\
+                 workspace_mb = 8\n[pool]\npool_size = 0\n"
+            )
+        };
+        // Where limits of processes and memory cannot be kept either, that comes first.
+        let (code, _, complaint) = said(&["templates", "put", "-"], &template("hard"));
+        assert_eq!(code, Some(1), "{complaint}");
+        assert!(complaint.contains("unsupported"), "{complaint}");
+        let agreed = template("hard").replace("[pool]", "best_effort = true\n[pool]");
+        assert_eq!(said(&["templates", "put", "-"], &agreed).0, Some(0));
+        let (code, id, complaint) = said(&["create", "--template", "disk"], "");
+        assert_eq!(code, Some(0), "{complaint}");
+        let why = said(&["why", &id], "").1;
+        assert!(why.contains("on disk, soft limit"), "{why}");
+        let hide = "mkdir -p a/b/c && echo x > a/b/c/d && chmod 0 a/b/c a/b a";
+        assert_eq!(said(&["exec", &id, "--", "sh", "-c", hide], "").0, Some(0));
+        eventually("what cannot be measured counts as too much", || {
+            said(&["why", &id, "--json"], "").1.contains("disk_limit")
+        });
+        eventually("nothing of it is left", || {
+            let workspaces = data.join("workspaces");
+            let count = |path: &Path| std::fs::read_dir(path).unwrap().count();
+            // The three rooms of the server.
+            count(&workspaces) == 3 && count(&workspaces.join("trash")) == 0
+        });
+        kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+        assert_eq!(finish(server, &[]).status.code(), Some(0));
+    });
 }
