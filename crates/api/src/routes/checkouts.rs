@@ -37,6 +37,8 @@ pub(super) const GETTING: &[ErrorCode] = &[
     ErrorCode::LaunchFailed,
     ErrorCode::SandboxCrashed,
     ErrorCode::Oom,
+    ErrorCode::DiskLimit,
+    ErrorCode::DiskFull,
     ErrorCode::CapacityExhausted,
     ErrorCode::CheckoutTimeout,
     ErrorCode::QueueFull,

@@ -36,6 +36,7 @@ pub(super) const USING: &[ErrorCode] = &[
     ErrorCode::SandboxBusy,
     ErrorCode::NotLeased,
     ErrorCode::Oom,
+    ErrorCode::DiskLimit,
     ErrorCode::PathNotFound,
     ErrorCode::PathExists,
     ErrorCode::PathDenied,

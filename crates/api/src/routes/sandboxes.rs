@@ -37,6 +37,7 @@ const CHANGING: &[ErrorCode] = &[
     ErrorCode::Unsupported,
     ErrorCode::SandboxCrashed,
     ErrorCode::Oom,
+    ErrorCode::DiskLimit,
     ErrorCode::PersistFailed,
     ErrorCode::DeadlineExceeded,
     ErrorCode::StoreUnavailable,
