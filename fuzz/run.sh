@@ -5,6 +5,8 @@
 #   fuzz/run.sh TARGET [ARGUMENT]  one target, with arguments of libFuzzer, such as -max_total_time=60
 #   fuzz/run.sh --minimise         makes the corpora as small as they can be
 #
+#   AT_ONCE=1  how many targets run at the same time
+#
 # What finds something new is kept in fuzz/corpus/TARGET. The stable compiler can instrument when it
 # is asked to; nothing else here needs that.
 set -euo pipefail
@@ -13,6 +15,7 @@ exec </dev/null
 
 readonly TARGETS=(endpoint messages plan archive unpack paths)
 readonly SECONDS_EACH="${SECONDS_EACH:-600}"
+readonly AT_ONCE="${AT_ONCE:-1}"
 # Together the committed inputs stay below a megabyte, so each is small.
 readonly INPUT_BYTES=4096
 readonly INPUTS_AT_MOST=48
@@ -36,7 +39,7 @@ in_a_place_of_its_own() {
     [ "$(id -u)" = 0 ] || fail 'this target needs root, to give it up'
     # The words are those of the shell inside.
     # shellcheck disable=SC2016
-    FUZZ_ROOT="$place" unshare --mount --pid --fork --propagation private bash -euc '
+    FUZZ_ROOT="$1" unshare --mount --pid --fork --propagation private bash -euc '
         mount -t tmpfs -o size=256m,mode=755 tmpfs "$FUZZ_ROOT"
         mkdir "$FUZZ_ROOT"/{workspace,proc,dev,corpus,found,smaller}
         mount -t proc proc "$FUZZ_ROOT/proc"
@@ -48,20 +51,20 @@ in_a_place_of_its_own() {
         chown 65534:65534 "$FUZZ_ROOT/workspace"
         chmod 700 "$FUZZ_ROOT"/{corpus,found,smaller}
         exec "$@"
-    ' place "$(realpath "$1")" "$(realpath found)" "$(realpath "$2")" "${@:3}"
+    ' place "$(realpath "$2")" "$(realpath found)" "$(realpath "$3")" "${@:4}"
 }
 
 # Runs a target on its corpus, or on what is to become of it.
 run() {
     local target="$1" corpus="corpus/$1" smaller="$place-smaller"
     shift
-    mkdir -p "$corpus" "$smaller" found
+    mkdir -p "$corpus" "$smaller" "$place/$target" found
     local program="$BUILT/$target" status=0
     local always=(-max_len="$INPUT_BYTES" -timeout=20 -rss_limit_mb=4096)
     if [ "$target" != paths ] && [ "$target" != unpack ]; then
         "$program" "${always[@]}" -artifact_prefix=found/ "${@/SMALLER/$smaller}" "$corpus" || status=$?
     else
-        in_a_place_of_its_own "$corpus" "$smaller" "$(realpath "$program")" "${always[@]}" \
+        in_a_place_of_its_own "$place/$target" "$corpus" "$smaller" "$(realpath "$program")" "${always[@]}" \
             -artifact_prefix=/found/ "${@/SMALLER//smaller}" /corpus || status=$?
         chmod 755 "$corpus" found
     fi
@@ -95,33 +98,34 @@ describe() {
     esac
 }
 
-# Runs every target for a while and writes down what came of it.
+# Runs one target for a while, and writes down what came of it.
+run_one() {
+    local target="$1" log="$place-$1-log" found=none before=$SECONDS executed inputs
+    run "$target" -max_total_time="$SECONDS_EACH" -print_final_stats=1 >"$log" 2>&1 || found='**some**'
+    executed="$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")"
+    inputs="$(find "corpus/$target" -type f | wc -l)"
+    if [ "$found" != none ]; then tail -n 40 "$log"; fi
+    echo "| \`$target\` | $(describe "$target") | $((SECONDS - before)) | $executed | $inputs | $found |" |
+        tee "$place-$target-row"
+}
+
 run_all() {
-    local target status=0 report=../docs/reports/fuzzing.md rows=() executed inputs found seconds
+    local target report=../docs/reports/fuzzing.md
     for target in "${TARGETS[@]}"; do build "$target"; done
     for target in "${TARGETS[@]}"; do
-        local before=$SECONDS
-        found=none
-        if ! run "$target" -max_total_time="$SECONDS_EACH" -print_final_stats=1 >"$place-log" 2>&1; then
-            tail -n 40 "$place-log"
-            found='**see below**'
-            status=1
-        fi
-        seconds=$((SECONDS - before))
-        executed="$(sed -n 's/^stat::number_of_executed_units: *//p' "$place-log")"
-        inputs="$(find "corpus/$target" -type f | wc -l)"
-        rows+=("| \`$target\` | $(describe "$target") | $seconds | $executed | $inputs | $found |")
-        echo "${rows[-1]}"
+        while [ "$(jobs -rp | wc -l)" -ge "$AT_ONCE" ]; do sleep 1; done
+        run_one "$target" &
     done
+    wait
     {
         # shellcheck disable=SC2016
-        printf '# Fuzzing\n\nWritten by `fuzz/run.sh` on %s at commit %s, one processor.\n\n' \
+        printf '# Fuzzing\n\nWritten by `fuzz/run.sh` on %s at commit %s.\n\n' \
             "$(date -u +%Y-%m-%d)" "$(git rev-parse --short HEAD)"
         printf '| target | what is fed to what | seconds | runs | inputs that reach something new | findings |\n'
         printf '|---|---|---|---|---|---|\n'
-        printf '%s\n' "${rows[@]}"
+        for target in "${TARGETS[@]}"; do cat "$place-$target-row"; done
     } >"$report"
-    return "$status"
+    ! grep -qF '**some**' "$report"
 }
 
 place="$(mktemp -d)"

@@ -22,6 +22,9 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(spec) = postcard::from_bytes::<Spec>(bytes) {
         check_plans(&spec);
     }
+    for line in String::from_utf8_lossy(bytes).lines() {
+        assert!(!asked::is_digest(line) || asked::is_beneath(line), "{line:?}");
+    }
 });
 
 fn check_users(config: &LauncherConfig) {
