@@ -20,7 +20,7 @@ const SANDBOXES: usize = 5000;
 const AT_ONCE: usize = 32;
 
 /// Nothing here takes as long.
-const PATIENCE: Duration = Duration::from_secs(150);
+const PATIENCE: Duration = Duration::from_mins(4);
 
 /// What they need, with room for others.
 const NEEDED_BYTES: u64 = 12 << 30;
