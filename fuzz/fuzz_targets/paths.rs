@@ -214,11 +214,11 @@ fn become_nobody() {
     rustix::thread::set_thread_res_uid(user, user, user).expect("another user");
 }
 
-/// Whether a path leads into `/proc` whatever else there is.
+/// Whether a path leads into `/proc` whatever else there is. The name `/proc` itself is in the root.
 fn is_in_proc(path: &str) -> bool {
     let parts: Vec<&str> =
         path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
-    path.starts_with('/') && parts.first() == Some(&"proc") && !parts.contains(&"..")
+    path.starts_with('/') && matches!(parts[..], ["proc", _, ..]) && !parts.contains(&"..")
 }
 
 fn check(operation: &Operation, reply: &Reply, data: &[u8]) {

@@ -28,7 +28,7 @@ const NEEDED_BYTES: u64 = 12 << 30;
 /// What the kernel may hold for one of so many. Half of it is theirs alone. The other half grows
 /// with their number: in each memory group the kernel keeps 16 bytes for each file system there is
 /// on the machine, and a sandbox has one of the former and eight of the latter.
-const KERNEL_BYTES_EACH_AT_MOST: u64 = 1_400_000;
+const KERNEL_BYTES_EACH_AT_MOST: u64 = 1_500_000;
 
 /// How much of what it held the kernel may keep. It gives its objects back by the page, and a page
 /// goes only with the last object in it.
