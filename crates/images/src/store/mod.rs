@@ -24,6 +24,7 @@ mod work;
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -66,6 +67,8 @@ impl Store {
         Ok(store)
     }
 
+        builder.create(path).map_err(failed("make", path))?;
+        keep_to_owner(path).map_err(failed("close to others", path))?;
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -216,6 +219,18 @@ fn read_text(path: &Path) -> io::Result<String> {
     io::Read::read_to_string(
         &mut io::Read::take(fs::File::open(path)?, TEXT_BYTES_MAX),
         &mut text,
+/// Nobody but its owner may enter, whoever made it and wherever it is: what programs inside may write
+/// to by the permissions of an archive, anybody on the host could.
+fn keep_to_owner(path: &Path) -> io::Result<()> {
+    let directory = fs::File::open(path)?;
+    let mut permissions = directory.metadata()?.permissions();
+    if permissions.mode() & 0o7777 != 0o700 {
+        permissions.set_mode(0o700);
+        directory.set_permissions(permissions)?;
+    }
+    Ok(())
+}
+
     )?;
     Ok(text)
 }

@@ -3,7 +3,9 @@
 use std::fs::{self, File};
 use std::io::{self, Cursor, Read};
 use std::ops::ControlFlow;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use images::{ImageErrorCode, ImportOptions, Source, Store};
@@ -37,6 +39,22 @@ fn images_are_found_by_name_and_by_id() {
     }
     let other = Store::open(&place.join("store")).unwrap();
     assert_eq!(other.list(), Ok(listed), "another process sees the same");
+}
+
+#[test]
+fn nobody_else_enters_a_store_whoever_made_the_directories() {
+    let place = Place::new();
+    let data = place.directory("data");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    for (made, before) in [(false, 0), (true, 0o755), (true, 0o777)] {
+        let path = data.join(format!("images-{before:o}"));
+        if made {
+            fs::create_dir(&path).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(before)).unwrap();
+        }
+        let store = Store::open(&path).unwrap();
+        assert_eq!(mode(store.path()), 0o700, "made before: {made}");
+    }
 }
 
 #[test]
@@ -176,7 +194,7 @@ const AS_NOBODY_IN: &str = "IMAGES_TEST_AS_NOBODY_IN";
 #[test]
 fn an_ordinary_user_can_do_all_of_it() {
     if let Some(place) = std::env::var_os(AS_NOBODY_IN) {
-        let store = Store::open(&std::path::Path::new(&place).join("store")).unwrap();
+        let store = Store::open(&Path::new(&place).join("store")).unwrap();
         let archive = Archive::new()
             .raw(b'5', b"closed", b"", 0, b"")
             .raw(b'0', b"closed/file", b"", 0, b"x")
