@@ -19,5 +19,7 @@ pub use digest::Digest;
 pub use directories::is_directory_beneath;
 pub use error::{ImageError, ImageErrorCode};
 pub use source::{ImageConfig, Source, write_archive};
-pub use store::{Collected, Image, ImportOptions, Imported, Layer, Progress, Removed, Store};
+pub use store::{
+    Collected, Image, ImportOptions, Imported, Layer, Progress, Removed, Resolved, Store,
+};
 pub use unpack::{Limits, Report};

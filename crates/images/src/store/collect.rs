@@ -15,7 +15,7 @@ use crate::error::{ImageError, ImageErrorCode};
 use crate::store::lock::Lock;
 use crate::store::record::{LAYERS_FILE, Record};
 use crate::store::work::Work;
-use crate::store::{Store, WAIT, entries, failed, read_text, record};
+use crate::store::{Resolved, Store, WAIT, entries, failed, read_text, record};
 
 /// What a removal did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,12 +45,11 @@ impl Store {
     /// only.
     pub fn remove(&self, reference: &str, force: bool) -> Result<Removed, ImageError> {
         let _lock = Lock::shared(&self.lock_file(), WAIT)?;
-        let id = self.resolve(reference)?;
+        let Resolved { id, name: named } = self.find(reference)?;
         let all = self.all_names()?;
         let of_image = all.iter().filter(|(_, of)| *of == id).map(|(name, _)| name);
-        let (gone, stay): (Vec<_>, Vec<_>) = of_image
-            .cloned()
-            .partition(|name| name.as_str() == reference || id.to_string().starts_with(reference));
+        let (gone, stay): (Vec<_>, Vec<_>) =
+            of_image.cloned().partition(|name| named.as_ref().is_none_or(|named| named == name));
         if stay.is_empty() && !force && matches!(self.lock_image(id)?, Hold::Theirs) {
             let cause = format!("a server uses image {id}");
             return Err(ImageError::new(ImageErrorCode::InUse, cause));

@@ -45,6 +45,15 @@ const PREFIX_DIGITS_MIN: usize = 8;
 /// Longest file of ours that is read.
 const TEXT_BYTES_MAX: u64 = 16 << 20;
 
+/// What a reference stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resolved {
+    /// The image.
+    pub id: ImageId,
+    /// The reference, if it is a name; none if it is an id or the beginning of one.
+    pub name: Option<ImageName>,
+}
+
 /// A store of images.
 #[derive(Debug, Clone)]
 pub struct Store {
@@ -58,6 +67,8 @@ impl Store {
         let store = Self { path: path.to_owned() };
         let mut builder = fs::DirBuilder::new();
         std::os::unix::fs::DirBuilderExt::mode(builder.recursive(true), 0o755);
+        builder.create(path).map_err(failed("make", path))?;
+        keep_to_owner(path).map_err(failed("close to others", path))?;
         for directory in [store.layers(), store.images(), store.names(), store.tmp()] {
             builder.create(&directory).map_err(failed("make", &directory))?;
         }
@@ -67,8 +78,6 @@ impl Store {
         Ok(store)
     }
 
-        builder.create(path).map_err(failed("make", path))?;
-        keep_to_owner(path).map_err(failed("close to others", path))?;
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -128,10 +137,16 @@ impl Store {
 
     /// Which image a name, an id or the beginning of an id stands for.
     pub fn resolve(&self, reference: &str) -> Result<ImageId, ImageError> {
+        self.find(reference).map(|found| found.id)
+    }
+
+    /// The same, and whether it is a name. One that is both a name and the beginning of an id is a
+    /// name.
+    pub fn find(&self, reference: &str) -> Result<Resolved, ImageError> {
         if let Ok(name) = ImageName::new(reference)
             && let Some(id) = self.named(&name)?
         {
-            return Ok(id);
+            return Ok(Resolved { id, name: Some(name) });
         }
         let unknown = || {
             let shown: String = reference.chars().take(200).collect();
@@ -143,7 +158,7 @@ impl Store {
         let mut ids = self.all_ids()?;
         ids.retain(|id| id.to_string().starts_with(reference));
         match ids.as_slice() {
-            [id] => Ok(*id),
+            [id] => Ok(Resolved { id: *id, name: None }),
             [] => Err(unknown()),
             [_, ..] => {
                 let cause = format!("several images begin with {reference}");
@@ -204,6 +219,18 @@ impl Store {
     }
 }
 
+/// Nobody but its owner may enter, whoever made it and wherever it is: what programs inside may write
+/// to by the permissions of an archive, anybody on the host could.
+fn keep_to_owner(path: &Path) -> io::Result<()> {
+    let directory = fs::File::open(path)?;
+    let mut permissions = directory.metadata()?.permissions();
+    if permissions.mode() & 0o7777 != 0o700 {
+        permissions.set_mode(0o700);
+        directory.set_permissions(permissions)?;
+    }
+    Ok(())
+}
+
 /// Names of what is in a directory, those that are text.
 fn entries(path: &Path) -> Result<Vec<String>, ImageError> {
     let mut names = Vec::new();
@@ -219,18 +246,6 @@ fn read_text(path: &Path) -> io::Result<String> {
     io::Read::read_to_string(
         &mut io::Read::take(fs::File::open(path)?, TEXT_BYTES_MAX),
         &mut text,
-/// Nobody but its owner may enter, whoever made it and wherever it is: what programs inside may write
-/// to by the permissions of an archive, anybody on the host could.
-fn keep_to_owner(path: &Path) -> io::Result<()> {
-    let directory = fs::File::open(path)?;
-    let mut permissions = directory.metadata()?.permissions();
-    if permissions.mode() & 0o7777 != 0o700 {
-        permissions.set_mode(0o700);
-        directory.set_permissions(permissions)?;
-    }
-    Ok(())
-}
-
     )?;
     Ok(text)
 }

@@ -58,6 +58,26 @@ fn nobody_else_enters_a_store_whoever_made_the_directories() {
 }
 
 #[test]
+fn a_name_that_an_id_begins_with_is_a_name() {
+    let place = Place::new();
+    let store = Store::open(&place.join("store")).unwrap();
+    let image = import(&store, stream(root(b"x").end()), "kept").unwrap();
+    let id = image.id.to_string();
+    for digits in [1, 8, 63] {
+        let like_an_id = &id[..digits];
+        import(&store, stream(root(b"x").end()), like_an_id).unwrap();
+        let removed = store.remove(like_an_id, false).unwrap();
+        assert_eq!(removed.names, [name(like_an_id)]);
+        assert_eq!(store.collect_garbage().unwrap().images, []);
+        assert_eq!(store.get("kept").map(|image| image.id), Ok(image.id));
+    }
+    // The name of one may be the id of another.
+    let other = import(&store, stream(root(b"y").end()), &id[..8]).unwrap();
+    assert_eq!(store.remove(&id[..8], false).unwrap().id, other.id);
+    assert_eq!(store.remove(&id[..8], false).unwrap().names, [name("kept")]);
+}
+
+#[test]
 fn garbage_is_what_has_no_name_and_no_user() {
     let place = Place::new();
     let store = Store::open(&place.join("store")).unwrap();
