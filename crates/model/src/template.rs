@@ -270,6 +270,15 @@ impl Template {
                 return bad(field, "must be above 0");
             }
         }
+        match &self.root {
+            RootFs::Directory(path)
+                if path.contains('\0')
+                    || path.split('/').any(|part| matches!(part, "" | "." | "..")) =>
+            {
+                return bad("root", "a directory is a path of names, without `.`, `..` or `//`");
+            }
+            RootFs::Host | RootFs::Directory(_) | RootFs::Image(_) => {}
+        }
         match self.workspace.kind {
             WorkspaceKind::Disk if self.limits.workspace_mb < WORKSPACE_MB_MIN => {
                 return bad("limits.workspace_mb", "must be at least 4 where it is on disk");
@@ -385,6 +394,9 @@ mod tests {
         let disk = WorkspaceSettings { kind: WorkspaceKind::Disk, ..Default::default() };
         refused(|t| (t.workspace, t.limits.workspace_mb) = (disk, 3), "limits.workspace_mb");
         refused(|t| t.limits.workspace_mb = (1 << 20) + 1, "limits.workspace_mb");
+        for path in ["", ".", "..", "/", "/a", "a/", "a//b", "a/../b", "./a", "a\0"] {
+            refused(|t| t.root = RootFs::Directory(path.to_owned()), "root");
+        }
         refused(|t| t.ready_timeout_ms = 0, "ready_timeout_ms");
         refused(|t| t.turn_timeout_ms = 0, "turn_timeout_ms");
     }
@@ -397,6 +409,7 @@ mod tests {
         t.pool.acquire_min_remaining_ttl_ms = None;
         t.max_lifetime_ms = Some(60_001);
         assert_eq!(t.validate(), Ok(()));
+        t.root = RootFs::Directory("a/b..c/.d".to_owned());
         (t.pool.pool_size, t.pool.max_overflow) = (0, 1);
         assert_eq!(t.validate(), Ok(()));
         t.limits.workspace_mb = 0;
