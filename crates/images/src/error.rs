@@ -91,6 +91,9 @@ impl fmt::Display for ImageErrorCode {
     }
 }
 
+/// Longest cause: what archives say of themselves gets into it, and they may say megabytes.
+const CAUSE_CHARS_MAX: usize = 2000;
+
 /// A failure: its code, and the cause in words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {cause}")]
@@ -104,7 +107,11 @@ pub struct ImageError {
 impl ImageError {
     /// A failure with its cause.
     pub fn new(code: ImageErrorCode, cause: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, cause: cause.into() }
+        let mut cause = cause.into();
+        if let Some((end, _)) = cause.char_indices().nth(CAUSE_CHARS_MAX) {
+            cause = format!("{} …", &cause[..end]).into();
+        }
+        Self { code, cause }
     }
 
     /// The archive is damaged.
@@ -171,6 +178,14 @@ mod tests {
         for &code in ImageErrorCode::ALL {
             assert!(!code.remedy().is_empty(), "{code}");
             assert_eq!(code.retry(), code.model().retry(), "{code}");
+        }
+    }
+
+    #[test]
+    fn no_cause_is_longer_than_people_read() {
+        for (cause, expected) in [("é".repeat(2000), 2000), ("é".repeat(2001), 2002)] {
+            let error = ImageError::new(ImageErrorCode::Broken, cause);
+            assert_eq!(error.cause.chars().count(), expected);
         }
     }
 

@@ -42,10 +42,13 @@ pub(crate) struct Entry {
     pub(crate) has_attributes: bool,
 }
 
+/// How much of a path is shown.
+const SHOWN_BYTES_MAX: usize = 256;
+
 impl Entry {
-    /// For causes.
+    /// For causes, which people read: the beginning of its path.
     pub(crate) fn shown(&self) -> String {
-        self.path.escape_ascii().to_string()
+        self.path[..self.path.len().min(SHOWN_BYTES_MAX)].escape_ascii().to_string()
     }
 }
 
