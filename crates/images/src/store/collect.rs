@@ -13,9 +13,9 @@ use rustix::io::Errno;
 use crate::digest::Digest;
 use crate::error::{ImageError, ImageErrorCode};
 use crate::store::lock::Lock;
-use crate::store::record::{LAYERS_FILE, Record};
+use crate::store::record::LAYERS_FILE;
 use crate::store::work::Work;
-use crate::store::{Resolved, Store, WAIT, entries, failed, read_text, record};
+use crate::store::{Resolved, Store, WAIT, entries, failed, read_text};
 
 /// What a removal did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +81,7 @@ impl Store {
         let named: BTreeSet<ImageId> = self.all_names()?.into_iter().map(|(_, id)| id).collect();
         let mut collected = Collected::default();
         let (mut needed, mut doomed) = (BTreeSet::new(), Vec::new());
+        let mut is_all_known = true;
         for id in self.all_ids()? {
             if !named.contains(&id) {
                 match self.lock_image(id)? {
@@ -100,12 +101,16 @@ impl Store {
                     }
                 }
             }
-            let path = self.image(id).join(record::IMAGE_FILE);
-            let text = read_text(&path).map_err(failed("read", &path))?;
-            let record = Record::parse(&text).map_err(failed("read", &path))?;
-            needed.extend(record.digests());
+            match self.layers_of(id) {
+                Ok(layers) => needed.extend(layers),
+                Err(error) => {
+                    tracing::warn!(%id, %error, "all layers stay: an image does not say which it has");
+                    is_all_known = false;
+                }
+            }
         }
-        for name in entries(&self.layers())? {
+        let layers = if is_all_known { entries(&self.layers())? } else { Vec::new() };
+        for name in layers {
             let path = self.layers().join(&name);
             match name.strip_suffix(".json").unwrap_or(&name).parse::<Digest>() {
                 Ok(digest) if needed.contains(&digest) => {}
@@ -125,6 +130,14 @@ impl Store {
         drop(lock);
         drop(work);
         Ok(collected)
+    }
+
+    /// Which layers an image has, by the list that launches go by.
+    fn layers_of(&self, id: ImageId) -> Result<Vec<Digest>, ImageError> {
+        let path = self.image(id).join(LAYERS_FILE);
+        let text = read_text(&path).map_err(failed("read", &path))?;
+        let wrong = |_| ImageError::store(path.display(), io::ErrorKind::InvalidData);
+        text.lines().map(|line| line.parse().map_err(wrong)).collect()
     }
 
     /// Locks an image against its use, if nobody uses it. One that is damaged is used by nobody.

@@ -25,6 +25,8 @@ use crate::unpack::{Limits, Report, unpack_watched};
 /// Most layers of an image: overlayfs takes not many more.
 const LAYERS_MAX: usize = 64;
 /// What an entry adds to an archive besides its contents, at most and usually far less.
+/// Longest record of an image: every list of images reads all of them.
+const RECORD_BYTES_MAX: usize = 1 << 20;
 const HEADER_BYTES: u64 = 1 << 10;
 
 /// How to import.
@@ -132,6 +134,13 @@ impl Store {
             File::create(&path)
                 .and_then(|mut file| file.write_all(bytes))
                 .map_err(failed("write", &path))
+        if bytes.len() > RECORD_BYTES_MAX {
+            let cause = format!(
+                "what the image says about itself is {} bytes, and {RECORD_BYTES_MAX} are kept",
+                bytes.len()
+            );
+            return Err(ImageError::new(ImageErrorCode::TooLarge, cause));
+        }
         };
         write(image.join(record::IMAGE_FILE), &bytes)?;
         write(image.join(record::LAYERS_FILE), record.lines().as_bytes())?;

@@ -116,10 +116,12 @@ impl Store {
         let names = self.all_names()?;
         let mut images = Vec::new();
         for id in self.all_ids()? {
-            // Somebody may remove one meanwhile.
             match self.read(id, &names) {
                 Err(error) if error.code == ImageErrorCode::Unknown => {}
-                image => images.push(image?),
+                // The others are as good as ever.
+                Err(error) => tracing::warn!(%id, %error, "an image is passed over"),
+                Ok(image) => images.push(image),
+                // Somebody may remove one meanwhile.
             }
         }
         images.sort_by(|a, b| {

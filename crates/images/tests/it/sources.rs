@@ -235,6 +235,24 @@ fn one_image_in_every_form_is_one_image() {
 }
 
 #[test]
+fn an_image_that_says_too_much_about_itself_is_not_kept() {
+    let place = Place::new();
+    let store = Store::open(&place.join("store")).unwrap();
+    let layer = root(b"x").end();
+    let mut written = config(here(), std::slice::from_ref(&layer));
+    written["config"]["Env"] = json!(vec![""; 200_000]);
+    let manifest = json!([{ "Config": "c.json", "Layers": ["a/layer.tar"] }]);
+    let archive = Archive::new()
+        .file("manifest.json", manifest.to_string().as_bytes())
+        .file("c.json", written.to_string().as_bytes())
+        .file("a/layer.tar", &layer)
+        .end();
+    let refused = import(&store, stream(archive), "a").unwrap_err();
+    assert_eq!(refused.code, ImageErrorCode::TooLarge, "{refused}");
+    assert_eq!(shape(&store), [""; 0]);
+}
+
+#[test]
 fn a_layer_that_is_a_link_to_another_is_that_one() {
     let place = Place::new();
     let store = Store::open(&place.join("store")).unwrap();

@@ -105,6 +105,32 @@ fn garbage_is_what_has_no_name_and_no_user() {
 }
 
 #[test]
+fn one_damaged_image_does_not_spoil_the_others() {
+    let place = Place::new();
+    let store = Store::open(&place.join("store")).unwrap();
+    let damaged = import(&store, stream(root(b"damaged").end()), "damaged").unwrap();
+    let good = import(&store, stream(root(b"good").end()), "good").unwrap();
+    let image = store.path().join(format!("images/{}", damaged.id));
+    let listed = || store.list().unwrap().iter().map(|image| image.id).collect::<Vec<_>>();
+    let layers = || fs::read_dir(store.path().join("layers")).unwrap().count();
+    fs::write(image.join("image.json"), "{").unwrap();
+    assert_eq!(listed(), [good.id]);
+    import(&store, stream(root(b"old").end()), "other").unwrap();
+    import(&store, stream(root(b"good").end()), "other").unwrap();
+    assert_eq!(store.collect_garbage().unwrap().layers, 1);
+    assert_eq!(layers(), 4, "it still says which layers it has");
+    fs::write(image.join("layers"), "what?\n").unwrap();
+    import(&store, stream(root(b"old").end()), "other").unwrap();
+    import(&store, stream(root(b"good").end()), "other").unwrap();
+    let collected = store.collect_garbage().unwrap();
+    assert_eq!((collected.images.len(), collected.layers), (1, 0));
+    assert_eq!(layers(), 6, "nobody knows which it has");
+    store.remove("damaged", false).unwrap();
+    assert_eq!(store.collect_garbage().unwrap().layers, 2);
+    assert_eq!((listed(), layers()), (vec![good.id], 2));
+}
+
+#[test]
 fn the_last_name_of_a_used_image_is_forgotten_by_force_only() {
     let place = Place::new();
     let store = Store::open(&place.join("store")).unwrap();
