@@ -16,6 +16,8 @@ const MEMBERS_MAX: usize = 10_000;
 const HEADERS_MAX: u64 = 5 * MEMBERS_MAX as u64;
 const BUFFER_BYTES: usize = 64 << 10;
 
+/// What an image is described by.
+const DESCRIPTIONS: [&str; 2] = ["manifest.json", "oci-layout"];
 /// Finds every member.
 pub(super) fn index(mut file: File) -> Result<Files, ImageError> {
     let failed = |error| ImageError::read("cannot read the archive", error);
@@ -57,6 +59,29 @@ pub(super) fn index(mut file: File) -> Result<Files, ImageError> {
 }
 
 impl<R: Read + Seek> Entries<BufReader<R>> {
+/// Whether a file that describes an image is anywhere in an archive that could be one. Only headers
+/// are read, and no more than an image has.
+pub(super) fn describes_an_image(mut file: &File) -> bool {
+    if file.rewind().is_err() {
+        return false;
+    }
+    let mut entries = Entries::new(BufReader::with_capacity(BUFFER_BYTES, file), HEADERS_MAX);
+    for _ in 0..MEMBERS_MAX {
+        // What is wrong with it is told by whoever reads all of it.
+        let Ok(Some(entry)) = entries.next() else { return false };
+        let path = std::str::from_utf8(&entry.path).ok().and_then(|path| along("", path));
+        if entry.kind == Kind::File
+            && path.is_some_and(|path| DESCRIPTIONS.contains(&path.as_str()))
+        {
+            return true;
+        }
+        if entries.seek_over().is_err() {
+            return false;
+        }
+    }
+    false
+}
+
     /// Goes to the end of the current entry without reading it.
     fn seek_over(&mut self) -> Result<(), ImageError> {
         let (reader, count) = self.pass_over();

@@ -125,10 +125,11 @@ fn of_file<'a>(mut file: File, wanted: &Wanted<'_>) -> Result<Found<'a>, ImageEr
     if Compression::of(&begin)? != Compression::None {
         return of_begun(begin, Box::new(file), wanted, true);
     }
-    if !begins_like_an_image(&begin)? {
-        return Ok(Found::Archive(Box::new(file)));
+    if begins_like_an_image(&begin)? || archive::describes_an_image(&file) {
+        return of_seekable(file, wanted);
     }
-    of_seekable(file, wanted)
+    file.rewind().map_err(failed)?;
+    Ok(Found::Archive(Box::new(file)))
 }
 
 fn of_seekable<'a>(file: File, wanted: &Wanted<'_>) -> Result<Found<'a>, ImageError> {
@@ -198,8 +199,7 @@ fn begins_like_an_image(begin: &[u8]) -> Result<bool, ImageError> {
         let names = entry.path.split(|&byte| byte == b'/');
         let first = names.into_iter().find(|name| !name.is_empty() && *name != b".");
         let Some(first) = first else { continue };
-        let stem = first.strip_suffix(b".json").unwrap_or(first);
-        let is_digest = std::str::from_utf8(stem).is_ok_and(|text| text.parse::<Digest>().is_ok());
+        let is_digest = std::str::from_utf8(first).is_ok_and(is_called_by_a_digest);
         let known =
             [&b"blobs"[..], b"oci-layout", b"index.json", b"manifest.json", b"repositories"];
         return Ok(is_digest || known.contains(&first));
@@ -209,6 +209,14 @@ fn begins_like_an_image(begin: &[u8]) -> Result<bool, ImageError> {
 /// Reads what an image says about itself; gives the files back if they are none.
 fn described(files: Files, wanted: &Wanted<'_>) -> Result<Result<Described, Files>, ImageError> {
     let (config, layers) = if files.open("oci-layout")?.is_some() {
+/// Whether something is called as those who write images call layers and configurations.
+fn is_called_by_a_digest(name: &str) -> bool {
+    let name = name.strip_prefix("sha256:").unwrap_or(name);
+    let kinds = [".json", ".tar", ".tar.gz"];
+    let stem = kinds.iter().find_map(|kind| name.strip_suffix(kind)).unwrap_or(name);
+    stem.parse::<Digest>().is_ok()
+}
+
         oci::read(&files, wanted)?
     } else if files.open("manifest.json")?.is_some() && files.is_docker()? {
         docker::read(&files, wanted)?

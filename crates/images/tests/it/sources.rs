@@ -235,6 +235,35 @@ fn one_image_in_every_form_is_one_image() {
 }
 
 #[test]
+fn images_of_other_tools_are_known_by_what_their_files_are_called() {
+    let place = Place::new();
+    let store = Store::open(&place.join("store")).unwrap();
+    let layer = root(b"x").end();
+    let text = config(here(), std::slice::from_ref(&layer)).to_string();
+    let (digest, packed) = (Digest::of(&layer), gzip(&layer));
+    let config_digest = Digest::of(text.as_bytes());
+    let cases = [
+        (format!("{digest}.tar"), &layer, format!("{config_digest}.json"), true),
+        (format!("{}.tar.gz", Digest::of(&packed)), &packed, "config".to_owned(), true),
+        (format!("sha256:{digest}"), &layer, format!("sha256:{config_digest}"), true),
+        ("layer-of-mine".to_owned(), &layer, "c".to_owned(), false),
+    ];
+    for (path, bytes, config_path, is_known) in cases {
+        let manifest = json!([{ "Config": config_path, "Layers": [path] }]).to_string();
+        let archive = Archive::new()
+            .file(&path, bytes)
+            .file(&config_path, text.as_bytes())
+            .file("manifest.json", manifest.as_bytes())
+            .end();
+        fs::write(place.join("file"), &archive).unwrap();
+        let by_file = import(&store, Source::Path(place.join("file")), "a").unwrap();
+        assert_eq!(by_file.layers[0].digest, digest, "{path}: all of a file is looked at");
+        let streamed = import(&store, stream(archive), "b").unwrap();
+        assert_eq!(streamed.layers[0].digest == digest, is_known, "{path}");
+    }
+}
+
+#[test]
 fn an_image_that_says_too_much_about_itself_is_not_kept() {
     let place = Place::new();
     let store = Store::open(&place.join("store")).unwrap();
