@@ -2,11 +2,13 @@
 //! unpacks them. What is on the way is bounded.
 
 mod compression;
+mod until;
 
 use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 
 pub(crate) use compression::Compression;
+pub(crate) use until::Until;
 
 use crate::digest::{Digest, Hasher};
 use crate::error::{ImageError, ImageErrorCode};

@@ -9,15 +9,16 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use crate::error::{ImageError, ImageErrorCode};
 use crate::source::Wanted;
 use crate::source::files::{Files, Member};
+use crate::stream::Until;
 use crate::tar::{Entries, Kind};
 
 /// Members of an image are few: descriptions and layers.
 const MEMBERS_MAX: usize = 10_000;
 const HEADERS_MAX: u64 = 5 * MEMBERS_MAX as u64;
 const BUFFER_BYTES: usize = 64 << 10;
-
 /// What an image is described by.
 const DESCRIPTIONS: [&str; 2] = ["manifest.json", "oci-layout"];
+
 /// Finds every member.
 pub(super) fn index(mut file: File) -> Result<Files, ImageError> {
     let failed = |error| ImageError::read("cannot read the archive", error);
@@ -58,7 +59,6 @@ pub(super) fn index(mut file: File) -> Result<Files, ImageError> {
     Ok(Files::Archive { file, members })
 }
 
-impl<R: Read + Seek> Entries<BufReader<R>> {
 /// Whether a file that describes an image is anywhere in an archive that could be one. Only headers
 /// are read, and no more than an image has.
 pub(super) fn describes_an_image(mut file: &File) -> bool {
@@ -82,6 +82,7 @@ pub(super) fn describes_an_image(mut file: &File) -> bool {
     false
 }
 
+impl<R: Read + Seek> Entries<BufReader<R>> {
     /// Goes to the end of the current entry without reading it.
     fn seek_over(&mut self) -> Result<(), ImageError> {
         let (reader, count) = self.pass_over();
@@ -119,6 +120,7 @@ pub(super) fn spool(reader: impl Read, wanted: &Wanted<'_>) -> Result<File, Imag
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let opened = openat(CWD, wanted.spool_in, flags, Mode::RUSR | Mode::WUSR);
     let mut file = File::from(opened.map_err(|error| stored(error.into()))?);
+    let reader = Until::new(reader, wanted.deadline);
     let mut reader = reader.take(wanted.spool_bytes_max.saturating_add(1));
     let mut piece = vec![0; 256 << 10];
     let mut total = 0;

@@ -11,6 +11,7 @@ mod oci;
 use std::fs::File;
 use std::io::{Cursor, Read, Seek as _};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use crate::digest::Digest;
 use crate::error::{ImageError, ImageErrorCode};
@@ -84,6 +85,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) spool_bytes_max: u64,
     /// Where they are kept.
     pub(crate) spool_in: &'a Path,
+    /// When it is given up.
+    pub(crate) deadline: Option<Instant>,
 }
 
 /// Finds out what a source is.
@@ -206,9 +209,6 @@ fn begins_like_an_image(begin: &[u8]) -> Result<bool, ImageError> {
     }
 }
 
-/// Reads what an image says about itself; gives the files back if they are none.
-fn described(files: Files, wanted: &Wanted<'_>) -> Result<Result<Described, Files>, ImageError> {
-    let (config, layers) = if files.open("oci-layout")?.is_some() {
 /// Whether something is called as those who write images call layers and configurations.
 fn is_called_by_a_digest(name: &str) -> bool {
     let name = name.strip_prefix("sha256:").unwrap_or(name);
@@ -217,6 +217,9 @@ fn is_called_by_a_digest(name: &str) -> bool {
     stem.parse::<Digest>().is_ok()
 }
 
+/// Reads what an image says about itself; gives the files back if they are none.
+fn described(files: Files, wanted: &Wanted<'_>) -> Result<Result<Described, Files>, ImageError> {
+    let (config, layers) = if files.open("oci-layout")?.is_some() {
         oci::read(&files, wanted)?
     } else if files.open("manifest.json")?.is_some() && files.is_docker()? {
         docker::read(&files, wanted)?

@@ -1,6 +1,6 @@
 //! An OCI image layout: `index.json`, and blobs that are called by their digests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
@@ -13,8 +13,8 @@ use crate::source::{LayerBlob, Wanted};
 
 /// Lists in lists in lists.
 const DEPTH_MAX: usize = 4;
-/// Manifests that are looked at in all.
-const MANIFESTS_MAX: usize = 1000;
+/// Entries of lists that are looked at in all.
+const LISTED_MAX: usize = 1000;
 
 const NAME: &str = "org.opencontainers.image.ref.name";
 const FULL_NAME: &str = "io.containerd.image.name";
@@ -103,9 +103,9 @@ pub(super) fn read(
             return Err(not_one(wanted.reference, &known));
         }
     }
-    let mut found = Vec::new();
-    let mut elsewhere = Vec::new();
-    collect(files, top, 0, &mut found, &mut elsewhere)?;
+    let mut lists = Lists::default();
+    lists.collect(files, top, 0)?;
+    let Lists { mut found, elsewhere, .. } = lists;
     // One image may have several names.
     found.sort_by(|a, b| a.digest.cmp(&b.digest));
     found.dedup_by(|a, b| a.digest == b.digest);
@@ -134,31 +134,44 @@ pub(super) fn read(
     Ok((config, layers))
 }
 
-/// Finds the images for this machine, also in lists in lists.
-fn collect(
-    files: &Files,
-    index: Index,
-    depth: usize,
-    found: &mut Vec<Descriptor>,
-    elsewhere: &mut Vec<String>,
-) -> Result<(), ImageError> {
-    for manifest in index.manifests {
-        if found.len() + elsewhere.len() > MANIFESTS_MAX || depth > DEPTH_MAX {
-            let cause = "the image is in a list in a list, and so on";
-            return Err(ImageError::new(ImageErrorCode::TooLarge, cause));
+/// What was found in lists.
+#[derive(Default)]
+struct Lists {
+    /// Images for this machine.
+    found: Vec<Descriptor>,
+    /// Images for others, in words.
+    elsewhere: Vec<String>,
+    /// How many entries were looked at, whatever they are.
+    looked_at: usize,
+    /// Lists that were gone through.
+    known: BTreeSet<Digest>,
+}
+
+impl Lists {
+    /// Finds the images for this machine, also in lists in lists. Each list is read once, however
+    /// often it is named.
+    fn collect(&mut self, files: &Files, index: Index, depth: usize) -> Result<(), ImageError> {
+        for manifest in index.manifests {
+            self.looked_at += 1;
+            if self.looked_at > LISTED_MAX || depth > DEPTH_MAX {
+                let cause = "the image is in a list in a list, and so on";
+                return Err(ImageError::new(ImageErrorCode::TooLarge, cause));
+            }
+            if manifest.annotation(ABOUT).is_some() {
+                continue;
+            }
+            if !manifest.is_for_here() {
+                self.elsewhere.push(manifest.shown());
+            } else if manifest.is_index() {
+                let (path, digest) = manifest.path()?;
+                if self.known.insert(digest) {
+                    let index = files.read_json(&path, Some(digest))?;
+                    self.collect(files, index, depth + 1)?;
+                }
+            } else {
+                self.found.push(manifest);
+            }
         }
-        if manifest.annotation(ABOUT).is_some() {
-            continue;
-        }
-        if !manifest.is_for_here() {
-            elsewhere.push(manifest.shown());
-        } else if manifest.is_index() {
-            let (path, digest) = manifest.path()?;
-            let index = files.read_json(&path, Some(digest))?;
-            collect(files, index, depth + 1, found, elsewhere)?;
-        } else {
-            found.push(manifest);
-        }
+        Ok(())
     }
-    Ok(())
 }

@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use model::{ImageId, ImageName};
 use rustix::fs::{fstat, syncfs};
@@ -19,14 +20,14 @@ use crate::store::lock::Lock;
 use crate::store::record::{self, Layer, Record};
 use crate::store::work::Work;
 use crate::store::{Store, WAIT, failed, read_text};
-use crate::stream::{self, Passed, Pieces};
+use crate::stream::{self, Passed, Pieces, Until};
 use crate::unpack::{Limits, Report, unpack_watched};
 
 /// Most layers of an image: overlayfs takes not many more.
 const LAYERS_MAX: usize = 64;
-/// What an entry adds to an archive besides its contents, at most and usually far less.
 /// Longest record of an image: every list of images reads all of them.
 const RECORD_BYTES_MAX: usize = 1 << 20;
+/// What an entry adds to an archive besides its contents, at most and usually far less.
 const HEADER_BYTES: u64 = 1 << 10;
 
 /// How to import.
@@ -36,6 +37,8 @@ pub struct ImportOptions {
     pub limits: Limits,
     /// Which of several images in the source, by the name it has there.
     pub reference: Option<String>,
+    /// When it is given up, if it is not done by then.
+    pub deadline: Option<Instant>,
 }
 
 /// How far an import is.
@@ -83,6 +86,7 @@ impl Store {
             reference: options.reference.as_deref(),
             spool_bytes_max: stream_bytes_max,
             spool_in: work.path(),
+            deadline: options.deadline,
         };
         let found = source::find(source, &wanted)?;
         let mut importing = Importing {
@@ -90,6 +94,7 @@ impl Store {
             work: work.path(),
             limits: options.limits,
             stream_bytes_max,
+            deadline: options.deadline,
             watch,
             new: BTreeMap::new(),
             progress: Progress { layer: 1, layers: 1, entries: 0, bytes: 0 },

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Cursor;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use images::{Digest, ImageError, ImageErrorCode, ImportOptions, Imported, Source, Store};
 use model::ImageName;
@@ -260,6 +261,47 @@ fn images_of_other_tools_are_known_by_what_their_files_are_called() {
         assert_eq!(by_file.layers[0].digest, digest, "{path}: all of a file is looked at");
         let streamed = import(&store, stream(archive), "b").unwrap();
         assert_eq!(streamed.layers[0].digest == digest, is_known, "{path}");
+    }
+}
+
+#[test]
+fn lists_that_name_themselves_without_end_have_one() {
+    let place = Place::new();
+    let store = Store::open(&place.join("store")).unwrap();
+    let nested = |times: usize, mut files: Files, innermost: &Value| {
+        let mut inner = innermost.clone();
+        for _ in 0..3 {
+            let list = json!({ "manifests": vec![inner; times] }).to_string();
+            inner = files.blob("index.v1+json", list.as_bytes());
+        }
+        layout(&[inner], files).archive(&[])
+    };
+    let mut files = Files::default();
+    let ours = manifest(&mut files, here(), &two_layers());
+    let imported = import(&store, stream(nested(300, files.clone(), &ours)), "a").unwrap();
+    assert_eq!(imported.layers.len(), 2, "each list is gone through once");
+    let mut about = ours;
+    about["annotations"] = json!({ "vnd.docker.reference.type": "attestation-manifest" });
+    let refused = import(&store, stream(nested(2000, files, &about)), "b").unwrap_err();
+    assert_eq!(refused.code, ImageErrorCode::TooLarge, "{refused}");
+}
+
+#[test]
+fn an_import_has_a_deadline_wherever_it_is() {
+    let place = Place::new();
+    let store = Store::open(&place.join("store")).unwrap();
+    let options = ImportOptions { deadline: Some(Instant::now()), ..ImportOptions::default() };
+    let path = place.join("file");
+    fs::write(&path, oci(&two_layers()).archive(&[])).unwrap();
+    for (what, source) in [
+        ("a root", stream(root(b"x").end())),
+        ("an image that is kept aside first", stream(oci(&two_layers()).archive(&[]))),
+        ("a layer of an image", Source::Path(path)),
+    ] {
+        let mut watch = |_: &_| ControlFlow::Continue(());
+        let outcome = store.import(source, &name("a"), &options, &mut watch);
+        assert_eq!(outcome.unwrap_err().code, ImageErrorCode::Cancelled, "{what}");
+        assert_eq!(shape(&store), [""; 0], "{what}");
     }
 }
 
