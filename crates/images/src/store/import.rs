@@ -134,11 +134,6 @@ impl Store {
         let record = Record::new(layers, config);
         let image = work.join("image");
         let (bytes, id) = record.bytes().map_err(failed("describe", &image))?;
-        fs::create_dir(&image).map_err(failed("make", &image))?;
-        let write = |path: PathBuf, bytes: &[u8]| {
-            File::create(&path)
-                .and_then(|mut file| file.write_all(bytes))
-                .map_err(failed("write", &path))
         if bytes.len() > RECORD_BYTES_MAX {
             let cause = format!(
                 "what the image says about itself is {} bytes, and {RECORD_BYTES_MAX} are kept",
@@ -146,6 +141,11 @@ impl Store {
             );
             return Err(ImageError::new(ImageErrorCode::TooLarge, cause));
         }
+        fs::create_dir(&image).map_err(failed("make", &image))?;
+        let write = |path: PathBuf, bytes: &[u8]| {
+            File::create(&path)
+                .and_then(|mut file| file.write_all(bytes))
+                .map_err(failed("write", &path))
         };
         write(image.join(record::IMAGE_FILE), &bytes)?;
         write(image.join(record::LAYERS_FILE), record.lines().as_bytes())?;
@@ -207,6 +207,7 @@ struct Importing<'a> {
     work: &'a Path,
     limits: Limits,
     stream_bytes_max: u64,
+    deadline: Option<Instant>,
     watch: &'a mut Watch<'a>,
     /// Layers that the store does not have yet, and where they are.
     new: BTreeMap<Digest, PathBuf>,
@@ -252,6 +253,7 @@ impl Importing<'_> {
 
     fn archive(&mut self, reader: impl io::Read + Send) -> Result<(Layer, Passed), ImageError> {
         let bytes_max = self.stream_bytes_max;
+        let reader = Until::new(reader, self.deadline);
         self.unpack(|consume| stream::from_reader(reader, bytes_max, consume))
     }
 

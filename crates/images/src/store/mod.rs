@@ -117,11 +117,11 @@ impl Store {
         let mut images = Vec::new();
         for id in self.all_ids()? {
             match self.read(id, &names) {
+                Ok(image) => images.push(image),
+                // Somebody may remove one meanwhile.
                 Err(error) if error.code == ImageErrorCode::Unknown => {}
                 // The others are as good as ever.
                 Err(error) => tracing::warn!(%id, %error, "an image is passed over"),
-                Ok(image) => images.push(image),
-                // Somebody may remove one meanwhile.
             }
         }
         images.sort_by(|a, b| {
