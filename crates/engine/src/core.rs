@@ -20,6 +20,7 @@ use crate::disk::Disk;
 use crate::keys::Keyring;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
+use crate::needed::Needed;
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
 use crate::trouble::Trouble;
@@ -34,6 +35,8 @@ pub(crate) struct Core {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) runtimes: Runtimes,
     pub(crate) roots: Roots,
+    /// Images that templates need.
+    pub(crate) needed: Needed,
     /// As many imports as may go on at once.
     pub(crate) imports: Arc<Semaphore>,
     pub(crate) disk: Disk,
@@ -114,6 +117,7 @@ impl Core {
             store: parts.store,
             runtimes: parts.runtimes,
             roots: parts.roots,
+            needed: Needed::default(),
             imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
             disk: parts.disk,
             scan_interval_ms: parts.scan_interval_ms,

@@ -5,13 +5,19 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use images::{Collected, Image, ImageError, ImportOptions, Imported, Source, Store};
-use model::template::RootFs;
-use model::{ErrorCode, ImageId, ImageName, Refusal, Template};
+use images::{Collected, Image, ImageError, ImportOptions, Imported, Resolved, Source, Store};
+use kernel::Kernel;
+use model::{ErrorCode, ImageId, ImageName, Refusal};
 
 use crate::Engine;
+use crate::core::Core;
+use crate::needed::{self, needs};
 use crate::roots::in_background;
+
+/// Longest import, with all that follows when its archive is here.
+const IMPORT_MAX: Duration = Duration::from_hours(2);
 
 /// An image is to be imported.
 pub struct ImageRequest {
@@ -56,8 +62,9 @@ impl Engine {
             let cause = "as many images are being imported as can be at once";
             Refusal::new(ErrorCode::Overloaded, cause).retry_after(10_000)
         })?;
+        let core = Arc::clone(&self.core);
         let outcome = in_background(move || {
-            let imported = import(&store, request);
+            let imported = import(&core, &store, request);
             drop(place);
             imported
         });
@@ -78,19 +85,15 @@ impl Engine {
         reference: &str,
         force: bool,
     ) -> Result<ImageRemoved, Refusal> {
-        let store = self.core.roots.store()?;
-        let image = self.image(reference).await?;
-        let templates = self.templates();
-        if let Some(user) = templates.iter().find(|template| uses(template, &image, reference)) {
-            let cause = format!("template {} uses image {reference}", user.name);
-            return Err(Refusal::new(ErrorCode::ImageInUse, cause));
-        }
+        let (core, store) = (Arc::clone(&self.core), self.core.roots.store()?);
+        let alone = Arc::clone(&core.needed.changes).lock_owned().await;
         let reference = reference.to_owned();
         let removed = in_background(move || {
-            let removed = store.remove(&reference, force)?;
-            Ok(ImageRemoved { id: removed.id, names: removed.names, collected: collect(&store) })
+            // Also if nobody waits for it any more.
+            let _alone = alone;
+            remove(&core, &store, &reference, force)
         });
-        let removed = removed.await?.map_err(|error: ImageError| Refusal::from(error))?;
+        let removed = removed.await??;
         self.look_at_images().await;
         Ok(removed)
     }
@@ -110,14 +113,38 @@ impl Engine {
     }
 }
 
-fn import(store: &Store, request: ImageRequest) -> Result<Image, ImageError> {
-    let options = ImportOptions { reference: request.reference, ..ImportOptions::default() };
+fn import(core: &Core, store: &Store, request: ImageRequest) -> Result<Image, ImageError> {
+    let options = ImportOptions {
+        reference: request.reference,
+        deadline: Some(Instant::now() + IMPORT_MAX),
+        ..ImportOptions::default()
+    };
     let source = Source::Stream(request.archive);
     // Who goes away takes the archive along, and that ends it.
     let mut watch = |_: &_| ControlFlow::Continue(());
     let Imported { id, .. } = store.import(source, &request.name, &options, &mut watch)?;
+    // Its name may have been that of an image which a template needs, and now needs no more.
+    needed::hold(core, store);
     collect(store);
     store.get(&id.to_string())
+}
+
+fn remove(
+    core: &Core,
+    store: &Store,
+    reference: &str,
+    force: bool,
+) -> Result<ImageRemoved, Refusal> {
+    needed::hold(core, store);
+    let (going, names) = (store.find(reference)?, store.get(reference)?.names.len());
+    for template in core.read(Kernel::templates) {
+        if needs(&template, store).is_some_and(|needed| is_lost(&needed, &going, names)) {
+            let cause = format!("template {} uses image {reference}", template.name);
+            return Err(Refusal::new(ErrorCode::ImageInUse, cause));
+        }
+    }
+    let removed = store.remove(reference, force)?;
+    Ok(ImageRemoved { id: removed.id, names: removed.names, collected: collect(store) })
 }
 
 /// What cannot be collected now is collected the next time.
@@ -129,49 +156,41 @@ fn collect(store: &Store) -> Collected {
     collected.unwrap_or_default()
 }
 
-/// Whether a template could not be launched any more without these names.
-fn uses(template: &Template, image: &Image, reference: &str) -> bool {
-    let RootFs::Image(named) = &template.root else { return false };
-    let is_name = image.names.iter().any(|name| name.as_str() == reference);
-    let by_name = image.names.iter().any(|name| name.as_str() == named);
-    let is_last = !is_name || image.names.len() == 1;
-    let by_id = image.id.to_string().starts_with(named.as_str());
-    if by_name { named == reference || !is_name } else { by_id && is_last }
+/// Whether what a template needs could not be found any more without what is going. That image has
+/// so many names.
+fn is_lost(needed: &Resolved, going: &Resolved, names: usize) -> bool {
+    let by_name = match (&needed.name, &going.name) {
+        (_, None) => true,
+        (Some(needed), Some(going)) => needed == going,
+        (None, Some(_)) => names <= 1,
+    };
+    needed.id == going.id && by_name
 }
 
 #[cfg(test)]
 mod tests {
-    use model::TemplateName;
-
     use super::*;
 
     #[test]
-    fn a_template_uses_the_name_it_has_or_the_last_one() {
-        let name = |text: &str| ImageName::new(text).unwrap();
-        let id = ImageId::from_bytes([0xab; 32]);
-        let image = |names: &[&str]| Image {
-            id,
-            names: names.iter().map(|text| name(text)).collect(),
-            layers: vec![],
-            config: images::ImageConfig::default(),
-            imported_at_ms: 0,
+    fn a_template_loses_the_name_it_has_or_the_last_one() {
+        let resolved = |byte: u8, name: Option<&str>| Resolved {
+            id: ImageId::from_bytes([byte; 32]),
+            name: name.map(|name| ImageName::new(name).unwrap()),
         };
-        let (both, one) = (image(&["a", "b"]), image(&["a"]));
-        let id = id.to_string();
+        let id = || resolved(1, None);
+        let (a, b) = (resolved(1, Some("a")), resolved(1, Some("b")));
         let cases = [
-            (RootFs::Image("a".into()), &both, "a", true),
-            (RootFs::Image("a".into()), &both, "b", false),
-            (RootFs::Image("a".into()), &both, id.as_str(), true),
-            (RootFs::Image(id.clone()), &both, "a", false),
-            (RootFs::Image(id.clone()), &one, "a", true),
-            (RootFs::Image(id.clone()), &both, id.as_str(), true),
-            (RootFs::Image("c".into()), &one, "a", false),
-            (RootFs::Host, &one, "a", false),
+            (a.clone(), a.clone(), 2, true),
+            (a.clone(), b, 2, false),
+            (a.clone(), id(), 2, true),
+            (id(), a.clone(), 2, false),
+            (id(), a.clone(), 1, true),
+            (id(), id(), 2, true),
+            (resolved(2, Some("c")), a.clone(), 1, false),
+            (resolved(2, None), a, 1, false),
         ];
-        for (root, image, reference, expected) in cases {
-            let mut template = Template::named(TemplateName::new("t").unwrap());
-            template.root = root;
-            assert_eq!(uses(&template, image, reference), expected, "{template:?} {reference}");
+        for (needed, going, names, expected) in cases {
+            assert_eq!(is_lost(&needed, &going, names), expected, "{needed:?} {going:?} {names}");
         }
     }
 }

@@ -22,6 +22,7 @@ mod lanes;
 mod leases;
 mod log;
 mod metrics;
+mod needed;
 mod pools;
 mod roots;
 mod runtimes;

@@ -4,7 +4,7 @@ use kernel::{Event, Kernel};
 use model::stats::PoolStats;
 use model::{ErrorCode, Refusal, TemplateName};
 
-use crate::Engine;
+use crate::{Engine, needed};
 
 impl Engine {
     /// All pools, by the names of their templates.
@@ -53,7 +53,9 @@ impl Engine {
     pub async fn destroy_pool(&self, template: &TemplateName, force: bool) -> Result<(), Refusal> {
         let request = self.core.request();
         let event = Event::PoolDestroyed { request, template: template.clone(), force };
-        self.core.ask(request, event).await.map(|_| ())
+        self.core.ask(request, event).await?;
+        needed::hold_now(&self.core).await;
+        Ok(())
     }
 
     fn known_pool(&self, template: &TemplateName) -> Result<PoolStats, Refusal> {

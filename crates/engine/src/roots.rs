@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use images::{ImageError, Store};
+use images::{Held, ImageError, Store};
 use model::template::RootFs;
 use model::{ErrorCode, ImageId, Refusal};
 use runtime::{Root, RuntimeError, RuntimeErrorCode};
@@ -19,10 +19,10 @@ pub struct Roots {
 }
 
 impl Roots {
-    /// Refuses what could not be launched.
-    pub(crate) async fn check(&self, root: &RootFs) -> Result<(), Refusal> {
+    /// Refuses what could not be launched. An image is held until whoever asked is done with it.
+    pub(crate) async fn check(&self, root: &RootFs) -> Result<Option<Held>, Refusal> {
         match root {
-            RootFs::Host => Ok(()),
+            RootFs::Host => Ok(None),
             RootFs::Directory(name) => {
                 if self.directories.is_empty() {
                     let cause = "root: no directories are served here; see native.directories";
@@ -33,13 +33,17 @@ impl Roots {
                     directories.iter().any(|above| images::is_directory_beneath(above, &wanted))
                 });
                 if found.await? {
-                    return Ok(());
+                    return Ok(None);
                 }
                 let cause =
                     format!("root: there is no directory {name:?} beneath those configured");
                 Err(Refusal::new(ErrorCode::TemplateInvalid, cause))
             }
-            RootFs::Image(name) => self.image(name).await.map(|_| ()),
+            RootFs::Image(name) => {
+                let (store, name) = (self.store()?, name.clone());
+                let held = in_background(move || store.hold(store.resolve(&name)?)).await?;
+                held.map(Some).map_err(ImageError::into)
+            }
         }
     }
 

@@ -22,7 +22,7 @@ use crate::disk::{self, Disk};
 use crate::keys::Keyring;
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
-use crate::{Engine, commit, deaths, timer};
+use crate::{Engine, commit, deaths, needed, timer};
 
 /// How long pools that were being removed may take to be gone.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(30);
@@ -122,6 +122,8 @@ impl Engine {
         core.keep_running(timer::run(Arc::clone(&core)));
         core.keep_running(disk::watch_free(Arc::clone(&core)));
         core.keep_running(disk::measure(Arc::clone(&core)));
+        needed::hold_now(&core).await;
+        core.keep_running(needed::run(Arc::clone(&core)));
         for watch in watches {
             core.keep_running(deaths::run(Arc::clone(&core), watch));
         }

@@ -6,7 +6,7 @@ use kernel::{Event, Kernel};
 use model::template::{Harness, RuntimeTraits, WorkspaceLimit};
 use model::{ErrorCode, NetworkPolicy, Refusal, Template, TemplateName};
 
-use crate::Engine;
+use crate::{Engine, needed};
 
 /// The most templates.
 const TEMPLATES_MAX: usize = 1_000;
@@ -37,7 +37,8 @@ impl Engine {
             .validate()
             .map_err(|invalid| Refusal::new(ErrorCode::TemplateInvalid, invalid.to_string()))?;
         refuse_unserved(&template)?;
-        self.core.roots.check(&template.root).await?;
+        let _alone = self.core.needed.changes.lock().await;
+        let _held = self.core.roots.check(&template.root).await?;
         let runtime = self.core.runtimes.of(&template.runtime)?;
         if let Some(cause) = runtime.capabilities().refuses(&template.limits) {
             return Err(Refusal::new(ErrorCode::Unsupported, cause));
@@ -50,6 +51,7 @@ impl Engine {
         }
         let event = Event::TemplatePut { template: Arc::new(template), traits };
         self.core.ask(self.core.request(), event).await?;
+        needed::hold_now(&self.core).await;
         Ok(if known { Put::Replaced } else { Put::Created })
     }
 }

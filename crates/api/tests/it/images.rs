@@ -123,6 +123,38 @@ async fn what_a_template_names_stays() {
 }
 
 #[tokio::test]
+async fn what_a_template_needs_is_kept_from_everybody() {
+    let scene = Scene::start("kept").await;
+    let stage = &scene.stage;
+    let first = scene.import("name=a", &archive(b"1")).await.expect(201);
+    let id = first["id"].as_str().unwrap();
+    scene.put(RootFs::Image(id.into())).await.expect(201);
+    let in_use = images::ImageErrorCode::InUse;
+    assert_eq!(scene.store.remove("a", false).unwrap_err().code, in_use, "by a command");
+    scene.import("name=a", &archive(b"2")).await.expect(201);
+    stage.get(&format!("/v1/images/{id}")).await.expect(200);
+    assert_eq!(scene.store.collect_garbage().unwrap().images, []);
+    stage.call("POST", "/v1/checkouts", json!({ "template": "t" })).await.expect(201);
+    // One that is needed by its name is let go with the name.
+    scene.put(RootFs::Image("a".into())).await.expect(200);
+    let third = scene.import("name=a", &archive(b"3")).await.expect(201);
+    assert_eq!(stage.get("/v1/images").await.expect(200)["images"], json!([third]));
+    stage.call("DELETE", "/v1/templates/t?force", Value::Null).await;
+    scene.store.remove("a", false).unwrap();
+}
+
+#[tokio::test]
+async fn a_short_name_is_not_taken_for_an_id() {
+    let scene = Scene::start("short").await;
+    let image = scene.import("name=kept", &archive(b"1")).await.expect(201);
+    let short = &image["id"].as_str().unwrap()[..1];
+    scene.import(&format!("name={short}"), &archive(b"2")).await.expect(201);
+    scene.put(RootFs::Image("kept".into())).await.expect(201);
+    scene.stage.call("DELETE", &format!("/v1/images/{short}"), Value::Null).await.expect(200);
+    assert_eq!(scene.stage.get("/v1/images").await.expect(200)["images"], json!([image]));
+}
+
+#[tokio::test]
 async fn what_cannot_be_used_is_refused_and_leaves_nothing() {
     let scene = Scene::start("refused").await;
     let good = archive(b"x");

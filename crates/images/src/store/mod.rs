@@ -17,6 +17,7 @@
 //! here is ever changed in place.
 
 mod collect;
+mod hold;
 mod import;
 mod lock;
 mod record;
@@ -33,6 +34,7 @@ use model::{ImageId, ImageName};
 use crate::digest::Digest;
 use crate::error::{ImageError, ImageErrorCode};
 pub use collect::{Collected, Removed};
+pub use hold::Held;
 pub use import::{ImportOptions, Imported, Progress};
 use lock::Lock;
 use record::Record;

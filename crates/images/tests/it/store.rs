@@ -84,8 +84,7 @@ fn garbage_is_what_has_no_name_and_no_user() {
     let old = import(&store, stream(root(b"old").end()), "a").unwrap();
     import(&store, stream(root(b"new").end()), "a").unwrap();
     import(&store, stream(root(b"kept").end()), "b").unwrap();
-    let used = File::open(store.path().join(format!("images/{}/layers", old.id))).unwrap();
-    flock(&used, FlockOperation::LockShared).unwrap();
+    let used = store.hold(old.id).unwrap();
     let collected = store.collect_garbage().unwrap();
     assert_eq!((collected.images.len(), collected.layers), (0, 0));
     assert_eq!(collected.in_use, [old.id]);
@@ -95,6 +94,7 @@ fn garbage_is_what_has_no_name_and_no_user() {
     flock(&late, FlockOperation::NonBlockingLockShared).unwrap();
     assert_eq!(rustix::fs::fstat(&late).unwrap().st_nlink, 0, "who locks it too late can tell");
     assert_eq!((collected.images, collected.layers, collected.bytes), (vec![old.id], 1, 3));
+    assert_eq!(code(store.hold(old.id).map(|_| ())), Err(ImageErrorCode::Unknown));
     assert_eq!(store.list().unwrap().len(), 2);
     assert_eq!(shape(&store).len(), 2 + 2 * 2 + 2, "names, layers with their reports, images");
     assert_eq!(store.collect_garbage().unwrap(), images::Collected::default());
