@@ -7,7 +7,7 @@
 //! images/ID/image.json   what the image says about itself; its SHA-256 is the ID
 //! names/NAME             an ID
 //! lock                   held shared by imports, and exclusively by whoever collects garbage
-//! tmp/                   what is not finished; emptied by whoever opens the store while nobody works
+//! tmp/                   what is not finished; whoever opens the store removes what nobody works on
 //! ```
 //!
 //! Things appear by a rename, whole, and in this order: layers, image, name. What has no name is
@@ -36,7 +36,6 @@ use crate::error::{ImageError, ImageErrorCode};
 pub use collect::{Collected, Removed};
 pub use hold::Held;
 pub use import::{ImportOptions, Imported, Progress};
-use lock::Lock;
 use record::Record;
 pub use record::{Image, Layer};
 
@@ -74,9 +73,7 @@ impl Store {
         for directory in [store.layers(), store.images(), store.names(), store.tmp()] {
             builder.create(&directory).map_err(failed("make", &directory))?;
         }
-        if let Some(_lock) = Lock::try_alone(&store.lock_file())? {
-            work::empty(&store.tmp());
-        }
+        work::empty(&store.tmp());
         Ok(store)
     }
 

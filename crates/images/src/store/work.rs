@@ -1,30 +1,45 @@
-//! A place for what is not finished, which goes with whoever made it.
+//! A place for what is not finished, which goes with whoever made it. It is locked for as long as
+//! somebody works there, so what is not was left behind and can go at any time.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{FlockOperation, flock, fstat};
 
 use crate::error::ImageError;
 
 /// How many names are tried.
-const NAMES_MAX: u32 = 100_000;
+const NAMES_MAX: u32 = 1000;
+
+/// No name is used twice: whoever still removes one must not meet another of that name.
+static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// A directory beneath `tmp/`.
 #[derive(Debug)]
 pub(super) struct Work {
     path: PathBuf,
+    /// Given back after all in it is gone.
+    _lock: File,
 }
 
 impl Work {
-    /// Makes one. The lock of the store must be held, or somebody may think it was left behind.
     pub(super) fn new(tmp: &Path) -> Result<Self, ImageError> {
         let failed = |error| ImageError::store("cannot make a place to work in", error);
-        for n in 0..NAMES_MAX {
-            let path = tmp.join(format!("{}-{n}", std::process::id()));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        for _ in 0..NAMES_MAX {
+            let n = LAST.fetch_add(1, Ordering::Relaxed);
+            let path = tmp.join(format!("{}-{now}-{n}", std::process::id()));
             match fs::create_dir(&path) {
-                Ok(()) => return Ok(Self { path }),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(failed(error)),
+            }
+            // Until it is locked, it looks as if it was left behind.
+            if let Some(lock) = lock(&path) {
+                return Ok(Self { path, _lock: lock });
             }
         }
         Err(failed(io::ErrorKind::AlreadyExists.into()))
@@ -42,12 +57,21 @@ impl Drop for Work {
     }
 }
 
-/// Removes all that was left behind.
+/// Locks a place, if nobody works there and it is still one.
+fn lock(path: &Path) -> Option<File> {
+    let directory = File::open(path).ok()?;
+    flock(&directory, FlockOperation::NonBlockingLockExclusive).ok()?;
+    (fstat(&directory).ok()?.st_nlink > 0).then_some(directory)
+}
+
+/// Removes all that was left behind. Nobody waits for that.
 pub(super) fn empty(tmp: &Path) {
     let Ok(entries) = fs::read_dir(tmp) else { return };
     for entry in entries.flatten() {
         let path = entry.path();
-        // It is in nobody's way if it stays.
-        let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
+        if let Some(_lock) = lock(&path) {
+            // It is in nobody's way if it stays.
+            let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
+        }
     }
 }
