@@ -25,6 +25,8 @@ use crate::unpack::{Limits, Report, unpack_watched};
 
 /// Most layers of an image: overlayfs takes not many more.
 const LAYERS_MAX: usize = 64;
+/// Most layers that a source may name: those that add nothing are left away later.
+const NAMED_LAYERS_MAX: usize = 1000;
 /// Longest record of an image: every list of images reads all of them.
 const RECORD_BYTES_MAX: usize = 1 << 20;
 /// What an entry adds to an archive besides its contents, at most and usually far less.
@@ -216,13 +218,17 @@ struct Importing<'a> {
 
 impl Importing<'_> {
     fn image(&mut self, image: Described) -> Result<(ImageConfig, Vec<Layer>), ImageError> {
+        if image.layers.len() > NAMED_LAYERS_MAX {
+            let cause =
+                format!("the image has {} layers, and {LAYERS_MAX} work", image.layers.len());
+            return Err(ImageError::new(ImageErrorCode::TooManyLayers, cause));
+        }
         self.progress.layers = image.layers.len();
         let mut layers = Vec::new();
         for (n, blob) in image.layers.iter().enumerate() {
             self.progress.layer = n + 1;
-            let known = self.store.known(blob.plain);
             let again = layers.iter().find(|layer: &&Layer| layer.digest == blob.plain).copied();
-            let layer = match known.or(again) {
+            let layer = match again {
                 Some(layer) => layer,
                 None => self.blob(image.open(blob)?, blob)?,
             };
@@ -231,6 +237,8 @@ impl Importing<'_> {
         Ok((image.config, layers))
     }
 
+    /// Unpacks a layer. One that the store has is not unpacked again, but read all the same: whoever
+    /// merely knows its digest does not get it.
     fn blob(&mut self, opened: Blob<'_>, blob: &LayerBlob) -> Result<Layer, ImageError> {
         let wrong = |what: &str| {
             let cause = format!("layer {} {what}", blob.plain);
@@ -241,11 +249,18 @@ impl Importing<'_> {
         {
             return wrong("is not as long as the image says");
         }
-        let (layer, passed) = self.archive(opened.reader)?;
+        let (layer, passed) = match self.store.known(blob.plain) {
+            Some(known) => {
+                let reader = Until::new(opened.reader, self.deadline);
+                let ((), passed) = stream::from_reader(reader, self.stream_bytes_max, |_| Ok(()))?;
+                (known, passed)
+            }
+            None => self.archive(opened.reader)?,
+        };
         if blob.stored.is_some_and(|(digest, _)| digest != passed.stored) {
             return wrong("is stored with other bytes than the image says");
         }
-        if layer.digest != blob.plain {
+        if passed.plain != blob.plain {
             return wrong("has other contents than the image says");
         }
         Ok(layer)
@@ -277,8 +292,11 @@ impl Importing<'_> {
         fs::set_permissions(&path, mode).map_err(failed("make", &path))?;
         let target = File::open(&path).map_err(failed("open", &path))?;
         let before = self.progress;
-        let limits =
-            Limits { max_bytes: self.limits.max_bytes.saturating_sub(before.bytes), ..self.limits };
+        let limits = Limits {
+            max_bytes: self.limits.max_bytes.saturating_sub(before.bytes),
+            max_entries: self.limits.max_entries.saturating_sub(before.entries),
+            ..self.limits
+        };
         let (progress, watch) = (&mut self.progress, &mut self.watch);
         let (report, passed) = pass(&mut |pieces| {
             unpack_watched(pieces, &target, &limits, |report| {

@@ -35,7 +35,7 @@ const OPAQUE_REST: &[u8] = b".wh..opq";
 pub struct Limits {
     /// Bytes of all files together, holes included.
     pub max_bytes: u64,
-    /// Entries of one layer.
+    /// Entries; of an import those of all layers together.
     pub max_entries: u64,
     /// Bytes of one path, and of what one link says.
     pub path_bytes: usize,
@@ -119,7 +119,10 @@ impl<R: BufRead> Unpacking<'_, R> {
     fn entry(&mut self, entry: &Entry) -> Result<(), ImageError> {
         self.report.entries += 1;
         if self.report.entries > self.limits.max_entries {
-            let cause = format!("a layer has more than {} entries", self.limits.max_entries);
+            let cause = format!(
+                "there are more than the {} entries that may come",
+                self.limits.max_entries
+            );
             return Err(ImageError::new(ImageErrorCode::TooLarge, cause));
         }
         self.report.bits_dropped += u64::from(entry.mode & 0o7000 != 0);

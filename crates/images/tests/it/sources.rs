@@ -46,7 +46,7 @@ pub(crate) fn shape(store: &Store) -> Vec<String> {
 
 /// An image as files: paths and contents.
 #[derive(Clone, Default)]
-struct Files(BTreeMap<String, Vec<u8>>);
+pub(crate) struct Files(pub(crate) BTreeMap<String, Vec<u8>>);
 
 impl Files {
     fn put(&mut self, path: &str, bytes: impl Into<Vec<u8>>) {
@@ -68,7 +68,7 @@ impl Files {
         })
     }
 
-    fn archive(&self, first: &[&str]) -> Vec<u8> {
+    pub(crate) fn archive(&self, first: &[&str]) -> Vec<u8> {
         let mut archive = Archive::new();
         let rest = self.0.keys().map(String::as_str).filter(|path| !first.contains(path));
         for path in first.iter().copied().chain(rest) {
@@ -127,7 +127,7 @@ fn layout(manifests: &[Value], mut files: Files) -> Files {
     files
 }
 
-fn oci(layers: &[Vec<u8>]) -> Files {
+pub(crate) fn oci(layers: &[Vec<u8>]) -> Files {
     let mut files = Files::default();
     let manifest = manifest(&mut files, here(), layers);
     layout(&[manifest], files)

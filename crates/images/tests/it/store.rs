@@ -8,12 +8,12 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use images::{ImageErrorCode, ImportOptions, Source, Store};
+use images::{Digest, ImageErrorCode, ImportOptions, Source, Store};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::archive::Archive;
+use crate::archive::{Archive, gzip};
 use crate::place::Place;
-use crate::sources::{import, name, root, shape, stream};
+use crate::sources::{import, name, oci, root, shape, stream};
 
 fn code<T>(outcome: Result<T, images::ImageError>) -> Result<T, ImageErrorCode> {
     outcome.map_err(|error| error.code)
@@ -128,6 +128,46 @@ fn one_damaged_image_does_not_spoil_the_others() {
     store.remove("damaged", false).unwrap();
     assert_eq!(store.collect_garbage().unwrap().layers, 2);
     assert_eq!((listed(), layers()), (vec![good.id], 2));
+}
+
+#[test]
+fn all_layers_of_an_image_count_together() {
+    let place = Place::new();
+    let store = Store::open(&place.join("store")).unwrap();
+    let layers: Vec<_> = (0..3_u8).map(|n| root(&[n]).end()).collect();
+    for (max_entries, expected) in [(9, Ok(3)), (8, Err(ImageErrorCode::TooLarge))] {
+        let limits = images::Limits { max_entries, ..images::Limits::default() };
+        let options = ImportOptions { limits, ..ImportOptions::default() };
+        let mut watch = |_: &images::Progress| ControlFlow::Continue(());
+        let source = stream(oci(&layers).archive(&[]));
+        let imported = store.import(source, &name("a"), &options, &mut watch);
+        assert_eq!(code(imported.map(|imported| imported.layers.len())), expected);
+        let _ = store.remove("a", false);
+        store.collect_garbage().unwrap();
+    }
+    let many = oci(&vec![root(b"x").end(); 1001]);
+    let refused = import(&store, stream(many.archive(&[])), "a").unwrap_err();
+    assert_eq!(refused.code, ImageErrorCode::TooManyLayers, "{refused}");
+}
+
+#[test]
+fn who_knows_the_digest_of_a_layer_does_not_get_it() {
+    let place = Place::new();
+    let store = Store::open(&place.join("store")).unwrap();
+    let layer = root(b"secret").end();
+    import(&store, stream(oci(std::slice::from_ref(&layer)).archive(&[])), "theirs").unwrap();
+    let path = format!("blobs/sha256/{}", Digest::of(&gzip(&layer)));
+    let mut without = oci(std::slice::from_ref(&layer));
+    without.0.remove(&path);
+    let mut other = oci(std::slice::from_ref(&layer));
+    other.0.get_mut(&path).unwrap()[4] ^= 1;
+    for (what, files, expected) in [
+        ("a layer that is missing", without, ImageErrorCode::Broken),
+        ("a layer with other bytes", other, ImageErrorCode::DigestMismatch),
+    ] {
+        let refused = import(&store, stream(files.archive(&[])), "mine").unwrap_err();
+        assert_eq!(refused.code, expected, "{what}: {refused}");
+    }
 }
 
 #[test]
