@@ -32,6 +32,11 @@ impl Lock {
         Self::wait_for(path, FlockOperation::NonBlockingLockExclusive, wait)
     }
 
+    /// Alone, if nobody else works there.
+    pub(super) fn try_alone(path: &Path) -> Result<Option<Self>, ImageError> {
+        Self::once(path, FlockOperation::NonBlockingLockExclusive)
+    }
+
     fn wait_for(path: &Path, how: FlockOperation, wait: Duration) -> Result<Self, ImageError> {
         let tries = wait.as_millis() / PAUSE.as_millis() + 1;
         for _ in 0..tries {
