@@ -109,11 +109,9 @@ impl Workspaces {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, WorkspaceError> {
         let path = path.into();
         let places = Arc::new(Places::open(&path).during("open the directory of workspaces")?);
-        for (room, of) in [(&places.new, "new"), (&places.spares, "spares")] {
+        for room in [&places.new, &places.spares] {
             for name in names_in(room).during("look for what is left of an earlier run")? {
-                let away = format!("{of}-{name}");
-                move_to(room, &name, &places.trash, &away)
-                    .during("put away what is left of an earlier run")?;
+                places.throw_away(room, &name).during("put away what is left of an earlier run")?;
             }
         }
         let hard = hard::find(&places);
@@ -217,12 +215,9 @@ impl Workspaces {
     pub fn remove(&self, workspace: WorkspaceId) -> Result<(), WorkspaceError> {
         let Some(kind) = self.known().remove(&workspace) else { return Ok(()) };
         let name = kind.name(workspace);
-        match move_to(&self.places.top, &name, &self.places.trash, &name) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => {
-                self.known().insert(workspace, kind);
-                return Err(error).during("remove a workspace");
-            }
+        if let Err(error) = self.places.throw_away(&self.places.top, &name) {
+            self.known().insert(workspace, kind);
+            return Err(error).during("remove a workspace");
         }
         self.trash.wake();
         Ok(())

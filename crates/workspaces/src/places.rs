@@ -5,6 +5,8 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use model::WorkspaceId;
 use rustix::fs::{
@@ -16,9 +18,15 @@ use rustix::io::Errno;
 /// What the name of an image ends with.
 pub(crate) const IMAGE: &str = ".img";
 
+/// Names that are tried before it is told that there is none.
+const NAMES_TRIED: u32 = 1_000;
+
 /// The directory and its rooms.
 #[derive(Debug)]
 pub(crate) struct Places {
+    /// Tells names of this run from those that another left.
+    run: u128,
+    named: AtomicU64,
     pub(crate) top: OwnedFd,
     pub(crate) new: OwnedFd,
     pub(crate) spares: OwnedFd,
@@ -40,7 +48,28 @@ impl Places {
             Ok(open_directory(&top, name)?)
         };
         let (new, spares, trash) = (room("new")?, room("spares")?, room("trash")?);
-        Ok(Self { top, new, spares, trash })
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (run, named) = (since.as_nanos(), AtomicU64::new(0));
+        Ok(Self { run, named, top, new, spares, trash })
+    }
+
+    /// A name that nothing had before, as far as clocks can be trusted.
+    pub(crate) fn new_name(&self) -> String {
+        format!("{:x}-{}", self.run, self.named.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Moves something to the trash. What it was called says nothing any more: something of the
+    /// same name may lie there since an earlier run.
+    pub(crate) fn throw_away(&self, room: impl AsFd, name: &str) -> Result<(), Errno> {
+        let room = room.as_fd();
+        for _ in 0..NAMES_TRIED {
+            match move_to(room, name, &self.trash, &self.new_name()) {
+                Err(Errno::EXIST) => {}
+                Ok(()) | Err(Errno::NOENT) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Errno::EXIST)
     }
 }
 

@@ -89,15 +89,13 @@ impl Shelf {
 
     /// Makes what is wished for, until nobody can wish any more.
     fn fill(&self, asked: &Receiver<Size>) {
-        let mut made: u64 = 0;
         while let Ok(size) = asked.recv() {
             let unwanted = self.make_room(size);
             for name in unwanted {
                 discard(&self.places.spares, &name);
             }
             while !self.stopped.load(Ordering::Relaxed) && self.count(size) < OF_A_SIZE {
-                made += 1;
-                let name = format!("spare-{made}");
+                let name = self.places.new_name();
                 let ready = make_image(&self.places, &name, size).and_then(|()| {
                     Ok(move_to(&self.places.new, &name, &self.places.spares, &name)?)
                 });

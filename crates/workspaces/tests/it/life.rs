@@ -65,6 +65,33 @@ fn what_a_crash_leaves_is_found_or_removed() {
 }
 
 #[test]
+fn names_that_earlier_runs_left_in_the_trash_are_in_nobodys_way() {
+    let stage = Stage::plain();
+    drop(stage.open());
+    let leave = |place: String| {
+        std::fs::create_dir_all(stage.workspaces().join(place).join("in/it")).expect("left");
+    };
+    // What one run did not come to, and the next left again by the same name.
+    for (room, name) in [("spares", "spare-1"), ("new", "probe"), ("new", "half")] {
+        leave(format!("{room}/{name}"));
+        for thrown in [name.to_owned(), format!("{room}-{name}")] {
+            leave(format!("trash/{thrown}"));
+        }
+    }
+    // As long as a name can be.
+    leave(format!("new/{}", "n".repeat(255)));
+    leave(format!("trash/{}", id(1)));
+    let workspaces = stage.open();
+    workspaces.create(id(1), mb(16), Soft).expect("made");
+    leave(format!("trash/{}", id(1)));
+    workspaces.remove(id(1)).expect("removed");
+    assert!(workspaces.wait_until_removed(PATIENCE), "{:?}", workspaces.stuck());
+    for room in ["new", "trash"] {
+        assert!(is_empty(&stage, room), "{room}");
+    }
+}
+
+#[test]
 fn spares_are_taken_once_each() {
     let stage = Stage::plain();
     let workspaces = Arc::new(stage.open());
