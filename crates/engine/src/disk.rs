@@ -27,6 +27,8 @@ const FREE_EVERY: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct Disk {
     workspaces: Option<Arc<Workspaces>>,
+    /// What workspaces with a hard limit must leave free, however full they are.
+    spared_bytes: u64,
     /// Those that are being made, whoever still waits for them.
     making: Arc<Mutex<Making>>,
 }
@@ -34,8 +36,9 @@ pub(crate) struct Disk {
 type Making = BTreeMap<WorkspaceId, watch::Receiver<()>>;
 
 impl Disk {
-    pub(crate) fn new(workspaces: Option<Arc<Workspaces>>) -> Self {
-        Self { workspaces, making: Arc::default() }
+    pub(crate) fn new(workspaces: Option<Arc<Workspaces>>, spared_mb: u64) -> Self {
+        let spared_bytes = spared_mb.saturating_mul(1 << 20);
+        Self { workspaces, spared_bytes, making: Arc::default() }
     }
 
     /// How the size of a template's workspaces is kept here; none where they are in memory. A hard
@@ -88,9 +91,9 @@ impl Disk {
     ) -> Result<(), RuntimeError> {
         let (done, waits) = watch::channel(());
         self.making().insert(id, waits);
-        let making = Arc::clone(&self.making);
+        let (making, spared_bytes) = (Arc::clone(&self.making), self.spared_bytes);
         let made = spawn_blocking(move || {
-            let made = workspaces.create(id, size, limit);
+            let made = workspaces.create(id, size, limit, spared_bytes);
             making.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
             drop(done);
             made

@@ -95,7 +95,7 @@ impl Engine {
             reaped.push(runtime.reap_orphans().await?);
             alive.extend(runtime.list().await?);
         }
-        let disk = Disk::new(config.workspaces);
+        let disk = Disk::new(config.workspaces, config.node.workspace_free_floor_mb);
         let stray = disk.remove_all_but(written_down(&loaded.journal)).await?;
         if stray > 0 {
             tracing::info!(stray, "workspaces that no record names were removed");

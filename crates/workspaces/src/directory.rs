@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,6 +19,7 @@ use rustix::io::Errno;
 use crate::error::{During as _, WorkspaceError};
 use crate::hard::{self, HardBy, HardLimit, PROBE_PROJECT};
 use crate::places::{IMAGE, Places, move_to, names_in, open_directory, workspace_named};
+use crate::promises::{self, Promises};
 use crate::scan::{Scan, Usage};
 use crate::spares::Spares;
 use crate::trash::Trash;
@@ -84,6 +86,14 @@ impl Kind {
             Self::Image => format!("{workspace}{IMAGE}"),
         }
     }
+
+    /// What one of a size can come to take on disk.
+    const fn takes(self, size: Size) -> u64 {
+        match self {
+            Self::Directory | Self::Subvolume | Self::Project => size.bytes(),
+            Self::Image => size.image_bytes(),
+        }
+    }
 }
 
 /// The workspaces of a node.
@@ -92,6 +102,7 @@ pub struct Workspaces {
     places: Arc<Places>,
     hard: HardLimit,
     known: Mutex<BTreeMap<WorkspaceId, Kind>>,
+    promises: Promises,
     next_project: AtomicU32,
     spares: Spares,
     trash: Trash,
@@ -119,7 +130,8 @@ impl Workspaces {
         let spares = Spares::start(Arc::clone(&places)).during("start to keep spare images")?;
         let next_project = AtomicU32::new(PROBE_PROJECT + 1);
         let known = Mutex::default();
-        let opened = Self { path, places, hard, known, next_project, spares, trash };
+        let promises = Promises::default();
+        let opened = Self { path, places, hard, known, promises, next_project, spares, trash };
         opened.learn()?;
         opened.trash.wake();
         Ok(opened)
@@ -164,12 +176,14 @@ impl Workspaces {
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
-    /// Makes an empty workspace.
+    /// Makes an empty workspace. One with a hard limit is a promise: it is made only if all of
+    /// them together can be filled without the disk having less than `spared_bytes` left.
     pub fn create(
         &self,
         workspace: WorkspaceId,
         size: Size,
         limit: WorkspaceLimit,
+        spared_bytes: u64,
     ) -> Result<(), WorkspaceError> {
         const STEP: &str = "make a workspace";
         let kind = match (limit, self.hard.by) {
@@ -184,6 +198,22 @@ impl Workspaces {
         if self.known().contains_key(&workspace) {
             return Err(WorkspaceError::new(STEP, Errno::EXIST.into()));
         }
+        match limit {
+            WorkspaceLimit::Soft => self.make(workspace, kind, size)?,
+            WorkspaceLimit::Hard => {
+                self.promise(workspace, kind.takes(size), spared_bytes)?;
+                if let Err(error) = self.make(workspace, kind, size) {
+                    self.promises.forget(workspace);
+                    return Err(error);
+                }
+            }
+        }
+        self.known().insert(workspace, kind);
+        Ok(())
+    }
+
+    fn make(&self, workspace: WorkspaceId, kind: Kind, size: Size) -> Result<(), WorkspaceError> {
+        const STEP: &str = "make a workspace";
         let name = kind.name(workspace);
         match kind {
             Kind::Directory => {
@@ -192,11 +222,13 @@ impl Workspaces {
             }
             Kind::Subvolume => {
                 let made = hard::make_subvolume(&self.places, &name, size.bytes()).during(STEP)?;
+                promises::note_on(&made, size.bytes());
                 self.give_name(made, &name).during(STEP)?;
             }
             Kind::Project => {
                 let directory = self.make_directory(&name).during(STEP)?;
                 self.limit_project(&directory, size).during(STEP)?;
+                promises::note_on(&directory, size.bytes());
                 self.give_name(directory, &name).during(STEP)?;
             }
             Kind::Image => {
@@ -206,8 +238,38 @@ impl Workspaces {
                 }
             }
         }
-        self.known().insert(workspace, kind);
         Ok(())
+    }
+
+    /// Sets room aside, or says that there is none.
+    fn promise(
+        &self,
+        workspace: WorkspaceId,
+        bytes: u64,
+        spared_bytes: u64,
+    ) -> Result<(), WorkspaceError> {
+        let free = self.free_bytes()?;
+        let taken = |one| self.taken_by(one);
+        let left = self.promises.add(workspace, bytes, free.saturating_sub(spared_bytes), taken);
+        left.map_err(|left| {
+            let why = format!(
+                "{} MB are wanted, and {} MB are left of what is neither spared nor promised to \
+                 other workspaces with a hard limit",
+                bytes >> 20,
+                left >> 20
+            );
+            WorkspaceError::new("make a workspace", io::Error::new(io::ErrorKind::StorageFull, why))
+        })
+    }
+
+    /// What one has taken of what it was promised, if that is cheap to know; else nothing, which
+    /// promises less to others than there is.
+    fn taken_by(&self, workspace: WorkspaceId) -> u64 {
+        if !self.is_counted(workspace) {
+            return 0;
+        }
+        let scan = Scan { enough: Size::SMALLEST, go_on: &mut |_| false };
+        self.usage(workspace, scan).map_or(0, |usage| usage.bytes)
     }
 
     /// Takes a workspace away. It is gone when this returns; what was in it goes in the background.
@@ -219,6 +281,7 @@ impl Workspaces {
             self.known().insert(workspace, kind);
             return Err(error).during("remove a workspace");
         }
+        self.promises.forget(workspace);
         self.trash.wake();
         Ok(())
     }
@@ -267,15 +330,17 @@ impl Workspaces {
         const STEP: &str = "look for workspaces";
         for name in names_in(&self.places.top).during(STEP)? {
             let Some(workspace) = workspace_named(&name) else { continue };
-            let kind = if name.ends_with(IMAGE) {
-                Kind::Image
+            let (kind, promised) = if name.ends_with(IMAGE) {
+                let found = statat(&self.places.top, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+                (Kind::Image, found.map_or(0, |found| found.st_size.cast_unsigned()))
             } else {
                 match open_directory(&self.places.top, &name) {
-                    Ok(directory) => self.kind_of(&directory),
+                    Ok(directory) => (self.kind_of(&directory), promises::noted_on(&directory)),
                     // Whatever it is, it is none of ours: it is never used, and can be removed.
-                    Err(_) => Kind::Directory,
+                    Err(_) => (Kind::Directory, 0),
                 }
             };
+            self.promises.learn(workspace, promised);
             self.known().insert(workspace, kind);
         }
         Ok(())
@@ -296,19 +361,19 @@ impl Workspaces {
         }
     }
 
-    fn make_directory(&self, name: &str) -> std::io::Result<OwnedFd> {
+    fn make_directory(&self, name: &str) -> io::Result<OwnedFd> {
         mkdirat(&self.places.new, name, Mode::RWXU)?;
         Ok(open_directory(&self.places.new, name)?)
     }
 
-    fn limit_project(&self, directory: &OwnedFd, size: Size) -> std::io::Result<()> {
+    fn limit_project(&self, directory: &OwnedFd, size: Size) -> io::Result<()> {
         let project = self.next_project.fetch_add(1, Ordering::Relaxed);
         project::set_project(directory.as_fd(), project)?;
         project::limit_project(directory.as_fd(), project, size.bytes(), size.files())
     }
 
     /// A directory in `new` is whole: it belongs to the user of workspaces and gets its name.
-    fn give_name(&self, directory: OwnedFd, name: &str) -> std::io::Result<()> {
+    fn give_name(&self, directory: OwnedFd, name: &str) -> io::Result<()> {
         fchmod(&directory, Mode::from_raw_mode(0o755))?;
         if rustix::process::geteuid().is_root() {
             let (user, group) = (Uid::from_raw(WORKSPACE_USER), Gid::from_raw(WORKSPACE_USER));

@@ -6,6 +6,7 @@ mod directory;
 mod error;
 mod hard;
 mod places;
+mod promises;
 mod removal;
 mod scan;
 mod spares;

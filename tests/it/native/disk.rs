@@ -45,7 +45,7 @@ async fn sandbox_on(node: &Node, workspace: WorkspaceId) -> Result<Arc<dyn Sandb
 async fn keeps_its_limit(node: &Node, disk: &Workspaces, said: &str) -> Result<()> {
     let (workspace, other) = (id(1), id(2));
     for id in [workspace, other] {
-        disk.create(id, Size::of_bytes(LIMIT_MB << 20), Hard)?;
+        disk.create(id, Size::of_bytes(LIMIT_MB << 20), Hard, 0)?;
     }
     let sandbox = sandbox_on(node, workspace).await?;
     let ran = node.sh(&sandbox, "ls -A; stat -c '%u %g %a' .").await?;
@@ -106,7 +106,7 @@ fn an_image_keeps_its_limit() -> Result<()> {
             keeps_its_limit(node, &disk, "ENOSPC").await?;
             // Small files: there are only so many.
             let workspace = id(3);
-            disk.create(workspace, Size::SMALLEST, Hard)?;
+            disk.create(workspace, Size::SMALLEST, Hard, 0)?;
             let sandbox = sandbox_on(node, workspace).await?;
             let touch = "i=0; while true 2>/dev/null > f$i; do i=$((i+1)); done; echo $i";
             let made = String::from_utf8(node.sh(&sandbox, touch).await?.stdout)?;
@@ -130,7 +130,7 @@ fn an_image_is_mounted_once_at_a_time() -> Result<()> {
                 return needs("/usr/sbin/mkfs.ext4").map(|_| ());
             }
             let workspace = id(1);
-            disk.create(workspace, Size::SMALLEST, Hard)?;
+            disk.create(workspace, Size::SMALLEST, Hard, 0)?;
             let first = sandbox_on(node, workspace).await?;
             let second = sandbox_on(node, workspace).await;
             let error = second.err().context("two at once would destroy it")?;
@@ -154,7 +154,7 @@ fn a_hundred_images_at_once() -> Result<()> {
             let mut sandboxes = Vec::new();
             for n in 1..=100 {
                 let workspace = id(n);
-                disk.create(workspace, Size::SMALLEST, Hard)?;
+                disk.create(workspace, Size::SMALLEST, Hard, 0)?;
                 sandboxes.push((workspace, sandbox_on(node, workspace).await?));
             }
             for (n, (_, sandbox)) in sandboxes.iter().enumerate() {
@@ -186,7 +186,7 @@ fn a_subvolume_keeps_its_limit_and_cannot_be_left() -> Result<()> {
             let disk = Workspaces::open(place.path.join("workspaces"))?;
             ensure!(disk.hard().by == Some(HardBy::Btrfs), "{:?}", disk.hard());
             let workspace = id(9);
-            disk.create(workspace, Size::SMALLEST, Hard)?;
+            disk.create(workspace, Size::SMALLEST, Hard, 0)?;
             let sandbox = sandbox_on(node, workspace).await?;
             // A subvolume of its own would have no limit.
             let make = r"

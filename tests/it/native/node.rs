@@ -211,7 +211,7 @@ impl Node {
 
     /// Makes an empty workspace on disk.
     pub(crate) fn make_workspace(&self, workspace: WorkspaceId) -> Result<()> {
-        Ok(self.disk()?.create(workspace, Size::SMALLEST, WorkspaceLimit::Soft)?)
+        Ok(self.disk()?.create(workspace, Size::SMALLEST, WorkspaceLimit::Soft, 0)?)
     }
 
     pub(crate) fn workspaces(&self) -> PathBuf {

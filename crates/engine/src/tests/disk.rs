@@ -95,7 +95,7 @@ async fn launches_that_fail_or_are_given_up_leave_no_workspace() {
 async fn what_nobody_wrote_down_is_removed_at_the_start() {
     let place = Place::new();
     let stray = WorkspaceId::from_u128(5);
-    place.open().create(stray, Size::SMALLEST, WorkspaceLimit::Soft).unwrap();
+    place.open().create(stray, Size::SMALLEST, WorkspaceLimit::Soft, 0).unwrap();
     let node = Node::start(place.config()).await;
     assert_eq!(place.there().len(), 0);
     let _kept = node.checkout(ALICE).await.unwrap().keep();

@@ -77,7 +77,7 @@ impl Subject for NativeSubject {
             Some(_) => WorkspaceLimit::Hard,
             None => WorkspaceLimit::Soft,
         };
-        workspaces.create(workspace, Size::SMALLEST, limit).expect("made");
+        workspaces.create(workspace, Size::SMALLEST, limit, 0).expect("made");
         Some(workspace)
     }
 

@@ -156,9 +156,12 @@ fn a_full_disk_refuses_what_needs_it_and_nothing_else() {
     let mut flags = fast();
     flags.extend(["--set", "node.workspace_free_floor_mb=100"]);
     let served = Served::start_on(disk.scratch(), &flags);
-    put(&served, "hard", 64, "");
+    put(&served, "hard", 32, "");
     let id = sandbox(&served, "hard");
     served.text(&["exec", &id, "--", "sh", "-c", "echo kept > file"]);
+    put(&served, "promised", 256, "");
+    let refused = served.said(&["create", "--template", "promised"]);
+    assert!(refused.code == Some(1) && refused.stderr.contains("disk_full"), "{refused:?}");
     let ballast = served.scratch.0.join("ballast");
     std::fs::write(&ballast, vec![1; 180 << 20]).unwrap();
     eventually("it is told", || {

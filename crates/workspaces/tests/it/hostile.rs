@@ -31,7 +31,7 @@ fn no_tree_is_too_hostile_to_be_removed() {
     std::fs::create_dir(&outside).expect("made");
     std::fs::write(outside.join("precious"), "kept").expect("written");
     let workspaces = stage.open();
-    workspaces.create(id(1), mb(64), Soft).expect("made");
+    workspaces.create(id(1), mb(64), Soft, 0).expect("made");
     let place = stage.workspaces().join(id(1).to_string());
 
     nest(&place, 20_000);
@@ -65,7 +65,7 @@ fn no_tree_is_too_hostile_to_be_removed() {
 fn a_tree_that_forbids_changes_goes_too() {
     let stage = Stage::plain();
     let workspaces = stage.open();
-    workspaces.create(id(1), mb(64), Soft).expect("made");
+    workspaces.create(id(1), mb(64), Soft, 0).expect("made");
     let place = stage.workspaces().join(id(1).to_string());
     std::fs::create_dir(place.join("fixed")).expect("made");
     std::fs::write(place.join("fixed/file"), "").expect("written");
@@ -85,7 +85,7 @@ fn measuring_counts_what_is_on_disk_once_and_nothing_else() {
     let outside = stage.path().join("outside");
     std::fs::write(&outside, vec![1; 4 << 20]).expect("written");
     let workspaces = stage.open();
-    workspaces.create(id(1), mb(64), Soft).expect("made");
+    workspaces.create(id(1), mb(64), Soft, 0).expect("made");
     let place = stage.workspaces().join(id(1).to_string());
     let empty = usage(&workspaces, id(1), mb(64));
     assert_eq!((empty.files, empty.hidden), (1, false));
@@ -111,7 +111,7 @@ fn measuring_counts_what_is_on_disk_once_and_nothing_else() {
 fn measuring_stops_where_it_is_enough_or_too_deep_or_unwanted() {
     let stage = Stage::plain();
     let workspaces = stage.open();
-    workspaces.create(id(1), mb(64), Soft).expect("made");
+    workspaces.create(id(1), mb(64), Soft, 0).expect("made");
     let place = stage.workspaces().join(id(1).to_string());
     for n in 0..1_000 {
         std::fs::write(place.join(format!("file-{n}")), "").expect("written");
@@ -131,11 +131,11 @@ fn measuring_stops_where_it_is_enough_or_too_deep_or_unwanted() {
     assert!(workspaces.usage(id(1), scan).is_err());
     assert_eq!(asked, 768);
 
-    workspaces.create(id(2), mb(64), Soft).expect("made");
+    workspaces.create(id(2), mb(64), Soft, 0).expect("made");
     let place = stage.workspaces().join(id(2).to_string());
     nest(&place, DEPTH_MAX - 1);
     assert!(!usage(&workspaces, id(2), mb(64)).hidden);
-    workspaces.create(id(3), mb(64), Soft).expect("made");
+    workspaces.create(id(3), mb(64), Soft, 0).expect("made");
     nest(&stage.workspaces().join(id(3).to_string()), 5_000);
     assert!(usage(&workspaces, id(3), mb(64)).hidden);
 }

@@ -15,7 +15,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 fn a_workspace_is_there_until_it_is_removed() {
     let stage = Stage::plain();
     let workspaces = stage.open();
-    workspaces.create(id(1), mb(16), Soft).expect("made");
+    workspaces.create(id(1), mb(16), Soft, 0).expect("made");
     let place = stage.workspaces().join(id(1).to_string());
     let found = std::fs::metadata(&place).expect("there");
     assert_eq!(found.mode() & 0o7777, 0o755);
@@ -23,7 +23,7 @@ fn a_workspace_is_there_until_it_is_removed() {
     assert_eq!(found.uid(), owner);
     let top = std::fs::metadata(stage.workspaces()).expect("there");
     assert_eq!(top.mode() & 0o777, 0o700, "nobody else gets in");
-    assert_eq!(workspaces.create(id(1), mb(16), Soft).expect_err("there").trouble, Trouble::Id);
+    assert_eq!(workspaces.create(id(1), mb(16), Soft, 0).expect_err("there").trouble, Trouble::Id);
     assert_eq!(workspaces.list(), [id(1)]);
     workspaces.remove(id(1)).expect("removed");
     workspaces.remove(id(1)).expect("removed again");
@@ -37,9 +37,9 @@ fn a_workspace_is_there_until_it_is_removed() {
 fn what_a_crash_leaves_is_found_or_removed() {
     let stage = Stage::plain();
     let workspaces = stage.open();
-    workspaces.create(id(1), mb(16), Soft).expect("made");
+    workspaces.create(id(1), mb(16), Soft, 0).expect("made");
     if workspaces.hard().by.is_some() {
-        workspaces.create(id(2), mb(16), Hard).expect("made");
+        workspaces.create(id(2), mb(16), Hard, 0).expect("made");
     }
     let known = workspaces.list();
     // As if nothing had come to an end: what was being made, what was ready, what was going.
@@ -82,7 +82,7 @@ fn names_that_earlier_runs_left_in_the_trash_are_in_nobodys_way() {
     leave(format!("new/{}", "n".repeat(255)));
     leave(format!("trash/{}", id(1)));
     let workspaces = stage.open();
-    workspaces.create(id(1), mb(16), Soft).expect("made");
+    workspaces.create(id(1), mb(16), Soft, 0).expect("made");
     leave(format!("trash/{}", id(1)));
     workspaces.remove(id(1)).expect("removed");
     assert!(workspaces.wait_until_removed(PATIENCE), "{:?}", workspaces.stuck());
@@ -103,7 +103,7 @@ fn spares_are_taken_once_each() {
             let workspaces = Arc::clone(&workspaces);
             std::thread::spawn(move || {
                 for n in 0..25 {
-                    workspaces.create(id(worker * 25 + n + 1), mb(8), Hard).expect("made");
+                    workspaces.create(id(worker * 25 + n + 1), mb(8), Hard, 0).expect("made");
                 }
             })
         })

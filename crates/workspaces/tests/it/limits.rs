@@ -45,8 +45,8 @@ fn subvolumes_of_btrfs_are_exact_and_go_at_once() {
     ran(Command::new("btrfs").args(["quota", "enable"]).arg(stage.path()));
     let workspaces = stage.open();
     assert_eq!(workspaces.hard().by, Some(HardBy::Btrfs), "{:?}", workspaces.hard());
-    workspaces.create(id(1), mb(64), Hard).expect("made");
-    workspaces.create(id(2), mb(64), Soft).expect("made");
+    workspaces.create(id(1), mb(64), Hard, 0).expect("made");
+    workspaces.create(id(2), mb(64), Soft, 0).expect("made");
     let place = |n| stage.workspaces().join(id(n).to_string());
     let (written, said) = fill(&place(1).join("file"), 256 << 20);
     assert_eq!(said, Some(ErrorKind::QuotaExceeded));
@@ -89,7 +89,7 @@ fn project_quotas_are_found_where_there_are_any_and_missed_where_not() {
     let Some(stage) = Stage::on(ext4, 256, "loop,prjquota") else { return };
     let workspaces = stage.open();
     assert_eq!(workspaces.hard().by, Some(HardBy::ProjectQuota), "{:?}", workspaces.hard());
-    workspaces.create(id(1), mb(32), Hard).expect("made");
+    workspaces.create(id(1), mb(32), Hard, 0).expect("made");
     let place = stage.workspaces().join(id(1).to_string());
     // Root may exceed a quota where it has CAP_SYS_RESOURCE; the user of workspaces may not.
     let script = "exec head -c 100000000 /dev/zero > file";
@@ -125,7 +125,7 @@ fn images_hold_what_was_promised_and_little_more() {
     let workspaces = stage.open();
     assert_eq!(workspaces.hard().by, Some(HardBy::Image), "{:?}", workspaces.hard());
     for (n, size_mb) in [(1, 4), (2, 20), (3, 100), (4, 512)] {
-        workspaces.create(id(n), mb(size_mb), Hard).expect("made");
+        workspaces.create(id(n), mb(size_mb), Hard, 0).expect("made");
         let image = stage.workspaces().join(format!("{}.img", id(n)));
         let found = std::fs::metadata(&image).expect("there");
         assert_eq!(found.mode() & 0o777, 0o600);
@@ -146,6 +146,35 @@ fn images_hold_what_was_promised_and_little_more() {
 }
 
 #[test]
+fn hard_limits_together_are_never_more_than_the_disk_has() {
+    let Some(stage) = Stage::on(&["/usr/sbin/mkfs.ext4", "-q", "-F", "-m", "0"], 256, "loop")
+    else {
+        return;
+    };
+    let workspaces = stage.open();
+    let spared = 50 << 20;
+    let create = |workspaces: &Workspaces, n| workspaces.create(id(n), mb(80), Hard, spared);
+    create(&workspaces, 1).expect("there is room");
+    create(&workspaces, 2).expect("there is room");
+    let error = create(&workspaces, 3).expect_err("all of it is promised");
+    assert_eq!(error.trouble, Trouble::DiskFull, "{error}");
+    assert!(error.to_string().contains("promised"), "{error}");
+    workspaces.create(id(3), mb(80), Soft, spared).expect("a soft one is no promise");
+    // What the first fills is not missing twice.
+    let image = stage.workspaces().join(format!("{}.img", id(1)));
+    let file = File::options().write(true).open(&image).expect("an image");
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, 80 << 20).expect("full");
+    create(&workspaces, 4).expect_err("it still is");
+    workspaces.remove(id(2)).expect("removed");
+    create(&workspaces, 4).expect("that made room");
+    drop(workspaces);
+    let workspaces = stage.open();
+    create(&workspaces, 5).expect_err("the next run knows what was promised");
+    workspaces.remove(id(4)).expect("removed");
+    create(&workspaces, 5).expect("that made room");
+}
+
+#[test]
 fn where_nothing_is_hard_it_says_why() {
     // Memory has no quotas here, and a disk that is too small for an image has no images.
     let Some(stage) = Stage::on(&["/usr/sbin/mkfs.ext4", "-q", "-F", "-m", "0"], 2, "loop") else {
@@ -157,7 +186,7 @@ fn where_nothing_is_hard_it_says_why() {
     drop(workspaces);
     let workspaces = stage.open();
     assert_eq!(workspaces.hard().by, None, "{:?}", workspaces.hard());
-    let error = workspaces.create(id(1), mb(4), Hard).expect_err("refused");
+    let error = workspaces.create(id(1), mb(4), Hard, 0).expect_err("refused");
     assert_eq!(error.trouble, Trouble::Unsupported);
     for word in ["btrfs", "project quota", "images"] {
         assert!(error.to_string().contains(word), "{error}");

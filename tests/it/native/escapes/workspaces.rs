@@ -193,7 +193,7 @@ fn cve_2018_15664_what_measures_and_removes_a_workspace_follows_no_link() -> Res
             std::fs::write(outside.join("canary"), vec![1; 8 << 20])?;
             let workspace = WorkspaceId::from_u128(15_664);
             let disk = node.disk()?;
-            disk.create(workspace, Size::SMALLEST, WorkspaceLimit::Soft)?;
+            disk.create(workspace, Size::SMALLEST, WorkspaceLimit::Soft, 0)?;
             let mut spec = node.spec();
             spec.workspace = WorkspaceSource::Disk(workspace);
             let sandbox = node.native().launch(spec).await?;
