@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use images::{Collected, Image, ImageError, ImportOptions, Imported, Resolved, Source, Store};
 use kernel::Kernel;
 use model::{ErrorCode, ImageId, ImageName, Refusal};
+use tokio::time::timeout;
 
 use crate::Engine;
 use crate::core::Core;
@@ -63,12 +65,17 @@ impl Engine {
             Refusal::new(ErrorCode::Overloaded, cause).retry_after(10_000)
         })?;
         let core = Arc::clone(&self.core);
+        let wanted = Wanted::default();
+        let called_off = Arc::clone(&wanted.0);
         let outcome = in_background(move || {
-            let imported = import(&core, &store, request);
+            let imported = import(&core, &store, request, called_off);
             drop(place);
             imported
         });
-        let outcome = outcome.await?;
+        let outcome = timeout(IMPORT_MAX, outcome).await.map_err(|_| {
+            Refusal::new(ErrorCode::DeadlineExceeded, "the import took longer than any may")
+        })?;
+        let outcome = outcome?;
         self.core.metrics.imported(match &outcome {
             Ok(_) => Ok(()),
             Err(error) => Err(error.code.as_str()),
@@ -113,14 +120,25 @@ impl Engine {
     }
 }
 
-fn import(core: &Core, store: &Store, request: ImageRequest) -> Result<Image, ImageError> {
-    let options = ImportOptions {
-        reference: request.reference,
-        deadline: Some(Instant::now() + IMPORT_MAX),
-        ..ImportOptions::default()
-    };
+/// Whoever waits for an import. When he goes away, in whatever way, it is called off.
+#[derive(Default)]
+struct Wanted(Arc<AtomicBool>);
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn import(
+    core: &Core,
+    store: &Store,
+    request: ImageRequest,
+    called_off: Arc<AtomicBool>,
+) -> Result<Image, ImageError> {
+    let reference = request.reference;
+    let options = ImportOptions { reference, called_off, ..ImportOptions::default() };
     let source = Source::Stream(request.archive);
-    // Who goes away takes the archive along, and that ends it.
     let mut watch = |_: &_| ControlFlow::Continue(());
     let Imported { id, .. } = store.import(source, &request.name, &options, &mut watch)?;
     // Its name may have been that of an image which a template needs, and now needs no more.

@@ -3,4 +3,5 @@
 mod basics;
 mod chance;
 mod disk;
+mod images;
 mod node;

@@ -120,7 +120,7 @@ pub(super) fn spool(reader: impl Read, wanted: &Wanted<'_>) -> Result<File, Imag
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let opened = openat(CWD, wanted.spool_in, flags, Mode::RUSR | Mode::WUSR);
     let mut file = File::from(opened.map_err(|error| stored(error.into()))?);
-    let reader = Until::new(reader, wanted.deadline);
+    let reader = Until::new(reader, wanted.called_off);
     let mut reader = reader.take(wanted.spool_bytes_max.saturating_add(1));
     let mut piece = vec![0; 256 << 10];
     let mut total = 0;

@@ -11,7 +11,8 @@ mod oci;
 use std::fs::File;
 use std::io::{Cursor, Read, Seek as _};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::digest::Digest;
 use crate::error::{ImageError, ImageErrorCode};
@@ -85,8 +86,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) spool_bytes_max: u64,
     /// Where they are kept.
     pub(crate) spool_in: &'a Path,
-    /// When it is given up.
-    pub(crate) deadline: Option<Instant>,
+    /// Set when it is not wanted any more.
+    pub(crate) called_off: &'a Arc<AtomicBool>,
 }
 
 /// Finds out what a source is.

@@ -7,7 +7,8 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use model::{ImageId, ImageName};
 use rustix::fs::{fstat, syncfs};
@@ -39,8 +40,8 @@ pub struct ImportOptions {
     pub limits: Limits,
     /// Which of several images in the source, by the name it has there.
     pub reference: Option<String>,
-    /// When it is given up, if it is not done by then.
-    pub deadline: Option<Instant>,
+    /// Set by whoever does not want it any more, at any time.
+    pub called_off: Arc<AtomicBool>,
 }
 
 /// How far an import is.
@@ -88,7 +89,7 @@ impl Store {
             reference: options.reference.as_deref(),
             spool_bytes_max: stream_bytes_max,
             spool_in: work.path(),
-            deadline: options.deadline,
+            called_off: &options.called_off,
         };
         let found = source::find(source, &wanted)?;
         let mut importing = Importing {
@@ -96,7 +97,7 @@ impl Store {
             work: work.path(),
             limits: options.limits,
             stream_bytes_max,
-            deadline: options.deadline,
+            called_off: &options.called_off,
             watch,
             new: BTreeMap::new(),
             progress: Progress { layer: 1, layers: 1, entries: 0, bytes: 0 },
@@ -209,7 +210,7 @@ struct Importing<'a> {
     work: &'a Path,
     limits: Limits,
     stream_bytes_max: u64,
-    deadline: Option<Instant>,
+    called_off: &'a Arc<AtomicBool>,
     watch: &'a mut Watch<'a>,
     /// Layers that the store does not have yet, and where they are.
     new: BTreeMap<Digest, PathBuf>,
@@ -251,7 +252,7 @@ impl Importing<'_> {
         }
         let (layer, passed) = match self.store.known(blob.plain) {
             Some(known) => {
-                let reader = Until::new(opened.reader, self.deadline);
+                let reader = Until::new(opened.reader, self.called_off);
                 let ((), passed) = stream::from_reader(reader, self.stream_bytes_max, |_| Ok(()))?;
                 (known, passed)
             }
@@ -268,7 +269,7 @@ impl Importing<'_> {
 
     fn archive(&mut self, reader: impl io::Read + Send) -> Result<(Layer, Passed), ImageError> {
         let bytes_max = self.stream_bytes_max;
-        let reader = Until::new(reader, self.deadline);
+        let reader = Until::new(reader, self.called_off);
         self.unpack(|consume| stream::from_reader(reader, bytes_max, consume))
     }
 
@@ -297,11 +298,14 @@ impl Importing<'_> {
             max_entries: self.limits.max_entries.saturating_sub(before.entries),
             ..self.limits
         };
-        let (progress, watch) = (&mut self.progress, &mut self.watch);
+        let (progress, watch, called_off) = (&mut self.progress, &mut self.watch, self.called_off);
         let (report, passed) = pass(&mut |pieces| {
             unpack_watched(pieces, &target, &limits, |report| {
                 progress.entries = before.entries + report.entries;
                 progress.bytes = before.bytes + report.bytes;
+                if called_off.load(Ordering::Relaxed) {
+                    return ControlFlow::Break(());
+                }
                 watch(progress)
             })
         })?;

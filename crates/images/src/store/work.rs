@@ -5,7 +5,6 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FlockOperation, flock, fstat};
 
@@ -14,7 +13,7 @@ use crate::error::ImageError;
 /// How many names are tried.
 const NAMES_MAX: u32 = 1000;
 
-/// No name is used twice: whoever still removes one must not meet another of that name.
+/// No name is used twice by one process: whoever still removes one must not meet another of that name.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// A directory beneath `tmp/`.
@@ -28,10 +27,9 @@ pub(super) struct Work {
 impl Work {
     pub(super) fn new(tmp: &Path) -> Result<Self, ImageError> {
         let failed = |error| ImageError::store("cannot make a place to work in", error);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         for _ in 0..NAMES_MAX {
             let n = LAST.fetch_add(1, Ordering::Relaxed);
-            let path = tmp.join(format!("{}-{now}-{n}", std::process::id()));
+            let path = tmp.join(format!("{}-{n}", std::process::id()));
             match fs::create_dir(&path) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,

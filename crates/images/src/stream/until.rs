@@ -1,26 +1,27 @@
-//! A reader that is given up at a moment, so that no source and no archive keeps anybody for good.
+//! A reader that ends when it is called off, so that no source and no archive keeps anybody for good.
 
 use std::io::{self, Read};
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{ImageError, ImageErrorCode};
 
-/// Reads until a moment, if there is one.
+/// Reads until somebody says that it is enough.
 pub(crate) struct Until<R> {
     reader: R,
-    deadline: Option<Instant>,
+    called_off: Arc<AtomicBool>,
 }
 
 impl<R: Read> Until<R> {
-    pub(crate) fn new(reader: R, deadline: Option<Instant>) -> Self {
-        Self { reader, deadline }
+    pub(crate) fn new(reader: R, called_off: &Arc<AtomicBool>) -> Self {
+        Self { reader, called_off: Arc::clone(called_off) }
     }
 }
 
 impl<R: Read> Read for Until<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            let cause = "the import took longer than it may";
+        if self.called_off.load(Ordering::Relaxed) {
+            let cause = "the import was called off";
             return Err(ImageError::new(ImageErrorCode::Cancelled, cause).into());
         }
         self.reader.read(into)
