@@ -22,9 +22,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Whether somebody named a server, with a flag or in the environment.
+    /// Whether somebody named a server, with a flag or in the environment. Whoever typed a data
+    /// directory and no server means this machine, whatever the environment says.
     pub(crate) fn is_named(&self) -> bool {
-        self.server.is_some() || Discovery::from_environment().address.is_some()
+        let in_environment = || Discovery::from_environment().address.is_some();
+        self.server.is_some() || (self.data_dir.is_none() && in_environment())
     }
 
     /// The data directory of the server of this machine.

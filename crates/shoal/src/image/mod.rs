@@ -148,16 +148,19 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
             }
         }
         Act::Rm { images, force, shared } => {
-            let removed = remove(&images, force, &shared)?;
+            let (removed, outcome) = remove(&images, force, &shared)?;
             if shared.json {
                 output.say_json(&json!({ "removed": removed }));
             } else {
                 for name in removed.iter().flat_map(|removed| &removed.names) {
                     output.say(name.as_str());
                 }
-                let bytes = removed.iter().map(|removed| removed.bytes).sum();
-                output.remark(&format!("{} freed", told::size(bytes)));
+                if !removed.is_empty() {
+                    let bytes = removed.iter().map(|removed| removed.bytes).sum();
+                    output.remark(&format!("{} freed", told::size(bytes)));
+                }
             }
+            outcome?;
         }
         Act::Gc(shared) => {
             if shared.server.is_named() {
@@ -191,17 +194,30 @@ fn list(shared: &Shared) -> Result<Vec<Image>, Failure> {
     Here::find(&shared.server)?.list()
 }
 
-fn remove(images: &[String], force: bool, shared: &Shared) -> Result<Vec<ImageRemoved>, Failure> {
+/// What is gone, and why the next one is not: those before it are gone all the same.
+type Removal = (Vec<ImageRemoved>, Result<(), Failure>);
+
+fn remove(images: &[String], force: bool, shared: &Shared) -> Result<Removal, Failure> {
+    let mut removed = Vec::new();
     if !shared.server.is_named() {
         let here = Here::find(&shared.server)?;
-        return images.iter().map(|image| here.remove(image, force)).collect();
+        for image in images {
+            match here.remove(image, force) {
+                Ok(gone) => removed.push(gone),
+                Err(failure) => return Ok((removed, Err(failure))),
+            }
+        }
+        return Ok((removed, Ok(())));
     }
     shared.server.with(async |client| {
-        let mut removed = Vec::new();
         for image in images {
-            let gone = client.delete_image(image, force).await;
-            removed.push(gone.map_err(cannot(&format!("remove {image}")))?);
+            match client.delete_image(image, force).await {
+                Ok(gone) => removed.push(gone),
+                Err(error) => {
+                    return Ok((removed, Err(cannot(&format!("remove {image}"))(error))));
+                }
+            }
         }
-        Ok(removed)
+        Ok((removed, Ok(())))
     })
 }

@@ -108,8 +108,16 @@ fn images_come_and_go_without_a_server() {
             "{words:?} {refused:?}"
         );
     }
-    let removed = on(&scratch, &["image", "rm", "a:1", "b"], b"");
-    assert_eq!((removed.code, removed.text()), (Some(0), "a:1\nb\n"), "{removed:?}");
+    let data_dir = scratch.0.join("data");
+    let mut elsewhere = alone(&["image", "ls", "--data-dir", data_dir.to_str().unwrap()]);
+    elsewhere.env("SHOAL_URL", "http://127.0.0.1:1");
+    let listed = told(finish(elsewhere.spawn().unwrap(), b""));
+    assert!(listed.text().contains("a:1"), "what was typed counts: {listed:?}");
+    let removed = on(&scratch, &["image", "rm", "a:1", "c", "b"], b"");
+    assert_eq!((removed.code, removed.text()), (Some(1), "a:1\n"), "what is gone is told");
+    assert!(removed.stderr.contains("image_unknown"), "{removed:?}");
+    let removed = on(&scratch, &["image", "rm", "b"], b"");
+    assert_eq!((removed.code, removed.text()), (Some(0), "b\n"), "{removed:?}");
     let layers = fs::read_dir(scratch.0.join("data/images/layers")).unwrap().count();
     assert_eq!(layers, 0, "what nothing uses is gone");
     assert_eq!(on(&scratch, &["image", "gc"], b"").code, Some(0));
