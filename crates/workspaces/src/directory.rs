@@ -6,7 +6,6 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +16,8 @@ use rustix::fs::{AtFlags, Gid, Mode, Uid, fchmod, fchown, fstat, fstatvfs, mkdir
 use rustix::io::Errno;
 
 use crate::error::{During as _, WorkspaceError};
-use crate::hard::{self, HardBy, HardLimit, PROBE_PROJECT};
+use crate::hard::{self, HardBy, HardLimit};
+use crate::numbers::{self, Numbers};
 use crate::places::{IMAGE, Places, move_to, names_in, open_directory, workspace_named};
 use crate::promises::{self, Promises};
 use crate::scan::{Scan, Usage};
@@ -103,7 +103,7 @@ pub struct Workspaces {
     hard: HardLimit,
     known: Mutex<BTreeMap<WorkspaceId, Kind>>,
     promises: Promises,
-    next_project: AtomicU32,
+    numbers: Numbers,
     spares: Spares,
     trash: Trash,
 }
@@ -128,10 +128,10 @@ impl Workspaces {
         let hard = hard::find(&places);
         let trash = Trash::start(Arc::clone(&places)).during("start to remove what is left")?;
         let spares = Spares::start(Arc::clone(&places)).during("start to keep spare images")?;
-        let next_project = AtomicU32::new(PROBE_PROJECT + 1);
+        let numbers = Numbers::beginning_at(places.run());
         let known = Mutex::default();
         let promises = Promises::default();
-        let opened = Self { path, places, hard, known, promises, next_project, spares, trash };
+        let opened = Self { path, places, hard, known, promises, numbers, spares, trash };
         opened.learn()?;
         opened.trash.wake();
         Ok(opened)
@@ -353,10 +353,7 @@ impl Workspaces {
             return Kind::Subvolume;
         }
         match project::project_of(directory.as_fd()) {
-            Ok(project) if project > PROBE_PROJECT => {
-                self.next_project.fetch_max(project + 1, Ordering::Relaxed);
-                Kind::Project
-            }
+            Ok(project) if numbers::is_ours(project) => Kind::Project,
             Ok(_) | Err(_) => Kind::Directory,
         }
     }
@@ -367,7 +364,7 @@ impl Workspaces {
     }
 
     fn limit_project(&self, directory: &OwnedFd, size: Size) -> io::Result<()> {
-        let project = self.next_project.fetch_add(1, Ordering::Relaxed);
+        let project = self.numbers.take(directory.as_fd())?;
         project::set_project(directory.as_fd(), project)?;
         project::limit_project(directory.as_fd(), project, size.bytes(), size.files())
     }

@@ -54,6 +54,11 @@ impl Places {
         Ok(Self { run, named, top, new, spares, trash })
     }
 
+    /// A number that no other run has.
+    pub(crate) fn run(&self) -> u128 {
+        self.run
+    }
+
     /// A name that nothing had before, as far as clocks can be trusted.
     pub(crate) fn new_name(&self) -> String {
         format!("{:x}-{}", self.run, self.named.fetch_add(1, Ordering::Relaxed))

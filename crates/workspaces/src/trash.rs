@@ -11,7 +11,8 @@ use std::time::Duration;
 use jail::sys::{btrfs, project};
 use rustix::fs::{AtFlags, FileType, RawDir, statat, unlinkat};
 
-use crate::hard::{PROBE_PROJECT, is_btrfs};
+use crate::hard::is_btrfs;
+use crate::numbers;
 use crate::places::{Places, open_directory};
 use crate::removal::remove_tree;
 
@@ -157,11 +158,11 @@ impl Bin {
         let project = open_directory(trash, name)
             .ok()
             .and_then(|directory| project::project_of(directory.as_fd()).ok())
-            .filter(|project| *project > PROBE_PROJECT);
+            .filter(|project| numbers::is_ours(*project));
         remove_tree(trash, &CString::new(name)?, &self.stopped)?;
         if let Some(project) = project {
-            // A limit that stays harms nobody: its number is not used again.
-            let _ = project::limit_project(trash.as_fd(), project, 0, 0);
+            // A limit that stays harms nobody: a number that has one is not given to another.
+            let _ = numbers::give_back(trash.as_fd(), project);
         }
         Ok(())
     }

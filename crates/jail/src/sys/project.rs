@@ -49,6 +49,8 @@ pub struct Held {
     pub bytes: u64,
     /// Files and directories.
     pub files: u64,
+    /// It may hold only so much.
+    pub limited: bool,
 }
 
 /// Whether the file system of a directory keeps limits of projects.
@@ -107,7 +109,8 @@ pub fn held_by(directory: BorrowedFd<'_>, project: u32) -> io::Result<Held> {
     let mut found: libc::dqblk = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one dqblk.
     unsafe { quotactl(directory, Q_GETQUOTA, project, (&raw mut found).cast()) }?;
-    Ok(Held { bytes: found.dqb_curspace, files: found.dqb_curinodes })
+    let limited = found.dqb_bhardlimit != 0 || found.dqb_ihardlimit != 0;
+    Ok(Held { bytes: found.dqb_curspace, files: found.dqb_curinodes, limited })
 }
 
 /// # Safety

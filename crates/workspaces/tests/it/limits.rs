@@ -97,6 +97,13 @@ fn project_quotas_are_found_where_there_are_any_and_missed_where_not() {
     command.args(["--reuid", "1000", "--clear-groups", "sh", "-c", script]).current_dir(&place);
     assert!(!command.status().expect("it starts").success());
     assert!(is_about(usage(&workspaces, id(1), mb(100)).bytes, 32 << 20));
+    // Another server on the same disk, and what it removes, leave the limit as it is.
+    let other = Workspaces::open(stage.path().join("other")).expect("workspaces");
+    other.create(id(2), mb(64), Hard, 0).expect("made");
+    other.remove(id(2)).expect("removed");
+    assert!(other.wait_until_removed(crate::life::PATIENCE), "{:?}", other.stuck());
+    assert!(!command.status().expect("it starts").success());
+    assert!(is_about(usage(&workspaces, id(1), mb(100)).bytes, 32 << 20));
 }
 
 fn mounts_with_quota(mkfs: &[&str]) -> bool {
