@@ -1,7 +1,7 @@
 //! The directory of workspaces: one entry for each, named by its id. One is made aside and gets its
 //! name when it is whole; one that goes loses its name first and is taken apart in the background.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use crate::error::{During as _, WorkspaceError};
 use crate::hard::{self, HardBy, HardLimit};
+use crate::nameless::Look;
 use crate::numbers::{self, Numbers};
 use crate::places::{IMAGE, Places, move_to, names_in, open_directory, workspace_named};
 use crate::promises::{self, Promises};
@@ -309,6 +310,17 @@ impl Workspaces {
                 scan.walk(directory).during(STEP)
             }
         }
+    }
+
+    /// What some workspaces hold in files that were removed and are still in use, which no scan
+    /// finds. `go_on` is asked as by a scan; what was found until it said no is what is known.
+    pub fn nameless(
+        &self,
+        wanted: &BTreeSet<WorkspaceId>,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<BTreeMap<WorkspaceId, Usage>, WorkspaceError> {
+        let device = fstat(&self.places.top).during("look for removed files")?.st_dev;
+        Ok(Look { device, wanted, go_on }.find())
     }
 
     /// Waits until nothing of what was removed is left. False if it takes longer than this.

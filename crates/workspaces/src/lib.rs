@@ -5,6 +5,7 @@
 mod directory;
 mod error;
 mod hard;
+mod nameless;
 mod numbers;
 mod places;
 mod promises;

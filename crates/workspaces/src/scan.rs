@@ -35,6 +35,16 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// Both together.
+    #[must_use]
+    pub const fn and(self, more: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(more.bytes),
+            files: self.files.saturating_add(more.files),
+            hidden: self.hidden || more.hidden,
+        }
+    }
+
     pub(crate) fn of_bytes(bytes: u64) -> Self {
         Self { bytes, ..Self::default() }
     }
@@ -133,6 +143,6 @@ fn open_below(directory: &OwnedFd, name: &std::ffi::CStr) -> Result<OwnedFd, Err
     openat2(directory, name, flags, Mode::empty(), resolve)
 }
 
-fn bytes_of(found: &Stat) -> u64 {
+pub(crate) fn bytes_of(found: &Stat) -> u64 {
     found.st_blocks.cast_unsigned() * 512
 }

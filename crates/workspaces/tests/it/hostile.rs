@@ -1,6 +1,8 @@
 //! Trees that were made to be in the way.
 
+use std::collections::BTreeSet;
 use std::fs::Permissions;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
@@ -105,6 +107,47 @@ fn measuring_counts_what_is_on_disk_once_and_nothing_else() {
         std::fs::hard_link(place.join("d/real"), place.join(format!("name-{n}"))).expect("linked");
     }
     assert_eq!(usage(&workspaces, id(1), mb(64)), once, "names are not files");
+}
+
+#[test]
+fn files_that_were_removed_count_while_programs_have_them() {
+    if !rustix::process::geteuid().is_root() {
+        return crate::stage::skip("no root").unwrap_or_default();
+    }
+    let stage = Stage::plain();
+    let workspaces = stage.open();
+    let there = stage.path().join("there");
+    std::fs::create_dir(&there).expect("made");
+    for n in [1, 2] {
+        workspaces.create(id(n), mb(64), Soft, 0).expect("made");
+    }
+    let script = format!(
+        "mount --bind {} {there} && cd {there} || exit 1
+         exec 3>big; rm big; head -c 3000000 /dev/zero >&3
+         sleep 60 & echo ready; read line; kill $!",
+        stage.workspaces().join(id(1).to_string()).display(),
+        there = there.display()
+    );
+    let mut program = std::process::Command::new("unshare")
+        .args(["-m", "sh", "-c", &script])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut ready = String::new();
+    let output = program.stdout.take().expect("its output");
+    BufReader::new(output).read_line(&mut ready).expect("it says so");
+    assert_eq!(ready, "ready\n");
+    let both = BTreeSet::from([id(1), id(2)]);
+    let found = workspaces.nameless(&both, &mut |_| true).expect("looked");
+    assert!(usage(&workspaces, id(1), mb(64)).bytes < 1 << 20, "no walk finds it");
+    drop(program.stdin.take());
+    program.wait().expect("it ends");
+    let held: Vec<_> = found.iter().map(|(one, usage)| (*one, usage.files)).collect();
+    assert_eq!(held, [(id(1), 1)], "once, whoever has it too");
+    assert!((3_000_000..4_000_000).contains(&found[&id(1)].bytes), "{found:?}");
+    let after = workspaces.nameless(&both, &mut |_| true).expect("looked");
+    assert!(after.is_empty(), "{after:?}");
 }
 
 #[test]
