@@ -75,7 +75,7 @@ impl Look<'_> {
             }
             let Ok(file) = stat(&file) else { continue };
             if is_nameless(&file, self.device) && seen.insert(file.st_ino) {
-                let usage = found.entry(workspace).or_insert_with(Usage::default);
+                let usage = found.entry(workspace).or_default();
                 usage.files += 1;
                 usage.bytes += bytes_of(&file);
             }

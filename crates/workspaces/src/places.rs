@@ -48,7 +48,10 @@ impl Places {
             Ok(open_directory(&top, name)?)
         };
         let (new, spares, trash) = (room("new")?, room("spares")?, room("trash")?);
-        #[expect(clippy::disallowed_methods, reason = "a name that differs, nothing is decided by it")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a name that differs, nothing is decided by it"
+        )]
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (run, named) = (since.as_nanos(), AtomicU64::new(0));
         Ok(Self { run, named, top, new, spares, trash })
