@@ -129,11 +129,11 @@ fn where_no_hard_limit_works_a_template_is_refused_unless_it_agrees() {
     if !with_root() {
         return;
     }
-    // No quotas, and too small for a file system in a file.
-    let disk = SmallDisk::memory("40k");
+    // No quotas, and no loop devices for a file system in a file.
+    let disk = SmallDisk::memory("64m");
     let mut flags = fast();
     flags.extend(["--store", "memory", "--set", "node.workspace_free_floor_mb=0"]);
-    let served = Served::start_on(disk.scratch(), &flags);
+    let served = Served::start_by(disk.scratch(), &flags, without_loop_devices);
     let refused = try_put(&served, "hard", 4, "");
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("unsupported"), "{refused:?}");
@@ -145,6 +145,60 @@ fn where_no_hard_limit_works_a_template_is_refused_unless_it_agrees() {
     assert!(served.log().contains("soft limit"), "{}", served.log());
     let id = sandbox(&served, "agreed");
     assert_eq!(served.json(&["why", &id, "--json"])["workspace_limit"], "soft");
+}
+
+/// The program, where the host's loop devices are out of reach.
+fn without_loop_devices(arguments: &[&str]) -> Command {
+    let program = alone(arguments);
+    let script = "mount --bind /dev/null /dev/loop-control && exec \"$0\" \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script]).arg(program.get_program()).args(program.get_args());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command
+}
+
+#[test]
+fn who_fills_the_disk_with_removed_files_ends_and_nobody_else() {
+    if !with_root() {
+        return;
+    }
+    let Some(disk) = SmallDisk::mount(320) else { return };
+    // Nobody is measured in time but by what the floor makes of it.
+    let flags = ["workspace_scan_interval_ms=600000", "workspace_free_floor_mb=100"];
+    let flags = flags.map(|flag| format!("node.{flag}"));
+    let flags = ["--set", flags[0].as_str(), "--set", flags[1].as_str()];
+    let served = Served::start_on(disk.scratch(), &flags);
+    put(&served, "soft", 512, ", limit = \"soft\"");
+    let victim = sandbox(&served, "soft");
+    served.text(&["exec", &victim, "--", "sh", "-c", "head -c 20000000 /dev/zero > work"]);
+    let writer = sandbox(&served, "soft");
+    let script = "exec 3>big; rm big; head -c 180000000 /dev/zero >&3; sleep 30";
+    let wrote = served.said(&["exec", &writer, "--", "sh", "-c", script]);
+    assert!(wrote.stderr.contains("disk_limit"), "{wrote:?}");
+    eventually("its end is told", || {
+        let why = served.json(&["why", &writer, "--json"]);
+        why["detail"].as_str().is_some_and(|detail| detail.contains("largest"))
+    });
+    let kept = served.text(&["exec", &victim, "--", "stat", "-c", "%s", "work"]);
+    assert_eq!(kept, "20000000");
+}
+
+#[test]
+fn a_soft_limit_counts_removed_files_that_are_still_open() {
+    if !able() {
+        return;
+    }
+    let served = Served::start_on(Scratch::new(), &fast());
+    put(&served, "soft", 8, ", limit = \"soft\"");
+    let id = sandbox(&served, "soft");
+    let script = "exec 3>big; rm big; head -c 20000000 /dev/zero >&3; sleep 30";
+    let wrote = served.said(&["exec", &id, "--", "sh", "-c", script]);
+    assert!(wrote.stderr.contains("disk_limit"), "{wrote:?}");
 }
 
 #[test]
