@@ -1,34 +1,27 @@
-//! Workspaces on disk, for the engine: made before a launch, removed after a kill, measured in
-//! between. What is measured is told to the kernel, which decides what follows. Nothing here blocks
-//! a thread that serves requests.
+//! Workspaces on disk, for the engine: made before a launch, removed after a kill. Nothing here
+//! blocks a thread that serves requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kernel::{Event, Kernel, Launch, Measured};
+use kernel::Launch;
 use model::template::{WorkspaceKind, WorkspaceLimit};
 use model::{ErrorCode, Refusal, Template, WorkspaceId};
 use runtime::{RuntimeError, RuntimeErrorCode, WorkspaceSource};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep};
-use workspaces::{Scan, Size, Trouble, Usage, WorkspaceError, Workspaces};
+use workspaces::{Size, Trouble, WorkspaceError, Workspaces};
 
-use crate::core::Core;
-
-/// Entries of workspaces that are looked at in a second, over all of them.
-const ENTRIES_PER_S: u64 = 50_000;
-
-/// How often it is looked how much is free, at least.
-const FREE_EVERY: Duration = Duration::from_secs(1);
+use crate::measuring::Measuring;
 
 /// The workspaces of a node; none where it has no place for them.
 #[derive(Default)]
 pub(crate) struct Disk {
-    workspaces: Option<Arc<Workspaces>>,
+    pub(crate) workspaces: Option<Arc<Workspaces>>,
     /// What workspaces with a hard limit must leave free, however full they are.
-    spared_bytes: u64,
+    pub(crate) spared_bytes: u64,
+    pub(crate) measuring: Measuring,
     /// Those that are being made, whoever still waits for them.
     making: Arc<Mutex<Making>>,
 }
@@ -38,7 +31,7 @@ type Making = BTreeMap<WorkspaceId, watch::Receiver<()>>;
 impl Disk {
     pub(crate) fn new(workspaces: Option<Arc<Workspaces>>, spared_mb: u64) -> Self {
         let spared_bytes = spared_mb.saturating_mul(1 << 20);
-        Self { workspaces, spared_bytes, making: Arc::default() }
+        Self { workspaces, spared_bytes, ..Self::default() }
     }
 
     /// How the size of a template's workspaces is kept here; none where they are in memory. A hard
@@ -148,95 +141,16 @@ impl Disk {
         }
     }
 
+    /// Whether less is free than is to be spared. What cannot be asked is not short.
+    pub(crate) fn is_short(&self) -> bool {
+        let free = self.workspaces.as_ref().and_then(|workspaces| workspaces.free_bytes().ok());
+        free.is_some_and(|free| free < self.spared_bytes)
+    }
+
     /// What could not be removed, in words.
     pub(crate) fn stuck(&self) -> Option<String> {
         self.workspaces.as_ref()?.stuck()
     }
-}
-
-/// Tells the kernel how much is free, for as long as the engine lives.
-pub(crate) async fn watch_free(core: Arc<Core>) {
-    let Some(workspaces) = core.disk.workspaces.clone() else { return };
-    let every = FREE_EVERY.min(interval(&core));
-    loop {
-        let asked = Arc::clone(&workspaces);
-        match spawn_blocking(move || asked.free_bytes()).await {
-            Ok(Ok(free_bytes)) => {
-                core.metrics.disk_is(workspaces.count(), free_bytes);
-                let before = core.read(Kernel::is_disk_short);
-                core.tell(Event::DiskMeasured { free_bytes });
-                let short = core.read(Kernel::is_disk_short);
-                if short && !before {
-                    let free_mb = free_bytes >> 20;
-                    tracing::warn!(free_mb, "the disk of the workspaces is nearly full");
-                } else if before && !short {
-                    tracing::info!("the disk of the workspaces has room again");
-                }
-            }
-            Ok(Err(error)) => tracing::warn!(%error, "the disk could not be measured"),
-            Err(error) => tracing::error!(%error, "measuring the disk was given up"),
-        }
-        sleep(every).await;
-    }
-}
-
-/// Measures workspaces one after another, and tells the kernel of those whose limit it keeps, for
-/// as long as the engine lives.
-pub(crate) async fn measure(core: Arc<Core>) {
-    let Some(workspaces) = core.disk.workspaces.clone() else { return };
-    loop {
-        let began = Instant::now();
-        let soft: BTreeMap<_, _> = core
-            .read(Kernel::soft_workspaces)
-            .into_iter()
-            .map(|one| (one.workspace, (one.instance, Size::of_bytes(one.limit_bytes))))
-            .collect();
-        let mut bytes = 0;
-        for id in workspaces.list() {
-            let soft = soft.get(&id).copied();
-            if soft.is_none() && !workspaces.is_counted(id) {
-                continue;
-            }
-            let enough = soft.map_or(Size::of_bytes(u64::MAX), |(_, limit)| limit);
-            match usage(&core, &workspaces, id, enough).await {
-                Ok(Ok(usage)) => {
-                    bytes += usage.bytes;
-                    if let Some((instance, _)) = soft {
-                        let Usage { bytes, files, hidden } = usage;
-                        let measured = Measured { bytes, files, hidden };
-                        core.tell(Event::WorkspaceMeasured { instance, measured });
-                    }
-                }
-                // It may have been removed in the meantime.
-                Ok(Err(error)) => tracing::debug!(%error, "a workspace was not measured"),
-                Err(error) => tracing::error!(%error, "measuring a workspace was given up"),
-            }
-        }
-        core.metrics.measured(bytes, began.elapsed());
-        sleep(interval(&core)).await;
-    }
-}
-
-/// Measures one, no faster than it may: a program with many files must not keep the disk busy.
-async fn usage(
-    core: &Arc<Core>,
-    workspaces: &Arc<Workspaces>,
-    id: WorkspaceId,
-    enough: Size,
-) -> Result<Result<Usage, WorkspaceError>, tokio::task::JoinError> {
-    let (core, workspaces) = (Arc::clone(core), Arc::clone(workspaces));
-    spawn_blocking(move || {
-        let mut go_on = |entries: u64| {
-            std::thread::sleep(Duration::from_micros(entries * 1_000_000 / ENTRIES_PER_S));
-            !core.is_halted()
-        };
-        workspaces.usage(id, Scan { enough, go_on: &mut go_on })
-    })
-    .await
-}
-
-fn interval(core: &Core) -> Duration {
-    Duration::from_millis(core.scan_interval_ms)
 }
 
 fn failed(error: &WorkspaceError) -> RuntimeError {

@@ -1,6 +1,7 @@
 //! Images of this node: what the store does, off the threads that serve, and what only the engine
 //! knows: which templates use an image.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -17,6 +18,7 @@ use crate::Engine;
 use crate::core::Core;
 use crate::needed::{self, needs};
 use crate::roots::in_background;
+use crate::sparing::{Sparing, no_room};
 
 /// Longest import, with all that follows when its archive is here.
 const IMPORT_MAX: Duration = Duration::from_hours(2);
@@ -138,9 +140,16 @@ fn import(
 ) -> Result<Image, ImageError> {
     let reference = request.reference;
     let options = ImportOptions { reference, called_off, ..ImportOptions::default() };
-    let source = Source::Stream(request.archive);
-    let mut watch = |_: &_| ControlFlow::Continue(());
-    let Imported { id, .. } = store.import(source, &request.name, &options, &mut watch)?;
+    let is_short = || core.disk.is_short();
+    let source = Source::Stream(Box::new(Sparing::new(request.archive, is_short)));
+    let ran_short = Cell::new(false);
+    let mut watch = |_: &_| {
+        ran_short.set(is_short());
+        if ran_short.get() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let imported = store.import(source, &request.name, &options, &mut watch);
+    let Imported { id, .. } =
+        imported.map_err(|error| if ran_short.get() { no_room() } else { error })?;
     // Its name may have been that of an image which a template needs, and now needs no more.
     needed::hold(core, store);
     collect(store);

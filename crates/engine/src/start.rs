@@ -18,11 +18,11 @@ use workspaces::Workspaces;
 
 use crate::clock::{Clock, WallClock};
 use crate::core::{Core, Parts};
-use crate::disk::{self, Disk};
+use crate::disk::Disk;
 use crate::keys::Keyring;
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
-use crate::{Engine, commit, deaths, needed, timer};
+use crate::{Engine, commit, deaths, measuring, needed, timer};
 
 /// How long pools that were being removed may take to be gone.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(30);
@@ -120,8 +120,8 @@ impl Engine {
         core.take_first_decision();
         core.keep_running(commit::run(Arc::clone(&core)));
         core.keep_running(timer::run(Arc::clone(&core)));
-        core.keep_running(disk::watch_free(Arc::clone(&core)));
-        core.keep_running(disk::measure(Arc::clone(&core)));
+        core.keep_running(measuring::watch_free(Arc::clone(&core)));
+        core.keep_running(measuring::measure(Arc::clone(&core)));
         needed::hold_now(&core).await;
         core.keep_running(needed::run(Arc::clone(&core)));
         for watch in watches {

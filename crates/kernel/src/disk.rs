@@ -15,6 +15,10 @@ use crate::{Flaw, Kernel};
 /// Ending one that holds less than this would free next to nothing.
 const OFFENDER_BYTES_MIN: u64 = 16 << 20;
 
+/// How often in a row some of a workspace may be hidden. Programs close directories for a moment,
+/// tests above all; whoever shows everything at each third look hides nothing for long.
+const HIDDEN_MAX: u8 = 3;
+
 const MIB: u64 = 1 << 20;
 
 /// A workspace whose limit is kept by measuring it.
@@ -53,14 +57,17 @@ impl Kernel {
             return;
         }
         entry.disk_bytes = measured.bytes;
+        entry.disk_hidden = if measured.hidden { entry.disk_hidden.saturating_add(1) } else { 0 };
         let limits = &entry.template.limits;
         let (bytes, files) = (limits.workspace_bytes(), limits.workspace_files());
         let why = if measured.bytes > bytes {
             format!("its workspace holds more than {} MB", limits.workspace_mb)
         } else if measured.files > files {
             format!("its workspace has more than {files} files")
-        } else if measured.hidden {
-            "files of its workspace lie where they cannot be measured".to_owned()
+        } else if entry.disk_hidden >= HIDDEN_MAX {
+            "files of its workspace lie where they cannot be measured, too deep or in directories \
+             that are closed"
+                .to_owned()
         } else {
             return;
         };

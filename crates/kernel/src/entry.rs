@@ -92,6 +92,8 @@ pub(crate) struct Entry {
     pub(crate) slept: Option<EndCause>,
     /// What its workspace took on disk when it was last measured.
     pub(crate) disk_bytes: u64,
+    /// How often in a row some of it could not be measured.
+    pub(crate) disk_hidden: u8,
     /// What few sandboxes have.
     pub(crate) extra: Option<Box<Extra>>,
     pub(crate) derived: Derived,
@@ -327,6 +329,7 @@ impl Entry {
             holds_source: false,
             slept: None,
             disk_bytes: 0,
+            disk_hidden: 0,
             extra: None,
             derived: Derived::NOTHING,
             idle_links: Links::default(),

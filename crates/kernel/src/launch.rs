@@ -60,6 +60,7 @@ impl Kernel {
         entry.phase = Phase::Launching;
         entry.slept = None;
         entry.disk_bytes = 0;
+        entry.disk_hidden = 0;
         entry.spared_until = Mono(0);
         entry.last_used = self.now;
         entry.hard_expires_at = entry.template.max_lifetime_ms.map(|ms| self.now.wall.plus(ms));

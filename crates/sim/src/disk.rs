@@ -36,7 +36,9 @@ impl World {
         }
         let boots = self.boots;
         self.tell(Event::WorkspaceMeasured { instance: id, measured })?;
-        if over && self.boots == boots { checks::disk::measured(self, id) } else { Ok(()) }
+        // What is hidden may be shown at the next look.
+        let must_end = over && !measured.hidden;
+        if must_end && self.boots == boots { checks::disk::measured(self, id) } else { Ok(()) }
     }
 
     pub(crate) fn tell_of_disk(&mut self, short: bool) -> Judged {

@@ -1,6 +1,12 @@
 //! Workspaces on disk: a directory of them, what limits each, and how they go. Whatever is in a
 //! workspace was put there by a stranger: nothing here follows a link in one, trusts a name or
 //! a permission, or needs more memory for a larger one. Everything blocks, and knows no tokio.
+//!
+//! What is not covered: removed files that are in a socket between programs while somebody looks,
+//! and, for a server that is not root, removed files that are mapped and not open, count for
+//! nothing. What subvolumes of btrfs hold is not asked for, so each counts with all it was promised
+//! when another hard limit is. Promises are kept against each other only: whatever else fills the
+//! disk below the floor takes what workspaces with a hard limit were promised, and the journal too.
 
 mod directory;
 mod error;

@@ -13,6 +13,7 @@ use runtime::fake::{Fault, Operation};
 use workspaces::{Size, Workspaces};
 
 use super::node::{ALICE, Node, config, name, template};
+use crate::measuring::{Haste, round};
 use crate::{CheckoutRequest, EngineConfig};
 
 static PLACES: AtomicU64 = AtomicU64::new(0);
@@ -129,6 +130,27 @@ async fn who_writes_too_much_ends_by_the_next_measurement() {
     assert_eq!(ended.cause.reason(), TerminatedReason::DiskLimit);
     assert!(ended.detail.as_deref().is_some_and(|why| why.contains("4 MB")), "{ended:?}");
     assert_eq!(place.there(), [second], "its files went with it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_somebody_ends_for_a_short_disk_all_are_measured_anew() {
+    let place = Place::new();
+    let mut config = place.config();
+    config.node.workspace_scan_interval_ms = 1_000_000_000;
+    let node = Node::start(config).await;
+    let lease = node.checkout(ALICE).await.unwrap().keep();
+    node.settle().await;
+    let [only] = place.there().try_into().unwrap();
+    std::fs::write(only.join("some"), vec![1; 3 << 20]).unwrap();
+    let core = &node.engine.core;
+    let workspaces = core.disk.workspaces.clone().unwrap();
+    let measured = async || match node.engine.why(ALICE, lease.sandbox).await.unwrap() {
+        Why::Alive(alive) => alive.workspace_bytes,
+        Why::Ended(ended) => panic!("{ended:?}"),
+    };
+    assert!(measured().await < Some(3 << 20), "it is not time yet");
+    round(core, &workspaces, Haste::Short).await;
+    assert!(measured().await >= Some(3 << 20));
 }
 
 #[tokio::test(start_paused = true)]

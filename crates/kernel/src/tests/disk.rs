@@ -30,7 +30,7 @@ fn only_who_wrote_too_much_ends() {
         (SOFT, Measured { bytes: limit, files: limit / 8192, hidden: false }, None),
         (SOFT, Measured { bytes: limit + 1, ..SMALL }, Some("512 MB")),
         (SOFT, Measured { files: limit / 8192 + 1, ..SMALL }, Some("65536 files")),
-        (SOFT, Measured { hidden: true, ..SMALL }, Some("cannot be measured")),
+        (SOFT, Measured { hidden: true, ..SMALL }, None),
         // The file system keeps these, and nothing is on disk here.
         (HARD, Measured { bytes: limit + 1, ..SMALL }, None),
         (NATIVE, Measured { bytes: limit + 1, ..SMALL }, None),
@@ -56,6 +56,24 @@ fn only_who_wrote_too_much_ends() {
         // It was its user's fault: the return comes in time.
         rig.give_back(out.lease);
     }
+}
+
+#[test]
+fn who_hides_something_ends_if_it_stays_hidden() {
+    let hidden = Measured { hidden: true, ..SMALL };
+    let mut rig = Rig::with_pool(template(1, 0), SOFT);
+    let out = rig.lease();
+    let _using = rig.exec(out.sandbox);
+    for looked in [hidden, hidden, SMALL, hidden, hidden] {
+        measure(&mut rig, out.instance, looked);
+        rig.run();
+        assert!(rig.broken.is_empty());
+    }
+    measure(&mut rig, out.instance, hidden);
+    rig.run();
+    assert_eq!(rig.end_cause(out.sandbox), EndCause::DiskLimit);
+    let Some(Why::Ended(ended)) = rig.kernel.why(rig.now, out.sandbox) else { panic!("it ended") };
+    assert!(ended.detail.is_some_and(|detail| detail.contains("cannot be measured")));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::served::{Scratch, Served, names};
+use crate::served::{Scratch, Served, alone, names};
 use crate::shell::{able, eventually, skipped};
 
 /// Puts a template with its workspace on disk.

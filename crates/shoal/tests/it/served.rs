@@ -50,10 +50,19 @@ impl Served {
     }
 
     pub(crate) fn start_on(scratch: Scratch, flags: &[&str]) -> Self {
+        Self::start_by(scratch, flags, alone)
+    }
+
+    /// Starts one whose command is made in some way of its own.
+    pub(crate) fn start_by(
+        scratch: Scratch,
+        flags: &[&str],
+        command: impl FnOnce(&[&str]) -> Command,
+    ) -> Self {
         let mut served = Self { child: None, scratch };
         let data = served.data();
         let fixed = ["serve", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()];
-        let mut command = alone(&[&fixed, flags].concat());
+        let mut command = command(&[&fixed, flags].concat());
         let log = std::fs::File::create(served.scratch.0.join("log")).unwrap();
         let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
         served.child = Some(child);

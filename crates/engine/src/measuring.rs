@@ -1,0 +1,253 @@
+//! Measures workspaces on disk while they are in use, and how much is free. What is measured is told
+//! to the kernel, which decides what follows. One with many files takes long, and must not keep
+//! others from being measured; nobody ends for a full disk by a number that is old.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kernel::{Event, Kernel, Measured};
+use model::{InstanceId, WorkspaceId};
+use tokio::task::{JoinError, spawn_blocking};
+use tokio::time::{Instant, sleep};
+use workspaces::{Scan, Size, Usage, WorkspaceError, Workspaces};
+
+use crate::core::Core;
+
+/// Entries of workspaces that are looked at in a second, over all of them, while there is room.
+const ENTRIES_PER_S: u64 = 50_000;
+
+/// How often it is looked how much is free, at least.
+const FREE_EVERY: Duration = Duration::from_secs(1);
+
+/// One that takes longer waits for those that do not.
+const CHEAP: Duration = Duration::from_millis(50);
+
+/// How long to measure before somebody ends for a full disk.
+const URGENT: Duration = Duration::from_secs(2);
+
+/// What was measured last.
+#[derive(Default)]
+pub(crate) struct Measuring {
+    last: Mutex<BTreeMap<WorkspaceId, Last>>,
+    /// In files that were removed and are still in use.
+    nameless: Mutex<BTreeMap<WorkspaceId, Usage>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Last {
+    at: Instant,
+    took: Duration,
+    bytes: u64,
+}
+
+/// Why workspaces are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Haste {
+    /// It is time again.
+    None,
+    /// The disk is short, and somebody is to end for it.
+    Short,
+}
+
+type Soft = BTreeMap<WorkspaceId, (InstanceId, Size)>;
+
+impl Measuring {
+    fn last(&self) -> MutexGuard<'_, BTreeMap<WorkspaceId, Last>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn nameless(&self) -> MutexGuard<'_, BTreeMap<WorkspaceId, Usage>> {
+        self.nameless.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those that are cheap, then the others, each beginning with the one that waited longest; and
+    /// how many are cheap. One that was never measured is cheap until it is known better.
+    fn order(&self, mut all: Vec<WorkspaceId>) -> (Vec<WorkspaceId>, usize) {
+        let mut last = self.last();
+        let there: BTreeSet<_> = all.iter().copied().collect();
+        last.retain(|id, _| there.contains(id));
+        let is_dear = |id: &WorkspaceId| last.get(id).is_some_and(|last| last.took > CHEAP);
+        all.sort_by_key(|id| (is_dear(id), last.get(id).map(|last| last.at)));
+        let cheap = all.iter().filter(|id| !is_dear(id)).count();
+        (all, cheap)
+    }
+}
+
+/// Tells the kernel how much is free, for as long as the engine lives.
+pub(crate) async fn watch_free(core: Arc<Core>) {
+    let Some(workspaces) = core.disk.workspaces.clone() else { return };
+    let every = FREE_EVERY.min(interval(&core));
+    let mut rest_until = Instant::now();
+    loop {
+        if let Some(free_bytes) = free(&workspaces).await {
+            if free_bytes < core.disk.spared_bytes && Instant::now() >= rest_until {
+                let began = Instant::now();
+                round(&core, &workspaces, Haste::Short).await;
+                // A disk may be short for days, and measuring is not all that there is to do.
+                rest_until = Instant::now() + began.elapsed() * 4;
+            }
+            tell_free(&core, &workspaces, free_bytes);
+        }
+        sleep(every).await;
+    }
+}
+
+async fn free(workspaces: &Arc<Workspaces>) -> Option<u64> {
+    let asked = Arc::clone(workspaces);
+    match spawn_blocking(move || asked.free_bytes()).await {
+        Ok(Ok(free_bytes)) => return Some(free_bytes),
+        Ok(Err(error)) => tracing::warn!(%error, "the disk could not be measured"),
+        Err(error) => tracing::error!(%error, "measuring the disk was given up"),
+    }
+    None
+}
+
+fn tell_free(core: &Arc<Core>, workspaces: &Workspaces, free_bytes: u64) {
+    core.metrics.disk_is(workspaces.count(), free_bytes);
+    let before = core.read(Kernel::is_disk_short);
+    core.tell(Event::DiskMeasured { free_bytes });
+    let short = core.read(Kernel::is_disk_short);
+    if short && !before {
+        let free_mb = free_bytes >> 20;
+        tracing::warn!(free_mb, "the disk of the workspaces is nearly full");
+    } else if before && !short {
+        tracing::info!("the disk of the workspaces has room again");
+    }
+}
+
+/// Measures workspaces, and tells the kernel of those whose limit it keeps, for as long as the
+/// engine lives.
+pub(crate) async fn measure(core: Arc<Core>) {
+    let Some(workspaces) = core.disk.workspaces.clone() else { return };
+    loop {
+        let began = Instant::now();
+        round(&core, &workspaces, Haste::None).await;
+        let bytes = core.disk.measuring.last().values().map(|last| last.bytes).sum();
+        core.metrics.measured(bytes, began.elapsed());
+        sleep(interval(&core)).await;
+    }
+}
+
+/// Measures all that are cheap, and of the others at least one and as many as there is time for.
+pub(crate) async fn round(core: &Arc<Core>, workspaces: &Arc<Workspaces>, haste: Haste) {
+    let began = Instant::now();
+    let soft: Soft = core
+        .read(Kernel::soft_workspaces)
+        .into_iter()
+        .map(|one| (one.workspace, (one.instance, Size::of_bytes(one.limit_bytes))))
+        .collect();
+    look_for_nameless(core, workspaces, &soft).await;
+    let mut all = workspaces.list();
+    all.retain(|id| match haste {
+        Haste::None => soft.contains_key(id) || workspaces.is_counted(*id),
+        Haste::Short => soft.contains_key(id),
+    });
+    let (order, cheap) = core.disk.measuring.order(all);
+    for (index, id) in order.into_iter().enumerate() {
+        let is_over = match haste {
+            Haste::None => index > cheap && began.elapsed() > interval(core),
+            Haste::Short => began.elapsed() > URGENT,
+        };
+        if is_over {
+            break;
+        }
+        measure_one(core, workspaces, id, soft.get(&id).copied(), haste).await;
+    }
+}
+
+async fn measure_one(
+    core: &Arc<Core>,
+    workspaces: &Arc<Workspaces>,
+    id: WorkspaceId,
+    soft: Option<(InstanceId, Size)>,
+    haste: Haste,
+) {
+    let at = Instant::now();
+    let enough = soft.map_or(Size::of_bytes(u64::MAX), |(_, limit)| limit);
+    match usage(core, workspaces, id, enough, haste).await {
+        Ok(Ok(walked)) => {
+            let nameless = core.disk.measuring.nameless().get(&id).copied().unwrap_or_default();
+            let Usage { bytes, files, hidden } = walked.and(nameless);
+            let last = Last { at, took: at.elapsed(), bytes };
+            core.disk.measuring.last().insert(id, last);
+            if let Some((instance, _)) = soft {
+                let measured = Measured { bytes, files, hidden };
+                core.tell(Event::WorkspaceMeasured { instance, measured });
+            }
+        }
+        // It may have been removed in the meantime.
+        Ok(Err(error)) => tracing::debug!(%error, "a workspace was not measured"),
+        Err(error) => tracing::error!(%error, "measuring a workspace was given up"),
+    }
+}
+
+/// Measures one, no faster than it may: a program with many files must not keep the disk busy,
+/// unless there is haste.
+async fn usage(
+    core: &Arc<Core>,
+    workspaces: &Arc<Workspaces>,
+    id: WorkspaceId,
+    enough: Size,
+    haste: Haste,
+) -> Result<Result<Usage, WorkspaceError>, JoinError> {
+    let (core, workspaces) = (Arc::clone(core), Arc::clone(workspaces));
+    spawn_blocking(move || {
+        let began = Instant::now();
+        let mut go_on = |entries: u64| match haste {
+            Haste::None => {
+                std::thread::sleep(Duration::from_micros(entries * 1_000_000 / ENTRIES_PER_S));
+                !core.is_halted()
+            }
+            Haste::Short => !core.is_halted() && began.elapsed() < URGENT,
+        };
+        workspaces.usage(id, Scan { enough, go_on: &mut go_on })
+    })
+    .await
+}
+
+/// Looks at what programs still have of what they removed.
+async fn look_for_nameless(core: &Arc<Core>, workspaces: &Arc<Workspaces>, soft: &Soft) {
+    if soft.is_empty() {
+        core.disk.measuring.nameless().clear();
+        return;
+    }
+    let (asked, halted) = (Arc::clone(workspaces), Arc::clone(core));
+    let wanted: BTreeSet<_> = soft.keys().copied().collect();
+    let looked = spawn_blocking(move || asked.nameless(&wanted, &mut |_| !halted.is_halted()));
+    match looked.await {
+        Ok(Ok(found)) => *core.disk.measuring.nameless() = found,
+        Ok(Err(error)) => tracing::warn!(%error, "removed files were not looked for"),
+        Err(error) => tracing::error!(%error, "looking for removed files was given up"),
+    }
+}
+
+fn interval(core: &Core) -> Duration {
+    Duration::from_millis(core.scan_interval_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_many_files_waits_for_those_who_have_few() {
+        let id = WorkspaceId::from_u128;
+        let measuring = Measuring::default();
+        let now = Instant::now();
+        let last = |age_s, took_ms| Last {
+            at: now - Duration::from_secs(age_s),
+            took: Duration::from_millis(took_ms),
+            bytes: 0,
+        };
+        for (n, one) in [(1, last(9, 1_300)), (2, last(20, 900)), (3, last(1, 2)), (4, last(5, 3))]
+        {
+            measuring.last().insert(id(n), one);
+        }
+        measuring.last().insert(id(9), last(0, 0));
+        let (order, cheap) = measuring.order((1..=5).map(id).collect());
+        assert_eq!(order, [5, 4, 3, 2, 1].map(id), "new, cheap by age, dear by age");
+        assert_eq!(cheap, 3);
+        assert!(!measuring.last().contains_key(&id(9)), "what is gone is forgotten");
+    }
+}
