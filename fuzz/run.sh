@@ -36,41 +36,41 @@ build() {
         cargo build --quiet --release --locked --bin "$1" "${features[@]}" --target x86_64-unknown-linux-gnu
 }
 
-# A target that works with real files gets a place where it can harm nothing, and ends with it.
+# A target that works with real files gets a place where it can harm nothing, and ends with it. What it
+# reads and writes for libFuzzer has the same name inside.
 in_a_place_of_its_own() {
     [ "$(id -u)" = 0 ] || fail 'this target needs root, to give it up'
     # The words are those of the shell inside.
     # shellcheck disable=SC2016
-    FUZZ_ROOT="$1" unshare --mount --pid --fork --propagation private bash -euc '
+    FUZZ_ROOT="$1" unshare --mount --pid --fork --mount-proc --propagation private bash -euc '
         mount -t tmpfs -o size=256m,mode=755 tmpfs "$FUZZ_ROOT"
-        mkdir "$FUZZ_ROOT"/{workspace,proc,dev,corpus,found,smaller}
+        mkdir "$FUZZ_ROOT"/{workspace,proc,dev}
         mount -t proc proc "$FUZZ_ROOT/proc"
         touch "$FUZZ_ROOT/dev/null"
         mount --bind /dev/null "$FUZZ_ROOT/dev/null"
         echo "nobody reads this" >"$FUZZ_ROOT/secret"
         chmod 600 "$FUZZ_ROOT/secret"
-        for shared in corpus found smaller; do mount --bind "$1" "$FUZZ_ROOT/$shared"; shift; done
         chown 65534:65534 "$FUZZ_ROOT/workspace"
-        chmod 700 "$FUZZ_ROOT"/{corpus,found,smaller}
+        for _ in corpus found smaller; do
+            mkdir -p "$FUZZ_ROOT$1"
+            mount --bind "$1" "$FUZZ_ROOT$1"
+            shift
+        done
         exec "$@"
-    ' place "$(realpath "$2")" "$(realpath found)" "$(realpath "$3")" "${@:4}"
+    ' place "${@:2}"
 }
 
 # Runs a target on its corpus, or on what is to become of it.
 run() {
-    local target="$1" corpus="corpus/$1" smaller="$place-smaller"
+    local target="$1" corpus="$PWD/corpus/$1" found="$PWD/found" smaller="$place-smaller" start=()
     shift
-    mkdir -p "$corpus" "$smaller" "$place/$target" found
-    local program="$BUILT/$target" status=0
-    local always=(-max_len="$INPUT_BYTES" -timeout=20 -rss_limit_mb=4096)
-    if [ "$target" != paths ] && [ "$target" != unpack ]; then
-        "$program" "${always[@]}" -artifact_prefix=found/ "${@/SMALLER/$smaller}" "$corpus" || status=$?
-    else
-        in_a_place_of_its_own "$place/$target" "$corpus" "$smaller" "$(realpath "$program")" "${always[@]}" \
-            -artifact_prefix=/found/ "${@/SMALLER//smaller}" /corpus || status=$?
-        chmod 755 "$corpus" found
+    mkdir -p "$corpus" "$smaller" "$place/$target" "$found"
+    if [ "$target" = paths ] || [ "$target" = unpack ]; then
+        start=(in_a_place_of_its_own "$place/$target" "$corpus" "$found" "$smaller")
     fi
-    return "$status"
+    # What it notes down for itself lies where it can be found from inside.
+    TMPDIR="$smaller" "${start[@]}" "$(realpath "$BUILT/$target")" -max_len="$INPUT_BYTES" -timeout=20 \
+        -rss_limit_mb=4096 -artifact_prefix="$found/" "${@/SMALLER/$smaller}" "$corpus"
 }
 
 # Leaves of a corpus what is needed for all that it reaches, and of that not more than others get.
@@ -78,12 +78,9 @@ minimise() {
     local target="$1" smaller="$place-smaller"
     rm -rf "$smaller"
     run "$target" -set_cover_merge=1 SMALLER >"$place-log" 2>&1 || { tail -n 20 "$place-log"; return 1; }
-    # What is left over is spread over all sizes.
-    find "$smaller" -type f -size -"$((INPUT_BYTES / 1024 + 1))"k -printf '%s %p\n' | sort -n | cut -d' ' -f2- |
-        awk -v most="$INPUTS_AT_MOST" '{ all[NR] = $0 } END {
-            step = NR > most ? NR / most : 1
-            for (at = 1; at <= NR; at += step) print all[int(at)]
-        }' >"$place-kept"
+    # They were written in the order of how much each of them adds.
+    find "$smaller" -type f ! -name 'libFuzzer*' -printf '%T@ %p\n' | sort -n | cut -d' ' -f2- |
+        awk -v most="$INPUTS_AT_MOST" 'NR <= most' >"$place-kept"
     find "corpus/$target" -type f -delete
     while read -r input; do cp "$input" "corpus/$target/"; done <"$place-kept"
     echo "$target: $(find "corpus/$target" -type f | wc -l) inputs"

@@ -1,9 +1,6 @@
 //! The guest, asked for files by any path, among links that lead anywhere: each request is answered,
 //! nothing of `/proc` is shown, nothing outside of where its user may write is changed, and what was
 //! made can be removed again.
-//!
-//! Needs a place of its own, `FUZZ_ROOT`: a directory that becomes `/`, with `/workspace` in it that
-//! belongs to user 65534, `/proc`, `/dev/null`, and `/secret` that is root's. `fuzz/run.sh` makes it.
 #![no_main]
 #![allow(dead_code, reason = "the guest is more than its files")]
 
@@ -17,12 +14,13 @@ use guest_protocol::message::{EntryKind, FaultCode, Reply, Request, lane};
 use guest_protocol::{Endpoint, Incoming, decode};
 use libfuzzer_sys::fuzz_target;
 
+#[path = "place.rs"]
+mod place;
 #[path = "../../crates/guest/src/serve/mod.rs"]
 mod serve;
 
 const NOBODY: u32 = 65_534;
 const OPERATIONS_AT_MOST: usize = 24;
-const SECRET: &[u8] = b"nobody reads this\n";
 
 /// A part of a path.
 #[derive(Debug, Arbitrary)]
@@ -131,11 +129,8 @@ struct Host {
 }
 
 impl Host {
-    /// Goes where nothing can be harmed, and starts a guest there.
+    /// Starts a guest.
     fn start() -> Self {
-        let root = std::env::var("FUZZ_ROOT").expect("start it with fuzz/run.sh");
-        rustix::process::chroot(&root).expect("its own root");
-        std::env::set_current_dir("/workspace").expect("a workspace");
         let (stream, theirs) = UnixStream::pair().expect("a connection");
         let settings = serve::Settings { workload: None, workspace: "/workspace".into() };
         // Only the guest is another user: what is found is written down by us.
@@ -222,7 +217,8 @@ fn is_in_proc(path: &str) -> bool {
 }
 
 fn check(operation: &Operation, reply: &Reply, data: &[u8]) {
-    assert!(!data.windows(SECRET.len()).any(|part| part == SECRET), "{operation:?}");
+    let secret = place::SECRET.as_bytes();
+    assert!(!data.windows(secret.len()).any(|part| part == secret), "{operation:?}");
     let (Operation::Stat(path)
     | Operation::Read { path, .. }
     | Operation::Write { path, .. }
@@ -244,7 +240,9 @@ static HOST: OnceLock<Mutex<Host>> = OnceLock::new();
 fuzz_target!(
     init: {
         // Before anything is read: what there is to read lies in the new root.
-        let _ = HOST.set(Mutex::new(Host::start()));
+        if place::enter() {
+            let _ = HOST.set(Mutex::new(Host::start()));
+        }
     },
     |operations: Vec<Operation>| {
         let mut host = HOST.get().expect("it was started").lock().expect("nobody else has it");

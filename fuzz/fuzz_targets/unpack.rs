@@ -1,7 +1,5 @@
 //! Whatever a layer of an image says, it becomes files, directories, links and whiteouts in its own
 //! directory and nowhere else, without any power that it did not get from us.
-//!
-//! Works with real files as root, in a place of its own: see `paths`.
 #![no_main]
 
 use std::fs::{self, File};
@@ -11,12 +9,13 @@ use std::path::Path;
 use images::unpack::{Limits, unpack};
 use libfuzzer_sys::fuzz_target;
 
+#[path = "place.rs"]
+mod place;
 #[path = "sums.rs"]
 mod sums;
 
 const LAYER: &str = "/workspace/layer";
 const LIMITS: Limits = Limits { max_bytes: 1 << 20, max_entries: 256, path_bytes: 1024, depth: 32 };
-const SECRET: &str = "nobody reads this\n";
 
 /// What is beside the layer, and in the root.
 fn around() -> Vec<String> {
@@ -50,9 +49,7 @@ fn check(directory: &Path, bytes: &mut u64) {
 
 fuzz_target!(
     init: {
-        let root = std::env::var("FUZZ_ROOT").expect("start it with fuzz/run.sh");
-        rustix::process::chroot(&root).expect("its own root");
-        std::env::set_current_dir("/").expect("a root");
+        place::enter();
     },
     |input: (bool, &[u8])| {
         let (is_mended, bytes) = input;
@@ -70,7 +67,7 @@ fuzz_target!(
             assert!(written <= LIMITS.max_bytes, "{written}");
         }
         assert_eq!(around(), before, "something is elsewhere");
-        assert_eq!(fs::read_to_string("/secret").expect("it is there"), SECRET);
+        assert_eq!(fs::read_to_string("/secret").expect("it is there"), place::SECRET);
         fs::remove_dir_all(LAYER).expect("it can be removed");
     }
 );
