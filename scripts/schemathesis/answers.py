@@ -18,10 +18,12 @@ for counted in routes.values():
 told = ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items()))
 print(f"{role}: {len(routes)} routes, {statuses.total()} requests: {told}")
 
+# Nobody makes up an archive that is one: the hooks bring images by this route themselves.
+excused = {"POST /v1/images"}
 missed = [
     label
     for label, counted in sorted(routes.items())
-    if 403 not in counted and not any(status < 300 for status in counted)
+    if label not in excused and 403 not in counted and not any(status < 300 for status in counted)
 ]
 if role == "read":
     missed = []

@@ -26,6 +26,7 @@ ROLE = os.environ["SHOAL_TESTED_ROLE"]
 
 # The first is what sandboxes are made of; the second is changed, drained and deleted.
 TEMPLATE, DOOMED = "default", "doomed"
+IMAGE = "brought"
 NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
 FILE, DIRECTORY = "/workspace/a", "/workspace"
 # Each costs a place, and the node of the test has few.
@@ -119,6 +120,11 @@ def before_call(context, case, kwargs):
     bound(case.body)
     if count % 2:
         return
+    if path == "/v1/templates" and is_name(case.body, "name"):
+        # What this node does not serve is refused, and made up of so much nearly all of it is.
+        case.body = {"name": f"made-{count}", "pool": {"pool_size": 0}}
+    if isinstance(given.get("image"), str):
+        given["image"] = image()
     if path in ("/v1/checkouts", "/v1/sandboxes") and is_name(case.body, "template"):
         case.body["template"] = TEMPLATE
     for name in ("template", "name"):
@@ -151,6 +157,13 @@ def bound(body):
 def doomed():
     ask("PUT", f"/v1/templates/{DOOMED}", json={"name": DOOMED, "pool": {"pool_size": 0}})
     return DOOMED
+
+
+def image():
+    """One that exists."""
+    tar = {**ADMIN, "Content-Type": "application/x-tar"}
+    ask("POST", "/v1/images", tar, params={"name": IMAGE}, data=archive("application/x-tar"))
+    return IMAGE
 
 
 def fit(path, case, sandbox):
