@@ -61,7 +61,7 @@ impl HardLimit {
 }
 
 /// What keeps hard limits in the directory of workspaces at this path, which is made if it is
-/// missing. Leaves nothing behind.
+/// missing. Leaves nothing behind but the empty rooms of the directory.
 pub fn probe(path: &Path) -> io::Result<HardLimit> {
     Ok(find(&Places::open(path)?))
 }
