@@ -12,21 +12,15 @@ const SET_ID: Test = Test::AnyOf(libc::S_ISUID | libc::S_ISGID);
 /// directories besides its own.
 const MAKES: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)) as u32;
 
-const fn with_mode(argument: u8) -> Arguments {
-    match argument {
-        1 => Arguments {
-            clauses: &[Clause { argument: 1, test: SET_ID, verdict: Verdict::PERM }],
-            otherwise: Verdict::Allow,
-        },
-        _ => Arguments {
-            clauses: &[Clause { argument: 2, test: SET_ID, verdict: Verdict::PERM }],
-            otherwise: Verdict::Allow,
-        },
-    }
-}
+const SECOND: Arguments = Arguments {
+    clauses: &[Clause { argument: 1, test: SET_ID, verdict: Verdict::PERM }],
+    otherwise: Verdict::Allow,
+};
 
-const SECOND: Arguments = with_mode(1);
-const THIRD: Arguments = with_mode(2);
+const THIRD: Arguments = Arguments {
+    clauses: &[Clause { argument: 2, test: SET_ID, verdict: Verdict::PERM }],
+    otherwise: Verdict::Allow,
+};
 
 #[cfg(target_arch = "x86_64")]
 const OPEN: Arguments = Arguments {
