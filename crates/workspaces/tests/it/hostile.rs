@@ -124,7 +124,7 @@ fn files_that_were_removed_count_while_programs_have_them() {
     let script = format!(
         "mount --bind {} {there} && cd {there} || exit 1
          exec 3>big; rm big; head -c 3000000 /dev/zero >&3
-         sleep 60 & echo ready; read line; kill $!",
+         sleep 60 & echo ready; read line; kill $!; wait",
         stage.workspaces().join(id(1).to_string()).display(),
         there = there.display()
     );
