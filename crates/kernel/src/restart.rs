@@ -110,6 +110,8 @@ impl Kernel {
         session.generation = record.generation;
         session.state_lost = record.state_lost;
         session.told_id = record.told_id;
+        // One of an older record is as old as it is.
+        session.last_active_at = record.last_active_at.max(record.created_at);
         let session = self.sessions.insert(session);
         self.session_index.insert(record.id.as_u128(), session);
         for turn in record.turn.into_iter().chain(record.queued) {

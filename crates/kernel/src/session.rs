@@ -41,6 +41,7 @@ pub(crate) struct Session {
     /// The operation in progress.
     pub(crate) control: Option<Control>,
     pub(crate) created_at: Wall,
+    pub(crate) last_active_at: Wall,
     pub(crate) marked: bool,
     pub(crate) due: bool,
     pub(crate) alarm: Mono,
@@ -114,6 +115,7 @@ impl Session {
             queued: VecDeque::new(),
             control: None,
             created_at,
+            last_active_at: created_at,
             marked: false,
             due: false,
             alarm: Mono::NEVER,
@@ -161,6 +163,7 @@ impl Session {
             turn: self.turn.as_ref().map(|turn| turn.id),
             queued: self.queued.iter().copied().collect(),
             created_at: self.created_at,
+            last_active_at: self.last_active_at,
         }
     }
 }

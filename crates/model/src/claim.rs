@@ -3,8 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+
+use crate::ids::SeedId;
 
 /// Settings of one claim. They reach processes that start after it.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +21,10 @@ pub struct ClaimSettings {
     pub network: NetworkPolicy,
     /// Free words of the user, shown in listings.
     pub labels: BTreeMap<String, String>,
+    /// What the harness of a session is told besides, as JSON.
+    pub config: Option<Arc<str>>,
+    /// The files that a fresh workspace begins with, by their digest among the stored seeds.
+    pub seed: Option<SeedId>,
 }
 
 impl ClaimSettings {
@@ -27,6 +34,8 @@ impl ClaimSettings {
             && self.secrets.is_empty()
             && self.labels.is_empty()
             && self.network == NetworkPolicy::None
+            && self.config.is_none()
+            && self.seed.is_none()
     }
 }
 
@@ -37,6 +46,8 @@ impl fmt::Debug for ClaimSettings {
             .field("secrets", &self.secrets.len())
             .field("network", &self.network)
             .field("labels", &self.labels)
+            .field("config_bytes", &self.config.as_ref().map(|config| config.len()))
+            .field("seed", &self.seed)
             .finish()
     }
 }
@@ -80,6 +91,8 @@ mod tests {
             ("secrets", ClaimSettings { secrets: vec!["s".to_owned()], ..base() }),
             ("network", ClaimSettings { network: NetworkPolicy::Allow(vec![]), ..base() }),
             ("labels", ClaimSettings { labels: one(), ..base() }),
+            ("config", ClaimSettings { config: Some(Arc::from("{}")), ..base() }),
+            ("seed", ClaimSettings { seed: Some(SeedId::from_bytes([0; 32])), ..base() }),
         ] {
             assert!(!settings.is_empty(), "{what}");
         }

@@ -99,73 +99,87 @@ pub struct IdError {
     kind: &'static str,
 }
 
-/// An image of the store: what its layers are and what it says about itself, as a digest.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "schema", schema(value_type = String, pattern = "^[0-9a-f]{64}$"))]
-pub struct ImageId([u8; 32]);
+macro_rules! digest_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+        #[cfg_attr(feature = "schema", schema(value_type = String, pattern = "^[0-9a-f]{64}$"))]
+        pub struct $name([u8; 32]);
 
-impl ImageId {
-    /// Wraps a digest.
-    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
+        impl $name {
+            /// Wraps a digest.
+            pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+                Self(bytes)
+            }
 
-    /// The digest.
-    pub const fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-impl fmt::Display for ImageId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for ImageId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ImageId({self})")
-    }
-}
-
-/// A text that is not the id of an image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the id of an image is 64 of 0-9 a-f")]
-pub struct ImageIdError;
-
-impl FromStr for ImageId {
-    type Err = ImageIdError;
-
-    fn from_str(text: &str) -> Result<Self, ImageIdError> {
-        let digit = |byte: u8| match byte {
-            b'0'..=b'9' => Ok(byte - b'0'),
-            b'a'..=b'f' => Ok(byte - b'a' + 10),
-            _ => Err(ImageIdError),
-        };
-        let digits: &[u8; 64] = text.as_bytes().try_into().map_err(|_| ImageIdError)?;
-        let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+            /// The digest.
+            pub const fn as_bytes(&self) -> &[u8; 32] {
+                &self.0
+            }
         }
-        Ok(Self(bytes))
-    }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = DigestError;
+
+            fn from_str(text: &str) -> Result<Self, DigestError> {
+                let digit = |byte: u8| match byte {
+                    b'0'..=b'9' => Ok(byte - b'0'),
+                    b'a'..=b'f' => Ok(byte - b'a' + 10),
+                    _ => Err(DigestError),
+                };
+                let digits: &[u8; 64] = text.as_bytes().try_into().map_err(|_| DigestError)?;
+                let mut bytes = [0; 32];
+                for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+                    *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+                }
+                Ok(Self(bytes))
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = DigestError;
+
+            fn try_from(text: String) -> Result<Self, DigestError> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> Self {
+                id.to_string()
+            }
+        }
+    };
 }
 
-impl TryFrom<String> for ImageId {
-    type Error = ImageIdError;
-
-    fn try_from(text: String) -> Result<Self, ImageIdError> {
-        text.parse()
-    }
+digest_id! {
+    /// An image of the store: what its layers are and what it says about itself, as a digest.
+    ImageId
 }
 
-impl From<ImageId> for String {
-    fn from(id: ImageId) -> Self {
-        id.to_string()
-    }
+digest_id! {
+    /// Files that a fresh workspace begins with, as the digest of their archive.
+    SeedId
 }
+
+/// A text that is not the id of an image, nor of a seed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a digest is 64 of 0-9 a-f")]
+pub struct DigestError;
 
 /// Grows each time a session gets another sandbox or a sandbox is remade: the fencing token.
 #[derive(
@@ -290,7 +304,7 @@ mod tests {
         assert_eq!(image.to_string().parse(), Ok(image));
         assert!(image.to_string().starts_with("000810"));
         for bad in ["", "00", &"0".repeat(63), &"A".repeat(64), &"g".repeat(64)] {
-            assert_eq!(bad.parse::<ImageId>(), Err(ImageIdError), "{bad}");
+            assert_eq!(bad.parse::<ImageId>(), Err(DigestError), "{bad}");
         }
         assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
     }

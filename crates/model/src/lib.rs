@@ -18,6 +18,7 @@ pub mod state;
 pub mod stats;
 pub mod template;
 pub mod time;
+pub mod turn;
 pub mod why;
 
 pub use claim::{ClaimSettings, NetworkPolicy};
@@ -25,7 +26,7 @@ pub use config::NodeConfig;
 pub use error::{ErrorCode, Refusal, Retry};
 pub use ids::{
     EffectId, Generation, ImageId, InstanceId, KeyId, LeaseId, ProcessId, RequestId, SandboxId,
-    SessionId, TemplateName, TurnId, UseId, WorkspaceId,
+    SeedId, SessionId, TemplateName, TurnId, UseId, WorkspaceId,
 };
 pub use image::ImageName;
 pub use key::{KeyRecord, Role};
@@ -36,3 +37,4 @@ pub use records::Records;
 pub use state::{SandboxState, SandboxStatus, SessionStatus};
 pub use template::{PoolSettings, Template};
 pub use time::{Mono, Now, Wall};
+pub use turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord, TurnStart};

@@ -114,6 +114,9 @@ pub struct SessionRecord {
     pub queued: Vec<TurnId>,
     /// When it was created.
     pub created_at: Wall,
+    /// When it was last used, as of the last time the record was written.
+    #[serde(default)]
+    pub last_active_at: Wall,
 }
 
 /// What becomes of a turn whose client goes away.

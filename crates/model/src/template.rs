@@ -144,9 +144,40 @@ pub enum Harness {
     #[default]
     Shell,
     /// A program that speaks our JSON lines.
-    Jsonl(Vec<String>),
+    Jsonl(HarnessProgram),
     /// A program that speaks Ash's bridge protocol.
-    AshBridge(Vec<String>),
+    AshBridge(HarnessProgram),
+}
+
+/// A program that answers turns.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct HarnessProgram {
+    /// The program and its arguments, as found inside.
+    pub command: Vec<String>,
+    /// Whether it is started with the sandbox, before a session has it: it must then take its
+    /// settings from a message. Otherwise it starts when a session gets the sandbox.
+    #[serde(default)]
+    pub prewarm: bool,
+}
+
+impl Harness {
+    /// The program to start, where there is one.
+    pub const fn program(&self) -> Option<&HarnessProgram> {
+        match self {
+            Self::Shell => None,
+            Self::Jsonl(program) | Self::AshBridge(program) => Some(program),
+        }
+    }
+
+    /// Whether a session that gets a warm sandbox has to wait for a program to start.
+    pub const fn starts_at_claim(&self) -> bool {
+        match self.program() {
+            Some(program) => !program.prewarm,
+            None => false,
+        }
+    }
 }
 
 /// Settings of the warm pool of a template.
@@ -279,6 +310,18 @@ impl Template {
             }
             RootFs::Host | RootFs::Directory(_) | RootFs::Image(_) => {}
         }
+        if let Some(program) = self.harness.program() {
+            let nameless = program.command.first().is_none_or(String::is_empty);
+            if nameless || program.command.iter().any(|word| word.contains('\0')) {
+                return bad("harness.command", "must name a program, without zero bytes");
+            }
+        }
+        match &self.harness {
+            Harness::AshBridge(program) if program.prewarm => {
+                return bad("harness.prewarm", "a bridge reads its settings when it starts");
+            }
+            Harness::Shell | Harness::Jsonl(_) | Harness::AshBridge(_) => {}
+        }
         match self.workspace.kind {
             WorkspaceKind::Disk if self.limits.workspace_mb < WORKSPACE_MB_MIN => {
                 return bad("limits.workspace_mb", "must be at least 4 where it is on disk");
@@ -397,6 +440,12 @@ mod tests {
         for path in ["", ".", "..", "/", "/a", "a/", "a//b", "a/../b", "./a", "a\0"] {
             refused(|t| t.root = RootFs::Directory(path.to_owned()), "root");
         }
+        for command in [vec![], vec![String::new()], vec!["a\0".to_owned()]] {
+            let program = HarnessProgram { command, prewarm: false };
+            refused(|t| t.harness = Harness::Jsonl(program), "harness.command");
+        }
+        let bridge = HarnessProgram { command: vec!["node".to_owned()], prewarm: true };
+        refused(|t| t.harness = Harness::AshBridge(bridge), "harness.prewarm");
         refused(|t| t.ready_timeout_ms = 0, "ready_timeout_ms");
         refused(|t| t.turn_timeout_ms = 0, "turn_timeout_ms");
     }

@@ -91,6 +91,8 @@ pub fn session(id: u8, n: u32) -> SessionRecord {
         secrets: vec!["S".to_owned()],
         network: NetworkPolicy::Allow(vec![format!("h{n}:443")]),
         labels: [(AWKWARD.to_owned(), n.to_string())].into(),
+        config: Some(Arc::from(r#"{"model":"m"}"#)),
+        seed: Some(model::SeedId::from_bytes([7; 32])),
     };
     SessionRecord {
         id: session_id(id),
@@ -108,6 +110,7 @@ pub fn session(id: u8, n: u32) -> SessionRecord {
         turn: Some(TurnId::from_u128(n.into())),
         queued: (0..n % 4).map(|turn| TurnId::from_u128(turn.into())).collect(),
         created_at: Wall(n.into()),
+        last_active_at: Wall(n.into()),
     }
 }
 
