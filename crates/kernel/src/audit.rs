@@ -59,6 +59,7 @@ impl Kernel {
         same("what is dying", &self.admission.dying(), &dying)?;
         same("entries", &self.admission.entries, &(self.entries.len() as u32))?;
         same("ids of sandboxes", &self.entry_index.len(), &self.entries.len())?;
+        same("ordered sessions", &self.session_order.len(), &self.sessions.len())?;
         same("ids of sessions", &self.session_index.len(), &self.sessions.len())
     }
 

@@ -19,7 +19,7 @@ pub(crate) struct Ends {
     leases: VecDeque<LeaseId>,
     lease_ends: IdIndex<LeaseEnd>,
     sessions: VecDeque<SessionId>,
-    session_index: IdIndex<()>,
+    session_index: IdIndex<KeyId>,
 }
 
 /// What is remembered of a lease.
@@ -83,8 +83,8 @@ impl Ends {
         self.leases.push_back(lease);
     }
 
-    pub(crate) fn remember_session(&mut self, session: SessionId) {
-        if self.limit == 0 || self.session_index.insert(session.as_u128(), ()).is_some() {
+    pub(crate) fn remember_session(&mut self, session: SessionId, tenant: KeyId) {
+        if self.limit == 0 || self.session_index.insert(session.as_u128(), tenant).is_some() {
             return;
         }
         if self.sessions.len() == self.limit
@@ -95,8 +95,9 @@ impl Ends {
         self.sessions.push_back(session);
     }
 
-    pub(crate) fn of_session(&self, session: SessionId) -> bool {
-        self.session_index.contains(session.as_u128())
+    /// The key that a session belonged to, as long as it is remembered.
+    pub(crate) fn of_session(&self, session: SessionId) -> Option<KeyId> {
+        self.session_index.get(session.as_u128())
     }
 
     pub(crate) fn of_lease(&self, lease: LeaseId) -> Option<LeaseEnd> {

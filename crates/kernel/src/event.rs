@@ -2,6 +2,7 @@
 //! process died, time passed. Ids that callers choose arrive here, so that a repeated request is
 //! recognised; nothing here is an order.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::lifecycle::TurnOutcome;
@@ -185,6 +186,15 @@ pub enum Event {
         /// Which.
         session: SessionId,
     },
+    /// What a session is found by, or what its harness is told, was changed.
+    SessionChanged {
+        /// Which.
+        session: SessionId,
+        /// Its free words from now on; as they are if not given.
+        labels: Option<BTreeMap<String, String>>,
+        /// What its harness is told from its next turn on; as it is if not given.
+        config: Option<Option<Arc<str>>>,
+    },
     /// A session was asked to give up its sandbox and keep its files. Answered when it has.
     SessionStopRequested {
         /// Who is to be answered.
@@ -279,6 +289,7 @@ impl Event {
             | Self::ProcessEnded { .. }
             | Self::ScaleWritten { .. }
             | Self::StopRequested { .. }
+            | Self::SessionChanged { .. }
             | Self::TurnEnded { .. }
             | Self::ClientGone { .. }
             | Self::InstanceDied { .. }

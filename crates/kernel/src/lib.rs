@@ -47,6 +47,7 @@ mod request;
 mod restart;
 mod session;
 mod session_life;
+mod session_list;
 mod settle;
 mod shutdown;
 mod slab;
@@ -59,11 +60,11 @@ mod wakefulness;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use model::record::JournalEntry;
 use model::state::SandboxState;
-use model::{KeyId, LifecycleEvent, Mono, NodeConfig, Now, Refusal, TemplateName};
+use model::{KeyId, LifecycleEvent, Mono, NodeConfig, Now, Refusal, SessionId, TemplateName, Wall};
 
 use crate::admission::Admission;
 use crate::alarms::Alarms;
@@ -87,6 +88,7 @@ pub use crate::reply::{
 use crate::request::Request;
 pub use crate::restart::Recovery;
 use crate::session::Session;
+pub use crate::session_list::SessionFilter;
 use crate::shutdown::Shutdown;
 use crate::slab::{Ix, Slab};
 pub use crate::view::{SandboxView, SessionView};
@@ -179,6 +181,8 @@ pub struct Kernel {
     use_index: IdIndex<Ix>,
     sessions: Slab<Session>,
     session_index: IdIndex<Ix>,
+    /// Sessions, oldest first.
+    session_order: BTreeSet<(Wall, SessionId)>,
     pools: Slab<Pool>,
     pool_index: BTreeMap<TemplateName, Ix>,
     requests: Slab<Request>,
@@ -228,6 +232,7 @@ impl Kernel {
             use_index: IdIndex::default(),
             sessions: Slab::default(),
             session_index: IdIndex::default(),
+            session_order: BTreeSet::new(),
             pools: Slab::default(),
             pool_index: BTreeMap::new(),
             requests: Slab::default(),
@@ -323,6 +328,9 @@ impl Kernel {
             }
             Event::ResumeRequested { request, session } => {
                 return self.resume_requested(request, session);
+            }
+            Event::SessionChanged { session, labels, config } => {
+                return self.session_changed(session, labels, config);
             }
             Event::SessionStopRequested { request, session } => {
                 return self.session_stop_requested(request, session);

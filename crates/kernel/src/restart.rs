@@ -69,9 +69,9 @@ impl Kernel {
 
     /// Sessions that had a sandbox and are written down no more are over.
     fn remember_sessions(&mut self, ended: &[Ended]) {
-        for session in ended.iter().filter_map(|ended| ended.session) {
+        for (session, tenant) in ended.iter().filter_map(|end| Some((end.session?, end.tenant))) {
             if !self.session_index.contains(session.as_u128()) {
-                self.ends.remember_session(session);
+                self.ends.remember_session(session, tenant);
             }
         }
     }
@@ -114,6 +114,7 @@ impl Kernel {
         session.last_active_at = record.last_active_at.max(record.created_at);
         let session = self.sessions.insert(session);
         self.session_index.insert(record.id.as_u128(), session);
+        self.session_order.insert((record.created_at, record.id));
         for turn in record.turn.into_iter().chain(record.queued) {
             self.publish_turn_ended(session, turn, TurnOutcome::Interrupted);
             self.mark_session(session);

@@ -171,7 +171,7 @@ impl Session {
 impl Kernel {
     pub(crate) fn session_by_id(&self, id: SessionId) -> Result<Ix, Refusal> {
         self.session_index.get(id.as_u128()).ok_or_else(|| {
-            if self.ends.of_session(id) {
+            if self.ends.of_session(id).is_some() {
                 Refusal::new(ErrorCode::SessionEnded, "the session has ended")
             } else {
                 Refusal::new(ErrorCode::SessionUnknown, format!("no session {id} is known"))

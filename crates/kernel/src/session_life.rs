@@ -1,11 +1,14 @@
 //! The life of sessions: created, resumed, stopped, ended, and what it means for one that its
 //! sandbox is gone. A session says what became of it in its status, and nothing else does.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use model::lifecycle::{SessionChange, TurnOutcome};
 use model::record::JournalEntry;
 use model::{
-    EndCause, ErrorCode, LifecycleEvent, Refusal, RequestId, SandboxStatus, SessionId,
-    SessionStatus, TemplateName, TerminatedReason, TurnId,
+    EndCause, ErrorCode, LifecycleEvent, Refusal, RequestId, SessionId, SessionStatus,
+    TemplateName, TerminatedReason, TurnId,
 };
 
 use crate::Kernel;
@@ -17,7 +20,6 @@ use crate::reply::Reply;
 use crate::request::Waiting;
 use crate::session::{Control, ControlKind, Session};
 use crate::slab::Ix;
-use crate::view::SessionView;
 
 impl Kernel {
     pub(crate) fn session_created(
@@ -39,7 +41,7 @@ impl Kernel {
 
     /// Refuses a session whose id is not new, or for which there is no room.
     pub(crate) fn refuse_new_session(&self, id: SessionId) -> Result<(), Refusal> {
-        if self.session_index.contains(id.as_u128()) || self.ends.of_session(id) {
+        if self.session_index.contains(id.as_u128()) || self.ends.of_session(id).is_some() {
             let cause = format!("session {id} exists already");
             return Err(Refusal::new(ErrorCode::IdConflict, cause));
         }
@@ -59,6 +61,7 @@ impl Kernel {
         let session = Session::new(id, template, settings, self.now.wall);
         let session = self.sessions.insert(session);
         self.session_index.insert(id.as_u128(), session);
+        self.session_order.insert((self.now.wall, id));
         session
     }
 
@@ -88,6 +91,32 @@ impl Kernel {
         Self::refuse_when_crowded(known.wanting.len())?;
         self.await_bind(request, session);
         Ok(Reply::Pending)
+    }
+
+    /// Nothing in a sandbox depends on what is changed here, so nothing is bound again.
+    pub(crate) fn session_changed(
+        &mut self,
+        id: SessionId,
+        labels: Option<BTreeMap<String, String>>,
+        config: Option<Option<Arc<str>>>,
+    ) -> Result<Reply, Refusal> {
+        let session = self.session_by_id(id)?;
+        if self.sessions[session].status == SessionStatus::Ended {
+            return Err(Refusal::new(ErrorCode::SessionEnded, "the session has ended"));
+        }
+        let known = &mut self.sessions[session];
+        let mut claim = known.settings.claim.as_deref().cloned().unwrap_or_default();
+        claim.labels = labels.unwrap_or(claim.labels);
+        claim.config = config.unwrap_or(claim.config);
+        let claim = (!claim.is_empty()).then(|| Arc::new(claim));
+        known.settings.claim.clone_from(&claim);
+        if let Some(ix) = known.entry
+            && self.entries[ix].live
+        {
+            self.entries[ix].settings = claim;
+        }
+        self.mark_session(session);
+        Ok(Reply::Noted)
     }
 
     pub(crate) fn session_stop_requested(
@@ -345,7 +374,8 @@ impl Kernel {
         }
         self.session_index.remove(known.id.as_u128());
         self.alarms.clear(Ringer::Session(session), &mut known.alarm);
-        self.ends.remember_session(known.id);
+        self.session_order.remove(&(known.created_at, known.id));
+        self.ends.remember_session(known.id, known.settings.tenant);
         self.out.journal.push(JournalEntry::SessionRemoved(known.id));
     }
 
@@ -368,30 +398,5 @@ impl Kernel {
         let known = &self.sessions[session];
         let event = LifecycleEvent::TurnEnded { session: known.id, turn, outcome };
         self.publish(known.settings.tenant, event);
-    }
-
-    /// A session as it is now.
-    pub fn session(&self, id: SessionId) -> Option<SessionView> {
-        let known = &self.sessions[self.session_index.get(id.as_u128())?];
-        let connected = known.entry.filter(|ix| {
-            self.entries[*ix].phase == Phase::InUse && self.entries[*ix].ending.is_none()
-        });
-        let sandbox_status = match connected {
-            Some(_) => SandboxStatus::Connected,
-            None => SandboxStatus::Disconnected,
-        };
-        Some(SessionView {
-            id,
-            tenant: known.settings.tenant,
-            template: known.template.clone(),
-            status: known.status,
-            sandbox_status,
-            sandbox_id: connected.map(|ix| self.entries[ix].id),
-            generation: known.generation,
-            turn: known.turn.as_ref().map(|turn| turn.id),
-            queued_turns: known.queued.len() as u32,
-            state_lost: known.state_lost.is_some(),
-            created_at: known.created_at,
-        })
     }
 }

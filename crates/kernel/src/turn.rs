@@ -74,6 +74,7 @@ impl Kernel {
         let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
         let turn = Turn { id, request, client, stage: Stage::Binding, deadline, ready: None };
         self.sessions[session].turn = Some(turn);
+        self.sessions[session].last_active_at = self.now.wall;
         self.arm_session(session, deadline);
         if let Some(ix) = self.sessions[session].entry
             && self.entries[ix].phase == Phase::InUse
@@ -176,6 +177,7 @@ impl Kernel {
         let known = &mut self.sessions[session];
         let Some(turn) = known.turn.take() else { return };
         let binding = turn.stage == Stage::Binding;
+        known.last_active_at = self.now.wall;
         self.publish_turn_ended(session, turn.id, outcome);
         if let Some(client) = turn.client {
             self.turn_clients.remove(client.as_u128());

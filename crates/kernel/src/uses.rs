@@ -115,6 +115,9 @@ impl Kernel {
     /// Something that was in progress in a sandbox is over.
     pub(crate) fn came_to_rest(&mut self, ix: Ix) {
         self.touch(ix);
+        if let Own::Session(session) = self.entries[ix].owner {
+            self.sessions[session].last_active_at = self.now.wall;
+        }
         self.settle(ix);
         self.arm_quiet(ix);
         self.arm_expiry(ix);

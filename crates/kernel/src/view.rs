@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use model::record::Owner;
+use model::record::{OnDisconnect, Owner};
 use model::{
     ClaimSettings, EndCause, Generation, InstanceId, KeyId, SandboxId, SandboxState, SandboxStatus,
-    SessionId, SessionStatus, TemplateName, TurnId, Wall,
+    SessionId, SessionStatus, TemplateName, TurnId, Wall, WorkspaceId,
 };
 
 /// A sandbox as it is now.
@@ -50,6 +50,8 @@ pub struct SessionView {
     pub id: SessionId,
     /// The key it belongs to.
     pub tenant: KeyId,
+    /// The session it was forked from.
+    pub parent: Option<SessionId>,
     /// Its template.
     pub template: TemplateName,
     /// Its status.
@@ -66,6 +68,16 @@ pub struct SessionView {
     pub queued_turns: u32,
     /// Whether files were given up and its client was not told yet.
     pub state_lost: bool,
+    /// How long it may be idle; its template's value if not given.
+    pub idle_timeout_ms: Option<u64>,
+    /// What becomes of a turn whose client goes away.
+    pub on_disconnect: OnDisconnect,
+    /// What is bound to each of its sandboxes, free words included.
+    pub claim: Option<Arc<ClaimSettings>>,
+    /// The workspace of its sandbox, live or cold.
+    pub workspace: Option<WorkspaceId>,
     /// When it was created.
     pub created_at: Wall,
+    /// When it was last used.
+    pub last_active_at: Wall,
 }

@@ -73,6 +73,10 @@ pub enum SessionStatus {
 }
 
 impl SessionStatus {
+    /// All of them, in the order of a session's life.
+    pub const ALL: [Self; 5] =
+        [Self::Starting, Self::Active, Self::Paused, Self::Stopped, Self::Ended];
+
     /// The word used in the API and the store.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -57,7 +57,7 @@ impl Coverage {
     }
 }
 
-const EVENT_NAMES: [&str; 33] = [
+const EVENT_NAMES: [&str; 34] = [
     "template_put",
     "pool_resized",
     "pool_drained",
@@ -91,6 +91,7 @@ const EVENT_NAMES: [&str; 33] = [
     "shutdown_began",
     "workspace_measured",
     "disk_measured",
+    "session_changed",
 ];
 
 /// The place of an event's kind in the counts.
@@ -129,6 +130,7 @@ pub const fn event_kind(event: &Event) -> usize {
         Event::ShutdownBegan { .. } => 30,
         Event::WorkspaceMeasured { .. } => 31,
         Event::DiskMeasured { .. } => 32,
+        Event::SessionChanged { .. } => 33,
     }
 }
 

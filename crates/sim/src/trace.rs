@@ -62,6 +62,7 @@ pub(crate) fn event_line(event: &Event) -> String {
         | Event::AbortRequested { .. }
         | Event::PauseRequested { .. }
         | Event::ResumeRequested { .. }
+        | Event::SessionChanged { .. }
         | Event::SessionStopRequested { .. }
         | Event::SessionEndRequested { .. }
         | Event::ForkRequested { .. }

@@ -1,6 +1,7 @@
 //! The moment at which someone gets a sandbox: it is theirs alone, clean, alive, awake, bound to
 //! their settings, and has long enough to live.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kernel::{CheckedOut, Grant};
@@ -93,11 +94,13 @@ fn claim_of(world: &World, owner: Owner) -> Option<Arc<ClaimSettings>> {
     }
 }
 
+/// Whether they bind the same. Words that a session is found by may change while it has a sandbox.
 fn same(one: Option<&Arc<ClaimSettings>>, other: Option<&Arc<ClaimSettings>>) -> bool {
-    let some = |settings: Option<&Arc<ClaimSettings>>| {
-        settings.filter(|settings| !settings.is_empty()).cloned()
+    let bound = |settings: Option<&Arc<ClaimSettings>>| {
+        let settings = settings.map_or_else(ClaimSettings::default, |all| all.as_ref().clone());
+        ClaimSettings { labels: BTreeMap::new(), config: None, ..settings }
     };
-    some(one) == some(other)
+    bound(one) == bound(other)
 }
 
 /// What a use gets bound is what its owner wanted.

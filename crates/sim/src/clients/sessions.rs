@@ -1,5 +1,6 @@
 //! Conversations: created, given turns, aborted, set aside, stopped, ended and forked.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kernel::{Event, SessionSettings, WhenBusy};
@@ -111,8 +112,22 @@ impl World {
         self.control(session, Ask::Pause { session }, event, request)
     }
 
+    /// Other words to be found by, now and then.
+    fn change(&mut self, session: SessionId) -> Judged {
+        let labels = match self.choices.below(3) {
+            0 => None,
+            1 => Some(BTreeMap::new()),
+            _ => Some(BTreeMap::from([("word".to_owned(), "other".to_owned())])),
+        };
+        let config = (self.choices.below(2) == 0).then(|| Some(Arc::from("{}")));
+        self.tell(Event::SessionChanged { session, labels, config })
+    }
+
     pub(super) fn act_resume(&mut self) -> Judged {
         let Some(session) = self.some_session() else { return Ok(()) };
+        if self.choices.below(4) == 3 {
+            return self.change(session);
+        }
         let request = self.request();
         let event = Event::ResumeRequested { request, session };
         self.control(session, Ask::Resume { session }, event, request)

@@ -1,0 +1,104 @@
+//! Sessions as callers see them: one, or a page of them, newest first. Reading counts as nothing.
+
+use std::ops::Bound;
+
+use model::{KeyId, SandboxStatus, SessionId, SessionStatus, TemplateName, Wall};
+
+use crate::Kernel;
+use crate::entry::Phase;
+use crate::session::Session;
+use crate::view::SessionView;
+
+/// Which sessions are wanted.
+#[derive(Debug, Clone, Default)]
+pub struct SessionFilter {
+    /// Only those of this key.
+    pub tenant: Option<KeyId>,
+    /// Only those in this status.
+    pub status: Option<SessionStatus>,
+    /// Only those of this template.
+    pub template: Option<TemplateName>,
+    /// Only those that have all of these free words.
+    pub labels: Vec<(String, String)>,
+    /// Only those that are older than this one, or would be if it is no more.
+    pub after: Option<(Wall, SessionId)>,
+}
+
+impl SessionFilter {
+    fn takes(&self, session: &Session) -> bool {
+        let settings = &session.settings;
+        let labels = settings.claim.as_ref().map(|claim| &claim.labels);
+        self.tenant.is_none_or(|tenant| settings.tenant == tenant)
+            && self.status.is_none_or(|status| session.status == status)
+            && self.template.as_ref().is_none_or(|template| session.template == *template)
+            && self.labels.iter().all(|(name, value)| {
+                labels.and_then(|labels| labels.get(name)).is_some_and(|found| found == value)
+            })
+    }
+}
+
+impl Kernel {
+    /// A session as it is now.
+    pub fn session(&self, id: SessionId) -> Option<SessionView> {
+        let known = &self.sessions[self.session_index.get(id.as_u128())?];
+        Some(self.session_view(known))
+    }
+
+    /// The newest sessions that a filter takes, at most `limit` of them.
+    pub fn sessions(&self, filter: &SessionFilter, limit: usize) -> Vec<SessionView> {
+        let until = filter.after.map_or(Bound::Unbounded, Bound::Excluded);
+        let newest_first = self.session_order.range((Bound::Unbounded, until)).rev();
+        let found = newest_first.filter_map(|(_, id)| {
+            let known = &self.sessions[self.session_index.get(id.as_u128())?];
+            filter.takes(known).then(|| self.session_view(known))
+        });
+        found.take(limit).collect()
+    }
+
+    /// The key that a session belongs to, or did as long as that is remembered.
+    pub fn tenant_of_session(&self, id: SessionId) -> Option<KeyId> {
+        match self.session_index.get(id.as_u128()) {
+            Some(session) => Some(self.sessions[session].settings.tenant),
+            None => self.ends.of_session(id),
+        }
+    }
+
+    /// How many sessions there are in each status, in the order of [`SessionStatus::ALL`].
+    pub fn sessions_by_status(&self) -> [u32; SessionStatus::ALL.len()] {
+        let mut counts = [0; SessionStatus::ALL.len()];
+        for (_, known) in self.sessions.iter() {
+            counts[known.status as usize] += 1;
+        }
+        counts
+    }
+
+    fn session_view(&self, known: &Session) -> SessionView {
+        let connected = known.entry.filter(|ix| {
+            self.entries[*ix].phase == Phase::InUse && self.entries[*ix].ending.is_none()
+        });
+        let sandbox_status = match connected {
+            Some(_) => SandboxStatus::Connected,
+            None => SandboxStatus::Disconnected,
+        };
+        let used_at = known.entry.map(|ix| self.entries[ix].last_used.wall);
+        SessionView {
+            id: known.id,
+            tenant: known.settings.tenant,
+            parent: known.parent,
+            template: known.template.clone(),
+            status: known.status,
+            sandbox_status,
+            sandbox_id: connected.map(|ix| self.entries[ix].id),
+            generation: known.generation,
+            turn: known.turn.as_ref().map(|turn| turn.id),
+            queued_turns: known.queued.len() as u32,
+            state_lost: known.state_lost.is_some(),
+            idle_timeout_ms: known.settings.idle_timeout_ms,
+            on_disconnect: known.settings.on_disconnect,
+            claim: known.settings.claim.clone(),
+            workspace: known.entry.map(|ix| self.entries[ix].workspace),
+            created_at: known.created_at,
+            last_active_at: used_at.map_or(known.last_active_at, |at| at.max(known.last_active_at)),
+        }
+    }
+}
