@@ -192,8 +192,9 @@ pub enum Event {
         session: SessionId,
         /// Its free words from now on; as they are if not given.
         labels: Option<BTreeMap<String, String>>,
-        /// What its harness is told from its next turn on; as it is if not given.
-        config: Option<Option<Arc<str>>>,
+        /// What its harness is told from its next turn on; as it is if not given, nothing if it is
+        /// `null`.
+        config: Option<Arc<str>>,
     },
     /// A session was asked to give up its sandbox and keep its files. Answered when it has.
     SessionStopRequested {

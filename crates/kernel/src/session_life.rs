@@ -98,7 +98,7 @@ impl Kernel {
         &mut self,
         id: SessionId,
         labels: Option<BTreeMap<String, String>>,
-        config: Option<Option<Arc<str>>>,
+        config: Option<Arc<str>>,
     ) -> Result<Reply, Refusal> {
         let session = self.session_by_id(id)?;
         if self.sessions[session].status == SessionStatus::Ended {
@@ -107,7 +107,9 @@ impl Kernel {
         let known = &mut self.sessions[session];
         let mut claim = known.settings.claim.as_deref().cloned().unwrap_or_default();
         claim.labels = labels.unwrap_or(claim.labels);
-        claim.config = config.unwrap_or(claim.config);
+        if let Some(config) = config {
+            claim.config = Some(config).filter(|config| &**config != "null");
+        }
         let claim = (!claim.is_empty()).then(|| Arc::new(claim));
         known.settings.claim.clone_from(&claim);
         if let Some(ix) = known.entry

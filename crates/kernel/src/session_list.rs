@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use model::{KeyId, SandboxStatus, SessionId, SessionStatus, TemplateName, Wall};
+use model::{KeyId, SandboxStatus, SessionId, SessionStatus, TemplateName, TurnId, Wall};
 
 use crate::Kernel;
 use crate::entry::Phase;
@@ -53,6 +53,12 @@ impl Kernel {
             filter.takes(known).then(|| self.session_view(known))
         });
         found.take(limit).collect()
+    }
+
+    /// The turn that a session is at.
+    pub fn turn_of(&self, id: SessionId) -> Option<TurnId> {
+        let session = self.session_index.get(id.as_u128())?;
+        self.sessions[session].turn.as_ref().map(|turn| turn.id)
     }
 
     /// The key that a session belongs to, or did as long as that is remembered.

@@ -122,6 +122,10 @@ error_codes! {
     NotLeased, "not_leased", 409, Never, "check out a sandbox first";
     /// Something is going on in the sandbox, or keeps it awake.
     SandboxBusy, "sandbox_busy", 409, Later, "retry when it is quiet";
+    /// No turn of that id is known.
+    TurnUnknown, "turn_unknown", 404, Never, "check the id; old turns are forgotten";
+    /// The harness of the template could not be started, or does not keep to its protocol.
+    HarnessFailed, "harness_failed", 502, Later, "see the cause and the session's logs; check the template's harness";
     /// The session is over.
     SessionEnded, "session_ended", 410, Never, "create another session, or fork this one";
     /// The session was stopped by its user.

@@ -27,6 +27,7 @@ mod recycle;
 mod rest;
 mod restarts;
 mod rig;
+mod session_pages;
 mod session_uses;
 mod sessions;
 mod shutdowns;

@@ -119,7 +119,7 @@ impl World {
             1 => Some(BTreeMap::new()),
             _ => Some(BTreeMap::from([("word".to_owned(), "other".to_owned())])),
         };
-        let config = (self.choices.below(2) == 0).then(|| Some(Arc::from("{}")));
+        let config = self.choices.pick(&[None, Some("null"), Some("{}")]).flatten().map(Arc::from);
         self.tell(Event::SessionChanged { session, labels, config })
     }
 
