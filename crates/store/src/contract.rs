@@ -3,8 +3,9 @@
 
 use async_trait::async_trait;
 use model::record::{Journal, JournalEntry};
+use model::turn::{TurnChange, TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{KeyId, KeyRecord, SandboxId, SessionId, StoredEvent};
+use model::{KeyId, KeyRecord, SandboxId, SessionId, StoredEvent, TurnId};
 
 use crate::error::StoreError;
 
@@ -33,6 +34,22 @@ pub trait Store: Send + Sync {
     /// How a sandbox ended the last time, also where the kernel remembers it no more.
     async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError>;
 
+    /// A turn, as long as it is kept.
+    async fn turn(&self, turn: TurnId) -> Result<Option<TurnRecord>, StoreError>;
+
+    /// Turns of a session, oldest first, with their numbers. Fewer than asked for do not mean that
+    /// there are no more: a page that has become large ends there. An empty one means it.
+    async fn turns(&self, query: &TurnQuery) -> Result<Vec<TurnRecord>, StoreError>;
+
+    /// What a turn gave after a number, in order and without its end. Pages end as those of turns
+    /// do. Nothing if the turn is not known.
+    async fn pieces(
+        &self,
+        turn: TurnId,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<TurnPiece>, StoreError>;
+
     /// Brings everything to rest and closes. Later calls fail, except this one.
     async fn close(&self) -> Result<(), StoreError>;
 }
@@ -54,13 +71,27 @@ pub struct Batch {
     pub entries: Vec<JournalEntry>,
     /// Events, with numbers that grow, above all that were written before.
     pub events: Vec<StoredEvent>,
+    /// Changes of turns. What speaks of a turn that is not there, or gives what it has already, is
+    /// passed over. At most [`crate::FORKED_TURNS_MAX`] turns are copied by a fork.
+    pub turns: Vec<TurnChange>,
 }
 
 impl Batch {
     /// Whether there is nothing to write.
     pub const fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.events.is_empty()
+        self.entries.is_empty() && self.events.is_empty() && self.turns.is_empty()
     }
+}
+
+/// Which turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TurnQuery {
+    /// Those of this session.
+    pub session: SessionId,
+    /// Only those with a higher number.
+    pub after: u64,
+    /// At most so many.
+    pub limit: u32,
 }
 
 /// Which events.

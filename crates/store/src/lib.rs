@@ -12,7 +12,9 @@ pub mod error;
 pub mod memory;
 mod retention;
 pub mod sqlite;
+mod turns;
 
-pub use contract::{Batch, EventPage, EventQuery, Loaded, Store};
+pub use contract::{Batch, EventPage, EventQuery, Loaded, Store, TurnQuery};
 pub use error::{StoreError, StoreErrorCode};
 pub use retention::Retention;
+pub use turns::FORKED_TURNS_MAX;

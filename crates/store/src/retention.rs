@@ -1,5 +1,7 @@
 //! How much of the past is kept. The present is never forgotten.
 
+use std::time::Duration;
+
 /// How much of the past is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
@@ -9,11 +11,25 @@ pub struct Retention {
     pub ends: u32,
     /// How many of those ends a kernel is given at start.
     pub remembered_ends: u32,
+    /// Turns, of all sessions together. Those that ended first are forgotten first, and one that is
+    /// not over is never forgotten.
+    pub turns: u32,
+    /// How long after its end a turn is kept, counted when others come.
+    pub turns_age: Duration,
+    /// How much all turns that are over may say together, in bytes. What a fork copied counts again.
+    pub turn_bytes: u64,
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { events: 100_000, ends: 10_000, remembered_ends: 1_000 }
+        Self {
+            events: 100_000,
+            ends: 10_000,
+            remembered_ends: 1_000,
+            turns: 100_000,
+            turns_age: Duration::from_hours(30 * 24),
+            turn_bytes: 1 << 30,
+        }
     }
 }
 

@@ -103,6 +103,12 @@ pub(crate) struct StoreSettings {
     pub(crate) events: u32,
     /// Ends of sandboxes kept.
     pub(crate) ends: u32,
+    /// Turns kept, of all sessions together.
+    pub(crate) turns: u32,
+    /// Days for which a turn is kept after its end.
+    pub(crate) turns_age_days: u32,
+    /// How much all turns may say together.
+    pub(crate) turns_mb: u32,
 }
 
 /// Where it is kept.
@@ -144,7 +150,14 @@ impl Default for NativeSettings {
 
 impl Default for StoreSettings {
     fn default() -> Self {
-        Self { kind: StoreKind::default(), events: 100_000, ends: 10_000 }
+        Self {
+            kind: StoreKind::default(),
+            events: 100_000,
+            ends: 10_000,
+            turns: 100_000,
+            turns_age_days: 30,
+            turns_mb: 1_024,
+        }
     }
 }
 
@@ -190,6 +203,9 @@ impl Config {
             ("server.workers", u64::from(self.server.workers)),
             ("store.events", self.store.events.into()),
             ("store.ends", self.store.ends.into()),
+            ("store.turns", self.store.turns.into()),
+            ("store.turns_age_days", self.store.turns_age_days.into()),
+            ("store.turns_mb", self.store.turns_mb.into()),
         ];
         if let Some((key, _)) = above_0.into_iter().find(|(_, value)| *value == 0) {
             return Err(Wrong::new(key, "must be above 0"));

@@ -181,6 +181,9 @@ fn open_store(config: &Config, place: &DataDir) -> Result<Arc<dyn Store>, Failur
         events: config.store.events,
         ends: config.store.ends,
         remembered_ends: config.node.remembered_ends.min(config.store.ends),
+        turns: config.store.turns,
+        turns_age: Duration::from_hours(24 * u64::from(config.store.turns_age_days)),
+        turn_bytes: u64::from(config.store.turns_mb) << 20,
     };
     match config.store.kind {
         StoreKind::Memory => Ok(Arc::new(MemoryStore::new(retention))),

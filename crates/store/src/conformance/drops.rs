@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-use super::material::{ended, sandbox, session, whole};
+use super::material::{ended, sandbox, session, turn_end, turn_id, whole};
 use super::{RETENTION, Subject, loaded, page, reopened};
 use crate::contract::{EventQuery, Loaded, Store};
 
@@ -32,7 +32,10 @@ async fn whole_one(store: &dyn Store) -> u64 {
         assert_eq!(journal.ended.last(), Some(&ended(2, n)));
         let page = page(store, EventQuery::after(last_event - 1, 1)).await;
         assert_eq!(page.events, whole(last_event).events);
+        let turn = store.turn(turn_id(last_event)).await.expect("read").expect("a turn");
+        assert_eq!(turn.end, Some(turn_end(last_event, 1)));
     }
+    assert_eq!(store.turn(turn_id(last_event + 1)).await, Ok(None));
     last_event
 }
 

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use model::lifecycle::{ActiveCause, SessionChange};
+use model::lifecycle::{ActiveCause, SessionChange, TurnOutcome};
 use model::record::{JournalEntry, OnDisconnect, Owner, PoolRecord, SandboxRecord, SessionRecord};
 use model::state::PoolPhase;
 use model::template::{Recycle, RuntimeTraits};
+use model::turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord, TurnStart};
 use model::why::{Candidate, Ended, Eviction, Shortage, Tier};
 use model::{
     ClaimSettings, EndCause, Generation, InstanceId, KeyId, KeyRecord, LeaseId, LifecycleEvent,
@@ -191,12 +192,12 @@ pub fn key(id: u8, n: u8) -> KeyRecord {
 
 /// A batch of changes only.
 pub fn changes(entries: impl Into<Vec<JournalEntry>>) -> Batch {
-    Batch { entries: entries.into(), events: Vec::new() }
+    Batch { entries: entries.into(), ..Batch::default() }
 }
 
 /// A batch of the events with these numbers.
 pub fn events(numbers: std::ops::RangeInclusive<u64>) -> Batch {
-    Batch { entries: Vec::new(), events: numbers.map(|n| event(n, (n % 7) as u8)).collect() }
+    Batch { events: numbers.map(|n| event(n, (n % 7) as u8)).collect(), ..Batch::default() }
 }
 
 /// A batch that is seen to be there as a whole or not: a sandbox, a session, an end and an event.
@@ -209,5 +210,60 @@ pub fn whole(number: u64) -> Batch {
             JournalEntry::Ended(ended(2, n)),
         ],
         events: vec![event(number, 1)],
+        turns: vec![
+            TurnChange::Put(turn(number, 1)),
+            TurnChange::Ended { turn: turn_id(number), end: turn_end(number, 1) },
+        ],
     }
+}
+
+/// A turn.
+pub fn turn_id(id: u64) -> TurnId {
+    TurnId::from_u128(0x7000_0000 + u128::from(id))
+}
+
+/// A turn of a session, as it was sent.
+pub fn turn(id: u64, of: u8) -> TurnRecord {
+    TurnRecord {
+        id: turn_id(id),
+        number: 0,
+        session: session_id(of),
+        tenant: key_id(of % 3),
+        input: format!("{id}{AWKWARD}").into(),
+        created_at: Wall(id),
+        started: None,
+        end: None,
+    }
+}
+
+/// Where a turn was given to the harness.
+pub fn turn_start(at: u64) -> TurnStart {
+    TurnStart { at: Wall(at), sandbox: sandbox_id(1), generation: Generation(at) }
+}
+
+/// How a turn ended.
+pub fn turn_end(at: u64, seq: u64) -> TurnEnd {
+    TurnEnd {
+        at: Wall(at),
+        outcome: TurnOutcome::Completed,
+        seq,
+        result: (at & 1 != 0).then(|| AWKWARD.into()),
+        error: (at & 2 != 0).then(|| AWKWARD.into()),
+    }
+}
+
+/// What a turn gave, by the numbers of it.
+pub fn pieces(numbers: std::ops::RangeInclusive<u64>) -> Vec<TurnPiece> {
+    let piece = |seq| TurnPiece {
+        seq,
+        at: Wall(seq),
+        name: "message".into(),
+        data: format!("{{\"n\":{seq},\"text\":\"\\n\"}}{AWKWARD}").into(),
+    };
+    numbers.map(piece).collect()
+}
+
+/// A batch of changes of turns only.
+pub fn talk(turns: impl Into<Vec<TurnChange>>) -> Batch {
+    Batch { turns: turns.into(), ..Batch::default() }
 }

@@ -9,9 +9,11 @@ pub mod material;
 mod random;
 mod records;
 mod rest;
+mod turns;
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::contract::{EventPage, EventQuery, Loaded, Store};
 use crate::retention::Retention;
@@ -24,7 +26,14 @@ pub trait Subject: Send + Sync {
 }
 
 /// Small enough that something is forgotten.
-const RETENTION: Retention = Retention { events: 40, ends: 12, remembered_ends: 5 };
+const RETENTION: Retention = Retention {
+    events: 40,
+    ends: 12,
+    remembered_ends: 5,
+    turns: 30,
+    turns_age: Duration::from_secs(100),
+    turn_bytes: 1_000_000,
+};
 
 type CaseFuture<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
@@ -58,6 +67,13 @@ cases! {
     ends: the_latest_ends_are_loaded_and_more_are_kept the_last_end_of_a_sandbox_counts;
     rest: keys_are_put_and_replaced a_closed_store_refuses_everything
         nothing_committed_is_lost_by_a_crash parallel_commits_all_arrive;
+    turns: turns_are_kept_in_the_order_they_came what_a_turn_gave_is_read_in_pages
+        a_turn_ends_once the_end_is_numbered_past_what_may_have_been_told
+        changes_of_turns_that_are_not_there_are_passed_over turns_may_be_given_again
+        a_fork_begins_with_what_is_over a_fork_copies_so_many_and_no_more
+        turns_that_ended_first_are_forgotten_first old_turns_are_forgotten
+        turns_that_say_too_much_are_forgotten what_a_fork_shows_outlives_where_it_came_from
+        large_pages_end_early;
     drops: dropped_commits_are_whole_or_absent dropped_commits_never_come_later;
     [often] random_batches_agree_with_the_model;
 }
@@ -104,6 +120,13 @@ macro_rules! conformance_tests {
             the_latest_ends_are_loaded_and_more_are_kept the_last_end_of_a_sandbox_counts
             keys_are_put_and_replaced a_closed_store_refuses_everything
             nothing_committed_is_lost_by_a_crash parallel_commits_all_arrive
+            turns_are_kept_in_the_order_they_came what_a_turn_gave_is_read_in_pages
+            a_turn_ends_once the_end_is_numbered_past_what_may_have_been_told
+            changes_of_turns_that_are_not_there_are_passed_over turns_may_be_given_again
+            a_fork_begins_with_what_is_over a_fork_copies_so_many_and_no_more
+            turns_that_ended_first_are_forgotten_first old_turns_are_forgotten
+            turns_that_say_too_much_are_forgotten what_a_fork_shows_outlives_where_it_came_from
+            large_pages_end_early
             dropped_commits_are_whole_or_absent dropped_commits_never_come_later
             random_batches_agree_with_the_model
         }

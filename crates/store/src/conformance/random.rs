@@ -3,33 +3,57 @@
 use std::sync::Arc;
 
 use model::record::JournalEntry;
+use model::turn::TurnChange;
 use model::{Records, StoredEvent};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::material::{
-    self, ended, event, key_id, name, pool, sandbox, sandbox_id, session, session_id, workspace_id,
+    self, ended, event, key_id, name, pieces, pool, sandbox, sandbox_id, session, session_id,
+    turn_end, turn_id, turn_start, workspace_id,
 };
 use super::{RETENTION, Subject, block_on, loaded, page};
-use crate::contract::{Batch, EventQuery, Store};
+use crate::contract::{Batch, EventQuery, Store, TurnQuery};
+use crate::memory::turns::Turns;
 
 /// Few enough that they meet again.
 const IDS: u8 = 6;
+
+/// Turns come and go, and some come again.
+const TURNS: u8 = 60;
 
 /// Of events in one batch.
 const MOST_EVENTS: usize = 7;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A batch: changes, and events by whose they are.
-    Commit(Vec<JournalEntry>, Vec<u8>),
+    /// A batch: changes, events by whose they are, and changes of turns.
+    Commit(Vec<JournalEntry>, Vec<u8>, Vec<Talk>),
     /// The last batch once more.
     Again,
     /// A key.
     Key(u8, u8),
     /// A restart, in order or not.
     Restart { in_order: bool },
+}
+
+/// A change of a turn: which, and what is left open until it is known when it comes.
+#[derive(Debug, Clone, Copy)]
+struct Talk {
+    kind: u8,
+    turn: u8,
+    of: u8,
+    many: u8,
+}
+
+fn talk() -> impl Strategy<Value = Talk> {
+    (0..16_u8, 0..TURNS, 0..IDS, 0..5_u8).prop_map(|(kind, turn, of, many)| Talk {
+        kind,
+        turn,
+        of,
+        many,
+    })
 }
 
 fn entry() -> impl Strategy<Value = JournalEntry> {
@@ -48,8 +72,8 @@ fn entry() -> impl Strategy<Value = JournalEntry> {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        12 => (vec(entry(), 0..12), vec(0..IDS, 0..=MOST_EVENTS))
-            .prop_map(|(entries, events)| Step::Commit(entries, events)),
+        12 => (vec(entry(), 0..12), vec(0..IDS, 0..=MOST_EVENTS), vec(talk(), 0..8))
+            .prop_map(|(entries, events, turns)| Step::Commit(entries, events, turns)),
         1 => Just(Step::Again),
         1 => (0..3_u8, any::<u8>()).prop_map(|(id, n)| Step::Key(id, n)),
         2 => any::<bool>().prop_map(|in_order| Step::Restart { in_order }),
@@ -61,6 +85,9 @@ struct Model {
     events: Vec<StoredEvent>,
     keys: std::collections::BTreeMap<model::KeyId, model::KeyRecord>,
     last_batch: Batch,
+    /// As the store in memory has them: what is compared is the other one.
+    turns: Turns,
+    moment: u64,
 }
 
 impl Model {
@@ -71,7 +98,25 @@ impl Model {
         for stored in &batch.events {
             self.events.push(stored.clone());
         }
+        self.turns.write(&batch.turns);
         self.last_batch = batch.clone();
+    }
+
+    /// A change of a turn, at a moment after all others.
+    fn talk(&mut self, talk: Talk) -> TurnChange {
+        self.moment += 1;
+        let Talk { kind, turn, of, many } = talk;
+        let (turn, at) = (turn_id(turn.into()), self.moment);
+        match kind {
+            0..=4 => TurnChange::Put(material::turn(talk.turn.into(), of)),
+            5..=7 => {
+                let from = u64::from(of) + 1;
+                TurnChange::Pieces { turn, pieces: pieces(from..=from + u64::from(many)) }
+            }
+            8 => TurnChange::Started { turn, start: turn_start(at) },
+            9..=14 => TurnChange::Ended { turn, end: turn_end(at, u64::from(many) * 7) },
+            _ => TurnChange::Forked { from: session_id(of), to: session_id(many) },
+        }
     }
 
     async fn agrees_with(&self, store: &dyn Store) {
@@ -98,6 +143,13 @@ impl Model {
                 let expected: Vec<_> = taken.take(5).cloned().collect();
                 assert_eq!(page(store, query).await.events, expected, "{query:?}");
             }
+            let query = TurnQuery { session: session_id(id), after: 0, limit: u32::MAX };
+            let turns = self.turns.turns(&query);
+            assert_eq!(store.turns(&query).await.as_ref(), Ok(&turns));
+            for turn in turns {
+                let given = store.pieces(turn.id, 1, 3).await;
+                assert_eq!(given, Ok(self.turns.pieces(turn.id, 1, 3)), "{turn:?}");
+            }
             let of = |ended: &&model::why::Ended| ended.sandbox == sandbox_id(id);
             if let Some(expected) = self.records.ended.iter().rev().find(of) {
                 let found = store.ended(sandbox_id(id)).await.expect("read");
@@ -116,18 +168,24 @@ async fn play(on: &dyn Subject, steps: Vec<Step>) {
         events: Vec::new(),
         keys: std::collections::BTreeMap::new(),
         last_batch: Batch::default(),
+        turns: Turns::new(RETENTION),
+        moment: 0,
     };
     for step in steps {
         match step {
-            Step::Commit(entries, events) => {
+            Step::Commit(entries, events, turns) => {
                 let number = model.events.len() as u64 + 1;
                 let events = (number..).zip(events).map(|(number, id)| event(number, id));
-                let batch = Batch { entries, events: events.collect() };
+                let turns = turns.into_iter().map(|talk| model.talk(talk)).collect();
+                let batch = Batch { entries, events: events.collect(), turns };
                 store.commit(&batch).await.expect("written");
                 model.write(&batch);
             }
-            // It was written: nothing changes.
-            Step::Again => store.commit(&model.last_batch).await.expect("written"),
+            // It was written: nothing changes, but for turns that were forgotten since.
+            Step::Again => {
+                store.commit(&model.last_batch).await.expect("written");
+                model.turns.write(&model.last_batch.turns);
+            }
             Step::Key(id, n) => {
                 let key = material::key(id, n);
                 store.put_key(&key).await.expect("written");

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use model::record::JournalEntry;
 
-use super::material::{changes, key, sandbox, sandbox_id, whole};
+use super::material::{changes, key, sandbox, sandbox_id, session_id, turn_id, whole};
 use super::{RETENTION, Subject, loaded, page, reopened};
-use crate::contract::{EventQuery, Store};
+use crate::contract::{EventQuery, Store, TurnQuery};
 use crate::error::{StoreError, StoreErrorCode};
 
 fn code<T>(result: Result<T, StoreError>) -> Option<StoreErrorCode> {
@@ -36,6 +36,10 @@ pub(super) async fn a_closed_store_refuses_everything(on: &dyn Subject) {
     assert_eq!(code(store.keys().await), closed);
     assert_eq!(code(store.put_key(&key(1, 1)).await), closed);
     assert_eq!(code(store.ended(sandbox_id(1)).await), closed);
+    let query = TurnQuery { session: session_id(1), after: 0, limit: 1 };
+    assert_eq!(code(store.turns(&query).await), closed);
+    assert_eq!(code(store.turn(turn_id(1)).await), closed);
+    assert_eq!(code(store.pieces(turn_id(1), 0, 1).await), closed);
     store.close().await.expect("closed already");
     let store = on.open(RETENTION);
     assert_eq!(loaded(&*store).await.last_event, 1);

@@ -6,6 +6,7 @@ use model::record::JournalEntry;
 use model::why::Ended;
 use model::{KeyId, KeyRecord, Records, StoredEvent};
 
+use super::turns::Turns;
 use crate::contract::{Batch, EventPage, EventQuery, Loaded};
 use crate::retention::Retention;
 
@@ -19,6 +20,7 @@ pub(super) struct Kept {
     /// Those of the last batch that had some.
     last_ends: Vec<Ended>,
     pub(super) keys: BTreeMap<KeyId, KeyRecord>,
+    pub(super) turns: Turns,
     pub(super) commits: u64,
 }
 
@@ -31,6 +33,7 @@ impl Kept {
             last_event: 0,
             last_ends: Vec::new(),
             keys: BTreeMap::new(),
+            turns: Turns::new(retention),
             commits: 0,
         }
     }
@@ -53,6 +56,7 @@ impl Kept {
         }
         let surplus = self.events.len().saturating_sub(self.retention.events_kept());
         self.events.drain(..surplus);
+        self.turns.write(&batch.turns);
         self.commits += 1;
     }
 

@@ -3,17 +3,19 @@
 
 mod faults;
 mod kept;
+pub(crate) mod turns;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{KeyRecord, SandboxId};
+use model::{KeyRecord, SandboxId, TurnId};
 use tokio::sync::watch;
 
 use self::faults::{Faults, Gate};
 use self::kept::Kept;
-use crate::contract::{Batch, EventPage, EventQuery, Loaded, Store};
+use crate::contract::{Batch, EventPage, EventQuery, Loaded, Store, TurnQuery};
 use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;
 
@@ -125,6 +127,23 @@ impl Store for MemoryStore {
     async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError> {
         let kept = self.open()?;
         Ok(kept.records.ended.iter().rev().find(|ended| ended.sandbox == sandbox).cloned())
+    }
+
+    async fn turn(&self, turn: TurnId) -> Result<Option<TurnRecord>, StoreError> {
+        Ok(self.open()?.turns.turn(turn))
+    }
+
+    async fn turns(&self, query: &TurnQuery) -> Result<Vec<TurnRecord>, StoreError> {
+        Ok(self.open()?.turns.turns(query))
+    }
+
+    async fn pieces(
+        &self,
+        turn: TurnId,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<TurnPiece>, StoreError> {
+        Ok(self.open()?.turns.pieces(turn, after, limit))
     }
 
     async fn close(&self) -> Result<(), StoreError> {

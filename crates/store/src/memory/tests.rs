@@ -15,7 +15,7 @@ fn batch(number: u64) -> Batch {
         change: SessionChange::Created,
     };
     let stored = StoredEvent { number, at: Wall(number), tenant: KeyId::NIL, event };
-    Batch { entries: Vec::new(), events: vec![stored] }
+    Batch { events: vec![stored], ..Batch::default() }
 }
 
 async fn last(store: &MemoryStore) -> u64 {

@@ -18,6 +18,8 @@ mod schema;
 mod slots;
 mod tables;
 mod trim;
+mod turn_pages;
+mod turns;
 mod writer;
 
 use std::fmt;
@@ -27,8 +29,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{KeyRecord, SandboxId};
+use model::{KeyRecord, SandboxId, TurnId};
 use tokio::runtime::Handle;
 
 use self::checkpoints::{Bell, Checkpoints, Cut};
@@ -38,7 +41,7 @@ use self::prepared::Prepared;
 use self::reader::Reader;
 use self::schema::MIGRATIONS;
 use self::writer::Writer;
-use crate::contract::{Batch, EventPage, EventQuery, Loaded, Store};
+use crate::contract::{Batch, EventPage, EventQuery, Loaded, Store, TurnQuery};
 use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;
 
@@ -158,6 +161,24 @@ impl Store for SqliteStore {
 
     async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError> {
         self.read(move |reader| reader.ended(sandbox)).await
+    }
+
+    async fn turn(&self, turn: TurnId) -> Result<Option<TurnRecord>, StoreError> {
+        self.read(move |reader| reader.turn(turn)).await
+    }
+
+    async fn turns(&self, query: &TurnQuery) -> Result<Vec<TurnRecord>, StoreError> {
+        let query = *query;
+        self.read(move |reader| reader.turns(&query)).await
+    }
+
+    async fn pieces(
+        &self,
+        turn: TurnId,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<TurnPiece>, StoreError> {
+        self.read(move |reader| reader.pieces(turn, after, limit)).await
     }
 
     async fn close(&self) -> Result<(), StoreError> {

@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use model::record::JournalEntry;
-use model::{SandboxId, SessionId, TemplateName, WorkspaceId};
+use model::turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord};
+use model::{SandboxId, SessionId, TemplateName, TurnId, Wall, WorkspaceId};
 use serde::Serialize;
 
 use crate::contract::Batch;
 use crate::error::{StoreError, StoreErrorCode};
+use crate::turns::{latest, piece_bytes};
 
 /// Where a text is among all the texts of the batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,6 +37,27 @@ pub(super) struct Prepared {
     /// In the order of their numbers.
     pub(super) events: Vec<EventLine>,
     events_to: usize,
+    pub(super) turns: Vec<PreparedTurn>,
+    /// The latest moment that the turns speak of.
+    pub(super) turns_at: Wall,
+}
+
+/// A change of a turn.
+#[derive(Debug)]
+pub(super) enum PreparedTurn {
+    Put { turn: TurnId, session: SessionId, record: Span },
+    Pieces { turn: TurnId, lines: Vec<PieceLine>, to: usize },
+    Started { turn: TurnId, start: Span },
+    Ended { turn: TurnId, end: TurnEnd },
+    Forked { from: SessionId, to: SessionId },
+}
+
+/// A piece, as a line among those of its turn.
+#[derive(Debug)]
+pub(super) struct PieceLine {
+    pub(super) seq: i64,
+    pub(super) bytes: u64,
+    from: usize,
 }
 
 /// An event, as a line among those of the batch.
@@ -85,6 +108,10 @@ impl Prepared {
             made.events.push(EventLine { number: stored.number.cast_signed(), from: line.from });
             made.events_to = line.to;
         }
+        for change in &batch.turns {
+            text.turn(change, &mut made.turns)?;
+        }
+        made.turns_at = latest(&batch.turns);
         made.text = text.finish()?;
         Ok(made)
     }
@@ -102,6 +129,11 @@ impl Prepared {
     /// The events from one of them on, a line each.
     pub(super) fn events_lines(&self, first: &EventLine) -> &str {
         self.text(Span { from: first.from, to: self.events_to })
+    }
+
+    /// The pieces from one of them on, a line each, up to where they end.
+    pub(super) fn pieces_lines(&self, first: &PieceLine, to: usize) -> &str {
+        self.text(Span { from: first.from, to })
     }
 
     pub(super) fn text(&self, at: Span) -> &str {
@@ -134,6 +166,47 @@ impl Text {
             Ok((id, record.map(|record| self.push(record)).transpose()?))
         };
         last.into_iter().map(encode).collect()
+    }
+
+    fn turn(
+        &mut self,
+        change: &TurnChange,
+        turns: &mut Vec<PreparedTurn>,
+    ) -> Result<(), StoreError> {
+        match change {
+            TurnChange::Put(record) => {
+                let (turn, session) = (record.id, record.session);
+                // What became of it has columns of its own.
+                let put = TurnRecord { started: None, end: None, ..record.clone() };
+                turns.push(PreparedTurn::Put { turn, session, record: self.push(&put)? });
+                if let Some(start) = record.started {
+                    turns.push(PreparedTurn::Started { turn, start: self.push(&start)? });
+                }
+                if let Some(end) = record.end.clone() {
+                    turns.push(PreparedTurn::Ended { turn, end });
+                }
+            }
+            TurnChange::Pieces { turn, pieces } => {
+                let lines =
+                    pieces.iter().map(|piece| self.piece(piece)).collect::<Result<_, _>>()?;
+                turns.push(PreparedTurn::Pieces { turn: *turn, lines, to: self.0.len() });
+            }
+            TurnChange::Started { turn, start } => {
+                turns.push(PreparedTurn::Started { turn: *turn, start: self.push(start)? });
+            }
+            TurnChange::Ended { turn, end } => {
+                turns.push(PreparedTurn::Ended { turn: *turn, end: end.clone() });
+            }
+            TurnChange::Forked { from, to } => {
+                turns.push(PreparedTurn::Forked { from: *from, to: *to });
+            }
+        }
+        Ok(())
+    }
+
+    fn piece(&mut self, piece: &TurnPiece) -> Result<PieceLine, StoreError> {
+        let from = self.line(piece)?.from;
+        Ok(PieceLine { seq: piece.seq.cast_signed(), bytes: piece_bytes(piece), from })
     }
 
     fn finish(self) -> Result<String, StoreError> {

@@ -3,14 +3,16 @@
 
 use memchr::memmem::{Finder, FinderRev};
 use model::record::JournalEntry;
+use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{KeyRecord, Records, SandboxId, StoredEvent};
+use model::{KeyRecord, Records, SandboxId, StoredEvent, TurnId};
 use rusqlite::{Connection, Row};
 
 use super::fault::at;
 use super::lines;
 use super::tables::{self, read, rows};
-use crate::contract::{EventPage, EventQuery, Loaded};
+use super::turn_pages;
+use crate::contract::{EventPage, EventQuery, Loaded, TurnQuery};
 use crate::error::StoreError;
 use crate::retention::Retention;
 
@@ -88,6 +90,23 @@ impl Reader {
             }
         }
         Ok(None)
+    }
+
+    pub(super) fn turn(&self, turn: TurnId) -> Result<Option<TurnRecord>, StoreError> {
+        turn_pages::turn(&self.conn, turn)
+    }
+
+    pub(super) fn turns(&self, query: &TurnQuery) -> Result<Vec<TurnRecord>, StoreError> {
+        turn_pages::turns(&self.conn, query)
+    }
+
+    pub(super) fn pieces(
+        &self,
+        turn: TurnId,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<TurnPiece>, StoreError> {
+        turn_pages::pieces(&self.conn, turn, after, limit)
     }
 }
 

@@ -7,11 +7,18 @@
 //! The history is in blocks: a row has all events of a commit, or all ends, as lines of JSON.
 //! Blocks of events are found by the number of their last event. Events and ends have a table each
 //! since each is kept for a time of its own.
+//!
+//! A turn is a row by number, and what it gave is in blocks again, found by turn and by the number
+//! of their last piece. The blocks of a turn that was forked are not copied: the copy says whose
+//! they are. When nobody shows them any more they are written down as forgotten, and go some at a
+//! time.
 
 use super::migrate::Migration;
 
 /// All versions, from an empty file to the present one.
-pub(super) const MIGRATIONS: &[Migration] = &[Migration {
+pub(super) const MIGRATIONS: &[Migration] = &[RECORDS_AND_EVENTS, TURNS];
+
+const RECORDS_AND_EVENTS: Migration = Migration {
     version: 1,
     sql: "
         CREATE TABLE pools (slot INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT;
@@ -33,4 +40,33 @@ pub(super) const MIGRATIONS: &[Migration] = &[Migration {
 
         CREATE TABLE keys (id BLOB PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOUT ROWID;
     ",
-}];
+};
+
+const TURNS: Migration = Migration {
+    version: 2,
+    sql: "
+        CREATE TABLE turns (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            id BLOB NOT NULL UNIQUE,
+            session BLOB NOT NULL,
+            shows INTEGER,
+            ended_at INTEGER,
+            bytes INTEGER NOT NULL,
+            started TEXT,
+            over TEXT,
+            record TEXT NOT NULL
+        ) STRICT;
+        CREATE INDEX turns_by_session ON turns (session);
+        CREATE INDEX turns_by_end ON turns (ended_at, number, bytes);
+        CREATE INDEX turns_by_what_they_show ON turns (shows) WHERE shows IS NOT NULL;
+
+        CREATE TABLE pieces (
+            turn INTEGER NOT NULL,
+            last INTEGER NOT NULL,
+            bytes INTEGER NOT NULL,
+            lines TEXT NOT NULL,
+            PRIMARY KEY (turn, last)
+        ) STRICT, WITHOUT ROWID;
+        CREATE TABLE forgotten_pieces (turn INTEGER PRIMARY KEY) STRICT;
+    ",
+};

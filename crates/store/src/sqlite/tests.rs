@@ -5,9 +5,13 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::task::{Context, Waker};
 
+use model::turn::TurnChange;
+
 use super::*;
 use crate::conformance::Subject;
-use crate::conformance::material::{sandbox, session, whole};
+use crate::conformance::material::{
+    ended, key, pieces, sandbox, session, talk, turn, turn_end, turn_id, turn_start, whole,
+};
 
 struct Directory(PathBuf);
 
@@ -95,6 +99,23 @@ mod elsewhere_only {
 
         async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError> {
             self.0.ended(sandbox).await
+        }
+
+        async fn turn(&self, turn: TurnId) -> Result<Option<TurnRecord>, StoreError> {
+            self.0.turn(turn).await
+        }
+
+        async fn turns(&self, query: &TurnQuery) -> Result<Vec<TurnRecord>, StoreError> {
+            self.0.turns(query).await
+        }
+
+        async fn pieces(
+            &self,
+            turn: TurnId,
+            after: u64,
+            limit: u32,
+        ) -> Result<Vec<TurnPiece>, StoreError> {
+            self.0.pieces(turn, after, limit).await
         }
 
         async fn close(&self) -> Result<(), StoreError> {
@@ -245,4 +266,110 @@ async fn the_log_is_brought_over_when_commits_stop() {
     assert_eq!(last(&copy.open()).await, 20);
     store.commit(&whole(21)).await.expect("it goes on");
     assert_eq!(last(&store).await, 21);
+}
+
+/// What the first version wrote is there after the migration, and turns are taken.
+#[tokio::test]
+async fn a_store_of_the_first_version_is_carried_over() {
+    let directory = Directory::new();
+    let path = directory.0.join(FILE);
+    open::make_file(&path).expect("made");
+    let mut conn = open::to_write(&path).expect("opened");
+    migrate::migrate(&mut conn, &path, &MIGRATIONS[..1]).expect("the first version");
+    let batch = whole(1);
+    for (sql, record) in [
+        (
+            "INSERT INTO sandboxes VALUES (1, ?1)",
+            serde_json::to_string(&sandbox(1, 1)).expect("text"),
+        ),
+        (
+            "INSERT INTO sessions VALUES (1, ?1)",
+            serde_json::to_string(&session(1, 1)).expect("text"),
+        ),
+        ("INSERT INTO ends VALUES (1, 1, ?1)", serde_json::to_string(&ended(2, 1)).expect("text")),
+        (
+            "INSERT INTO events VALUES (1, 1, 1, ?1)",
+            serde_json::to_string(&batch.events[0]).expect("text"),
+        ),
+        ("INSERT INTO keys VALUES (x'01', ?1)", serde_json::to_string(&key(1, 1)).expect("text")),
+    ] {
+        conn.execute(sql, [record]).expect("written");
+    }
+    drop(conn);
+
+    let store = directory.open();
+    let loaded = store.load().await.expect("loaded");
+    assert_eq!((loaded.last_event, &*loaded.journal.sandboxes), (1, &[sandbox(1, 1)][..]));
+    assert_eq!(
+        (&*loaded.journal.sessions, &*loaded.journal.ended),
+        (&[session(1, 1)][..], &[ended(2, 1)][..])
+    );
+    assert_eq!(store.keys().await, Ok(vec![key(1, 1)]));
+    assert_eq!(store.turn(turn_id(2)).await, Ok(None));
+    store.commit(&whole(2)).await.expect("written");
+    assert!(store.turn(turn_id(2)).await.expect("read").is_some());
+    assert!(migrate::backup_path(&path, 1).exists());
+    let saved = rusqlite::Connection::open(migrate::backup_path(&path, 1)).expect("opened");
+    let version: u32 =
+        saved.pragma_query_value(None, "user_version", |row| row.get(0)).expect("a version");
+    assert_eq!(version, 1);
+}
+
+#[tokio::test]
+async fn no_question_about_turns_looks_at_all_of_them() {
+    let directory = Directory::new();
+    let store = directory.open();
+    store.commit(&whole(1)).await.expect("written");
+    let writer = locked(&store.shared.writer);
+    let conn = writer.as_ref().expect("open").conn();
+    for sql in [
+        "SELECT number FROM turns WHERE session = ?1 AND number > ?2 ORDER BY number LIMIT ?3",
+        "SELECT number FROM turns WHERE id = ?1 AND ended_at IS NULL",
+        "SELECT ended_at, number, bytes FROM turns INDEXED BY turns_by_end \
+         WHERE ended_at IS NOT NULL ORDER BY ended_at, number LIMIT 1",
+        "SELECT 1 FROM turns WHERE shows = ?1",
+        "SELECT last, lines FROM pieces WHERE turn = ?1 AND last > ?2 ORDER BY last",
+    ] {
+        let mut plan = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("a plan");
+        let bound = vec![rusqlite::types::Null; plan.parameter_count()];
+        let mut rows = plan.query(rusqlite::params_from_iter(bound)).expect("a plan");
+        while let Some(row) = rows.next().expect("a row") {
+            let step: String = row.get(3).expect("a step");
+            assert!(!step.contains("SCAN") && !step.contains("TEMP B-TREE"), "{sql}: {step}");
+        }
+    }
+}
+
+/// Blocks of turns that are forgotten go some at a time, and all of them in the end.
+#[tokio::test]
+async fn blocks_that_nobody_shows_go_in_time() {
+    let directory = Directory::new();
+    let retention = Retention { turns: 1, ..Retention::default() };
+    let store = SqliteStore::open(&directory.0, retention).expect("opened");
+    let count = |sql: &str| -> u64 {
+        let writer = locked(&store.shared.writer);
+        let conn = writer.as_ref().expect("open").conn();
+        conn.query_row(sql, [], |row| row.get::<_, i64>(0)).expect("counted").cast_unsigned()
+    };
+    store.commit(&talk([TurnChange::Put(turn(1, 1))])).await.expect("written");
+    for seq in 1..=100 {
+        let gave = TurnChange::Pieces { turn: turn_id(1), pieces: pieces(seq..=seq) };
+        store.commit(&talk([gave])).await.expect("written");
+    }
+    store
+        .commit(&talk([
+            TurnChange::Ended { turn: turn_id(1), end: turn_end(1, 101) },
+            TurnChange::Put(turn(2, 1)),
+        ]))
+        .await
+        .expect("written");
+    assert_eq!(store.turn(turn_id(1)).await, Ok(None), "it is gone at once");
+    let left = count("SELECT count(*) FROM pieces");
+    assert!(left > 0 && left < 100, "{left}: some at a time");
+    for _ in 0..10 {
+        let more = TurnChange::Started { turn: turn_id(2), start: turn_start(3) };
+        store.commit(&talk([more])).await.expect("written");
+    }
+    assert_eq!(count("SELECT count(*) FROM pieces"), 0);
+    assert_eq!(count("SELECT count(*) FROM forgotten_pieces"), 0);
 }

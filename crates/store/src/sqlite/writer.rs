@@ -14,6 +14,7 @@ use super::history::History;
 use super::prepared::{Prepared, Span};
 use super::slots::{Moves, Slots};
 use super::tables::{self, Table};
+use super::turns::TurnTables;
 use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;
 
@@ -28,6 +29,7 @@ pub(super) struct Writer {
     sessions: Slots<SessionId>,
     doomed: Slots<WorkspaceId>,
     history: History,
+    turns: TurnTables,
 }
 
 /// What is to be written in the tables of records.
@@ -47,8 +49,9 @@ impl Writer {
         let sessions = slots(&conn, &tables::SESSIONS, |one: SessionRecord| one.id)?;
         let doomed = slots(&conn, &tables::DOOMED, |id: WorkspaceId| id)?;
         let history = History::found(&conn, retention).map_err(at("look at the history"))?;
+        let turns = TurnTables::found(&conn, retention).map_err(at("look at the turns"))?;
         conn.busy_timeout(Duration::ZERO).map_err(at("prepare the database"))?;
-        Ok(Self { conn, pools, sandboxes, sessions, doomed, history })
+        Ok(Self { conn, pools, sandboxes, sessions, doomed, history, turns })
     }
 
     /// Writes a batch, or nothing. Waits so long for another program that has the file locked.
@@ -63,9 +66,10 @@ impl Writer {
             sessions: self.sessions.plan(&batch.sessions),
             doomed: self.doomed.plan(&batch.doomed),
         };
-        let appends = batch.ends_count > 0 || !batch.events.is_empty();
+        let appends = batch.ends_count > 0 || !batch.events.is_empty() || !batch.turns.is_empty();
         if appends || plan.writes() {
-            self.history = self.patiently(patience, |writer| writer.transact(batch, &plan))?;
+            (self.history, self.turns) =
+                self.patiently(patience, |writer| writer.transact(batch, &plan))?;
         }
         self.pools.accept(plan.pools);
         self.sandboxes.accept(plan.sandboxes);
@@ -134,13 +138,13 @@ impl Writer {
         result
     }
 
-    fn transact(&self, batch: &Prepared, plan: &Plan) -> rusqlite::Result<History> {
+    fn transact(&self, batch: &Prepared, plan: &Plan) -> rusqlite::Result<(History, TurnTables)> {
         // Only if an earlier one could not be taken back at the time.
         self.roll_back()?;
         self.run("BEGIN IMMEDIATE")?;
-        let written = self.write(batch, plan).and_then(|history| {
+        let written = self.write(batch, plan).and_then(|known| {
             self.run("COMMIT")?;
-            Ok(history)
+            Ok(known)
         });
         if written.is_err() {
             // If that fails too, it is tried again before the next one; nothing can be committed in
@@ -150,12 +154,13 @@ impl Writer {
         written
     }
 
-    fn write(&self, batch: &Prepared, plan: &Plan) -> rusqlite::Result<History> {
+    fn write(&self, batch: &Prepared, plan: &Plan) -> rusqlite::Result<(History, TurnTables)> {
         self.write_records(&tables::POOLS, &plan.pools, batch)?;
         self.write_records(&tables::SANDBOXES, &plan.sandboxes, batch)?;
         self.write_records(&tables::SESSIONS, &plan.sessions, batch)?;
         self.write_records(&tables::DOOMED, &plan.doomed, batch)?;
-        self.history.append(&self.conn, batch)
+        let turns = self.turns.write(&self.conn, batch)?;
+        Ok((self.history.append(&self.conn, batch)?, turns))
     }
 
     fn write_records<K>(

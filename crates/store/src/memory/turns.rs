@@ -1,0 +1,193 @@
+//! Turns in memory: by number, and found by id, by session and by when they ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord};
+use model::{SessionId, TurnId, Wall};
+
+use crate::contract::TurnQuery;
+use crate::retention::Retention;
+use crate::turns::{
+    FORKED_TURNS_MAX, Forgetting, PAGE_BYTES, Tally, forked_id, latest, numbered, piece_bytes,
+    record_bytes, shown_bytes,
+};
+
+/// All turns that are kept.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    retention: Retention,
+    by_number: BTreeMap<u64, Turn>,
+    ids: BTreeMap<TurnId, u64>,
+    of_session: BTreeMap<SessionId, BTreeSet<u64>>,
+    /// Those that are over, in the order in which they are forgotten.
+    over: BTreeSet<(Wall, u64)>,
+    last_number: u64,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Turn {
+    record: TurnRecord,
+    pieces: Vec<TurnPiece>,
+}
+
+impl Turn {
+    fn last_piece(&self) -> u64 {
+        self.pieces.last().map_or(0, |piece| piece.seq)
+    }
+
+    /// How much it says; nothing counts before its end.
+    fn bytes(&self) -> u64 {
+        self.record.end.as_ref().map_or(0, |end| {
+            record_bytes(&self.record.input, end) + self.pieces.iter().map(piece_bytes).sum::<u64>()
+        })
+    }
+}
+
+impl Turns {
+    pub(crate) const fn new(retention: Retention) -> Self {
+        Self {
+            retention,
+            by_number: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            of_session: BTreeMap::new(),
+            over: BTreeSet::new(),
+            last_number: 0,
+            bytes: 0,
+        }
+    }
+
+    pub(crate) fn write(&mut self, changes: &[TurnChange]) {
+        if changes.is_empty() {
+            return;
+        }
+        let before = self.over.len();
+        for change in changes {
+            match change {
+                TurnChange::Put(record) => self.put(record.clone(), Vec::new()),
+                TurnChange::Pieces { turn, pieces } => self.append(*turn, pieces),
+                TurnChange::Started { turn, start } => {
+                    if let Some(kept) = self.unfinished(*turn) {
+                        kept.record.started = Some(*start);
+                    }
+                }
+                TurnChange::Ended { turn, end } => self.end(*turn, end),
+                TurnChange::Forked { from, to } => self.fork(*from, *to),
+            }
+        }
+        let ended = self.over.len() - before;
+        self.forget(Forgetting::new(self.retention, latest(changes), ended as u64));
+    }
+
+    fn put(&mut self, record: TurnRecord, pieces: Vec<TurnPiece>) {
+        if self.ids.contains_key(&record.id) {
+            return;
+        }
+        self.last_number += 1;
+        let number = self.last_number;
+        let mut turn = Turn { record: TurnRecord { number, ..record }, pieces };
+        let last_piece = turn.last_piece();
+        turn.record.end = turn.record.end.map(|end| numbered(&end, last_piece));
+        self.ids.insert(turn.record.id, number);
+        self.of_session.entry(turn.record.session).or_default().insert(number);
+        if let Some(end) = &turn.record.end {
+            self.over.insert((end.at, number));
+            self.bytes += turn.bytes();
+        }
+        self.by_number.insert(number, turn);
+    }
+
+    fn append(&mut self, turn: TurnId, pieces: &[TurnPiece]) {
+        let Some(kept) = self.unfinished(turn) else { return };
+        let last = kept.last_piece();
+        kept.pieces.extend(pieces.iter().filter(|piece| piece.seq > last).cloned());
+    }
+
+    fn end(&mut self, turn: TurnId, end: &TurnEnd) {
+        let Some(kept) = self.unfinished(turn) else { return };
+        kept.record.end = Some(numbered(end, kept.last_piece()));
+        let (number, bytes) = (kept.record.number, kept.bytes());
+        self.bytes += bytes;
+        self.over.insert((end.at, number));
+    }
+
+    fn fork(&mut self, from: SessionId, to: SessionId) {
+        if self.of_session.contains_key(&to) {
+            return;
+        }
+        let of_parent = self.of_session.get(&from).into_iter().flatten();
+        let over = of_parent.filter_map(|number| {
+            self.by_number.get(number).filter(|turn| turn.record.end.is_some())
+        });
+        let mut copies: Vec<_> = over
+            .rev()
+            .take(FORKED_TURNS_MAX as usize)
+            .map(|turn| {
+                let id = forked_id(turn.record.id, to);
+                (TurnRecord { id, session: to, ..turn.record.clone() }, turn.pieces.clone())
+            })
+            .collect();
+        while let Some((record, pieces)) = copies.pop() {
+            self.put(record, pieces);
+        }
+    }
+
+    fn unfinished(&mut self, turn: TurnId) -> Option<&mut Turn> {
+        let number = self.ids.get(&turn)?;
+        self.by_number.get_mut(number).filter(|kept| kept.record.end.is_none())
+    }
+
+    fn forget(&mut self, mut forgetting: Forgetting) {
+        while let Some(&(ended_at, number)) = self.over.first()
+            && forgetting
+                .takes(Tally { turns: self.by_number.len() as u64, bytes: self.bytes }, ended_at)
+        {
+            self.over.pop_first();
+            let Some(turn) = self.by_number.remove(&number) else { continue };
+            self.bytes -= turn.bytes();
+            self.ids.remove(&turn.record.id);
+            let session = turn.record.session;
+            if let Some(left) = self.of_session.get_mut(&session) {
+                left.remove(&number);
+                if left.is_empty() {
+                    self.of_session.remove(&session);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn turn(&self, turn: TurnId) -> Option<TurnRecord> {
+        self.kept(turn).map(|kept| kept.record.clone())
+    }
+
+    pub(crate) fn turns(&self, query: &TurnQuery) -> Vec<TurnRecord> {
+        let Some(numbers) = self.of_session.get(&query.session) else { return Vec::new() };
+        let Some(first) = query.after.checked_add(1) else { return Vec::new() };
+        let kept = numbers.range(first..).filter_map(|number| self.by_number.get(number));
+        page(kept.map(|turn| &turn.record), shown_bytes, query.limit)
+    }
+
+    pub(crate) fn pieces(&self, turn: TurnId, after: u64, limit: u32) -> Vec<TurnPiece> {
+        let Some(kept) = self.kept(turn) else { return Vec::new() };
+        let from = kept.pieces.partition_point(|piece| piece.seq <= after);
+        page(kept.pieces[from..].iter(), piece_bytes, limit)
+    }
+
+    fn kept(&self, turn: TurnId) -> Option<&Turn> {
+        self.by_number.get(self.ids.get(&turn)?)
+    }
+}
+
+fn page<'k, T: Clone + 'k>(
+    all: impl Iterator<Item = &'k T>,
+    bytes_of: impl Fn(&T) -> u64,
+    limit: u32,
+) -> Vec<T> {
+    let mut bytes = 0;
+    let fits = all.take(limit as usize).take_while(|one| {
+        let room = bytes < PAGE_BYTES as u64;
+        bytes += bytes_of(one);
+        room
+    });
+    fits.cloned().collect()
+}
