@@ -8,17 +8,24 @@ use serde::{Deserialize, Serialize};
 use crate::env::Env;
 
 /// The version of these messages, said by the guest in [`Reply::Ready`].
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// The longest target of a link, as the kernel has it.
 pub const MAX_LINK_TARGET_BYTES: usize = 4095;
+
+/// The longest name of a Unix socket, as the kernel has it.
+pub const MAX_SOCKET_PATH_BYTES: usize = 107;
+
+/// The descriptor at which a program that is given a channel finds it.
+pub const CHANNEL_DESCRIPTOR: i32 = 3;
 
 /// The channel on which the guest speaks unasked: ready, or why it could not become so.
 pub const GUEST_CHANNEL: u32 = 0;
 
 /// Lane of a channel: which of its byte streams.
 pub mod lane {
-    /// Towards a program's stdin or terminal, or the bytes of a file or connection, either way.
+    /// Towards a program's stdin; or its terminal or channel, or the bytes of a file or connection,
+    /// either way.
     pub const MAIN: u8 = 0;
     /// A program's stdout.
     pub const STDOUT: u8 = 1;
@@ -133,6 +140,11 @@ pub enum Request {
         /// [`MAX_LINK_TARGET_BYTES`].
         target: String,
     },
+    /// Connect to a Unix socket inside, as programs would; then it is as with `Dial`.
+    DialUnix {
+        /// Which, at most [`MAX_SOCKET_PATH_BYTES`] long.
+        path: String,
+    },
 }
 
 /// A program to start.
@@ -175,6 +187,14 @@ pub enum Stdio {
     },
     /// A terminal, carried on the main lane in both directions.
     Terminal(TerminalSize),
+    /// No input, and one descriptor more: a stream of bytes of its own, carried on the main lane in
+    /// both directions.
+    Channel {
+        /// Standard output.
+        stdout: Pipe,
+        /// Standard error.
+        stderr: Pipe,
+    },
 }
 
 /// One of a program's three descriptors.

@@ -140,6 +140,9 @@ pub trait Sandbox: Send + Sync {
     /// Connects to a port inside.
     async fn dial(&self, port: u16) -> Result<Box<dyn Duplex>, RuntimeError>;
 
+    /// Connects to a Unix socket inside, as one of its programs would.
+    async fn dial_unix(&self, path: &str) -> Result<Box<dyn Duplex>, RuntimeError>;
+
     /// Which ports are listened on inside.
     async fn ports(&self) -> Result<Vec<Port>, RuntimeError>;
 

@@ -9,14 +9,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use async_trait::async_trait;
-use guest_protocol::message::{Command, ExitStatus, ProcessLimits, TerminalSize};
+use guest_protocol::message::{
+    CHANNEL_DESCRIPTOR, Command, ExitStatus, ProcessLimits, TerminalSize,
+};
 use tokio::io::AsyncWrite as _;
 
-use crate::error::RuntimeError;
-use crate::files::{ByteReader, ByteWriter};
+use crate::error::{RuntimeError, RuntimeErrorCode};
+use crate::files::{ByteReader, ByteWriter, Duplex};
 
 /// The signal that cannot be caught.
 const SIGKILL: i32 = 9;
+
+/// Names the descriptor of its channel to a program that has one.
+pub const CHANNEL_NAME: &str = "SHOAL_HARNESS_FD";
 
 /// A program to start.
 #[derive(Clone, PartialEq, Eq)]
@@ -37,6 +42,10 @@ pub struct ExecSpec {
     pub terminal: Option<TerminalSize>,
     /// What it may use, where it is less than the sandbox may.
     pub limits: ProcessLimits,
+    /// A stream of bytes of its own, apart from the other three: the program finds it as descriptor
+    /// 3, named by [`CHANNEL_NAME`] in its environment, the caller as [`Process::channel`]. Such a
+    /// program has neither input nor terminal.
+    pub channel: bool,
     /// Be started only when the program runs, and say its process id. It costs a message.
     pub confirm_start: bool,
 }
@@ -63,6 +72,7 @@ impl ExecSpec {
             stderr: Sink::Stream,
             terminal: None,
             limits: ProcessLimits::default(),
+            channel: false,
             confirm_start: false,
         }
     }
@@ -72,6 +82,26 @@ impl ExecSpec {
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.env.push((name.into(), value.into()));
         self
+    }
+
+    /// The same with a channel.
+    #[must_use]
+    pub fn channel(mut self) -> Self {
+        self.channel = true;
+        self
+    }
+
+    /// Refuses what cannot be together, and names the channel to the program.
+    pub(crate) fn settled(mut self) -> Result<Self, RuntimeError> {
+        if !self.channel {
+            return Ok(self);
+        }
+        if self.stdin != Stdin::Null || self.terminal.is_some() {
+            let cause = "a program with a channel has neither input nor terminal";
+            return Err(RuntimeError::new(RuntimeErrorCode::Invalid, "run a program", cause));
+        }
+        self.env.push((CHANNEL_NAME.to_owned(), CHANNEL_DESCRIPTOR.to_string()));
+        Ok(self)
     }
 
     /// The same with this input.
@@ -91,6 +121,7 @@ impl fmt::Debug for ExecSpec {
             .field("cwd", &self.cwd)
             .field("stdin", &self.stdin)
             .field("terminal", &self.terminal)
+            .field("channel", &self.channel)
             .finish_non_exhaustive()
     }
 }
@@ -202,6 +233,8 @@ pub struct Process {
     pub stdout: Option<ByteReader>,
     /// Its error output.
     pub stderr: Option<ByteReader>,
+    /// The other end of its channel, if it has one. Dropped, the program sees the end.
+    pub channel: Option<Box<dyn Duplex>>,
     pid: Option<u32>,
     control: Arc<dyn ProcessControl>,
     feed: Option<Feed>,
@@ -221,6 +254,7 @@ impl Process {
             stdin: None,
             stdout: None,
             stderr: None,
+            channel: None,
             pid: None,
             control,
             feed: None,

@@ -24,7 +24,7 @@ pub use collect::{Collected, RunLimits};
 pub use contract::{Runtime, Sandbox};
 pub use deaths::{Deaths, Died};
 pub use error::{RuntimeError, RuntimeErrorCode};
-pub use exec::{ExecSpec, Exit, Process, ProcessHandle, Sink, Stdin};
+pub use exec::{CHANNEL_NAME, ExecSpec, Exit, Process, ProcessHandle, Sink, Stdin};
 pub use files::{ByteReader, ByteWriter, Duplex, FileReader, FileWriter, Page};
 pub use guest_protocol::message::{
     Command, Entry, EntryKind, ExitStatus, Port, ProcessLimits, TerminalSize,

@@ -46,6 +46,7 @@ fn requests() {
     pin(&Request::Ports, "0d");
     pin(&Request::Processes, "0e");
     pin(&Request::MakeLink { path: path(), target: "../b".into() }, "0f022f77042e2e2f62");
+    pin(&Request::DialUnix { path: path() }, "10022f77");
 }
 
 #[test]
@@ -79,6 +80,15 @@ fn spawns() {
         &Request::Spawn(Box::new(full)),
         "0201026c730001042f746d700118c80101010102010301808080800401",
     );
+    let channel = Spawn {
+        command: Command::Shell("ls".into()),
+        env: Env::default(),
+        cwd: None,
+        stdio: Stdio::Channel { stdout: Pipe::Passed, stderr: Pipe::Lane },
+        limits: ProcessLimits::default(),
+        announce: false,
+    };
+    pin(&Request::Spawn(Box::new(channel)), "0201026c7300000201020000000000");
 }
 
 #[test]
@@ -92,7 +102,7 @@ fn replies() {
         target,
     };
     pin(&Reply::Ready { version: 1 }, "0001");
-    pin(&Reply::Ready { version: VERSION }, "0002");
+    pin(&Reply::Ready { version: VERSION }, "0003");
     pin(&Reply::SetupFailed { step: "root".into(), errno: 2 }, "0104726f6f7404");
     pin(&Reply::Done, "02");
     pin(&Reply::Started { pid: None }, "0300");
@@ -139,7 +149,8 @@ fn no_variant_is_missing_above() {
         | Request::Dial { .. }
         | Request::Ports
         | Request::Processes
-        | Request::MakeLink { .. } => {}
+        | Request::MakeLink { .. }
+        | Request::DialUnix { .. } => {}
     };
     let _ = |reply: Reply| match reply {
         Reply::Ready { .. }

@@ -1,23 +1,26 @@
-//! A connection to a port inside, carried on the main lane of its channel. Each direction ends by
+//! A connection to a port or socket inside, carried on the main lane of its channel. Each direction ends by
 //! itself.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-use guest_protocol::message::{Fault, FaultCode, Reply, lane};
+use guest_protocol::message::{Fault, FaultCode, MAX_SOCKET_PATH_BYTES, Reply, lane};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, ipproto, socket_with, sockopt,
+};
 
 use super::fault::{fault, refused, refused_as};
 use super::io::Io;
 use super::ready::{Part, Source};
 use super::stream::{Inlet, Inward, Outward, Progress};
 
-/// A connection to a port inside.
+/// A connection to something that listens inside.
 #[derive(Debug)]
 pub(super) struct Dial {
     channel: u32,
+    /// 0 for one that has no ports.
     port: u16,
     /// The address being tried, until one has answered.
     trying: Option<SocketAddr>,
@@ -42,6 +45,39 @@ impl Dial {
         }
     }
 
+    /// Connects to a Unix socket. It has answered then, or refused: nobody else is in the way.
+    pub(super) fn start_unix(channel: u32, path: &str, io: &mut Io) -> Result<Self, Fault> {
+        let address = SocketAddrUnix::new(path).map_err(|_| {
+            let most = MAX_SOCKET_PATH_BYTES;
+            let message = format!("the name of a socket has 1 to {most} bytes, none of them zero");
+            fault(FaultCode::Invalid, message)
+        })?;
+        let mut dial = Self { channel, port: 0, trying: None, input: None, output: None };
+        dial.call_unix(&address, io).map_err(|errno| match errno {
+            Errno::CONNREFUSED | Errno::NOENT | Errno::NOTDIR => {
+                refused_as(FaultCode::NotFound, errno, format!("nothing listens on {path}"))
+            }
+            Errno::PROTOTYPE => {
+                let message = format!("{path} is no socket for streams");
+                refused_as(FaultCode::WrongKind, errno, message)
+            }
+            Errno::AGAIN => {
+                let message = format!("nobody accepts connections on {path}");
+                refused_as(FaultCode::Limit, errno, message)
+            }
+            errno => refused(errno, &format!("cannot connect to {path}")),
+        })?;
+        io.reply(channel, &Reply::Started { pid: None });
+        Ok(dial)
+    }
+
+    fn call_unix(&mut self, address: &SocketAddrUnix, io: &Io) -> Result<(), Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&socket, address)?;
+        self.watch(socket, io)
+    }
+
     fn call(&mut self, address: SocketAddr, io: &mut Io) -> Result<(), Errno> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -51,12 +87,17 @@ impl Dial {
             Err(errno) => return Err(errno),
         }
         sockopt::set_tcp_nodelay(&socket, true)?;
+        self.watch(socket, io)?;
+        self.trying = Some(address);
+        Ok(())
+    }
+
+    fn watch(&mut self, socket: OwnedFd, io: &Io) -> Result<(), Errno> {
         let reader = socket.try_clone().map_err(|_| Errno::MFILE)?;
         io.watch(&socket, Source::Part(self.channel, Part::Input), EventFlags::OUT)?;
         let interest = EventFlags::IN | EventFlags::RDHUP;
         io.watch(&reader, Source::Part(self.channel, Part::Output), interest)?;
         self.set_ends(socket, reader);
-        self.trying = Some(address);
         Ok(())
     }
 

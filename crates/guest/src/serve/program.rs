@@ -12,16 +12,24 @@ use super::ready::Part;
 use super::start::window;
 use super::stream::{Inward, Outward, Progress};
 
+/// The guest's ends of what a program has on lanes.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    pub(super) input: Option<Inward>,
+    pub(super) stdout: Option<Outward>,
+    pub(super) stderr: Option<Outward>,
+    /// Out of a terminal or a channel.
+    pub(super) main: Option<Outward>,
+}
+
 /// A program that runs, or is over and has output left.
 #[derive(Debug)]
 pub(super) struct Program {
     channel: u32,
     pid: i32,
     exited: Option<Exited>,
-    input: Option<Inward>,
-    stdout: Option<Outward>,
-    stderr: Option<Outward>,
-    terminal: Option<Outward>,
+    lanes: Lanes,
+    has_terminal: bool,
     /// Our copies of pipes that go straight to the host. They are closed after it has been told of
     /// the end: otherwise the end of the pipes would wake it just before, for nothing.
     passed: [Option<OwnedFd>; 2],
@@ -31,13 +39,11 @@ impl Program {
     pub(super) fn new(
         channel: u32,
         pid: i32,
-        input: Option<Inward>,
-        stdout: Option<Outward>,
-        stderr: Option<Outward>,
-        terminal: Option<Outward>,
+        lanes: Lanes,
+        has_terminal: bool,
         passed: [Option<OwnedFd>; 2],
     ) -> Self {
-        Self { channel, pid, exited: None, input, stdout, stderr, terminal, passed }
+        Self { channel, pid, exited: None, lanes, has_terminal, passed }
     }
 
     /// Its process id, which is nobody else's as long as it has not been collected.
@@ -59,16 +65,16 @@ impl Program {
     /// It is over. What it has written and nobody has read yet still goes out.
     pub(super) fn exited(&mut self, exited: Exited, io: &mut Io) -> Progress {
         self.exited = Some(exited);
-        self.input = None;
-        for (end, part) in [(&mut self.stdout, Part::Stdout), (&mut self.stderr, Part::Stderr)] {
-            if let Some(end) = end {
-                end.finish();
-                io.make_ready(self.channel, part);
+        self.lanes.input = None;
+        let Lanes { input: _, stdout, stderr, main } = &mut self.lanes;
+        for (end, part) in [(stdout, Part::Stdout), (stderr, Part::Stderr), (main, Part::Output)] {
+            match end {
+                // Nobody can write to a terminal whose session is over.
+                Some(end) if part == Part::Output && self.has_terminal => end.finish_at_end(),
+                Some(end) => end.finish(),
+                None => continue,
             }
-        }
-        if let Some(terminal) = &mut self.terminal {
-            terminal.finish_at_end();
-            io.make_ready(self.channel, Part::Output);
+            io.make_ready(self.channel, part);
         }
         self.settle(io)
     }
@@ -77,9 +83,9 @@ impl Program {
     pub(super) fn step(&mut self, part: Part, io: &mut Io) -> Progress {
         let (outward, lane) = match part {
             Part::Input => return self.step_input(io),
-            Part::Stdout => (&mut self.stdout, lane::STDOUT),
-            Part::Stderr => (&mut self.stderr, lane::STDERR),
-            Part::Output => (&mut self.terminal, lane::MAIN),
+            Part::Stdout => (&mut self.lanes.stdout, lane::STDOUT),
+            Part::Stderr => (&mut self.lanes.stderr, lane::STDERR),
+            Part::Output => (&mut self.lanes.main, lane::MAIN),
             Part::Work => return Progress::Wait,
         };
         let Some(end) = outward else { return Progress::Wait };
@@ -95,17 +101,17 @@ impl Program {
     }
 
     fn step_input(&mut self, io: &mut Io) -> Progress {
-        if let Some(input) = &mut self.input
+        if let Some(input) = &mut self.lanes.input
             && input.pump(self.channel, lane::MAIN, &mut io.connection.endpoint) == Progress::Over
         {
-            self.input = None;
+            self.lanes.input = None;
         }
         Progress::Wait
     }
 
     /// Input came.
     pub(super) fn take(&mut self, lane: u8, bytes: Vec<u8>, io: &mut Io) -> Progress {
-        match &mut self.input {
+        match &mut self.lanes.input {
             Some(input) if lane == lane::MAIN => {
                 input.take(bytes);
                 self.step_input(io)
@@ -120,7 +126,7 @@ impl Program {
 
     /// Input is at its end.
     pub(super) fn end(&mut self, lane: u8, io: &mut Io) -> Progress {
-        match &mut self.input {
+        match &mut self.lanes.input {
             Some(input) if lane == lane::MAIN => {
                 input.end();
                 self.step_input(io)
@@ -129,15 +135,15 @@ impl Program {
         }
     }
 
-    /// The host wants no more of a lane. The program learns it as it would from a broken pipe, or
-    /// from a terminal that was hung up.
+    /// The host wants no more of a lane. The program learns it as it would from a broken pipe, from
+    /// a terminal that was hung up, or from a connection that was closed.
     pub(super) fn reset(&mut self, lane: u8, io: &mut Io) -> Progress {
         match lane {
-            lane::STDOUT => self.stdout = None,
-            lane::STDERR => self.stderr = None,
+            lane::STDOUT => self.lanes.stdout = None,
+            lane::STDERR => self.lanes.stderr = None,
             _ => {
-                self.input = None;
-                self.terminal = None;
+                self.lanes.input = None;
+                self.lanes.main = None;
             }
         }
         self.settle(io)
@@ -145,19 +151,21 @@ impl Program {
 
     /// Changes the size of its terminal.
     pub(super) fn resize(&self, size: TerminalSize) -> Result<(), Errno> {
-        self.terminal
+        self.lanes
+            .main
             .as_ref()
             .map_or(Ok(()), |terminal| tcsetwinsize(&terminal.descriptor, window(size)))
     }
 
     /// Whether it has a terminal to change.
     pub(super) fn has_terminal(&self) -> bool {
-        self.terminal.is_some()
+        self.has_terminal && self.lanes.main.is_some()
     }
 
     /// Says how it ended once all else is said.
     fn settle(&mut self, io: &mut Io) -> Progress {
-        let has_output = self.stdout.is_some() || self.stderr.is_some() || self.terminal.is_some();
+        let Lanes { input: _, stdout, stderr, main } = &self.lanes;
+        let has_output = stdout.is_some() || stderr.is_some() || main.is_some();
         match self.exited {
             Some(exited) if !has_output => {
                 io.reply(self.channel, &Reply::Exited(exited));

@@ -112,6 +112,13 @@ impl Guest {
             Request::MakeLink { path, target } => {
                 linking::make_link(&start::absolute(workspace, &path), &target).map(done)
             }
+            Request::DialUnix { path } => {
+                self.room()?;
+                // Files are accessed as programs do, and so is a socket that is one.
+                let path = start::absolute(workspace, &path);
+                let dial = Dial::start_unix(channel, &path, &mut self.io)?;
+                Ok(Answer::Later(Activity::Dial(dial), Some(Part::Output)))
+            }
         }
     }
 

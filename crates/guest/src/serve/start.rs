@@ -11,6 +11,7 @@ use guest_protocol::message::{
 use jail::sys::spawn::{self, Limit, Resource, SpawnError, Step};
 use rustix::event::epoll::EventFlags;
 use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::getrlimit;
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
@@ -21,7 +22,7 @@ use super::Settings;
 use super::environment::{self, Environment, text};
 use super::fault::{fault, refused, refused_as};
 use super::io::Io;
-use super::program::Program;
+use super::program::{Lanes, Program};
 use super::ready::{Part, Source};
 use super::stream::{Inlet, Inward, Outward};
 
@@ -32,10 +33,13 @@ const SHELL: &str = "/bin/sh";
 struct Ends {
     /// For the program; none: `/dev/null`.
     own: [Option<OwnedFd>; 3],
+    /// The program's descriptor 3.
+    channel: Option<OwnedFd>,
     input: Option<Inward>,
     stdout: Option<Outward>,
     stderr: Option<Outward>,
-    terminal: Option<Outward>,
+    /// Out of a terminal or a channel.
+    main: Option<Outward>,
 }
 
 /// Starts a program.
@@ -73,19 +77,21 @@ pub(super) fn start(
         env: &environment.to_list(channel)?,
         cwd: &text(cwd.as_str())?,
         stdio: placed(&ends.own),
+        channel: ends.channel.as_ref().map(OwnedFd::as_fd),
         terminal: on_terminal,
         limits: &limits(&request.limits),
         identity: settings.workload,
     };
     let pid = spawn::spawn(&program).map_err(|error| explain(error, name, &cwd))?;
-    let Ends { own: [_, out, err], input, stdout, stderr, terminal } = ends;
+    let Ends { own: [_, out, err], channel: _, input, stdout, stderr, main } = ends;
     let passed = match &request.stdio {
-        Stdio::Pipes { stdout, stderr, .. } => {
+        Stdio::Pipes { stdout, stderr, .. } | Stdio::Channel { stdout, stderr } => {
             [out.filter(|_| *stdout == Pipe::Passed), err.filter(|_| *stderr == Pipe::Passed)]
         }
         Stdio::Terminal(_) => [None, None],
     };
-    Ok(Program::new(channel, pid, input, stdout, stderr, terminal, passed))
+    let lanes = Lanes { input, stdout, stderr, main };
+    Ok(Program::new(channel, pid, lanes, on_terminal, passed))
 }
 
 /// A path, from the workspace on if it is relative.
@@ -100,17 +106,24 @@ pub(super) fn drop_passed(stdio: &Stdio, io: &mut Io) {
 
 fn take_passed(stdio: &Stdio, io: &mut Io) -> Result<[Option<OwnedFd>; 3], Fault> {
     let mut passed = [None, None, None];
-    if let Stdio::Pipes { stdin, stdout, stderr } = stdio {
-        for (place, pipe) in [stdin, stdout, stderr].into_iter().enumerate() {
-            if *pipe == Pipe::Passed {
-                passed[place] = io.connection.take_descriptor();
-                if passed[place].is_none() {
-                    return Err(fault(FaultCode::Invalid, "a descriptor did not come along"));
-                }
+    for (place, pipe) in pipes(stdio).into_iter().enumerate() {
+        if pipe == Pipe::Passed {
+            passed[place] = io.connection.take_descriptor();
+            if passed[place].is_none() {
+                return Err(fault(FaultCode::Invalid, "a descriptor did not come along"));
             }
         }
     }
     Ok(passed)
+}
+
+/// The first three descriptors, as far as they are pipes.
+fn pipes(stdio: &Stdio) -> [Pipe; 3] {
+    match *stdio {
+        Stdio::Pipes { stdin, stdout, stderr } => [stdin, stdout, stderr],
+        Stdio::Channel { stdout, stderr } => [Pipe::Null, stdout, stderr],
+        Stdio::Terminal(_) => [Pipe::Null; 3],
+    }
 }
 
 /// Where a program may be, in the order in which to try.
@@ -130,24 +143,38 @@ fn candidates(name: &str, path: &str) -> Result<Vec<CString>, Fault> {
 
 fn open_ends(stdio: &Stdio, passed: [Option<OwnedFd>; 3]) -> Result<Ends, Errno> {
     let mut ends = Ends { own: passed, ..Ends::default() };
+    let [stdin, stdout, stderr] = pipes(stdio);
+    if stdin == Pipe::Lane {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+        ioctl_fionbio(&writer, true)?;
+        ends.own[0] = Some(reader);
+        ends.input = Some(Inward::new(writer, Inlet::Pipe));
+    }
+    if stdout == Pipe::Lane {
+        ends.stdout = Some(open_outward(&mut ends.own[1])?);
+    }
+    if stderr == Pipe::Lane {
+        ends.stderr = Some(open_outward(&mut ends.own[2])?);
+    }
     match stdio {
-        Stdio::Pipes { stdin, stdout, stderr } => {
-            if *stdin == Pipe::Lane {
-                let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-                ioctl_fionbio(&writer, true)?;
-                ends.own[0] = Some(reader);
-                ends.input = Some(Inward::new(writer, Inlet::Pipe));
-            }
-            if *stdout == Pipe::Lane {
-                ends.stdout = Some(open_outward(&mut ends.own[1])?);
-            }
-            if *stderr == Pipe::Lane {
-                ends.stderr = Some(open_outward(&mut ends.own[2])?);
-            }
-        }
+        Stdio::Pipes { .. } => {}
         Stdio::Terminal(size) => open_terminal(*size, &mut ends)?,
+        Stdio::Channel { .. } => open_channel(&mut ends)?,
     }
     Ok(ends)
+}
+
+/// Made in here and not by the host: a socket belongs for ever to the network in which it was made,
+/// and whoever holds it can ask what that is like.
+fn open_channel(ends: &mut Ends) -> Result<(), Errno> {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    ioctl_fionbio(&ours, true)?;
+    let writer = ours.try_clone().map_err(|_| Errno::MFILE)?;
+    ends.channel = Some(theirs);
+    ends.input = Some(Inward::new(writer, Inlet::Socket));
+    ends.main = Some(Outward::new(ours));
+    Ok(())
 }
 
 fn open_outward(own: &mut Option<OwnedFd>) -> Result<Outward, Errno> {
@@ -171,7 +198,7 @@ fn open_terminal(size: TerminalSize, ends: &mut Ends) -> Result<(), Errno> {
     ends.own[2] = Some(slave.try_clone().map_err(|_| Errno::MFILE)?);
     ends.own[0] = Some(slave);
     ends.input = Some(Inward::new(writer, Inlet::Terminal));
-    ends.terminal = Some(Outward::new(master));
+    ends.main = Some(Outward::new(master));
     Ok(())
 }
 
@@ -185,7 +212,7 @@ fn watch_ends(channel: u32, ends: &Ends, io: &Io) -> Result<(), Errno> {
         io.watch(&input.descriptor, Source::Part(channel, Part::Input), EventFlags::OUT)?;
     }
     let outward =
-        [(&ends.stdout, lane::STDOUT), (&ends.stderr, lane::STDERR), (&ends.terminal, lane::MAIN)];
+        [(&ends.stdout, lane::STDOUT), (&ends.stderr, lane::STDERR), (&ends.main, lane::MAIN)];
     for (end, lane) in outward {
         if let Some(end) = end {
             let source = Source::Part(channel, Part::sending_on(lane));

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that panics has done its work")]
 #![expect(clippy::wildcard_enum_match_arm, reason = "any other reply is a failed test")]
 
+mod channels;
 mod connections;
 mod families;
 mod files;

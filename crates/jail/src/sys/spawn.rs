@@ -26,6 +26,8 @@ pub struct Program<'a> {
     /// Its first three descriptors; none: what this process has there. Numbers 1 and 2 cannot be
     /// given away, and 0 only as another number.
     pub stdio: [Option<BorrowedFd<'a>>; 3],
+    /// What it has as descriptor 3; none: it has none.
+    pub channel: Option<BorrowedFd<'a>>,
     /// Whether its standard input becomes its controlling terminal.
     pub terminal: bool,
     /// Resource limits.
@@ -130,6 +132,7 @@ struct Orders {
     env: *const *const c_char,
     cwd: *const c_char,
     stdio: [RawFd; 3],
+    channel: RawFd,
     terminal: bool,
     limits: *const Limit,
     limit_count: usize,
@@ -141,12 +144,17 @@ struct Orders {
 
 const KEEP: RawFd = -1;
 
+/// Where a channel is put.
+const CHANNEL: RawFd = 3;
+
 /// Starts a program and gives its process id, once it runs. In a session of its own, without any
-/// signal blocked, and without any descriptor of this process but the first three. Expects
+/// signal blocked, and without any descriptor of this process but those it is given. Expects
 /// [`super::reap::watch_children`] to have been called.
 pub fn spawn(program: &Program<'_>) -> Result<i32, SpawnError> {
     let [stdin, stdout, stderr] = program.stdio.map(|fd| fd.map_or(KEEP, |fd| fd.as_raw_fd()));
-    if stdin == 0 || [stdin, stdout, stderr].iter().any(|fd| matches!(fd, 1 | 2)) {
+    let channel = program.channel.map_or(KEEP, |fd| fd.as_raw_fd());
+    let is_fixed = |fd: &RawFd| matches!(fd, 1 | 2);
+    if stdin == 0 || channel == 0 || [stdin, stdout, stderr, channel].iter().any(is_fixed) {
         return Err(SpawnError { step: Step::Descriptors, errno: Errno::INVAL });
     }
     if program.argv.is_empty() || program.candidates.is_empty() {
@@ -163,6 +171,7 @@ pub fn spawn(program: &Program<'_>) -> Result<i32, SpawnError> {
         env: env.as_ptr(),
         cwd: program.cwd.as_ptr(),
         stdio: [stdin, stdout, stderr],
+        channel,
         terminal: program.terminal,
         limits: program.limits.as_ptr(),
         limit_count: program.limits.len(),
@@ -288,7 +297,8 @@ fn become_other(Identity { uid, gid }: Identity) -> c_int {
     0
 }
 
-/// Standard input last: its number may be given for one of the others.
+/// Standard input after the other two: its number may be given for one of them. The channel last:
+/// what is to be one of the three may have its number.
 fn place_descriptors(orders: &Orders) -> c_int {
     let [stdin, stdout, stderr] = orders.stdio;
     for (source, target) in [(stdout, 1), (stderr, 2), (stdin, 0)] {
@@ -300,10 +310,28 @@ fn place_descriptors(orders: &Orders) -> c_int {
             }
         }
     }
+    let mut first_closed = CHANNEL;
+    if orders.channel != KEEP {
+        let errno = place_channel(orders.channel);
+        if errno != 0 {
+            return errno;
+        }
+        first_closed += 1;
+    }
     // That nothing else is inherited is also what close-on-exec says: a kernel without this call is fine.
     // SAFETY: takes numbers only; the table of descriptors is the child's own copy.
-    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+    unsafe { libc::syscall(libc::SYS_close_range, first_closed, libc::c_uint::MAX, 0) };
     0
+}
+
+/// A descriptor that is in its place already stays the same, which would be closed on exec.
+fn place_channel(source: RawFd) -> c_int {
+    if source == CHANNEL {
+        // SAFETY: takes numbers only.
+        return failed(unsafe { libc::fcntl(CHANNEL, libc::F_SETFD, 0) });
+    }
+    // SAFETY: takes numbers only.
+    failed(unsafe { libc::dup2(source, CHANNEL) })
 }
 
 fn exec(orders: &Orders) -> c_int {
@@ -358,6 +386,15 @@ mod tests {
     use crate::sys::reap::{End, collect, look, watch_children};
 
     fn run(candidates: &[&CStr], argv: &[&CStr], limits: &[Limit]) -> Result<End, SpawnError> {
+        run_with(candidates, argv, limits, None)
+    }
+
+    fn run_with(
+        candidates: &[&CStr],
+        argv: &[&CStr],
+        limits: &[Limit],
+        channel: Option<BorrowedFd<'_>>,
+    ) -> Result<End, SpawnError> {
         watch_children().unwrap();
         let owned = |list: &[&CStr]| list.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
         let (candidates, argv) = (owned(candidates), owned(argv));
@@ -367,6 +404,7 @@ mod tests {
             env: &[],
             cwd: c"/",
             stdio: [None; 3],
+            channel,
             terminal: false,
             limits,
             identity: None,
@@ -417,5 +455,24 @@ mod tests {
             test $1 = 0000000000000000 || exit 8
             case $2 in 0000000[01][08]0000000) ;; *) exit 9; esac";
         assert_eq!(run(&[c"/bin/sh"], &[c"sh", c"-c", blocked], &[]), Ok(End::Code(0)));
+    }
+    #[test]
+    fn a_channel_is_descriptor_three_and_all_there_is_besides() {
+        use std::io::Read as _;
+        use std::os::fd::AsFd as _;
+        use std::os::unix::net::UnixStream;
+
+        let line = c"for fd in /proc/self/fd/*; do case $fd in */[0123]) ;; *) test ! -e $fd || exit 9; esac; done; echo here >&3";
+        let wanted = [c"sh", c"-c", line];
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let channel = Some(theirs.as_fd());
+        assert_eq!(run_with(&[c"/bin/sh"], &wanted, &[], channel), Ok(End::Code(0)));
+        drop(theirs);
+        let mut said = String::new();
+        ours.read_to_string(&mut said).unwrap();
+        assert_eq!(said, "here\n");
+        let refused = SpawnError { step: Step::Descriptors, errno: Errno::INVAL };
+        let own = std::io::stderr();
+        assert_eq!(run_with(&[c"/bin/sh"], &wanted, &[], Some(own.as_fd())), Err(refused));
     }
 }

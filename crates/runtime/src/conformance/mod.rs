@@ -2,6 +2,7 @@
 //! [`Subject`] and gets a test per case from [`crate::conformance_tests!`]. A case panics where a
 //! promise is broken, and after each case nothing may be left.
 
+mod channels;
 mod claims;
 mod deaths;
 mod drops;
@@ -35,6 +36,13 @@ pub trait Subject: Send + Sync {
 
     /// A program that listens on a port and gives back what it is sent.
     fn echo_server(&self, port: u16) -> Command;
+
+    /// A program that listens on a Unix socket, for its own user only, and gives back what it is
+    /// sent.
+    fn echo_socket(&self, path: &str) -> Command;
+
+    /// A program that gives back on its channel what it is sent there, until the end.
+    fn echo_channel(&self) -> Command;
 
     /// A new, empty workspace on disk, if there is such a thing.
     async fn make_workspace(&self) -> Option<WorkspaceId>;
@@ -87,7 +95,9 @@ cases! {
         large_files_are_streams;
     links: links_are_made_and_described links_lead_where_they_point links_replace_nothing
         links_are_removed_and_not_what_they_point_to errors_of_links_have_codes;
-    ports: connections_go_both_ways ports_are_listed nobody_listens;
+    ports: connections_go_both_ways ports_are_listed nobody_listens sockets_are_reached_by_path;
+    channels: channels_go_both_ways channels_end_with_their_program
+        channels_and_input_exclude_each_other;
     deaths: every_death_is_told_once failed_launches_are_not_deaths;
     drops: dropped_launches_leave_nothing dropped_execs_leave_nothing dropped_runs_leave_nothing
         dropped_claims_break_nothing dropped_file_calls_break_nothing dropped_kills_go_on
@@ -138,7 +148,9 @@ macro_rules! conformance_tests {
             abandoned_writes_leave_nothing large_files_are_streams
             links_are_made_and_described links_lead_where_they_point links_replace_nothing
             links_are_removed_and_not_what_they_point_to errors_of_links_have_codes
-            connections_go_both_ways ports_are_listed nobody_listens
+            connections_go_both_ways ports_are_listed nobody_listens sockets_are_reached_by_path
+            channels_go_both_ways channels_end_with_their_program
+            channels_and_input_exclude_each_other
             every_death_is_told_once failed_launches_are_not_deaths
             dropped_launches_leave_nothing dropped_execs_leave_nothing dropped_runs_leave_nothing
             dropped_claims_break_nothing dropped_file_calls_break_nothing dropped_kills_go_on

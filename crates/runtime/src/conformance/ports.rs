@@ -1,4 +1,4 @@
-//! Ports inside a sandbox.
+//! Ports and sockets inside a sandbox.
 
 use std::sync::Arc;
 
@@ -65,5 +65,29 @@ pub(super) async fn ports_are_listed(stage: &Stage) -> CaseResult {
 pub(super) async fn nobody_listens(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     assert_eq!(code_of(sandbox.dial(PORT).await), RuntimeErrorCode::NotFound);
+    Ok(())
+}
+
+pub(super) async fn sockets_are_reached_by_path(stage: &Stage) -> CaseResult {
+    const PATH: &str = "/tmp/echo.sock";
+    let sandbox = stage.launch().await;
+    assert_eq!(code_of(sandbox.dial_unix(PATH).await), RuntimeErrorCode::NotFound);
+    let spec = ExecSpec::new(stage.subject.echo_socket(PATH));
+    let server = sandbox.exec(spec).await.expect("started");
+    eventually("it listens", || async {
+        sandbox.dial_unix(PATH).await.map(drop).map_err(|error| error.to_string())
+    })
+    .await;
+    let mut one = sandbox.dial_unix(PATH).await.expect("connected");
+    let mut two = sandbox.dial_unix(PATH).await.expect("connected");
+    for connection in [&mut two, &mut one] {
+        connection.write_all(b"hello").await.expect("written");
+        connection.shutdown().await.expect("ended");
+        let mut all = Vec::new();
+        timeout(PATIENCE, connection.read_to_end(&mut all)).await.expect("in time").expect("read");
+        assert_eq!(all, b"hello");
+    }
+    server.handle().kill().await.expect("killed");
+    assert_eq!(code_of(sandbox.dial_unix(PATH).await), RuntimeErrorCode::NotFound);
     Ok(())
 }

@@ -13,7 +13,7 @@ use super::faults::Operation;
 use super::paths::Last;
 use super::process::{FakeProcess, OutputReader};
 use super::program::{Out, PROGRAMS, Program};
-use super::sandbox::{FakeSandbox, NewFile};
+use super::sandbox::{Address, FakeSandbox, NewFile, PIPE_BYTES};
 use super::script::{self, Step};
 use crate::contract::Sandbox;
 use crate::deaths::Died;
@@ -21,9 +21,6 @@ use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::exec::{ExecSpec, Process, ProcessControl, Sink, Stdin};
 use crate::files::{ByteReader, Duplex, FileReader, FileWriter, Page};
 use crate::spec::LaunchSpec;
-
-/// What fits into a pipe.
-const PIPE_BYTES: usize = 64 * 1024;
 
 /// Where relative paths begin.
 const WORKSPACE: &str = "/workspace";
@@ -65,7 +62,7 @@ impl FakeSandbox {
         env
     }
 
-    fn steps(spec: &ExecSpec) -> Result<Vec<Step>, RuntimeError> {
+    fn steps(&self, spec: &ExecSpec) -> Result<Vec<Step>, RuntimeError> {
         let invalid =
             |cause: String| RuntimeError::new(RuntimeErrorCode::Invalid, "read the command", cause);
         let argv = match &spec.command {
@@ -75,7 +72,9 @@ impl FakeSandbox {
         let name = argv.first().ok_or_else(|| invalid("no program".to_owned()))?;
         match (name.rsplit('/').next().unwrap_or_default(), &argv[1..]) {
             ("sh", [c, line]) if c == "-c" => script::parse(line).map_err(invalid),
-            (known, _) if PROGRAMS.contains(&known) => Ok(vec![Step::plain(argv)]),
+            (known, _) if PROGRAMS.contains(&known) || self.added(known).is_some() => {
+                Ok(vec![Step::plain(argv)])
+            }
             _ => Err(RuntimeError::new(
                 RuntimeErrorCode::NotFound,
                 "start a program",
@@ -125,6 +124,7 @@ impl Sandbox for FakeSandbox {
     }
 
     async fn exec(&self, spec: ExecSpec) -> Result<Process, RuntimeError> {
+        let spec = spec.settled()?;
         self.meet_faults(Operation::Exec).await?;
         let (own, world) = (self.own()?, self.world.upgrade());
         let tasks = world.map(|world| Arc::clone(&world.tasks)).unwrap_or_default();
@@ -137,7 +137,7 @@ impl Sandbox for FakeSandbox {
         let control: Arc<dyn ProcessControl> = Arc::clone(&fake) as _;
         let mut process = Process::new(control);
         process.started(spec.confirm_start.then_some(pid));
-        let steps = match Self::steps(&spec) {
+        let steps = match self.steps(&spec) {
             Ok(steps) => steps,
             Err(error) if spec.confirm_start => return Err(error),
             Err(error) => {
@@ -167,8 +167,14 @@ impl Sandbox for FakeSandbox {
             }
         };
         let cwd = spec.cwd.unwrap_or_else(|| WORKSPACE.to_owned());
+        let channel = spec.channel.then(|| {
+            let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+            process.channel = Some(Box::new(own.counted(ours)));
+            theirs
+        });
+        let process_of = Arc::clone(&fake);
         let program =
-            Program { sandbox: own, process: Arc::clone(&fake), env, cwd, stdin, stdout, stderr };
+            Program { sandbox: own, process: process_of, env, cwd, stdin, stdout, stderr, channel };
         {
             let mut state = self.state();
             state.processes.retain(|process| process.lives());
@@ -238,22 +244,22 @@ impl Sandbox for FakeSandbox {
 
     async fn dial(&self, port: u16) -> Result<Box<dyn Duplex>, RuntimeError> {
         self.enter(Operation::Ports).await?;
-        let refuse = |code, cause| Err(RuntimeError::new(code, "dial", cause));
-        let listener = self.state().listeners.get(&port).cloned();
-        let Some(listener) = listener else {
-            return refuse(RuntimeErrorCode::NotFound, "nobody listens on the port");
-        };
-        let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
-        if listener.try_send(theirs).is_err() {
-            return refuse(RuntimeErrorCode::LimitReached, "nobody accepts connections");
-        }
-        Ok(Box::new(self.own()?.counted(ours)))
+        Ok(Box::new(self.own()?.connect(&Address::Port(port))?))
+    }
+
+    async fn dial_unix(&self, path: &str) -> Result<Box<dyn Duplex>, RuntimeError> {
+        self.enter(Operation::Ports).await?;
+        let path = self.place(WORKSPACE, path, Last::Follow)?;
+        Ok(Box::new(self.own()?.connect(&Address::Path(path))?))
     }
 
     async fn ports(&self) -> Result<Vec<Port>, RuntimeError> {
         self.enter(Operation::Ports).await?;
-        let ports = self.state().listeners.keys().copied().collect::<Vec<_>>();
-        Ok(ports.into_iter().map(|port| Port { port, loopback_only: true }).collect())
+        let port = |address: &Address| match *address {
+            Address::Port(port) => Some(Port { port, loopback_only: true }),
+            Address::Path(_) => None,
+        };
+        Ok(self.state().listeners.keys().filter_map(port).collect())
     }
 
     async fn processes(&self) -> Result<Vec<u32>, RuntimeError> {

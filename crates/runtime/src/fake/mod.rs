@@ -2,6 +2,7 @@
 //! few scripted commands, files live in a map, faults come when a test asks for them, and what is
 //! alive is counted, so that a test can prove that nothing was left. It works under paused time.
 
+mod added;
 mod calls;
 mod faults;
 mod paths;
@@ -22,6 +23,7 @@ use model::{InstanceId, WorkspaceId};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+pub use self::added::{FakeProgram, Inside, Listener};
 use self::faults::Faults;
 pub use self::faults::{Fault, Operation};
 use self::sandbox::FakeSandbox;
@@ -88,6 +90,7 @@ struct State {
     sandboxes: BTreeMap<InstanceId, Arc<FakeSandbox>>,
     workspaces: BTreeMap<WorkspaceId, Arc<Mutex<Tree>>>,
     orphans: Vec<String>,
+    added: BTreeMap<String, Arc<dyn FakeProgram>>,
     faults: Faults,
     closed: bool,
 }
@@ -151,6 +154,11 @@ impl FakeRuntime {
     pub fn create_workspace(&self, id: WorkspaceId, max_bytes: u64) {
         let tree = Tree::new(&["/workspace"], max_bytes);
         self.world.state().workspaces.insert(id, Arc::new(Mutex::new(tree)));
+    }
+
+    /// Adds a program of this name to all sandboxes.
+    pub fn add_program(&self, name: &str, program: Arc<dyn FakeProgram>) {
+        self.world.state().added.insert(name.to_owned(), program);
     }
 
     /// Pretends that an earlier run left something behind.

@@ -9,14 +9,15 @@ use guest_protocol::message::ExitStatus;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::sync::Mutex;
 
+use super::added::Inside;
 use super::process::{FakeProcess, exit};
-use super::sandbox::FakeSandbox;
+use super::sandbox::{Address, FakeSandbox};
 use super::script::{Output, Step, When, Word};
 
 /// The programs there are.
 pub(crate) const PROGRAMS: &[&str] = &[
-    "cat", "crash", "echo", "env", "exit", "false", "head", "kill", "listen", "oom", "printenv",
-    "pwd", "read", "rm", "sh", "sleep", "stty", "true", "write",
+    "cat", "channel", "crash", "echo", "env", "exit", "false", "head", "kill", "listen", "oom",
+    "printenv", "pwd", "read", "rm", "sh", "sleep", "stty", "true", "write",
 ];
 
 /// Where bytes go.
@@ -32,7 +33,7 @@ impl Out {
     }
 
     /// Whether someone still wants them.
-    async fn write(&self, bytes: &[u8]) -> bool {
+    pub(crate) async fn write(&self, bytes: &[u8]) -> bool {
         match self {
             Self::Null => true,
             Self::Pipe(pipe) => pipe.lock().await.write_all(bytes).await.is_ok(),
@@ -49,6 +50,7 @@ pub(crate) struct Program {
     pub stdin: Option<DuplexStream>,
     pub stdout: Out,
     pub stderr: Out,
+    pub channel: Option<DuplexStream>,
 }
 
 /// How one command ended.
@@ -93,6 +95,7 @@ impl Program {
             stdin: None,
             stdout: self.stdout.clone(),
             stderr: self.stderr.clone(),
+            channel: None,
         };
         self.process.start_background(async move {
             program.step(step).await;
@@ -174,7 +177,16 @@ impl Program {
                 Some(size) => say(out, &format!("{} {}", size.rows, size.columns)),
                 None => Ended::Code(1),
             },
-            ("listen", [port]) => self.listen(port.parse().unwrap_or(0)).await,
+            ("listen", [path]) if path.starts_with('/') => {
+                self.listen(Address::Path((*path).to_owned())).await
+            }
+            ("listen", [port]) => self.listen(Address::Port(port.parse().unwrap_or(0))).await,
+            ("channel", []) => {
+                if let Some(channel) = self.channel.take() {
+                    give_back(channel).await;
+                }
+                Ended::Code(0)
+            }
             ("oom", []) => {
                 let mut how = exit(ExitStatus::Signal(9));
                 how.out_of_memory = true;
@@ -188,6 +200,9 @@ impl Program {
             (name, _) if PROGRAMS.contains(&name) => {
                 self.complain(name, "these arguments are not known").await;
                 Ended::Code(2)
+            }
+            (name, _) if let Some(added) = self.sandbox.added(name) => {
+                Ended::Line(added.run(self.inside(words)).await)
             }
             (name, _) => {
                 self.complain("sh", &format!("{name}: not found")).await;
@@ -239,22 +254,36 @@ impl Program {
         Ended::Code(0)
     }
 
-    /// Listens on a port and gives back what it is sent.
-    async fn listen(&self, port: u16) -> Ended {
-        let Some(mut listener) = self.sandbox.listen(port) else {
-            self.complain("listen", "the port is taken").await;
+    /// What a program that was added finds.
+    fn inside(&mut self, argv: &[String]) -> Inside {
+        Inside {
+            argv: argv.to_vec(),
+            env: self.env.clone(),
+            channel: self.channel.take(),
+            stdout: self.stdout.clone(),
+            stderr: self.stderr.clone(),
+            sandbox: Arc::clone(&self.sandbox),
+        }
+    }
+
+    /// Listens and gives back what it is sent.
+    async fn listen(&self, address: Address) -> Ended {
+        let Some(mut listener) = self.sandbox.listen(address) else {
+            self.complain("listen", "somebody listens there already").await;
             return Ended::Code(1);
         };
         while let Some(connection) = listener.accept().await {
-            self.process.start_background(async move {
-                let (mut from, mut to) = tokio::io::split(connection);
-                // A client that goes away ends its connection, nothing else.
-                let _ = tokio::io::copy(&mut from, &mut to).await;
-                let _ = to.shutdown().await;
-            });
+            self.process.start_background(give_back(connection));
         }
         Ended::Code(0)
     }
+}
+
+/// Gives back what it is sent. Whoever goes away ends this connection, nothing else.
+async fn give_back(connection: DuplexStream) {
+    let (mut from, mut to) = tokio::io::split(connection);
+    let _ = tokio::io::copy(&mut from, &mut to).await;
+    let _ = to.shutdown().await;
 }
 
 fn say(out: &mut Vec<u8>, line: &str) -> Ended {

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::World;
+use super::added::FakeProgram;
 use super::faults::{Fault, Operation};
 use super::paths::{Last, resolve};
 use super::process::{Counted, FakeProcess};
@@ -27,6 +28,9 @@ use crate::spec::LaunchSpec;
 /// How long a request waits for an answer.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// What fits into a pipe.
+pub(crate) const PIPE_BYTES: usize = 64 * 1024;
+
 /// Connections that may wait to be accepted.
 const BACKLOG: usize = 16;
 
@@ -37,6 +41,13 @@ const WORKSPACE: &str = "/workspace";
 pub(crate) struct Phase {
     pub frozen: bool,
     pub ended: Option<Died>,
+}
+
+/// Where a program listens.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Address {
+    Port(u16),
+    Path(String),
 }
 
 /// A sandbox.
@@ -52,7 +63,7 @@ pub(crate) struct State {
     pub root: Tree,
     pub workspace: Arc<Mutex<Tree>>,
     pub processes: Vec<Arc<FakeProcess>>,
-    pub listeners: BTreeMap<u16, mpsc::Sender<DuplexStream>>,
+    pub listeners: BTreeMap<Address, mpsc::Sender<DuplexStream>>,
     pub last_pid: u32,
 }
 
@@ -241,15 +252,37 @@ impl FakeSandbox {
         self.with_tree(&path, |tree| tree.remove(&path, false))
     }
 
-    /// A program listens on a port, if nobody does.
-    pub(crate) fn listen(self: &Arc<Self>, port: u16) -> Option<Listener> {
+    /// A program that a test has added.
+    pub(crate) fn added(&self, name: &str) -> Option<Arc<dyn FakeProgram>> {
+        self.world.upgrade()?.state().added.get(name).map(Arc::clone)
+    }
+
+    /// A program listens somewhere, if nobody does.
+    pub(crate) fn listen(self: &Arc<Self>, address: Address) -> Option<Listener> {
         let mut state = self.state();
-        if state.listeners.contains_key(&port) {
+        if state.listeners.contains_key(&address) {
             return None;
         }
         let (sender, connections) = mpsc::channel(BACKLOG);
-        state.listeners.insert(port, sender);
-        Some(Listener { sandbox: Arc::downgrade(self), port, connections })
+        state.listeners.insert(address.clone(), sender);
+        Some(Listener { sandbox: Arc::downgrade(self), address, connections })
+    }
+
+    /// Connects to whoever listens there.
+    pub(crate) fn connect(
+        self: &Arc<Self>,
+        address: &Address,
+    ) -> Result<Stream<DuplexStream>, RuntimeError> {
+        let refuse = |code, cause| Err(RuntimeError::new(code, "dial", cause));
+        let listener = self.state().listeners.get(address).cloned();
+        let Some(listener) = listener else {
+            return refuse(RuntimeErrorCode::NotFound, "nobody listens there");
+        };
+        let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+        if listener.try_send(theirs).is_err() {
+            return refuse(RuntimeErrorCode::LimitReached, "nobody accepts connections");
+        }
+        Ok(self.counted(ours))
     }
 
     /// Counts a stream of this sandbox while it exists.
@@ -278,15 +311,16 @@ pub(crate) fn check_settings(settings: &ClaimSettings) -> Result<(), RuntimeErro
     }
 }
 
-/// A port that a program listens on, for as long as this exists.
-pub(crate) struct Listener {
+/// Where a program listens, for as long as this exists.
+pub struct Listener {
     sandbox: Weak<FakeSandbox>,
-    port: u16,
+    address: Address,
     connections: mpsc::Receiver<DuplexStream>,
 }
 
 impl Listener {
-    pub(crate) async fn accept(&mut self) -> Option<DuplexStream> {
+    /// The next that connects.
+    pub async fn accept(&mut self) -> Option<DuplexStream> {
         self.connections.recv().await
     }
 }
@@ -294,7 +328,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Some(sandbox) = self.sandbox.upgrade() {
-            sandbox.state().listeners.remove(&self.port);
+            sandbox.state().listeners.remove(&self.address);
         }
     }
 }

@@ -46,8 +46,16 @@ impl GuestLink {
 
     /// Connects to a port inside.
     pub async fn dial(&self, port: u16) -> Result<Box<dyn Duplex>, RuntimeError> {
-        let request = Request::Dial { port };
-        let call = Call::open(&self.connection, "dial", Kind::Connection, &request, Vec::new())?;
+        self.connect(&Request::Dial { port }).await
+    }
+
+    /// Connects to a Unix socket inside.
+    pub async fn dial_unix(&self, path: &str) -> Result<Box<dyn Duplex>, RuntimeError> {
+        self.connect(&Request::DialUnix { path: path.to_owned() }).await
+    }
+
+    async fn connect(&self, request: &Request) -> Result<Box<dyn Duplex>, RuntimeError> {
+        let call = Call::open(&self.connection, "dial", Kind::Connection, request, Vec::new())?;
         let reply = call.first().await?;
         let Reply::Started { .. } = reply else { return Err(call.nonsense(&reply)) };
         Ok(Box::new(LaneDuplex::new(Arc::new(call))))

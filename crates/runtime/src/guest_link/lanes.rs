@@ -242,6 +242,13 @@ impl LaneDuplex {
         writer.must_end = true;
         Self { reader: LaneReader::new(call, lane::MAIN), writer }
     }
+
+    /// The same, but dropped, the other side sees the end, and nothing else is given up.
+    pub(super) fn ending(call: Arc<Call>) -> Self {
+        let mut duplex = Self::new(call);
+        duplex.writer.must_end = false;
+        duplex
+    }
 }
 
 impl AsyncRead for LaneDuplex {

@@ -14,7 +14,7 @@ use super::GuestLink;
 use super::call::Call;
 use super::calls::expect_done;
 use super::channel::Kind;
-use super::lanes::{LaneReader, LaneWriter};
+use super::lanes::{LaneDuplex, LaneReader, LaneWriter};
 use super::pipes::{self, PipeReader};
 use crate::error::RuntimeError;
 use crate::exec::{ExecSpec, Exit, Process, ProcessControl, Sink, Stdin};
@@ -43,6 +43,7 @@ enum Ours {
 impl GuestLink {
     /// Starts a program. Without confirmation it returns as soon as the request is on its way.
     pub async fn exec(&self, spec: ExecSpec) -> Result<Process, RuntimeError> {
+        let spec = spec.settled()?;
         let pass = self.connection.settings.pass_descriptors;
         let mut passed = Vec::new();
         let (stdio, [input, out, err], kind) = if let Some(size) = spec.terminal {
@@ -57,9 +58,16 @@ impl GuestLink {
             let (stdout, out) = output(spec.stdout, pass, &mut passed)?;
             let (stderr, err) = output(spec.stderr, pass, &mut passed)?;
             let is_lane = |pipe: Pipe| pipe == Pipe::Lane;
-            let kind =
-                Kind::Program { main: is_lane(stdin), output: is_lane(stdout) || is_lane(stderr) };
-            (Stdio::Pipes { stdin, stdout, stderr }, [input, out, err], kind)
+            let kind = Kind::Program {
+                main: is_lane(stdin) || spec.channel,
+                output: is_lane(stdout) || is_lane(stderr),
+            };
+            let stdio = if spec.channel {
+                Stdio::Channel { stdout, stderr }
+            } else {
+                Stdio::Pipes { stdin, stdout, stderr }
+            };
+            (stdio, [input, out, err], kind)
         };
         let request = Request::Spawn(Box::new(Spawn {
             command: spec.command,
@@ -90,6 +98,9 @@ impl GuestLink {
         let out_lane = if spec.terminal.is_some() { lane::MAIN } else { lane::STDOUT };
         process.stdout = reader(out, &call, out_lane);
         process.stderr = reader(err, &call, lane::STDERR);
+        if spec.channel {
+            process.channel = Some(Box::new(LaneDuplex::ending(Arc::clone(&call))));
+        }
         if spec.confirm_start {
             let reply = call.first().await?;
             let Reply::Started { pid } = reply else { return Err(call.nonsense(&reply)) };

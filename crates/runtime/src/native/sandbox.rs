@@ -133,6 +133,10 @@ impl Sandbox for NativeSandbox {
         self.link.dial(port).await
     }
 
+    async fn dial_unix(&self, path: &str) -> Result<Box<dyn Duplex>, RuntimeError> {
+        self.link.dial_unix(path).await
+    }
+
     async fn ports(&self) -> Result<Vec<Port>, RuntimeError> {
         self.link.ports().await
     }

@@ -39,6 +39,14 @@ impl Subject for Fake {
         Command::Argv(vec!["listen".to_owned(), port.to_string()])
     }
 
+    fn echo_socket(&self, path: &str) -> Command {
+        Command::Argv(vec!["listen".to_owned(), path.to_owned()])
+    }
+
+    fn echo_channel(&self) -> Command {
+        Command::Argv(vec!["channel".to_owned()])
+    }
+
     async fn make_workspace(&self) -> Option<WorkspaceId> {
         let id = WorkspaceId::from_u128(7);
         self.runtime().create_workspace(id, 1 << 20);

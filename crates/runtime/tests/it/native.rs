@@ -70,6 +70,21 @@ impl Subject for NativeSubject {
         Command::Argv(argv.map(str::to_owned).to_vec())
     }
 
+    fn echo_socket(&self, path: &str) -> Command {
+        let server = "import os, socketserver, sys\n\
+            class Echo(socketserver.BaseRequestHandler):\n\
+            \x20   def handle(self):\n\
+            \x20       while data := self.request.recv(65536): self.request.sendall(data)\n\
+            server = socketserver.ThreadingUnixStreamServer(sys.argv[1], Echo)\n\
+            os.chmod(sys.argv[1], 0o600)\n\
+            server.serve_forever()";
+        Command::Argv(["python3", "-c", server, path].map(str::to_owned).to_vec())
+    }
+
+    fn echo_channel(&self) -> Command {
+        Command::Shell("exec cat <&3 >&3".to_owned())
+    }
+
     async fn make_workspace(&self) -> Option<WorkspaceId> {
         let workspaces = Workspaces::open(self.place.join("workspaces")).expect("opened");
         let workspace = WorkspaceId::from_u128(7);

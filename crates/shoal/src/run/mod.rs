@@ -130,15 +130,12 @@ async fn streamed(
     signals: &mut Signals,
 ) -> Result<Ending, Failure> {
     let spec = ExecSpec {
-        command: wish.command,
         env: wish.env,
         cwd: wish.cwd,
         stdin: if wish.stdin { Stdin::Stream } else { Stdin::Null },
-        stdout: Sink::Stream,
         stderr: if wish.terminal { Sink::Null } else { Sink::Stream },
         terminal: wish.terminal.then(terminal::size),
-        limits: runtime::ProcessLimits::default(),
-        confirm_start: false,
+        ..ExecSpec::new(wish.command)
     };
     let failed = |error| Failure::of_start(&wish.name, &error);
     let started_at = Instant::now();
