@@ -73,7 +73,7 @@ impl Size {
 
 /// What a workspace is on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Directory,
     Subvolume,
     Project,
@@ -81,7 +81,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn name(self, workspace: WorkspaceId) -> String {
+    pub(crate) fn name(self, workspace: WorkspaceId) -> String {
         match self {
             Self::Directory | Self::Subvolume | Self::Project => workspace.to_string(),
             Self::Image => format!("{workspace}{IMAGE}"),
@@ -89,7 +89,7 @@ impl Kind {
     }
 
     /// What one of a size can come to take on disk.
-    const fn takes(self, size: Size) -> u64 {
+    pub(crate) const fn takes(self, size: Size) -> u64 {
         match self {
             Self::Directory | Self::Subvolume | Self::Project => size.bytes(),
             Self::Image => size.image_bytes(),
@@ -100,13 +100,13 @@ impl Kind {
 /// The workspaces of a node.
 pub struct Workspaces {
     path: PathBuf,
-    places: Arc<Places>,
+    pub(crate) places: Arc<Places>,
     hard: HardLimit,
     known: Mutex<BTreeMap<WorkspaceId, Kind>>,
-    promises: Promises,
+    pub(crate) promises: Promises,
     numbers: Numbers,
     spares: Spares,
-    trash: Trash,
+    pub(crate) trash: Trash,
 }
 
 impl fmt::Debug for Workspaces {
@@ -186,19 +186,8 @@ impl Workspaces {
         limit: WorkspaceLimit,
         spared_bytes: u64,
     ) -> Result<(), WorkspaceError> {
-        const STEP: &str = "make a workspace";
-        let kind = match (limit, self.hard.by) {
-            (WorkspaceLimit::Soft, _) => Kind::Directory,
-            (WorkspaceLimit::Hard, Some(HardBy::Btrfs)) => Kind::Subvolume,
-            (WorkspaceLimit::Hard, Some(HardBy::ProjectQuota)) => Kind::Project,
-            (WorkspaceLimit::Hard, Some(HardBy::Image)) => Kind::Image,
-            (WorkspaceLimit::Hard, None) => {
-                return Err(WorkspaceError::unsupported(STEP, &self.hard.reasons()));
-            }
-        };
-        if self.known().contains_key(&workspace) {
-            return Err(WorkspaceError::new(STEP, Errno::EXIST.into()));
-        }
+        let kind = self.kind_for(limit)?;
+        self.refuse_known(workspace)?;
         match limit {
             WorkspaceLimit::Soft => self.make(workspace, kind, size)?,
             WorkspaceLimit::Hard => {
@@ -213,37 +202,67 @@ impl Workspaces {
         Ok(())
     }
 
-    fn make(&self, workspace: WorkspaceId, kind: Kind, size: Size) -> Result<(), WorkspaceError> {
-        const STEP: &str = "make a workspace";
-        let name = kind.name(workspace);
-        match kind {
-            Kind::Directory => {
-                let directory = self.make_directory(&name).during(STEP)?;
-                self.give_name(directory, &name).during(STEP)?;
+    /// What one with this limit is on disk.
+    pub(crate) fn kind_for(&self, limit: WorkspaceLimit) -> Result<Kind, WorkspaceError> {
+        match (limit, self.hard.by) {
+            (WorkspaceLimit::Soft, _) => Ok(Kind::Directory),
+            (WorkspaceLimit::Hard, Some(HardBy::Btrfs)) => Ok(Kind::Subvolume),
+            (WorkspaceLimit::Hard, Some(HardBy::ProjectQuota)) => Ok(Kind::Project),
+            (WorkspaceLimit::Hard, Some(HardBy::Image)) => Ok(Kind::Image),
+            (WorkspaceLimit::Hard, None) => {
+                Err(WorkspaceError::unsupported("make a workspace", &self.hard.reasons()))
             }
-            Kind::Subvolume => {
-                let made = hard::make_subvolume(&self.places, &name, size.bytes()).during(STEP)?;
-                promises::note_on(&made, size.bytes());
-                self.give_name(made, &name).during(STEP)?;
-            }
-            Kind::Project => {
-                let directory = self.make_directory(&name).during(STEP)?;
-                self.limit_project(&directory, size).during(STEP)?;
-                promises::note_on(&directory, size.bytes());
-                self.give_name(directory, &name).during(STEP)?;
-            }
-            Kind::Image => {
-                if !self.spares.take(size, &name).during(STEP)? {
-                    hard::make_image(&self.places, &name, size).during(STEP)?;
-                    move_to(&self.places.new, &name, &self.places.top, &name).during(STEP)?;
-                }
-            }
+        }
+    }
+
+    pub(crate) fn refuse_known(&self, workspace: WorkspaceId) -> Result<(), WorkspaceError> {
+        if self.known().contains_key(&workspace) {
+            return Err(WorkspaceError::new("make a workspace", Errno::EXIST.into()));
         }
         Ok(())
     }
 
+    fn make(&self, workspace: WorkspaceId, kind: Kind, size: Size) -> Result<(), WorkspaceError> {
+        const STEP: &str = "make a workspace";
+        let name = kind.name(workspace);
+        if kind == Kind::Image && self.spares.take(size, &name).during(STEP)? {
+            return Ok(());
+        }
+        self.make_aside(&name, kind, size).during(STEP)?;
+        move_to(&self.places.new, &name, &self.places.top, &name).during(STEP)
+    }
+
+    /// Makes an empty one in `new`. A directory is given back open, an image is not.
+    pub(crate) fn make_aside(
+        &self,
+        name: &str,
+        kind: Kind,
+        size: Size,
+    ) -> io::Result<Option<OwnedFd>> {
+        let made = match kind {
+            Kind::Directory => self.make_directory(name)?,
+            Kind::Subvolume => {
+                let made = hard::make_subvolume(&self.places, name, size.bytes())?;
+                promises::note_on(&made, size.bytes());
+                made
+            }
+            Kind::Project => {
+                let directory = self.make_directory(name)?;
+                self.limit_project(&directory, size)?;
+                promises::note_on(&directory, size.bytes());
+                directory
+            }
+            Kind::Image => {
+                hard::make_image(&self.places, name, size)?;
+                return Ok(None);
+            }
+        };
+        give_to_user(&made)?;
+        Ok(Some(made))
+    }
+
     /// Sets room aside, or says that there is none.
-    fn promise(
+    pub(crate) fn promise(
         &self,
         workspace: WorkspaceId,
         bytes: u64,
@@ -333,7 +352,7 @@ impl Workspaces {
         self.trash.stuck()
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<WorkspaceId, Kind>> {
+    pub(crate) fn known(&self) -> MutexGuard<'_, BTreeMap<WorkspaceId, Kind>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -380,15 +399,14 @@ impl Workspaces {
         project::set_project(directory.as_fd(), project)?;
         project::limit_project(directory.as_fd(), project, size.bytes(), size.files())
     }
+}
 
-    /// A directory in `new` is whole: it belongs to the user of workspaces and gets its name.
-    fn give_name(&self, directory: OwnedFd, name: &str) -> io::Result<()> {
-        fchmod(&directory, Mode::from_raw_mode(0o755))?;
-        if rustix::process::geteuid().is_root() {
-            let (user, group) = (Uid::from_raw(WORKSPACE_USER), Gid::from_raw(WORKSPACE_USER));
-            fchown(&directory, Some(user), Some(group))?;
-        }
-        drop(directory);
-        Ok(move_to(&self.places.new, name, &self.places.top, name)?)
+/// A directory in `new` belongs to the user of workspaces.
+fn give_to_user(directory: &OwnedFd) -> io::Result<()> {
+    fchmod(directory, Mode::from_raw_mode(0o755))?;
+    if rustix::process::geteuid().is_root() {
+        let (user, group) = (Uid::from_raw(WORKSPACE_USER), Gid::from_raw(WORKSPACE_USER));
+        fchown(directory, Some(user), Some(group))?;
     }
+    Ok(())
 }

@@ -14,8 +14,39 @@ pub enum Trouble {
     DiskFull,
     /// There is a workspace of that id already, or none.
     Id,
+    /// Somebody uses it.
+    InUse,
+    /// What was kept, or sent, cannot be read: there is nothing to wait for.
+    Damaged,
+    /// What was sent is too much, or is none of what may be sent.
+    Refused,
+    /// Whoever wanted it does not any more.
+    CalledOff,
     /// The kernel refused.
     System,
+}
+
+impl Trouble {
+    fn of(error: &io::Error) -> Self {
+        use io::ErrorKind as Kind;
+        let kind = error.kind();
+        let ours = error.raw_os_error().is_none();
+        if [Kind::StorageFull, Kind::QuotaExceeded].contains(&kind) {
+            Self::DiskFull
+        } else if kind == Kind::AlreadyExists {
+            Self::Id
+        } else if kind == Kind::ResourceBusy {
+            Self::InUse
+        } else if kind == Kind::Interrupted {
+            Self::CalledOff
+        } else if ours && [Kind::InvalidData, Kind::UnexpectedEof].contains(&kind) {
+            Self::Damaged
+        } else if ours && [Kind::InvalidInput, Kind::FileTooLarge].contains(&kind) {
+            Self::Refused
+        } else {
+            Self::System
+        }
+    }
 }
 
 /// A failure: what was being done, and what the kernel said.
@@ -32,14 +63,7 @@ pub struct WorkspaceError {
 
 impl WorkspaceError {
     pub(crate) fn new(step: impl Into<Cow<'static, str>>, source: io::Error) -> Self {
-        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
-        let trouble = if full.contains(&source.kind()) {
-            Trouble::DiskFull
-        } else if source.kind() == io::ErrorKind::AlreadyExists {
-            Trouble::Id
-        } else {
-            Trouble::System
-        };
+        let trouble = Trouble::of(&source);
         Self { trouble, step: step.into(), source }
     }
 

@@ -1,4 +1,4 @@
-//! Workspaces on disk: a directory of them, what limits each, and how they go. Whatever is in a
+//! Workspaces on disk: a directory of them, what limits each, how they are kept and how they go. Whatever is in a
 //! workspace was put there by a stranger: nothing here follows a link in one, trusts a name or
 //! a permission, or needs more memory for a larger one. Everything blocks, and knows no tokio.
 //!
@@ -8,19 +8,32 @@
 //! when another hard limit is. Promises are kept against each other only: whatever else fills the
 //! disk below the floor takes what workspaces with a hard limit were promised, and the journal too.
 
+mod archives;
+mod copy;
 mod directory;
 mod error;
+mod fill;
 mod hard;
+mod keeping;
 mod nameless;
 mod numbers;
+mod pack;
 mod places;
 mod promises;
 mod removal;
 mod scan;
+mod seeds;
+mod shelf;
 mod spares;
+pub mod tar;
 mod trash;
+mod unpack;
+mod walk;
 
+pub use archives::{ArchiveReader, ArchiveWriter, Archived, Archives};
 pub use directory::{Size, Workspaces};
 pub use error::{Trouble, WorkspaceError};
 pub use hard::{HardBy, HardLimit, probe};
+pub use keeping::{GoOn, New};
 pub use scan::{DEPTH_MAX, Scan, Usage};
+pub use seeds::{SeedBounds, SeedFile, Seeds};

@@ -15,7 +15,7 @@ use crate::life::PATIENCE;
 use crate::stage::{Stage, id, mb, usage};
 
 /// Directories in directories, and a file at the bottom.
-fn nest(place: &Path, depth: usize) {
+pub(crate) fn nest(place: &Path, depth: usize) {
     let open = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut at = openat(CWD, place, open, Mode::empty()).expect("open");
     for _ in 0..depth {

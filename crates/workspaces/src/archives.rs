@@ -1,0 +1,262 @@
+//! Archives of workspaces: one file for each, by its id. One is written aside and gets its name
+//! when it is whole and durable, in place of whatever had it; so there is the old or the new, and
+//! never half of one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use model::WorkspaceId;
+use rustix::fs::{
+    AtFlags, Mode, OFlags, fstat, fstatvfs, fsync, openat, renameat, statat, unlinkat,
+};
+use rustix::io::Errno;
+use zstd::stream::{read::Decoder, write::Encoder};
+
+use crate::error::{During as _, WorkspaceError};
+use crate::places::names_in;
+use crate::shelf::Shelf;
+
+/// What the name of an archive ends with.
+const ENDING: &str = ".tar.zst";
+
+/// Fast, and still far smaller than what is packed mostly.
+const LEVEL: i32 = 3;
+
+/// How many bytes are written before it is asked again how much is free.
+const STRIDE: u64 = 8 << 20;
+
+/// What is known of an archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Archived {
+    /// What it takes on disk.
+    pub bytes: u64,
+    /// When it was made, in seconds since 1970.
+    pub made_at_s: i64,
+}
+
+/// The archives of a node. Cheap to clone.
+#[derive(Clone)]
+pub struct Archives {
+    shelf: Arc<Shelf>,
+    known: Arc<Mutex<BTreeMap<WorkspaceId, Archived>>>,
+}
+
+impl fmt::Debug for Archives {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Archives").field("path", &self.shelf.path()).finish_non_exhaustive()
+    }
+}
+
+impl Archives {
+    /// Opens the directory of archives, and removes what an earlier run left half written.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, WorkspaceError> {
+        const STEP: &str = "open the directory of archives";
+        let shelf = Shelf::open(path.into()).during(STEP)?;
+        let mut known = BTreeMap::new();
+        for name in names_in(&shelf.top).during(STEP)? {
+            let Some(id) = workspace_of(&name) else { continue };
+            let found = statat(&shelf.top, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+            known.insert(id, archived(&found.during(STEP)?));
+        }
+        Ok(Self { shelf: Arc::new(shelf), known: Arc::new(Mutex::new(known)) })
+    }
+
+    /// All there are.
+    pub fn list(&self) -> BTreeMap<WorkspaceId, Archived> {
+        self.known().clone()
+    }
+
+    /// How many there are, and what they take together.
+    pub fn count(&self) -> (usize, u64) {
+        let known = self.known();
+        (known.len(), known.values().map(|one| one.bytes).sum())
+    }
+
+    /// What is known of one.
+    pub fn get(&self, workspace: WorkspaceId) -> Option<Archived> {
+        self.known().get(&workspace).copied()
+    }
+
+    /// Begins to write one. Nothing is written where less than `spared_bytes` would be left.
+    pub fn write(
+        &self,
+        workspace: WorkspaceId,
+        spared_bytes: u64,
+    ) -> Result<ArchiveWriter, WorkspaceError> {
+        const STEP: &str = "begin an archive";
+        let aside = self.shelf.new_name();
+        let file = Spared::create(&self.shelf, &aside, spared_bytes).during(STEP)?;
+        // From here on it is removed again unless it is finished.
+        let mut writer = ArchiveWriter { archives: self.clone(), workspace, aside, encoder: None };
+        writer.encoder = Some(encoder(file).during(STEP)?);
+        Ok(writer)
+    }
+
+    /// Reads one; that there is none is no error. What is read wrongly is told, at its end at the
+    /// latest.
+    pub fn read(&self, workspace: WorkspaceId) -> Result<Option<ArchiveReader>, WorkspaceError> {
+        const STEP: &str = "open an archive";
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match openat(&self.shelf.top, name_of(workspace), flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            file => file.during(STEP)?,
+        };
+        Ok(Some(ArchiveReader::of(file).during(STEP)?))
+    }
+
+    /// Removes one. That it never existed is fine.
+    pub fn remove(&self, workspace: WorkspaceId) -> Result<(), WorkspaceError> {
+        const STEP: &str = "remove an archive";
+        match unlinkat(&self.shelf.top, name_of(workspace), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error).during(STEP),
+        }
+        self.known().remove(&workspace);
+        Ok(())
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<WorkspaceId, Archived>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An archive that is being written. Dropped before it is finished, nothing of it stays.
+pub struct ArchiveWriter {
+    archives: Archives,
+    workspace: WorkspaceId,
+    aside: String,
+    encoder: Option<Encoder<'static, Spared>>,
+}
+
+impl fmt::Debug for ArchiveWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ArchiveWriter").field("workspace", &self.workspace).finish_non_exhaustive()
+    }
+}
+
+impl ArchiveWriter {
+    /// It is whole: done when it is durable and has its name.
+    pub fn finish(mut self) -> Result<Archived, WorkspaceError> {
+        const STEP: &str = "finish an archive";
+        let encoder = self.encoder.take().ok_or_else(|| io::Error::other("it is over"));
+        let file = encoder.and_then(Encoder::finish).during(STEP)?.file;
+        fsync(&file).during(STEP)?;
+        let archived = archived(&fstat(&file).during(STEP)?);
+        let top = &self.archives.shelf.top;
+        let name = name_of(self.workspace);
+        renameat(&self.archives.shelf.new, self.aside.as_str(), top, name).during(STEP)?;
+        fsync(top).during(STEP)?;
+        self.archives.known().insert(self.workspace, archived);
+        Ok(archived)
+    }
+}
+
+impl Write for ArchiveWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.encoder {
+            Some(encoder) => encoder.write(bytes),
+            None => Err(io::Error::other("the archive is over")),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.encoder.as_mut().map_or(Ok(()), Write::flush)
+    }
+}
+
+impl Drop for ArchiveWriter {
+    fn drop(&mut self) {
+        // One that has its name is not there any more.
+        let _ = unlinkat(&self.archives.shelf.new, self.aside.as_str(), AtFlags::empty());
+    }
+}
+
+/// The bytes of an archive, as they were packed.
+pub struct ArchiveReader {
+    decoder: Decoder<'static, BufReader<File>>,
+}
+
+impl fmt::Debug for ArchiveReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ArchiveReader").finish_non_exhaustive()
+    }
+}
+
+impl ArchiveReader {
+    pub(crate) fn of(file: OwnedFd) -> io::Result<Self> {
+        Ok(Self { decoder: Decoder::new(File::from(file))? })
+    }
+}
+
+impl Read for ArchiveReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.decoder.read(buffer).map_err(|error| match error.raw_os_error() {
+            Some(_) => error,
+            // Whatever is not the disk's is the archive's own fault.
+            None => io::Error::new(io::ErrorKind::InvalidData, error.to_string()),
+        })
+    }
+}
+
+/// What compresses to a file, with a sum by which damage is seen.
+pub(crate) fn encoder(file: Spared) -> io::Result<Encoder<'static, Spared>> {
+    let mut encoder = Encoder::new(file, LEVEL)?;
+    encoder.include_checksum(true)?;
+    Ok(encoder)
+}
+
+/// A file that leaves some of the disk free.
+pub(crate) struct Spared {
+    pub(crate) file: File,
+    spared_bytes: u64,
+    /// What may be written before it is asked again.
+    sure: u64,
+}
+
+impl Spared {
+    pub(crate) fn create(shelf: &Shelf, aside: &str, spared_bytes: u64) -> io::Result<Self> {
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(&shelf.new, aside, flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(Self { file: File::from(file), spared_bytes, sure: 0 })
+    }
+}
+
+impl Write for Spared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.sure < bytes.len() as u64 {
+            let found = fstatvfs(&self.file)?;
+            let free = found.f_bavail.saturating_mul(found.f_frsize);
+            if free < self.spared_bytes.saturating_add(STRIDE) {
+                let cause = "it would leave less of the disk free than is to be spared";
+                return Err(io::Error::new(io::ErrorKind::StorageFull, cause));
+            }
+            self.sure = STRIDE;
+        }
+        let written = self.file.write(bytes)?;
+        self.sure = self.sure.saturating_sub(written as u64);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+fn name_of(workspace: WorkspaceId) -> String {
+    format!("{workspace}{ENDING}")
+}
+
+fn workspace_of(name: &str) -> Option<WorkspaceId> {
+    let id: WorkspaceId = name.strip_suffix(ENDING)?.parse().ok()?;
+    (name_of(id) == name).then_some(id)
+}
+
+fn archived(found: &rustix::fs::Stat) -> Archived {
+    Archived { bytes: found.st_size.cast_unsigned(), made_at_s: found.st_mtime }
+}
