@@ -158,7 +158,10 @@ fn failed(error: &WorkspaceError) -> RuntimeError {
         Trouble::Unsupported => RuntimeErrorCode::Unsupported,
         Trouble::DiskFull => RuntimeErrorCode::DiskFull,
         Trouble::Id => RuntimeErrorCode::Duplicate,
-        Trouble::System => RuntimeErrorCode::System,
+        Trouble::Refused => RuntimeErrorCode::Invalid,
+        Trouble::InUse | Trouble::Damaged | Trouble::CalledOff | Trouble::System => {
+            RuntimeErrorCode::System
+        }
     };
     RuntimeError::new(code, error.step.clone(), error.source.to_string())
         .with_errno(error.source.raw_os_error().unwrap_or(0))
