@@ -33,6 +33,7 @@ const LAYERS: &[Layer] = &[
     layer("guest-image", ""),
     layer("workspaces", "it blocks, and is asked from threads of its own").never(&["tokio"]),
     layer("runtime", ""),
+    layer("harness", "it speaks with programs in sandboxes, whatever isolates them"),
     layer("images", "it is blocking code, called off the async threads").never(&["tokio"]),
     layer("store", ""),
     layer("engine", ""),

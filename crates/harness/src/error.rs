@@ -1,0 +1,230 @@
+//! Why a harness could not be started or given a turn, and why a turn failed. Codes never change
+//! their meaning; the words are for people, and carry neither environments nor configurations.
+
+use std::fmt;
+use std::sync::Arc;
+
+use model::{ErrorCode, Refusal};
+use runtime::{RuntimeError, RuntimeErrorCode};
+
+use crate::link::HarnessEnd;
+
+/// What the harness may call an error, at most.
+const CODE_BYTES_MAX: usize = 64;
+
+macro_rules! harness_error_codes {
+    ($($(#[$doc:meta])* $code:ident, $word:literal;)+) => {
+        /// Why something could not be done with a harness.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum HarnessErrorCode {
+            $($(#[$doc])* $code,)+
+        }
+
+        impl HarnessErrorCode {
+            /// All codes.
+            pub const ALL: &'static [Self] = &[$(Self::$code,)+];
+
+            /// The word used in logs and answers.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$code => $word,)+
+                }
+            }
+        }
+    };
+}
+
+harness_error_codes! {
+    /// It was not ready in time.
+    ReadyTimeout, "harness_ready_timeout";
+    /// It could not be started.
+    NotStarted, "harness_not_started";
+    /// It has ended.
+    Died, "harness_died";
+    /// It ran out of memory.
+    OutOfMemory, "oom";
+    /// It does not keep to its protocol.
+    Protocol, "harness_protocol";
+    /// It said more at once than is allowed.
+    TooLarge, "harness_too_large";
+    /// It has a turn already.
+    Busy, "harness_busy";
+    /// The turn's input is nothing that this harness takes.
+    Input, "harness_input";
+    /// The sandbox is over.
+    SandboxGone, "sandbox_gone";
+}
+
+/// Why a turn failed: a word of ours, or the harness's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FailureCode {
+    /// Something of ours.
+    Ours(HarnessErrorCode),
+    /// The harness said so, and perhaps how it calls it.
+    Said(Option<Arc<str>>),
+}
+
+impl FailureCode {
+    /// The word used on the wire.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Ours(code) => code.as_str(),
+            Self::Said(None) => "harness_error",
+            Self::Said(Some(word)) => word,
+        }
+    }
+
+    /// What a harness calls its error, if it can be a code.
+    pub(crate) fn said(word: Option<&str>) -> Self {
+        let is_plain =
+            |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+        let fits =
+            |word: &&str| (1..=CODE_BYTES_MAX).contains(&word.len()) && word.bytes().all(is_plain);
+        Self::Said(word.filter(fits).map(Arc::from))
+    }
+}
+
+impl fmt::Display for FailureCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a harness could not be started, bound or given a turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HarnessError {
+    /// What to branch on.
+    pub code: HarnessErrorCode,
+    /// What happened.
+    pub cause: String,
+    /// What the runtime said, if it was the runtime.
+    runtime: Option<RuntimeError>,
+}
+
+impl HarnessError {
+    pub(crate) fn new(code: HarnessErrorCode, cause: impl Into<String>) -> Self {
+        Self { code, cause: cause.into(), runtime: None }
+    }
+
+    /// The sandbox is over.
+    pub fn sandbox_gone() -> Self {
+        Self::new(HarnessErrorCode::SandboxGone, "the sandbox is gone")
+    }
+
+    /// How a turn ends that could not begin because of this.
+    pub fn into_end(self) -> HarnessEnd {
+        if self.code == HarnessErrorCode::SandboxGone {
+            return HarnessEnd::SandboxGone;
+        }
+        HarnessEnd::Failed { code: FailureCode::Ours(self.code), message: self.cause }
+    }
+
+    /// The same as a failure to launch a sandbox that was to have this harness.
+    pub fn into_runtime_error(self) -> RuntimeError {
+        if let Some(error) = self.runtime {
+            return error;
+        }
+        let code = match self.code {
+            HarnessErrorCode::ReadyTimeout => RuntimeErrorCode::ReadyTimeout,
+            HarnessErrorCode::SandboxGone => RuntimeErrorCode::SandboxGone,
+            HarnessErrorCode::OutOfMemory => RuntimeErrorCode::OutOfMemory,
+            HarnessErrorCode::Input => RuntimeErrorCode::Invalid,
+            HarnessErrorCode::NotStarted
+            | HarnessErrorCode::Died
+            | HarnessErrorCode::Protocol
+            | HarnessErrorCode::TooLarge
+            | HarnessErrorCode::Busy => RuntimeErrorCode::LaunchFailed,
+        };
+        RuntimeError::new(code, "start the harness", self.cause)
+    }
+}
+
+/// Whether an error says that the sandbox is over.
+pub(crate) fn is_gone(code: RuntimeErrorCode) -> bool {
+    matches!(
+        code,
+        RuntimeErrorCode::SandboxGone
+            | RuntimeErrorCode::SandboxUnknown
+            | RuntimeErrorCode::OutOfMemory
+            | RuntimeErrorCode::LauncherLost
+            | RuntimeErrorCode::ShuttingDown
+            | RuntimeErrorCode::Protocol
+    )
+}
+
+impl From<RuntimeError> for HarnessError {
+    fn from(error: RuntimeError) -> Self {
+        let code = if is_gone(error.code) {
+            HarnessErrorCode::SandboxGone
+        } else {
+            HarnessErrorCode::NotStarted
+        };
+        Self { code, cause: error.to_string(), runtime: Some(error) }
+    }
+}
+
+impl fmt::Display for HarnessError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code.as_str(), self.cause)
+    }
+}
+
+impl std::error::Error for HarnessError {}
+
+impl From<HarnessError> for Refusal {
+    fn from(error: HarnessError) -> Self {
+        let code = match error.code {
+            HarnessErrorCode::ReadyTimeout => ErrorCode::ReadyTimeout,
+            HarnessErrorCode::SandboxGone => ErrorCode::SandboxGone,
+            HarnessErrorCode::OutOfMemory => ErrorCode::Oom,
+            HarnessErrorCode::Busy => ErrorCode::TurnInProgress,
+            HarnessErrorCode::Input => ErrorCode::InvalidArgument,
+            HarnessErrorCode::NotStarted
+            | HarnessErrorCode::Died
+            | HarnessErrorCode::Protocol
+            | HarnessErrorCode::TooLarge => ErrorCode::LaunchFailed,
+        };
+        Self::new(code, error.cause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_unique() {
+        let mut words: Vec<_> = HarnessErrorCode::ALL.iter().map(|code| code.as_str()).collect();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), HarnessErrorCode::ALL.len());
+    }
+
+    #[test]
+    fn a_harness_names_its_errors_only_with_plain_words() {
+        for (word, expected) in [
+            (Some("rate_limited"), "rate_limited"),
+            (Some("E-1.b"), "E-1.b"),
+            (None, "harness_error"),
+            (Some(""), "harness_error"),
+            (Some("two words"), "harness_error"),
+            (Some("line\nbreak"), "harness_error"),
+            (Some(&*"x".repeat(65)), "harness_error"),
+        ] {
+            assert_eq!(FailureCode::said(word).as_str(), expected, "{word:?}");
+        }
+    }
+
+    #[test]
+    fn that_the_sandbox_is_gone_is_never_a_failure_of_the_harness() {
+        let gone = RuntimeError::new(RuntimeErrorCode::OutOfMemory, "exec", "it ended");
+        let error = HarnessError::from(gone.clone());
+        assert_eq!(error.clone().into_end(), HarnessEnd::SandboxGone);
+        assert_eq!(error.into_runtime_error(), gone);
+        let missing = RuntimeError::new(RuntimeErrorCode::NotFound, "exec", "no such program: x");
+        let error = HarnessError::from(missing);
+        assert_eq!(error.code, HarnessErrorCode::NotStarted);
+        assert!(matches!(error.into_end(), HarnessEnd::Failed { .. }));
+        assert_eq!(HarnessError::sandbox_gone().into_end(), HarnessEnd::SandboxGone);
+    }
+}

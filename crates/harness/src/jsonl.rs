@@ -1,0 +1,431 @@
+//! Our own protocol, `docs/harness.md`: lines of JSON on a channel of the program's own. Each line
+//! names the turn it is about; a line about none that is known breaks the protocol.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use model::TurnId;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::binding::Binding;
+use crate::error::{FailureCode, HarnessError, HarnessErrorCode};
+use crate::json::{is_object, one_line, passed_on};
+use crate::link::{HarnessEnd, HarnessEvent, Stream};
+use crate::speech::{Meaning, Speech};
+
+/// The version of the protocol.
+const PROTOCOL: u64 = 1;
+
+/// The longest line that a harness may say.
+pub(crate) const LINE_BYTES_MAX: usize = 4 << 20;
+
+/// What is passed on of the words of an error.
+const MESSAGE_CHARS_MAX: usize = 4096;
+
+/// How many turns that are over are remembered, so that what still comes of them is known for it.
+const PAST_TURNS_MAX: usize = 256;
+
+/// A line of the harness.
+#[derive(Debug, Deserialize)]
+struct Line<'a> {
+    #[serde(rename = "type")]
+    kind: String,
+    id: Option<String>,
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+    stream: Option<String>,
+    text: Option<String>,
+    message: Option<String>,
+    code: Option<String>,
+    protocol: Option<u64>,
+}
+
+/// A line of the host.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Said<'a> {
+    Bind {
+        session_id: String,
+        sandbox_id: String,
+        generation: u64,
+        resumed: bool,
+        env: &'a BTreeMap<String, String>,
+        config: Option<&'a RawValue>,
+    },
+    Turn {
+        id: String,
+        input: &'a RawValue,
+        config: Option<&'a RawValue>,
+    },
+    Cancel {
+        id: String,
+    },
+    Shutdown,
+}
+
+/// A conversation in JSON lines.
+#[derive(Debug, Default)]
+pub(crate) struct Jsonl {
+    turn: String,
+    past: VecDeque<String>,
+}
+
+/// JSON of a caller that is to be part of a line.
+fn raw(text: &str, what: &str) -> Result<Box<RawValue>, HarnessError> {
+    let bad = |cause: String| {
+        HarnessError::new(HarnessErrorCode::Input, format!("{what} is no JSON: {cause}"))
+    };
+    let text = one_line(text).map_err(bad)?;
+    RawValue::from_string(text).map_err(|error| bad(error.to_string()))
+}
+
+fn line(said: &Said<'_>) -> Result<String, HarnessError> {
+    serde_json::to_string(said)
+        .map_err(|error| HarnessError::new(HarnessErrorCode::Input, error.to_string()))
+}
+
+/// Whether the first line of a harness says that it is ready, or what is wrong with it.
+pub(crate) fn check_ready(text: &str) -> Result<(), String> {
+    let line = parse(text)?;
+    match (&*line.kind, line.protocol) {
+        ("ready", Some(PROTOCOL)) => Ok(()),
+        ("ready", Some(other)) => {
+            Err(format!("it speaks protocol {other}, and {PROTOCOL} is known here"))
+        }
+        ("ready", None) => Err("its ready line names no protocol".to_owned()),
+        (kind, _) => Err(format!("its first line is of type {kind:?} and not \"ready\"")),
+    }
+}
+
+fn parse(text: &str) -> Result<Line<'_>, String> {
+    serde_json::from_str(text).map_err(|error| format!("a line is not what it should be: {error}"))
+}
+
+impl Jsonl {
+    fn meaning(&self, text: &str) -> Result<Meaning, String> {
+        let line = parse(text)?;
+        let id = || line.id.as_deref().ok_or(format!("a line of type {:?} has no id", line.kind));
+        let is_piece = matches!(&*line.kind, "event" | "output");
+        let is_end = matches!(&*line.kind, "result" | "error");
+        if !is_piece && !is_end {
+            return match &*line.kind {
+                "bound" => Ok(Meaning::Nothing),
+                kind => Err(format!("a line of type {kind:?} has no meaning here")),
+            };
+        }
+        let id = id()?;
+        if id != self.turn || self.turn.is_empty() {
+            let is_past = self.past.iter().any(|past| past == id);
+            return match (is_past, is_piece) {
+                // Something may still have been on its way.
+                (true, true) => Ok(Meaning::Nothing),
+                (true, false) => Err(format!("turn {id} was ended twice")),
+                (false, _) => Err(format!("no turn {id:?} was given to it")),
+            };
+        }
+        of_the_turn(&line)
+    }
+}
+
+/// What a line of the turn that it has means.
+fn of_the_turn(line: &Line<'_>) -> Result<Meaning, String> {
+    let data = line.data.map(passed_on).transpose()?;
+    match &*line.kind {
+        "event" => match data {
+            Some(data) if is_object(&data) => Ok(Meaning::Event(HarnessEvent::Message(data))),
+            Some(_) | None => Err("the data of an event is no object".to_owned()),
+        },
+        "output" => {
+            let stream = match line.stream.as_deref() {
+                None | Some("stdout") => Stream::Stdout,
+                Some("stderr") => Stream::Stderr,
+                Some(other) => return Err(format!("there is no output {other:?}")),
+            };
+            let text = line.text.as_deref().ok_or("an output has no text")?.to_owned();
+            Ok(Meaning::Event(HarnessEvent::Output { stream, text }))
+        }
+        "result" => Ok(Meaning::Ended(HarnessEnd::Completed { result: data })),
+        _ => {
+            let message = line.message.as_deref().unwrap_or("the harness gave no reason");
+            Ok(Meaning::Ended(HarnessEnd::Failed {
+                code: FailureCode::said(line.code.as_deref()),
+                message: message.chars().take(MESSAGE_CHARS_MAX).collect(),
+            }))
+        }
+    }
+}
+
+impl Speech for Jsonl {
+    fn begin(
+        &mut self,
+        turn: TurnId,
+        input: &str,
+        config: Option<&str>,
+    ) -> Result<String, HarnessError> {
+        let input = raw(input, "the input")?;
+        let config = config.map(|config| raw(config, "the configuration")).transpose()?;
+        let said =
+            line(&Said::Turn { id: turn.to_string(), input: &input, config: config.as_deref() })?;
+        self.turn = turn.to_string();
+        Ok(said)
+    }
+
+    fn hear(&mut self, line: &str) -> Meaning {
+        let meaning = self.meaning(line).unwrap_or_else(Meaning::Broken);
+        if matches!(meaning, Meaning::Ended(_)) {
+            if self.past.len() >= PAST_TURNS_MAX {
+                self.past.pop_front();
+            }
+            self.past.push_back(std::mem::take(&mut self.turn));
+        }
+        meaning
+    }
+
+    fn overhear(&mut self, line: &str) -> Meaning {
+        self.meaning(line).unwrap_or_else(Meaning::Broken)
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
+
+    fn silence(&mut self) -> Meaning {
+        Meaning::Nothing
+    }
+
+    fn cancel(&self) -> String {
+        line(&Said::Cancel { id: self.turn.clone() }).unwrap_or_default()
+    }
+
+    fn shut_down(&self) -> String {
+        line(&Said::Shutdown).unwrap_or_default()
+    }
+
+    fn bind(&self, binding: &Binding) -> Result<Option<String>, HarnessError> {
+        let config = binding.config.as_deref();
+        let config = config.map(|config| raw(config, "the configuration")).transpose()?;
+        line(&Said::Bind {
+            session_id: binding.session.to_string(),
+            sandbox_id: binding.sandbox.to_string(),
+            generation: binding.generation.0,
+            resumed: binding.resumed,
+            env: &binding.env,
+            config: config.as_deref(),
+        })
+        .map(Some)
+    }
+
+    fn is_bound(&self, line: &str) -> bool {
+        parse(line).is_ok_and(|line| line.kind == "bound")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::{Connection, Heard};
+    use proptest::prelude::*;
+    use serde_json::json;
+    use std::sync::Arc;
+    use tokio::io::AsyncWriteExt as _;
+
+    const TURN: TurnId = TurnId::from_u128(5);
+
+    fn speech() -> Jsonl {
+        let mut speech = Jsonl::default();
+        let said = speech.begin(TURN, "\"hi\"", Some("{}")).unwrap();
+        let expected = format!(r#"{{"type":"turn","id":"{TURN}","input":"hi","config":{{}}}}"#);
+        assert_eq!(said, expected);
+        speech
+    }
+
+    fn of_turn(rest: &str) -> String {
+        format!("{{\"id\":\"{TURN}\",{rest}}}")
+    }
+
+    #[test]
+    fn lines_of_the_turn_have_a_meaning() {
+        let message = |text: &str| Meaning::Event(HarnessEvent::Message(Arc::from(text)));
+        let output = |stream, text: &str| {
+            Meaning::Event(HarnessEvent::Output { stream, text: text.to_owned() })
+        };
+        let failed = |code: Option<&str>, message: &str| {
+            let code = FailureCode::Said(code.map(Arc::from));
+            Meaning::Ended(HarnessEnd::Failed { code, message: message.to_owned() })
+        };
+        let result = |text: Option<&str>| {
+            Meaning::Ended(HarnessEnd::Completed { result: text.map(Arc::from) })
+        };
+        for (rest, meaning) in [
+            (r#""type":"event","data":{"n": 1e400}"#, message(r#"{"n": 1e400}"#)),
+            (r#""type":"output","text":"x""#, output(Stream::Stdout, "x")),
+            (r#""type":"output","stream":"stderr","text":"""#, output(Stream::Stderr, "")),
+            (r#""type":"result""#, result(None)),
+            (r#""type":"result","data":null"#, result(None)),
+            (r#""type":"result","data":[1, 2],"new":1"#, result(Some("[1, 2]"))),
+            (r#""type":"error","message":"m","code":"c""#, failed(Some("c"), "m")),
+            (r#""type":"error""#, failed(None, "the harness gave no reason")),
+        ] {
+            assert_eq!(speech().hear(&of_turn(rest)), meaning, "{rest}");
+        }
+        assert_eq!(speech().hear(r#"{"type":"bound"}"#), Meaning::Nothing);
+    }
+
+    #[test]
+    fn lines_that_make_no_sense_break_it() {
+        for line in [
+            "x".to_owned(),
+            "[]".to_owned(),
+            "{}".to_owned(),
+            r#"{"type":7}"#.to_owned(),
+            r#"{"type":"ready","protocol":1}"#.to_owned(),
+            r#"{"type":"event","data":{}}"#.to_owned(),
+            r#"{"type":"result","id":"other"}"#.to_owned(),
+            of_turn(r#""type":"event""#),
+            of_turn(r#""type":"event","data":[]"#),
+            of_turn(r#""type":"output""#),
+            of_turn(r#""type":"output","stream":"x","text":"y""#),
+            of_turn(&format!(r#""type":"result","data":{}{}"#, "[".repeat(200), "]".repeat(200))),
+        ] {
+            assert!(matches!(speech().hear(&line), Meaning::Broken(_)), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_still_comes_of_a_turn_that_is_over_does_not_matter() {
+        let mut speech = speech();
+        let end = of_turn(r#""type":"result""#);
+        assert!(matches!(speech.hear(&end), Meaning::Ended(_)));
+        let event = of_turn(r#""type":"event","data":{}"#);
+        assert_eq!(speech.overhear(&event), Meaning::Nothing);
+        speech.begin(TurnId::from_u128(6), "1", None).unwrap();
+        assert_eq!(speech.hear(&event), Meaning::Nothing);
+        assert!(matches!(speech.hear(&end), Meaning::Broken(_)), "but not a second end");
+    }
+
+    #[test]
+    fn the_first_line_names_the_protocol() {
+        assert_eq!(check_ready(r#"{"type":"ready","protocol":1,"name":"x"}"#), Ok(()));
+        for line in [r#"{"type":"ready"}"#, r#"{"type":"ready","protocol":2}"#, "{}", "ready"] {
+            assert!(check_ready(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_is_one_line_whatever_is_in_it() {
+        let mut speech = Jsonl::default();
+        let said = speech.begin(TURN, "{\n\"a\":\r\n\"b\\nc\"}", None).unwrap();
+        assert!(!said.contains(['\r', '\n']), "{said}");
+        assert!(said.contains(r#""input":{"a":"b\nc"}"#), "{said}");
+        assert!(speech.begin(TURN, "{", None).is_err());
+        assert!(speech.begin(TURN, "1} {", None).is_err());
+        assert!(speech.begin(TURN, "1", Some("")).is_err());
+    }
+
+    /// One thing that a harness may say.
+    #[derive(Debug, Clone)]
+    enum Step {
+        Event(u32),
+        Past(u32),
+        Empty,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            any::<u32>().prop_map(Step::Event),
+            any::<u32>().prop_map(Step::Past),
+            Just(Step::Empty),
+        ];
+        proptest::collection::vec(step, 0..20)
+    }
+
+    /// What is heard of these bytes when they come cut like this: the events, and how it ended.
+    fn heard_of(bytes: &[u8], cuts: &[usize]) -> (Vec<HarnessEvent>, Option<Meaning>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+            let mut connection = Connection::new(Box::new(ours), 1000);
+            let mut speech = Jsonl::default();
+            let past = TurnId::from_u128(4);
+            speech.begin(past, "1", None).unwrap();
+            speech.hear(&format!(r#"{{"type":"result","id":"{past}"}}"#));
+            speech.begin(TURN, "1", None).unwrap();
+            let mut events = Vec::new();
+            let mut rest = bytes;
+            for &size in cuts.iter().chain(std::iter::repeat(&usize::MAX)) {
+                let (now, later) = rest.split_at(size.min(rest.len()));
+                theirs.write_all(now).await.unwrap();
+                while let Some(heard) = connection.next_at_once().await {
+                    let meaning = match heard {
+                        Heard::Line(line) => speech.hear(&line),
+                        Heard::Garbage | Heard::TooLong | Heard::End => {
+                            Meaning::Broken("no line".to_owned())
+                        }
+                    };
+                    match meaning {
+                        Meaning::Event(event) => events.push(event),
+                        Meaning::Nothing | Meaning::Log(_) => {}
+                        end @ (Meaning::Ended(_) | Meaning::Broken(_)) => {
+                            return (events, Some(end));
+                        }
+                    }
+                }
+                if later.is_empty() {
+                    return (events, None);
+                }
+                rest = later;
+            }
+            (events, None)
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn a_turn_is_the_same_however_it_is_cut(
+            steps in steps(), cuts in proptest::collection::vec(1_usize..60, 0..40),
+        ) {
+            let past = TurnId::from_u128(4);
+            let (mut text, mut expected) = (String::new(), Vec::new());
+            for step in steps {
+                match step {
+                    Step::Event(n) => {
+                        text += &of_turn(&format!(r#""type":"event","data":{{"n":{n}}}"#));
+                        expected.push(HarnessEvent::Message(Arc::from(format!("{{\"n\":{n}}}"))));
+                    }
+                    Step::Past(n) => {
+                        let id = past.to_string();
+                        text += &json!({ "type": "event", "id": id, "data": { "n": n } }).to_string();
+                    }
+                    Step::Empty => {}
+                }
+                text.push('\n');
+            }
+            text += &of_turn(r#""type":"result","data":7"#);
+            text.push('\n');
+            let (events, end) = heard_of(text.as_bytes(), &cuts);
+            prop_assert_eq!(events, expected);
+            let result = Some(Arc::from("7"));
+            prop_assert_eq!(end, Some(Meaning::Ended(HarnessEnd::Completed { result })));
+        }
+
+        #[test]
+        fn garbage_breaks_it_and_nothing_else(
+            garbage in proptest::collection::vec(any::<u8>(), 1..2000),
+            cuts in proptest::collection::vec(1_usize..200, 0..40),
+        ) {
+            let mut bytes = of_turn(r#""type":"event","data":{}"#).into_bytes();
+            bytes.push(b'\n');
+            bytes.extend_from_slice(&garbage);
+            bytes.extend_from_slice(b"\n");
+            bytes.extend_from_slice(of_turn(r#""type":"result""#).as_bytes());
+            bytes.push(b'\n');
+            let (events, end) = heard_of(&bytes, &cuts);
+            prop_assert_eq!(events.len(), 1);
+            let is_blank = garbage.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
+            prop_assert!(matches!(end, Some(Meaning::Broken(_))) || is_blank, "{:?}", end);
+        }
+    }
+}

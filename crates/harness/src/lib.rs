@@ -1,0 +1,32 @@
+//! Speaks with the program in a sandbox that answers turns: starts it, gives it turns one at a time,
+//! passes on what it says, stops it.
+//!
+//! Three kinds: the shell (a turn is a command line, nothing has to be started), our own JSON lines
+//! on a channel of the program's own, and Ash's bridge protocol on a Unix socket. What comes from the
+//! inside is a stranger's: every line has a limit, every wait an end, and a program that does not keep
+//! to its protocol is killed. Nothing here decides what becomes of a turn; it says what happened.
+//! Futures may be dropped at any await: a turn that is given up takes what it runs along.
+
+mod ash_bridge;
+mod binding;
+mod connection;
+mod error;
+mod json;
+mod jsonl;
+mod lines;
+mod link;
+mod logs;
+mod program;
+mod program_turn;
+#[cfg(feature = "scripted")]
+pub mod scripted;
+mod shell;
+mod speech;
+mod start;
+mod text;
+
+pub use binding::Binding;
+pub use error::{FailureCode, HarnessError, HarnessErrorCode};
+pub use link::{Cancelled, HarnessEnd, HarnessEvent, HarnessLink, Stream, Turn};
+pub use logs::{LogStream, Logs};
+pub use start::start;

@@ -1,0 +1,191 @@
+//! What a program writes to its two outputs, as lines for whoever keeps them. It must never hold the
+//! program up: whoever takes lines may not wait, and lines that never end are cut.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use runtime::ByteReader;
+use tokio::io::AsyncReadExt as _;
+use tokio::sync::oneshot;
+
+/// A longer line is told in pieces.
+const LINE_BYTES_MAX: usize = 64 * 1024;
+
+/// What is kept of the last line of errors.
+const LAST_WORDS_BYTES_MAX: usize = 1024;
+
+const READ_BYTES: usize = 16 * 1024;
+
+/// Where a line comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogStream {
+    /// The program's output.
+    Stdout,
+    /// The program's errors.
+    Stderr,
+    /// What is told about the program.
+    System,
+}
+
+impl LogStream {
+    /// The word used on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+            Self::System => "system",
+        }
+    }
+}
+
+/// Takes the lines that a program writes.
+pub trait Logs: Send + Sync {
+    /// One line, without its end and of at most 64 KiB. It must not wait.
+    fn line(&self, stream: LogStream, text: &str);
+}
+
+/// The last line that a program wrote to its errors.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LastWords(Arc<Mutex<String>>);
+
+impl LastWords {
+    pub(crate) fn get(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, line: &str) {
+        let line = line.trim();
+        if !line.is_empty() {
+            let mut end = line.len().min(LAST_WORDS_BYTES_MAX);
+            while !line.is_char_boundary(end) {
+                end -= 1;
+            }
+            line[..end].clone_into(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+}
+
+/// Lines of one output.
+pub(crate) struct Output {
+    pub stream: LogStream,
+    pub logs: Arc<dyn Logs>,
+    pub last_words: LastWords,
+    /// The byte that says that the program is ready, where it says so, and who waits for it.
+    pub ready: Option<(u8, oneshot::Sender<()>)>,
+}
+
+impl Output {
+    /// Reads to the end.
+    pub(crate) async fn drain(mut self, reader: Option<ByteReader>) {
+        let Some(mut reader) = reader else { return };
+        let mut line = Vec::new();
+        let mut chunk = vec![0; READ_BYTES];
+        while let Ok(count) = reader.read(&mut chunk).await {
+            if count == 0 {
+                break;
+            }
+            self.take(&chunk[..count], &mut line);
+        }
+        if !line.is_empty() {
+            self.tell(&line);
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8], line: &mut Vec<u8>) {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let part = if line.is_empty() { self.without_ready_byte(part) } else { part };
+            let (part, ended) = match part.strip_suffix(b"\n") {
+                Some(part) => (part, true),
+                None => (part, false),
+            };
+            for piece in part.chunks(LINE_BYTES_MAX) {
+                if line.len() + piece.len() > LINE_BYTES_MAX {
+                    self.tell(line);
+                    line.clear();
+                }
+                line.extend_from_slice(piece);
+            }
+            if ended {
+                self.tell(line);
+                line.clear();
+            }
+        }
+    }
+
+    /// The first line that begins with the byte says that it is ready; the rest of it is a line.
+    fn without_ready_byte<'a>(&mut self, part: &'a [u8]) -> &'a [u8] {
+        match (&self.ready, part) {
+            (Some((byte, _)), [first, rest @ ..]) if byte == first => {
+                if let Some((_, told)) = self.ready.take() {
+                    // Whoever waited may have given up.
+                    let _ = told.send(());
+                }
+                rest
+            }
+            (Some(_) | None, _) => part,
+        }
+    }
+
+    fn tell(&self, line: &[u8]) {
+        let text = String::from_utf8_lossy(line);
+        if self.stream == LogStream::Stderr {
+            self.last_words.set(&text);
+        }
+        self.logs.line(self.stream, text.trim_end_matches('\r'));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Kept(Mutex<Vec<String>>);
+
+    impl Logs for Kept {
+        fn line(&self, stream: LogStream, text: &str) {
+            self.0.lock().unwrap().push(format!("{}: {text}", stream.as_str()));
+        }
+    }
+
+    fn output(stream: LogStream) -> (Output, Arc<Kept>) {
+        let kept = Arc::new(Kept::default());
+        let logs: Arc<dyn Logs> = Arc::clone(&kept) as _;
+        (Output { stream, logs, last_words: LastWords::default(), ready: None }, kept)
+    }
+
+    #[tokio::test]
+    async fn lines_are_told_as_they_were_written() {
+        let (output, kept) = output(LogStream::Stderr);
+        let last_words = output.last_words.clone();
+        let text = "one\r\ntwo\n\nüber\nno end".as_bytes().to_vec();
+        output.drain(Some(Box::new(std::io::Cursor::new(text)))).await;
+        let expected = ["stderr: one", "stderr: two", "stderr: ", "stderr: über", "stderr: no end"];
+        assert_eq!(*kept.0.lock().unwrap(), expected);
+        assert_eq!(last_words.get(), "no end");
+    }
+
+    #[tokio::test]
+    async fn a_line_without_end_is_cut() {
+        let (output, kept) = output(LogStream::Stdout);
+        let bytes = vec![b'x'; 3 * LINE_BYTES_MAX + 5];
+        output.drain(Some(Box::new(std::io::Cursor::new(bytes)))).await;
+        let kept = kept.0.lock().unwrap();
+        assert!(kept.iter().all(|line| line.len() <= LINE_BYTES_MAX + 8));
+        let told: usize = kept.iter().map(|line| line.len() - "stdout: ".len()).sum();
+        assert_eq!(told, 3 * LINE_BYTES_MAX + 5);
+    }
+
+    #[test]
+    fn the_byte_that_says_ready_is_taken_out_once() {
+        let (mut output, kept) = output(LogStream::Stdout);
+        let (told, mut ready) = oneshot::channel();
+        output.ready = Some((b'R', told));
+        let mut line = Vec::new();
+        output.take(b"a warning: R\n", &mut line);
+        assert!(ready.try_recv().is_err());
+        output.take(b"R", &mut line);
+        assert!(ready.try_recv().is_ok());
+        output.take(b"Really\n", &mut line);
+        assert_eq!(*kept.0.lock().unwrap(), ["stdout: a warning: R", "stdout: Really"]);
+    }
+}

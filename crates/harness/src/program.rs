@@ -1,0 +1,216 @@
+//! A program that answers turns, while it lives: its outputs go to the logs, its end is known to
+//! whoever asks, and dropped it is killed with everything that descends from it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use model::signals;
+use runtime::{Duplex, ExecSpec, Exit, ExitStatus, Process, ProcessHandle, RuntimeError, Sandbox};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::error::{FailureCode, HarnessError, HarnessErrorCode, is_gone};
+use crate::link::HarnessEnd;
+use crate::logs::{LastWords, LogStream, Logs, Output};
+
+/// How long the outputs of a program that is over may take to be read.
+const REST: Duration = Duration::from_millis(300);
+
+/// How long a kill may take.
+const KILL: Duration = Duration::from_secs(5);
+
+/// How a program ended.
+#[derive(Debug, Clone)]
+pub(crate) enum Ended {
+    /// It exited, and this was the last line of its errors.
+    Exited(Exit, String),
+    /// It could not be started.
+    NotStarted(RuntimeError),
+    /// Its sandbox is over.
+    Gone,
+    /// Whoever spoke with it went away in the middle.
+    Abandoned,
+}
+
+/// A program that was started.
+pub(crate) struct Program {
+    handle: ProcessHandle,
+    ended: watch::Receiver<Option<Ended>>,
+    task: JoinHandle<()>,
+    is_abandoned: AtomicBool,
+    logs: Arc<dyn Logs>,
+}
+
+/// What a program that was just started gives.
+pub(crate) struct Started {
+    pub program: Program,
+    /// The other end of its channel, if it was to have one.
+    pub channel: Option<Box<dyn Duplex>>,
+    /// Told when it writes the byte that says that it is ready.
+    pub ready: oneshot::Receiver<()>,
+}
+
+impl Program {
+    /// Starts a program. A byte at the beginning of a line of its output may say that it is ready.
+    pub(crate) async fn start(
+        sandbox: &dyn Sandbox,
+        spec: ExecSpec,
+        ready_byte: Option<u8>,
+        logs: Arc<dyn Logs>,
+    ) -> Result<Started, HarnessError> {
+        let mut process = sandbox.exec(spec).await?;
+        let (tell_ready, ready) = oneshot::channel();
+        let (tell_ended, ended) = watch::channel(None);
+        let channel = process.channel.take();
+        let handle = process.handle();
+        let ready_byte = ready_byte.map(|byte| (byte, tell_ready));
+        let task = tokio::spawn(watch_over(process, ready_byte, Arc::clone(&logs), tell_ended));
+        Ok(Started {
+            program: Self { handle, ended, task, is_abandoned: AtomicBool::new(false), logs },
+            channel,
+            ready,
+        })
+    }
+
+    /// Whether it runs, as far as is known.
+    pub(crate) fn is_running(&self) -> bool {
+        !self.is_abandoned.load(Ordering::Relaxed) && self.ended.borrow().is_none()
+    }
+
+    /// A watch for its end.
+    pub(crate) fn end(&self) -> End {
+        End(self.ended.clone())
+    }
+
+    /// Tells something about it to whoever keeps its logs.
+    pub(crate) fn log(&self, text: &str) {
+        self.logs.line(LogStream::System, text);
+    }
+
+    /// Kills it with everything that descends from it. Done when nothing of it is left, or when
+    /// that takes too long for anybody to wait.
+    pub(crate) async fn kill(&self) {
+        // That it cannot be killed means that its sandbox is over, or soon will be.
+        let _ = timeout(KILL, self.handle.kill()).await;
+    }
+
+    /// Kills it without waiting.
+    pub(crate) fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Relaxed);
+        // The process is dropped with its task, and takes all along.
+        self.task.abort();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}
+
+/// Waits for the end of a program.
+#[derive(Debug, Clone)]
+pub(crate) struct End(watch::Receiver<Option<Ended>>);
+
+impl End {
+    /// How it ended, once it has. One that was abandoned is over with its task.
+    pub(crate) async fn wait(&mut self) -> Ended {
+        match self.0.wait_for(Option::is_some).await {
+            Ok(ended) => ended.clone().unwrap_or(Ended::Abandoned),
+            Err(_) => Ended::Abandoned,
+        }
+    }
+}
+
+/// Reads the outputs of a program and waits for its end.
+async fn watch_over(
+    mut process: Process,
+    ready: Option<(u8, oneshot::Sender<()>)>,
+    logs: Arc<dyn Logs>,
+    ended: watch::Sender<Option<Ended>>,
+) {
+    let last_words = LastWords::default();
+    let output = |stream, ready| Output {
+        stream,
+        logs: Arc::clone(&logs),
+        last_words: last_words.clone(),
+        ready,
+    };
+    let (out, err) = (process.stdout.take(), process.stderr.take());
+    let outputs = async {
+        tokio::join!(
+            output(LogStream::Stdout, ready).drain(out),
+            output(LogStream::Stderr, None).drain(err)
+        )
+    };
+    let mut outputs = std::pin::pin!(outputs);
+    let mut are_drained = false;
+    let exit = loop {
+        tokio::select! {
+            exit = process.wait() => break exit,
+            _ = &mut outputs, if !are_drained => are_drained = true,
+        }
+    };
+    if !are_drained {
+        let _ = timeout(REST, outputs).await;
+    }
+    let how = match exit {
+        Ok(exit) => Ended::Exited(exit, last_words.get()),
+        Err(error) if is_gone(error.code) => Ended::Gone,
+        Err(error) => Ended::NotStarted(error),
+    };
+    logs.line(LogStream::System, &how.to_string());
+    ended.send_replace(Some(how));
+}
+
+impl Ended {
+    /// As the reason for which nothing can be done with it.
+    pub(crate) fn into_error(self) -> HarnessError {
+        match self {
+            Self::Exited(exit, _) if exit.out_of_memory => {
+                HarnessError::new(HarnessErrorCode::OutOfMemory, self.to_string())
+            }
+            Self::Exited(..) | Self::Abandoned => {
+                HarnessError::new(HarnessErrorCode::Died, self.to_string())
+            }
+            Self::NotStarted(error) => error.into(),
+            Self::Gone => HarnessError::sandbox_gone(),
+        }
+    }
+
+    /// As the end of a turn.
+    pub(crate) fn into_end(self) -> HarnessEnd {
+        self.into_error().into_end()
+    }
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Exited(exit, last_words) => {
+                match exit.status {
+                    ExitStatus::Code(code) => write!(f, "the harness exited with code {code}")?,
+                    ExitStatus::Signal(signal) => {
+                        write!(f, "the harness was ended by {}", signals::name(signal))?;
+                    }
+                }
+                if exit.out_of_memory {
+                    f.write_str(", because the sandbox ran out of memory")?;
+                }
+                if last_words.is_empty() { Ok(()) } else { write!(f, ": {last_words}") }
+            }
+            Self::NotStarted(error) => write!(f, "the harness could not be started: {error}"),
+            Self::Gone => f.write_str("the sandbox is gone"),
+            Self::Abandoned => {
+                f.write_str("the harness was killed, because a turn of it was given up")
+            }
+        }
+    }
+}
+
+/// The end of a turn that the program broke by what it said.
+pub(crate) fn broken(code: HarnessErrorCode, message: impl Into<String>) -> HarnessEnd {
+    HarnessEnd::Failed { code: FailureCode::Ours(code), message: message.into() }
+}

@@ -1,0 +1,397 @@
+//! Turns of a harness that is a program. Whoever speaks with it has borrowed its conversation, and
+//! gives it back in a state in which the next turn can begin; a conversation that is not given back
+//! is of no use to anybody, and its program is killed.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use model::TurnId;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+
+use crate::binding::Binding;
+use crate::connection::{Connection, Heard};
+use crate::error::{HarnessError, HarnessErrorCode};
+use crate::link::{Cancelled, HarnessEnd, HarnessEvent};
+use crate::program::{End, Ended, Program, broken};
+use crate::speech::{Meaning, Speech};
+
+/// How long a harness may take to say that it is bound.
+const BOUND: Duration = Duration::from_secs(10);
+
+/// How long a harness whose connection has ended may take to be over, and one that is over may
+/// take to be read to its end.
+const DEATH: Duration = Duration::from_millis(400);
+
+/// How long a harness that is asked to end may take.
+const SHUTDOWN: Duration = Duration::from_secs(2);
+
+/// A harness that is a program.
+pub(crate) struct Talker {
+    program: Program,
+    conversation: Mutex<Option<Conversation>>,
+}
+
+/// A connection to a program, and the language that is spoken on it.
+pub(crate) struct Conversation {
+    pub connection: Connection,
+    pub speech: Box<dyn Speech>,
+}
+
+impl Talker {
+    pub(crate) fn new(program: Program, conversation: Conversation) -> Self {
+        Self { program, conversation: Mutex::new(Some(conversation)) }
+    }
+
+    fn conversation(&self) -> MutexGuard<'_, Option<Conversation>> {
+        self.conversation.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.program.is_running()
+    }
+
+    /// Borrows the conversation.
+    async fn borrow(self: &Arc<Self>) -> Result<Borrowed, HarnessError> {
+        if !self.is_alive() {
+            return Err(self.program.end().wait().await.into_error());
+        }
+        match self.conversation().take() {
+            Some(conversation) => {
+                Ok(Borrowed { talker: Arc::clone(self), conversation: Some(conversation) })
+            }
+            None => Err(HarnessError::new(HarnessErrorCode::Busy, "the harness has a turn")),
+        }
+    }
+
+    /// Tells it which session it works for.
+    pub(crate) async fn bind(self: &Arc<Self>, binding: &Binding) -> Result<(), HarnessError> {
+        let mut borrowed = self.borrow().await?;
+        let Some(line) = borrowed.speech()?.bind(binding)? else {
+            borrowed.give_back();
+            return Ok(());
+        };
+        borrowed.connection()?.say(&line).await;
+        let answered = async {
+            loop {
+                let heard = borrowed.connection()?.next().await;
+                if let Heard::Line(line) = &heard
+                    && borrowed.speech()?.is_bound(line)
+                {
+                    return Ok(());
+                }
+                borrowed.overhear(heard)?;
+            }
+        };
+        let answered = timeout(BOUND, answered).await.unwrap_or_else(|_| {
+            let cause = "the harness did not say in time that it is bound";
+            Err(HarnessError::new(HarnessErrorCode::ReadyTimeout, cause))
+        });
+        match answered {
+            Ok(()) => {
+                borrowed.give_back();
+                Ok(())
+            }
+            Err(error) => Err(self.explain(error).await),
+        }
+    }
+
+    /// Asks it to end, and kills it if it does not.
+    pub(crate) async fn shut_down(&self) {
+        let conversation = self.conversation().take();
+        if let Some(mut conversation) = conversation {
+            conversation.connection.say(&conversation.speech.shut_down()).await;
+            let mut end = self.program.end();
+            let listened = async {
+                // It may have something left to say before it can end.
+                while !matches!(conversation.connection.next().await, Heard::End | Heard::TooLong) {
+                }
+                std::future::pending::<()>().await;
+            };
+            let _ = timeout(SHUTDOWN, async {
+                tokio::select! {
+                    _ = end.wait() => {}
+                    () = listened => {}
+                }
+            })
+            .await;
+        }
+        self.program.kill().await;
+    }
+
+    /// That the connection is at its end is explained by how the program ended, if it has. One that
+    /// has not is killed.
+    async fn explain(&self, error: HarnessError) -> HarnessError {
+        let told = timeout(DEATH, self.program.end().wait()).await;
+        self.program.kill().await;
+        match (told, error.code) {
+            (Ok(ended), HarnessErrorCode::Died) => ended.into_error(),
+            (Ok(Ended::Gone), _) => HarnessError::sandbox_gone(),
+            (Ok(_) | Err(_), _) => error,
+        }
+    }
+}
+
+/// A conversation that is borrowed. Dropped, its program is killed.
+struct Borrowed {
+    talker: Arc<Talker>,
+    conversation: Option<Conversation>,
+}
+
+impl Borrowed {
+    fn parts(&mut self) -> Result<&mut Conversation, HarnessError> {
+        self.conversation.as_mut().ok_or_else(|| {
+            HarnessError::new(HarnessErrorCode::Busy, "the conversation was given back already")
+        })
+    }
+
+    fn connection(&mut self) -> Result<&mut Connection, HarnessError> {
+        self.parts().map(|parts| &mut parts.connection)
+    }
+
+    fn speech(&mut self) -> Result<&mut Box<dyn Speech>, HarnessError> {
+        self.parts().map(|parts| &mut parts.speech)
+    }
+
+    fn give_back(mut self) {
+        let conversation = self.conversation.take();
+        *self.talker.conversation() = conversation;
+    }
+
+    /// Something that was heard while there is no turn.
+    fn overhear(&mut self, heard: Heard) -> Result<(), HarnessError> {
+        let line = understood(heard)?;
+        match self.speech()?.overhear(&line) {
+            Meaning::Nothing | Meaning::Event(_) | Meaning::Ended(_) => Ok(()),
+            Meaning::Log(text) => {
+                self.talker.program.log(&text);
+                Ok(())
+            }
+            Meaning::Broken(cause) => Err(HarnessError::new(HarnessErrorCode::Protocol, cause)),
+        }
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        if self.conversation.is_some() {
+            self.talker.program.abandon();
+        }
+    }
+}
+
+/// The line that was heard, or why nothing can be understood.
+fn understood(heard: Heard) -> Result<String, HarnessError> {
+    let (code, cause) = match heard {
+        Heard::Line(line) => return Ok(line),
+        Heard::Garbage => {
+            (HarnessErrorCode::Protocol, "the harness said something that is no text")
+        }
+        Heard::TooLong => (HarnessErrorCode::TooLarge, "a line of the harness is too long"),
+        Heard::End => (HarnessErrorCode::Died, "the harness closed its connection"),
+    };
+    Err(HarnessError::new(code, cause))
+}
+
+/// A turn that a program has.
+pub(crate) struct ProgramTurn {
+    /// Given back when the turn is over and the harness can be trusted.
+    borrowed: Option<Borrowed>,
+    talker: Arc<Talker>,
+    end: End,
+    /// How the program ended, and how long it is still listened to.
+    died: Option<(Ended, Instant)>,
+    /// When silence has a meaning.
+    silent_at: Option<Instant>,
+    /// How the turn ended, told when nothing of it runs.
+    over: Option<HarnessEnd>,
+}
+
+/// What is noticed in a turn.
+enum Noticed {
+    Heard(Heard),
+    Died(Ended),
+    Late,
+}
+
+impl ProgramTurn {
+    pub(crate) async fn begin(
+        talker: &Arc<Talker>,
+        turn: TurnId,
+        input: &str,
+        config: Option<&str>,
+    ) -> Result<Self, HarnessError> {
+        let mut borrowed = talker.borrow().await?;
+        // What is wrong already is no fault of this turn's.
+        while let Some(heard) = borrowed.connection()?.next_at_once().await {
+            if let Err(error) = borrowed.overhear(heard) {
+                return Err(talker.explain(error).await);
+            }
+        }
+        match borrowed.speech()?.begin(turn, input, config) {
+            Ok(line) => borrowed.connection()?.say(&line).await,
+            Err(error) => {
+                borrowed.give_back();
+                return Err(error);
+            }
+        }
+        Ok(Self {
+            borrowed: Some(borrowed),
+            talker: Arc::clone(talker),
+            end: talker.program.end(),
+            died: None,
+            silent_at: None,
+            over: None,
+        })
+    }
+
+    pub(crate) async fn next(&mut self) -> HarnessEvent {
+        loop {
+            if let Some(end) = &self.over {
+                let end = end.clone();
+                match self.borrowed.take() {
+                    // It is given back before anybody hears of the end.
+                    Some(borrowed) if self.died.is_none() && is_trusted(&end) => {
+                        borrowed.give_back();
+                    }
+                    Some(borrowed) => {
+                        self.borrowed = Some(borrowed);
+                        self.talker.program.kill().await;
+                        self.borrowed = None;
+                    }
+                    None => {}
+                }
+                return HarnessEvent::Ended(end);
+            }
+            let noticed = self.notice().await;
+            if let Some(event) = self.take_in(noticed).await {
+                return event;
+            }
+        }
+    }
+
+    /// Waits for something to happen. Nothing is changed here but by what has happened.
+    async fn notice(&mut self) -> Noticed {
+        let deadline = match (&self.died, self.silent_at) {
+            (Some((_, until)), _) => Some(*until),
+            (None, silent_at) => silent_at,
+        };
+        let late = async {
+            match deadline {
+                Some(deadline) => sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        let heard = async {
+            match self.borrowed.as_mut().and_then(|borrowed| borrowed.conversation.as_mut()) {
+                Some(conversation) => conversation.connection.next().await,
+                None => Heard::End,
+            }
+        };
+        tokio::select! {
+            biased;
+            heard = heard => Noticed::Heard(heard),
+            ended = self.end.wait(), if self.died.is_none() => Noticed::Died(ended),
+            () = late => Noticed::Late,
+        }
+    }
+
+    /// What is to be told of it.
+    async fn take_in(&mut self, noticed: Noticed) -> Option<HarnessEvent> {
+        let meaning = match noticed {
+            Noticed::Died(ended) => {
+                // What it had said before is still heard.
+                self.died = Some((ended, Instant::now() + DEATH));
+                return None;
+            }
+            Noticed::Late => match &self.died {
+                Some((ended, _)) => Meaning::Ended(ended.clone().into_end()),
+                None => self.speech(|speech| speech.silence()),
+            },
+            Noticed::Heard(Heard::End) => Meaning::Ended(self.closed().await),
+            Noticed::Heard(heard) => match understood(heard) {
+                Ok(line) => self.speech(|speech| speech.hear(&line)),
+                Err(error) => Meaning::Ended(broken(error.code, error.cause)),
+            },
+        };
+        let patience = self.borrowed.as_mut().and_then(|borrowed| {
+            borrowed.conversation.as_ref().and_then(|parts| parts.speech.patience())
+        });
+        self.silent_at = patience.map(|patience| Instant::now() + patience);
+        match meaning {
+            Meaning::Nothing => None,
+            Meaning::Event(event) => Some(event),
+            Meaning::Log(text) => {
+                self.talker.program.log(&text);
+                None
+            }
+            Meaning::Ended(end) => {
+                self.over = Some(end);
+                None
+            }
+            Meaning::Broken(cause) => {
+                self.over = Some(broken(HarnessErrorCode::Protocol, cause));
+                None
+            }
+        }
+    }
+
+    fn speech(&mut self, act: impl FnOnce(&mut dyn Speech) -> Meaning) -> Meaning {
+        match self.borrowed.as_mut().and_then(|borrowed| borrowed.conversation.as_mut()) {
+            Some(parts) => act(&mut *parts.speech),
+            None => Meaning::Nothing,
+        }
+    }
+
+    /// The connection is at its end: how the turn ends.
+    async fn closed(&mut self) -> HarnessEnd {
+        if let Some((ended, _)) = &self.died {
+            return ended.clone().into_end();
+        }
+        match timeout(DEATH, self.end.wait()).await {
+            Ok(ended) => ended.into_end(),
+            Err(_) => {
+                broken(HarnessErrorCode::Died, "the harness closed its connection and goes on")
+            }
+        }
+    }
+
+    pub(crate) async fn cancel(
+        &mut self,
+        grace: Duration,
+        take: &mut (dyn FnMut(HarnessEvent) + Send),
+    ) -> Cancelled {
+        let until = Instant::now() + grace;
+        if let Some(borrowed) = &mut self.borrowed
+            && let Some(parts) = &mut borrowed.conversation
+        {
+            let line = parts.speech.cancel();
+            parts.connection.say(&line).await;
+        }
+        loop {
+            match timeout_at(until, self.next()).await {
+                Ok(HarnessEvent::Ended(HarnessEnd::SandboxGone)) => return Cancelled::SandboxGone,
+                Ok(HarnessEvent::Ended(_)) if !self.talker.is_alive() => return Cancelled::Killed,
+                Ok(HarnessEvent::Ended(end)) => return Cancelled::Ended(end),
+                Ok(event) => take(event),
+                Err(_) => break,
+            }
+        }
+        self.talker.program.kill().await;
+        let gone = timeout(DEATH, self.end.wait()).await;
+        match gone {
+            Ok(Ended::Gone) => Cancelled::SandboxGone,
+            Ok(_) | Err(_) => Cancelled::Killed,
+        }
+    }
+}
+
+/// Whether the harness goes on after such an end.
+fn is_trusted(end: &HarnessEnd) -> bool {
+    match end {
+        HarnessEnd::Completed { .. } => true,
+        HarnessEnd::Failed { code, .. } => {
+            matches!(code, crate::error::FailureCode::Said(_))
+        }
+        HarnessEnd::SandboxGone => false,
+    }
+}

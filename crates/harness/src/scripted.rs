@@ -1,0 +1,273 @@
+//! Harnesses for the fake runtime that do what a turn tells them, so that tests can see every way in
+//! which a turn may go. A turn is a text of steps, each `word argument`, divided by `;`:
+//!
+//! | step | what it does |
+//! |---|---|
+//! | `say X` | an event `{"text":X}` (a message of the bridge) |
+//! | `out X`, `err X` | output of the turn |
+//! | `log X` | a line on its own standard error |
+//! | `count` | counts in `/workspace/turns` and says so |
+//! | `env X` | says the value of a variable, as bound |
+//! | `config` | says what it was configured with |
+//! | `sleep X` | waits so many milliseconds, unless cancelled |
+//! | `hang` | waits until it is cancelled |
+//! | `deaf` | waits for ever |
+//! | `fail X` | ends the turn with this error |
+//! | `fail_late X` | the bridge's `done` after the error comes so many milliseconds later |
+//! | `die X` | exits with this code |
+//! | `hang_up` | closes its connection and goes on |
+//! | `garbage`, `huge`, `wrong_id`, `twice` | breaks the protocol |
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use runtime::ExitStatus;
+use runtime::fake::{FakeProgram, Inside};
+use serde_json::{Value, json};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf,
+};
+
+/// Where turns are counted.
+const TURNS: &str = "/workspace/turns";
+
+/// A harness that speaks our JSON lines.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ScriptedJsonl;
+
+/// A harness that speaks Ash's bridge protocol.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ScriptedBridge;
+
+/// How a turn went on.
+enum Next {
+    /// It is over, and was told to be.
+    Over,
+    /// So is the program.
+    Exit(ExitStatus),
+}
+
+struct Script {
+    inside: Inside,
+    lines: Lines<BufReader<ReadHalf<DuplexStream>>>,
+    writer: Option<WriteHalf<DuplexStream>>,
+    env: BTreeMap<String, String>,
+    config: Value,
+    is_bridge: bool,
+}
+
+impl Script {
+    fn new(inside: Inside, stream: DuplexStream, is_bridge: bool) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
+        let env = inside.env.clone();
+        let lines = BufReader::new(reader).lines();
+        Self { inside, lines, writer: Some(writer), env, config: Value::Null, is_bridge }
+    }
+
+    async fn write(&mut self, line: &str) {
+        if let Some(writer) = &mut self.writer {
+            // Nobody may be there any more.
+            let _ = writer.write_all(format!("{line}\n").as_bytes()).await;
+        }
+    }
+
+    async fn say(&mut self, line: Value) {
+        self.write(&line.to_string()).await;
+    }
+
+    async fn tell(&mut self, id: &Value, data: Value) {
+        if self.is_bridge {
+            self.say(json!({ "ev": "message", "data": data })).await;
+        } else {
+            self.say(json!({ "type": "event", "id": id, "data": data })).await;
+        }
+    }
+
+    /// Waits, unless it is told to stop.
+    async fn pause(&mut self, time: Option<Duration>) -> bool {
+        let waited = async {
+            match time {
+                Some(time) => tokio::time::sleep(time).await,
+                None => std::future::pending().await,
+            }
+        };
+        let is_bridge = self.is_bridge;
+        let stopped = async {
+            while let Ok(Some(line)) = self.lines.next_line().await {
+                let line: Value = serde_json::from_str(&line).unwrap_or_default();
+                let (name, stop) =
+                    if is_bridge { ("cmd", "interrupt") } else { ("type", "cancel") };
+                if line[name] == stop {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = waited => false,
+            () = stopped => true,
+        }
+    }
+
+    async fn steps(&mut self, id: &Value, text: &str) -> Next {
+        for step in text.split(';').map(str::trim).filter(|step| !step.is_empty()) {
+            let (word, argument) = step.split_once(' ').unwrap_or((step, ""));
+            let number: u64 = argument.parse().unwrap_or(0);
+            match word {
+                "say" => self.tell(id, json!({ "text": argument })).await,
+                "out" | "err" => {
+                    let stream = if word == "out" { "stdout" } else { "stderr" };
+                    self.say(
+                        json!({ "type": "output", "id": id, "stream": stream, "text": argument }),
+                    )
+                    .await;
+                }
+                "log" => self.inside.write_err(format!("{argument}\n").as_bytes()).await,
+                "count" => {
+                    let before = self.inside.read(TURNS).unwrap_or_default();
+                    let count: u64 = String::from_utf8_lossy(&before).trim().parse().unwrap_or(0);
+                    let after = (count + 1).to_string();
+                    // Without files there is nothing to count with, and the test sees it.
+                    let _ = self.inside.write(TURNS, after.as_bytes());
+                    self.tell(id, json!({ "turns": count + 1 })).await;
+                }
+                "env" => {
+                    let value = self.env.get(argument).cloned();
+                    self.tell(id, json!({ "value": value })).await;
+                }
+                "config" => {
+                    let config = self.config.clone();
+                    self.tell(id, json!({ "config": config })).await;
+                }
+                "sleep" if !self.pause(Some(Duration::from_millis(number))).await => {}
+                "sleep" | "hang" => {
+                    if word == "sleep" || self.pause(None).await {
+                        return self.stopped(id).await;
+                    }
+                }
+                "deaf" => std::future::pending().await,
+                "fail" => return self.failed(id, argument, Duration::ZERO).await,
+                "fail_late" => {
+                    return self.failed(id, "late", Duration::from_millis(number)).await;
+                }
+                "die" => return Next::Exit(ExitStatus::Code(argument.parse().unwrap_or(1))),
+                "hang_up" => {
+                    if let Some(mut writer) = self.writer.take() {
+                        let _ = writer.shutdown().await;
+                    }
+                    std::future::pending::<()>().await;
+                }
+                "garbage" => self.write("this is no JSON").await,
+                "huge" => self.write(&"x".repeat(51 << 20)).await,
+                "wrong_id" => {
+                    self.say(json!({ "type": "event", "id": "other", "data": {} })).await;
+                }
+                "twice" => self.say(json!({ "type": "result", "id": id, "data": 1 })).await,
+                _ => self.tell(id, json!({ "unknown": step })).await,
+            }
+        }
+        self.completed(id, text).await
+    }
+
+    async fn completed(&mut self, id: &Value, text: &str) -> Next {
+        if self.is_bridge {
+            self.tell(id, json!({ "type": "result", "result": text })).await;
+            self.say(json!({ "ev": "done", "sessionId": "x" })).await;
+        } else {
+            self.say(json!({ "type": "result", "id": id, "data": { "did": text } })).await;
+        }
+        Next::Over
+    }
+
+    async fn stopped(&mut self, id: &Value) -> Next {
+        if self.is_bridge {
+            self.say(json!({ "ev": "done", "sessionId": "x" })).await;
+        } else {
+            let line =
+                json!({ "type": "error", "id": id, "message": "cancelled", "code": "cancelled" });
+            self.say(line).await;
+        }
+        Next::Over
+    }
+
+    async fn failed(&mut self, id: &Value, why: &str, late: Duration) -> Next {
+        if self.is_bridge {
+            self.say(json!({ "ev": "error", "error": why })).await;
+            tokio::time::sleep(late).await;
+            self.say(json!({ "ev": "done", "sessionId": "x" })).await;
+        } else {
+            self.say(json!({ "type": "error", "id": id, "message": why })).await;
+        }
+        Next::Over
+    }
+
+    /// The next thing it is told.
+    async fn heard(&mut self) -> Option<Value> {
+        let line = self.lines.next_line().await.ok()??;
+        Some(serde_json::from_str(&line).unwrap_or_default())
+    }
+}
+
+fn text_of(input: &Value) -> String {
+    let text = input.as_str().or(input["text"].as_str());
+    text.map_or_else(|| input.to_string(), str::to_owned)
+}
+
+#[async_trait]
+impl FakeProgram for ScriptedJsonl {
+    async fn run(&self, mut inside: Inside) -> ExitStatus {
+        let Some(channel) = inside.channel.take() else { return ExitStatus::Code(2) };
+        let mut script = Script::new(inside, channel, false);
+        script.say(json!({ "type": "ready", "protocol": 1 })).await;
+        while let Some(line) = script.heard().await {
+            match line["type"].as_str() {
+                Some("bind") => {
+                    let bound = line["env"].as_object().into_iter().flatten();
+                    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                    script.env.extend(bound.map(|(name, value)| (name.clone(), text(value))));
+                    script.config = line["config"].clone();
+                    script.say(json!({ "type": "bound" })).await;
+                }
+                Some("turn") => {
+                    if !line["config"].is_null() {
+                        script.config = line["config"].clone();
+                    }
+                    if let Next::Exit(status) =
+                        script.steps(&line["id"], &text_of(&line["input"])).await
+                    {
+                        return status;
+                    }
+                }
+                Some("shutdown") => break,
+                Some(_) | None => {}
+            }
+        }
+        ExitStatus::Code(0)
+    }
+}
+
+#[async_trait]
+impl FakeProgram for ScriptedBridge {
+    async fn run(&self, inside: Inside) -> ExitStatus {
+        let Some(path) = inside.env.get("ASH_BRIDGE_SOCKET") else { return ExitStatus::Code(2) };
+        let Some(mut listener) = inside.listen(path) else { return ExitStatus::Code(1) };
+        inside.write_out(b"R").await;
+        let Some(stream) = listener.accept().await else { return ExitStatus::Code(1) };
+        let mut script = Script::new(inside, stream, true);
+        script.say(json!({ "ev": "ready" })).await;
+        while let Some(line) = script.heard().await {
+            match line["cmd"].as_str() {
+                Some("query") => {
+                    script.config = line.clone();
+                    let text = text_of(&line["prompt"]);
+                    if let Next::Exit(status) = script.steps(&Value::Null, &text).await {
+                        return status;
+                    }
+                }
+                Some("shutdown") => break,
+                Some(_) | None => {}
+            }
+        }
+        ExitStatus::Code(0)
+    }
+}

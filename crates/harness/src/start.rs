@@ -1,0 +1,185 @@
+//! Starting what answers turns, and waiting until it does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::template::{Harness, HarnessProgram};
+use runtime::{Duplex, ExecSpec, Sandbox};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::ash_bridge::{self, AshBridge};
+use crate::binding::Binding;
+use crate::connection::{Connection, Heard};
+use crate::error::{HarnessError, HarnessErrorCode};
+use crate::jsonl::{self, Jsonl};
+use crate::link::{HarnessLink, Kind};
+use crate::logs::Logs;
+use crate::program::{Program, Started};
+use crate::program_turn::{Conversation, Talker};
+use crate::shell::Shell;
+
+/// Where a program starts before a session has it: the workspace may still be replaced.
+const NOWHERE: &str = "/";
+
+/// How long a bridge may take, however long others may.
+const BRIDGE: Duration = Duration::from_secs(10);
+
+/// How often a socket is tried that is not there yet.
+const DIAL_AGAIN: Duration = Duration::from_millis(10);
+
+/// How long a program that ended before it was ready may take to be known for it.
+const DEATH: Duration = Duration::from_millis(400);
+
+/// Starts the harness of a template in a sandbox, and waits until it is ready. Without a binding it
+/// is bound later, which not every kind can be.
+pub async fn start(
+    sandbox: Arc<dyn Sandbox>,
+    harness: &Harness,
+    binding: Option<&Binding>,
+    logs: Arc<dyn Logs>,
+    ready_timeout: Duration,
+) -> Result<HarnessLink, HarnessError> {
+    let kind = match (harness, binding) {
+        (Harness::Shell, _) => Kind::Shell(Shell::new(sandbox, binding)),
+        (Harness::Jsonl(program), _) => {
+            let talker = jsonl_program(&*sandbox, program, binding, logs, ready_timeout).await?;
+            Kind::Program(talker)
+        }
+        (Harness::AshBridge(program), Some(binding)) => {
+            let ready_timeout = ready_timeout.min(BRIDGE);
+            Kind::Program(bridge(&*sandbox, program, binding, logs, ready_timeout).await?)
+        }
+        (Harness::AshBridge(_), None) => {
+            let cause = "a bridge is started for a session, and cannot be before";
+            return Err(HarnessError::new(HarnessErrorCode::NotStarted, cause));
+        }
+    };
+    Ok(HarnessLink(Arc::new(kind)))
+}
+
+fn spec(program: &HarnessProgram, env: &BTreeMap<String, String>) -> ExecSpec {
+    ExecSpec {
+        env: env.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        confirm_start: true,
+        ..ExecSpec::argv(program.command.iter().cloned())
+    }
+}
+
+async fn jsonl_program(
+    sandbox: &dyn Sandbox,
+    program: &HarnessProgram,
+    binding: Option<&Binding>,
+    logs: Arc<dyn Logs>,
+    ready_timeout: Duration,
+) -> Result<Arc<Talker>, HarnessError> {
+    let deadline = Instant::now() + ready_timeout;
+    let mut spec = match binding {
+        Some(binding) => spec(program, &binding.env),
+        None => spec(program, &BTreeMap::new()),
+    }
+    .channel();
+    if binding.is_none() {
+        spec.cwd = Some(NOWHERE.to_owned());
+    }
+    let Started { program, channel, .. } = Program::start(sandbox, spec, None, logs).await?;
+    let Some(channel) = channel else {
+        let cause = "the runtime gave it no channel";
+        return Err(HarnessError::new(HarnessErrorCode::NotStarted, cause));
+    };
+    let mut connection = Connection::new(channel, jsonl::LINE_BYTES_MAX);
+    let ready = async {
+        let line = first_line(&program, &mut connection).await?;
+        jsonl::check_ready(&line).map_err(|cause| protocol(&cause))
+    };
+    in_time(deadline, ready).await?;
+    let speech = Box::new(Jsonl::default());
+    let talker = Arc::new(Talker::new(program, Conversation { connection, speech }));
+    if let Some(binding) = binding {
+        in_time(deadline, talker.bind(binding)).await?;
+    }
+    Ok(talker)
+}
+
+async fn bridge(
+    sandbox: &dyn Sandbox,
+    program: &HarnessProgram,
+    binding: &Binding,
+    logs: Arc<dyn Logs>,
+    ready_timeout: Duration,
+) -> Result<Arc<Talker>, HarnessError> {
+    let deadline = Instant::now() + ready_timeout;
+    let socket = ash_bridge::socket_path(binding);
+    // One that died there would be in the way of the next.
+    let _ = sandbox.remove(&socket, false).await;
+    let mut env = binding.env.clone();
+    env.extend(ash_bridge::environment(binding, &socket));
+    let spec = spec(program, &env);
+    let started = Program::start(sandbox, spec, Some(ash_bridge::READY_BYTE), logs).await?;
+    let Started { program, ready, .. } = started;
+    let connected = async {
+        let mut end = program.end();
+        tokio::select! {
+            // Without a byte it may still be there: an output that is at its end says nothing.
+            _ = ready => {}
+            ended = end.wait() => return Err(ended.into_error()),
+        }
+        let mut connection =
+            Connection::new(dial(sandbox, &socket, &program).await?, ash_bridge::LINE_BYTES_MAX);
+        let line = first_line(&program, &mut connection).await?;
+        ash_bridge::check_ready(&line).map_err(|cause| protocol(&cause))?;
+        Ok(connection)
+    };
+    let connection = in_time(deadline, connected).await?;
+    let speech = Box::new(AshBridge::new(binding.session));
+    Ok(Arc::new(Talker::new(program, Conversation { connection, speech })))
+}
+
+/// Connects to a socket, which may not be there at once.
+async fn dial(
+    sandbox: &dyn Sandbox,
+    path: &str,
+    program: &Program,
+) -> Result<Box<dyn Duplex>, HarnessError> {
+    loop {
+        match sandbox.dial_unix(path).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) if error.code == runtime::RuntimeErrorCode::NotFound => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !program.is_running() {
+            return Err(program.end().wait().await.into_error());
+        }
+        sleep(DIAL_AGAIN).await;
+    }
+}
+
+/// The first line that a program says, or how it ended instead.
+async fn first_line(
+    program: &Program,
+    connection: &mut Connection,
+) -> Result<String, HarnessError> {
+    match connection.next().await {
+        Heard::Line(line) => Ok(line),
+        Heard::Garbage => Err(protocol("its first line is no text")),
+        Heard::TooLong => Err(protocol("its first line is too long")),
+        Heard::End => match timeout(DEATH, program.end().wait()).await {
+            Ok(ended) => Err(ended.into_error()),
+            Err(_) => Err(protocol("it closed its connection before it was ready")),
+        },
+    }
+}
+
+fn protocol(cause: &str) -> HarnessError {
+    HarnessError::new(HarnessErrorCode::Protocol, format!("the harness is not ready: {cause}"))
+}
+
+async fn in_time<T>(
+    deadline: Instant,
+    what: impl Future<Output = Result<T, HarnessError>>,
+) -> Result<T, HarnessError> {
+    tokio::time::timeout_at(deadline, what).await.unwrap_or_else(|_| {
+        let cause = "the harness did not say in time that it is ready";
+        Err(HarnessError::new(HarnessErrorCode::ReadyTimeout, cause))
+    })
+}

@@ -1,0 +1,93 @@
+//! Bytes that become text as they come: characters that are cut in two by a border between chunks
+//! are put together again, and only what is no UTF-8 at all is replaced.
+
+/// The most bytes of a character that may wait for the rest.
+const PARTIAL_BYTES_MAX: usize = 3;
+
+/// Turns bytes into text, chunk by chunk.
+#[derive(Debug, Default)]
+pub(crate) struct TextStream {
+    /// The beginning of a character.
+    partial: Vec<u8>,
+}
+
+impl TextStream {
+    /// What can be said after these bytes.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> String {
+        let joined;
+        let bytes = if self.partial.is_empty() {
+            bytes
+        } else {
+            joined = [std::mem::take(&mut self.partial).as_slice(), bytes].concat();
+            &joined
+        };
+        let whole = bytes.len() - partial_bytes(bytes);
+        self.partial.extend_from_slice(&bytes[whole..]);
+        String::from_utf8_lossy(&bytes[..whole]).into_owned()
+    }
+
+    /// What is left at the end.
+    pub(crate) fn finish(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.partial)).into_owned()
+    }
+}
+
+/// How many bytes at the end begin a character that is not whole.
+fn partial_bytes(bytes: &[u8]) -> usize {
+    for count in 1..=PARTIAL_BYTES_MAX.min(bytes.len()) {
+        let tail = &bytes[bytes.len() - count..];
+        // Bytes that continue a character say nothing by themselves.
+        if tail[0] & 0b1100_0000 == 0b1000_0000 {
+            continue;
+        }
+        let is_cut = match std::str::from_utf8(tail) {
+            Ok(_) => false,
+            Err(error) => error.valid_up_to() == 0 && error.error_len().is_none(),
+        };
+        return if is_cut { count } else { 0 };
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn in_pieces(bytes: &[u8], at: usize) -> String {
+        let mut text = TextStream::default();
+        let mut said = text.push(&bytes[..at]);
+        said += &text.push(&bytes[at..]);
+        said + &text.finish()
+    }
+
+    #[test]
+    fn characters_survive_every_cut() {
+        let whole = "aé€😀\u{7ff}\u{10ffff}z";
+        for at in 0..=whole.len() {
+            assert_eq!(in_pieces(whole.as_bytes(), at), whole, "cut at {at}");
+        }
+        let mut text = TextStream::default();
+        let one_by_one: String = whole.bytes().map(|byte| text.push(&[byte])).collect();
+        assert_eq!(one_by_one, whole);
+    }
+
+    #[test]
+    fn what_is_no_text_is_replaced_at_once_and_a_half_at_the_end() {
+        let mut text = TextStream::default();
+        assert_eq!(text.push(b"a\xffb"), "a\u{fffd}b");
+        assert_eq!(text.push(b"\xe2\x82"), "");
+        assert_eq!(text.finish(), "\u{fffd}");
+        assert_eq!(text.finish(), "");
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_say_what_the_whole_says(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200), at in any::<prop::sample::Index>(),
+        ) {
+            let at = at.index(bytes.len() + 1);
+            prop_assert_eq!(in_pieces(&bytes, at), String::from_utf8_lossy(&bytes));
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Harnesses that speak Ash's bridge protocol, on the fake runtime.
+
+use std::time::Duration;
+
+use harness::{Cancelled, HarnessEnd, HarnessErrorCode, HarnessLink};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::stage::{Stage, ask, binding, bridge, completed, failed, read, turn_id};
+
+async fn link(stage: &Stage) -> HarnessLink {
+    stage.start(&bridge(&["bridge"]), Some(&binding())).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_are_passed_on_and_the_last_result_is_the_result() {
+    let stage = Stage::new().await;
+    let link = link(&stage).await;
+    let (said, end) = ask(&link, 1, "say a; env ASH_SESSION_ID; env ASH_WORKSPACE_DIR").await;
+    assert_eq!(said[0], r#"{"text":"a"}"#);
+    assert_eq!(said[1], json!({ "value": binding().session.to_string() }).to_string());
+    assert_eq!(said[2], r#"{"value":"/workspace"}"#);
+    assert_eq!(completed(end)["type"], "result");
+    let input = r#"{"prompt":"config","maxTurns":3,"cmd":"shutdown","other":1}"#;
+    let mut turn = link.turn(turn_id(2), input, Some(r#"{"model":"m"}"#)).await.unwrap();
+    let (said, _) = read(&mut turn).await;
+    let query: Value = serde_json::from_str(&said[0]).unwrap();
+    let expected = json!({
+        "cmd": "query", "prompt": "config", "sessionId": binding().session.to_string(),
+        "maxTurns": 3, "model": "m",
+    });
+    assert_eq!(query["config"], expected);
+    link.shut_down().await;
+    assert!(!link.is_alive());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_ends_a_turn_and_its_late_done_never_the_next() {
+    let stage = Stage::new().await;
+    let link = link(&stage).await;
+    let (_, end) = ask(&link, 1, "fail no luck").await;
+    assert_eq!(failed(end), ("harness_error".to_owned(), "no luck".to_owned()));
+    let (said, end) = ask(&link, 2, "say a").await;
+    assert_eq!(said[0], r#"{"text":"a"}"#);
+    completed(end);
+    // Half a second late: it is waited for.
+    let before = Instant::now();
+    failed(ask(&link, 3, "fail_late 500").await.1);
+    assert!(before.elapsed() >= Duration::from_millis(500));
+    // Two seconds late: it is not, and comes in the middle of the next.
+    failed(ask(&link, 4, "fail_late 2000").await.1);
+    let (said, end) = ask(&link, 5, "say b; sleep 5000; say c").await;
+    assert_eq!(said[..2], [r#"{"text":"b"}"#, r#"{"text":"c"}"#]);
+    completed(end);
+    let (said, _) = ask(&link, 6, "say d").await;
+    assert_eq!(said[0], r#"{"text":"d"}"#);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_interrupted_or_killed() {
+    let stage = Stage::new().await;
+    let started = link(&stage).await;
+    let mut turn = started.turn(turn_id(1), "\"hang\"", None).await.unwrap();
+    let cancelled = turn.cancel(Duration::from_secs(1)).await;
+    assert_eq!(cancelled, Cancelled::Ended(HarnessEnd::Completed { result: None }));
+    completed(ask(&started, 2, "say a").await.1);
+    let mut turn = started.turn(turn_id(3), "\"deaf\"", None).await.unwrap();
+    assert_eq!(turn.cancel(Duration::from_secs(1)).await, Cancelled::Killed);
+    assert!(!started.is_alive());
+    // The socket of the dead one is in nobody's way.
+    let again = link(&stage).await;
+    let (_, end) = ask(&again, 4, "log why; die 7").await;
+    assert_eq!(failed(end).1, "the harness exited with code 7: why");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_breaks_the_protocol_is_killed() {
+    for (text, code) in [("garbage", "harness_protocol"), ("huge", "harness_too_large")] {
+        let stage = Stage::new().await;
+        let link = link(&stage).await;
+        assert_eq!(failed(ask(&link, 1, text).await.1).0, code);
+        assert!(!link.is_alive());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_never_ready_is_refused() {
+    let stage = Stage::new().await;
+    let before = Instant::now();
+    let refused = stage.start(&bridge(&["sleep", "1000"]), Some(&binding())).await;
+    assert_eq!(refused.map(drop).unwrap_err().code, HarnessErrorCode::ReadyTimeout);
+    assert_eq!(before.elapsed().as_secs(), 10, "a bridge has ten seconds, whatever others have");
+    let refused = stage.start(&bridge(&["exit", "4"]), Some(&binding())).await;
+    assert_eq!(refused.map(drop).unwrap_err().code, HarnessErrorCode::Died);
+    let unbound = stage.start(&bridge(&["bridge"]), None).await;
+    assert_eq!(unbound.map(drop).unwrap_err().code, HarnessErrorCode::NotStarted);
+}
