@@ -31,7 +31,6 @@ mod routes;
 mod schemas;
 mod serve;
 mod settings;
-mod signals;
 mod stream;
 mod view;
 

@@ -14,6 +14,7 @@ pub mod limits;
 pub mod reason;
 pub mod record;
 pub mod records;
+pub mod signals;
 pub mod state;
 pub mod stats;
 pub mod template;

@@ -21,7 +21,6 @@ use crate::path::Named;
 use crate::query::NoQuery;
 use crate::refused::Refused;
 use crate::routes::accepts;
-use crate::signals;
 use crate::stream::{self, Format, NDJSON, SSE};
 
 const ARGUMENTS_MAX: usize = 4096;
@@ -244,7 +243,7 @@ fn result(ran: Collected) -> ExecResult {
 pub(crate) fn exit(exit: &Exit, took: Duration) -> ExecExit {
     let (exit_code, signal) = match exit.status {
         ExitStatus::Code(code) => (code, None),
-        ExitStatus::Signal(signal) => (128 + signal, Some(signals::name(signal))),
+        ExitStatus::Signal(signal) => (128 + signal, Some(model::signals::name(signal))),
     };
     ExecExit {
         exit_code,

@@ -35,7 +35,7 @@ const NAMES: [&str; 31] = [
 ];
 
 /// The name of a signal; those without one are called by their number.
-pub(crate) fn name(signal: i32) -> String {
+pub fn name(signal: i32) -> String {
     let at = usize::try_from(signal).ok().and_then(|number| number.checked_sub(1));
     match at.and_then(|at| NAMES.get(at)) {
         Some(name) => (*name).to_owned(),
