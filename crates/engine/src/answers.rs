@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::{Event, Reply};
-use model::{Refusal, RequestId};
+use model::{Refusal, RequestId, TurnChange};
 use tokio::sync::oneshot;
 
 use crate::core::{Core, unavailable};
@@ -90,10 +90,25 @@ impl Core {
 
     /// A request with an answer. `request` is the one that the event names, if it names one.
     pub(crate) async fn ask(self: &Arc<Self>, request: RequestId, event: Event) -> Answer {
-        self.refuse_in_trouble()?;
+        self.ask_with(request, event, None).await
+    }
+
+    /// The same, with something about turns that is written down with it.
+    pub(crate) async fn ask_with(
+        self: &Arc<Self>,
+        request: RequestId,
+        event: Event,
+        turn: Option<TurnChange>,
+    ) -> Answer {
+        if let Err(refusal) = self.refuse_in_trouble() {
+            if let Some(TurnChange::Put(record)) = turn {
+                self.turns.forget(record.id);
+            }
+            return Err(refusal);
+        }
         let (sender, receiver) = oneshot::channel();
         let mut asked = Asked { core: Arc::clone(self), request, receiver, answered: false };
-        self.decide(event, Some((request, Waiter { sender })));
+        self.decide(event, Some((request, Waiter { sender })), turn);
         let answer = tokio::select! {
             biased;
             answer = &mut asked.receiver => answer,

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{ClaimSettings, ErrorCode, Refusal};
+use model::{ClaimSettings, ErrorCode, Refusal, SeedId};
 
 const VARIABLES_MAX: usize = 1_000;
 const ENVIRONMENT_BYTES_MAX: usize = 128 * 1024;
+const CONFIG_BYTES_MAX: usize = 1024 * 1024;
 const LABELS_MAX: usize = 64;
 const LABEL_BYTES_MAX: usize = 256;
 
@@ -21,6 +22,34 @@ pub(crate) fn settings(
         return Ok(None);
     }
     Ok(Some(Arc::new(ClaimSettings { env, labels, ..ClaimSettings::default() })))
+}
+
+/// The same for a session, which may say more.
+pub(crate) fn session_settings(
+    env: BTreeMap<String, String>,
+    labels: BTreeMap<String, String>,
+    config: Option<Arc<str>>,
+    seed: Option<SeedId>,
+) -> Result<Option<Arc<ClaimSettings>>, Refusal> {
+    check_env(&env)?;
+    check_words(Some(&labels), config.as_ref())?;
+    let settings = ClaimSettings { env, labels, config, seed, ..ClaimSettings::default() };
+    Ok((!settings.is_empty()).then(|| Arc::new(settings)))
+}
+
+/// Checks what may be changed about a session.
+pub(crate) fn check_words(
+    labels: Option<&BTreeMap<String, String>>,
+    config: Option<&Arc<str>>,
+) -> Result<(), Refusal> {
+    if let Some(labels) = labels {
+        check_labels(labels)
+            .map_err(|refusal| invalid(refusal.cause.replacen("labels", "metadata", 1)))?;
+    }
+    if config.is_some_and(|config| config.len() > CONFIG_BYTES_MAX) {
+        return Err(invalid(format!("config: at most {CONFIG_BYTES_MAX} bytes")));
+    }
+    Ok(())
 }
 
 fn check_env(env: &BTreeMap<String, String>) -> Result<(), Refusal> {

@@ -17,7 +17,7 @@ pub enum WallClock {
 }
 
 /// Both clocks.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Clock {
     began: Instant,
     wall: WallClock,

@@ -12,6 +12,8 @@ use crate::log;
 
 /// The most decisions in one transaction.
 const GROUP_MAX: usize = 512;
+/// What turns may have said in one transaction, and the last of them more.
+const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// A commit that takes longer is told as trouble, while it goes on.
 const SLOW: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -24,7 +26,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         // Whoever is ready to decide now shares the transaction.
         tokio::task::yield_now().await;
         loop {
-            let mut decisions = core.take_queued(GROUP_MAX);
+            let mut decisions = core.take_queued(GROUP_MAX, GROUP_BYTES_MAX);
             if decisions.is_empty() {
                 break;
             }
@@ -44,6 +46,7 @@ fn taken_from(decisions: &mut [Decision]) -> Batch {
     for decision in decisions {
         batch.entries.append(&mut decision.journal);
         batch.events.append(&mut decision.events);
+        batch.turns.append(&mut decision.turns.changes);
     }
     batch
 }

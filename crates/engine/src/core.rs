@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kernel::{Effect, Event, Kernel, Notice, Reply};
 use model::lifecycle::StoredEvent;
 use model::record::JournalEntry;
-use model::{ErrorCode, Mono, Now, Refusal, RequestId, UseId, Wall};
+use model::{ErrorCode, Mono, Now, Refusal, RequestId, TurnChange, UseId, Wall};
 use store::Store;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::AbortHandle;
@@ -17,6 +17,7 @@ use tokio::task::AbortHandle;
 use crate::answers::{Answer, Waiter, nobody_took};
 use crate::clock::Clock;
 use crate::disk::Disk;
+use crate::harnesses::Harnesses;
 use crate::keys::Keyring;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
@@ -24,6 +25,7 @@ use crate::needed::Needed;
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
 use crate::trouble::Trouble;
+use crate::turns::{Live, TurnNews, Turns};
 use crate::uses::Broken;
 
 /// Imports at once: each takes two threads and the disk.
@@ -44,6 +46,9 @@ pub(crate) struct Core {
     pub(crate) metrics: Metrics,
     pub(crate) keyring: Keyring,
     pub(crate) trouble: Trouble,
+    /// Turns in progress.
+    pub(crate) turns: Turns,
+    pub(crate) harnesses: Harnesses,
     pub(crate) shutdown_grace_ms: u64,
     /// There is something to commit.
     pub(crate) to_commit: Notify,
@@ -77,9 +82,11 @@ pub(crate) struct State {
 }
 
 /// What the kernel decided upon one event.
+#[derive(Default)]
 pub(crate) struct Decision {
     pub(crate) journal: Vec<JournalEntry>,
     pub(crate) events: Vec<StoredEvent>,
+    pub(crate) turns: TurnNews,
     effects: Vec<Effect>,
     notices: Vec<Notice>,
     /// Who gets the answer that the kernel gave at once.
@@ -124,6 +131,8 @@ impl Core {
             metrics: Metrics::default(),
             keyring: parts.keyring,
             trouble: Trouble::default(),
+            turns: Turns::default(),
+            harnesses: Harnesses::default(),
             shutdown_grace_ms: parts.shutdown_grace_ms,
             to_commit: Notify::new(),
             timer_early: Notify::new(),
@@ -188,18 +197,29 @@ impl Core {
 
     /// News, of which nobody waits for an answer.
     pub(crate) fn tell(self: &Arc<Self>, event: Event) {
-        self.decide(event, None);
+        self.decide(event, None, None);
     }
 
     /// Lets the kernel decide, and gives the answer to `waiter`: at once, when the decision is
-    /// written down, or when the kernel has one.
-    pub(crate) fn decide(self: &Arc<Self>, event: Event, waiter: Option<(RequestId, Waiter)>) {
+    /// written down, or when the kernel has one. What is to be written about turns is written with
+    /// the decision, unless the kernel refuses.
+    pub(crate) fn decide(
+        self: &Arc<Self>,
+        event: Event,
+        waiter: Option<(RequestId, Waiter)>,
+        mut turn: Option<TurnChange>,
+    ) {
         let mut state = self.state();
         let mut todo = VecDeque::from([(event, waiter)]);
         while let Some((event, waiter)) = todo.pop_front() {
             let now = self.clock.now();
             let reply = state.kernel.apply(now, event);
-            let decision = state.take_decision(now.wall, reply, waiter);
+            let turn = turn.take();
+            if let (Err(_), Some(TurnChange::Put(refused))) = (&reply, &turn) {
+                self.turns.forget(refused.id);
+            }
+            let turn = turn.filter(|_| reply.is_ok());
+            let decision = state.take_decision(&self.turns, now.wall, reply, waiter, turn);
             let must_wait = decision.must_be_written() || state.is_behind();
             if must_wait {
                 state.queue.push_back(decision);
@@ -216,15 +236,21 @@ impl Core {
     pub(crate) fn take_first_decision(&self) {
         let mut state = self.state();
         let wall = self.clock.now().wall;
-        let decision = state.take_decision(wall, Ok(Reply::Noted), None);
+        let decision = state.take_decision(&self.turns, wall, Ok(Reply::Noted), None, None);
         state.queue.push_back(decision);
         self.to_commit.notify_one();
     }
 
     /// Some of the decisions that are to be written down next.
-    pub(crate) fn take_queued(&self, at_most: usize) -> Vec<Decision> {
+    pub(crate) fn take_queued(&self, at_most: usize, bytes_max: usize) -> Vec<Decision> {
         let mut state = self.state();
-        let n = state.queue.len().min(at_most);
+        let mut bytes = 0;
+        let fits = state.queue.iter().take(at_most).take_while(|decision| {
+            let before = bytes;
+            bytes += decision.turns.bytes;
+            before < bytes_max
+        });
+        let n = fits.count();
         state.committing = n > 0;
         state.queue.drain(..n).collect()
     }
@@ -248,6 +274,9 @@ impl Core {
     /// what must be told because nobody took an answer.
     fn carry_on(self: &Arc<Self>, state: &mut State, decision: Decision) -> Vec<Event> {
         let mut untaken = Vec::new();
+        for live in self.turns.tell(&self.metrics, decision.turns) {
+            self.queue_pieces(state, &live);
+        }
         if let Some((waiter, answer)) = decision.reply {
             untaken.extend(waiter.give(answer));
         }
@@ -271,6 +300,18 @@ impl Core {
             state.lanes.add(self, effect);
         }
         untaken
+    }
+
+    /// Has the pieces of a turn stored, together with whatever else is written then.
+    pub(crate) fn save_pieces(&self, live: &Arc<Live>) {
+        self.queue_pieces(&mut self.state(), live);
+    }
+
+    fn queue_pieces(&self, state: &mut State, live: &Arc<Live>) {
+        if let Some(turns) = TurnNews::unsaved(live) {
+            state.queue.push_back(Decision { turns, ..Decision::default() });
+            self.to_commit.notify_one();
+        }
     }
 
     /// Whoever uses a sandbox wants to be told if that breaks.
@@ -330,9 +371,11 @@ pub(crate) fn unavailable(cause: &str) -> Refusal {
 impl State {
     fn take_decision(
         &mut self,
+        known: &Turns,
         at: Wall,
         reply: Answer,
         waiter: Option<(RequestId, Waiter)>,
+        turn: Option<TurnChange>,
     ) -> Decision {
         let out = self.kernel.outbox();
         let journal = std::mem::take(&mut out.journal);
@@ -340,7 +383,12 @@ impl State {
         let effects = std::mem::take(&mut out.effects);
         let notices = std::mem::take(&mut out.notices);
         let mut events = Vec::with_capacity(published.len());
+        let mut turns = TurnNews::default();
+        turns.changes.extend(turn);
         for one in published {
+            let kernel = &self.kernel;
+            let current = |session| kernel.turn_of(session);
+            known.hear(&mut turns, at, &one.event, current);
             let number = self.next_event;
             self.next_event += 1;
             events.push(StoredEvent { number, at, tenant: one.tenant, event: one.event });
@@ -353,7 +401,7 @@ impl State {
             }
             (Some((_, waiter)), reply) => Some((waiter, reply)),
         };
-        Decision { journal, events, effects, notices, reply }
+        Decision { journal, events, turns, effects, notices, reply }
     }
 
     /// Decisions before this one are not carried out yet.
@@ -369,6 +417,6 @@ impl State {
 
 impl Decision {
     fn must_be_written(&self) -> bool {
-        !self.journal.is_empty() || !self.events.is_empty()
+        !self.journal.is_empty() || !self.events.is_empty() || !self.turns.changes.is_empty()
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use harness::HarnessError;
 use kernel::{Action, Effect, Failure, FailureKind, Launch, Outcome};
 use model::{ClaimSettings, InstanceId};
 use runtime::{ExecSpec, LaunchSpec, RunLimits, RuntimeError, RuntimeErrorCode, Sandbox};
@@ -11,6 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use crate::core::Core;
+use crate::turns;
 
 /// Carries out an effect.
 pub(crate) async fn carry_out(core: &Arc<Core>, effect: Effect, give_up: &Notify) -> Outcome {
@@ -41,7 +43,7 @@ pub(crate) fn mistaken(error: &tokio::task::JoinError) -> Outcome {
     Outcome::Failed(Failure { kind: FailureKind::Trouble, detail })
 }
 
-async fn act(core: &Core, effect: &Effect, give_up: &Notify) -> Result<(), RuntimeError> {
+async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), RuntimeError> {
     match &effect.action {
         Action::Launch(launch) => {
             tokio::select! {
@@ -59,6 +61,7 @@ async fn act(core: &Core, effect: &Effect, give_up: &Notify) -> Result<(), Runti
         Action::Freeze { instance } => find(core, *instance)?.freeze().await,
         Action::Thaw { instance } => find(core, *instance)?.thaw().await,
         Action::Kill { instance, workspace } => {
+            core.harnesses.forget(*instance);
             core.runtimes.kill(*instance).await?;
             // One in memory is gone by now.
             match workspace {
@@ -71,10 +74,16 @@ async fn act(core: &Core, effect: &Effect, give_up: &Notify) -> Result<(), Runti
             Err(unsupported("no runtime here wipes: used sandboxes are made anew"))
         }
         Action::KillProcess { .. } => Err(unsupported("no processes are kept here")),
-        Action::StartTurn { .. }
-        | Action::StopTurn { .. }
-        | Action::Persist { .. }
-        | Action::CopyWorkspace { .. } => Err(unsupported("no sessions are served here")),
+        Action::StartTurn { instance, session, turn } => {
+            turns::begin(core, *instance, *session, *turn)
+        }
+        Action::StopTurn { turn, .. } => {
+            turns::stop(core, *turn).await;
+            Ok(())
+        }
+        Action::Persist { .. } | Action::CopyWorkspace { .. } => {
+            Err(unsupported("no sessions are served here"))
+        }
     }
 }
 
@@ -95,7 +104,12 @@ async fn launch(core: &Core, launch: &Launch) -> Result<(), RuntimeError> {
         settings: launch.settings.clone(),
         ready_timeout: Duration::from_millis(template.ready_timeout_ms),
     };
-    runtime.launch(spec).await.map(|_| ())
+    let sandbox = runtime.launch(spec).await?;
+    if template.harness.program().is_some_and(|program| program.prewarm) {
+        let ready = core.harnesses.prewarm(core, sandbox, template).await;
+        ready.map_err(HarnessError::into_runtime_error)?;
+    }
+    Ok(())
 }
 
 /// Binds what is to be bound, which proves that the sandbox answers.

@@ -10,6 +10,7 @@ use model::{ErrorCode, LeaseId, Refusal, SandboxId, TemplateName};
 use tokio::time::Instant;
 
 use crate::core::Core;
+use crate::ids::fresh_uuid;
 use crate::keys::Caller;
 use crate::sandboxes::unexpected;
 use crate::{Engine, claim};
@@ -118,7 +119,7 @@ impl Engine {
         let request = core.request();
         let lease = match asked.lease {
             Some(lease) => lease,
-            None => fresh_lease(self.now().wall.0)?,
+            None => LeaseId::from_uuid(fresh_uuid(self.now().wall)?),
         };
         let event = Event::CheckoutRequested(Checkout {
             request,
@@ -206,13 +207,4 @@ fn unknown(lease: LeaseId) -> Refusal {
 
 fn gone(lease: LeaseId) -> Refusal {
     Refusal::new(ErrorCode::LeaseLost, format!("lease {lease} ended at once"))
-}
-
-/// An id that nobody had: the time, and random bits.
-fn fresh_lease(wall_ms: u64) -> Result<LeaseId, Refusal> {
-    let mut bits = [0; 10];
-    getrandom::fill(&mut bits)
-        .map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?;
-    let uuid = uuid::Builder::from_unix_timestamp_millis(wall_ms, &bits).into_uuid();
-    Ok(LeaseId::from_uuid(uuid))
 }

@@ -16,6 +16,8 @@ mod disk;
 mod effects;
 mod events;
 mod explain;
+mod harnesses;
+mod ids;
 mod images;
 mod keys;
 mod lanes;
@@ -28,12 +30,14 @@ mod pools;
 mod roots;
 mod runtimes;
 mod sandboxes;
+mod sessions;
 mod shutdown;
 mod sparing;
 mod start;
 mod templates;
 mod timer;
 mod trouble;
+mod turns;
 mod uses;
 
 #[cfg(test)]
@@ -44,17 +48,27 @@ use std::sync::Arc;
 pub use crate::clock::WallClock;
 pub use crate::events::EventWatch;
 pub use crate::explain::{Degraded, Health};
+pub use crate::harnesses::LogLine;
 pub use crate::images::{ImageRemoved, ImageRequest};
 pub use crate::keys::{Caller, NewKey};
 pub use crate::leases::{CheckoutRequest, HandedOut};
 pub use crate::metrics::Metrics;
 pub use crate::roots::Roots;
 pub use crate::runtimes::Runtimes;
+pub use crate::sessions::{
+    Aborted, INPUT_BYTES_MAX, SessionPage, SessionQuery, SessionRequest, SessionUpdate,
+    StartedTurn, TurnRequest,
+};
 pub use crate::start::{EngineConfig, StartError, Started};
 pub use crate::templates::Put;
+pub use crate::turns::TurnFollow;
 pub use crate::uses::Use;
 pub use ::images::Image;
-pub use kernel::{CheckedOut, CheckoutPath, CheckoutPolicy, Grant, Recovery, SandboxView, UseKind};
+pub use harness::LogStream;
+pub use kernel::{
+    CheckedOut, CheckoutPath, CheckoutPolicy, Grant, Recovery, SandboxView, SessionView, UseKind,
+    WhenBusy,
+};
 pub use runtime::{
     Collected, Command, Entry, EntryKind, ExecSpec, Exit, ExitStatus, FileReader, FileWriter, Page,
     Process, ProcessHandle, Reaped, RunLimits, Sink, Stdin,

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use kernel::{Action, CheckoutPath};
+use model::lifecycle::TurnOutcome;
 use model::{EndCause, ErrorCode};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -66,6 +67,8 @@ pub struct Metrics {
     workspace_bytes: Gauge,
     disk_free_bytes: Gauge,
     workspace_scan: Histogram,
+    turn: Times<ByOutcome>,
+    turn_first: Histogram,
 }
 
 impl Default for Metrics {
@@ -87,6 +90,8 @@ impl Default for Metrics {
             workspace_bytes: Gauge::default(),
             disk_free_bytes: Gauge::default(),
             workspace_scan: times(),
+            turn: Family::new_with_constructor(times),
+            turn_first: times(),
         }
     }
 }
@@ -126,6 +131,10 @@ impl Metrics {
         registry.register("shoal_disk_free_bytes", free, self.disk_free_bytes.clone());
         let scan = "Time to measure all workspaces on disk once";
         registry.register("shoal_workspace_scan_seconds", scan, self.workspace_scan.clone());
+        let turn = "Time of a turn from being asked for to its end, by outcome";
+        registry.register("shoal_turn_seconds", turn, self.turn.clone());
+        let first = "Time from asking for a turn to the first word of the harness";
+        registry.register("shoal_turn_first_event_seconds", first, self.turn_first.clone());
     }
 
     pub(crate) fn acquired(&self, path: CheckoutPath, took: Duration) {
@@ -144,6 +153,15 @@ impl Metrics {
             None => "gone",
         };
         self.give_back.get_or_create(&ByPath { path }).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn turn_ended(&self, outcome: TurnOutcome, took: Duration) {
+        let outcome = outcome.as_str();
+        self.turn.get_or_create(&ByOutcome { outcome }).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn turn_answered(&self, took: Duration) {
+        self.turn_first.observe(took.as_secs_f64());
     }
 
     pub(crate) fn executed(&self, well: bool, took: Duration) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kernel::{Event, Kernel};
-use model::template::{Harness, RuntimeTraits, WorkspaceLimit};
+use model::template::{RuntimeTraits, WorkspaceLimit};
 use model::{ErrorCode, NetworkPolicy, Refusal, Template, TemplateName};
 
 use crate::{Engine, needed};
@@ -83,12 +83,6 @@ impl Engine {
 /// What would be ignored is refused.
 fn refuse_unserved(template: &Template) -> Result<(), Refusal> {
     let unserved = |cause: &'static str| Err(Refusal::new(ErrorCode::Unsupported, cause));
-    match template.harness {
-        Harness::Shell => {}
-        Harness::Jsonl(_) | Harness::AshBridge(_) => {
-            return unserved("harness: only the shell is served here");
-        }
-    }
     match template.network {
         NetworkPolicy::None => Ok(()),
         NetworkPolicy::Allow(_) => unserved("network: sandboxes have loopback only"),

@@ -6,8 +6,9 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use harness::HarnessError;
 use kernel::{Event, Grant, Reply, UseKind, UseTarget};
-use model::{ErrorCode, Limits, Refusal, SandboxId, UseId};
+use model::{ErrorCode, Limits, Refusal, SandboxId, SessionId, UseId};
 use runtime::{
     Collected, Entry, ExecSpec, Exit, FileReader, FileWriter, Page, Process, RunLimits,
     RuntimeError, RuntimeErrorCode, Sandbox,
@@ -89,9 +90,24 @@ impl Engine {
         if let Err(unknown) = self.check_sandbox(caller, id) {
             return Err(self.ended_long_ago(caller, id).await.unwrap_or(unknown));
         }
+        self.begin_use(UseTarget::Sandbox(id), kind).await
+    }
+
+    /// Begins to use whatever sandbox a session has, or gets for it.
+    pub async fn use_session(
+        &self,
+        caller: Caller,
+        id: SessionId,
+        kind: UseKind,
+    ) -> Result<Use, Refusal> {
+        self.check_session(caller, id)?;
+        self.begin_use(UseTarget::Session(id), kind).await
+    }
+
+    async fn begin_use(&self, target: UseTarget, kind: UseKind) -> Result<Use, Refusal> {
         let hold = Hold::new(&self.core);
         let request = self.core.request();
-        let (target, use_id) = (UseTarget::Sandbox(id), hold.use_id);
+        let use_id = hold.use_id;
         let event = Event::UseRequested { request, target, use_id, kind };
         let reply = self.core.ask(request, event).await?;
         let Reply::Granted(grant) = reply else { return Err(unexpected(&reply)) };
@@ -153,6 +169,18 @@ impl Use {
     /// What the sandbox may consume.
     pub fn limits(&self) -> Limits {
         self.sandbox.spec().limits
+    }
+
+    /// Waits for the harness of the sandbox, for as long as that is there.
+    pub(crate) async fn while_there<T>(
+        &self,
+        ready: impl Future<Output = Result<T, HarnessError>>,
+    ) -> Result<(), Refusal> {
+        tokio::select! {
+            biased;
+            ready = ready => ready.map(|_| ()).map_err(Refusal::from),
+            refusal = self.hold.broken.wait() => Err(refusal),
+        }
     }
 
     /// Runs a program to its end and keeps its output.

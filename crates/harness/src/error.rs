@@ -182,7 +182,7 @@ impl From<HarnessError> for Refusal {
             HarnessErrorCode::NotStarted
             | HarnessErrorCode::Died
             | HarnessErrorCode::Protocol
-            | HarnessErrorCode::TooLarge => ErrorCode::LaunchFailed,
+            | HarnessErrorCode::TooLarge => ErrorCode::HarnessFailed,
         };
         Self::new(code, error.cause)
     }

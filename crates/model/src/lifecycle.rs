@@ -211,3 +211,20 @@ pub enum TurnOutcome {
     /// No sandbox could be had for it.
     NotStarted,
 }
+
+impl TurnOutcome {
+    /// The word used in the API, the store and the metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Aborted => "aborted",
+            Self::TimedOut => "timed_out",
+            Self::SandboxCrashed => "sandbox_crashed",
+            Self::Oom => "oom",
+            Self::DiskLimit => "disk_limit",
+            Self::Interrupted => "interrupted",
+            Self::NotStarted => "not_started",
+        }
+    }
+}

@@ -5,3 +5,4 @@ mod chance;
 mod disk;
 mod images;
 mod node;
+mod sessions;

@@ -1,0 +1,191 @@
+//! The programs that answer turns, one per sandbox at most: started when a turn or a session wants
+//! it, bound to its session, started again if it died. What they write to their own output is kept
+//! for whoever wants to know, as far as it fits.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use harness::{Binding, HarnessError, HarnessLink, LogStream, Logs};
+use kernel::SessionView;
+use model::{InstanceId, Refusal, SessionId, Template, Wall};
+use runtime::Sandbox;
+
+use crate::Engine;
+use crate::clock::Clock;
+use crate::core::Core;
+use crate::keys::Caller;
+
+/// The most lines that are kept of one harness.
+const LINES_MAX: usize = 10_000;
+/// And the most bytes of them.
+const LINE_BYTES_MAX: usize = 1024 * 1024;
+
+/// A line that a harness wrote to its own output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine {
+    /// Its number, from 0.
+    pub index: u64,
+    /// When it came.
+    pub at: Wall,
+    /// Where it was written to.
+    pub stream: LogStream,
+    /// What it says.
+    pub text: String,
+}
+
+/// The harnesses of all sandboxes.
+#[derive(Default)]
+pub(crate) struct Harnesses {
+    all: Mutex<BTreeMap<InstanceId, Arc<One>>>,
+}
+
+/// The harness of one sandbox.
+struct One {
+    /// Held while it is being started or bound.
+    link: tokio::sync::Mutex<Option<Linked>>,
+    logs: Arc<Ring>,
+}
+
+struct Linked {
+    link: HarnessLink,
+    session: Option<SessionId>,
+}
+
+impl Harnesses {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<InstanceId, Arc<One>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn one(&self, core: &Core, instance: InstanceId) -> Arc<One> {
+        let fresh = || {
+            let logs = Arc::new(Ring { clock: core.clock.clone(), lines: Mutex::default() });
+            Arc::new(One { link: tokio::sync::Mutex::default(), logs })
+        };
+        Arc::clone(self.all().entry(instance).or_insert_with(fresh))
+    }
+
+    /// A sandbox is over, and its harness with it.
+    pub(crate) fn forget(&self, instance: InstanceId) {
+        self.all().remove(&instance);
+    }
+
+    /// Starts the harness of a sandbox that nobody has yet.
+    pub(crate) async fn prewarm(
+        &self,
+        core: &Core,
+        sandbox: Arc<dyn Sandbox>,
+        template: &Template,
+    ) -> Result<(), HarnessError> {
+        let one = self.one(core, sandbox.instance());
+        let mut linked = one.link.lock().await;
+        let logs = Arc::clone(&one.logs) as Arc<dyn Logs>;
+        let timeout = Duration::from_millis(template.ready_timeout_ms);
+        let link = harness::start(sandbox, &template.harness, None, logs, timeout).await?;
+        *linked = Some(Linked { link, session: None });
+        Ok(())
+    }
+
+    /// The harness of a session's sandbox, bound to it and ready for a turn, and what it is to be
+    /// told with one.
+    pub(crate) async fn ready(
+        &self,
+        core: &Arc<Core>,
+        instance: InstanceId,
+        id: SessionId,
+    ) -> Result<(HarnessLink, Option<Arc<str>>), HarnessError> {
+        let found = core.read(|kernel| {
+            let session = kernel.session(id)?;
+            let template = kernel.template(&session.template)?;
+            Some((session, template))
+        });
+        let sandbox = core.runtimes.sandbox(instance);
+        let (Some((session, template)), Some(sandbox)) = (found, sandbox) else {
+            return Err(HarnessError::sandbox_gone());
+        };
+        let config = session.claim.as_ref().and_then(|claim| claim.config.clone());
+        let one = self.one(core, instance);
+        let mut linked = one.link.lock().await;
+        let alive = linked.take().filter(|linked| linked.link.is_alive());
+        let bound = match alive {
+            Some(found) if found.session == Some(id) => found,
+            Some(found) => {
+                found.link.bind(&binding(&session)).await?;
+                Linked { link: found.link, session: Some(id) }
+            }
+            None => {
+                let logs = Arc::clone(&one.logs) as Arc<dyn Logs>;
+                let timeout = Duration::from_millis(template.ready_timeout_ms);
+                let binding = binding(&session);
+                let link =
+                    harness::start(sandbox, &template.harness, Some(&binding), logs, timeout)
+                        .await?;
+                Linked { link, session: Some(id) }
+            }
+        };
+        let link = bound.link.clone();
+        *linked = Some(bound);
+        Ok((link, config))
+    }
+}
+
+fn binding(session: &SessionView) -> Binding {
+    Binding {
+        session: session.id,
+        sandbox: session.sandbox_id.unwrap_or(model::SandboxId::NIL),
+        generation: session.generation,
+        resumed: session.generation > model::Generation::FIRST,
+        env: session.claim.as_ref().map(|claim| claim.env.clone()).unwrap_or_default(),
+        config: session.claim.as_ref().and_then(|claim| claim.config.clone()),
+    }
+}
+
+/// The last lines that a harness wrote.
+struct Ring {
+    clock: Clock,
+    lines: Mutex<Lines>,
+}
+
+#[derive(Default)]
+struct Lines {
+    next: u64,
+    bytes: usize,
+    kept: VecDeque<LogLine>,
+}
+
+impl Logs for Ring {
+    fn line(&self, stream: LogStream, text: &str) {
+        let at = self.clock.now().wall;
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = lines.next;
+        lines.next += 1;
+        lines.bytes += text.len();
+        lines.kept.push_back(LogLine { index, at, stream, text: text.to_owned() });
+        while lines.kept.len() > LINES_MAX || lines.bytes > LINE_BYTES_MAX {
+            let Some(oldest) = lines.kept.pop_front() else { break };
+            lines.bytes -= oldest.text.len();
+        }
+    }
+}
+
+impl Engine {
+    /// What the harness of a session wrote to its output after a line; nothing while it has none.
+    pub fn session_logs(
+        &self,
+        caller: Caller,
+        id: SessionId,
+        after: Option<u64>,
+    ) -> Result<Vec<LogLine>, Refusal> {
+        self.check_session(caller, id)?;
+        let instance = self.core.read(|kernel| {
+            kernel.session(id)?.sandbox_id.and_then(|id| kernel.sandbox(id)?.instance)
+        });
+        let found = instance.and_then(|instance| {
+            self.core.harnesses.all().get(&instance).map(|one| Arc::clone(&one.logs))
+        });
+        let Some(logs) = found else { return Ok(Vec::new()) };
+        let lines = logs.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = lines.kept.iter().filter(|line| after.is_none_or(|after| line.index > after));
+        Ok(wanted.cloned().collect())
+    }
+}

@@ -1,0 +1,448 @@
+//! Sessions: conversations that outlive their sandboxes. What happens to one is the kernel's
+//! decision; here it is asked, and answered with the session as it is then.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kernel::{Event, Reply, SessionFilter, SessionSettings, SessionView, UseKind, WhenBusy};
+use model::record::OnDisconnect;
+use model::{
+    ErrorCode, Refusal, Role, SeedId, SessionId, SessionStatus, TemplateName, TurnChange, TurnId,
+    TurnPiece, TurnRecord,
+};
+use store::TurnQuery;
+
+use crate::core::unavailable;
+use crate::ids::fresh_uuid;
+use crate::keys::Caller;
+use crate::sandboxes::unexpected;
+use crate::turns::{Live, TurnFollow};
+use crate::{Engine, claim};
+
+/// The most that one message may say.
+pub const INPUT_BYTES_MAX: usize = 8 * 1024 * 1024;
+const PAGE_MAX: u32 = 1_000;
+
+/// A session that is asked for.
+#[derive(Debug, Clone)]
+pub struct SessionRequest {
+    /// Of which template.
+    pub template: TemplateName,
+    /// Its id, where a repeated request is to be recognised by it.
+    pub session: Option<SessionId>,
+    /// What programs find in their environment.
+    pub env: BTreeMap<String, String>,
+    /// What the caller finds it by.
+    pub metadata: BTreeMap<String, String>,
+    /// What its harness is told besides, as a JSON object.
+    pub config: Option<Arc<str>>,
+    /// The files that it begins with.
+    pub seed: Option<SeedId>,
+    /// How long it may be idle; the template's value if not given.
+    pub idle_timeout_ms: Option<u64>,
+    /// What becomes of a turn whose client goes away.
+    pub on_disconnect: OnDisconnect,
+}
+
+impl SessionRequest {
+    /// A session of a template, and every default.
+    pub fn of(template: TemplateName) -> Self {
+        Self {
+            template,
+            session: None,
+            env: BTreeMap::new(),
+            metadata: BTreeMap::new(),
+            config: None,
+            seed: None,
+            idle_timeout_ms: None,
+            on_disconnect: OnDisconnect::default(),
+        }
+    }
+}
+
+/// Which sessions are wanted, newest first.
+#[derive(Debug, Clone, Default)]
+pub struct SessionQuery {
+    /// Only those in this status.
+    pub status: Option<SessionStatus>,
+    /// Only those of this template.
+    pub template: Option<TemplateName>,
+    /// Only those that have all of these words.
+    pub metadata: Vec<(String, String)>,
+    /// Only those that are older than this one.
+    pub after: Option<SessionId>,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// Some sessions.
+#[derive(Debug, Clone, Default)]
+pub struct SessionPage {
+    /// Those that were asked for.
+    pub sessions: Vec<SessionView>,
+    /// Where the next page goes on, if there may be more.
+    pub next: Option<SessionId>,
+}
+
+/// What is to be changed about a session.
+#[derive(Debug, Clone, Default)]
+pub struct SessionUpdate {
+    /// The words it is found by from now on.
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// What its harness is told from its next turn on, as JSON; nothing if it is `null`.
+    pub config: Option<Arc<str>>,
+}
+
+/// A message to a session.
+#[derive(Debug, Clone)]
+pub struct TurnRequest {
+    /// What is said, as JSON.
+    pub input: Arc<str>,
+    /// What to do if another turn is in progress.
+    pub when_busy: WhenBusy,
+    /// Its id, where a repeated request is to be recognised by it.
+    pub turn: Option<TurnId>,
+}
+
+/// A turn that was accepted.
+pub struct StartedTurn {
+    /// Its id.
+    pub turn: TurnId,
+    /// Whether it waits for others before it.
+    pub queued: bool,
+    /// What it gives, from the beginning.
+    pub follow: TurnFollow,
+}
+
+/// What an abort found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Aborted {
+    /// The turn that was called off, if there was one.
+    pub turn: Option<TurnId>,
+    /// Whether the sandbox lives on.
+    pub sandbox_kept: bool,
+}
+
+impl Engine {
+    /// Makes a session. Done when it has a sandbox, and its harness is ready.
+    pub async fn create_session(
+        &self,
+        caller: Caller,
+        asked: SessionRequest,
+    ) -> Result<SessionView, Refusal> {
+        let claim = claim::session_settings(asked.env, asked.metadata, asked.config, asked.seed)?;
+        let settings = SessionSettings {
+            tenant: caller.key,
+            claim,
+            idle_timeout_ms: asked.idle_timeout_ms,
+            on_disconnect: asked.on_disconnect,
+        };
+        let session = match asked.session {
+            Some(session) => session,
+            None => SessionId::from_uuid(fresh_uuid(self.now().wall)?),
+        };
+        let template = asked.template;
+        let request = self.core.request();
+        let event = Event::SessionCreated { request, session, template, settings };
+        let reply = self.core.ask(request, event).await?;
+        let Reply::SessionReady(_) = reply else { return Err(unexpected(&reply)) };
+        if let Err(refusal) = self.ready_harness(caller, session).await {
+            // Nobody gets to know it, so nobody could end it.
+            if let Err(error) = self.end_session(caller, session).await {
+                tracing::warn!(%session, %error, "a session without a harness was not ended");
+            }
+            return Err(refusal);
+        }
+        self.session(caller, session)
+    }
+
+    /// A session; also one that has ended, as long as it is remembered.
+    pub fn session(&self, caller: Caller, id: SessionId) -> Result<SessionView, Refusal> {
+        self.check_session(caller, id)?;
+        self.core.read(|kernel| kernel.session(id)).ok_or_else(ended)
+    }
+
+    /// Some of the sessions that the caller may see, newest first.
+    pub fn sessions(&self, caller: Caller, query: &SessionQuery) -> SessionPage {
+        let tenant = match caller.role {
+            Role::Admin => None,
+            Role::Use | Role::Read => Some(caller.key),
+        };
+        let limit = query.limit.clamp(1, PAGE_MAX) as usize;
+        self.core.read(|kernel| {
+            let after = query.after.map(|id| {
+                let known = kernel.session(id);
+                (known.map_or_else(|| made_at(id), |view| view.created_at), id)
+            });
+            let filter = SessionFilter {
+                tenant,
+                status: query.status,
+                template: query.template.clone(),
+                labels: query.metadata.clone(),
+                after,
+            };
+            let sessions = kernel.sessions(&filter, limit);
+            let next = (sessions.len() == limit).then(|| sessions.last().map(|view| view.id));
+            SessionPage { sessions, next: next.flatten() }
+        })
+    }
+
+    /// How many sessions there are in each status.
+    pub fn sessions_by_status(&self) -> [(SessionStatus, u32); SessionStatus::ALL.len()] {
+        let counts = self.core.read(kernel::Kernel::sessions_by_status);
+        std::array::from_fn(|index| (SessionStatus::ALL[index], counts[index]))
+    }
+
+    /// Changes what a session is found by, or what its harness is told.
+    pub async fn update_session(
+        &self,
+        caller: Caller,
+        id: SessionId,
+        update: SessionUpdate,
+    ) -> Result<SessionView, Refusal> {
+        self.check_session(caller, id)?;
+        claim::check_words(update.metadata.as_ref(), update.config.as_ref())?;
+        let SessionUpdate { metadata: labels, config } = update;
+        let event = Event::SessionChanged { session: id, labels, config };
+        self.core.ask(self.core.request(), event).await?;
+        self.session(caller, id)
+    }
+
+    /// Sets a session aside: nothing of it runs until it is used again.
+    pub async fn pause_session(
+        &self,
+        caller: Caller,
+        id: SessionId,
+    ) -> Result<SessionView, Refusal> {
+        self.check_session(caller, id)?;
+        let request = self.core.request();
+        self.core.ask(request, Event::PauseRequested { request, session: id }).await?;
+        self.session(caller, id)
+    }
+
+    /// Lets a session go on. Done when it has a sandbox, and its harness is ready.
+    pub async fn resume_session(
+        &self,
+        caller: Caller,
+        id: SessionId,
+    ) -> Result<SessionView, Refusal> {
+        self.check_session(caller, id)?;
+        let request = self.core.request();
+        self.core.ask(request, Event::ResumeRequested { request, session: id }).await?;
+        self.ready_harness(caller, id).await?;
+        self.session(caller, id)
+    }
+
+    /// Ends the sandbox of a session and keeps its files until it is resumed.
+    pub async fn stop_session(
+        &self,
+        caller: Caller,
+        id: SessionId,
+    ) -> Result<SessionView, Refusal> {
+        self.check_session(caller, id)?;
+        let request = self.core.request();
+        self.core.ask(request, Event::SessionStopRequested { request, session: id }).await?;
+        self.session(caller, id)
+    }
+
+    /// Ends a session. Done when nothing of it runs. That it has ended already is done too.
+    pub async fn end_session(
+        &self,
+        caller: Caller,
+        id: SessionId,
+    ) -> Result<Option<SessionView>, Refusal> {
+        self.check_session(caller, id)?;
+        let before = self.core.read(|kernel| kernel.session(id));
+        let request = self.core.request();
+        self.core.ask(request, Event::SessionEndRequested { request, session: id }).await?;
+        let now = self.core.read(|kernel| kernel.session(id));
+        Ok(now.or(before.map(|view| SessionView {
+            status: SessionStatus::Ended,
+            sandbox_status: model::SandboxStatus::Disconnected,
+            sandbox_id: None,
+            ..view
+        })))
+    }
+
+    /// Makes another session with the files and the history of this one.
+    pub async fn fork_session(
+        &self,
+        caller: Caller,
+        id: SessionId,
+    ) -> Result<SessionView, Refusal> {
+        self.check_session(caller, id)?;
+        let session = SessionId::from_uuid(fresh_uuid(self.now().wall)?);
+        let request = self.core.request();
+        let event = Event::ForkRequested { request, parent: id, session };
+        let history = TurnChange::Forked { from: id, to: session };
+        self.core.ask_with(request, event, Some(history)).await?;
+        self.session(caller, session)
+    }
+
+    /// Calls off the turn in progress. Done when it is over.
+    pub async fn abort_session(
+        &self,
+        caller: Caller,
+        id: SessionId,
+        keep_sandbox: bool,
+    ) -> Result<Aborted, Refusal> {
+        self.check_session(caller, id)?;
+        let request = self.core.request();
+        let event = Event::AbortRequested { request, session: id, keep_sandbox };
+        let reply = self.core.ask(request, event).await?;
+        let Reply::Aborted { turn, sandbox_kept } = reply else { return Err(unexpected(&reply)) };
+        Ok(Aborted { turn, sandbox_kept })
+    }
+
+    /// Sends a message. Done when the turn has started, or waits for those before it.
+    pub async fn start_turn(
+        &self,
+        caller: Caller,
+        id: SessionId,
+        asked: TurnRequest,
+    ) -> Result<StartedTurn, Refusal> {
+        self.check_session(caller, id)?;
+        if asked.input.len() > INPUT_BYTES_MAX {
+            let cause = format!("input: at most {INPUT_BYTES_MAX} bytes");
+            return Err(Refusal::new(ErrorCode::TooLarge, cause));
+        }
+        let now = self.now().wall;
+        let turn = match asked.turn {
+            Some(turn) => self.refuse_known_turn(turn).await?,
+            None => TurnId::from_uuid(fresh_uuid(now)?),
+        };
+        let tenant = self.core.read(|kernel| kernel.tenant_of_session(id)).ok_or_else(ended)?;
+        let live = Live::new(turn, Arc::clone(&asked.input));
+        if !self.core.turns.expect(&live) {
+            return Err(sent_already(turn));
+        }
+        let record = TurnRecord {
+            id: turn,
+            number: 0,
+            session: id,
+            tenant,
+            input: asked.input,
+            created_at: now,
+            started: None,
+            end: None,
+        };
+        let request = self.core.request();
+        let event = Event::TurnRequested { request, session: id, turn, when_busy: asked.when_busy };
+        let follow = TurnFollow::new(&self.core, id, turn, 0);
+        let reply = self.core.ask_with(request, event, Some(TurnChange::Put(record))).await?;
+        if let Reply::TurnQueued { .. } = reply {
+            return Ok(StartedTurn { turn, queued: true, follow });
+        }
+        let Reply::TurnStarted(_) = reply else { return Err(unexpected(&reply)) };
+        Ok(StartedTurn { turn, queued: false, follow: follow.of_client(request) })
+    }
+
+    async fn refuse_known_turn(&self, turn: TurnId) -> Result<TurnId, Refusal> {
+        let known = self.core.store.turn(turn).await;
+        match known.map_err(|error| unavailable(&error.to_string()))? {
+            Some(_) => Err(sent_already(turn)),
+            None => Ok(turn),
+        }
+    }
+
+    /// Follows a turn from a piece on, whether it is in progress or over.
+    pub async fn follow_turn(
+        &self,
+        caller: Caller,
+        id: SessionId,
+        turn: TurnId,
+        after: u64,
+    ) -> Result<TurnFollow, Refusal> {
+        // Looked for first: one that ends meanwhile is in the store by then.
+        let follow = TurnFollow::new(&self.core, id, turn, after);
+        self.turn(caller, id, turn).await?;
+        Ok(follow)
+    }
+
+    /// A turn as it is written down.
+    pub async fn turn(
+        &self,
+        caller: Caller,
+        id: SessionId,
+        turn: TurnId,
+    ) -> Result<TurnRecord, Refusal> {
+        let record = self.core.store.turn(turn).await;
+        let record = record.map_err(|error| unavailable(&error.to_string()))?;
+        match record {
+            Some(record) if record.session == id && caller.sees(record.tenant) => Ok(record),
+            Some(_) | None => {
+                let cause = format!("no turn {turn} of session {id} is known");
+                Err(Refusal::new(ErrorCode::TurnUnknown, cause))
+            }
+        }
+    }
+
+    /// Turns of a session after a number, oldest first.
+    pub async fn turns(
+        &self,
+        caller: Caller,
+        id: SessionId,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<TurnRecord>, Refusal> {
+        let query = TurnQuery { session: id, after, limit: limit.clamp(1, PAGE_MAX) };
+        let found = self.core.store.turns(&query).await;
+        let mut found = found.map_err(|error| unavailable(&error.to_string()))?;
+        if found.is_empty() {
+            // An empty history is only told to those who may know of the session.
+            self.check_session(caller, id)?;
+        }
+        found.retain(|record| caller.sees(record.tenant));
+        Ok(found)
+    }
+
+    /// Pieces of a turn after a number.
+    pub async fn turn_pieces(
+        &self,
+        caller: Caller,
+        id: SessionId,
+        turn: TurnId,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<TurnPiece>, Refusal> {
+        self.turn(caller, id, turn).await?;
+        let found = self.core.store.pieces(turn, after, limit.clamp(1, PAGE_MAX)).await;
+        found.map_err(|error| unavailable(&error.to_string()))
+    }
+
+    /// Waits until the harness of a session is ready, where there is a program to wait for.
+    async fn ready_harness(&self, caller: Caller, id: SessionId) -> Result<(), Refusal> {
+        let template = self.session(caller, id)?.template;
+        let has_program = self.template(&template).is_some_and(|it| it.harness.program().is_some());
+        if !has_program {
+            return Ok(());
+        }
+        // A use holds the sandbox while its harness starts.
+        let held = self.use_session(caller, id, UseKind::Files).await?;
+        let ready = self.core.harnesses.ready(&self.core, held.grant().instance, id);
+        held.while_there(ready).await
+    }
+
+    /// What belongs to another key does not exist.
+    pub fn check_session(&self, caller: Caller, id: SessionId) -> Result<(), Refusal> {
+        match self.core.read(|kernel| kernel.tenant_of_session(id)) {
+            Some(tenant) if caller.sees(tenant) => Ok(()),
+            Some(_) | None => {
+                Err(Refusal::new(ErrorCode::SessionUnknown, format!("no session {id} is known")))
+            }
+        }
+    }
+}
+
+fn ended() -> Refusal {
+    Refusal::new(ErrorCode::SessionEnded, "the session has ended")
+}
+
+fn sent_already(turn: TurnId) -> Refusal {
+    Refusal::new(ErrorCode::IdConflict, format!("turn {turn} was sent already"))
+}
+
+/// When an id was made, if it says so.
+fn made_at(id: SessionId) -> model::Wall {
+    model::Wall((id.as_u128() >> 80) as u64)
+}

@@ -1,0 +1,130 @@
+//! Following a turn from any piece on: what is stored is read back, what comes is told as it comes,
+//! and the end is the last. Who follows slowly holds nobody up.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::Event;
+use model::{Refusal, RequestId, SessionId, TurnId, TurnPiece};
+use tokio::time::{Instant, timeout_at};
+
+use super::end_piece;
+use super::log::{Live, Seen};
+use crate::core::{Core, unavailable};
+
+/// How many pieces are read back at once.
+const PAGE: u32 = 256;
+/// How long the end of a turn of an earlier run may take to be written down.
+const RECOVERY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Somebody who follows a turn.
+pub struct TurnFollow {
+    core: Arc<Core>,
+    session: SessionId,
+    turn: TurnId,
+    live: Option<Arc<Live>>,
+    after: u64,
+    read: VecDeque<TurnPiece>,
+    over: bool,
+    /// The request that started the turn, if it is that client who follows.
+    client: Option<RequestId>,
+}
+
+impl TurnFollow {
+    pub(crate) fn new(core: &Arc<Core>, session: SessionId, turn: TurnId, after: u64) -> Self {
+        let core = Arc::clone(core);
+        let live = core.turns.live(turn);
+        let (read, over, client) = (VecDeque::new(), false, None);
+        Self { core, session, turn, live, after, read, over, client }
+    }
+
+    /// The one who started the turn, who may have wished that it ends when they go.
+    pub(crate) fn of_client(mut self, request: RequestId) -> Self {
+        self.client = Some(request);
+        self
+    }
+
+    /// The turn.
+    pub const fn turn(&self) -> TurnId {
+        self.turn
+    }
+
+    /// The next piece; the last one is `turn_ended`. None after it, or if the server stops.
+    pub async fn next(&mut self) -> Result<Option<TurnPiece>, Refusal> {
+        loop {
+            if self.over {
+                return Ok(None);
+            }
+            if let Some(piece) = self.read.pop_front() {
+                self.after = piece.seq;
+                return Ok(Some(piece));
+            }
+            let Some(live) = self.live.clone() else { return self.next_stored().await };
+            let changed = live.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            match live.look(self.after) {
+                Seen::Piece(piece) => {
+                    self.after = piece.seq;
+                    return Ok(Some(piece));
+                }
+                Seen::Over(end) => {
+                    self.over = true;
+                    return Ok(Some(end));
+                }
+                // Pieces that are forgotten are passed over.
+                Seen::Stored if !self.read_back().await? => self.after += 1,
+                Seen::Stored => {}
+                Seen::Nothing => {
+                    let mut stopped = self.core.stopped.subscribe();
+                    tokio::select! {
+                        () = changed => {}
+                        _ = stopped.wait_for(|stopped| *stopped) => self.over = true,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads from the store what comes next; false if there is nothing.
+    async fn read_back(&mut self) -> Result<bool, Refusal> {
+        let pieces = self.core.store.pieces(self.turn, self.after, PAGE).await;
+        self.read = pieces.map_err(|error| unavailable(&error.to_string()))?.into();
+        Ok(!self.read.is_empty())
+    }
+
+    /// The next piece of a turn that is over, or that was interrupted by the end of an earlier run.
+    async fn next_stored(&mut self) -> Result<Option<TurnPiece>, Refusal> {
+        if self.read_back().await? {
+            let piece = self.read.pop_front();
+            self.after = piece.as_ref().map_or(self.after, |piece| piece.seq);
+            return Ok(piece);
+        }
+        let deadline = Instant::now() + RECOVERY_PATIENCE;
+        let mut written = self.core.last_event.subscribe();
+        loop {
+            let record = self.core.store.turn(self.turn).await;
+            let record = record.map_err(|error| unavailable(&error.to_string()))?;
+            self.over = record.is_none();
+            let Some(record) = record else { return Ok(None) };
+            if let Some(end) = &record.end {
+                self.over = true;
+                return Ok(Some(end_piece(self.session, self.turn, end, self.after)));
+            }
+            if !timeout_at(deadline, written.changed()).await.is_ok_and(|changed| changed.is_ok()) {
+                return Err(unavailable("the end of the turn is not written down yet"));
+            }
+        }
+    }
+}
+
+impl Drop for TurnFollow {
+    fn drop(&mut self) {
+        if let Some(request) = self.client.take()
+            && !self.over
+        {
+            self.core.tell(Event::ClientGone { request });
+        }
+    }
+}

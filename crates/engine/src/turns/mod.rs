@@ -1,0 +1,204 @@
+//! Turns in progress: what each has given so far (`log`), who follows it (`follow`), and the task
+//! that lets a harness work on it (`running`). When a turn begins and ends is the kernel's decision,
+//! told by its events; nothing here ends a turn by itself.
+
+mod follow;
+mod log;
+mod running;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use model::lifecycle::TurnOutcome;
+use model::{LifecycleEvent, SessionId, TurnChange, TurnEnd, TurnId, TurnPiece, TurnStart, Wall};
+use serde_json::{Value, json};
+
+use crate::metrics::Metrics;
+
+pub use self::follow::TurnFollow;
+pub(crate) use self::log::Live;
+use self::running::Running;
+pub(crate) use self::running::{begin, stop};
+
+/// The turns that are in progress or wait for it.
+#[derive(Default)]
+pub(crate) struct Turns {
+    live: Mutex<BTreeMap<TurnId, Arc<Live>>>,
+    running: Mutex<BTreeMap<TurnId, Running>>,
+}
+
+/// What a decision says about turns: to be written down with it, and told when it is.
+#[derive(Default)]
+pub(crate) struct TurnNews {
+    pub(crate) changes: Vec<TurnChange>,
+    told: Vec<(Arc<Live>, Wall, &'static str, Arc<str>)>,
+    ended: Vec<(Arc<Live>, TurnPiece, TurnOutcome)>,
+    stored: Option<(Arc<Live>, u64)>,
+    /// What the pieces take.
+    pub(crate) bytes: usize,
+}
+
+impl Turns {
+    fn lives(&self) -> MutexGuard<'_, BTreeMap<TurnId, Arc<Live>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A turn that is about to be asked for; false if there is one of the same id.
+    pub(crate) fn expect(&self, live: &Arc<Live>) -> bool {
+        let mut all = self.lives();
+        if all.contains_key(&live.turn) {
+            return false;
+        }
+        all.insert(live.turn, Arc::clone(live));
+        true
+    }
+
+    /// A turn that was refused.
+    pub(crate) fn forget(&self, turn: TurnId) {
+        self.lives().remove(&turn);
+    }
+
+    pub(crate) fn live(&self, turn: TurnId) -> Option<Arc<Live>> {
+        self.lives().get(&turn).cloned()
+    }
+
+    /// What an event of the kernel means for turns. `current` is the turn that a session is at.
+    pub(crate) fn hear(
+        &self,
+        news: &mut TurnNews,
+        at: Wall,
+        event: &LifecycleEvent,
+        current: impl FnOnce(SessionId) -> Option<TurnId>,
+    ) {
+        match event {
+            LifecycleEvent::TurnStarted { turn, sandbox_id, generation, .. } => {
+                let start = TurnStart { at, sandbox: *sandbox_id, generation: *generation };
+                news.changes.push(TurnChange::Started { turn: *turn, start });
+            }
+            LifecycleEvent::TurnEnded { session, turn, outcome } => {
+                self.hear_end(news, at, (*session, *turn), *outcome);
+            }
+            LifecycleEvent::SandboxActive { session: Some(session), .. }
+            | LifecycleEvent::SandboxTerminated { session: Some(session), .. } => {
+                if let Some(live) = current(*session).and_then(|turn| self.live(turn)) {
+                    let (name, data) = lifecycle(event);
+                    news.told.push((live, at, name, data));
+                }
+            }
+            LifecycleEvent::SandboxActive { session: None, .. }
+            | LifecycleEvent::SandboxTerminated { session: None, .. }
+            | LifecycleEvent::StateLost { .. }
+            | LifecycleEvent::WorkspaceDurable { .. }
+            | LifecycleEvent::SessionChanged { .. }
+            | LifecycleEvent::SandboxFrozen { .. }
+            | LifecycleEvent::PoolHealth { .. } => {}
+        }
+    }
+
+    fn hear_end(
+        &self,
+        news: &mut TurnNews,
+        at: Wall,
+        (session, turn): (SessionId, TurnId),
+        outcome: TurnOutcome,
+    ) {
+        let Some(live) = self.live(turn) else {
+            // It was of an earlier run, and nobody knows how far it had come.
+            let end = TurnEnd { at, outcome, seq: 0, result: None, error: None };
+            news.changes.push(TurnChange::Ended { turn, end });
+            return;
+        };
+        let changes = live.close(at, outcome);
+        if let Some(TurnChange::Ended { end, .. }) = changes.last() {
+            let piece = end_piece(session, turn, end, 0);
+            news.ended.push((live, piece, outcome));
+        }
+        news.changes.extend(changes);
+    }
+
+    /// A decision is written down: tells what it says about turns. Gives back those whose pieces
+    /// may be stored now.
+    pub(crate) fn tell(&self, metrics: &Metrics, news: TurnNews) -> Vec<Arc<Live>> {
+        let mut unsaved = Vec::new();
+        if let Some((live, seq)) = news.stored {
+            live.stored(seq);
+            unsaved.push(live);
+        }
+        for (live, at, name, data) in news.told {
+            live.add(at, name, data, false);
+            unsaved.push(live);
+        }
+        for (live, piece, outcome) in news.ended {
+            metrics.turn_ended(outcome, live.began.elapsed());
+            self.forget(live.turn);
+            live.ended(piece);
+        }
+        unsaved
+    }
+}
+
+impl TurnNews {
+    /// The pieces of a turn that are not stored yet, unless some are just being stored.
+    pub(crate) fn unsaved(live: &Arc<Live>) -> Option<Self> {
+        let (change, seq) = live.take_unsaved()?;
+        let bytes = match &change {
+            TurnChange::Pieces { pieces, .. } => pieces.iter().map(|piece| piece.data.len()).sum(),
+            TurnChange::Put(_)
+            | TurnChange::Started { .. }
+            | TurnChange::Ended { .. }
+            | TurnChange::Forked { .. } => 0,
+        };
+        let stored = Some((Arc::clone(live), seq));
+        Some(Self { changes: vec![change], stored, bytes, ..Self::default() })
+    }
+}
+
+/// An event of the kernel as a piece of a turn.
+fn lifecycle(event: &LifecycleEvent) -> (&'static str, Arc<str>) {
+    let body = wire::EventBody::from(event.clone());
+    let data = serde_json::to_string(&body).unwrap_or_default();
+    (body.name(), data.into())
+}
+
+/// The last piece of a turn. A follower who has seen up to `after` gets a number that is higher.
+pub(crate) fn end_piece(session: SessionId, turn: TurnId, end: &TurnEnd, after: u64) -> TurnPiece {
+    let parsed = |text: &Option<Arc<str>>| -> Value {
+        text.as_ref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    };
+    let told = parsed(&end.error);
+    let error = if told.is_null() { default_error(end.outcome) } else { told };
+    let data = json!({
+        "type": "turn_ended",
+        "session": session,
+        "turn": turn,
+        "outcome": end.outcome,
+        "result": parsed(&end.result),
+        "error": error,
+    });
+    TurnPiece {
+        seq: end.seq.max(after + 1),
+        at: end.at,
+        name: "turn_ended".into(),
+        data: data.to_string().into(),
+    }
+}
+
+/// What went wrong with a turn that says nothing else about it.
+fn default_error(outcome: TurnOutcome) -> Value {
+    let (code, message) = match outcome {
+        TurnOutcome::Completed => return Value::Null,
+        TurnOutcome::Failed => ("turn_failed", "the harness reported an error"),
+        TurnOutcome::Aborted => ("aborted", "the turn was aborted"),
+        TurnOutcome::TimedOut => ("turn_timeout", "the turn took longer than its template allows"),
+        TurnOutcome::SandboxCrashed => {
+            ("sandbox_crashed", "the sandbox died; the next message gets another one")
+        }
+        TurnOutcome::Oom => ("oom", "the sandbox ran out of memory"),
+        TurnOutcome::DiskLimit => ("disk_limit", "the sandbox wrote too much to its workspace"),
+        TurnOutcome::Interrupted => {
+            ("interrupted", "the server stopped or was restarted; send the message again")
+        }
+        TurnOutcome::NotStarted => ("not_started", "no sandbox could be had for the turn"),
+    };
+    json!({ "code": code, "message": message })
+}
