@@ -62,6 +62,9 @@ pub(crate) struct Arguments {
     /// Measure a server instead: what it adds, and what it does per second
     #[arg(long, conflicts_with = "only")]
     server: bool,
+    /// Measure sessions instead: turns, pause and resume, beside what Ash publishes
+    #[arg(long, conflicts_with_all = ["only", "server"])]
+    sessions: bool,
     /// Measure only this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
@@ -129,6 +132,9 @@ pub(crate) fn main(typed: &Arguments, output: &Output) -> Result<ExitCode, Failu
     if typed.server {
         let tokio = native::tokio_of_one_thread()?;
         tokio.block_on(server::measure(&wish, &scratch, &mut report, output))?;
+    } else if typed.sessions {
+        let tokio = native::tokio_of_one_thread()?;
+        tokio.block_on(server::measure_sessions(&wish, &scratch, &mut report, output))?;
     } else {
         sandboxes_alone(&wish, &scratch, &mut report, output)?;
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::contender::Skipped;
 use super::rates::{Footprint, LaunchRate, Throughput};
 use super::samples::{Pace, Samples};
-use super::server::{self, Load};
+use super::server::{self, Load, sessions};
 use crate::duration;
 use crate::output::{Output, Paint};
 
@@ -90,6 +90,19 @@ impl Report {
                     Gate::at_most(format!("{name} / launch, spare network ({word})"), ratio, limit)
                 }));
             }
+            for (name, limit_ms, ash_ms) in sessions::LIMITS {
+                let middle = self.samples.get(name, pace).and_then(|found| found.percentile(50));
+                gates.extend(middle.map(|middle| {
+                    let beside = ash_ms.map_or_else(String::new, |ms| format!("; Ash says {ms}"));
+                    let name = format!("{name}, ms ({word}{beside})");
+                    Gate::at_most(name, middle.as_secs_f64() * 1e3, limit_ms)
+                }));
+            }
+            let ratio = self.samples.ratio(sessions::COLD_MUCH, sessions::COLD, pace);
+            gates.extend(ratio.map(|ratio| {
+                let name = format!("{} / {} ({word})", sessions::COLD_MUCH, sessions::COLD);
+                Gate::at_most(name, ratio, sessions::MUCH_LIMIT)
+            }));
             let ratio = self.samples.ratio("bwrap", "launch, spare network", pace);
             gates.extend(ratio.map(|ratio| {
                 Gate::at_least(format!("bwrap / launch, spare network ({word})"), ratio, 3.5)

@@ -2,15 +2,19 @@
 //! time, answers whose length is said beforehand. What it costs is not the server's.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use crate::failure::Failure;
 
 /// The longest head of an answer.
 const HEAD_MAX: usize = 16 * 1024;
+/// The longest stream.
+const STREAM_MAX: usize = 1024 * 1024;
 
 /// One connection to a server.
 pub(super) struct Connection {
@@ -63,6 +67,41 @@ impl Connection {
             }
         }
         Ok((status, &self.answer[head..head + length]))
+    }
+
+    /// Asks for a stream, and gives how long it took until `marker` came, and all that came until
+    /// the end of the stream.
+    pub(super) async fn stream(
+        &mut self,
+        path: &str,
+        body: &str,
+        marker: &str,
+    ) -> Result<(Duration, String), Failure> {
+        let head = format!(
+            "POST {path}{}Content-Type: application/json\r\nAccept: text/event-stream\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            self.tail,
+            body.len()
+        );
+        let began = Instant::now();
+        self.stream.write_all(head.as_bytes()).await.map_err(failed)?;
+        self.answer.clear();
+        let mut marked = None;
+        // The last chunk has no length, and nothing comes after it.
+        while !self.answer.ends_with(b"0\r\n\r\n") {
+            if self.answer.len() > STREAM_MAX || self.read().await? == 0 {
+                return Err(odd("a stream without an end"));
+            }
+            let found = |bytes: &[u8]| {
+                bytes.windows(marker.len()).any(|window| window == marker.as_bytes())
+            };
+            if marked.is_none() && found(&self.answer) {
+                marked = Some(began.elapsed());
+            }
+        }
+        let told = String::from_utf8_lossy(&self.answer).into_owned();
+        let marked = marked.ok_or_else(|| Failure::new("the server did not say it", &told))?;
+        Ok((marked, told))
     }
 
     async fn read(&mut self) -> Result<usize, Failure> {

@@ -3,6 +3,7 @@
 mod http;
 mod load;
 mod served;
+pub(super) mod sessions;
 mod times;
 
 use std::path::Path;
@@ -81,6 +82,32 @@ pub(super) async fn measure(
     let load = load(wish, &durable, output).await?;
     durable.stop().await;
     report.load = Some(load);
+    Ok(())
+}
+
+/// What conversations cost.
+pub(super) async fn measure_sessions(
+    wish: &Wish,
+    scratch: &Scratch,
+    report: &mut Report,
+    output: &Output,
+) -> Result<(), Failure> {
+    let served = Served::start(Kept::Durable, &scratch.root()).await?;
+    sessions::prepare(&served).await?;
+    output.note("measuring sessions over HTTP");
+    let program = scratch.program();
+    let mut all: Vec<Box<dyn Contender>> = vec![
+        Box::new(Bare::start(BARE, &program, &program)?),
+        Box::new(sessions::Create::of(&served).await?),
+        Box::new(sessions::Turn::of(&served).await?),
+        Box::new(sessions::Rest::of(&served).await?),
+    ];
+    for pace in Pace::ALL {
+        let (samples, skipped) = (&mut report.samples, &mut report.skipped);
+        compete(&mut all, pace, wish.rounds, 1, samples, skipped).await;
+    }
+    drop(all);
+    served.stop().await;
     Ok(())
 }
 
