@@ -3,6 +3,7 @@
 mod basics;
 mod chance;
 mod disk;
+mod harnesses;
 mod images;
 mod node;
 mod sessions;

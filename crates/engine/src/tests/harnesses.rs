@@ -1,0 +1,169 @@
+//! Sessions whose turns are answered by a program: started or bound with the session's own settings,
+//! replaced when it dies, called off when it is told to, and never waited for without end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use harness::scripted::{ScriptedBridge, ScriptedJsonl};
+use model::template::{Harness, HarnessProgram};
+use model::{ErrorCode, SessionId, TurnPiece};
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::node::{ALICE, Node, config, name};
+use crate::{LogStream, SessionRequest, SessionUpdate, TurnRequest, WhenBusy};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn program(command: &str, prewarm: bool) -> HarnessProgram {
+    HarnessProgram { command: vec![command.to_owned()], prewarm }
+}
+
+fn every_kind() -> [Harness; 3] {
+    [
+        Harness::Jsonl(program("jsonl", false)),
+        Harness::Jsonl(program("jsonl", true)),
+        Harness::AshBridge(program("bridge", false)),
+    ]
+}
+
+async fn node(harness: Harness) -> Node {
+    let mut config = config();
+    config.templates[0].pool.pool_size = 0;
+    let node = Node::start(config).await;
+    node.runtime.add_program("jsonl", Arc::new(ScriptedJsonl));
+    node.runtime.add_program("bridge", Arc::new(ScriptedBridge));
+    let mut template = node.engine.template(&name("default")).unwrap().as_ref().clone();
+    template.harness = harness;
+    template.pool.pool_size = 2;
+    node.engine.put_template(template).await.unwrap();
+    node.settle().await;
+    node
+}
+
+fn asked() -> SessionRequest {
+    SessionRequest {
+        env: BTreeMap::from([("TOKEN".to_owned(), "mine".to_owned())]),
+        config: Some(r#"{"model":"m1"}"#.into()),
+        ..SessionRequest::of(name("default"))
+    }
+}
+
+async fn whole(node: &Node, session: SessionId, script: &str) -> Vec<TurnPiece> {
+    let input = serde_json::to_string(script).unwrap().into();
+    let asked = TurnRequest { input, when_busy: WhenBusy::Refuse, turn: None };
+    let mut follow = node.engine.start_turn(ALICE, session, asked).await.unwrap().follow;
+    let mut pieces = Vec::new();
+    while let Some(piece) = timeout(PATIENCE, follow.next()).await.expect("in time").unwrap() {
+        pieces.push(piece);
+    }
+    pieces
+}
+
+fn end(pieces: &[TurnPiece]) -> Value {
+    serde_json::from_str(&pieces.last().unwrap().data).unwrap()
+}
+
+/// Everything that was said, as text.
+fn said(pieces: &[TurnPiece]) -> String {
+    let messages = pieces.iter().filter(|piece| &*piece.name == "message");
+    messages.map(|piece| piece.data.to_string()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn settings_of_a_session_are_there_at_once_after_a_change_and_in_its_next_sandbox() {
+    for harness in every_kind() {
+        let node = node(harness.clone()).await;
+        let session = node.engine.create_session(ALICE, asked()).await.unwrap().id;
+        let told = said(&whole(&node, session, "env TOKEN; config").await);
+        assert!(told.contains("mine") && told.contains("m1"), "{harness:?}: {told}");
+        let config = Some(r#"{"model":"m2"}"#.into());
+        let update = SessionUpdate { config, ..SessionUpdate::default() };
+        node.engine.update_session(ALICE, session, update).await.unwrap();
+        let told = said(&whole(&node, session, "config").await);
+        assert!(told.contains("m2") && !told.contains("m1"), "{harness:?}: {told}");
+        let sandbox = node.engine.session(ALICE, session).unwrap().sandbox_id.unwrap();
+        let view = node.engine.sandbox(ALICE, sandbox).unwrap();
+        node.runtime.crash(view.instance.unwrap(), false);
+        node.settle().await;
+        let told = said(&whole(&node, session, "env TOKEN; config").await);
+        assert!(told.contains("mine") && told.contains("m2"), "{harness:?}: {told}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_harness_that_dies_ends_its_turn_at_once_and_the_next_message_works() {
+    for harness in every_kind() {
+        let node = node(harness.clone()).await;
+        let session = node.engine.create_session(ALICE, asked()).await.unwrap().id;
+        for breaking in ["say a; die 3", "garbage", "fail no luck"] {
+            let told = timeout(Duration::from_secs(1), whole(&node, session, breaking)).await;
+            let told = told.expect("within a second");
+            let end = end(&told);
+            assert_eq!(end["outcome"], "failed", "{harness:?} {breaking}: {end}");
+            assert!(end["error"]["message"].is_string(), "{end}");
+            let names: Vec<_> = told.iter().map(|piece| &*piece.name).collect();
+            assert!(names.ends_with(&["error", "turn_ended"]), "{names:?}");
+            let told = whole(&node, session, "say again").await;
+            assert_eq!(end_of(&told), "completed", "{harness:?} after {breaking}");
+        }
+    }
+}
+
+fn end_of(pieces: &[TurnPiece]) -> String {
+    end(pieces)["outcome"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_abort_reaches_a_harness_that_listens_and_one_that_does_not() {
+    for harness in every_kind() {
+        for script in ["say a; hang", "say a; deaf"] {
+            for keep in [true, false] {
+                let node = node(harness.clone()).await;
+                let session = node.engine.create_session(ALICE, asked()).await.unwrap().id;
+                let input = serde_json::to_string(script).unwrap().into();
+                let asked = TurnRequest { input, when_busy: WhenBusy::Refuse, turn: None };
+                let mut started =
+                    node.engine.start_turn(ALICE, session, asked).await.unwrap().follow;
+                while &*started.next().await.unwrap().unwrap().name != "message" {}
+                let aborting = node.engine.abort_session(ALICE, session, keep);
+                let aborted = timeout(PATIENCE, aborting).await.expect("in time").unwrap();
+                assert!(aborted.turn.is_some());
+                let mut last = None;
+                while let Some(piece) = started.next().await.unwrap() {
+                    last = Some(piece);
+                }
+                assert_eq!(end_of(&[last.unwrap()]), "aborted");
+                let told = whole(&node, session, "say on").await;
+                assert_eq!(end_of(&told), "completed", "{harness:?} {script} {keep}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_started_refuses_the_session_and_leaves_nothing() {
+    for kind in [Harness::Jsonl as fn(HarnessProgram) -> Harness, Harness::AshBridge] {
+        let node = node(kind(program("missing", false))).await;
+        let refusal = node.engine.create_session(ALICE, asked()).await.unwrap_err();
+        assert_eq!(refusal.code, ErrorCode::HarnessFailed, "{refusal}");
+        node.settle().await;
+        let query = crate::SessionQuery { limit: 10, ..crate::SessionQuery::default() };
+        let left = node.engine.sessions(ALICE, &query).sessions;
+        assert!(left.iter().all(|view| view.sandbox_id.is_none()), "{left:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_harness_writes_to_its_own_output_is_kept() {
+    let node = node(Harness::Jsonl(program("jsonl", false))).await;
+    let session = node.engine.create_session(ALICE, asked()).await.unwrap().id;
+    whole(&node, session, "log first; log second").await;
+    node.settle().await;
+    let lines = node.engine.session_logs(ALICE, session, None).unwrap();
+    let texts: Vec<_> = lines.iter().map(|line| (line.stream, &*line.text)).collect();
+    assert_eq!(texts, [(LogStream::Stderr, "first"), (LogStream::Stderr, "second")]);
+    let rest = node.engine.session_logs(ALICE, session, Some(lines[0].index)).unwrap();
+    assert_eq!(rest, lines[1..]);
+}
