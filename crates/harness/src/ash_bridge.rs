@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::binding::Binding;
 use crate::error::{FailureCode, HarnessError, HarnessErrorCode};
-use crate::json::passed_on;
+use crate::json::{ascii, passed_on};
 use crate::link::{HarnessEnd, HarnessEvent};
 use crate::speech::{Meaning, Speech};
 
@@ -217,7 +217,8 @@ fn query(session: SessionId, input: &str, config: Option<&str>) -> Result<String
             query[name] = value;
         }
     }
-    Ok(query.to_string())
+    // The stock bridge reads chunks as text, wherever they are cut.
+    Ok(ascii(&query.to_string()))
 }
 
 impl Speech for AshBridge {

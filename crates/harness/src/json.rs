@@ -1,6 +1,7 @@
 //! JSON from and for the other side: passed on as it is where that is safe, in one line always. It
 //! must never let through what would break a line protocol or another's parser.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -28,6 +29,23 @@ pub(crate) fn one_line(text: &str) -> Result<String, String> {
     }
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     Ok(value.to_string())
+}
+
+/// The same JSON in plain ASCII, for those who take text apart between the bytes of a character.
+pub(crate) fn ascii(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_ascii() {
+            plain.push(character);
+            continue;
+        }
+        // Only strings have such characters.
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            // Writing to a string does not fail.
+            let _ = write!(plain, "\\u{unit:04x}");
+        }
+    }
+    plain
 }
 
 /// Whether it is an object. The text is known to be JSON.
@@ -72,6 +90,17 @@ mod tests {
             ("\"a\\nb\"", "\"a\\nb\""),
         ] {
             assert_eq!(&*passed_on(&raw(text)).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn plain_text_means_the_same() {
+        for text in ["\"a\"", "\"äöü €\"", "{\"😀\":[\"\\u00e4\\n\"]}"] {
+            let plain = ascii(text);
+            assert!(plain.is_ascii(), "{plain}");
+            let (before, after): (Value, Value) =
+                (serde_json::from_str(text).unwrap(), serde_json::from_str(&plain).unwrap());
+            assert_eq!(before, after);
         }
     }
 

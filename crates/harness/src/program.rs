@@ -30,7 +30,7 @@ pub(crate) enum Ended {
     NotStarted(RuntimeError),
     /// Its sandbox is over.
     Gone,
-    /// Whoever spoke with it went away in the middle.
+    /// Whoever spoke with it went away in the middle, or trusts it no more.
     Abandoned,
 }
 
@@ -203,9 +203,7 @@ impl std::fmt::Display for Ended {
             }
             Self::NotStarted(error) => write!(f, "the harness could not be started: {error}"),
             Self::Gone => f.write_str("the sandbox is gone"),
-            Self::Abandoned => {
-                f.write_str("the harness was killed, because a turn of it was given up")
-            }
+            Self::Abandoned => f.write_str("the harness was killed when its last turn went wrong"),
         }
     }
 }
