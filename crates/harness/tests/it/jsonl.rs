@@ -93,9 +93,7 @@ async fn a_turn_that_is_given_up_takes_its_program_along() {
     assert!(!link.is_alive());
     let refused = link.turn(turn_id(2), "\"say x\"", None).await.map(drop).unwrap_err();
     assert_eq!(refused.code, HarnessErrorCode::Died);
-    while stage.runtime.alive().tasks > 0 {
-        tokio::task::yield_now().await;
-    }
+    stage.until_nothing_runs().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,7 +163,5 @@ async fn what_is_never_ready_is_refused() {
         assert_eq!(refused.code, code, "{command:?}: {refused}");
         assert!(refused.cause.contains(words), "{command:?}: {refused}");
     }
-    while stage.runtime.alive().tasks > 0 {
-        tokio::task::yield_now().await;
-    }
+    stage.until_nothing_runs().await;
 }

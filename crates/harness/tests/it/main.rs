@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that panics has done its work")]
 
 mod bridge;
+mod drops;
 mod jsonl;
+mod native;
 mod shell;
 mod stage;

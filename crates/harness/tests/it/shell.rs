@@ -37,13 +37,10 @@ async fn a_turn_that_is_cancelled_or_dropped_leaves_nothing() {
     assert_eq!(completed(end)["signal"], "SIGTERM");
     assert_eq!(stage.runtime.alive().tasks, 0);
     let turn = link.turn(turn_id(2), "\"sleep 100 & sleep 100\"", None).await.unwrap();
-    while stage.runtime.alive().tasks < 2 {
-        tokio::task::yield_now().await;
-    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(stage.runtime.alive().tasks, 2);
     drop(turn);
-    while stage.runtime.alive().tasks > 0 {
-        tokio::task::yield_now().await;
-    }
+    stage.until_nothing_runs().await;
     assert!(link.is_alive());
     let (said, _) = ask(&link, 3, "echo on").await;
     assert_eq!(said, ["stdout: on\n"]);

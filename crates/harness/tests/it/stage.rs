@@ -52,6 +52,16 @@ impl Stage {
         Self { runtime, sandbox, logs: Arc::default() }
     }
 
+    /// Waits until no program runs and no stream is open.
+    pub(crate) async fn until_nothing_runs(&self) {
+        let ended = async {
+            while self.runtime.alive().tasks + self.runtime.alive().streams > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, ended).await.expect("nothing runs in the end");
+    }
+
     pub(crate) async fn start(
         &self,
         harness: &Harness,

@@ -1,0 +1,261 @@
+//! Real programs in real sandboxes: the examples, a bridge, command lines. Needs root on Linux, and
+//! Python and Node in `/usr`: elsewhere these tests say that they were skipped.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use harness::{Cancelled, HarnessEnd, HarnessEvent, HarnessLink, LogStream, Logs};
+use model::template::Harness;
+use model::{InstanceId, Template, TemplateName};
+use runtime::native::{Native, NativeConfig};
+use runtime::{ExecSpec, LaunchSpec, RunLimits, Runtime as _, Sandbox};
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout};
+
+use crate::stage::{Kept, PATIENCE, ask, binding, bridge, completed, failed, jsonl, read, turn_id};
+
+const PYTHON: &str = "/usr/bin/python3";
+const NODE: &str = "/usr/bin/node";
+
+/// Which programs are called `sleep`.
+const SLEEPERS: &str = "grep -lx sleep /proc/[0-9]*/comm";
+
+/// A native sandbox.
+struct Node {
+    native: Native,
+    sandbox: Arc<dyn Sandbox>,
+    logs: Arc<Kept>,
+    place: PathBuf,
+}
+
+/// Says loudly that something is not tested. In CI nothing is skipped.
+#[expect(clippy::print_stderr, reason = "whoever reads the output of the tests must see it")]
+fn skip(reason: &str) {
+    assert!(std::env::var_os("CI").is_none(), "{reason}: in CI nothing may be skipped");
+    eprintln!("!!!! skipped: {reason} !!!!");
+}
+
+impl Node {
+    /// A sandbox with this file in its workspace, if what is needed is there.
+    async fn start(name: &str, needs: &[&str], file: Option<&str>) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            skip("only root can make native sandboxes here");
+            return None;
+        }
+        if let Some(missing) = needs.iter().find(|tool| !Path::new(tool).exists()) {
+            skip(&format!("no {missing}"));
+            return None;
+        }
+        let place = std::env::temp_dir().join(format!("harness-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&place).unwrap();
+        let mut config = NativeConfig::new(place.join("run"));
+        config.slots = 4;
+        config.spares = 1;
+        let native = Native::start(config).await.expect("the launcher starts");
+        let template = Template::named(TemplateName::new("default").unwrap());
+        let instance = InstanceId::from_u128(u128::from(std::process::id()));
+        let sandbox = native.launch(LaunchSpec::of(&template, instance)).await.unwrap();
+        if let Some(file) = file {
+            let from = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+            let to = format!("/workspace/{}", from.file_name().unwrap().to_str().unwrap());
+            sandbox.write_all(&to, &std::fs::read(from).unwrap(), None).await.unwrap();
+        }
+        Some(Self { native, sandbox, logs: Arc::default(), place })
+    }
+
+    async fn harness(&self, harness: &Harness, bound: bool) -> HarnessLink {
+        let logs: Arc<dyn Logs> = Arc::clone(&self.logs) as _;
+        let binding = binding();
+        let binding = bound.then_some(&binding);
+        let started = harness::start(Arc::clone(&self.sandbox), harness, binding, logs, PATIENCE);
+        started.await.expect("the harness starts")
+    }
+
+    async fn end(self) {
+        self.native.shutdown().await.unwrap();
+        let _ = std::fs::remove_dir_all(self.place);
+    }
+
+    /// What a command says.
+    async fn said(&self, line: &str) -> String {
+        let limits = RunLimits { output_bytes: 1000, timeout: PATIENCE };
+        let ran = self.sandbox.run(ExecSpec::shell(line), limits).await.unwrap();
+        String::from_utf8(ran.stdout).unwrap()
+    }
+
+    /// Which programs run in it.
+    async fn programs(&self) -> usize {
+        self.sandbox.processes().await.unwrap().len()
+    }
+}
+
+/// What both examples do.
+async fn example(name: &str, tool: &str, file: &str, command: &[&str]) {
+    let Some(node) = Node::start(name, &[tool], Some(file)).await else { return };
+    let link = node.harness(&jsonl(command), true).await;
+    let (said, end) = ask(&link, 1, "hello wörld").await;
+    let words: Vec<Value> = said.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
+    assert_eq!(words, [json!({ "word": "hello" }), json!({ "word": "wörld" })]);
+    let session = binding().session.to_string();
+    assert_eq!(completed(end), json!({ "text": "hello wörld", "turns": 1, "session": session }));
+    assert_eq!(node.sandbox.read_all("/workspace/turns.txt", 10).await.unwrap(), b"1");
+
+    // It stops when it is told to, and goes on.
+    let long = Value::from("word ".repeat(100_000)).to_string();
+    let config = Some(r#"{"delay_ms":5000}"#);
+    let mut turn = link.turn(turn_id(2), &long, config).await.unwrap();
+    assert!(matches!(turn.next().await, HarnessEvent::Message(_)));
+    let Cancelled::Ended(end) = turn.cancel(PATIENCE).await else { panic!("it had to be killed") };
+    assert_eq!(failed(end).0, "cancelled");
+    let (_, end) = ask(&link, 3, "").await;
+    assert_eq!(completed(end)["turns"], 3);
+
+    // Killed in the middle: told within a second, and another one carries on with the files.
+    let slow = Some(r#"{"delay_ms":60000}"#);
+    let mut turn = link.turn(turn_id(4), "\"one two\"", slow).await.unwrap();
+    assert!(matches!(turn.next().await, HarnessEvent::Message(_)));
+    let [pid] = node.sandbox.processes().await.unwrap()[..] else { panic!("one program runs") };
+    let (kill, before) = (format!("kill -9 {pid}"), Instant::now());
+    let (_, (_, end)) = tokio::join!(node.said(&kill), read(&mut turn));
+    assert_eq!(failed(end).1, "the harness was ended by SIGKILL");
+    assert!(before.elapsed() < Duration::from_secs(5), "a lot of time for a busy machine");
+    assert!(!link.is_alive());
+    let again = node.harness(&jsonl(command), false).await;
+    again.bind(&binding()).await.unwrap();
+    let (_, end) = ask(&again, 5, "x").await;
+    assert_eq!(completed(end)["turns"], 5);
+    again.shut_down().await;
+    assert_eq!(node.programs().await, 0);
+    node.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_example_in_python() {
+    let file = "../../examples/harness-python/harness.py";
+    example("python", PYTHON, file, &["python3", "/workspace/harness.py"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_example_in_node() {
+    let file = "../../examples/harness-node/harness.mjs";
+    example("node", NODE, file, &["node", "/workspace/harness.mjs"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bridge_in_node() {
+    let Some(node) = Node::start("bridge", &[NODE], Some("tests/it/mock_bridge.mjs")).await else {
+        return;
+    };
+    let harness = bridge(&["node", "/workspace/mock_bridge.mjs"]);
+    let link = node.harness(&harness, true).await;
+    let input = r#"{"prompt":[{"type":"text","text":"grüße"}],"includePartialMessages":true}"#;
+    let mut turn = link.turn(turn_id(1), input, Some(r#"{"model":"small"}"#)).await.unwrap();
+    let (said, end) = read(&mut turn).await;
+    assert_eq!(said.len(), 3, "{said:?}");
+    assert!(said[1].contains("[Mock] /workspace small"), "{said:?}");
+    assert_eq!(completed(end)["result"], "Mock response to: grüße");
+    let (said, end) = ask(&link, 2, "again").await;
+    assert!(said[0].contains("[Resumed session]"), "{said:?}");
+    assert_eq!(completed(end), Value::Null);
+
+    assert_eq!(failed(ask(&link, 3, "throw late").await.1).1, "throw late");
+    let (said, end) = ask(&link, 4, "after").await;
+    assert_eq!(said.len(), 1, "the late end of the other did not end it: {said:?}");
+    completed(end);
+
+    let mut turn = link.turn(turn_id(5), "\"hang\"", None).await.unwrap();
+    let Cancelled::Ended(_) = turn.cancel(PATIENCE).await else { panic!("it had to be killed") };
+    let (_, end) = ask(&link, 6, "die").await;
+    assert_eq!(failed(end).1, "the harness exited with code 9");
+    let again = node.harness(&harness, true).await;
+    completed(ask(&again, 7, "x").await.1);
+    again.shut_down().await;
+    assert_eq!(node.programs().await, 0);
+    node.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_harness_that_will_not_stop_is_killed_with_its_children() {
+    const STUBBORN: &str = r#"
+import os, signal, socket, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+out = socket.socket(fileno=3).makefile("rw")
+out.write('{"type":"ready","protocol":1}\n'); out.flush()
+for line in out:
+    if '"bind"' in line:
+        out.write('{"type":"bound"}\n'); out.flush()
+    elif '"turn"' in line:
+        subprocess.Popen(["setsid", "sleep", "1000"])
+        print("at work", file=sys.stderr, flush=True)
+"#;
+    let Some(node) = Node::start("stubborn", &[PYTHON], None).await else { return };
+    let link = node.harness(&jsonl(&["python3", "-c", STUBBORN]), true).await;
+    let mut turn = link.turn(turn_id(1), "\"x\"", None).await.unwrap();
+    let logged = async {
+        while node.logs.of(LogStream::Stderr) != ["at work"] {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, logged).await.expect("it is at work");
+    assert_eq!(turn.cancel(Duration::from_millis(100)).await, Cancelled::Killed);
+    assert!(!link.is_alive());
+    assert_eq!(node.programs().await, 0);
+    assert_eq!(node.said(SLEEPERS).await, "");
+    node.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_channel_knows_no_network_but_that_of_its_sandbox() {
+    // The names of the interfaces that a socket knows, asked of the socket itself.
+    const LOOK: &str = r#"
+import fcntl, socket, struct
+SIOCGIFNAME = 0x8910
+channel, names = socket.socket(fileno=3), []
+for index in range(1, 200):
+    try:
+        found = fcntl.ioctl(channel, SIOCGIFNAME, struct.pack("16si16x", b"", index))
+        names.append(found[:16].split(b"\0")[0].decode())
+    except OSError:
+        pass
+channel.sendall(b'{"type":"ready","protocol":1}\n')
+print(names, flush=True)
+channel.recv(1)
+"#;
+    let Some(node) = Node::start("network", &[PYTHON], None).await else { return };
+    let link = node.harness(&jsonl(&["python3", "-c", LOOK]), false).await;
+    let looked = async {
+        while node.logs.of(LogStream::Stdout).is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, looked).await.expect("it looks");
+    assert_eq!(node.logs.of(LogStream::Stdout), ["['lo']"]);
+    link.shut_down().await;
+    node.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn command_lines() {
+    let Some(node) = Node::start("shell", &[], None).await else { return };
+    let link = node.harness(&Harness::Shell, true).await;
+    let (said, end) = ask(&link, 1, "echo $TOKEN; printf '\\303'; sleep 0.1; printf '\\244'").await;
+    let text = said.concat().replace("stdout: ", "");
+    assert_eq!(text, "secret\nä");
+    assert_eq!(completed(end), json!({ "exit_code": 0, "signal": null }));
+    let (_, end) = ask(&link, 2, "kill -SEGV $$").await;
+    assert_eq!(completed(end), json!({ "exit_code": 139, "signal": "SIGSEGV" }));
+
+    // What ignores a request to end is killed, with what it left behind.
+    let line = "\"trap '' TERM; sleep 1000 & echo up; while :; do sleep 0.05; done\"";
+    let mut turn = link.turn(turn_id(3), line, None).await.unwrap();
+    let up = HarnessEvent::Output { stream: harness::Stream::Stdout, text: "up\n".to_owned() };
+    assert_eq!(timeout(PATIENCE, turn.next()).await.unwrap(), up);
+    assert_eq!(turn.cancel(Duration::from_millis(100)).await, Cancelled::Killed);
+    assert_eq!(node.said(SLEEPERS).await, "");
+
+    let mut turn = link.turn(turn_id(5), "\"sleep 1000\"", None).await.unwrap();
+    node.sandbox.kill().await.unwrap();
+    assert_eq!(read(&mut turn).await.1, HarnessEnd::SandboxGone);
+    node.end().await;
+}

@@ -1,0 +1,72 @@
+// A harness in Node, as small as one can be that does everything: see docs/harness.md.
+//
+// It answers each turn with the words of its input, one by one, counts its turns in a file that
+// outlives the sandbox, and stops when it is told to. No packages are needed.
+
+import { readFile, writeFile } from 'node:fs/promises';
+import net from 'node:net';
+import readline from 'node:readline';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+const COUNT = '/workspace/turns.txt';
+
+// The channel is a socket of its own. Standard output and error are free: they go to the logs.
+const channel = new net.Socket({ fd: Number(process.env.SHOAL_HARNESS_FD) });
+const say = (line) => channel.write(JSON.stringify(line) + '\n');
+let session = null;
+let stop = new AbortController();
+
+async function count() {
+  const before = await readFile(COUNT, 'utf8').catch(() => '0');
+  const turns = Number(before) + 1;
+  await writeFile(COUNT, String(turns));
+  return turns;
+}
+
+async function answer({ id, input, config }) {
+  const text = typeof input === 'string' ? input : (input.text ?? '');
+  const turns = await count();
+  for (const word of text.split(/\s+/).filter(Boolean)) {
+    // Anything may be the data of an event, as long as it is an object.
+    say({ type: 'event', id, data: { word } });
+    await sleep(config?.delay_ms ?? 20, null, { signal: stop.signal });
+  }
+  // Exactly one result, or one error, ends the turn.
+  say({ type: 'result', id, data: { text, turns, session } });
+}
+
+async function turn(message) {
+  stop = new AbortController();
+  try {
+    await answer(message);
+  } catch (error) {
+    const wasStopped = stop.signal.aborted;
+    if (!wasStopped) console.error(`turn ${message.id}:`, error);
+    const told = wasStopped ? { code: 'cancelled', message: 'stopped when told to' } : { message: String(error) };
+    say({ type: 'error', id: message.id, ...told });
+  }
+}
+
+readline.createInterface({ input: channel }).on('line', (line) => {
+  const message = JSON.parse(line);
+  switch (message.type) {
+    case 'bind':
+      // Comes before the first turn, and again when the session changes sandboxes.
+      session = message.session_id;
+      Object.assign(process.env, message.env);
+      process.chdir('/workspace');
+      say({ type: 'bound' });
+      break;
+    case 'turn':
+      turn(message);
+      break;
+    case 'cancel':
+      stop.abort();
+      break;
+    case 'shutdown':
+      process.exit(0);
+  }
+}).on('close', () => process.exit(0));
+
+// Say so only when the next line can be answered: a session may wait for it.
+say({ type: 'ready', protocol: 1 });
