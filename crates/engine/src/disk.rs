@@ -159,7 +159,7 @@ fn failed(error: &WorkspaceError) -> RuntimeError {
         Trouble::DiskFull => RuntimeErrorCode::DiskFull,
         Trouble::Id => RuntimeErrorCode::Duplicate,
         Trouble::Refused => RuntimeErrorCode::Invalid,
-        Trouble::InUse | Trouble::Damaged | Trouble::CalledOff | Trouble::System => {
+        Trouble::System | Trouble::InUse | Trouble::Damaged | Trouble::CalledOff => {
             RuntimeErrorCode::System
         }
     };

@@ -7,6 +7,7 @@
 //! their outcomes are events again.
 
 mod answers;
+pub mod archive;
 mod claim;
 mod clock;
 mod commit;

@@ -1,260 +1,39 @@
-//! Puts an archive together while it is sent: directories are listed and files read by the guest,
-//! a little at a time. Links stay links. What cannot be put in (pipes, devices, sockets, files that
-//! cannot be read, names that are not UTF-8) is left out and named in a remark.
+//! An archive while it is sent, compressed if that is wanted.
 
-use std::collections::VecDeque;
-use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
-use bytes::{Bytes, BytesMut};
-use engine::{Entry, EntryKind, FileReader, Page, Use};
+use bytes::Bytes;
+use engine::Use;
+use engine::archive::Packing;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use model::{ErrorCode, Refusal};
-use tar::EntryType;
-use tokio::io::AsyncReadExt as _;
 
-use crate::archive::header::Written;
-use crate::archive::{BLOCK, padding};
-
-const LIST: u32 = 500;
-const READ_BYTES: usize = 128 * 1024;
-/// Headers are collected until there are so many bytes of them.
-const PIECE_BYTES: usize = 32 * 1024;
-/// How many of those that are left out are named in one remark.
-const NAMED_MAX: usize = 100;
-const DEPTH_MAX: usize = 256;
-
-/// An archive that is being put together.
-pub(crate) struct Packing {
-    used: Use,
-    root: String,
-    /// Directories that are not done, the innermost last.
-    open: Vec<Directory>,
-    file: Option<Contents>,
-    left_out: Vec<String>,
-    left_out_more: u64,
-    entries: u64,
-    entries_max: u64,
-    ready: Vec<u8>,
+/// An archive that is being sent.
+pub(crate) struct Sending {
+    packing: Packing<Use>,
     gzip: Option<GzEncoder<Vec<u8>>>,
-    is_over: bool,
 }
 
-struct Directory {
-    /// Its path beneath the root, with a slash at the end unless it is the root.
-    path: String,
-    entries: VecDeque<Entry>,
-    more_after: Option<Vec<u8>>,
-}
-
-struct Contents {
-    reader: FileReader,
-    left: u64,
-    padding: u64,
-}
-
-impl Directory {
-    fn new(path: String, page: Page) -> Self {
-        let more_after = last_name(&page);
-        Self { path, entries: page.entries.into(), more_after }
-    }
-}
-
-/// A file that is gone or closed to the user is no reason to give up the rest.
-fn unless_unreadable<T>(result: Result<T, Refusal>) -> Result<Option<T>, Refusal> {
-    let unreadable = [ErrorCode::PathNotFound, ErrorCode::PathDenied, ErrorCode::PathWrongKind];
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(refusal) if unreadable.contains(&refusal.code) => Ok(None),
-        Err(refusal) => Err(refusal),
-    }
-}
-
-fn last_name(page: &Page) -> Option<Vec<u8>> {
-    page.entries.last().filter(|_| page.more).map(|entry| entry.name.clone())
-}
-
-impl Packing {
-    /// Begins with a directory; that it is none is told at once.
-    pub(crate) async fn start(
-        used: Use,
-        root: &str,
-        is_compressed: bool,
-        entries_max: u64,
-    ) -> Result<Self, Refusal> {
-        let page = used.list_files(root, None, LIST).await?;
+impl Sending {
+    pub(crate) fn new(packing: Packing<Use>, is_compressed: bool) -> Self {
         let gzip = is_compressed.then(|| GzEncoder::new(Vec::new(), Compression::fast()));
-        Ok(Self {
-            used,
-            root: root.trim_end_matches('/').to_owned(),
-            open: vec![Directory::new(String::new(), page)],
-            file: None,
-            left_out: Vec::new(),
-            left_out_more: 0,
-            entries: 0,
-            entries_max,
-            ready: Vec::new(),
-            gzip,
-            is_over: false,
-        })
+        Self { packing, gzip }
     }
 
     /// The next bytes; none at the end. After an error there are no more.
     pub(crate) async fn next(&mut self) -> io::Result<Option<Bytes>> {
         loop {
-            if self.ready.len() >= PIECE_BYTES || self.is_over && !self.ready.is_empty() {
-                let piece = self.take()?;
-                if !piece.is_empty() {
-                    return Ok(Some(piece));
-                }
-                continue;
-            }
-            if self.is_over {
-                return Ok(None);
-            }
-            if self.file.is_some() {
-                self.read().await?;
-            } else {
-                self.step().await.map_err(io::Error::other)?;
-            }
-        }
-    }
-
-    fn take(&mut self) -> io::Result<Bytes> {
-        let plain = std::mem::take(&mut self.ready);
-        let Some(gzip) = &mut self.gzip else { return Ok(plain.into()) };
-        gzip.write_all(&plain)?;
-        if self.is_over {
-            gzip.try_finish()?;
-        }
-        Ok(std::mem::take(gzip.get_mut()).into())
-    }
-
-    /// Some of the file that is being put in.
-    async fn read(&mut self) -> io::Result<()> {
-        let Some(file) = &mut self.file else { return Ok(()) };
-        if file.left > 0 {
-            let mut buffer = BytesMut::with_capacity(READ_BYTES);
-            let mut limited = (&mut file.reader).take(file.left.min(READ_BYTES as u64));
-            let read = limited.read_buf(&mut buffer).await?;
-            if read == 0 {
-                // Its size is in the archive already.
-                return Err(io::Error::other("a file became shorter while it was read"));
-            }
-            file.left -= read as u64;
-            self.ready.extend_from_slice(&buffer);
-            return Ok(());
-        }
-        self.ready.resize(self.ready.len() + file.padding as usize, 0);
-        self.file = None;
-        Ok(())
-    }
-
-    /// The next entry, or the end.
-    async fn step(&mut self) -> Result<(), Refusal> {
-        let Some(directory) = self.open.last_mut() else {
-            self.end();
-            return Ok(());
-        };
-        if let Some(entry) = directory.entries.pop_front() {
-            let path = String::from_utf8(entry.name.clone());
-            let above = directory.path.clone();
-            return match path {
-                Ok(name) => self.put(&entry, format!("{above}{name}")).await,
-                Err(error) => {
-                    let name = String::from_utf8_lossy(error.as_bytes()).into_owned();
-                    self.leave_out(format!("{above}{name}"));
-                    Ok(())
-                }
+            let plain = self.packing.next_piece().await?;
+            let Some(gzip) = &mut self.gzip else { return Ok(plain.map(Bytes::from)) };
+            let Some(plain) = plain else {
+                let last = self.gzip.take().map(GzEncoder::finish).transpose()?;
+                return Ok(last.map(Bytes::from));
             };
-        }
-        let Some(after) = directory.more_after.take() else {
-            self.open.pop();
-            return Ok(());
-        };
-        let path = format!("{}/{}", self.root, directory.path);
-        let page = self.used.list_files(&path, Some(&after), LIST).await?;
-        if let Some(directory) = self.open.last_mut() {
-            directory.more_after = last_name(&page);
-            directory.entries = page.entries.into();
-        }
-        Ok(())
-    }
-
-    async fn put(&mut self, entry: &Entry, path: String) -> Result<(), Refusal> {
-        self.entries += 1;
-        if self.entries > self.entries_max {
-            let cause = format!("there are more than {} files", self.entries_max);
-            return Err(Refusal::new(ErrorCode::TooLarge, cause));
-        }
-        let at = format!("{}/{path}", self.root);
-        match entry.kind {
-            EntryKind::Other => self.leave_out(path),
-            EntryKind::Link => self.write(EntryType::Symlink, entry, &path, 0),
-            EntryKind::Directory if self.open.len() == DEPTH_MAX => self.leave_out(path),
-            EntryKind::Directory => {
-                let Some(page) = unless_unreadable(self.used.list_files(&at, None, LIST).await)?
-                else {
-                    self.leave_out(path);
-                    return Ok(());
-                };
-                let path = format!("{path}/");
-                self.write(EntryType::Directory, entry, &path, 0);
-                self.open.push(Directory::new(path, page));
-            }
-            EntryKind::File => {
-                let Some(reader) = unless_unreadable(self.used.read_file(&at, 0, None).await)?
-                else {
-                    self.leave_out(path);
-                    return Ok(());
-                };
-                let size = reader.entry.size;
-                self.write(EntryType::Regular, entry, &path, size);
-                self.file = Some(Contents { reader, left: size, padding: padding(size) });
+            gzip.write_all(&plain)?;
+            let piece = std::mem::take(gzip.get_mut());
+            if !piece.is_empty() {
+                return Ok(Some(piece.into()));
             }
         }
-        Ok(())
-    }
-
-    fn write(&mut self, kind: EntryType, entry: &Entry, path: &str, size: u64) {
-        let comment = self.remark();
-        let (mode, modified_ms) = (entry.mode, entry.modified_ms);
-        let target = entry.target.as_deref().unwrap_or_default();
-        Written { kind, path, mode, size, modified_ms, target, comment }.write(&mut self.ready);
-    }
-
-    fn leave_out(&mut self, path: String) {
-        if self.left_out.len() < NAMED_MAX {
-            self.left_out.push(path);
-        } else {
-            self.left_out_more += 1;
-        }
-    }
-
-    fn remark(&mut self) -> Option<String> {
-        if self.left_out.is_empty() {
-            return None;
-        }
-        let mut remark = format!("left out: {}", self.left_out.join(", "));
-        if self.left_out_more > 0 {
-            // Writing to a string cannot fail.
-            let _ = write!(remark, " and {} more", self.left_out_more);
-        }
-        self.left_out.clear();
-        self.left_out_more = 0;
-        Some(remark)
-    }
-
-    fn end(&mut self) {
-        if let comment @ Some(_) = self.remark() {
-            // A remark needs an entry to be about: the directory itself does no harm.
-            let (kind, mode) = (EntryType::Directory, 0o755);
-            let written =
-                Written { kind, path: "./", mode, size: 0, modified_ms: 0, target: b"", comment };
-            written.write(&mut self.ready);
-        }
-        self.ready.resize(self.ready.len() + 2 * BLOCK, 0);
-        self.is_over = true;
     }
 }

@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use engine::UseKind;
+use engine::archive::{Bounds, Packing, Unpacking, Unusual};
 use futures_util::stream;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
@@ -11,9 +12,8 @@ use model::{ErrorCode, SandboxId};
 
 use crate::answer;
 use crate::app::App;
-use crate::archive::pack::Packing;
+use crate::archive::pack::Sending;
 use crate::archive::source::Source;
-use crate::archive::unpack::{Bounds, Unpacking};
 use crate::body::media_type;
 use crate::front::{By, Needs};
 use crate::operation::{Content, Kind, Operation, Param, Route, Takes, Verb, json};
@@ -67,10 +67,10 @@ async fn download(
     let is_compressed = accepts(&headers, GZIP);
     let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
     let most = app.settings.archive_entries_max;
-    let packing = Packing::start(used, &path, is_compressed, most).await?;
-    let pieces = stream::try_unfold(packing, |mut packing| async move {
-        let piece = packing.next().await?;
-        Ok::<_, std::io::Error>(piece.map(|piece| (piece, packing)))
+    let sending = Sending::new(Packing::start(used, &path, most).await?, is_compressed);
+    let pieces = stream::try_unfold(sending, |mut sending| async move {
+        let piece = sending.next().await?;
+        Ok::<_, std::io::Error>(piece.map(|piece| (piece, sending)))
     });
     let mut response = Response::new(Body::from_stream(pieces));
     let kind = HeaderValue::from_static(if is_compressed { GZIP } else { TAR });
@@ -91,8 +91,11 @@ async fn upload(
     let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
     let source = Source::new(request.into_body(), is_compressed, app.settings.body_stall);
     let entries = app.settings.archive_entries_max;
-    let bounds = Bounds { entries, bytes: app.settings.archive_bytes_max };
-    answer::ok(&Unpacking::new(&used, source, &path, bounds).run().await?)
+    let (bytes, unusual) = (app.settings.archive_bytes_max, Unusual::Refuse);
+    let bounds = Bounds { entries, bytes, unusual };
+    let done = Unpacking::new(&used, source, &path, bounds).run().await.map_err(Refused::from)?;
+    let engine::archive::Unpacked { files, directories, links, bytes } = done;
+    answer::ok(&wire::Unpacked { files, directories, links, bytes })
 }
 
 /// By its type or its encoding; without either it is plain.

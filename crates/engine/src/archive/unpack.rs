@@ -2,31 +2,66 @@
 //! points out of its directory, or is no file, directory or link, is refused by name; what came
 //! before it stays.
 
-use engine::Use;
 use model::{ErrorCode, Refusal};
-use tar::{Header, PaxExtensions};
+use tar::Header;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use wire::Unpacked;
+use workspaces::tar::{BLOCK, Records, padding};
 
-use crate::archive::source::Source;
-use crate::archive::{BLOCK, padding};
-use crate::refused::Refused;
+use super::inside::Files;
+use super::pieces::{Pieces, Source};
 
 /// Names and extended headers are kept in memory: nobody needs more for them.
-const NAME_BYTES_MAX: u64 = 64 * 1024;
+const NAME_BYTES_MAX: u64 = 1 << 20;
 const COPY_BYTES: usize = 64 * 1024;
 
 /// How much an archive may bring.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
-    pub(crate) entries: u64,
-    pub(crate) bytes: u64,
+pub struct Bounds {
+    /// Entries.
+    pub entries: u64,
+    /// Bytes of all files together.
+    pub bytes: u64,
+    /// What becomes of what a sandbox cannot be given.
+    pub unusual: Unusual,
+}
+
+/// What becomes of pipes, devices and the like in an archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unusual {
+    /// The archive is refused.
+    Refuse,
+    /// They are left out.
+    LeaveOut,
+}
+
+/// What came out of an archive.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unpacked {
+    /// Regular files.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Symbolic links.
+    pub links: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+}
+
+/// Why an archive was not taken apart.
+#[derive(Debug)]
+pub enum UnpackError<E> {
+    /// It is too much, or no archive, or one with something in it that may not be.
+    Archive(Refusal),
+    /// The sandbox did not take what is in it.
+    Files(Refusal),
+    /// Its bytes did not arrive.
+    Source(E),
 }
 
 /// An archive that is being taken apart.
-pub(crate) struct Unpacking<'a> {
-    used: &'a Use,
-    source: Source,
+pub struct Unpacking<'a, F, P> {
+    used: &'a F,
+    source: Source<P>,
     root: &'a str,
     bounds: Bounds,
     seen: u64,
@@ -51,14 +86,19 @@ enum Wanted {
     Copy,
 }
 
-impl<'a> Unpacking<'a> {
-    pub(crate) fn new(used: &'a Use, source: Source, root: &'a str, bounds: Bounds) -> Self {
+type Done<T, P> = Result<T, UnpackError<<P as Pieces>::Error>>;
+
+impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
+    /// Of these bytes, into this directory.
+    pub fn new(used: &'a F, pieces: P, root: &'a str, bounds: Bounds) -> Self {
+        let source = Source::of(pieces);
         let (seen, done, extra) = (0, Unpacked::default(), Extra::default());
         Self { used, source, root: root.trim_end_matches('/'), bounds, seen, done, extra }
     }
 
-    pub(crate) async fn run(mut self) -> Result<Unpacked, Refused> {
-        self.used.make_directory(if self.root.is_empty() { "/" } else { self.root }, true).await?;
+    /// Takes it apart.
+    pub async fn run(mut self) -> Done<Unpacked, P> {
+        self.used.make_directory(if self.root.is_empty() { "/" } else { self.root }).await?;
         while let Some(block) = self.source.block().await? {
             if block == [0; BLOCK] {
                 break;
@@ -69,13 +109,13 @@ impl<'a> Unpacking<'a> {
         Ok(self.done)
     }
 
-    async fn entry(&mut self, block: &[u8; BLOCK]) -> Result<(), Refused> {
+    async fn entry(&mut self, block: &[u8; BLOCK]) -> Done<(), P> {
         let header = Header::from_byte_slice(block);
         check_sum(header, block)?;
         self.seen += 1;
         if self.seen > self.bounds.entries {
             let cause = format!("the archive has more than {} entries", self.bounds.entries);
-            return Err(Refused::new(ErrorCode::TooLarge, cause));
+            return Err(UnpackError::Archive(Refusal::new(ErrorCode::TooLarge, cause)));
         }
         let broken = |error: std::io::Error| broken(&error.to_string());
         let size = header.entry_size().map_err(broken)?;
@@ -100,7 +140,7 @@ impl<'a> Unpacking<'a> {
     }
 
     /// The contents of an entry that is about another one.
-    async fn said(&mut self, size: u64) -> Result<Vec<u8>, Refused> {
+    async fn said(&mut self, size: u64) -> Done<Vec<u8>, P> {
         if size > NAME_BYTES_MAX {
             return Err(broken("a name or a remark is too long"));
         }
@@ -109,7 +149,7 @@ impl<'a> Unpacking<'a> {
         Ok(text)
     }
 
-    async fn name(&mut self, size: u64) -> Result<Vec<u8>, Refused> {
+    async fn name(&mut self, size: u64) -> Done<Vec<u8>, P> {
         let mut name = self.said(size).await?;
         name.truncate(name.iter().position(|byte| *byte == 0).unwrap_or(name.len()));
         Ok(name)
@@ -122,10 +162,16 @@ impl<'a> Unpacking<'a> {
         target: Option<&[u8]>,
         mode: u32,
         size: u64,
-    ) -> Result<(), Refused> {
+    ) -> Done<(), P> {
         let shown = String::from_utf8_lossy(path).into_owned();
-        let about = |refused: Refused| refused.about(&shown);
-        let wanted = wanted(kind, path).map_err(about)?;
+        let about = |error: UnpackError<P::Error>| error.about(&shown);
+        let wanted = match wanted(kind, path) {
+            Ok(wanted) => wanted,
+            Err(_) if self.bounds.unusual == Unusual::LeaveOut => {
+                return self.source.skip(size + padding(size)).await;
+            }
+            Err(refused) => return Err(about(refused)),
+        };
         let inside = inside(path).map_err(about)?;
         if inside.is_empty() {
             // The directory itself, which is there.
@@ -145,20 +191,20 @@ impl<'a> Unpacking<'a> {
         put.map_err(about)
     }
 
-    async fn directory(&mut self, at: &str) -> Result<(), Refused> {
-        self.used.make_directory(at, true).await?;
+    async fn directory(&mut self, at: &str) -> Done<(), P> {
+        self.used.make_directory(at).await?;
         self.done.directories += 1;
         Ok(())
     }
 
-    async fn file(&mut self, at: &str, mode: u32, size: u64) -> Result<(), Refused> {
+    async fn file(&mut self, at: &str, mode: u32, size: u64) -> Done<(), P> {
         self.count(size)?;
-        let mut writer = self.used.write_file(at, Some(mode)).await?;
+        let mut writer = self.used.write_file(at, mode).await?;
         let mut left = size;
         while left > 0 {
             let piece = self.source.piece(left).await?;
             if let Err(error) = writer.write_all(&piece).await {
-                return Err(self.used.explain(error).await.into());
+                return Err(UnpackError::Files(self.used.explain(error).await));
             }
             left -= piece.len() as u64;
         }
@@ -168,7 +214,7 @@ impl<'a> Unpacking<'a> {
         Ok(())
     }
 
-    async fn link(&mut self, at: &str, target: Option<&[u8]>) -> Result<(), Refused> {
+    async fn link(&mut self, at: &str, target: Option<&[u8]>) -> Done<(), P> {
         let target = text(target.unwrap_or_default())?;
         if target.is_empty() {
             return Err(broken("a link to nowhere"));
@@ -176,7 +222,7 @@ impl<'a> Unpacking<'a> {
         match self.used.make_link(at, target).await {
             // As with files, the new one takes the place of the old one.
             Err(refusal) if refusal.code == ErrorCode::PathExists => {
-                self.used.remove(at, false).await?;
+                self.used.remove(at).await?;
                 self.used.make_link(at, target).await?;
             }
             made => made?,
@@ -186,11 +232,11 @@ impl<'a> Unpacking<'a> {
     }
 
     /// Another name of a file that came before becomes a copy of it.
-    async fn copy(&mut self, at: &str, mode: u32, target: Option<&[u8]>) -> Result<(), Refused> {
+    async fn copy(&mut self, at: &str, mode: u32, target: Option<&[u8]>) -> Done<(), P> {
         let from = format!("{}/{}", self.root, inside(target.unwrap_or_default())?);
-        let mut reader = self.used.read_file(&from, 0, None).await?;
+        let mut reader = self.used.read_file(&from).await?;
         self.count(reader.entry.size)?;
-        let mut writer = self.used.write_file(at, Some(mode)).await?;
+        let mut writer = self.used.write_file(at, mode).await?;
         let mut buffer = vec![0; COPY_BYTES];
         loop {
             let copied = match reader.read(&mut buffer).await {
@@ -199,7 +245,7 @@ impl<'a> Unpacking<'a> {
                 Err(error) => Err(error),
             };
             if let Err(error) = copied {
-                return Err(self.used.explain(error).await.into());
+                return Err(UnpackError::Files(self.used.explain(error).await));
             }
         }
         self.used.finish_file(writer).await?;
@@ -207,26 +253,26 @@ impl<'a> Unpacking<'a> {
         Ok(())
     }
 
-    fn count(&mut self, size: u64) -> Result<(), Refused> {
+    fn count(&mut self, size: u64) -> Done<(), P> {
         self.done.bytes = self.done.bytes.saturating_add(size);
         if self.done.bytes > self.bounds.bytes {
             let cause = format!("the archive has more than {} bytes", self.bounds.bytes);
-            return Err(Refused::new(ErrorCode::TooLarge, cause));
+            return Err(UnpackError::Archive(Refusal::new(ErrorCode::TooLarge, cause)));
         }
         Ok(())
     }
 }
 
 impl Extra {
-    fn read(&mut self, records: &[u8]) -> Result<(), Refused> {
-        for record in PaxExtensions::new(records) {
-            let record = record.map_err(|error| broken(&error.to_string()))?;
-            let value = || record.value_bytes().to_vec();
-            match record.key_bytes() {
-                b"path" => self.path = Some(value()),
-                b"linkpath" => self.target = Some(value()),
+    fn read<E>(&mut self, records: &[u8]) -> Result<(), UnpackError<E>> {
+        for record in Records(records) {
+            let (key, value) = record.map_err(|error| damaged(&error.to_string()))?;
+            match key {
+                b"path" => self.path = Some(value.to_vec()),
+                b"linkpath" => self.target = Some(value.to_vec()),
                 b"size" => {
-                    let size = record.value().ok().and_then(|text| text.parse().ok());
+                    let text = std::str::from_utf8(value).ok();
+                    let size = text.and_then(|text| text.parse().ok());
                     self.size = Some(size.ok_or_else(|| broken("a size that is not a number"))?);
                 }
                 _ => {}
@@ -236,20 +282,38 @@ impl Extra {
     }
 }
 
-impl Refused {
+impl<E> UnpackError<E> {
     /// The same about an entry.
-    fn about(mut self, entry: &str) -> Self {
-        self.refusal.cause = format!("{entry:?}: {}", self.refusal.cause).into();
-        self
+    fn about(self, entry: &str) -> Self {
+        let about = |mut refusal: Refusal| {
+            refusal.cause = format!("{entry:?}: {}", refusal.cause).into();
+            refusal
+        };
+        match self {
+            Self::Archive(refusal) => Self::Archive(about(refusal)),
+            Self::Files(refusal) => Self::Files(about(refusal)),
+            Self::Source(error) => Self::Source(error),
+        }
     }
 }
 
-fn broken(cause: &str) -> Refused {
-    let cause = format!("the archive cannot be read: {cause}");
-    Refused { refusal: Refusal::new(ErrorCode::InvalidArgument, cause), field: Some("body".into()) }
+/// What the guest, or whoever uses it, refuses.
+impl<E> From<Refusal> for UnpackError<E> {
+    fn from(refusal: Refusal) -> Self {
+        Self::Files(refusal)
+    }
 }
 
-fn check_sum(header: &Header, block: &[u8; BLOCK]) -> Result<(), Refused> {
+/// An archive that cannot be read, in so many words.
+pub(super) fn damaged<E>(cause: &str) -> UnpackError<E> {
+    UnpackError::Archive(Refusal::new(ErrorCode::InvalidArgument, cause.to_owned()))
+}
+
+fn broken<E>(cause: &str) -> UnpackError<E> {
+    damaged(&format!("the archive cannot be read: {cause}"))
+}
+
+fn check_sum<E>(header: &Header, block: &[u8; BLOCK]) -> Result<(), UnpackError<E>> {
     let sum: u32 = block
         .iter()
         .enumerate()
@@ -262,7 +326,7 @@ fn check_sum(header: &Header, block: &[u8; BLOCK]) -> Result<(), Refused> {
 }
 
 /// Kinds are letters, and old ones zero bytes.
-fn wanted(kind: u8, path: &[u8]) -> Result<Wanted, Refused> {
+fn wanted<E>(kind: u8, path: &[u8]) -> Result<Wanted, UnpackError<E>> {
     match kind {
         // Before there were directories in archives, a slash at the end made one.
         b'0' | b'\0' if path.ends_with(b"/") => Ok(Wanted::Directory),
@@ -277,13 +341,13 @@ fn wanted(kind: u8, path: &[u8]) -> Result<Wanted, Refused> {
     }
 }
 
-fn text(bytes: &[u8]) -> Result<&str, Refused> {
+fn text<E>(bytes: &[u8]) -> Result<&str, UnpackError<E>> {
     let text = std::str::from_utf8(bytes).map_err(|_| broken("a name that is not UTF-8"))?;
     if text.contains('\0') { Err(broken("a name with a zero byte in it")) } else { Ok(text) }
 }
 
 /// The path of an entry, beneath its directory whatever it says.
-fn inside(path: &[u8]) -> Result<String, Refused> {
+fn inside<E>(path: &[u8]) -> Result<String, UnpackError<E>> {
     let path = text(path)?;
     if path.starts_with('/') {
         return Err(broken("an absolute path"));
@@ -317,9 +381,9 @@ mod tests {
             ("a/..", None),
             ("a\0b", None),
         ] {
-            assert_eq!(inside(path.as_bytes()).ok().as_deref(), expected, "{path:?}");
+            assert_eq!(inside::<()>(path.as_bytes()).ok().as_deref(), expected, "{path:?}");
         }
-        assert!(inside(b"\xff").is_err());
+        assert!(inside::<()>(b"\xff").is_err());
     }
 
     #[test]
@@ -338,7 +402,7 @@ mod tests {
             (b'S', "a", None),
             (b'Z', "a", None),
         ] {
-            assert_eq!(wanted(kind, path.as_bytes()).ok(), taken, "{kind}");
+            assert_eq!(wanted::<()>(kind, path.as_bytes()).ok(), taken, "{kind}");
         }
     }
 }
