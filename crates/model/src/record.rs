@@ -122,6 +122,7 @@ pub struct SessionRecord {
 /// What becomes of a turn whose client goes away.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum OnDisconnect {
     /// It completes, is stored, and can be attached to again.
     #[default]

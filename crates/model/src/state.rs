@@ -59,6 +59,7 @@ impl SandboxState {
 /// The life of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum SessionStatus {
     /// Its first sandbox is being found.
     Starting,
@@ -92,6 +93,7 @@ impl SessionStatus {
 /// Whether a session has a live sandbox right now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum SandboxStatus {
     /// It has one, ready.
     Connected,

@@ -15,7 +15,9 @@ pub mod node;
 pub mod pool;
 pub mod problem;
 pub mod sandbox;
+pub mod session;
 mod time;
+pub mod turn;
 pub mod why;
 
 pub use bytes::{Base64Error, from_base64, to_base64};
@@ -33,5 +35,13 @@ pub use sandbox::{
     Checkout, CheckoutPath, CheckoutPolicy, CheckoutRequest, RenewRequest, Sandbox, SandboxList,
     SandboxRequest,
 };
+pub use session::{
+    AbortRequest, Aborted, LogLine, LogList, LogStream, Session, SessionFile, SessionList,
+    SessionRequest, SessionUpdate, SessionWorkspace,
+};
 pub use time::Time;
+pub use turn::{
+    Turn, TurnAnswer, TurnEnded, TurnError, TurnEvent, TurnEventList, TurnList, TurnOutput,
+    TurnRequest, WhenBusy,
+};
 pub use why::{Why, WhyAlive, WhyEnded};

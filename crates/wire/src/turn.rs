@@ -1,0 +1,275 @@
+//! Turns: what is said to a session, what comes back piece by piece, and how it ended.
+
+use std::fmt;
+
+use model::lifecycle::TurnOutcome;
+use model::{Generation, SandboxId, SessionId, TurnId};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::time::Time;
+
+/// Something to say to a session.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct TurnRequest {
+    /// A text or an object, as the harness of the session understands it: to the `shell` it is a
+    /// command line.
+    #[cfg_attr(feature = "schema", schema(value_type = TurnInput))]
+    pub input: Value,
+    /// What to do if another turn is in progress; `refuse` if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when_busy: Option<WhenBusy>,
+    /// Its id, if it is to have a certain one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<TurnId>,
+}
+
+/// What can be said: for the schema only.
+#[cfg(feature = "schema")]
+#[derive(utoipa::ToSchema)]
+#[schema(as = TurnInput)]
+#[serde(untagged)]
+pub enum TurnInput {
+    /// A text.
+    Text(String),
+    /// An object.
+    Object(serde_json::Map<String, Value>),
+}
+
+impl TurnRequest {
+    /// A text, with every default.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { input: Value::String(text.into()), when_busy: None, id: None }
+    }
+}
+
+/// What is said may be secret.
+impl fmt::Debug for TurnRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TurnRequest")
+            .field("when_busy", &self.when_busy)
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a turn does when another is in progress.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum WhenBusy {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// It waits for those before it.
+    Queue,
+}
+
+/// A turn as it is written down.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Turn {
+    /// Its id.
+    pub id: TurnId,
+    /// Its session.
+    pub session_id: SessionId,
+    /// Its place in the history: later turns have higher ones.
+    pub number: u64,
+    /// What was said.
+    pub input: Value,
+    /// How it ended; null until then.
+    pub outcome: Option<TurnOutcome>,
+    /// What the harness gave as the result.
+    pub result: Option<Value>,
+    /// What went wrong.
+    pub error: Option<TurnError>,
+    /// The sandbox it was given to.
+    pub sandbox_id: Option<SandboxId>,
+    /// The generation of that.
+    pub generation: Option<Generation>,
+    /// When it was said.
+    pub created_at: Time,
+    /// When it was given to the harness.
+    pub started_at: Option<Time>,
+    /// When it ended.
+    pub ended_at: Option<Time>,
+    /// What came back, if it was asked for; the end is above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events: Option<Vec<TurnEvent>>,
+    /// The turn's own address has more of them after this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events_next: Option<u64>,
+}
+
+impl fmt::Debug for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turn")
+            .field("id", &self.id)
+            .field("number", &self.number)
+            .field("outcome", &self.outcome)
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What went wrong with a turn.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct TurnError {
+    /// What to branch on. Harnesses may have codes of their own.
+    #[serde(default)]
+    pub code: String,
+    /// In words.
+    #[serde(default)]
+    pub message: String,
+}
+
+/// One piece of what a turn gave.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct TurnEvent {
+    /// Its number in the turn.
+    pub id: u64,
+    /// When it came.
+    pub at: Time,
+    /// What it is: `sandbox_active`, `turn_started`, `output`, `message`, `error`, `result`,
+    /// `sandbox_terminated` or `turn_ended`, which is the last.
+    pub event: String,
+    /// What it says.
+    pub data: Value,
+}
+
+impl fmt::Debug for TurnEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TurnEvent")
+            .field("id", &self.id)
+            .field("event", &self.event)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a piece named `output` says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct TurnOutput {
+    /// `stdout` or `stderr`.
+    pub stream: String,
+    /// What was written.
+    pub text: String,
+}
+
+/// What the last piece says, named `turn_ended`.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct TurnEnded {
+    /// The session.
+    pub session: SessionId,
+    /// The turn.
+    pub turn: TurnId,
+    /// How it ended.
+    pub outcome: TurnOutcome,
+    /// What the harness gave as the result.
+    pub result: Option<Value>,
+    /// What went wrong.
+    pub error: Option<TurnError>,
+}
+
+impl TurnEnded {
+    /// The name of the piece.
+    pub const NAME: &'static str = "turn_ended";
+}
+
+impl fmt::Debug for TurnEnded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TurnEnded")
+            .field("turn", &self.turn)
+            .field("outcome", &self.outcome)
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What came of a turn, for whoever waited for its end.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct TurnAnswer {
+    /// The turn.
+    pub id: TurnId,
+    /// Its session.
+    pub session_id: SessionId,
+    /// How it ended.
+    pub outcome: TurnOutcome,
+    /// What the harness gave as the result.
+    pub result: Option<Value>,
+    /// What went wrong.
+    pub error: Option<TurnError>,
+    /// What was written to `stdout`.
+    pub output: String,
+    /// What was written to `stderr`.
+    pub errors: String,
+    /// What the harness said, in order.
+    pub messages: Vec<Value>,
+    /// Whether there was more of these than is kept.
+    pub truncated: bool,
+}
+
+impl fmt::Debug for TurnAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TurnAnswer")
+            .field("id", &self.id)
+            .field("outcome", &self.outcome)
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Turns of a session, oldest first.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct TurnList {
+    /// One page of them.
+    pub turns: Vec<Turn>,
+    /// What to give as `after` for the next page, if there may be one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+/// What a turn gave, in order.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct TurnEventList {
+    /// One page of it.
+    pub events: Vec<TurnEvent>,
+    /// What to give as `after` for the next page, if there may be one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_a_text_or_an_object_and_is_not_printed() {
+        let request: TurnRequest =
+            serde_json::from_str(r#"{"input":"hunter2","when_busy":"queue"}"#).unwrap();
+        assert_eq!(request.when_busy, Some(WhenBusy::Queue));
+        assert!(!format!("{request:?}").contains("hunter2"));
+        assert!(serde_json::from_str::<TurnRequest>(r#"{"text":"x"}"#).is_err());
+        assert!(serde_json::from_str::<TurnRequest>(r#"{"when_busy":"queue"}"#).is_err());
+    }
+
+    #[test]
+    fn an_end_is_read_from_what_a_stream_says() {
+        let text = r#"{"type":"turn_ended","session":"00000000-0000-0000-0000-000000000001",
+            "turn":"00000000-0000-0000-0000-000000000002","outcome":"failed","result":null,
+            "error":{"code":"harness_failed","message":"it died"}}"#;
+        let end: TurnEnded = serde_json::from_str(text).unwrap();
+        assert_eq!(
+            (end.outcome, end.error.unwrap().code),
+            (TurnOutcome::Failed, "harness_failed".to_owned())
+        );
+    }
+}
