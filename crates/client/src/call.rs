@@ -143,11 +143,16 @@ impl Call {
     }
 }
 
-/// A word that nobody else uses: from numbers that the standard library seeds from the kernel's
-/// randomness.
+/// A word that nobody else uses.
 fn mark() -> String {
-    let random = RandomState::new();
-    format!("{:016x}{:016x}", random.hash_one(0), RandomState::new().hash_one(1))
+    format!("{:032x}", random())
+}
+
+/// A number that nobody else uses: from those that the standard library seeds from the kernel's
+/// randomness.
+pub(crate) fn random() -> u128 {
+    let half = |n: u64| u128::from(RandomState::new().hash_one(n));
+    half(0) << 64 | half(1)
 }
 
 #[cfg(test)]

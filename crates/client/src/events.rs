@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use hyper::header::{HeaderName, HeaderValue};
-use model::SandboxId;
+use model::{SandboxId, SessionId};
 use tokio::time::{Instant, sleep, timeout};
 use wire::{Event, EventList, EventsReset};
 
@@ -14,11 +14,11 @@ use crate::lines::{Events, Lines, Told};
 use crate::query::Target;
 use crate::transport::Client;
 
-const STREAM: &str = "text/event-stream";
-const JSON: &str = "application/json";
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+pub(crate) const STREAM: &str = "text/event-stream";
+pub(crate) const JSON: &str = "application/json";
+pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Which events.
 #[derive(Debug, Clone, Copy, Default)]
@@ -27,16 +27,23 @@ pub struct EventsQuery {
     pub after: Option<u64>,
     /// Those of this sandbox.
     pub sandbox: Option<SandboxId>,
+    /// Those of this session.
+    pub session: Option<SessionId>,
     /// At most so many; streams have no end.
     pub limit: Option<u32>,
 }
 
 impl EventsQuery {
     fn target(&self) -> Target {
-        let all = || Target::new("/v1/events");
-        self.sandbox.map_or_else(all, |sandbox| {
-            Target::new("/v1/sandboxes").part(&sandbox.to_string()).part("events")
-        })
+        match (self.sandbox, self.session) {
+            (Some(sandbox), _) => {
+                Target::new("/v1/sandboxes").part(&sandbox.to_string()).part("events")
+            }
+            (None, Some(session)) => {
+                Target::new("/v1/sessions").part(&session.to_string()).part("events")
+            }
+            (None, None) => Target::new("/v1/events"),
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use wire::{ExecEvent, ExecRequest, ExecResult};
 
 use crate::call::Call;
 use crate::error::ClientError;
+use crate::inside::Inside;
 use crate::lines::Lines;
-use crate::sandbox::Handle;
 
 const LINES_OF_JSON: &str = "application/x-ndjson";
 
@@ -17,7 +17,7 @@ fn may_take(request: &ExecRequest) -> Duration {
     Duration::from_millis(request.timeout_ms.unwrap_or(ExecRequest::TIMEOUT_MS_MAX))
 }
 
-impl Handle {
+impl Inside {
     /// Runs a program to its end, with its output kept. It is not sent again if the connection
     /// breaks: it may have run.
     pub async fn exec(&self, request: ExecRequest) -> Result<ExecResult, ClientError> {

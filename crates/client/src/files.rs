@@ -9,9 +9,9 @@ use wire::{DirectoryRequest, FileEntry, FileList, MoveRequest, Unpacked};
 use crate::body::Upload;
 use crate::call::Call;
 use crate::error::ClientError;
+use crate::inside::Inside;
 use crate::lines::piece;
 use crate::query::Target;
-use crate::sandbox::Handle;
 use crate::transport::Patience;
 
 const BYTES: HeaderValue = HeaderValue::from_static("application/octet-stream");
@@ -19,7 +19,7 @@ const TAR: HeaderValue = HeaderValue::from_static("application/x-tar");
 /// An upload takes as long as its bytes take; a day is a limit, not a promise.
 const TRANSFER: std::time::Duration = std::time::Duration::from_hours(24);
 
-impl Handle {
+impl Inside {
     fn files(&self, path: &str) -> Target {
         self.at().part("files").with("path", path)
     }

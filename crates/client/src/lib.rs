@@ -27,15 +27,21 @@ mod events;
 mod exec;
 mod files;
 mod images;
+mod inside;
 mod lease;
 mod lines;
 mod query;
 mod routes;
 mod sandbox;
+mod session;
 mod transport;
+mod turns;
 
-pub use model::{KeyId, LeaseId, Role, SandboxId, TemplateName};
-pub use wire::{CheckoutRequest, ExecEvent, ExecRequest, ExecResult, Template};
+pub use model::{KeyId, LeaseId, Role, SandboxId, SessionId, TemplateName, TurnId};
+pub use wire::{
+    CheckoutRequest, ExecEvent, ExecRequest, ExecResult, SessionRequest, Template, TurnAnswer,
+    TurnEvent, TurnRequest,
+};
 
 pub use crate::body::Upload;
 pub use crate::discover::{
@@ -45,7 +51,10 @@ pub use crate::error::ClientError;
 pub use crate::events::{EventStream, EventsQuery, Seen};
 pub use crate::exec::ExecStream;
 pub use crate::files::Download;
+pub use crate::inside::Inside;
 pub use crate::lease::Lease;
 pub use crate::routes::{SandboxFilter, template};
 pub use crate::sandbox::Handle;
+pub use crate::session::{Conversation, SessionFilter};
 pub use crate::transport::{Client, Patience};
+pub use crate::turns::TurnStream;

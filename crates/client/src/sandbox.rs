@@ -1,33 +1,33 @@
 //! One sandbox: what it is, why, and what can be done with it as a whole.
 
+use std::ops::Deref;
+
 use model::SandboxId;
 use wire::{RenewRequest, Sandbox, Why};
 
 use crate::call::Call;
 use crate::error::ClientError;
 use crate::events::{EventStream, EventsQuery};
+use crate::inside::Inside;
 use crate::query::Target;
 use crate::transport::Client;
 
 /// One sandbox. It holds nothing: dropped, the sandbox stays as it is.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    pub(crate) client: Client,
+    inside: Inside,
     id: SandboxId,
 }
 
 impl Handle {
     pub(crate) fn new(client: Client, id: SandboxId) -> Self {
-        Self { client, id }
+        let at = Target::new("/v1/sandboxes").part(&id.to_string());
+        Self { inside: Inside { client, at }, id }
     }
 
     /// Its id.
     pub fn id(&self) -> SandboxId {
         self.id
-    }
-
-    pub(crate) fn at(&self) -> Target {
-        Target::new("/v1/sandboxes").part(&self.id.to_string())
     }
 
     /// The sandbox as it is now.
@@ -68,5 +68,13 @@ impl Handle {
             self.client.clone(),
             EventsQuery { after, sandbox: Some(self.id), ..EventsQuery::default() },
         )
+    }
+}
+
+impl Deref for Handle {
+    type Target = Inside;
+
+    fn deref(&self) -> &Inside {
+        &self.inside
     }
 }

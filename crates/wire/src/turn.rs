@@ -132,8 +132,9 @@ pub struct TurnError {
 pub struct TurnEvent {
     /// Its number in the turn.
     pub id: u64,
-    /// When it came.
-    pub at: Time,
+    /// When it came; not told on streams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Time>,
     /// What it is: `sandbox_active`, `turn_started`, `output`, `message`, `error`, `result`,
     /// `sandbox_terminated` or `turn_ended`, which is the last.
     pub event: String,

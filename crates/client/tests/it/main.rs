@@ -5,3 +5,4 @@ mod failures;
 mod leases;
 mod script;
 mod streams;
+mod turns;

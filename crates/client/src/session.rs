@@ -1,0 +1,188 @@
+//! Sessions: conversations that outlive their sandboxes.
+
+use std::ops::Deref;
+
+use model::{SessionId, SessionStatus, TemplateName, TurnId};
+use wire::{
+    AbortRequest, Aborted, LogList, Session, SessionList, SessionRequest, SessionUpdate, Turn,
+    TurnAnswer, TurnEventList, TurnList, TurnRequest,
+};
+
+use crate::call::Call;
+use crate::error::ClientError;
+use crate::events::{EventStream, EventsQuery, JSON};
+use crate::inside::Inside;
+use crate::query::Target;
+use crate::transport::Client;
+use crate::turns::{TURN_TIME_MAX, TurnStream, fresh_turn};
+
+/// Which sessions to list.
+#[derive(Debug, Clone, Default)]
+pub struct SessionFilter {
+    /// Of this template.
+    pub template: Option<TemplateName>,
+    /// In this status.
+    pub status: Option<SessionStatus>,
+    /// With these words.
+    pub metadata: Vec<(String, String)>,
+    /// At most so many.
+    pub limit: Option<u32>,
+    /// After the `next` of the page before.
+    pub after: Option<SessionId>,
+}
+
+impl Client {
+    /// Makes a session.
+    pub async fn create_session(&self, request: &SessionRequest) -> Result<Session, ClientError> {
+        let call = Call::post(Target::new("/v1/sessions")).json(request)?.once();
+        self.json(call.may_take(self.patience().control)).await
+    }
+
+    /// One page of sessions, newest first.
+    pub async fn sessions(&self, filter: &SessionFilter) -> Result<SessionList, ClientError> {
+        let mut target = Target::new("/v1/sessions")
+            .maybe("template", filter.template.as_ref())
+            .maybe("status", filter.status.map(SessionStatus::as_str))
+            .maybe("limit", filter.limit)
+            .maybe("after", filter.after);
+        for (word, value) in &filter.metadata {
+            target = target.with("metadata", format!("{word}={value}"));
+        }
+        self.json(Call::get(target)).await
+    }
+
+    /// What can be done with one session. Nothing is sent yet.
+    pub fn session(&self, id: SessionId) -> Conversation {
+        let at = Target::new("/v1/sessions").part(&id.to_string());
+        Conversation { inside: Inside { client: self.clone(), at }, id }
+    }
+}
+
+/// One session. It holds nothing: dropped, the session stays as it is. Programs and files are those
+/// of whatever sandbox it has; if it has none, it gets one.
+#[derive(Debug, Clone)]
+pub struct Conversation {
+    inside: Inside,
+    id: SessionId,
+}
+
+impl Deref for Conversation {
+    type Target = Inside;
+
+    fn deref(&self) -> &Inside {
+        &self.inside
+    }
+}
+
+impl Conversation {
+    /// Its id.
+    pub fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// The session as it is now.
+    pub async fn get(&self) -> Result<Session, ClientError> {
+        self.client.json(Call::get(self.at())).await
+    }
+
+    /// Changes what it is found by, or what its harness is told.
+    pub async fn update(&self, update: &SessionUpdate) -> Result<Session, ClientError> {
+        self.client.json(Call::patch(self.at()).json(update)?).await
+    }
+
+    /// Ends it; answered when nothing of it runs.
+    pub async fn end(&self) -> Result<(), ClientError> {
+        let call = Call::delete(self.at()).may_take(self.client.patience().control);
+        self.client.done(call).await
+    }
+
+    /// Sets it aside until it is used again.
+    pub async fn pause(&self) -> Result<Session, ClientError> {
+        self.control("pause").await
+    }
+
+    /// Lets it go on: it has a sandbox when this is answered.
+    pub async fn resume(&self) -> Result<Session, ClientError> {
+        self.control("resume").await
+    }
+
+    /// Ends its sandbox and keeps its files until it is resumed.
+    pub async fn stop(&self) -> Result<Session, ClientError> {
+        self.control("stop").await
+    }
+
+    /// Makes another session with its files and its history.
+    pub async fn fork(&self) -> Result<Session, ClientError> {
+        self.control("fork").await
+    }
+
+    async fn control(&self, what: &str) -> Result<Session, ClientError> {
+        let call = Call::post(self.at().part(what)).may_take(self.client.patience().control);
+        self.client.json(call).await
+    }
+
+    /// Calls off the turn in progress; answered when it is over.
+    pub async fn abort(&self, keep_sandbox: bool) -> Result<Aborted, ClientError> {
+        let call = Call::post(self.at().part("abort")).json(&AbortRequest { keep_sandbox })?;
+        self.client.json(call.may_take(self.client.patience().control)).await
+    }
+
+    /// Says something and gives what comes back as it comes.
+    pub async fn send(&self, request: TurnRequest) -> Result<TurnStream, ClientError> {
+        let turn = request.id.unwrap_or_else(fresh_turn);
+        let request = TurnRequest { id: Some(turn), ..request };
+        TurnStream::start(self.client.clone(), self.at().part("turns"), turn, &request).await
+    }
+
+    /// Says something and waits for the end.
+    pub async fn ask(&self, request: &TurnRequest) -> Result<TurnAnswer, ClientError> {
+        let call = Call::post(self.at().part("turns")).json(request)?.accept(JSON);
+        self.client.json(call.may_take(TURN_TIME_MAX)).await
+    }
+
+    /// Follows a turn from a piece on, whether it is in progress or over.
+    pub fn follow(&self, turn: TurnId, after: u64) -> TurnStream {
+        TurnStream::follow(self.client.clone(), self.at().part("turns"), turn, after)
+    }
+
+    /// One page of its turns, oldest first, with what each gave if asked to.
+    pub async fn turns(
+        &self,
+        after: Option<u64>,
+        limit: Option<u32>,
+        with_events: bool,
+    ) -> Result<TurnList, ClientError> {
+        let target = self.at().part("turns").maybe("after", after).maybe("limit", limit);
+        let target = target.maybe("include", with_events.then_some("events"));
+        self.client.json(Call::get(target)).await
+    }
+
+    /// One turn.
+    pub async fn turn(&self, turn: TurnId) -> Result<Turn, ClientError> {
+        self.client.json(Call::get(self.at().part("turns").part(&turn.to_string()))).await
+    }
+
+    /// One page of what a turn gave and is written down.
+    pub async fn turn_events(
+        &self,
+        turn: TurnId,
+        after: Option<u64>,
+        limit: Option<u32>,
+    ) -> Result<TurnEventList, ClientError> {
+        let target = self.at().part("turns").part(&turn.to_string()).part("events");
+        let target = target.maybe("after", after).maybe("limit", limit);
+        self.client.json(Call::get(target).accept(JSON)).await
+    }
+
+    /// What its harness wrote that belongs to no turn.
+    pub async fn logs(&self, after: Option<u64>) -> Result<LogList, ClientError> {
+        let target = self.at().part("logs").maybe("after", after);
+        self.client.json(Call::get(target).accept(JSON)).await
+    }
+
+    /// What happens to it, from now on or from an earlier event.
+    pub fn events(&self, after: Option<u64>) -> EventStream {
+        let query = EventsQuery { after, session: Some(self.id), ..EventsQuery::default() };
+        EventStream::new(self.client.clone(), query)
+    }
+}
