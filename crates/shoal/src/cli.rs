@@ -9,7 +9,7 @@ use crate::failure::OWN_FAILURE;
 use crate::output::Color;
 use crate::{
     bench, clean, completions, config, cp, create, doctor, events, exec, image, key, pools, ps, rm,
-    run, serve, stats, templates, why,
+    run, serve, session, stats, templates, why,
 };
 
 /// Sandboxes for programs you do not trust, in a millisecond.
@@ -21,6 +21,7 @@ use crate::{
     after_help = "Examples:\n  \
         shoal serve                             a server that keeps sandboxes warm\n  \
         shoal exec -- python3 -c 'print(1)'     run a program in one of them\n  \
+        shoal session create                    begin a conversation that outlives its sandbox\n  \
         shoal run -- python3 -c 'print(1)'      run a program in a sandbox of its own, without a server\n  \
         shoal run --shell 'ls / | wc -l'        run a line of shell\n  \
         shoal doctor                            what this machine can do, and what to do about it\n  \
@@ -56,6 +57,8 @@ pub(crate) enum Verb {
     Rm(rm::Arguments),
     /// Copy files into a sandbox or out of it
     Cp(cp::Arguments),
+    /// Talk to sessions: conversations that outlive their sandboxes
+    Session(Box<session::Arguments>),
     /// Say why a sandbox is as it is, or how it ended
     Why(why::Arguments),
     /// List, resize, drain, resume and remove warm pools

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use client::{Client, EventsQuery, Seen};
-use model::SandboxId;
+use model::{SandboxId, SessionId};
 use serde_json::Value;
 use wire::Event;
 
@@ -21,34 +21,57 @@ const PAGE: u32 = 500;
     shoal events --follow             new ones as they happen, also over restarts of the server\n  \
     shoal events --follow --after 0   the remembered ones, then new ones\n  \
     shoal events --sandbox SANDBOX\n  \
+    shoal events --session SESSION\n  \
     shoal events --json | jq -r .type one object a line\n\n\
     Exit codes: 0; 1 if the server refused or is gone; 3 if there is no server.")]
 pub(crate) struct Arguments {
+    /// Only those of this sandbox
+    #[arg(long, value_name = "SANDBOX")]
+    sandbox: Option<SandboxId>,
+    /// Only those of this session
+    #[arg(long, value_name = "SESSION", conflicts_with = "sandbox")]
+    session: Option<SessionId>,
+    #[command(flatten)]
+    page: Page,
+    #[command(flatten)]
+    server: Server,
+}
+
+/// Which of them, and how they are told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Page {
     /// Go on with new ones as they happen
     #[arg(long, short = 'f')]
     follow: bool,
     /// Only those after this one
     #[arg(long, value_name = "ID")]
     after: Option<u64>,
-    /// Only those of this sandbox
-    #[arg(long, value_name = "SANDBOX")]
-    sandbox: Option<SandboxId>,
     /// At most so many
     #[arg(long, value_name = "N", conflicts_with = "follow")]
     limit: Option<u64>,
     /// Print JSON, one object a line
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    server: Server,
 }
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
-    arguments.server.with(async |client| {
-        if arguments.follow {
-            follow(&client, arguments, output).await
+    let Arguments { sandbox, session, page, server } = arguments;
+    let query = EventsQuery { sandbox: *sandbox, session: *session, ..EventsQuery::default() };
+    of(query, page, server, output)
+}
+
+/// Tells those that a query is about.
+pub(crate) fn of(
+    query: EventsQuery,
+    page: &Page,
+    server: &Server,
+    output: &Output,
+) -> Result<ExitCode, Failure> {
+    server.with(async |client| {
+        if page.follow {
+            follow(&client, query, page, output).await
         } else {
-            page_through(&client, arguments, output).await
+            page_through(&client, query, page, output).await
         }
     })?;
     Ok(ExitCode::SUCCESS)
@@ -56,18 +79,19 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
 
 async fn page_through(
     client: &Client,
-    arguments: &Arguments,
+    query: EventsQuery,
+    wanted: &Page,
     output: &Output,
 ) -> Result<(), Failure> {
-    let mut left = arguments.limit.unwrap_or(u64::MAX);
-    let mut after = arguments.after;
+    let mut left = wanted.limit.unwrap_or(u64::MAX);
+    let mut after = wanted.after.or(Some(0));
     while left > 0 {
         let limit = Some(u64::from(PAGE).min(left) as u32);
-        let query = EventsQuery { after: after.or(Some(0)), sandbox: arguments.sandbox, limit };
+        let query = EventsQuery { after, limit, ..query };
         let page = client.events(query).await.map_err(cannot("list events"))?;
         left = left.saturating_sub(page.events.len() as u64);
         for event in &page.events {
-            tell(event, arguments.json, output)?;
+            tell(event, wanted.json, output)?;
         }
         match page.next {
             Some(next) => after = Some(next),
@@ -77,15 +101,18 @@ async fn page_through(
     Ok(())
 }
 
-async fn follow(client: &Client, arguments: &Arguments, output: &Output) -> Result<(), Failure> {
+async fn follow(
+    client: &Client,
+    query: EventsQuery,
+    wanted: &Page,
+    output: &Output,
+) -> Result<(), Failure> {
     // Somebody who watches wants to be told that there is nothing to watch.
     client.health().await.map_err(cannot("watch events"))?;
-    let query =
-        EventsQuery { after: arguments.after, sandbox: arguments.sandbox, ..Default::default() };
-    let mut events = client.watch_events(query);
+    let mut events = client.watch_events(EventsQuery { after: wanted.after, ..query });
     loop {
         match events.next().await.map_err(cannot("watch events"))? {
-            Seen::Event(event) => tell(&event, arguments.json, output)?,
+            Seen::Event(event) => tell(&event, wanted.json, output)?,
             Seen::Forgotten { oldest } => {
                 output.note(&format!("events before {oldest} are forgotten"));
             }

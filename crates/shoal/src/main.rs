@@ -24,6 +24,7 @@ mod rm;
 mod run;
 mod serve;
 mod server;
+mod session;
 mod stats;
 mod table;
 mod templates;
@@ -57,6 +58,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Verb::Create(arguments) => create::main(&arguments, output),
         Verb::Rm(arguments) => rm::main(&arguments, output),
         Verb::Cp(arguments) => cp::main(&arguments, output),
+        Verb::Session(arguments) => session::main(*arguments, output),
         Verb::Why(arguments) => why::main(&arguments, output),
         Verb::Pools(arguments) => pools::main(*arguments, output),
         Verb::Templates(arguments) => templates::main(*arguments, output),

@@ -88,7 +88,8 @@ pub(crate) async fn all(
 }
 
 fn table(sandboxes: &[Sandbox], now: Time) -> Table {
-    let mut table = Table::new(&["SANDBOX", "TEMPLATE", "STATE", "MADE", "USED", "ENDS", "LABELS"]);
+    let mut table =
+        Table::new(&["SANDBOX", "TEMPLATE", "STATE", "MADE", "USED", "ENDS", "OF", "LABELS"]);
     for sandbox in sandboxes {
         let state = match (sandbox.ending, sandbox.frozen) {
             (Some(_), _) => "ending".to_owned(),
@@ -103,8 +104,18 @@ fn table(sandboxes: &[Sandbox], now: Time) -> Table {
             moment::ago(sandbox.created_at, now),
             moment::ago(sandbox.last_used_at, now),
             sandbox.expires_at.map_or_else(|| "-".to_owned(), |end| moment::until(end, now)),
+            of(sandbox),
             labels.join(","),
         ]);
     }
     table
+}
+
+/// Whose it is: a session's, under a lease, or a pool's.
+fn of(sandbox: &Sandbox) -> String {
+    match (sandbox.session, sandbox.lease) {
+        (Some(session), _) => format!("session {session}"),
+        (None, Some(_)) => "lease".to_owned(),
+        (None, None) => "-".to_owned(),
+    }
 }

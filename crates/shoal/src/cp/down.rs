@@ -6,7 +6,7 @@ use std::io::{self, Read, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use client::Handle;
+use client::Inside;
 use tokio::task::spawn_blocking;
 use wire::FileKind;
 
@@ -19,7 +19,7 @@ use crate::output::Output;
 const PERMISSIONS: u32 = 0o777;
 
 pub(super) async fn copy(
-    sandbox: &Handle,
+    sandbox: &Inside,
     from: &str,
     to: &Local,
     output: &Output,

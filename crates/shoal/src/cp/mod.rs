@@ -8,7 +8,10 @@ mod up;
 
 use std::process::ExitCode;
 
+use client::{Client, Inside};
+use model::SandboxId;
 use serde_json::json;
+use uuid::Uuid;
 
 use self::place::Place;
 use crate::failure::Failure;
@@ -52,16 +55,31 @@ struct Copied {
 }
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
-    let (from, to) = (Place::parse(&arguments.from), Place::parse(&arguments.to));
-    let client = arguments.server.client()?;
+    let inside =
+        |client: &Client, id: Uuid| Inside::clone(&client.sandbox(SandboxId::from_uuid(id)));
+    let Arguments { from, to, json, server } = arguments;
+    between(from, to, *json, server, inside, output)
+}
+
+/// Copies from one place to the other. Whose ids they are, `inside` says.
+pub(crate) fn between(
+    from: &str,
+    to: &str,
+    json: bool,
+    server: &Server,
+    inside: impl Fn(&Client, Uuid) -> Inside,
+    output: &Output,
+) -> Result<ExitCode, Failure> {
+    let (from, to) = (Place::parse(from), Place::parse(to));
+    let client = server.client()?;
     let tokio = native::tokio()?;
     let copied = tokio.block_on(async {
         match (from, to) {
             (Place::There(from), Place::Here(to)) => {
-                down::copy(&client.sandbox(from.sandbox), &from.path, &to, output).await
+                down::copy(&inside(&client, from.id), &from.path, &to, output).await
             }
             (Place::Here(from), Place::There(to)) => {
-                up::copy(&client.sandbox(to.sandbox), &from, &to.path, output).await
+                up::copy(&inside(&client, to.id), &from, &to.path, output).await
             }
             (Place::Here(_), Place::Here(_)) => {
                 Err(Failure::new("cannot copy", "neither is in a sandbox")
@@ -80,7 +98,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     if copied.left_behind > 0 {
         output.note(&format!("{} devices, pipes or the like stayed behind", copied.left_behind));
     }
-    if arguments.json {
+    if json {
         output.say_json(&json!({
             "files": copied.files,
             "bytes": copied.bytes,

@@ -1,8 +1,8 @@
-//! Where something is: here, or in a sandbox.
+//! Where something is: here, or in a sandbox, be it named itself or by its session.
 
 use std::path::PathBuf;
 
-use model::SandboxId;
+use uuid::Uuid;
 
 /// Where paths in a sandbox begin that do not say where.
 const HOME: &str = "/workspace";
@@ -26,22 +26,23 @@ pub(super) enum Local {
 /// In a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Remote {
-    pub(super) sandbox: SandboxId,
+    /// Of the sandbox, or of the session.
+    pub(super) id: Uuid,
     pub(super) path: String,
 }
 
 impl Place {
-    /// What has the id of a sandbox before a colon is there; all else is here.
+    /// What has an id before a colon is there; all else is here.
     pub(super) fn parse(text: &str) -> Self {
         if let Some((id, path)) = text.split_once(':')
-            && let Ok(sandbox) = id.parse()
+            && let Ok(id) = id.parse()
         {
             let path = match path {
                 "" => format!("{HOME}/"),
                 path if path.starts_with('/') => path.to_owned(),
                 path => format!("{HOME}/{path}"),
             };
-            return Self::There(Remote { sandbox, path });
+            return Self::There(Remote { id, path });
         }
         Self::Here(match text {
             "-" => Local::Stream,
@@ -64,9 +65,8 @@ mod tests {
 
     #[test]
     fn places_are_told_apart() {
-        let there = |path: &str| {
-            Place::There(Remote { sandbox: ID.parse().unwrap(), path: path.to_owned() })
-        };
+        let there =
+            |path: &str| Place::There(Remote { id: ID.parse().unwrap(), path: path.to_owned() });
         let here = |path: &str, dir| Place::Here(Local::Path(PathBuf::from(path), dir));
         let cases = [
             (format!("{ID}:/a/b"), there("/a/b")),

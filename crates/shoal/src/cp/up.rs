@@ -5,7 +5,7 @@ use std::io::{self, Read, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use client::{ClientError, Handle, Upload};
+use client::{ClientError, Inside, Upload};
 use model::ErrorCode;
 use tokio::task::{JoinError, spawn_blocking};
 use wire::FileKind;
@@ -20,7 +20,7 @@ use crate::output::Output;
 const PERMISSIONS: u32 = 0o777;
 
 pub(super) async fn copy(
-    sandbox: &Handle,
+    sandbox: &Inside,
     from: &Local,
     to: &str,
     output: &Output,
@@ -49,7 +49,7 @@ pub(super) async fn copy(
 }
 
 /// What it will be called there: beneath a directory, or as it is written.
-async fn target(sandbox: &Handle, from: &Path, to: &str) -> Result<String, Failure> {
+async fn target(sandbox: &Inside, from: &Path, to: &str) -> Result<String, Failure> {
     let into = match sandbox.stat(to).await {
         Ok(entry) => entry.kind == FileKind::Directory,
         Err(error) if error.code() == Some(ErrorCode::PathNotFound) => to.ends_with('/'),
@@ -68,7 +68,7 @@ async fn target(sandbox: &Handle, from: &Path, to: &str) -> Result<String, Failu
 }
 
 async fn file(
-    sandbox: &Handle,
+    sandbox: &Inside,
     mut from: impl Read + Send + 'static,
     mode: Option<u32>,
     to: &str,
@@ -90,7 +90,7 @@ async fn file(
 }
 
 async fn directory(
-    sandbox: &Handle,
+    sandbox: &Inside,
     from: &Path,
     to: &str,
     output: &Output,

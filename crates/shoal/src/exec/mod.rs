@@ -9,18 +9,20 @@ use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use client::{Client, ExecEvent, ExecRequest, Handle, Lease};
+use client::{Client, ExecEvent, ExecRequest, Inside, Lease};
+use model::SessionId;
 use tokio::task::block_in_place;
 use tokio::time::timeout;
 use wire::{CheckoutRequest, ExecExit, ExecResult};
 
-pub(crate) use self::request::Arguments;
+pub(crate) use self::request::{Arguments, Program};
 use self::request::{Plan, Where};
 use crate::failure::Failure;
 use crate::native;
 use crate::output::Output;
 use crate::run::signals::Signals;
 use crate::run::streams::write_all;
+use crate::server::Server;
 
 /// How long giving a sandbox back may hold us up; its lease ends by itself, too.
 const RETURN_PATIENCE: Duration = Duration::from_secs(10);
@@ -30,11 +32,29 @@ const SIGNAL_BASE: i32 = 128;
 pub(crate) fn main(typed: Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let client = typed.server.client().map_err(Failure::of_ours)?;
     let plan = Plan::of(typed, |key| std::env::var(key).ok()).map_err(Failure::of_ours)?;
+    carry_out(&client, plan, output)
+}
+
+/// Runs a program in the sandbox of a session.
+pub(crate) fn in_session(
+    session: SessionId,
+    program: Program,
+    words: Vec<String>,
+    server: &Server,
+    output: &Output,
+) -> Result<ExitCode, Failure> {
+    let client = server.client().map_err(Failure::of_ours)?;
+    let place = Where::Session(session);
+    let plan = program.plan(place, words, |key| std::env::var(key).ok());
+    carry_out(&client, plan.map_err(Failure::of_ours)?, output)
+}
+
+fn carry_out(client: &Client, plan: Plan, output: &Output) -> Result<ExitCode, Failure> {
     // Two threads: a reader of our output who is slow must not keep us from hearing a signal.
     let tokio = native::tokio()?;
     let code = tokio.block_on(async {
         let mut signals = Signals::listen()?;
-        perform(&client, plan, &mut signals, output).await
+        perform(client, plan, &mut signals, output).await
     });
     // The thread that reads our input may still wait for some.
     tokio.shutdown_background();
@@ -52,18 +72,19 @@ async fn perform(
         request = input::give(plan.request, plan.stdin, output) => request?,
         number = signals.ending() => return Ok(SIGNAL_BASE + number),
     };
-    let (handle, lease) = match plan.place {
-        Where::Sandbox(id) => (client.sandbox(id), None),
+    let (inside, lease) = match plan.place {
+        Where::Session(id) => (Inside::clone(&client.session(id)), None),
+        Where::Sandbox(id) => (Inside::clone(&client.sandbox(id)), None),
         Where::Checkout(wanted) => {
             let lease = tokio::select! {
                 lease = check_out(client, wanted) => lease?,
                 number = signals.ending() => return Ok(SIGNAL_BASE + number),
             };
-            (Handle::clone(&lease), Some(lease))
+            (Inside::clone(&lease), Some(lease))
         }
     };
     let code = tokio::select! {
-        code = run(&handle, request, plan.json, output) => code,
+        code = run(&inside, request, plan.json, output) => code,
         number = signals.ending() => Ok(SIGNAL_BASE + number),
     };
     if let Some(lease) = lease {
@@ -89,18 +110,18 @@ async fn give_back(lease: Lease, output: &Output) {
 }
 
 async fn run(
-    handle: &Handle,
+    inside: &Inside,
     request: ExecRequest,
     json: bool,
     output: &Output,
 ) -> Result<i32, Failure> {
     let failed = |error| Failure::of_exec("cannot run it", &error);
     if json {
-        let ran: ExecResult = handle.exec(request).await.map_err(failed)?;
+        let ran: ExecResult = inside.exec(request).await.map_err(failed)?;
         output.say_value(&ran)?;
         return Ok(ran.exit_code);
     }
-    let mut stream = handle.exec_stream(request).await.map_err(failed)?;
+    let mut stream = inside.exec_stream(request).await.map_err(failed)?;
     while let Some(event) = stream.next().await.map_err(failed)? {
         let written = match event {
             ExecEvent::Started | ExecEvent::Error { .. } => Ok(()),

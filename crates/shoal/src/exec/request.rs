@@ -5,7 +5,7 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use client::ExecRequest;
-use model::SandboxId;
+use model::{SandboxId, SessionId};
 use rustix::io::fcntl_getfd;
 use wire::CheckoutRequest;
 
@@ -31,34 +31,8 @@ use crate::wanted::{Wanted, environment};
 pub(crate) struct Arguments {
     #[command(flatten)]
     wanted: Wanted,
-    /// Add to the environment; KEY alone takes the value from yours
-    #[arg(long = "env", short = 'e', value_name = "KEY[=VALUE]")]
-    env: Vec<String>,
-    /// Directory in the sandbox to start in [default: /workspace]
-    #[arg(long, value_name = "DIR")]
-    cwd: Option<String>,
-    /// Kill it after this time, like 30s or 2m [default: as the template says]
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    timeout: Option<Duration>,
-    /// Pass on standard input, all of it before the program starts [default: auto, which is yes
-    /// unless it is a terminal]
-    #[arg(
-        long,
-        short = 'i',
-        value_name = "WHEN",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "yes",
-        default_value = "auto",
-        hide_default_value = true
-    )]
-    stdin: When,
-    /// Run a line of shell instead of a program
-    #[arg(long, value_name = "LINE")]
-    shell: Option<String>,
-    /// Keep the output and print one JSON object at the end
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    program: Program,
     #[command(flatten)]
     pub(super) server: Server,
     /// The sandbox, as before the program
@@ -91,10 +65,80 @@ impl Arguments {
     }
 }
 
+/// A program and its surroundings, wherever it is run.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Program {
+    /// Add to the environment; KEY alone takes the value from yours
+    #[arg(long = "env", short = 'e', value_name = "KEY[=VALUE]")]
+    env: Vec<String>,
+    /// Directory in the sandbox to start in [default: /workspace]
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<String>,
+    /// Kill it after this time, like 30s or 2m [default: as the template says]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    timeout: Option<Duration>,
+    /// Pass on standard input, all of it before the program starts [default: auto, which is yes
+    /// unless it is a terminal]
+    #[arg(
+        long,
+        short = 'i',
+        value_name = "WHEN",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "yes",
+        default_value = "auto",
+        hide_default_value = true
+    )]
+    stdin: When,
+    /// Run a line of shell instead of a program
+    #[arg(long, value_name = "LINE")]
+    shell: Option<String>,
+    /// Keep the output and print one JSON object at the end
+    #[arg(long)]
+    json: bool,
+}
+
+impl Program {
+    /// What is meant, if it is to be run there.
+    pub(super) fn plan(
+        self,
+        place: Where,
+        words: Vec<String>,
+        inherited: impl Fn(&str) -> Option<String>,
+    ) -> Result<Plan, Failure> {
+        let request = match self.shell {
+            Some(line) if words.is_empty() => ExecRequest::shell(line),
+            Some(_) => {
+                return Err(Failure::new("cannot run both", "there is a program and a --shell")
+                    .remedy("leave one of them out"));
+            }
+            None if words.is_empty() => {
+                return Err(Failure::new("nothing to run", "there is no program")
+                    .remedy("shoal exec SANDBOX -- PROGRAM"));
+            }
+            None => ExecRequest::argv(words),
+        };
+        let stdin = std::io::stdin();
+        let sensible = fcntl_getfd(&stdin).is_ok() && !stdin.is_terminal();
+        Ok(Plan {
+            place,
+            request: ExecRequest {
+                cwd: self.cwd,
+                env: environment(&self.env, inherited)?.into_iter().collect(),
+                timeout_ms: self.timeout.map(|time| time.as_millis() as u64),
+                ..request
+            },
+            stdin: self.stdin.holds(sensible),
+            json: self.json,
+        })
+    }
+}
+
 /// Where to run.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Where {
     Sandbox(SandboxId),
+    Session(SessionId),
     /// In one that is checked out for it.
     Checkout(CheckoutRequest),
 }
@@ -129,31 +173,7 @@ impl Plan {
                 Where::Checkout(typed.wanted.request(Vec::new())?)
             }
         };
-        let request = match typed.shell {
-            Some(line) if words.is_empty() => ExecRequest::shell(line),
-            Some(_) => {
-                return Err(Failure::new("cannot run both", "there is a program and a --shell")
-                    .remedy("leave one of them out"));
-            }
-            None if words.is_empty() => {
-                return Err(Failure::new("nothing to run", "there is no program")
-                    .remedy("shoal exec SANDBOX -- PROGRAM"));
-            }
-            None => ExecRequest::argv(words),
-        };
-        let stdin = std::io::stdin();
-        let sensible = fcntl_getfd(&stdin).is_ok() && !stdin.is_terminal();
-        Ok(Self {
-            place,
-            request: ExecRequest {
-                cwd: typed.cwd,
-                env: environment(&typed.env, inherited)?.into_iter().collect(),
-                timeout_ms: typed.timeout.map(|time| time.as_millis() as u64),
-                ..request
-            },
-            stdin: typed.stdin.holds(sensible),
-            json: typed.json,
-        })
+        typed.program.plan(place, words, inherited)
     }
 }
 

@@ -1,0 +1,411 @@
+//! What can be typed after `shoal session`, and what a session that is asked for there means.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Subcommand;
+use client::{SessionId, SessionRequest, TurnId};
+use model::record::OnDisconnect;
+use model::{SessionStatus, TemplateName};
+use serde_json::{Map, Value};
+use wire::SessionFile;
+
+use crate::failure::Failure;
+use crate::server::Server;
+use crate::wanted::{DEFAULT_TEMPLATE, environment, pair};
+use crate::{duration, events, exec};
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    id=$(shoal session create)                  begin a conversation\n  \
+    shoal session send $id 'echo hi > f; ls'    say something; to the shell, a command line\n  \
+    shoal session pause $id                     set it aside; the next message resumes it\n  \
+    shoal session history $id                   what was said, and what came of it\n  \
+    shoal session fork $id                      another one with its files and history\n  \
+    shoal session exec $id -- cat f             beside the conversation\n  \
+    shoal session end $id\n\n\
+    A session has at most one sandbox at a time and outlives it: files in /workspace are there again\n\
+    after a pause, a crash or a restart of the server.\n\n\
+    Exit codes: 0; 1 if the server refused, or the turn failed; 3 if there is no server. `send` and\n\
+    `follow` end as the command of a shell turn did; `exec` as its program.")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(super) act: Act,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(super) enum Act {
+    /// Begin a session
+    Create(Box<Created>),
+    /// List sessions, newest first
+    Ls(Listed),
+    /// Show one session
+    Show(Changed),
+    /// Say something, and print what comes back as it comes
+    Send(Said),
+    /// Print what comes of a turn, from its beginning
+    Follow(Followed),
+    /// Print what was said, and what came of it
+    History(Recalled),
+    /// Print what the harness wrote that belongs to no turn
+    Logs(Logged),
+    /// Print what happened to a session
+    Events(Events),
+    /// Call off the turn in progress
+    Abort(Aborted),
+    /// Set a session aside until it is used again
+    Pause(Changed),
+    /// Let a session go on
+    Resume(Changed),
+    /// End its sandbox, and keep its files until it is resumed
+    Stop(Changed),
+    /// Make another session with its files and history
+    Fork(Changed),
+    /// End sessions
+    End(Ended),
+    /// Run a program in the sandbox of a session
+    Exec(Box<Executed>),
+    /// Copy files into the sandbox of a session or out of it
+    Cp(Copied),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal session create -T python -e TOKEN -m user=ada\n  \
+    shoal session create --file ./notes.md:docs/notes.md --config '{\"model\":\"small\"}'")]
+pub(super) struct Created {
+    /// Template to make it from [default: default]
+    #[arg(long, short = 'T', value_name = "NAME", value_parser = TemplateName::new)]
+    template: Option<TemplateName>,
+    /// Environment of its programs; KEY alone takes the value from yours
+    #[arg(long = "env", short = 'e', value_name = "KEY[=VALUE]")]
+    env: Vec<String>,
+    /// Words to find it by
+    #[arg(long, short = 'm', value_name = "KEY=VALUE", value_parser = pair)]
+    metadata: Vec<(String, String)>,
+    /// What its harness is told besides the messages: a JSON object
+    #[arg(long, value_name = "JSON")]
+    config: Option<String>,
+    /// A file of yours that its workspace begins with, and where it is there
+    #[arg(long = "file", value_name = "FILE:PATH")]
+    files: Vec<String>,
+    /// How long it may be idle before its sandbox is put to sleep, like 30m
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    idle_timeout: Option<Duration>,
+    /// End a turn when its client goes away; otherwise it goes on and can be followed again
+    #[arg(long)]
+    abort_on_disconnect: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) server: Server,
+}
+
+impl Created {
+    /// As the server wants it.
+    pub(super) fn request(
+        &self,
+        inherited: impl Fn(&str) -> Option<String>,
+    ) -> Result<SessionRequest, Failure> {
+        let default = || TemplateName::new(DEFAULT_TEMPLATE);
+        let template = self.template.clone().map_or_else(default, Ok);
+        let template = template.map_err(|error| Failure::new("cannot name a template", error))?;
+        Ok(SessionRequest {
+            env: environment(&self.env, inherited)?.into_iter().collect(),
+            metadata: self.metadata.iter().cloned().collect(),
+            config: self.config.as_deref().map(config).transpose()?,
+            files: self.files.iter().map(|file| read(file)).collect::<Result<_, _>>()?,
+            // A part of a second is a second: nothing sleeps sooner than asked for.
+            idle_timeout_s: self.idle_timeout.map(|time| time.as_millis().div_ceil(1000) as u64),
+            on_disconnect: self.abort_on_disconnect.then_some(OnDisconnect::Abort),
+            ..SessionRequest::of(template)
+        })
+    }
+}
+
+fn config(text: &str) -> Result<Map<String, Value>, Failure> {
+    serde_json::from_str(text).map_err(|error| {
+        Failure::new("cannot use --config", error).remedy("give a JSON object").usage()
+    })
+}
+
+/// A file of ours and where it is to be, from `FILE:PATH`.
+fn read(text: &str) -> Result<SessionFile, Failure> {
+    let Some((from, path)) =
+        text.rsplit_once(':').filter(|(from, path)| !from.is_empty() && !path.is_empty())
+    else {
+        return Err(Failure::new(format!("cannot use --file {text}"), "that is no FILE:PATH")
+            .remedy("--file ./notes.md:notes.md")
+            .usage());
+    };
+    let from = PathBuf::from(from);
+    let failed = |error| Failure::new(format!("cannot read {}", from.display()), error);
+    let bytes = std::fs::read(&from).map_err(failed)?;
+    let (content, content_base64) = match String::from_utf8(bytes) {
+        Ok(text) => (Some(text), None),
+        Err(error) => (None, Some(wire::to_base64(error.as_bytes()))),
+    };
+    Ok(SessionFile { path: path.to_owned(), content, content_base64, mode: None })
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal session ls --status active\n  \
+    shoal session ls -m user=ada -q      only the ids, for other commands")]
+pub(super) struct Listed {
+    /// Only those of this template
+    #[arg(long, short = 'T', value_name = "NAME", value_parser = TemplateName::new)]
+    pub(super) template: Option<TemplateName>,
+    /// Only those in this status: starting, active, paused, stopped or ended
+    #[arg(long, value_name = "STATUS", value_parser = status)]
+    pub(super) status: Option<SessionStatus>,
+    /// Only those with these words
+    #[arg(long, short = 'm', value_name = "KEY=VALUE", value_parser = pair)]
+    pub(super) metadata: Vec<(String, String)>,
+    /// Print ids only
+    #[arg(long, short = 'q', conflicts_with = "json")]
+    pub(super) quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) server: Server,
+}
+
+fn status(text: &str) -> Result<SessionStatus, String> {
+    let known = SessionStatus::ALL.into_iter().find(|status| status.as_str() == text);
+    known.ok_or_else(|| "one of starting, active, paused, stopped, ended".to_owned())
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Changed {
+    /// The session
+    #[arg(value_name = "SESSION")]
+    pub(super) session: SessionId,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) server: Server,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal session send SESSION 'make test'\n  \
+    shoal session send SESSION --queue 'echo next'     after the turn in progress\n  \
+    shoal session send SESSION --object '{\"command\":\"ls\",\"cwd\":\"/tmp\"}'\n  \
+    shoal session send SESSION - < question.txt\n\n\
+    What a command of the shell writes goes to our own outputs, and its exit code is ours. Messages\n\
+    of other harnesses are printed as JSON, one a line. An interrupt (Ctrl-C) aborts the turn, keeps\n\
+    the sandbox, and ends with 130. A connection that breaks is made again: the turn goes on.")]
+pub(super) struct Said {
+    /// The session
+    #[arg(value_name = "SESSION")]
+    pub(super) session: SessionId,
+    /// What to say; - for what is on standard input
+    #[arg(value_name = "MESSAGE", allow_hyphen_values = true)]
+    pub(super) message: String,
+    /// The message is a JSON object, not a text
+    #[arg(long)]
+    pub(super) object: bool,
+    /// Wait for the turn in progress instead of being refused
+    #[arg(long)]
+    pub(super) queue: bool,
+    /// Print everything that comes as JSON, one object a line
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) server: Server,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal session follow SESSION            the turn in progress, or the last one\n  \
+    shoal session follow SESSION TURN --after 10\n\n\
+    An interrupt ends the following, not the turn.")]
+pub(super) struct Followed {
+    /// The session
+    #[arg(value_name = "SESSION")]
+    pub(super) session: SessionId,
+    /// The turn; that in progress if not given, or the last one
+    #[arg(value_name = "TURN")]
+    pub(super) turn: Option<TurnId>,
+    /// Only what comes after this piece
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) after: u64,
+    /// Print everything that comes as JSON, one object a line
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) server: Server,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal session history SESSION\n  \
+    shoal session history SESSION --events --json    with everything that came back")]
+pub(super) struct Recalled {
+    /// The session
+    #[arg(value_name = "SESSION")]
+    pub(super) session: SessionId,
+    /// Only turns after this number
+    #[arg(long, value_name = "N")]
+    pub(super) after: Option<u64>,
+    /// With what came back
+    #[arg(long, requires = "json")]
+    pub(super) events: bool,
+    /// Print JSON, one turn a line
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) server: Server,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Logged {
+    /// The session
+    #[arg(value_name = "SESSION")]
+    pub(super) session: SessionId,
+    /// Go on with new lines as they come
+    #[arg(long, short = 'f')]
+    pub(super) follow: bool,
+    /// Only lines after this one
+    #[arg(long, value_name = "N")]
+    pub(super) after: Option<u64>,
+    /// Print JSON, one line a line
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) server: Server,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Events {
+    /// The session
+    #[arg(value_name = "SESSION")]
+    pub(super) session: SessionId,
+    #[command(flatten)]
+    pub(super) page: events::Page,
+    #[command(flatten)]
+    pub(super) server: Server,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Aborted {
+    /// The session
+    #[arg(value_name = "SESSION")]
+    pub(super) session: SessionId,
+    /// Let the sandbox live on; otherwise the next message gets another one, with the files
+    #[arg(long)]
+    pub(super) keep_sandbox: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) server: Server,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Ended {
+    /// The sessions
+    #[arg(value_name = "SESSION", required = true)]
+    pub(super) sessions: Vec<SessionId>,
+    #[command(flatten)]
+    pub(super) server: Server,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal session exec SESSION -- cat notes.md\n  \
+    shoal session exec --shell 'ls | wc -l' SESSION\n\n\
+    A session that sleeps is woken. Flags come before SESSION.")]
+pub(super) struct Executed {
+    #[command(flatten)]
+    pub(super) program: exec::Program,
+    #[command(flatten)]
+    pub(super) server: Server,
+    /// The session
+    #[arg(value_name = "SESSION")]
+    pub(super) session: SessionId,
+    /// The program and its arguments
+    #[arg(value_name = "ARGV", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(super) words: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal session cp ./project SESSION:          a directory in, as /workspace/project\n  \
+    shoal session cp SESSION:out.csv .           a file out")]
+pub(super) struct Copied {
+    /// What to copy: a path, SESSION:PATH, or - for standard input
+    #[arg(value_name = "FROM")]
+    pub(super) from: String,
+    /// Where to: a path, SESSION:PATH, or - for standard output
+    #[arg(value_name = "TO", allow_hyphen_values = true)]
+    pub(super) to: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) server: Server,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Verb};
+
+    const ID: &str = "0192f3a0-0000-7000-8000-000000000001";
+
+    fn typed(line: &str) -> Result<Act, String> {
+        let words = ["shoal", "session"].into_iter().chain(line.split(' '));
+        let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
+        let Verb::Session(arguments) = cli.verb else { panic!("{line}") };
+        Ok(arguments.act)
+    }
+
+    fn asked(line: &str) -> Result<SessionRequest, String> {
+        let Act::Create(created) = typed(line)? else { panic!("{line}") };
+        created.request(|key| (key == "KEY").then(|| "ours".to_owned())).map_err(|f| f.to_string())
+    }
+
+    #[test]
+    fn what_is_wanted_of_a_session_is_passed_on() {
+        let plain = asked("create").unwrap();
+        assert_eq!((plain.template.as_str(), plain.on_disconnect), ("default", None));
+        let full = "create -T py -e A=b -e KEY -m user=ada --config {\"a\":1} --idle-timeout 1500ms \
+                    --abort-on-disconnect";
+        let full = asked(full).unwrap();
+        assert_eq!((full.template.as_str(), full.idle_timeout_s), ("py", Some(2)));
+        assert_eq!((&*full.env["A"], &*full.env["KEY"]), ("b", "ours"));
+        assert_eq!(full.metadata["user"], "ada");
+        assert_eq!(full.config.unwrap()["a"], 1);
+        assert_eq!(full.on_disconnect, Some(OnDisconnect::Abort));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for line in ["create --config [1]", "create --file x", "create --file :x", "create -m x"] {
+            assert!(asked(line).is_err(), "{line}");
+        }
+        for line in ["send", "show nobody", "ls --status sleepy", "end", "history X --events"] {
+            assert!(typed(line).is_err(), "{line}");
+        }
+        assert!(typed(&format!("history {ID} --events")).is_err(), "events are JSON");
+    }
+
+    #[test]
+    fn a_program_in_a_session_keeps_its_own_flags() {
+        let Ok(Act::Exec(ran)) = typed(&format!("exec --cwd /tmp {ID} -- ls -l --json")) else {
+            panic!()
+        };
+        assert_eq!(ran.words, ["ls", "-l", "--json"]);
+        let Ok(Act::Exec(ran)) = typed(&format!("exec {ID} ls -l")) else { panic!() };
+        assert_eq!(ran.words, ["ls", "-l"]);
+    }
+}

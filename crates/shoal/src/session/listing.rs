@@ -1,0 +1,114 @@
+//! Sessions in a table, or one of them in full.
+
+use std::process::ExitCode;
+
+use client::{Client, SessionFilter};
+use serde_json::json;
+use wire::{Session, Time};
+
+use super::arguments::{Changed, Listed};
+use crate::failure::Failure;
+use crate::moment;
+use crate::output::{Output, Paint};
+use crate::server::cannot;
+use crate::table::Table;
+
+/// How many are asked for at a time.
+const PAGE: u32 = 500;
+
+pub(super) fn list(wanted: &Listed, output: &Output) -> Result<ExitCode, Failure> {
+    let filter = SessionFilter {
+        template: wanted.template.clone(),
+        status: wanted.status,
+        metadata: wanted.metadata.clone(),
+        limit: Some(PAGE),
+        after: None,
+    };
+    let sessions = wanted.server.with(async |client| all(&client, filter).await)?;
+    if wanted.json {
+        output.say_json(&json!({ "sessions": sessions }));
+    } else if wanted.quiet {
+        for session in &sessions {
+            output.say(&session.id.to_string());
+        }
+    } else {
+        table(&sessions, moment::now()).say(output, "there are no sessions");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Every page of them.
+async fn all(client: &Client, mut filter: SessionFilter) -> Result<Vec<Session>, Failure> {
+    let mut sessions = Vec::new();
+    loop {
+        let page = client.sessions(&filter).await.map_err(cannot("list sessions"))?;
+        sessions.extend(page.sessions);
+        match page.next {
+            Some(next) => filter.after = Some(next),
+            None => return Ok(sessions),
+        }
+    }
+}
+
+fn table(sessions: &[Session], now: Time) -> Table {
+    let mut table = Table::new(&[
+        "SESSION", "TEMPLATE", "STATUS", "SANDBOX", "TURN", "MADE", "USED", "METADATA",
+    ]);
+    for session in sessions {
+        let turn = match (session.turn, session.queued_turns) {
+            (None, _) => "-".to_owned(),
+            (Some(_), 0) => "running".to_owned(),
+            (Some(_), queued) => format!("running, {queued} wait"),
+        };
+        let words: Vec<_> = session.metadata.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        table.row([
+            session.id.to_string(),
+            session.template.to_string(),
+            session.status.as_str().to_owned(),
+            session.sandbox_id.map_or_else(|| "-".to_owned(), |id| id.to_string()),
+            turn,
+            moment::ago(session.created_at, now),
+            moment::ago(session.last_active_at, now),
+            words.join(","),
+        ]);
+    }
+    table
+}
+
+pub(super) fn show(shown: &Changed, output: &Output) -> Result<ExitCode, Failure> {
+    let session = shown.server.with(async |client| {
+        client.session(shown.session).get().await.map_err(cannot("show the session"))
+    })?;
+    if shown.json {
+        output.say_value(&session)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let now = moment::now();
+    let sandbox = session.sandbox_id.map_or_else(
+        || "none; the next message gets one".to_owned(),
+        |id| format!("{id}, generation {}", session.generation.0),
+    );
+    let turn = session.turn.map_or_else(
+        || "none in progress".to_owned(),
+        |turn| format!("{turn} in progress, {} wait", session.queued_turns),
+    );
+    let lost = if session.state_lost { "were given up" } else { "are kept" };
+    for (name, value) in [
+        ("session", session.id.to_string()),
+        ("template", session.template.to_string()),
+        ("status", session.status.as_str().to_owned()),
+        ("sandbox", sandbox),
+        ("turn", turn),
+        ("files", lost.to_owned()),
+        ("forked from", session.parent_id.map_or_else(|| "-".to_owned(), |id| id.to_string())),
+        ("made", moment::ago(session.created_at, now)),
+        ("used", moment::ago(session.last_active_at, now)),
+    ] {
+        output.say(&format!("{}  {value}", output.paint(Paint::Strong, &format!("{name:<11}"))));
+    }
+    for (name, value) in &session.metadata {
+        let word = format!("{name}={value}").replace(char::is_control, " ");
+        output.say(&format!("{}  {word}", output.paint(Paint::Strong, "metadata   ")));
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,47 @@
+//! What the harness of a session wrote that belongs to no turn.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::time::sleep;
+use wire::LogLine;
+
+use super::arguments::Logged;
+use crate::failure::Failure;
+use crate::output::{Output, Paint};
+use crate::server::cannot;
+
+/// How often it is looked for new lines.
+const LOOK: Duration = Duration::from_millis(500);
+
+pub(super) fn main(wanted: &Logged, output: &Output) -> Result<ExitCode, Failure> {
+    wanted.server.with(async |client| {
+        let session = client.session(wanted.session);
+        let mut after = wanted.after;
+        loop {
+            let page = session.logs(after).await.map_err(cannot("read the logs"))?;
+            for line in &page.logs {
+                tell(line, wanted.json, output)?;
+            }
+            after = page.next.or(after);
+            if !wanted.follow {
+                return Ok(());
+            }
+            sleep(LOOK).await;
+        }
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell(line: &LogLine, json: bool, output: &Output) -> Result<(), Failure> {
+    if json {
+        let text = serde_json::to_string(line)
+            .map_err(|error| Failure::new("cannot write a line", error))?;
+        output.say(&text);
+        return Ok(());
+    }
+    let stream = output.paint(Paint::Faint, line.stream.as_str());
+    let text = line.text.replace(char::is_control, " ");
+    output.say(&format!("{:>6}  {}  {stream}  {text}", line.id, line.at));
+    Ok(())
+}

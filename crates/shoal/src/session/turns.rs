@@ -1,0 +1,233 @@
+//! A turn at the terminal: what is said, what comes back as it comes, and how it ended as an exit
+//! code. An interrupt aborts the turn that was begun here, once.
+
+use std::io::{self, Read as _};
+use std::os::fd::AsFd as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use client::{Conversation, TurnEvent, TurnId, TurnRequest, TurnStream};
+use model::lifecycle::TurnOutcome;
+use serde_json::Value;
+use tokio::task::block_in_place;
+use tokio::time::timeout;
+use wire::{TurnEnded, TurnError, TurnOutput, WhenBusy};
+
+use super::arguments::{Aborted, Followed, Said};
+use super::talk;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::run::signals::Signals;
+use crate::run::streams::write_all;
+use crate::server::cannot;
+
+/// Added to the number of the signal that ended us, as shells do.
+const SIGNAL_BASE: i32 = 128;
+/// What a program that writes to a closed pipe ends with.
+const BROKEN_PIPE: i32 = SIGNAL_BASE + 13;
+/// How long an abort may hold us up.
+const ABORT_PATIENCE: Duration = Duration::from_secs(30);
+/// The longest message that is read from standard input: what a server takes.
+const MESSAGE_BYTES_MAX: u64 = 8 << 20;
+
+pub(super) fn send(said: &Said, output: &Output) -> Result<ExitCode, Failure> {
+    let request = request(said)?;
+    let code = talk(&said.server, async |client| {
+        let mut signals = Signals::listen()?;
+        let session = client.session(said.session);
+        let begun = tokio::select! {
+            begun = session.send(request) => begun.map_err(cannot("send it"))?,
+            number = signals.ending() => {
+                call_off(&session, output).await;
+                return Ok(SIGNAL_BASE + number);
+            }
+        };
+        let mut told = Told::new(begun, said.json, output);
+        tokio::select! {
+            code = told.tell_all() => code,
+            number = signals.ending() => {
+                call_off(&session, output).await;
+                Ok(SIGNAL_BASE + number)
+            }
+        }
+    })?;
+    Ok(exit(code))
+}
+
+fn exit(code: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX))
+}
+
+async fn call_off(session: &Conversation, output: &Output) {
+    match timeout(ABORT_PATIENCE, session.abort(true)).await {
+        Ok(Ok(_)) => output.note("the turn was aborted"),
+        Ok(Err(error)) => output.note(&format!("the turn could not be aborted: {error}")),
+        Err(_) => output.note("the turn is still being aborted"),
+    }
+}
+
+fn request(said: &Said) -> Result<TurnRequest, Failure> {
+    let text = if said.message == "-" { read_message()? } else { said.message.clone() };
+    let input = if said.object {
+        let value: Value = serde_json::from_str(&text).map_err(|error| {
+            Failure::new("cannot send it", error).remedy("give a JSON object").usage()
+        })?;
+        if !value.is_object() {
+            return Err(Failure::new("cannot send it", "it is no JSON object").usage());
+        }
+        value
+    } else {
+        Value::String(text)
+    };
+    let when_busy = said.queue.then_some(WhenBusy::Queue);
+    Ok(TurnRequest { input, when_busy, id: None })
+}
+
+fn read_message() -> Result<String, Failure> {
+    let mut text = String::new();
+    let read = io::stdin().take(MESSAGE_BYTES_MAX + 1).read_to_string(&mut text);
+    let read = read.map_err(|error| Failure::new("cannot read the message", error))?;
+    if read as u64 > MESSAGE_BYTES_MAX {
+        let cause = format!("it has more than {MESSAGE_BYTES_MAX} bytes");
+        return Err(Failure::new("cannot read the message", cause).remedy("use `shoal session cp`"));
+    }
+    Ok(text)
+}
+
+pub(super) fn follow(followed: &Followed, output: &Output) -> Result<ExitCode, Failure> {
+    let code = talk(&followed.server, async |client| {
+        let session = client.session(followed.session);
+        let turn = match followed.turn {
+            Some(turn) => turn,
+            None => latest(&session).await?,
+        };
+        let mut told = Told::new(session.follow(turn, followed.after), followed.json, output);
+        told.tell_all().await
+    })?;
+    Ok(exit(code))
+}
+
+/// The turn in progress, or the last one that is remembered.
+async fn latest(session: &Conversation) -> Result<TurnId, Failure> {
+    let failed = cannot("find a turn");
+    if let Some(turn) = session.get().await.map_err(&failed)?.turn {
+        return Ok(turn);
+    }
+    let (mut after, mut last) = (None, None);
+    loop {
+        let page = session.turns(after, None, false).await.map_err(&failed)?;
+        last = page.turns.last().map(|turn| turn.id).or(last);
+        match page.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    last.ok_or_else(|| Failure::new("nothing to follow", "nothing was said to this session yet"))
+}
+
+pub(super) fn abort(wanted: &Aborted, output: &Output) -> Result<ExitCode, Failure> {
+    let aborted = wanted.server.with(async |client| {
+        let session = client.session(wanted.session);
+        session.abort(wanted.keep_sandbox).await.map_err(cannot("abort the turn"))
+    })?;
+    if wanted.json {
+        output.say_value(&aborted)?;
+    } else {
+        match aborted.turn_id {
+            Some(turn) => output.say(&turn.to_string()),
+            None => output.note("no turn was in progress"),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A turn that is told as it happens.
+struct Told<'o> {
+    stream: TurnStream,
+    json: bool,
+    output: &'o Output,
+}
+
+impl<'o> Told<'o> {
+    fn new(stream: TurnStream, json: bool, output: &'o Output) -> Self {
+        Self { stream, json, output }
+    }
+
+    /// Tells all of it. The exit code is that of a command of the shell, if it was one.
+    async fn tell_all(&mut self) -> Result<i32, Failure> {
+        while let Some(event) = self.stream.next().await.map_err(cannot("follow the turn"))? {
+            if self.json {
+                let line = serde_json::to_string(&event)
+                    .map_err(|error| Failure::new("cannot write an event", error))?;
+                self.output.say(&line);
+            }
+            match self.tell(event) {
+                Ok(None) => {}
+                Ok(Some(code)) => return Ok(code),
+                // Nobody reads any more. The turn goes on.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(BROKEN_PIPE),
+                Err(error) => return Err(Failure::new("cannot pass on output", error)),
+            }
+        }
+        Ok(0)
+    }
+
+    /// Tells one piece; the exit code if it is the end.
+    fn tell(&self, event: TurnEvent) -> io::Result<Option<i32>> {
+        match event.event.as_str() {
+            TurnEnded::NAME => return Ok(Some(self.ended(event.data))),
+            _ if self.json => {}
+            "output" => {
+                if let Ok(written) = serde_json::from_value::<TurnOutput>(event.data) {
+                    let bytes = written.text.as_bytes();
+                    block_in_place(|| match written.stream.as_str() {
+                        "stderr" => write_all(io::stderr().as_fd(), bytes),
+                        _ => write_all(io::stdout().as_fd(), bytes),
+                    })?;
+                }
+            }
+            "message" => self.output.say(&event.data.to_string()),
+            "error" => {
+                let error: TurnError = serde_json::from_value(event.data).unwrap_or_default();
+                self.output.note(&format!("{}: {}", error.code, error.message));
+            }
+            "sandbox_active" => self.sandbox(&event.data),
+            // What the end repeats, what only scripts care about, and what is not known here.
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    fn sandbox(&self, data: &Value) {
+        if data["state_lost"] == true {
+            self.output.note("the files of this session were given up: it begins with none");
+        }
+        match data["cause"].as_str() {
+            Some("replaced") => self.output.remark("its sandbox was gone: it has another one"),
+            Some("resumed") => self.output.remark("its sandbox was asleep and is back"),
+            Some(_) | None => {}
+        }
+    }
+
+    fn ended(&self, data: Value) -> i32 {
+        let Ok(end) = serde_json::from_value::<TurnEnded>(data) else {
+            self.output.note("the turn ended, in a way that is not understood here");
+            return 1;
+        };
+        if end.outcome != TurnOutcome::Completed {
+            let error = end.error.unwrap_or_default();
+            let outcome = end.outcome.as_str().replace('_', " ");
+            self.output.note(&format!("the turn {outcome}: {}", error.message));
+            return 1;
+        }
+        let result = end.result.unwrap_or_default();
+        if let Some(code) = result["exit_code"].as_i64() {
+            return i32::try_from(code).unwrap_or(1);
+        }
+        if !self.json && !result.is_null() {
+            let text = result.as_str().map_or_else(|| result.to_string(), str::to_owned);
+            self.output.say(&text);
+        }
+        0
+    }
+}
