@@ -25,10 +25,10 @@ const CLIENTS: u64 = 8;
 const SLACK: Duration = Duration::from_secs(30);
 
 /// Numbers by chance, the same for the same seed.
-struct Dice(u64);
+pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
-    fn roll(&mut self) -> u64 {
+    pub(super) fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -36,15 +36,15 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, n: u64) -> u64 {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
         self.roll() % n
     }
 
-    fn millis(&mut self, most: u64) -> Duration {
+    pub(super) fn millis(&mut self, most: u64) -> Duration {
         Duration::from_millis(self.below(most))
     }
 
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
 }
@@ -144,7 +144,7 @@ async fn peace(seed: u64, store: Arc<MemoryStore>) {
 }
 
 /// Faults of every kind, for a while.
-async fn trouble(node: &Node, mut dice: Dice) {
+pub(super) async fn trouble(node: &Node, mut dice: Dice) {
     const OPERATIONS: [Operation; 11] = [
         Operation::Launch,
         Operation::Launch,
@@ -284,7 +284,7 @@ async fn act(
 }
 
 /// What a client may be told when things fail: nothing that sounds like a mistake of ours.
-fn is_clear(refusal: &Refusal) -> bool {
+pub(super) fn is_clear(refusal: &Refusal) -> bool {
     !matches!(
         refusal.code,
         ErrorCode::Internal

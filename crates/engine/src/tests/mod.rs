@@ -7,3 +7,4 @@ mod harnesses;
 mod images;
 mod node;
 mod sessions;
+mod talks_by_chance;

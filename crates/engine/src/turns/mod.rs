@@ -62,6 +62,13 @@ impl Turns {
         self.lives().get(&turn).cloned()
     }
 
+    /// Whether nothing is in progress.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        self.lives().is_empty() && running.is_empty()
+    }
+
     /// What an event of the kernel means for turns. `current` is the turn that a session is at.
     pub(crate) fn hear(
         &self,

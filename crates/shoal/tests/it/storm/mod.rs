@@ -2,7 +2,7 @@
 //! again every few seconds. Nothing is shared, nothing leaks, and everyone is answered: correctly,
 //! or with an error that says that trying again helps or that the lease is lost.
 
-mod node;
+pub(crate) mod node;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server, and what it leaves when it is killed.
-pub(super) struct Server {
+pub(crate) struct Server {
     child: Child,
     directory: PathBuf,
     address: SocketAddr,
@@ -26,7 +26,7 @@ pub(super) struct Server {
 
 impl Server {
     /// Starts one with this configuration, or says why the test is skipped.
-    pub(super) fn start(name: &str, config: &str) -> Option<Self> {
+    pub(crate) fn start(name: &str, config: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
             println!("skipped: not root");
@@ -67,34 +67,41 @@ impl Server {
         ask().unwrap_or(false)
     }
 
-    pub(super) fn key(&self) -> String {
+    pub(crate) fn key(&self) -> String {
         let path = self.directory.join("admin.key");
         std::fs::read_to_string(path).unwrap().trim().to_owned()
     }
 
-    pub(super) fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         Client::new(&format!("http://{}", self.address), Some(&self.key())).unwrap()
     }
 
-    pub(super) fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.directory.join("log")).unwrap_or_default()
     }
 
+    /// The memory of its process.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
     /// `kill -9`, and whatever that leaves.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Starts it again on what is there.
-    pub(super) fn start_again(&mut self) {
+    pub(crate) fn start_again(&mut self) {
         self.child = spawn(&self.directory, self.address, &self.config);
         self.pids.push(self.child.id());
         self.wait_until_up();
     }
 
     /// Asks it to stop, and waits until it has; its exit code.
-    pub(super) fn stop(&mut self) -> Option<i32> {
+    pub(crate) fn stop(&mut self) -> Option<i32> {
         let pid = Pid::from_raw(self.child.id().cast_signed()).unwrap();
         kill_process(pid, Signal::TERM).unwrap();
         let deadline = Instant::now() + PATIENCE;
@@ -109,7 +116,7 @@ impl Server {
 
     /// What is left on the machine of any run of this server: lock files and control groups, which
     /// carry the number of its process.
-    pub(super) fn leftovers(&self) -> Vec<PathBuf> {
+    pub(crate) fn leftovers(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let groups = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
         let above = groups.map(|entry| entry.path()).chain([PathBuf::from("/sys/fs/cgroup")]);

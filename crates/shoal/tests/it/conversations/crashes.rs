@@ -1,0 +1,185 @@
+//! The server is killed at a random moment of a turn, again and again. The session goes on with its
+//! files, whoever comes back to the turn gets its rest or one clear end, and the end of each sandbox
+//! is told once.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use client::{Client, ClientError, Conversation, Seen, TurnStream};
+use model::lifecycle::TurnOutcome;
+use model::{ErrorCode, Generation, TurnId};
+use tokio::time::{sleep, timeout};
+use wire::{EventBody, SessionRequest, TurnRequest};
+
+use crate::storm::node::Server;
+
+const ROUNDS: u32 = 200;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const CONFIG: &str = r#"
+[[templates]]
+name = "default"
+pool = { pool_size = 1, max_overflow = 4 }
+workspace = { kind = "disk", limit = "soft" }
+"#;
+
+/// What became of one turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Became {
+    /// It was over before the server was killed, or ran to its end anyway.
+    Completed,
+    Interrupted,
+    /// The server was killed before it had taken the message.
+    NeverTaken,
+}
+
+#[test]
+fn a_session_survives_two_hundred_kills_in_the_middle_of_its_turns() {
+    let Some(mut server) = Server::start("crashes", CONFIG) else { return };
+    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    tokio.block_on(async {
+        let template = "default".to_owned().try_into().unwrap();
+        let made = server.client().create_session(&SessionRequest::of(template)).await.unwrap();
+        let mut became = BTreeMap::new();
+        let mut begun = Vec::new();
+        let mut moment = 0x2545_f491_4f6c_dd1d_u64;
+        for round in 0..ROUNDS {
+            moment = moment.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let pause = Duration::from_micros((moment >> 33) % 40_000);
+            let session = server.client().session(made.id);
+            let turn = TurnId::from_u128((u128::from(round) << 64) | 0x00c0_ffee);
+            let talk = tokio::spawn(talk(session, round, turn));
+            sleep(pause).await;
+            tokio::task::block_in_place(|| {
+                server.kill();
+                server.start_again();
+            });
+            let seen = timeout(PATIENCE, talk).await.expect("a broken stream ends").unwrap();
+            let session = server.client().session(made.id);
+            let what = come_back(&session, turn, seen.last).await;
+            *became.entry(what).or_insert(0) += 1;
+            if seen.begun {
+                begun.push(round);
+            }
+            check_files(&session, &begun).await;
+        }
+        println!("{became:?}, {} seen to begin", begun.len());
+        assert!(begun.len() > 20 && became[&Became::Interrupted] > 20, "{became:?}");
+        check_events(&server.client(), &server.client().session(made.id)).await;
+    });
+    assert_eq!(server.stop(), Some(0), "{}", server.log());
+    assert_eq!(server.leftovers(), Vec::<std::path::PathBuf>::new());
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    last: u64,
+    begun: bool,
+    ended: bool,
+}
+
+/// Sends a message and listens to the end, over the death of the server.
+async fn talk(session: Conversation, round: u32, turn: TurnId) -> Told {
+    let line = format!("echo {round} >> begun; echo begun; sleep 0.02; echo {round} >> done");
+    let request = TurnRequest { id: Some(turn), ..TurnRequest::text(line) };
+    let mut told = Told::default();
+    // Killed before it answered, it may have taken the message or not.
+    let Ok(mut stream) = session.send(request).await else { return told };
+    while let Some(event) = stream.next().await.unwrap() {
+        assert!(event.id > told.last, "{event:?} after {}", told.last);
+        assert!(!told.ended, "{event:?} after the end");
+        told.last = event.id;
+        told.begun |= event.event == "output";
+        told.ended = event.event == "turn_ended";
+    }
+    assert!(told.ended, "whoever listens is told the end");
+    told
+}
+
+/// Whoever comes back gets the rest of the turn, or one clear end.
+async fn come_back(session: &Conversation, turn: TurnId, last: u64) -> Became {
+    let mut stream: TurnStream = session.follow(turn, last);
+    let mut ends = Vec::new();
+    loop {
+        match timeout(PATIENCE, stream.next()).await.expect("nobody waits for ever") {
+            Ok(Some(event)) => {
+                assert!(event.id > last, "{event:?} was told before");
+                if event.event == "turn_ended" {
+                    ends.push(event.data["outcome"].clone());
+                }
+            }
+            Ok(None) => break,
+            Err(error) if code(&error) == Some(ErrorCode::TurnUnknown) => {
+                assert_eq!(last, 0, "it had been told of");
+                return Became::NeverTaken;
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    let outcome = session.turn(turn).await.unwrap().outcome.expect("it is over");
+    // One who had seen the end is told nothing more.
+    assert!(ends.len() <= 1, "{ends:?}");
+    match outcome {
+        TurnOutcome::Completed => Became::Completed,
+        TurnOutcome::Interrupted => Became::Interrupted,
+        TurnOutcome::Failed
+        | TurnOutcome::Aborted
+        | TurnOutcome::TimedOut
+        | TurnOutcome::SandboxCrashed
+        | TurnOutcome::Oom
+        | TurnOutcome::DiskLimit
+        | TurnOutcome::NotStarted => panic!("{outcome:?}"),
+    }
+}
+
+fn code(error: &ClientError) -> Option<ErrorCode> {
+    error.code()
+}
+
+/// Everything that was seen to be written is there, in a sandbox of another generation.
+async fn check_files(session: &Conversation, begun: &[u32]) {
+    let answer = session.ask(&TurnRequest::text("cat begun 2>/dev/null || true")).await.unwrap();
+    assert_eq!(answer.outcome, TurnOutcome::Completed, "{answer:?}");
+    let output = answer.output;
+    let there: Vec<u32> = output.lines().map(|line| line.parse().unwrap()).collect();
+    for round in begun {
+        assert!(there.contains(round), "{round} of {begun:?} is missing: {there:?}");
+    }
+}
+
+/// Each generation that was told of as active is told of as terminated once, except the last.
+async fn check_events(client: &Client, session: &Conversation) {
+    let now = session.get().await.unwrap().generation;
+    let mut stream = session.events(Some(0));
+    let mut active: BTreeMap<Generation, u32> = BTreeMap::new();
+    let mut terminated: BTreeMap<Generation, u32> = BTreeMap::new();
+    let last = client.events(client::EventsQuery::default()).await.unwrap();
+    assert!(last.oldest <= 1, "everything is remembered");
+    let mut id = 0;
+    while let Ok(seen) = timeout(Duration::from_secs(2), stream.next()).await {
+        let Seen::Event(event) = seen.unwrap() else { panic!("events were forgotten") };
+        assert!(event.id > id, "in order");
+        id = event.id;
+        match event.body {
+            EventBody::SandboxActive { generation, .. } => {
+                *active.entry(generation).or_default() += 1;
+            }
+            EventBody::SandboxTerminated { generation, .. } => {
+                *terminated.entry(generation).or_default() += 1;
+            }
+            EventBody::StateLost { .. } => panic!("files were given up: {event:?}"),
+            EventBody::WorkspaceDurable { .. }
+            | EventBody::SessionChanged { .. }
+            | EventBody::TurnStarted { .. }
+            | EventBody::TurnEnded { .. }
+            | EventBody::SandboxFrozen { .. }
+            | EventBody::PoolHealth { .. } => {}
+        }
+    }
+    assert!(terminated.values().all(|count| *count == 1), "{terminated:?}");
+    for generation in active.keys().filter(|generation| **generation < now) {
+        assert!(terminated.contains_key(generation), "{generation} of {active:?} has no end");
+    }
+    assert!(!terminated.contains_key(&now), "the present one lives");
+    assert!(active.len() > 100, "{} generations", active.len());
+}
