@@ -85,10 +85,11 @@ pub(super) fn start(
     let pid = spawn::spawn(&program).map_err(|error| explain(error, name, &cwd))?;
     let Ends { own: [_, out, err], channel: _, input, stdout, stderr, main } = ends;
     let passed = match &request.stdio {
-        Stdio::Pipes { stdout, stderr, .. } | Stdio::Channel { stdout, stderr } => {
+        Stdio::Pipes { stdout, stderr, .. } => {
             [out.filter(|_| *stdout == Pipe::Passed), err.filter(|_| *stderr == Pipe::Passed)]
         }
-        Stdio::Terminal(_) => [None, None],
+        // A channel has two descriptors already: no program may keep more than three here.
+        Stdio::Terminal(_) | Stdio::Channel { .. } => [None, None],
     };
     let lanes = Lanes { input, stdout, stderr, main };
     Ok(Program::new(channel, pid, lanes, on_terminal, passed))
