@@ -134,6 +134,13 @@ impl HarnessLink {
     }
 }
 
+/// Both go from task to task.
+const _: () = {
+    const fn travels<T: Send>() {}
+    travels::<HarnessLink>();
+    travels::<Turn>();
+};
+
 /// A turn that a harness has. Dropped before its end, what it runs is killed; a harness with a
 /// program has to be started again then.
 pub struct Turn(Doing);

@@ -40,6 +40,7 @@ pub(crate) struct Program {
     ended: watch::Receiver<Option<Ended>>,
     task: JoinHandle<()>,
     is_abandoned: AtomicBool,
+    last_words: LastWords,
     logs: Arc<dyn Logs>,
 }
 
@@ -66,12 +67,13 @@ impl Program {
         let channel = process.channel.take();
         let handle = process.handle();
         let ready_byte = ready_byte.map(|byte| (byte, tell_ready));
-        let task = tokio::spawn(watch_over(process, ready_byte, Arc::clone(&logs), tell_ended));
-        Ok(Started {
-            program: Self { handle, ended, task, is_abandoned: AtomicBool::new(false), logs },
-            channel,
-            ready,
-        })
+        let last_words = LastWords::default();
+        let watched =
+            watch_over(process, ready_byte, Arc::clone(&logs), last_words.clone(), tell_ended);
+        let task = tokio::spawn(watched);
+        let is_abandoned = AtomicBool::new(false);
+        let program = Self { handle, ended, task, is_abandoned, last_words, logs };
+        Ok(Started { program, channel, ready })
     }
 
     /// Whether it runs, as far as is known.
@@ -82,6 +84,11 @@ impl Program {
     /// A watch for its end.
     pub(crate) fn end(&self) -> End {
         End(self.ended.clone())
+    }
+
+    /// The last line that it wrote to its errors.
+    pub(crate) fn last_words(&self) -> LastWords {
+        self.last_words.clone()
     }
 
     /// Tells something about it to whoever keeps its logs.
@@ -129,9 +136,9 @@ async fn watch_over(
     mut process: Process,
     ready: Option<(u8, oneshot::Sender<()>)>,
     logs: Arc<dyn Logs>,
+    last_words: LastWords,
     ended: watch::Sender<Option<Ended>>,
 ) {
-    let last_words = LastWords::default();
     let output = |stream, ready| Output {
         stream,
         logs: Arc::clone(&logs),

@@ -14,7 +14,7 @@ use crate::connection::{Connection, Heard};
 use crate::error::{HarnessError, HarnessErrorCode};
 use crate::jsonl::{self, Jsonl};
 use crate::link::{HarnessLink, Kind};
-use crate::logs::Logs;
+use crate::logs::{LastWords, Logs};
 use crate::program::{Program, Started};
 use crate::program_turn::{Conversation, Talker};
 use crate::shell::Shell;
@@ -92,11 +92,12 @@ async fn jsonl_program(
         let line = first_line(&program, &mut connection).await?;
         jsonl::check_ready(&line).map_err(|cause| protocol(&cause))
     };
-    in_time(deadline, ready).await?;
+    let last_words = program.last_words();
+    in_time(deadline, &last_words, ready).await?;
     let speech = Box::new(Jsonl::default());
     let talker = Arc::new(Talker::new(program, Conversation { connection, speech }));
     if let Some(binding) = binding {
-        in_time(deadline, talker.bind(binding)).await?;
+        in_time(deadline, &last_words, talker.bind(binding)).await?;
     }
     Ok(talker)
 }
@@ -130,7 +131,7 @@ async fn bridge(
         ash_bridge::check_ready(&line).map_err(|cause| protocol(&cause))?;
         Ok(connection)
     };
-    let connection = in_time(deadline, connected).await?;
+    let connection = in_time(deadline, &program.last_words(), connected).await?;
     let speech = Box::new(AshBridge::new(binding.session));
     Ok(Arc::new(Talker::new(program, Conversation { connection, speech })))
 }
@@ -176,10 +177,15 @@ fn protocol(cause: &str) -> HarnessError {
 
 async fn in_time<T>(
     deadline: Instant,
+    last_words: &LastWords,
     what: impl Future<Output = Result<T, HarnessError>>,
 ) -> Result<T, HarnessError> {
     tokio::time::timeout_at(deadline, what).await.unwrap_or_else(|_| {
-        let cause = "the harness did not say in time that it is ready";
+        let mut cause = "the harness did not say in time that it is ready".to_owned();
+        let last_words = last_words.get();
+        if !last_words.is_empty() {
+            cause = format!("{cause}: {last_words}");
+        }
         Err(HarnessError::new(HarnessErrorCode::ReadyTimeout, cause))
     })
 }

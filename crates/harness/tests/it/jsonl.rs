@@ -155,6 +155,7 @@ async fn what_is_never_ready_is_refused() {
     let stage = Stage::new().await;
     for (command, code, words) in [
         (&["sleep", "1000"][..], HarnessErrorCode::ReadyTimeout, "in time"),
+        (&["sh", "-c", "echo why >&2; sleep 1000"], HarnessErrorCode::ReadyTimeout, "ready: why"),
         (&["echo", "hi"], HarnessErrorCode::Died, "exited with code 0"),
         (&["nothing"], HarnessErrorCode::NotStarted, "no program nothing"),
         (&["channel"], HarnessErrorCode::ReadyTimeout, "in time"),

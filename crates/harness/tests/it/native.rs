@@ -143,6 +143,25 @@ async fn the_example_in_node() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_that_dies_takes_its_turn_along() {
+    let file = Some("../../examples/harness-python/harness.py");
+    let Some(node) = Node::start("death", &[PYTHON], file).await else { return };
+    let link = node.harness(&jsonl(&["python3", "/workspace/harness.py"]), true).await;
+    let slow = Some(r#"{"delay_ms":60000}"#);
+    let mut turn = link.turn(turn_id(1), "\"one two\"", slow).await.unwrap();
+    assert!(matches!(turn.next().await, HarnessEvent::Message(_)));
+    let before = Instant::now();
+    let (killed, (_, end)) = tokio::join!(node.sandbox.kill(), read(&mut turn));
+    killed.unwrap();
+    assert_eq!(end, HarnessEnd::SandboxGone);
+    assert!(before.elapsed() < Duration::from_secs(5), "a lot of time for a busy machine");
+    assert!(!link.is_alive());
+    let refused = link.turn(turn_id(2), "\"x\"", None).await.map(drop).unwrap_err();
+    assert_eq!(refused.code, harness::HarnessErrorCode::SandboxGone);
+    node.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bridge_in_node() {
     let Some(node) = Node::start("bridge", &[NODE], Some("tests/it/mock_bridge.mjs")).await else {
         return;
