@@ -1,29 +1,42 @@
-//! The answer to a checkout. The lease becomes the client's when its answer is taken for writing; an
-//! answer that is dropped before, because the client went away, gives the lease back.
+//! The answer to a checkout, or to a new session. What was made becomes the client's when its answer
+//! is taken for writing; an answer that is dropped before, because the client went away, takes it
+//! back.
 
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use engine::HandedOut;
+use engine::{CheckedOut, HandedOut};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::idempotency::{Answer, Claim};
 
-/// A body with a lease in it.
-pub(crate) struct Handover {
-    bytes: Bytes,
-    lease: Option<(HandedOut, Option<(Claim, Answer)>)>,
+/// What is taken back when it is dropped, unless it is kept.
+pub(crate) trait Kept: Send + Unpin + 'static {
+    /// The client has it now.
+    fn keep(self);
 }
 
-impl Handover {
-    pub(crate) fn new(bytes: Bytes, lease: HandedOut, claim: Option<(Claim, Answer)>) -> Self {
-        Self { bytes, lease: Some((lease, claim)) }
+impl Kept for HandedOut {
+    fn keep(self) {
+        let _: CheckedOut = Self::keep(self);
     }
 }
 
-impl Body for Handover {
+/// A body with something in it that was made.
+pub(crate) struct Handover<K> {
+    bytes: Bytes,
+    made: Option<(K, Option<(Claim, Answer)>)>,
+}
+
+impl<K: Kept> Handover<K> {
+    pub(crate) fn new(bytes: Bytes, made: K, claim: Option<(Claim, Answer)>) -> Self {
+        Self { bytes, made: Some((made, claim)) }
+    }
+}
+
+impl<K: Kept> Body for Handover<K> {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -31,8 +44,8 @@ impl Body for Handover {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if let Some((lease, claim)) = self.lease.take() {
-            lease.keep();
+        if let Some((made, claim)) = self.made.take() {
+            Kept::keep(made);
             if let Some((claim, answer)) = claim {
                 claim.settle(answer);
             }
@@ -42,7 +55,7 @@ impl Body for Handover {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.lease.is_none()
+        self.made.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -3,7 +3,7 @@
 //! same. Two at once are one: the second waits for the first.
 //!
 //! A lease is named after the key, so that even a server that was started anew can tell that the
-//! lease was given out and is lost.
+//! lease was given out and is lost. So is a session, which is then still there.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, StatusCode};
-use model::{ErrorCode, KeyId, LeaseId};
+use model::{ErrorCode, KeyId, LeaseId, SessionId};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::{Instant, timeout};
@@ -67,6 +67,8 @@ pub(crate) enum Answer {
         /// How it was come by.
         path: CheckoutPath,
     },
+    /// A session: the answer is how it is now.
+    Session(SessionId),
     /// Exactly this.
     Said(StatusCode, Bytes),
 }
@@ -87,8 +89,17 @@ impl Claim {
 
     /// The lease of this attempt.
     pub(crate) fn lease(&self) -> LeaseId {
+        LeaseId::from_u128(self.id(b"shoal lease\0"))
+    }
+
+    /// The session of this attempt.
+    pub(crate) fn session(&self) -> SessionId {
+        SessionId::from_u128(self.id(b"shoal session\0"))
+    }
+
+    fn id(&self, kind: &[u8]) -> u128 {
         let mut hash = Sha256::new();
-        hash.update(b"shoal lease\0");
+        hash.update(kind);
         hash.update(self.key.as_u128().to_be_bytes());
         hash.update(self.slot.given_up.to_be_bytes());
         hash.update(self.name.as_bytes());
@@ -97,7 +108,7 @@ impl Claim {
         let bits = half.iter().fold(0u128, |bits, byte| bits << 8 | u128::from(*byte));
         // The form of a UUID that was made by its own rules: version 8.
         let version = bits & !(0xf << 76) | 0x8 << 76;
-        LeaseId::from_u128(version & !(0x3 << 62) | 0x2 << 62)
+        version & !(0x3 << 62) | 0x2 << 62
     }
 
     /// It was done, and answered like this.

@@ -17,6 +17,7 @@ mod front;
 mod handed_out;
 mod hosts;
 mod idempotency;
+mod key_watch;
 mod metrics;
 pub mod openapi;
 mod operation;
@@ -32,6 +33,7 @@ mod schemas;
 mod serve;
 mod settings;
 mod stream;
+mod turn_stream;
 mod view;
 
 use std::sync::Arc;

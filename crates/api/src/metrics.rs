@@ -87,6 +87,11 @@ struct ByState {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByStatus {
+    status: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByPool {
     template: String,
     what: &'static str,
@@ -108,6 +113,13 @@ impl Collector for Gauges {
             };
             let by = ByState { state: state.as_str() };
             ConstGauge::new(i64::from(count)).encode(sandboxes.encode_family(&by)?)?;
+        }
+        let help = "Sessions by status";
+        let mut sessions =
+            encoder.encode_descriptor("shoal_sessions", help, None, MetricType::Gauge)?;
+        for (status, count) in self.0.sessions_by_status() {
+            let by = ByStatus { status: status.as_str() };
+            ConstGauge::new(i64::from(count)).encode(sessions.encode_family(&by)?)?;
         }
         let help = "Most sandboxes that may exist";
         let most =

@@ -44,6 +44,22 @@ const KEY: &str = "key";
     wire::MoveRequest,
     wire::DirectoryRequest,
     wire::Unpacked,
+    wire::Session,
+    wire::SessionList,
+    wire::SessionRequest,
+    wire::SessionUpdate,
+    wire::AbortRequest,
+    wire::Aborted,
+    wire::LogLine,
+    wire::LogList,
+    wire::Turn,
+    wire::TurnList,
+    wire::TurnRequest,
+    wire::TurnAnswer,
+    wire::TurnEvent,
+    wire::TurnEventList,
+    wire::TurnOutput,
+    wire::TurnEnded,
     model::ImageName,
     wire::Image,
     wire::ImageList,
@@ -160,8 +176,9 @@ fn operation(route: &Route) -> OperationBuilder {
 fn tag(path: &str) -> &str {
     let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty()).collect();
     match parts.as_slice() {
-        ["v1", "sandboxes", _, "exec"] => "exec",
-        ["v1", "sandboxes", _, "files" | "archive", ..] => "files",
+        ["v1", "sandboxes" | "sessions", _, "exec"] => "exec",
+        ["v1", "sandboxes" | "sessions", _, "files" | "archive", ..] => "files",
+        ["v1", "sessions", _, "turns", ..] => "turns",
         ["v1", "stats" | "openapi.json"] | ["health" | "metrics" | "docs", ..] => "server",
         ["v1", thing, ..] => thing,
         _ => "server",
@@ -174,7 +191,7 @@ fn variables(path: &str) -> impl Iterator<Item = &str> {
 
 fn variable(name: &str) -> Parameter {
     let schema: RefOr<Schema> = match name {
-        "id" => formatted("uuid").into(),
+        "id" | "turn" => formatted("uuid").into(),
         "template" | "name" => Ref::from_schema_name("TemplateName").into(),
         "image" => matching("^[a-z0-9._:-]{1,128}$").into(),
         "code" => one_of(ErrorCode::ALL.iter().map(|code| code.as_str())).into(),

@@ -1,11 +1,11 @@
-//! The one variable part of a route. What is not of its kind names nothing, so it is answered like
+//! The variable parts of a route. What is not of its kind names nothing, so it is answered like
 //! something that does not exist.
 
 use std::str::FromStr;
 
 use axum::extract::{FromRequestParts, Path};
 use http::request::Parts;
-use model::{ErrorCode, ImageName, KeyId, LeaseId, SandboxId, TemplateName};
+use model::{ErrorCode, ImageName, KeyId, LeaseId, SandboxId, SessionId, TemplateName, TurnId};
 
 use crate::refused::Refused;
 
@@ -32,6 +32,18 @@ impl Name for SandboxId {
 impl Name for LeaseId {
     fn read(text: &str) -> Result<Self, Refused> {
         id(text, ErrorCode::LeaseUnknown)
+    }
+}
+
+impl Name for SessionId {
+    fn read(text: &str) -> Result<Self, Refused> {
+        id(text, ErrorCode::SessionUnknown)
+    }
+}
+
+impl Name for TurnId {
+    fn read(text: &str) -> Result<Self, Refused> {
+        id(text, ErrorCode::TurnUnknown)
     }
 }
 
@@ -78,9 +90,26 @@ impl<T: Name, S: Send + Sync> FromRequestParts<S> for Named<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
         let path = Path::<String>::from_request_parts(parts, state).await;
-        // The only way to fail is a part that is not UTF-8.
-        let Path(text) =
-            path.map_err(|_| Refused::new(ErrorCode::NotFound, "a part of the path is not UTF-8"))?;
+        let Path(text) = path.map_err(|_| not_text())?;
         T::read(&text).map(Self)
+    }
+}
+
+/// The only way in which a path cannot be read.
+fn not_text() -> Refused {
+    Refused::new(ErrorCode::NotFound, "a part of the path is not UTF-8")
+}
+
+/// Something of a thing that the path names, and that thing.
+#[derive(Debug)]
+pub(crate) struct NamedOf<T, U>(pub(crate) T, pub(crate) U);
+
+impl<T: Name, U: Name, S: Send + Sync> FromRequestParts<S> for NamedOf<T, U> {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
+        let path = Path::<(String, String)>::from_request_parts(parts, state).await;
+        let Path((of, what)) = path.map_err(|_| not_text())?;
+        Ok(Self(T::read(&of)?, U::read(&what)?))
     }
 }

@@ -43,6 +43,12 @@ impl Query {
         taken.map(|(_, value)| value).collect()
     }
 
+    /// Every parameter whose name begins so, by the rest of its name.
+    pub(crate) fn all_beneath(&mut self, beginning: &str) -> Vec<(String, String)> {
+        let taken = self.pairs.extract_if(.., |(known, _)| known.starts_with(beginning));
+        taken.map(|(name, value)| (name[beginning.len()..].to_owned(), value)).collect()
+    }
+
     /// A parameter as it is.
     pub(crate) fn text(&mut self, name: &'static str) -> Result<Option<String>, Refused> {
         let mut values = self.all(name);
@@ -153,6 +159,10 @@ mod tests {
         assert_eq!(q.all("label"), ["a=b", "c=d"]);
         assert_eq!(q.text("after").unwrap(), None);
         q.done().unwrap();
+        let mut q = query("metadata.user=ada&metadata.=x&meta=y");
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(q.all_beneath("metadata."), [pair("user", "ada"), pair("", "x")]);
+        assert_eq!(blamed(q.done()), "meta");
     }
 
     #[test]

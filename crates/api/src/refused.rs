@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
-use model::{ErrorCode, Refusal};
+use model::{ErrorCode, Refusal, SandboxId, SessionId, TerminatedReason};
 use wire::Problem;
 
 /// The pause before another try, where nothing better is known.
@@ -18,6 +18,16 @@ pub(crate) const RETRY_AFTER_MS: u64 = 1000;
 pub(crate) struct Refused {
     pub(crate) refusal: Refusal,
     pub(crate) field: Option<Cow<'static, str>>,
+    /// What is known of a sandbox that is gone.
+    pub(crate) elsewhere: Option<Box<Elsewhere>>,
+}
+
+/// Why a sandbox is gone, and where to go instead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Elsewhere {
+    pub(crate) reason: TerminatedReason,
+    pub(crate) session_id: Option<SessionId>,
+    pub(crate) sandbox_id: Option<SandboxId>,
 }
 
 impl Refused {
@@ -30,7 +40,7 @@ impl Refused {
         field: impl Into<Cow<'static, str>>,
         cause: impl Into<Cow<'static, str>>,
     ) -> Self {
-        Self { refusal: Refusal::new(ErrorCode::BadRequest, cause), field: Some(field.into()) }
+        Self::with_field(Refusal::new(ErrorCode::BadRequest, cause), field)
     }
 
     /// A request that can be read, with a value that cannot be right.
@@ -38,13 +48,24 @@ impl Refused {
         field: impl Into<Cow<'static, str>>,
         cause: impl Into<Cow<'static, str>>,
     ) -> Self {
-        Self { refusal: Refusal::new(ErrorCode::InvalidArgument, cause), field: Some(field.into()) }
+        Self::with_field(Refusal::new(ErrorCode::InvalidArgument, cause), field)
+    }
+
+    pub(crate) fn with_field(refusal: Refusal, field: impl Into<Cow<'static, str>>) -> Self {
+        Self { refusal, field: Some(field.into()), elsewhere: None }
     }
 
     /// As it is told.
     pub(crate) fn problem(&self, request_id: &str) -> Problem {
         let problem = Problem::new(&self.refusal, self.field.as_deref(), request_id);
-        Problem { retry_after_ms: self.retry_after_ms(), ..problem }
+        let elsewhere = self.elsewhere.as_ref();
+        Problem {
+            retry_after_ms: self.retry_after_ms(),
+            reason: elsewhere.map(|elsewhere| elsewhere.reason),
+            session_id: elsewhere.and_then(|elsewhere| elsewhere.session_id),
+            sandbox_id: elsewhere.and_then(|elsewhere| elsewhere.sandbox_id),
+            ..problem
+        }
     }
 
     /// When to try again. Who is only told that nothing can be done now tries again soon.
@@ -82,7 +103,7 @@ impl From<Refusal> for Refused {
             names_a_field && !field.is_empty() && field.chars().all(fits)
         });
         let field = field.map(|field| Cow::Owned(field.to_owned()));
-        Self { refusal, field }
+        Self { refusal, field, elsewhere: None }
     }
 }
 

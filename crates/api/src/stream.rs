@@ -1,6 +1,7 @@
 //! Bodies that are written while they are made: nothing is made before the client has taken what
 //! came before it, so a slow client costs no memory, and a client that goes away ends its stream.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 
 use axum::body::Body;
@@ -77,6 +78,20 @@ impl Format {
         text.into()
     }
 
+    /// One event whose value is JSON already. Line breaks outside of texts mean nothing in JSON, and
+    /// inside they are escaped.
+    pub(crate) fn event_of_json(id: u64, name: &str, json: &str) -> Bytes {
+        let broken = json.contains(['\n', '\r']);
+        let json =
+            if broken { json.replace(['\n', '\r'], " ").into() } else { Cow::Borrowed(json) };
+        format!("id: {id}\nevent: {name}\ndata: {json}\n\n").into()
+    }
+
+    /// Says how soon to come back when the connection breaks.
+    pub(crate) const fn retry() -> Bytes {
+        Bytes::from_static(b"retry: 1000\n\n")
+    }
+
     /// A sign of life, where there is a form for it.
     pub(crate) const fn heartbeat(self) -> Option<Bytes> {
         match self {
@@ -97,5 +112,7 @@ mod tests {
         assert_eq!(sse, "id: 7\nevent: stdout\ndata: {\"data\":\"a\\nb\"}\n\n");
         let line = Format::Lines.event(Some(7), "stdout", &value);
         assert_eq!(line, "{\"data\":\"a\\nb\"}\n");
+        let given = Format::event_of_json(8, "message", "{\n\"a\":\"b\\nc\"\r\n}");
+        assert_eq!(given, "id: 8\nevent: message\ndata: { \"a\":\"b\\nc\"  }\n\n");
     }
 }

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use engine::{Caller, CheckoutPath, Entry, EntryKind, SandboxView};
+use engine::{Caller, CheckoutPath, Entry, EntryKind, SandboxView, SessionView, turn_error};
 use model::record::Owner;
+use model::turn::{TurnPiece, TurnRecord};
 use model::{KeyId, Role};
-use wire::{FileEntry, FileKind, Sandbox, Time};
+use serde::de::DeserializeOwned;
+use wire::{FileEntry, FileKind, Sandbox, Session, Time, Turn, TurnEvent};
 
 pub(crate) fn sandbox(view: &SandboxView, caller: Caller) -> Sandbox {
     let (lease, session) = match view.owner {
@@ -30,6 +32,65 @@ pub(crate) fn sandbox(view: &SandboxView, caller: Caller) -> Sandbox {
         ending: view.ending,
         key: is_shown.then_some(view.tenant),
     }
+}
+
+pub(crate) fn session(view: &SessionView, caller: Caller) -> Session {
+    let is_shown = caller.role == Role::Admin && view.tenant != KeyId::NIL;
+    let claim = view.claim.as_deref();
+    Session {
+        id: view.id,
+        template: view.template.clone(),
+        status: view.status,
+        sandbox_status: view.sandbox_status,
+        sandbox_id: view.sandbox_id,
+        generation: view.generation,
+        state_lost: view.state_lost,
+        turn: view.turn,
+        queued_turns: view.queued_turns,
+        parent_id: view.parent,
+        metadata: claim.map_or_else(BTreeMap::new, |claim| claim.labels.clone()),
+        config: claim.and_then(|claim| read_json(claim.config.as_deref())),
+        idle_timeout_s: view.idle_timeout_ms.map(|ms| ms.div_ceil(1000)),
+        on_disconnect: view.on_disconnect,
+        workspace: None,
+        created_at: view.created_at.into(),
+        last_active_at: view.last_active_at.into(),
+        key: is_shown.then_some(view.tenant),
+    }
+}
+
+pub(crate) fn turn(record: &TurnRecord) -> Turn {
+    let end = record.end.as_ref();
+    Turn {
+        id: record.id,
+        session_id: record.session,
+        number: record.number,
+        input: read_json(Some(&record.input)).unwrap_or_default(),
+        outcome: end.map(|end| end.outcome),
+        result: end.and_then(|end| read_json(end.result.as_deref())),
+        error: end.and_then(|end| serde_json::from_value(turn_error(end)).ok()),
+        sandbox_id: record.started.map(|start| start.sandbox),
+        generation: record.started.map(|start| start.generation),
+        created_at: record.created_at.into(),
+        started_at: record.started.map(|start| start.at.into()),
+        ended_at: end.map(|end| end.at.into()),
+        events: None,
+        events_next: None,
+    }
+}
+
+pub(crate) fn turn_event(piece: &TurnPiece) -> TurnEvent {
+    TurnEvent {
+        id: piece.seq,
+        at: Some(piece.at.into()),
+        event: piece.name.to_string(),
+        data: read_json(Some(&piece.data)).unwrap_or_default(),
+    }
+}
+
+/// What is kept as JSON was JSON when it came.
+fn read_json<T: DeserializeOwned>(text: Option<&str>) -> Option<T> {
+    text.and_then(|text| serde_json::from_str(text).ok())
 }
 
 pub(crate) const fn path(path: CheckoutPath) -> wire::CheckoutPath {

@@ -62,7 +62,7 @@ pub use crate::sessions::{
 };
 pub use crate::start::{EngineConfig, StartError, Started};
 pub use crate::templates::Put;
-pub use crate::turns::TurnFollow;
+pub use crate::turns::{TurnFollow, turn_error};
 pub use crate::uses::Use;
 pub use ::images::Image;
 pub use harness::LogStream;

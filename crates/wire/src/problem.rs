@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use model::error::Retry;
-use model::{ErrorCode, Refusal};
+use model::{ErrorCode, Refusal, SandboxId, SessionId, TerminatedReason};
 use serde::{Deserialize, Serialize};
 
 /// Why a request was not done.
@@ -37,6 +37,15 @@ pub struct Problem {
     /// The field, parameter or header that is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
+    /// Why the sandbox is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<TerminatedReason>,
+    /// The session that the sandbox was of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+    /// The sandbox that the session has now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox_id: Option<SandboxId>,
     /// The request, as the server's log calls it.
     pub request_id: String,
 }
@@ -58,6 +67,9 @@ impl Problem {
             retryable: code.retry() == Retry::Later,
             retry_after_ms: refusal.retry_after_ms,
             field: field.map(str::to_owned),
+            reason: None,
+            session_id: None,
+            sandbox_id: None,
             request_id: request_id.to_owned(),
         }
     }

@@ -63,7 +63,7 @@ impl Pieces for Source {
 impl From<UnpackError<Self>> for Refused {
     fn from(error: UnpackError<Self>) -> Self {
         match error {
-            UnpackError::Archive(refusal) => Self { refusal, field: Some("body".into()) },
+            UnpackError::Archive(refusal) => Self::with_field(refusal, "body"),
             UnpackError::Files(refusal) => refusal.into(),
             UnpackError::Source(refused) => refused,
         }

@@ -8,7 +8,7 @@ use engine::archive::{Bounds, Packing, Unpacking, Unusual};
 use futures_util::stream;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
-use model::{ErrorCode, SandboxId};
+use model::{ErrorCode, SandboxId, SessionId};
 
 use crate::answer;
 use crate::app::App;
@@ -23,6 +23,7 @@ use crate::refused::Refused;
 use crate::routes::accepts;
 use crate::routes::exec::USING;
 use crate::routes::files::path_of;
+use crate::routes::used::Used;
 
 const TAR: &str = "application/x-tar";
 const GZIP: &str = "application/gzip";
@@ -30,8 +31,13 @@ const GZIP: &str = "application/gzip";
 const PATH: Param = Param::new("path", Kind::Text, "A directory in the sandbox").required();
 
 pub(super) fn routes() -> Vec<Route> {
+    [routes_of::<SandboxId>(), routes_of::<SessionId>()].into_iter().flatten().collect()
+}
+
+fn routes_of<T: Used>() -> Vec<Route> {
+    let at = T::AT;
     let get = Operation::new(
-        "download_archive",
+        at.download.id,
         "A directory as a tar archive, compressed if `application/gzip` is accepted",
     )
     .answers(
@@ -39,33 +45,37 @@ pub(super) fn routes() -> Vec<Route> {
         "The archive; what could not be put in is named in a remark in it",
         [Content(TAR, None), Content(GZIP, None)],
     );
-    let put =
-        Operation::new("upload_archive", "Unpack a tar archive, plain or gzip, into a directory")
-            .answers(200, "What came out of it", [json("Unpacked")]);
-    let archive = "/v1/sandboxes/{id}/archive";
+    let put = Operation::new(at.upload.id, "Unpack a tar archive, plain or gzip, into a directory")
+        .answers(200, "What came out of it", [json("Unpacked")]);
     vec![
-        Route::new(Verb::Get, archive, Needs::Read, download, get.query([PATH]).refuses(USING)),
+        Route::new(
+            Verb::Get,
+            at.download.path,
+            Needs::Read,
+            download::<T>,
+            get.query([PATH]).refuses(USING).refuses(T::REFUSES),
+        ),
         Route::new(
             Verb::Put,
-            archive,
+            at.upload.path,
             Needs::Use,
-            upload,
-            put.query([PATH]).takes(Takes::Bytes(&[TAR, GZIP])).refuses(USING),
+            upload::<T>,
+            put.query([PATH]).takes(Takes::Bytes(&[TAR, GZIP])).refuses(USING).refuses(T::REFUSES),
         ),
     ]
 }
 
-async fn download(
+async fn download<T: Used>(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    Named(id): Named<SandboxId>,
+    Named(id): Named<T>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
     query.done()?;
     let is_compressed = accepts(&headers, GZIP);
-    let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
+    let used = id.begin(&app, caller, UseKind::Files).await?;
     let most = app.settings.archive_entries_max;
     let sending = Sending::new(Packing::start(used, &path, most).await?, is_compressed);
     let pieces = stream::try_unfold(sending, |mut sending| async move {
@@ -78,17 +88,17 @@ async fn download(
     Ok(response)
 }
 
-async fn upload(
+async fn upload<T: Used>(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    Named(id): Named<SandboxId>,
+    Named(id): Named<T>,
     request: Request,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
     query.done()?;
     let is_compressed = is_compressed(request.headers())?;
-    let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
+    let used = id.begin(&app, caller, UseKind::Files).await?;
     let source = Source::new(request.into_body(), is_compressed, app.settings.body_stall);
     let entries = app.settings.archive_entries_max;
     let (bytes, unusual) = (app.settings.archive_bytes_max, Unusual::Refuse);

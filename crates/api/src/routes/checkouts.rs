@@ -168,7 +168,7 @@ fn hand_over(
     handed_out: HandedOut,
     claim: Option<Claim>,
     path: wire::CheckoutPath,
-) -> Handover {
+) -> Handover<HandedOut> {
     let lease = handed_out.lease;
     Handover::new(bytes, handed_out, claim.map(|claim| (claim, Answer::Lease { lease, path })))
 }

@@ -3,20 +3,20 @@
 //! some of it is forgotten.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
 use engine::{Caller, EventQuery, EventWatch};
 use http::HeaderMap;
-use model::{ErrorCode, KeyRecord, SandboxId};
-use tokio::time::{Instant, sleep};
+use model::{ErrorCode, SandboxId, SessionId};
+use tokio::time::sleep;
 use wire::{Event, EventList, EventsReset};
 
 use crate::answer;
 use crate::app::App;
 use crate::front::{By, Needs};
+use crate::key_watch::KeyWatch;
 use crate::operation::{Content, Kind, Operation, Param, Route, Verb, json};
 use crate::path::Named;
 use crate::query::Query;
@@ -29,9 +29,7 @@ const PAGE_MAX: u64 = 1000;
 /// How many a stream reads at once.
 const STREAM_PAGE: u32 = 250;
 /// What fits into the numbers of a store.
-const AFTER_MAX: u64 = i64::MAX as u64;
-/// How often it is looked whether the key of a stream still works.
-const KEY_CHECK: Duration = Duration::from_secs(5);
+pub(super) const AFTER_MAX: u64 = i64::MAX as u64;
 const LAST_EVENT_ID: &str = "last-event-id";
 
 const AFTER: Param = Param::new(
@@ -41,7 +39,7 @@ const AFTER: Param = Param::new(
 );
 const LIMIT: Param =
     Param::new("limit", Kind::Number(1, PAGE_MAX), "At most so many in a page; 100 if not given");
-const RESUME: Param = Param::new(
+pub(super) const RESUME: Param = Param::new(
     "Last-Event-ID",
     Kind::Number(0, AFTER_MAX),
     "The last event that was read: the stream goes on after it",
@@ -56,6 +54,10 @@ pub(super) fn routes() -> Vec<Route> {
     };
     let all = told("list_events", "What happened, and what happens");
     let of_one = told("list_sandbox_events", "The same for one sandbox");
+    let of_session = told(
+        "list_session_events",
+        "The same for one session, also when it has ended, as long as any are kept",
+    );
     vec![
         Route::new(
             Verb::Get,
@@ -77,6 +79,17 @@ pub(super) fn routes() -> Vec<Route> {
                 ErrorCode::ShuttingDown,
             ]),
         ),
+        Route::new(
+            Verb::Get,
+            "/v1/sessions/{id}/events",
+            Needs::Read,
+            session,
+            of_session.query([AFTER, LIMIT]).headers([RESUME]).refuses(&[
+                ErrorCode::SessionUnknown,
+                ErrorCode::StoreUnavailable,
+                ErrorCode::ShuttingDown,
+            ]),
+        ),
     ]
 }
 
@@ -86,7 +99,7 @@ async fn all(
     query: Query,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
-    tell(&app, caller, query, &headers, None).await
+    tell(&app, caller, query, &headers, Of::default()).await
 }
 
 async fn one(
@@ -98,7 +111,39 @@ async fn one(
 ) -> Result<Response, Refused> {
     // Also of one that ended, as long as anything is remembered of it.
     app.engine.why(caller, id).await?;
-    tell(&app, caller, query, &headers, Some(id)).await
+    tell(&app, caller, query, &headers, Of { sandbox: Some(id), session: None }).await
+}
+
+async fn session(
+    State(app): State<App>,
+    By(caller): By,
+    query: Query,
+    Named(id): Named<SessionId>,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    let of = Of { sandbox: None, session: Some(id) };
+    if let Err(unknown) = app.engine.check_session(caller, id) {
+        // One that ended long ago is known by what is told of it.
+        let page = app.engine.events(caller, of.query(0, 1)).await?;
+        if page.events.is_empty() {
+            return Err(unknown.into());
+        }
+    }
+    tell(&app, caller, query, &headers, of).await
+}
+
+/// Whose events are told; everybody's that the caller may know of if neither is named.
+#[derive(Debug, Clone, Copy, Default)]
+struct Of {
+    sandbox: Option<SandboxId>,
+    session: Option<SessionId>,
+}
+
+impl Of {
+    const fn query(self, after: u64, limit: u32) -> EventQuery {
+        let Self { sandbox, session } = self;
+        EventQuery { sandbox, session, ..EventQuery::after(after, limit) }
+    }
 }
 
 async fn tell(
@@ -106,38 +151,39 @@ async fn tell(
     caller: Caller,
     mut query: Query,
     headers: &HeaderMap,
-    sandbox: Option<SandboxId>,
+    of: Of,
 ) -> Result<Response, Refused> {
     let after = query.number("after", 0..=AFTER_MAX)?;
     let limit = query.number("limit", 1..=PAGE_MAX)?;
     query.done()?;
-    let after = match headers.get(LAST_EVENT_ID) {
-        None => after,
-        Some(value) => {
-            let number = value.to_str().ok().and_then(|text| text.trim().parse::<u64>().ok());
-            let number = number.filter(|number| *number <= AFTER_MAX);
-            let wrong = || Refused::bad("Last-Event-ID", "Last-Event-ID is not a number");
-            Some(number.ok_or_else(wrong)?)
-        }
-    };
+    let after = last_event_id(headers)?.or(after);
     if accepts(headers, "application/json") && !accepts(headers, SSE) {
-        return page(app, caller, after.unwrap_or(0), limit.unwrap_or(PAGE), sandbox).await;
+        return page(app, caller, after.unwrap_or(0), limit.unwrap_or(PAGE), of).await;
     }
     let watch = app.engine.watch();
     let told = Told {
         app: app.clone(),
         caller,
-        sandbox,
+        of,
         after: after.unwrap_or_else(|| watch.last()),
         // Who begins now missed nothing.
         looks_back: after.is_some(),
         resumed: after.is_some(),
         watch,
-        key_checked_at: Instant::now(),
+        key: KeyWatch::new(caller.key),
         ready: VecDeque::new(),
         over: false,
     };
     Ok(stream::response(Format::Sse, told))
+}
+
+/// The last event that a client says it has read.
+pub(super) fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Refused> {
+    let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
+    let number = value.to_str().ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let number = number.filter(|number| *number <= AFTER_MAX);
+    let wrong = || Refused::bad("Last-Event-ID", "Last-Event-ID is not a number");
+    Ok(Some(number.ok_or_else(wrong)?))
 }
 
 async fn page(
@@ -145,10 +191,9 @@ async fn page(
     caller: Caller,
     after: u64,
     limit: u64,
-    sandbox: Option<SandboxId>,
+    of: Of,
 ) -> Result<Response, Refused> {
-    let query = EventQuery { sandbox, ..EventQuery::after(after, limit as u32) };
-    let page = app.engine.events(caller, query).await?;
+    let page = app.engine.events(caller, of.query(after, limit as u32)).await?;
     let (oldest, last) = (page.oldest, page.last);
     let events: Vec<_> = page.events.into_iter().map(Event::from).collect();
     // What comes later may belong to others: then the next page is the empty one.
@@ -161,36 +206,22 @@ async fn page(
 struct Told {
     app: App,
     caller: Caller,
-    sandbox: Option<SandboxId>,
+    of: Of,
     /// The last one that was read.
     after: u64,
     looks_back: bool,
     /// Its beginning was said by the client, and not looked at yet.
     resumed: bool,
     watch: EventWatch,
-    key_checked_at: Instant,
+    key: KeyWatch,
     ready: VecDeque<Bytes>,
     over: bool,
 }
 
 impl Told {
-    /// A key that is revoked or expires ends what was begun with it.
-    fn key_works(&mut self) -> bool {
-        if self.key_checked_at.elapsed() < KEY_CHECK {
-            return true;
-        }
-        self.key_checked_at = Instant::now();
-        let now = self.app.engine.now().wall;
-        let works = |key: &KeyRecord| {
-            key.revoked_at.is_none() && key.expires_at.is_none_or(|end| now < end)
-        };
-        self.app.engine.keys().iter().any(|key| key.id == self.caller.key && works(key))
-    }
-
     /// Reads the next part of the history; false if there is nothing new.
     async fn read(&mut self) -> Result<bool, Refused> {
-        let query =
-            EventQuery { sandbox: self.sandbox, ..EventQuery::after(self.after, STREAM_PAGE) };
+        let query = self.of.query(self.after, STREAM_PAGE);
         let page = self.app.engine.events(self.caller, query).await?;
         // Numbers that are not given out yet are those of another history, which ended.
         let is_of_another = std::mem::take(&mut self.resumed) && self.after > page.last;
@@ -240,7 +271,7 @@ impl Pieces for Told {
             if let Some(ready) = self.ready.pop_front() {
                 return Some(ready);
             }
-            if self.over || !self.key_works() {
+            if self.over || !self.key.works(&self.app) {
                 return None;
             }
             match self.read().await {
@@ -266,11 +297,12 @@ mod tests {
     use axum::body::Body;
     use http_body_util::BodyExt as _;
     use model::Role;
+    use tokio::time::Instant;
 
     use super::*;
 
     async fn stream(app: &App, caller: Caller) -> Body {
-        let told = tell(app, caller, Query::default(), &HeaderMap::new(), None).await;
+        let told = tell(app, caller, Query::default(), &HeaderMap::new(), Of::default()).await;
         told.unwrap_or_else(|refused| panic!("{refused:?}")).into_body()
     }
 

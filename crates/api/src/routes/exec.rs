@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use engine::{Collected, Command, ExecSpec, Exit, ExitStatus, RunLimits, Stdin, Use, UseKind};
 use http::HeaderMap;
-use model::{ErrorCode, SandboxId};
+use model::{ErrorCode, SandboxId, SessionId};
 use tokio::time::Instant;
 use wire::{ExecExit, ExecRequest, ExecResult};
 
@@ -21,6 +21,7 @@ use crate::path::Named;
 use crate::query::NoQuery;
 use crate::refused::Refused;
 use crate::routes::accepts;
+use crate::routes::used::Used;
 use crate::stream::{self, Format, NDJSON, SSE};
 
 const ARGUMENTS_MAX: usize = 4096;
@@ -29,11 +30,9 @@ const STDIN_BYTES_MAX: usize = 16 << 20;
 
 /// What any use of a sandbox may be refused for.
 pub(super) const USING: &[ErrorCode] = &[
-    ErrorCode::SandboxUnknown,
     ErrorCode::SandboxGone,
     ErrorCode::SandboxCrashed,
     ErrorCode::SandboxBusy,
-    ErrorCode::NotLeased,
     ErrorCode::Oom,
     ErrorCode::DiskLimit,
     ErrorCode::PathNotFound,
@@ -52,8 +51,12 @@ pub(super) const USING: &[ErrorCode] = &[
 ];
 
 pub(super) fn routes() -> Vec<Route> {
+    vec![route::<SandboxId>(), route::<SessionId>()]
+}
+
+fn route<T: Used>() -> Route {
     let exec = Operation::new(
-        "exec",
+        T::AT.exec.id,
         "Run a program; by `Accept` its end is waited for, or it is watched as a stream",
     )
     .answers(
@@ -61,8 +64,8 @@ pub(super) fn routes() -> Vec<Route> {
         "What came of it, or a stream of `ExecEvent`s of which the last is `exit` or `error`",
         [json("ExecResult"), Content(SSE, Some("ExecEvent")), Content(NDJSON, Some("ExecEvent"))],
     );
-    let exec = exec.takes(Takes::Json("ExecRequest")).refuses(USING);
-    vec![Route::new(Verb::Post, "/v1/sandboxes/{id}/exec", Needs::Use, self::exec, exec)]
+    let exec = exec.takes(Takes::Json("ExecRequest")).refuses(USING).refuses(T::REFUSES);
+    Route::new(Verb::Post, T::AT.exec.path, Needs::Use, self::exec::<T>, exec)
 }
 
 /// How the program is to be watched; not at all if its end is waited for.
@@ -73,15 +76,15 @@ fn format(headers: &HeaderMap) -> Option<Format> {
     accepts(headers, NDJSON).then_some(Format::Lines)
 }
 
-async fn exec(
+async fn exec<T: Used>(
     State(app): State<App>,
     Admitted { caller, request_id }: Admitted,
     NoQuery: NoQuery,
-    Named(id): Named<SandboxId>,
+    Named(id): Named<T>,
     request: Request,
 ) -> Result<Response, Refused> {
     // Who may not use the sandbox has no business sending the input of a program.
-    app.engine.check_sandbox(caller, id)?;
+    id.check(&app, caller)?;
     let format = format(request.headers());
     let Json { value, bytes, share } =
         json_up_to(request, &app, app.settings.exec_bytes_max).await?;
@@ -89,7 +92,7 @@ async fn exec(
     drop(bytes);
     let asked = Asked::new(value)?;
     let began = Instant::now();
-    let used = app.engine.use_sandbox(caller, id, UseKind::Exec).await?;
+    let used = id.begin(&app, caller, UseKind::Exec).await?;
     let granted = Instant::now();
     let limits = asked.limits(&used, format.is_none())?;
     let grant = Step { name: "grant", took: granted.duration_since(began), desc: None };

@@ -9,7 +9,7 @@ use engine::{EntryKind, FileReader, Use, UseKind};
 use futures_util::stream;
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use model::{ErrorCode, SandboxId};
+use model::{ErrorCode, SandboxId, SessionId};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use wire::{DirectoryRequest, FileList, MoveRequest};
 
@@ -23,6 +23,7 @@ use crate::query::{NoQuery, Query};
 use crate::range::{Part, part};
 use crate::refused::Refused;
 use crate::routes::exec::USING;
+use crate::routes::used::Used;
 use crate::view;
 
 const PATH_BYTES_MAX: usize = 4096;
@@ -33,47 +34,52 @@ const BYTES: &str = "application/octet-stream";
 const PATH: Param = Param::new("path", Kind::Text, "Where it is in the sandbox").required();
 
 pub(super) fn routes() -> Vec<Route> {
-    let get = Operation::new("read_file", "Read a file, or with `Range` a part of it")
+    [routes_of::<SandboxId>(), routes_of::<SessionId>()].into_iter().flatten().collect()
+}
+
+fn routes_of<T: Used>() -> Vec<Route> {
+    let at = T::AT;
+    let get = Operation::new(at.read.id, "Read a file, or with `Range` a part of it")
         .answers(200, "The file", [Content(BYTES, None)])
         .answers(206, "A part of the file", [Content(BYTES, None)]);
     let put =
-        Operation::new("write_file", "Write a whole file; it has its name once all of it arrived")
+        Operation::new(at.write.id, "Write a whole file; it has its name once all of it arrived")
             .answers(200, "The file", [json("FileEntry")]);
-    let delete = Operation::new("delete_file", "Remove a file").answers(204, "It is gone", []);
-    let list = Operation::new("list_files", "The files in a directory").answers(
+    let delete = Operation::new(at.remove.id, "Remove a file").answers(204, "It is gone", []);
+    let list = Operation::new(at.list.id, "The files in a directory").answers(
         200,
         "A page of them, in the order of their names",
         [json("FileList")],
     );
-    let stat = Operation::new("stat_file", "Describe a file, without following a last link")
+    let stat = Operation::new(at.stat.id, "Describe a file, without following a last link")
         .answers(200, "The file", [json("FileEntry")]);
-    let rename = Operation::new("move_file", "Give a file or directory another name").answers(
+    let rename = Operation::new(at.rename.id, "Give a file or directory another name").answers(
         204,
         "It has it",
         [],
     );
-    let mkdir = Operation::new("make_directory", "Make a directory, with those above it").answers(
+    let mkdir = Operation::new(at.mkdir.id, "Make a directory, with those above it").answers(
         204,
         "It is there",
         [],
     );
-    let files = "/v1/sandboxes/{id}/files";
     vec![
         Route::new(
             Verb::Get,
-            files,
+            at.read.path,
             Needs::Read,
-            read,
+            read::<T>,
             get.query([PATH])
                 .headers([Param::new("Range", Kind::Text, "A part, as `bytes=FIRST-LAST`")])
                 .refuses(USING)
+                .refuses(T::REFUSES)
                 .refuses(&[ErrorCode::RangeNotSatisfiable]),
         ),
         Route::new(
             Verb::Put,
-            files,
+            at.write.path,
             Needs::Use,
-            write,
+            write::<T>,
             put.query([
                 PATH,
                 Param::new(
@@ -83,52 +89,55 @@ pub(super) fn routes() -> Vec<Route> {
                 ),
             ])
             .takes(Takes::Bytes(&[BYTES]))
-            .refuses(USING),
+            .refuses(USING)
+            .refuses(T::REFUSES),
         ),
         Route::new(
             Verb::Delete,
-            files,
+            at.remove.path,
             Needs::Use,
-            remove,
+            remove::<T>,
             delete
                 .query([
                     PATH,
                     Param::new("recursive", Kind::Flag, "A directory with all that is in it"),
                 ])
-                .refuses(USING),
+                .refuses(USING)
+                .refuses(T::REFUSES),
         ),
         Route::new(
             Verb::Get,
-            "/v1/sandboxes/{id}/files/list",
+            at.list.path,
             Needs::Read,
-            self::list,
+            self::list::<T>,
             list.query([
                 PATH,
                 Param::new("limit", Kind::Number(1, PAGE), "At most so many; 1000 if not given"),
                 Param::new("after", Kind::Base64, "Only those after: `next` of the page before"),
             ])
-            .refuses(USING),
+            .refuses(USING)
+            .refuses(T::REFUSES),
         ),
         Route::new(
             Verb::Get,
-            "/v1/sandboxes/{id}/files/stat",
+            at.stat.path,
             Needs::Read,
-            self::stat,
-            stat.query([PATH]).refuses(USING),
+            self::stat::<T>,
+            stat.query([PATH]).refuses(USING).refuses(T::REFUSES),
         ),
         Route::new(
             Verb::Post,
-            "/v1/sandboxes/{id}/files/move",
+            at.rename.path,
             Needs::Use,
-            self::rename,
-            rename.takes(Takes::Json("MoveRequest")).refuses(USING),
+            self::rename::<T>,
+            rename.takes(Takes::Json("MoveRequest")).refuses(USING).refuses(T::REFUSES),
         ),
         Route::new(
             Verb::Post,
-            "/v1/sandboxes/{id}/files/directory",
+            at.mkdir.path,
             Needs::Use,
-            make_directory,
-            mkdir.takes(Takes::Json("DirectoryRequest")).refuses(USING),
+            make_directory::<T>,
+            mkdir.takes(Takes::Json("DirectoryRequest")).refuses(USING).refuses(T::REFUSES),
         ),
     ]
 }
@@ -148,16 +157,16 @@ pub(super) fn path_of(query: &mut Query) -> Result<String, Refused> {
     checked_path("path", query.required("path")?)
 }
 
-async fn read(
+async fn read<T: Used>(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    Named(id): Named<SandboxId>,
+    Named(id): Named<T>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
     query.done()?;
-    let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
+    let used = id.begin(&app, caller, UseKind::Files).await?;
     let wanted = headers.get(RANGE).and_then(|value| value.to_str().ok()).and_then(part);
     let (offset, length) = match wanted {
         None => (0, None),
@@ -218,17 +227,17 @@ fn contents(used: Use, reader: FileReader, exact: Option<u64>) -> Body {
     ))
 }
 
-async fn write(
+async fn write<T: Used>(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    Named(id): Named<SandboxId>,
+    Named(id): Named<T>,
     request: Request,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
     let mode = query.text("mode")?.map(|text| octal(&text)).transpose()?;
     query.done()?;
-    let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
+    let used = id.begin(&app, caller, UseKind::Files).await?;
     let mut writer = used.write_file(&path, mode).await?;
     let mut body = request.into_body();
     while let Some(chunk) = next_chunk(&mut body, app.settings.body_stall).await? {
@@ -247,32 +256,32 @@ fn octal(text: &str) -> Result<u32, Refused> {
     })
 }
 
-async fn remove(
+async fn remove<T: Used>(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    Named(id): Named<SandboxId>,
+    Named(id): Named<T>,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
     let recursive = query.flag("recursive")?;
     query.done()?;
-    let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
+    let used = id.begin(&app, caller, UseKind::Files).await?;
     used.remove(&path, recursive).await?;
     Ok(no_content())
 }
 
-async fn list(
+async fn list<T: Used>(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    Named(id): Named<SandboxId>,
+    Named(id): Named<T>,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
     let limit = query.number("limit", 1..=PAGE)?.unwrap_or(PAGE) as u32;
     let after = query.text("after")?.map(|text| wire::from_base64(&text)).transpose();
     let after = after.map_err(|error| Refused::bad("after", format!("`after`: {error}")))?;
     query.done()?;
-    let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
+    let used = id.begin(&app, caller, UseKind::Files).await?;
     let page = used.list_files(&path, after.as_deref(), limit).await?;
     // Names are bytes, so a place in a directory is not always text.
     let last = page.entries.last().filter(|_| page.more);
@@ -280,41 +289,41 @@ async fn list(
     answer::ok(&FileList { entries: page.entries.iter().map(view::file).collect(), next })
 }
 
-async fn stat(
+async fn stat<T: Used>(
     State(app): State<App>,
     By(caller): By,
     mut query: Query,
-    Named(id): Named<SandboxId>,
+    Named(id): Named<T>,
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
     query.done()?;
-    let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
+    let used = id.begin(&app, caller, UseKind::Files).await?;
     answer::ok(&view::file(&used.stat(&path).await?))
 }
 
-async fn rename(
+async fn rename<T: Used>(
     State(app): State<App>,
     By(caller): By,
     NoQuery: NoQuery,
-    Named(id): Named<SandboxId>,
+    Named(id): Named<T>,
     request: Json<MoveRequest>,
 ) -> Result<Response, Refused> {
     let MoveRequest { from, to, overwrite } = request.value;
     let (from, to) = (checked_path("from", from)?, checked_path("to", to)?);
-    let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
+    let used = id.begin(&app, caller, UseKind::Files).await?;
     used.move_file(&from, &to, overwrite).await?;
     Ok(no_content())
 }
 
-async fn make_directory(
+async fn make_directory<T: Used>(
     State(app): State<App>,
     By(caller): By,
     NoQuery: NoQuery,
-    Named(id): Named<SandboxId>,
+    Named(id): Named<T>,
     request: Json<DirectoryRequest>,
 ) -> Result<Response, Refused> {
     let path = checked_path("path", request.value.path)?;
-    let used = app.engine.use_sandbox(caller, id, UseKind::Files).await?;
+    let used = id.begin(&app, caller, UseKind::Files).await?;
     used.make_directory(&path, true).await?;
     Ok(no_content())
 }

@@ -13,7 +13,11 @@ mod keys;
 mod node;
 mod pools;
 mod sandboxes;
+mod session_logs;
+mod sessions;
 mod templates;
+mod turns;
+mod used;
 
 use axum::Router;
 use axum::handler::Handler as _;
@@ -29,6 +33,9 @@ pub(crate) fn all() -> Vec<Route> {
     [
         checkouts::routes(),
         sandboxes::routes(),
+        sessions::routes(),
+        turns::routes(),
+        session_logs::routes(),
         exec::routes(),
         files::routes(),
         archives::routes(),

@@ -19,6 +19,7 @@ use crate::path::Named;
 use crate::query::{NoQuery, Query};
 use crate::refused::Refused;
 use crate::routes::checkouts::{Asked, GETTING, ONCE, ttl_ms};
+use crate::routes::used::told_of_now;
 use crate::view;
 
 const PAGE: u64 = 100;
@@ -202,7 +203,10 @@ async fn read(
     NoQuery: NoQuery,
     Named(id): Named<SandboxId>,
 ) -> Result<Response, Refused> {
-    answer::ok(&view::sandbox(&app.engine.sandbox(caller, id)?, caller))
+    match app.engine.sandbox(caller, id) {
+        Ok(view) => answer::ok(&view::sandbox(&view, caller)),
+        Err(refusal) => Err(told_of_now(&app, caller, id, refusal.into()).await),
+    }
 }
 
 async fn end(

@@ -169,18 +169,13 @@ fn lifecycle(event: &LifecycleEvent) -> (&'static str, Arc<str>) {
 
 /// The last piece of a turn. A follower who has seen up to `after` gets a number that is higher.
 pub(crate) fn end_piece(session: SessionId, turn: TurnId, end: &TurnEnd, after: u64) -> TurnPiece {
-    let parsed = |text: &Option<Arc<str>>| -> Value {
-        text.as_ref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
-    };
-    let told = parsed(&end.error);
-    let error = if told.is_null() { default_error(end.outcome) } else { told };
     let data = json!({
         "type": "turn_ended",
         "session": session,
         "turn": turn,
         "outcome": end.outcome,
-        "result": parsed(&end.result),
-        "error": error,
+        "result": parsed(end.result.as_deref()),
+        "error": turn_error(end),
     });
     TurnPiece {
         seq: end.seq.max(after + 1),
@@ -188,6 +183,16 @@ pub(crate) fn end_piece(session: SessionId, turn: TurnId, end: &TurnEnd, after: 
         name: "turn_ended".into(),
         data: data.to_string().into(),
     }
+}
+
+/// What went wrong with a turn, as its last piece says it; null if nothing did.
+pub fn turn_error(end: &TurnEnd) -> Value {
+    let told = parsed(end.error.as_deref());
+    if told.is_null() { default_error(end.outcome) } else { told }
+}
+
+fn parsed(text: Option<&str>) -> Value {
+    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
 /// What went wrong with a turn that says nothing else about it.

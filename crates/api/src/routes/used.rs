@@ -1,0 +1,140 @@
+//! What is used: a sandbox by its own id, or whatever sandbox a session has. Programs, files and
+//! archives are the same for both; only where their routes are and how a use begins is told here.
+
+use engine::{Caller, Use, UseKind};
+use model::why::Why;
+use model::{ErrorCode, SandboxId, SessionId};
+
+use crate::app::App;
+use crate::path::Name;
+use crate::refused::{Elsewhere, Refused};
+
+/// Something that can be used, named by the path of a request.
+pub(super) trait Used: Name + Copy + Send + Sync + 'static {
+    /// Where its routes are.
+    const AT: At;
+    /// What only this kind refuses.
+    const REFUSES: &'static [ErrorCode];
+
+    /// What belongs to another key does not exist.
+    fn check(self, app: &App, caller: Caller) -> Result<(), Refused>;
+
+    /// Begins to use it.
+    fn begin(
+        self,
+        app: &App,
+        caller: Caller,
+        kind: UseKind,
+    ) -> impl Future<Output = Result<Use, Refused>> + Send;
+}
+
+/// A path, and how what is done there is called in clients.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spot {
+    pub(super) path: &'static str,
+    pub(super) id: &'static str,
+}
+
+/// All routes of a use.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct At {
+    pub(super) exec: Spot,
+    pub(super) read: Spot,
+    pub(super) write: Spot,
+    pub(super) remove: Spot,
+    pub(super) list: Spot,
+    pub(super) stat: Spot,
+    pub(super) rename: Spot,
+    pub(super) mkdir: Spot,
+    pub(super) download: Spot,
+    pub(super) upload: Spot,
+}
+
+macro_rules! at {
+    ($base:literal, $of:literal) => {
+        At {
+            exec: Spot { path: concat!($base, "/exec"), id: concat!("exec", $of) },
+            read: Spot { path: concat!($base, "/files"), id: concat!("read_file", $of) },
+            write: Spot { path: concat!($base, "/files"), id: concat!("write_file", $of) },
+            remove: Spot { path: concat!($base, "/files"), id: concat!("delete_file", $of) },
+            list: Spot { path: concat!($base, "/files/list"), id: concat!("list_files", $of) },
+            stat: Spot { path: concat!($base, "/files/stat"), id: concat!("stat_file", $of) },
+            rename: Spot { path: concat!($base, "/files/move"), id: concat!("move_file", $of) },
+            mkdir: Spot {
+                path: concat!($base, "/files/directory"),
+                id: concat!("make_directory", $of),
+            },
+            download: Spot {
+                path: concat!($base, "/archive"),
+                id: concat!("download_archive", $of),
+            },
+            upload: Spot { path: concat!($base, "/archive"), id: concat!("upload_archive", $of) },
+        }
+    };
+}
+
+impl Used for SandboxId {
+    const AT: At = at!("/v1/sandboxes/{id}", "");
+    const REFUSES: &'static [ErrorCode] = &[ErrorCode::SandboxUnknown, ErrorCode::NotLeased];
+
+    fn check(self, app: &App, caller: Caller) -> Result<(), Refused> {
+        Ok(app.engine.check_sandbox(caller, self)?)
+    }
+
+    async fn begin(self, app: &App, caller: Caller, kind: UseKind) -> Result<Use, Refused> {
+        match app.engine.use_sandbox(caller, self, kind).await {
+            Ok(used) => Ok(used),
+            Err(refusal) => Err(told_of_now(app, caller, self, refusal.into()).await),
+        }
+    }
+}
+
+impl Used for SessionId {
+    const AT: At = at!("/v1/sessions/{id}", "_of_session");
+    const REFUSES: &'static [ErrorCode] = &[
+        ErrorCode::SessionUnknown,
+        ErrorCode::SessionEnded,
+        ErrorCode::SessionStopped,
+        ErrorCode::SessionBusy,
+        ErrorCode::TemplateUnknown,
+        ErrorCode::LaunchFailed,
+        ErrorCode::ReadyTimeout,
+        ErrorCode::HarnessFailed,
+        ErrorCode::PoolClosed,
+        ErrorCode::QueueFull,
+        ErrorCode::DiskFull,
+        ErrorCode::Aborted,
+        ErrorCode::CheckoutTimeout,
+        ErrorCode::PersistFailed,
+    ];
+
+    fn check(self, app: &App, caller: Caller) -> Result<(), Refused> {
+        Ok(app.engine.check_session(caller, self)?)
+    }
+
+    async fn begin(self, app: &App, caller: Caller, kind: UseKind) -> Result<Use, Refused> {
+        Ok(app.engine.use_session(caller, self, kind).await?)
+    }
+}
+
+/// Whoever has the id of a sandbox that is gone learns why, and if it was a session's, which one
+/// the session has now.
+pub(super) async fn told_of_now(
+    app: &App,
+    caller: Caller,
+    id: SandboxId,
+    refused: Refused,
+) -> Refused {
+    if refused.refusal.code != ErrorCode::SandboxGone {
+        return refused;
+    }
+    let Ok(Why::Ended(ended)) = app.engine.why(caller, id).await else { return refused };
+    let session = ended.session;
+    let now = session.and_then(|session| app.engine.session(caller, session).ok());
+    let elsewhere = Box::new(Elsewhere {
+        reason: ended.cause.reason(),
+        session_id: session,
+        sandbox_id: now.and_then(|view| view.sandbox_id),
+    });
+    Refused { elsewhere: Some(elsewhere), ..refused }
+}
