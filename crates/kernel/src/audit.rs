@@ -41,6 +41,8 @@ impl Kernel {
         let mut by_state = [0; SandboxState::ALL.len()];
         let (mut live, mut memory_mb) = (self.debts.orphans() as u32, 0);
         let mut dying = (0, 0, 0);
+        let archiving = self.entries.iter().filter(|(_, entry)| entry.is_archiving()).count();
+        same("workspaces on their way into archives", &self.archiving, &(archiving as u32))?;
         for (_, entry) in self.entries.iter() {
             by_state[entry.derived.state as usize] += 1;
             if entry.live {

@@ -55,7 +55,8 @@ impl Kernel {
         let entry = &self.entries[ix];
         match entry.phase {
             Phase::Cold => {
-                if entry.op.is_none() && known.applied.is_none() {
+                self.call_off_archive(ix);
+                if self.entries[ix].op.is_none() && self.sessions[session].applied.is_none() {
                     self.apply_for_session(session);
                 }
             }
@@ -125,7 +126,8 @@ impl Kernel {
             settings: entry.settings.clone(),
             expires_at: entry.expires_at,
         };
-        self.begin(ix, OpKind::Claim, self.config.deadlines.claim_ms, action);
+        let timeout_ms = self.claim_timeout_ms(ix);
+        self.begin(ix, OpKind::Claim, timeout_ms, action);
         self.mark(ix);
         self.mark_session(session);
         self.settle(ix);

@@ -60,6 +60,7 @@ impl Kernel {
             OpKind::Persist => self.save_ended(ix, outcome),
             OpKind::Kill => self.kill_ended(ix, &outcome),
             OpKind::Copy => self.copy_ended(ix, outcome),
+            OpKind::Archive => self.archive_ended(ix, &outcome),
         }
     }
 
@@ -91,7 +92,7 @@ impl OpKind {
             | Self::StopTurn
             | Self::Persist => Some(EndCause::Crash),
             Self::Probe(_) => Some(EndCause::ProbeFailed),
-            Self::Launch | Self::Kill | Self::Copy => None,
+            Self::Launch | Self::Kill | Self::Copy | Self::Archive => None,
         }
     }
 }

@@ -5,7 +5,7 @@
 //! Effects on one instance, or on one workspace, are carried out in the order in which they are
 //! given: an interpreter that has given up on one that timed out still makes sure that it can do
 //! nothing any more before the next one begins. So a kill ends a launch that hangs, and the
-//! deletion of a workspace a copy into it.
+//! deletion of a workspace a copy into it, or an archive of it.
 
 use std::sync::Arc;
 
@@ -114,6 +114,15 @@ pub enum Action {
         instance: Option<InstanceId>,
         /// Into.
         to: WorkspaceId,
+        /// What the sandbox is made from that will start on it.
+        template: Arc<Template>,
+    },
+    /// Put a workspace that nothing uses into an archive and take it away from where it is, all or
+    /// nothing. That it is in its archive already is done too. Whoever starts on it meanwhile comes
+    /// first.
+    ArchiveWorkspace {
+        /// Which.
+        workspace: WorkspaceId,
     },
     /// Delete a workspace. That it never existed is done too.
     DeleteWorkspace {

@@ -39,7 +39,8 @@ impl Kernel {
             | OpKind::Freeze
             | OpKind::Thaw
             | OpKind::Kill
-            | OpKind::Copy => entry.op = op,
+            | OpKind::Copy
+            | OpKind::Archive => entry.op = op,
         }
         let id = model::EffectId { sandbox: entry.id, generation: entry.generation, n };
         self.out.effects.push(Effect { id, deadline, action });
@@ -106,8 +107,11 @@ impl Kernel {
             Outcome::Done => {
                 let entry = &mut self.entries[ix];
                 entry.dirty = entry.wrote;
+                entry.has_files = true;
                 self.mark(ix);
                 self.publish_durable(ix);
+                // It was not frozen while its guest was needed.
+                self.arm_quiet(ix);
                 let entry = &mut self.entries[ix];
                 let Some(ending) = &mut entry.ending else { return };
                 // A program of its own that goes on writing must not keep it from its end.
@@ -294,7 +298,7 @@ impl Kernel {
             self.await_deletion(request, ix)?;
             self.end(ix, EndCause::Deleted, After::Gone, Resolve::Now);
             Ok(Reply::Pending)
-        } else if self.entries[ix].op.is_some() {
+        } else if self.entries[ix].op.is_some() && !self.entries[ix].is_archiving() {
             // Its files are being copied. It goes as soon as that is over, one way or the other.
             self.await_deletion(request, ix)?;
             self.entries[ix].ending = Some(Box::new(Ending::now(EndCause::Deleted)));

@@ -86,6 +86,12 @@ pub(crate) struct Entry {
     pub(crate) workspace: WorkspaceId,
     /// Its workspace was made, so there is something to restore.
     pub(crate) has_files: bool,
+    /// Its workspace is in an archive.
+    pub(crate) archived: bool,
+    /// It is not put into one before this.
+    pub(crate) archive_at: Mono,
+    /// It waits until fewer are put into one.
+    pub(crate) archive_waits: bool,
     pub(crate) copying_from: Option<WorkspaceId>,
     /// The sandbox whose files are being copied may not be given up meanwhile.
     pub(crate) holds_source: bool,
@@ -154,6 +160,7 @@ pub(crate) enum OpKind {
     Persist,
     Kill,
     Copy,
+    Archive,
 }
 
 /// Whether its processes run.
@@ -325,6 +332,9 @@ impl Entry {
             settings: None,
             workspace: birth.workspace,
             has_files: false,
+            archived: false,
+            archive_at: Mono(0),
+            archive_waits: false,
             copying_from: None,
             holds_source: false,
             slept: None,
@@ -364,7 +374,7 @@ impl Entry {
             return None;
         }
         match self.phase {
-            Phase::Cold => self.op.is_none().then_some(Tier::Cold),
+            Phase::Cold => (self.op.is_none() || self.is_archiving()).then_some(Tier::Cold),
             Phase::Idle => Some(Tier::Warm),
             Phase::InUse => {
                 let session = matches!(self.owner, Own::Session(_));
@@ -391,6 +401,16 @@ impl Entry {
     /// Nothing is in progress in it.
     pub(crate) fn is_quiet(&self) -> bool {
         !self.turn && self.execs == 0 && self.calls == 0
+    }
+
+    /// Its files are being put into an archive, which anything else calls off.
+    pub(crate) fn is_archiving(&self) -> bool {
+        self.op.is_some_and(|op| op.kind == OpKind::Archive)
+    }
+
+    /// Its files are being saved by way of its guest, which must not be stopped meanwhile.
+    pub(crate) fn is_saving_inside(&self) -> bool {
+        self.saving.is_some() && !self.traits.workspace_survives
     }
 
     /// Nothing is in progress in it, and nobody is about to use it.
@@ -469,6 +489,7 @@ impl Entry {
             dirty: self.dirty,
             workspace: self.workspace,
             has_files: self.has_files,
+            archived: self.archived,
             copying_from: self.copying_from,
             created_at: self.created_at,
             last_used_at: self.last_used.wall,

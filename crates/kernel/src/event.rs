@@ -446,6 +446,8 @@ pub enum FailureKind {
     Trouble,
     /// The runtime cannot do this.
     Unsupported,
+    /// The files that it was to find are not there any more, or cannot be read.
+    FilesGone,
 }
 
 /// The generation a session's next sandbox gets, as seen by callers that fence by it.

@@ -1,12 +1,13 @@
 //! Answers without side effects: statistics, listings, and why a sandbox is as it is.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::state::Wakefulness;
 use model::stats::{NodeStats, PoolStats};
 use model::why::{Alive, Why};
 use model::{
-    EndCause, InstanceId, KeyId, LeaseId, Mono, Now, SandboxId, SandboxState, Template,
+    EndCause, InstanceId, KeyId, LeaseId, Mono, Now, SandboxId, SandboxState, SeedId, Template,
     TemplateName, Wall,
 };
 
@@ -30,6 +31,18 @@ impl Kernel {
             resume_warm_hits: self.resume_warm_hits,
             resume_cold_hits: self.resume_cold_hits,
         }
+    }
+
+    /// Whether an instance is frozen, as far as is known.
+    pub fn is_frozen(&self, instance: InstanceId) -> bool {
+        let ix = self.instance_index.get(instance.as_u128());
+        ix.is_some_and(|ix| self.entries[ix].frozen == Frozen::Yes)
+    }
+
+    /// The seeds that sessions begin with, or begin with again.
+    pub fn seeds(&self) -> BTreeSet<SeedId> {
+        let sessions = self.sessions.iter();
+        sessions.filter_map(|(_, known)| known.settings.claim.as_ref()?.seed).collect()
     }
 
     /// What a pool has and did.

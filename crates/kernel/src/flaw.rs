@@ -63,6 +63,8 @@ pub enum Flaw {
     DiskLimitIgnored,
     /// Sandboxes are launched on a disk that is short.
     FullDiskIgnored,
+    /// Files are archived and given up though somebody wants them.
+    WantedGivenUp,
 }
 
 impl Flaw {
@@ -97,6 +99,7 @@ impl Flaw {
         Self::TenantRemains,
         Self::DiskLimitIgnored,
         Self::FullDiskIgnored,
+        Self::WantedGivenUp,
     ];
 
     /// Its name on the command line.
@@ -131,6 +134,7 @@ impl Flaw {
             Self::TenantRemains => "tenant-remains",
             Self::DiskLimitIgnored => "disk-limit-ignored",
             Self::FullDiskIgnored => "full-disk-ignored",
+            Self::WantedGivenUp => "wanted-given-up",
         }
     }
 }

@@ -10,7 +10,7 @@ use model::{EndCause, ErrorCode, Refusal, RequestId, SessionId, SessionStatus};
 use crate::Kernel;
 use crate::admission::capacity_exhausted;
 use crate::effect::Action;
-use crate::entry::{OpKind, Own};
+use crate::entry::{OpKind, Own, Phase};
 use crate::event::Outcome;
 use crate::reply::Reply;
 use crate::session::ControlKind;
@@ -33,8 +33,12 @@ impl Kernel {
         }
         let pool = self.pool_named(&known.template)?;
         let (template, settings) = (known.template.clone(), known.settings.clone());
-        let source = known.entry.filter(|ix| self.entries[*ix].has_files);
+        let source = known.entry.filter(|ix| {
+            let entry = &self.entries[*ix];
+            entry.has_files || entry.phase == Phase::InUse
+        });
         if let Some(ix) = source {
+            self.call_off_archive(ix);
             self.hold_for_copy(ix);
             if let Err(refusal) = self.make_room_for_entry() {
                 self.release_copy_hold(ix);
@@ -63,7 +67,8 @@ impl Kernel {
     pub(crate) fn copy_workspace(&mut self, ix: Ix, instance: Option<model::InstanceId>) {
         let entry = &self.entries[ix];
         let Some(from) = entry.copying_from else { return };
-        let action = Action::CopyWorkspace { from, instance, to: entry.workspace };
+        let template = Arc::clone(&entry.template);
+        let action = Action::CopyWorkspace { from, instance, to: entry.workspace, template };
         self.begin(ix, OpKind::Copy, self.config.deadlines.workspace_ms, action);
         self.mark(ix);
         self.settle(ix);

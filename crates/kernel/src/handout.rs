@@ -57,7 +57,8 @@ impl Kernel {
         entry.phase = Phase::Claiming(Some(req));
         let action =
             Action::Claim { instance: entry.instance, settings, expires_at: entry.expires_at };
-        self.begin(ix, OpKind::Claim, self.config.deadlines.claim_ms, action);
+        let timeout_ms = self.claim_timeout_ms(ix);
+        self.begin(ix, OpKind::Claim, timeout_ms, action);
         self.settle(ix);
     }
 

@@ -88,7 +88,7 @@ impl Kernel {
                     self.entries[ix].traits.can_freeze = false;
                     Err(Refusal::new(ErrorCode::Unsupported, failure.detail.to_string()))
                 }
-                FailureKind::Trouble | FailureKind::Gone => {
+                FailureKind::Trouble | FailureKind::Gone | FailureKind::FilesGone => {
                     self.entries[ix].frozen = Frozen::Unsure;
                     Err(Refusal::new(ErrorCode::SandboxBusy, failure.detail.to_string()))
                 }
@@ -228,6 +228,7 @@ fn may_freeze(entry: &Entry) -> bool {
         && entry.frozen == Frozen::No
         && entry.ending.is_none()
         && entry.op.is_none()
+        && !entry.is_saving_inside()
         && entry.may_rest()
         && !entry.is_awake()
 }

@@ -59,6 +59,7 @@ impl Kernel {
         entry.generation = entry.generation.next();
         entry.phase = Phase::Launching;
         entry.slept = None;
+        entry.archived = false;
         entry.disk_bytes = 0;
         entry.disk_hidden = 0;
         entry.spared_until = Mono(0);
@@ -74,7 +75,12 @@ impl Kernel {
             restore: entry.has_files,
             settings: entry.settings.clone(),
         };
-        let timeout_ms = entry.template.ready_timeout_ms;
+        let seeded = entry.settings.as_ref().is_some_and(|settings| settings.seed.is_some());
+        let mut timeout_ms = entry.template.ready_timeout_ms;
+        if entry.has_files || seeded {
+            // Files may have to be put into it.
+            timeout_ms = timeout_ms.saturating_add(self.config.deadlines.workspace_ms);
+        }
         if let Some(pool) = entry.slot {
             self.pools[pool].launching += 1;
         }
@@ -94,11 +100,17 @@ impl Kernel {
                 self.launch_failed(ix, EndCause::ReadyTimeout, detail);
             }
             Outcome::Failed(failure) => {
-                let detail = match failure.kind {
-                    FailureKind::Gone | FailureKind::Trouble => failure.detail,
-                    FailureKind::Unsupported => format!("unsupported: {}", failure.detail).into(),
+                let (cause, detail) = match failure.kind {
+                    FailureKind::Gone | FailureKind::Trouble => {
+                        (EndCause::LaunchFailed, failure.detail)
+                    }
+                    FailureKind::Unsupported => {
+                        let detail = format!("unsupported: {}", failure.detail);
+                        (EndCause::LaunchFailed, detail.into())
+                    }
+                    FailureKind::FilesGone => (EndCause::FilesGone, failure.detail),
                 };
-                self.launch_failed(ix, EndCause::LaunchFailed, detail);
+                self.launch_failed(ix, cause, detail);
             }
         }
     }
@@ -106,7 +118,8 @@ impl Kernel {
     fn launched(&mut self, ix: Ix) {
         let entry = &mut self.entries[ix];
         entry.announced = true;
-        entry.has_files = true;
+        // What is only in memory is nothing to come back to before it was saved.
+        entry.has_files |= entry.traits.workspace_survives;
         entry.proven_at = self.now.mono;
         entry.extra = None;
         self.mark(ix);
@@ -144,9 +157,10 @@ impl Kernel {
     /// Ends a sandbox that never became ready.
     pub(crate) fn end_unready(&mut self, ix: Ix, cause: EndCause, detail: Arc<str>) {
         let entry = &self.entries[ix];
-        // A session that had files before keeps them; one that never had any keeps nothing.
+        // A session that had files before keeps them, unless they are gone, and it is told so; one
+        // that never had any keeps nothing.
         let after = match entry.owner {
-            Own::Session(_) if entry.has_files => After::Cold,
+            Own::Session(_) if entry.has_files && cause != EndCause::FilesGone => After::Cold,
             Own::Session(_) | Own::Nobody | Own::Lease(_) => After::Gone,
         };
         self.end(ix, cause, after, Resolve::Now);

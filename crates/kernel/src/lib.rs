@@ -15,6 +15,7 @@ mod alarms;
 mod audit;
 mod binding;
 mod checkout;
+mod cold;
 mod completion;
 mod debts;
 mod disk;
@@ -167,6 +168,10 @@ pub struct Kernel {
     clock_lowest: i64,
     minter: Minter,
     next_effect: u64,
+    /// Workspaces that are being put into archives.
+    archiving: u32,
+    /// Those that wait for that.
+    archive_line: VecDeque<Ix>,
     next_seq: u64,
     flaw: Option<Flaw>,
     out: Outbox,
@@ -220,6 +225,8 @@ impl Kernel {
             clock_lowest: offset(boot.now),
             minter: Minter::new(boot.seed),
             next_effect: 0,
+            archiving: 0,
+            archive_line: VecDeque::new(),
             next_seq: 0,
             flaw: boot.flaw,
             out: Outbox::default(),

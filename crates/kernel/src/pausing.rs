@@ -42,15 +42,16 @@ impl Kernel {
             let cause = "something is going on in the session's sandbox";
             return Err(Refusal::new(ErrorCode::SandboxBusy, cause));
         }
-        let freezes = resting.filter(|ix| self.freezes_at(*ix).is_some());
+        let saves =
+            resting.filter(|ix| self.entries[*ix].dirty && self.entries[*ix].saving.is_none());
+        // Where the guest is needed to save, it goes to sleep afterwards.
+        let inside = saves.is_some_and(|ix| !self.entries[ix].traits.workspace_survives);
+        let freezes = resting.filter(|ix| !inside && self.freezes_at(*ix).is_some());
         if freezes.is_some() {
             self.begin_control(request, session, ControlKind::Pause)?;
         }
         self.set_status(session, SessionStatus::Paused);
-        if let Some(ix) = resting
-            && self.entries[ix].dirty
-            && self.entries[ix].saving.is_none()
-        {
+        if let Some(ix) = saves {
             self.save(ix);
         }
         let Some(ix) = freezes else { return Ok(Reply::Paused) };

@@ -165,6 +165,7 @@ impl Kernel {
         detail: Option<&Arc<str>>,
         eviction: Option<Arc<Eviction>>,
     ) {
+        self.call_off_archive(ix);
         self.release_copy_source(ix);
         self.write_ended(ix, cause, detail.cloned(), eviction);
         for req in self.take_waiting(ix, |_| true) {
@@ -249,10 +250,12 @@ impl Kernel {
 
     /// A session's files are given up: it is told now and with its next sandbox.
     pub(crate) fn lose_files(&mut self, ix: Ix, reason: TerminatedReason) {
-        self.entries[ix].dirty = false;
+        let entry = &mut self.entries[ix];
+        // What was never saved is lost like what was.
+        let had_files = std::mem::take(&mut entry.dirty) || entry.has_files;
         let entry = &self.entries[ix];
         let Own::Session(session) = entry.owner else { return };
-        if !entry.has_files || self.flawed(Flaw::SilentStateLoss) {
+        if !had_files || self.flawed(Flaw::SilentStateLoss) {
             return;
         }
         let known = &mut self.sessions[session];

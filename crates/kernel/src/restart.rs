@@ -219,6 +219,7 @@ impl Kernel {
         entry.uses = record.uses;
         entry.dirty = record.dirty;
         entry.has_files = record.has_files;
+        entry.archived = record.archived;
         entry.copying_from = record.copying_from;
         entry.created_at = record.created_at;
         entry.slept = record.slept;

@@ -41,6 +41,9 @@ impl Kernel {
             self.admission.count_dying_entry(new.dying_entry);
         }
         if old.tier != new.tier {
+            if new.tier == Some(Tier::Cold) {
+                self.arm_cold(ix);
+            }
             if let Some(tier) = old.tier {
                 self.tiers[tier as usize].remove(&mut self.entries, ix);
             }

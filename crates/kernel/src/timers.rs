@@ -27,6 +27,7 @@ impl Kernel {
             self.clock_lowest = offset;
             for ix in self.entries.places() {
                 self.arm_expiry(ix);
+                self.arm_cold(ix);
             }
         }
     }
@@ -74,6 +75,9 @@ impl Kernel {
             self.sweep(ix);
         }
         if self.entries.get(ix).is_some() {
+            self.keep_or_give_up(ix);
+        }
+        if self.entries.get(ix).is_some() {
             self.freeze_if_quiet(ix);
             self.arm_again(ix);
         }
@@ -115,5 +119,6 @@ impl Kernel {
         self.arm_processes(ix);
         self.arm_expiry(ix);
         self.arm_quiet(ix);
+        self.arm_cold(ix);
     }
 }

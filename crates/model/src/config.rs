@@ -44,6 +44,11 @@ pub struct NodeConfig {
     pub workspace_free_floor_mb: u64,
     /// How often workspaces with a soft limit are measured.
     pub workspace_scan_interval_ms: u64,
+    /// How long files of a session that nobody uses stay where they are before they are put into
+    /// an archive; for ever if not given, or 0.
+    pub archive_after_ms: Option<u64>,
+    /// How long files of a session that nobody uses are kept at all; for ever if not given, or 0.
+    pub prune_after_ms: Option<u64>,
     /// Deadlines of effects.
     pub deadlines: Deadlines,
     /// What happens when launches fail.
@@ -72,6 +77,8 @@ impl Default for NodeConfig {
             remembered_ends: 4_096,
             workspace_free_floor_mb: 1_024,
             workspace_scan_interval_ms: 5_000,
+            archive_after_ms: Some(86_400_000),
+            prune_after_ms: None,
             deadlines: Deadlines::default(),
             backoff: Backoff::default(),
         }
@@ -90,7 +97,8 @@ pub struct Deadlines {
     pub freeze_ms: u64,
     /// Starting or stopping a turn, or killing a process.
     pub turn_ms: u64,
-    /// Making a workspace durable, copying or deleting one.
+    /// Making a workspace durable, copying, filling or deleting one. Archiving one may take ten
+    /// times as long: nobody waits for it.
     pub workspace_ms: u64,
     /// Removing a sandbox, each time it is tried.
     pub kill_ms: u64,

@@ -118,6 +118,10 @@ end_causes! {
     NotClean => Policy, "not_clean";
     /// Its pool had more idle sandboxes than wanted.
     Surplus => Policy, "surplus";
+    /// Nobody came back for its files for longer than the node keeps them.
+    Pruned => Policy, "pruned";
+    /// It was to start on files that are not there any more, or cannot be read.
+    FilesGone => Crash, "files_gone";
     /// Its template was replaced.
     TemplateReplaced => Policy, "template_replaced";
 }

@@ -70,6 +70,9 @@ pub struct SandboxRecord {
     pub workspace: WorkspaceId,
     /// Whether that workspace was ever made, so that there is something to restore.
     pub has_files: bool,
+    /// Whether that workspace is in an archive, as far as is known.
+    #[serde(default)]
+    pub archived: bool,
     /// The workspace that is being copied into its own.
     pub copying_from: Option<WorkspaceId>,
     /// When its record was made.

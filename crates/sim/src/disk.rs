@@ -2,6 +2,7 @@
 //! has room again.
 
 use kernel::{Event, Measured};
+use model::WorkspaceId;
 
 use crate::checks::{self, Judged};
 use crate::world::World;
@@ -9,11 +10,32 @@ use crate::world::World;
 impl World {
     /// Somebody looks at the disk, or at one workspace on it.
     pub(crate) fn look_at_disk(&mut self) -> Judged {
-        match self.choices.below(4) {
-            0 | 1 => self.measure_workspace(),
-            2 => self.tell_of_disk(false),
-            _ => self.tell_of_disk(true),
+        match self.choices.below(12) {
+            0..4 => self.measure_workspace(),
+            4 | 5 => self.tell_of_disk(false),
+            6 | 7 => self.tell_of_disk(true),
+            _ => {
+                self.have_an_accident();
+                Ok(())
+            }
         }
+    }
+
+    /// Files that nobody uses are lost without anybody's doing.
+    fn have_an_accident(&mut self) {
+        let used = |id| self.runtime.instances.values().any(|one| one.workspace == id);
+        let cold: Vec<_> =
+            self.runtime.workspaces.keys().copied().filter(|id| !used(*id)).collect();
+        if let Some(lost) = self.choices.pick(&cold) {
+            self.lose_workspace(lost);
+        }
+    }
+
+    pub(crate) fn lose_workspace(&mut self, id: WorkspaceId) {
+        self.coverage.count("faults", "files_lost");
+        self.trace.note(self.step, self.now, || format!("{id:?} is lost"));
+        self.runtime.workspaces.remove(&id);
+        self.watch.vanished.insert(id);
     }
 
     /// Any instance is measured, also one that is long on its way out: measuring takes its time.

@@ -202,6 +202,8 @@ impl Scenario {
             },
             workspace_free_floor_mb: 1_024,
             workspace_scan_interval_ms: 1_000,
+            archive_after_ms: None,
+            prune_after_ms: None,
             backoff: Backoff { degraded_after: 3, first_ms: 200, max_ms: 2_000 },
         };
         let templates = 1 + choices.below(4);
@@ -238,7 +240,7 @@ impl Scenario {
                 _ => weight,
             })
             .to_vec();
-        Self {
+        let mut drawn = Self {
             config,
             recipes,
             rates,
@@ -246,7 +248,11 @@ impl Scenario {
             clients: 1 + choices.below(12),
             weights,
             work_ms: choices.pick(&[300, 50, 2_000, 6_000]).unwrap_or(300),
-        }
+        };
+        drawn.config.archive_after_ms = choices.pick(&[None, Some(3_000), Some(15_000)]).flatten();
+        drawn.config.prune_after_ms =
+            choices.pick(&[None, None, Some(30_000), Some(8_000)]).flatten();
+        drawn
     }
 }
 

@@ -99,6 +99,7 @@ pub(crate) fn effect_line(effect: &Effect) -> String {
         | Action::Persist { .. }
         | Action::Kill { .. }
         | Action::CopyWorkspace { .. }
+        | Action::ArchiveWorkspace { .. }
         | Action::DeleteWorkspace { .. } => format!("{:?}", effect.action),
     };
     format!("  -> #{} {what} by {} ms", effect.id.n, effect.deadline.0)

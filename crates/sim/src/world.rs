@@ -302,6 +302,7 @@ impl World {
         for ended in ends.drain(..) {
             self.coverage.count("ends", ended.cause.as_str());
             checks::eviction::ended(self, &ended)?;
+            checks::cold::ended(self, &ended)?;
             checks::tenants::ended(self, &ended)?;
             if let Some(lease) = ended.lease {
                 checks::leases::written(self, lease, ended.lease_end)?;

@@ -47,6 +47,7 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::TenantRemains => &[Promise::TenantKept],
         Flaw::DiskLimitIgnored => &[Promise::DiskLimitKept],
         Flaw::FullDiskIgnored => &[Promise::DiskSpared],
+        Flaw::WantedGivenUp => &[Promise::ColdUnwanted],
     }
 }
 
@@ -115,6 +116,7 @@ flaw_tests! {
     fn flaw_tenant_remains_is_caught: TenantRemains;
     fn flaw_disk_limit_ignored_is_caught: DiskLimitIgnored;
     fn flaw_full_disk_ignored_is_caught: FullDiskIgnored;
+    fn flaw_wanted_given_up_is_caught: WantedGivenUp;
 }
 
 #[test]

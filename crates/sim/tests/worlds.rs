@@ -17,10 +17,12 @@ fn a_handful_of_worlds_keeps_every_promise() {
     for path in ["fast", "overflow", "blocked"] {
         assert!(total.coverage.of("checkouts", path) > 0, "no checkout was {path}");
     }
-    for what in ["too_much", "short"] {
+    for what in ["too_much", "short", "archived"] {
         assert!(total.coverage.of("disk", what) > 0, "no disk was {what}");
     }
-    assert!(total.coverage.of("ends", "disk_limit") > 0, "nobody wrote too much");
+    for cause in ["disk_limit", "pruned", "files_gone"] {
+        assert!(total.coverage.of("ends", cause) > 0, "nothing ended by {cause}");
+    }
     for how in ["asked", "at_once"] {
         assert!(total.coverage.of("handouts", how) > 0, "no handout was {how}");
     }

@@ -310,6 +310,8 @@ const fn told(cause: EndCause) -> &'static str {
         EndCause::MaxUses => "retired after as many uses as its template allows",
         EndCause::NotClean => "retired because it could not be proven clean and alive",
         EndCause::Surplus => "ended because its pool had more idle ones than wanted",
+        EndCause::Pruned => "given up because nobody came back for its files for long enough",
+        EndCause::FilesGone => "could not start: the files it was to start on are gone",
         EndCause::TemplateReplaced => "ended because its template was replaced",
     }
 }

@@ -25,7 +25,7 @@ fn changes(rig: &Rig, wanted: SessionId) -> Vec<SessionChange> {
 /// From where, and in which instance, the copy in progress takes its files, and where to.
 fn copying(rig: &Rig) -> (WorkspaceId, Option<InstanceId>, WorkspaceId) {
     let of = |action: &Action| {
-        let Action::CopyWorkspace { from, instance, to } = action else { return None };
+        let Action::CopyWorkspace { from, instance, to, .. } = action else { return None };
         Some((*from, *instance, *to))
     };
     rig.effects.iter().find_map(|effect| of(&effect.action)).expect("a copy in progress")

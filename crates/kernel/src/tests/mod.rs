@@ -10,6 +10,7 @@ mod ash;
 mod ash_sessions;
 mod checkout;
 mod checkout_failure;
+mod cold;
 mod disk;
 mod events;
 mod eviction;

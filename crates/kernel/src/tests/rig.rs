@@ -131,7 +131,7 @@ pub(super) fn instance_of(action: &Action) -> Option<InstanceId> {
         | Action::Persist { instance, .. }
         | Action::Kill { instance, .. } => Some(*instance),
         Action::CopyWorkspace { instance, .. } => *instance,
-        Action::DeleteWorkspace { .. } => None,
+        Action::DeleteWorkspace { .. } | Action::ArchiveWorkspace { .. } => None,
     }
 }
 
@@ -585,5 +585,6 @@ actions! {
     persist => Action::Persist { .. },
     kill => Action::Kill { .. },
     copy => Action::CopyWorkspace { .. },
+    archive => Action::ArchiveWorkspace { .. },
     delete_workspace => Action::DeleteWorkspace { .. },
 }

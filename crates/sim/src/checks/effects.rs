@@ -2,7 +2,7 @@
 
 use kernel::{Action, Effect};
 
-use super::{Judged, Promise, broken, capacity, disk, ends, holds, sessions};
+use super::{Judged, Promise, broken, capacity, cold, disk, ends, holds, sessions};
 use crate::coverage;
 use crate::runtime::Phase;
 use crate::trace::effect_line;
@@ -63,6 +63,7 @@ pub(crate) fn judge(world: &mut World, effect: &Effect) -> Judged {
             Ok(())
         }
         Action::DeleteWorkspace { workspace } => sessions::delete(world, *workspace),
+        Action::ArchiveWorkspace { workspace } => cold::archive(world, *workspace),
         Action::Claim { .. }
         | Action::Probe { .. }
         | Action::Prove { .. }
@@ -94,6 +95,7 @@ const fn name(action: &Action) -> &'static str {
         Action::Kill { .. } => "kill",
         Action::CopyWorkspace { .. } => "copy_workspace",
         Action::DeleteWorkspace { .. } => "delete_workspace",
+        Action::ArchiveWorkspace { .. } => "archive_workspace",
     }
 }
 

@@ -112,6 +112,9 @@ fn judge(
         }
         EndCause::Crash | EndCause::Oom => asked(instance.died || instance.troubled),
         EndCause::DiskLimit => asked(instance.disk_told),
+        EndCause::FilesGone => asked(world.watch.vanished.contains(&record.workspace)),
+        // What is given up has no process that could end.
+        EndCause::Pruned => asked(false),
         EndCause::LaunchFailed
         | EndCause::ReadyTimeout
         | EndCause::ClaimFailed

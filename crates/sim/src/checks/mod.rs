@@ -4,6 +4,7 @@
 
 pub(crate) mod announce;
 pub(crate) mod capacity;
+pub(crate) mod cold;
 pub(crate) mod disk;
 pub(crate) mod effects;
 pub(crate) mod ends;
@@ -82,6 +83,7 @@ promises! {
     TurnsEndOnce, "turns_end_once", "a turn that started ends exactly once";
     OneSandboxEach, "one_sandbox_each", "a session has at most one sandbox";
     FilesKept, "files_kept", "a session finds its files as it left them, or is told that they are lost";
+    ColdUnwanted, "cold_unwanted", "files are archived or given up only when nobody used them for long enough, nor wants them";
     FilesSaved, "files_saved", "a sandbox is not given up before its files are safe";
     RunningSafe, "running_safe", "a sandbox in use is never evicted, swept, frozen, wiped or thrown away";
     HoldsKept, "holds_kept", "what is held awake is never frozen, swept or evicted";
@@ -164,6 +166,8 @@ pub struct Watch {
     pub unsaved: BTreeMap<InstanceId, Box<Violation>>,
     /// Workspaces that are being copied, each until its copy counts as timed out.
     pub copies: Vec<(WorkspaceId, Mono)>,
+    /// Workspaces that were lost by an accident.
+    pub vanished: BTreeSet<WorkspaceId>,
     /// Generations that live on under another id.
     pub renamed: Vec<(SandboxId, Generation)>,
     /// The next completion is late, and must change nothing.

@@ -142,6 +142,7 @@ impl World {
         let usual_ms = match effect.action {
             Action::Launch(_) => 60,
             Action::Persist { .. } | Action::CopyWorkspace { .. } => 40,
+            Action::ArchiveWorkspace { .. } => 400,
             Action::Claim { .. }
             | Action::Probe { .. }
             | Action::Wipe { .. }
@@ -163,7 +164,8 @@ impl World {
             0 => How::Well,
             1 => {
                 let happened = self.choices.below(2) == 1;
-                match self.choices.below(6) {
+                match self.choices.below(7) {
+                    6 => How::Badly { kind: FailureKind::FilesGone, happened: false },
                     4 => How::Badly { kind: FailureKind::Gone, happened: true },
                     5 => How::Badly { kind: FailureKind::Unsupported, happened: false },
                     _ => How::Badly { kind: FailureKind::Trouble, happened },
@@ -327,6 +329,10 @@ impl World {
                         self.runtime.die(launch.instance);
                     }
                 }
+                FailureKind::FilesGone => {
+                    self.runtime.die(launch.instance);
+                    self.lose_workspace(launch.workspace);
+                }
             },
             Action::Kill { .. } => {
                 if happened || kind == FailureKind::Gone {
@@ -349,7 +355,9 @@ impl World {
                     self.perform(action)?;
                 }
             }
-            Action::CopyWorkspace { .. } | Action::DeleteWorkspace { .. } => {
+            Action::CopyWorkspace { .. }
+            | Action::DeleteWorkspace { .. }
+            | Action::ArchiveWorkspace { .. } => {
                 if happened {
                     self.perform(action)?;
                 }
@@ -402,7 +410,9 @@ pub(crate) fn instance_of(action: &Action) -> Option<InstanceId> {
         | Action::KillProcess { instance, .. }
         | Action::Persist { instance, .. }
         | Action::Kill { instance, .. } => Some(*instance),
-        Action::CopyWorkspace { .. } | Action::DeleteWorkspace { .. } => None,
+        Action::CopyWorkspace { .. }
+        | Action::DeleteWorkspace { .. }
+        | Action::ArchiveWorkspace { .. } => None,
     }
 }
 
@@ -410,10 +420,15 @@ pub(crate) fn instance_of(action: &Action) -> Option<InstanceId> {
 /// that no sandbox uses cannot be gone with one.
 const fn honest(action: &Action, kind: FailureKind) -> FailureKind {
     match (action, kind) {
-        (Action::Kill { .. }, FailureKind::Unsupported) => FailureKind::Trouble,
-        (Action::CopyWorkspace { .. } | Action::DeleteWorkspace { .. }, FailureKind::Gone) => {
-            FailureKind::Trouble
-        }
+        (Action::Launch(launch), FailureKind::FilesGone) if launch.restore => kind,
+        (Action::Kill { .. }, FailureKind::Unsupported)
+        | (_, FailureKind::FilesGone)
+        | (
+            Action::CopyWorkspace { .. }
+            | Action::DeleteWorkspace { .. }
+            | Action::ArchiveWorkspace { .. },
+            FailureKind::Gone,
+        ) => FailureKind::Trouble,
         (
             Action::Launch(_)
             | Action::Claim { .. }
@@ -428,7 +443,8 @@ const fn honest(action: &Action, kind: FailureKind) -> FailureKind {
             | Action::Persist { .. }
             | Action::Kill { .. }
             | Action::CopyWorkspace { .. }
-            | Action::DeleteWorkspace { .. },
+            | Action::DeleteWorkspace { .. }
+            | Action::ArchiveWorkspace { .. },
             kind,
         ) => kind,
     }
@@ -443,5 +459,6 @@ const fn failure_name(kind: FailureKind) -> &'static str {
         FailureKind::Gone => "gone",
         FailureKind::Trouble => "trouble",
         FailureKind::Unsupported => "unsupported",
+        FailureKind::FilesGone => "files_gone",
     }
 }

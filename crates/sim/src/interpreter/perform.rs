@@ -25,7 +25,8 @@ impl World {
                 }
                 if launch.restore && !known {
                     one.phase = Phase::Dead;
-                    return Ok(failed(FailureKind::Trouble));
+                    self.watch.vanished.insert(launch.workspace);
+                    return Ok(failed(FailureKind::FilesGone));
                 }
                 one.phase = Phase::Up;
                 one.answered_at = now;
@@ -120,6 +121,14 @@ impl World {
             }
             Action::DeleteWorkspace { workspace } => {
                 self.runtime.workspaces.remove(workspace);
+            }
+            Action::ArchiveWorkspace { workspace } => {
+                // Whoever started on it meanwhile came first. Else its contents are the same.
+                let used = self.runtime.instances.values().any(|one| one.workspace == *workspace);
+                if used || !self.runtime.workspaces.contains_key(workspace) {
+                    return Ok(failed(FailureKind::Trouble));
+                }
+                self.coverage.count("disk", "archived");
             }
         }
         Ok(Outcome::Done)

@@ -1,0 +1,137 @@
+//! What becomes of files that nobody comes back for: after a while they go into an archive, where
+//! they take less room, and after another they are given up, if the node says so. Whoever wants
+//! them meanwhile comes first, and nobody loses anything without being told.
+
+use model::why::Tier;
+use model::{EndCause, Mono, Wall};
+
+use crate::effect::Action;
+use crate::entry::{OpKind, Own, Phase};
+use crate::event::Outcome;
+use crate::slab::Ix;
+use crate::{Flaw, Kernel};
+
+/// How many workspaces are put into archives at once: each takes a processor and the disk.
+const ARCHIVES_AT_ONCE: u32 = 2;
+
+/// How much longer than other things with a workspace it may take.
+const ARCHIVE_PATIENCE: u64 = 10;
+
+impl Kernel {
+    /// When files are put into an archive, if nobody comes back for them.
+    fn archives_at(&self, ix: Ix) -> Option<Mono> {
+        let entry = &self.entries[ix];
+        let after_ms = self.config.archive_after_ms.filter(|ms| *ms > 0)?;
+        let wanted = entry.has_files
+            && !entry.archived
+            && !entry.archive_waits
+            && entry.op.is_none()
+            && entry.traits.disk.is_some()
+            && self.is_left_alone(ix);
+        wanted.then(|| self.at_age(ix, after_ms).max(entry.archive_at))
+    }
+
+    /// When files are given up, if nobody comes back for them.
+    fn pruned_at(&self, ix: Ix) -> Option<Mono> {
+        let after_ms = self.config.prune_after_ms.filter(|ms| *ms > 0)?;
+        self.is_left_alone(ix).then(|| self.at_age(ix, after_ms))
+    }
+
+    /// Whether it is cold and nobody wants it, so that it may be dealt with.
+    fn is_left_alone(&self, ix: Ix) -> bool {
+        let entry = &self.entries[ix];
+        self.shutdown.is_none()
+            && matches!(entry.owner, Own::Session(_))
+            && entry.phase == Phase::Cold
+            && (entry.derived.tier == Some(Tier::Cold) || self.flawed(Flaw::WantedGivenUp))
+    }
+
+    /// The moment at which it was not used for so long, by the clock on the wall: it may be older
+    /// than this run.
+    fn at_age(&self, ix: Ix, age_ms: u64) -> Mono {
+        let Wall(used) = self.entries[ix].last_used.wall;
+        self.now.mono_at(Wall(used.saturating_add(age_ms)))
+    }
+
+    /// Sees to it that a cold sandbox is looked at when its time comes.
+    pub(crate) fn arm_cold(&mut self, ix: Ix) {
+        let at = [self.archives_at(ix), self.pruned_at(ix)].into_iter().flatten().min();
+        if let Some(at) = at {
+            self.arm(ix, at);
+        }
+    }
+
+    /// Deals with the files of a cold sandbox whose time has come.
+    pub(crate) fn keep_or_give_up(&mut self, ix: Ix) {
+        let now = self.now.mono;
+        if self.pruned_at(ix).is_some_and(|at| at <= now) {
+            self.lose_files(ix, EndCause::Pruned.reason());
+            self.remove_entry(ix, EndCause::Pruned, None, None);
+        } else if self.archives_at(ix).is_some_and(|at| at <= now) {
+            self.archive(ix);
+        }
+    }
+
+    fn archive(&mut self, ix: Ix) {
+        if self.archiving >= ARCHIVES_AT_ONCE {
+            self.entries[ix].archive_waits = true;
+            self.archive_line.push_back(ix);
+            return;
+        }
+        self.archiving += 1;
+        let timeout_ms = self.config.deadlines.workspace_ms.saturating_mul(ARCHIVE_PATIENCE);
+        let action = Action::ArchiveWorkspace { workspace: self.entries[ix].workspace };
+        self.begin(ix, OpKind::Archive, timeout_ms, action);
+        self.settle(ix);
+    }
+
+    pub(crate) fn archive_ended(&mut self, ix: Ix, outcome: &Outcome) {
+        self.archiving -= 1;
+        let entry = &mut self.entries[ix];
+        match outcome {
+            Outcome::Done => entry.archived = true,
+            // It stays where it is, and nobody is the worse for it.
+            Outcome::Failed(_) | Outcome::TimedOut => {
+                let pause_ms = self.config.backoff.max_ms.saturating_mul(ARCHIVE_PATIENCE);
+                entry.archive_at = self.now.mono.plus(pause_ms);
+            }
+        }
+        self.mark(ix);
+        self.settle(ix);
+        self.arm_cold(ix);
+        self.archive_next();
+    }
+
+    /// There may be room for one that waits. It may have been wanted meanwhile, or be gone.
+    fn archive_next(&mut self) {
+        while self.archiving < ARCHIVES_AT_ONCE
+            && let Some(ix) = self.archive_line.pop_front()
+        {
+            let waits = self.entries.get_mut(ix).map(|entry| &mut entry.archive_waits);
+            if waits.is_some_and(std::mem::take)
+                && self.archives_at(ix).is_some_and(|at| at <= self.now.mono)
+            {
+                self.archive(ix);
+            }
+        }
+    }
+
+    /// Somebody wants the files: they stay where they are, or come back from where they went.
+    pub(crate) fn call_off_archive(&mut self, ix: Ix) {
+        if self.entries[ix].is_archiving() {
+            self.entries[ix].op = None;
+            self.archiving -= 1;
+            self.settle(ix);
+            self.archive_next();
+        }
+    }
+
+    /// How long binding settings may take: files may come with them.
+    pub(crate) fn claim_timeout_ms(&self, ix: Ix) -> u64 {
+        let deadlines = &self.config.deadlines;
+        match &self.entries[ix].settings {
+            Some(settings) if settings.seed.is_some() => deadlines.workspace_ms,
+            Some(_) | None => deadlines.claim_ms,
+        }
+    }
+}
