@@ -154,6 +154,13 @@ pub enum Event {
         /// What to do if another turn is in progress.
         when_busy: WhenBusy,
     },
+    /// Whoever sent a message was told that it was not taken: it is called off, however far it is.
+    TurnWithdrawn {
+        /// The session.
+        session: SessionId,
+        /// The turn.
+        turn: TurnId,
+    },
     /// The harness is done with a turn.
     TurnEnded {
         /// The session.
@@ -291,6 +298,7 @@ impl Event {
             | Self::ScaleWritten { .. }
             | Self::StopRequested { .. }
             | Self::SessionChanged { .. }
+            | Self::TurnWithdrawn { .. }
             | Self::TurnEnded { .. }
             | Self::ClientGone { .. }
             | Self::InstanceDied { .. }

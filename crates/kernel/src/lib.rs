@@ -351,6 +351,7 @@ impl Kernel {
             Event::UseEnded { use_id } => self.use_ended(use_id),
             Event::ProcessEnded { instance, process } => self.process_ended(instance, process),
             Event::ScaleWritten { instance, op } => self.scale_written(instance, op),
+            Event::TurnWithdrawn { session, turn } => self.turn_withdrawn(session, turn),
             Event::TurnEnded { session, turn, outcome } => self.turn_ended(session, turn, outcome),
             Event::ClientGone { request } => self.client_gone(request),
             Event::InstanceDied { instance, cause } => self.instance_died(instance, cause),

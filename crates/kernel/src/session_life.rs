@@ -385,8 +385,11 @@ impl Kernel {
         if !self.sessions[session].queued.is_empty() {
             self.mark_session(session);
         }
+        // Whoever sent them may send them again when the server is back.
+        let outcome =
+            if self.shutdown.is_some() { TurnOutcome::Interrupted } else { TurnOutcome::Aborted };
         for turn in std::mem::take(&mut self.sessions[session].queued) {
-            self.publish_turn_ended(session, turn, TurnOutcome::Aborted);
+            self.publish_turn_ended(session, turn, outcome);
         }
     }
 

@@ -149,6 +149,19 @@ impl Kernel {
         self.arm_session(session, deadline);
     }
 
+    pub(crate) fn turn_withdrawn(&mut self, id: SessionId, turn: TurnId) {
+        let Some(session) = self.session_index.get(id.as_u128()) else { return };
+        let known = &mut self.sessions[session];
+        if known.turn.as_ref().is_some_and(|current| current.id == turn) {
+            let refusal = Refusal::new(ErrorCode::Aborted, "the message was withdrawn");
+            self.stop_any_turn(session, &refusal);
+        } else if let Some(at) = known.queued.iter().position(|queued| *queued == turn) {
+            known.queued.remove(at);
+            self.publish_turn_ended(session, turn, TurnOutcome::Aborted);
+            self.mark_session(session);
+        }
+    }
+
     /// The harness says that a turn is over.
     pub(crate) fn turn_ended(&mut self, id: SessionId, turn: TurnId, outcome: TurnOutcome) {
         let Some(session) = self.session_index.get(id.as_u128()) else { return };

@@ -57,7 +57,7 @@ impl Coverage {
     }
 }
 
-const EVENT_NAMES: [&str; 34] = [
+const EVENT_NAMES: [&str; 35] = [
     "template_put",
     "pool_resized",
     "pool_drained",
@@ -92,6 +92,7 @@ const EVENT_NAMES: [&str; 34] = [
     "workspace_measured",
     "disk_measured",
     "session_changed",
+    "turn_withdrawn",
 ];
 
 /// The place of an event's kind in the counts.
@@ -131,6 +132,7 @@ pub const fn event_kind(event: &Event) -> usize {
         Event::WorkspaceMeasured { .. } => 31,
         Event::DiskMeasured { .. } => 32,
         Event::SessionChanged { .. } => 33,
+        Event::TurnWithdrawn { .. } => 34,
     }
 }
 

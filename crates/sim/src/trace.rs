@@ -58,6 +58,7 @@ pub(crate) fn event_line(event: &Event) -> String {
         | Event::DeleteRequested { .. }
         | Event::SessionCreated { .. }
         | Event::TurnRequested { .. }
+        | Event::TurnWithdrawn { .. }
         | Event::TurnEnded { .. }
         | Event::AbortRequested { .. }
         | Event::PauseRequested { .. }

@@ -97,12 +97,25 @@ impl World {
     pub(super) fn act_abort(&mut self) -> Judged {
         let Some(session) = self.some_session() else { return Ok(()) };
         let request = self.request();
+        if self.choices.below(5) == 4 {
+            return self.withdraw(session);
+        }
         let keep_sandbox = self.choices.below(3) == 2;
         if let Some(one) = self.ledger.sessions.get_mut(&session) {
             one.abort_asked = true;
         }
         let event = Event::AbortRequested { request, session, keep_sandbox };
         self.control(session, Ask::Abort { session }, event, request)
+    }
+
+    /// Calls off the message that was sent last, whatever became of it.
+    fn withdraw(&mut self, session: SessionId) -> Judged {
+        let sent = self.ledger.asked_turns.iter().filter(|(_, (of, _))| *of == session);
+        let Some(turn) = sent.map(|(turn, _)| *turn).max() else { return Ok(()) };
+        if let Some(one) = self.ledger.sessions.get_mut(&session) {
+            one.abort_asked = true;
+        }
+        self.tell(Event::TurnWithdrawn { session, turn })
     }
 
     pub(super) fn act_pause(&mut self) -> Judged {
