@@ -24,6 +24,7 @@ use crate::metrics::Metrics;
 use crate::needed::Needed;
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
+use crate::seeds::Sowing;
 use crate::trouble::Trouble;
 use crate::turns::{Live, TurnNews, Turns};
 use crate::uses::Broken;
@@ -42,6 +43,8 @@ pub(crate) struct Core {
     /// As many imports as may go on at once.
     pub(crate) imports: Arc<Semaphore>,
     pub(crate) disk: Disk,
+    /// Who holds which seeds.
+    pub(crate) sowing: Sowing,
     pub(crate) scan_interval_ms: u64,
     pub(crate) metrics: Metrics,
     pub(crate) keyring: Keyring,
@@ -127,6 +130,7 @@ impl Core {
             needed: Needed::default(),
             imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
             disk: parts.disk,
+            sowing: Sowing::default(),
             scan_interval_ms: parts.scan_interval_ms,
             metrics: Metrics::default(),
             keyring: parts.keyring,

@@ -1,39 +1,41 @@
-//! Workspaces on disk, for the engine: made before a launch, removed after a kill. Nothing here
-//! blocks a thread that serves requests.
+//! Workspaces on disk, for the engine: made or brought back before a launch, removed after a kill.
+//! Nothing here blocks a thread that serves requests.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::Launch;
 use model::template::{WorkspaceKind, WorkspaceLimit};
 use model::{ErrorCode, Refusal, Template, WorkspaceId};
 use runtime::{RuntimeError, RuntimeErrorCode, WorkspaceSource};
-use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use workspaces::{Size, Trouble, WorkspaceError, Workspaces};
+use workspaces::{Archives, New, Seeds, Size, Trouble, WorkspaceError, Workspaces};
 
+use crate::effects::EffectError;
 use crate::measuring::Measuring;
+use crate::works::{Entered, Haste, Waiting, Works};
 
 /// The workspaces of a node; none where it has no place for them.
 #[derive(Default)]
 pub(crate) struct Disk {
     pub(crate) workspaces: Option<Arc<Workspaces>>,
+    pub(crate) archives: Option<Archives>,
+    pub(crate) seeds: Option<Seeds>,
     /// What workspaces with a hard limit must leave free, however full they are.
     pub(crate) spared_bytes: u64,
     pub(crate) measuring: Measuring,
-    /// Those that are being made, whoever still waits for them.
-    making: Arc<Mutex<Making>>,
+    pub(crate) works: Works,
 }
 
-type Making = BTreeMap<WorkspaceId, watch::Receiver<()>>;
+/// What a sandbox that is to be launched begins with.
+pub(crate) struct Beginning {
+    pub(crate) source: WorkspaceSource,
+    /// Its files are in an archive, and are to be unpacked in it.
+    pub(crate) unpack: bool,
+}
 
 impl Disk {
-    pub(crate) fn new(workspaces: Option<Arc<Workspaces>>, spared_mb: u64) -> Self {
-        let spared_bytes = spared_mb.saturating_mul(1 << 20);
-        Self { workspaces, spared_bytes, ..Self::default() }
-    }
-
     /// How the size of a template's workspaces is kept here; none where they are in memory. A hard
     /// limit becomes a soft one only where the template agrees.
     pub(crate) fn limit_of(&self, template: &Template) -> Result<Option<WorkspaceLimit>, Refusal> {
@@ -58,73 +60,117 @@ impl Disk {
         }
     }
 
-    /// What a sandbox that is to be launched has as its workspace, made if need be.
-    pub(crate) async fn source_of(&self, launch: &Launch) -> Result<WorkspaceSource, RuntimeError> {
-        let limit = self.limit_of(&launch.template).map_err(|refusal| {
+    /// What a workspace for this template is to be.
+    pub(crate) fn new_for(
+        &self,
+        id: WorkspaceId,
+        template: &Template,
+    ) -> Result<Option<New>, RuntimeError> {
+        let limit = self.limit_of(template).map_err(|refusal| {
             RuntimeError::new(RuntimeErrorCode::Unsupported, "launch", refusal.cause)
         })?;
-        let (Some(limit), Some(workspaces)) = (limit, &self.workspaces) else {
-            return Ok(WorkspaceSource::Memory);
-        };
+        let size = Size::of_bytes(template.limits.workspace_bytes());
+        Ok(limit.map(|limit| New { id, size, limit, spared_bytes: self.spared_bytes }))
+    }
+
+    /// Whether there is a workspace of this id on disk.
+    pub(crate) fn has(&self, id: WorkspaceId) -> bool {
+        self.workspaces.as_ref().is_some_and(|workspaces| workspaces.has(id))
+    }
+
+    /// Whether there is an archive of one.
+    pub(crate) fn has_archive(&self, id: WorkspaceId) -> bool {
+        self.archives.as_ref().is_some_and(|archives| archives.get(id).is_some())
+    }
+
+    /// What a sandbox that is to be launched has as its workspace: made, or brought back from its
+    /// archive, if need be. Whoever waits for it may go away: what was begun comes to its end, and
+    /// a removal waits for that.
+    pub(crate) async fn begin(&self, launch: &Launch) -> Result<Beginning, EffectError> {
         let id = launch.workspace;
+        let new = self.new_for(id, &launch.template)?;
+        let memory = |unpack| Ok(Beginning { source: WorkspaceSource::Memory, unpack });
+        let disk = Ok(Beginning { source: WorkspaceSource::Disk(id), unpack: false });
         if !launch.restore {
-            let size = Size::of_bytes(launch.template.limits.workspace_bytes());
-            self.make(Arc::clone(workspaces), id, size, limit).await?;
+            let (Some(new), Some(workspaces)) = (new, self.workspaces.clone()) else {
+                return memory(false);
+            };
+            let entered = self.works.enter(id, Haste::Urgent).await;
+            in_background(entered, move |_| {
+                workspaces.create(id, new.size, new.limit, new.spared_bytes)
+            })
+            .await?;
+            return disk;
         }
-        Ok(WorkspaceSource::Disk(id))
+        let entered = self.works.enter(id, Haste::Urgent).await;
+        if self.has(id) {
+            return disk;
+        }
+        if !self.has_archive(id) {
+            let cause = format!("there is neither a workspace {id} nor an archive of it");
+            return Err(EffectError::FilesGone(cause));
+        }
+        let (Some(new), Some(workspaces), Some(archives)) =
+            (new, self.workspaces.clone(), self.archives.clone())
+        else {
+            return memory(true);
+        };
+        let waiting = Waiting::default();
+        let is_gone = waiting.is_gone();
+        in_background(entered, move |_| {
+            let Some(archive) = archives.read(id)? else { return Ok(()) };
+            workspaces.restore(new, archive, &mut |_| !is_gone())?;
+            // From here on it is older than what it was made for.
+            archives.remove(id)
+        })
+        .await?;
+        drop(waiting);
+        disk
     }
 
-    /// Whoever waits for it may go away: it is made all the same, and a removal waits for that.
-    async fn make(
-        &self,
-        workspaces: Arc<Workspaces>,
-        id: WorkspaceId,
-        size: Size,
-        limit: WorkspaceLimit,
-    ) -> Result<(), RuntimeError> {
-        let (done, waits) = watch::channel(());
-        self.making().insert(id, waits);
-        let (making, spared_bytes) = (Arc::clone(&self.making), self.spared_bytes);
-        let made = spawn_blocking(move || {
-            let made = workspaces.create(id, size, limit, spared_bytes);
-            making.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-            drop(done);
-            made
-        });
-        made.await.map_err(|error| given_up(&error))?.map_err(|error| failed(&error))
-    }
-
-    fn making(&self) -> MutexGuard<'_, Making> {
-        self.making.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Removes a workspace. That it never existed is fine.
+    /// Removes a workspace and its archive. That they never existed is fine.
     pub(crate) async fn remove(&self, id: WorkspaceId) -> Result<(), RuntimeError> {
-        let Some(workspaces) = &self.workspaces else { return Ok(()) };
-        let making = self.making().get(&id).cloned();
-        if let Some(mut making) = making {
-            // Nothing is ever sent: it ends when the other end is dropped.
-            while making.changed().await.is_ok() {}
-        }
-        if !workspaces.has(id) {
+        if self.workspaces.is_none() && self.archives.is_none() {
             return Ok(());
         }
-        let workspaces = Arc::clone(workspaces);
-        let removed = spawn_blocking(move || workspaces.remove(id));
-        removed.await.map_err(|error| given_up(&error))?.map_err(|error| failed(&error))
+        let entered = self.works.enter(id, Haste::Urgent).await;
+        if !self.has(id) && !self.has_archive(id) {
+            return Ok(());
+        }
+        let (workspaces, archives) = (self.workspaces.clone(), self.archives.clone());
+        let removed = in_background(entered, move |_| {
+            if let Some(archives) = archives {
+                archives.remove(id)?;
+            }
+            workspaces.map_or(Ok(()), |workspaces| workspaces.remove(id))
+        });
+        removed.await.map_err(EffectError::into_runtime_error)
     }
 
-    /// Removes what nobody wrote down; says how many there were.
+    /// Removes what nobody wrote down, and archives that are older than what is there; says how
+    /// many there were.
     pub(crate) async fn remove_all_but(
         &self,
         kept: BTreeSet<WorkspaceId>,
     ) -> Result<u32, RuntimeError> {
-        let Some(workspaces) = self.workspaces.clone() else { return Ok(0) };
+        let (workspaces, archives) = (self.workspaces.clone(), self.archives.clone());
         let removed = spawn_blocking(move || {
-            let unknown = workspaces.list().into_iter().filter(|id| !kept.contains(id));
-            unknown
-                .map(|id| workspaces.remove(id))
-                .try_fold(0, |count, one| one.map(|()| count + 1))
+            let mut removed = 0;
+            if let Some(workspaces) = &workspaces {
+                for id in workspaces.list().into_iter().filter(|id| !kept.contains(id)) {
+                    workspaces.remove(id)?;
+                    removed += 1;
+                }
+            }
+            for id in archives.iter().flat_map(Archives::list).map(|(id, _)| id) {
+                let is_old = workspaces.as_ref().is_some_and(|workspaces| workspaces.has(id));
+                if let Some(archives) = archives.as_ref().filter(|_| is_old || !kept.contains(&id))
+                {
+                    archives.remove(id)?;
+                    removed += u32::from(!is_old);
+                }
+            }
+            Ok::<_, WorkspaceError>(removed)
         });
         removed.await.map_err(|error| given_up(&error))?.map_err(|error| failed(&error))
     }
@@ -153,7 +199,28 @@ impl Disk {
     }
 }
 
-fn failed(error: &WorkspaceError) -> RuntimeError {
+/// Does something with a workspace off the threads that serve requests. Nobody else works on it
+/// until that is over, whoever still waits for it.
+pub(crate) async fn in_background<T: Send + 'static>(
+    entered: Entered,
+    act: impl FnOnce(&Entered) -> Result<T, WorkspaceError> + Send + 'static,
+) -> Result<T, EffectError> {
+    let done = spawn_blocking(move || act(&entered)).await;
+    done.map_err(|error| EffectError::from(given_up(&error)))?.map_err(|error| {
+        match error.trouble {
+            Trouble::Damaged => EffectError::FilesGone(error.to_string()),
+            Trouble::Unsupported
+            | Trouble::DiskFull
+            | Trouble::Id
+            | Trouble::InUse
+            | Trouble::Refused
+            | Trouble::CalledOff
+            | Trouble::System => failed(&error).into(),
+        }
+    })
+}
+
+pub(crate) fn failed(error: &WorkspaceError) -> RuntimeError {
     let code = match error.trouble {
         Trouble::Unsupported => RuntimeErrorCode::Unsupported,
         Trouble::DiskFull => RuntimeErrorCode::DiskFull,
@@ -167,6 +234,6 @@ fn failed(error: &WorkspaceError) -> RuntimeError {
         .with_errno(error.source.raw_os_error().unwrap_or(0))
 }
 
-fn given_up(error: &tokio::task::JoinError) -> RuntimeError {
+pub(crate) fn given_up(error: &tokio::task::JoinError) -> RuntimeError {
     RuntimeError::new(RuntimeErrorCode::System, "use a workspace", error.to_string())
 }

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use crate::core::Core;
-use crate::turns;
+use crate::{keeping, turns};
 
 /// Carries out an effect.
 pub(crate) async fn carry_out(core: &Arc<Core>, effect: Effect, give_up: &Notify) -> Outcome {
@@ -26,7 +26,7 @@ pub(crate) async fn carry_out(core: &Arc<Core>, effect: Effect, give_up: &Notify
         Ok(Err(error)) => {
             tracing::debug!(%error, action = word(&effect.action), "an effect failed");
             core.metrics.effect_failed(&effect.action);
-            outcome_of(&error)
+            error.outcome()
         }
         Err(_) => {
             tracing::warn!(action = word(&effect.action), "an effect was not done in time");
@@ -43,46 +43,88 @@ pub(crate) fn mistaken(error: &tokio::task::JoinError) -> Outcome {
     Outcome::Failed(Failure { kind: FailureKind::Trouble, detail })
 }
 
-async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), RuntimeError> {
+/// Why an effect was not done.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EffectError {
+    /// What the runtime said, or somebody in its words.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// Files that were to be there are not, or cannot be read.
+    #[error("the files are gone: {0}")]
+    FilesGone(String),
+}
+
+impl EffectError {
+    /// In the words of a runtime, where it makes no difference that files are gone.
+    pub(crate) fn into_runtime_error(self) -> RuntimeError {
+        match self {
+            Self::Runtime(error) => error,
+            Self::FilesGone(cause) => {
+                RuntimeError::new(RuntimeErrorCode::System, "use a workspace", cause)
+            }
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        match self {
+            Self::Runtime(error) => outcome_of(error),
+            Self::FilesGone(cause) => {
+                let detail = cause.as_str().into();
+                Outcome::Failed(Failure { kind: FailureKind::FilesGone, detail })
+            }
+        }
+    }
+}
+
+async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), EffectError> {
     match &effect.action {
         Action::Launch(launch) => {
             tokio::select! {
                 launched = self::launch(core, launch) => launched,
                 () = give_up.notified() => {
                     let cause = "its end was asked for before it was ready";
-                    Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, "launch", cause))
+                    Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, "launch", cause).into())
                 }
             }
+        }
+        Action::ArchiveWorkspace { workspace } => {
+            tokio::select! {
+                archived = keeping::archive(core, *workspace) => archived,
+                () = give_up.notified() => Err(unsupported("its end was asked for").into()),
+            }
+        }
+        Action::Persist { instance, workspace } => {
+            keeping::persist(core, *instance, *workspace).await
+        }
+        Action::CopyWorkspace { from, instance, to, template } => {
+            keeping::copy(core, *from, *instance, *to, template).await
         }
         Action::Claim { instance, settings, .. } => {
             claim(core, *instance, settings.as_deref()).await
         }
-        Action::Probe { instance } => probe(core, *instance, effect).await,
-        Action::Freeze { instance } => find(core, *instance)?.freeze().await,
-        Action::Thaw { instance } => find(core, *instance)?.thaw().await,
+        Action::Probe { instance } => Ok(probe(core, *instance, effect).await?),
+        Action::Freeze { instance } => Ok(find(core, *instance)?.freeze().await?),
+        Action::Thaw { instance } => Ok(find(core, *instance)?.thaw().await?),
         Action::Kill { instance, workspace } => {
             core.harnesses.forget(*instance);
             core.runtimes.kill(*instance).await?;
             // One in memory is gone by now.
             match workspace {
-                Some(workspace) => core.disk.remove(*workspace).await,
+                Some(workspace) => Ok(core.disk.remove(*workspace).await?),
                 None => Ok(()),
             }
         }
-        Action::DeleteWorkspace { workspace } => core.disk.remove(*workspace).await,
+        Action::DeleteWorkspace { workspace } => Ok(core.disk.remove(*workspace).await?),
         Action::Wipe { .. } | Action::Prove { .. } => {
-            Err(unsupported("no runtime here wipes: used sandboxes are made anew"))
+            Err(unsupported("no runtime here wipes: used sandboxes are made anew").into())
         }
-        Action::KillProcess { .. } => Err(unsupported("no processes are kept here")),
+        Action::KillProcess { .. } => Err(unsupported("no processes are kept here").into()),
         Action::StartTurn { instance, session, turn } => {
-            turns::begin(core, *instance, *session, *turn)
+            Ok(turns::begin(core, *instance, *session, *turn)?)
         }
         Action::StopTurn { turn, .. } => {
             turns::stop(core, *turn).await;
             Ok(())
-        }
-        Action::Persist { .. } | Action::CopyWorkspace { .. } => {
-            Err(unsupported("no sessions are served here"))
         }
     }
 }
@@ -91,20 +133,36 @@ fn unsupported(cause: &'static str) -> RuntimeError {
     RuntimeError::new(RuntimeErrorCode::Unsupported, "carry out an effect", cause)
 }
 
-async fn launch(core: &Core, launch: &Launch) -> Result<(), RuntimeError> {
+async fn launch(core: &Core, launch: &Launch) -> Result<(), EffectError> {
     let template = &launch.template;
     let runtime = core.runtimes.of(&template.runtime).map_err(|refusal| {
         RuntimeError::new(RuntimeErrorCode::Unsupported, "launch", refusal.cause)
     })?;
+    let root = core.roots.of(&template.root).await?;
+    let began = Instant::now();
+    let beginning = core.disk.begin(launch).await.inspect_err(|_| {
+        if launch.restore {
+            core.metrics.restore_failed();
+        }
+    })?;
     let spec = LaunchSpec {
         instance: launch.instance,
-        root: core.roots.of(&template.root).await?,
+        root,
         limits: template.limits,
-        workspace: core.disk.source_of(launch).await?,
+        workspace: beginning.source,
         settings: launch.settings.clone(),
         ready_timeout: Duration::from_millis(template.ready_timeout_ms),
     };
     let sandbox = runtime.launch(spec).await?;
+    if beginning.unpack {
+        let back = core.disk.bring_back(launch.workspace, Arc::clone(&sandbox)).await;
+        back.inspect_err(|_| core.metrics.restore_failed())?;
+    }
+    if launch.restore {
+        core.metrics.restored(began.elapsed());
+    } else if let Some(seed) = launch.settings.as_ref().and_then(|settings| settings.seed) {
+        core.disk.sow(seed, Arc::clone(&sandbox)).await?;
+    }
     if template.harness.program().is_some_and(|program| program.prewarm) {
         let ready = core.harnesses.prewarm(core, sandbox, template).await;
         ready.map_err(HarnessError::into_runtime_error)?;
@@ -117,11 +175,14 @@ async fn claim(
     core: &Core,
     instance: InstanceId,
     settings: Option<&ClaimSettings>,
-) -> Result<(), RuntimeError> {
+) -> Result<(), EffectError> {
     let sandbox = find(core, instance)?;
-    match settings {
-        Some(settings) => sandbox.claim(settings, None).await,
-        None => sandbox.ping().await,
+    let Some(settings) = settings else { return Ok(sandbox.ping().await?) };
+    sandbox.claim(settings, None).await?;
+    match settings.seed {
+        // Whoever is claimed has never been anybody's.
+        Some(seed) => core.disk.sow(seed, sandbox).await,
+        None => Ok(()),
     }
 }
 
@@ -138,7 +199,7 @@ async fn probe(core: &Core, instance: InstanceId, effect: &Effect) -> Result<(),
     Err(RuntimeError::new(RuntimeErrorCode::Protocol, "probe", cause))
 }
 
-fn find(core: &Core, instance: InstanceId) -> Result<Arc<dyn Sandbox>, RuntimeError> {
+pub(crate) fn find(core: &Core, instance: InstanceId) -> Result<Arc<dyn Sandbox>, RuntimeError> {
     core.runtimes.sandbox(instance).ok_or_else(|| {
         RuntimeError::new(RuntimeErrorCode::SandboxGone, "find a sandbox", "it is over")
     })
@@ -190,5 +251,6 @@ pub(crate) const fn word(action: &Action) -> &'static str {
         Action::Kill { .. } => "kill",
         Action::CopyWorkspace { .. } => "copy_workspace",
         Action::DeleteWorkspace { .. } => "delete_workspace",
+        Action::ArchiveWorkspace { .. } => "archive_workspace",
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Lanes {
 /// What a lane does next.
 struct Waiting {
     effects: VecDeque<Effect>,
-    /// Makes a launch in progress give up: its end is wanted.
+    /// Makes a launch or an archive in progress give up: its end is wanted.
     give_up: Arc<Notify>,
 }
 
@@ -36,7 +36,7 @@ impl Lanes {
     pub(crate) fn add(&mut self, core: &Arc<Core>, effect: Effect) {
         let lane = lane_of(&effect.action);
         if let Some(waiting) = self.busy.get_mut(&lane) {
-            if matches!(effect.action, Action::Kill { .. }) {
+            if matches!(effect.action, Action::Kill { .. } | Action::DeleteWorkspace { .. }) {
                 waiting.give_up.notify_one();
             }
             waiting.effects.push_back(effect);
@@ -84,9 +84,11 @@ fn lane_of(action: &Action) -> Lane {
         | Action::StartTurn { instance, .. }
         | Action::StopTurn { instance, .. }
         | Action::KillProcess { instance, .. }
-        | Action::Persist { instance, .. }
         | Action::Kill { instance, .. } => Lane::Instance(*instance),
         Action::CopyWorkspace { to, .. } => Lane::Workspace(*to),
-        Action::DeleteWorkspace { workspace } => Lane::Workspace(*workspace),
+        // Nothing that is done in a sandbox waits until its files are durable.
+        Action::Persist { workspace, .. }
+        | Action::ArchiveWorkspace { workspace }
+        | Action::DeleteWorkspace { workspace } => Lane::Workspace(*workspace),
     }
 }

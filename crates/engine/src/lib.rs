@@ -20,17 +20,20 @@ mod explain;
 mod harnesses;
 mod ids;
 mod images;
+mod keeping;
 mod keys;
 mod lanes;
 mod leases;
 mod log;
 mod measuring;
 mod metrics;
+mod moving;
 mod needed;
 mod pools;
 mod roots;
 mod runtimes;
 mod sandboxes;
+mod seeds;
 mod sessions;
 mod shutdown;
 mod sparing;
@@ -40,6 +43,8 @@ mod timer;
 mod trouble;
 mod turns;
 mod uses;
+mod whereabouts;
+mod works;
 
 #[cfg(test)]
 mod tests;
@@ -64,6 +69,7 @@ pub use crate::start::{EngineConfig, StartError, Started};
 pub use crate::templates::Put;
 pub use crate::turns::{TurnFollow, turn_error};
 pub use crate::uses::Use;
+pub use crate::whereabouts::{SessionWorkspace, WorkspacePlace};
 pub use ::images::Image;
 pub use harness::LogStream;
 pub use kernel::{
@@ -75,7 +81,7 @@ pub use runtime::{
     Process, ProcessHandle, Reaped, RunLimits, Sink, Stdin,
 };
 pub use store::{EventPage, EventQuery};
-pub use workspaces::Workspaces;
+pub use workspaces::{Archives, SeedFile, Seeds, Workspaces};
 
 use crate::core::Core;
 

@@ -10,7 +10,7 @@ use kernel::{Event, Kernel, Measured};
 use model::{InstanceId, WorkspaceId};
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{Instant, sleep};
-use workspaces::{Scan, Size, Usage, WorkspaceError, Workspaces};
+use workspaces::{Archives, Scan, Size, Usage, WorkspaceError, Workspaces};
 
 use crate::core::Core;
 
@@ -53,6 +53,11 @@ pub(crate) enum Haste {
 type Soft = BTreeMap<WorkspaceId, (InstanceId, Size)>;
 
 impl Measuring {
+    /// What one took when it was last measured.
+    pub(crate) fn bytes_of(&self, id: WorkspaceId) -> Option<u64> {
+        self.last().get(&id).map(|last| last.bytes)
+    }
+
     fn last(&self) -> MutexGuard<'_, BTreeMap<WorkspaceId, Last>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -105,6 +110,7 @@ async fn free(workspaces: &Arc<Workspaces>) -> Option<u64> {
 
 fn tell_free(core: &Arc<Core>, workspaces: &Workspaces, free_bytes: u64) {
     core.metrics.disk_is(workspaces.count(), free_bytes);
+    core.metrics.archives_are(core.disk.archives.as_ref().map_or((0, 0), Archives::count));
     let before = core.read(Kernel::is_disk_short);
     core.tell(Event::DiskMeasured { free_bytes });
     let short = core.read(Kernel::is_disk_short);

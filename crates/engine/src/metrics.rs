@@ -67,6 +67,10 @@ pub struct Metrics {
     workspace_bytes: Gauge,
     disk_free_bytes: Gauge,
     workspace_scan: Histogram,
+    archives: Gauge,
+    archive_bytes: Gauge,
+    restore: Histogram,
+    restores_failed: Counter<u64, AtomicU64>,
     turn: Times<ByOutcome>,
     turn_first: Histogram,
 }
@@ -90,6 +94,10 @@ impl Default for Metrics {
             workspace_bytes: Gauge::default(),
             disk_free_bytes: Gauge::default(),
             workspace_scan: times(),
+            archives: Gauge::default(),
+            archive_bytes: Gauge::default(),
+            restore: times(),
+            restores_failed: Counter::default(),
             turn: Family::new_with_constructor(times),
             turn_first: times(),
         }
@@ -131,6 +139,14 @@ impl Metrics {
         registry.register("shoal_disk_free_bytes", free, self.disk_free_bytes.clone());
         let scan = "Time to measure all workspaces on disk once";
         registry.register("shoal_workspace_scan_seconds", scan, self.workspace_scan.clone());
+        let archives = "Archives of workspaces";
+        registry.register("shoal_archives", archives, self.archives.clone());
+        let bytes = "What archives of workspaces take on disk";
+        registry.register("shoal_archive_bytes", bytes, self.archive_bytes.clone());
+        let restore = "Time to start a sandbox on files that a session left, with those files";
+        registry.register("shoal_restore_seconds", restore, self.restore.clone());
+        let failed = "Sandboxes that could not start on the files that a session left";
+        registry.register("shoal_restores_failed", failed, self.restores_failed.clone());
         let turn = "Time of a turn from being asked for to its end, by outcome";
         registry.register("shoal_turn_seconds", turn, self.turn.clone());
         let first = "Time from asking for a turn to the first word of the harness";
@@ -206,6 +222,21 @@ impl Metrics {
     pub(crate) fn disk_is(&self, workspaces: usize, free_bytes: u64) {
         self.workspaces.set(workspaces.cast_signed() as i64);
         self.disk_free_bytes.set(free_bytes.cast_signed());
+    }
+
+    pub(crate) fn archives_are(&self, (count, bytes): (usize, u64)) {
+        self.archives.set(count.cast_signed() as i64);
+        self.archive_bytes.set(bytes.cast_signed());
+    }
+
+    /// A sandbox is there with the files that a session left.
+    pub(crate) fn restored(&self, took: Duration) {
+        self.restore.observe(took.as_secs_f64());
+    }
+
+    /// The files that a session left could not be brought back.
+    pub(crate) fn restore_failed(&self) {
+        self.restores_failed.inc();
     }
 
     pub(crate) fn measured(&self, bytes: u64, took: Duration) {

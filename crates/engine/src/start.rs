@@ -14,7 +14,7 @@ use model::{ErrorCode, NodeConfig, Refusal, Template, WorkspaceId};
 use runtime::{Reaped, RuntimeError};
 use store::{Store, StoreError};
 use tokio::time::{Instant, sleep};
-use workspaces::Workspaces;
+use workspaces::{Archives, Seeds, Workspaces};
 
 use crate::clock::{Clock, WallClock};
 use crate::core::{Core, Parts};
@@ -22,7 +22,7 @@ use crate::disk::Disk;
 use crate::keys::Keyring;
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
-use crate::{Engine, commit, deaths, measuring, needed, timer};
+use crate::{Engine, commit, deaths, measuring, needed, seeds, timer};
 
 /// How long pools that were being removed may take to be gone.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(30);
@@ -43,6 +43,10 @@ pub struct EngineConfig {
     pub roots: Roots,
     /// Where workspaces on disk are; none if there are none.
     pub workspaces: Option<Arc<Workspaces>>,
+    /// Where archives of workspaces are; none if nothing can be saved that is only in memory.
+    pub archives: Option<Archives>,
+    /// Where files are that workspaces begin with.
+    pub seeds: Option<Seeds>,
     /// Where the time on the wall comes from.
     pub wall: WallClock,
 }
@@ -95,10 +99,16 @@ impl Engine {
             reaped.push(runtime.reap_orphans().await?);
             alive.extend(runtime.list().await?);
         }
-        let disk = Disk::new(config.workspaces, config.node.workspace_free_floor_mb);
+        let disk = Disk {
+            workspaces: config.workspaces,
+            archives: config.archives,
+            seeds: config.seeds,
+            spared_bytes: config.node.workspace_free_floor_mb.saturating_mul(1 << 20),
+            ..Disk::default()
+        };
         let stray = disk.remove_all_but(written_down(&loaded.journal)).await?;
         if stray > 0 {
-            tracing::info!(stray, "workspaces that no record names were removed");
+            tracing::info!(stray, "workspaces and archives that no record names were removed");
         }
         let scan_interval_ms = config.node.workspace_scan_interval_ms;
         let clock = Clock::new(config.wall);
@@ -122,6 +132,7 @@ impl Engine {
         core.keep_running(timer::run(Arc::clone(&core)));
         core.keep_running(measuring::watch_free(Arc::clone(&core)));
         core.keep_running(measuring::measure(Arc::clone(&core)));
+        core.keep_running(seeds::run(Arc::clone(&core)));
         needed::hold_now(&core).await;
         core.keep_running(needed::run(Arc::clone(&core)));
         for watch in watches {

@@ -155,6 +155,11 @@ pub trait Sandbox: Send + Sync {
     /// Lets its processes run again. That it is not frozen is done too.
     async fn thaw(&self) -> Result<(), RuntimeError>;
 
+    /// Hands what programs wrote to `/workspace` over to whatever it lies on, as far as it is the
+    /// sandbox's to do: a file system of its own is flushed into the file that holds it. It works
+    /// while the sandbox is frozen, too.
+    async fn sync(&self) -> Result<(), RuntimeError>;
+
     /// Removes it and everything that was made for it. Done means that nothing is left.
     async fn kill(&self) -> Result<(), RuntimeError>;
 

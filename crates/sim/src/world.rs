@@ -257,14 +257,14 @@ impl World {
         out: &mut Outbox,
         direct: Option<&(Option<RequestId>, Result<Reply, Refusal>)>,
     ) -> Judged {
-        self.commit(out)?;
-        self.ahead = Ahead::default();
         self.watch.answered.clear();
         for notice in &out.notices {
             if let Notice::Answer { request, .. } = notice {
                 self.watch.answered.push(*request);
             }
         }
+        self.commit(out)?;
+        self.ahead = Ahead::default();
         for effect in &out.effects {
             self.mix(effect.id.n);
             checks::effects::judge(self, effect)?;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use zstd::stream::{read::Decoder, write::Encoder};
 
 use crate::error::{During as _, WorkspaceError};
+use crate::fill::copy_contents;
 use crate::places::names_in;
 use crate::shelf::Shelf;
 
@@ -109,6 +110,40 @@ impl Archives {
         Ok(Some(ArchiveReader::of(file).during(STEP)?))
     }
 
+    /// Copies one, all or nothing.
+    pub fn copy(&self, from: WorkspaceId, to: WorkspaceId) -> Result<(), WorkspaceError> {
+        const STEP: &str = "copy an archive";
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let source = openat(&self.shelf.top, name_of(from), flags, Mode::empty()).during(STEP)?;
+        let aside = self.shelf.new_name();
+        let copied = (|| {
+            let file = Spared::create(&self.shelf, &aside, 0)?.file;
+            let size = fstat(&source)?.st_size.cast_unsigned();
+            copy_contents(&source, &file.into(), size, &mut |_| true)?;
+            let made = openat(&self.shelf.new, aside.as_str(), flags, Mode::empty())?;
+            self.give_name(&made, &aside, to)
+        })();
+        if copied.is_err() {
+            let _ = unlinkat(&self.shelf.new, aside.as_str(), AtFlags::empty());
+        }
+        copied.map(|_| ()).during(STEP)
+    }
+
+    /// Gives what is written aside its name, once it is durable.
+    fn give_name(
+        &self,
+        file: impl AsFd,
+        aside: &str,
+        workspace: WorkspaceId,
+    ) -> io::Result<Archived> {
+        fsync(&file)?;
+        let archived = archived(&fstat(&file)?);
+        renameat(&self.shelf.new, aside, &self.shelf.top, name_of(workspace))?;
+        fsync(&self.shelf.top)?;
+        self.known().insert(workspace, archived);
+        Ok(archived)
+    }
+
     /// Removes one. That it never existed is fine.
     pub fn remove(&self, workspace: WorkspaceId) -> Result<(), WorkspaceError> {
         const STEP: &str = "remove an archive";
@@ -145,14 +180,7 @@ impl ArchiveWriter {
         const STEP: &str = "finish an archive";
         let encoder = self.encoder.take().ok_or_else(|| io::Error::other("it is over"));
         let file = encoder.and_then(Encoder::finish).during(STEP)?.file;
-        fsync(&file).during(STEP)?;
-        let archived = archived(&fstat(&file).during(STEP)?);
-        let top = &self.archives.shelf.top;
-        let name = name_of(self.workspace);
-        renameat(&self.archives.shelf.new, self.aside.as_str(), top, name).during(STEP)?;
-        fsync(top).during(STEP)?;
-        self.archives.known().insert(self.workspace, archived);
-        Ok(archived)
+        self.archives.give_name(&file, &self.aside, self.workspace).during(STEP)
     }
 }
 

@@ -62,6 +62,16 @@ pub struct WorkspaceError {
 }
 
 impl WorkspaceError {
+    /// While something else was done with what is kept here.
+    pub fn of(step: &'static str, source: io::Error) -> Self {
+        Self::new(step, source)
+    }
+
+    /// Whoever wanted it does not any more.
+    pub fn called_off(step: &'static str) -> Self {
+        Self::new(step, crate::walk::called_off())
+    }
+
     pub(crate) fn new(step: impl Into<Cow<'static, str>>, source: io::Error) -> Self {
         let trouble = Trouble::of(&source);
         Self { trouble, step: step.into(), source }

@@ -5,6 +5,7 @@ mod chance;
 mod disk;
 mod harnesses;
 mod images;
+mod keeping;
 mod node;
 mod sessions;
 mod talks_by_chance;

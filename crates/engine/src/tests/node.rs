@@ -1,7 +1,9 @@
 //! A node for tests: its runtime and its store outlive it, so that it can be killed and started
 //! again on what it left.
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use model::template::RuntimeKind;
@@ -10,6 +12,7 @@ use runtime::fake::{FakeRuntime, FakeSettings};
 use runtime::{Collected, ExecSpec, RunLimits};
 use store::Retention;
 use store::memory::MemoryStore;
+use workspaces::Archives;
 
 use crate::{
     Caller, CheckoutRequest, Engine, EngineConfig, HandedOut, Runtimes, UseKind, WallClock,
@@ -24,6 +27,25 @@ pub(super) struct Node {
     pub(super) runtime: Arc<FakeRuntime>,
     pub(super) store: Arc<MemoryStore>,
     config: EngineConfig,
+    place: Arc<Place>,
+}
+
+static PLACES: AtomicU64 = AtomicU64::new(0);
+
+/// A directory that goes with the test.
+pub(super) struct Place(pub(super) PathBuf);
+
+impl Place {
+    pub(super) fn new() -> Self {
+        let n = PLACES.fetch_add(1, Ordering::Relaxed);
+        Self(std::env::temp_dir().join(format!("engine-test-{}-{n}", std::process::id())))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 pub(super) fn name(text: &str) -> TemplateName {
@@ -41,6 +63,8 @@ pub(super) fn config() -> EngineConfig {
         templates: vec![template("default")],
         first_templates: Vec::new(),
         workspaces: None,
+        archives: None,
+        seeds: None,
         wall: WallClock::Steady(Wall(1_700_000_000_000)),
         roots: crate::Roots::default(),
     }
@@ -53,13 +77,20 @@ impl Node {
     }
 
     pub(super) async fn on(store: Arc<MemoryStore>, config: EngineConfig) -> Self {
+        Self::at(store, config, Arc::new(Place::new())).await
+    }
+
+    async fn at(store: Arc<MemoryStore>, mut config: EngineConfig, place: Arc<Place>) -> Self {
+        // What is in memory is saved here, unless a test has a place of its own.
+        let archives = || Archives::open(place.0.join("archives")).unwrap();
+        config.archives.get_or_insert_with(archives);
         let runtime = Arc::new(FakeRuntime::new(FakeSettings {
             any_workspace: true,
             ..FakeSettings::default()
         }));
         let runtimes = Runtimes::new().with(RuntimeKind::Fake, Arc::clone(&runtime) as _);
         let started = Engine::start(config.clone(), Arc::clone(&store) as _, runtimes).await;
-        Self { engine: started.unwrap().engine, runtime, store, config }
+        Self { engine: started.unwrap().engine, runtime, store, config, place }
     }
 
     /// What `kill -9` does: what was committed is there, and every sandbox is gone with its
@@ -67,7 +98,7 @@ impl Node {
     pub(super) async fn kill_and_start(self) -> Self {
         let store = Arc::new(self.store.crash());
         self.engine.core.halt();
-        Self::on(store, self.config).await
+        Self::at(store, self.config, self.place).await
     }
 
     /// Lets everything that is on its way arrive.

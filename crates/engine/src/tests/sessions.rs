@@ -24,7 +24,7 @@ fn say(line: &str) -> TurnRequest {
     TurnRequest { input, when_busy: WhenBusy::Refuse, turn: None }
 }
 
-async fn rest(follow: &mut TurnFollow) -> Vec<TurnPiece> {
+pub(super) async fn rest(follow: &mut TurnFollow) -> Vec<TurnPiece> {
     let mut pieces = Vec::new();
     while let Some(piece) = timeout(PATIENCE, follow.next()).await.expect("in time").unwrap() {
         pieces.push(piece);
@@ -40,7 +40,7 @@ fn data(piece: &TurnPiece) -> Value {
     serde_json::from_str(&piece.data).unwrap()
 }
 
-fn outcome(pieces: &[TurnPiece]) -> String {
+pub(super) fn outcome(pieces: &[TurnPiece]) -> String {
     let last = pieces.last().expect("an end");
     assert_eq!(&*last.name, "turn_ended");
     data(last)["outcome"].as_str().unwrap().to_owned()
@@ -52,15 +52,19 @@ impl Node {
         self.engine.create_session(ALICE, asked).await.unwrap().id
     }
 
-    async fn send(&self, session: SessionId, line: &str) -> Result<StartedTurn, Refusal> {
+    pub(super) async fn send(
+        &self,
+        session: SessionId,
+        line: &str,
+    ) -> Result<StartedTurn, Refusal> {
         self.engine.start_turn(ALICE, session, say(line)).await
     }
 
-    async fn whole(&self, session: SessionId, line: &str) -> Vec<TurnPiece> {
+    pub(super) async fn whole(&self, session: SessionId, line: &str) -> Vec<TurnPiece> {
         rest(&mut self.send(session, line).await.unwrap().follow).await
     }
 
-    async fn happened(&self, session: SessionId) -> Vec<LifecycleEvent> {
+    pub(super) async fn happened(&self, session: SessionId) -> Vec<LifecycleEvent> {
         let query = EventQuery { session: Some(session), ..EventQuery::after(0, 1_000) };
         let page = self.engine.events(ALICE, query).await.unwrap();
         page.events.into_iter().map(|stored| stored.event).collect()

@@ -105,6 +105,21 @@ pub(super) async fn freeze_stops_and_thaw_goes_on(stage: &Stage) -> CaseResult {
     Ok(())
 }
 
+pub(super) async fn what_was_written_is_flushed_also_of_a_frozen_one(stage: &Stage) -> CaseResult {
+    let sandbox = stage.launch().await;
+    said(&*sandbox, "echo kept > kept").await;
+    timeout(PATIENCE, sandbox.sync()).await.expect("in time").expect("flushed");
+    if stage.runtime.capabilities().freeze {
+        sandbox.freeze().await.expect("frozen");
+        timeout(PATIENCE, sandbox.sync()).await.expect("in time").expect("flushed");
+        sandbox.thaw().await.expect("thawed");
+    }
+    assert_eq!(said(&*sandbox, "cat kept").await, "kept\n");
+    sandbox.kill().await.expect("killed");
+    assert_eq!(code_of(sandbox.sync().await), RuntimeErrorCode::SandboxGone);
+    Ok(())
+}
+
 pub(super) async fn shutdown_leaves_nothing(stage: &Stage) -> CaseResult {
     let mut deaths = stage.runtime.events();
     let (a, b) = (stage.launch().await, stage.launch().await);

@@ -280,6 +280,11 @@ impl Sandbox for FakeSandbox {
         Ok(())
     }
 
+    async fn sync(&self) -> Result<(), RuntimeError> {
+        self.meet_faults(Operation::Sync).await?;
+        self.check(Operation::Sync.step())
+    }
+
     async fn kill(&self) -> Result<(), RuntimeError> {
         if self.phase().ended.is_none() {
             match self.meet_faults(Operation::Kill).await {

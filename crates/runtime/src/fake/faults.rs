@@ -29,6 +29,8 @@ pub enum Operation {
     Freeze,
     /// Thawing.
     Thaw,
+    /// Flushing its workspace.
+    Sync,
     /// Removing a sandbox.
     Kill,
     /// Listing instances.
@@ -50,6 +52,7 @@ impl Operation {
             Self::Ports => "use ports",
             Self::Freeze => "freeze",
             Self::Thaw => "thaw",
+            Self::Sync => "sync",
             Self::Kill => "kill",
             Self::List => "list",
             Self::Reap => "reap orphans",

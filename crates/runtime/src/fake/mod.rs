@@ -221,7 +221,10 @@ impl FakeRuntime {
             WorkspaceSource::Memory => None,
             WorkspaceSource::Disk(id) => match self.world.workspace(id) {
                 Some(tree) => Some(tree),
-                None if self.settings.any_workspace => None,
+                None if self.settings.any_workspace => {
+                    self.create_workspace(id, spec.limits.workspace_bytes());
+                    self.world.workspace(id)
+                }
                 None => {
                     return Err(RuntimeError::new(
                         RuntimeErrorCode::SandboxUnknown,

@@ -1,12 +1,15 @@
 //! One native sandbox: its guest does most of it, the launcher attaches and kills, and freezing is
 //! done by whoever asks for it.
 
+use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use guest_protocol::Env;
 use guest_protocol::message::{Entry, Port};
+use jail::plan::WORKSPACE;
 use model::{ClaimSettings, InstanceId, NetworkPolicy, WorkspaceId};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2, syncfs};
 
 use super::end::{Ending, is_end};
 use super::instance::Instance;
@@ -171,6 +174,19 @@ impl Sandbox for NativeSandbox {
         }
     }
 
+    async fn sync(&self) -> Result<(), RuntimeError> {
+        const STEP: &str = "flush the workspace";
+        let ended = || self.instance.died().map_or(Ok(()), |died| Err(died.error(STEP)));
+        ended()?;
+        let Some(pid) = self.instance.pid() else { return Ok(()) };
+        let flushed = tokio::task::spawn_blocking(move || flush(pid)).await;
+        // What was flushed may have been somebody else's by then.
+        ended()?;
+        flushed
+            .map_err(|error| RuntimeError::new(RuntimeErrorCode::System, STEP, error.to_string()))?
+            .map_err(|error| RuntimeError::system(STEP, &error))
+    }
+
     async fn kill(&self) -> Result<(), RuntimeError> {
         // A death is told when nothing is left.
         if self.instance.died().is_some() {
@@ -178,6 +194,17 @@ impl Sandbox for NativeSandbox {
         }
         self.ending.kill(&self.launcher, self.spec.instance).await
     }
+}
+
+/// Flushes the file system of the workspace, by way of the root of the first process: from outside,
+/// so that a guest that is frozen or busy is not needed for it, and never through a link.
+fn flush(pid: u32) -> io::Result<()> {
+    let place = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = openat(CWD, format!("/proc/{pid}/root"), place, Mode::empty())?;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let workspace = openat2(root, WORKSPACE, flags, Mode::empty(), resolve)?;
+    Ok(syncfs(workspace)?)
 }
 
 fn unfreezable(step: &'static str) -> RuntimeError {

@@ -62,6 +62,14 @@ impl DataDir {
         self.path.join("workspaces")
     }
 
+    pub(super) fn archives(&self) -> PathBuf {
+        self.path.join("archives")
+    }
+
+    pub(super) fn seeds(&self) -> PathBuf {
+        self.path.join("seeds")
+    }
+
     pub(super) fn images(&self) -> PathBuf {
         self.path.join(crate::image::STORE)
     }

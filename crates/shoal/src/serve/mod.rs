@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use api::{Api, ConnectionLimits, Settings};
 use engine::{
-    Engine, EngineConfig, Reaped, Recovery, Roots, Runtimes, StartError, Started, Workspaces,
+    Archives, Engine, EngineConfig, Reaped, Recovery, Roots, Runtimes, Seeds, StartError, Started,
+    Workspaces,
 };
 use model::template::RuntimeKind;
 use runtime::native::{LauncherProcess, Native, NativeConfig};
@@ -161,8 +162,16 @@ async fn start(
         Failure::new("cannot use the directory of workspaces", error)
             .remedy("check DATA_DIR/workspaces, or choose another with --data-dir")
     })?;
+    let unusable = |what: &str, error| {
+        Failure::new(format!("cannot use the directory of {what}"), error)
+            .remedy(format!("check DATA_DIR/{what}, or choose another with --data-dir"))
+    };
+    let archives = Archives::open(place.archives()).map_err(|error| unusable("archives", error))?;
+    let seeds = Seeds::open(place.seeds()).map_err(|error| unusable("seeds", error))?;
     let engine = EngineConfig {
         workspaces: Some(Arc::new(workspaces)),
+        archives: Some(archives),
+        seeds: Some(seeds),
         node: config.node.clone(),
         shutdown_grace_ms: config.server.shutdown_grace_ms,
         templates: if configured { config.templates.clone() } else { Vec::new() },

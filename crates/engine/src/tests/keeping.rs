@@ -1,0 +1,328 @@
+//! The files of sessions: there after whatever happens to their sandbox, or known to be lost.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::template::{WorkspaceKind, WorkspaceLimit, WorkspaceSettings};
+use model::{ErrorCode, LifecycleEvent, SeedId, SessionId, SessionStatus, TerminatedReason};
+use runtime::RuntimeError;
+use runtime::RuntimeErrorCode;
+use runtime::fake::{Fault, Operation};
+use tokio::io::AsyncWriteExt as _;
+use workspaces::{Archives, Seeds, Workspaces};
+
+use super::node::{ALICE, Node, Place, config, name, template};
+use super::sessions::outcome;
+use crate::{EngineConfig, SeedFile, SessionRequest, UseKind, seeds};
+
+impl Place {
+    /// A node with a template in memory and one on disk, without pools.
+    fn config(&self) -> EngineConfig {
+        let mut config = config();
+        let mut disk = template("disk");
+        disk.workspace =
+            WorkspaceSettings { kind: WorkspaceKind::Disk, limit: WorkspaceLimit::Soft };
+        config.templates = vec![template("memory"), disk];
+        for template in &mut config.templates {
+            template.limits.workspace_mb = 8;
+            template.pool.pool_size = 0;
+        }
+        config.node.workspace_free_floor_mb = 1;
+        self.open(&mut config);
+        config
+    }
+
+    fn open(&self, config: &mut EngineConfig) {
+        config.workspaces = Some(Arc::new(Workspaces::open(self.0.join("workspaces")).unwrap()));
+        config.archives = Some(Archives::open(self.0.join("archives")).unwrap());
+        config.seeds = Some(Seeds::open(self.0.join("seeds")).unwrap());
+    }
+
+    /// How many workspaces, archives and seeds there are.
+    fn there(&self) -> (usize, usize, usize) {
+        let count =
+            |of: &str, rooms: usize| std::fs::read_dir(self.0.join(of)).unwrap().count() - rooms;
+        (count("workspaces", 3), count("archives", 1), count("seeds", 1))
+    }
+}
+
+impl Node {
+    async fn session_of(&self, template: &str) -> SessionId {
+        let asked = SessionRequest::of(name(template));
+        self.engine.create_session(ALICE, asked).await.unwrap().id
+    }
+
+    async fn said(&self, session: SessionId, line: &str) -> String {
+        let used = self.engine.use_session(ALICE, session, UseKind::Exec).await.unwrap();
+        let limits = runtime::RunLimits::from(&used.limits());
+        let ran = used.run(runtime::ExecSpec::shell(line), limits).await.unwrap();
+        String::from_utf8(ran.stdout).unwrap()
+    }
+
+    async fn put(&self, session: SessionId, path: &str, text: &str) {
+        let used = self.engine.use_session(ALICE, session, UseKind::Files).await.unwrap();
+        let mut writer = used.write_file(&format!("/workspace/{path}"), None).await.unwrap();
+        writer.write_all(text.as_bytes()).await.unwrap();
+        used.finish_file(writer).await.unwrap();
+    }
+
+    async fn lost(&self, session: SessionId) -> Vec<TerminatedReason> {
+        let reason = |event: LifecycleEvent| {
+            let LifecycleEvent::StateLost { reason, .. } = event else { return None };
+            Some(reason)
+        };
+        self.happened(session).await.into_iter().filter_map(reason).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_in_memory_are_there_after_stop_crash_and_restart() {
+    let place = Place::new();
+    let mut node = Node::start(place.config()).await;
+    let session = node.session_of("memory").await;
+    node.put(session, "d/f", "one\n").await;
+    let used = node.engine.use_session(ALICE, session, UseKind::Files).await.unwrap();
+    used.make_link("/workspace/link", "d/f").await.unwrap();
+    drop(used);
+    let stopped = node.engine.stop_session(ALICE, session).await.unwrap();
+    assert_eq!(stopped.status, SessionStatus::Stopped);
+    assert_eq!(place.there(), (0, 1, 0));
+    node.engine.resume_session(ALICE, session).await.unwrap();
+    assert_eq!(node.said(session, "cat d/f link").await, "one\none\n");
+
+    // What was written since is lost with the process, and that is told; what was saved is not.
+    node.put(session, "d/f", "two\n").await;
+    let paused = node.engine.pause_session(ALICE, session).await.unwrap();
+    assert_eq!(paused.status, SessionStatus::Paused);
+    node.settle().await;
+    let durable = |event: &LifecycleEvent| matches!(event, LifecycleEvent::WorkspaceDurable { .. });
+    assert_eq!(node.happened(session).await.iter().filter(|event| durable(event)).count(), 2);
+    node = node.kill_and_start().await;
+    assert_eq!(node.said(session, "cat d/f").await, "two\n");
+    assert_eq!(node.lost(session).await, []);
+    node.put(session, "d/f", "three\n").await;
+    node = node.kill_and_start().await;
+    node.settle().await;
+    assert_eq!(node.lost(session).await, [TerminatedReason::Shutdown]);
+    assert_eq!(node.said(session, "cat d/f").await, "two\n", "as it was last saved");
+    node.engine.end_session(ALICE, session).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_is_aborted_leaves_its_files() {
+    for template in ["memory", "disk"] {
+        let place = Place::new();
+        let node = Node::start(place.config()).await;
+        let session = node.session_of(template).await;
+        let mut started = node.send(session, "echo begun > f; sleep 1000").await.unwrap();
+        node.settle().await;
+        let aborted = node.engine.abort_session(ALICE, session, false).await.unwrap();
+        assert!(!aborted.sandbox_kept, "{template}");
+        assert_eq!(outcome(&super::sessions::rest(&mut started.follow).await), "aborted");
+        assert_eq!(node.said(session, "cat f").await, "begun\n", "{template}");
+        assert_eq!(node.lost(session).await, [], "{template}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fork_has_a_copy_whatever_its_parent_is_doing() {
+    for cold in [false, true] {
+        let place = Place::new();
+        let node = Node::start(place.config()).await;
+        let parent = node.session_of("memory").await;
+        node.said(parent, "echo theirs > f").await;
+        if cold {
+            node.engine.stop_session(ALICE, parent).await.unwrap();
+        }
+        let fork = node.engine.fork_session(ALICE, parent).await.unwrap().id;
+        assert_eq!(node.said(fork, "cat f; echo ours > f").await, "theirs\n", "cold: {cold}");
+        node.engine.resume_session(ALICE, parent).await.unwrap();
+        assert_eq!(node.said(parent, "cat f").await, "theirs\n", "cold: {cold}");
+    }
+    // Where files are on disk, the copy is, too: of a directory that is in use, and of one that is not.
+    for cold in [false, true] {
+        let place = Place::new();
+        let node = Node::start(place.config()).await;
+        let parent = node.session_of("disk").await;
+        node.said(parent, "true").await;
+        let workspace = node.engine.session(ALICE, parent).unwrap().workspace.unwrap();
+        let of = |id: model::WorkspaceId| place.0.join(format!("workspaces/{id}/host-file"));
+        std::fs::write(of(workspace), "kept").unwrap();
+        if cold {
+            node.engine.stop_session(ALICE, parent).await.unwrap();
+        }
+        let fork = node.engine.fork_session(ALICE, parent).await.unwrap();
+        assert_eq!(std::fs::read(of(fork.workspace.unwrap())).unwrap(), b"kept");
+        assert_eq!(place.there(), (2, 0, 0));
+        node.settle().await;
+        if !cold {
+            assert_eq!(node.said(parent, "echo awake").await, "awake\n", "it was thawed");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_or_a_save_that_fails_leaves_what_was_there() {
+    let place = Place::new();
+    let node = Node::start(place.config()).await;
+    let session = node.session_of("memory").await;
+    node.said(session, "echo one > f").await;
+    let trouble =
+        || Fault::Fail(RuntimeError::new(RuntimeErrorCode::System, "read a file", "no luck"));
+    node.runtime.inject(Operation::ReadFile, trouble());
+    let refused = node.engine.fork_session(ALICE, session).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::PersistFailed);
+    assert_eq!(place.there(), (0, 0, 0), "nothing of it is left");
+    node.runtime.inject(Operation::ReadFile, trouble());
+    let refused = node.engine.stop_session(ALICE, session).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::PersistFailed);
+    assert_eq!(node.said(session, "cat f").await, "one\n", "a failed save never kills");
+    node.engine.stop_session(ALICE, session).await.unwrap();
+    assert_eq!(place.there(), (0, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_that_are_gone_are_told_and_the_session_goes_on() {
+    for (template, damaged) in [("memory", true), ("memory", false), ("disk", false)] {
+        let place = Place::new();
+        let node = Node::start(place.config()).await;
+        let session = node.session_of(template).await;
+        node.said(session, "echo one > f").await;
+        node.engine.stop_session(ALICE, session).await.unwrap();
+        let workspace = node.engine.session(ALICE, session).unwrap().workspace.unwrap();
+        let disk = &node.engine.core.disk;
+        if damaged {
+            let path = place.0.join(format!("archives/{workspace}.tar.zst"));
+            let bytes = std::fs::read(&path).unwrap();
+            std::fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
+        } else {
+            disk.workspaces.as_ref().unwrap().remove(workspace).unwrap();
+            disk.archives.as_ref().unwrap().remove(workspace).unwrap();
+        }
+        node.engine.resume_session(ALICE, session).await.unwrap();
+        let told = node.whole(session, "echo hi").await;
+        assert_eq!(outcome(&told), "completed", "{template}");
+        assert_eq!(node.lost(session).await, [TerminatedReason::Crash], "{template}");
+        assert_ne!(node.engine.session(ALICE, session).unwrap().workspace, Some(workspace));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cold_files_go_into_an_archive_and_come_back() {
+    let place = Place::new();
+    let mut config = place.config();
+    config.node.archive_after_ms = Some(60_000);
+    config.node.prune_after_ms = Some(600_000);
+    let mut node = Node::start(config).await;
+    let session = node.session_of("disk").await;
+    node.said(session, "true").await;
+    let workspace = node.engine.session(ALICE, session).unwrap().workspace.unwrap();
+    let file = place.0.join(format!("workspaces/{workspace}/d/file"));
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, "kept").unwrap();
+    node.engine.stop_session(ALICE, session).await.unwrap();
+    assert_eq!(node.place_of(session), Some("disk"));
+    tokio::time::sleep(Duration::from_secs(70)).await;
+    assert_eq!(place.there(), (0, 1, 0));
+    assert_eq!(node.place_of(session), Some("archive"));
+    node = node.kill_and_start().await;
+    assert_eq!(place.there(), (0, 1, 0), "it is named by a record");
+    node.engine.resume_session(ALICE, session).await.unwrap();
+    assert_eq!(std::fs::read(&file).unwrap(), b"kept");
+    assert_eq!(place.there(), (1, 0, 0), "an archive that is older than the files is none");
+    node.engine.stop_session(ALICE, session).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(700)).await;
+    assert_eq!(place.there(), (0, 0, 0));
+    assert_eq!(node.lost(session).await, [TerminatedReason::Policy]);
+    node.engine.resume_session(ALICE, session).await.unwrap();
+    assert_eq!(node.said(session, "echo again").await, "again\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_record_names_is_removed_at_the_start() {
+    let place = Place::new();
+    let node = Node::start(place.config()).await;
+    let session = node.session_of("memory").await;
+    node.said(session, "echo one > f").await;
+    node.engine.stop_session(ALICE, session).await.unwrap();
+    let stray = node.engine.core.disk.archives.as_ref().unwrap();
+    stray.write(model::WorkspaceId::from_u128(7), 0).unwrap().finish().unwrap();
+    assert_eq!(place.there(), (0, 2, 0));
+    let node = node.kill_and_start().await;
+    assert_eq!(place.there(), (0, 1, 0));
+    assert_eq!(node.said_again(session, "cat f").await, "one\n");
+    node.engine.end_session(ALICE, session).await.unwrap();
+    let view = node.engine.session(ALICE, session);
+    assert!(view.is_err() || view.unwrap().status == SessionStatus::Ended);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_begins_with_its_seed_and_never_again() {
+    let file = |path: &str, text: &str| SeedFile {
+        path: path.to_owned(),
+        bytes: text.into(),
+        mode: 0o755,
+    };
+    for (template, pool_size) in [("memory", 0), ("memory", 1), ("disk", 0), ("disk", 1)] {
+        let place = Place::new();
+        let mut config = place.config();
+        for template in &mut config.templates {
+            template.pool.pool_size = pool_size;
+        }
+        let node = Node::start(config).await;
+        node.settle().await;
+        let files = vec![file("agent/main.py", "print(1)"), file("CLAUDE.md", "be kind")];
+        let seed = node.engine.put_seed(files.clone()).await.unwrap();
+        let mut read = node.engine.seed_files(seed).await.unwrap();
+        read.sort_by(|one, other| other.path.cmp(&one.path));
+        assert_eq!(read, files);
+        let asked = SessionRequest { seed: Some(seed), ..SessionRequest::of(name(template)) };
+        let session = node.engine.create_session(ALICE, asked.clone()).await.unwrap().id;
+        let told = node.said(session, "cat CLAUDE.md agent/main.py; rm CLAUDE.md").await;
+        assert_eq!(told, "be kindprint(1)", "{template} {pool_size}");
+        node.engine.stop_session(ALICE, session).await.unwrap();
+        node.engine.resume_session(ALICE, session).await.unwrap();
+        let told = node.said(session, "cat agent/main.py; cat CLAUDE.md").await;
+        assert_eq!(told, "print(1)", "{template} {pool_size}");
+
+        // While a session names it, it stays.
+        tokio::time::sleep(Duration::from_mins(30)).await;
+        assert!(node.engine.has_seed(seed));
+        let unknown = SeedId::from_bytes([1; 32]);
+        let asked = SessionRequest { seed: Some(unknown), ..asked };
+        assert!(node.engine.create_session(ALICE, asked).await.is_err());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn seeds_that_nobody_names_are_removed() {
+    let place = Place::new();
+    let node = Node::start(place.config()).await;
+    let put = |text: &str| {
+        let file = SeedFile { path: "f".to_owned(), bytes: text.into(), mode: 0o644 };
+        node.engine.put_seed(vec![file])
+    };
+    let (named, forgotten) = (put("named").await.unwrap(), put("forgotten").await.unwrap());
+    node.engine.hold_seeds(move || BTreeSet::from([named]));
+    let all = node.engine.core.disk.seeds.clone().unwrap();
+    seeds::sweep(&node.engine.core, &all).await;
+    assert_eq!(place.there().2, 2, "whoever stored some has a while");
+    tokio::time::sleep(Duration::from_mins(21)).await;
+    assert!(node.engine.has_seed(named) && !node.engine.has_seed(forgotten));
+    let bad = SeedFile { path: "../f".to_owned(), bytes: vec![], mode: 0o644 };
+    let refused = node.engine.put_seed(vec![bad]).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::InvalidArgument);
+}
+
+impl Node {
+    fn place_of(&self, session: SessionId) -> Option<&'static str> {
+        let found = self.engine.session_workspace(ALICE, session).unwrap();
+        found.map(|found| found.place.as_str())
+    }
+
+    async fn said_again(&self, session: SessionId, line: &str) -> String {
+        self.engine.resume_session(ALICE, session).await.unwrap();
+        self.said(session, line).await
+    }
+}

@@ -1,0 +1,63 @@
+//! Where the files of a session are: asked for its view, so cheap.
+
+use model::{Refusal, SessionId};
+use workspaces::Archived;
+
+use crate::Engine;
+use crate::keys::Caller;
+
+/// Where files are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkspacePlace {
+    /// On the node's disk.
+    Disk,
+    /// In the memory of its sandbox, and in an archive as they were last saved.
+    Memory,
+    /// In an archive.
+    Archive,
+}
+
+impl WorkspacePlace {
+    /// In one word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Disk => "disk",
+            Self::Memory => "memory",
+            Self::Archive => "archive",
+        }
+    }
+}
+
+/// The files of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionWorkspace {
+    /// Where they are.
+    pub place: WorkspacePlace,
+    /// What they take there, where that is known: as it was last measured.
+    pub bytes: Option<u64>,
+}
+
+impl Engine {
+    /// Where the files of a session are; none if it has none.
+    pub fn session_workspace(
+        &self,
+        caller: Caller,
+        id: SessionId,
+    ) -> Result<Option<SessionWorkspace>, Refusal> {
+        let view = self.session(caller, id)?;
+        let Some(workspace) = view.workspace else { return Ok(None) };
+        let disk = &self.core.disk;
+        if disk.has(workspace) {
+            let bytes = disk.measuring.bytes_of(workspace);
+            return Ok(Some(SessionWorkspace { place: WorkspacePlace::Disk, bytes }));
+        }
+        let archived = disk.archives.as_ref().and_then(|archives| archives.get(workspace));
+        if view.sandbox_id.is_some() {
+            return Ok(Some(SessionWorkspace { place: WorkspacePlace::Memory, bytes: None }));
+        }
+        Ok(archived.map(|Archived { bytes, .. }| SessionWorkspace {
+            place: WorkspacePlace::Archive,
+            bytes: Some(bytes),
+        }))
+    }
+}
