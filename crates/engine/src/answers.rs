@@ -74,9 +74,12 @@ impl Drop for Asked {
             return;
         }
         self.receiver.close();
-        if let Ok(answer) = self.receiver.try_recv()
-            && let Some(event) = nobody_took(answer)
-        {
+        let Ok(answer) = self.receiver.try_recv() else { return };
+        let begun = matches!(answer, Ok(Reply::TurnStarted(_)));
+        if begun {
+            // It may be wished that the turn ends with its client.
+            self.core.tell(Event::ClientGone { request: self.request });
+        } else if let Some(event) = nobody_took(answer) {
             self.core.tell(event);
         }
     }
@@ -106,13 +109,29 @@ impl Core {
             }
             return Err(refusal);
         }
+        let put = match &turn {
+            Some(TurnChange::Put(record)) => Some((record.session, record.id)),
+            Some(
+                TurnChange::Pieces { .. }
+                | TurnChange::Started { .. }
+                | TurnChange::Ended { .. }
+                | TurnChange::Forked { .. },
+            )
+            | None => None,
+        };
         let (sender, receiver) = oneshot::channel();
         let mut asked = Asked { core: Arc::clone(self), request, receiver, answered: false };
         self.decide(event, Some((request, Waiter { sender })), turn);
         let answer = tokio::select! {
             biased;
             answer = &mut asked.receiver => answer,
-            cause = self.trouble.lasting(TROUBLE_PATIENCE) => return Err(unavailable(&cause)),
+            cause = self.trouble.lasting(TROUBLE_PATIENCE) => {
+                if let Some((session, turn)) = put {
+                    // Whoever is told to send it again must not be answered twice.
+                    self.tell(Event::TurnWithdrawn { session, turn });
+                }
+                return Err(unavailable(&cause));
+            }
         };
         asked.answered = true;
         answer.unwrap_or_else(|_| Err(unavailable("the engine has stopped")))

@@ -388,11 +388,12 @@ impl State {
         let notices = std::mem::take(&mut out.notices);
         let mut events = Vec::with_capacity(published.len());
         let mut turns = TurnNews::default();
+        if let Some(TurnChange::Put(record)) = &turn {
+            turns.bytes = record.input.len();
+        }
         turns.changes.extend(turn);
         for one in published {
-            let kernel = &self.kernel;
-            let current = |session| kernel.turn_of(session);
-            known.hear(&mut turns, at, &one.event, current);
+            known.hear(&mut turns, at, &one.event, &self.kernel);
             let number = self.next_event;
             self.next_event += 1;
             events.push(StoredEvent { number, at, tenant: one.tenant, event: one.event });

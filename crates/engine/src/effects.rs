@@ -106,8 +106,8 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
         Action::Freeze { instance } => Ok(find(core, *instance)?.freeze().await?),
         Action::Thaw { instance } => Ok(find(core, *instance)?.thaw().await?),
         Action::Kill { instance, workspace } => {
-            core.harnesses.forget(*instance);
             core.runtimes.kill(*instance).await?;
+            core.harnesses.forget(*instance);
             // One in memory is gone by now.
             match workspace {
                 Some(workspace) => Ok(core.disk.remove(*workspace).await?),

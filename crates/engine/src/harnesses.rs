@@ -3,6 +3,7 @@
 //! for whoever wants to know, as far as it fits.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,13 +19,15 @@ use crate::keys::Caller;
 
 /// The most lines that are kept of one harness.
 const LINES_MAX: usize = 10_000;
+/// The longest line.
+const LINE_MAX: usize = 64 * 1024;
 /// And the most bytes of them.
 const LINE_BYTES_MAX: usize = 1024 * 1024;
 
 /// A line that a harness wrote to its own output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLine {
-    /// Its number, from 0.
+    /// Its number: later lines have higher ones, also those of other harnesses.
     pub index: u64,
     /// When it came.
     pub at: Wall,
@@ -38,6 +41,9 @@ pub struct LogLine {
 #[derive(Default)]
 pub(crate) struct Harnesses {
     all: Mutex<BTreeMap<InstanceId, Arc<One>>>,
+    /// The number of the next line of any of them: who reads on after the sandbox of a session was
+    /// replaced misses nothing.
+    next_line: Arc<AtomicU64>,
 }
 
 /// The harness of one sandbox.
@@ -59,7 +65,8 @@ impl Harnesses {
 
     fn one(&self, core: &Core, instance: InstanceId) -> Arc<One> {
         let fresh = || {
-            let logs = Arc::new(Ring { clock: core.clock.clone(), lines: Mutex::default() });
+            let next = Arc::clone(&self.next_line);
+            let logs = Arc::new(Ring { clock: core.clock.clone(), next, lines: Mutex::default() });
             Arc::new(One { link: tokio::sync::Mutex::default(), logs })
         };
         Arc::clone(self.all().entry(instance).or_insert_with(fresh))
@@ -143,12 +150,12 @@ fn binding(session: &SessionView) -> Binding {
 /// The last lines that a harness wrote.
 struct Ring {
     clock: Clock,
+    next: Arc<AtomicU64>,
     lines: Mutex<Lines>,
 }
 
 #[derive(Default)]
 struct Lines {
-    next: u64,
     bytes: usize,
     kept: VecDeque<LogLine>,
 }
@@ -156,9 +163,9 @@ struct Lines {
 impl Logs for Ring {
     fn line(&self, stream: LogStream, text: &str) {
         let at = self.clock.now().wall;
+        let text = &text[..text.floor_char_boundary(LINE_MAX)];
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = lines.next;
-        lines.next += 1;
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
         lines.bytes += text.len();
         lines.kept.push_back(LogLine { index, at, stream, text: text.to_owned() });
         while lines.kept.len() > LINES_MAX || lines.bytes > LINE_BYTES_MAX {

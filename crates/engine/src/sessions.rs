@@ -12,11 +12,11 @@ use model::{
 };
 use store::TurnQuery;
 
-use crate::core::unavailable;
+use crate::core::{Core, unavailable};
 use crate::ids::fresh_uuid;
 use crate::keys::Caller;
 use crate::sandboxes::unexpected;
-use crate::turns::{Live, TurnFollow};
+use crate::turns::{Live, TurnFollow, Unexpected};
 use crate::{Engine, claim};
 
 /// The most that one message may say.
@@ -146,14 +146,11 @@ impl Engine {
         let event = Event::SessionCreated { request, session, template, settings };
         let reply = self.core.ask(request, event).await?;
         let Reply::SessionReady(_) = reply else { return Err(unexpected(&reply)) };
-        if let Err(refusal) = self.ready_harness(caller, session).await {
-            // Nobody gets to know it, so nobody could end it.
-            if let Err(error) = self.end_session(caller, session).await {
-                tracing::warn!(%session, %error, "a session without a harness was not ended");
-            }
-            return Err(refusal);
-        }
-        self.session(caller, session)
+        let unknown = Unknown { core: &self.core, session };
+        self.ready_harness(caller, session).await?;
+        let view = self.session(caller, session)?;
+        unknown.becomes_known();
+        Ok(view)
     }
 
     /// A session; also one that has ended, as long as it is remembered.
@@ -274,9 +271,17 @@ impl Engine {
         let session = SessionId::from_uuid(fresh_uuid(self.now().wall)?);
         let request = self.core.request();
         let event = Event::ForkRequested { request, parent: id, session };
-        let history = TurnChange::Forked { from: id, to: session };
-        self.core.ask_with(request, event, Some(history)).await?;
-        self.session(caller, session)
+        let unknown = Unknown { core: &self.core, session };
+        match self.core.ask(request, event).await {
+            Ok(_) => {}
+            Err(refusal) => {
+                unknown.becomes_known();
+                return Err(refusal);
+            }
+        }
+        let view = self.session(caller, session)?;
+        unknown.becomes_known();
+        Ok(view)
     }
 
     /// Calls off the turn in progress. Done when it is over.
@@ -307,14 +312,22 @@ impl Engine {
             return Err(Refusal::new(ErrorCode::TooLarge, cause));
         }
         let now = self.now().wall;
+        let tenant = self.core.read(|kernel| kernel.tenant_of_session(id)).ok_or_else(ended)?;
         let turn = match asked.turn {
-            Some(turn) => self.refuse_known_turn(turn).await?,
+            Some(turn) => turn,
             None => TurnId::from_uuid(fresh_uuid(now)?),
         };
-        let tenant = self.core.read(|kernel| kernel.tenant_of_session(id)).ok_or_else(ended)?;
         let live = Live::new(turn, Arc::clone(&asked.input));
-        if !self.core.turns.expect(&live) {
-            return Err(sent_already(turn));
+        self.core.turns.expect(&live).map_err(|why| match why {
+            Unexpected::Known => sent_already(turn),
+            Unexpected::TooMuch => {
+                let cause = "messages that wait for their turn take too much memory";
+                Refusal::new(ErrorCode::TurnQueueFull, cause).retry_after(1_000)
+            }
+        })?;
+        let expected = Expected { core: &self.core, turn };
+        if asked.turn.is_some() {
+            self.refuse_known_turn(turn).await?;
         }
         let record = TurnRecord {
             id: turn,
@@ -329,6 +342,8 @@ impl Engine {
         let request = self.core.request();
         let event = Event::TurnRequested { request, session: id, turn, when_busy: asked.when_busy };
         let follow = TurnFollow::new(&self.core, id, turn, 0);
+        // From here on the kernel says what becomes of it.
+        expected.goes_on();
         let reply = self.core.ask_with(request, event, Some(TurnChange::Put(record))).await?;
         if let Reply::TurnQueued { .. } = reply {
             return Ok(StartedTurn { turn, queued: true, follow });
@@ -337,11 +352,11 @@ impl Engine {
         Ok(StartedTurn { turn, queued: false, follow: follow.of_client(request) })
     }
 
-    async fn refuse_known_turn(&self, turn: TurnId) -> Result<TurnId, Refusal> {
+    async fn refuse_known_turn(&self, turn: TurnId) -> Result<(), Refusal> {
         let known = self.core.store.turn(turn).await;
         match known.map_err(|error| unavailable(&error.to_string()))? {
             Some(_) => Err(sent_already(turn)),
-            None => Ok(turn),
+            None => Ok(()),
         }
     }
 
@@ -353,10 +368,14 @@ impl Engine {
         turn: TurnId,
         after: u64,
     ) -> Result<TurnFollow, Refusal> {
-        // Looked for first: one that ends meanwhile is in the store by then.
+        // Looked for first: one that ends meanwhile is in the store by then. One that begins
+        // meanwhile is found by looking again.
         let follow = TurnFollow::new(&self.core, id, turn, after);
-        self.turn(caller, id, turn).await?;
-        Ok(follow)
+        let record = self.turn(caller, id, turn).await?;
+        match record.end {
+            Some(_) => Ok(follow),
+            None => Ok(follow.look_again()),
+        }
     }
 
     /// A turn as it is written down.
@@ -387,13 +406,15 @@ impl Engine {
     ) -> Result<Vec<TurnRecord>, Refusal> {
         let query = TurnQuery { session: id, after, limit: limit.clamp(1, PAGE_MAX) };
         let found = self.core.store.turns(&query).await;
-        let mut found = found.map_err(|error| unavailable(&error.to_string()))?;
-        if found.is_empty() {
-            // An empty history is only told to those who may know of the session.
-            self.check_session(caller, id)?;
+        let found = found.map_err(|error| unavailable(&error.to_string()))?;
+        // All of a session belong to one key. Of a session that is remembered no more, its history
+        // may still be there.
+        match found.first() {
+            Some(first) if !caller.sees(first.tenant) => Err(unknown_session(id)),
+            Some(_) => Ok(found),
+            None if after > 0 => Ok(found),
+            None => self.check_session(caller, id).map(|()| found),
         }
-        found.retain(|record| caller.sees(record.tenant));
-        Ok(found)
     }
 
     /// Pieces of a turn after a number.
@@ -427,11 +448,56 @@ impl Engine {
     pub fn check_session(&self, caller: Caller, id: SessionId) -> Result<(), Refusal> {
         match self.core.read(|kernel| kernel.tenant_of_session(id)) {
             Some(tenant) if caller.sees(tenant) => Ok(()),
-            Some(_) | None => {
-                Err(Refusal::new(ErrorCode::SessionUnknown, format!("no session {id} is known")))
-            }
+            Some(_) | None => Err(unknown_session(id)),
         }
     }
+}
+
+/// A session that was made and whose maker was not told. Dropped, it is ended: nobody else could.
+struct Unknown<'a> {
+    core: &'a Arc<Core>,
+    session: SessionId,
+}
+
+impl Unknown<'_> {
+    fn becomes_known(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unknown<'_> {
+    fn drop(&mut self) {
+        let (core, session) = (Arc::clone(self.core), self.session);
+        tokio::spawn(async move {
+            let request = core.request();
+            let ended = core.ask(request, Event::SessionEndRequested { request, session }).await;
+            if let Err(error) = ended {
+                tracing::warn!(%session, %error, "a session that nobody knows was not ended");
+            }
+        });
+    }
+}
+
+/// A turn that is about to be asked for. Dropped, it is not.
+struct Expected<'a> {
+    core: &'a Core,
+    turn: TurnId,
+}
+
+impl Expected<'_> {
+    fn goes_on(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        self.core.turns.forget(self.turn);
+    }
+}
+
+fn unknown_session(id: SessionId) -> Refusal {
+    Refusal::new(ErrorCode::SessionUnknown, format!("no session {id} is known"))
 }
 
 fn ended() -> Refusal {

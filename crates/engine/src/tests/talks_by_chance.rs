@@ -95,10 +95,8 @@ async fn peace(seed: u64, store: Arc<MemoryStore>, accepted: &Accepted) {
     assert!(node.engine.core.turns.is_empty(), "seed {seed}");
     let accepted = accepted.lock().unwrap().clone();
     for (turn, session) in &accepted {
-        let Some(record) = node.store.turn(*turn).await.unwrap() else {
-            // It was not written down when the node was killed, so nobody was told of it.
-            continue;
-        };
+        let record = node.store.turn(*turn).await.unwrap();
+        let record = record.unwrap_or_else(|| panic!("seed {seed}: {turn} was lost"));
         assert_eq!(record.session, *session);
         let end = record.end.unwrap_or_else(|| panic!("seed {seed}: {turn} has no end"));
         let pieces = node.store.pieces(*turn, 0, 10_000).await.unwrap();
@@ -125,7 +123,7 @@ async fn peace(seed: u64, store: Arc<MemoryStore>, accepted: &Accepted) {
                 };
                 let started = node.engine.start_turn(ALICE, view.id, asked).await;
                 let started = started.unwrap_or_else(|refusal| panic!("seed {seed}: {refusal}"));
-                to_the_end(started.follow).await;
+                assert!(to_the_end(started.follow).await, "seed {seed}: a stream without an end");
             }
             SessionStatus::Starting | SessionStatus::Stopped | SessionStatus::Ended => {}
         }
@@ -222,18 +220,20 @@ async fn talk(
             drop(started);
             sleep(dice.millis(2_000)).await;
             let after = dice.below(4);
-            to_the_end(node.engine.follow_turn(ALICE, session, turn, after).await?).await;
+            let ended = to_the_end(node.engine.follow_turn(ALICE, session, turn, after).await?);
+            assert!(ended.await || *node.engine.core.stopped.borrow(), "a stream without an end");
             Ok(())
         }
         _ => {
-            to_the_end(started.follow).await;
+            let ended = to_the_end(started.follow).await;
+            assert!(ended || *node.engine.core.stopped.borrow(), "a stream without an end");
             Ok(())
         }
     }
 }
 
 /// Follows a turn until it is over, and sees that its end is the last and the only one.
-async fn to_the_end(mut follow: TurnFollow) {
+async fn to_the_end(mut follow: TurnFollow) -> bool {
     let mut last = 0;
     let mut ended = false;
     // A store that cannot be read ends the stream, and the client comes back later.
@@ -243,4 +243,5 @@ async fn to_the_end(mut follow: TurnFollow) {
         last = piece.seq;
         ended = &*piece.name == "turn_ended";
     }
+    ended
 }

@@ -45,6 +45,14 @@ impl TurnFollow {
         self
     }
 
+    /// Looks once more whether the turn is in progress.
+    pub(crate) fn look_again(mut self) -> Self {
+        if self.live.is_none() {
+            self.live = self.core.turns.live(self.turn);
+        }
+        self
+    }
+
     /// The turn.
     pub const fn turn(&self) -> TurnId {
         self.turn
@@ -56,8 +64,7 @@ impl TurnFollow {
             if self.over {
                 return Ok(None);
             }
-            if let Some(piece) = self.read.pop_front() {
-                self.after = piece.seq;
+            if let Some(piece) = self.take_read() {
                 return Ok(Some(piece));
             }
             let Some(live) = self.live.clone() else { return self.next_stored().await };
@@ -79,8 +86,12 @@ impl TurnFollow {
                 Seen::Nothing => {
                     let mut stopped = self.core.stopped.subscribe();
                     tokio::select! {
+                        biased;
                         () = changed => {}
-                        _ = stopped.wait_for(|stopped| *stopped) => self.over = true,
+                        _ = stopped.wait_for(|stopped| *stopped) => {
+                            // What was told before the stop comes before the end of the stream.
+                            self.over = matches!(live.look(self.after), Seen::Nothing);
+                        }
                     }
                 }
             }
@@ -94,12 +105,16 @@ impl TurnFollow {
         Ok(!self.read.is_empty())
     }
 
+    fn take_read(&mut self) -> Option<TurnPiece> {
+        let piece = self.read.pop_front();
+        self.after = piece.as_ref().map_or(self.after, |piece| piece.seq);
+        piece
+    }
+
     /// The next piece of a turn that is over, or that was interrupted by the end of an earlier run.
     async fn next_stored(&mut self) -> Result<Option<TurnPiece>, Refusal> {
         if self.read_back().await? {
-            let piece = self.read.pop_front();
-            self.after = piece.as_ref().map_or(self.after, |piece| piece.seq);
-            return Ok(piece);
+            return Ok(self.take_read());
         }
         let deadline = Instant::now() + RECOVERY_PATIENCE;
         let mut written = self.core.last_event.subscribe();
@@ -109,6 +124,10 @@ impl TurnFollow {
             self.over = record.is_none();
             let Some(record) = record else { return Ok(None) };
             if let Some(end) = &record.end {
+                // Pieces may have been stored since it was looked for them.
+                if self.read_back().await? {
+                    return Ok(self.take_read());
+                }
                 self.over = true;
                 return Ok(Some(end_piece(self.session, self.turn, end, self.after)));
             }

@@ -23,8 +23,8 @@ const PIECE_BYTES: usize = 64;
 /// A turn that is in progress or waits for it.
 pub(crate) struct Live {
     pub(crate) turn: TurnId,
-    /// What was sent, as JSON.
-    pub(crate) input: Arc<str>,
+    /// What was sent, as JSON, until a harness has it.
+    input: Mutex<Option<Arc<str>>>,
     /// When it was asked for.
     pub(crate) began: Instant,
     log: Mutex<Log>,
@@ -68,11 +68,27 @@ pub(crate) enum Seen {
 impl Live {
     pub(crate) fn new(turn: TurnId, input: Arc<str>) -> Arc<Self> {
         let (log, changed) = (Mutex::default(), Notify::new());
+        let input = Mutex::new(Some(input));
         Arc::new(Self { turn, input, began: Instant::now(), log, changed })
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was sent; none once a harness has it.
+    pub(crate) fn input(&self) -> Option<Arc<str>> {
+        self.input.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A harness has what was sent, so nobody needs it here any more.
+    pub(crate) fn forget_input(&self) {
+        *self.input.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// What it takes in memory before a harness has it.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.input().map_or(0, |input| input.len())
     }
 
     /// Whether so much is not stored yet that whoever adds more has to wait.
@@ -103,7 +119,7 @@ impl Live {
         if log.closed || counts && log.cut {
             return !log.closed;
         }
-        if counts && log.given_bytes + data.len() > TURN_BYTES_MAX {
+        if counts && log.given_bytes + data.len() + PIECE_BYTES > TURN_BYTES_MAX {
             log.cut = true;
             let data = format!(
                 r#"{{"code":"output_truncated","message":"the turn said more than {TURN_BYTES_MAX} bytes; the rest is dropped"}}"#
@@ -219,7 +235,7 @@ impl Log {
     fn push(&mut self, at: Wall, name: &str, data: Arc<str>) {
         self.last_seq += 1;
         let bytes = data.len() + PIECE_BYTES;
-        self.given_bytes += data.len();
+        self.given_bytes += bytes;
         self.behind_bytes += bytes;
         self.recent_bytes += bytes;
         self.recent.push_back(TurnPiece { seq: self.last_seq, at, name: name.into(), data });
@@ -318,7 +334,7 @@ mod tests {
         }
         assert!(live.add(Wall(1), "result", "{}".into(), false));
         let names: Vec<_> = live.log().recent.iter().map(|piece| piece.name.to_string()).collect();
-        assert_eq!(names, ["output", "output", "output", "output", "error", "result"]);
+        assert_eq!(names, ["output", "output", "output", "error", "result"]);
     }
 
     #[tokio::test]

@@ -9,7 +9,8 @@ mod running;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use model::lifecycle::TurnOutcome;
+use kernel::Kernel;
+use model::lifecycle::{SessionChange, TurnOutcome};
 use model::{LifecycleEvent, SessionId, TurnChange, TurnEnd, TurnId, TurnPiece, TurnStart, Wall};
 use serde_json::{Value, json};
 
@@ -19,6 +20,16 @@ pub use self::follow::TurnFollow;
 pub(crate) use self::log::Live;
 use self::running::Running;
 pub(crate) use self::running::{begin, stop};
+
+/// What messages that no harness has yet may take in memory.
+const WAITING_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// Why a turn cannot be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unexpected {
+    Known,
+    TooMuch,
+}
 
 /// The turns that are in progress or wait for it.
 #[derive(Default)]
@@ -32,7 +43,7 @@ pub(crate) struct Turns {
 pub(crate) struct TurnNews {
     pub(crate) changes: Vec<TurnChange>,
     told: Vec<(Arc<Live>, Wall, &'static str, Arc<str>)>,
-    ended: Vec<(Arc<Live>, TurnPiece, TurnOutcome)>,
+    ended: Vec<(Arc<Live>, SessionId, TurnEnd)>,
     stored: Option<(Arc<Live>, u64)>,
     /// What the pieces take.
     pub(crate) bytes: usize,
@@ -43,14 +54,19 @@ impl Turns {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A turn that is about to be asked for; false if there is one of the same id.
-    pub(crate) fn expect(&self, live: &Arc<Live>) -> bool {
+    /// A turn that is about to be asked for, unless there is one of the same id, or those that wait
+    /// take too much memory.
+    pub(crate) fn expect(&self, live: &Arc<Live>) -> Result<(), Unexpected> {
         let mut all = self.lives();
         if all.contains_key(&live.turn) {
-            return false;
+            return Err(Unexpected::Known);
+        }
+        let waiting: usize = all.values().map(|live| live.waiting_bytes()).sum();
+        if waiting + live.waiting_bytes() > WAITING_BYTES_MAX {
+            return Err(Unexpected::TooMuch);
         }
         all.insert(live.turn, Arc::clone(live));
-        true
+        Ok(())
     }
 
     /// A turn that was refused.
@@ -69,13 +85,13 @@ impl Turns {
         self.lives().is_empty() && running.is_empty()
     }
 
-    /// What an event of the kernel means for turns. `current` is the turn that a session is at.
+    /// What an event of the kernel means for turns.
     pub(crate) fn hear(
         &self,
         news: &mut TurnNews,
         at: Wall,
         event: &LifecycleEvent,
-        current: impl FnOnce(SessionId) -> Option<TurnId>,
+        kernel: &Kernel,
     ) {
         match event {
             LifecycleEvent::TurnStarted { turn, sandbox_id, generation, .. } => {
@@ -87,9 +103,14 @@ impl Turns {
             }
             LifecycleEvent::SandboxActive { session: Some(session), .. }
             | LifecycleEvent::SandboxTerminated { session: Some(session), .. } => {
-                if let Some(live) = current(*session).and_then(|turn| self.live(turn)) {
+                if let Some(live) = kernel.turn_of(*session).and_then(|turn| self.live(turn)) {
                     let (name, data) = lifecycle(event);
                     news.told.push((live, at, name, data));
+                }
+            }
+            LifecycleEvent::SessionChanged { session, change: SessionChange::Forked } => {
+                if let Some(from) = kernel.session(*session).and_then(|view| view.parent) {
+                    news.changes.push(TurnChange::Forked { from, to: *session });
                 }
             }
             LifecycleEvent::SandboxActive { session: None, .. }
@@ -117,8 +138,7 @@ impl Turns {
         };
         let changes = live.close(at, outcome);
         if let Some(TurnChange::Ended { end, .. }) = changes.last() {
-            let piece = end_piece(session, turn, end, 0);
-            news.ended.push((live, piece, outcome));
+            news.ended.push((live, session, end.clone()));
         }
         news.changes.extend(changes);
     }
@@ -135,10 +155,10 @@ impl Turns {
             live.add(at, name, data, false);
             unsaved.push(live);
         }
-        for (live, piece, outcome) in news.ended {
-            metrics.turn_ended(outcome, live.began.elapsed());
+        for (live, session, end) in news.ended {
+            metrics.turn_ended(end.outcome, live.began.elapsed());
             self.forget(live.turn);
-            live.ended(piece);
+            live.ended(end_piece(session, live.turn, &end, 0));
         }
         unsaved
     }
@@ -168,31 +188,22 @@ fn lifecycle(event: &LifecycleEvent) -> (&'static str, Arc<str>) {
 }
 
 /// The last piece of a turn. A follower who has seen up to `after` gets a number that is higher.
+/// What the harness gave is passed on as it is, never parsed: it may be large and strange.
 pub(crate) fn end_piece(session: SessionId, turn: TurnId, end: &TurnEnd, after: u64) -> TurnPiece {
-    let data = json!({
-        "type": "turn_ended",
-        "session": session,
-        "turn": turn,
-        "outcome": end.outcome,
-        "result": parsed(end.result.as_deref()),
-        "error": turn_error(end),
-    });
-    TurnPiece {
-        seq: end.seq.max(after + 1),
-        at: end.at,
-        name: "turn_ended".into(),
-        data: data.to_string().into(),
-    }
+    let result = end.result.as_deref().unwrap_or("null");
+    let error = turn_error(end);
+    let data = format!(
+        r#"{{"type":"turn_ended","session":"{session}","turn":"{turn}","outcome":"{}","result":{result},"error":{error}}}"#,
+        end.outcome.as_str(),
+    );
+    let (seq, name) = (end.seq.max(after + 1), "turn_ended".into());
+    TurnPiece { seq, at: end.at, name, data: data.into() }
 }
 
 /// What went wrong with a turn, as its last piece says it; null if nothing did.
 pub fn turn_error(end: &TurnEnd) -> Value {
-    let told = parsed(end.error.as_deref());
-    if told.is_null() { default_error(end.outcome) } else { told }
-}
-
-fn parsed(text: Option<&str>) -> Value {
-    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    let told = end.error.as_deref().and_then(|text| serde_json::from_str(text).ok());
+    told.unwrap_or_else(|| default_error(end.outcome))
 }
 
 /// What went wrong with a turn that says nothing else about it.

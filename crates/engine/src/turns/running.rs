@@ -19,6 +19,8 @@ use crate::core::Core;
 
 /// How long a harness may take to call a turn off by itself.
 const CANCEL_GRACE: Duration = Duration::from_millis(1_500);
+/// The most that a harness may give as the result of a turn.
+const RESULT_BYTES_MAX: usize = 1024 * 1024;
 /// How long the kernel may take to say why a sandbox is gone.
 const REASON_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -100,10 +102,7 @@ impl Work<'_> {
             // Whoever asked for the stop says how it ended.
             Worked::Stopped | Worked::Closed => return,
             Worked::Ended(HarnessEnd::Completed { result }) => {
-                if let Some(result) = result {
-                    self.say("result", Arc::clone(&result), false);
-                    self.live.set_result(result);
-                }
+                self.give_result(result);
                 TurnOutcome::Completed
             }
             Worked::Ended(HarnessEnd::Failed { code, message }) => {
@@ -119,6 +118,21 @@ impl Work<'_> {
             }
         };
         core.tell(Event::TurnEnded { session: self.session, turn, outcome });
+    }
+
+    fn give_result(&self, result: Option<Arc<str>>) {
+        match result {
+            Some(result) if result.len() > RESULT_BYTES_MAX => {
+                let message = format!("the result has more than {RESULT_BYTES_MAX} bytes");
+                let error = json!({ "code": "result_too_large", "message": message });
+                self.say("error", error.to_string().into(), false);
+            }
+            Some(result) => {
+                self.say("result", Arc::clone(&result), false);
+                self.live.set_result(result);
+            }
+            None => {}
+        }
     }
 
     fn fail(&self, code: &str, message: &str) {
@@ -137,7 +151,12 @@ impl Work<'_> {
     async fn give(&self) -> Result<Turn, HarnessError> {
         let (link, config) =
             self.core.harnesses.ready(self.core, self.instance, self.session).await?;
-        link.turn(self.live.turn, &self.live.input, config.as_deref()).await
+        let Some(input) = self.live.input() else { return Err(HarnessError::sandbox_gone()) };
+        let given = link.turn(self.live.turn, &input, config.as_deref()).await;
+        if given.is_ok() {
+            self.live.forget_input();
+        }
+        given
     }
 
     async fn work(&self, stop: &Notify) -> Worked {
