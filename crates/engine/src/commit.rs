@@ -14,6 +14,8 @@ use crate::log;
 const GROUP_MAX: usize = 512;
 /// What turns may have said in one transaction, and the last of them more.
 const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// What was decided waits for a commit that takes longer, and time must not run out meanwhile.
+const SLUGGISH: Duration = Duration::from_millis(250);
 /// A commit that takes longer is told as trouble, while it goes on.
 const SLOW: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -58,18 +60,24 @@ async fn commit(core: &Core, batch: &Batch) {
         let write = core.store.commit(batch);
         tokio::pin!(write);
         let written = loop {
-            match timeout(SLOW, &mut write).await {
+            let patience = if core.clock.is_at_rest() { SLOW } else { SLUGGISH };
+            match timeout(patience, &mut write).await {
                 Ok(written) => break written,
+                Err(_) if patience == SLUGGISH => core.clock.rest(),
                 Err(_) => core.trouble.begins("writing the journal takes very long"),
             }
         };
         match written {
             Ok(()) => break,
-            Err(error) => core.trouble.begins(&format!("{error} ({})", error.remedy())),
+            Err(error) => {
+                core.clock.rest();
+                core.trouble.begins(&format!("{error} ({})", error.remedy()));
+            }
         }
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
+    core.clock.go_on();
     core.trouble.ends();
     core.metrics.committed(began.elapsed());
 }

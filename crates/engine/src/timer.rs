@@ -10,6 +10,7 @@ use crate::core::Core;
 /// Keeps time for as long as the engine lives.
 pub(crate) async fn run(core: Arc<Core>) {
     loop {
+        core.clock.goes().await;
         let at = core.timer_sleeps_until();
         if at > core.now().mono {
             tokio::select! {

@@ -198,8 +198,13 @@ impl Kernel {
             Own::Session(_) => None,
         };
         let ago_ms = self.now.wall.since(record.last_used_at);
-        let last_used =
-            Now { mono: Mono(self.now.mono.0.saturating_sub(ago_ms)), wall: record.last_used_at };
+        let over = match owner {
+            Own::Session(session) => self.sessions[session].status == SessionStatus::Ended,
+            Own::Nobody | Own::Lease(_) => false,
+        };
+        // Files that nobody can come back for give way first.
+        let mono = if over { 0 } else { self.now.mono.0.saturating_sub(ago_ms) };
+        let last_used = Now { mono: Mono(mono), wall: record.last_used_at };
         let birth = Birth {
             id: record.id,
             workspace: record.workspace,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use model::lifecycle::{SessionChange, TurnOutcome};
 use model::record::JournalEntry;
 use model::{
-    EndCause, ErrorCode, LifecycleEvent, Refusal, RequestId, SessionId, SessionStatus,
+    EndCause, ErrorCode, LifecycleEvent, Mono, Refusal, RequestId, SessionId, SessionStatus,
     TemplateName, TerminatedReason, TurnId,
 };
 
@@ -269,6 +269,7 @@ impl Kernel {
             }
             ControlKind::End => {
                 self.set_status(session, SessionStatus::Ended);
+                self.gives_way_first(session);
                 Reply::Ended
             }
             ControlKind::Pause => Reply::Paused,
@@ -276,6 +277,17 @@ impl Kernel {
         };
         self.finish_control(session, &Ok(reply));
         self.drop_if_over(session);
+    }
+
+    /// Files that nobody can come back for go before all that somebody can.
+    fn gives_way_first(&mut self, session: Ix) {
+        let Some(ix) = self.sessions[session].entry else { return };
+        let entry = &mut self.entries[ix];
+        entry.last_used.mono = Mono(0);
+        if let Some(tier) = entry.derived.tier {
+            self.tiers[tier as usize].remove(&mut self.entries, ix);
+            self.tiers[tier as usize].push(&mut self.entries, ix);
+        }
     }
 
     pub(crate) fn finish_control(&mut self, session: Ix, result: &Result<Reply, Refusal>) {

@@ -3,6 +3,7 @@
 mod basics;
 mod chance;
 mod disk;
+mod going_wrong;
 mod harnesses;
 mod images;
 mod keeping;

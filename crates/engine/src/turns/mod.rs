@@ -196,7 +196,7 @@ pub(crate) fn end_piece(session: SessionId, turn: TurnId, end: &TurnEnd, after: 
         r#"{{"type":"turn_ended","session":"{session}","turn":"{turn}","outcome":"{}","result":{result},"error":{error}}}"#,
         end.outcome.as_str(),
     );
-    let (seq, name) = (end.seq.max(after + 1), "turn_ended".into());
+    let (seq, name) = (end.seq.max(after.saturating_add(1)), "turn_ended".into());
     TurnPiece { seq, at: end.at, name, data: data.into() }
 }
 

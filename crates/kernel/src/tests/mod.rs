@@ -20,6 +20,7 @@ mod handouts;
 mod leaving;
 mod line_model;
 mod moves;
+mod over;
 mod pool_ends;
 mod pool_health;
 mod pools;

@@ -1,0 +1,174 @@
+//! What goes wrong around sessions and must not be felt: a store that is slow or fails, clients that
+//! leave at the worst moment, strangers, and a server that stops.
+
+use std::time::Duration;
+
+use model::lifecycle::TurnOutcome;
+use model::record::OnDisconnect;
+use model::template::{Harness, HarnessProgram};
+use model::{ErrorCode, Generation, LifecycleEvent, SessionId};
+use tokio::time::{sleep, timeout};
+
+use super::node::{ALICE, BOB, Node, config, name};
+use crate::{SessionQuery, SessionRequest, TurnRequest, WhenBusy};
+
+fn say(line: &str) -> TurnRequest {
+    let input = serde_json::to_string(line).unwrap().into();
+    TurnRequest { input, when_busy: WhenBusy::Refuse, turn: None }
+}
+
+async fn whole(node: &Node, session: SessionId, line: &str) {
+    let mut started = node.engine.start_turn(ALICE, session, say(line)).await.unwrap();
+    while started.follow.next().await.unwrap().is_some() {}
+}
+
+async fn one_turn(node: &Node) -> SessionId {
+    let asked = SessionRequest::of(name("default"));
+    let id = node.engine.create_session(ALICE, asked).await.unwrap().id;
+    whole(node, id, "echo hi").await;
+    id
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stranger_cannot_tell_a_session_of_another_from_none() {
+    let node = Node::start(config()).await;
+    let id = one_turn(&node).await;
+    for session in [id, SessionId::from_u128(77)] {
+        let refused = node.engine.turns(BOB, session, 0, 10).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::SessionUnknown);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_history_of_a_session_that_ended_long_ago_pages_to_its_end() {
+    let mut config = config();
+    config.node.remembered_ends = 1;
+    let node = Node::start(config).await;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        let id = one_turn(&node).await;
+        let sandbox = node.engine.session(ALICE, id).unwrap().sandbox_id.unwrap();
+        node.engine.end_session(ALICE, id).await.unwrap();
+        node.engine.delete_sandbox(ALICE, sandbox).await.unwrap();
+        ids.push(id);
+    }
+    node.settle().await;
+    assert!(node.engine.session(ALICE, ids[0]).is_err(), "it is forgotten");
+    let page = node.engine.turns(ALICE, ids[0], 0, 10).await.unwrap();
+    let rest = node.engine.turns(ALICE, ids[0], page[0].number, 1).await.unwrap();
+    assert_eq!(rest, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_nobody_got_to_know_is_not_left() {
+    let mut config = config();
+    let command = vec!["sleep".to_owned(), "1000".to_owned()];
+    config.templates[0].harness = Harness::Jsonl(HarnessProgram { command, prewarm: false });
+    let node = Node::start(config).await;
+    node.settle().await;
+    let creating = node.engine.create_session(ALICE, SessionRequest::of(name("default")));
+    assert!(timeout(Duration::from_secs(5), creating).await.is_err());
+    sleep(Duration::from_mins(2)).await;
+    let query = SessionQuery { limit: 10, ..SessionQuery::default() };
+    let left = node.engine.sessions(ALICE, &query).sessions;
+    let open = left.iter().filter(|view| view.status != model::SessionStatus::Ended);
+    assert_eq!(open.count(), 0, "{left:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_whose_caller_went_at_the_last_moment_is_aborted_where_that_is_wished() {
+    let node = Node::start(config()).await;
+    let on_disconnect = OnDisconnect::Abort;
+    let asked = SessionRequest { on_disconnect, ..SessionRequest::of(name("default")) };
+    let id = node.engine.create_session(ALICE, asked).await.unwrap().id;
+    let engine = node.engine.clone();
+    let mut starting =
+        Box::pin(async move { engine.start_turn(ALICE, id, say("sleep 100")).await.map(|_| ()) });
+    // Polled once, and dropped when the answer is there and was not taken.
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(starting.as_mut().poll(&mut cx).is_pending());
+    sleep(Duration::from_secs(1)).await;
+    drop(starting);
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(node.engine.session(ALICE, id).unwrap().turn, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_can_be_told_after_the_last_number_there_is() {
+    let node = Node::start(config()).await;
+    let id = one_turn(&node).await;
+    let turn = node.engine.turns(ALICE, id, 0, 1).await.unwrap()[0].id;
+    let mut follow = node.engine.follow_turn(ALICE, id, turn, u64::MAX).await.unwrap();
+    assert_eq!(&*follow.next().await.unwrap().unwrap().name, "turn_ended");
+}
+
+/// What became of a session that was sent a message while the store stood still.
+async fn stalled(idle_s: u64, stall_ms: u64) -> (Generation, Generation, bool) {
+    let node = Node::start(config()).await;
+    let id = one_turn(&node).await;
+    let before = node.engine.session(ALICE, id).unwrap().generation;
+    sleep(Duration::from_secs(idle_s)).await;
+    node.store.hang_commits();
+    let engine = node.engine.clone();
+    let sending =
+        tokio::spawn(
+            async move { engine.start_turn(ALICE, id, say("echo again")).await.map(|_| ()) },
+        );
+    sleep(Duration::from_millis(stall_ms)).await;
+    node.store.release_commits();
+    // It may have been told to come back later.
+    let _ = sending.await.unwrap();
+    sleep(Duration::from_secs(5)).await;
+    whole(&node, id, "echo on").await;
+    let query = store::EventQuery { session: Some(id), ..store::EventQuery::after(0, 1_000) };
+    let events = node.engine.events(ALICE, query).await.unwrap().events;
+    let lost = events.iter().any(|one| matches!(one.event, LifecycleEvent::StateLost { .. }));
+    (before, node.engine.session(ALICE, id).unwrap().generation, lost)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_store_ends_no_healthy_sandbox() {
+    for (idle_s, stall_ms) in [(0, 900), (0, 5_500), (0, 20_000), (7, 4_500), (20, 4_500)] {
+        let (before, after, lost) = stalled(idle_s, stall_ms).await;
+        assert_eq!((after, lost), (before, false), "idle {idle_s} s, stalled {stall_ms} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_was_refused_is_not_answered() {
+    let node = Node::start(config()).await;
+    let id = one_turn(&node).await;
+    node.store.fail_commits(7, store::StoreErrorCode::Io);
+    let refused = node.engine.start_turn(ALICE, id, say("sleep 20")).await.map(|_| ());
+    assert_eq!(refused.unwrap_err().code, ErrorCode::StoreUnavailable);
+    sleep(Duration::from_secs(10)).await;
+    let turns = node.engine.turns(ALICE, id, 0, 10).await.unwrap();
+    let outcomes: Vec<_> = turns.iter().map(|t| t.end.as_ref().map(|e| e.outcome)).collect();
+    assert!(outcomes[1..].iter().all(|one| *one == Some(TurnOutcome::Aborted)), "{outcomes:?}");
+    assert_eq!(node.engine.session(ALICE, id).unwrap().turn, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_follows_when_the_server_stops_is_told_the_end() {
+    for _ in 0..20 {
+        let node = Node::start(config()).await;
+        let id = one_turn(&node).await;
+        let mut started = node.engine.start_turn(ALICE, id, say("sleep 100")).await.unwrap();
+        let asked = TurnRequest { when_busy: WhenBusy::Queue, ..say("echo later") };
+        let mut queued = node.engine.start_turn(ALICE, id, asked).await.unwrap();
+        let follower = tokio::spawn(async move {
+            let mut last = None;
+            while let Ok(Some(piece)) = started.follow.next().await {
+                last = Some(piece);
+            }
+            last.unwrap()
+        });
+        node.settle().await;
+        node.engine.shutdown_now().await.unwrap();
+        let last = follower.await.unwrap();
+        assert_eq!(&*last.name, "turn_ended");
+        assert!(last.data.contains("interrupted"), "{}", last.data);
+        let last = queued.follow.next().await.unwrap().unwrap();
+        assert!(last.data.contains("interrupted"), "those who wait too: {}", last.data);
+    }
+}
