@@ -14,6 +14,7 @@ mod commit;
 mod core;
 mod deaths;
 mod disk;
+mod documents;
 mod effects;
 mod events;
 mod explain;

@@ -5,6 +5,7 @@
 
 pub mod claim;
 pub mod config;
+pub mod document;
 pub mod error;
 pub mod ids;
 pub mod image;
@@ -24,6 +25,7 @@ pub mod why;
 
 pub use claim::{ClaimSettings, NetworkPolicy};
 pub use config::NodeConfig;
+pub use document::Document;
 pub use error::{ErrorCode, Refusal, Retry};
 pub use ids::{
     EffectId, Generation, ImageId, InstanceId, KeyId, LeaseId, ProcessId, RequestId, SandboxId,

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use model::record::{Journal, JournalEntry};
 use model::turn::{TurnChange, TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{KeyId, KeyRecord, SandboxId, SessionId, StoredEvent, TurnId};
+use model::{Document, KeyId, KeyRecord, SandboxId, SessionId, StoredEvent, TurnId};
 
 use crate::error::StoreError;
 
@@ -30,6 +30,15 @@ pub trait Store: Send + Sync {
 
     /// Writes a key down, in place of the one with the same id if there is one.
     async fn put_key(&self, key: &KeyRecord) -> Result<(), StoreError>;
+
+    /// Documents, in the order of their kinds, keys and names.
+    async fn documents(&self, query: &DocumentQuery) -> Result<Vec<Document>, StoreError>;
+
+    /// Writes a document down, in place of the one of its kind, key and name if there is one.
+    async fn put_document(&self, document: &Document) -> Result<(), StoreError>;
+
+    /// Forgets the documents that a query asks for; how many there were.
+    async fn remove_documents(&self, query: &DocumentQuery) -> Result<u64, StoreError>;
 
     /// How a sandbox ended the last time, also where the kernel remembers it no more.
     async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError>;
@@ -92,6 +101,29 @@ pub struct TurnQuery {
     pub after: u64,
     /// At most so many.
     pub limit: u32,
+}
+
+/// Which documents: all, or only those that are so.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DocumentQuery {
+    /// Of this kind.
+    pub kind: Option<String>,
+    /// Of this key.
+    pub tenant: Option<KeyId>,
+    /// Of this name.
+    pub name: Option<String>,
+    /// With files.
+    pub with_seed: bool,
+}
+
+impl DocumentQuery {
+    /// Whether a document is one of those.
+    pub fn takes(&self, document: &Document) -> bool {
+        self.kind.as_ref().is_none_or(|kind| *kind == document.kind)
+            && self.tenant.is_none_or(|tenant| tenant == document.tenant)
+            && self.name.as_ref().is_none_or(|name| *name == document.name)
+            && (!self.with_seed || document.seed.is_some())
+    }
 }
 
 /// Which events.

@@ -14,7 +14,7 @@ mod retention;
 pub mod sqlite;
 mod turns;
 
-pub use contract::{Batch, EventPage, EventQuery, Loaded, Store, TurnQuery};
+pub use contract::{Batch, DocumentQuery, EventPage, EventQuery, Loaded, Store, TurnQuery};
 pub use error::{StoreError, StoreErrorCode};
 pub use retention::Retention;
 pub use turns::FORKED_TURNS_MAX;

@@ -65,7 +65,8 @@ cases! {
     events: events_are_read_in_pages events_are_found_by_whose_they_are old_events_are_forgotten
         a_batch_may_be_given_again numbers_go_on_after_a_restart;
     ends: the_latest_ends_are_loaded_and_more_are_kept the_last_end_of_a_sandbox_counts;
-    rest: keys_are_put_and_replaced a_closed_store_refuses_everything
+    rest: keys_are_put_and_replaced documents_are_put_replaced_found_and_removed
+        a_closed_store_refuses_everything
         nothing_committed_is_lost_by_a_crash parallel_commits_all_arrive;
     turns: turns_are_kept_in_the_order_they_came what_a_turn_gave_is_read_in_pages
         a_turn_ends_once the_end_is_numbered_past_what_may_have_been_told
@@ -118,7 +119,8 @@ macro_rules! conformance_tests {
             events_are_read_in_pages events_are_found_by_whose_they_are old_events_are_forgotten
             a_batch_may_be_given_again numbers_go_on_after_a_restart
             the_latest_ends_are_loaded_and_more_are_kept the_last_end_of_a_sandbox_counts
-            keys_are_put_and_replaced a_closed_store_refuses_everything
+            keys_are_put_and_replaced documents_are_put_replaced_found_and_removed
+            a_closed_store_refuses_everything
             nothing_committed_is_lost_by_a_crash parallel_commits_all_arrive
             turns_are_kept_in_the_order_they_came what_a_turn_gave_is_read_in_pages
             a_turn_ends_once the_end_is_numbered_past_what_may_have_been_told

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use model::record::JournalEntry;
+use model::{Document, KeyId, SeedId};
 
 use super::material::{changes, key, sandbox, sandbox_id, session_id, turn_id, whole};
 use super::{RETENTION, Subject, loaded, page, reopened};
-use crate::contract::{EventQuery, Store, TurnQuery};
+use crate::contract::{DocumentQuery, EventQuery, Store, TurnQuery};
 use crate::error::{StoreError, StoreErrorCode};
 
 fn code<T>(result: Result<T, StoreError>) -> Option<StoreErrorCode> {
@@ -25,6 +26,64 @@ pub(super) async fn keys_are_put_and_replaced(on: &dyn Subject) {
     assert_eq!(reopened(on, store).await.keys().await, Ok(expected));
 }
 
+fn document(kind: &str, key: u8, name: &str, said: u8) -> Document {
+    Document {
+        kind: kind.to_owned(),
+        tenant: KeyId::from_u128(key.into()),
+        name: name.to_owned(),
+        seed: said.is_multiple_of(2).then(|| SeedId::from_bytes([said; 32])),
+        body: said.to_string().into(),
+    }
+}
+
+pub(super) async fn documents_are_put_replaced_found_and_removed(on: &dyn Subject) {
+    let store = on.open(RETENTION);
+    let all = DocumentQuery::default();
+    assert_eq!(store.documents(&all).await, Ok(Vec::new()));
+    for one in [
+        document("b", 1, "x", 1),
+        document("a", 2, "y", 2),
+        document("a", 2, "X", 3),
+        document("a", 1, "y", 4),
+        document("b", 1, "x", 6),
+    ] {
+        store.put_document(&one).await.expect("written");
+    }
+    let expected = [
+        document("a", 1, "y", 4),
+        document("a", 2, "X", 3),
+        document("a", 2, "y", 2),
+        document("b", 1, "x", 6),
+    ];
+    assert_eq!(store.documents(&all).await.as_deref(), Ok(&expected[..]));
+    let store = reopened(on, store).await;
+    let of = |kind: Option<&str>, key: Option<u8>, name: Option<&str>| DocumentQuery {
+        kind: kind.map(str::to_owned),
+        tenant: key.map(|key| KeyId::from_u128(key.into())),
+        name: name.map(str::to_owned),
+        with_seed: false,
+    };
+    for (query, places) in [
+        (all.clone(), &[0, 1, 2, 3][..]),
+        (of(Some("a"), None, None), &[0, 1, 2]),
+        (of(Some("a"), Some(2), None), &[1, 2]),
+        (of(Some("a"), Some(2), Some("y")), &[2]),
+        (of(None, Some(1), None), &[0, 3]),
+        (of(None, None, Some("y")), &[0, 2]),
+        (of(Some("c"), None, None), &[]),
+        (DocumentQuery { with_seed: true, ..all.clone() }, &[0, 2, 3]),
+    ] {
+        let found: Vec<_> = places.iter().map(|place| expected[*place].clone()).collect();
+        assert_eq!(store.documents(&query).await, Ok(found), "{query:?}");
+    }
+    let one = of(Some("a"), Some(2), Some("y"));
+    assert_eq!(store.remove_documents(&one).await, Ok(1));
+    assert_eq!(store.remove_documents(&one).await, Ok(0));
+    assert_eq!(store.remove_documents(&of(None, Some(1), None)).await, Ok(2));
+    let left = vec![document("a", 2, "X", 3)];
+    assert_eq!(reopened(on, store).await.documents(&all).await, Ok(left));
+}
+
 pub(super) async fn a_closed_store_refuses_everything(on: &dyn Subject) {
     let store = on.open(RETENTION);
     store.commit(&whole(1)).await.expect("written");
@@ -35,6 +94,10 @@ pub(super) async fn a_closed_store_refuses_everything(on: &dyn Subject) {
     assert_eq!(code(store.events(&EventQuery::after(0, 1)).await), closed);
     assert_eq!(code(store.keys().await), closed);
     assert_eq!(code(store.put_key(&key(1, 1)).await), closed);
+    let all = DocumentQuery::default();
+    assert_eq!(code(store.documents(&all).await), closed);
+    assert_eq!(code(store.put_document(&document("a", 1, "x", 1)).await), closed);
+    assert_eq!(code(store.remove_documents(&all).await), closed);
     assert_eq!(code(store.ended(sandbox_id(1)).await), closed);
     let query = TurnQuery { session: session_id(1), after: 0, limit: 1 };
     assert_eq!(code(store.turns(&query).await), closed);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use model::record::JournalEntry;
 use model::why::Ended;
-use model::{KeyId, KeyRecord, Records, StoredEvent};
+use model::{Document, KeyId, KeyRecord, Records, StoredEvent};
 
 use super::turns::Turns;
 use crate::contract::{Batch, EventPage, EventQuery, Loaded};
@@ -20,6 +20,8 @@ pub(super) struct Kept {
     /// Those of the last batch that had some.
     last_ends: Vec<Ended>,
     pub(super) keys: BTreeMap<KeyId, KeyRecord>,
+    /// By kind, key and name.
+    pub(super) documents: BTreeMap<(String, KeyId, String), Document>,
     pub(super) turns: Turns,
     pub(super) commits: u64,
 }
@@ -33,6 +35,7 @@ impl Kept {
             last_event: 0,
             last_ends: Vec::new(),
             keys: BTreeMap::new(),
+            documents: BTreeMap::new(),
             turns: Turns::new(retention),
             commits: 0,
         }

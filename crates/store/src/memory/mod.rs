@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{KeyRecord, SandboxId, TurnId};
+use model::{Document, KeyRecord, SandboxId, TurnId};
 use tokio::sync::watch;
 
 use self::faults::{Faults, Gate};
 use self::kept::Kept;
-use crate::contract::{Batch, EventPage, EventQuery, Loaded, Store, TurnQuery};
+use crate::contract::{Batch, DocumentQuery, EventPage, EventQuery, Loaded, Store, TurnQuery};
 use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;
 
@@ -122,6 +122,24 @@ impl Store for MemoryStore {
     async fn put_key(&self, key: &KeyRecord) -> Result<(), StoreError> {
         self.open()?.keys.insert(key.id, key.clone());
         Ok(())
+    }
+
+    async fn documents(&self, query: &DocumentQuery) -> Result<Vec<Document>, StoreError> {
+        let kept = self.open()?;
+        Ok(kept.documents.values().filter(|document| query.takes(document)).cloned().collect())
+    }
+
+    async fn put_document(&self, document: &Document) -> Result<(), StoreError> {
+        let Document { kind, tenant, name, .. } = document.clone();
+        self.open()?.documents.insert((kind, tenant, name), document.clone());
+        Ok(())
+    }
+
+    async fn remove_documents(&self, query: &DocumentQuery) -> Result<u64, StoreError> {
+        let mut kept = self.open()?;
+        let before = kept.documents.len();
+        kept.documents.retain(|_, document| !query.takes(document));
+        Ok((before - kept.documents.len()) as u64)
     }
 
     async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError> {

@@ -6,6 +6,7 @@
 //! that, by a lock on the data directory.
 
 mod checkpoints;
+mod documents;
 mod fault;
 mod history;
 mod lines;
@@ -31,7 +32,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{KeyRecord, SandboxId, TurnId};
+use model::{Document, KeyRecord, SandboxId, TurnId};
 use tokio::runtime::Handle;
 
 use self::checkpoints::{Bell, Checkpoints, Cut};
@@ -41,7 +42,7 @@ use self::prepared::Prepared;
 use self::reader::Reader;
 use self::schema::MIGRATIONS;
 use self::writer::Writer;
-use crate::contract::{Batch, EventPage, EventQuery, Loaded, Store, TurnQuery};
+use crate::contract::{Batch, DocumentQuery, EventPage, EventQuery, Loaded, Store, TurnQuery};
 use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;
 
@@ -155,6 +156,32 @@ impl Store for SqliteStore {
             writer.put_key(&key, PATIENCE)?;
             shared.bell.ring(0);
             Ok(())
+        })
+        .await
+    }
+
+    async fn documents(&self, query: &DocumentQuery) -> Result<Vec<Document>, StoreError> {
+        let query = query.clone();
+        self.read(move |reader| documents::all(reader.conn(), &query)).await
+    }
+
+    async fn put_document(&self, document: &Document) -> Result<(), StoreError> {
+        let document = document.clone();
+        self.write(move |shared, writer| {
+            writer.patiently(PATIENCE, |writer| documents::put(writer.conn(), &document))?;
+            shared.bell.ring(document.body.len());
+            Ok(())
+        })
+        .await
+    }
+
+    async fn remove_documents(&self, query: &DocumentQuery) -> Result<u64, StoreError> {
+        let query = query.clone();
+        self.write(move |shared, writer| {
+            let removed =
+                writer.patiently(PATIENCE, |writer| documents::remove(writer.conn(), &query))?;
+            shared.bell.ring(0);
+            Ok(removed as u64)
         })
         .await
     }

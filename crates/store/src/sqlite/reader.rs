@@ -27,6 +27,10 @@ impl Reader {
         Self { conn, retention }
     }
 
+    pub(super) const fn conn(&self) -> &Connection {
+        &self.conn
+    }
+
     pub(super) fn load(&mut self) -> Result<Loaded, StoreError> {
         let step = at("read the journal");
         // All of it as of one moment.

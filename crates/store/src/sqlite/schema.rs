@@ -16,7 +16,7 @@
 use super::migrate::Migration;
 
 /// All versions, from an empty file to the present one.
-pub(super) const MIGRATIONS: &[Migration] = &[RECORDS_AND_EVENTS, TURNS];
+pub(super) const MIGRATIONS: &[Migration] = &[RECORDS_AND_EVENTS, TURNS, DOCUMENTS];
 
 const RECORDS_AND_EVENTS: Migration = Migration {
     version: 1,
@@ -68,5 +68,19 @@ const TURNS: Migration = Migration {
             PRIMARY KEY (turn, last)
         ) STRICT, WITHOUT ROWID;
         CREATE TABLE forgotten_pieces (turn INTEGER PRIMARY KEY) STRICT;
+    ",
+};
+
+const DOCUMENTS: Migration = Migration {
+    version: 3,
+    sql: "
+        CREATE TABLE documents (
+            kind TEXT NOT NULL,
+            tenant BLOB NOT NULL,
+            name TEXT NOT NULL,
+            seed BLOB,
+            body TEXT NOT NULL,
+            PRIMARY KEY (kind, tenant, name)
+        ) STRICT;
     ",
 };

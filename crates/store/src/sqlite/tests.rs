@@ -97,6 +97,18 @@ mod elsewhere_only {
             self.0.put_key(key).await
         }
 
+        async fn documents(&self, query: &DocumentQuery) -> Result<Vec<Document>, StoreError> {
+            self.0.documents(query).await
+        }
+
+        async fn put_document(&self, document: &Document) -> Result<(), StoreError> {
+            self.0.put_document(document).await
+        }
+
+        async fn remove_documents(&self, query: &DocumentQuery) -> Result<u64, StoreError> {
+            self.0.remove_documents(query).await
+        }
+
         async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, StoreError> {
             self.0.ended(sandbox).await
         }

@@ -117,12 +117,12 @@ impl Writer {
         self.conn.close().map_err(|(_, error)| step(error))
     }
 
-    #[cfg(test)]
     pub(super) const fn conn(&self) -> &Connection {
         &self.conn
     }
 
-    fn patiently<T>(
+    /// Does something once nobody else has the file locked, if that is soon enough.
+    pub(super) fn patiently<T>(
         &self,
         patience: Duration,
         run: impl FnOnce(&Self) -> rusqlite::Result<T>,

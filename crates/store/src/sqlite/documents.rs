@@ -1,0 +1,70 @@
+//! Documents: a row each, found by kind, key and name.
+
+use model::{Document, KeyId, SeedId};
+use rusqlite::types::ToSql;
+use rusqlite::{Connection, Row, params};
+
+use super::fault::at;
+use crate::contract::DocumentQuery;
+use crate::error::StoreError;
+
+/// What a query asks for as a condition: parts that it does not name are not looked at.
+fn condition(query: &DocumentQuery) -> (String, Vec<Box<dyn ToSql>>) {
+    let mut parts = vec!["1".to_owned()];
+    let mut values: Vec<Box<dyn ToSql>> = Vec::new();
+    let mut put = |column: &str, value: Option<Box<dyn ToSql>>| {
+        if let Some(value) = value {
+            values.push(value);
+            parts.push(format!("{column} = ?{}", values.len()));
+        }
+    };
+    put("kind", query.kind.clone().map(|kind| Box::new(kind) as _));
+    put("tenant", query.tenant.map(|tenant| Box::new(key(tenant)) as _));
+    put("name", query.name.clone().map(|name| Box::new(name) as _));
+    if query.with_seed {
+        parts.push("seed IS NOT NULL".to_owned());
+    }
+    (parts.join(" AND "), values)
+}
+
+const fn key(tenant: KeyId) -> [u8; 16] {
+    tenant.as_u128().to_be_bytes()
+}
+
+pub(super) fn all(conn: &Connection, query: &DocumentQuery) -> Result<Vec<Document>, StoreError> {
+    let step = at("read documents");
+    let (condition, values) = condition(query);
+    let sql = format!(
+        "SELECT kind, tenant, name, seed, body FROM documents WHERE {condition} \
+         ORDER BY kind, tenant, name"
+    );
+    let mut select = conn.prepare_cached(&sql).map_err(&step)?;
+    let values = rusqlite::params_from_iter(values);
+    let rows = select.query_map(values, document).map_err(&step)?;
+    rows.collect::<Result<_, _>>().map_err(&step)
+}
+
+fn document(row: &Row<'_>) -> rusqlite::Result<Document> {
+    let body: String = row.get(4)?;
+    Ok(Document {
+        kind: row.get(0)?,
+        tenant: KeyId::from_u128(u128::from_be_bytes(row.get(1)?)),
+        name: row.get(2)?,
+        seed: row.get::<_, Option<[u8; 32]>>(3)?.map(SeedId::from_bytes),
+        body: body.into(),
+    })
+}
+
+pub(super) fn put(conn: &Connection, document: &Document) -> rusqlite::Result<usize> {
+    let Document { kind, tenant, name, seed, body } = document;
+    let sql = "INSERT OR REPLACE INTO documents (kind, tenant, name, seed, body) \
+               VALUES (?1, ?2, ?3, ?4, ?5)";
+    let seed = seed.as_ref().map(SeedId::as_bytes);
+    conn.prepare_cached(sql)?.execute(params![kind, key(*tenant), name, seed, &**body])
+}
+
+pub(super) fn remove(conn: &Connection, query: &DocumentQuery) -> rusqlite::Result<usize> {
+    let (condition, values) = condition(query);
+    let sql = format!("DELETE FROM documents WHERE {condition}");
+    conn.prepare_cached(&sql)?.execute(rusqlite::params_from_iter(values))
+}
