@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use kernel::Kernel;
 use model::{ErrorCode, Refusal, SeedId};
+use store::DocumentQuery;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use workspaces::tar::{Entries, Kind};
@@ -81,6 +82,16 @@ impl Engine {
         read.map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?
     }
 
+    /// Keeps a seed for another while, for somebody who is about to name it; false if there is none.
+    pub async fn keep_seed(&self, seed: SeedId) -> bool {
+        let _alone = self.core.sowing.alone.lock().await;
+        let there = self.has_seed(seed);
+        if there {
+            self.core.sowing.held().insert(seed, Instant::now());
+        }
+        there
+    }
+
     /// Whether there is a seed.
     pub fn has_seed(&self, seed: SeedId) -> bool {
         self.core.disk.seeds.as_ref().is_some_and(|seeds| seeds.has(seed))
@@ -128,7 +139,17 @@ pub(crate) async fn run(core: Arc<Core>) {
 
 pub(crate) async fn sweep(core: &Arc<Core>, seeds: &Seeds) {
     let _alone = core.sowing.alone.lock().await;
-    let named = core.sowing.named(core);
+    let with_seed = DocumentQuery { with_seed: true, ..DocumentQuery::default() };
+    let documents = match core.store.documents(&with_seed).await {
+        Ok(documents) => documents,
+        Err(error) => {
+            // Some of them may be named there.
+            tracing::warn!(%error, "seeds that nobody names were not looked for");
+            return;
+        }
+    };
+    let mut named = core.sowing.named(core);
+    named.extend(documents.iter().filter_map(|document| document.seed));
     let seeds = seeds.clone();
     match spawn_blocking(move || seeds.remove_all_but(&named)).await {
         Ok(Ok(0)) => {}

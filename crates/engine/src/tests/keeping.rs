@@ -304,12 +304,31 @@ async fn seeds_that_nobody_names_are_removed() {
         node.engine.put_seed(vec![file])
     };
     let (named, forgotten) = (put("named").await.unwrap(), put("forgotten").await.unwrap());
+    let (written, kept) = (put("written").await.unwrap(), put("kept").await.unwrap());
     node.engine.hold_seeds(move || BTreeSet::from([named]));
+    let document = model::Document {
+        kind: "k".to_owned(),
+        tenant: ALICE.key,
+        name: "n".to_owned(),
+        seed: Some(written),
+        body: "{}".into(),
+    };
+    node.engine.put_document(document).await.unwrap();
     let all = node.engine.core.disk.seeds.clone().unwrap();
     seeds::sweep(&node.engine.core, &all).await;
-    assert_eq!(place.there().2, 2, "whoever stored some has a while");
+    assert_eq!(place.there().2, 4, "whoever stored some has a while");
+    tokio::time::sleep(Duration::from_mins(9)).await;
+    assert!(node.engine.keep_seed(kept).await);
+    tokio::time::sleep(Duration::from_mins(7)).await;
+    seeds::sweep(&node.engine.core, &all).await;
+    let there = [named, written, kept, forgotten].map(|seed| node.engine.has_seed(seed));
+    assert_eq!(there, [true, true, true, false]);
     tokio::time::sleep(Duration::from_mins(21)).await;
-    assert!(node.engine.has_seed(named) && !node.engine.has_seed(forgotten));
+    assert!(node.engine.has_seed(written), "a document names it");
+    assert!(!node.engine.keep_seed(kept).await);
+    node.engine.remove_document("k", ALICE.key, "n").await.unwrap();
+    seeds::sweep(&node.engine.core, &all).await;
+    assert!(node.engine.has_seed(named) && !node.engine.has_seed(written));
     let bad = SeedFile { path: "../f".to_owned(), bytes: vec![], mode: 0o644 };
     let refused = node.engine.put_seed(vec![bad]).await.unwrap_err();
     assert_eq!(refused.code, ErrorCode::InvalidArgument);

@@ -1,0 +1,203 @@
+//! Agents: deployed, shown, changed, removed. A session that runs keeps the files it began with;
+//! the next one gets those of the latest deploy.
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use axum::routing::MethodFilter;
+use engine::Caller;
+use model::SeedId;
+use serde_json::{Map, Value, json};
+
+use super::deploy::{self, Files, PROMPT};
+use super::errors::AshError;
+use super::fields::{self, At, Fields};
+use super::registry::{self, AGENTS_MAX, Agent, FileNote};
+use super::{Routes, answer};
+use crate::app::App;
+use crate::front::{By, Needs};
+
+const NAME_CHARS_MAX: usize = 255;
+const PATH_CHARS_MAX: usize = 4096;
+pub(super) const PROMPT_CHARS_MAX: usize = 1_000_000;
+/// Files come as base64.
+pub(super) const FILES_BODY_MAX: u64 = 88 << 20;
+const CONFIG_BYTES_MAX: usize = 256 << 10;
+
+pub(super) fn routes(routes: &mut Routes) {
+    let all = "/api/agents";
+    let one = "/api/agents/{name}";
+    let config = "/api/agents/{name}/config";
+    routes.add(MethodFilter::POST, all, "/compat/ash/api/agents", Needs::Use, deploy);
+    routes.add(MethodFilter::GET, all, "/compat/ash/api/agents", Needs::Read, list);
+    routes.add(MethodFilter::GET, one, "/compat/ash/api/agents/{name}", Needs::Read, get);
+    routes.add(MethodFilter::PATCH, one, "/compat/ash/api/agents/{name}", Needs::Use, patch);
+    routes.add(MethodFilter::DELETE, one, "/compat/ash/api/agents/{name}", Needs::Use, remove);
+    let name = "/compat/ash/api/agents/{name}/config";
+    routes.add(MethodFilter::GET, config, name, Needs::Read, get_config);
+    routes.add(MethodFilter::PATCH, config, name, Needs::Use, patch_config);
+}
+
+/// Finds an agent of the caller.
+pub(super) async fn known(app: &App, caller: Caller, name: &str) -> Result<Agent, AshError> {
+    let found = registry::find(app, caller.key, name).await?;
+    found.ok_or_else(AshError::no_agent)
+}
+
+/// Writes files as a seed, with what is shown of them.
+pub(super) async fn keep(app: &App, files: Files) -> Result<(SeedId, Vec<FileNote>), AshError> {
+    let note = |(path, file): (&String, &engine::SeedFile)| FileNote {
+        path: path.clone(),
+        size: file.bytes.len() as u64,
+    };
+    let notes = files.iter().map(note).collect();
+    let seed = app.engine.put_seed(files.into_values().collect()).await?;
+    Ok((seed, notes))
+}
+
+async fn deploy(
+    State(app): State<App>,
+    By(caller): By,
+    request: Request,
+) -> Result<Response, AshError> {
+    let read = fields::read(request, &app, FILES_BODY_MAX).await?;
+    let mut body = read.fields;
+    let name = body.required_text("name", NAME_CHARS_MAX)?;
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    if name.is_empty() || !name.bytes().all(fits) {
+        return Err(AshError::invalid("body/name must match pattern \"^[A-Za-z0-9_-]{1,255}$\""));
+    }
+    let given = body.text("path", PATH_CHARS_MAX)?;
+    let prompt = body.text("systemPrompt", PROMPT_CHARS_MAX)?;
+    let env = body.map_of_texts("env")?;
+    let listed = body.list("files")?;
+    let change = app.agents.change().await;
+    let (path, files) = if let Some(given) = given {
+        let roots = app.settings.ash.agent_roots.clone();
+        let (path, files) = deploy::from_directory_elsewhere(roots, given).await?;
+        (path.to_string_lossy().into_owned(), files)
+    } else {
+        let mut files = deploy::from_request(listed.unwrap_or_default())?;
+        if !files.contains_key(PROMPT) {
+            let text = prompt.unwrap_or_else(|| format!("# {name}\n"));
+            deploy::put_text(&mut files, PROMPT, &text);
+        }
+        (format!("agents/{name}"), files)
+    };
+    let (seed, files) = keep(&app, files).await?;
+    drop(read.share);
+    let before = registry::find(&app, caller.key, &name).await?;
+    if before.is_none() && registry::all(&app, caller.key).await?.len() >= AGENTS_MAX {
+        return Err(AshError::new(400, format!("There are {AGENTS_MAX} agents already")));
+    }
+    let now = app.engine.now().wall;
+    let agent = match before {
+        Some(before) => Agent {
+            version: before.version + 1,
+            path,
+            env: env.unwrap_or(before.env),
+            seed,
+            files,
+            updated_at: now,
+            ..before
+        },
+        None => Agent {
+            id: fresh_id()?,
+            name,
+            version: 1,
+            path,
+            env: env.unwrap_or_default(),
+            config: Map::new(),
+            seed,
+            files,
+            created_at: now,
+            updated_at: now,
+        },
+    };
+    change.put(&app, caller.key, &agent).await?;
+    Ok(answer::created(&json!({"agent": agent.shown(caller.key)})))
+}
+
+fn fresh_id() -> Result<String, AshError> {
+    let mut bits = [0; 16];
+    let failed = |error: getrandom::Error| AshError::new(500, error.to_string());
+    getrandom::fill(&mut bits).map_err(failed)?;
+    Ok(uuid::Builder::from_random_bytes(bits).into_uuid().to_string())
+}
+
+async fn list(State(app): State<App>, By(caller): By) -> Result<Response, AshError> {
+    let agents = registry::all(&app, caller.key).await?;
+    let shown: Vec<_> = agents.iter().map(|agent| agent.shown(caller.key)).collect();
+    Ok(answer::ok(&json!({"agents": shown})))
+}
+
+async fn get(
+    State(app): State<App>,
+    By(caller): By,
+    At(name): At<String>,
+) -> Result<Response, AshError> {
+    let agent = known(&app, caller, &name).await?;
+    Ok(answer::ok(&json!({"agent": agent.shown(caller.key)})))
+}
+
+async fn patch(
+    State(app): State<App>,
+    By(caller): By,
+    At(name): At<String>,
+    request: Request,
+) -> Result<Response, AshError> {
+    let mut body = fields::read(request, &app, app.settings.json_bytes_max).await?.fields;
+    let env = body.map_of_texts("env")?;
+    let config = body.object("config")?;
+    let change = app.agents.change().await;
+    let mut agent = known(&app, caller, &name).await?;
+    agent.env = env.unwrap_or(agent.env);
+    merge(&mut agent, config.unwrap_or_default())?;
+    agent.updated_at = app.engine.now().wall;
+    change.put(&app, caller.key, &agent).await?;
+    Ok(answer::ok(&json!({"agent": agent.shown(caller.key)})))
+}
+
+fn merge(agent: &mut Agent, config: Map<String, Value>) -> Result<(), AshError> {
+    agent.config.extend(config);
+    let bytes = serde_json::to_string(&agent.config).map_or(0, |text| text.len());
+    if bytes > CONFIG_BYTES_MAX {
+        return Err(AshError::new(400, format!("config has more than {CONFIG_BYTES_MAX} bytes")));
+    }
+    Ok(())
+}
+
+async fn remove(
+    State(app): State<App>,
+    By(caller): By,
+    At(name): At<String>,
+) -> Result<Response, AshError> {
+    let change = app.agents.change().await;
+    if !change.remove(&app, caller.key, &name).await? {
+        return Err(AshError::no_agent());
+    }
+    Ok(answer::ok(&json!({"ok": true})))
+}
+
+async fn get_config(
+    State(app): State<App>,
+    By(caller): By,
+    At(name): At<String>,
+) -> Result<Response, AshError> {
+    let agent = known(&app, caller, &name).await?;
+    Ok(answer::ok(&json!({"config": agent.config})))
+}
+
+async fn patch_config(
+    State(app): State<App>,
+    By(caller): By,
+    At(name): At<String>,
+    request: Request,
+) -> Result<Response, AshError> {
+    let body: Fields = fields::read(request, &app, app.settings.json_bytes_max).await?.fields;
+    let change = app.agents.change().await;
+    let mut agent = known(&app, caller, &name).await?;
+    merge(&mut agent, body.rest())?;
+    agent.updated_at = app.engine.now().wall;
+    change.put(&app, caller.key, &agent).await?;
+    Ok(answer::ok(&json!({"config": agent.config})))
+}

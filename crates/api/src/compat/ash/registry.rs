@@ -1,0 +1,183 @@
+//! Agents, as they are written down: per key, by name, each with its files as a seed. One change is
+//! made at a time, so that no two deploys get the same version; a change that began to be written is
+//! written to its end, also if whoever asked goes away.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::{Document, ErrorCode, KeyId, Refusal, SeedId, Wall};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use super::answer::time;
+use crate::app::App;
+
+/// What agents are called among the documents.
+const KIND: &str = "ash.agent";
+/// Agents of one key.
+pub(super) const AGENTS_MAX: usize = 1_000;
+
+/// An agent.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Agent {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) version: u64,
+    /// Where it was deployed from, or the name of the place that Ash would have made for it.
+    pub(super) path: String,
+    #[serde(default)]
+    pub(super) env: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(super) config: Map<String, Value>,
+    pub(super) seed: SeedId,
+    pub(super) files: Vec<FileNote>,
+    pub(super) created_at: Wall,
+    pub(super) updated_at: Wall,
+}
+
+/// A file of an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct FileNote {
+    pub(super) path: String,
+    pub(super) size: u64,
+}
+
+impl Agent {
+    /// As it is shown. Values of its environment are not.
+    pub(super) fn shown(&self, tenant: KeyId) -> Value {
+        let mut shown = json!({
+            "id": self.id,
+            "tenantId": tenant,
+            "name": self.name,
+            "version": self.version,
+            "path": self.path,
+            "createdAt": time(self.created_at),
+            "updatedAt": time(self.updated_at),
+            "config": self.config,
+        });
+        if !self.env.is_empty() {
+            let masked = self.env.keys().map(|name| (name.clone(), Value::from("***")));
+            shown["env"] = Value::Object(masked.collect());
+        }
+        shown
+    }
+
+    pub(super) fn shown_files(&self) -> Value {
+        let modified = time(self.updated_at);
+        let files = self
+            .files
+            .iter()
+            .map(|file| json!({"path": file.path, "size": file.size, "modifiedAt": modified}));
+        files.collect()
+    }
+}
+
+/// Makes changes of agents one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    changes: Arc<Mutex<()>>,
+}
+
+/// The right to change agents.
+pub(super) struct Change {
+    _alone: OwnedMutexGuard<()>,
+}
+
+impl Registry {
+    pub(super) async fn change(&self) -> Change {
+        Change { _alone: Arc::clone(&self.changes).lock_owned().await }
+    }
+}
+
+pub(super) async fn find(app: &App, tenant: KeyId, name: &str) -> Result<Option<Agent>, Refusal> {
+    let found = app.engine.document(KIND, tenant, name).await?;
+    found.map(|document| read(&document)).transpose()
+}
+
+/// All agents of a key, by name.
+pub(super) async fn all(app: &App, tenant: KeyId) -> Result<Vec<Agent>, Refusal> {
+    let found = app.engine.documents(KIND, tenant).await?;
+    found.iter().map(read).collect()
+}
+
+fn read(document: &Document) -> Result<Agent, Refusal> {
+    serde_json::from_str(&document.body).map_err(|error| {
+        let cause =
+            format!("what is written down of agent {:?} fits no more: {error}", document.name);
+        Refusal::new(ErrorCode::Internal, cause)
+    })
+}
+
+impl Change {
+    /// Writes an agent down, in place of the one of its name.
+    pub(super) async fn put(self, app: &App, tenant: KeyId, agent: &Agent) -> Result<(), Refusal> {
+        let body = serde_json::to_string(agent)
+            .map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?;
+        let document = Document {
+            kind: KIND.to_owned(),
+            tenant,
+            name: agent.name.clone(),
+            seed: Some(agent.seed),
+            body: body.into(),
+        };
+        let engine = app.engine.clone();
+        self.finish(async move { engine.put_document(document).await }).await
+    }
+
+    /// Forgets an agent; whether there was one.
+    pub(super) async fn remove(
+        self,
+        app: &App,
+        tenant: KeyId,
+        name: &str,
+    ) -> Result<bool, Refusal> {
+        let (engine, name) = (app.engine.clone(), name.to_owned());
+        self.finish(async move { engine.remove_document(KIND, tenant, &name).await }).await
+    }
+
+    async fn finish<T: Send + 'static>(
+        self,
+        writing: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let written = tokio::spawn(async move {
+            let written = writing.await;
+            drop(self);
+            written
+        });
+        written.await.unwrap_or_else(|error| {
+            let cause = format!("an agent was not written down: {error}");
+            Err(Refusal::new(ErrorCode::Internal, cause))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_reads_back_and_its_environment_is_masked() {
+        let agent = Agent {
+            id: "i".to_owned(),
+            name: "a".to_owned(),
+            version: 3,
+            path: "agents/a".to_owned(),
+            env: BTreeMap::from([("TOKEN".to_owned(), "hunter2".to_owned())]),
+            config: Map::new(),
+            seed: SeedId::from_bytes([7; 32]),
+            files: vec![FileNote { path: "CLAUDE.md".to_owned(), size: 3 }],
+            created_at: Wall(0),
+            updated_at: Wall(1),
+        };
+        let body: Arc<str> = serde_json::to_string(&agent).unwrap().into();
+        let (kind, name) = (KIND.to_owned(), "a".to_owned());
+        let document = Document { kind, tenant: KeyId::NIL, name, seed: None, body };
+        assert!(read(&document).unwrap() == agent);
+        let shown = agent.shown(KeyId::NIL);
+        assert_eq!(shown["env"], json!({"TOKEN": "***"}));
+        assert!(!shown.to_string().contains("hunter2"));
+        assert_eq!(shown["updatedAt"], "1970-01-01T00:00:00.001Z");
+        assert_eq!(agent.shown_files()[0]["path"], "CLAUDE.md");
+    }
+}

@@ -1,0 +1,246 @@
+//! What Ash was measured to do wrong, row by row: here it must be right. Rows about files that
+//! outlive their sandbox, and about the host, are tried with real sandboxes elsewhere.
+
+use std::time::Duration;
+
+use model::Role;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::{begin, call, completed, deploy, get, names, said, send, session, stage, stage_with};
+use crate::stage::{Stage, request, text};
+
+/// The most that may be alive.
+const MOST: u32 = 4;
+
+async fn small() -> Stage {
+    stage_with(|_, node, _| {
+        node.max_sandboxes = MOST;
+        node.max_live = MOST;
+    })
+    .await
+}
+
+fn live(stage: &Stage) -> u32 {
+    let stats = stage.engine.stats();
+    stats.total - stats.cold
+}
+
+#[tokio::test]
+async fn row_01_live_processes_never_exceed_the_maximum_sequential() {
+    let stage = small().await;
+    deploy(&stage, "tester").await;
+    for _ in 0..14 {
+        let made = call(&stage, "POST", "/api/sessions", json!({"agent": "tester"})).await;
+        let id = text(&made.expect(201)["session"]["id"]);
+        completed(&send(&stage, &id, "say hi").await);
+        assert!(live(&stage) <= MOST && stage.engine.stats().total <= MOST);
+    }
+}
+
+#[tokio::test]
+async fn row_01_live_processes_never_exceed_the_maximum_a_hundred_at_once() {
+    let stage = small().await;
+    deploy(&stage, "tester").await;
+    let creates =
+        (0..100).map(|_| call(&stage, "POST", "/api/sessions", json!({"agent": "tester"})));
+    let watching = async {
+        loop {
+            assert!(live(&stage) <= MOST && stage.engine.stats().total <= MOST);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let made = tokio::select! {
+        made = futures_util::future::join_all(creates) => made,
+        () = watching => unreachable!("it watches for ever"),
+    };
+    for answer in &made {
+        if answer.status != 201 {
+            let told = answer.expect(503);
+            assert!(text(&told["error"]).contains("capacity reached"), "{told}");
+            assert!(answer.headers.contains_key("retry-after"));
+        }
+    }
+    assert!(made.iter().any(|answer| answer.status == 201));
+}
+
+#[tokio::test]
+async fn row_03_environment_and_configuration_are_there_from_a_warm_pool_and_after_a_resume() {
+    let stage = stage().await;
+    let body = json!({"name": "tester", "env": {"A": "agent", "B": "agent"}});
+    call(&stage, "POST", "/api/agents", body).await.expect(201);
+    let body = json!({
+        "agent": "tester", "extraEnv": {"B": "session"}, "permissionMode": "default", "model": "m",
+    });
+    let made = call(&stage, "POST", "/api/sessions", body).await.expect(201);
+    let id = text(&made["session"]["id"]);
+    let check = async |when: &str| {
+        let told = send(&stage, &id, "env A; env B; env ASH_PERMISSION_MODE; config").await;
+        let said = said(&told);
+        let values: Vec<_> = said[..3].iter().map(|one| &one["value"]).collect();
+        assert_eq!(values, ["agent", "session", "default"], "{when}");
+        assert_eq!(said[3]["config"]["model"], "m", "{when}");
+        assert_eq!(said[3]["config"]["sessionId"], id.as_str(), "{when}");
+    };
+    check("from a warm pool").await;
+    // What the next session finds is its own.
+    let other = call(&stage, "POST", "/api/sessions", json!({"agent": "tester"})).await.expect(201);
+    let told = send(&stage, &text(&other["session"]["id"]), "env B").await;
+    assert_eq!(said(&told)[0]["value"], "agent");
+    for what in ["stop", "resume"] {
+        let path = format!("/api/sessions/{id}/{what}");
+        call(&stage, "POST", &path, Value::Null).await.expect(200);
+    }
+    check("after a cold resume").await;
+}
+
+#[tokio::test]
+async fn row_05_a_running_sandbox_is_never_evicted() {
+    let stage = stage_with(|_, node, _| {
+        node.max_sandboxes = 1;
+        node.max_live = 1;
+        node.wait_ms = 200;
+    })
+    .await;
+    let id = session(&stage, json!({})).await;
+    let mut running = begin(&stage, &id, &json!({"content": "say a; sleep 1500; say b"})).await;
+    running.head().await;
+    while running.event().await.unwrap().1 != "message" {}
+    let refused = call(&stage, "POST", "/api/sessions", json!({"agent": "tester"})).await;
+    assert!(text(&refused.expect(503)["error"]).contains("capacity reached"));
+    let mut rest = Vec::new();
+    while let Some((_, name, _)) = running.event().await {
+        rest.push(name);
+    }
+    assert_eq!(rest, ["message", "turn_complete", "message", "done"]);
+}
+
+#[tokio::test]
+async fn row_06_a_death_in_the_middle_is_an_error_and_done_within_a_second() {
+    let stage = stage().await;
+    let id = session(&stage, json!({})).await;
+    let told = timeout(Duration::from_secs(1), send(&stage, &id, "say a; die 3")).await;
+    let told = told.expect("within a second");
+    assert_eq!(names(&told), ["session_start", "message", "error", "done"], "{told:?}");
+    completed(&send(&stage, &id, "say again").await);
+
+    let mut running = begin(&stage, &id, &json!({"content": "say a; hang"})).await;
+    running.head().await;
+    while running.event().await.unwrap().1 != "message" {}
+    let sandbox = get(&stage, &format!("/api/sessions/{id}")).await.expect(200);
+    let sandbox = text(&sandbox["session"]["sandboxId"]).parse().unwrap();
+    let view = stage.engine.sandbox(engine::Caller::SERVER, sandbox).unwrap();
+    stage.runtime.crash(view.instance.unwrap(), false);
+    let rest = async {
+        let mut rest = Vec::new();
+        while let Some((_, name, _)) = running.event().await {
+            rest.push(name);
+        }
+        rest
+    };
+    let rest = timeout(Duration::from_secs(1), rest).await.expect("within a second");
+    assert_eq!(rest, ["error", "done"]);
+    completed(&send(&stage, &id, "say again").await);
+}
+
+#[tokio::test]
+async fn row_07_a_second_message_at_once_is_refused_and_mixes_with_nothing() {
+    let stage = stage().await;
+    let id = session(&stage, json!({})).await;
+    let mut first = begin(&stage, &id, &json!({"content": "say a; sleep 300; say b"})).await;
+    first.head().await;
+    while first.event().await.unwrap().1 != "message" {}
+    let path = format!("/api/sessions/{id}/messages");
+    let refused = call(&stage, "POST", &path, json!({"content": "say c"})).await.expect(409);
+    assert!(text(&refused["error"]).starts_with("Session is busy"), "{refused}");
+    let mut rest = Vec::new();
+    while let Some((_, name, data)) = first.event().await {
+        rest.push((name, data));
+    }
+    assert_eq!(rest[0], ("message".to_owned(), json!({"text": "b"})));
+    let past = get(&stage, &path).await.expect(200);
+    assert_eq!(past["messages"].as_array().unwrap().len(), 2, "{past}");
+}
+
+#[tokio::test]
+async fn row_08_a_client_that_leaves_loses_nothing() {
+    let stage = stage().await;
+    let id = session(&stage, json!({})).await;
+    let mut first = begin(&stage, &id, &json!({"content": "say a; sleep 300; say b"})).await;
+    let head = first.head().await;
+    let turn = head.headers["x-shoal-turn-id"].clone();
+    let start = first.event().await.unwrap();
+    assert_eq!(start.2["turnId"], turn.as_str());
+    let (last, _, data) = first.event().await.unwrap();
+    assert_eq!(data, json!({"text": "a"}));
+    drop(first);
+    let path = format!("/compat/ash/api/sessions/{id}/turns/{turn}/events");
+    let headers = format!("last-event-id: {}\r\n", last.unwrap());
+    // While it goes on, and once it is over.
+    for _ in 0..2 {
+        let mut again = stage.connect().await;
+        again.send(request(&stage.admin, "GET", &path, &headers, b"")).await;
+        let told = super::stream(&mut again).await;
+        let expected = ["session_start", "message", "turn_complete", "message", "done"];
+        assert_eq!(names(&told), expected);
+        assert_eq!(told[1].2, json!({"text": "b"}));
+    }
+    let past = get(&stage, &format!("/api/sessions/{id}/messages")).await.expect(200);
+    assert_eq!(past["messages"].as_array().unwrap().len(), 2, "{past}");
+}
+
+#[tokio::test]
+async fn row_11_health_is_told_while_other_sessions_are_being_made() {
+    let stage = stage_with(|template, _, _| {
+        // A bridge that never gets ready.
+        template.harness = model::template::Harness::AshBridge(model::template::HarnessProgram {
+            command: vec!["sleep".to_owned(), "60".to_owned()],
+            prewarm: false,
+        });
+    })
+    .await;
+    deploy(&stage, "tester").await;
+    let creating = call(&stage, "POST", "/api/sessions", json!({"agent": "tester"}));
+    tokio::pin!(creating);
+    for _ in 0..20 {
+        tokio::select! {
+            _ = &mut creating => break,
+            told = get(&stage, "/health") => { told.expect(200); }
+        }
+    }
+}
+
+#[tokio::test]
+async fn row_13_what_one_key_has_is_invisible_to_another() {
+    let stage = stage().await;
+    let (one, other) = (stage.key(Role::Use).await, stage.key(Role::Use).await);
+    let agents = "/compat/ash/api/agents";
+    stage.call_as(&one, "POST", agents, json!({"name": "a", "env": {"S": "1"}})).await.expect(201);
+    let sessions = "/compat/ash/api/sessions";
+    let made = stage.call_as(&one, "POST", sessions, json!({"agent": "a"})).await.expect(201);
+    let id = text(&made["session"]["id"]);
+    stage.call_as(&other, "POST", sessions, json!({"agent": "a"})).await.expect(404);
+    let listed = stage.call_as(&other, "GET", sessions, Value::Null).await.expect(200);
+    assert_eq!(listed, json!({"sessions": []}));
+    let not_found = json!({"error": "Session not found", "statusCode": 404});
+    for (method, rest, body) in [
+        ("GET", "", Value::Null),
+        ("DELETE", "", Value::Null),
+        ("POST", "/pause", Value::Null),
+        ("POST", "/fork", Value::Null),
+        ("POST", "/messages", json!({"content": "hi"})),
+        ("GET", "/messages", Value::Null),
+        ("GET", "/events", Value::Null),
+        ("GET", "/logs", Value::Null),
+        ("POST", "/exec", json!({"command": "true"})),
+        ("GET", "/files", Value::Null),
+        ("GET", "/workspace", Value::Null),
+        ("PATCH", "/config", json!({"model": "m"})),
+    ] {
+        let path = format!("{sessions}/{id}{rest}");
+        let answer = stage.call_as(&other, method, &path, body).await;
+        assert_eq!(answer.expect(404), not_found, "{method} {rest}");
+    }
+    let shown = stage.call_as(&one, "GET", &format!("{sessions}/{id}"), Value::Null).await;
+    assert_eq!(shown.expect(200)["session"]["status"], "active");
+}

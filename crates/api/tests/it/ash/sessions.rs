@@ -1,0 +1,271 @@
+//! Sessions, messages, history, programs, files and keys, as a client of Ash uses them.
+
+use model::Role;
+use serde_json::{Value, json};
+
+use super::{begin, call, completed, get, names, said, send, session, stage, stage_with, stream};
+use crate::stage::text;
+
+#[tokio::test]
+async fn a_message_is_streamed_as_ash_does_it() {
+    let stage = stage().await;
+    let id = session(&stage, json!({"model": "m", "allowedTools": ["Bash"]})).await;
+    let told = send(&stage, &id, "say hi").await;
+    let expected = ["session_start", "message", "turn_complete", "message", "done"];
+    assert_eq!(names(&told), expected);
+    assert_eq!(told[0].2["sessionId"], id.as_str());
+    assert_eq!(told[0].2["version"], "0.2.0");
+    assert_eq!(told[1].2, json!({"text": "hi"}));
+    assert_eq!(told[4].2, json!({"sessionId": id}));
+    assert!(told[0].0.is_none() && told[2].0.is_none(), "only the last of a piece has its id");
+    assert!(told[1].0 < told[3].0 && told[3].0 < told[4].0, "{told:?}");
+
+    let mut connection = begin(
+        &stage,
+        &id,
+        &json!({
+            "content": "config", "includePartialMessages": true, "maxTurns": 2, "model": "other",
+        }),
+    )
+    .await;
+    let told = stream(&mut connection).await;
+    let config = &said(&told)[0]["config"];
+    assert_eq!(config["prompt"], "config");
+    assert_eq!((&config["model"], &config["maxTurns"]), (&json!("other"), &json!(2)));
+    assert_eq!(config["includePartialMessages"], true);
+    assert_eq!(config["allowedTools"], json!(["Bash"]));
+    let path = format!("/api/sessions/{id}/config");
+    call(&stage, "PATCH", &path, json!({"model": "third"})).await.expect(200);
+    let told = send(&stage, &id, "config").await;
+    let config = &said(&told)[0]["config"];
+    assert_eq!((&config["model"], &config["allowedTools"]), (&json!("third"), &json!(["Bash"])));
+}
+
+#[tokio::test]
+async fn the_life_of_a_session_has_the_words_of_ash() {
+    let stage = stage().await;
+    let id = session(&stage, json!({})).await;
+    let act = |what: &'static str| {
+        let path = format!("/api/sessions/{id}/{what}");
+        let stage = &stage;
+        async move { call(stage, "POST", &path, Value::Null).await }
+    };
+    let shown = get(&stage, &format!("/api/sessions/{id}")).await.expect(200)["session"].clone();
+    assert_eq!((&shown["status"], &shown["agentName"]), (&json!("active"), &json!("tester")));
+    assert_eq!((&shown["runnerId"], &shown["parentSessionId"]), (&Value::Null, &Value::Null));
+    assert_eq!(act("resume").await.expect(200)["session"]["status"], "active");
+    assert_eq!(act("pause").await.expect(200)["session"]["status"], "paused");
+    let refused = act("pause").await.expect(400);
+    let text = "Cannot pause session with status \"paused\"";
+    assert_eq!(refused, json!({"error": text, "statusCode": 400}));
+    assert_eq!(act("stop").await.status, 400);
+    assert_eq!(act("resume").await.expect(200)["session"]["status"], "active");
+    completed(&send(&stage, &id, "say hi").await);
+    assert_eq!(act("stop").await.expect(200)["session"]["status"], "stopped");
+    let messages = format!("/api/sessions/{id}/messages");
+    let refused = call(&stage, "POST", &messages, json!({"content": "hi"})).await.expect(400);
+    assert_eq!(refused, json!({"error": "Session is stopped", "statusCode": 400}));
+    let one = format!("/api/sessions/{id}");
+    for _ in 0..2 {
+        let ended = call(&stage, "DELETE", &one, Value::Null).await.expect(200);
+        assert_eq!(ended["session"]["status"], "ended");
+    }
+    assert_eq!(get(&stage, &one).await.expect(200)["session"]["status"], "ended");
+    let refused = act("resume").await.expect(410);
+    let text = "Session has ended — create a new session";
+    assert_eq!(refused, json!({"error": text, "statusCode": 410}));
+    let refused = call(&stage, "POST", &messages, json!({"content": "hi"})).await.expect(400);
+    assert_eq!(refused, json!({"error": "Session is ended", "statusCode": 400}));
+    let exec = call(&stage, "POST", &format!("{one}/exec"), json!({"command": "true"})).await;
+    assert_eq!(exec.expect(400)["error"], "Session is ended");
+    // What was said is kept.
+    let past = get(&stage, &messages).await.expect(200);
+    assert_eq!(past["messages"][0]["role"], "user");
+}
+
+#[tokio::test]
+async fn a_paused_session_goes_on_with_the_next_message_unless_ash_is_followed_to_the_letter() {
+    for strict in [false, true] {
+        let stage = stage_with(|_, _, ash| ash.strict = strict).await;
+        let id = session(&stage, json!({})).await;
+        call(&stage, "POST", &format!("/api/sessions/{id}/pause"), Value::Null).await.expect(200);
+        if strict {
+            let path = format!("/api/sessions/{id}/messages");
+            let refused = call(&stage, "POST", &path, json!({"content": "hi"})).await.expect(400);
+            assert_eq!(refused, json!({"error": "Session is paused", "statusCode": 400}));
+        } else {
+            completed(&send(&stage, &id, "say hi").await);
+        }
+    }
+}
+
+#[tokio::test]
+async fn sessions_are_listed_newest_first_by_agent_status_and_page() {
+    let stage = stage().await;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.insert(0, session(&stage, json!({})).await);
+    }
+    let listed = async |query: &str| -> Vec<String> {
+        let told = get(&stage, &format!("/api/sessions{query}")).await.expect(200);
+        told["sessions"].as_array().unwrap().iter().map(|one| text(&one["id"])).collect()
+    };
+    assert_eq!(listed("").await, ids);
+    assert_eq!(listed("?agent=tester&limit=1&offset=1").await, ids[1..2]);
+    assert_eq!(listed("?agent=other").await, [""; 0]);
+    call(&stage, "POST", &format!("/api/sessions/{}/pause", ids[1]), Value::Null).await.expect(200);
+    call(&stage, "DELETE", &format!("/api/sessions/{}", ids[2]), Value::Null).await.expect(200);
+    assert_eq!(listed("?status=active").await, ids[..1]);
+    assert_eq!(listed("?status=paused").await, ids[1..2]);
+    assert_eq!(listed("?status=ended").await, ids[2..]);
+    assert_eq!(listed("?status=error").await, [""; 0]);
+    assert_eq!(listed("").await, ids, "those that ended are shown too");
+    let counted = get(&stage, "/api/sessions?limit=1&includeTotal=true").await.expect(200);
+    assert_eq!(counted["total"], 3);
+}
+
+#[tokio::test]
+async fn history_is_read_in_pages_that_fit_together() {
+    let stage = stage().await;
+    let id = session(&stage, json!({})).await;
+    for n in 0..3 {
+        completed(&send(&stage, &id, &format!("say {n}")).await);
+    }
+    send(&stage, &id, "fail on purpose").await;
+    for what in ["messages", "events"] {
+        let all = get(&stage, &format!("/api/sessions/{id}/{what}?limit=1000")).await.expect(200);
+        let all = all[what].as_array().unwrap().clone();
+        let (mut paged, mut after) = (Vec::new(), 0);
+        loop {
+            let path = format!("/api/sessions/{id}/{what}?limit=2&after={after}");
+            let page = get(&stage, &path).await.expect(200)[what].as_array().unwrap().clone();
+            let Some(last) = page.last() else { break };
+            after = last["sequence"].as_u64().unwrap();
+            assert!(page.len() <= 2);
+            paged.extend(page);
+        }
+        assert_eq!(paged, all, "{what}");
+        assert!(all.iter().all(|one| one["sessionId"] == id.as_str()));
+    }
+    let messages = get(&stage, &format!("/api/sessions/{id}/messages")).await.expect(200);
+    let messages = messages["messages"].as_array().unwrap().clone();
+    let roles: Vec<_> = messages.iter().map(|one| one["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["user", "assistant", "user", "assistant", "user", "assistant", "user"]);
+    let said: Value = serde_json::from_str(messages[2]["content"].as_str().unwrap()).unwrap();
+    assert_eq!(said, json!({"type": "user", "content": "say 1"}));
+    let path = format!("/api/sessions/{id}/events?type=error");
+    let errors = get(&stage, &path).await.expect(200)["events"].clone();
+    assert_eq!(errors.as_array().unwrap().len(), 1, "{errors}");
+    assert_eq!(errors[0]["data"], json!({"error": "on purpose"}).to_string());
+    let path = format!("/api/sessions/{id}/events?type=lifecycle");
+    let events = get(&stage, &path).await.expect(200)["events"].as_array().unwrap().clone();
+    let created = json!({"action": "created"}).to_string();
+    assert!(events.iter().any(|event| event["data"] == created), "{events:?}");
+}
+
+#[tokio::test]
+async fn files_programs_and_logs_of_a_session() {
+    let stage = stage().await;
+    let id = session(&stage, json!({})).await;
+    let of = |rest: &str| format!("/api/sessions/{id}{rest}");
+    let content = wire::to_base64(b"hello");
+    let files = json!([
+        {"path": "a.txt", "content": content}, {"path": ".b", "content": content},
+        {"path": "../c", "content": content}, {"path": "d", "content": "*"},
+    ]);
+    let body = json!({"files": files, "targetPath": "in"});
+    let written = call(&stage, "POST", &of("/files"), body).await.expect(200)["files"].clone();
+    let done: Vec<_> = written.as_array().unwrap().iter().map(|one| &one["written"]).collect();
+    assert_eq!(done, [true, true, false, false]);
+    assert_eq!(written[2]["error"], "Invalid file path");
+    let listed = get(&stage, &of("/files?includeHidden=false")).await.expect(200);
+    let paths: Vec<_> = listed["files"].as_array().unwrap().iter().map(|f| &f["path"]).collect();
+    assert_eq!((paths, &listed["source"]), (vec![&json!("in/a.txt")], &json!("sandbox")));
+    let read = get(&stage, &of("/files/in/a.txt?format=json")).await.expect(200);
+    assert_eq!((&read["content"], &read["size"]), (&json!("hello"), &json!(5)));
+    let raw = get(&stage, &of("/files/in/a.txt")).await;
+    assert_eq!((raw.status, &raw.body[..]), (200, &b"hello"[..]));
+    assert_eq!(raw.headers["x-ash-source"], "sandbox");
+    assert_eq!(raw.headers["content-disposition"], "attachment; filename*=UTF-8''a%2Etxt");
+    let refused = get(&stage, &of("/files/in")).await.expect(400);
+    assert_eq!(refused["error"], "Path is not a file");
+    let bundle = get(&stage, &of("/workspace")).await;
+    assert_eq!((bundle.status, bundle.headers["content-type"].as_str()), (200, "application/gzip"));
+    let gone = call(&stage, "DELETE", &of("/files/in/a.txt"), Value::Null).await.expect(200);
+    assert_eq!(gone, json!({"path": "in/a.txt", "deleted": true}));
+    let body = json!({"bundle": wire::to_base64(&bundle.body)});
+    let restored = call(&stage, "POST", &of("/workspace"), body).await.expect(200);
+    assert_eq!(restored, json!({"message": "Workspace restored to live sandbox"}));
+    assert_eq!(get(&stage, &of("/files/in/a.txt")).await.body, b"hello");
+
+    let ran = call(&stage, "POST", &of("/exec"), json!({"command": "echo hi"})).await.expect(200);
+    assert_eq!((&ran["exitCode"], &ran["stdout"]), (&json!(0), &json!("hi\n")), "{ran}");
+    completed(&send(&stage, &id, "log a line").await);
+    let logs = get(&stage, &of("/logs?after=-1")).await.expect(200);
+    let line = logs["logs"].as_array().unwrap().iter().find(|line| line["text"] == "a line");
+    let line = line.unwrap_or_else(|| panic!("{logs}"));
+    assert_eq!(line["level"], "stderr");
+    let rest = get(&stage, &of(&format!("/logs?after={}", line["index"]))).await.expect(200);
+    assert!(rest["logs"].as_array().unwrap().iter().all(|one| one["text"] != "a line"));
+}
+
+#[tokio::test]
+async fn keys_are_made_listed_and_revoked_by_those_who_may_do_everything() {
+    let stage = stage().await;
+    let made = call(&stage, "POST", "/api/api-keys", json!({"label": "ci"})).await.expect(201);
+    let (id, key) = (text(&made["id"]), text(&made["key"]));
+    let unlabelled = call(&stage, "POST", "/api/api-keys", Value::Null).await;
+    unlabelled.expect(201);
+    let listed = get(&stage, "/api/api-keys").await.expect(200)["keys"].clone();
+    assert!(listed.as_array().unwrap().iter().any(|one| one["label"] == "ci"), "{listed}");
+    let agents = "/compat/ash/api/agents";
+    stage.call_as(&key, "GET", agents, Value::Null).await.expect(200);
+    let keys = stage.call_as(&key, "GET", "/compat/ash/api/api-keys", Value::Null).await;
+    assert_eq!(keys.status, 403);
+    let path = format!("/api/api-keys/{id}");
+    assert_eq!(call(&stage, "DELETE", &path, Value::Null).await.status, 204);
+    assert_eq!(call(&stage, "DELETE", &path, Value::Null).await.status, 404);
+    let refused = stage.call_as(&key, "GET", agents, Value::Null).await.expect(401);
+    assert_eq!(refused, json!({"error": "Invalid API key", "statusCode": 401}));
+}
+
+#[tokio::test]
+async fn the_key_of_the_environment_may_do_everything_here_and_nothing_elsewhere() {
+    let stage = stage_with(|_, _, ash| ash.api_key = Some("ash_secret".to_owned())).await;
+    let key = "ash_secret";
+    let body = json!({"name": "a"});
+    stage.call_as(key, "POST", "/compat/ash/api/agents", body).await.expect(201);
+    stage.call_as(key, "GET", "/compat/ash/api/api-keys", Value::Null).await.expect(200);
+    assert_eq!(stage.call_as(key, "GET", "/v1/stats", Value::Null).await.status, 401);
+    let other = stage.key(Role::Use).await;
+    let seen = stage.call_as(&other, "GET", "/compat/ash/api/agents", Value::Null).await;
+    assert_eq!(seen.expect(200), json!({"agents": []}));
+}
+
+#[tokio::test]
+async fn health_and_metrics_have_the_names_of_ash() {
+    let stage = stage_with(|_, _, ash| ash.public_metrics = true).await;
+    let id = session(&stage, json!({})).await;
+    completed(&send(&stage, &id, "say hi").await);
+    let health = get(&stage, "/health").await.expect(200);
+    assert_eq!((&health["status"], &health["activeSessions"]), (&json!("ok"), &json!(1)));
+    let fields = [
+        "total",
+        "cold",
+        "warming",
+        "warm",
+        "waiting",
+        "running",
+        "maxCapacity",
+        "resumeWarmHits",
+        "resumeColdHits",
+        "preWarmHits",
+    ];
+    for field in fields {
+        assert!(health["pool"][field].is_u64(), "{field}: {health}");
+    }
+    let public = "GET /compat/ash/metrics HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let page = stage.raw(public.as_bytes()).await;
+    let page = String::from_utf8(page.body).unwrap();
+    assert!(page.contains("ash_active_sessions 1\n"), "{page}");
+}

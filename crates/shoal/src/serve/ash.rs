@@ -1,0 +1,149 @@
+//! The server as clients of Ash meet it: the template of its sessions, the first key where they look
+//! for it, and what of our own environment is passed on. Only where somebody asked for Ash.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use api::AshSettings;
+use engine::Engine;
+use model::template::{Harness, HarnessProgram, WorkspaceKind, WorkspaceLimit, WorkspaceSettings};
+use model::{ErrorCode, Role, Template, TemplateName};
+
+use super::data_dir::DataDir;
+use crate::config::{Ash, Config, Surroundings};
+use crate::failure::Failure;
+
+/// Where `npm install -g` puts the bridge.
+const BRIDGE_ENTRY: &str = "/usr/local/lib/node_modules/@ash-ai/bridge/dist/index.js";
+/// What a workspace of Ash may have.
+const WORKSPACE_MB: u32 = 1024;
+const KEY_NAME: &str = "ash-initial";
+const KEY_VARIABLE: &str = "ASH_API_KEY";
+
+/// What the dialect is to know.
+pub(super) fn settings(config: &Config, around: &Surroundings) -> AshSettings {
+    let ash = &config.ash;
+    let roots = if ash.agent_roots.is_empty() {
+        vec![config.server.data_dir.join("agents")]
+    } else {
+        ash.agent_roots.clone()
+    };
+    let text = |name: &str| around.variable(name).and_then(|value| value.to_str());
+    let passed =
+        ash.pass_env.iter().filter_map(|name| Some((name.clone(), text(name)?.to_owned())));
+    // Whoever did not ask for Ash did not mean us with its key.
+    let api_key = ash.listen.and_then(|_| text(KEY_VARIABLE)).map(str::to_owned);
+    AshSettings {
+        template: ash.template.clone(),
+        agent_roots: roots,
+        strict: ash.strict,
+        public_metrics: ash.public_metrics,
+        api_key,
+        env: passed.collect::<BTreeMap<_, _>>(),
+    }
+}
+
+/// The template of its sessions, unless somebody made one of that name.
+pub(super) async fn put_template(engine: &Engine, config: &Config, best_effort: bool) -> Result<(), Failure> {
+    let ash = &config.ash;
+    let Ok(name) = TemplateName::new(&ash.template) else { return Ok(()) };
+    let configured = config.templates.iter().any(|template| template.name == name);
+    if ash.listen.is_none() || configured || ash.template != Ash::TEMPLATE {
+        return Ok(());
+    }
+    let entry = ash.bridge_entry.as_deref().unwrap_or(BRIDGE_ENTRY);
+    if ash.bridge_entry.is_none() && !Path::new(entry).exists() {
+        tracing::warn!(
+            entry,
+            "there is no bridge of Ash: install it, or say with ash.bridge_entry where it is inside \
+             sandboxes (docs/guides/ash.md)"
+        );
+    }
+    let mut template = template(name, entry, ash.memory_mb);
+    template.limits.best_effort = best_effort;
+    if engine.template(&template.name).is_some_and(|known| *known == template) {
+        return Ok(());
+    }
+    let mut put = engine.put_template(template.clone()).await;
+    if put.as_ref().is_err_and(|refusal| refusal.code == ErrorCode::Unsupported) {
+        tracing::warn!(
+            "sessions of Ash have their files in memory: this node cannot keep them on disk"
+        );
+        template.workspace = WorkspaceSettings::default();
+        put = engine.put_template(template).await;
+    }
+    put.map(|_| ()).map_err(|refusal| {
+        Failure::new("cannot make the template of Ash", &refusal).remedy(refusal.code.remedy())
+    })
+}
+
+fn template(name: TemplateName, entry: &str, memory_mb: u32) -> Template {
+    let command = vec!["node".to_owned(), entry.to_owned()];
+    let mut template = Template::named(name);
+    template.harness = Harness::AshBridge(HarnessProgram { command, prewarm: false });
+    template.workspace =
+        WorkspaceSettings { kind: WorkspaceKind::Disk, limit: WorkspaceLimit::Soft };
+    template.limits.memory_mb = memory_mb;
+    template.limits.workspace_mb = WORKSPACE_MB;
+    template
+}
+
+/// The first key, in the file where Ash leaves it. Whoever removed the file meant it, and whoever
+/// has a key in the environment needs no other.
+pub(super) async fn ensure_key(
+    engine: &Engine,
+    config: &Config,
+    place: &DataDir,
+) -> Result<(), Failure> {
+    let has_one = Surroundings::read().variable(KEY_VARIABLE).is_some();
+    let made = engine.keys().iter().any(|key| key.name == KEY_NAME);
+    if config.ash.listen.is_none() || has_one || made {
+        return Ok(());
+    }
+    let made = engine.create_key(KEY_NAME, Role::Admin, None).await.map_err(|refusal| {
+        Failure::new("cannot make a key", &refusal).remedy(refusal.code.remedy())
+    })?;
+    place.write_ash_key(&made.secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn around(env: &[(&str, &str)]) -> Surroundings {
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).into()));
+        Surroundings { root: true, cores: 2, env: env.collect() }
+    }
+
+    #[test]
+    fn the_template_of_ash_is_one_that_could_work() {
+        let made = template(TemplateName::new("ash").unwrap(), "/usr/lib/bridge.js", 2048);
+        assert_eq!(made.validate(), Ok(()));
+        assert_eq!((made.limits.memory_mb, made.limits.workspace_mb), (2048, 1024));
+        let program = made.harness.program().unwrap();
+        assert_eq!(program.command, ["node", "/usr/lib/bridge.js"]);
+    }
+
+    #[test]
+    fn only_what_is_named_is_passed_on_and_the_key_counts_only_where_it_is_meant() {
+        let mut config = Config::default();
+        config.server.data_dir = "/data".into();
+        let around = around(&[
+            ("ASH_API_KEY", "k"),
+            ("ASH_REAL_SDK", "1"),
+            ("ANTHROPIC_API_KEY", "secret"),
+            ("ASH_DEBUG_TIMING", ""),
+        ]);
+        let told = settings(&config, &around);
+        assert_eq!(told.api_key, None);
+        assert_eq!(told.agent_roots, [Path::new("/data/agents")]);
+        assert_eq!(told.env, BTreeMap::from([("ASH_REAL_SDK".to_owned(), "1".to_owned())]));
+        config.ash.listen = Some(([127, 0, 0, 1], 4100).into());
+        config.ash.pass_env.push("ANTHROPIC_API_KEY".to_owned());
+        config.ash.agent_roots = vec!["/agents".into()];
+        let told = settings(&config, &around);
+        assert_eq!(told.api_key.as_deref(), Some("k"));
+        assert_eq!(told.env["ANTHROPIC_API_KEY"], "secret");
+        assert_eq!(told.agent_roots, [Path::new("/agents")]);
+    }
+}
