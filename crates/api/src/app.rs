@@ -9,6 +9,7 @@ use engine::Engine;
 use tokio::sync::watch;
 
 use crate::body_memory::BodyMemory;
+use crate::compat::ash::Registry;
 use crate::cors::Cors;
 use crate::hosts::Hosts;
 use crate::idempotency::Idempotency;
@@ -31,6 +32,8 @@ pub(crate) struct Parts {
     pub(crate) metrics: Metrics,
     pub(crate) idempotency: Idempotency,
     pub(crate) body_memory: BodyMemory,
+    /// Agents of Ash.
+    pub(crate) agents: Registry,
     /// The OpenAPI document.
     pub(crate) document: Bytes,
     /// True from when the server stops: streams that have no end of their own end then.
@@ -53,6 +56,7 @@ impl App {
             metrics: Metrics::new(&engine),
             idempotency: Idempotency::default(),
             body_memory: BodyMemory::new(settings.body_memory_bytes),
+            agents: Registry::default(),
             document,
             stopping,
             in_progress: AtomicU32::new(0),

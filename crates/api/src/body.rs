@@ -55,7 +55,8 @@ impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalJson<T> {
     }
 }
 
-async fn json_bytes(
+/// The bytes of a JSON body, and what they take of the memory for bodies.
+pub(crate) async fn json_bytes(
     request: Request,
     app: &App,
     bytes_max: u64,

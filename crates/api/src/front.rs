@@ -27,6 +27,7 @@ use tower_service::Service;
 
 use crate::app::{App, InProgress};
 use crate::body::next_chunk;
+use crate::compat::ash;
 use crate::cors::Cors;
 use crate::refused::Refused;
 use crate::request_id::X_REQUEST_ID;
@@ -64,6 +65,29 @@ impl Needs {
     }
 }
 
+/// In whose words a route answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Shoal,
+    Ash,
+}
+
+impl Dialect {
+    fn authenticate(self, app: &App, headers: &HeaderMap) -> Result<Caller, Refused> {
+        match self {
+            Self::Shoal => authenticate(app, headers),
+            Self::Ash => ash::authenticate(app, headers),
+        }
+    }
+
+    fn write(self, refused: Refused, response: &mut Response, request_id: &str) {
+        match self {
+            Self::Shoal => refused.write(response, request_id),
+            Self::Ash => ash::AshError::from(refused).write(response),
+        }
+    }
+}
+
 /// The layer in front of one route.
 #[derive(Clone)]
 pub(crate) struct Front {
@@ -73,6 +97,7 @@ pub(crate) struct Front {
     pub(crate) needs: Needs,
     /// Whether what the request carries is for the route to read. Where it is not, it must be empty.
     pub(crate) takes_body: bool,
+    pub(crate) dialect: Dialect,
 }
 
 impl<S> Layer<S> for Front {
@@ -111,6 +136,7 @@ where
         let mut record = Record {
             app,
             route: self.front.route,
+            dialect: self.front.dialect,
             method: word(request.method()),
             id,
             key: None,
@@ -160,7 +186,7 @@ impl Front {
         let app = &self.app;
         app.hosts.check(request.headers(), request.uri())?;
         if self.needs != Needs::Nothing {
-            let caller = authenticate(app, request.headers())?;
+            let caller = self.dialect.authenticate(app, request.headers())?;
             record.key = Some(caller.key);
             if let Some(rate) = &app.rate {
                 rate.take(caller.key, record.began)?;
@@ -212,6 +238,7 @@ async fn refuse_body(request: Request, stall: Duration) -> Result<Request, Refus
 struct Record {
     app: App,
     route: &'static str,
+    dialect: Dialect,
     method: &'static str,
     id: HeaderValue,
     key: Option<KeyId>,
@@ -227,7 +254,7 @@ impl Record {
 
     fn finish(&mut self, response: &mut Response) {
         if let Some(refused) = response.extensions_mut().remove::<Refused>() {
-            refused.write(response, self.id());
+            self.dialect.write(refused, response, self.id());
         }
         response.headers_mut().insert(X_REQUEST_ID, self.id.clone());
         self.answered = true;
@@ -330,7 +357,8 @@ mod tests {
     async fn a_panic_is_answered_with_the_id_of_its_request() {
         use http_body_util::BodyExt as _;
         let (app, _stop) = App::for_tests().await;
-        let front = Front { app, route: "/panic", needs: Needs::Nothing, takes_body: false };
+        let (needs, dialect) = (Needs::Nothing, Dialect::Shoal);
+        let front = Front { app, route: "/panic", needs, takes_body: false, dialect };
         let panics = || async { panic!("on purpose") as Response };
         let mut router =
             axum::Router::new().route("/panic", axum::routing::get(panics).route_layer(front));

@@ -10,6 +10,7 @@ mod archive;
 mod body;
 mod body_memory;
 mod body_reader;
+mod compat;
 mod cors;
 pub mod errors;
 mod exec_stream;
@@ -43,6 +44,7 @@ use engine::Engine;
 use tokio::sync::watch;
 
 use crate::app::App;
+pub use crate::compat::ash::AshSettings;
 pub use crate::serve::{ConnectionLimits, Listen, Peer, Served, serve};
 pub use crate::settings::Settings;
 
@@ -50,6 +52,7 @@ pub use crate::settings::Settings;
 #[derive(Clone)]
 pub struct Api {
     router: Router,
+    ash: Router,
     stopping: Arc<watch::Sender<bool>>,
 }
 
@@ -58,7 +61,14 @@ impl Api {
     pub fn new(engine: Engine, settings: Settings) -> Self {
         let (stopping, stops) = watch::channel(false);
         let app = App::new(engine, settings, openapi::document().into(), stops);
-        Self { router: routes::router(&app), stopping: Arc::new(stopping) }
+        let ash = compat::ash::router(&app).with_state(app.clone());
+        Self { router: routes::router(&app), ash, stopping: Arc::new(stopping) }
+    }
+
+    /// The same engine in the dialect of Ash alone, for a listener of its own.
+    #[must_use]
+    pub fn as_ash(&self) -> Self {
+        Self { router: self.ash.clone(), ..self.clone() }
     }
 
     /// The routes, for servers of another kind and for tests.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::compat::ash::AshSettings;
+
 /// Settings of the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -29,6 +31,8 @@ pub struct Settings {
     pub archive_entries_max: u64,
     /// How many bytes of files an archive that is unpacked may have.
     pub archive_bytes_max: u64,
+    /// The dialect of Ash.
+    pub ash: AshSettings,
 }
 
 impl Default for Settings {
@@ -47,6 +51,7 @@ impl Default for Settings {
             image_total: Duration::from_hours(1),
             archive_entries_max: 100_000,
             archive_bytes_max: 16 << 30,
+            ash: AshSettings::default(),
         }
     }
 }

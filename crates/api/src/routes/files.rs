@@ -207,7 +207,7 @@ async fn read<T: Used>(
 
 /// The bytes of a file, at most as many as were announced. An error in the middle ends the
 /// connection, which is how a client tells a part from the whole.
-fn contents(used: Use, reader: FileReader, exact: Option<u64>) -> Body {
+pub(crate) fn contents(used: Use, reader: FileReader, exact: Option<u64>) -> Body {
     let state = (used, reader, exact.unwrap_or(u64::MAX), BytesMut::new());
     Body::from_stream(stream::try_unfold(
         state,

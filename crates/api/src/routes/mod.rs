@@ -8,6 +8,7 @@ mod events;
 mod exec;
 pub(crate) use exec::exit;
 mod files;
+pub(crate) use files::contents;
 mod images;
 mod keys;
 mod node;
@@ -25,7 +26,8 @@ use http::HeaderMap;
 use http::header::ACCEPT;
 
 use crate::app::App;
-use crate::front::{Front, Needs, no_method, no_route};
+use crate::compat::ash;
+use crate::front::{Dialect, Front, Needs, no_method, no_route};
 use crate::operation::{Route, Takes};
 
 /// Every route.
@@ -53,7 +55,9 @@ pub(crate) fn all() -> Vec<Route> {
 }
 
 pub(crate) fn router(app: &App) -> Router {
-    let front = |route, needs, takes_body| Front { app: app.clone(), route, needs, takes_body };
+    let dialect = Dialect::Shoal;
+    let front =
+        |route, needs, takes_body| Front { app: app.clone(), route, needs, takes_body, dialect };
     let mut router = Router::new();
     for route in all() {
         let takes_body = route.operation.takes != Takes::Nothing;
@@ -63,6 +67,7 @@ pub(crate) fn router(app: &App) -> Router {
     // Which routes there are is no secret.
     let other = || front("other", Needs::Nothing, true);
     router
+        .nest(ash::PREFIX, ash::router(app))
         .fallback(no_route.layer(other()))
         .method_not_allowed_fallback(no_method.layer(other()))
         .with_state(app.clone())

@@ -5,6 +5,7 @@
 mod access;
 mod answer;
 mod archives;
+mod ash;
 mod connections;
 mod documents;
 mod events;

@@ -1,11 +1,13 @@
 //! A server for one test: the real one, on an engine whose sandboxes and store are in memory.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use api::{Api, ConnectionLimits, Served, Settings, serve};
-use engine::{Engine, EngineConfig, Runtimes};
+use engine::{Archives, Engine, EngineConfig, Runtimes, Seeds};
 use model::template::RuntimeKind;
 use model::{Role, Template, TemplateName};
 use runtime::fake::{FakeRuntime, FakeSettings};
@@ -24,10 +26,32 @@ pub(crate) struct Plan {
     pub(crate) limits: ConnectionLimits,
     pub(crate) engine: EngineConfig,
     pub(crate) retention: Retention,
+    /// Where the engine keeps what is on disk; gone with the last server that has it.
+    pub(crate) scratch: Arc<Scratch>,
+}
+
+/// A directory that is gone afterwards.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("shoal-api-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 impl Default for Plan {
     fn default() -> Self {
+        let scratch = Arc::new(Scratch::new());
         Self {
             settings: Settings::default(),
             limits: ConnectionLimits::default(),
@@ -37,6 +61,7 @@ impl Default for Plan {
                 ..EngineConfig::default()
             },
             retention: Retention::default(),
+            scratch,
         }
     }
 }
@@ -72,7 +97,13 @@ impl Stage {
     async fn on(store: Arc<MemoryStore>, plan: Plan, admin: Option<String>) -> Self {
         let runtime = Arc::new(FakeRuntime::new(FakeSettings::default()));
         let runtimes = Runtimes::new().with(RuntimeKind::Fake, Arc::clone(&runtime) as _);
-        let started = Engine::start(plan.engine.clone(), Arc::clone(&store) as _, runtimes).await;
+        let place = &plan.scratch.0;
+        let config = EngineConfig {
+            archives: Some(Archives::open(place.join("archives")).unwrap()),
+            seeds: Some(Seeds::open(place.join("seeds")).unwrap()),
+            ..plan.engine.clone()
+        };
+        let started = Engine::start(config, Arc::clone(&store) as _, runtimes).await;
         let engine = started.unwrap().engine;
         let admin = match admin {
             Some(admin) => admin,

@@ -138,7 +138,11 @@ async fn seed_for(
     servers: Option<Map<String, Value>>,
 ) -> Result<SeedId, AshError> {
     if prompt.is_none() && servers.is_none() {
-        return Ok(agent.seed);
+        // Another deploy of the agent may take its name off these files before the session has them.
+        if app.engine.keep_seed(agent.seed).await {
+            return Ok(agent.seed);
+        }
+        return Err(AshError::new(422, format!("Files of agent \"{}\" are missing", agent.name)));
     }
     let mut files = of_seed(app, agent.seed).await?;
     if let Some(prompt) = prompt {

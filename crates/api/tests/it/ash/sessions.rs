@@ -180,7 +180,8 @@ async fn files_programs_and_logs_of_a_session() {
     assert_eq!(written[2]["error"], "Invalid file path");
     let listed = get(&stage, &of("/files?includeHidden=false")).await.expect(200);
     let paths: Vec<_> = listed["files"].as_array().unwrap().iter().map(|f| &f["path"]).collect();
-    assert_eq!((paths, &listed["source"]), (vec![&json!("in/a.txt")], &json!("sandbox")));
+    assert_eq!(paths, ["CLAUDE.md", "in/a.txt"], "what it began with, and what was written");
+    assert_eq!(listed["source"], "sandbox");
     let read = get(&stage, &of("/files/in/a.txt?format=json")).await.expect(200);
     assert_eq!((&read["content"], &read["size"]), (&json!("hello"), &json!(5)));
     let raw = get(&stage, &of("/files/in/a.txt")).await;
