@@ -28,6 +28,10 @@ pub(crate) struct Overrides {
     /// How much is logged: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
+    /// Speak to clients of Ash on an address of their own, 127.0.0.1:4100 if none is given, and
+    /// understand the variables of Ash
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "")]
+    ash: Option<String>,
     /// Any other key, like `node.max_live=100`
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     set: Vec<(String, String)>,
@@ -45,6 +49,11 @@ impl Overrides {
         Self { data_dir, ..Self::default() }
     }
 
+    /// Whether Ash was asked for.
+    pub(super) const fn speaks_ash(&self) -> bool {
+        self.ash.is_some()
+    }
+
     /// The file that was asked for.
     pub(super) fn file(&self) -> Option<&Path> {
         self.config.as_deref()
@@ -56,6 +65,8 @@ impl Overrides {
             .set
             .iter()
             .map(|(key, value)| (key.clone(), value.clone(), format!("--set {key}")));
+        // Without an address it only says that there is to be one.
+        let ash = self.ash.clone().filter(|address| !address.is_empty());
         let named = [
             ("server.listen", &self.listen, "--listen"),
             ("server.data_dir", &self.data_dir, "--data-dir"),
@@ -63,6 +74,7 @@ impl Overrides {
             ("store.kind", &self.store, "--store"),
             ("log.format", &self.log_format, "--log-format"),
             ("log.level", &self.log_level, "--log-level"),
+            ("ash.listen", &ash, "--ash"),
         ];
         let named = named.into_iter().filter_map(|(key, value, flag)| {
             Some((key.to_owned(), value.clone()?, flag.to_owned()))

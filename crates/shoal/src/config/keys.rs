@@ -16,6 +16,12 @@ const FOREIGN: [&str; 2] = ["SHOAL_PORT", "SHOAL_SERVICE_"];
 /// Variables of Ash that mean one of our keys.
 pub(super) const OF_ASH: [(&str, &str); 2] =
     [("ASH_MAX_SANDBOXES", "node.max_sandboxes"), ("ASH_IDLE_TIMEOUT_MS", "node.idle_timeout_ms")];
+/// Those that are read only where somebody asked for Ash: they could be meant for Ash itself.
+pub(super) const OF_ASH_WHERE_ASKED: [(&str, &str); 3] = [
+    ("ASH_DATA_DIR", "server.data_dir"),
+    ("ASH_SANDBOX_MEMORY_MB", "ash.memory_mb"),
+    ("ASH_BRIDGE_ENTRY", "ash.bridge_entry"),
+];
 /// How many letters may be wrong in a key that is guessed.
 const GUESS_MAX: usize = 4;
 
@@ -24,6 +30,7 @@ const GUESS_MAX: usize = 4;
 pub(super) enum Kind {
     Text,
     Number,
+    Flag,
     List,
 }
 
@@ -32,6 +39,7 @@ impl Kind {
         match self {
             Self::Text => "a text",
             Self::Number => "a whole number",
+            Self::Flag => "true or false",
             Self::List => "a list, with commas between its parts",
         }
     }
@@ -41,6 +49,7 @@ impl Kind {
         Some(match self {
             Self::Text => Value::String(text.to_owned()),
             Self::Number => Value::Integer(text.replace('_', "").parse().ok()?),
+            Self::Flag => Value::Boolean(text.parse().ok()?),
             Self::List => {
                 let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
                 Value::Array(parts.map(|part| Value::String(part.to_owned())).collect())
@@ -57,11 +66,8 @@ pub(super) fn all() -> &'static BTreeMap<String, Kind> {
         let kind = |value: &Value| match value {
             Value::Integer(_) => Kind::Number,
             Value::Array(_) => Kind::List,
-            Value::String(_)
-            | Value::Float(_)
-            | Value::Boolean(_)
-            | Value::Datetime(_)
-            | Value::Table(_) => Kind::Text,
+            Value::Boolean(_) => Kind::Flag,
+            Value::String(_) | Value::Float(_) | Value::Datetime(_) | Value::Table(_) => Kind::Text,
         };
         let mut keys: BTreeMap<_, _> =
             leaves(&specimen).into_iter().map(|(path, value)| (path, kind(&value))).collect();
@@ -136,7 +142,9 @@ pub(super) fn guess<'a>(
         let whole = strsim::damerau_levenshtein(typed, known);
         if last(typed) == last(known) { whole.min(1) } else { whole }
     };
-    among.into_iter().min_by_key(distance).filter(|known| distance(known) <= GUESS_MAX)
+    // Of two that are as near, what everybody sets is the likelier.
+    let rank = |known: &&String| (distance(known), !known.starts_with(PLAIN_SECTION));
+    among.into_iter().min_by_key(rank).filter(|known| distance(known) <= GUESS_MAX)
 }
 
 #[cfg(test)]
@@ -163,7 +171,7 @@ mod tests {
         for name in NO_KEYS {
             assert!(!variables.contains(name), "{name} is taken");
         }
-        for (_, path) in OF_ASH {
+        for (_, path) in OF_ASH.into_iter().chain(OF_ASH_WHERE_ASKED) {
             assert!(all().contains_key(path), "{path}");
         }
     }

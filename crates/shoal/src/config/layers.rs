@@ -19,6 +19,10 @@ const SYSTEM_FILE: &str = "/etc/shoal/shoal.toml";
 const DATA_DIR_FILE: &str = "shoal.toml";
 const DATA_DIR: &str = "server.data_dir";
 const FILE_VARIABLE: &str = "SHOAL_CONFIG";
+const ASH_LISTEN: &str = "ash.listen";
+/// Where Ash listens, on this machine alone.
+const ASH_HOST: &str = "127.0.0.1";
+const ASH_PORT: &str = "4100";
 
 /// A value and where it came from.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,14 +49,15 @@ pub(crate) struct Effective {
 pub(crate) fn load(flags: &Overrides, around: &Surroundings) -> Result<Effective, ConfigError> {
     let mut stack = Stack::of_defaults(around);
     let typed = flags.typed();
-    let data_dir = Surroundings::absolute(&data_dir_before_file(&typed, around)?);
+    let asked = flags.speaks_ash();
+    let data_dir = Surroundings::absolute(&data_dir_before_file(&typed, around, asked)?);
     let found = find_file(flags, around, &data_dir);
     let file = found.as_ref().map(read_file).transpose()?;
     if let Some(file) = &file {
         stack.lay_file(file);
         refuse_to_point_away(file, &data_dir, &stack)?;
     }
-    stack.lay_environment(around)?;
+    stack.lay_environment(around, asked)?;
     for (path, text, flag) in typed {
         stack.lay_text(&path, &text, Source::Flag(flag))?;
     }
@@ -97,13 +102,19 @@ fn find_file(flags: &Overrides, around: &Surroundings, data_dir: &Path) -> Optio
 fn data_dir_before_file(
     typed: &[(String, String, String)],
     around: &Surroundings,
+    of_ash: bool,
 ) -> Result<PathBuf, ConfigError> {
     if let Some((_, path, _)) = typed.iter().rev().find(|(key, _, _)| key == DATA_DIR) {
         return Ok(PathBuf::from(path));
     }
-    let name = keys::variable(DATA_DIR);
-    let set = around.variable(&name).map(|value| text_of(&name, value)).transpose()?;
-    Ok(set.map_or_else(|| around.data_dir(), PathBuf::from))
+    let ours = keys::variable(DATA_DIR);
+    let ashs = keys::OF_ASH_WHERE_ASKED.iter().find(|(_, path)| of_ash && *path == DATA_DIR);
+    for name in [ours.as_str()].into_iter().chain(ashs.map(|(name, _)| *name)) {
+        if let Some(value) = around.variable(name) {
+            return text_of(name, value).map(PathBuf::from);
+        }
+    }
+    Ok(around.data_dir())
 }
 
 /// A file that lies in a data directory and names another one: whichever is meant, somebody would
@@ -185,8 +196,13 @@ impl Stack {
         }
     }
 
-    fn lay_environment(&mut self, around: &Surroundings) -> Result<(), ConfigError> {
-        let of_ash = keys::OF_ASH.iter().map(|(name, path)| ((*name).to_owned(), *path));
+    fn lay_environment(&mut self, around: &Surroundings, asked: bool) -> Result<(), ConfigError> {
+        if asked {
+            self.lay_address_of_ash(around)?;
+        }
+        let where_asked = keys::OF_ASH_WHERE_ASKED.iter().filter(|_| asked);
+        let of_ash = keys::OF_ASH.iter().chain(where_asked);
+        let of_ash = of_ash.map(|(name, path)| ((*name).to_owned(), *path));
         let ours = keys::all().keys().map(|path| (keys::variable(path), path.as_str()));
         // Ours come after Ash's, so that they win.
         for (name, path) in of_ash.chain(ours) {
@@ -196,6 +212,26 @@ impl Stack {
             }
         }
         Ok(())
+    }
+
+    /// Ash has a variable for each half of its address. Where neither is set, what the file says
+    /// counts, or else the port that its clients expect.
+    fn lay_address_of_ash(&mut self, around: &Surroundings) -> Result<(), ConfigError> {
+        let half = |name: &'static str| {
+            let value = around.variable(name).map(|value| text_of(name, value)).transpose()?;
+            Ok(value.map(|value| (name, value)))
+        };
+        let (host, port) = (half("ASH_HOST")?, half("ASH_PORT")?);
+        let source = match (host, port) {
+            (None, None) if self.values.contains_key(ASH_LISTEN) => return Ok(()),
+            (None, None) => Source::Flag("--ash".to_owned()),
+            (_, Some((name, _))) | (Some((name, _)), None) => Source::Environment(name.to_owned()),
+        };
+        let host =
+            host.map_or(ASH_HOST, |(_, host)| if host == "localhost" { ASH_HOST } else { host });
+        let port = port.map_or(ASH_PORT, |(_, port)| port);
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        self.lay_text(ASH_LISTEN, &format!("{host}:{port}"), source)
     }
 
     /// Lays a value that was written as plain text.

@@ -18,6 +18,7 @@ pub(crate) struct Config {
     pub(crate) log: Log,
     pub(crate) native: NativeSettings,
     pub(crate) store: StoreSettings,
+    pub(crate) ash: Ash,
     pub(crate) templates: Vec<Template>,
 }
 
@@ -111,6 +112,28 @@ pub(crate) struct StoreSettings {
     pub(crate) turns_mb: u32,
 }
 
+/// The dialect of Ash.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Ash {
+    /// Address and port of a listener for clients of Ash alone; none if not set.
+    pub(crate) listen: Option<SocketAddr>,
+    /// The template of its sessions. One that is called `ash` is made if there is none.
+    pub(crate) template: String,
+    /// The bridge that the template `ash` starts, as a path inside its sandboxes.
+    pub(crate) bridge_entry: Option<String>,
+    /// Memory of a sandbox of the template `ash`.
+    pub(crate) memory_mb: u32,
+    /// Directories beneath which agents may be deployed from; `DATA_DIR/agents` if there are none.
+    pub(crate) agent_roots: Vec<PathBuf>,
+    /// Variables of the server that sessions find in their environment.
+    pub(crate) pass_env: Vec<String>,
+    /// Whether a paused session refuses messages until it is resumed, as in Ash.
+    pub(crate) strict: bool,
+    /// Whether the metrics are for everyone.
+    pub(crate) public_metrics: bool,
+}
+
 /// Where it is kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -161,6 +184,27 @@ impl Default for StoreSettings {
     }
 }
 
+impl Default for Ash {
+    fn default() -> Self {
+        let passed = ["ASH_DEBUG_TIMING", "ASH_REAL_SDK", "ASH_PERMISSION_MODE"];
+        Self {
+            listen: None,
+            template: Self::TEMPLATE.to_owned(),
+            bridge_entry: None,
+            memory_mb: 2048,
+            agent_roots: Vec::new(),
+            pass_env: passed.map(str::to_owned).to_vec(),
+            strict: false,
+            public_metrics: false,
+        }
+    }
+}
+
+impl Ash {
+    /// The template that is made where there is none.
+    pub(crate) const TEMPLATE: &str = "ash";
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -169,6 +213,7 @@ impl Default for Config {
             log: Log::default(),
             native: NativeSettings::default(),
             store: StoreSettings::default(),
+            ash: Ash::default(),
             templates: TemplateName::new("default").map(Template::named).into_iter().collect(),
         }
     }
@@ -187,6 +232,8 @@ impl Config {
     pub(super) fn specimen() -> Self {
         let mut config = Self::default();
         config.node.memory_budget_mb = Some(1);
+        config.ash.listen = Some(config.server.listen);
+        config.ash.bridge_entry = Some(String::new());
         config.templates = Vec::new();
         config
     }
@@ -217,6 +264,20 @@ impl Config {
             if !directory.is_absolute() {
                 let key = format!("native.directories.{at}");
                 return Err(Wrong::new(key, "must be an absolute path"));
+            }
+        }
+        if TemplateName::new(&self.ash.template).is_err() {
+            return Err(Wrong::new("ash.template", "is no name of a template"));
+        }
+        if self.ash.memory_mb == 0 {
+            return Err(Wrong::new("ash.memory_mb", "must be above 0"));
+        }
+        for (at, root) in self.ash.agent_roots.iter().enumerate() {
+            if !root.is_absolute() {
+                return Err(Wrong::new(
+                    format!("ash.agent_roots.{at}"),
+                    "must be an absolute path",
+                ));
             }
         }
         for (at, origin) in self.server.cors_origins.iter().enumerate() {

@@ -131,6 +131,56 @@ fn variables_of_ash_are_understood_and_give_way_to_ours() {
     assert_eq!(loaded(&[], &both).unwrap().config.node.max_sandboxes, 8);
 }
 
+#[test]
+fn other_variables_of_ash_are_read_only_where_somebody_asks_for_ash() {
+    let ash = [
+        ("ASH_PORT", "4242"),
+        ("ASH_DATA_DIR", "/srv/ash"),
+        ("ASH_SANDBOX_MEMORY_MB", "512"),
+        ("ASH_BRIDGE_ENTRY", "/usr/lib/bridge.js"),
+    ];
+    let unasked = loaded(&[], &ash).unwrap().config;
+    assert_eq!((unasked.ash.listen, unasked.ash.memory_mb), (None, 2048));
+    assert_ne!(unasked.server.data_dir, Path::new("/srv/ash"));
+    let effective = loaded(&["--ash"], &ash).unwrap();
+    let config = &effective.config;
+    assert_eq!(config.ash.listen, Some("127.0.0.1:4242".parse().unwrap()));
+    assert_eq!(config.server.data_dir, Path::new("/srv/ash"));
+    assert_eq!(config.ash.memory_mb, 512);
+    assert_eq!(config.ash.bridge_entry.as_deref(), Some("/usr/lib/bridge.js"));
+    for (key, expected) in [
+        ("ash.listen", "env ASH_PORT"),
+        ("server.data_dir", "env ASH_DATA_DIR"),
+        ("ash.memory_mb", "env ASH_SANDBOX_MEMORY_MB"),
+        ("ash.bridge_entry", "env ASH_BRIDGE_ENTRY"),
+    ] {
+        assert_eq!(source(&effective, key), expected);
+    }
+}
+
+#[test]
+fn the_address_of_ash_has_an_order() {
+    let listen = |words: &[&str], env: &[(&str, &str)]| {
+        let effective = loaded(words, env).unwrap();
+        let address = effective.config.ash.listen.map(|address| address.to_string());
+        (address.unwrap_or_default(), source(&effective, "ash.listen"))
+    };
+    let told = |address: &str, from: &str| (address.to_owned(), from.to_owned());
+    let both = [("ASH_HOST", "0.0.0.0"), ("ASH_PORT", "5")];
+    let ours = [both[0], ("SHOAL_ASH_LISTEN", "127.0.0.1:6")];
+    assert_eq!(listen(&["--ash"], &[]), told("127.0.0.1:4100", "flag --ash"));
+    assert_eq!(listen(&["--ash"], &both), told("0.0.0.0:5", "env ASH_PORT"));
+    assert_eq!(listen(&["--ash"], &both[..1]), told("0.0.0.0:4100", "env ASH_HOST"));
+    let here = [("ASH_HOST", "localhost")];
+    assert_eq!(listen(&["--ash"], &here), told("127.0.0.1:4100", "env ASH_HOST"));
+    let six = [("ASH_HOST", "::1")];
+    assert_eq!(listen(&["--ash"], &six), told("[::1]:4100", "env ASH_HOST"));
+    assert_eq!(listen(&["--ash"], &ours), told("127.0.0.1:6", "env SHOAL_ASH_LISTEN"));
+    assert_eq!(listen(&["--ash", "127.0.0.1:7"], &ours), told("127.0.0.1:7", "flag --ash"));
+    let wrong = loaded(&["--ash"], &[("ASH_PORT", "many")]).unwrap_err();
+    assert!(wrong.starts_with("ASH_PORT: ash.listen: "), "{wrong}");
+}
+
 /// What is typed, what is set, what is said of it.
 type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str);
 

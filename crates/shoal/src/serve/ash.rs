@@ -44,7 +44,11 @@ pub(super) fn settings(config: &Config, around: &Surroundings) -> AshSettings {
 }
 
 /// The template of its sessions, unless somebody made one of that name.
-pub(super) async fn put_template(engine: &Engine, config: &Config, best_effort: bool) -> Result<(), Failure> {
+pub(super) async fn put_template(
+    engine: &Engine,
+    config: &Config,
+    best_effort: bool,
+) -> Result<(), Failure> {
     let ash = &config.ash;
     let Ok(name) = TemplateName::new(&ash.template) else { return Ok(()) };
     let configured = config.templates.iter().any(|template| template.name == name);

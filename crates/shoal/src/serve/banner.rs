@@ -13,7 +13,11 @@ use crate::output::Paint;
 pub(super) fn show(parts: &Parts<'_>, engine: &Engine, address: SocketAddr) {
     let data_dir = parts.place.path().display().to_string();
     let version = env!("CARGO_PKG_VERSION");
-    if !address.ip().is_loopback() {
+    let ash = parts.config.ash.listen;
+    for address in [Some(address), ash].into_iter().flatten() {
+        if address.ip().is_loopback() {
+            continue;
+        }
         tracing::warn!(
             %address,
             "listening beyond this machine without TLS: keys and data can be read on the way; put a \
@@ -22,6 +26,9 @@ pub(super) fn show(parts: &Parts<'_>, engine: &Engine, address: SocketAddr) {
     }
     if !io::stdout().is_terminal() {
         tracing::info!(%address, data_dir, version, "ready");
+        if let Some(ash) = ash {
+            tracing::info!(address = %ash, "ready for clients of Ash");
+        }
         return;
     }
     let output = parts.output;
@@ -40,6 +47,7 @@ pub(super) fn show(parts: &Parts<'_>, engine: &Engine, address: SocketAddr) {
         "{name} listens on {}",
         output.paint(Paint::Good, &format!("http://{here}"))
     ));
+    let ash = ash.map(|address| ("Ash", format!("http://{}", reachable(address))));
     let lines = [
         ("key", key.clone()),
         ("templates", pools.join(", ")),
@@ -47,7 +55,7 @@ pub(super) fn show(parts: &Parts<'_>, engine: &Engine, address: SocketAddr) {
         ("or", format!("curl -sH \"Authorization: Bearer $(cat {key})\" http://{here}/v1/stats")),
         ("stop", "Ctrl-C, twice if you cannot wait".to_owned()),
     ];
-    for (word, text) in lines {
+    for (word, text) in lines.into_iter().chain(ash) {
         let word = output.paint(Paint::Faint, &format!("{word:>11}"));
         output.say(&format!("{word}  {text}"));
     }

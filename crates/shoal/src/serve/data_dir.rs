@@ -14,6 +14,8 @@ use rustix::io::Errno;
 use crate::failure::Failure;
 
 const LOCK_FILE: &str = "lock";
+/// Where Ash leaves its first key.
+const ASH_KEY_FILE: &str = "initial-api-key";
 /// Longest process id that is read from a lock.
 const PID_BYTES_MAX: u64 = 20;
 
@@ -81,6 +83,11 @@ impl DataDir {
     /// Writes the secret of the first key, for its owner alone. It is there whole or not at all.
     pub(super) fn write_key(&self, secret: &str) -> Result<(), Failure> {
         self.write(ADMIN_KEY_FILE, 0o600, secret)
+    }
+
+    /// Writes the secret of the first key for clients of Ash, where they look for it.
+    pub(super) fn write_ash_key(&self, secret: &str) -> Result<(), Failure> {
+        self.write(ASH_KEY_FILE, 0o600, secret)
     }
 
     /// Says where the server is. It goes with this.

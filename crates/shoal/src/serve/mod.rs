@@ -1,6 +1,7 @@
 //! `shoal serve`: the server. Here its parts are named and put together: configuration, data
 //! directory, launcher, store, engine, API. What they do is theirs to decide.
 
+mod ash;
 mod banner;
 mod data_dir;
 mod first_key;
@@ -43,6 +44,7 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
     sudo shoal serve --listen 127.0.0.1:8000 --data-dir ./data\n  \
     sudo shoal serve --store memory --log-level debug     to try things out\n  \
     sudo shoal serve --set node.max_live=50\n  \
+    sudo shoal serve --ash                            also for clients of Ash, on 127.0.0.1:4100\n  \
     sudo shoal serve --new-admin-key                  when DATA_DIR/admin.key is lost\n\n\
     `shoal config` shows every value that can be set. SIGTERM or Ctrl-C stops it in order: what runs\n\
     may finish, nothing is left. A second one ends it at once.\n\n\
@@ -62,7 +64,10 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     config::warn_of_strays(&effective, output);
     let config = effective.config;
     let place = DataDir::open(&config.server.data_dir)?;
-    let listener = listen(&config)?;
+    let listeners = Listeners {
+        main: listen(config.server.listen, "--listen")?,
+        ash: config.ash.listen.map(|address| listen(address, "--ash")).transpose()?,
+    };
     // The launcher opens it when it starts.
     let images = images::Store::open(&place.images())
         .map_err(|error| Failure::of_image("cannot open the image store", &error))?;
@@ -75,9 +80,9 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         .build()
         .map_err(|error| Failure::new("cannot start threads", error))?;
     let served = tokio.block_on(async {
-        let started = start(&config, &place, launcher, images).await?;
         let parts = Parts { config: &config, place: &place, output };
-        serve(&parts, started, listener, arguments.new_admin_key).await
+        let started = start(&parts, launcher, images).await?;
+        serve(&parts, started, listeners, arguments.new_admin_key).await
     });
     tokio.shutdown_timeout(END_PATIENCE);
     served
@@ -90,9 +95,14 @@ struct Parts<'a> {
     output: &'a Output,
 }
 
+/// Where connections come from.
+struct Listeners {
+    main: TcpListener,
+    ash: Option<TcpListener>,
+}
+
 /// Listens before anything is started, so that a taken address is told at once.
-fn listen(config: &Config) -> Result<TcpListener, Failure> {
-    let address = config.server.listen;
+fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener, Failure> {
     let listen = || {
         let listener = TcpListener::bind(address)?;
         // The standard library lets few wait.
@@ -102,7 +112,7 @@ fn listen(config: &Config) -> Result<TcpListener, Failure> {
     };
     listen().map_err(|error: std::io::Error| {
         Failure::new(format!("cannot listen on {address}"), error)
-            .remedy("stop whoever listens there, or choose another address with --listen")
+            .remedy(format!("stop whoever listens there, or choose another address with {flag}"))
             .usage()
     })
 }
@@ -127,11 +137,11 @@ fn no_launcher(error: &runtime::RuntimeError) -> Failure {
 }
 
 async fn start(
-    config: &Config,
-    place: &DataDir,
+    parts: &Parts<'_>,
     launcher: LauncherProcess,
     images: images::Store,
 ) -> Result<Started, Failure> {
+    let (config, place) = (parts.config, parts.place);
     let native = Native::with(launcher).await.map_err(|error| no_launcher(&error))?;
     if let Some(reason) = native.alone_because() {
         tracing::warn!(
@@ -182,6 +192,11 @@ async fn start(
     let started =
         Engine::start(engine, store, runtimes).await.map_err(|error| not_started(&error))?;
     tell_of_the_past(&started.recovery, &started.reaped);
+    if let Err(failure) = ash::put_template(&started.engine, config, !unenforced.is_empty()).await {
+        // Nothing of what was started stays behind.
+        let _ = started.engine.shutdown_now().await;
+        return Err(failure);
+    }
     Ok(started)
 }
 
@@ -237,28 +252,43 @@ fn tell_of_the_past(recovery: &Recovery, reaped: &[Reaped]) {
 async fn serve(
     parts: &Parts<'_>,
     started: Started,
-    listener: TcpListener,
+    listeners: Listeners,
     new_admin_key: bool,
 ) -> Result<ExitCode, Failure> {
     let engine = started.engine;
     let mut stops = Stops::listen()?;
     let served = async {
         first_key::ensure(&engine, parts.place, new_admin_key).await?;
-        let listener = tokio::net::TcpListener::from_std(listener)
-            .map_err(|error| Failure::new("cannot listen", error))?;
-        let address =
-            listener.local_addr().map_err(|error| Failure::new("cannot listen", error))?;
+        // After ours, which is only made where there is none.
+        ash::ensure_key(&engine, parts.config, parts.place).await?;
+        let no_listener = |error| Failure::new("cannot listen", error);
+        let of = tokio::net::TcpListener::from_std;
+        let listener = of(listeners.main).map_err(no_listener)?;
+        let of_ash = listeners.ash.map(of).transpose().map_err(no_listener)?;
+        let address = listener.local_addr().map_err(no_listener)?;
         parts.place.write_address(reachable(address))?;
         banner::show(parts, &engine, address);
         let (stop, mut stopping) = watch::channel(false);
         let api = Api::new(engine.clone(), api_settings(parts.config));
         let limits = connection_limits(parts.config);
         let serving = tokio::spawn(async move {
+            let mut stopping_ash = stopping.clone();
             // That nobody could stop it any more means that it should.
             let told = async move {
                 let _ = stopping.wait_for(|stop| *stop).await;
             };
-            api::serve(listener, &api, limits, told).await
+            let told_ash = async move {
+                let _ = stopping_ash.wait_for(|stop| *stop).await;
+            };
+            let ash = api.as_ash();
+            let serving_ash = async {
+                match of_ash {
+                    Some(listener) => api::serve(listener, &ash, limits, told_ash).await.cut,
+                    None => 0,
+                }
+            };
+            let (main, ash) = tokio::join!(api::serve(listener, &api, limits, told), serving_ash);
+            api::Served { cut: main.cut + ash }
         });
         Ok((stop, serving))
     };
@@ -289,6 +319,7 @@ fn api_settings(config: &Config) -> Settings {
         max_requests: server.max_requests,
         json_bytes_max: server.max_body_bytes,
         body_stall: Duration::from_millis(server.body_timeout_ms),
+        ash: ash::settings(config, &Surroundings::read()),
         ..Settings::default()
     }
 }

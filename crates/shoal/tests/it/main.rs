@@ -6,6 +6,7 @@
     reason = "a test that panics has done its work"
 )]
 
+mod ash;
 mod conversations;
 mod disk;
 mod doctor;
