@@ -100,6 +100,16 @@ check_schemathesis() {
     esac
 }
 
+check_ash() {
+    local status=0
+    scripts/ash.sh || status=$?
+    case "$status" in
+        0) passed+=('client of Ash') ;;
+        3) skipped+=('client of Ash') ;;
+        *) exit "$status" ;;
+    esac
+}
+
 heading 'tools'
 command -v cargo >/dev/null || fail 'cargo is missing: install Rust with rustup'
 need_command cc 'gcc libc6-dev'
@@ -133,6 +143,9 @@ passed+=(tests)
 
 heading 'schemathesis'
 check_schemathesis
+
+heading 'client of Ash'
+check_ash
 
 heading 'doctests'
 cargo test --doc --workspace --locked --quiet
