@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use engine::{Caller, CheckoutPath, Entry, EntryKind, SandboxView, SessionView, turn_error};
+use engine::{
+    Caller, CheckoutPath, Entry, EntryKind, SandboxView, SessionView, SessionWorkspace, turn_error,
+};
 use model::record::Owner;
 use model::turn::{TurnPiece, TurnRecord};
 use model::{KeyId, Role};
@@ -57,6 +59,10 @@ pub(crate) fn session(view: &SessionView, caller: Caller) -> Session {
         last_active_at: view.last_active_at.into(),
         key: is_shown.then_some(view.tenant),
     }
+}
+
+pub(crate) fn workspace(known: &SessionWorkspace) -> wire::SessionWorkspace {
+    wire::SessionWorkspace { place: known.place.as_str().to_owned(), bytes: known.bytes }
 }
 
 pub(crate) fn turn(record: &TurnRecord) -> Turn {

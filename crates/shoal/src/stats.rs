@@ -52,6 +52,17 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         node.max_capacity,
         states.join(", "),
     ));
+    let known = stats.sessions;
+    let open = [
+        ("starting", known.starting),
+        ("active", known.active),
+        ("paused", known.paused),
+        ("stopped", known.stopped),
+    ];
+    let total: u32 = open.iter().map(|(_, count)| count).sum();
+    let words: Vec<_> = open.iter().map(|(word, count)| format!("{count} {word}")).collect();
+    let heading = output.paint(Paint::Strong, "sessions");
+    output.say(&format!("{heading} {total}: {}", words.join(", ")));
     output.say("");
     pools::table(&stats.pools).say(output, "there are no pools");
     Ok(ExitCode::SUCCESS)

@@ -28,7 +28,7 @@ pub use image::{Image, ImageConfig, ImageLayer, ImageList, ImageRemoved};
 pub use key::{Key, KeyList, KeyRequest, NewKey};
 pub use model::Template;
 pub use model::stats::{NodeStats, PoolCounters, PoolStats};
-pub use node::{Health, HealthStatus, Stats};
+pub use node::{Health, HealthStatus, SessionCounts, Stats};
 pub use pool::{PoolList, PoolResize, TemplateList};
 pub use problem::Problem;
 pub use sandbox::{

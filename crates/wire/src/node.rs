@@ -40,8 +40,27 @@ pub struct Stats {
     pub pool: NodeStats,
     /// Each template's pool.
     pub pools: Vec<PoolStats>,
+    /// Its sessions by status.
+    #[serde(default)]
+    pub sessions: SessionCounts,
     /// How long it has been running, in seconds.
     pub uptime_s: u64,
     /// The version of the server.
     pub version: String,
+}
+
+/// Sessions by status.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct SessionCounts {
+    /// Those whose first sandbox is being found.
+    pub starting: u32,
+    /// Those that take turns.
+    pub active: u32,
+    /// Those that are set aside until they are used again.
+    pub paused: u32,
+    /// Those that were stopped.
+    pub stopped: u32,
+    /// Those that are over and still remembered.
+    pub ended: u32,
 }

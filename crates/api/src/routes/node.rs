@@ -6,8 +6,8 @@ use axum::response::Response;
 use engine::Degraded;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use model::{ErrorCode, Role};
-use wire::{Health, HealthStatus, Stats};
+use model::{ErrorCode, Role, SessionStatus};
+use wire::{Health, HealthStatus, SessionCounts, Stats};
 
 use crate::answer;
 use crate::app::App;
@@ -72,9 +72,24 @@ async fn stats(State(app): State<App>, NoQuery: NoQuery) -> Result<Response, Ref
     answer::ok(&Stats {
         pool: app.engine.stats(),
         pools: app.engine.pools(),
+        sessions: sessions(&app),
         uptime_s: app.engine.health().uptime.as_secs(),
         version: VERSION.to_owned(),
     })
+}
+
+fn sessions(app: &App) -> SessionCounts {
+    let mut counts = SessionCounts::default();
+    for (status, count) in app.engine.sessions_by_status() {
+        *match status {
+            SessionStatus::Starting => &mut counts.starting,
+            SessionStatus::Active => &mut counts.active,
+            SessionStatus::Paused => &mut counts.paused,
+            SessionStatus::Stopped => &mut counts.stopped,
+            SessionStatus::Ended => &mut counts.ended,
+        } = count;
+    }
+    counts
 }
 
 async fn metrics(State(app): State<App>, NoQuery: NoQuery) -> Result<Response, Refused> {

@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use engine::{Caller, SessionQuery, SessionRequest, SessionUpdate};
+use engine::{Caller, SeedFile, SessionQuery, SessionRequest, SessionUpdate};
 use http::header::LOCATION;
 use http::{HeaderValue, StatusCode};
 use model::{ErrorCode, SessionId, SessionStatus, TemplateName};
@@ -22,7 +22,7 @@ use crate::path::Named;
 use crate::query::{NoQuery, Query};
 use crate::refused::Refused;
 use crate::routes::checkouts::{GETTING, ONCE, replayed};
-use crate::view;
+use crate::{seed, view};
 
 const PAGE: u64 = 100;
 const PAGE_MAX: u64 = 1000;
@@ -176,7 +176,7 @@ async fn create(
         json_up_to(request, &app, app.settings.exec_bytes_max).await?;
     let claim = app.idempotency.claim(&headers, caller.key, ALL, &bytes).await?;
     drop(bytes);
-    let mut wanted = wanted(value)?;
+    let (mut wanted, files) = wanted(value)?;
     if let Some(claim) = &claim {
         if let Some(Answer::Session(id)) = claim.answer() {
             return again(&view::session(&app.engine.session(caller, id)?, caller));
@@ -186,6 +186,9 @@ async fn create(
         if let Ok(known) = app.engine.session(caller, id) {
             return again(&view::session(&known, caller));
         }
+    }
+    if !files.is_empty() {
+        wanted.seed = Some(app.engine.put_seed(files).await?);
     }
     let began = Instant::now();
     let made = app.engine.create_session(caller, wanted).await?;
@@ -240,17 +243,15 @@ impl Drop for Unknown {
     }
 }
 
-fn wanted(request: wire::SessionRequest) -> Result<SessionRequest, Refused> {
+/// What is asked for, and the files it begins with.
+fn wanted(request: wire::SessionRequest) -> Result<(SessionRequest, Vec<SeedFile>), Refused> {
     let most = wire::SessionRequest::IDLE_TIMEOUT_S_MAX;
     if request.idle_timeout_s.is_some_and(|seconds| seconds == 0 || seconds > most) {
         let cause = format!("idle_timeout_s: must be from 1 to {most}");
         return Err(Refused::invalid("idle_timeout_s", cause));
     }
-    if !request.files.is_empty() {
-        let cause = "this server does not take files with a session; write them afterwards";
-        return Err(Refused::new(ErrorCode::Unsupported, cause));
-    }
-    Ok(SessionRequest {
+    let files = seed::files(request.files)?;
+    let wanted = SessionRequest {
         template: request.template,
         session: request.id,
         env: request.env,
@@ -259,7 +260,8 @@ fn wanted(request: wire::SessionRequest) -> Result<SessionRequest, Refused> {
         seed: None,
         idle_timeout_ms: request.idle_timeout_s.map(|seconds| seconds * 1000),
         on_disconnect: request.on_disconnect.unwrap_or_default(),
-    })
+    };
+    Ok((wanted, files))
 }
 
 async fn list(
@@ -295,7 +297,10 @@ async fn read(
     NoQuery: NoQuery,
     Named(id): Named<SessionId>,
 ) -> Result<Response, Refused> {
-    answer::ok(&view::session(&app.engine.session(caller, id)?, caller))
+    let view = app.engine.session(caller, id)?;
+    let workspace = app.engine.session_workspace(caller, id)?;
+    let workspace = workspace.as_ref().map(view::workspace);
+    answer::ok(&Session { workspace, ..view::session(&view, caller) })
 }
 
 async fn change(

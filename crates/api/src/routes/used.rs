@@ -73,9 +73,46 @@ macro_rules! at {
     };
 }
 
+/// What the use of a session may be refused for.
+const OF_SESSION: &[ErrorCode] = &[
+    ErrorCode::SessionUnknown,
+    ErrorCode::SessionEnded,
+    ErrorCode::SessionStopped,
+    ErrorCode::SessionBusy,
+    ErrorCode::TemplateUnknown,
+    ErrorCode::LaunchFailed,
+    ErrorCode::ReadyTimeout,
+    ErrorCode::HarnessFailed,
+    ErrorCode::PoolClosed,
+    ErrorCode::QueueFull,
+    ErrorCode::DiskFull,
+    ErrorCode::Aborted,
+    ErrorCode::CheckoutTimeout,
+    ErrorCode::PersistFailed,
+];
+
+/// That of a sandbox, which may be a session's.
+const OF_SANDBOX: &[ErrorCode] = &[
+    ErrorCode::SandboxUnknown,
+    ErrorCode::NotLeased,
+    ErrorCode::SessionEnded,
+    ErrorCode::SessionStopped,
+    ErrorCode::SessionBusy,
+    ErrorCode::TemplateUnknown,
+    ErrorCode::LaunchFailed,
+    ErrorCode::ReadyTimeout,
+    ErrorCode::HarnessFailed,
+    ErrorCode::PoolClosed,
+    ErrorCode::QueueFull,
+    ErrorCode::DiskFull,
+    ErrorCode::Aborted,
+    ErrorCode::CheckoutTimeout,
+    ErrorCode::PersistFailed,
+];
+
 impl Used for SandboxId {
     const AT: At = at!("/v1/sandboxes/{id}", "");
-    const REFUSES: &'static [ErrorCode] = &[ErrorCode::SandboxUnknown, ErrorCode::NotLeased];
+    const REFUSES: &'static [ErrorCode] = OF_SANDBOX;
 
     fn check(self, app: &App, caller: Caller) -> Result<(), Refused> {
         Ok(app.engine.check_sandbox(caller, self)?)
@@ -91,22 +128,7 @@ impl Used for SandboxId {
 
 impl Used for SessionId {
     const AT: At = at!("/v1/sessions/{id}", "_of_session");
-    const REFUSES: &'static [ErrorCode] = &[
-        ErrorCode::SessionUnknown,
-        ErrorCode::SessionEnded,
-        ErrorCode::SessionStopped,
-        ErrorCode::SessionBusy,
-        ErrorCode::TemplateUnknown,
-        ErrorCode::LaunchFailed,
-        ErrorCode::ReadyTimeout,
-        ErrorCode::HarnessFailed,
-        ErrorCode::PoolClosed,
-        ErrorCode::QueueFull,
-        ErrorCode::DiskFull,
-        ErrorCode::Aborted,
-        ErrorCode::CheckoutTimeout,
-        ErrorCode::PersistFailed,
-    ];
+    const REFUSES: &'static [ErrorCode] = OF_SESSION;
 
     fn check(self, app: &App, caller: Caller) -> Result<(), Refused> {
         Ok(app.engine.check_session(caller, self)?)

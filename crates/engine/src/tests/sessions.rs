@@ -244,7 +244,7 @@ async fn sessions_of_one_key_do_not_exist_for_another() {
     let used = engine.use_session(BOB, session, UseKind::Exec).await;
     assert_eq!(used.err().unwrap().code, unknown);
     assert_eq!(engine.session_logs(BOB, session, None).unwrap_err().code, unknown);
-    assert_eq!(engine.turns(BOB, session, 0, 10).await.unwrap_or_default(), []);
+    assert_eq!(engine.turns(BOB, session, 0, 10).await.unwrap_err().code, unknown);
     let turn = engine.turn(BOB, session, started.turn).await.unwrap_err();
     assert_eq!(turn.code, ErrorCode::TurnUnknown);
     let follow = engine.follow_turn(BOB, session, started.turn, 0).await;

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use client::{Client, SessionFilter};
+use model::SessionStatus;
 use serde_json::json;
 use wire::{Session, Time};
 
@@ -84,22 +85,31 @@ pub(super) fn show(shown: &Changed, output: &Output) -> Result<ExitCode, Failure
         return Ok(ExitCode::SUCCESS);
     }
     let now = moment::now();
-    let sandbox = session.sandbox_id.map_or_else(
-        || "none; the next message gets one".to_owned(),
-        |id| format!("{id}, generation {}", session.generation.0),
-    );
+    let none = match session.status {
+        SessionStatus::Starting => "none yet",
+        SessionStatus::Active | SessionStatus::Paused => "none; the next message gets one",
+        SessionStatus::Stopped => "none until it is resumed",
+        SessionStatus::Ended => "none",
+    };
+    let sandbox = session
+        .sandbox_id
+        .map_or_else(|| none.to_owned(), |id| format!("{id}, generation {}", session.generation.0));
     let turn = session.turn.map_or_else(
         || "none in progress".to_owned(),
         |turn| format!("{turn} in progress, {} wait", session.queued_turns),
     );
-    let lost = if session.state_lost { "were given up" } else { "are kept" };
+    let files = match (session.status, session.state_lost) {
+        (SessionStatus::Ended, _) => "went with it",
+        (_, true) => "were given up",
+        (_, false) => "are kept",
+    };
     for (name, value) in [
         ("session", session.id.to_string()),
         ("template", session.template.to_string()),
         ("status", session.status.as_str().to_owned()),
         ("sandbox", sandbox),
         ("turn", turn),
-        ("files", lost.to_owned()),
+        ("files", files.to_owned()),
         ("forked from", session.parent_id.map_or_else(|| "-".to_owned(), |id| id.to_string())),
         ("made", moment::ago(session.created_at, now)),
         ("used", moment::ago(session.last_active_at, now)),
