@@ -95,7 +95,10 @@ impl Stage {
     }
 
     async fn on(store: Arc<MemoryStore>, plan: Plan, admin: Option<String>) -> Self {
-        let runtime = Arc::new(FakeRuntime::new(FakeSettings::default()));
+        let runtime = Arc::new(FakeRuntime::new(FakeSettings {
+            any_workspace: true,
+            ..FakeSettings::default()
+        }));
         let runtimes = Runtimes::new().with(RuntimeKind::Fake, Arc::clone(&runtime) as _);
         let place = &plan.scratch.0;
         let config = EngineConfig {
