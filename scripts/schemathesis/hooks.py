@@ -1,7 +1,7 @@
 """What Schemathesis cannot know by itself about this server.
 
-Random ids name nothing, so every other request gets the id of a sandbox, lease or template that
-exists: or nearly all answers would be 404. The keys in use are never revoked, or all answers after
+Random ids name nothing, so every other request gets the id of a sandbox, lease, session, turn or
+template that exists: or nearly all answers would be 404. The keys in use are never revoked, or all answers after
 that would be 401. Each refusal must have a code that the document names for its route and status.
 """
 
@@ -37,6 +37,7 @@ UNLUCKY = {"capacity_exhausted", "checkout_timeout", "queue_full", "pool_empty",
 
 calls, answers = Counter(), Counter()
 current = None
+conversation = None
 
 
 def ask(method, path, headers=None, **rest):
@@ -69,8 +70,36 @@ def check_out():
     return made.json() if made.status_code == 201 else None
 
 
+def session():
+    """One that takes messages, and a turn of it; none if there is no room for it."""
+    global conversation
+    if conversation:
+        shown = ask("GET", f"/v1/sessions/{conversation['id']}")
+        if shown.ok and shown.json()["status"] in ("active", "paused"):
+            return conversation
+    conversation = begin()
+    if conversation is None:
+        make_room()
+        conversation = begin()
+    return conversation
+
+
+def begin():
+    owner = ADMIN if ROLE == "read" else TESTED
+    made = ask("POST", "/v1/sessions", owner, json={"template": TEMPLATE})
+    if made.status_code != 201:
+        return None
+    session = made.json()["id"]
+    said = ask("POST", f"/v1/sessions/{session}/turns", {**owner, "Accept": "application/json"},
+               json={"input": "echo hi"})
+    return {"id": session, "turn": said.json()["id"]} if said.ok else None
+
+
 def make_room():
     """Ends what other requests made."""
+    for one in ask("GET", "/v1/sessions", params={"limit": 1000}).json()["sessions"]:
+        if one["status"] != "ended":
+            ask("DELETE", f"/v1/sessions/{one['id']}")
     for one in ask("GET", "/v1/templates").json()["templates"]:
         if one["name"] != TEMPLATE:
             ask("DELETE", f"/v1/templates/{one['name']}", params={"force": "true"})
@@ -125,20 +154,28 @@ def before_call(context, case, kwargs):
         case.body = {"name": f"made-{count}", "pool": {"pool_size": 0}}
     if isinstance(given.get("image"), str):
         given["image"] = image()
-    if path in ("/v1/checkouts", "/v1/sandboxes") and is_name(case.body, "template"):
+    if path in ("/v1/checkouts", "/v1/sandboxes", "/v1/sessions") and is_name(case.body, "template"):
         case.body["template"] = TEMPLATE
+        if path == "/v1/sessions":
+            plain(case.body)
     for name in ("template", "name"):
         if is_name(given, name):
             given[name] = TEMPLATE if case.method == "GET" else doomed()
             if case.method == "PUT" and is_name(case.body, "name"):
                 case.body["name"] = given[name]
-    if is_id(given.get("id")) and (real := lease()):
+    if is_id(given.get("id")) and path.startswith("/v1/sessions/") and (known := session()):
+        given["id"] = known["id"]
+        if is_id(given.get("turn")):
+            given["turn"] = known["turn"]
+        if count % 4 == 0:
+            fit(path, case, f"/v1/sessions/{known['id']}")
+    elif is_id(given.get("id")) and (real := lease()):
         if path.startswith("/v1/checkouts/"):
             given["id"] = real["id"]
         elif path.startswith("/v1/sandboxes/"):
             given["id"] = real["sandbox"]["id"]
             if count % 4 == 0:
-                fit(path, case, given["id"])
+                fit(path, case, f"/v1/sandboxes/{given['id']}")
 
 
 def is_name(value, field):
@@ -166,18 +203,31 @@ def image():
     return IMAGE
 
 
-def fit(path, case, sandbox):
-    """Names a file that exists, and gives exactly one program."""
+def plain(body):
+    """A session that anybody could have, with nothing about it that is refused by other rules."""
+    for field in ("id", "env", "metadata", "config", "files"):
+        body.pop(field, None)
+
+
+def fit(path, case, at):
+    """Names a file that exists, gives exactly one program, and says what a shell understands."""
     body = case.body
     if isinstance((case.query or {}).get("path"), str):
-        ask("PUT", f"/v1/sandboxes/{sandbox}/files", params={"path": FILE}, data=b"hello")
+        ask("PUT", f"{at}/files", params={"path": FILE}, data=b"hello")
         is_directory = path.endswith(("/archive", "/list"))
         case.query["path"] = DIRECTORY if is_directory else FILE
     if path.endswith("/archive") and isinstance(body, bytes):
         case.body = archive(case.media_type)
     if path.endswith("/move") and isinstance(body, dict) and isinstance(body.get("from"), str):
-        ask("PUT", f"/v1/sandboxes/{sandbox}/files", params={"path": FILE}, data=b"hello")
+        ask("PUT", f"{at}/files", params={"path": FILE}, data=b"hello")
         body.update({"from": FILE, "to": FILE + "b", "overwrite": True})
+    if path.endswith("/turns") and isinstance(body, dict) and isinstance(body.get("input"), (str, dict)):
+        body["input"] = "echo hi"
+        body.pop("id", None)
+    if path == "/v1/sessions/{id}" and isinstance(body, dict):
+        for field in ("metadata", "config"):
+            if isinstance(body.get(field), dict):
+                body[field] = {}
     if path.endswith("/exec") and isinstance(body, dict):
         if isinstance(body.get("command"), str) and isinstance(body.get("argv"), (list, type(None))):
             body.pop("argv", None)
