@@ -15,6 +15,7 @@ mod rootless;
 mod run;
 mod served;
 mod server;
+mod sessions;
 mod shell;
 mod storm;
 mod terminal;
