@@ -99,11 +99,11 @@ impl Kernel {
         self.mark(ix);
         self.settle(ix);
         self.arm_cold(ix);
-        self.archive_next();
+        self.archive_due = true;
     }
 
     /// There may be room for one that waits. It may have been wanted meanwhile, or be gone.
-    fn archive_next(&mut self) {
+    pub(crate) fn archive_next(&mut self) {
         while self.archiving < ARCHIVES_AT_ONCE
             && let Some(ix) = self.archive_line.pop_front()
         {
@@ -122,7 +122,7 @@ impl Kernel {
             self.entries[ix].op = None;
             self.archiving -= 1;
             self.settle(ix);
-            self.archive_next();
+            self.archive_due = true;
         }
     }
 

@@ -170,6 +170,8 @@ pub struct Kernel {
     next_effect: u64,
     /// Workspaces that are being put into archives.
     archiving: u32,
+    /// There may be room for one more.
+    archive_due: bool,
     /// Those that wait for that.
     archive_line: VecDeque<Ix>,
     next_seq: u64,
@@ -226,6 +228,7 @@ impl Kernel {
             minter: Minter::new(boot.seed),
             next_effect: 0,
             archiving: 0,
+            archive_due: false,
             archive_line: VecDeque::new(),
             next_seq: 0,
             flaw: boot.flaw,

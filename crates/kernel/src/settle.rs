@@ -143,6 +143,8 @@ impl Kernel {
                 }
             } else if std::mem::take(&mut self.admission_due) {
                 self.admit();
+            } else if std::mem::take(&mut self.archive_due) {
+                self.archive_next();
             } else {
                 break;
             }

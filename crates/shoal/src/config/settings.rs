@@ -234,6 +234,7 @@ impl Config {
         config.node.memory_budget_mb = Some(1);
         config.ash.listen = Some(config.server.listen);
         config.ash.bridge_entry = Some(String::new());
+        config.node.prune_after_ms = Some(1);
         config.templates = Vec::new();
         config
     }

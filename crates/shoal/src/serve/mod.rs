@@ -7,6 +7,7 @@ mod data_dir;
 mod first_key;
 mod logs;
 mod stop;
+mod trial;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::ExitCode;
@@ -150,8 +151,9 @@ async fn start(
              (docs/guides/rootless.md says how)"
         );
     }
-    let unenforced: Vec<_> = runtime::Runtime::capabilities(&native).unenforced().collect();
-    let runtimes = Runtimes::new().with(RuntimeKind::Native, Arc::new(native));
+    let native = Arc::new(native);
+    let unenforced: Vec<_> = runtime::Runtime::capabilities(&*native).unenforced().collect();
+    let runtimes = Runtimes::new().with(RuntimeKind::Native, Arc::clone(&native) as _);
     let store = open_store(config, place)?;
     // The built-in template is for a first start; what somebody configured counts at every start.
     let mut built_in = Config::default().templates;
@@ -172,6 +174,17 @@ async fn start(
         Failure::new("cannot use the directory of workspaces", error)
             .remedy("check DATA_DIR/workspaces, or choose another with --data-dir")
     })?;
+    if !configured {
+        // Files of a session are to survive whatever happens, also for who has no template yet.
+        match trial::of_disk(&*native, &workspaces).await {
+            Ok(()) => built_in.iter_mut().for_each(trial::put_on_disk),
+            Err(why) => tracing::warn!(
+                %why,
+                "the built-in template has its workspaces in memory, since sandboxes cannot have \
+                 one in the data directory: a crash takes what was not saved"
+            ),
+        }
+    }
     let unusable = |what: &str, error| {
         Failure::new(format!("cannot use the directory of {what}"), error)
             .remedy(format!("check DATA_DIR/{what}, or choose another with --data-dir"))

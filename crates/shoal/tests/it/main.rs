@@ -11,6 +11,7 @@ mod conversations;
 mod disk;
 mod doctor;
 mod images;
+mod kept;
 mod rootless;
 mod run;
 mod served;
