@@ -56,7 +56,7 @@ fn a_hard_limit_is_met_as_a_full_disk() {
     if !with_root() {
         return;
     }
-    let served = Served::start();
+    let served = Served::start().without_spares();
     put(&served, "hard", 32, "");
     let id = sandbox(&served, "hard");
     let filled = served.said(&["exec", &id, "--", "sh", "-c", "head -c 100000000 /dev/zero > big"]);
@@ -78,7 +78,7 @@ fn a_soft_limit_ends_who_writes_too_much_and_says_why() {
     if !able() {
         return;
     }
-    let served = Served::start_on(Scratch::new(), &fast());
+    let served = Served::start_on(Scratch::new(), &fast()).without_spares();
     put(&served, "soft", 8, ", limit = \"soft\"");
     let id = sandbox(&served, "soft");
     served.text(&["exec", &id, "--", "sh", "-c", "head -c 4000000 /dev/zero > some"]);
@@ -102,7 +102,7 @@ fn kill_9_leaves_nothing_that_the_next_start_does_not_remove() {
     if !able() {
         return;
     }
-    let served = Served::start();
+    let served = Served::start().without_spares();
     put(&served, "soft", 8, ", limit = \"soft\"");
     let root = rustix::process::geteuid().is_root();
     if root {

@@ -24,7 +24,7 @@ fn kinds() -> Vec<(&'static str, &'static str)> {
 }
 
 fn start(scratch: Scratch, flags: &[&str]) -> Served {
-    let served = Served::start_on(scratch, flags);
+    let served = Served::start_on(scratch, flags).without_spares();
     for (name, workspace) in kinds() {
         let text = format!(
             "name = \"{name}\"\n{workspace}\n[limits]\nworkspace_mb = 24\n[pool]\npool_size = 0\n"

@@ -353,6 +353,9 @@ fn workspaces_on_disk_have_soft_limits_and_are_removed_whatever_is_in_them() {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
             (output.status.code(), text(&output.stdout), text(&output.stderr))
         };
+        // The sandboxes that are ready have workspaces, too.
+        let none = "name = \"default\"\n[limits]\nbest_effort = true\n[pool]\npool_size = 0\n";
+        assert_eq!(said(&["templates", "put", "-"], none).0, Some(0));
         let template = |limit: &str| {
             format!(
                 "name = \"disk\"\nworkspace = {{ kind = \"disk\", limit = \"{limit}\" }}\n[limits]\n\

@@ -74,6 +74,14 @@ impl Served {
         served
     }
 
+    /// Takes the pool of the built-in template away, whose sandboxes have workspaces, too.
+    pub(crate) fn without_spares(self) -> Self {
+        let text = "name = \"default\"\n[limits]\nbest_effort = true\n[pool]\npool_size = 0\n";
+        let said = self.said_with(&["templates", "put", "-"], Some(text.as_bytes()));
+        assert_eq!(said.code, Some(0), "{said:?}");
+        self
+    }
+
     pub(crate) fn data(&self) -> PathBuf {
         self.scratch.0.join("data")
     }
