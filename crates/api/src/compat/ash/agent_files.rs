@@ -13,6 +13,7 @@ use super::deploy::{self, Files, inner_path};
 use super::errors::AshError;
 use super::fields::At;
 use super::files::{JSON_FILE_MAX, as_download, format_of};
+use super::registry::Loaded;
 use super::{Routes, answer, fields};
 use crate::app::App;
 use crate::front::{By, Needs};
@@ -29,10 +30,9 @@ pub(super) fn routes(routes: &mut Routes) {
     routes.add(MethodFilter::DELETE, one, one_name, Needs::Use, remove);
 }
 
-/// The files of a seed, by path.
-pub(super) async fn of_seed(app: &App, seed: SeedId) -> Result<Files, AshError> {
-    let files = app.engine.seed_files(seed).await?;
-    Ok(files.into_iter().map(|file| (file.path.clone(), file)).collect())
+/// The files of a seed.
+pub(super) async fn of_seed(app: &App, seed: SeedId) -> Result<Loaded, AshError> {
+    Ok(app.agents.load(&app.engine, seed).await?)
 }
 
 async fn list(
@@ -41,7 +41,12 @@ async fn list(
     At(name): At<String>,
 ) -> Result<Response, AshError> {
     let agent = known(&app, caller, &name).await?;
-    Ok(answer::ok(&json!({"files": agent.shown_files()})))
+    let loaded = of_seed(&app, agent.seed).await?;
+    let modified = answer::time(agent.updated_at);
+    let shown = loaded.files.iter().map(
+        |(path, file)| json!({"path": path, "size": file.bytes.len(), "modifiedAt": modified}),
+    );
+    Ok(answer::ok(&json!({"files": shown.collect::<Vec<_>>()})))
 }
 
 fn checked(path: &str) -> Result<String, AshError> {
@@ -57,11 +62,13 @@ async fn read(
     let is_json = format_of(&mut query)?.unwrap_or(true);
     let agent = known(&app, caller, &name).await?;
     let path = checked(&path)?;
-    let files = of_seed(&app, agent.seed).await?;
-    let Some(file) = files.get(&path) else { return Err(AshError::new(404, "File not found")) };
+    let mut loaded = of_seed(&app, agent.seed).await?;
+    let Some(file) = loaded.files.remove(&path) else {
+        return Err(AshError::new(404, "File not found"));
+    };
     let size = file.bytes.len() as u64;
     if !is_json {
-        return Ok(as_download(&path, Body::from(file.bytes.clone()), Some(size)));
+        return Ok(as_download(&path, Body::from(file.bytes), Some(size)));
     }
     if size > JSON_FILE_MAX {
         let cause = format!("File too large: more than {JSON_FILE_MAX} bytes; use format=raw");
@@ -112,11 +119,11 @@ async fn change(
     name: &str,
     edit: impl FnOnce(&mut Files) -> Result<(), AshError>,
 ) -> Result<(), AshError> {
-    let change = app.agents.change().await;
+    let change = app.agents.change().await?;
     let mut agent = known(app, caller, name).await?;
-    let mut files = of_seed(app, agent.seed).await?;
-    edit(&mut files)?;
-    (agent.seed, agent.files) = keep(app, deploy::bounded(files)?).await?;
+    let mut loaded = of_seed(app, agent.seed).await?;
+    edit(&mut loaded.files)?;
+    agent.seed = keep(app, deploy::bounded(std::mem::take(&mut loaded.files))?).await?;
     agent.updated_at = app.engine.now().wall;
     change.put(app, caller.key, &agent).await?;
     Ok(())

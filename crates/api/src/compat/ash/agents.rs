@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::deploy::{self, Files, PROMPT};
 use super::errors::AshError;
 use super::fields::{self, At, Fields};
-use super::registry::{self, AGENTS_MAX, Agent, FileNote};
+use super::registry::{self, AGENTS_MAX, Agent};
 use super::{Routes, answer};
 use crate::app::App;
 use crate::front::{By, Needs};
@@ -43,15 +43,9 @@ pub(super) async fn known(app: &App, caller: Caller, name: &str) -> Result<Agent
     found.ok_or_else(AshError::no_agent)
 }
 
-/// Writes files as a seed, with what is shown of them.
-pub(super) async fn keep(app: &App, files: Files) -> Result<(SeedId, Vec<FileNote>), AshError> {
-    let note = |(path, file): (&String, &engine::SeedFile)| FileNote {
-        path: path.clone(),
-        size: file.bytes.len() as u64,
-    };
-    let notes = files.iter().map(note).collect();
-    let seed = app.engine.put_seed(files.into_values().collect()).await?;
-    Ok((seed, notes))
+/// Writes files as a seed.
+pub(super) async fn keep(app: &App, files: Files) -> Result<SeedId, AshError> {
+    Ok(app.engine.put_seed(files.into_values().collect()).await?)
 }
 
 async fn deploy(
@@ -70,7 +64,7 @@ async fn deploy(
     let prompt = body.text("systemPrompt", PROMPT_CHARS_MAX)?;
     let env = body.map_of_texts("env")?;
     let listed = body.list("files")?;
-    let change = app.agents.change().await;
+    let change = app.agents.change().await?;
     let (path, files) = if let Some(given) = given {
         let roots = app.settings.ash.agent_roots.clone();
         let (path, files) = deploy::from_directory_elsewhere(roots, given).await?;
@@ -83,7 +77,7 @@ async fn deploy(
         }
         (format!("agents/{name}"), files)
     };
-    let (seed, files) = keep(&app, files).await?;
+    let seed = keep(&app, files).await?;
     drop(read.share);
     let before = registry::find(&app, caller.key, &name).await?;
     if before.is_none() && registry::all(&app, caller.key).await?.len() >= AGENTS_MAX {
@@ -96,7 +90,6 @@ async fn deploy(
             path,
             env: env.unwrap_or(before.env),
             seed,
-            files,
             updated_at: now,
             ..before
         },
@@ -108,7 +101,6 @@ async fn deploy(
             env: env.unwrap_or_default(),
             config: Map::new(),
             seed,
-            files,
             created_at: now,
             updated_at: now,
         },
@@ -148,7 +140,7 @@ async fn patch(
     let mut body = fields::read(request, &app, app.settings.json_bytes_max).await?.fields;
     let env = body.map_of_texts("env")?;
     let config = body.object("config")?;
-    let change = app.agents.change().await;
+    let change = app.agents.change().await?;
     let mut agent = known(&app, caller, &name).await?;
     agent.env = env.unwrap_or(agent.env);
     merge(&mut agent, config.unwrap_or_default())?;
@@ -171,7 +163,7 @@ async fn remove(
     By(caller): By,
     At(name): At<String>,
 ) -> Result<Response, AshError> {
-    let change = app.agents.change().await;
+    let change = app.agents.change().await?;
     if !change.remove(&app, caller.key, &name).await? {
         return Err(AshError::no_agent());
     }
@@ -194,7 +186,7 @@ async fn patch_config(
     request: Request,
 ) -> Result<Response, AshError> {
     let body: Fields = fields::read(request, &app, app.settings.json_bytes_max).await?.fields;
-    let change = app.agents.change().await;
+    let change = app.agents.change().await?;
     let mut agent = known(&app, caller, &name).await?;
     merge(&mut agent, body.rest())?;
     agent.updated_at = app.engine.now().wall;

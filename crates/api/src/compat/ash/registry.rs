@@ -4,13 +4,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use engine::Engine;
 use model::{Document, ErrorCode, KeyId, Refusal, SeedId, Wall};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 use super::answer::time;
+use super::deploy::Files;
 use crate::app::App;
 
 /// What agents are called among the documents.
@@ -31,16 +35,8 @@ pub(super) struct Agent {
     #[serde(default)]
     pub(super) config: Map<String, Value>,
     pub(super) seed: SeedId,
-    pub(super) files: Vec<FileNote>,
     pub(super) created_at: Wall,
     pub(super) updated_at: Wall,
-}
-
-/// A file of an agent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct FileNote {
-    pub(super) path: String,
-    pub(super) size: u64,
 }
 
 impl Agent {
@@ -62,21 +58,24 @@ impl Agent {
         }
         shown
     }
-
-    pub(super) fn shown_files(&self) -> Value {
-        let modified = time(self.updated_at);
-        let files = self
-            .files
-            .iter()
-            .map(|file| json!({"path": file.path, "size": file.size, "modifiedAt": modified}));
-        files.collect()
-    }
 }
 
-/// Makes changes of agents one after the other.
-#[derive(Debug, Default)]
+/// How many have the files of an agent in memory at once.
+const LOADED_MAX: usize = 2;
+/// How long somebody waits for others who change agents, or have their files.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Makes changes of agents one after the other, and bounds what their files take of the memory.
+#[derive(Debug)]
 pub(crate) struct Registry {
     changes: Arc<Mutex<()>>,
+    loaded: Arc<Semaphore>,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self { changes: Arc::default(), loaded: Arc::new(Semaphore::new(LOADED_MAX)) }
+    }
 }
 
 /// The right to change agents.
@@ -84,10 +83,30 @@ pub(super) struct Change {
     _alone: OwnedMutexGuard<()>,
 }
 
+/// The files of an agent in memory.
+pub(super) struct Loaded {
+    pub(super) files: Files,
+    _place: OwnedSemaphorePermit,
+}
+
 impl Registry {
-    pub(super) async fn change(&self) -> Change {
-        Change { _alone: Arc::clone(&self.changes).lock_owned().await }
+    pub(super) async fn change(&self) -> Result<Change, Refusal> {
+        let alone = timeout(PATIENCE, Arc::clone(&self.changes).lock_owned()).await;
+        alone.map(|alone| Change { _alone: alone }).map_err(|_| busy())
     }
+
+    /// The files of a seed, by path.
+    pub(super) async fn load(&self, engine: &Engine, seed: SeedId) -> Result<Loaded, Refusal> {
+        let place = timeout(PATIENCE, Arc::clone(&self.loaded).acquire_owned()).await;
+        let Ok(Ok(place)) = place else { return Err(busy()) };
+        let files = engine.seed_files(seed).await?;
+        let files = files.into_iter().map(|file| (file.path.clone(), file)).collect();
+        Ok(Loaded { files, _place: place })
+    }
+}
+
+fn busy() -> Refusal {
+    Refusal::new(ErrorCode::Overloaded, "others are at work on agents").retry_after(1000)
 }
 
 pub(super) async fn find(app: &App, tenant: KeyId, name: &str) -> Result<Option<Agent>, Refusal> {
@@ -166,7 +185,6 @@ mod tests {
             env: BTreeMap::from([("TOKEN".to_owned(), "hunter2".to_owned())]),
             config: Map::new(),
             seed: SeedId::from_bytes([7; 32]),
-            files: vec![FileNote { path: "CLAUDE.md".to_owned(), size: 3 }],
             created_at: Wall(0),
             updated_at: Wall(1),
         };
@@ -178,6 +196,5 @@ mod tests {
         assert_eq!(shown["env"], json!({"TOKEN": "***"}));
         assert!(!shown.to_string().contains("hunter2"));
         assert_eq!(shown["updatedAt"], "1970-01-01T00:00:00.001Z");
-        assert_eq!(agent.shown_files()[0]["path"], "CLAUDE.md");
     }
 }

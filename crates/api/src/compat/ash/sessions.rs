@@ -13,7 +13,7 @@ use model::{ErrorCode, Refusal, SeedId, SessionStatus, TemplateName};
 use serde_json::{Map, Value, json};
 
 use super::agent_files::of_seed;
-use super::agents::PROMPT_CHARS_MAX;
+use super::agents::{PROMPT_CHARS_MAX, keep};
 use super::deploy::{self, PROMPT};
 use super::errors::AshError;
 use super::fields::{self, At, Fields, session_id};
@@ -144,14 +144,14 @@ async fn seed_for(
         }
         return Err(AshError::new(422, format!("Files of agent \"{}\" are missing", agent.name)));
     }
-    let mut files = of_seed(app, agent.seed).await?;
+    let mut loaded = of_seed(app, agent.seed).await?;
     if let Some(prompt) = prompt {
-        deploy::put_text(&mut files, PROMPT, &prompt);
+        deploy::put_text(&mut loaded.files, PROMPT, &prompt);
     }
     if let Some(servers) = servers {
-        deploy::add_servers(&mut files, servers);
+        deploy::add_servers(&mut loaded.files, servers);
     }
-    Ok(app.engine.put_seed(files.into_values().collect()).await?)
+    keep(app, std::mem::take(&mut loaded.files)).await
 }
 
 /// Which sessions a list has.

@@ -34,6 +34,15 @@ async fn a_message_is_streamed_as_ash_does_it() {
     assert_eq!((&config["model"], &config["maxTurns"]), (&json!("other"), &json!(2)));
     assert_eq!(config["includePartialMessages"], true);
     assert_eq!(config["allowedTools"], json!(["Bash"]));
+    let blocks = json!([{"type": "text", "text": "config"}]);
+    let mut connection = begin(&stage, &id, &json!({"content": blocks})).await;
+    let told = stream(&mut connection).await;
+    completed(&told);
+    let path = format!("/api/sessions/{id}/messages?limit=1000");
+    let past = get(&stage, &path).await.expect(200)["messages"].as_array().unwrap().clone();
+    let asked = past.iter().rev().find(|message| message["role"] == "user").unwrap();
+    let asked: Value = serde_json::from_str(asked["content"].as_str().unwrap()).unwrap();
+    assert_eq!(asked["content"], blocks);
     let path = format!("/api/sessions/{id}/config");
     call(&stage, "PATCH", &path, json!({"model": "third"})).await.expect(200);
     let told = send(&stage, &id, "config").await;
