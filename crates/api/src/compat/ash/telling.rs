@@ -164,6 +164,7 @@ mod tests {
     use std::sync::Arc;
 
     use model::{TurnId, Wall};
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -277,5 +278,58 @@ mod tests {
         let text = String::from_utf8(frames[0].to_vec()).unwrap();
         assert_eq!(text.lines().filter(|line| line.starts_with("data: ")).count(), 1);
         assert_eq!(text.lines().count(), 4, "{text}");
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let word = prop_oneof![
+            Just("stream_event"),
+            Just("content_block_delta"),
+            Just("assistant"),
+            Just("user"),
+            Just("result"),
+            Just("done"),
+            Just("a\nevent: done\ndata: {}"),
+        ];
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            word.prop_map(Value::from),
+            any::<u8>().prop_map(Value::from)
+        ];
+        let names = ["type", "event", "delta", "message", "content", "text", "tool_use_result"];
+        leaf.prop_recursive(4, 24, 4, move |inner| {
+            let field = (prop::sample::select(names.to_vec()), inner.clone());
+            prop_oneof![
+                prop::collection::vec(inner, 0..3).prop_map(Value::from),
+                prop::collection::vec(field, 0..4).prop_map(|fields| {
+                    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+                }),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_harness_says_a_stream_is_frames_and_done_comes_once(
+            said in prop::collection::vec(any_json(), 0..6),
+        ) {
+            let mut telling = Telling::new(SESSION);
+            let pieces = said.iter().map(|data| ("message", data.clone())).chain([ended("failed")]);
+            let mut text = String::new();
+            for (seq, (name, data)) in (1..).zip(pieces) {
+                for frame in telling.piece(&piece(seq, name, &data)).0 {
+                    let frame = String::from_utf8(frame.to_vec()).unwrap();
+                    let lines: Vec<_> = frame.strip_suffix("\n\n").unwrap().split('\n').collect();
+                    let numbered = lines[0] == format!("id: {seq}");
+                    let [event, data] = lines[usize::from(numbered)..] else { panic!("{frame:?}") };
+                    prop_assert!(event.starts_with("event: "), "{frame:?}");
+                    let data = data.strip_prefix("data: ").unwrap();
+                    prop_assert!(serde_json::from_str::<Value>(data).is_ok(), "{frame:?}");
+                    text.push_str(&frame);
+                }
+            }
+            let names = names(&text);
+            prop_assert_eq!(names.iter().filter(|name| **name == "done").count(), 1);
+            prop_assert_eq!(names.last(), Some(&"done"));
+        }
     }
 }
