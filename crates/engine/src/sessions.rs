@@ -138,7 +138,7 @@ impl Engine {
             on_disconnect: asked.on_disconnect,
         };
         let session = match asked.session {
-            Some(session) => session,
+            Some(session) => self.refuse_used_session(session).await?,
             None => SessionId::from_uuid(fresh_uuid(self.now().wall)?),
         };
         let template = asked.template;
@@ -151,6 +151,16 @@ impl Engine {
         let view = self.session(caller, session)?;
         unknown.becomes_known();
         Ok(view)
+    }
+
+    /// An id that had turns is never given to another session: they are still there.
+    async fn refuse_used_session(&self, id: SessionId) -> Result<SessionId, Refusal> {
+        let found = self.core.store.turns(&TurnQuery { session: id, after: 0, limit: 1 }).await;
+        if found.map_err(|error| unavailable(&error.to_string()))?.is_empty() {
+            return Ok(id);
+        }
+        let cause = format!("session {id} exists already, or did");
+        Err(Refusal::new(ErrorCode::IdConflict, cause))
     }
 
     /// A session; also one that has ended, as long as it is remembered.
@@ -404,16 +414,23 @@ impl Engine {
         after: u64,
         limit: u32,
     ) -> Result<Vec<TurnRecord>, Refusal> {
-        let query = TurnQuery { session: id, after, limit: limit.clamp(1, PAGE_MAX) };
-        let found = self.core.store.turns(&query).await;
-        let found = found.map_err(|error| unavailable(&error.to_string()))?;
-        // All of a session belong to one key. Of a session that is remembered no more, its history
-        // may still be there.
-        match found.first() {
-            Some(first) if !caller.sees(first.tenant) => Err(unknown_session(id)),
-            Some(_) => Ok(found),
-            None if after > 0 => Ok(found),
-            None => self.check_session(caller, id).map(|()| found),
+        let mut query = TurnQuery { session: id, after, limit: limit.clamp(1, PAGE_MAX) };
+        loop {
+            let found = self.core.store.turns(&query).await;
+            let mut found = found.map_err(|error| unavailable(&error.to_string()))?;
+            let Some(last) = found.last().map(|record| record.number) else {
+                // Of a session that is remembered no more, its history may still be there.
+                return if query.after > 0 && query.after == after {
+                    Ok(found)
+                } else {
+                    self.check_session(caller, id).map(|()| found)
+                };
+            };
+            found.retain(|record| caller.sees(record.tenant));
+            if !found.is_empty() {
+                return Ok(found);
+            }
+            query.after = last;
         }
     }
 

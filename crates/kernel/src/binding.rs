@@ -232,6 +232,7 @@ impl Kernel {
     /// The sandbox of a session is ready: everyone who wants it is served.
     fn serve_session(&mut self, session: Ix, ix: Ix) {
         let coming = self.sessions[session].coming.take();
+        self.sessions[session].failed_claims = 0;
         let turn_starts = self.sessions[session].is_binding();
         let cause = coming.unwrap_or(ActiveCause::Reconnected);
         let state_lost = if coming.is_some() || turn_starts {

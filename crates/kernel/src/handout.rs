@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use model::lifecycle::ActiveCause;
-use model::{EndCause, LifecycleEvent};
+use model::{EndCause, ErrorCode, LifecycleEvent, Refusal};
 
 use crate::effect::Action;
 use crate::entry::{Frozen, OpKind, Own, Phase};
@@ -14,6 +14,9 @@ use crate::reply::{CheckedOut, CheckoutPath, Reply};
 use crate::request::Terms;
 use crate::slab::Ix;
 use crate::{Flaw, Kernel};
+
+/// How many sandboxes a session tries to have bound to it before it is told why that fails.
+const CLAIMS_MAX: u32 = 2;
 
 impl Kernel {
     /// Gives an idle sandbox to a caller in line: at once, or as soon as it is bound and answers.
@@ -94,7 +97,22 @@ impl Kernel {
             Outcome::Failed(failure) => failure.detail,
             Outcome::TimedOut => Arc::from("it did not answer in time"),
         };
+        if let Own::Session(session) = self.entries[ix].owner {
+            self.count_failed_claim(session, &detail);
+        }
         self.died(ix, EndCause::ClaimFailed, Some(detail));
+    }
+
+    /// What fails with one sandbox after another is not their fault: those who want one are told,
+    /// before the pool is used up for nothing.
+    fn count_failed_claim(&mut self, session: Ix, detail: &str) {
+        let known = &mut self.sessions[session];
+        known.failed_claims += 1;
+        if known.failed_claims >= CLAIMS_MAX {
+            known.failed_claims = 0;
+            let refusal = Refusal::new(ErrorCode::LaunchFailed, detail.to_owned());
+            self.fail_wants(session, &refusal);
+        }
     }
 
     fn claimed(&mut self, ix: Ix, req: Option<Ix>) {

@@ -30,6 +30,8 @@ pub(crate) struct Session {
     pub(crate) applied: Option<u64>,
     /// How it comes by the sandbox that it is getting.
     pub(crate) coming: Option<ActiveCause>,
+    /// How often a sandbox could not be bound to it since it last had one.
+    pub(crate) failed_claims: u32,
     /// Files were given up for this reason, and its client was not told with a sandbox yet.
     pub(crate) state_lost: Option<TerminatedReason>,
     /// The sandbox that its client was told of last.
@@ -108,6 +110,7 @@ impl Session {
             entry: None,
             applied: None,
             coming: None,
+            failed_claims: 0,
             state_lost: None,
             told_id: None,
             wanting: Vec::new(),

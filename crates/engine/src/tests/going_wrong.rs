@@ -172,3 +172,25 @@ async fn who_follows_when_the_server_stops_is_told_the_end() {
         assert!(last.data.contains("interrupted"), "those who wait too: {}", last.data);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_id_that_another_had_before_shows_nobody_the_others_history() {
+    let mut config = config();
+    config.node.remembered_ends = 1;
+    let node = Node::start(config).await;
+    let id = one_turn(&node).await;
+    let sandbox = node.engine.session(ALICE, id).unwrap().sandbox_id.unwrap();
+    node.engine.end_session(ALICE, id).await.unwrap();
+    node.engine.delete_sandbox(ALICE, sandbox).await.unwrap();
+    for _ in 0..3 {
+        let other = one_turn(&node).await;
+        let sandbox = node.engine.session(ALICE, other).unwrap().sandbox_id.unwrap();
+        node.engine.end_session(ALICE, other).await.unwrap();
+        node.engine.delete_sandbox(ALICE, sandbox).await.unwrap();
+    }
+    let asked = SessionRequest { session: Some(id), ..SessionRequest::of(name("default")) };
+    let taken = node.engine.create_session(BOB, asked).await.unwrap_err();
+    assert_eq!(taken.code, ErrorCode::IdConflict);
+    let hidden = node.engine.turns(BOB, id, 0, 10).await.unwrap_err();
+    assert_eq!(hidden.code, ErrorCode::SessionUnknown);
+}

@@ -71,6 +71,31 @@ fn an_idle_one_that_dies_while_it_is_bound_is_replaced_by_another() {
     }
 }
 
+#[test]
+fn what_cannot_be_bound_to_any_uses_up_no_pool() {
+    for turn in [false, true] {
+        let mut rig = Rig::with_pool(template(4, 1), NATIVE);
+        let session = if turn { Some(rig.session().0) } else { None };
+        if let Some(session) = session {
+            let sandbox = rig.of(session).sandbox_id.unwrap();
+            rig.delete(sandbox);
+            rig.run();
+        }
+        let before = rig.kernel.pool_stats(&name()).unwrap().counters.launched;
+        let request = match session {
+            Some(session) => rig.turn(session).0,
+            None => rig.create_session().1,
+        };
+        rig.finish(claim, trouble());
+        rig.finish(kill, Outcome::Done);
+        rig.finish(claim, trouble());
+        assert_eq!(rig.refused(request), ErrorCode::LaunchFailed, "turn {turn}");
+        rig.run();
+        let after = rig.kernel.pool_stats(&name()).unwrap().counters.launched;
+        assert!(after <= before + 2, "{before} {after}");
+    }
+}
+
 impl Rig {
     fn seen_claim(&self) -> model::InstanceId {
         let bound = |action: &Action| {
