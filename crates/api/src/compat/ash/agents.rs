@@ -43,8 +43,9 @@ pub(super) async fn known(app: &App, caller: Caller, name: &str) -> Result<Agent
     found.ok_or_else(AshError::no_agent)
 }
 
-/// Writes files as a seed.
+/// Writes files as a seed, if they can be files of an agent.
 pub(super) async fn keep(app: &App, files: Files) -> Result<SeedId, AshError> {
+    let files = deploy::bounded(files)?;
     Ok(app.engine.put_seed(files.into_values().collect()).await?)
 }
 

@@ -22,6 +22,7 @@ pub(super) const PROMPT: &str = "CLAUDE.md";
 const SERVERS: &str = ".mcp.json";
 const PATH_CHARS_MAX: usize = 4096;
 const FILES_MAX: usize = 10_000;
+const ENTRIES_MAX: usize = 4 * FILES_MAX;
 const BYTES_MAX: usize = 64 << 20;
 const DEPTH_MAX: usize = 32;
 
@@ -75,6 +76,13 @@ pub(super) fn bounded(files: Files) -> Result<Files, AshError> {
     if files.len() > FILES_MAX || bytes > BYTES_MAX {
         return Err(AshError::new(413, too_large()));
     }
+    for path in files.keys() {
+        let above = path.match_indices('/').map(|(at, _)| &path[..at]);
+        if let Some(both) = above.into_iter().find(|above| files.contains_key(*above)) {
+            let cause = format!("Invalid file path: {both} is a file and a directory");
+            return Err(AshError::new(400, cause));
+        }
+    }
     Ok(files)
 }
 
@@ -117,7 +125,7 @@ pub(super) fn from_directory(roots: &[PathBuf], given: &str) -> Result<(PathBuf,
     let beneath = if beneath.as_os_str().is_empty() { PathBuf::from(".") } else { beneath };
     let root = File::open(root).map_err(|_| outside())?;
     let top = open(&root.into(), &beneath, OFlags::DIRECTORY).map_err(|_| outside())?;
-    let mut walk = Walk { top, files: Files::new(), bytes: 0 };
+    let mut walk = Walk { top, files: Files::new(), bytes: 0, entries: 0 };
     walk.directory("", 0)?;
     if !walk.files.contains_key(PROMPT) {
         return Err(AshError::new(400, "Agent directory must contain CLAUDE.md"));
@@ -130,6 +138,8 @@ struct Walk {
     top: OwnedFd,
     files: Files,
     bytes: usize,
+    /// Directories count too, or there could be any number of empty ones.
+    entries: usize,
 }
 
 impl Walk {
@@ -150,6 +160,10 @@ impl Walk {
             };
             if name == "." || name == ".." {
                 continue;
+            }
+            self.entries += 1;
+            if self.entries > ENTRIES_MAX {
+                return Err(AshError::new(413, too_large()));
             }
             let path = if at.is_empty() { name.to_owned() } else { format!("{at}/{name}") };
             match entry.file_type() {
@@ -259,6 +273,10 @@ mod tests {
             let refused = told(from_request(vec![item.clone()]));
             assert!(refused.contains(part), "{item}: {refused}");
         }
+        let both = ["a/b/c", "a/b"].map(|path| json!({"path": path, "content": ""}));
+        assert!(told(from_request(both.to_vec())).contains("a/b is a file and a directory"));
+        let apart = ["a/b", "a-b", "a.b/c"].map(|path| json!({"path": path, "content": ""}));
+        assert_eq!(from_request(apart.to_vec()).unwrap().len(), 3);
     }
 
     #[test]
