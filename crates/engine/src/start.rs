@@ -108,7 +108,10 @@ impl Engine {
         };
         let stray = disk.remove_all_but(written_down(&loaded.journal)).await?;
         if stray > 0 {
-            tracing::info!(stray, "workspaces and archives that no record names were removed");
+            tracing::info!(
+                stray,
+                "workspaces that no record names were removed, archives included"
+            );
         }
         let scan_interval_ms = config.node.workspace_scan_interval_ms;
         let clock = Clock::new(config.wall);

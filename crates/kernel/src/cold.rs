@@ -63,13 +63,16 @@ impl Kernel {
 
     /// Deals with the files of a cold sandbox whose time has come.
     pub(crate) fn keep_or_give_up(&mut self, ix: Ix) {
-        let now = self.now.mono;
-        if self.pruned_at(ix).is_some_and(|at| at <= now) {
+        if self.is_due(self.pruned_at(ix)) {
             self.lose_files(ix, EndCause::Pruned.reason());
             self.remove_entry(ix, EndCause::Pruned, None, None);
-        } else if self.archives_at(ix).is_some_and(|at| at <= now) {
+        } else if self.is_due(self.archives_at(ix)) {
             self.archive(ix);
         }
+    }
+
+    fn is_due(&self, at: Option<Mono>) -> bool {
+        at.is_some_and(|at| at <= self.now.mono)
     }
 
     fn archive(&mut self, ix: Ix) {
@@ -108,10 +111,12 @@ impl Kernel {
             && let Some(ix) = self.archive_line.pop_front()
         {
             let waits = self.entries.get_mut(ix).map(|entry| &mut entry.archive_waits);
-            if waits.is_some_and(std::mem::take)
-                && self.archives_at(ix).is_some_and(|at| at <= self.now.mono)
-            {
-                self.archive(ix);
+            if waits.is_some_and(std::mem::take) {
+                // Its time may be over altogether by now.
+                self.arm_cold(ix);
+                if self.is_due(self.archives_at(ix)) && !self.is_due(self.pruned_at(ix)) {
+                    self.archive(ix);
+                }
             }
         }
     }

@@ -135,7 +135,8 @@ macro_rules! conformance_tests {
     ($(#[$attribute:meta])+ $subject:expr) => {
         $crate::conformance_tests! { @each $(#[$attribute])+ [$subject]
             launch_ready_list_kill launch_twice_is_refused kill_is_idempotent kill_ends_what_waits
-            recreate_gives_a_fresh_one freeze_stops_and_thaw_goes_on shutdown_leaves_nothing
+            recreate_gives_a_fresh_one freeze_stops_and_thaw_goes_on
+            what_was_written_is_flushed_also_of_a_frozen_one shutdown_leaves_nothing
             many_at_once reap_orphans_spares_the_living
             exit_codes_are_exact signals_are_exact output_is_separate missing_programs_are_told
             output_over_the_limit_is_dropped programs_over_their_time_are_killed
