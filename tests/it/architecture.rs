@@ -25,7 +25,7 @@ const LAYERS: &[Layer] = &[
     layer("kernel", "it decides, and does nothing else").only(&["uuid"]),
     layer("sim", ""),
     layer("wire", "it is the words of the API, for servers and clients")
-        .only(&["base64", "jiff", "serde", "utoipa"])
+        .only(&["base64", "jiff", "serde", "serde_json", "utoipa"])
         .never(&["kernel"]),
     layer("guest-protocol", "it is linked into the guest").never(&["tokio"]),
     layer("jail", "it runs in the launcher, which is single-threaded").never(&["tokio"]),
