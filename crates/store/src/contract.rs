@@ -81,7 +81,8 @@ pub struct Batch {
     /// Events, with numbers that grow, above all that were written before.
     pub events: Vec<StoredEvent>,
     /// Changes of turns. What speaks of a turn that is not there, or gives what it has already, is
-    /// passed over. At most [`crate::FORKED_TURNS_MAX`] turns are copied by a fork.
+    /// passed over. A fork copies the latest that are over, at most [`crate::FORKED_TURNS_MAX`] and
+    /// at most [`crate::FORKED_BYTES_MAX`] of them.
     pub turns: Vec<TurnChange>,
 }
 

@@ -9,6 +9,7 @@
 pub mod conformance;
 mod contract;
 pub mod error;
+mod forgetting;
 pub mod memory;
 mod retention;
 pub mod sqlite;
@@ -17,4 +18,4 @@ mod turns;
 pub use contract::{Batch, DocumentQuery, EventPage, EventQuery, Loaded, Store, TurnQuery};
 pub use error::{StoreError, StoreErrorCode};
 pub use retention::Retention;
-pub use turns::FORKED_TURNS_MAX;
+pub use turns::{FORKED_BYTES_MAX, FORKED_TURNS_MAX};

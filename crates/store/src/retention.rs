@@ -11,12 +11,13 @@ pub struct Retention {
     pub ends: u32,
     /// How many of those ends a kernel is given at start.
     pub remembered_ends: u32,
-    /// Turns, of all sessions together. Those that ended first are forgotten first, and one that is
-    /// not over is never forgotten.
+    /// Turns that are over, of all sessions together. What is too many is taken from the key that
+    /// has most, those that ended first first; one that is not over is never forgotten.
     pub turns: u32,
     /// How long after its end a turn is kept, counted when others come.
     pub turns_age: Duration,
-    /// How much all turns that are over may say together, in bytes. What a fork copied counts again.
+    /// How much all turns that are over may take together, in bytes, as they are written down. What
+    /// is too much is taken from the key that has most. What a fork copied counts again.
     pub turn_bytes: u64,
 }
 

@@ -1,34 +1,72 @@
-//! What all stores agree on about turns: how much one says, how one is called after a fork, which
-//! of them are forgotten, and where a page ends.
+//! What all stores agree on about turns: how much one takes, what a fork copies and how that is
+//! called, and where a page ends.
+
+use std::io;
 
 use model::turn::{PIECES_BEHIND_MAX, TurnChange, TurnEnd, TurnPiece, TurnRecord};
 use model::{SessionId, TurnId, Wall};
-
-use crate::retention::Retention;
+use serde::Serialize;
 
 /// The most turns that a fork copies: the latest that are over.
 pub const FORKED_TURNS_MAX: u32 = 1_000;
 
+/// The most that a fork copies, in bytes: of turns without what they gave, which is shared.
+pub const FORKED_BYTES_MAX: u64 = 16 << 20;
+
 /// A page that says this much ends there, however many were asked for.
 pub(crate) const PAGE_BYTES: usize = 4 << 20;
 
-/// How many turns may be forgotten in one commit, besides twice as many as ended in it.
-const FORGOTTEN_AT_ONCE: u64 = 16;
-
-/// How much a piece says.
+/// How much a piece takes: its line.
 pub(crate) fn piece_bytes(piece: &TurnPiece) -> u64 {
-    (piece.name.len() + piece.data.len()) as u64
+    text_bytes(piece) + 1
 }
 
-/// How much a turn says without its pieces: what came in, and what came out in the end.
-pub(crate) fn record_bytes(input: &str, end: &TurnEnd) -> u64 {
-    let text = |text: &Option<_>| text.as_deref().map_or(0, str::len);
-    (input.len() + text(&end.result) + text(&end.error)) as u64
+/// How much a turn takes without its pieces: what was sent, as it is written down.
+pub(crate) fn put_bytes(record: &TurnRecord) -> u64 {
+    // What became of it is written beside it, and its number is the place where it is.
+    text_bytes(&TurnRecord { number: 0, started: None, end: None, ..record.clone() })
 }
 
-/// The same, of a record from which a page is made.
+/// How much the end of a turn takes.
+pub(crate) fn end_bytes(end: &TurnEnd) -> u64 {
+    text_bytes(end)
+}
+
+/// How much a record says from which a page is made.
 pub(crate) fn shown_bytes(record: &TurnRecord) -> u64 {
-    record.end.as_ref().map_or(record.input.len() as u64, |end| record_bytes(&record.input, end))
+    let text = |text: &Option<_>| text.as_deref().map_or(0, str::len);
+    let end = record.end.as_ref().map_or(0, |end| text(&end.result) + text(&end.error));
+    (record.input.len() + end) as u64
+}
+
+/// How long a value is as text.
+fn text_bytes(value: &impl Serialize) -> u64 {
+    struct Count(u64);
+    impl io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len() as u64;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    // Counting cannot fail, and what cannot be written takes nothing.
+    let _ = serde_json::to_writer(&mut count, value);
+    count.0
+}
+
+/// How many of the turns that are over, the latest first, a fork copies, by how much each takes
+/// without its pieces.
+pub(crate) fn forked(latest_first: impl Iterator<Item = u64>) -> usize {
+    let mut bytes = 0_u64;
+    let fits = latest_first.take(FORKED_TURNS_MAX as usize).take_while(|more| {
+        bytes = bytes.saturating_add(*more);
+        bytes <= FORKED_BYTES_MAX
+    });
+    fits.count()
 }
 
 /// The end with the number that it has in a turn whose last piece has this one.
@@ -73,45 +111,9 @@ pub(crate) fn latest(changes: &[TurnChange]) -> Wall {
     changes.iter().filter_map(at).max().unwrap_or_default()
 }
 
-/// All turns that are kept.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    /// How many.
-    pub(crate) turns: u64,
-    /// How much those that are over say.
-    pub(crate) bytes: u64,
-}
-
-/// Says which turns are forgotten at the end of a commit.
-#[derive(Debug)]
-pub(crate) struct Forgetting {
-    retention: Retention,
-    now: Wall,
-    left: u64,
-}
-
-impl Forgetting {
-    /// After a commit in which so many turns came to their end.
-    pub(crate) const fn new(retention: Retention, now: Wall, ended: u64) -> Self {
-        Self { retention, now, left: FORGOTTEN_AT_ONCE + 2 * ended }
-    }
-
-    /// Whether the turn that ended first, at this moment, is forgotten.
-    pub(crate) fn takes(&mut self, kept: Tally, ended_at: Wall) -> bool {
-        let age = u128::from(self.now.since(ended_at));
-        let goes = self.left > 0
-            && (kept.turns > u64::from(self.retention.turns)
-                || kept.bytes > self.retention.turn_bytes
-                || age > self.retention.turns_age.as_millis());
-        self.left -= u64::from(goes);
-        goes
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::time::Duration;
 
     use super::*;
 
@@ -132,32 +134,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_many_too_much_or_too_old_goes() {
-        let retention = Retention {
-            turns: 10,
-            turns_age: Duration::from_millis(100),
-            turn_bytes: 1_000,
-            ..Retention::default()
-        };
-        for (turns, bytes, ended_at, goes) in [
-            (10, 1_000, 900, false),
-            (11, 0, 1_000, true),
-            (1, 1_001, 1_000, true),
-            (1, 0, 899, true),
-            (1, 0, 2_000, false),
+    fn a_fork_copies_the_latest_that_fit() {
+        let half = FORKED_BYTES_MAX / 2;
+        for (what, turns, expected) in [
+            ("none", vec![], 0),
+            ("just so much", vec![half, half], 2),
+            ("one byte too much", vec![half, half + 1], 1),
+            ("nothing after a gap", vec![1, FORKED_BYTES_MAX, 1], 1),
+            ("too many", vec![1; 2_000], 1_000),
+            ("too much to count", vec![1, u64::MAX, 1], 1),
         ] {
-            let mut forgetting = Forgetting::new(retention, Wall(1_000), 0);
-            let kept = Tally { turns, bytes };
-            assert_eq!(forgetting.takes(kept, Wall(ended_at)), goes, "{kept:?} {ended_at}");
+            assert_eq!(forked(turns.into_iter()), expected, "{what}");
         }
     }
 
     #[test]
-    fn so_many_go_at_once_and_no_more() {
-        let retention = Retention { turns: 0, ..Retention::default() };
-        let mut forgetting = Forgetting::new(retention, Wall(0), 3);
-        let kept = Tally { turns: 1_000, bytes: 0 };
-        let gone = (0..100).filter(|_| forgetting.takes(kept, Wall(0))).count();
-        assert_eq!(gone, 22);
+    fn what_is_counted_is_what_is_written() {
+        let piece =
+            TurnPiece { seq: 12, at: Wall(5), name: "message".into(), data: "{\"a\":1}\n".into() };
+        let line = format!("{}\n", serde_json::to_string(&piece).unwrap());
+        assert_eq!(piece_bytes(&piece), line.len() as u64);
+        assert!(piece_bytes(&piece) > piece.data.len() as u64 + 40);
     }
 }

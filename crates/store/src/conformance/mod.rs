@@ -72,7 +72,10 @@ cases! {
         a_turn_ends_once the_end_is_numbered_past_what_may_have_been_told
         changes_of_turns_that_are_not_there_are_passed_over turns_may_be_given_again
         a_fork_begins_with_what_is_over a_fork_copies_so_many_and_no_more
+        a_fork_copies_so_much_and_no_more
         turns_that_ended_first_are_forgotten_first old_turns_are_forgotten
+        what_is_too_much_is_taken_from_whoever_has_most
+        what_is_too_many_is_taken_from_whoever_has_most
         turns_that_say_too_much_are_forgotten what_a_fork_shows_outlives_where_it_came_from
         large_pages_end_early;
     drops: dropped_commits_are_whole_or_absent dropped_commits_never_come_later;
@@ -126,7 +129,10 @@ macro_rules! conformance_tests {
             a_turn_ends_once the_end_is_numbered_past_what_may_have_been_told
             changes_of_turns_that_are_not_there_are_passed_over turns_may_be_given_again
             a_fork_begins_with_what_is_over a_fork_copies_so_many_and_no_more
+            a_fork_copies_so_much_and_no_more
             turns_that_ended_first_are_forgotten_first old_turns_are_forgotten
+            what_is_too_much_is_taken_from_whoever_has_most
+            what_is_too_many_is_taken_from_whoever_has_most
             turns_that_say_too_much_are_forgotten what_a_fork_shows_outlives_where_it_came_from
             large_pages_end_early
             dropped_commits_are_whole_or_absent dropped_commits_never_come_later

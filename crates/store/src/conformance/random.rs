@@ -16,12 +16,16 @@ use super::material::{
 use super::{RETENTION, Subject, block_on, loaded, page};
 use crate::contract::{Batch, EventQuery, Store, TurnQuery};
 use crate::memory::turns::Turns;
+use crate::retention::Retention;
 
 /// Few enough that they meet again.
 const IDS: u8 = 6;
 
 /// Turns come and go, and some come again.
 const TURNS: u8 = 60;
+
+/// So little that turns go for how much they take, too.
+const LIMITS: Retention = Retention { turn_bytes: 6_000, ..RETENTION };
 
 /// Of events in one batch.
 const MOST_EVENTS: usize = 7;
@@ -162,13 +166,13 @@ impl Model {
 }
 
 async fn play(on: &dyn Subject, steps: Vec<Step>) {
-    let mut store: Arc<dyn Store> = on.open(RETENTION);
+    let mut store: Arc<dyn Store> = on.open(LIMITS);
     let mut model = Model {
         records: Records::new(RETENTION.ends as usize),
         events: Vec::new(),
         keys: std::collections::BTreeMap::new(),
         last_batch: Batch::default(),
-        turns: Turns::new(RETENTION),
+        turns: Turns::new(LIMITS),
         moment: 0,
     };
     for step in steps {
@@ -196,7 +200,7 @@ async fn play(on: &dyn Subject, steps: Vec<Step>) {
                     store.close().await.expect("closed");
                 }
                 drop(store);
-                store = on.open(RETENTION);
+                store = on.open(LIMITS);
             }
         }
         model.agrees_with(&*store).await;

@@ -10,7 +10,7 @@ use super::material::{pieces, session_id, talk, turn, turn_end, turn_id, turn_st
 use super::{RETENTION, Subject, reopened};
 use crate::contract::{Batch, Store, TurnQuery};
 use crate::retention::Retention;
-use crate::turns::FORKED_TURNS_MAX;
+use crate::turns::{FORKED_BYTES_MAX, FORKED_TURNS_MAX, end_bytes, piece_bytes, put_bytes};
 
 async fn all(store: &dyn Store, session: SessionId) -> Vec<TurnRecord> {
     let query = TurnQuery { session, after: 0, limit: u32::MAX };
@@ -204,12 +204,42 @@ pub(super) async fn a_fork_copies_so_many_and_no_more(on: &dyn Subject) {
     assert!(copies.iter().map(|copy| copy.created_at.0).eq(6..=many), "the latest, in order");
 }
 
+pub(super) async fn a_fork_copies_so_much_and_no_more(on: &dyn Subject) {
+    let store = on.open(Retention { turn_bytes: u64::MAX, ..RETENTION });
+    let (mebi, most) = (1 << 20, FORKED_BYTES_MAX as usize);
+    let long = |id, bytes| {
+        let input: Arc<str> = "x".repeat(bytes).into();
+        TurnChange::Put(TurnRecord { input, ..turn(id, 1) })
+    };
+    // What it gave is shared, however much it is.
+    let text: Arc<str> = "x".repeat(2 * mebi).into();
+    let piece = TurnPiece { seq: 1, at: Wall(1), name: "".into(), data: text };
+    let gave = TurnChange::Pieces { turn: turn_id(4), pieces: vec![piece] };
+    write(&*store, [put(1, 1), end(1, 1, 1), long(2, 7 * mebi), end(2, 2, 1)]).await;
+    write(&*store, [long(3, most - 8 * mebi), end(3, 3, 1), put(4, 1), gave, end(4, 4, 2)]).await;
+    let fork = |to| TurnChange::Forked { from: session_id(1), to: session_id(to) };
+    let copied = async |to| {
+        let (mut made, mut after) = (Vec::new(), 0);
+        loop {
+            let query = TurnQuery { session: session_id(to), after, limit: 9 };
+            let page = store.turns(&query).await.expect("turns");
+            let Some(last) = page.last() else { return made };
+            after = last.number;
+            made.extend(page.into_iter().map(|turn| turn.created_at.0));
+        }
+    };
+    write(&*store, [fork(2)]).await;
+    assert_eq!(copied(2).await, [1, 2, 3, 4]);
+    write(&*store, [long(5, 2 * mebi), end(5, 5, 1), fork(3)]).await;
+    assert_eq!(copied(3).await, [3, 4, 5], "the latest, and none after one that is too much");
+}
+
 pub(super) async fn turns_that_ended_first_are_forgotten_first(on: &dyn Subject) {
     let mut store = on.open(RETENTION);
     write(&*store, [put(1_000, 1), gave(1_000, 1..=3)]).await;
     for id in 1..=100 {
         write(&*store, [put(id, 1), gave(id, 1..=id % 5 + 1), end(id, id, 9)]).await;
-        let first = (id + 2).saturating_sub(RETENTION.turns.into()).max(1);
+        let first = (id + 1).saturating_sub(RETENTION.turns.into()).max(1);
         let kept = std::iter::once(1_000).chain(first..=id).map(turn_id);
         assert!(ids(&*store, 1).await.into_iter().eq(kept), "after {id}");
         if id % 40 == 0 {
@@ -242,21 +272,70 @@ pub(super) async fn old_turns_are_forgotten(on: &dyn Subject) {
     assert_eq!(ids(&*store, 1).await, [3, 4, 5, 6].map(turn_id), "what is not over stays");
 }
 
+/// A turn that gives so much, and its end.
+fn says(id: u64, of: u8, bytes: usize) -> [TurnChange; 3] {
+    let text: Arc<str> = "x".repeat(bytes).into();
+    let piece = TurnPiece { seq: 1, at: Wall(id), name: "".into(), data: text };
+    let end = TurnEnd { result: Some("[1]".into()), error: None, ..turn_end(id, 2) };
+    [
+        TurnChange::Put(TurnRecord { input: "12345".into(), ..turn(id, of) }),
+        TurnChange::Pieces { turn: turn_id(id), pieces: vec![piece] },
+        TurnChange::Ended { turn: turn_id(id), end },
+    ]
+}
+
+/// How much a change adds to what is kept.
+fn bytes_of(change: &TurnChange) -> u64 {
+    match change {
+        TurnChange::Put(record) => put_bytes(record),
+        TurnChange::Pieces { pieces, .. } => pieces.iter().map(piece_bytes).sum(),
+        TurnChange::Ended { end, .. } => end_bytes(end),
+        TurnChange::Started { .. } | TurnChange::Forked { .. } => 0,
+    }
+}
+
+pub(super) async fn what_is_too_much_is_taken_from_whoever_has_most(on: &dyn Subject) {
+    let limit = Retention { turn_bytes: 100_000, turns: u32::MAX, ..RETENTION };
+    taken_from_whoever_has_most(on, limit, 9_000).await;
+}
+
+pub(super) async fn what_is_too_many_is_taken_from_whoever_has_most(on: &dyn Subject) {
+    taken_from_whoever_has_most(on, Retention { turn_bytes: u64::MAX, ..RETENTION }, 0).await;
+}
+
+async fn taken_from_whoever_has_most(on: &dyn Subject, limit: Retention, bytes: usize) {
+    let (quiet, loud, third) = (2, 1, 3);
+    let mut store = on.open(limit);
+    let said = 1..=5;
+    for id in said.clone() {
+        write(&*store, says(id, quiet, 100)).await;
+    }
+    for id in 100..160 {
+        write(&*store, says(id, loud, bytes)).await;
+        assert!(ids(&*store, quiet).await.into_iter().eq(said.clone().map(turn_id)), "{id}");
+        if id % 25 == 0 {
+            store.close().await.expect("closed");
+            store = on.open(limit);
+        }
+    }
+    let left = ids(&*store, loud).await;
+    assert!(left.len() < 60 && left.last() == Some(&turn_id(159)), "{left:?}");
+    for id in 200..300 {
+        write(&*store, says(id, third, bytes / 2)).await;
+    }
+    assert!(ids(&*store, third).await.len() < 100);
+    assert!(ids(&*store, loud).await.len() < left.len(), "it had most when others came");
+    assert!(ids(&*store, quiet).await.into_iter().eq(said.map(turn_id)));
+}
+
 pub(super) async fn turns_that_say_too_much_are_forgotten(on: &dyn Subject) {
-    let limit = Retention { turn_bytes: 10_000, turns_age: Duration::MAX, ..RETENTION };
+    let says = |id: u64, bytes: usize| says(id, 1, bytes);
+    let all_of: u64 = says(1, 5_000).iter().map(bytes_of).sum();
+    // Two fit to the byte: whatever is written down counts, and nothing counts twice.
+    let limit = Retention { turn_bytes: 2 * all_of, turns_age: Duration::MAX, ..RETENTION };
     let store = on.open(limit);
-    let says = |id: u64, bytes: usize| {
-        let text: Arc<str> = "x".repeat(bytes).into();
-        let piece = TurnPiece { seq: 1, at: Wall(id), name: "".into(), data: text };
-        let end = TurnEnd { result: None, error: None, ..turn_end(id, 2) };
-        [
-            TurnChange::Put(TurnRecord { input: "12345".into(), ..turn(id, 1) }),
-            TurnChange::Pieces { turn: turn_id(id), pieces: vec![piece] },
-            TurnChange::Ended { turn: turn_id(id), end },
-        ]
-    };
-    write(&*store, says(1, 4_995)).await;
-    write(&*store, says(2, 4_995)).await;
+    write(&*store, says(1, 5_000)).await;
+    write(&*store, says(2, 5_000)).await;
     assert_eq!(ids(&*store, 1).await, [1, 2].map(turn_id));
     store.close().await.expect("closed");
     let store = on.open(limit);
@@ -274,17 +353,18 @@ pub(super) async fn what_a_fork_shows_outlives_where_it_came_from(on: &dyn Subje
     write(&*store, [put(1, 1), gave(1, 1..=3), end(1, 1, 4)]).await;
     write(&*store, [TurnChange::Forked { from: session_id(1), to: session_id(2) }]).await;
     let copy = ids(&*store, 2).await[0];
-    // The copy ended when its parent did and has a higher number: it goes right after it.
+    // The copy ended when its parent did and has a higher number: it goes right after it. All
+    // belong to one key.
     for id in 2..=29 {
-        write(&*store, [put(id, 3), end(id, id, 1)]).await;
+        write(&*store, [put(id, 4), end(id, id, 1)]).await;
         assert_eq!(given(&*store, copy).await, pieces(1..=3));
     }
     assert_eq!(ids(&*store, 1).await, [turn_id(1)]);
-    write(&*store, [put(30, 3), end(30, 30, 1)]).await;
+    write(&*store, [put(30, 4), end(30, 30, 1)]).await;
     assert_eq!((ids(&*store, 1).await, ids(&*store, 2).await), (vec![], vec![copy]));
     let store = reopened(on, store).await;
     assert_eq!(given(&*store, copy).await, pieces(1..=3));
-    write(&*store, [put(31, 3), end(31, 31, 1)]).await;
+    write(&*store, [put(31, 4), end(31, 31, 1)]).await;
     assert_eq!(ids(&*store, 2).await, []);
     assert_eq!(given(&*store, copy).await, []);
 }

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord};
-use model::{SessionId, TurnId, Wall};
+use model::{KeyId, SessionId, TurnId, Wall};
 
 use crate::contract::TurnQuery;
+use crate::forgetting::{Forgetting, Next, Shares, Tally};
 use crate::retention::Retention;
 use crate::turns::{
-    FORKED_TURNS_MAX, Forgetting, PAGE_BYTES, Tally, forked_id, latest, numbered, piece_bytes,
-    record_bytes, shown_bytes,
+    PAGE_BYTES, end_bytes, forked, forked_id, latest, numbered, piece_bytes, put_bytes, shown_bytes,
 };
 
 /// All turns that are kept.
@@ -19,41 +19,50 @@ pub(crate) struct Turns {
     by_number: BTreeMap<u64, Turn>,
     ids: BTreeMap<TurnId, u64>,
     of_session: BTreeMap<SessionId, BTreeSet<u64>>,
-    /// Those that are over, in the order in which they are forgotten.
+    /// Those that are over, in the order in which they ended.
     over: BTreeSet<(Wall, u64)>,
+    over_of: BTreeMap<KeyId, BTreeSet<(Wall, u64)>>,
+    shares: Shares,
     last_number: u64,
-    bytes: u64,
 }
 
 #[derive(Debug)]
 struct Turn {
     record: TurnRecord,
     pieces: Vec<TurnPiece>,
+    /// What its record takes.
+    put_bytes: u64,
+    pieces_bytes: u64,
 }
 
 impl Turn {
-    fn last_piece(&self) -> u64 {
-        self.pieces.last().map_or(0, |piece| piece.seq)
+    /// What a fork copies of it, and its pieces.
+    fn bytes(&self) -> (u64, u64) {
+        let end = self.record.end.as_ref().map_or(0, end_bytes);
+        (self.put_bytes + end, self.pieces_bytes)
     }
 
-    /// How much it says; nothing counts before its end.
-    fn bytes(&self) -> u64 {
-        self.record.end.as_ref().map_or(0, |end| {
-            record_bytes(&self.record.input, end) + self.pieces.iter().map(piece_bytes).sum::<u64>()
-        })
+    fn share(&self) -> Tally {
+        let (copied, pieces) = self.bytes();
+        Tally::one(copied + pieces)
+    }
+
+    fn last_piece(&self) -> u64 {
+        self.pieces.last().map_or(0, |piece| piece.seq)
     }
 }
 
 impl Turns {
-    pub(crate) const fn new(retention: Retention) -> Self {
+    pub(crate) fn new(retention: Retention) -> Self {
         Self {
             retention,
             by_number: BTreeMap::new(),
             ids: BTreeMap::new(),
             of_session: BTreeMap::new(),
             over: BTreeSet::new(),
+            over_of: BTreeMap::new(),
+            shares: Shares::default(),
             last_number: 0,
-            bytes: 0,
         }
     }
 
@@ -77,6 +86,7 @@ impl Turns {
         }
         let ended = self.over.len() - before;
         self.forget(Forgetting::new(self.retention, latest(changes), ended as u64));
+        self.shares.settle();
     }
 
     fn put(&mut self, record: TurnRecord, pieces: Vec<TurnPiece>) {
@@ -85,30 +95,41 @@ impl Turns {
         }
         self.last_number += 1;
         let number = self.last_number;
-        let mut turn = Turn { record: TurnRecord { number, ..record }, pieces };
+        let (put_bytes, pieces_bytes) = (put_bytes(&record), pieces.iter().map(piece_bytes).sum());
+        let record = TurnRecord { number, ..record };
+        let mut turn = Turn { record, pieces, put_bytes, pieces_bytes };
         let last_piece = turn.last_piece();
         turn.record.end = turn.record.end.map(|end| numbered(&end, last_piece));
         self.ids.insert(turn.record.id, number);
         self.of_session.entry(turn.record.session).or_default().insert(number);
-        if let Some(end) = &turn.record.end {
-            self.over.insert((end.at, number));
-            self.bytes += turn.bytes();
-        }
         self.by_number.insert(number, turn);
+        self.is_over(number);
+    }
+
+    /// Counts a turn, if it is over.
+    fn is_over(&mut self, number: u64) {
+        let Some(turn) = self.by_number.get(&number) else { return };
+        let Some(end) = &turn.record.end else { return };
+        let (tenant, at) = (turn.record.tenant, end.at);
+        self.over.insert((at, number));
+        self.over_of.entry(tenant).or_default().insert((at, number));
+        self.shares.add(tenant, turn.share());
     }
 
     fn append(&mut self, turn: TurnId, pieces: &[TurnPiece]) {
         let Some(kept) = self.unfinished(turn) else { return };
         let last = kept.last_piece();
-        kept.pieces.extend(pieces.iter().filter(|piece| piece.seq > last).cloned());
+        for piece in pieces.iter().filter(|piece| piece.seq > last) {
+            kept.pieces_bytes += piece_bytes(piece);
+            kept.pieces.push(piece.clone());
+        }
     }
 
     fn end(&mut self, turn: TurnId, end: &TurnEnd) {
         let Some(kept) = self.unfinished(turn) else { return };
         kept.record.end = Some(numbered(end, kept.last_piece()));
-        let (number, bytes) = (kept.record.number, kept.bytes());
-        self.bytes += bytes;
-        self.over.insert((end.at, number));
+        let number = kept.record.number;
+        self.is_over(number);
     }
 
     fn fork(&mut self, from: SessionId, to: SessionId) {
@@ -119,9 +140,11 @@ impl Turns {
         let over = of_parent.filter_map(|number| {
             self.by_number.get(number).filter(|turn| turn.record.end.is_some())
         });
-        let mut copies: Vec<_> = over
-            .rev()
-            .take(FORKED_TURNS_MAX as usize)
+        let latest_first: Vec<&Turn> = over.rev().collect();
+        let count = forked(latest_first.iter().map(|turn| turn.bytes().0));
+        let mut copies: Vec<_> = latest_first
+            .into_iter()
+            .take(count)
             .map(|turn| {
                 let id = forked_id(turn.record.id, to);
                 (TurnRecord { id, session: to, ..turn.record.clone() }, turn.pieces.clone())
@@ -138,13 +161,22 @@ impl Turns {
     }
 
     fn forget(&mut self, mut forgetting: Forgetting) {
-        while let Some(&(ended_at, number)) = self.over.first()
-            && forgetting
-                .takes(Tally { turns: self.by_number.len() as u64, bytes: self.bytes }, ended_at)
-        {
-            self.over.pop_first();
-            let Some(turn) = self.by_number.remove(&number) else { continue };
-            self.bytes -= turn.bytes();
+        while let Some(next) = forgetting.next(&self.shares) {
+            let first = match next {
+                Next::Of(tenant) => self.over_of.get(&tenant).and_then(BTreeSet::first),
+                Next::EndedBefore(moment) => self.over.first().filter(|(at, _)| *at < moment),
+            };
+            let Some(&(at, number)) = first else { return };
+            self.over.remove(&(at, number));
+            let Some(turn) = self.by_number.remove(&number) else { return };
+            let tenant = turn.record.tenant;
+            if let Some(left) = self.over_of.get_mut(&tenant) {
+                left.remove(&(at, number));
+                if left.is_empty() {
+                    self.over_of.remove(&tenant);
+                }
+            }
+            self.shares.remove(tenant, turn.share());
             self.ids.remove(&turn.record.id);
             let session = turn.record.session;
             if let Some(left) = self.of_session.get_mut(&session) {

@@ -7,12 +7,12 @@ use std::ops::Range;
 
 use model::record::JournalEntry;
 use model::turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord};
-use model::{SandboxId, SessionId, TemplateName, TurnId, Wall, WorkspaceId};
+use model::{KeyId, SandboxId, SessionId, TemplateName, TurnId, Wall, WorkspaceId};
 use serde::Serialize;
 
 use crate::contract::Batch;
 use crate::error::{StoreError, StoreErrorCode};
-use crate::turns::{latest, piece_bytes};
+use crate::turns::latest;
 
 /// Where a text is among all the texts of the batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(super) struct Prepared {
 /// A change of a turn.
 #[derive(Debug)]
 pub(super) enum PreparedTurn {
-    Put { turn: TurnId, session: SessionId, record: Span },
+    Put { turn: TurnId, session: SessionId, tenant: KeyId, record: Span },
     Pieces { turn: TurnId, lines: Vec<PieceLine>, to: usize },
     Started { turn: TurnId, start: Span },
     Ended { turn: TurnId, end: TurnEnd },
@@ -175,10 +175,11 @@ impl Text {
     ) -> Result<(), StoreError> {
         match change {
             TurnChange::Put(record) => {
-                let (turn, session) = (record.id, record.session);
+                let (turn, session, tenant) = (record.id, record.session, record.tenant);
                 // What became of it has columns of its own.
-                let put = TurnRecord { started: None, end: None, ..record.clone() };
-                turns.push(PreparedTurn::Put { turn, session, record: self.push(&put)? });
+                let put = TurnRecord { number: 0, started: None, end: None, ..record.clone() };
+                let put = self.push(&put)?;
+                turns.push(PreparedTurn::Put { turn, session, tenant, record: put });
                 if let Some(start) = record.started {
                     turns.push(PreparedTurn::Started { turn, start: self.push(&start)? });
                 }
@@ -206,7 +207,8 @@ impl Text {
 
     fn piece(&mut self, piece: &TurnPiece) -> Result<PieceLine, StoreError> {
         let from = self.line(piece)?.from;
-        Ok(PieceLine { seq: piece.seq.cast_signed(), bytes: piece_bytes(piece), from })
+        let bytes = (self.0.len() - from) as u64;
+        Ok(PieceLine { seq: piece.seq.cast_signed(), bytes, from })
     }
 
     fn finish(self) -> Result<String, StoreError> {

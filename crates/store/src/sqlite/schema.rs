@@ -8,7 +8,7 @@
 //! Blocks of events are found by the number of their last event. Events and ends have a table each
 //! since each is kept for a time of its own.
 //!
-//! A turn is a row by number, and what it gave is in blocks again, found by turn and by the number
+//! A turn is a row by number, with the key it belongs to, and what it gave is in blocks again, found by turn and by the number
 //! of their last piece. The blocks of a turn that was forked are not copied: the copy says whose
 //! they are. When nobody shows them any more they are written down as forgotten, and go some at a
 //! time.
@@ -16,7 +16,7 @@
 use super::migrate::Migration;
 
 /// All versions, from an empty file to the present one.
-pub(super) const MIGRATIONS: &[Migration] = &[RECORDS_AND_EVENTS, TURNS, DOCUMENTS];
+pub(super) const MIGRATIONS: &[Migration] = &[RECORDS_AND_EVENTS, TURNS, DOCUMENTS, TURNS_BY_KEY];
 
 const RECORDS_AND_EVENTS: Migration = Migration {
     version: 1,
@@ -82,5 +82,21 @@ const DOCUMENTS: Migration = Migration {
             body TEXT NOT NULL,
             PRIMARY KEY (kind, tenant, name)
         ) STRICT;
+    ",
+};
+
+/// What a turn takes was counted by less than it takes until here.
+const TURNS_BY_KEY: Migration = Migration {
+    version: 4,
+    sql: "
+        ALTER TABLE turns ADD COLUMN tenant BLOB NOT NULL
+            DEFAULT x'00000000000000000000000000000000';
+        UPDATE turns SET tenant = unhex(record ->> '$.tenant', '-');
+        UPDATE pieces SET bytes = octet_length(lines);
+        UPDATE turns SET bytes = octet_length(record) + octet_length(over)
+            + (SELECT coalesce(sum(bytes), 0) FROM pieces WHERE turn = coalesce(shows, number))
+            WHERE ended_at IS NOT NULL;
+        CREATE INDEX turns_by_key ON turns (tenant, ended_at, number, bytes)
+            WHERE ended_at IS NOT NULL;
     ",
 };

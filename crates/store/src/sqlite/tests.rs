@@ -10,7 +10,8 @@ use model::turn::TurnChange;
 use super::*;
 use crate::conformance::Subject;
 use crate::conformance::material::{
-    ended, key, pieces, sandbox, session, talk, turn, turn_end, turn_id, turn_start, whole,
+    ended, key, pieces, sandbox, session, session_id, talk, turn, turn_end, turn_id, turn_start,
+    whole,
 };
 
 struct Directory(PathBuf);
@@ -337,8 +338,10 @@ async fn no_question_about_turns_looks_at_all_of_them() {
     for sql in [
         "SELECT number FROM turns WHERE session = ?1 AND number > ?2 ORDER BY number LIMIT ?3",
         "SELECT number FROM turns WHERE id = ?1 AND ended_at IS NULL",
-        "SELECT ended_at, number, bytes FROM turns INDEXED BY turns_by_end \
-         WHERE ended_at IS NOT NULL ORDER BY ended_at, number LIMIT 1",
+        "SELECT number FROM turns WHERE session = ?1 AND ended_at IS NOT NULL \
+         ORDER BY number DESC LIMIT ?2",
+        turns::FIRST_OF_KEY,
+        turns::FIRST_BEFORE,
         "SELECT 1 FROM turns WHERE shows = ?1",
         "SELECT last, lines FROM pieces WHERE turn = ?1 AND last > ?2 ORDER BY last",
     ] {
@@ -352,11 +355,91 @@ async fn no_question_about_turns_looks_at_all_of_them() {
     }
 }
 
+/// What is counted is the length of what is in the file.
+#[tokio::test]
+async fn turns_are_counted_as_they_are_written() {
+    let directory = Directory::new();
+    let store = directory.open();
+    let gave = |numbers| TurnChange::Pieces { turn: turn_id(1), pieces: pieces(numbers) };
+    let batches = [
+        talk([TurnChange::Put(turn(1, 1)), gave(1..=3)]),
+        talk([gave(2..=9), TurnChange::Ended { turn: turn_id(1), end: turn_end(3, 0) }]),
+        talk([TurnChange::Forked { from: session_id(1), to: session_id(2) }]),
+    ];
+    for batch in &batches {
+        store.commit(batch).await.expect("written");
+    }
+    let writer = locked(&store.shared.writer);
+    let conn = writer.as_ref().expect("open").conn();
+    let sql = "SELECT bytes, octet_length(record) + octet_length(over) + \
+               (SELECT sum(octet_length(lines)) FROM pieces WHERE turn = 1) FROM turns";
+    let mut select = conn.prepare(sql).expect("a question");
+    let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).expect("rows");
+    let rows: Vec<(i64, i64)> = rows.map(|row| row.expect("a row")).collect();
+    assert_eq!(rows.len(), 2);
+    assert!(rows.iter().all(|(counted, there)| counted == there && *there > 0), "{rows:?}");
+}
+
+/// A commit that fails counts nothing: what it would have ended pushes nothing out.
+#[tokio::test]
+async fn what_was_not_committed_is_not_counted() {
+    let directory = Directory::new();
+    let retention = Retention { turns: 2, ..Retention::default() };
+    let store = SqliteStore::open(&directory.0, retention).expect("opened");
+    store.commit(&whole(1)).await.expect("written");
+    let run = |sql| {
+        let writer = locked(&store.shared.writer);
+        writer.as_ref().expect("open").conn().execute_batch(sql).expect("run");
+    };
+    run("CREATE TEMP TRIGGER no BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'no'); END");
+    for _ in 0..5 {
+        store.commit(&whole(2)).await.expect_err("refused");
+    }
+    run("DROP TRIGGER no");
+    store.commit(&whole(2)).await.expect("the same batch, later");
+    assert!(store.turn(turn_id(1)).await.expect("read").is_some());
+    store.commit(&whole(3)).await.expect("one more");
+    assert_eq!(store.turn(turn_id(1)).await, Ok(None));
+}
+
+/// Turns that were written before it was known whose they are count for whose they are.
+#[tokio::test]
+async fn turns_of_the_third_version_have_their_keys() {
+    let directory = Directory::new();
+    let path = directory.0.join(FILE);
+    open::make_file(&path).expect("made");
+    let mut conn = open::to_write(&path).expect("opened");
+    migrate::migrate(&mut conn, &path, &MIGRATIONS[..3]).expect("the third version");
+    for id in 1..=3_u64 {
+        let record = serde_json::to_string(&turn(id, id as u8)).expect("text");
+        let over = serde_json::to_string(&turn_end(id, 1)).expect("text");
+        let sql = "INSERT INTO turns (id, session, ended_at, bytes, over, record) \
+                   VALUES (?1, x'00', ?2, 1, ?3, ?4)";
+        let row = rusqlite::params![turns::key(turn_id(id)), id.cast_signed(), over, record];
+        conn.execute(sql, row).expect("written");
+    }
+    let sql = "INSERT INTO pieces VALUES (1, 1, 1, '{}')";
+    conn.execute(sql, []).expect("written");
+    drop(conn);
+    let store = directory.open();
+    let writer = locked(&store.shared.writer);
+    let conn = writer.as_ref().expect("open").conn();
+    let mut select = conn.prepare("SELECT tenant, bytes FROM turns").expect("a question");
+    let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).expect("rows");
+    let rows: Vec<([u8; 16], i64)> = rows.map(|row| row.expect("a row")).collect();
+    assert_eq!(rows.len(), 3);
+    for ((tenant, bytes), id) in rows.into_iter().zip(1..) {
+        let record = turn(id, id as u8);
+        assert_eq!(tenant, record.tenant.as_u128().to_be_bytes());
+        assert!(bytes > 100, "{bytes}");
+    }
+}
+
 /// Blocks of turns that are forgotten go some at a time, and all of them in the end.
 #[tokio::test]
 async fn blocks_that_nobody_shows_go_in_time() {
     let directory = Directory::new();
-    let retention = Retention { turns: 1, ..Retention::default() };
+    let retention = Retention { turns: 0, ..Retention::default() };
     let store = SqliteStore::open(&directory.0, retention).expect("opened");
     let count = |sql: &str| -> u64 {
         let writer = locked(&store.shared.writer);

@@ -11,7 +11,7 @@ use super::tables::read;
 use super::turns::key;
 use crate::contract::TurnQuery;
 use crate::error::StoreError;
-use crate::turns::{PAGE_BYTES, piece_bytes, shown_bytes};
+use crate::turns::{PAGE_BYTES, shown_bytes};
 
 /// A turn.
 pub(super) fn turn(conn: &Connection, turn: TurnId) -> Result<Option<TurnRecord>, StoreError> {
@@ -71,7 +71,7 @@ pub(super) fn pieces(
             }
             let piece: TurnPiece = read("pieces", last, line)?;
             if piece.seq > after {
-                bytes += piece_bytes(&piece);
+                bytes += line.len() as u64 + 1;
                 pieces.push(piece);
             }
         }

@@ -3,22 +3,31 @@
 //! was made before finds that it was, so that a batch may be given again.
 
 use model::turn::{TurnEnd, TurnRecord};
-use model::{SessionId, TurnId};
+use model::{KeyId, SessionId, TurnId};
 use rusqlite::types::Type;
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::prepared::{PieceLine, Prepared, PreparedTurn};
+use crate::forgetting::{Forgetting, Next, Shares, Tally};
 use crate::retention::Retention;
-use crate::turns::{FORKED_TURNS_MAX, Forgetting, Tally, forked_id, numbered, record_bytes};
+use crate::turns::{FORKED_TURNS_MAX, forked, forked_id, numbered};
 
 /// So many blocks of forgotten turns go in one commit, besides twice as many as came.
 const BLOCKS_AT_ONCE: u64 = 16;
+
+/// The turn of a key that ended first.
+pub(super) const FIRST_OF_KEY: &str = "SELECT number, bytes, tenant FROM turns \
+    INDEXED BY turns_by_key WHERE tenant = ?1 AND ended_at IS NOT NULL \
+    ORDER BY ended_at, number LIMIT 1";
+
+/// The turn that ended first, if that was before a moment.
+pub(super) const FIRST_BEFORE: &str = "SELECT number, bytes, tenant FROM turns \
+    INDEXED BY turns_by_end WHERE ended_at < ?1 ORDER BY ended_at, number LIMIT 1";
 
 /// What is known of the tables.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TurnTables {
     retention: Retention,
-    kept: Tally,
     /// Turns that are forgotten and have blocks left.
     forgotten: u64,
 }
@@ -27,6 +36,7 @@ pub(super) struct TurnTables {
 struct Writing<'t> {
     conn: &'t Connection,
     known: TurnTables,
+    shares: &'t mut Shares,
     ended: u64,
     blocks: u64,
 }
@@ -35,32 +45,47 @@ struct Writing<'t> {
 struct Unfinished {
     number: i64,
     last_piece: u64,
+    tenant: KeyId,
 }
 
 impl TurnTables {
-    /// Looks what is there.
-    pub(super) fn found(conn: &Connection, retention: Retention) -> rusqlite::Result<Self> {
+    /// Looks what is there, and who has how much of it.
+    pub(super) fn found(
+        conn: &Connection,
+        retention: Retention,
+    ) -> rusqlite::Result<(Self, Shares)> {
         // The index has all of it: what turns say is not read.
-        let sql = "SELECT count(*), coalesce(sum(bytes), 0) FROM turns INDEXED BY turns_by_end";
-        let (turns, bytes): (i64, i64) =
-            conn.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let sql = "SELECT tenant, count(*), sum(bytes) FROM turns INDEXED BY turns_by_key \
+                   WHERE ended_at IS NOT NULL GROUP BY tenant";
+        let (mut select, mut shares) = (conn.prepare(sql)?, Shares::default());
+        let mut rows = select.query([])?;
+        while let Some(row) = rows.next()? {
+            let (turns, bytes): (i64, i64) = (row.get(1)?, row.get(2)?);
+            let has = Tally { turns: turns.cast_unsigned(), bytes: bytes.cast_unsigned() };
+            shares.add(key_id(row.get(0)?), has);
+        }
+        shares.settle();
         let forgotten: i64 =
             conn.query_row("SELECT count(*) FROM forgotten_pieces", [], |row| row.get(0))?;
-        let kept = Tally { turns: turns.cast_unsigned(), bytes: bytes.cast_unsigned() };
-        Ok(Self { retention, kept, forgotten: forgotten.cast_unsigned() })
+        Ok((Self { retention, forgotten: forgotten.cast_unsigned() }, shares))
     }
 
     /// Writes what the batch says of turns, in its transaction, and says what is known if that is
-    /// committed.
-    pub(super) fn write(self, conn: &Connection, batch: &Prepared) -> rusqlite::Result<Self> {
+    /// committed. The shares are changed at once, and are to be taken back if it is not.
+    pub(super) fn write(
+        self,
+        conn: &Connection,
+        shares: &mut Shares,
+        batch: &Prepared,
+    ) -> rusqlite::Result<Self> {
         if batch.turns.is_empty() {
             return Ok(self);
         }
-        let mut writing = Writing { conn, known: self, ended: 0, blocks: 0 };
+        let mut writing = Writing { conn, known: self, shares, ended: 0, blocks: 0 };
         for change in &batch.turns {
             match change {
-                PreparedTurn::Put { turn, session, record } => {
-                    writing.put(*turn, *session, batch.text(*record))?;
+                PreparedTurn::Put { turn, session, tenant, record } => {
+                    writing.put(*turn, *session, *tenant, batch.text(*record))?;
                 }
                 PreparedTurn::Pieces { turn, lines, to } => {
                     writing.append(batch, *turn, lines, *to)?;
@@ -80,11 +105,17 @@ impl TurnTables {
 }
 
 impl Writing<'_> {
-    fn put(&mut self, turn: TurnId, session: SessionId, record: &str) -> rusqlite::Result<()> {
-        let sql = "INSERT INTO turns (id, session, bytes, record) SELECT ?1, ?2, 0, ?3 \
+    fn put(
+        &self,
+        turn: TurnId,
+        session: SessionId,
+        tenant: KeyId,
+        record: &str,
+    ) -> rusqlite::Result<()> {
+        let sql = "INSERT INTO turns (id, session, tenant, bytes, record) SELECT ?1, ?2, ?3, 0, ?4 \
                    WHERE NOT EXISTS (SELECT 1 FROM turns WHERE id = ?1)";
-        let row = params![key(turn), session.as_u128().to_be_bytes(), record];
-        self.known.kept.turns += self.conn.prepare_cached(sql)?.execute(row)? as u64;
+        let (session, tenant) = (session.as_u128().to_be_bytes(), tenant.as_u128().to_be_bytes());
+        self.conn.prepare_cached(sql)?.execute(params![key(turn), session, tenant, record])?;
         Ok(())
     }
 
@@ -111,37 +142,38 @@ impl Writing<'_> {
     fn end(&mut self, turn: TurnId, end: &TurnEnd) -> rusqlite::Result<()> {
         let Some(turn) = self.unfinished(turn)? else { return Ok(()) };
         let end = numbered(end, turn.last_piece);
-        let sql = "SELECT record ->> '$.input', \
+        let sql = "SELECT octet_length(record), \
                        (SELECT coalesce(sum(bytes), 0) FROM pieces WHERE turn = number) \
                    FROM turns WHERE number = ?1";
-        let (input, pieces): (String, i64) = self
+        let (record, pieces): (i64, i64) = self
             .conn
             .prepare_cached(sql)?
             .query_row([turn.number], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let bytes = record_bytes(&input, &end) + pieces.cast_unsigned();
+        let (at, over) = (end.at.0.cast_signed(), encoded(&end)?);
+        let bytes = (record + pieces).cast_unsigned() + over.len() as u64;
         let sql = "UPDATE turns SET over = ?2, ended_at = ?3, bytes = ?4 WHERE number = ?1";
-        let at = end.at.0.cast_signed();
-        let row = params![turn.number, encoded(&end)?, at, bytes.cast_signed()];
+        let row = params![turn.number, over, at, bytes.cast_signed()];
         self.conn.prepare_cached(sql)?.execute(row)?;
-        self.known.kept.bytes += bytes;
+        self.shares.add(turn.tenant, Tally::one(bytes));
         self.ended += 1;
         Ok(())
     }
 
     fn fork(&mut self, from: SessionId, to: SessionId) -> rusqlite::Result<()> {
-        let to_key = to.as_u128().to_be_bytes();
+        let (from_key, to_key) = (from.as_u128().to_be_bytes(), to.as_u128().to_be_bytes());
         let sql = "SELECT EXISTS (SELECT 1 FROM turns WHERE session = ?1)";
         if self.conn.prepare_cached(sql)?.query_row([to_key], |row| row.get(0))? {
             return Ok(());
         }
-        let sql = "SELECT coalesce(shows, number), ended_at, bytes, started, over, record FROM ( \
-                       SELECT * FROM turns WHERE session = ?1 AND ended_at IS NOT NULL \
-                       ORDER BY number DESC LIMIT ?2 \
-                   ) ORDER BY number";
+        let Some(first) = self.first_forked(from_key)? else { return Ok(()) };
+        let sql = "SELECT coalesce(shows, number), ended_at, bytes, started, over, record, tenant \
+                   FROM turns WHERE session = ?1 AND number >= ?2 AND ended_at IS NOT NULL \
+                   ORDER BY number";
         let mut select = self.conn.prepare_cached(sql)?;
-        let mut rows = select.query(params![from.as_u128().to_be_bytes(), FORKED_TURNS_MAX])?;
-        let sql = "INSERT INTO turns (id, session, shows, ended_at, bytes, started, over, record) \
-                   SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 \
+        let mut rows = select.query(params![from_key, first])?;
+        let sql = "INSERT INTO turns \
+                   (id, session, tenant, shows, ended_at, bytes, started, over, record) \
+                   SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 \
                    WHERE NOT EXISTS (SELECT 1 FROM turns WHERE id = ?1)";
         let mut insert = self.conn.prepare_cached(sql)?;
         while let Some(row) = rows.next()? {
@@ -149,49 +181,61 @@ impl Writing<'_> {
             let record: TurnRecord = serde_json::from_str(&text).map_err(|_| unreadable(5))?;
             let record = TurnRecord { id: forked_id(record.id, to), session: to, ..record };
             let (shows, at): (i64, i64) = (row.get(0)?, row.get(1)?);
-            let bytes: i64 = row.get(2)?;
+            let (bytes, tenant): (i64, [u8; 16]) = (row.get(2)?, row.get(6)?);
             let (started, over): (Option<String>, String) = (row.get(3)?, row.get(4)?);
-            let text = encoded(&record)?;
-            let copy = params![key(record.id), to_key, shows, at, bytes, started, over, text];
-            let copied = insert.execute(copy)? as u64;
-            self.known.kept.turns += copied;
-            self.known.kept.bytes += copied * bytes.cast_unsigned();
-            self.ended += copied;
+            let (id, text) = (key(record.id), encoded(&record)?);
+            let copy = params![id, to_key, tenant, shows, at, bytes, started, over, text];
+            if insert.execute(copy)? > 0 {
+                self.shares.add(key_id(tenant), Tally::one(bytes.cast_unsigned()));
+                self.ended += 1;
+            }
         }
         Ok(())
     }
 
+    /// The first turn of a session that a fork of it copies.
+    fn first_forked(&self, session: [u8; 16]) -> rusqlite::Result<Option<i64>> {
+        let sql = "SELECT number, octet_length(record) + octet_length(over) FROM turns \
+                   WHERE session = ?1 AND ended_at IS NOT NULL ORDER BY number DESC LIMIT ?2";
+        let mut select = self.conn.prepare_cached(sql)?;
+        let rows = select.query_map(params![session, FORKED_TURNS_MAX], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?.cast_unsigned()))
+        })?;
+        let latest_first = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+        let count = forked(latest_first.iter().map(|(_, bytes)| *bytes));
+        Ok(latest_first[..count].last().map(|(number, _)| *number))
+    }
+
     fn unfinished(&self, turn: TurnId) -> rusqlite::Result<Option<Unfinished>> {
-        let sql = "SELECT number, (SELECT max(last) FROM pieces WHERE turn = number) FROM turns \
-                   WHERE id = ?1 AND ended_at IS NULL";
+        let sql = "SELECT number, (SELECT max(last) FROM pieces WHERE turn = number), tenant \
+                   FROM turns WHERE id = ?1 AND ended_at IS NULL";
         let mut select = self.conn.prepare_cached(sql)?;
         let found = select.query_row([key(turn)], |row| {
             let last: Option<i64> = row.get(1)?;
-            Ok(Unfinished { number: row.get(0)?, last_piece: last.unwrap_or(0).cast_unsigned() })
+            let last_piece = last.unwrap_or(0).cast_unsigned();
+            Ok(Unfinished { number: row.get(0)?, last_piece, tenant: key_id(row.get(2)?) })
         });
         found.optional()
     }
 
     /// Forgets turns, those that ended first first.
     fn forget(&mut self, mut forgetting: Forgetting) -> rusqlite::Result<()> {
-        let sql = "SELECT ended_at, number, bytes FROM turns INDEXED BY turns_by_end \
-                   WHERE ended_at IS NOT NULL ORDER BY ended_at, number LIMIT 1";
-        let mut oldest = self.conn.prepare_cached(sql)?;
-        loop {
-            let found = oldest
-                .query_row([], |row| {
-                    let (at, number, bytes) = (row.get(0)?, row.get(1)?, row.get(2)?);
-                    Ok::<(i64, i64, i64), _>((at, number, bytes))
-                })
-                .optional()?;
-            let Some((at, number, bytes)) = found else { return Ok(()) };
-            if !forgetting.takes(self.known.kept, model::Wall(at.cast_unsigned())) {
-                return Ok(());
+        while let Some(next) = forgetting.next(self.shares) {
+            let mut first = self.conn.prepare_cached(match next {
+                Next::Of(_) => FIRST_OF_KEY,
+                Next::EndedBefore(_) => FIRST_BEFORE,
+            })?;
+            let found = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+            let found: Option<(i64, i64, [u8; 16])> = match next {
+                Next::Of(tenant) => first.query_row([tenant.as_u128().to_be_bytes()], found),
+                Next::EndedBefore(moment) => first.query_row([moment.0.cast_signed()], found),
             }
+            .optional()?;
+            let Some((number, bytes, tenant)) = found else { return Ok(()) };
             self.remove(number)?;
-            self.known.kept.turns -= 1;
-            self.known.kept.bytes -= bytes.cast_unsigned();
+            self.shares.remove(key_id(tenant), Tally::one(bytes.cast_unsigned()));
         }
+        Ok(())
     }
 
     /// Removes a turn. Its blocks go later, if nobody else shows them.
@@ -230,6 +274,10 @@ impl Writing<'_> {
 /// An id as it is in the tables.
 pub(super) const fn key(turn: TurnId) -> [u8; 16] {
     turn.as_u128().to_be_bytes()
+}
+
+fn key_id(bytes: [u8; 16]) -> KeyId {
+    KeyId::from_u128(u128::from_be_bytes(bytes))
 }
 
 fn encoded(value: &impl serde::Serialize) -> rusqlite::Result<String> {

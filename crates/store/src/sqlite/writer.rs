@@ -16,6 +16,7 @@ use super::slots::{Moves, Slots};
 use super::tables::{self, Table};
 use super::turns::TurnTables;
 use crate::error::{StoreError, StoreErrorCode};
+use crate::forgetting::Shares;
 use crate::retention::Retention;
 
 /// How long readers may keep the log from being cut.
@@ -30,6 +31,7 @@ pub(super) struct Writer {
     doomed: Slots<WorkspaceId>,
     history: History,
     turns: TurnTables,
+    shares: Shares,
 }
 
 /// What is to be written in the tables of records.
@@ -49,9 +51,10 @@ impl Writer {
         let sessions = slots(&conn, &tables::SESSIONS, |one: SessionRecord| one.id)?;
         let doomed = slots(&conn, &tables::DOOMED, |id: WorkspaceId| id)?;
         let history = History::found(&conn, retention).map_err(at("look at the history"))?;
-        let turns = TurnTables::found(&conn, retention).map_err(at("look at the turns"))?;
+        let (turns, shares) =
+            TurnTables::found(&conn, retention).map_err(at("look at the turns"))?;
         conn.busy_timeout(Duration::ZERO).map_err(at("prepare the database"))?;
-        Ok(Self { conn, pools, sandboxes, sessions, doomed, history, turns })
+        Ok(Self { conn, pools, sandboxes, sessions, doomed, history, turns, shares })
     }
 
     /// Writes a batch, or nothing. Waits so long for another program that has the file locked.
@@ -68,8 +71,15 @@ impl Writer {
         };
         let appends = batch.ends_count > 0 || !batch.events.is_empty() || !batch.turns.is_empty();
         if appends || plan.writes() {
-            (self.history, self.turns) =
-                self.patiently(patience, |writer| writer.transact(batch, &plan))?;
+            let mut shares = std::mem::take(&mut self.shares);
+            let written =
+                self.patiently(patience, |writer| writer.transact(batch, &plan, &mut shares));
+            match &written {
+                Ok(_) => shares.settle(),
+                Err(_) => shares.take_back(),
+            }
+            self.shares = shares;
+            (self.history, self.turns) = written?;
         }
         self.pools.accept(plan.pools);
         self.sandboxes.accept(plan.sandboxes);
@@ -138,11 +148,16 @@ impl Writer {
         result
     }
 
-    fn transact(&self, batch: &Prepared, plan: &Plan) -> rusqlite::Result<(History, TurnTables)> {
+    fn transact(
+        &self,
+        batch: &Prepared,
+        plan: &Plan,
+        shares: &mut Shares,
+    ) -> rusqlite::Result<(History, TurnTables)> {
         // Only if an earlier one could not be taken back at the time.
         self.roll_back()?;
         self.run("BEGIN IMMEDIATE")?;
-        let written = self.write(batch, plan).and_then(|known| {
+        let written = self.write(batch, plan, shares).and_then(|known| {
             self.run("COMMIT")?;
             Ok(known)
         });
@@ -154,12 +169,17 @@ impl Writer {
         written
     }
 
-    fn write(&self, batch: &Prepared, plan: &Plan) -> rusqlite::Result<(History, TurnTables)> {
+    fn write(
+        &self,
+        batch: &Prepared,
+        plan: &Plan,
+        shares: &mut Shares,
+    ) -> rusqlite::Result<(History, TurnTables)> {
         self.write_records(&tables::POOLS, &plan.pools, batch)?;
         self.write_records(&tables::SANDBOXES, &plan.sandboxes, batch)?;
         self.write_records(&tables::SESSIONS, &plan.sessions, batch)?;
         self.write_records(&tables::DOOMED, &plan.doomed, batch)?;
-        let turns = self.turns.write(&self.conn, batch)?;
+        let turns = self.turns.write(&self.conn, shares, batch)?;
         Ok((self.history.append(&self.conn, batch)?, turns))
     }
 
