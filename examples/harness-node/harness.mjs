@@ -63,8 +63,6 @@ readline.createInterface({ input: channel }).on('line', (line) => {
     case 'cancel':
       stop.abort();
       break;
-    case 'shutdown':
-      process.exit(0);
   }
 }).on('close', () => process.exit(0));
 

@@ -35,7 +35,7 @@ def listen():
             cancelled.set()
         else:
             inbox.put(message)
-    inbox.put({"type": "shutdown"})
+    inbox.put(None)
 
 
 def count():
@@ -68,7 +68,7 @@ def main():
     session = None
     # Say so only when the next line can be answered: a session may wait for it.
     say(type="ready", protocol=1)
-    while (message := inbox.get())["type"] != "shutdown":
+    while (message := inbox.get()) is not None:
         if message["type"] == "bind":
             # Comes before the first turn, and again when the session changes sandboxes.
             session = message["session_id"]

@@ -273,10 +273,6 @@ impl Speech for AshBridge {
         json!({ "cmd": "interrupt" }).to_string()
     }
 
-    fn shut_down(&self) -> String {
-        json!({ "cmd": "shutdown" }).to_string()
-    }
-
     fn bind(&self, _: &Binding) -> Result<Option<String>, HarnessError> {
         Ok(None)
     }

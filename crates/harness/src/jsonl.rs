@@ -61,7 +61,6 @@ enum Said<'a> {
     Cancel {
         id: String,
     },
-    Shutdown,
 }
 
 /// A conversation in JSON lines.
@@ -198,10 +197,6 @@ impl Speech for Jsonl {
         line(&Said::Cancel { id: self.turn.clone() }).unwrap_or_default()
     }
 
-    fn shut_down(&self) -> String {
-        line(&Said::Shutdown).unwrap_or_default()
-    }
-
     fn bind(&self, binding: &Binding) -> Result<Option<String>, HarnessError> {
         let config = binding.config.as_deref();
         let config = config.map(|config| raw(config, "the configuration")).transpose()?;
@@ -302,6 +297,30 @@ mod tests {
         speech.begin(TurnId::from_u128(6), "1", None).unwrap();
         assert_eq!(speech.hear(&event), Meaning::Nothing);
         assert!(matches!(speech.hear(&end), Meaning::Broken(_)), "but not a second end");
+    }
+
+    /// Whoever writes a harness reads which lines the host says: those, and no others.
+    #[test]
+    fn what_the_host_says_is_what_the_document_tells() {
+        let document = include_str!("../../../docs/harness.md");
+        let told = document.lines().filter_map(|row| row.strip_prefix("| host | `{\"type\":\""));
+        let told: Vec<_> = told.filter_map(|row| row.split('"').next()).collect();
+        let binding = Binding {
+            session: model::SessionId::NIL,
+            sandbox: model::SandboxId::NIL,
+            generation: model::Generation(1),
+            resumed: false,
+            env: BTreeMap::new(),
+            config: None,
+        };
+        let mut speech = Jsonl::default();
+        let bind = speech.bind(&binding).unwrap().unwrap();
+        let turn = speech.begin(TURN, "1", None).unwrap();
+        let said = [bind, turn, speech.cancel()].map(|line| {
+            let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+            line["type"].as_str().unwrap().to_owned()
+        });
+        assert_eq!(told, said);
     }
 
     #[test]

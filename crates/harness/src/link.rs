@@ -1,5 +1,5 @@
-//! A harness as its users hold it: given turns, bound, shut down. Which kind it is makes no
-//! difference from here on.
+//! A harness as its users hold it: given turns, bound, dropped. Which kind it is makes no difference
+//! from here on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +76,8 @@ pub enum Cancelled {
     SandboxGone,
 }
 
-/// A harness in a sandbox. When the last one is dropped, its program is killed.
+/// A harness in a sandbox. When the last one is dropped, its program is killed: nobody asks it to
+/// end, since it may be killed with its sandbox at any time.
 #[derive(Clone)]
 pub struct HarnessLink(pub(crate) Arc<Kind>);
 
@@ -122,14 +123,6 @@ impl HarnessLink {
         match &*self.0 {
             Kind::Shell(shell) => shell.is_alive(),
             Kind::Program(talker) => talker.is_alive(),
-        }
-    }
-
-    /// Asks it to end, and kills it with its whole tree if it does not.
-    pub async fn shut_down(&self) {
-        match &*self.0 {
-            Kind::Shell(_) => {}
-            Kind::Program(talker) => talker.shut_down().await,
         }
     }
 }

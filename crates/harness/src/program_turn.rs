@@ -22,9 +22,6 @@ const BOUND: Duration = Duration::from_secs(10);
 /// take to be read to its end.
 const DEATH: Duration = Duration::from_millis(400);
 
-/// How long a harness that is asked to end may take.
-const SHUTDOWN: Duration = Duration::from_secs(2);
-
 /// A harness that is a program.
 pub(crate) struct Talker {
     program: Program,
@@ -93,29 +90,6 @@ impl Talker {
             }
             Err(error) => Err(self.explain(error).await),
         }
-    }
-
-    /// Asks it to end, and kills it if it does not.
-    pub(crate) async fn shut_down(&self) {
-        let conversation = self.conversation().take();
-        if let Some(mut conversation) = conversation {
-            conversation.connection.say(&conversation.speech.shut_down()).await;
-            let mut end = self.program.end();
-            let listened = async {
-                // It may have something left to say before it can end.
-                while !matches!(conversation.connection.next().await, Heard::End | Heard::TooLong) {
-                }
-                std::future::pending::<()>().await;
-            };
-            let _ = timeout(SHUTDOWN, async {
-                tokio::select! {
-                    _ = end.wait() => {}
-                    () = listened => {}
-                }
-            })
-            .await;
-        }
-        self.program.kill().await;
     }
 
     /// That the connection is at its end is explained by how the program ended, if it has. One that

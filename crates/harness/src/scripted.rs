@@ -238,7 +238,6 @@ impl FakeProgram for ScriptedJsonl {
                         return status;
                     }
                 }
-                Some("shutdown") => break,
                 Some(_) | None => {}
             }
         }
@@ -264,7 +263,6 @@ impl FakeProgram for ScriptedBridge {
                         return status;
                     }
                 }
-                Some("shutdown") => break,
                 Some(_) | None => {}
             }
         }

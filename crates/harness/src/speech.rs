@@ -49,9 +49,6 @@ pub(crate) trait Speech: Send {
     /// What to say to stop the turn.
     fn cancel(&self) -> String;
 
-    /// What to say to end the harness.
-    fn shut_down(&self) -> String;
-
     /// What to say to bind it to a session; none if it takes no binding after its start.
     fn bind(&self, binding: &Binding) -> Result<Option<String>, HarnessError>;
 

@@ -206,3 +206,15 @@ impl Work<'_> {
 fn died_before(error: &HarnessError) -> bool {
     matches!(error.code, HarnessErrorCode::Died | HarnessErrorCode::Protocol)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever writes a harness reads how long it has.
+    #[test]
+    fn the_grace_of_a_cancel_is_told() {
+        let told = include_str!("../../../../docs/harness.md");
+        assert!(told.contains(&format!("has {} s.", CANCEL_GRACE.as_secs_f64())));
+    }
+}

@@ -88,6 +88,15 @@ impl Node {
     async fn programs(&self) -> usize {
         self.sandbox.processes().await.unwrap().len()
     }
+
+    async fn until_no_program(&self) {
+        let gone = async {
+            while self.programs().await > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, gone).await.expect("what is dropped is killed");
+    }
 }
 
 /// What both examples do.
@@ -125,8 +134,8 @@ async fn example(name: &str, tool: &str, file: &str, command: &[&str]) {
     again.bind(&binding()).await.unwrap();
     let (_, end) = ask(&again, 5, "x").await;
     assert_eq!(completed(end)["turns"], 5);
-    again.shut_down().await;
-    assert_eq!(node.programs().await, 0);
+    drop(again);
+    node.until_no_program().await;
     node.end().await;
 }
 
@@ -189,8 +198,8 @@ async fn a_bridge_in_node() {
     assert_eq!(failed(end).1, "the harness exited with code 9");
     let again = node.harness(&harness, true).await;
     completed(ask(&again, 7, "x").await.1);
-    again.shut_down().await;
-    assert_eq!(node.programs().await, 0);
+    drop(again);
+    node.until_no_program().await;
     node.end().await;
 }
 
@@ -250,7 +259,6 @@ channel.recv(1)
     };
     timeout(PATIENCE, looked).await.expect("it looks");
     assert_eq!(node.logs.of(LogStream::Stdout), ["['lo']"]);
-    link.shut_down().await;
     node.end().await;
 }
 
