@@ -1,5 +1,6 @@
 //! Why a harness could not be started or given a turn, and why a turn failed. Codes never change
-//! their meaning; the words are for people, and carry neither environments nor configurations.
+//! their meaning; the words are for people, and carry neither environments nor configurations. What
+//! the program itself said is for its session alone, and never part of what the server is told.
 
 use std::fmt;
 use std::sync::Arc;
@@ -95,15 +96,30 @@ impl fmt::Display for FailureCode {
 pub struct HarnessError {
     /// What to branch on.
     pub code: HarnessErrorCode,
-    /// What happened.
+    /// What happened, in our words and perhaps the program's.
     pub cause: String,
+    /// The same without the words of the program, where there are some.
+    plain: Option<String>,
     /// What the runtime said, if it was the runtime.
     runtime: Option<RuntimeError>,
 }
 
 impl HarnessError {
     pub(crate) fn new(code: HarnessErrorCode, cause: impl Into<String>) -> Self {
-        Self { code, cause: cause.into(), runtime: None }
+        Self { code, cause: cause.into(), plain: None, runtime: None }
+    }
+
+    /// With what the program said about it.
+    pub(crate) fn with_words(
+        code: HarnessErrorCode,
+        plain: impl Into<String>,
+        words: &str,
+    ) -> Self {
+        let plain = plain.into();
+        if words.is_empty() {
+            return Self::new(code, plain);
+        }
+        Self { code, cause: format!("{plain}: {words}"), plain: Some(plain), runtime: None }
     }
 
     /// The sandbox is over.
@@ -119,7 +135,8 @@ impl HarnessError {
         HarnessEnd::Failed { code: FailureCode::Ours(self.code), message: self.cause }
     }
 
-    /// The same as a failure to launch a sandbox that was to have this harness.
+    /// The same as a failure to launch a sandbox that was to have this harness. That is told in logs
+    /// and events, where nothing that a program said may ever be.
     pub fn into_runtime_error(self) -> RuntimeError {
         if let Some(error) = self.runtime {
             return error;
@@ -135,7 +152,7 @@ impl HarnessError {
             | HarnessErrorCode::TooLarge
             | HarnessErrorCode::Busy => RuntimeErrorCode::LaunchFailed,
         };
-        RuntimeError::new(code, "start the harness", self.cause)
+        RuntimeError::new(code, "start the harness", self.plain.unwrap_or(self.cause))
     }
 }
 
@@ -159,7 +176,7 @@ impl From<RuntimeError> for HarnessError {
         } else {
             HarnessErrorCode::NotStarted
         };
-        Self { code, cause: error.to_string(), runtime: Some(error) }
+        Self { code, cause: error.to_string(), plain: None, runtime: Some(error) }
     }
 }
 
@@ -213,6 +230,17 @@ mod tests {
         ] {
             assert_eq!(FailureCode::said(word).as_str(), expected, "{word:?}");
         }
+    }
+
+    #[test]
+    fn what_a_program_said_is_for_its_session_alone() {
+        let error = HarnessError::with_words(HarnessErrorCode::Died, "it exited", "hunter2");
+        assert_eq!(Refusal::from(error.clone()).cause, "it exited: hunter2");
+        let HarnessEnd::Failed { message, .. } = error.clone().into_end() else { panic!("failed") };
+        assert_eq!(message, "it exited: hunter2");
+        assert_eq!(error.into_runtime_error().cause, "it exited");
+        let silent = HarnessError::with_words(HarnessErrorCode::Died, "it exited", "");
+        assert_eq!((&*silent.cause, &silent.plain), ("it exited", &None));
     }
 
     #[test]

@@ -176,12 +176,16 @@ impl Ended {
     /// As the reason for which nothing can be done with it.
     pub(crate) fn into_error(self) -> HarnessError {
         match self {
-            Self::Exited(exit, _) if exit.out_of_memory => {
-                HarnessError::new(HarnessErrorCode::OutOfMemory, self.to_string())
+            Self::Exited(exit, last_words) => {
+                let code = if exit.out_of_memory {
+                    HarnessErrorCode::OutOfMemory
+                } else {
+                    HarnessErrorCode::Died
+                };
+                let exited = Self::Exited(exit, String::new());
+                HarnessError::with_words(code, exited.to_string(), &last_words)
             }
-            Self::Exited(..) | Self::Abandoned => {
-                HarnessError::new(HarnessErrorCode::Died, self.to_string())
-            }
+            Self::Abandoned => HarnessError::new(HarnessErrorCode::Died, self.to_string()),
             Self::NotStarted(error) => error.into(),
             Self::Gone => HarnessError::sandbox_gone(),
         }

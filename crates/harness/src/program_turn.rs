@@ -140,7 +140,10 @@ impl Borrowed {
                 self.talker.program.log(&text);
                 Ok(())
             }
-            Meaning::Broken(cause) => Err(HarnessError::new(HarnessErrorCode::Protocol, cause)),
+            Meaning::Broken(cause) => {
+                let plain = "the harness does not keep to its protocol";
+                Err(HarnessError::with_words(HarnessErrorCode::Protocol, plain, &cause))
+            }
         }
     }
 }

@@ -90,7 +90,7 @@ async fn jsonl_program(
     let mut connection = Connection::new(channel, jsonl::LINE_BYTES_MAX);
     let ready = async {
         let line = first_line(&program, &mut connection).await?;
-        jsonl::check_ready(&line).map_err(|cause| protocol(&cause))
+        jsonl::check_ready(&line).map_err(|cause| wrong_words(&cause))
     };
     let last_words = program.last_words();
     in_time(deadline, &last_words, ready).await?;
@@ -128,7 +128,7 @@ async fn bridge(
         let mut connection =
             Connection::new(dial(sandbox, &socket, &program).await?, ash_bridge::LINE_BYTES_MAX);
         let line = first_line(&program, &mut connection).await?;
-        ash_bridge::check_ready(&line).map_err(|cause| protocol(&cause))?;
+        ash_bridge::check_ready(&line).map_err(|cause| wrong_words(&cause))?;
         Ok(connection)
     };
     let connection = in_time(deadline, &program.last_words(), connected).await?;
@@ -175,17 +175,18 @@ fn protocol(cause: &str) -> HarnessError {
     HarnessError::new(HarnessErrorCode::Protocol, format!("the harness is not ready: {cause}"))
 }
 
+/// The same, where what is wrong says what was said.
+fn wrong_words(cause: &str) -> HarnessError {
+    HarnessError::with_words(HarnessErrorCode::Protocol, "the harness is not ready", cause)
+}
+
 async fn in_time<T>(
     deadline: Instant,
     last_words: &LastWords,
     what: impl Future<Output = Result<T, HarnessError>>,
 ) -> Result<T, HarnessError> {
     tokio::time::timeout_at(deadline, what).await.unwrap_or_else(|_| {
-        let mut cause = "the harness did not say in time that it is ready".to_owned();
-        let last_words = last_words.get();
-        if !last_words.is_empty() {
-            cause = format!("{cause}: {last_words}");
-        }
-        Err(HarnessError::new(HarnessErrorCode::ReadyTimeout, cause))
+        let cause = "the harness did not say in time that it is ready";
+        Err(HarnessError::with_words(HarnessErrorCode::ReadyTimeout, cause, &last_words.get()))
     })
 }

@@ -152,6 +152,7 @@ async fn what_is_never_ready_is_refused() {
     for (command, code, words) in [
         (&["sleep", "1000"][..], HarnessErrorCode::ReadyTimeout, "in time"),
         (&["sh", "-c", "echo why >&2; sleep 1000"], HarnessErrorCode::ReadyTimeout, "ready: why"),
+        (&["sh", "-c", "echo why >&2; exit 3"], HarnessErrorCode::Died, "code 3: why"),
         (&["echo", "hi"], HarnessErrorCode::Died, "exited with code 0"),
         (&["nothing"], HarnessErrorCode::NotStarted, "no program nothing"),
         (&["channel"], HarnessErrorCode::ReadyTimeout, "in time"),
@@ -159,6 +160,9 @@ async fn what_is_never_ready_is_refused() {
         let refused = stage.start(&jsonl(command), None).await.map(drop).unwrap_err();
         assert_eq!(refused.code, code, "{command:?}: {refused}");
         assert!(refused.cause.contains(words), "{command:?}: {refused}");
+        // What the server is told of it is in logs and events, and never in the program's words.
+        let told = refused.into_runtime_error().to_string();
+        assert!(!told.contains("why"), "{command:?}: {told}");
     }
     stage.until_nothing_runs().await;
 }
