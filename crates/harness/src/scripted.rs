@@ -255,15 +255,12 @@ impl FakeProgram for ScriptedBridge {
         let mut script = Script::new(inside, stream, true);
         script.say(json!({ "ev": "ready" })).await;
         while let Some(line) = script.heard().await {
-            match line["cmd"].as_str() {
-                Some("query") => {
-                    script.config = line.clone();
-                    let text = text_of(&line["prompt"]);
-                    if let Next::Exit(status) = script.steps(&Value::Null, &text).await {
-                        return status;
-                    }
+            if line["cmd"].as_str() == Some("query") {
+                script.config = line.clone();
+                let text = text_of(&line["prompt"]);
+                if let Next::Exit(status) = script.steps(&Value::Null, &text).await {
+                    return status;
                 }
-                Some(_) | None => {}
             }
         }
         ExitStatus::Code(0)

@@ -57,6 +57,7 @@ fn record(n: u64, owner: Owner) -> SandboxRecord {
         dirty: false,
         workspace: WorkspaceId::from_u128(id(3, n)),
         has_files: true,
+        archived: false,
         copying_from: None,
         created_at: Wall(NOW_MS + n),
         last_used_at: Wall(NOW_MS + n),

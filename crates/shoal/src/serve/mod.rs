@@ -34,6 +34,8 @@ use crate::native;
 use crate::output::Output;
 
 /// Connections that may wait to be accepted.
+/// How much longer than what runs connections may last: whoever follows it is told how it ended.
+const LAST_WORDS: Duration = Duration::from_secs(30);
 const BACKLOG: i32 = 4096;
 /// How long threads may take to end after everything else has.
 const END_PATIENCE: Duration = Duration::from_secs(5);
@@ -343,7 +345,7 @@ fn connection_limits(config: &Config) -> ConnectionLimits {
         connections: server.max_connections as usize,
         head: Duration::from_millis(server.header_timeout_ms),
         idle: Duration::from_millis(server.keep_alive_timeout_ms),
-        stop_grace: Duration::from_millis(server.shutdown_grace_ms),
+        stop_grace: Duration::from_millis(server.shutdown_grace_ms) + LAST_WORDS,
         ..ConnectionLimits::default()
     }
 }

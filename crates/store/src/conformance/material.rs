@@ -78,6 +78,7 @@ pub fn sandbox(id: u8, n: u32) -> SandboxRecord {
         dirty: has(2),
         workspace: workspace_id(id),
         has_files: has(4),
+        archived: has(64),
         copying_from: has(8).then(|| workspace_id(id.wrapping_add(1))),
         created_at: Wall(0),
         last_used_at: Wall(n.into()),
