@@ -278,3 +278,43 @@ async fn sessions_are_counted_by_status_and_their_sandboxes_by_state() {
         assert!(page.lines().any(|known| known == line), "{line}\n{page}");
     }
 }
+
+#[tokio::test]
+async fn what_happened_to_a_session_is_replayed_to_who_was_away() {
+    let stage = Stage::start().await;
+    let (id, other) = (stage.session().await, stage.session().await);
+    stage.talk(&id, "echo hi").await;
+    stage.talk(&other, "echo hi").await;
+    let kept = stage.happened(&id).await;
+    assert!(kept.iter().all(|event| event["session"] == json!(id)), "{kept:?}");
+    let seen = kept[0]["id"].as_u64().unwrap();
+    let path = format!("/v1/sessions/{id}/events");
+    let header = format!("last-event-id: {seen}\r\n");
+    let mut stream = stage.ask_for_stream("GET", &path, &header, &Value::Null).await;
+    assert_eq!(stream.head().await.status, 200);
+    for expected in &kept[1..] {
+        let (number, name, data) = stream.event().await.unwrap();
+        assert_eq!(
+            (json!(number), &json!(name), &data),
+            (expected["id"].clone(), &expected["type"], expected)
+        );
+    }
+    stage.talk(&other, "echo not for you").await;
+    stage.act(&id, "stop", Value::Null).await.expect(200);
+    let (_, name, data) = stream.event().await.unwrap();
+    assert_eq!(data["session"], json!(id), "{name} {data}");
+}
+
+#[tokio::test]
+async fn logs_of_a_session_are_there_for_who_may_know_of_it() {
+    let stage = Stage::start().await;
+    let id = stage.session().await;
+    stage.talk(&id, "echo this belongs to a turn").await;
+    let path = format!("/v1/sessions/{id}/logs");
+    assert_eq!(stage.get(&path).await.expect(200), json!({"logs": []}));
+    let mut stream = stage.ask_for_stream("GET", &path, "", &Value::Null).await;
+    let head = stream.head().await;
+    assert_eq!((head.status, &*head.headers["content-type"]), (200, "text/event-stream"));
+    assert!(stream.chunk().await.unwrap().starts_with(b"retry: "));
+    stage.get(&format!("{path}?after=x")).await.problem("bad_request");
+}
