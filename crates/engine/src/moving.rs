@@ -15,6 +15,7 @@ use workspaces::{ArchiveReader, Size, WorkspaceError};
 use crate::archive::{Bounds, Inside, Packing, Pieces, UnpackError, Unpacking, Unusual};
 use crate::disk::{Disk, failed, given_up};
 use crate::effects::EffectError;
+use crate::works::Haste;
 
 /// The one place whose contents are kept.
 const WORKSPACE: &str = "/workspace";
@@ -53,12 +54,14 @@ impl Disk {
         unpacked.map_err(|error| error.into_runtime_error().into())
     }
 
-    /// Packs what a sandbox has in its workspace into an archive of this id, all or nothing.
+    /// Packs what a sandbox has in its workspace into an archive of this id, all or nothing. Who
+    /// removes that meanwhile waits: nothing is left of what is removed.
     pub(crate) async fn take_out(
         &self,
         sandbox: Arc<dyn Sandbox>,
         id: WorkspaceId,
     ) -> Result<(), RuntimeError> {
+        let entered = self.works.enter(id, Haste::Patient).await;
         let Some(archives) = self.archives.clone() else {
             let cause = "this node has no place for archives";
             return Err(RuntimeError::new(
@@ -85,7 +88,13 @@ impl Disk {
             })
             .await?;
         }
-        blocking(move || writer.finish()).await?;
+        // Dropped here, it has its name before anybody else comes to it.
+        blocking(move || {
+            let finished = writer.finish();
+            drop(entered);
+            finished
+        })
+        .await?;
         let left_out = packing.left_out();
         if left_out > 0 {
             tracing::warn!(
