@@ -251,7 +251,7 @@ print(names, flush=True)
 channel.recv(1)
 "#;
     let Some(node) = Node::start("network", &[PYTHON], None).await else { return };
-    let link = node.harness(&jsonl(&["python3", "-c", LOOK]), false).await;
+    let _link = node.harness(&jsonl(&["python3", "-c", LOOK]), false).await;
     let looked = async {
         while node.logs.of(LogStream::Stdout).is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
