@@ -118,7 +118,9 @@ impl Disk {
         let waiting = Waiting::default();
         let is_gone = waiting.is_gone();
         in_background(entered, move |_| {
-            let Some(archive) = archives.read(id)? else { return Ok(()) };
+            let Some(archive) = archives.read(id)? else {
+                return Err(WorkspaceError::gone("restore a workspace", id));
+            };
             workspaces.restore(new, archive, &mut |_| !is_gone())?;
             // From here on it is older than what it was made for.
             archives.remove(id)

@@ -104,7 +104,11 @@ impl Archives {
         const STEP: &str = "open an archive";
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match openat(&self.shelf.top, name_of(workspace), flags, Mode::empty()) {
-            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::NOENT) => {
+                // Somebody else may have taken it away.
+                self.known().remove(&workspace);
+                return Ok(None);
+            }
             file => file.during(STEP)?,
         };
         Ok(Some(ArchiveReader::of(file).during(STEP)?))
@@ -114,7 +118,10 @@ impl Archives {
     pub fn copy(&self, from: WorkspaceId, to: WorkspaceId) -> Result<(), WorkspaceError> {
         const STEP: &str = "copy an archive";
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let source = openat(&self.shelf.top, name_of(from), flags, Mode::empty()).during(STEP)?;
+        let source = match openat(&self.shelf.top, name_of(from), flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Err(WorkspaceError::gone(STEP, from)),
+            source => source.during(STEP)?,
+        };
         let aside = self.shelf.new_name();
         let copied = (|| {
             let file = Spared::create(&self.shelf, &aside, 0)?.file;

@@ -158,9 +158,21 @@ impl Workspaces {
         self.known().len()
     }
 
-    /// Whether there is one of this id.
+    /// Whether there is one of this id, by a look at the disk: one that somebody else took away is
+    /// forgotten.
     pub fn has(&self, workspace: WorkspaceId) -> bool {
-        self.known().contains_key(&workspace)
+        let mut known = self.known();
+        let Some(kind) = known.get(&workspace) else { return false };
+        let name = kind.name(workspace);
+        let found = statat(&self.places.top, name, AtFlags::SYMLINK_NOFOLLOW);
+        let is_gone = found.is_err_and(|error| error == Errno::NOENT);
+        if is_gone {
+            known.remove(&workspace);
+            // Whoever holds the promises may be waiting for what is known.
+            drop(known);
+            self.promises.forget(workspace);
+        }
+        !is_gone
     }
 
     /// Whether what one takes can be had without walking through it.

@@ -72,6 +72,12 @@ impl WorkspaceError {
         Self::new(step, crate::walk::called_off())
     }
 
+    /// What was kept is not there any more.
+    pub fn gone(step: &'static str, workspace: WorkspaceId) -> Self {
+        let why = format!("the files of workspace {workspace} are not where they were");
+        Self::new(step, io::Error::new(io::ErrorKind::InvalidData, why))
+    }
+
     pub(crate) fn new(step: impl Into<Cow<'static, str>>, source: io::Error) -> Self {
         let trouble = Trouble::of(&source);
         Self { trouble, step: step.into(), source }

@@ -113,14 +113,16 @@ impl Workspaces {
         pack_tree(top, to, limit, go_on).during(STEP)
     }
 
-    /// Makes a workspace from an archive, all or nothing.
+    /// Makes a workspace from an archive, all or nothing. What was in it when it was packed is to be
+    /// there again, however much it is: a hard limit is kept by what it lies on, and a soft one by
+    /// whoever measures it next.
     pub fn restore(
         &self,
         new: New,
         from: impl Read,
         go_on: GoOn<'_>,
     ) -> Result<(), WorkspaceError> {
-        let fill = |into| unpack_tree(from, into, new.size, go_on);
+        let fill = |into| unpack_tree(from, into, Size::of_bytes(u64::MAX), go_on);
         self.fill_new(new, "restore a workspace", fill)
     }
 

@@ -204,6 +204,47 @@ fn an_archive_brings_back_what_was_packed() {
 }
 
 #[test]
+fn what_was_packed_comes_back_however_much_it_is() {
+    let stage = Stage::plain();
+    let workspaces = stage.open();
+    let archives = Archives::open(stage.path().join("archives")).expect("archives");
+    let too_much = vec![7; 2 * Size::SMALLEST.bytes() as usize];
+    workspaces.create(id(1), Size::SMALLEST, Soft, 0).expect("made");
+    std::fs::write(place(&stage, 1).join("large"), &too_much).expect("nothing hinders it");
+    let mut writer = archives.write(id(1), 0).expect("begun");
+    workspaces.pack(id(1), &mut writer, &mut |_| true).expect("packed");
+    writer.finish().expect("whole");
+    let reader = archives.read(id(1)).expect("opened").expect("there");
+    let small = New { size: Size::SMALLEST, ..new(2, Soft) };
+    workspaces.restore(small, reader, &mut |_| true).expect("restored");
+    assert_eq!(std::fs::read(place(&stage, 2).join("large")).expect("read"), too_much);
+}
+
+#[test]
+fn what_somebody_took_away_is_not_there() {
+    let stage = Stage::plain();
+    let workspaces = stage.open();
+    let archives = Archives::open(stage.path().join("archives")).expect("archives");
+    workspaces.create(id(1), mb(64), Soft, 0).expect("made");
+    let mut writer = archives.write(id(1), 0).expect("begun");
+    workspaces.pack(id(1), &mut writer, &mut |_| true).expect("packed");
+    writer.finish().expect("whole");
+    assert!(workspaces.has(id(1)));
+    std::fs::remove_dir_all(place(&stage, 1)).expect("removed");
+    assert!(!workspaces.has(id(1)));
+    assert_eq!(workspaces.count(), 0, "it is forgotten");
+    let reader = archives.read(id(1)).expect("opened").expect("there");
+    workspaces.restore(new(1, Soft), reader, &mut |_| true).expect("it can be made again");
+
+    std::fs::remove_file(stage.path().join(format!("archives/{}.tar.zst", id(1))))
+        .expect("removed");
+    let error = archives.copy(id(1), id(2)).expect_err("nothing to copy");
+    assert_eq!(error.trouble, Trouble::Damaged);
+    assert!(archives.read(id(1)).expect("asked").is_none());
+    assert_eq!(archives.get(id(1)), None, "it is forgotten");
+}
+
+#[test]
 fn a_damaged_archive_brings_back_nothing() {
     let stage = Stage::plain();
     let workspaces = stage.open();
@@ -287,6 +328,39 @@ fn images_are_copied_packed_and_restored() {
         held.lock().expect("locked");
         assert_eq!(copy(&workspaces, 2, new(6)).expect_err("in use").trouble, Trouble::InUse);
     });
+}
+
+#[test]
+fn an_image_that_was_filled_comes_back() {
+    let stage = Stage::plain();
+    let workspaces = stage.open();
+    if workspaces.hard().by != Some(workspaces::HardBy::Image) {
+        return skip("no images on loop devices here").unwrap_or_default();
+    }
+    let archives = Archives::open(stage.path().join("archives")).expect("archives");
+    workspaces.create(id(1), mb(16), Hard, 0).expect("made");
+    let there = stage.path().join("there");
+    std::fs::create_dir(&there).expect("made");
+    let image = |n: u128| stage.workspaces().join(format!("{}.img", id(n)));
+    let mut sizes = Vec::new();
+    for n in [1, 2] {
+        ran(Command::new("mount").args(["-o", "loop"]).arg(image(n)).arg(&there));
+        if n == 1 {
+            let mut file = std::fs::File::create(there.join("filled")).expect("made");
+            while file.write_all(&[7; 4096]).is_ok() {}
+        }
+        sizes.push(std::fs::metadata(there.join("filled")).expect("there").len());
+        ran(Command::new("umount").arg(&there));
+        if n == 1 {
+            let mut writer = archives.write(id(1), 0).expect("begun");
+            workspaces.pack(id(1), &mut writer, &mut |_| true).expect("packed");
+            writer.finish().expect("whole");
+            let reader = archives.read(id(1)).expect("opened").expect("there");
+            let new = New { size: mb(16), ..new(2, Hard) };
+            workspaces.restore(new, reader, &mut |_| true).expect("restored");
+        }
+    }
+    assert_eq!(sizes[0], sizes[1]);
 }
 
 fn found_len(stage: &Stage) -> usize {
