@@ -154,14 +154,20 @@ async fn through_guest(
     sandbox: Arc<dyn Sandbox>,
     to: WorkspaceId,
 ) -> Result<(), RuntimeError> {
-    let frozen = core.read(|kernel| kernel.is_frozen(sandbox.instance()));
-    let _awake = if frozen {
-        sandbox.thaw().await?;
-        Some(Afterwards { core: Arc::clone(core), sandbox: Arc::clone(&sandbox), frozen: true })
-    } else {
-        None
-    };
-    core.disk.take_out(sandbox, to).await
+    let mut awake = None;
+    loop {
+        if awake.is_none() && core.read(|kernel| kernel.is_frozen(sandbox.instance())) {
+            sandbox.thaw().await?;
+            let (core, sandbox) = (Arc::clone(core), Arc::clone(&sandbox));
+            awake = Some(Afterwards { core, sandbox, frozen: true });
+        }
+        let taken_out = core.disk.take_out(Arc::clone(&sandbox), to).await;
+        // A freeze that was on its way when this began came to its end meanwhile.
+        let frozen = awake.is_none() && core.read(|kernel| kernel.is_frozen(sandbox.instance()));
+        if taken_out.is_ok() || !frozen {
+            return taken_out;
+        }
+    }
 }
 
 /// Keeps a sandbox from running while something is done, if that can be and does not take long.
@@ -201,10 +207,15 @@ impl Drop for Afterwards {
             (Arc::clone(&self.core), Arc::clone(&self.sandbox), self.frozen);
         let Ok(tokio) = tokio::runtime::Handle::try_current() else { return };
         tokio.spawn(async move {
-            if core.read(|kernel| kernel.is_frozen(sandbox.instance())) != frozen {
+            let is_frozen = || core.read(|kernel| kernel.is_frozen(sandbox.instance()));
+            if is_frozen() != frozen {
                 return;
             }
-            let done = if frozen { sandbox.freeze().await } else { sandbox.thaw().await };
+            let mut done = if frozen { sandbox.freeze().await } else { sandbox.thaw().await };
+            // What was decided meanwhile may have been done already.
+            if is_frozen() != frozen {
+                done = if frozen { sandbox.thaw().await } else { sandbox.freeze().await };
+            }
             if let Err(error) = done {
                 tracing::debug!(%error, "a sandbox could not be brought back to how it was");
             }

@@ -12,7 +12,7 @@ use model::{
 };
 
 use crate::Kernel;
-use crate::entry::Frozen;
+use crate::entry::{Frozen, OpKind};
 use crate::slab::Ix;
 use crate::view::SandboxView;
 
@@ -33,10 +33,11 @@ impl Kernel {
         }
     }
 
-    /// Whether an instance is frozen, as far as is known.
+    /// Whether an instance is frozen and to stay so, as far as is known.
     pub fn is_frozen(&self, instance: InstanceId) -> bool {
-        let ix = self.instance_index.get(instance.as_u128());
-        ix.is_some_and(|ix| self.entries[ix].frozen == Frozen::Yes)
+        let Some(ix) = self.instance_index.get(instance.as_u128()) else { return false };
+        let entry = &self.entries[ix];
+        entry.frozen == Frozen::Yes && entry.op.is_none_or(|op| op.kind != OpKind::Thaw)
     }
 
     /// The seeds that sessions begin with, or begin with again.

@@ -229,6 +229,8 @@ fn may_freeze(entry: &Entry) -> bool {
         && entry.ending.is_none()
         && entry.op.is_none()
         && !entry.is_saving_inside()
+        // Its guest may be what gives the files out.
+        && entry.copies == 0
         && entry.may_rest()
         && !entry.is_awake()
 }

@@ -6,7 +6,7 @@ use model::{
     WorkspaceId,
 };
 
-use super::rig::{NATIVE, Rig, copy, delete_workspace, launch, template, trouble};
+use super::rig::{NATIVE, Rig, copy, delete_workspace, freeze, launch, template, trouble};
 use crate::{Action, DeathCause, Event, Outcome, Reply, UseKind, UseTarget, WhenBusy};
 
 /// A node on which only sessions have sandboxes.
@@ -119,6 +119,25 @@ fn the_sweep_comes_for_a_parent_when_its_copy_is_over() {
     }
     rig.live(120_000);
     assert_eq!(rig.state(sandbox), SandboxState::Cold);
+}
+
+#[test]
+fn a_parent_is_not_frozen_while_its_files_are_copied() {
+    let mut rig = alone();
+    let (parent, sandbox) = rig.session();
+    rig.session_work(parent);
+    rig.fork(parent);
+    let held = rig.effects.clone();
+    rig.effects.clear();
+    rig.pass(15_000);
+    let paused = rig.pause(parent);
+    assert_eq!(rig.answered(paused), Reply::Paused);
+    assert_eq!(rig.count(freeze), 0, "its guest gives the files out");
+    for effect in held {
+        rig.end_effect(&effect, Outcome::Done);
+    }
+    rig.live(20_000);
+    assert!(rig.frozen(sandbox), "it rests as soon as it may");
 }
 
 #[test]
