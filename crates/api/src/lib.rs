@@ -12,6 +12,7 @@ mod body_memory;
 mod body_reader;
 mod compat;
 mod cors;
+mod cursor;
 pub mod errors;
 mod exec_stream;
 mod front;

@@ -28,7 +28,7 @@ pub struct SessionFilter {
     /// At most so many.
     pub limit: Option<u32>,
     /// After the `next` of the page before.
-    pub after: Option<SessionId>,
+    pub after: Option<String>,
 }
 
 impl Client {
@@ -44,7 +44,7 @@ impl Client {
             .maybe("template", filter.template.as_ref())
             .maybe("status", filter.status.map(SessionStatus::as_str))
             .maybe("limit", filter.limit)
-            .maybe("after", filter.after);
+            .maybe("after", filter.after.as_ref());
         for (word, value) in &filter.metadata {
             target = target.with("metadata", format!("{word}={value}"));
         }

@@ -8,7 +8,7 @@ use kernel::{Event, Reply, SessionFilter, SessionSettings, SessionView, UseKind,
 use model::record::OnDisconnect;
 use model::{
     ErrorCode, Refusal, Role, SeedId, SessionId, SessionStatus, TemplateName, TurnChange, TurnId,
-    TurnPiece, TurnRecord,
+    TurnPiece, TurnRecord, Wall,
 };
 use store::TurnQuery;
 
@@ -69,8 +69,9 @@ pub struct SessionQuery {
     pub template: Option<TemplateName>,
     /// Only those that have all of these words.
     pub metadata: Vec<(String, String)>,
-    /// Only those that are older than this one.
-    pub after: Option<SessionId>,
+    /// Only those that are older than one that was made then and has this id, whether that is
+    /// still there or not.
+    pub after: Option<(Wall, SessionId)>,
     /// At most so many.
     pub limit: u32,
 }
@@ -81,7 +82,7 @@ pub struct SessionPage {
     /// Those that were asked for.
     pub sessions: Vec<SessionView>,
     /// Where the next page goes on, if there may be more.
-    pub next: Option<SessionId>,
+    pub next: Option<(Wall, SessionId)>,
 }
 
 /// What is to be changed about a session.
@@ -176,22 +177,17 @@ impl Engine {
             Role::Use | Role::Read => Some(caller.key),
         };
         let limit = query.limit.clamp(1, PAGE_MAX) as usize;
-        self.core.read(|kernel| {
-            let after = query.after.map(|id| {
-                let known = kernel.session(id);
-                (known.map_or_else(|| made_at(id), |view| view.created_at), id)
-            });
-            let filter = SessionFilter {
-                tenant,
-                status: query.status,
-                template: query.template.clone(),
-                labels: query.metadata.clone(),
-                after,
-            };
-            let sessions = kernel.sessions(&filter, limit);
-            let next = (sessions.len() == limit).then(|| sessions.last().map(|view| view.id));
-            SessionPage { sessions, next: next.flatten() }
-        })
+        let filter = SessionFilter {
+            tenant,
+            status: query.status,
+            template: query.template.clone(),
+            labels: query.metadata.clone(),
+            after: query.after,
+        };
+        let sessions = self.core.read(|kernel| kernel.sessions(&filter, limit));
+        let last = sessions.last().filter(|_| sessions.len() == limit);
+        let next = last.map(|view| (view.created_at, view.id));
+        SessionPage { sessions, next }
     }
 
     /// How many sessions there are in each status.
@@ -523,9 +519,4 @@ fn ended() -> Refusal {
 
 fn sent_already(turn: TurnId) -> Refusal {
     Refusal::new(ErrorCode::IdConflict, format!("turn {turn} was sent already"))
-}
-
-/// When an id was made, if it says so.
-fn made_at(id: SessionId) -> model::Wall {
-    model::Wall((id.as_u128() >> 80) as u64)
 }

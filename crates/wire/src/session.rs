@@ -209,7 +209,7 @@ pub struct SessionList {
     pub sessions: Vec<Session>,
     /// What to give as `after` for the next page, if there may be one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next: Option<SessionId>,
+    pub next: Option<String>,
 }
 
 /// The turn in progress is to end.

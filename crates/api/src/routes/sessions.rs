@@ -14,6 +14,7 @@ use wire::{AbortRequest, Aborted, Session, SessionList};
 use crate::answer::{self, Step};
 use crate::app::App;
 use crate::body::{Json, OptionalJson, json_up_to};
+use crate::cursor::{self, Cursor};
 use crate::front::{By, Needs, no_content};
 use crate::handed_out::{Handover, Kept};
 use crate::idempotency::{Answer, Claim};
@@ -73,7 +74,11 @@ const FILTERS: [Param; 5] = [
         "Only those with this word, as `name=value`; `metadata.name=value` is understood, too",
     ),
     Param::new("limit", Kind::Number(1, PAGE_MAX), "At most so many; 100 if not given"),
-    Param::new("after", Kind::Uuid, "Only older ones than this: `next` of the page before"),
+    Param::new(
+        "after",
+        Kind::Matching(cursor::PATTERN),
+        "Only older ones: `next` of the page before",
+    ),
 ];
 
 pub(super) fn routes() -> Vec<Route> {
@@ -283,12 +288,13 @@ async fn list(
         metadata.push((name.to_owned(), value.to_owned()));
     }
     let limit = query.number("limit", 1..=PAGE_MAX)?.unwrap_or(PAGE) as u32;
-    let after: Option<SessionId> = query.parsed("after")?;
+    let after = query.parsed::<Cursor>("after")?.map(|Cursor(made_at, id)| (made_at, id));
     query.done()?;
     let asked = SessionQuery { status: status.transpose()?, template, metadata, after, limit };
     let page = app.engine.sessions(caller, &asked);
     let sessions = page.sessions.iter().map(|view| view::session(view, caller)).collect();
-    answer::ok(&SessionList { sessions, next: page.next })
+    let next = page.next.map(|(made_at, id)| Cursor(made_at, id).to_string());
+    answer::ok(&SessionList { sessions, next })
 }
 
 async fn read(

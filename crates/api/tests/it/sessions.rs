@@ -85,6 +85,7 @@ async fn sessions_are_listed_newest_first_in_pages_and_by_their_words() {
     assert_eq!(listed("?template=default&status=active").await.0, ids[1..]);
     assert_eq!(listed("?template=other").await.0, [""; 0]);
     for (query, field) in [
+        ("after=01980000-0000-7000-8000-000000000000", "after"),
         ("status=sleepy", "status"),
         ("metadata=x", "metadata"),
         ("limit=0", "limit"),

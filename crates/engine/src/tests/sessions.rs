@@ -255,6 +255,35 @@ async fn sessions_of_one_key_do_not_exist_for_another() {
     assert_eq!(engine.sessions(ADMIN, &query).sessions.len(), 1);
 }
 
+/// Pages go on where they were, whatever ids there are and whatever went away in between.
+#[tokio::test(start_paused = true)]
+async fn pages_go_on_after_a_session_that_is_gone() {
+    let node = Node::start(config()).await;
+    let ids = [u128::MAX - 9, 5, 1 << 90, 3, u128::MAX / 3, 4].map(SessionId::from_u128);
+    for id in ids {
+        let asked = SessionRequest { session: Some(id), ..SessionRequest::of(name("default")) };
+        node.engine.create_session(ALICE, asked).await.unwrap();
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    let mut query = SessionQuery { limit: 2, ..SessionQuery::default() };
+    let mut seen = Vec::new();
+    loop {
+        let page = node.engine.sessions(ALICE, &query);
+        seen.extend(page.sessions.iter().map(|view| view.id));
+        for view in page.sessions {
+            node.engine.end_session(ALICE, view.id).await.unwrap();
+            // Without its files nothing is left of it.
+            node.engine.delete_sandbox(ALICE, view.sandbox_id.unwrap()).await.unwrap();
+        }
+        query.after = page.next;
+        if query.after.is_none() || seen.len() > ids.len() {
+            break;
+        }
+    }
+    assert!(seen.iter().eq(ids.iter().rev()), "{seen:?}");
+    assert_eq!(node.engine.sessions(ALICE, &SessionQuery::default()).sessions.len(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_ended_session_is_remembered_and_takes_nothing_more() {
     let node = Node::start(config()).await;
