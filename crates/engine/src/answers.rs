@@ -75,7 +75,7 @@ impl Drop for Asked {
         }
         self.receiver.close();
         let Ok(answer) = self.receiver.try_recv() else { return };
-        let begun = matches!(answer, Ok(Reply::TurnStarted(_)));
+        let begun = matches!(answer, Ok(Reply::TurnStarted(_) | Reply::TurnQueued { .. }));
         if begun {
             // It may be wished that the turn ends with its client.
             self.core.tell(Event::ClientGone { request: self.request });

@@ -351,11 +351,11 @@ impl Engine {
         // From here on the kernel says what becomes of it.
         expected.goes_on();
         let reply = self.core.ask_with(request, event, Some(TurnChange::Put(record))).await?;
-        if let Reply::TurnQueued { .. } = reply {
-            return Ok(StartedTurn { turn, queued: true, follow });
+        let queued = matches!(reply, Reply::TurnQueued { .. });
+        if !queued && !matches!(reply, Reply::TurnStarted(_)) {
+            return Err(unexpected(&reply));
         }
-        let Reply::TurnStarted(_) = reply else { return Err(unexpected(&reply)) };
-        Ok(StartedTurn { turn, queued: false, follow: follow.of_client(request) })
+        Ok(StartedTurn { turn, queued, follow: follow.of_client(request) })
     }
 
     async fn refuse_known_turn(&self, turn: TurnId) -> Result<(), Refusal> {

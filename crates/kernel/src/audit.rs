@@ -148,7 +148,14 @@ impl Kernel {
     }
 
     fn audit_sessions(&self) -> Audit {
+        let mut clients = 0;
         for (session, known) in self.sessions.iter() {
+            let running = known.turn.iter().filter_map(|turn| turn.client);
+            for client in running.chain(known.queued.iter().filter_map(|queued| queued.client)) {
+                clients += 1;
+                let knows = self.turn_clients.get(client.as_u128());
+                same("the session of a client", &knows, &Some(session))?;
+            }
             if let Some(ix) = known.entry {
                 same("the owner of a sandbox", &self.entries[ix].owner, &Own::Session(session))?;
             }
@@ -158,7 +165,7 @@ impl Kernel {
                 }
             }
         }
-        Ok(())
+        same("clients of turns", &self.turn_clients.len(), &clients)
     }
 
     fn audit_requests(&self) -> Audit {

@@ -157,7 +157,7 @@ impl Kernel {
                 self.unlink_request(req, &request.what, &refusal);
             }
         } else if let Some(session) = self.turn_clients.get(id.as_u128()) {
-            self.turn_client_lost(session);
+            self.turn_client_lost(session, id);
         }
     }
 

@@ -39,7 +39,7 @@ pub(crate) struct Session {
     /// Requests that want its sandbox.
     pub(crate) wanting: Vec<Ix>,
     pub(crate) turn: Option<Turn>,
-    pub(crate) queued: VecDeque<TurnId>,
+    pub(crate) queued: VecDeque<Queued>,
     /// The operation in progress.
     pub(crate) control: Option<Control>,
     pub(crate) created_at: Wall,
@@ -61,6 +61,14 @@ pub(crate) struct Turn {
     pub(crate) deadline: Mono,
     /// What whoever waits for it is told when it has started.
     pub(crate) ready: Option<SessionReady>,
+}
+
+/// A message that waits for those before it.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) turn: TurnId,
+    /// The request of the client that waits with it.
+    pub(crate) client: Option<RequestId>,
 }
 
 /// How far a turn is.
@@ -164,7 +172,7 @@ impl Session {
             state_lost: self.state_lost,
             told_id: self.told_id,
             turn: self.turn.as_ref().map(|turn| turn.id),
-            queued: self.queued.iter().copied().collect(),
+            queued: self.queued.iter().map(|queued| queued.turn).collect(),
             created_at: self.created_at,
             last_active_at: self.last_active_at,
         }

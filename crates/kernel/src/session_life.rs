@@ -400,8 +400,9 @@ impl Kernel {
         // Whoever sent them may send them again when the server is back.
         let outcome =
             if self.shutdown.is_some() { TurnOutcome::Interrupted } else { TurnOutcome::Aborted };
-        for turn in std::mem::take(&mut self.sessions[session].queued) {
-            self.publish_turn_ended(session, turn, outcome);
+        for queued in std::mem::take(&mut self.sessions[session].queued) {
+            self.forget_turn_client(queued.client);
+            self.publish_turn_ended(session, queued.turn, outcome);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::event::{Outcome, WhenBusy};
 use crate::removal::broken;
 use crate::reply::{Reply, SessionReady};
 use crate::request::Waiting;
-use crate::session::{ControlKind, Stage, Turn};
+use crate::session::{ControlKind, Queued, Stage, Turn};
 use crate::slab::Ix;
 
 impl Kernel {
@@ -33,7 +33,9 @@ impl Kernel {
         let session = self.session_by_id(id)?;
         self.refuse_when_over(session)?;
         let known = &mut self.sessions[session];
-        if known.turn.as_ref().is_some_and(|t| t.id == turn) || known.queued.contains(&turn) {
+        if known.turn.as_ref().is_some_and(|t| t.id == turn)
+            || known.queued.iter().any(|queued| queued.turn == turn)
+        {
             let cause = format!("turn {turn} was sent already");
             return Err(Refusal::new(ErrorCode::IdConflict, cause));
         }
@@ -50,7 +52,8 @@ impl Kernel {
                     Err(Refusal::new(ErrorCode::TurnQueueFull, cause))
                 }
                 WhenBusy::Queue => {
-                    known.queued.push_back(turn);
+                    known.queued.push_back(Queued { turn, client: Some(request) });
+                    self.turn_clients.insert(request.as_u128(), session);
                     self.mark_session(session);
                     Ok(Reply::TurnQueued { turn })
                 }
@@ -155,10 +158,22 @@ impl Kernel {
         if known.turn.as_ref().is_some_and(|current| current.id == turn) {
             let refusal = Refusal::new(ErrorCode::Aborted, "the message was withdrawn");
             self.stop_any_turn(session, &refusal);
-        } else if let Some(at) = known.queued.iter().position(|queued| *queued == turn) {
-            known.queued.remove(at);
-            self.publish_turn_ended(session, turn, TurnOutcome::Aborted);
-            self.mark_session(session);
+        } else if let Some(at) = known.queued.iter().position(|queued| queued.turn == turn) {
+            self.drop_queued_turn(session, at);
+        }
+    }
+
+    /// A turn that waits is called off before its time.
+    fn drop_queued_turn(&mut self, session: Ix, at: usize) {
+        let Some(queued) = self.sessions[session].queued.remove(at) else { return };
+        self.forget_turn_client(queued.client);
+        self.publish_turn_ended(session, queued.turn, TurnOutcome::Aborted);
+        self.mark_session(session);
+    }
+
+    pub(crate) fn forget_turn_client(&mut self, client: Option<RequestId>) {
+        if let Some(client) = client {
+            self.turn_clients.remove(client.as_u128());
         }
     }
 
@@ -192,9 +207,7 @@ impl Kernel {
         let binding = turn.stage == Stage::Binding;
         known.last_active_at = self.now.wall;
         self.publish_turn_ended(session, turn.id, outcome);
-        if let Some(client) = turn.client {
-            self.turn_clients.remove(client.as_u128());
-        }
+        self.forget_turn_client(turn.client);
         if let Some(req) = turn.request {
             let refusal = refusal.cloned().unwrap_or_else(|| {
                 Refusal::new(ErrorCode::Aborted, "the turn was called off before it started")
@@ -222,9 +235,7 @@ impl Kernel {
     pub(crate) fn drop_turn(&mut self, session: Ix, refusal: &Refusal) {
         let Some(turn) = self.sessions[session].turn.take() else { return };
         self.publish_turn_ended(session, turn.id, TurnOutcome::NotStarted);
-        if let Some(client) = turn.client {
-            self.turn_clients.remove(client.as_u128());
-        }
+        self.forget_turn_client(turn.client);
         if let Some(req) = turn.request {
             self.answer(req, Err(refusal.clone()));
         }
@@ -236,8 +247,8 @@ impl Kernel {
         if known.turn.is_some() || known.control.is_some() || self.shutdown.is_some() {
             return;
         }
-        if let Some(turn) = self.sessions[session].queued.pop_front() {
-            self.bind_turn(session, turn, None, None);
+        if let Some(Queued { turn, client }) = self.sessions[session].queued.pop_front() {
+            self.bind_turn(session, turn, None, client);
         }
     }
 
@@ -323,18 +334,33 @@ impl Kernel {
         }
         current.request = None;
         if refusal.code == ErrorCode::ClientGone {
-            self.turn_client_lost(session);
+            self.running_client_lost(session);
         } else if current.stage == Stage::Binding {
             self.turn_over(session, TurnOutcome::NotStarted, None);
         }
     }
 
-    /// Nobody follows a turn any more: it goes on, or is aborted if its session wants that.
-    pub(crate) fn turn_client_lost(&mut self, session: Ix) {
-        let Some(turn) = &mut self.sessions[session].turn else { return };
-        if let Some(client) = turn.client.take() {
-            self.turn_clients.remove(client.as_u128());
+    /// The client of a turn went away, which is in progress or waits for others.
+    pub(crate) fn turn_client_lost(&mut self, session: Ix, client: RequestId) {
+        let queued = &self.sessions[session].queued;
+        let Some(at) = queued.iter().position(|queued| queued.client == Some(client)) else {
+            self.running_client_lost(session);
+            return;
+        };
+        match self.sessions[session].settings.on_disconnect {
+            OnDisconnect::Continue => {
+                self.sessions[session].queued[at].client = None;
+                self.forget_turn_client(Some(client));
+            }
+            OnDisconnect::Abort => self.drop_queued_turn(session, at),
         }
+    }
+
+    /// Nobody follows a turn any more: it goes on, or is aborted if its session wants that.
+    fn running_client_lost(&mut self, session: Ix) {
+        let Some(turn) = &mut self.sessions[session].turn else { return };
+        let client = turn.client.take();
+        self.forget_turn_client(client);
         match self.sessions[session].settings.on_disconnect {
             OnDisconnect::Continue => {}
             OnDisconnect::Abort => self.abort_turn(session, false),

@@ -10,6 +10,7 @@ use model::{ErrorCode, Generation, LifecycleEvent, SessionId};
 use tokio::time::{sleep, timeout};
 
 use super::node::{ALICE, BOB, Node, config, name};
+use super::sessions::{outcome, rest};
 use crate::{SessionQuery, SessionRequest, TurnRequest, WhenBusy};
 
 fn say(line: &str) -> TurnRequest {
@@ -91,6 +92,40 @@ async fn a_turn_whose_caller_went_at_the_last_moment_is_aborted_where_that_is_wi
     drop(starting);
     sleep(Duration::from_secs(10)).await;
     assert_eq!(node.engine.session(ALICE, id).unwrap().turn, None);
+}
+
+/// A turn that waits ends with its client too, whether that was told that it waits or not.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_waits_ends_with_its_client_where_that_is_wished() {
+    for on_disconnect in [OnDisconnect::Abort, OnDisconnect::Continue] {
+        let node = Node::start(config()).await;
+        let asked = SessionRequest { on_disconnect, ..SessionRequest::of(name("default")) };
+        let id = node.engine.create_session(ALICE, asked).await.unwrap().id;
+        let mut first = node.engine.start_turn(ALICE, id, say("sleep 20")).await.unwrap();
+        let queue = || TurnRequest { when_busy: WhenBusy::Queue, ..say("echo late") };
+        let told = node.engine.start_turn(ALICE, id, queue()).await.unwrap();
+        assert!(told.queued);
+        let engine = node.engine.clone();
+        let mut untold =
+            Box::pin(async move { engine.start_turn(ALICE, id, queue()).await.map(|_| ()) });
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(untold.as_mut().poll(&mut cx).is_pending());
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(node.engine.session(ALICE, id).unwrap().queued_turns, 2);
+        let turn = told.turn;
+        drop((told, untold));
+        sleep(Duration::from_secs(1)).await;
+        let session = node.engine.session(ALICE, id).unwrap();
+        assert_eq!(session.turn, Some(first.turn), "the one before goes on");
+        let (waiting, ends) = match on_disconnect {
+            OnDisconnect::Abort => (0, "aborted"),
+            OnDisconnect::Continue => (2, "completed"),
+        };
+        assert_eq!(session.queued_turns, waiting);
+        assert_eq!(outcome(&rest(&mut first.follow).await), "completed");
+        let mut follow = node.engine.follow_turn(ALICE, id, turn, 0).await.unwrap();
+        assert_eq!(outcome(&rest(&mut follow).await), ends);
+    }
 }
 
 #[tokio::test(start_paused = true)]

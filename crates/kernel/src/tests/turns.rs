@@ -7,7 +7,7 @@ use model::{EndCause, ErrorCode, LifecycleEvent, NodeConfig, SandboxState, Sessi
 use super::rig::{
     NATIVE, Rig, gone, kill, launch, persist, start_turn, stop_turn, template, trouble,
 };
-use crate::{Action, DeathCause, Outcome, Reply, SessionSettings, WhenBusy};
+use crate::{Action, DeathCause, Event, Outcome, Reply, SessionSettings, WhenBusy};
 
 /// A node on which a session's sandbox is the only one.
 fn alone() -> Rig {
@@ -68,8 +68,7 @@ fn the_same_turn_sent_twice_is_one() {
     let (session, _) = rig.session();
     let (_, turn) = rig.running_turn(session);
     for when_busy in [WhenBusy::Refuse, WhenBusy::Queue] {
-        let request =
-            rig.ask(|request| crate::Event::TurnRequested { request, session, turn, when_busy });
+        let request = rig.ask(|request| Event::TurnRequested { request, session, turn, when_busy });
         assert_eq!(rig.refused(request), ErrorCode::IdConflict);
     }
 }
@@ -254,6 +253,82 @@ fn a_client_of_an_earlier_turn_that_goes_away_aborts_no_later_one() {
     rig.client_gone(request);
     assert_eq!(rig.of(session).turn, Some(later));
     assert_eq!((rig.count(stop_turn), rig.turn_outcomes(later)), (0, vec![]));
+}
+
+#[test]
+fn a_turn_that_waits_is_aborted_without_its_client_if_that_is_wanted() {
+    for (on_disconnect, outcomes) in
+        [(OnDisconnect::Abort, vec![TurnOutcome::Aborted]), (OnDisconnect::Continue, vec![])]
+    {
+        let (mut rig, session) = session_that(on_disconnect);
+        let (_, first) = rig.running_turn(session);
+        let (gone, second) = rig.turn_with(session, WhenBusy::Queue);
+        let (_, third) = rig.turn_with(session, WhenBusy::Queue);
+        rig.client_gone(gone);
+        rig.client_gone(gone);
+        rig.run();
+        assert_eq!(rig.turn_outcomes(second), outcomes);
+        assert_eq!((rig.count(stop_turn), rig.of(session).turn), (0, Some(first)));
+        let waits = rig.store.sessions[&session].queued.clone();
+        let left = if outcomes.is_empty() { vec![second, third] } else { vec![third] };
+        assert_eq!(waits, left, "and it is written down");
+        rig.end_turn(session, first);
+        rig.run();
+        assert_eq!(rig.of(session).turn, left.first().copied());
+        for turn in left {
+            rig.end_turn(session, turn);
+            rig.run();
+            assert_eq!(rig.turn_outcomes(turn), [TurnOutcome::Completed]);
+        }
+        assert_eq!(rig.of(session).queued_turns, 0);
+    }
+}
+
+#[test]
+fn a_turn_that_waited_has_its_client_when_it_runs() {
+    let (mut rig, session) = session_that(OnDisconnect::Abort);
+    let (_, first) = rig.running_turn(session);
+    let (request, second) = rig.turn_with(session, WhenBusy::Queue);
+    rig.end_turn(session, first);
+    rig.run();
+    assert_eq!(rig.of(session).turn, Some(second));
+    rig.client_gone(request);
+    assert_eq!(rig.count(stop_turn), 1);
+    rig.run();
+    assert_eq!(rig.turn_outcomes(second), [TurnOutcome::Aborted]);
+}
+
+/// Whatever becomes of turns that wait, nothing is remembered of their clients afterwards.
+#[test]
+fn clients_of_turns_that_are_over_are_forgotten() {
+    type End = fn(&mut Rig, model::SessionId, model::TurnId);
+    let ends: [(&str, End); 4] = [
+        ("withdrawn", |rig, session, turn| {
+            let _ = rig.apply(Event::TurnWithdrawn { session, turn });
+        }),
+        ("aborted", |rig, session, _| {
+            rig.abort(session, true);
+        }),
+        ("stopped", |rig, session, _| {
+            rig.stop(session);
+        }),
+        ("ended", |rig, session, _| {
+            rig.end(session);
+        }),
+    ];
+    for (what, end) in ends {
+        let (mut rig, session) = session_that(OnDisconnect::Abort);
+        let (first, _) = rig.running_turn(session);
+        let (request, turn) = rig.turn_with(session, WhenBusy::Queue);
+        end(&mut rig, session, turn);
+        rig.run();
+        assert_eq!(rig.turn_outcomes(turn), [TurnOutcome::Aborted], "{what}");
+        rig.client_gone(request);
+        rig.client_gone(first);
+        rig.run();
+        assert_eq!(rig.turn_outcomes(turn), [TurnOutcome::Aborted], "{what}, and once");
+        assert_eq!(rig.kernel.audit(), Ok(()), "{what}");
+    }
 }
 
 #[test]

@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use kernel::Event;
 use model::record::OnDisconnect;
-use model::{RequestId, Template};
+use model::{RequestId, SessionId, Template, TurnId};
 
-use crate::checks::Judged;
+use crate::checks::{Judged, Promise, holds};
 use crate::ledger::{Ask, LeasePhase};
 use crate::scenario::Recipe;
 use crate::world::World;
 
 impl World {
     pub(super) fn act_vanish(&mut self) -> Judged {
-        match self.choices.below(4) {
+        match self.choices.below(5) {
+            4 => self.vanish_from_queue(),
             // A lease is forgotten, and left to expire.
             3 => {
                 if let Some(lease) = self.held_lease() {
@@ -42,6 +43,28 @@ impl World {
                 self.vanish(request)
             }
         }
+    }
+
+    /// A client whose turn waits for others goes away.
+    fn vanish_from_queue(&mut self) -> Judged {
+        let waits = |turn: &TurnId, session: &SessionId| {
+            let record = self.store.sessions.get(session);
+            record.is_some_and(|record| record.queued.contains(turn))
+        };
+        let asked = self.ledger.asked_turns.iter();
+        let queued: Vec<_> = asked.filter(|(turn, (of, _))| waits(turn, of)).collect();
+        let index = self.choices.below(queued.len() as u32) as usize;
+        let Some((&turn, &(session, request))) = queued.get(index).copied() else {
+            return Ok(());
+        };
+        self.coverage.count("faults", "queued_client_gone");
+        let ends = self.ledger.sessions.get(&session).map(|one| one.on_disconnect)
+            == Some(OnDisconnect::Abort);
+        self.tell(Event::ClientGone { request })?;
+        let is_over = !self.ledger.asked_turns.contains_key(&turn);
+        holds(Promise::TurnsEndOnce, is_over || !ends, || {
+            format!("{turn:?} waits on, though its client went away")
+        })
     }
 
     pub(super) fn vanish(&mut self, request: RequestId) -> Judged {
