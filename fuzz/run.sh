@@ -14,7 +14,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 exec </dev/null
 
-readonly ALL=(endpoint messages plan archive unpack paths)
+readonly ALL=(endpoint messages harness plan archive unpack paths)
 read -ra targets <<<"${TARGETS:-${ALL[*]}}"
 readonly SECONDS_EACH="${SECONDS_EACH:-600}"
 readonly AT_ONCE="${AT_ONCE:-1}"
@@ -90,6 +90,7 @@ describe() {
     case "$1" in
         endpoint) echo 'frames, in any pieces, on both sides of a connection' ;;
         messages) echo 'messages between host and guest, host and launcher' ;;
+        harness) echo 'lines of a harness, in any pieces, in both languages' ;;
         plan) echo 'configurations and specs, to the plan that is made for them' ;;
         archive) echo 'archives uploaded to a server' ;;
         unpack) echo 'layers of images' ;;

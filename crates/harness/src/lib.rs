@@ -16,6 +16,8 @@ mod jsonl;
 mod lines;
 mod link;
 mod logs;
+#[cfg(feature = "made-up")]
+pub mod made_up;
 mod program;
 mod program_turn;
 #[cfg(feature = "scripted")]

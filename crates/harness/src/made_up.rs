@@ -1,0 +1,136 @@
+//! What becomes of made-up bytes that a harness might say, for those who make them up. No server
+//! has this, and it must never do more with a line than a turn does.
+
+use model::{SessionId, TurnId};
+use serde::de::IgnoredAny;
+
+use crate::ash_bridge::{self, AshBridge};
+use crate::jsonl::{self, Jsonl};
+use crate::lines::{Lines, TooLong};
+use crate::link::{HarnessEnd, HarnessEvent};
+use crate::speech::{Meaning, Speech};
+
+/// Short, so that lines that are too long are tried too.
+const LINE_BYTES_MAX: usize = 1024;
+
+/// The language that is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Language {
+    /// Our own.
+    Jsonl,
+    /// Ash's.
+    Bridge,
+}
+
+/// Hears bytes in pieces of this size, gives a turn after each that has ended, and tells what was
+/// made of each line. A line `~` stands for silence, and one that begins with `!` is said while
+/// there is no turn. `@` is the id of the present turn, `#` that of the one before.
+///
+/// # Panics
+///
+/// If something would be passed on that must not be.
+pub fn heard(language: Language, bytes: &[u8], piece_bytes: usize) -> Vec<String> {
+    let mut speech: Box<dyn Speech> = match language {
+        Language::Jsonl => Box::new(Jsonl::default()),
+        Language::Bridge => Box::new(AshBridge::new(SessionId::NIL)),
+    };
+    let mut lines = Lines::new(LINE_BYTES_MAX);
+    let (mut told, mut turn) = (Vec::new(), 1);
+    begin(&mut *speech, turn);
+    for piece in bytes.chunks(piece_bytes.max(1)) {
+        lines.push(piece);
+        loop {
+            let line = match lines.next() {
+                Ok(Some(line)) => line,
+                Ok(None) => break,
+                Err(TooLong) => {
+                    told.push("too long".to_owned());
+                    return told;
+                }
+            };
+            let Ok(line) = String::from_utf8(line) else {
+                told.push("no text".to_owned());
+                return told;
+            };
+            let id = |turn: u128| TurnId::from_u128(turn).to_string();
+            let line = line.replace('@', &id(turn)).replace('#', &id(turn - 1));
+            let meaning = meant(&mut *speech, language, &line);
+            told.push(format!("{meaning:?}"));
+            match meaning {
+                Meaning::Nothing | Meaning::Event(_) | Meaning::Log(_) => {}
+                Meaning::Ended(_) => {
+                    turn += 1;
+                    begin(&mut *speech, turn);
+                }
+                Meaning::Broken(_) => return told,
+            }
+        }
+    }
+    told
+}
+
+fn begin(speech: &mut dyn Speech, turn: u128) {
+    let said = speech.begin(TurnId::from_u128(turn), "\"x\"", None);
+    assert!(said.is_ok_and(|line| !line.contains('\n')), "a turn is one line");
+}
+
+fn meant(speech: &mut dyn Speech, language: Language, line: &str) -> Meaning {
+    let ready = match language {
+        Language::Jsonl => jsonl::check_ready(line),
+        Language::Bridge => ash_bridge::check_ready(line),
+    };
+    assert!(ready.is_err() || line.contains("ready"), "{line}");
+    let _ = speech.is_bound(line);
+    let meaning = match line {
+        "~" if speech.patience().is_some() => speech.silence(),
+        "~" => Meaning::Nothing,
+        line => match line.strip_prefix('!') {
+            Some(line) => speech.overhear(line),
+            None => speech.hear(line),
+        },
+    };
+    match &meaning {
+        Meaning::Event(HarnessEvent::Message(data))
+        | Meaning::Ended(HarnessEnd::Completed { result: Some(data) }) => {
+            assert!(serde_json::from_str::<IgnoredAny>(data).is_ok(), "no JSON: {data}");
+            assert!(!data.contains(['\n', '\r']), "not one line: {data}");
+        }
+        Meaning::Ended(HarnessEnd::Failed { message, .. }) => assert!(message.len() <= 4 * 4096),
+        Meaning::Ended(HarnessEnd::Completed { result: None } | HarnessEnd::SandboxGone)
+        | Meaning::Event(HarnessEvent::Output { .. } | HarnessEvent::Ended(_))
+        | Meaning::Nothing
+        | Meaning::Log(_)
+        | Meaning::Broken(_) => {}
+    }
+    meaning
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_make_no_difference_and_turns_follow_each_other() {
+        let said = concat!(
+            r#"{"type":"event","id":"@","data":{"a":1}}"#,
+            "\n",
+            r#"{"type":"result","id":"@"}"#,
+            "\n",
+            r#"{"type":"event","id":"#,
+            "\"#\"",
+            r#","data":{}}"#,
+            "\n!{\"type\":\"bound\"}\nx\nnever\n",
+        );
+        let whole = heard(Language::Jsonl, said.as_bytes(), said.len());
+        assert_eq!(whole.len(), 5);
+        assert!(whole[1].starts_with("Ended") && whole[4].starts_with("Broken"), "{whole:?}");
+        assert_eq!(whole[2..4], ["Nothing", "Nothing"]);
+        for piece_bytes in 1..20 {
+            assert_eq!(heard(Language::Jsonl, said.as_bytes(), piece_bytes), whole);
+        }
+        let said = "{\"ev\":\"error\",\"error\":\"e\"}\n~\n{\"ev\":\"done\"}\n{\"ev\":\"log\",\"text\":\"t\"}\n";
+        let whole = heard(Language::Bridge, said.as_bytes(), 7);
+        assert!(whole[1].starts_with("Ended") && whole[3].starts_with("Log"), "{whole:?}");
+        assert_eq!(whole[2], "Nothing", "a late end ends nobody else's turn");
+    }
+}
