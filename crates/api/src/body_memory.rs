@@ -52,6 +52,15 @@ impl Share {
         }
         Ok(())
     }
+
+    /// Gives back what is not taken any more.
+    pub(crate) fn shrink_to(&mut self, bytes: u64) {
+        let units = bytes.saturating_sub(FREE_BYTES).div_ceil(UNIT_BYTES);
+        let units = usize::try_from(units).unwrap_or(usize::MAX);
+        if let Some(held) = &mut self.held {
+            drop(held.split(held.num_permits().saturating_sub(units)));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -74,6 +83,10 @@ mod tests {
         let mut small = Share::default();
         small.grow_to(&memory, FREE_BYTES).unwrap();
         assert!(small.grow_to(&memory, FREE_BYTES + 1).is_err());
+        first.shrink_to(80 << 10);
+        assert!(small.grow_to(&memory, FREE_BYTES + 1).is_err(), "it never had so much");
+        first.shrink_to(26 << 10);
+        assert_eq!(memory.0.available_permits(), 50);
         drop(first);
         small.grow_to(&memory, FREE_BYTES + 1).unwrap();
         drop((second, small));

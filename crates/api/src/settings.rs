@@ -45,7 +45,7 @@ impl Default for Settings {
             json_bytes_max: 1 << 20,
             // 16 MiB of input as base64, and the rest of the request.
             exec_bytes_max: 23 << 20,
-            body_memory_bytes: 64 << 20,
+            body_memory_bytes: 128 << 20,
             body_stall: Duration::from_secs(30),
             body_total: Duration::from_mins(1),
             image_total: Duration::from_hours(1),

@@ -11,10 +11,10 @@ use serde_json::json;
 use super::agents::{FILES_BODY_MAX, keep, known};
 use super::deploy::{self, Files, inner_path};
 use super::errors::AshError;
-use super::fields::At;
+use super::fields::{At, Fields};
 use super::files::{JSON_FILE_MAX, as_download, format_of};
 use super::registry::Loaded;
-use super::{Routes, answer, fields};
+use super::{Routes, answer, reading};
 use crate::app::App;
 use crate::front::{By, Needs};
 use crate::query::Query;
@@ -84,11 +84,13 @@ async fn write(
     At(name): At<String>,
     request: Request,
 ) -> Result<Response, AshError> {
-    let mut read = fields::read(request, &app, FILES_BODY_MAX).await?;
-    let Some(list) = read.fields.list("files")? else {
-        return Err(AshError::invalid("body must have required property 'files'"));
+    known(&app, caller, &name).await?;
+    let files = |mut body: Fields| match body.list("files")? {
+        Some(list) => deploy::from_request(list),
+        None => Err(AshError::invalid("body must have required property 'files'")),
     };
-    let new = deploy::from_request(list)?;
+    let read = reading::read(request, &app, FILES_BODY_MAX, files).await?;
+    let new = read.taken;
     let written = new.len();
     change(&app, caller, &name, |files| {
         files.extend(new);

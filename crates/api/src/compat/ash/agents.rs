@@ -1,6 +1,8 @@
 //! Agents: deployed, shown, changed, removed. A session that runs keeps the files it began with;
 //! the next one gets those of the latest deploy.
 
+use std::collections::BTreeMap;
+
 use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::routing::MethodFilter;
@@ -10,9 +12,9 @@ use serde_json::{Map, Value, json};
 
 use super::deploy::{self, Files, PROMPT};
 use super::errors::AshError;
-use super::fields::{self, At, Fields};
+use super::fields::{At, Fields};
 use super::registry::{self, AGENTS_MAX, Agent};
-use super::{Routes, answer};
+use super::{Routes, answer, reading};
 use crate::app::App;
 use crate::front::{By, Needs};
 
@@ -49,37 +51,63 @@ pub(super) async fn keep(app: &App, files: Files) -> Result<SeedId, AshError> {
     Ok(app.engine.put_seed(files.into_values().collect()).await?)
 }
 
-async fn deploy(
-    State(app): State<App>,
-    By(caller): By,
-    request: Request,
-) -> Result<Response, AshError> {
-    let read = fields::read(request, &app, FILES_BODY_MAX).await?;
-    let mut body = read.fields;
-    let name = body.required_text("name", NAME_CHARS_MAX)?;
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    if name.is_empty() || !name.bytes().all(fits) {
-        return Err(AshError::invalid("body/name must match pattern \"^[A-Za-z0-9_-]{1,255}$\""));
-    }
-    let given = body.text("path", PATH_CHARS_MAX)?;
-    let prompt = body.text("systemPrompt", PROMPT_CHARS_MAX)?;
-    let env = body.map_of_texts("env")?;
-    let listed = body.list("files")?;
-    let change = app.agents.change().await?;
-    let (path, files) = if let Some(given) = given {
-        let roots = app.settings.ash.agent_roots.clone();
-        let (path, files) = deploy::from_directory_elsewhere(roots, given).await?;
-        (path.to_string_lossy().into_owned(), files)
-    } else {
+/// What a deploy asks for.
+struct Asked {
+    name: String,
+    env: Option<BTreeMap<String, String>>,
+    from: Origin,
+}
+
+/// Where the files of an agent come from.
+enum Origin {
+    /// A directory of this machine.
+    Directory(String),
+    Request(Files),
+}
+
+impl Asked {
+    fn of(mut body: Fields) -> Result<Self, AshError> {
+        let name = body.required_text("name", NAME_CHARS_MAX)?;
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if name.is_empty() || !name.bytes().all(fits) {
+            let cause = "body/name must match pattern \"^[A-Za-z0-9_-]{1,255}$\"";
+            return Err(AshError::invalid(cause));
+        }
+        let given = body.text("path", PATH_CHARS_MAX)?;
+        let prompt = body.text("systemPrompt", PROMPT_CHARS_MAX)?;
+        let env = body.map_of_texts("env")?;
+        let listed = body.list("files")?;
+        if let Some(given) = given {
+            return Ok(Self { name, env, from: Origin::Directory(given) });
+        }
         let mut files = deploy::from_request(listed.unwrap_or_default())?;
         if !files.contains_key(PROMPT) {
             let text = prompt.unwrap_or_else(|| format!("# {name}\n"));
             deploy::put_text(&mut files, PROMPT, &text);
         }
-        (format!("agents/{name}"), files)
+        Ok(Self { name, env, from: Origin::Request(files) })
+    }
+}
+
+async fn deploy(
+    State(app): State<App>,
+    By(caller): By,
+    request: Request,
+) -> Result<Response, AshError> {
+    let read = reading::read(request, &app, FILES_BODY_MAX, Asked::of).await?;
+    let Asked { name, env, from } = read.taken;
+    let (path, files) = match from {
+        Origin::Directory(given) => {
+            let roots = app.settings.ash.agent_roots.clone();
+            let (path, files) = deploy::from_directory_elsewhere(roots, given).await?;
+            (path.to_string_lossy().into_owned(), files)
+        }
+        Origin::Request(files) => (format!("agents/{name}"), files),
     };
+    // Files may take their time; the right to change agents is everybody's.
     let seed = keep(&app, files).await?;
     drop(read.share);
+    let change = app.agents.change().await?;
     let before = registry::find(&app, caller.key, &name).await?;
     if before.is_none() && registry::all(&app, caller.key).await?.len() >= AGENTS_MAX {
         return Err(AshError::new(400, format!("There are {AGENTS_MAX} agents already")));
@@ -138,7 +166,8 @@ async fn patch(
     At(name): At<String>,
     request: Request,
 ) -> Result<Response, AshError> {
-    let mut body = fields::read(request, &app, app.settings.json_bytes_max).await?.fields;
+    known(&app, caller, &name).await?;
+    let mut body = reading::fields(request, &app, app.settings.json_bytes_max).await?;
     let env = body.map_of_texts("env")?;
     let config = body.object("config")?;
     let change = app.agents.change().await?;
@@ -186,7 +215,8 @@ async fn patch_config(
     At(name): At<String>,
     request: Request,
 ) -> Result<Response, AshError> {
-    let body: Fields = fields::read(request, &app, app.settings.json_bytes_max).await?.fields;
+    known(&app, caller, &name).await?;
+    let body = reading::fields(request, &app, app.settings.json_bytes_max).await?;
     let change = app.agents.change().await?;
     let mut agent = known(&app, caller, &name).await?;
     merge(&mut agent, body.rest())?;

@@ -3,58 +3,19 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{FromRequestParts, Path, Request};
+use axum::extract::{FromRequestParts, Path};
 use http::request::Parts;
 use model::SessionId;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::errors::AshError;
-use crate::app::App;
-use crate::body::json_bytes;
-use crate::body_memory::Share;
 
 /// The object in the body of a request.
 pub(super) struct Fields {
     map: Map<String, Value>,
     /// Where it is, for those who are told what is wrong.
     at: &'static str,
-}
-
-/// What was read takes memory for as long as this is held.
-pub(super) struct Read {
-    pub(super) fields: Fields,
-    pub(super) share: Share,
-}
-
-/// The body of a request.
-pub(super) async fn read(request: Request, app: &App, bytes_max: u64) -> Result<Read, AshError> {
-    let (bytes, share) = json_bytes(request, app, bytes_max).await?;
-    if bytes.is_empty() {
-        return Err(AshError::invalid("body must be object"));
-    }
-    match serde_json::from_slice(&bytes) {
-        Ok(Value::Object(map)) => Ok(Read { fields: Fields { map, at: "body" }, share }),
-        Ok(_) => Err(AshError::invalid("body must be object")),
-        Err(error) => Err(AshError::invalid(format!("Body is not valid JSON: {error}"))),
-    }
-}
-
-/// The body of a request that may have none. An empty one is sent by clients that say it is JSON.
-pub(super) async fn read_optional(
-    request: Request,
-    app: &App,
-    bytes_max: u64,
-) -> Result<Fields, AshError> {
-    let (bytes, _share) = json_bytes(request, app, bytes_max).await?;
-    if bytes.trim_ascii().is_empty() || bytes.trim_ascii() == b"null" {
-        return Ok(Fields::new(Map::new()));
-    }
-    match serde_json::from_slice(&bytes) {
-        Ok(Value::Object(map)) => Ok(Fields::new(map)),
-        Ok(_) => Err(AshError::invalid("body must be object")),
-        Err(error) => Err(AshError::invalid(format!("Body is not valid JSON: {error}"))),
-    }
 }
 
 impl Fields {

@@ -15,9 +15,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::deploy::inner_path;
 use super::errors::AshError;
-use super::fields::{self, At, Fields, session_id};
+use super::fields::{At, Fields, session_id};
 use super::remembered::known;
-use super::{Routes, answer};
+use super::{Routes, answer, reading};
 use crate::app::App;
 use crate::front::{By, Needs};
 use crate::query::Query;
@@ -233,32 +233,13 @@ async fn write(
     request: Request,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    // What could never be held is refused for its size, and not told to come back.
-    let most = BODY_MAX.min(app.settings.body_memory_bytes);
-    let mut read = fields::read(request, &app, most).await?;
-    let target = read.fields.text("targetPath", PATH_CHARS_MAX)?;
-    let target = match target.as_deref() {
-        None | Some("." | "" | "./") => String::new(),
-        Some(given) => {
-            let inner =
-                inner_path(given).ok_or_else(|| AshError::new(400, "Invalid target path"))?;
-            format!("{inner}/")
-        }
-    };
-    let Some(list) = read.fields.list("files")? else {
-        return Err(AshError::invalid("body must have required property 'files'"));
-    };
-    if list.is_empty() || list.len() > FILES_MAX {
-        let cause = format!("body/files must have from 1 to {FILES_MAX} items");
-        return Err(AshError::invalid(cause));
-    }
-    let files = list.into_iter().map(Upload::new).collect::<Result<Vec<_>, _>>()?;
     known(&app, caller, id).await?;
+    let read = reading::read(request, &app, BODY_MAX, Uploads::of).await?;
+    let Uploads { target, files } = read.taken;
     let used = app.engine.use_session(caller, id, UseKind::Files).await?;
-    let mut room = TOTAL_BYTES_MAX;
     let mut told = Vec::new();
     for file in files {
-        let written = file.write(&used, &target, &mut room).await;
+        let written = file.write(&used, &target).await;
         told.push(match written {
             Ok(size) => json!({"path": file.path, "written": true, "size": size}),
             Err(why) => json!({"path": file.path, "written": false, "error": why}),
@@ -268,35 +249,72 @@ async fn write(
     Ok(answer::ok(&json!({"files": told})))
 }
 
-/// One file that is sent.
+/// Files that are sent.
+struct Uploads {
+    /// Beneath which they go: nothing, or with a slash at its end.
+    target: String,
+    files: Vec<Upload>,
+}
+
+impl Uploads {
+    fn of(mut body: Fields) -> Result<Self, AshError> {
+        let target = body.text("targetPath", PATH_CHARS_MAX)?;
+        let target = match target.as_deref() {
+            None | Some("." | "" | "./") => String::new(),
+            Some(given) => {
+                let inner =
+                    inner_path(given).ok_or_else(|| AshError::new(400, "Invalid target path"))?;
+                format!("{inner}/")
+            }
+        };
+        let Some(list) = body.list("files")? else {
+            return Err(AshError::invalid("body must have required property 'files'"));
+        };
+        if list.is_empty() || list.len() > FILES_MAX {
+            let cause = format!("body/files must have from 1 to {FILES_MAX} items");
+            return Err(AshError::invalid(cause));
+        }
+        let mut room = TOTAL_BYTES_MAX;
+        let files = list.into_iter().map(|item| Upload::new(item, &mut room));
+        Ok(Self { target, files: files.collect::<Result<_, _>>()? })
+    }
+}
+
+/// One of them.
 struct Upload {
     path: String,
-    content: String,
+    content: Result<Vec<u8>, &'static str>,
 }
 
 impl Upload {
-    fn new(item: Value) -> Result<Self, AshError> {
+    fn new(item: Value, room: &mut usize) -> Result<Self, AshError> {
         let mut item = Fields::inner(item, "body/files/item")?;
         let path = item.required_text("path", PATH_CHARS_MAX)?;
         let content = item.required_text("content", usize::MAX)?;
+        let content = match wire::from_base64(&content) {
+            Ok(bytes) if bytes.len() > FILE_BYTES_MAX || bytes.len() > *room => {
+                Err("File too large")
+            }
+            Ok(bytes) => {
+                *room -= bytes.len();
+                Ok(bytes)
+            }
+            Err(_) => Err("Invalid base64 content"),
+        };
         Ok(Self { path, content })
     }
 
     /// What is wrong with one file is told about that one, and the others are written.
-    async fn write(&self, used: &Use, target: &str, room: &mut usize) -> Result<u64, String> {
+    async fn write(&self, used: &Use, target: &str) -> Result<u64, String> {
         let inner = inner_path(&self.path).ok_or("Invalid file path")?;
-        let bytes = wire::from_base64(&self.content).map_err(|_| "Invalid base64 content")?;
-        if bytes.len() > FILE_BYTES_MAX || bytes.len() > *room {
-            return Err("File too large".to_owned());
-        }
-        *room -= bytes.len();
+        let bytes = self.content.as_deref().map_err(|why| (*why).to_owned())?;
         let path = format!("{WORKSPACE}/{target}{inner}");
         let failed = |refusal: Refusal| refusal.cause.into_owned();
         if let Some((above, _)) = path.rsplit_once('/').filter(|(above, _)| *above != WORKSPACE) {
             used.make_directory(above, true).await.map_err(failed)?;
         }
         let mut writer = used.write_file(&path, None).await.map_err(failed)?;
-        if let Err(error) = writer.write_all(&bytes).await {
+        if let Err(error) = writer.write_all(bytes).await {
             return Err(failed(used.explain(error).await));
         }
         let entry = used.finish_file(writer).await.map_err(failed)?;

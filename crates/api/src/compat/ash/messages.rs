@@ -2,6 +2,7 @@
 //! its id, in the first event and in a header, the rest of it is found again.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -15,10 +16,10 @@ use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use super::errors::AshError;
-use super::fields::{self, At, Fields, session_id};
+use super::fields::{At, Fields, session_id};
 use super::remembered::known;
 use super::telling::Telling;
-use super::{Routes, answer};
+use super::{Routes, answer, reading};
 use crate::app::App;
 use crate::front::{By, Needs};
 use crate::query::Query;
@@ -108,10 +109,10 @@ async fn send(
     request: Request,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    let mut read = fields::read(request, &app, BODY_MAX).await?;
-    let input = input_of(&mut read.fields)?.to_string();
     refuse_unless_active(known(&app, caller, id).await?.status, app.settings.ash.strict)?;
-    let asked = TurnRequest { input: input.into(), when_busy: WhenBusy::Refuse, turn: None };
+    let input = |mut body: Fields| Ok(Arc::from(input_of(&mut body)?.to_string()));
+    let read = reading::read(request, &app, BODY_MAX, input).await?;
+    let asked = TurnRequest { input: read.taken, when_busy: WhenBusy::Refuse, turn: None };
     let started = app.engine.start_turn(caller, id, asked).await?;
     drop(read.share);
     let stream = Stream::new(Telling::new(id), started.turn, started.follow);

@@ -16,10 +16,10 @@ use super::agent_files::of_seed;
 use super::agents::{PROMPT_CHARS_MAX, keep};
 use super::deploy::{self, PROMPT};
 use super::errors::AshError;
-use super::fields::{self, At, Fields, session_id};
+use super::fields::{At, Fields, session_id};
 use super::registry::{self, Agent};
 use super::remembered::{all_ended, known, remember};
-use super::{AGENT, Routes, answer};
+use super::{AGENT, Routes, answer, reading};
 use crate::app::App;
 use crate::front::{By, Needs};
 use crate::query::Query;
@@ -78,21 +78,40 @@ fn servers_of(body: &mut Fields) -> Result<Option<Map<String, Value>>, AshError>
     }
 }
 
+/// What a session is asked for with.
+struct Asked {
+    agent: String,
+    extra_env: BTreeMap<String, String>,
+    servers: Option<Map<String, Value>>,
+    prompt: Option<String>,
+    mode: Option<&'static str>,
+    config: Map<String, Value>,
+}
+
+impl Asked {
+    fn of(mut body: Fields) -> Result<Self, AshError> {
+        let agent = body.required_text("agent", NAME_CHARS_MAX)?;
+        if body.has("credentialId") {
+            return Err(AshError::new(400, "Credentials are not kept here: use extraEnv"));
+        }
+        Ok(Self {
+            agent,
+            extra_env: body.map_of_texts("extraEnv")?.unwrap_or_default(),
+            servers: servers_of(&mut body)?,
+            prompt: body.text("systemPrompt", PROMPT_CHARS_MAX)?,
+            mode: body.one_of("permissionMode", PERMISSION_MODES)?,
+            config: config_of(&mut body)?,
+        })
+    }
+}
+
 async fn create(
     State(app): State<App>,
     By(caller): By,
     request: Request,
 ) -> Result<Response, AshError> {
-    let mut body = fields::read(request, &app, BODY_MAX).await?.fields;
-    let name = body.required_text("agent", NAME_CHARS_MAX)?;
-    if body.has("credentialId") {
-        return Err(AshError::new(400, "Credentials are not kept here: use extraEnv"));
-    }
-    let extra_env = body.map_of_texts("extraEnv")?.unwrap_or_default();
-    let servers = servers_of(&mut body)?;
-    let prompt = body.text("systemPrompt", PROMPT_CHARS_MAX)?;
-    let mode = body.one_of("permissionMode", PERMISSION_MODES)?;
-    let config = config_of(&mut body)?;
+    let read = reading::read(request, &app, BODY_MAX, Asked::of).await?;
+    let Asked { agent: name, extra_env, servers, prompt, mode, config } = read.taken;
     let Some(agent) = registry::find(&app, caller.key, &name).await? else {
         return Err(AshError::new(404, format!("Agent \"{name}\" not found")));
     };
@@ -117,6 +136,7 @@ async fn create(
         idle_timeout_ms: None,
         on_disconnect: OnDisconnect::Continue,
     };
+    drop(read.share);
     let made = app.engine.create_session(caller, asked).await;
     let view = made.map_err(|refusal| AshError::from(refusal).during("create session"))?;
     Ok(answer::created(&told(&view)))
@@ -238,8 +258,9 @@ async fn configure(
     request: Request,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    let mut body = fields::read(request, &app, BODY_MAX).await?.fields;
-    let changes = config_of(&mut body)?;
+    known(&app, caller, id).await?;
+    let changes = |mut body: Fields| config_of(&mut body);
+    let changes = reading::read(request, &app, BODY_MAX, changes).await?.taken;
     let Some(view) = known(&app, caller, id).await?.view else { return Err(AshError::ended()) };
     let config = view.claim.as_ref().and_then(|claim| claim.config.as_deref());
     let config = config.and_then(|text| serde_json::from_str(text).ok());

@@ -12,10 +12,10 @@ use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use serde_json::json;
 
 use super::errors::AshError;
-use super::fields::{self, At, session_id};
+use super::fields::{At, Fields, session_id};
 use super::files::WORKSPACE;
 use super::remembered::known;
-use super::{Routes, answer};
+use super::{Routes, answer, reading};
 use crate::app::App;
 use crate::archive::pack::Sending;
 use crate::archive::source::Source;
@@ -54,6 +54,16 @@ async fn download(
     Ok(response)
 }
 
+fn bundle_of(mut body: Fields) -> Result<Vec<u8>, AshError> {
+    let bundle = body.required_text("bundle", usize::MAX)?;
+    let wrong = |_| AshError::new(400, "Invalid base64 content");
+    let bytes = wire::from_base64(&bundle).map_err(wrong)?;
+    if bytes.is_empty() {
+        return Err(AshError::new(400, "Empty bundle"));
+    }
+    Ok(bytes)
+}
+
 async fn upload(
     State(app): State<App>,
     By(caller): By,
@@ -61,15 +71,9 @@ async fn upload(
     request: Request,
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
-    let most = BODY_MAX.min(app.settings.body_memory_bytes);
-    let mut read = fields::read(request, &app, most).await?;
-    let bundle = read.fields.required_text("bundle", usize::MAX)?;
-    let wrong = |_| AshError::new(400, "Invalid base64 content");
-    let bytes = wire::from_base64(&bundle).map_err(wrong)?;
-    if bytes.is_empty() {
-        return Err(AshError::new(400, "Empty bundle"));
-    }
     known(&app, caller, id).await?;
+    let read = reading::read(request, &app, BODY_MAX, bundle_of).await?;
+    let bytes = read.taken;
     let used = app.engine.use_session(caller, id, UseKind::Files).await?;
     let source = Source::new(Body::from(bytes), true, app.settings.body_stall);
     let entries = app.settings.archive_entries_max;

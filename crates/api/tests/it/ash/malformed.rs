@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 use super::{call, session, stage};
 use crate::stage::{Stage, request};
 
+const UNKNOWN: &str = "00000000-0000-7000-8000-000000000000";
+
 #[track_caller]
 fn check(what: &str, status: u16, body: &[u8], kind: Option<&String>) {
     assert!((400..500).contains(&status), "{what} gave {status}");
@@ -174,4 +176,39 @@ async fn who_may_not_is_told_in_the_words_of_ash() {
     assert_eq!(answer.status, 403);
     let public = "GET /compat/ash/health HTTP/1.1\r\nhost: localhost\r\n\r\n";
     assert_eq!(stage.raw(public.as_bytes()).await.expect(200)["status"], "ok");
+}
+
+#[tokio::test]
+async fn a_body_of_very_many_parts_is_refused_before_it_takes_room() {
+    let stage = stage().await;
+    super::deploy(&stage, "a").await;
+    let id = session(&stage, json!({})).await;
+    let zeros = format!("[0{}]", ",0".repeat(300_000));
+    let of = |rest: &str| format!("/compat/ash/api/sessions/{id}{rest}");
+    let files = "/compat/ash/api/agents/a/files".to_owned();
+    for (path, field) in [
+        ("/compat/ash/api/agents".to_owned(), "files"),
+        ("/compat/ash/api/sessions".to_owned(), "allowedTools"),
+        (files.clone(), "files"),
+        (of("/files"), "files"),
+        (of("/workspace"), "bundle"),
+        (of("/messages"), "content"),
+    ] {
+        let body = format!("{{\"{field}\":{zeros}}}");
+        let answer = stage.raw(&request(&stage.admin, "POST", &path, "", body.as_bytes())).await;
+        let told = answer.expect(400);
+        assert!(told["message"].as_str().unwrap().contains("100000 parts"), "{path}: {told}");
+    }
+    // Who does not exist is told so whatever was sent.
+    for path in [files.replace("/a/", "/nobody/"), of("/messages").replace(&id, UNKNOWN)] {
+        let body = format!("{{\"files\":{zeros}}}");
+        let answer = stage.raw(&request(&stage.admin, "POST", &path, "", body.as_bytes())).await;
+        answer.expect(404);
+    }
+    // A large one that is right is taken apart elsewhere.
+    let large = wire::to_base64(&vec![b'x'; 600_000]);
+    let body = json!({"files": [{"path": "large", "content": large}]});
+    call(&stage, "POST", "/api/agents/a/files", body.clone()).await.expect(200);
+    let told = call(&stage, "POST", &format!("/api/sessions/{id}/files"), body).await.expect(200);
+    assert_eq!(told["files"], json!([{"path": "large", "written": true, "size": 600_000}]));
 }
