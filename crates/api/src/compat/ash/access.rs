@@ -12,7 +12,8 @@ use crate::refused::Refused;
 
 /// What is made with the key from the environment belongs to this one, whatever that key is at the
 /// time: it may be changed between two starts.
-const OF_ENVIRONMENT: KeyId = KeyId::from_u128(0x0061_7368_0000_8000_8000_0000_0000_0001);
+pub(crate) const OF_ENVIRONMENT: KeyId =
+    KeyId::from_u128(0x0061_7368_0000_8000_8000_0000_0000_0001);
 
 pub(crate) fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Refused> {
     let refused = |cause: &'static str| Refused::new(ErrorCode::Unauthorized, cause);

@@ -8,7 +8,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::routing::MethodFilter;
 use bytes::Bytes;
-use engine::{INPUT_BYTES_MAX, TurnFollow, TurnRequest, WhenBusy};
+use engine::{Caller, INPUT_BYTES_MAX, TurnFollow, TurnRequest, WhenBusy};
 use http::header::CONNECTION;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use model::{SessionStatus, TurnId};
@@ -22,6 +22,7 @@ use super::telling::Telling;
 use super::{Routes, answer, reading};
 use crate::app::App;
 use crate::front::{By, Needs};
+use crate::key_watch::KeyWatch;
 use crate::query::Query;
 use crate::stream::{self, Format, HEARTBEAT, Pieces};
 
@@ -115,7 +116,7 @@ async fn send(
     let asked = TurnRequest { input: read.taken, when_busy: WhenBusy::Refuse, turn: None };
     let started = app.engine.start_turn(caller, id, asked).await?;
     drop(read.share);
-    let stream = Stream::new(Telling::new(id), started.turn, started.follow);
+    let stream = Stream::new(app, caller, Telling::new(id), started.turn, started.follow);
     Ok(streamed(started.turn, stream))
 }
 
@@ -154,7 +155,7 @@ async fn follow(
     };
     known(&app, caller, id).await?;
     let follow = app.engine.follow_turn(caller, id, turn, after).await?;
-    Ok(streamed(turn, Stream::new(Telling::new(id), turn, follow)))
+    Ok(streamed(turn, Stream::new(app, caller, Telling::new(id), turn, follow)))
 }
 
 fn streamed(turn: TurnId, stream: Stream) -> Response {
@@ -169,6 +170,8 @@ fn streamed(turn: TurnId, stream: Stream) -> Response {
 
 /// A turn that is being told.
 struct Stream {
+    app: App,
+    key: KeyWatch,
     telling: Telling,
     follow: TurnFollow,
     ready: VecDeque<Bytes>,
@@ -176,9 +179,10 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(telling: Telling, turn: TurnId, follow: TurnFollow) -> Self {
+    fn new(app: App, caller: Caller, telling: Telling, turn: TurnId, follow: TurnFollow) -> Self {
         let ready = VecDeque::from([telling.start(turn)]);
-        Self { telling, follow, ready, is_over: false }
+        let key = KeyWatch::new(caller.key);
+        Self { app, key, telling, follow, ready, is_over: false }
     }
 
     fn end(&mut self, error: Option<&str>) {
@@ -196,9 +200,13 @@ impl Pieces for Stream {
             if self.is_over {
                 return None;
             }
-            let Ok(piece) = timeout(HEARTBEAT, self.follow.next()).await else {
-                return Format::Sse.heartbeat();
-            };
+            let piece = timeout(HEARTBEAT, self.follow.next()).await;
+            // What came while its key was revoked is not for it.
+            if !self.key.works(&self.app) {
+                self.end(Some("Invalid API key"));
+                continue;
+            }
+            let Ok(piece) = piece else { return Format::Sse.heartbeat() };
             match piece {
                 Ok(Some(piece)) => {
                     let (frames, is_last) = self.telling.piece(&piece);

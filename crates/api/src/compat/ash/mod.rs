@@ -37,7 +37,7 @@ use axum::handler::Handler;
 use axum::routing::{MethodFilter, on};
 use http::{Method, Uri};
 
-pub(crate) use self::access::authenticate;
+pub(crate) use self::access::{OF_ENVIRONMENT, authenticate};
 pub(crate) use self::errors::AshError;
 pub(crate) use self::registry::Registry;
 pub use self::settings::AshSettings;

@@ -2,6 +2,7 @@
 //! tells it to.
 
 mod agents;
+mod keys;
 mod malformed;
 mod rows;
 mod sessions;
@@ -68,9 +69,13 @@ pub(super) type Told = Vec<(Option<u64>, String, Value)>;
 
 /// Begins a message.
 pub(super) async fn begin(stage: &Stage, session: &str, body: &Value) -> Connection {
+    begin_as(&stage.admin, stage, session, body).await
+}
+
+pub(super) async fn begin_as(key: &str, stage: &Stage, session: &str, body: &Value) -> Connection {
     let path = format!("/compat/ash/api/sessions/{session}/messages");
     let headers = "content-type: application/json\r\naccept: text/event-stream\r\n";
-    let bytes = request(&stage.admin, "POST", &path, headers, body.to_string().as_bytes());
+    let bytes = request(key, "POST", &path, headers, body.to_string().as_bytes());
     let mut connection = stage.connect().await;
     connection.send(bytes).await;
     connection
