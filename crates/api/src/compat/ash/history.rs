@@ -5,7 +5,7 @@ use axum::response::Response;
 use axum::routing::MethodFilter;
 use engine::{Caller, EventQuery, LogLine, LogStream};
 use model::turn::{TurnPiece, TurnRecord};
-use model::{SessionId, TurnId};
+use model::{SessionId, TurnId, Wall};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -23,10 +23,13 @@ const PIECES: u32 = 1000;
 const PAGE_MAX: u64 = 1000;
 const MESSAGES: u64 = 100;
 const EVENTS: u64 = 200;
-/// Events of the session itself that are looked at.
-const LIFECYCLE_MAX: usize = 10_000;
+/// A page ends where it has become so large.
+const PAGE_BYTES: usize = 4 << 20;
 /// What clients can count to.
 const AFTER_MAX: u64 = 1 << 53;
+const LIFECYCLE: &str = "lifecycle";
+/// Nothing here makes these.
+const MCP_STATUS: &str = "mcp_status";
 const KINDS: &[&str] = &[
     "text",
     "tool_start",
@@ -34,8 +37,8 @@ const KINDS: &[&str] = &[
     "reasoning",
     "error",
     "turn_complete",
-    "lifecycle",
-    "mcp_status",
+    LIFECYCLE,
+    MCP_STATUS,
 ];
 
 pub(super) fn routes(routes: &mut Routes) {
@@ -106,7 +109,7 @@ async fn past_messages(
     limit: usize,
 ) -> Result<Vec<(Of, PastMessage)>, AshError> {
     let (first, from) = past::place(after);
-    let mut found = Vec::new();
+    let (mut found, mut page) = (Vec::new(), Page::of(limit));
     let mut number = first.saturating_sub(1);
     loop {
         let turns = reader.turns(number).await?;
@@ -118,16 +121,19 @@ async fn past_messages(
             let of = || Of { id: turn.id, number: turn.number };
             if read.is_none() {
                 found.push((of(), past::asked(turn)));
+                page.add(1, turn.input.len());
             }
             let mut seq = read.unwrap_or(0);
-            while found.len() < limit {
+            while !page.is_full() {
                 let pieces = reader.pieces(turn.id, seq).await?;
                 let Some(last) = pieces.last() else { break };
                 seq = last.seq;
-                let answers = pieces.iter().filter_map(past::answered);
-                found.extend(answers.map(|message| (of(), message)));
+                for message in pieces.iter().filter_map(past::answered) {
+                    page.add(1, message.content.len());
+                    found.push((of(), message));
+                }
             }
-            if found.len() >= limit {
+            if page.is_full() {
                 found.truncate(limit);
                 return Ok(found);
             }
@@ -181,7 +187,16 @@ struct Wanted {
 
 impl Wanted {
     fn takes(&self, event: &PastEvent) -> bool {
-        self.kind.as_deref().is_none_or(|kind| kind == event.kind)
+        self.is_any_or(event.kind)
+    }
+
+    fn is_any_or(&self, word: &str) -> bool {
+        self.kind.as_deref().is_none_or(|kind| kind == word)
+    }
+
+    /// Whether turns have any of them.
+    fn is_of_turns(&self) -> bool {
+        self.kind.as_deref().is_none_or(|kind| kind != LIFECYCLE && kind != MCP_STATUS)
     }
 }
 
@@ -203,23 +218,25 @@ async fn past_events(
     reader: &Reader<'_>,
     wanted: &Wanted,
 ) -> Result<Vec<(u64, PastEvent)>, AshError> {
-    let (mut found, until) = turn_events(reader, wanted).await?;
-    let lifecycle = lifecycle_events(reader).await?;
-    // What comes after turns that were not read has its place in a later page.
-    found.extend(lifecycle.into_iter().filter(|event| until.is_none_or(|until| event.at <= until)));
+    let (mut found, until) =
+        if wanted.is_of_turns() { turn_events(reader, wanted).await? } else { (Vec::new(), None) };
+    if wanted.is_any_or(LIFECYCLE) {
+        // What comes after turns that were not read has its place in a later page.
+        found.extend(lifecycle_events(reader, wanted, until).await?);
+    }
     let places = past::placed(found).into_iter();
-    let after = places.filter(|(place, event)| *place > wanted.after && wanted.takes(event));
+    let after = places.filter(|(place, _)| *place > wanted.after);
     Ok(after.take(wanted.limit).collect())
 }
 
-/// Events of turns, at least as many as are wanted; and up to when they were read, if not to the
-/// end.
+/// Events of turns that are wanted, enough of them for a page; and up to when they were read, if not
+/// to the end.
 async fn turn_events(
     reader: &Reader<'_>,
     wanted: &Wanted,
-) -> Result<(Vec<PastEvent>, Option<model::Wall>), AshError> {
+) -> Result<(Vec<PastEvent>, Option<Wall>), AshError> {
     let begin = past::moment(wanted.after);
-    let (mut found, mut enough) = (Vec::new(), 0);
+    let (mut found, mut page) = (Vec::new(), Page::of(wanted.limit));
     let mut number = 0;
     loop {
         let turns = reader.turns(number).await?;
@@ -233,36 +250,78 @@ async fn turn_events(
                 let pieces = reader.pieces(turn.id, seq).await?;
                 let Some(last) = pieces.last() else { break };
                 seq = last.seq;
-                for event in pieces.iter().flat_map(|piece| past::events_of(turn.id, piece)) {
-                    has_error |= event.kind == "error";
-                    enough += usize::from(event.at > begin && wanted.takes(&event));
-                    if event.at >= begin {
-                        found.push(event);
+                for piece in &pieces {
+                    has_error |= past::is_error(piece);
+                    if piece.at < begin {
+                        continue;
+                    }
+                    let events = past::events_of(turn.id, piece).into_iter();
+                    let before = found.len();
+                    found.extend(events.filter(|event| wanted.takes(event)));
+                    // Those of the first moment may have been in the page before.
+                    if piece.at > begin {
+                        page.add(found.len() - before, piece.data.len());
                     }
                 }
-                if enough >= wanted.limit {
+                if page.is_full() {
                     let until = found.last().map(|event| event.at);
                     return Ok((found, until));
                 }
             }
             let failure = past::failure_of(turn).filter(|_| !has_error);
-            enough += usize::from(failure.as_ref().is_some_and(|event| wanted.takes(event)));
+            let failure = failure.filter(|event| event.at >= begin && wanted.takes(event));
+            page.add(failure.iter().filter(|event| event.at > begin).count(), 0);
             found.extend(failure);
         }
     }
 }
 
-async fn lifecycle_events(reader: &Reader<'_>) -> Result<Vec<PastEvent>, AshError> {
+/// Events of the session itself from the beginning of a page to before `until`, at most as many as
+/// fit.
+async fn lifecycle_events(
+    reader: &Reader<'_>,
+    wanted: &Wanted,
+    until: Option<Wall>,
+) -> Result<Vec<PastEvent>, AshError> {
+    let begin = past::moment(wanted.after);
     let mut query = EventQuery::after(0, PIECES);
     query.session = Some(reader.session);
-    let mut found = Vec::new();
-    while found.len() < LIFECYCLE_MAX {
-        let page = reader.app.engine.events(reader.caller, query).await?;
-        let Some(last) = page.events.last() else { break };
+    let (mut found, mut page) = (Vec::new(), Page::of(wanted.limit));
+    while !page.is_full() {
+        let events = reader.app.engine.events(reader.caller, query).await?.events;
+        let Some(last) = events.last() else { break };
         query.after = last.number;
-        found.extend(page.events.iter().filter_map(past::lifecycle_of));
+        let fits =
+            |event: &PastEvent| event.at >= begin && until.is_none_or(|until| event.at < until);
+        for event in events.iter().filter_map(past::lifecycle_of).filter(fits) {
+            page.add(usize::from(event.at > begin), 0);
+            found.push(event);
+        }
     }
     Ok(found)
+}
+
+/// How much fits into an answer.
+struct Page {
+    left: usize,
+    bytes_left: usize,
+}
+
+impl Page {
+    const fn of(limit: usize) -> Self {
+        Self { left: limit, bytes_left: PAGE_BYTES }
+    }
+
+    const fn add(&mut self, count: usize, bytes: usize) {
+        if count > 0 {
+            self.left = self.left.saturating_sub(count);
+            self.bytes_left = self.bytes_left.saturating_sub(bytes);
+        }
+    }
+
+    const fn is_full(&self) -> bool {
+        self.left == 0 || self.bytes_left == 0
+    }
 }
 
 async fn logs(

@@ -1,10 +1,13 @@
 //! What was said in a session, as Ash lists it: made from the turns that are written down, and the
 //! same each time it is asked for.
 
+use std::borrow::Cow;
+
 use model::TurnId;
 use model::lifecycle::{LifecycleEvent, TurnOutcome};
 use model::turn::{TurnPiece, TurnRecord};
 use model::{StoredEvent, Wall};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::granular::{blocks, tool_result_block, turn_complete};
@@ -47,10 +50,26 @@ pub(super) fn asked(turn: &TurnRecord) -> PastMessage {
 
 /// The message in a piece, if it is one that is listed.
 pub(super) fn answered(piece: &TurnPiece) -> Option<PastMessage> {
-    let message = message_of(piece)?;
-    let is_listed = message["type"] == "assistant" || message["type"] == "result";
+    if &*piece.name != "message" {
+        return None;
+    }
+    // Only its kind is looked for: the rest of it may be large.
+    let message: Kind = serde_json::from_str(&piece.data).ok()?;
+    let is_listed = message.kind == "assistant" || message.kind == "result";
     let (seq, at, content) = (piece.seq, piece.at, piece.data.to_string());
     is_listed.then_some(PastMessage { seq, role: "assistant", content, at })
+}
+
+/// What a message says it is.
+#[derive(Deserialize)]
+struct Kind<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+}
+
+/// Whether a piece says that something went wrong.
+pub(super) fn is_error(piece: &TurnPiece) -> bool {
+    &*piece.name == "error"
 }
 
 fn message_of(piece: &TurnPiece) -> Option<Value> {

@@ -173,6 +173,30 @@ async fn history_is_read_in_pages_that_fit_together() {
 }
 
 #[tokio::test]
+async fn a_page_of_history_ends_where_it_has_become_large() {
+    const COUNT: usize = 12;
+    let stage = stage().await;
+    let id = session(&stage, json!({})).await;
+    for _ in 0..COUNT {
+        send(&stage, &id, &format!("out {}", "x".repeat(450_000))).await;
+    }
+    let (mut asked, mut pages, mut after) = (0, 0, 0);
+    loop {
+        let path = format!("/api/sessions/{id}/messages?limit=1000&after={after}");
+        let answer = get(&stage, &path).await;
+        assert!(answer.body.len() < 6 << 20, "{} bytes", answer.body.len());
+        let page = answer.expect(200)["messages"].as_array().unwrap().clone();
+        let Some(last) = page.last() else { break };
+        after = last["sequence"].as_u64().unwrap();
+        asked += page.iter().filter(|one| one["role"] == "user").count();
+        pages += 1;
+    }
+    assert!(asked == COUNT && pages > 1, "{asked} in {pages}");
+    let path = format!("/api/sessions/{id}/events?type=mcp_status");
+    assert_eq!(get(&stage, &path).await.expect(200), json!({"events": []}));
+}
+
+#[tokio::test]
 async fn files_programs_and_logs_of_a_session() {
     let stage = stage().await;
     let id = session(&stage, json!({})).await;
