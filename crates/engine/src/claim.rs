@@ -52,7 +52,7 @@ pub(crate) fn check_words(
     Ok(())
 }
 
-fn check_env(env: &BTreeMap<String, String>) -> Result<(), Refusal> {
+pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<(), Refusal> {
     let mut bytes = 0;
     for (name, value) in env {
         if name.is_empty() || name.contains(['=', '\0']) {

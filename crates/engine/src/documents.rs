@@ -2,10 +2,10 @@
 //! they are; what they say is not its affair.
 
 use model::{Document, ErrorCode, KeyId, Refusal};
-use store::{DocumentQuery, StoreError};
+use store::{DocumentQuery, DocumentsSize, StoreError};
 
 use crate::Engine;
-use crate::core::unavailable;
+use crate::core::{Core, unavailable};
 
 const NAME_BYTES_MAX: usize = 1_024;
 const BODY_BYTES_MAX: usize = 4 << 20;
@@ -27,6 +27,17 @@ impl Engine {
     pub async fn documents(&self, kind: &str, tenant: KeyId) -> Result<Vec<Document>, Refusal> {
         let found = self.core.store.documents(&of(kind, tenant)).await;
         found.map_err(|error| refused(&error))
+    }
+
+    /// How many documents of a kind belong to a key, and how much they are; or those of a name.
+    pub async fn documents_size(
+        &self,
+        kind: &str,
+        tenant: KeyId,
+        name: Option<&str>,
+    ) -> Result<DocumentsSize, Refusal> {
+        let query = DocumentQuery { name: name.map(str::to_owned), ..of(kind, tenant) };
+        self.core.store.documents_size(&query).await.map_err(|error| refused(&error))
     }
 
     /// Writes a document down, in place of the one of its kind, key and name. It is durable when
@@ -52,6 +63,16 @@ impl Engine {
         let removed = self.core.store.remove_documents(&query).await;
         removed.map(|count| count > 0).map_err(|error| refused(&error))
     }
+}
+
+/// Forgets all documents of a key.
+pub(crate) async fn forget_all_of(core: &Core, tenant: KeyId) -> Result<(), Refusal> {
+    let query = DocumentQuery { tenant: Some(tenant), ..DocumentQuery::default() };
+    let size = core.store.documents_size(&query).await.map_err(|error| refused(&error))?;
+    if size.count > 0 {
+        core.store.remove_documents(&query).await.map_err(|error| refused(&error))?;
+    }
+    Ok(())
 }
 
 fn of(kind: &str, tenant: KeyId) -> DocumentQuery {

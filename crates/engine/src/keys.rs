@@ -7,8 +7,8 @@ use model::{ErrorCode, KeyId, KeyRecord, Refusal, Role, Wall};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use crate::Engine;
 use crate::core::unavailable;
+use crate::{Engine, documents};
 
 /// What every key begins with, so that one is recognised where it should not be.
 const PREFIX: &str = "shoal_";
@@ -53,7 +53,7 @@ impl Keyring {
         Self { keys: RwLock::new(keys) }
     }
 
-    fn all(&self) -> Vec<KeyRecord> {
+    pub(crate) fn all(&self) -> Vec<KeyRecord> {
         self.keys.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -146,7 +146,9 @@ impl Engine {
             self.write_key(&record).await?;
             tracing::info!(key = %id, name = record.name, "a key was revoked");
         }
-        Ok(())
+        // What it wrote down is nobody's any more. Asked for again, it is tried again; and what
+        // was being written meanwhile goes when seeds are looked through.
+        documents::forget_all_of(&self.core, id).await
     }
 
     /// Goes on to its end also if whoever asked goes away: what is written counts here too.

@@ -2,20 +2,19 @@
 //! nobody names any more are removed now and then.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kernel::Kernel;
-use model::{ErrorCode, Refusal, SeedId};
-use store::DocumentQuery;
+use model::{ErrorCode, KeyId, Refusal, SeedId};
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use workspaces::tar::{Entries, Kind};
-use workspaces::{SeedBounds, SeedFile, Seeds, Trouble, WorkspaceError};
+use workspaces::{NamedFiles, SeedBounds, SeedFile, Seeds, Trouble, WorkspaceError};
 
-use crate::Engine;
 use crate::core::Core;
+use crate::{Caller, Engine, documents};
 
 /// How long whoever stored files has to name them.
 const HELD: Duration = Duration::from_mins(10);
@@ -28,16 +27,37 @@ const SWEEP: Duration = Duration::from_mins(10);
 const BYTES_MAX: u64 = 256 << 20;
 const ENTRIES_MAX: u64 = 20_000;
 
+/// How much those that one key stored may take of the disk, and how much all together. The last one
+/// may go over it.
+const KEY_BYTES_MAX: u64 = 1 << 30;
+const ALL_BYTES_MAX: u64 = 8 << 30;
+
+/// How many are stored at once, and how long somebody waits for that.
+const WRITERS: usize = 2;
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Somebody who names seeds.
 type Holder = Box<dyn Fn() -> BTreeSet<SeedId> + Send + Sync>;
 
-/// Who holds which.
-#[derive(Default)]
+/// Who holds which. Whoever wants a seed says so here before looking whether it is there; whoever
+/// removes one looks here last. So neither waits for the other.
 pub(crate) struct Sowing {
-    /// Held while one is stored or some are removed, so that nothing is removed between.
-    alone: tokio::sync::Mutex<()>,
+    writers: Arc<Semaphore>,
     held: Mutex<BTreeMap<SeedId, Instant>>,
     holders: Mutex<Vec<Holder>>,
+    /// Who stored what is there, since the start.
+    stored_by: Mutex<BTreeMap<SeedId, KeyId>>,
+}
+
+impl Default for Sowing {
+    fn default() -> Self {
+        Self {
+            writers: Arc::new(Semaphore::new(WRITERS)),
+            held: Mutex::default(),
+            holders: Mutex::default(),
+            stored_by: Mutex::default(),
+        }
+    }
 }
 
 impl Sowing {
@@ -47,6 +67,24 @@ impl Sowing {
 
     fn holders(&self) -> MutexGuard<'_, Vec<Holder>> {
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stored_by(&self) -> MutexGuard<'_, BTreeMap<SeedId, KeyId>> {
+        self.stored_by.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hold(&self, seed: SeedId) {
+        self.held().insert(seed, Instant::now());
+    }
+
+    /// Whether a key may store another one.
+    fn check_room(&self, seeds: &Seeds, key: KeyId) -> Result<(), Refusal> {
+        let own: u64 = {
+            let stored = self.stored_by();
+            let own = stored.iter().filter(|(_, by)| **by == key);
+            own.filter_map(|(seed, _)| seeds.bytes_of(*seed)).sum()
+        };
+        refuse_over(own, seeds.bytes())
     }
 
     /// All that somebody names.
@@ -62,17 +100,32 @@ impl Sowing {
 
 impl Engine {
     /// Stores files for workspaces to begin with. They stay for ten minutes, and for as long as a
-    /// session or somebody who said so names them.
-    pub async fn put_seed(&self, files: Vec<SeedFile>) -> Result<SeedId, Refusal> {
-        self.store_seed(move |seeds, bounds| seeds.put_files(files, bounds)).await
-    }
-
-    /// The same from a tar archive.
-    pub async fn put_seed_archive(
-        &self,
-        archive: impl Read + Send + 'static,
-    ) -> Result<SeedId, Refusal> {
-        self.store_seed(move |seeds, bounds| seeds.put_archive(archive, bounds)).await
+    /// session or somebody who said so names them. What is there already is not written again.
+    pub async fn put_seed(&self, caller: Caller, files: Vec<SeedFile>) -> Result<SeedId, Refusal> {
+        let seeds = self.seeds()?;
+        let spared_bytes = self.core.disk.spared_bytes;
+        let bounds = SeedBounds { bytes: BYTES_MAX, entries: ENTRIES_MAX, spared_bytes };
+        let writing = timeout(PATIENCE, Arc::clone(&self.core.sowing.writers).acquire_owned());
+        let Ok(Ok(writing)) = writing.await else {
+            let cause = "others store files that sessions begin with";
+            return Err(Refusal::new(ErrorCode::Overloaded, cause).retry_after(1000));
+        };
+        let core = Arc::clone(&self.core);
+        // Whoever asked may go away: what is stored is held all the same, for a while.
+        let stored = spawn_blocking(move || {
+            let _writing = writing;
+            let files = NamedFiles::new(files, bounds).map_err(|error| refused(&error))?;
+            let seed = files.seed();
+            core.sowing.hold(seed);
+            if seeds.has(seed) {
+                return Ok(seed);
+            }
+            core.sowing.check_room(&seeds, caller.key)?;
+            seeds.put(&files).map_err(|error| refused(&error))?;
+            core.sowing.stored_by().insert(seed, caller.key);
+            Ok(seed)
+        });
+        stored.await.map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?
     }
 
     /// The files of a seed.
@@ -83,13 +136,9 @@ impl Engine {
     }
 
     /// Keeps a seed for another while, for somebody who is about to name it; false if there is none.
-    pub async fn keep_seed(&self, seed: SeedId) -> bool {
-        let _alone = self.core.sowing.alone.lock().await;
-        let there = self.has_seed(seed);
-        if there {
-            self.core.sowing.held().insert(seed, Instant::now());
-        }
-        there
+    pub fn keep_seed(&self, seed: SeedId) -> bool {
+        self.core.sowing.hold(seed);
+        self.has_seed(seed)
     }
 
     /// Whether there is a seed.
@@ -106,26 +155,6 @@ impl Engine {
         let none = || Refusal::new(ErrorCode::Unsupported, "this node has no place for seeds");
         self.core.disk.seeds.clone().ok_or_else(none)
     }
-
-    async fn store_seed(
-        &self,
-        put: impl FnOnce(Seeds, SeedBounds) -> Result<SeedId, WorkspaceError> + Send + 'static,
-    ) -> Result<SeedId, Refusal> {
-        let seeds = self.seeds()?;
-        let spared_bytes = self.core.disk.spared_bytes;
-        let bounds = SeedBounds { bytes: BYTES_MAX, entries: ENTRIES_MAX, spared_bytes };
-        let core = Arc::clone(&self.core);
-        // Whoever asked may go away: what is stored is held all the same, for a while.
-        let stored = tokio::spawn(async move {
-            let _alone = core.sowing.alone.lock().await;
-            let put = spawn_blocking(move || put(seeds, bounds)).await;
-            let seed = put.map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?;
-            let seed = seed.map_err(|error| refused(&error))?;
-            core.sowing.held().insert(seed, Instant::now());
-            Ok(seed)
-        });
-        stored.await.map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?
-    }
 }
 
 /// Removes what nobody names, for as long as the engine lives.
@@ -138,25 +167,47 @@ pub(crate) async fn run(core: Arc<Core>) {
 }
 
 pub(crate) async fn sweep(core: &Arc<Core>, seeds: &Seeds) {
-    let _alone = core.sowing.alone.lock().await;
-    let with_seed = DocumentQuery { with_seed: true, ..DocumentQuery::default() };
-    let documents = match core.store.documents(&with_seed).await {
-        Ok(documents) => documents,
+    for key in core.keyring.all().iter().filter(|key| key.revoked_at.is_some()) {
+        if let Err(refusal) = documents::forget_all_of(core, key.id).await {
+            tracing::warn!(cause = %refusal, "documents of a revoked key were not removed");
+            break;
+        }
+    }
+    let mut named = match core.store.document_seeds().await {
+        Ok(named) => named,
         Err(error) => {
             // Some of them may be named there.
             tracing::warn!(%error, "seeds that nobody names were not looked for");
             return;
         }
     };
-    let mut named = core.sowing.named(core);
-    named.extend(documents.iter().filter_map(|document| document.seed));
-    let seeds = seeds.clone();
-    match spawn_blocking(move || seeds.remove_all_but(&named)).await {
+    named.extend(core.sowing.named(core));
+    let (seeds, core) = (seeds.clone(), Arc::clone(core));
+    let removing = spawn_blocking(move || {
+        let removed = seeds.remove_all_but(&named, |seed| core.sowing.held().contains_key(&seed));
+        core.sowing.stored_by().retain(|seed, _| seeds.has(*seed));
+        removed
+    });
+    match removing.await {
         Ok(Ok(0)) => {}
         Ok(Ok(removed)) => tracing::debug!(removed, "seeds that nobody names were removed"),
         Ok(Err(error)) => tracing::warn!(%error, "seeds that nobody names were not removed"),
         Err(error) => tracing::error!(%error, "removing seeds was given up"),
     }
+}
+
+fn refuse_over(own_bytes: u64, all_bytes: u64) -> Result<(), Refusal> {
+    let (whose, most) = match (own_bytes >= KEY_BYTES_MAX, all_bytes >= ALL_BYTES_MAX) {
+        (true, _) => ("this key", KEY_BYTES_MAX),
+        (false, true) => ("all keys", ALL_BYTES_MAX),
+        (false, false) => return Ok(()),
+    };
+    let cause = format!(
+        "the files that sessions and agents of {whose} begin with take {} MB already; those that \
+         nobody uses go after a while",
+        most >> 20
+    );
+    Err(Refusal::new(ErrorCode::LimitReached, cause))
 }
 
 fn files_of(seeds: &Seeds, seed: SeedId) -> Result<Vec<SeedFile>, Refusal> {
@@ -190,4 +241,17 @@ fn refused(error: &WorkspaceError) -> Refusal {
         Trouble::Id | Trouble::InUse | Trouble::CalledOff | Trouble::System => ErrorCode::Internal,
     };
     Refusal::new(code, error.source.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_or_all_of_them_can_have_too_much() {
+        let told = |own, all| refuse_over(own, all).map_err(|refusal| refusal.cause.into_owned());
+        assert_eq!(told(KEY_BYTES_MAX - 1, ALL_BYTES_MAX - 1), Ok(()));
+        assert!(told(KEY_BYTES_MAX, KEY_BYTES_MAX).unwrap_err().contains("this key begin with"));
+        assert!(told(0, ALL_BYTES_MAX).unwrap_err().contains("all keys begin with take 8192 MB"));
+    }
 }

@@ -402,6 +402,11 @@ impl Engine {
         }
     }
 
+    /// Whether an environment could be one of a session, for who keeps some for later.
+    pub fn check_env(&self, env: &BTreeMap<String, String>) -> Result<(), Refusal> {
+        claim::check_env(env)
+    }
+
     /// Turns of a session after a number, oldest first.
     pub async fn turns(
         &self,

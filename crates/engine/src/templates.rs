@@ -31,6 +31,13 @@ impl Engine {
         self.core.read(|kernel| kernel.template(name))
     }
 
+    /// The same, for who needs it.
+    pub fn known_template(&self, name: &TemplateName) -> Result<Arc<Template>, Refusal> {
+        self.template(name).ok_or_else(|| {
+            Refusal::new(ErrorCode::TemplateUnknown, format!("no template {name} is served"))
+        })
+    }
+
     /// Makes a template, or replaces the one of the same name.
     pub async fn put_template(&self, template: Template) -> Result<Put, Refusal> {
         template

@@ -1,11 +1,13 @@
 //! What a store must do, and what is passed to and fro. `store::conformance` says it again, as
 //! tests.
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 use model::record::{Journal, JournalEntry};
 use model::turn::{TurnChange, TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{Document, KeyId, KeyRecord, SandboxId, SessionId, StoredEvent, TurnId};
+use model::{Document, KeyId, KeyRecord, SandboxId, SeedId, SessionId, StoredEvent, TurnId};
 
 use crate::error::StoreError;
 
@@ -33,6 +35,12 @@ pub trait Store: Send + Sync {
 
     /// Documents, in the order of their kinds, keys and names.
     async fn documents(&self, query: &DocumentQuery) -> Result<Vec<Document>, StoreError>;
+
+    /// How many documents a query asks for, and how much they are, without reading them.
+    async fn documents_size(&self, query: &DocumentQuery) -> Result<DocumentsSize, StoreError>;
+
+    /// The files that documents name.
+    async fn document_seeds(&self) -> Result<BTreeSet<SeedId>, StoreError>;
 
     /// Writes a document down, in place of the one of its kind, key and name if there is one.
     async fn put_document(&self, document: &Document) -> Result<(), StoreError>;
@@ -104,6 +112,15 @@ pub struct TurnQuery {
     pub limit: u32,
 }
 
+/// What documents take together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DocumentsSize {
+    /// How many there are.
+    pub count: u64,
+    /// Bytes of all they say.
+    pub bytes: u64,
+}
+
 /// Which documents: all, or only those that are so.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DocumentQuery {
@@ -113,8 +130,6 @@ pub struct DocumentQuery {
     pub tenant: Option<KeyId>,
     /// Of this name.
     pub name: Option<String>,
-    /// With files.
-    pub with_seed: bool,
 }
 
 impl DocumentQuery {
@@ -123,7 +138,6 @@ impl DocumentQuery {
         self.kind.as_ref().is_none_or(|kind| *kind == document.kind)
             && self.tenant.is_none_or(|tenant| tenant == document.tenant)
             && self.name.as_ref().is_none_or(|name| *name == document.name)
-            && (!self.with_seed || document.seed.is_some())
     }
 }
 

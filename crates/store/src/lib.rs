@@ -15,7 +15,9 @@ mod retention;
 pub mod sqlite;
 mod turns;
 
-pub use contract::{Batch, DocumentQuery, EventPage, EventQuery, Loaded, Store, TurnQuery};
+pub use contract::{
+    Batch, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, Store, TurnQuery,
+};
 pub use error::{StoreError, StoreErrorCode};
 pub use retention::Retention;
 pub use turns::{FORKED_BYTES_MAX, FORKED_TURNS_MAX};

@@ -10,29 +10,26 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use model::SeedId;
-use rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, fstat, fsync, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
-use sha2::{Digest as _, Sha256};
 use tar::EntryType;
 use zstd::stream::write::Encoder;
 
-use crate::archives::{ArchiveReader, Spared, encoder};
+use crate::archives::{ArchiveReader, Spared};
 use crate::error::{During as _, WorkspaceError};
 use crate::places::names_in;
 use crate::shelf::Shelf;
-use crate::tar::{Entries, Kind, Written, end, padding};
-use crate::unpack::way;
+use crate::sowing::{Aside, Said, Sowing, inside, refused, shown};
+use crate::tar::{Entries, Kind};
 
 /// What the name of a seed ends with.
 const ENDING: &str = ".tar.zst";
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// The longest path, and the longest that a link may say.
-const PATH_BYTES_MAX: usize = 4095;
+const FILES_STEP: &str = "store files for workspaces";
 
-/// The user of everything in a seed.
-const OWNER: (u32, u32) = (crate::directory::WORKSPACE_USER, crate::directory::WORKSPACE_USER);
+type Writer = Encoder<'static, Spared>;
 
 /// How much a seed may be.
 #[derive(Debug, Clone, Copy)]
@@ -56,11 +53,55 @@ pub struct SeedFile {
     pub mode: u32,
 }
 
+/// Files that can be a seed, with its name. They are not stored by that.
+pub struct NamedFiles {
+    seed: SeedId,
+    sorted: BTreeMap<Vec<u8>, SeedFile>,
+    bounds: SeedBounds,
+}
+
+impl NamedFiles {
+    /// Looks files through.
+    pub fn new(files: Vec<SeedFile>, bounds: SeedBounds) -> Result<Self, WorkspaceError> {
+        let mut sorted = BTreeMap::new();
+        for file in files {
+            let path = inside(file.path.as_bytes()).during(FILES_STEP)?;
+            if let Some(other) = sorted.insert(path, file) {
+                return Err(refused(&other.path, "it is there twice")).during(FILES_STEP);
+            }
+        }
+        for path in sorted.keys() {
+            let above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+            if above.into_iter().any(|(at, _)| sorted.contains_key(&path[..at])) {
+                return Err(refused(&shown(path), "a file is above it")).during(FILES_STEP);
+            }
+        }
+        let (seed, _) = sow(Sowing::begin(io::sink(), bounds), &sorted).during(FILES_STEP)?;
+        Ok(Self { seed, sorted, bounds })
+    }
+
+    /// What they are called.
+    pub const fn seed(&self) -> SeedId {
+        self.seed
+    }
+}
+
+fn sow<W: Write>(
+    mut sowing: Sowing<W>,
+    files: &BTreeMap<Vec<u8>, SeedFile>,
+) -> io::Result<(SeedId, W)> {
+    for (path, file) in files {
+        sowing.file(path, file.mode, &file.bytes)?;
+    }
+    sowing.end()
+}
+
 /// The seeds of a node. Cheap to clone.
 #[derive(Clone)]
 pub struct Seeds {
     shelf: Arc<Shelf>,
-    known: Arc<Mutex<BTreeSet<SeedId>>>,
+    /// With what each takes on the disk.
+    known: Arc<Mutex<BTreeMap<SeedId, u64>>>,
 }
 
 impl fmt::Debug for Seeds {
@@ -75,19 +116,34 @@ impl Seeds {
         const STEP: &str = "open the directory of seeds";
         let shelf = Shelf::open(path.into()).during(STEP)?;
         let names = names_in(&shelf.top).during(STEP)?;
-        let known = names.iter().filter_map(|name| name.strip_suffix(ENDING)?.parse().ok());
-        let known = Arc::new(Mutex::new(known.collect()));
-        Ok(Self { shelf: Arc::new(shelf), known })
+        let mut known = BTreeMap::new();
+        for name in &names {
+            if let Some(seed) = name.strip_suffix(ENDING).and_then(|seed| seed.parse().ok()) {
+                let found = statat(&shelf.top, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+                known.insert(seed, found.during(STEP)?.st_size.cast_unsigned());
+            }
+        }
+        Ok(Self { shelf: Arc::new(shelf), known: Arc::new(Mutex::new(known)) })
     }
 
     /// Whether there is one.
     pub fn has(&self, seed: SeedId) -> bool {
-        self.known().contains(&seed)
+        self.known().contains_key(&seed)
     }
 
     /// All there are.
     pub fn list(&self) -> BTreeSet<SeedId> {
-        self.known().clone()
+        self.known().keys().copied().collect()
+    }
+
+    /// What all of them take on the disk.
+    pub fn bytes(&self) -> u64 {
+        self.known().values().sum()
+    }
+
+    /// What one takes on the disk.
+    pub fn bytes_of(&self, seed: SeedId) -> Option<u64> {
+        self.known().get(&seed).copied()
     }
 
     /// Puts files together. The same files in any order are the same seed.
@@ -96,23 +152,16 @@ impl Seeds {
         files: Vec<SeedFile>,
         bounds: SeedBounds,
     ) -> Result<SeedId, WorkspaceError> {
-        const STEP: &str = "store files for workspaces";
-        let mut sorted = BTreeMap::new();
-        for file in files {
-            let path = inside(file.path.as_bytes()).during(STEP)?;
-            if let Some(other) = sorted.insert(path, file) {
-                return Err(refused(&other.path, "it is there twice")).during(STEP);
-            }
-        }
-        let mut sowing = Sowing::begin(&self.shelf, bounds).during(STEP)?;
-        for (path, file) in &sorted {
-            let size = file.bytes.len() as u64;
-            let said = Said { kind: EntryType::Regular, path, mode: file.mode, size };
-            sowing.entry(&said, b"").during(STEP)?;
-            sowing.write(&file.bytes).during(STEP)?;
-            sowing.pad(size).during(STEP)?;
-        }
-        self.finish(sowing).during(STEP)
+        self.put(&NamedFiles::new(files, bounds)?)
+    }
+
+    /// Stores files whose name is known.
+    pub fn put(&self, files: &NamedFiles) -> Result<SeedId, WorkspaceError> {
+        let (aside, encoder) =
+            Aside::create(&self.shelf, files.bounds.spared_bytes).during(FILES_STEP)?;
+        let sowing = Sowing::begin(encoder, files.bounds);
+        let ended = sow(sowing, &files.sorted).during(FILES_STEP)?;
+        self.finish(&aside, ended).during(FILES_STEP)
     }
 
     /// Takes an archive apart and puts it together again.
@@ -123,7 +172,8 @@ impl Seeds {
     ) -> Result<SeedId, WorkspaceError> {
         const STEP: &str = "store an archive for workspaces";
         let mut entries = Entries::of(from);
-        let mut sowing = Sowing::begin(&self.shelf, bounds).during(STEP)?;
+        let (aside, encoder) = Aside::create(&self.shelf, bounds.spared_bytes).during(STEP)?;
+        let mut sowing = Sowing::begin(encoder, bounds);
         let mut buffer = vec![0; BUFFER_BYTES];
         while let Some(entry) = entries.next_entry().during(STEP)? {
             let mut path = inside(&entry.path).during(STEP)?;
@@ -160,7 +210,7 @@ impl Seeds {
             }
             sowing.pad(size).during(STEP)?;
         }
-        self.finish(sowing).during(STEP)
+        self.finish(&aside, sowing.end().during(STEP)?).during(STEP)
     }
 
     /// Reads one; that there is none is no error.
@@ -174,140 +224,46 @@ impl Seeds {
         Ok(Some(ArchiveReader::of(file).during(STEP)?))
     }
 
-    /// Removes those that nobody names; says how many there were.
-    pub fn remove_all_but(&self, named: &BTreeSet<SeedId>) -> Result<u32, WorkspaceError> {
+    /// Removes those that nobody names; says how many there were. Each is asked for once more at
+    /// its end: whoever says that one is wanted and then finds it there keeps it.
+    pub fn remove_all_but(
+        &self,
+        named: &BTreeSet<SeedId>,
+        is_wanted: impl Fn(SeedId) -> bool,
+    ) -> Result<u32, WorkspaceError> {
         let mut removed = 0;
         for seed in self.list().difference(named) {
+            let mut known = self.known();
+            if is_wanted(*seed) {
+                continue;
+            }
             match unlinkat(&self.shelf.top, name_of(*seed), AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(error) => return Err(error).during("remove files for workspaces"),
             }
-            self.known().remove(seed);
+            known.remove(seed);
             removed += 1;
         }
         Ok(removed)
     }
 
     /// A seed is whole: it is durable and has its name when this returns.
-    fn finish(&self, mut sowing: Sowing) -> io::Result<SeedId> {
-        let mut last = Vec::new();
-        end(&mut last);
-        sowing.write(&last)?;
-        let encoder = sowing.encoder.take().ok_or_else(|| io::Error::other("it is over"))?;
+    fn finish(&self, aside: &Aside, ended: (SeedId, Writer)) -> io::Result<SeedId> {
+        let (seed, encoder) = ended;
         let file = encoder.finish()?.file;
-        let digest: [u8; 32] = sowing.hash.clone().finalize().into();
-        let seed = SeedId::from_bytes(digest);
         fsync(&file)?;
-        renameat(&self.shelf.new, sowing.aside.as_str(), &self.shelf.top, name_of(seed))?;
+        let bytes = fstat(&file)?.st_size.cast_unsigned();
+        renameat(&self.shelf.new, aside.name.as_str(), &self.shelf.top, name_of(seed))?;
         fsync(&self.shelf.top)?;
-        self.known().insert(seed);
+        self.known().insert(seed, bytes);
         Ok(seed)
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeSet<SeedId>> {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<SeedId, u64>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What is said of one entry.
-struct Said<'a> {
-    kind: EntryType,
-    path: &'a [u8],
-    mode: u32,
-    size: u64,
-}
-
-/// A seed that is being put together. Dropped before its end, nothing of it stays.
-struct Sowing {
-    shelf: Arc<Shelf>,
-    aside: String,
-    encoder: Option<Encoder<'static, Spared>>,
-    hash: Sha256,
-    left: SeedBounds,
-}
-
-impl Sowing {
-    fn begin(shelf: &Arc<Shelf>, bounds: SeedBounds) -> io::Result<Self> {
-        let aside = shelf.new_name();
-        let file = Spared::create(shelf, &aside, bounds.spared_bytes)?;
-        let mut begun = Self {
-            shelf: Arc::clone(shelf),
-            aside,
-            encoder: None,
-            hash: Sha256::new(),
-            left: bounds,
-        };
-        begun.encoder = Some(encoder(file)?);
-        Ok(begun)
-    }
-
-    fn entry(&mut self, said: &Said<'_>, target: &[u8]) -> io::Result<()> {
-        let too_many = |what: &str| {
-            io::Error::new(io::ErrorKind::FileTooLarge, format!("there are too many {what}"))
-        };
-        let path = shown(said.path);
-        if said.path.is_empty() || said.path.len() > PATH_BYTES_MAX {
-            return Err(refused(&path, "no name, or one that is too long"));
-        }
-        if target.len() > PATH_BYTES_MAX || (said.kind == EntryType::Symlink && target.is_empty()) {
-            return Err(refused(&path, "a link that says nothing, or too much"));
-        }
-        if [said.path, target].iter().any(|text| std::str::from_utf8(text).is_err()) {
-            return Err(refused(&path, "a name that is not UTF-8"));
-        }
-        self.left.entries = self.left.entries.checked_sub(1).ok_or_else(|| too_many("entries"))?;
-        let bytes = self.left.bytes.checked_sub(said.size);
-        self.left.bytes = bytes.ok_or_else(|| too_many("bytes"))?;
-        let written = Written {
-            kind: said.kind,
-            path: said.path,
-            mode: said.mode & 0o777,
-            owner: OWNER,
-            size: said.size,
-            modified: (0, 0),
-            target,
-            attributes: &[],
-            comment: None,
-        };
-        let mut header = Vec::new();
-        written.write(&mut header);
-        self.write(&header)
-    }
-
-    fn pad(&mut self, size: u64) -> io::Result<()> {
-        self.write(&[0; 512][..padding(size) as usize])
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.hash.update(bytes);
-        match &mut self.encoder {
-            Some(encoder) => encoder.write_all(bytes),
-            None => Err(io::Error::other("it is over")),
-        }
-    }
-}
-
-impl Drop for Sowing {
-    fn drop(&mut self) {
-        // One that has its name is not there any more.
-        let _ = unlinkat(&self.shelf.new, self.aside.as_str(), AtFlags::empty());
     }
 }
 
 fn name_of(seed: SeedId) -> String {
     format!("{seed}{ENDING}")
-}
-
-/// A path as it is stored: relative, plain, beneath the workspace.
-fn inside(path: &[u8]) -> io::Result<Vec<u8>> {
-    let way = way(path).map_err(|error| refused(&shown(path), &error.to_string()))?;
-    Ok(way.join(&b'/'))
-}
-
-fn shown(path: &[u8]) -> String {
-    path[..path.len().min(256)].escape_ascii().to_string()
-}
-
-fn refused(path: &str, why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, format!("{path}: {why}"))
 }

@@ -193,7 +193,9 @@ async fn create(
         }
     }
     if !files.is_empty() {
-        wanted.seed = Some(app.engine.put_seed(files).await?);
+        // What cannot be is told before files are kept for it.
+        app.engine.known_template(&wanted.template)?;
+        wanted.seed = Some(app.engine.put_seed(caller, files).await?);
     }
     let began = Instant::now();
     let made = app.engine.create_session(caller, wanted).await?;

@@ -273,7 +273,7 @@ async fn a_session_begins_with_its_seed_and_never_again() {
         let node = Node::start(config).await;
         node.settle().await;
         let files = vec![file("agent/main.py", "print(1)"), file("CLAUDE.md", "be kind")];
-        let seed = node.engine.put_seed(files.clone()).await.unwrap();
+        let seed = node.engine.put_seed(ALICE, files.clone()).await.unwrap();
         let mut read = node.engine.seed_files(seed).await.unwrap();
         read.sort_by(|one, other| other.path.cmp(&one.path));
         assert_eq!(read, files);
@@ -301,7 +301,7 @@ async fn seeds_that_nobody_names_are_removed() {
     let node = Node::start(place.config()).await;
     let put = |text: &str| {
         let file = SeedFile { path: "f".to_owned(), bytes: text.into(), mode: 0o644 };
-        node.engine.put_seed(vec![file])
+        node.engine.put_seed(ALICE, vec![file])
     };
     let (named, forgotten) = (put("named").await.unwrap(), put("forgotten").await.unwrap());
     let (written, kept) = (put("written").await.unwrap(), put("kept").await.unwrap());
@@ -318,19 +318,19 @@ async fn seeds_that_nobody_names_are_removed() {
     seeds::sweep(&node.engine.core, &all).await;
     assert_eq!(place.there().2, 4, "whoever stored some has a while");
     tokio::time::sleep(Duration::from_mins(9)).await;
-    assert!(node.engine.keep_seed(kept).await);
+    assert!(node.engine.keep_seed(kept));
     tokio::time::sleep(Duration::from_mins(7)).await;
     seeds::sweep(&node.engine.core, &all).await;
     let there = [named, written, kept, forgotten].map(|seed| node.engine.has_seed(seed));
     assert_eq!(there, [true, true, true, false]);
     tokio::time::sleep(Duration::from_mins(21)).await;
     assert!(node.engine.has_seed(written), "a document names it");
-    assert!(!node.engine.keep_seed(kept).await);
+    assert!(!node.engine.keep_seed(kept));
     node.engine.remove_document("k", ALICE.key, "n").await.unwrap();
     seeds::sweep(&node.engine.core, &all).await;
     assert!(node.engine.has_seed(named) && !node.engine.has_seed(written));
     let bad = SeedFile { path: "../f".to_owned(), bytes: vec![], mode: 0o644 };
-    let refused = node.engine.put_seed(vec![bad]).await.unwrap_err();
+    let refused = node.engine.put_seed(ALICE, vec![bad]).await.unwrap_err();
     assert_eq!(refused.code, ErrorCode::InvalidArgument);
 }
 

@@ -7,7 +7,7 @@ use model::{Document, KeyId, SeedId};
 
 use super::material::{changes, key, sandbox, sandbox_id, session_id, turn_id, whole};
 use super::{RETENTION, Subject, loaded, page, reopened};
-use crate::contract::{DocumentQuery, EventQuery, Store, TurnQuery};
+use crate::contract::{DocumentQuery, DocumentsSize, EventQuery, Store, TurnQuery};
 use crate::error::{StoreError, StoreErrorCode};
 
 fn code<T>(result: Result<T, StoreError>) -> Option<StoreErrorCode> {
@@ -61,7 +61,6 @@ pub(super) async fn documents_are_put_replaced_found_and_removed(on: &dyn Subjec
         kind: kind.map(str::to_owned),
         tenant: key.map(|key| KeyId::from_u128(key.into())),
         name: name.map(str::to_owned),
-        with_seed: false,
     };
     for (query, places) in [
         (all.clone(), &[0, 1, 2, 3][..]),
@@ -71,11 +70,19 @@ pub(super) async fn documents_are_put_replaced_found_and_removed(on: &dyn Subjec
         (of(None, Some(1), None), &[0, 3]),
         (of(None, None, Some("y")), &[0, 2]),
         (of(Some("c"), None, None), &[]),
-        (DocumentQuery { with_seed: true, ..all.clone() }, &[0, 2, 3]),
     ] {
         let found: Vec<_> = places.iter().map(|place| expected[*place].clone()).collect();
+        let bytes = found.iter().map(|document| document.body.len() as u64).sum();
+        let size = DocumentsSize { count: found.len() as u64, bytes };
+        assert_eq!(store.documents_size(&query).await, Ok(size), "{query:?}");
         assert_eq!(store.documents(&query).await, Ok(found), "{query:?}");
     }
+    let seeds = [2, 4, 6].map(|said| SeedId::from_bytes([said; 32]));
+    assert_eq!(store.document_seeds().await, Ok(seeds.into()));
+    let said = Document { body: "ü".into(), ..document("a", 1, "y", 4) };
+    store.put_document(&said).await.expect("written");
+    let size = store.documents_size(&of(Some("a"), Some(1), None)).await;
+    assert_eq!(size, Ok(DocumentsSize { count: 1, bytes: 2 }), "bytes, not characters");
     let one = of(Some("a"), Some(2), Some("y"));
     assert_eq!(store.remove_documents(&one).await, Ok(1));
     assert_eq!(store.remove_documents(&one).await, Ok(0));
@@ -97,6 +104,8 @@ pub(super) async fn a_closed_store_refuses_everything(on: &dyn Subject) {
     let all = DocumentQuery::default();
     assert_eq!(code(store.documents(&all).await), closed);
     assert_eq!(code(store.put_document(&document("a", 1, "x", 1)).await), closed);
+    assert_eq!(code(store.documents_size(&all).await), closed);
+    assert_eq!(code(store.document_seeds().await), closed);
     assert_eq!(code(store.remove_documents(&all).await), closed);
     assert_eq!(code(store.ended(sandbox_id(1)).await), closed);
     let query = TurnQuery { session: session_id(1), after: 0, limit: 1 };

@@ -5,17 +5,20 @@ mod faults;
 mod kept;
 pub(crate) mod turns;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{Document, KeyRecord, SandboxId, TurnId};
+use model::{Document, KeyRecord, SandboxId, SeedId, TurnId};
 use tokio::sync::watch;
 
 use self::faults::{Faults, Gate};
 use self::kept::Kept;
-use crate::contract::{Batch, DocumentQuery, EventPage, EventQuery, Loaded, Store, TurnQuery};
+use crate::contract::{
+    Batch, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, Store, TurnQuery,
+};
 use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;
 
@@ -127,6 +130,19 @@ impl Store for MemoryStore {
     async fn documents(&self, query: &DocumentQuery) -> Result<Vec<Document>, StoreError> {
         let kept = self.open()?;
         Ok(kept.documents.values().filter(|document| query.takes(document)).cloned().collect())
+    }
+
+    async fn documents_size(&self, query: &DocumentQuery) -> Result<DocumentsSize, StoreError> {
+        let kept = self.open()?;
+        let found = kept.documents.values().filter(|document| query.takes(document));
+        Ok(found.fold(DocumentsSize::default(), |size, document| DocumentsSize {
+            count: size.count + 1,
+            bytes: size.bytes + document.body.len() as u64,
+        }))
+    }
+
+    async fn document_seeds(&self) -> Result<BTreeSet<SeedId>, StoreError> {
+        Ok(self.open()?.documents.values().filter_map(|document| document.seed).collect())
     }
 
     async fn put_document(&self, document: &Document) -> Result<(), StoreError> {

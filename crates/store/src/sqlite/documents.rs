@@ -1,11 +1,13 @@
 //! Documents: a row each, found by kind, key and name.
 
+use std::collections::BTreeSet;
+
 use model::{Document, KeyId, SeedId};
 use rusqlite::types::ToSql;
 use rusqlite::{Connection, Row, params};
 
 use super::fault::at;
-use crate::contract::DocumentQuery;
+use crate::contract::{DocumentQuery, DocumentsSize};
 use crate::error::StoreError;
 
 /// What a query asks for as a condition: parts that it does not name are not looked at.
@@ -21,9 +23,6 @@ fn condition(query: &DocumentQuery) -> (String, Vec<Box<dyn ToSql>>) {
     put("kind", query.kind.clone().map(|kind| Box::new(kind) as _));
     put("tenant", query.tenant.map(|tenant| Box::new(key(tenant)) as _));
     put("name", query.name.clone().map(|name| Box::new(name) as _));
-    if query.with_seed {
-        parts.push("seed IS NOT NULL".to_owned());
-    }
     (parts.join(" AND "), values)
 }
 
@@ -41,6 +40,27 @@ pub(super) fn all(conn: &Connection, query: &DocumentQuery) -> Result<Vec<Docume
     let mut select = conn.prepare_cached(&sql).map_err(&step)?;
     let values = rusqlite::params_from_iter(values);
     let rows = select.query_map(values, document).map_err(&step)?;
+    rows.collect::<Result<_, _>>().map_err(&step)
+}
+
+pub(super) fn size(conn: &Connection, query: &DocumentQuery) -> Result<DocumentsSize, StoreError> {
+    let step = at("count documents");
+    let (condition, values) = condition(query);
+    let sql = format!(
+        "SELECT COUNT(*), COALESCE(SUM(octet_length(body)), 0) FROM documents WHERE {condition}"
+    );
+    let mut select = conn.prepare_cached(&sql).map_err(&step)?;
+    let number = |row: &Row<'_>, at| row.get(at).map(i64::cast_unsigned);
+    let size = |row: &Row<'_>| Ok(DocumentsSize { count: number(row, 0)?, bytes: number(row, 1)? });
+    select.query_row(rusqlite::params_from_iter(values), size).map_err(&step)
+}
+
+pub(super) fn seeds(conn: &Connection) -> Result<BTreeSet<SeedId>, StoreError> {
+    let step = at("read what documents name");
+    let sql = "SELECT DISTINCT seed FROM documents WHERE seed IS NOT NULL";
+    let mut select = conn.prepare_cached(sql).map_err(&step)?;
+    let seed = |row: &Row<'_>| row.get(0).map(SeedId::from_bytes);
+    let rows = select.query_map([], seed).map_err(&step)?;
     rows.collect::<Result<_, _>>().map_err(&step)
 }
 

@@ -23,6 +23,7 @@ mod turn_pages;
 mod turns;
 mod writer;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +33,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{Document, KeyRecord, SandboxId, TurnId};
+use model::{Document, KeyRecord, SandboxId, SeedId, TurnId};
 use tokio::runtime::Handle;
 
 use self::checkpoints::{Bell, Checkpoints, Cut};
@@ -42,7 +43,9 @@ use self::prepared::Prepared;
 use self::reader::Reader;
 use self::schema::MIGRATIONS;
 use self::writer::Writer;
-use crate::contract::{Batch, DocumentQuery, EventPage, EventQuery, Loaded, Store, TurnQuery};
+use crate::contract::{
+    Batch, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, Store, TurnQuery,
+};
 use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;
 
@@ -163,6 +166,15 @@ impl Store for SqliteStore {
     async fn documents(&self, query: &DocumentQuery) -> Result<Vec<Document>, StoreError> {
         let query = query.clone();
         self.read(move |reader| documents::all(reader.conn(), &query)).await
+    }
+
+    async fn documents_size(&self, query: &DocumentQuery) -> Result<DocumentsSize, StoreError> {
+        let query = query.clone();
+        self.read(move |reader| documents::size(reader.conn(), &query)).await
+    }
+
+    async fn document_seeds(&self) -> Result<BTreeSet<SeedId>, StoreError> {
+        self.read(|reader| documents::seeds(reader.conn())).await
     }
 
     async fn put_document(&self, document: &Document) -> Result<(), StoreError> {

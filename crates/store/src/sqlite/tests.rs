@@ -102,6 +102,14 @@ mod elsewhere_only {
             self.0.documents(query).await
         }
 
+        async fn documents_size(&self, query: &DocumentQuery) -> Result<DocumentsSize, StoreError> {
+            self.0.documents_size(query).await
+        }
+
+        async fn document_seeds(&self) -> Result<BTreeSet<SeedId>, StoreError> {
+            self.0.document_seeds().await
+        }
+
         async fn put_document(&self, document: &Document) -> Result<(), StoreError> {
             self.0.put_document(document).await
         }

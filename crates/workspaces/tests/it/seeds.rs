@@ -67,7 +67,12 @@ fn the_same_files_are_the_same_seed() {
     drop(seeds);
     let seeds = Seeds::open(stage.path().join("seeds")).expect("seeds");
     assert_eq!(seeds.list(), BTreeSet::from([one, other]));
-    assert_eq!(seeds.remove_all_but(&BTreeSet::from([other])).expect("removed"), 1);
+    let bytes = [one, other].map(|seed| seeds.bytes_of(seed).expect("known"));
+    assert!(bytes.iter().all(|bytes| *bytes > 0));
+    assert_eq!(seeds.bytes(), bytes.iter().sum::<u64>());
+    let named = BTreeSet::from([other]);
+    assert_eq!(seeds.remove_all_but(&named, |seed| seed == one).expect("asked"), 0);
+    assert_eq!(seeds.remove_all_but(&named, |_| false).expect("removed"), 1);
     assert!(!seeds.has(one) && seeds.has(other));
     assert!(seeds.read(one).expect("asked").is_none());
     let empty = seeds.put_files(vec![], BOUNDS).expect("put");
@@ -114,6 +119,9 @@ fn an_archive_of_a_stranger_becomes_one_of_ours() {
     assert!(seeds.put_archive(&bytes[..700], BOUNDS).is_err(), "cut off");
     assert!(seeds.put_files(vec![file("a", ""), file("./a", "")], BOUNDS).is_err(), "twice");
     assert!(seeds.put_files(vec![file("../a", "")], BOUNDS).is_err(), "up");
+    assert!(seeds.put_files(vec![file("a", ""), file("a/b/c", "")], BOUNDS).is_err(), "beneath");
+    let long = "x".repeat(256);
+    assert!(seeds.put_files(vec![file(&format!("a/{long}"), "")], BOUNDS).is_err(), "long");
     assert_eq!(seeds.list(), BTreeSet::from([seed]));
     let left = std::fs::read_dir(stage.path().join("seeds/new")).expect("a room").count();
     assert_eq!(left, 0);

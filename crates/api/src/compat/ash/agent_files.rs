@@ -125,7 +125,7 @@ async fn change(
     let mut agent = known(app, caller, name).await?;
     let mut loaded = of_seed(app, agent.seed).await?;
     edit(&mut loaded.files)?;
-    agent.seed = keep(app, std::mem::take(&mut loaded.files)).await?;
+    agent.seed = keep(app, caller, std::mem::take(&mut loaded.files)).await?;
     agent.updated_at = app.engine.now().wall;
     change.put(app, caller.key, &agent).await?;
     Ok(())

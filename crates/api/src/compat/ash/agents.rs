@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::deploy::{self, Files, PROMPT};
 use super::errors::AshError;
 use super::fields::{At, Fields};
-use super::registry::{self, AGENTS_MAX, Agent};
+use super::registry::{self, Agent};
 use super::{Routes, answer, reading};
 use crate::app::App;
 use crate::front::{By, Needs};
@@ -46,9 +46,9 @@ pub(super) async fn known(app: &App, caller: Caller, name: &str) -> Result<Agent
 }
 
 /// Writes files as a seed, if they can be files of an agent.
-pub(super) async fn keep(app: &App, files: Files) -> Result<SeedId, AshError> {
+pub(super) async fn keep(app: &App, caller: Caller, files: Files) -> Result<SeedId, AshError> {
     let files = deploy::bounded(files)?;
-    Ok(app.engine.put_seed(files.into_values().collect()).await?)
+    Ok(app.engine.put_seed(caller, files.into_values().collect()).await?)
 }
 
 /// What a deploy asks for.
@@ -96,6 +96,9 @@ async fn deploy(
 ) -> Result<Response, AshError> {
     let read = reading::read(request, &app, FILES_BODY_MAX, Asked::of).await?;
     let Asked { name, env, from } = read.taken;
+    if let Some(env) = &env {
+        app.engine.check_env(env)?;
+    }
     let (path, files) = match from {
         Origin::Directory(given) => {
             let roots = app.settings.ash.agent_roots.clone();
@@ -105,13 +108,10 @@ async fn deploy(
         Origin::Request(files) => (format!("agents/{name}"), files),
     };
     // Files may take their time; the right to change agents is everybody's.
-    let seed = keep(&app, files).await?;
+    let seed = keep(&app, caller, files).await?;
     drop(read.share);
     let change = app.agents.change().await?;
     let before = registry::find(&app, caller.key, &name).await?;
-    if before.is_none() && registry::all(&app, caller.key).await?.len() >= AGENTS_MAX {
-        return Err(AshError::new(400, format!("There are {AGENTS_MAX} agents already")));
-    }
     let now = app.engine.now().wall;
     let agent = match before {
         Some(before) => Agent {

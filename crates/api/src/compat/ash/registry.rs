@@ -19,8 +19,9 @@ use crate::app::App;
 
 /// What agents are called among the documents.
 const KIND: &str = "ash.agent";
-/// Agents of one key.
-pub(super) const AGENTS_MAX: usize = 1_000;
+/// Agents of one key, and how much is written down of them all, without their files.
+const AGENTS_MAX: u64 = 1_000;
+const BYTES_MAX: u64 = 32 << 20;
 
 /// An agent.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,6 +121,25 @@ pub(super) async fn all(app: &App, tenant: KeyId) -> Result<Vec<Agent>, Refusal>
     found.iter().map(read).collect()
 }
 
+async fn refuse_too_much(
+    app: &App,
+    tenant: KeyId,
+    agent: &Agent,
+    bytes: u64,
+) -> Result<(), Refusal> {
+    app.engine.check_env(&agent.env)?;
+    let all = app.engine.documents_size(KIND, tenant, None).await?;
+    let before = app.engine.documents_size(KIND, tenant, Some(&agent.name)).await?;
+    let cause = if all.count - before.count >= AGENTS_MAX {
+        format!("There are {AGENTS_MAX} agents already")
+    } else if all.bytes - before.bytes + bytes > BYTES_MAX {
+        format!("Environments and configurations of all agents have more than {BYTES_MAX} bytes")
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::new(ErrorCode::LimitReached, cause))
+}
+
 fn read(document: &Document) -> Result<Agent, Refusal> {
     serde_json::from_str(&document.body).map_err(|error| {
         let cause =
@@ -133,6 +153,7 @@ impl Change {
     pub(super) async fn put(self, app: &App, tenant: KeyId, agent: &Agent) -> Result<(), Refusal> {
         let body = serde_json::to_string(agent)
             .map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?;
+        refuse_too_much(app, tenant, agent, body.len() as u64).await?;
         let document = Document {
             kind: KIND.to_owned(),
             tenant,

@@ -115,7 +115,10 @@ async fn create(
     let Some(agent) = registry::find(&app, caller.key, &name).await? else {
         return Err(AshError::new(404, format!("Agent \"{name}\" not found")));
     };
-    let seed = seed_for(&app, &agent, prompt, servers).await?;
+    // What cannot be is told before files are kept for it.
+    let template = template(&app)?;
+    app.engine.known_template(&template)?;
+    let seed = seed_for(&app, caller, &agent, prompt, servers).await?;
     let mut env = app.settings.ash.env.clone();
     env.extend(agent.env);
     env.extend(extra_env);
@@ -127,7 +130,7 @@ async fn create(
         (AGENT_VERSION.to_owned(), agent.version.to_string()),
     ]);
     let asked = SessionRequest {
-        template: template(&app)?,
+        template,
         session: None,
         env,
         metadata,
@@ -153,13 +156,14 @@ fn template(app: &App) -> Result<TemplateName, AshError> {
 /// The files of a session: those of its agent, and what the request says in place of some.
 async fn seed_for(
     app: &App,
+    caller: Caller,
     agent: &Agent,
     prompt: Option<String>,
     servers: Option<Map<String, Value>>,
 ) -> Result<SeedId, AshError> {
     if prompt.is_none() && servers.is_none() {
         // Another deploy of the agent may take its name off these files before the session has them.
-        if app.engine.keep_seed(agent.seed).await {
+        if app.engine.keep_seed(agent.seed) {
             return Ok(agent.seed);
         }
         return Err(AshError::new(422, format!("Files of agent \"{}\" are missing", agent.name)));
@@ -171,7 +175,7 @@ async fn seed_for(
     if let Some(servers) = servers {
         deploy::add_servers(&mut loaded.files, servers);
     }
-    keep(app, std::mem::take(&mut loaded.files)).await
+    keep(app, caller, std::mem::take(&mut loaded.files)).await
 }
 
 /// Which sessions a list has.

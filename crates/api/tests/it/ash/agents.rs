@@ -111,3 +111,42 @@ async fn two_deploys_at_once_get_two_versions() {
     versions.sort_unstable();
     assert_eq!(versions, (1..=10).collect::<Vec<_>>());
 }
+
+#[tokio::test]
+async fn what_is_written_down_of_agents_is_bounded() {
+    let stage = stage().await;
+    deploy(&stage, "a").await;
+    let large = json!({"A": "x".repeat(200_000)});
+    let wrong = json!({"A=": "x"});
+    for env in [&large, &wrong] {
+        let body = json!({"name": "b", "env": env});
+        let refused = call(&stage, "POST", "/api/agents", body).await.expect(400);
+        assert!(text(&refused["error"]).contains("env:"), "{refused}");
+        let refused = call(&stage, "PATCH", "/api/agents/a", json!({"env": env})).await;
+        assert!(text(&refused.expect(400)["error"]).contains("env:"));
+    }
+    let listed = get(&stage, "/api/agents").await.expect(200)["agents"].clone();
+    assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
+    // A hundred and sixty of these are too much, also for who replaces some.
+    let env = json!({"A": "x".repeat(100_000)});
+    let config = json!({"c": "x".repeat(150_000)});
+    let mut refused = None;
+    for n in 0..200 {
+        let (name, path) = (format!("n{n}"), format!("/api/agents/n{n}"));
+        let made = call(&stage, "POST", "/api/agents", json!({"name": name, "env": env})).await;
+        let body = json!({"config": config});
+        let status = if made.status == 201 {
+            call(&stage, "PATCH", &path, body).await.status
+        } else {
+            made.status
+        };
+        if status != 200 {
+            refused = Some((n, status));
+            break;
+        }
+    }
+    let (n, status) = refused.unwrap_or_else(|| panic!("nothing was refused"));
+    assert!((100..200).contains(&n) && status == 400, "{n} {status}");
+    call(&stage, "DELETE", "/api/agents/n0", Value::Null).await.expect(200);
+    call(&stage, "POST", "/api/agents", json!({"name": "n0", "env": env})).await.expect(201);
+}

@@ -34,3 +34,21 @@ async fn a_stream_ends_with_its_key_and_the_key_of_the_environment_goes_on() {
     assert!(said(&of_revoked).len() < 2, "{of_revoked:?}");
     assert_eq!(names(&of_revoked)[names(&of_revoked).len() - 2..], ["error", "done"]);
 }
+
+#[tokio::test]
+async fn what_a_key_wrote_down_goes_with_it() {
+    let stage = stage_with(|_, _, _| ()).await;
+    let made = call(&stage, "POST", "/api/api-keys", json!({})).await.expect(201);
+    let (key, id) = (text(&made["key"]), text(&made["id"]));
+    for key in [&key, &stage.admin] {
+        let agent = json!({"name": "a"});
+        stage.call_as(key, "POST", "/compat/ash/api/agents", agent).await.expect(201);
+    }
+    let tenant = id.parse().unwrap();
+    let size = |tenant| stage.engine.documents_size("ash.agent", tenant, None);
+    assert_eq!(size(tenant).await.unwrap().count, 1);
+    let revoked = format!("/api/api-keys/{id}");
+    assert_eq!(call(&stage, "DELETE", &revoked, Value::Null).await.status, 204);
+    assert_eq!(size(tenant).await.unwrap().count, 0);
+    call(&stage, "GET", "/api/agents/a", Value::Null).await.expect(200);
+}
