@@ -26,7 +26,7 @@ pub(crate) async fn persist(
 ) -> Result<(), EffectError> {
     let sandbox = find(core, instance)?;
     let Some(workspaces) = core.disk.workspaces.clone().filter(|all| all.has(workspace)) else {
-        return Ok(through_guest(core, sandbox, workspace).await?);
+        return through_guest(core, sandbox, workspace).await;
     };
     if workspaces.is_closed(workspace) {
         sandbox.sync().await?;
@@ -51,8 +51,8 @@ pub(crate) async fn copy(
     let closed = disk.workspaces.as_ref().is_some_and(|all| all.is_closed(from));
     let live = instance.map(|instance| find(core, instance)).transpose()?;
     match (disk.workspaces.clone().filter(|all| all.has(from)), live) {
-        (Some(_), Some(sandbox)) if closed => Ok(through_guest(core, sandbox, to).await?),
-        (None, Some(sandbox)) => Ok(through_guest(core, sandbox, to).await?),
+        (Some(_), Some(sandbox)) if closed => through_guest(core, sandbox, to).await,
+        (None, Some(sandbox)) => through_guest(core, sandbox, to).await,
         (Some(workspaces), live) => {
             // A file system of its own is locked while it is copied: whoever starts on it waits.
             let source = closed.then_some(source);
@@ -153,7 +153,7 @@ async fn through_guest(
     core: &Arc<Core>,
     sandbox: Arc<dyn Sandbox>,
     to: WorkspaceId,
-) -> Result<(), RuntimeError> {
+) -> Result<(), EffectError> {
     let mut awake = None;
     loop {
         if awake.is_none() && core.read(|kernel| kernel.is_frozen(sandbox.instance())) {

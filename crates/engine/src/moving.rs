@@ -10,7 +10,7 @@ use bytes::Bytes;
 use model::{ErrorCode, Limits, SeedId, WorkspaceId};
 use runtime::{RuntimeError, RuntimeErrorCode, Sandbox};
 use tokio::task::spawn_blocking;
-use workspaces::{ArchiveReader, Size, WorkspaceError};
+use workspaces::{ArchiveReader, ArchiveWriter, Size, WorkspaceError};
 
 use crate::archive::{Bounds, Inside, Packing, Pieces, UnpackError, Unpacking, Unusual};
 use crate::disk::{Disk, failed, given_up};
@@ -23,6 +23,9 @@ const WORKSPACE: &str = "/workspace";
 /// What is read of an archive at once.
 const PIECE_BYTES: usize = 256 * 1024;
 
+/// Files may claim so many times as much as a workspace holds, as with those on disk.
+const CLAIMED_MAX: u64 = 16;
+
 impl Disk {
     /// Unpacks the archive of a workspace in a sandbox that has it in memory.
     pub(crate) async fn bring_back(
@@ -34,7 +37,10 @@ impl Disk {
         let Some(reader) = blocking(move || archives.read(id)).await? else {
             return Err(EffectError::FilesGone(format!("there is no archive of {id}")));
         };
-        unpack(reader, sandbox).await
+        // It was all in such a workspace before, and what holds it now has a limit of its own.
+        let (entries, bytes) = (u64::MAX, u64::MAX);
+        let bounds = Bounds { entries, bytes, unusual: Unusual::LeaveOut };
+        unpack(reader, sandbox, bounds, Manner::AsItWas).await
     }
 
     /// Puts the files of a seed into a sandbox whose workspace is fresh.
@@ -50,44 +56,35 @@ impl Disk {
         let seeds = self.seeds.clone().ok_or_else(missing)?;
         let opened = blocking(move || seeds.read(seed)).await?;
         // What is damaged is no reason to give up files that nobody had yet.
-        let unpacked = unpack(opened.ok_or_else(missing)?, sandbox).await;
+        let bounds = bounds(&sandbox.spec().limits);
+        let unpacked = unpack(opened.ok_or_else(missing)?, sandbox, bounds, Manner::AsNew).await;
         unpacked.map_err(|error| error.into_runtime_error().into())
     }
 
     /// Packs what a sandbox has in its workspace into an archive of this id, all or nothing. Who
-    /// removes that meanwhile waits: nothing is left of what is removed.
+    /// removes that meanwhile waits: nothing is left of what is removed. What cannot be kept is told
+    /// when everything else is.
     pub(crate) async fn take_out(
         &self,
         sandbox: Arc<dyn Sandbox>,
         id: WorkspaceId,
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<(), EffectError> {
         let entered = self.works.enter(id, Haste::Patient).await;
         let Some(archives) = self.archives.clone() else {
             let cause = "this node has no place for archives";
-            return Err(RuntimeError::new(
-                RuntimeErrorCode::Unsupported,
-                "pack a workspace",
-                cause,
-            ));
+            let code = RuntimeErrorCode::Unsupported;
+            return Err(RuntimeError::new(code, "pack a workspace", cause).into());
         };
         let spared_bytes = self.spared_bytes;
-        let mut writer = blocking(move || archives.write(id, spared_bytes)).await?;
-        let entries = bounds(&sandbox.spec().limits).entries;
-        let packing = Packing::start(Inside(Arc::clone(&sandbox)), WORKSPACE, entries).await;
-        let packing = packing.map_err(|refusal| broken(&*sandbox, refusal.cause))?;
-        let mut packing = packing.owned_by(USER);
-        loop {
-            let piece = packing.next_piece().await;
-            let piece = piece.map_err(|error| broken(&*sandbox, error.to_string()))?;
-            let Some(piece) = piece else { break };
-            // Dropped in between, nothing of it stays.
-            writer = blocking(move || {
-                let written = writer.write_all(&piece);
-                written.map_err(|error| WorkspaceError::of("write an archive", error))?;
-                Ok(writer)
-            })
-            .await?;
-        }
+        let writer = blocking(move || archives.write(id, spared_bytes)).await?;
+        let claims_left = sandbox.spec().limits.workspace_bytes().saturating_mul(CLAIMED_MAX);
+        let inside = Inside(Arc::clone(&sandbox));
+        let packing = Packing::start_to_keep(inside, WORKSPACE, USER, claims_left).await;
+        let mut packing = packing.map_err(|refusal| broken(&*sandbox, refusal.cause))?;
+        let written = write(&mut packing, writer, &*sandbox).await;
+        let (lost, left_out) = (packing.lost(), packing.left_out());
+        packing.give_up().await;
+        let writer = written?;
         // Dropped here, it has its name before anybody else comes to it.
         blocking(move || {
             let finished = writer.finish();
@@ -95,16 +92,43 @@ impl Disk {
             finished
         })
         .await?;
-        let left_out = packing.left_out();
         if left_out > 0 {
-            tracing::warn!(
+            tracing::info!(
                 workspace = %id,
                 left_out,
-                "files of a workspace in memory could not be saved: pipes, sockets, names that \
-                 are not UTF-8, or what its user may not read"
+                "something in a workspace was not saved: pipes, sockets, what went meanwhile, or \
+                 what cannot be"
             );
         }
+        if lost.count > 0 {
+            let cause = format!(
+                "{} of its files and directories cannot be kept, {:?} first: names and links that \
+                 are not UTF-8, paths that are too long or too deep, files that claim far more \
+                 than a workspace holds, or what its user may not read; the others are saved",
+                lost.count, lost.first
+            );
+            return Err(EffectError::FilesGone(cause));
+        }
         Ok(())
+    }
+}
+
+async fn write(
+    packing: &mut Packing<Inside>,
+    mut writer: ArchiveWriter,
+    sandbox: &dyn Sandbox,
+) -> Result<ArchiveWriter, RuntimeError> {
+    loop {
+        let piece = packing.next_piece().await;
+        let piece = piece.map_err(|error| broken(sandbox, error.to_string()))?;
+        let Some(piece) = piece else { return Ok(writer) };
+        // Dropped in between, nothing of it stays.
+        writer = blocking(move || {
+            let written = writer.write_all(&piece);
+            written.map_err(|error| WorkspaceError::of("write an archive", error))?;
+            Ok(writer)
+        })
+        .await?;
     }
 }
 
@@ -116,11 +140,28 @@ async fn blocking<T: Send + 'static>(
     done.map_err(|error| given_up(&error))?.map_err(|error| failed(&error))
 }
 
-async fn unpack(reader: ArchiveReader, sandbox: Arc<dyn Sandbox>) -> Result<(), EffectError> {
-    let bounds = bounds(&sandbox.spec().limits);
+/// What files become when they are unpacked.
+enum Manner {
+    /// What they were when they were packed.
+    AsItWas,
+    /// Files as anybody writes them.
+    AsNew,
+}
+
+async fn unpack(
+    reader: ArchiveReader,
+    sandbox: Arc<dyn Sandbox>,
+    bounds: Bounds,
+    manner: Manner,
+) -> Result<(), EffectError> {
     let decoded = Decoded { reader: Some(reader) };
     let inside = Inside(Arc::clone(&sandbox));
-    let done = Unpacking::new(&inside, decoded, WORKSPACE, bounds).run().await;
+    let unpacking = Unpacking::new(&inside, decoded, WORKSPACE, bounds);
+    let unpacking = match manner {
+        Manner::AsItWas => unpacking.as_it_was(),
+        Manner::AsNew => unpacking,
+    };
+    let done = unpacking.run().await;
     done.map(|_| ()).map_err(|error| match error {
         UnpackError::Archive(refusal) if refusal.code != ErrorCode::TooLarge => {
             EffectError::FilesGone(refusal.cause.into_owned())

@@ -251,6 +251,21 @@ impl Use {
         self.hold.within(self.sandbox.make_link(path, target)).await
     }
 
+    /// Gives a file another name, a hard link.
+    pub async fn link_file(&self, path: &str, target: &str) -> Result<(), Refusal> {
+        self.hold.within(self.sandbox.link_file(path, target)).await
+    }
+
+    /// Changes permissions, and when something was last written in milliseconds since 1970.
+    pub async fn set_about(
+        &self,
+        path: &str,
+        mode: Option<u32>,
+        modified_ms: Option<i64>,
+    ) -> Result<(), Refusal> {
+        self.hold.within(self.sandbox.set_about(path, mode, modified_ms)).await
+    }
+
     /// Renames a file or directory.
     pub async fn move_file(&self, from: &str, to: &str, overwrite: bool) -> Result<(), Refusal> {
         self.hold.within(self.sandbox.move_file(from, to, overwrite)).await

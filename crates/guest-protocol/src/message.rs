@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::env::Env;
 
 /// The version of these messages, said by the guest in [`Reply::Ready`].
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// The longest target of a link, as the kernel has it.
 pub const MAX_LINK_TARGET_BYTES: usize = 4095;
@@ -144,6 +144,24 @@ pub enum Request {
     DialUnix {
         /// Which, at most [`MAX_SOCKET_PATH_BYTES`] long.
         path: String,
+    },
+    /// Give a file another name, a hard link, and make directories above it that are missing.
+    /// Replied with `Done`; whatever has the name already is left as it is.
+    LinkFile {
+        /// The new name.
+        path: String,
+        /// A name that it has. A link is not followed.
+        target: String,
+    },
+    /// Change what is said about a file or directory. A last link is not followed, and has no
+    /// permissions of its own. Replied with `Done`.
+    SetAbout {
+        /// Which.
+        path: String,
+        /// Its permissions; as they are if not given.
+        mode: Option<u32>,
+        /// When it was last written, in milliseconds since 1970; as it is if not given.
+        modified_ms: Option<i64>,
     },
 }
 
@@ -326,6 +344,8 @@ pub struct Entry {
     pub modified_ms: i64,
     /// Where a link points.
     pub target: Option<Vec<u8>>,
+    /// The number by which a file that has more than one name is known in its file system.
+    pub shared: Option<u64>,
 }
 
 /// What a file is.

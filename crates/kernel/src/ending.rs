@@ -8,7 +8,7 @@ use model::{EndCause, ErrorCode, Refusal, RequestId, SandboxId};
 
 use crate::effect::{Action, Effect};
 use crate::entry::{After, Ending, Frozen, Op, OpKind, Own, Phase, Resolve};
-use crate::event::Outcome;
+use crate::event::{FailureKind, Outcome};
 use crate::reply::Reply;
 use crate::request::Waiting;
 use crate::slab::Ix;
@@ -121,16 +121,30 @@ impl Kernel {
                 }
                 self.step_ending(ix);
             }
-            Outcome::Failed(failure) => self.save_failed(ix, &failure.detail),
-            Outcome::TimedOut => self.save_failed(ix, "saving the workspace took too long"),
+            Outcome::Failed(failure) => {
+                let again = match failure.kind {
+                    FailureKind::FilesGone => {
+                        // All but some files were saved, and the others never will be.
+                        self.entries[ix].has_files = true;
+                        self.mark(ix);
+                        false
+                    }
+                    FailureKind::Trouble | FailureKind::Gone | FailureKind::Unsupported => true,
+                };
+                self.save_failed(ix, &failure.detail, again);
+            }
+            Outcome::TimedOut => self.save_failed(ix, "saving the workspace took too long", true),
         }
     }
 
-    fn save_failed(&mut self, ix: Ix, detail: &str) {
+    fn save_failed(&mut self, ix: Ix, detail: &str, again: bool) {
         let kills = self.flawed(Flaw::FailedPersistKills);
         let now = self.now.mono;
         let entry = &mut self.entries[ix];
-        let Some(ending) = &mut entry.ending else { return };
+        let Some(ending) = &mut entry.ending else {
+            self.arm_quiet(ix);
+            return;
+        };
         match ending.resolve {
             Resolve::Voidable | Resolve::Careful if !kills => {
                 entry.spared_until = now.plus(SPARED_MS);
@@ -140,7 +154,7 @@ impl Kernel {
             }
             Resolve::Voidable | Resolve::Careful | Resolve::Firm | Resolve::Now => {
                 ending.attempts += 1;
-                if kills || ending.attempts >= SAVE_ATTEMPTS_MAX {
+                if kills || !again || ending.attempts >= SAVE_ATTEMPTS_MAX {
                     self.kill(ix);
                 } else {
                     let pause_ms = self.config.backoff.pause_ms(ending.attempts);
@@ -267,7 +281,7 @@ impl Kernel {
             let detail = detail.unwrap_or_else(|| "it died while it was being started".into());
             self.launch_ended(
                 ix,
-                Outcome::Failed(crate::Failure { kind: crate::FailureKind::Gone, detail }),
+                Outcome::Failed(crate::Failure { kind: FailureKind::Gone, detail }),
             );
             return;
         }

@@ -454,7 +454,8 @@ pub enum FailureKind {
     Trouble,
     /// The runtime cannot do this.
     Unsupported,
-    /// The files that it was to find are not there any more, or cannot be read.
+    /// The files that it was to find are not there any more, or cannot be read. When files are to
+    /// be saved: some of them cannot be, and the others are.
     FilesGone,
 }
 

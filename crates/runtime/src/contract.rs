@@ -131,6 +131,19 @@ pub trait Sandbox: Send + Sync {
     /// it points; whatever has its name already, also a link, is left as it is.
     async fn make_link(&self, path: &str, target: &str) -> Result<(), RuntimeError>;
 
+    /// Gives a file another name, a hard link, and makes directories above it that are missing.
+    /// Whatever has the name already is left as it is.
+    async fn link_file(&self, path: &str, target: &str) -> Result<(), RuntimeError>;
+
+    /// Changes the permissions of a file or directory, and when it was last written in milliseconds
+    /// since 1970; what is not given stays as it is.
+    async fn set_about(
+        &self,
+        path: &str,
+        mode: Option<u32>,
+        modified_ms: Option<i64>,
+    ) -> Result<(), RuntimeError>;
+
     /// Renames a file or directory.
     async fn move_file(&self, from: &str, to: &str, overwrite: bool) -> Result<(), RuntimeError>;
 

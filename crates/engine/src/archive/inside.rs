@@ -30,6 +30,17 @@ pub trait Files: Send + Sync {
     async fn make_directory(&self, path: &str) -> Result<(), Refusal>;
     /// Makes a symbolic link.
     async fn make_link(&self, path: &str, target: &str) -> Result<(), Refusal>;
+    /// Describes a file, without following a last link.
+    async fn stat(&self, path: &str) -> Result<Entry, Refusal>;
+    /// Gives a file another name.
+    async fn link_file(&self, path: &str, target: &str) -> Result<(), Refusal>;
+    /// Changes permissions, and when something was last written.
+    async fn set_about(
+        &self,
+        path: &str,
+        mode: Option<u32>,
+        modified_ms: Option<i64>,
+    ) -> Result<(), Refusal>;
     /// Removes a file or a link.
     async fn remove(&self, path: &str) -> Result<(), Refusal>;
     /// What an error of a stream of bytes means.
@@ -65,6 +76,23 @@ impl Files for Use {
 
     async fn make_link(&self, path: &str, target: &str) -> Result<(), Refusal> {
         Self::make_link(self, path, target).await
+    }
+
+    async fn stat(&self, path: &str) -> Result<Entry, Refusal> {
+        Self::stat(self, path).await
+    }
+
+    async fn link_file(&self, path: &str, target: &str) -> Result<(), Refusal> {
+        Self::link_file(self, path, target).await
+    }
+
+    async fn set_about(
+        &self,
+        path: &str,
+        mode: Option<u32>,
+        modified_ms: Option<i64>,
+    ) -> Result<(), Refusal> {
+        Self::set_about(self, path, mode, modified_ms).await
     }
 
     async fn remove(&self, path: &str) -> Result<(), Refusal> {
@@ -109,6 +137,23 @@ impl Files for Inside {
 
     async fn make_link(&self, path: &str, target: &str) -> Result<(), Refusal> {
         Ok(self.0.make_link(path, target).await?)
+    }
+
+    async fn stat(&self, path: &str) -> Result<Entry, Refusal> {
+        Ok(self.0.stat(path).await?)
+    }
+
+    async fn link_file(&self, path: &str, target: &str) -> Result<(), Refusal> {
+        Ok(self.0.link_file(path, target).await?)
+    }
+
+    async fn set_about(
+        &self,
+        path: &str,
+        mode: Option<u32>,
+        modified_ms: Option<i64>,
+    ) -> Result<(), Refusal> {
+        Ok(self.0.set_about(path, mode, modified_ms).await?)
     }
 
     async fn remove(&self, path: &str) -> Result<(), Refusal> {

@@ -8,6 +8,6 @@ mod pieces;
 mod unpack;
 
 pub use inside::{Files, Inside};
-pub use pack::Packing;
+pub use pack::{Lost, Packing};
 pub use pieces::Pieces;
 pub use unpack::{Bounds, UnpackError, Unpacked, Unpacking, Unusual};

@@ -1,8 +1,10 @@
 //! Puts an archive together while it is sent: directories are listed and files read by the guest,
 //! a little at a time. Links stay links. What cannot be put in (pipes, devices, sockets, files that
-//! cannot be read, names that are not UTF-8) is left out and named in a remark.
+//! cannot be read, names that are not UTF-8) is left out and named in a remark. An archive from which
+//! everything is to come back has more in it: what its owner closed is opened for a moment, and other
+//! names of a file are names of it again.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::io;
 
@@ -36,8 +38,27 @@ pub struct Packing<F> {
     entries: u64,
     entries_max: u64,
     ready: Vec<u8>,
-    owner: (u32, u32),
+    keeping: Option<Keeping>,
     is_over: bool,
+}
+
+/// What is needed for an archive from which everything is to come back.
+struct Keeping {
+    owner: (u32, u32),
+    /// The first name of each file that has more than one.
+    first_names: BTreeMap<u64, String>,
+    /// What files may still claim to hold.
+    claims_left: u64,
+    lost: Lost,
+}
+
+/// What will not come back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// How much.
+    pub count: u64,
+    /// The first of it.
+    pub first: String,
 }
 
 struct Directory {
@@ -45,6 +66,8 @@ struct Directory {
     path: String,
     entries: VecDeque<Entry>,
     more_after: Option<Vec<u8>>,
+    /// The permissions it had, if it had to be opened.
+    closed: Option<u32>,
 }
 
 struct Contents {
@@ -56,18 +79,39 @@ struct Contents {
 impl Directory {
     fn new(path: String, page: Page) -> Self {
         let more_after = last_name(&page);
-        Self { path, entries: page.entries.into(), more_after }
+        Self { path, entries: page.entries.into(), more_after, closed: None }
+    }
+
+    fn place(&self, root: &str) -> String {
+        format!("{root}/{}", self.path.trim_end_matches('/'))
     }
 }
 
-/// A file that is gone or closed to the user is no reason to give up the rest.
-fn unless_unreadable<T>(result: Result<T, Refusal>) -> Result<Option<T>, Refusal> {
-    let unreadable = [ErrorCode::PathNotFound, ErrorCode::PathDenied, ErrorCode::PathWrongKind];
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(refusal) if unreadable.contains(&refusal.code) => Ok(None),
-        Err(refusal) => Err(refusal),
+/// What an owner needs to read something, and does not have.
+const fn is_closed(entry: &Entry) -> bool {
+    match entry.kind {
+        EntryKind::Directory => entry.mode & 0o500 != 0o500,
+        EntryKind::File => entry.mode & 0o400 == 0,
+        EntryKind::Link | EntryKind::Other => false,
     }
+}
+
+/// What an owner may set of permissions.
+const fn settable(mode: u32) -> u32 {
+    mode & 0o1777
+}
+
+const fn opened(mode: u32) -> u32 {
+    settable(mode) | 0o500
+}
+
+/// What is to be had of something that was listed.
+enum Look<T> {
+    At(T),
+    /// It went meanwhile.
+    Gone,
+    /// It is not for us.
+    Closed,
 }
 
 fn last_name(page: &Page) -> Option<Vec<u8>> {
@@ -89,20 +133,44 @@ impl<F: Files> Packing<F> {
             entries: 0,
             entries_max,
             ready: Vec::new(),
-            owner: (0, 0),
+            keeping: None,
             is_over: false,
         })
     }
 
-    /// Whose everything in it is: nobody's in particular, unless it is said.
-    #[must_use]
-    pub fn owned_by(self, user: u32) -> Self {
-        Self { owner: (user, user), ..self }
+    /// Begins an archive from which everything is to come back, as this user's. Files may claim to
+    /// hold so many bytes: a few that are mostly holes would keep us reading zeros for hours.
+    pub async fn start_to_keep(
+        used: F,
+        root: &str,
+        user: u32,
+        claims_left: u64,
+    ) -> Result<Self, Refusal> {
+        let top = used.stat(root).await?;
+        let closed = is_closed(&top).then_some(top.mode);
+        if let Some(mode) = closed {
+            used.set_about(root, Some(opened(mode)), None).await?;
+        }
+        let mut packing = Self::start(used, root, u64::MAX).await?;
+        packing.open[0].closed = closed;
+        packing.keeping = Some(Keeping {
+            owner: (user, user),
+            first_names: BTreeMap::new(),
+            claims_left,
+            lost: Lost::default(),
+        });
+        packing.write(EntryType::Directory, &top, "./", 0, b"");
+        Ok(packing)
     }
 
     /// How many things could not be put in.
     pub fn left_out(&self) -> u64 {
         self.left_out_in_all
+    }
+
+    /// What of that was to come back. Pipes and sockets are nothing without who uses them.
+    pub fn lost(&self) -> Lost {
+        self.keeping.as_ref().map(|keeping| keeping.lost.clone()).unwrap_or_default()
     }
 
     /// The next bytes; none at the end. After an error there are no more.
@@ -155,13 +223,16 @@ impl<F: Files> Packing<F> {
                 Ok(name) => self.put(&entry, format!("{above}{name}")).await,
                 Err(error) => {
                     let name = String::from_utf8_lossy(error.as_bytes()).into_owned();
-                    self.leave_out(format!("{above}{name}"));
+                    self.lose(format!("{above}{name}"));
                     Ok(())
                 }
             };
         }
         let Some(after) = directory.more_after.take() else {
-            self.open.pop();
+            let done = self.open.pop();
+            if let Some((done, mode)) = done.and_then(|done| done.closed.map(|mode| (done, mode))) {
+                self.close(&done.place(&self.root), mode).await?;
+            }
             return Ok(());
         };
         let path = format!("{}/{}", self.root, directory.path);
@@ -182,45 +253,164 @@ impl<F: Files> Packing<F> {
         let at = format!("{}/{path}", self.root);
         match entry.kind {
             EntryKind::Other => self.leave_out(path),
-            EntryKind::Link => self.write(EntryType::Symlink, entry, &path, 0),
-            EntryKind::Directory if self.open.len() == DEPTH_MAX => self.leave_out(path),
-            EntryKind::Directory => {
-                let Some(page) = unless_unreadable(self.used.list_files(&at, None, LIST).await)?
-                else {
-                    self.leave_out(path);
-                    return Ok(());
-                };
-                let path = format!("{path}/");
-                self.write(EntryType::Directory, entry, &path, 0);
-                self.open.push(Directory::new(path, page));
+            EntryKind::Link => {
+                let target = entry.target.as_deref().unwrap_or_default();
+                if self.keeping.is_some() && std::str::from_utf8(target).is_err() {
+                    self.lose(path);
+                } else {
+                    self.write(EntryType::Symlink, entry, &path, 0, target);
+                }
             }
-            EntryKind::File => {
-                let Some(reader) = unless_unreadable(self.used.read_file(&at).await)? else {
-                    self.leave_out(path);
-                    return Ok(());
-                };
-                let size = reader.entry.size;
-                self.write(EntryType::Regular, entry, &path, size);
-                self.file = Some(Contents { reader, left: size, padding: padding(size) });
-            }
+            EntryKind::Directory if self.open.len() == DEPTH_MAX => self.lose(path),
+            EntryKind::Directory => self.put_directory(entry, path, &at).await?,
+            EntryKind::File => self.put_file(entry, path, &at).await?,
         }
         Ok(())
     }
 
-    fn write(&mut self, kind: EntryType, entry: &Entry, path: &str, size: u64) {
+    async fn put_directory(
+        &mut self,
+        entry: &Entry,
+        path: String,
+        at: &str,
+    ) -> Result<(), Refusal> {
+        let closed = self.open_up(entry, at).await?;
+        let listed = self.used.list_files(at, None, LIST).await;
+        let found = self.look(listed);
+        if let (Some(mode), Ok(Look::Gone | Look::Closed) | Err(_)) = (closed, &found) {
+            self.close(at, mode).await?;
+        }
+        match found? {
+            Look::At(page) => {
+                let path = format!("{path}/");
+                self.write(EntryType::Directory, entry, &path, 0, b"");
+                self.open.push(Directory { closed, ..Directory::new(path, page) });
+            }
+            Look::Gone => self.leave_out(path),
+            Look::Closed => self.lose(path),
+        }
+        Ok(())
+    }
+
+    async fn put_file(&mut self, entry: &Entry, path: String, at: &str) -> Result<(), Refusal> {
+        if let Some(first) = self.known_as(entry) {
+            self.write(EntryType::Link, entry, &path, 0, first.as_bytes());
+            return Ok(());
+        }
+        let closed = self.open_up(entry, at).await?;
+        let reader = self.used.read_file(at).await;
+        if let Some(mode) = closed {
+            self.close(at, mode).await?;
+        }
+        let reader = match self.look(reader)? {
+            Look::At(reader) => reader,
+            Look::Gone => {
+                self.leave_out(path);
+                return Ok(());
+            }
+            Look::Closed => {
+                self.lose(path);
+                return Ok(());
+            }
+        };
+        let size = reader.entry.size;
+        if let Some(keeping) = &mut self.keeping {
+            let Some(claims_left) = keeping.claims_left.checked_sub(size) else {
+                self.lose(path);
+                return Ok(());
+            };
+            keeping.claims_left = claims_left;
+            if let Some(shared) = reader.entry.shared {
+                keeping.first_names.insert(shared, path.clone());
+            }
+        }
+        self.write(EntryType::Regular, entry, &path, size, b"");
+        self.file = Some(Contents { reader, left: size, padding: padding(size) });
+        Ok(())
+    }
+
+    /// The name by which a file is in the archive already.
+    fn known_as(&self, entry: &Entry) -> Option<String> {
+        self.keeping.as_ref()?.first_names.get(&entry.shared?).cloned()
+    }
+
+    /// A file that is gone or closed to the user is no reason to give up the rest. One whose path is
+    /// too long to be named is none either where everything is kept that can be.
+    fn look<T>(&self, result: Result<T, Refusal>) -> Result<Look<T>, Refusal> {
+        let unreadable = [ErrorCode::PathDenied, ErrorCode::PathWrongKind];
+        match result {
+            Ok(value) => Ok(Look::At(value)),
+            Err(refusal) if refusal.code == ErrorCode::PathNotFound => Ok(Look::Gone),
+            Err(refusal) if unreadable.contains(&refusal.code) => Ok(Look::Closed),
+            Err(refusal)
+                if self.keeping.is_some() && refusal.code == ErrorCode::InvalidArgument =>
+            {
+                Ok(Look::Closed)
+            }
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// Lets the owner read what is closed even to him, and says what it was like.
+    async fn open_up(&mut self, entry: &Entry, at: &str) -> Result<Option<u32>, Refusal> {
+        if self.keeping.is_none() || !is_closed(entry) {
+            return Ok(None);
+        }
+        let set = self.used.set_about(at, Some(opened(entry.mode)), None).await;
+        Ok(match self.look(set)? {
+            Look::At(()) => Some(entry.mode),
+            Look::Gone | Look::Closed => None,
+        })
+    }
+
+    /// Closes it again.
+    async fn close(&mut self, at: &str, mode: u32) -> Result<(), Refusal> {
+        let set = self.used.set_about(at, Some(settable(mode)), None).await;
+        self.look(set).map(|_| ())
+    }
+
+    /// Leaves everything as it was, when there will be no more.
+    pub async fn give_up(mut self) {
+        while let Some(directory) = self.open.pop() {
+            if let Some(mode) = directory.closed {
+                // Whoever gives up has told why already.
+                if self.close(&directory.place(&self.root), mode).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, kind: EntryType, entry: &Entry, path: &str, size: u64, target: &[u8]) {
         let comment = self.remark();
         let written = Written {
             kind,
             path: path.as_bytes(),
             mode: entry.mode,
-            owner: self.owner,
+            owner: self.owner(),
             size,
             modified: (entry.modified_ms.div_euclid(1000), 0),
-            target: entry.target.as_deref().unwrap_or_default(),
+            target,
             attributes: &[],
             comment,
         };
         written.write(&mut self.ready);
+    }
+
+    /// Whose everything in it is: nobody's in particular, unless it is to come back.
+    fn owner(&self) -> (u32, u32) {
+        self.keeping.as_ref().map_or((0, 0), |keeping| keeping.owner)
+    }
+
+    /// Leaves out what will be missed.
+    fn lose(&mut self, path: String) {
+        if let Some(keeping) = &mut self.keeping {
+            if keeping.lost.count == 0 {
+                keeping.lost.first.clone_from(&path);
+            }
+            keeping.lost.count += 1;
+        }
+        self.leave_out(path);
     }
 
     fn leave_out(&mut self, path: String) {
@@ -247,13 +437,15 @@ impl<F: Files> Packing<F> {
     }
 
     fn end(&mut self) {
-        if let comment @ Some(_) = self.remark() {
+        if let comment @ Some(_) = self.remark()
+            && self.keeping.is_none()
+        {
             // A remark needs an entry to be about: the directory itself does no harm.
             let written = Written {
                 kind: EntryType::Directory,
                 path: b"./",
                 mode: 0o755,
-                owner: self.owner,
+                owner: self.owner(),
                 size: 0,
                 modified: (0, 0),
                 target: b"",

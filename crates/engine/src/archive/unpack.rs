@@ -14,6 +14,13 @@ use super::pieces::{Pieces, Source};
 const NAME_BYTES_MAX: u64 = 1 << 20;
 const COPY_BYTES: usize = 64 * 1024;
 
+/// Extended headers of one entry: nobody needs more.
+const SAID_MAX: u32 = 16;
+
+/// The permissions that a sandbox can be given for files, and for directories.
+const FILE_SETTABLE: u32 = 0o1777;
+const DIRECTORY_SETTABLE: u32 = 0o3777;
+
 /// How much an archive may bring.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
@@ -65,8 +72,19 @@ pub struct Unpacking<'a, F, P> {
     root: &'a str,
     bounds: Bounds,
     seen: u64,
+    /// Extended headers since the last entry.
+    said: u32,
     done: Unpacked,
     extra: Extra,
+    /// Directories on the way to the last entry, if they are to become what they were.
+    open: Option<Vec<Above>>,
+}
+
+/// A directory about which the last word is said when everything in it is there.
+struct Above {
+    at: String,
+    mode: u32,
+    modified_ms: i64,
 }
 
 /// What was said about the next entry before it came.
@@ -75,6 +93,15 @@ struct Extra {
     path: Option<Vec<u8>>,
     target: Option<Vec<u8>>,
     size: Option<u64>,
+    modified_s: Option<i64>,
+}
+
+/// What is known of an entry besides where it is and what kind of thing.
+struct About<'a> {
+    target: Option<&'a [u8]>,
+    mode: u32,
+    size: u64,
+    modified_ms: i64,
 }
 
 /// What an entry is to become.
@@ -92,8 +119,16 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
     /// Of these bytes, into this directory.
     pub fn new(used: &'a F, pieces: P, root: &'a str, bounds: Bounds) -> Self {
         let source = Source::of(pieces);
-        let (seen, done, extra) = (0, Unpacked::default(), Extra::default());
-        Self { used, source, root: root.trim_end_matches('/'), bounds, seen, done, extra }
+        let (done, extra) = (Unpacked::default(), Extra::default());
+        let root = root.trim_end_matches('/');
+        Self { used, source, root, bounds, seen: 0, said: 0, done, extra, open: None }
+    }
+
+    /// Of an archive from which everything is to come back: permissions and times as well, and other
+    /// names of a file as such. What cannot be given to a sandbox is left out.
+    #[must_use]
+    pub fn as_it_was(self) -> Self {
+        Self { open: Some(Vec::new()), ..self }
     }
 
     /// Takes it apart.
@@ -105,6 +140,7 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
             }
             self.entry(&block).await?;
         }
+        self.leave("").await?;
         self.source.drain(1 << 20).await?;
         Ok(self.done)
     }
@@ -112,14 +148,12 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
     async fn entry(&mut self, block: &[u8; BLOCK]) -> Done<(), P> {
         let header = Header::from_byte_slice(block);
         check_sum(header, block)?;
-        self.seen += 1;
-        if self.seen > self.bounds.entries {
-            let cause = format!("the archive has more than {} entries", self.bounds.entries);
-            return Err(UnpackError::Archive(Refusal::new(ErrorCode::TooLarge, cause)));
-        }
         let broken = |error: std::io::Error| broken(&error.to_string());
         let size = header.entry_size().map_err(broken)?;
         match header.entry_type().as_byte() {
+            b'L' | b'K' | b'x' | b'g' if self.said == SAID_MAX => {
+                return Err(damaged("the archive cannot be read: too many headers of one entry"));
+            }
             b'L' => self.extra.path = Some(self.name(size).await?),
             b'K' => self.extra.target = Some(self.name(size).await?),
             b'x' => {
@@ -128,12 +162,22 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
             }
             b'g' => drop(self.said(size).await?),
             kind => {
+                self.said = 0;
+                self.seen += 1;
+                if self.seen > self.bounds.entries {
+                    let cause =
+                        format!("the archive has more than {} entries", self.bounds.entries);
+                    return Err(UnpackError::Archive(Refusal::new(ErrorCode::TooLarge, cause)));
+                }
                 let extra = std::mem::take(&mut self.extra);
                 let size = extra.size.unwrap_or(size);
                 let path = extra.path.unwrap_or_else(|| header.path_bytes().into_owned());
                 let target = extra.target.or_else(|| Some(header.link_name_bytes()?.into_owned()));
                 let mode = header.mode().map_err(broken)? & 0o7777;
-                self.put(kind, &path, target.as_deref(), mode, size).await?;
+                let header_s = || header.mtime().ok().and_then(|at| i64::try_from(at).ok());
+                let modified_s = extra.modified_s.or_else(header_s).unwrap_or(0);
+                let (target, modified_ms) = (target.as_deref(), modified_s.saturating_mul(1000));
+                self.put(kind, &path, About { target, mode, size, modified_ms }).await?;
             }
         }
         Ok(())
@@ -141,6 +185,7 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
 
     /// The contents of an entry that is about another one.
     async fn said(&mut self, size: u64) -> Done<Vec<u8>, P> {
+        self.said += 1;
         if size > NAME_BYTES_MAX {
             return Err(broken("a name or a remark is too long"));
         }
@@ -155,50 +200,72 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
         Ok(name)
     }
 
-    async fn put(
-        &mut self,
-        kind: u8,
-        path: &[u8],
-        target: Option<&[u8]>,
-        mode: u32,
-        size: u64,
-    ) -> Done<(), P> {
+    async fn put(&mut self, kind: u8, path: &[u8], entry: About<'_>) -> Done<(), P> {
         let shown = String::from_utf8_lossy(path).into_owned();
         let about = |error: UnpackError<P::Error>| error.about(&shown);
         let wanted = match wanted(kind, path) {
             Ok(wanted) => wanted,
             Err(_) if self.bounds.unusual == Unusual::LeaveOut => {
-                return self.source.skip(size + padding(size)).await;
+                return self.source.skip(entry.size + padding(entry.size)).await;
             }
             Err(refused) => return Err(about(refused)),
         };
+        if self.open.is_some() && !can_be_told(&wanted, path, entry.target) {
+            return self.source.skip(entry.size + padding(entry.size)).await;
+        }
         let inside = inside(path).map_err(about)?;
         if inside.is_empty() {
+            if wanted != Wanted::Directory {
+                return Err(about(broken("no name")));
+            }
             // The directory itself, which is there.
-            return if wanted == Wanted::Directory {
-                Ok(())
-            } else {
-                Err(about(broken("no name")))
-            };
+            let at = self.root.to_owned();
+            self.enter(at, &entry);
+            return Ok(());
         }
         let at = format!("{}/{inside}", self.root);
+        self.leave(&at).await.map_err(about)?;
         let put = match wanted {
-            Wanted::Directory => self.directory(&at).await,
-            Wanted::File => self.file(&at, mode, size).await,
-            Wanted::Link => self.link(&at, target).await,
-            Wanted::Copy => self.copy(&at, mode, target).await,
+            Wanted::Directory => self.directory(at, &entry).await,
+            Wanted::File => self.file(&at, &entry).await,
+            Wanted::Link => self.link(&at, entry.target).await,
+            Wanted::Copy if self.open.is_some() => self.another_name(&at, entry.target).await,
+            Wanted::Copy => self.copy(&at, entry.mode, entry.target).await,
         };
         put.map_err(about)
     }
 
-    async fn directory(&mut self, at: &str) -> Done<(), P> {
-        self.used.make_directory(at).await?;
+    async fn directory(&mut self, at: String, entry: &About<'_>) -> Done<(), P> {
+        self.used.make_directory(&at).await?;
         self.done.directories += 1;
+        self.enter(at, entry);
         Ok(())
     }
 
-    async fn file(&mut self, at: &str, mode: u32, size: u64) -> Done<(), P> {
+    /// Everything that follows is in this directory, until something else comes.
+    fn enter(&mut self, at: String, entry: &About<'_>) {
+        if let Some(open) = &mut self.open {
+            let (mode, modified_ms) = (entry.mode & DIRECTORY_SETTABLE, entry.modified_ms);
+            open.push(Above { at, mode, modified_ms });
+        }
+    }
+
+    /// Says the last word about directories that this is not in.
+    async fn leave(&mut self, at: &str) -> Done<(), P> {
+        let is_left = |above: &mut Above| {
+            !at.strip_prefix(above.at.as_str()).is_some_and(|rest| rest.starts_with('/'))
+        };
+        while let Some(above) = self.open.as_mut().and_then(|open| open.pop_if(is_left)) {
+            self.used.set_about(&above.at, Some(above.mode), Some(above.modified_ms)).await?;
+        }
+        Ok(())
+    }
+
+    async fn file(&mut self, at: &str, entry: &About<'_>) -> Done<(), P> {
+        let size = entry.size;
         self.count(size)?;
+        // What runs as its owner does so nowhere here.
+        let mode = if self.open.is_some() { entry.mode & FILE_SETTABLE } else { entry.mode };
         let mut writer = self.used.write_file(at, mode).await?;
         let mut left = size;
         while left > 0 {
@@ -210,6 +277,20 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
         }
         self.source.skip(padding(size)).await?;
         self.used.finish_file(writer).await?;
+        if self.open.is_some() {
+            self.used.set_about(at, None, Some(entry.modified_ms)).await?;
+        }
+        self.done.files += 1;
+        Ok(())
+    }
+
+    async fn another_name(&mut self, at: &str, target: Option<&[u8]>) -> Done<(), P> {
+        let first = format!("{}/{}", self.root, inside(target.unwrap_or_default())?);
+        match self.used.link_file(at, &first).await {
+            // It was left out, and so is this.
+            Err(refusal) if refusal.code == ErrorCode::PathNotFound => return Ok(()),
+            linked => linked?,
+        }
         self.done.files += 1;
         Ok(())
     }
@@ -274,6 +355,11 @@ impl Extra {
                     let text = std::str::from_utf8(value).ok();
                     let size = text.and_then(|text| text.parse().ok());
                     self.size = Some(size.ok_or_else(|| broken("a size that is not a number"))?);
+                }
+                b"mtime" => {
+                    let text = std::str::from_utf8(value).unwrap_or_default();
+                    let seconds = text.split_once('.').map_or(text, |(seconds, _)| seconds);
+                    self.modified_s = seconds.parse().ok();
                 }
                 _ => {}
             }
@@ -344,6 +430,16 @@ fn wanted<E>(kind: u8, path: &[u8]) -> Result<Wanted, UnpackError<E>> {
 fn text<E>(bytes: &[u8]) -> Result<&str, UnpackError<E>> {
     let text = std::str::from_utf8(bytes).map_err(|_| broken("a name that is not UTF-8"))?;
     if text.contains('\0') { Err(broken("a name with a zero byte in it")) } else { Ok(text) }
+}
+
+/// Whether a guest can be told of it: it knows names as text.
+fn can_be_told(wanted: &Wanted, path: &[u8], target: Option<&[u8]>) -> bool {
+    let is_text = |bytes: &[u8]| text::<()>(bytes).is_ok();
+    is_text(path)
+        && match wanted {
+            Wanted::File | Wanted::Directory => true,
+            Wanted::Link | Wanted::Copy => target.is_some_and(is_text),
+        }
 }
 
 /// The path of an entry, beneath its directory whatever it says.

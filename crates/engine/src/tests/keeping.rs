@@ -14,7 +14,7 @@ use workspaces::{Archives, Seeds, Workspaces};
 
 use super::node::{ALICE, Node, Place, config, name, template};
 use super::sessions::outcome;
-use crate::{EngineConfig, SeedFile, SessionRequest, UseKind, seeds};
+use crate::{EngineConfig, SeedFile, SessionRequest, UseKind, keeping, seeds};
 
 impl Place {
     /// A node with a template in memory and one on disk, without pools.
@@ -107,6 +107,89 @@ async fn files_in_memory_are_there_after_stop_crash_and_restart() {
     assert_eq!(node.lost(session).await, [TerminatedReason::Shutdown]);
     assert_eq!(node.said(session, "cat d/f").await, "two\n", "as it was last saved");
     node.engine.end_session(ALICE, session).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_in_memory_come_back_as_they_were() {
+    let place = Place::new();
+    let node = Node::start(place.config()).await;
+    let session = node.session_of("memory").await;
+    // Three names of half of what the workspace may hold, which three files would not fit into.
+    let large = "x".repeat(4 << 20);
+    node.put(session, "a/large", &large).await;
+    let used = node.engine.use_session(ALICE, session, UseKind::Files).await.unwrap();
+    used.link_file("/workspace/a/second", "/workspace/a/large").await.unwrap();
+    used.link_file("/workspace/z", "/workspace/a/large").await.unwrap();
+    // An entry each with a header of its own.
+    let long = "n".repeat(120);
+    for n in 0..20 {
+        node.put(session, &format!("{long}/{n}"), "").await;
+    }
+    node.put(session, "closed/inside", "text").await;
+    for (path, mode) in [("closed/inside", 0), ("closed", 0), ("a/large", 0o4755), ("a", 0o2550)] {
+        used.set_about(&format!("/workspace/{path}"), Some(mode), None).await.unwrap();
+    }
+    drop(used);
+    for _ in 0..2 {
+        node.engine.stop_session(ALICE, session).await.unwrap();
+        node.engine.resume_session(ALICE, session).await.unwrap();
+    }
+    let used = node.engine.use_session(ALICE, session, UseKind::Files).await.unwrap();
+    let about = async |path: &str| used.stat(&format!("/workspace/{path}")).await.unwrap();
+    for (path, mode) in [("closed/inside", 0), ("closed", 0), ("a/large", 0o755), ("a", 0o2550)] {
+        assert_eq!(about(path).await.mode, mode, "{path}");
+    }
+    let shared = about("a/large").await.shared;
+    assert!(shared.is_some());
+    assert_eq!((about("a/second").await.shared, about("z").await.shared), (shared, shared));
+    used.set_about("/workspace/closed/inside", Some(0o600), None).await.unwrap();
+    drop(used);
+    assert_eq!(node.said(session, "cat closed/inside").await, "text");
+    assert_eq!(node.lost(session).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_kept_keeps_its_sandbox_or_is_told() {
+    let place = Place::new();
+    let mut node = Node::start(place.config()).await;
+    let session = node.session_of("memory").await;
+    node.put(session, "kept", "text").await;
+    node.put(session, &format!("{}f", "d/".repeat(300)), "").await;
+    let refused = node.engine.stop_session(ALICE, session).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::PersistFailed);
+    assert!(refused.cause.contains("d/d/d"), "{refused}");
+    assert_eq!(node.said(session, "cat kept").await, "text");
+    assert_eq!(node.lost(session).await, []);
+
+    node.engine.shutdown().await.unwrap();
+    node = node.kill_and_start().await;
+    assert_eq!(node.lost(session).await, [TerminatedReason::Shutdown]);
+    assert_eq!(node.said(session, "cat kept").await, "text");
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_that_somebody_took_away_are_restored_or_told() {
+    for archived in [true, false] {
+        let place = Place::new();
+        let node = Node::start(place.config()).await;
+        let session = node.session_of("disk").await;
+        node.put(session, "f", "text").await;
+        node.engine.stop_session(ALICE, session).await.unwrap();
+        let id = node.engine.session(ALICE, session).unwrap().workspace.unwrap();
+        if archived {
+            keeping::archive(&node.engine.core, id).await.unwrap();
+        }
+        let taken = place.0.join("workspaces").join(id.to_string());
+        let taken_archive = place.0.join("archives").join(format!("{id}.tar.zst"));
+        if archived {
+            std::fs::remove_file(taken_archive).unwrap();
+        } else {
+            std::fs::remove_dir_all(taken).unwrap();
+        }
+        node.engine.resume_session(ALICE, session).await.unwrap();
+        assert_eq!(node.said(session, "echo there").await, "there\n", "{archived}");
+        assert_eq!(node.lost(session).await.len(), 1, "{archived}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -47,6 +47,12 @@ fn requests() {
     pin(&Request::Processes, "0e");
     pin(&Request::MakeLink { path: path(), target: "../b".into() }, "0f022f77042e2e2f62");
     pin(&Request::DialUnix { path: path() }, "10022f77");
+    pin(&Request::LinkFile { path: path(), target: "b".into() }, "11022f770162");
+    pin(
+        &Request::SetAbout { path: path(), mode: Some(0o700), modified_ms: Some(-1) },
+        "12022f7701c0030101",
+    );
+    pin(&Request::SetAbout { path: path(), mode: None, modified_ms: None }, "12022f770000");
 }
 
 #[test]
@@ -100,9 +106,10 @@ fn replies() {
         mode: 0o644,
         modified_ms: -1,
         target,
+        shared: None,
     };
     pin(&Reply::Ready { version: 1 }, "0001");
-    pin(&Reply::Ready { version: VERSION }, "0003");
+    pin(&Reply::Ready { version: VERSION }, "0004");
     pin(&Reply::SetupFailed { step: "root".into(), errno: 2 }, "0104726f6f7404");
     pin(&Reply::Done, "02");
     pin(&Reply::Started { pid: None }, "0300");
@@ -110,13 +117,15 @@ fn replies() {
     let usage = |status| Exited { status, user_us: 1000, system_us: 2, max_rss_kb: 3 };
     pin(&Reply::Exited(usage(ExitStatus::Code(0))), "040000e8070203");
     pin(&Reply::Exited(usage(ExitStatus::Signal(9))), "040112e8070203");
-    pin(&Reply::Entry(entry(EntryKind::File, None)), "05026eff008020a4030100");
-    pin(&Reply::Entry(entry(EntryKind::Directory, None)), "05026eff018020a4030100");
-    pin(&Reply::Entry(entry(EntryKind::Link, Some(b"t".to_vec()))), "05026eff028020a40301010174");
-    pin(&Reply::Entry(entry(EntryKind::Other, None)), "05026eff038020a4030100");
+    pin(&Reply::Entry(entry(EntryKind::File, None)), "05026eff008020a403010000");
+    pin(&Reply::Entry(entry(EntryKind::Directory, None)), "05026eff018020a403010000");
+    pin(&Reply::Entry(entry(EntryKind::Link, Some(b"t".to_vec()))), "05026eff028020a4030101017400");
+    let shared = Entry { shared: Some(300), ..entry(EntryKind::File, None) };
+    pin(&Reply::Entry(shared), "05026eff008020a403010001ac02");
+    pin(&Reply::Entry(entry(EntryKind::Other, None)), "05026eff038020a403010000");
     pin(
         &Reply::Entries { entries: vec![entry(EntryKind::File, None)], more: true },
-        "0601026eff008020a403010001",
+        "0601026eff008020a40301000001",
     );
     pin(&Reply::Ports(vec![Port { port: 80, loopback_only: true }]), "07015001");
     pin(&Reply::Processes(vec![RunningProcess { process: 1, pid: 2 }]), "08010102");
@@ -150,7 +159,9 @@ fn no_variant_is_missing_above() {
         | Request::Ports
         | Request::Processes
         | Request::MakeLink { .. }
-        | Request::DialUnix { .. } => {}
+        | Request::DialUnix { .. }
+        | Request::LinkFile { .. }
+        | Request::SetAbout { .. } => {}
     };
     let _ = |reply: Reply| match reply {
         Reply::Ready { .. }

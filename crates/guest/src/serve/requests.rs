@@ -9,7 +9,8 @@ use super::activity::Activity;
 use super::dial::Dial;
 use super::family::Ending;
 use super::fault::{fault, refused};
-use super::files::{self, linking, listing::Listing, reading::Reading, removal, writing::Writing};
+use super::files::{self, about, linking, removal};
+use super::files::{listing::Listing, reading::Reading, writing::Writing};
 use super::guest::Guest;
 use super::ready::Part;
 use super::{ExitReason, environment, ports, start};
@@ -111,6 +112,13 @@ impl Guest {
             Request::Processes => Ok(Answer::Now(self.processes())),
             Request::MakeLink { path, target } => {
                 linking::make_link(&start::absolute(workspace, &path), &target).map(done)
+            }
+            Request::LinkFile { path, target } => {
+                let target = start::absolute(workspace, &target);
+                linking::link_file(&start::absolute(workspace, &path), &target).map(done)
+            }
+            Request::SetAbout { path, mode, modified_ms } => {
+                about::set(&start::absolute(workspace, &path), mode, modified_ms).map(done)
             }
             Request::DialUnix { path } => {
                 self.room()?;

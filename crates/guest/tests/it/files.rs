@@ -1,7 +1,7 @@
 //! Files: written whole or not at all, read in pieces, and never a trap for the guest.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::time::Duration;
 
 use guest_protocol::message::{Entry, EntryKind, FaultCode, Reply, Request, lane};
@@ -57,6 +57,18 @@ impl Host {
     fn mode(&self, name: &str) -> u32 {
         fs::metadata(self.path(name)).unwrap().permissions().mode() & 0o7777
     }
+}
+
+#[test]
+fn blocks_of_zeros_take_no_room() {
+    let mut host = Host::start();
+    let mut bytes = vec![0; 3_000_000];
+    bytes[1_000_000] = 1;
+    host.write_file(&write("f", None, false), &bytes);
+    let found = fs::metadata(host.path("f")).unwrap();
+    assert_eq!(found.len(), 3_000_000);
+    assert!(found.blocks() * 512 < 1 << 20, "{} blocks", found.blocks());
+    assert!(host.read_file(&read("f")).1 == bytes);
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use model::template::{RuntimeTraits, WorkspaceLimit};
 use model::{
-    ClaimSettings, EndCause, LifecycleEvent, NodeConfig, SandboxState, SeedId, SessionId,
-    SessionStatus, TerminatedReason,
+    ClaimSettings, EndCause, ErrorCode, LifecycleEvent, NodeConfig, SandboxState, SeedId,
+    SessionId, SessionStatus, TerminatedReason,
 };
 
 use super::rig::{
@@ -256,6 +256,27 @@ fn what_is_in_memory_comes_back_if_it_was_saved() {
     rig.finish(copy, Outcome::Done);
     rig.turn(fork);
     assert!(rig.launching().restore);
+}
+
+#[test]
+fn files_that_cannot_be_saved_keep_their_sandbox_or_are_told() {
+    let mut rig = Rig::with_pool(template(0, 1), DOCKER);
+    let (session, sandbox) = rig.session();
+    rig.session_work(session);
+    let stopped = rig.stop(session);
+    rig.finish(persist, files_gone());
+    assert_eq!(rig.refused(stopped), ErrorCode::PersistFailed);
+    assert_eq!((rig.count(kill), rig.state(sandbox)), (0, SandboxState::Waiting));
+    assert_eq!(lost(&rig), []);
+
+    rig.shut_down(0);
+    rig.finish(persist, files_gone());
+    assert_eq!((rig.count(persist), rig.count(kill)), (0, 1), "it would be no use to try again");
+    rig.run();
+    assert_eq!(lost(&rig), [TerminatedReason::Shutdown]);
+    rig.restart(&[]);
+    rig.turn(session);
+    assert!(rig.launching().restore, "what could be saved is there");
 }
 
 #[test]

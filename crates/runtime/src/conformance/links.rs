@@ -113,3 +113,40 @@ pub(super) async fn errors_of_links_have_codes(stage: &Stage) -> CaseResult {
     assert_eq!(code_of(sandbox.read_file("/workspace/dangling", 0, None).await), Code::NotFound);
     Ok(())
 }
+
+pub(super) async fn files_have_several_names(stage: &Stage) -> CaseResult {
+    let sandbox = stage.launch().await;
+    sandbox.write_all("/workspace/file", b"1", None).await.expect("written");
+    let alone = sandbox.stat("/workspace/file").await.expect("there");
+    assert_eq!(alone.shared, None);
+    sandbox.link_file("/workspace/d/other", "/workspace/file").await.expect("named");
+    let shared = sandbox.stat("/workspace/file").await.expect("there").shared;
+    assert!(shared.is_some());
+    let listed = sandbox.list_files("/workspace/d", None, 9).await.expect("listed");
+    assert_eq!(listed.entries[0].shared, shared);
+    assert_eq!(sandbox.read_all("/workspace/d/other", 9).await.expect("read"), b"1");
+    let again = sandbox.link_file("/workspace/d/other", "/workspace/file").await;
+    assert_eq!(code_of(again), Code::Exists);
+    let nothing = sandbox.link_file("/workspace/new", "/workspace/nothing").await;
+    assert_eq!(code_of(nothing), Code::NotFound);
+    sandbox.remove("/workspace/file", false).await.expect("removed");
+    assert_eq!(sandbox.read_all("/workspace/d/other", 9).await.expect("read"), b"1");
+    Ok(())
+}
+
+pub(super) async fn permissions_are_changed(stage: &Stage) -> CaseResult {
+    let sandbox = stage.launch().await;
+    sandbox.write_all("/workspace/d/file", b"1", None).await.expect("written");
+    for (path, mode) in [("d/file", 0), ("d", 0o2700)] {
+        let path = format!("/workspace/{path}");
+        sandbox.set_about(&path, Some(mode), Some(1_000)).await.expect("changed");
+        assert_eq!(sandbox.stat(&path).await.expect("there").mode, mode, "{path}");
+    }
+    let closed = sandbox.read_file("/workspace/d/file", 0, None).await;
+    assert_eq!(code_of(closed), Code::Denied);
+    sandbox.set_about("/workspace/d/file", Some(0o600), None).await.expect("changed");
+    assert_eq!(sandbox.read_all("/workspace/d/file", 9).await.expect("read"), b"1");
+    let nothing = sandbox.set_about("/workspace/nothing", Some(0o600), None).await;
+    assert_eq!(code_of(nothing), Code::NotFound);
+    Ok(())
+}

@@ -95,7 +95,8 @@ cases! {
         files_are_moved_and_removed errors_of_files_have_codes abandoned_writes_leave_nothing
         large_files_are_streams;
     links: links_are_made_and_described links_lead_where_they_point links_replace_nothing
-        links_are_removed_and_not_what_they_point_to errors_of_links_have_codes;
+        links_are_removed_and_not_what_they_point_to errors_of_links_have_codes
+        files_have_several_names permissions_are_changed;
     ports: connections_go_both_ways ports_are_listed nobody_listens sockets_are_reached_by_path;
     channels: channels_go_both_ways channels_end_with_their_program
         channels_and_input_exclude_each_other;
@@ -150,6 +151,7 @@ macro_rules! conformance_tests {
             abandoned_writes_leave_nothing large_files_are_streams
             links_are_made_and_described links_lead_where_they_point links_replace_nothing
             links_are_removed_and_not_what_they_point_to errors_of_links_have_codes
+            files_have_several_names permissions_are_changed
             connections_go_both_ways ports_are_listed nobody_listens sockets_are_reached_by_path
             channels_go_both_ways channels_end_with_their_program
             channels_and_input_exclude_each_other

@@ -233,6 +233,21 @@ impl Sandbox for FakeSandbox {
         self.with_files(path, Last::Keep, |tree, path| tree.make_link(path, target)).await
     }
 
+    async fn link_file(&self, path: &str, target: &str) -> Result<(), RuntimeError> {
+        let target = self.place(WORKSPACE, target, Last::Keep)?;
+        self.with_files(path, Last::Keep, |tree, path| tree.link_file(path, &target)).await
+    }
+
+    async fn set_about(
+        &self,
+        path: &str,
+        mode: Option<u32>,
+        modified_ms: Option<i64>,
+    ) -> Result<(), RuntimeError> {
+        self.with_files(path, Last::Keep, |tree, path| tree.set_about(path, mode, modified_ms))
+            .await
+    }
+
     async fn move_file(&self, from: &str, to: &str, overwrite: bool) -> Result<(), RuntimeError> {
         let to = self.place(WORKSPACE, to, Last::Keep)?;
         self.with_files(from, Last::Keep, |tree, from| tree.rename(from, &to, overwrite)).await

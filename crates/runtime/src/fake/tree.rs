@@ -1,7 +1,7 @@
 //! Files in a map: enough of a filesystem for tests. Pure; paths are lexical, and a link is a thing
 //! that is kept: following it is the affair of `paths`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use guest_protocol::message::{Entry, EntryKind, MAX_LINK_TARGET_BYTES};
@@ -13,10 +13,22 @@ use crate::files::Page;
 /// One file or directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Node {
-    Directory,
-    File { bytes: Vec<u8>, mode: u32 },
-    Link { target: String },
+    Directory {
+        mode: u32,
+    },
+    File {
+        bytes: Vec<u8>,
+        mode: u32,
+        /// What all names of a file that has more than one have in common.
+        shared: Option<u64>,
+    },
+    Link {
+        target: String,
+    },
 }
+
+/// A directory as it is made.
+const DIRECTORY: Node = Node::Directory { mode: 0o755 };
 
 /// Files by their absolute path, without a slash at the end.
 #[derive(Debug, Clone)]
@@ -41,17 +53,17 @@ fn name(path: &str) -> &str {
 }
 
 fn entry(path: &str, node: &Node) -> Entry {
-    let (kind, mode, target) = match node {
-        Node::Directory => (EntryKind::Directory, 0o755, None),
-        Node::File { mode, .. } => (EntryKind::File, *mode, None),
-        Node::Link { target } => (EntryKind::Link, 0o777, Some(target.clone().into())),
+    let (kind, mode, target, shared) = match node {
+        Node::Directory { mode } => (EntryKind::Directory, *mode, None, None),
+        Node::File { mode, shared, .. } => (EntryKind::File, *mode, None, *shared),
+        Node::Link { target } => (EntryKind::Link, 0o777, Some(target.clone().into()), None),
     };
-    Entry { name: name(path).into(), kind, size: size(node), mode, modified_ms: 0, target }
+    Entry { name: name(path).into(), kind, size: size(node), mode, modified_ms: 0, target, shared }
 }
 
 fn size(node: &Node) -> u64 {
     match node {
-        Node::Directory => 0,
+        Node::Directory { .. } => 0,
         Node::File { bytes, .. } => bytes.len() as u64,
         Node::Link { target } => target.len() as u64,
     }
@@ -60,7 +72,7 @@ fn size(node: &Node) -> u64 {
 impl Tree {
     /// Only these directories, and room for so many bytes.
     pub(crate) fn new(directories: &[&str], max_bytes: u64) -> Self {
-        let nodes = directories.iter().map(|path| ((*path).to_owned(), Node::Directory)).collect();
+        let nodes = directories.iter().map(|path| ((*path).to_owned(), DIRECTORY)).collect();
         Self { nodes, max_bytes }
     }
 
@@ -70,8 +82,11 @@ impl Tree {
 
     pub(crate) fn read(&self, path: &str) -> Result<(Entry, Vec<u8>), RuntimeError> {
         match self.node("read a file", path)? {
-            Node::Directory | Node::Link { .. } => {
+            Node::Directory { .. } | Node::Link { .. } => {
                 Err(error(RuntimeErrorCode::WrongKind, "read a file", path))
+            }
+            Node::File { mode, .. } if mode & 0o400 == 0 => {
+                Err(error(RuntimeErrorCode::Denied, "read a file", path).with_errno(13))
             }
             node @ Node::File { bytes, .. } => Ok((entry(path, node), bytes.clone())),
         }
@@ -86,10 +101,13 @@ impl Tree {
     ) -> Result<Entry, RuntimeError> {
         const STEP: &str = "write a file";
         let old = match self.nodes.get(path) {
-            Some(Node::Directory | Node::Link { .. }) => {
+            Some(Node::Directory { .. } | Node::Link { .. }) => {
                 return Err(error(RuntimeErrorCode::WrongKind, STEP, path));
             }
-            Some(Node::File { bytes, mode }) => Some((bytes.len(), *mode)),
+            Some(Node::File { bytes, mode, shared }) => {
+                // What has another name does not go.
+                Some((if shared.is_some() { 0 } else { bytes.len() }, *mode))
+            }
             None => None,
         };
         let used = self.used() - old.map_or(0, |(len, _)| len as u64);
@@ -101,7 +119,7 @@ impl Tree {
         }
         self.check_parent(STEP, path)?;
         let mode = mode.or(old.map(|(_, mode)| mode)).unwrap_or(0o644);
-        let node = Node::File { bytes, mode };
+        let node = Node::File { bytes, mode, shared: None };
         let described = entry(path, &node);
         self.nodes.insert(path.to_owned(), node);
         Ok(described)
@@ -115,7 +133,10 @@ impl Tree {
     ) -> Result<Page, RuntimeError> {
         const STEP: &str = "list a directory";
         match self.node(STEP, path)? {
-            Node::Directory => {}
+            Node::Directory { mode } if mode & 0o400 == 0 => {
+                return Err(error(RuntimeErrorCode::Denied, STEP, path).with_errno(13));
+            }
+            Node::Directory { .. } => {}
             Node::File { .. } | Node::Link { .. } => {
                 return Err(error(RuntimeErrorCode::WrongKind, STEP, path));
             }
@@ -132,7 +153,7 @@ impl Tree {
     pub(crate) fn make_directory(&mut self, path: &str, parents: bool) -> Result<(), RuntimeError> {
         const STEP: &str = "make a directory";
         match self.nodes.get(path) {
-            Some(Node::Directory) if parents => return Ok(()),
+            Some(Node::Directory { .. }) if parents => return Ok(()),
             Some(_) => return Err(error(RuntimeErrorCode::Exists, STEP, path)),
             None => {}
         }
@@ -140,7 +161,7 @@ impl Tree {
             self.make_parents(path)?;
         }
         self.check_parent(STEP, path)?;
-        self.nodes.insert(path.to_owned(), Node::Directory);
+        self.nodes.insert(path.to_owned(), DIRECTORY);
         Ok(())
     }
 
@@ -158,12 +179,54 @@ impl Tree {
         Ok(())
     }
 
+    /// Another name of a file. Both are written anew by whoever writes one of them, and part then.
+    pub(crate) fn link_file(&mut self, path: &str, target: &str) -> Result<(), RuntimeError> {
+        const STEP: &str = "give a file another name";
+        if self.nodes.contains_key(path) {
+            return Err(error(RuntimeErrorCode::Exists, STEP, path).with_errno(17));
+        }
+        let named = self.nodes.values().filter_map(|node| match node {
+            Node::File { shared, .. } => *shared,
+            Node::Directory { .. } | Node::Link { .. } => None,
+        });
+        let next = named.max().unwrap_or(0) + 1;
+        match self.nodes.get_mut(target) {
+            Some(Node::File { shared, .. }) => *shared = shared.or(Some(next)),
+            Some(Node::Directory { .. } | Node::Link { .. }) => {
+                return Err(error(RuntimeErrorCode::Denied, STEP, target));
+            }
+            None => return Err(error(RuntimeErrorCode::NotFound, STEP, target).with_errno(2)),
+        }
+        self.make_parents(path)?;
+        self.check_parent(STEP, path)?;
+        let node = self.node(STEP, target)?.clone();
+        self.nodes.insert(path.to_owned(), node);
+        Ok(())
+    }
+
+    /// Permissions; when something was written is not known here.
+    pub(crate) fn set_about(
+        &mut self,
+        path: &str,
+        new_mode: Option<u32>,
+        _modified_ms: Option<i64>,
+    ) -> Result<(), RuntimeError> {
+        const STEP: &str = "change what is said about a file";
+        self.node(STEP, path)?;
+        if let (Some(Node::Directory { mode } | Node::File { mode, .. }), Some(new_mode)) =
+            (self.nodes.get_mut(path), new_mode)
+        {
+            *mode = new_mode;
+        }
+        Ok(())
+    }
+
     /// What is at a path.
     pub(crate) fn look(&self, path: &str) -> Seen {
         match self.nodes.get(path) {
             None => Seen::Nothing,
             Some(Node::Link { target }) => Seen::Link(target.clone()),
-            Some(Node::Directory | Node::File { .. }) => Seen::Something,
+            Some(Node::Directory { .. } | Node::File { .. }) => Seen::Something,
         }
     }
 
@@ -214,7 +277,7 @@ impl Tree {
 
     fn check_parent(&self, step: &'static str, path: &str) -> Result<(), RuntimeError> {
         match self.node(step, parent(path))? {
-            Node::Directory => Ok(()),
+            Node::Directory { .. } => Ok(()),
             Node::File { .. } | Node::Link { .. } => {
                 Err(error(RuntimeErrorCode::WrongKind, step, path))
             }
@@ -230,7 +293,12 @@ impl Tree {
     }
 
     fn used(&self) -> u64 {
-        self.nodes.values().map(size).sum()
+        let mut counted = BTreeSet::new();
+        let nodes = self.nodes.values().filter(|node| match node {
+            Node::File { shared: Some(shared), .. } => counted.insert(*shared),
+            Node::File { .. } | Node::Directory { .. } | Node::Link { .. } => true,
+        });
+        nodes.map(size).sum()
     }
 
     fn beneath(&self, path: &str) -> impl Iterator<Item = (&String, &Node)> {

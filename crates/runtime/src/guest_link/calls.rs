@@ -53,6 +53,23 @@ impl GuestLink {
         self.done("make a link", &request).await
     }
 
+    /// Gives a file another name.
+    pub async fn link_file(&self, path: &str, target: &str) -> Result<(), RuntimeError> {
+        let request = Request::LinkFile { path: path.to_owned(), target: target.to_owned() };
+        self.done("give a file another name", &request).await
+    }
+
+    /// Changes what is said about a file.
+    pub async fn set_about(
+        &self,
+        path: &str,
+        mode: Option<u32>,
+        modified_ms: Option<i64>,
+    ) -> Result<(), RuntimeError> {
+        let request = Request::SetAbout { path: path.to_owned(), mode, modified_ms };
+        self.done("change what is said about a file", &request).await
+    }
+
     /// Renames a file or directory.
     pub async fn move_file(
         &self,

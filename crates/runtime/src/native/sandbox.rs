@@ -124,6 +124,19 @@ impl Sandbox for NativeSandbox {
         self.link.make_link(path, target).await
     }
 
+    async fn link_file(&self, path: &str, target: &str) -> Result<(), RuntimeError> {
+        self.link.link_file(path, target).await
+    }
+
+    async fn set_about(
+        &self,
+        path: &str,
+        mode: Option<u32>,
+        modified_ms: Option<i64>,
+    ) -> Result<(), RuntimeError> {
+        self.link.set_about(path, mode, modified_ms).await
+    }
+
     async fn move_file(&self, from: &str, to: &str, overwrite: bool) -> Result<(), RuntimeError> {
         self.link.move_file(from, to, overwrite).await
     }

@@ -1,8 +1,8 @@
-//! A link that is made. Where it points is the affair of whoever follows it: here it is only
-//! written down, and nothing that has its name already is touched.
+//! A link that is made. Where a symbolic one points is the affair of whoever follows it: here it is
+//! only written down. Nothing that has its name already is touched.
 
 use guest_protocol::message::{Fault, FaultCode, MAX_LINK_TARGET_BYTES};
-use rustix::fs::symlinkat;
+use rustix::fs::{AtFlags, linkat, symlinkat};
 
 use super::super::fault::{fault, refused};
 use super::{make_all, open_directory_of, split};
@@ -18,4 +18,13 @@ pub(in super::super) fn make_link(path: &str, target: &str) -> Result<(), Fault>
     make_all(split(path)?.0)?;
     let (directory, name) = open_directory_of(path)?;
     symlinkat(target, &directory, name).map_err(|errno| refused(errno, path))
+}
+
+/// Gives a file another name.
+pub(in super::super) fn link_file(path: &str, target: &str) -> Result<(), Fault> {
+    let (target_directory, target_name) = open_directory_of(target)?;
+    make_all(split(path)?.0)?;
+    let (directory, name) = open_directory_of(path)?;
+    linkat(&target_directory, target_name, &directory, name, AtFlags::empty())
+        .map_err(|errno| refused(errno, &format!("cannot name {target} {path} as well")))
 }

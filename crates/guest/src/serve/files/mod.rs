@@ -1,6 +1,7 @@
 //! Files, as the user of the sandbox would find them. Whatever is at a path, a look at it must
 //! never hang the guest nor lead it into `/proc`, where it would show itself.
 
+pub(super) mod about;
 pub(super) mod linking;
 pub(super) mod listing;
 pub(super) mod reading;
@@ -94,6 +95,7 @@ fn entry(name: &[u8], found: &Stat, target: Option<Vec<u8>>) -> Entry {
         mode: found.st_mode & PERMISSIONS,
         modified_ms: milliseconds(found),
         target,
+        shared: (kind_of(found) == EntryKind::File && found.st_nlink > 1).then_some(found.st_ino),
     }
 }
 

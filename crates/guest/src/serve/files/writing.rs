@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 
 use guest_protocol::message::{EntryKind, Fault, FaultCode, Reply, lane};
 use rustix::fs::{
-    AtFlags, Mode, OFlags, fchmod, fstat, openat, readlinkat, renameat, statat, unlinkat,
+    AtFlags, Mode, OFlags, fchmod, fstat, ftruncate, openat, readlinkat, renameat, statat, unlinkat,
 };
-use rustix::io::{Errno, write};
+use rustix::io::{Errno, pwrite};
 use rustix::process::getpid;
 
 use super::super::fault::{fault, refused};
@@ -18,6 +18,10 @@ use super::{SETTABLE, entry, kind_of, make_all, open_directory_of, split};
 
 /// Permissions of a new file when nobody says otherwise.
 const FILE_MODE: u32 = 0o644;
+
+/// The smallest hole.
+const BLOCK_BYTES: usize = 4096;
+const ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
 /// As many links as the kernel itself would follow.
 const MAX_LINKS: usize = 40;
@@ -31,6 +35,8 @@ pub(in super::super) struct Writing {
     /// Its name until it is whole; none when it is.
     temporary: Option<String>,
     file: OwnedFd,
+    /// How much of it came.
+    bytes: u64,
     mode: u32,
 }
 
@@ -57,7 +63,7 @@ impl Writing {
         let file = openat(&directory, temporary.as_str(), flags, Mode::from(0o600))
             .map_err(|errno| refused(errno, &path))?;
         let mode = mode.or(replaced_mode).unwrap_or(FILE_MODE);
-        Ok(Self { channel, path, directory, temporary: Some(temporary), file, mode })
+        Ok(Self { channel, path, directory, temporary: Some(temporary), file, bytes: 0, mode })
     }
 
     /// More of it.
@@ -65,19 +71,36 @@ impl Writing {
         if lane != lane::MAIN {
             return Progress::Wait;
         }
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            match write(&self.file, rest) {
-                Ok(count) => rest = &rest[count..],
-                Err(Errno::INTR) => {}
-                Err(errno) => {
-                    io.fail(self.channel, refused(errno, &self.path));
-                    return Progress::Over;
-                }
-            }
+        if let Err(errno) = self.write(bytes) {
+            io.fail(self.channel, refused(errno, &self.path));
+            return Progress::Over;
         }
         io.connection.endpoint.consumed(self.channel, lane, bytes.len());
         Progress::Wait
+    }
+
+    /// Writes everything but whole blocks of zeros, which become holes: a file that had some takes
+    /// no more than before when it comes back.
+    fn write(&mut self, mut rest: &[u8]) -> Result<(), Errno> {
+        while !rest.is_empty() {
+            let to_block = BLOCK_BYTES - (self.bytes % BLOCK_BYTES as u64) as usize;
+            let (zeros, end) = run(rest, to_block);
+            let mut left = if zeros { &[][..] } else { &rest[..end] };
+            let mut at = self.bytes;
+            while !left.is_empty() {
+                match pwrite(&self.file, left, at) {
+                    Ok(count) => {
+                        left = &left[count..];
+                        at += count as u64;
+                    }
+                    Err(Errno::INTR) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+            self.bytes += end as u64;
+            rest = &rest[end..];
+        }
+        Ok(())
     }
 
     /// That was all of it: it takes its name.
@@ -95,6 +118,7 @@ impl Writing {
     fn commit(&mut self) -> Result<Reply, Fault> {
         let explain = |errno| refused(errno, &self.path);
         let (_, name) = split(&self.path)?;
+        ftruncate(&self.file, self.bytes).map_err(explain)?;
         fchmod(&self.file, Mode::from(self.mode)).map_err(explain)?;
         if let Some(temporary) = &self.temporary {
             renameat(&self.directory, temporary.as_str(), &self.directory, name)
@@ -118,6 +142,17 @@ impl Drop for Writing {
             let _ = unlinkat(&self.directory, temporary.as_str(), AtFlags::empty());
         }
     }
+}
+
+/// How far the bytes at the beginning are all whole blocks of zeros, or none of them is. The next
+/// block begins after so many.
+fn run(bytes: &[u8], to_block: usize) -> (bool, usize) {
+    let is_hole = |block: &[u8]| block.len() == BLOCK_BYTES && *block == ZEROS;
+    let first = to_block.min(bytes.len());
+    let (begin, rest) = bytes.split_at(first);
+    let zeros = is_hole(begin);
+    let same = rest.chunks(BLOCK_BYTES).take_while(|block| is_hole(block) == zeros);
+    (zeros, first + same.map(<[u8]>::len).sum::<usize>())
 }
 
 /// Where a path leads when its last name is a link, as writing to it would, and the permissions of
@@ -145,4 +180,28 @@ fn follow(mut path: String) -> Result<(String, Option<u32>), Fault> {
         }
     }
     Err(refused(Errno::LOOP, &path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_blocks_of_zeros_are_holes() {
+        let bytes = |parts: &[(u8, usize)]| -> Vec<u8> {
+            parts.iter().flat_map(|(byte, count)| vec![*byte; *count]).collect()
+        };
+        let block = BLOCK_BYTES;
+        for (parts, to_block, expected) in [
+            (vec![(0, block)], block, (true, block)),
+            (vec![(0, block - 1)], block, (false, block - 1)),
+            (vec![(0, 3 * block + 5)], block, (true, 3 * block)),
+            (vec![(0, 3 * block)], 7, (false, 7)),
+            (vec![(1, 2 * block), (0, block)], block, (false, 2 * block)),
+            (vec![(1, block + 1), (0, 2 * block)], block, (false, 2 * block)),
+            (vec![(0, block), (1, 1)], block, (true, block)),
+        ] {
+            assert_eq!(run(&bytes(&parts), to_block), expected, "{parts:?} {to_block}");
+        }
+    }
 }

@@ -14,7 +14,7 @@ use crate::guest_link::GuestLink;
 
 fn entry(size: u64) -> Entry {
     let (name, kind) = (b"f".to_vec(), EntryKind::File);
-    Entry { name, kind, size, mode: 0o644, modified_ms: 0, target: None }
+    Entry { name, kind, size, mode: 0o644, modified_ms: 0, target: None, shared: None }
 }
 
 async fn open(link: &Arc<GuestLink>, peer: &mut Peer) -> (u32, FileReader) {
