@@ -10,7 +10,8 @@ use crate::error::ClientError;
 pub const DEFAULT_ADDRESS: &str = "http://127.0.0.1:7600";
 /// The file in a data directory that holds the secret of the first key.
 pub const ADMIN_KEY_FILE: &str = "admin.key";
-/// The file in a data directory that says where its server listens.
+/// The file in a data directory that says where its server listens, and on a second line where the
+/// key is if it is not [`ADMIN_KEY_FILE`].
 pub const ADDRESS_FILE: &str = "address";
 
 /// Where a system-wide server keeps its things.
@@ -63,20 +64,28 @@ impl Discovery {
         // What a data directory says is about this machine, whatever its address.
         let ours = self.address.is_none();
         let named = self.address;
-        let written = |name| self.data_dir.as_deref().and_then(|dir| read(&dir.join(name)));
+        let read_lines = |name: &str| read(&self.data_dir.as_deref()?.join(name));
+        let written = |name: &str| match read_lines(name)? {
+            Ok(lines) => lines.into_iter().next().map(Ok),
+            Err(error) => Some(Err(error)),
+        };
+        let lines = |name: &str| read_lines(name).and_then(Result::ok);
         let found = named.or_else(|| written(ADDRESS_FILE).and_then(Result::ok)).or(self.fallback);
         let address = Address::parse(found.as_deref().unwrap_or(DEFAULT_ADDRESS))?;
         let key = match self.key {
             Some(key) => Some(key),
-            None if ours || address.is_loopback() => written(ADMIN_KEY_FILE).transpose()?,
+            None if ours || address.is_loopback() => {
+                let elsewhere = lines(ADDRESS_FILE).and_then(|lines| lines.into_iter().nth(1));
+                written(elsewhere.as_deref().unwrap_or(ADMIN_KEY_FILE)).transpose()?
+            }
             None => None,
         };
         Ok((address, key))
     }
 }
 
-/// The first line of a file, if there is such a file.
-fn read(path: &Path) -> Option<Result<String, ClientError>> {
+/// The lines of a file, if there is such a file and anything in it.
+fn read(path: &Path) -> Option<Result<Vec<String>, ClientError>> {
     let text = match std::fs::read(path) {
         Ok(bytes) if bytes.len() <= BYTES_MAX => String::from_utf8_lossy(&bytes).into_owned(),
         Ok(_) => return Some(Err(ClientError::invalid(format!("{} is too long", path.display())))),
@@ -86,7 +95,8 @@ fn read(path: &Path) -> Option<Result<String, ClientError>> {
             return Some(Err(ClientError::invalid(cause)));
         }
     };
-    text.lines().next().map(str::trim).filter(|line| !line.is_empty()).map(|l| Ok(l.to_owned()))
+    let lines: Vec<_> = text.lines().map(|line| line.trim().to_owned()).collect();
+    lines.first().is_some_and(|line| !line.is_empty()).then_some(Ok(lines))
 }
 
 #[cfg(test)]
@@ -133,6 +143,9 @@ mod tests {
         assert_eq!(resolved(None, None), found("http://10.0.0.1:9"));
         assert_eq!(resolved(Some("localhost:1"), None), found("http://localhost:1"));
         assert_eq!(resolved(None, Some("k")).1.as_deref(), Some("k"));
+        std::fs::write(dir.join("other.key"), "other-key\n").unwrap();
+        std::fs::write(dir.join(ADDRESS_FILE), "http://127.0.0.1:9\nother.key\n").unwrap();
+        assert_eq!(resolved(None, None).1.as_deref(), Some("other-key"));
         let elsewhere = resolved(Some("http://example.org"), None);
         assert_eq!(elsewhere.1, None, "our key stays on this machine");
         std::fs::remove_dir_all(&dir).unwrap();

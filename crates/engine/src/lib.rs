@@ -66,7 +66,7 @@ pub use crate::sessions::{
     Aborted, INPUT_BYTES_MAX, SessionPage, SessionQuery, SessionRequest, SessionUpdate,
     StartedTurn, TurnRequest,
 };
-pub use crate::start::{EngineConfig, StartError, Started};
+pub use crate::start::{EngineConfig, StartError, Started, Strays};
 pub use crate::templates::Put;
 pub use crate::turns::{TurnFollow, turn_error};
 pub use crate::uses::Use;

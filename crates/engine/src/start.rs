@@ -47,8 +47,20 @@ pub struct EngineConfig {
     pub archives: Option<Archives>,
     /// Where files are that workspaces begin with.
     pub seeds: Option<Seeds>,
+    /// What becomes of files there that the store does not name.
+    pub strays: Strays,
     /// Where the time on the wall comes from.
     pub wall: WallClock,
+}
+
+/// What becomes of workspaces, archives and seeds that the store does not name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Strays {
+    /// They are left of an earlier run, and removed.
+    #[default]
+    Remove,
+    /// Another store may name them.
+    Leave,
 }
 
 /// A node that works.
@@ -106,12 +118,17 @@ impl Engine {
             spared_bytes: config.node.workspace_free_floor_mb.saturating_mul(1 << 20),
             ..Disk::default()
         };
-        let stray = disk.remove_all_but(written_down(&loaded.journal)).await?;
-        if stray > 0 {
-            tracing::info!(
-                stray,
-                "workspaces that no record names were removed, archives included"
-            );
+        match config.strays {
+            Strays::Remove => {
+                let stray = disk.remove_all_but(written_down(&loaded.journal)).await?;
+                if stray > 0 {
+                    tracing::info!(
+                        stray,
+                        "workspaces that no record names were removed, archives included"
+                    );
+                }
+            }
+            Strays::Leave => {}
         }
         let scan_interval_ms = config.node.workspace_scan_interval_ms;
         let clock = Clock::new(config.wall);
@@ -135,7 +152,10 @@ impl Engine {
         core.keep_running(timer::run(Arc::clone(&core)));
         core.keep_running(measuring::watch_free(Arc::clone(&core)));
         core.keep_running(measuring::measure(Arc::clone(&core)));
-        core.keep_running(seeds::run(Arc::clone(&core)));
+        match config.strays {
+            Strays::Remove => core.keep_running(seeds::run(Arc::clone(&core))),
+            Strays::Leave => {}
+        }
         needed::hold_now(&core).await;
         core.keep_running(needed::run(Arc::clone(&core)));
         for watch in watches {

@@ -65,6 +65,7 @@ pub(super) fn config() -> EngineConfig {
         workspaces: None,
         archives: None,
         seeds: None,
+        strays: crate::Strays::Remove,
         wall: WallClock::Steady(Wall(1_700_000_000_000)),
         roots: crate::Roots::default(),
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use api::{Api, ConnectionLimits, Settings};
 use engine::{
     Archives, Engine, EngineConfig, Reaped, Recovery, Roots, Runtimes, Seeds, StartError, Started,
-    Workspaces,
+    Strays, Workspaces,
 };
 use model::template::RuntimeKind;
 use runtime::native::{LauncherProcess, Native, NativeConfig};
@@ -66,7 +66,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     let effective = effective.map_err(ConfigError::failure)?;
     config::warn_of_strays(&effective, output);
     let config = effective.config;
-    let place = DataDir::open(&config.server.data_dir)?;
+    let place = DataDir::open(&config.server.data_dir, config.store.kind)?;
     let listeners = Listeners {
         main: listen(config.server.listen, "--listen")?,
         ash: config.ash.listen.map(|address| listen(address, "--ash")).transpose()?,
@@ -156,7 +156,7 @@ async fn start(
     let native = Arc::new(native);
     let unenforced: Vec<_> = runtime::Runtime::capabilities(&*native).unenforced().collect();
     let runtimes = Runtimes::new().with(RuntimeKind::Native, Arc::clone(&native) as _);
-    let store = open_store(config, place)?;
+    let (store, strays) = open_store(config, place)?;
     // The built-in template is for a first start; what somebody configured counts at every start.
     let mut built_in = Config::default().templates;
     let configured = config.templates != built_in;
@@ -197,6 +197,7 @@ async fn start(
         workspaces: Some(Arc::new(workspaces)),
         archives: Some(archives),
         seeds: Some(seeds),
+        strays,
         node: config.node.clone(),
         shutdown_grace_ms: config.server.shutdown_grace_ms,
         templates: if configured { config.templates.clone() } else { Vec::new() },
@@ -215,7 +216,8 @@ async fn start(
     Ok(started)
 }
 
-fn open_store(config: &Config, place: &DataDir) -> Result<Arc<dyn Store>, Failure> {
+/// Opens the store, and says what becomes of files that it does not name.
+fn open_store(config: &Config, place: &DataDir) -> Result<(Arc<dyn Store>, Strays), Failure> {
     let retention = Retention {
         events: config.store.events,
         ends: config.store.ends,
@@ -225,9 +227,12 @@ fn open_store(config: &Config, place: &DataDir) -> Result<Arc<dyn Store>, Failur
         turn_bytes: u64::from(config.store.turns_mb) << 20,
     };
     match config.store.kind {
-        StoreKind::Memory => Ok(Arc::new(MemoryStore::new(retention))),
+        StoreKind::Memory => Ok((Arc::new(MemoryStore::new(retention)), Strays::Remove)),
         StoreKind::Sqlite => match SqliteStore::open(place.path(), retention) {
-            Ok(store) => Ok(Arc::new(store)),
+            Ok(store) => {
+                let ours = place.belongs_to(store.id())?;
+                Ok((Arc::new(store), if ours { Strays::Remove } else { Strays::Leave }))
+            }
             Err(error) => Err(Failure::new("cannot open the store", &error).remedy(error.remedy())),
         },
     }

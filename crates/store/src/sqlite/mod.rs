@@ -55,6 +55,7 @@ pub const FILE: &str = "shoal.db";
 /// A store in a file.
 #[derive(Debug)]
 pub struct SqliteStore {
+    id: u64,
     shared: Arc<Shared>,
     checkpoints: Arc<Mutex<Option<Checkpoints>>>,
 }
@@ -84,6 +85,7 @@ impl SqliteStore {
         open::make_file(&path)?;
         let mut conn = open::to_write(&path)?;
         migrate::migrate(&mut conn, &path, MIGRATIONS)?;
+        let id = open::identity(&conn)?;
         let shared = Arc::new(Shared {
             writer: Mutex::new(Some(Writer::new(conn, retention)?)),
             reader: Mutex::new(Some(Reader::new(open::to_read(&path)?, retention))),
@@ -91,7 +93,12 @@ impl SqliteStore {
             bell: Bell::default(),
         });
         let checkpoints = Checkpoints::start(&path, &shared, large_log_bytes)?;
-        Ok(Self { shared, checkpoints: Arc::new(Mutex::new(Some(checkpoints))) })
+        Ok(Self { id, shared, checkpoints: Arc::new(Mutex::new(Some(checkpoints))) })
+    }
+
+    /// A number that no other store has, for as long as the file exists.
+    pub const fn id(&self) -> u64 {
+        self.id
     }
 
     async fn read<T: Send + 'static>(

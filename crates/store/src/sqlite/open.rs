@@ -51,6 +51,12 @@ pub(super) fn to_write(path: &Path) -> Result<Connection, StoreError> {
     Ok(conn)
 }
 
+/// The number that the store was given when it was made.
+pub(super) fn identity(conn: &Connection) -> Result<u64, StoreError> {
+    let id = conn.query_row("SELECT id FROM identity", [], |row| row.get(0));
+    id.map(i64::cast_unsigned).map_err(at("read which store it is"))
+}
+
 /// A connection that reads.
 pub(super) fn to_read(path: &Path) -> Result<Connection, StoreError> {
     let conn = connect(path)?;

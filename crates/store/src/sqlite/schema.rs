@@ -16,7 +16,8 @@
 use super::migrate::Migration;
 
 /// All versions, from an empty file to the present one.
-pub(super) const MIGRATIONS: &[Migration] = &[RECORDS_AND_EVENTS, TURNS, DOCUMENTS, TURNS_BY_KEY];
+pub(super) const MIGRATIONS: &[Migration] =
+    &[RECORDS_AND_EVENTS, TURNS, DOCUMENTS, TURNS_BY_KEY, IDENTITY];
 
 const RECORDS_AND_EVENTS: Migration = Migration {
     version: 1,
@@ -98,5 +99,14 @@ const TURNS_BY_KEY: Migration = Migration {
             WHERE ended_at IS NOT NULL;
         CREATE INDEX turns_by_key ON turns (tenant, ended_at, number, bytes)
             WHERE ended_at IS NOT NULL;
+    ",
+};
+
+/// What tells one store from another, for whoever keeps files beside it that only it knows.
+const IDENTITY: Migration = Migration {
+    version: 5,
+    sql: "
+        CREATE TABLE identity (id INTEGER NOT NULL) STRICT;
+        INSERT INTO identity (id) VALUES (random());
     ",
 };
