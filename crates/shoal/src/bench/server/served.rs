@@ -53,14 +53,19 @@ impl Served {
         command.env("SHOAL_LOG_LEVEL", "warn").stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.stderr(log).kill_on_drop(true).spawn().map_err(failed)?;
         let mut served = Self { child, address, key: String::new() };
-        served.wait_until_up(&directory).await?;
+        // A store in memory has its key in a directory of its own.
+        let key = match kept {
+            Kept::Durable => directory.join("admin.key"),
+            Kept::Memory => directory.join("memory").join("admin.key"),
+        };
+        served.wait_until_up(&directory, &key).await?;
         Ok(served)
     }
 
-    async fn wait_until_up(&mut self, directory: &Path) -> Result<(), Failure> {
+    async fn wait_until_up(&mut self, directory: &Path, key: &Path) -> Result<(), Failure> {
         let deadline = Instant::now() + START_PATIENCE;
         loop {
-            if let Ok(key) = std::fs::read_to_string(directory.join("admin.key")) {
+            if let Ok(key) = std::fs::read_to_string(key) {
                 key.trim().clone_into(&mut self.key);
                 if let Ok(mut connection) = self.connect().await
                     && connection.json("GET", "/health", "").await.is_ok()
