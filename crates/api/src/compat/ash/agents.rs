@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::routing::MethodFilter;
 use engine::Caller;
-use model::SeedId;
+use model::{ErrorCode, Refusal, Role, SeedId};
 use serde_json::{Map, Value, json};
 
 use super::deploy::{self, Files, PROMPT};
@@ -89,6 +89,18 @@ impl Asked {
     }
 }
 
+/// Directories of this machine are nobody's by their key, and whoever deploys one reads it.
+fn refuse_strangers(caller: Caller) -> Result<(), AshError> {
+    match caller.role {
+        Role::Admin => Ok(()),
+        Role::Use | Role::Read => {
+            let cause = "path: only a key of role admin may deploy a directory of the server; \
+                         send the files instead";
+            Err(Refusal::new(ErrorCode::Forbidden, cause).into())
+        }
+    }
+}
+
 async fn deploy(
     State(app): State<App>,
     By(caller): By,
@@ -101,6 +113,7 @@ async fn deploy(
     }
     let (path, files) = match from {
         Origin::Directory(given) => {
+            refuse_strangers(caller)?;
             let roots = app.settings.ash.agent_roots.clone();
             let (path, files) = deploy::from_directory_elsewhere(roots, given).await?;
             (path.to_string_lossy().into_owned(), files)

@@ -213,8 +213,8 @@ impl Pieces for Stream {
                     self.ready.extend(frames);
                     self.is_over = is_last;
                 }
-                // Whoever follows a turn that it knows the end of has nothing to hear but that.
-                Ok(None) => self.end(None),
+                // The end of a turn comes before this: without it, the server stops.
+                Ok(None) => self.end(Some("The server stopped before the turn ended")),
                 Err(refusal) => self.end(Some(&refusal.cause)),
             }
         }

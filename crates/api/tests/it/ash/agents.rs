@@ -78,6 +78,11 @@ async fn an_agent_is_deployed_from_a_directory_that_is_allowed_and_from_no_other
     let body = json!({"name": "other", "path": scratch.join("other")});
     let refused = call(&stage, "POST", "/api/agents", body).await.expect(400);
     assert!(text(&refused["error"]).contains("ash.agent_roots"), "{refused}");
+    let stranger = stage.key(Role::Use).await;
+    let body = json!({"name": "mine", "path": path});
+    let route = "/compat/ash/api/agents";
+    let refused = stage.call_as(&stranger, "POST", route, body).await.expect(403);
+    assert!(text(&refused["error"]).contains("role admin"), "{refused}");
     fs::remove_dir_all(&scratch).unwrap();
 }
 
