@@ -185,8 +185,8 @@ impl Stream {
         Self { app, key, telling, follow, ready, is_over: false }
     }
 
-    fn end(&mut self, error: Option<&str>) {
-        self.ready.extend(self.telling.end_early(error));
+    fn end(&mut self, error: &str) {
+        self.ready.extend(self.telling.end_early(Some(error)));
         self.is_over = true;
     }
 }
@@ -203,7 +203,7 @@ impl Pieces for Stream {
             let piece = timeout(HEARTBEAT, self.follow.next()).await;
             // What came while its key was revoked is not for it.
             if !self.key.works(&self.app) {
-                self.end(Some("Invalid API key"));
+                self.end("Invalid API key");
                 continue;
             }
             let Ok(piece) = piece else { return Format::Sse.heartbeat() };
@@ -214,8 +214,8 @@ impl Pieces for Stream {
                     self.is_over = is_last;
                 }
                 // The end of a turn comes before this: without it, the server stops.
-                Ok(None) => self.end(Some("The server stopped before the turn ended")),
-                Err(refusal) => self.end(Some(&refusal.cause)),
+                Ok(None) => self.end("The server stopped before the turn ended"),
+                Err(refusal) => self.end(&refusal.cause),
             }
         }
     }
