@@ -31,6 +31,7 @@ mod metrics;
 mod moving;
 mod needed;
 mod pools;
+mod processes;
 mod roots;
 mod runtimes;
 mod sandboxes;
@@ -60,6 +61,10 @@ pub use crate::images::{ImageRemoved, ImageRequest};
 pub use crate::keys::{Caller, NewKey};
 pub use crate::leases::{CheckoutRequest, HandedOut};
 pub use crate::metrics::Metrics;
+pub use crate::processes::{
+    LogFollow, LogPage, LogPiece, LogQuery, LogWanted, ProcessInput, ProcessPage, ProcessQuery,
+    ProcessRef, ProcessRequest, SandboxStatusReport,
+};
 pub use crate::roots::Roots;
 pub use crate::runtimes::Runtimes;
 pub use crate::sessions::{
@@ -78,8 +83,10 @@ pub use kernel::{
     WhenBusy,
 };
 pub use runtime::{
-    Collected, Command, Entry, EntryKind, ExecSpec, Exit, ExitStatus, FileReader, FileWriter, Page,
-    Process, ProcessHandle, Reaped, RunLimits, Sink, Stdin,
+    ChangeKind, Collected, Command, Duplex, Entry, EntryKind, ExecSpec, Exit, ExitStatus,
+    FileChange, FileReader, FileWatch, FileWriter, FindQuery, Found, FoundEntry, Page, Port,
+    Process, ProcessHandle, Reaped, RunLimits, SearchQuery, Searched, Sink, Socket, Stdin,
+    TerminalSize, TextMatch, WatchQuery,
 };
 pub use store::{EventPage, EventQuery};
 pub use workspaces::{Archives, SeedFile, Seeds, Workspaces};

@@ -10,8 +10,9 @@ use harness::HarnessError;
 use kernel::{Event, Grant, Reply, UseKind, UseTarget};
 use model::{ErrorCode, Limits, Refusal, SandboxId, SessionId, UseId};
 use runtime::{
-    Collected, Entry, ExecSpec, Exit, FileReader, FileWriter, Page, Process, RunLimits,
-    RuntimeError, RuntimeErrorCode, Sandbox,
+    Collected, Duplex, Entry, ExecSpec, Exit, FileChange, FileReader, FileWatch, FileWriter,
+    FindQuery, Found, Page, Port, Process, RunLimits, RuntimeError, RuntimeErrorCode, Sandbox,
+    SearchQuery, Searched, Socket, WatchQuery,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -274,6 +275,46 @@ impl Use {
     /// Removes a file, or a directory with everything beneath it if `recursive`.
     pub async fn remove(&self, path: &str, recursive: bool) -> Result<(), Refusal> {
         self.hold.within(self.sandbox.remove(path, recursive)).await
+    }
+
+    /// Looks for files beneath a directory.
+    pub async fn find(&self, query: &FindQuery) -> Result<Found, Refusal> {
+        self.hold.within(self.sandbox.find(query)).await
+    }
+
+    /// Looks for a text in files beneath a directory.
+    pub async fn search(&self, query: &SearchQuery) -> Result<Searched, Refusal> {
+        self.hold.within(self.sandbox.search(query)).await
+    }
+
+    /// Watches a directory; done when the watch is armed.
+    pub async fn watch(&self, query: &WatchQuery) -> Result<FileWatch, Refusal> {
+        self.hold.within(self.sandbox.watch(query)).await
+    }
+
+    /// The next change that a watch of this use tells of; none when what it watches is gone.
+    pub async fn next_change(&self, watch: &mut FileWatch) -> Result<Option<FileChange>, Refusal> {
+        self.hold.within(watch.next()).await
+    }
+
+    /// Which ports are listened on inside.
+    pub async fn ports(&self) -> Result<Vec<Port>, Refusal> {
+        self.hold.within(self.sandbox.ports()).await
+    }
+
+    /// Sockets of a program inside and of everything that descends from it.
+    pub async fn sockets(&self, pid: u32) -> Result<Vec<Socket>, Refusal> {
+        self.hold.within(self.sandbox.sockets(pid)).await
+    }
+
+    /// Connects to a port inside. The use must be kept for as long as the connection.
+    pub async fn dial(&self, port: u16) -> Result<Box<dyn Duplex>, Refusal> {
+        self.hold.within(self.sandbox.dial(port)).await
+    }
+
+    /// Why the sandbox is gone, once it is.
+    pub async fn broken(&self) -> Refusal {
+        self.hold.broken.wait().await
     }
 
     /// What an error of a stream of bytes means for the caller.

@@ -373,6 +373,8 @@ pub enum UseKind {
     Files,
     /// A connection to a port inside.
     Port,
+    /// Something that is watched for as long as somebody looks: a log, files, a terminal.
+    Stream,
 }
 
 /// How a process keeps its sandbox awake.

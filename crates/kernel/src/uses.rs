@@ -76,7 +76,7 @@ impl Kernel {
         let entry = &mut self.entries[ix];
         match kind {
             UseKind::Exec => entry.execs += 1,
-            UseKind::Files | UseKind::Port => entry.calls += 1,
+            UseKind::Files | UseKind::Port | UseKind::Stream => entry.calls += 1,
         }
         entry.used = true;
         entry.touched = true;
@@ -105,7 +105,7 @@ impl Kernel {
         if let Some(at) = uses.iter().position(|(id, _)| *id == use_id) {
             match uses.swap_remove(at).1 {
                 UseKind::Exec => entry.execs -= 1,
-                UseKind::Files | UseKind::Port => entry.calls -= 1,
+                UseKind::Files | UseKind::Port | UseKind::Stream => entry.calls -= 1,
             }
         }
         entry.proven_at = now.mono;

@@ -88,6 +88,14 @@ error_codes! {
     SessionUnknown, "session_unknown", 404, Never, "check the id";
     /// No process of that id is known in the sandbox.
     ProcessUnknown, "process_unknown", 404, Never, "list the sandbox's processes";
+    /// A process of that name runs in the sandbox already.
+    ProcessNameTaken, "process_name_taken", 409, Never, "choose another name, or stop the one that runs";
+    /// The process is over.
+    ProcessOver, "process_over", 409, Never, "start it again";
+    /// The input of the process cannot be written: it has none, or it was closed.
+    StdinClosed, "stdin_closed", 409, Never, "start the process with an open input";
+    /// Something else listens on the port already.
+    PortTaken, "port_taken", 409, Never, "use another port, or stop what listens there";
     /// The id is already used for something else.
     IdConflict, "id_conflict", 409, Never, "use a new id";
     /// A field of the request cannot be right.

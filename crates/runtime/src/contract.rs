@@ -12,9 +12,10 @@ use tokio::time::Instant;
 
 use crate::collect::{Collected, RunLimits, collect};
 use crate::deaths::{Deaths, Died};
-use crate::error::RuntimeError;
+use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::exec::{ExecSpec, Process};
 use crate::files::{Duplex, FileReader, FileWriter, Page};
+use crate::inside::{FileWatch, FindQuery, Found, SearchQuery, Searched, Socket, WatchQuery};
 use crate::spec::{Capabilities, LaunchSpec, Reaped};
 
 /// What isolates sandboxes. It owns all it has launched: a sandbox lives until it is killed, dies,
@@ -159,6 +160,37 @@ pub trait Sandbox: Send + Sync {
     /// Which ports are listened on inside.
     async fn ports(&self) -> Result<Vec<Port>, RuntimeError>;
 
+    /// Looks for files beneath a directory.
+    async fn find(&self, query: &FindQuery) -> Result<Found, RuntimeError> {
+        let _ = query;
+        Err(cannot("look for files"))
+    }
+
+    /// Looks for a text in files beneath a directory.
+    async fn search(&self, query: &SearchQuery) -> Result<Searched, RuntimeError> {
+        let _ = query;
+        Err(cannot("look into files"))
+    }
+
+    /// Watches a directory; done when the watch is armed.
+    async fn watch(&self, query: &WatchQuery) -> Result<FileWatch, RuntimeError> {
+        let _ = query;
+        Err(cannot("watch files"))
+    }
+
+    /// Sockets of a program, by its process id inside, and of everything that descends from it.
+    async fn sockets(&self, pid: u32) -> Result<Vec<Socket>, RuntimeError> {
+        let _ = pid;
+        Err(cannot("look at sockets"))
+    }
+
+    /// Tells the scale file how many processes keep the sandbox awake besides what was written to
+    /// it, as of the note `seen`; 0 if there was none.
+    async fn show_holds(&self, processes: u32, seen: u64) -> Result<(), RuntimeError> {
+        let _ = (processes, seen);
+        Ok(())
+    }
+
     /// Process ids inside of the programs that were started through here and are not over.
     async fn processes(&self) -> Result<Vec<u32>, RuntimeError>;
 
@@ -195,4 +227,8 @@ pub trait Sandbox: Send + Sync {
             .map_err(|error| RuntimeError::from_io("write a file", error))?;
         writer.finish().await
     }
+}
+
+fn cannot(step: &'static str) -> RuntimeError {
+    RuntimeError::new(RuntimeErrorCode::Unsupported, step, "this runtime cannot")
 }

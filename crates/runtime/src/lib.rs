@@ -15,6 +15,7 @@ pub mod exec;
 pub mod fake;
 pub mod files;
 pub mod guest_link;
+pub mod inside;
 pub mod leftovers;
 pub mod native;
 mod socket;
@@ -28,5 +29,9 @@ pub use exec::{CHANNEL_NAME, ExecSpec, Exit, Process, ProcessHandle, Sink, Stdin
 pub use files::{ByteReader, ByteWriter, Duplex, FileReader, FileWriter, Page};
 pub use guest_protocol::message::{
     Command, Entry, EntryKind, ExitStatus, Port, ProcessLimits, TerminalSize,
+};
+pub use inside::{
+    ChangeKind, Changes, FileChange, FileWatch, FindQuery, Found, FoundEntry, ScaleNote,
+    SearchQuery, Searched, Socket, TextMatch, WatchQuery,
 };
 pub use spec::{Capabilities, LaunchSpec, Reaped, Root, Users, WorkspaceSource};

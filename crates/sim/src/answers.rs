@@ -151,6 +151,7 @@ impl World {
             UseKind::Exec => "exec",
             UseKind::Files => "files",
             UseKind::Port => "port",
+            UseKind::Stream => "stream",
         };
         self.coverage.count("uses", kind_name);
         if let Some(one) = self.runtime.instances.get_mut(&grant.instance) {

@@ -145,6 +145,10 @@ impl From<Refusal> for AshError {
             | Code::PathWrongKind
             | Code::PathDenied
             | Code::PathExists
+            | Code::ProcessNameTaken
+            | Code::ProcessOver
+            | Code::StdinClosed
+            | Code::PortTaken
             | Code::IdConflict => Self::new(400, cause),
             Code::PathNotFound => Self::new(404, "File not found"),
             Code::TurnUnknown => Self::new(404, "Message not found"),

@@ -1,0 +1,198 @@
+//! What is asked of processes, and what is answered.
+
+use std::fmt;
+
+use bytes::Bytes;
+use model::state::Wakefulness;
+use model::{ErrorCode, ProcessId, ProcessRecord, Refusal, Wall};
+use runtime::{Command, TerminalSize};
+
+/// A process to start.
+#[derive(Clone)]
+pub struct ProcessRequest {
+    /// What to run.
+    pub command: Command,
+    /// What it is called; made up if not given. Not taken by one that runs; of at most 128
+    /// characters, none of them a `/` or a control character, and not only digits.
+    pub name: Option<String>,
+    /// Where it starts; the workspace if not given.
+    pub cwd: Option<String>,
+    /// Names and values on top of what is bound to the sandbox.
+    pub env: Vec<(String, String)>,
+    /// Its input.
+    pub stdin: ProcessInput,
+    /// A terminal of this size. Its input can be written.
+    pub terminal: Option<TerminalSize>,
+    /// Whether it keeps its sandbox awake.
+    pub keep_alive: bool,
+    /// When it is killed: not given is never, or the node's default if it keeps its sandbox awake; 0
+    /// is never.
+    pub timeout_ms: Option<u64>,
+    /// Whether it is started again when it fails.
+    pub restart: Option<model::process::RestartPolicy>,
+}
+
+impl ProcessRequest {
+    /// A process with every default.
+    pub fn new(command: Command) -> Self {
+        Self {
+            command,
+            name: None,
+            cwd: None,
+            env: Vec::new(),
+            stdin: ProcessInput::Null,
+            terminal: None,
+            keep_alive: false,
+            timeout_ms: None,
+            restart: None,
+        }
+    }
+}
+
+impl fmt::Debug for ProcessRequest {
+    /// Commands, environments and inputs may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProcessRequest").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The input of a process.
+#[derive(Clone, Default)]
+pub enum ProcessInput {
+    /// None.
+    #[default]
+    Null,
+    /// These bytes, then its end.
+    Bytes(Vec<u8>),
+    /// It is written later.
+    Open,
+}
+
+/// How a process is named by whoever asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProcessRef {
+    /// By its id.
+    Id(ProcessId),
+    /// By its process id inside; the one that was started last.
+    Pid(u32),
+    /// By its name; the one that was started last.
+    Name(String),
+}
+
+impl ProcessRef {
+    /// An id is a UUID, a process id has only digits, everything else is a name.
+    pub fn parse(text: &str) -> Self {
+        if let Ok(id) = text.parse() {
+            return Self::Id(id);
+        }
+        match text.parse() {
+            Ok(pid) if text.bytes().all(|byte| byte.is_ascii_digit()) => Self::Pid(pid),
+            Ok(_) | Err(_) => Self::Name(text.to_owned()),
+        }
+    }
+}
+
+/// Which processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessQuery {
+    /// Only those with a lower number.
+    pub before: Option<u64>,
+    /// At most so many.
+    pub limit: u32,
+    /// Only those that run.
+    pub running: bool,
+}
+
+/// Some processes, the latest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProcessPage {
+    /// Which.
+    pub processes: Vec<ProcessRecord>,
+    /// Whether there are more before the last of them.
+    pub more: bool,
+}
+
+/// Which of the two outputs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LogWanted {
+    /// Both, in the order in which they came.
+    #[default]
+    Both,
+    /// The output.
+    Stdout,
+    /// The error output.
+    Stderr,
+}
+
+/// Which part of a log. Offsets count the bytes of both outputs together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogQuery {
+    /// Of which output.
+    pub wanted: LogWanted,
+    /// From here on; what is kept no more is passed over. Not given: the last `max_bytes`.
+    pub offset: Option<u64>,
+    /// At most so much.
+    pub max_bytes: u64,
+}
+
+/// Part of a log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogPage {
+    /// What, in order.
+    pub pieces: Vec<LogPiece>,
+    /// Where to go on.
+    pub next_offset: u64,
+    /// The first byte that is kept.
+    pub first: u64,
+    /// Whether there is more right now.
+    pub more: bool,
+    /// Whether the process is over.
+    pub over: bool,
+}
+
+/// A piece of a log, of one of the outputs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogPiece {
+    /// Where it begins.
+    pub offset: u64,
+    /// Of the error output.
+    pub stderr: bool,
+    /// When it came.
+    pub at: Wall,
+    /// What was written.
+    pub bytes: Bytes,
+}
+
+/// A log that is followed. Dropped, it is over; the process runs on.
+pub struct LogFollow {
+    never: std::convert::Infallible,
+}
+
+impl LogFollow {
+    /// The next piece; none when the process is over and everything was told. A piece that begins
+    /// past the end of the one before tells that what lay between is kept no more, or was of the
+    /// other output. Giving it up in the middle loses nothing.
+    pub async fn next(&mut self) -> Result<Option<LogPiece>, Refusal> {
+        let _ = self.never;
+        Err(Refusal::new(ErrorCode::Unsupported, "this node keeps no processes"))
+    }
+}
+
+/// What keeps a sandbox awake, and when it will rest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxStatusReport {
+    /// Whether anything keeps it awake.
+    pub wakefulness: Wakefulness,
+    /// When its processes will no longer do so.
+    pub scheduled_stop_at: Option<Wall>,
+    /// The processes that do.
+    pub keep_alive: Vec<ProcessRecord>,
+    /// What programs wrote to the scale file.
+    pub scale: u32,
+    /// Whether it is frozen.
+    pub frozen: bool,
+    /// When it will be frozen if nothing happens.
+    pub freezes_at: Option<Wall>,
+    /// When it will become cold if nothing happens.
+    pub sleeps_at: Option<Wall>,
+}

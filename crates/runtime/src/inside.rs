@@ -1,0 +1,180 @@
+//! What can be asked about the inside of a sandbox besides single files: which files there are,
+//! which have a text in them, what changes, who listens. Whoever answers does it as the programs
+//! inside would, so that no link leads out and nothing is seen that they may not see.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use guest_protocol::message::EntryKind;
+
+use crate::error::RuntimeError;
+
+/// Which files to look for beneath a directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FindQuery {
+    /// The directory. A last link is followed, those beneath it are not.
+    pub path: String,
+    /// Only these kinds; all if empty.
+    pub kinds: Vec<EntryKind>,
+    /// Only files whose last name is like one of these: `*`, `?` and `[...]` as in a shell. All if
+    /// empty.
+    pub names: Vec<String>,
+    /// Directories of these names are not entered, nor told of.
+    pub exclude_directories: Vec<String>,
+    /// What begins with a dot is not told of, nor entered.
+    pub exclude_hidden: bool,
+    /// How far down; 1 is the directory itself. Any depth if not given.
+    pub max_depth: Option<u32>,
+    /// At most so many.
+    pub max_results: u32,
+}
+
+/// What was found, in the order of names, a directory before what is in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// What.
+    pub entries: Vec<FoundEntry>,
+    /// Whether there is more.
+    pub truncated: bool,
+    /// Directories that could not be read.
+    pub unreadable: u64,
+}
+
+/// One file that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundEntry {
+    /// From the directory that was looked in. Bytes, because file names are.
+    pub path: Vec<u8>,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Its size.
+    pub size: u64,
+    /// Its permissions.
+    pub mode: u32,
+    /// When it was last written, in milliseconds since 1970.
+    pub modified_ms: i64,
+}
+
+/// A text to look for in files beneath a directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SearchQuery {
+    /// The directory, or one file.
+    pub path: String,
+    /// The text, as it is.
+    pub text: String,
+    /// Whether `A` and `a` differ. Only ASCII letters have two sizes here.
+    pub case_sensitive: bool,
+    /// As with [`FindQuery::names`].
+    pub names: Vec<String>,
+    /// As with [`FindQuery::exclude_directories`].
+    pub exclude_directories: Vec<String>,
+    /// As with [`FindQuery::exclude_hidden`].
+    pub exclude_hidden: bool,
+    /// At most so many.
+    pub max_results: u32,
+}
+
+/// Where a text was found, in the order of names and lines. Files with zero bytes in their first
+/// kilobytes are passed over.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Searched {
+    /// Where.
+    pub matches: Vec<TextMatch>,
+    /// Whether there is more.
+    pub truncated: bool,
+    /// Files that were looked into.
+    pub files: u64,
+}
+
+/// One place where a text was found. One per line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextMatch {
+    /// The file, from the directory that was looked in.
+    pub path: Vec<u8>,
+    /// From 1.
+    pub line: u64,
+    /// In bytes, from 1.
+    pub column: u64,
+    /// The line, cut where it is long.
+    pub text: Vec<u8>,
+}
+
+/// What to watch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WatchQuery {
+    /// A directory.
+    pub path: String,
+    /// Everything beneath it too, also what comes later.
+    pub recursive: bool,
+}
+
+/// Something about a file changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileChange {
+    /// What.
+    pub kind: ChangeKind,
+    /// The whole path.
+    pub path: Vec<u8>,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+}
+
+/// What changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// It is there now.
+    Created,
+    /// Its contents.
+    Written,
+    /// It is gone.
+    Removed,
+    /// It has another name, or is somewhere else.
+    Renamed,
+    /// Its permissions, or when it was written.
+    About,
+    /// Changes came faster than they were taken: some are not told of.
+    Lost,
+}
+
+/// Whoever tells of changes. Taking one may be given up at any moment without losing it.
+pub trait Changes: Send {
+    /// The next change; none when the watched directory is gone.
+    fn next(
+        &mut self,
+    ) -> Pin<Box<dyn Future<Output = Result<Option<FileChange>, RuntimeError>> + Send + '_>>;
+}
+
+/// A watch that is armed: whatever changes from now on is told of. Dropped, it is over.
+pub type FileWatch = Box<dyn Changes>;
+
+/// A socket of a program inside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Socket {
+    /// Whose, inside.
+    pub pid: u32,
+    /// The name of that program.
+    pub program: String,
+    /// `tcp`, `tcp6`, `udp` or `udp6`.
+    pub protocol: String,
+    /// Its own address.
+    pub local_address: String,
+    /// Its own port.
+    pub local_port: u16,
+    /// The other end's address.
+    pub remote_address: String,
+    /// The other end's port; 0 if there is none.
+    pub remote_port: u16,
+    /// `LISTEN`, `ESTABLISHED` and so on.
+    pub state: String,
+}
+
+/// What the programs of a sandbox wrote to its scale file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScaleNote {
+    /// Counts what was told of this sandbox, from 1.
+    pub seq: u64,
+    /// What they want now.
+    pub scale: u32,
+    /// Whether they said that nothing else is to keep it awake either.
+    pub drops: bool,
+}
