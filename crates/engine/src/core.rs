@@ -24,6 +24,7 @@ use crate::metrics::Metrics;
 use crate::needed::Needed;
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
+use crate::scale;
 use crate::seeds::Sowing;
 use crate::trouble::Trouble;
 use crate::turns::{Live, TurnNews, Turns};
@@ -294,6 +295,9 @@ impl Core {
                     if let Some(user) = state.uses.remove(&use_id) {
                         user.tell(refusal);
                     }
+                }
+                Notice::HoldsChanged { instance, processes, seen } => {
+                    scale::show(self, instance, processes, seen);
                 }
                 Notice::ShutdownComplete => {
                     self.stopped.send_replace(true);

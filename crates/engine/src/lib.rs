@@ -32,9 +32,11 @@ mod moving;
 mod needed;
 mod pools;
 mod processes;
+mod rest;
 mod roots;
 mod runtimes;
 mod sandboxes;
+mod scale;
 mod seeds;
 mod sessions;
 mod shutdown;
@@ -63,8 +65,9 @@ pub use crate::leases::{CheckoutRequest, HandedOut};
 pub use crate::metrics::Metrics;
 pub use crate::processes::{
     LogFollow, LogPage, LogPiece, LogQuery, LogWanted, ProcessInput, ProcessPage, ProcessQuery,
-    ProcessRef, ProcessRequest, SandboxStatusReport,
+    ProcessRef, ProcessRequest,
 };
+pub use crate::rest::SandboxStatusReport;
 pub use crate::roots::Roots;
 pub use crate::runtimes::Runtimes;
 pub use crate::sessions::{
@@ -79,8 +82,8 @@ pub use crate::whereabouts::{SessionWorkspace, WorkspacePlace};
 pub use ::images::Image;
 pub use harness::LogStream;
 pub use kernel::{
-    CheckedOut, CheckoutPath, CheckoutPolicy, Grant, Recovery, SandboxView, SessionView, UseKind,
-    WhenBusy,
+    CheckedOut, CheckoutPath, CheckoutPolicy, Grant, KeptProcess, Recovery, RestCause, SandboxView,
+    SessionView, UseKind, WakeReport, WhenBusy,
 };
 pub use runtime::{
     ChangeKind, Collected, Command, Duplex, Entry, EntryKind, ExecSpec, Exit, ExitStatus,

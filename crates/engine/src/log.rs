@@ -56,6 +56,9 @@ fn event(number: u64, event: &LifecycleEvent) {
         LifecycleEvent::SandboxFrozen { sandbox_id, frozen, .. } => {
             tracing::debug!(number, sandbox = %sandbox_id, frozen, "a sandbox was frozen or thawed");
         }
+        LifecycleEvent::SandboxWakefulness { sandbox_id, wakefulness, because, .. } => {
+            tracing::info!(number, sandbox = %sandbox_id, ?wakefulness, because = because.as_str(), "what keeps a sandbox awake changed");
+        }
         LifecycleEvent::StateLost { session, sandbox_id, reason } => {
             tracing::warn!(number, %session, sandbox = %sandbox_id, reason = reason.as_str(), "files of a session were given up");
         }

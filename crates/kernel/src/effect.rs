@@ -167,6 +167,15 @@ pub enum Notice {
         /// Why.
         refusal: Refusal,
     },
+    /// What a sandbox's scale file is to count besides what was written to it.
+    HoldsChanged {
+        /// Where.
+        instance: InstanceId,
+        /// How many processes keep it awake.
+        processes: u32,
+        /// As of which note about the file.
+        seen: u64,
+    },
     /// Nothing is left: the server may exit.
     ShutdownComplete,
 }

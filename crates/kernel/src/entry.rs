@@ -240,7 +240,11 @@ pub(crate) struct Extra {
     pub(crate) processes: BTreeMap<ProcessId, Process>,
     /// What programs wrote to the scale file.
     pub(crate) scale: u32,
+    /// The last note about the scale file.
+    pub(crate) scale_seen: u64,
     pub(crate) stop: Option<ScheduledStop>,
+    /// Since when the time of its processes stands still, if it does.
+    pub(crate) still_since: Option<Mono>,
 }
 
 /// A process that keeps its sandbox awake, or did, or has a time limit.
@@ -250,8 +254,8 @@ pub(crate) struct Process {
     pub(crate) started_at: Wall,
     pub(crate) timeout_ms: u64,
     pub(crate) kill_at: Mono,
-    /// It is being killed by this effect.
-    pub(crate) killing: Option<u64>,
+    /// It is being killed by this effect, until then.
+    pub(crate) killing: Option<(u64, Mono)>,
     pub(crate) kills: u32,
 }
 
@@ -423,6 +427,12 @@ impl Entry {
         self.extra
             .as_ref()
             .is_some_and(|extra| extra.scale > 0 || extra.processes.values().any(|p| p.holds))
+    }
+
+    /// Until when a process whose time is over may be on its way out: it must be able to run.
+    pub(crate) fn kills_until(&self) -> Option<Mono> {
+        let processes = self.extra.iter().flat_map(|extra| extra.processes.values());
+        processes.filter_map(|process| process.killing).map(|(_, until)| until).max()
     }
 
     pub(crate) fn uses_in_progress(&self) -> u32 {

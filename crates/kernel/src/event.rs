@@ -81,14 +81,18 @@ pub enum Event {
         /// Its id.
         use_id: UseId,
     },
-    /// A process was started, or restarted under the same id.
+    /// A process was started, or started again under the same id: then its time begins anew, and a
+    /// hold that was taken from it stays away.
     ProcessStarted {
         /// Where.
         instance: InstanceId,
         /// Its id.
         process: ProcessId,
-        /// Whether it keeps its sandbox awake, and for how long.
-        keep_alive: Option<KeepAlive>,
+        /// Whether it keeps its sandbox awake.
+        keep_alive: bool,
+        /// After how much time in which its sandbox is not frozen it is killed; 0 is never. See
+        /// [`crate::Kernel::process_timeout_ms`].
+        timeout_ms: u64,
     },
     /// A process ended for good.
     ProcessEnded {
@@ -97,12 +101,16 @@ pub enum Event {
         /// Its id.
         process: ProcessId,
     },
-    /// A program wrote to the scale file.
+    /// Programs wrote to the scale file.
     ScaleWritten {
         /// Where.
         instance: InstanceId,
-        /// What it wrote.
-        op: ScaleOp,
+        /// Which of the notes about it this is.
+        seq: u64,
+        /// What it is at now.
+        scale: u32,
+        /// Whether somebody wrote `=N`: this and nothing else keeps it awake.
+        drops: bool,
     },
     /// The processes of a sandbox are no longer to keep it awake.
     StopRequested {
@@ -375,24 +383,6 @@ pub enum UseKind {
     Port,
     /// Something that is watched for as long as somebody looks: a log, files, a terminal.
     Stream,
-}
-
-/// How a process keeps its sandbox awake.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeepAlive {
-    /// When it is killed: not given is the node's default, 0 is never.
-    pub timeout_ms: Option<u64>,
-}
-
-/// What was written to the scale file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ScaleOp {
-    /// `+` or `+N`.
-    Add(u32),
-    /// `-` or `-N`; never below 0.
-    Sub(u32),
-    /// `=N`: this and nothing else keeps it awake.
-    Set(u32),
 }
 
 /// How a session is to behave.

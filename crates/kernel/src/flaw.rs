@@ -47,6 +47,8 @@ pub enum Flaw {
     SilentStateLoss,
     /// A scheduled stop also takes processes that were started after it was asked for.
     StopTakesLaterProcesses,
+    /// The time of processes passes while their sandbox is frozen.
+    TimeRunsInSleep,
     /// A returned sandbox keeps its id for the next user.
     IdReused,
     /// The most recently used gives way first.
@@ -91,6 +93,7 @@ impl Flaw {
         Self::DeadlineIgnored,
         Self::SilentStateLoss,
         Self::StopTakesLaterProcesses,
+        Self::TimeRunsInSleep,
         Self::IdReused,
         Self::MruEviction,
         Self::FailedPersistKills,
@@ -126,6 +129,7 @@ impl Flaw {
             Self::DeadlineIgnored => "deadline-ignored",
             Self::SilentStateLoss => "silent-state-loss",
             Self::StopTakesLaterProcesses => "stop-takes-later-processes",
+            Self::TimeRunsInSleep => "time-runs-in-sleep",
             Self::IdReused => "id-reused",
             Self::MruEviction => "mru-eviction",
             Self::FailedPersistKills => "failed-persist-kills",

@@ -19,7 +19,8 @@ impl Kernel {
     pub(crate) fn freezes_at(&self, ix: Ix) -> Option<Mono> {
         let entry = &self.entries[ix];
         let after_ms = entry.template.freeze_after_ms.unwrap_or(self.config.freeze_after_ms);
-        may_freeze(entry).then(|| entry.last_used.mono.plus(after_ms))
+        let quiet = entry.last_used.mono.plus(after_ms);
+        may_freeze(entry).then(|| quiet.max(entry.kills_until().unwrap_or(quiet)))
     }
 
     /// When the sweep will make a sandbox cold, if nothing happens. Sweeps happen at fixed times.
@@ -80,6 +81,7 @@ impl Kernel {
         let answer = match outcome {
             Outcome::Done => {
                 self.entries[ix].frozen = Frozen::Yes;
+                self.time_stands_still(ix);
                 self.publish_frozen(ix);
                 Ok(Reply::Frozen { frozen: true })
             }
@@ -98,6 +100,7 @@ impl Kernel {
                 Err(Refusal::new(ErrorCode::DeadlineExceeded, "it could not be frozen in time"))
             }
         };
+        self.arm_processes(ix);
         self.answer_freezers(ix, true, &answer);
         self.drive_entry(ix);
     }
@@ -107,6 +110,7 @@ impl Kernel {
             Outcome::Done => {
                 // That it can be thawed says nothing of whether it answers.
                 self.entries[ix].frozen = Frozen::No;
+                self.time_goes_on(ix);
                 self.touch(ix);
                 self.publish_frozen(ix);
                 self.answer_freezers(ix, false, &Ok(Reply::Frozen { frozen: false }));
@@ -159,7 +163,8 @@ impl Kernel {
             let cause = "the runtime of this template cannot freeze";
             return Err(Refusal::new(ErrorCode::Unsupported, cause));
         }
-        if !may_freeze(entry) {
+        let kills = entry.kills_until().is_some_and(|until| until > self.now.mono);
+        if kills || !may_freeze(entry) {
             let cause = "something is going on in it, or keeps it awake";
             return Err(Refusal::new(ErrorCode::SandboxBusy, cause));
         }

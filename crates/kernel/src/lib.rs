@@ -75,8 +75,8 @@ pub use crate::effect::{Action, Effect, Launch, Notice};
 use crate::ends::Ends;
 use crate::entry::Entry;
 pub use crate::event::{
-    Checkout, CheckoutPolicy, DeathCause, Event, Failure, FailureKind, KeepAlive, Measured,
-    Outcome, ScaleOp, SessionSettings, UseKind, UseTarget, WhenBusy,
+    Checkout, CheckoutPolicy, DeathCause, Event, Failure, FailureKind, Measured, Outcome,
+    SessionSettings, UseKind, UseTarget, WhenBusy,
 };
 pub use crate::flaw::Flaw;
 use crate::index::IdIndex;
@@ -84,7 +84,7 @@ use crate::minter::Minter;
 use crate::orders::{Line, Order};
 use crate::pool::Pool;
 pub use crate::reply::{
-    CheckedOut, CheckoutPath, Grant, KeptProcess, Reply, SessionReady, WakeReport,
+    CheckedOut, CheckoutPath, Grant, KeptProcess, Reply, RestCause, SessionReady, WakeReport,
 };
 use crate::request::Request;
 pub use crate::restart::Recovery;
@@ -309,8 +309,8 @@ impl Kernel {
             Event::UseRequested { request, target, use_id, kind } => {
                 return self.use_requested(request, target, use_id, kind);
             }
-            Event::ProcessStarted { instance, process, keep_alive } => {
-                return self.process_started(instance, process, keep_alive);
+            Event::ProcessStarted { instance, process, keep_alive, timeout_ms } => {
+                return self.process_started(instance, process, keep_alive, timeout_ms);
             }
             Event::StopRequested { sandbox, after_ms } => {
                 return self.stop_requested(sandbox, after_ms);
@@ -353,7 +353,9 @@ impl Kernel {
             }
             Event::UseEnded { use_id } => self.use_ended(use_id),
             Event::ProcessEnded { instance, process } => self.process_ended(instance, process),
-            Event::ScaleWritten { instance, op } => self.scale_written(instance, op),
+            Event::ScaleWritten { instance, seq, scale, drops } => {
+                self.scale_written(instance, seq, scale, drops);
+            }
             Event::TurnWithdrawn { session, turn } => self.turn_withdrawn(session, turn),
             Event::TurnEnded { session, turn, outcome } => self.turn_ended(session, turn, outcome),
             Event::ClientGone { request } => self.client_gone(request),

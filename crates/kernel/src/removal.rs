@@ -241,6 +241,7 @@ impl Kernel {
             extra.processes.clear();
             extra.scale = 0;
             extra.stop = None;
+            extra.still_since = None;
         }
         if let Own::Session(session) = self.entries[ix].owner {
             self.turn_broken(session, cause);

@@ -134,6 +134,42 @@ pub struct WakeReport {
     pub processes: Vec<KeptProcess>,
     /// What programs wrote to the scale file.
     pub scale: u32,
+    /// Why it rests, or does not.
+    pub because: RestCause,
+}
+
+/// Why a sandbox rests, or does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RestCause {
+    /// It is frozen.
+    Frozen,
+    /// It has no processes.
+    Cold,
+    /// It is being started, handed out or ended.
+    Moving,
+    /// Somebody uses it.
+    InUse,
+    /// Something of its own keeps it awake.
+    KeptAwake,
+    /// Its runtime cannot freeze.
+    CannotFreeze,
+    /// Nobody uses it and nothing keeps it awake.
+    Quiet,
+}
+
+impl RestCause {
+    /// In words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Frozen => "it is frozen until it is used",
+            Self::Cold => "it has no processes until it is used",
+            Self::Moving => "it is being started, handed out or ended",
+            Self::InUse => "a turn, command, stream or connection is in progress",
+            Self::KeptAwake => "a process with keepAlive or the scale file keeps it awake",
+            Self::CannotFreeze => "its runtime cannot freeze",
+            Self::Quiet => "nobody uses it and nothing keeps it awake",
+        }
+    }
 }
 
 /// A process that keeps its sandbox awake.

@@ -5,13 +5,17 @@
 
 use std::sync::Arc;
 
+use model::lifecycle::WakeCause;
 use model::state::Wakefulness;
-use model::{EffectId, EndCause, ErrorCode, InstanceId, Mono, ProcessId, Refusal, SandboxId, Wall};
+use model::{
+    EffectId, EndCause, ErrorCode, InstanceId, LifecycleEvent, Mono, ProcessId, Refusal, SandboxId,
+    Wall,
+};
 
-use crate::effect::{Action, Effect};
-use crate::entry::{Extra, Phase, Process, ScheduledStop};
-use crate::event::{Failure, FailureKind, KeepAlive, Outcome, ScaleOp};
-use crate::reply::{KeptProcess, Reply, WakeReport};
+use crate::effect::{Action, Effect, Notice};
+use crate::entry::{Entry, Extra, Frozen, OpKind, Phase, Process, ScheduledStop};
+use crate::event::{Failure, FailureKind, Outcome};
+use crate::reply::{KeptProcess, Reply, RestCause, WakeReport};
 use crate::slab::Ix;
 use crate::{Flaw, Kernel};
 
@@ -19,36 +23,48 @@ use crate::{Flaw, Kernel};
 const PROCESS_KILLS_MAX: u32 = 3;
 
 impl Kernel {
+    /// When a process is killed that asks for this; 0 is never.
+    pub const fn process_timeout_ms(&self, keep_alive: bool, asked: Option<u64>) -> u64 {
+        match asked {
+            Some(timeout_ms) => timeout_ms,
+            None if keep_alive => self.config.keep_alive_timeout_ms,
+            None => 0,
+        }
+    }
+
+    /// Whether a process keeps its sandbox awake.
+    pub fn process_holds(&self, instance: InstanceId, process: ProcessId) -> bool {
+        self.in_use(instance)
+            .and_then(|ix| self.entries[ix].extra.as_ref()?.processes.get(&process))
+            .is_some_and(|process| process.holds)
+    }
+
     pub(crate) fn process_started(
         &mut self,
         instance: InstanceId,
         process: ProcessId,
-        keep_alive: Option<KeepAlive>,
+        keep_alive: bool,
+        timeout_ms: u64,
     ) -> Result<Reply, Refusal> {
         let Some(ix) = self.in_use(instance) else { return Ok(Reply::Noted) };
-        let Some(keep_alive) = keep_alive else { return Ok(Reply::Noted) };
+        if !keep_alive && timeout_ms == 0 {
+            return Ok(Reply::Noted);
+        }
         let now = self.now;
         let max = self.config.max_processes as usize;
-        let timeout_ms = keep_alive.timeout_ms.unwrap_or(self.config.keep_alive_timeout_ms);
         let kill_at = if timeout_ms == 0 { Mono::NEVER } else { now.mono.plus(timeout_ms) };
+        let was_awake = self.entries[ix].is_awake();
         let extra = self.entries[ix].extra();
-        if extra.processes.len() >= max && !extra.processes.contains_key(&process) {
-            let cause = format!("a sandbox may have {max} keepAlive processes");
-            return Err(Refusal::new(ErrorCode::InvalidArgument, cause));
+        let known = extra.processes.get(&process);
+        if extra.processes.len() >= max && known.is_none() {
+            let cause = format!("a sandbox may have {max} processes with keepAlive or a timeout");
+            return Err(Refusal::new(ErrorCode::LimitReached, cause));
         }
-        extra.processes.insert(
-            process,
-            Process {
-                holds: true,
-                started_at: now.wall,
-                timeout_ms,
-                kill_at,
-                killing: None,
-                kills: 0,
-            },
-        );
-        self.settle(ix);
-        self.arm_processes(ix);
+        let holds = keep_alive && known.is_none_or(|known| known.holds);
+        let began =
+            Process { holds, started_at: now.wall, timeout_ms, kill_at, killing: None, kills: 0 };
+        extra.processes.insert(process, began);
+        self.holds_changed(ix, was_awake, WakeCause::ProcessStarted);
         Ok(Reply::Noted)
     }
 
@@ -58,25 +74,27 @@ impl Kernel {
         if let Some(extra) = &mut self.entries[ix].extra
             && extra.processes.remove(&process).is_some()
         {
-            self.holds_changed(ix, was_awake);
+            self.holds_changed(ix, was_awake, WakeCause::ProcessEnded);
         }
     }
 
-    pub(crate) fn scale_written(&mut self, instance: InstanceId, op: ScaleOp) {
+    pub(crate) fn scale_written(
+        &mut self,
+        instance: InstanceId,
+        seq: u64,
+        scale: u32,
+        drops: bool,
+    ) {
         let Some(ix) = self.in_use(instance) else { return };
         let was_awake = self.entries[ix].is_awake();
         let extra = self.entries[ix].extra();
-        match op {
-            ScaleOp::Add(n) => extra.scale = extra.scale.saturating_add(n),
-            ScaleOp::Sub(n) => extra.scale = extra.scale.saturating_sub(n),
-            ScaleOp::Set(n) => {
-                extra.scale = n;
-                for process in extra.processes.values_mut() {
-                    process.holds = false;
-                }
+        (extra.scale, extra.scale_seen) = (scale, seq);
+        if drops {
+            for process in extra.processes.values_mut() {
+                process.holds = false;
             }
         }
-        self.holds_changed(ix, was_awake);
+        self.holds_changed(ix, was_awake, WakeCause::ScaleWritten);
     }
 
     /// Takes keepAlive from the processes that exist now, now or later. The latest call counts.
@@ -94,7 +112,7 @@ impl Kernel {
             extra.processes.iter().filter(|(_, p)| p.holds).map(|(id, _)| *id).collect();
         if after_ms == 0 {
             release(extra, &processes);
-            self.holds_changed(ix, was_awake);
+            self.holds_changed(ix, was_awake, WakeCause::Stopped);
         } else if !processes.is_empty() {
             let at = now.mono.plus(after_ms);
             extra.stop = Some(ScheduledStop { at, at_wall: now.wall.plus(after_ms), processes });
@@ -108,21 +126,27 @@ impl Kernel {
         let now = self.now.mono;
         let takes_all = self.flawed(Flaw::StopTakesLaterProcesses);
         let was_awake = self.entries[ix].is_awake();
+        let stands_still = stands_still(&self.entries[ix]);
+        if self.thawed_first(ix) {
+            return;
+        }
         let Some(extra) = &mut self.entries[ix].extra else { return };
-        let mut changed = false;
+        let mut changed = None;
         if let Some(stop) = extra.stop.take_if(|stop| stop.at <= now) {
             let mut processes = stop.processes;
             if takes_all {
                 processes = extra.processes.keys().copied().collect();
             }
             release(extra, &processes);
-            changed = true;
+            changed = Some(WakeCause::Stopped);
         }
         let mut over = Vec::new();
         for (id, process) in &mut extra.processes {
-            if process.kill_at <= now {
+            if process.kill_at <= now && !stands_still {
                 // Whether or not the kill works, it holds nothing any more.
-                changed |= std::mem::take(&mut process.holds);
+                if std::mem::take(&mut process.holds) {
+                    changed = Some(WakeCause::Timeout);
+                }
                 process.kill_at = Mono::NEVER;
                 over.push(*id);
             }
@@ -130,9 +154,47 @@ impl Kernel {
         for process in over {
             self.kill_process(ix, process);
         }
-        if changed {
-            self.holds_changed(ix, was_awake);
+        if let Some(because) = changed {
+            self.holds_changed(ix, was_awake, because);
         }
+    }
+
+    /// Where nobody knows whether a sandbox runs, it is made to before anything in it is killed.
+    fn thawed_first(&mut self, ix: Ix) -> bool {
+        let now = self.now.mono;
+        let entry = &self.entries[ix];
+        let due = entry.extra.iter().flat_map(|extra| extra.processes.values());
+        let unsure = entry.frozen == Frozen::Unsure && entry.op.is_none() && entry.ending.is_none();
+        let thaws = unsure && due.into_iter().any(|process| process.kill_at <= now);
+        if thaws {
+            self.thaw(ix);
+        }
+        thaws
+    }
+
+    /// The processes of a sandbox stopped running, and their time with them.
+    pub(crate) fn time_stands_still(&mut self, ix: Ix) {
+        let now = self.now.mono;
+        if let Some(extra) = &mut self.entries[ix].extra {
+            extra.still_since = Some(now);
+        }
+    }
+
+    /// They run again: what was left of their time is left of it now.
+    pub(crate) fn time_goes_on(&mut self, ix: Ix) {
+        let now = self.now.mono;
+        if self.flawed(Flaw::TimeRunsInSleep) {
+            return;
+        }
+        if let Some(extra) = &mut self.entries[ix].extra
+            && let Some(since) = extra.still_since.take()
+        {
+            let slept_ms = now.since(since);
+            for process in extra.processes.values_mut().filter(|p| p.kill_at != Mono::NEVER) {
+                process.kill_at = process.kill_at.plus(slept_ms);
+            }
+        }
+        self.arm_processes(ix);
     }
 
     fn kill_process(&mut self, ix: Ix, process: ProcessId) {
@@ -144,7 +206,7 @@ impl Kernel {
         let id = EffectId { sandbox: entry.id, generation: entry.generation, n };
         let action = Action::KillProcess { instance: entry.instance, process };
         if let Some(known) = entry.extra().processes.get_mut(&process) {
-            known.killing = Some(n);
+            known.killing = Some((n, deadline));
             known.kills += 1;
             // If nothing is heard of it, it is killed again.
             known.kill_at = if known.kills < PROCESS_KILLS_MAX { deadline } else { Mono::NEVER };
@@ -157,7 +219,9 @@ impl Kernel {
         let now = self.now.mono;
         let pause_ms = self.config.backoff.first_ms;
         let Some(extra) = &mut self.entries[ix].extra else { return };
-        let Some(process) = extra.processes.values_mut().find(|p| p.killing == Some(n)) else {
+        let Some(process) =
+            extra.processes.values_mut().find(|p| p.killing.is_some_and(|(of, _)| of == n))
+        else {
             return;
         };
         process.killing = None;
@@ -168,7 +232,10 @@ impl Kernel {
         }
         match outcome {
             // That it has ended is told by an event of its own.
-            Outcome::Done => process.kill_at = Mono::NEVER,
+            Outcome::Done => {
+                process.kill_at = Mono::NEVER;
+                self.arm_quiet(ix);
+            }
             Outcome::Failed(_) | Outcome::TimedOut => {
                 if process.kills < PROCESS_KILLS_MAX {
                     process.kill_at = now.plus(pause_ms);
@@ -180,8 +247,10 @@ impl Kernel {
 
     /// Sees to it that a sandbox is looked at when something of its processes is due.
     pub(crate) fn arm_processes(&mut self, ix: Ix) {
+        let stands_still = stands_still(&self.entries[ix]);
         let Some(extra) = &self.entries[ix].extra else { return };
-        let kills = extra.processes.values().map(|process| process.kill_at);
+        let running = extra.processes.values().filter(|_| !stands_still);
+        let kills = running.map(|process| process.kill_at);
         let stop = extra.stop.iter().map(|stop| stop.at);
         if let Some(at) = kills.chain(stop).min().filter(|at| *at != Mono::NEVER) {
             self.arm(ix, at);
@@ -189,13 +258,41 @@ impl Kernel {
     }
 
     /// What keeps a sandbox awake changed. A sandbox that was kept awake was in use until now.
-    fn holds_changed(&mut self, ix: Ix, was_awake: bool) {
+    fn holds_changed(&mut self, ix: Ix, was_awake: bool, because: WakeCause) {
         if was_awake {
             self.touch(ix);
         }
         self.settle(ix);
         self.arm_quiet(ix);
         self.arm_processes(ix);
+        self.publish_wakefulness(ix, was_awake, because);
+        let entry = &self.entries[ix];
+        let Some(extra) = &entry.extra else { return };
+        // One that does not run shows nothing to anybody.
+        if entry.frozen == Frozen::No {
+            let processes = extra.processes.values().filter(|p| p.holds).count() as u32;
+            let (instance, seen) = (entry.instance, extra.scale_seen);
+            self.out.notices.push(Notice::HoldsChanged { instance, processes, seen });
+        }
+    }
+
+    fn publish_wakefulness(&mut self, ix: Ix, was_awake: bool, because: WakeCause) {
+        let entry = &self.entries[ix];
+        if entry.is_awake() == was_awake {
+            return;
+        }
+        let now = self.now;
+        let freezes_at =
+            self.freezes_at(ix).map(|at| Wall(now.wall.0.saturating_add(at.since(now.mono))));
+        let wakefulness = if was_awake { Wakefulness::Auto } else { Wakefulness::Awake };
+        let event = LifecycleEvent::SandboxWakefulness {
+            sandbox_id: entry.id,
+            generation: entry.generation,
+            wakefulness,
+            because,
+            freezes_at,
+        };
+        self.publish(entry.tenant, event);
     }
 
     fn in_use(&self, instance: InstanceId) -> Option<Ix> {
@@ -226,7 +323,32 @@ impl Kernel {
                 .map(|e| e.processes.iter().filter(|(_, p)| p.holds).map(kept).collect())
                 .unwrap_or_default(),
             scale: extra.map_or(0, |e| e.scale),
+            because: rest_cause(entry),
         }
+    }
+}
+
+/// Whether the processes of a sandbox do not run, or are about not to.
+fn stands_still(entry: &Entry) -> bool {
+    let op = entry.op.map(|op| op.kind);
+    entry.frozen == Frozen::Yes || matches!(op, Some(OpKind::Freeze | OpKind::Thaw))
+}
+
+fn rest_cause(entry: &Entry) -> RestCause {
+    match entry.phase {
+        Phase::Cold => RestCause::Cold,
+        Phase::Launching
+        | Phase::Idle
+        | Phase::Claiming(_)
+        | Phase::Wiping
+        | Phase::Proving
+        | Phase::Killing => RestCause::Moving,
+        Phase::InUse if entry.ending.is_some() => RestCause::Moving,
+        Phase::InUse if entry.is_awake() => RestCause::KeptAwake,
+        Phase::InUse if entry.frozen == Frozen::Yes => RestCause::Frozen,
+        Phase::InUse if !entry.may_rest() => RestCause::InUse,
+        Phase::InUse if !entry.traits.can_freeze => RestCause::CannotFreeze,
+        Phase::InUse => RestCause::Quiet,
     }
 }
 

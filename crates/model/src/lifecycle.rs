@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{Generation, KeyId, LeaseId, SandboxId, SessionId, TemplateName, TurnId};
 use crate::reason::{EndCause, TerminatedReason};
+use crate::state::Wakefulness;
 use crate::time::Wall;
 
 /// An event on the global stream, and on a session's own where it names one.
@@ -99,6 +100,19 @@ pub enum LifecycleEvent {
         /// Whether it is frozen now.
         frozen: bool,
     },
+    /// What keeps a sandbox awake began, or ended for good.
+    SandboxWakefulness {
+        /// The sandbox.
+        sandbox_id: SandboxId,
+        /// Its generation.
+        generation: Generation,
+        /// Whether it may hibernate now.
+        wakefulness: Wakefulness,
+        /// Why that changed.
+        because: WakeCause,
+        /// When it will be frozen, if nothing happens and nobody uses it already.
+        freezes_at: Option<Wall>,
+    },
     /// The health of a pool changed.
     PoolHealth {
         /// The pool's template.
@@ -119,7 +133,8 @@ impl LifecycleEvent {
             | Self::StateLost { sandbox_id, .. }
             | Self::WorkspaceDurable { sandbox_id, .. }
             | Self::TurnStarted { sandbox_id, .. }
-            | Self::SandboxFrozen { sandbox_id, .. } => Some(*sandbox_id),
+            | Self::SandboxFrozen { sandbox_id, .. }
+            | Self::SandboxWakefulness { sandbox_id, .. } => Some(*sandbox_id),
             Self::SessionChanged { .. } | Self::TurnEnded { .. } | Self::PoolHealth { .. } => None,
         }
     }
@@ -135,7 +150,9 @@ impl LifecycleEvent {
             | Self::SessionChanged { session, .. }
             | Self::TurnStarted { session, .. }
             | Self::TurnEnded { session, .. } => Some(*session),
-            Self::SandboxFrozen { .. } | Self::PoolHealth { .. } => None,
+            Self::SandboxFrozen { .. }
+            | Self::SandboxWakefulness { .. }
+            | Self::PoolHealth { .. } => None,
         }
     }
 }
@@ -166,6 +183,36 @@ pub enum ActiveCause {
     Replaced,
     /// It was brought back from cold.
     Resumed,
+}
+
+/// Why it changed whether a sandbox is kept awake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum WakeCause {
+    /// A process with keepAlive was started.
+    ProcessStarted,
+    /// The last one ended.
+    ProcessEnded,
+    /// The time of the last one was over.
+    Timeout,
+    /// Somebody asked for a stop, now or ahead of time.
+    Stopped,
+    /// Programs wrote to the scale file.
+    ScaleWritten,
+}
+
+impl WakeCause {
+    /// The word used in the API and the store.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ProcessStarted => "process_started",
+            Self::ProcessEnded => "process_ended",
+            Self::Timeout => "timeout",
+            Self::Stopped => "stopped",
+            Self::ScaleWritten => "scale_written",
+        }
+    }
 }
 
 /// How a session changed.

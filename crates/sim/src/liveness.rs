@@ -2,7 +2,7 @@
 //! get an answer, every pool must reach its size, every obligation must be met, and a server that
 //! is stopped must leave nothing.
 
-use kernel::{Event, ScaleOp};
+use kernel::Event;
 use model::InstanceId;
 use model::record::Owner;
 use model::state::PoolPhase;
@@ -40,7 +40,7 @@ impl World {
                 one.scale = 0;
                 one.processes.iter_mut().for_each(|process| process.keeps_awake = false);
             }
-            self.tell(Event::ScaleWritten { instance, op: ScaleOp::Set(0) })?;
+            self.tell(Event::ScaleWritten { instance, seq: u64::MAX, scale: 0, drops: true })?;
         }
         self.run_for(LONG_MS)?;
         self.come_to_rest()?;

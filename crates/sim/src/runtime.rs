@@ -39,6 +39,12 @@ pub(crate) struct Process {
     pub keeps_awake: bool,
     /// When it is to be killed.
     pub due: Option<Mono>,
+    /// When it was started.
+    pub began: Mono,
+    /// For how long its sandbox was frozen since.
+    pub slept_ms: u64,
+    /// How often.
+    pub naps: u64,
     /// Whether it was asked to be killed.
     pub kill_asked: bool,
 }
@@ -67,6 +73,8 @@ pub(crate) struct Instance {
     pub workspace: WorkspaceId,
     /// Whether its processes are stopped from running.
     pub frozen: bool,
+    /// Since when.
+    pub still_since: Mono,
     /// Who left something in it.
     pub marks: Vec<Owner>,
     /// The settings bound to it.
@@ -129,6 +137,16 @@ impl Instance {
                     .is_some_and(|stop| stop.at <= now && stop.of.contains(&process.id));
                 process.keeps_awake && timely && !stopped
             })
+    }
+
+    /// Its processes run again.
+    pub(crate) fn wake(&mut self, now: Mono) {
+        if std::mem::take(&mut self.frozen) {
+            for process in &mut self.processes {
+                process.slept_ms += now.since(self.still_since.max(process.began));
+                process.naps += 1;
+            }
+        }
     }
 
     /// Forgets everything its user left in it.

@@ -280,6 +280,8 @@ impl World {
                     self.coverage.count("broken_uses", refusal.code.as_str());
                     checks::uses::broke(self, use_id)?;
                 }
+                // What a file inside shows decides nothing.
+                Notice::HoldsChanged { .. } => {}
                 Notice::ShutdownComplete => checks::whole::shut_down(self)?,
             }
         }

@@ -40,6 +40,7 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::DeadlineIgnored => &[Promise::DeadlineKept],
         Flaw::SilentStateLoss => &[Promise::FilesKept],
         Flaw::StopTakesLaterProcesses => &[Promise::HoldsExact, Promise::HoldsKept],
+        Flaw::TimeRunsInSleep => &[Promise::TimeGiven],
         Flaw::IdReused => &[Promise::IdNeverReused],
         Flaw::MruEviction => &[Promise::LeastRecentFirst],
         Flaw::StaleProofTrusted => &[Promise::HeardOfLately],
@@ -108,6 +109,7 @@ flaw_tests! {
     fn flaw_deadline_ignored_is_caught: DeadlineIgnored;
     fn flaw_silent_state_loss_is_caught: SilentStateLoss;
     fn flaw_stop_takes_later_processes_is_caught: StopTakesLaterProcesses;
+    fn flaw_time_runs_in_sleep_is_caught: TimeRunsInSleep;
     fn flaw_id_reused_is_caught: IdReused;
     fn flaw_mru_eviction_is_caught: MruEviction;
     fn flaw_failed_persist_kills_is_caught: FailedPersistKills;

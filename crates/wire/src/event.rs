@@ -1,6 +1,7 @@
 //! What happened, as it is told on streams and in pages.
 
-use model::lifecycle::{ActiveCause, SessionChange, TurnOutcome};
+use model::lifecycle::{ActiveCause, SessionChange, TurnOutcome, WakeCause};
+use model::state::Wakefulness;
 use model::{
     EndCause, Generation, KeyId, LeaseId, LifecycleEvent, SandboxId, SessionId, StoredEvent,
     TemplateName, TerminatedReason, TurnId,
@@ -118,6 +119,19 @@ pub enum EventBody {
         /// Whether it is frozen now.
         frozen: bool,
     },
+    /// What keeps a sandbox awake began, or ended for good.
+    SandboxWakefulness {
+        /// The sandbox.
+        sandbox_id: SandboxId,
+        /// Its generation.
+        generation: Generation,
+        /// Whether it may hibernate now.
+        wakefulness: Wakefulness,
+        /// Why that changed.
+        because: WakeCause,
+        /// When it will be frozen, if nothing happens and nobody uses it already.
+        freezes_at: Option<Time>,
+    },
     /// The health of a pool changed.
     PoolHealth {
         /// The pool's template.
@@ -141,6 +155,7 @@ impl EventBody {
             Self::TurnStarted { .. } => "turn_started",
             Self::TurnEnded { .. } => "turn_ended",
             Self::SandboxFrozen { .. } => "sandbox_frozen",
+            Self::SandboxWakefulness { .. } => "sandbox_wakefulness",
             Self::PoolHealth { .. } => "pool_health",
         }
     }
@@ -205,6 +220,19 @@ impl From<LifecycleEvent> for EventBody {
             LifecycleEvent::SandboxFrozen { sandbox_id, generation, frozen } => {
                 Self::SandboxFrozen { sandbox_id, generation, frozen }
             }
+            LifecycleEvent::SandboxWakefulness {
+                sandbox_id,
+                generation,
+                wakefulness,
+                because,
+                freezes_at,
+            } => Self::SandboxWakefulness {
+                sandbox_id,
+                generation,
+                wakefulness,
+                because,
+                freezes_at: freezes_at.map(Time::from),
+            },
             LifecycleEvent::PoolHealth { template, degraded, detail } => {
                 Self::PoolHealth { template, degraded, detail }
             }

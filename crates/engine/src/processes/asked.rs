@@ -3,7 +3,6 @@
 use std::fmt;
 
 use bytes::Bytes;
-use model::state::Wakefulness;
 use model::{ErrorCode, ProcessId, ProcessRecord, Refusal, Wall};
 use runtime::{Command, TerminalSize};
 
@@ -176,23 +175,4 @@ impl LogFollow {
         let _ = self.never;
         Err(Refusal::new(ErrorCode::Unsupported, "this node keeps no processes"))
     }
-}
-
-/// What keeps a sandbox awake, and when it will rest.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SandboxStatusReport {
-    /// Whether anything keeps it awake.
-    pub wakefulness: Wakefulness,
-    /// When its processes will no longer do so.
-    pub scheduled_stop_at: Option<Wall>,
-    /// The processes that do.
-    pub keep_alive: Vec<ProcessRecord>,
-    /// What programs wrote to the scale file.
-    pub scale: u32,
-    /// Whether it is frozen.
-    pub frozen: bool,
-    /// When it will be frozen if nothing happens.
-    pub freezes_at: Option<Wall>,
-    /// When it will become cold if nothing happens.
-    pub sleeps_at: Option<Wall>,
 }

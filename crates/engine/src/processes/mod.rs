@@ -6,7 +6,7 @@ mod asked;
 
 pub use self::asked::{
     LogFollow, LogPage, LogPiece, LogQuery, LogWanted, ProcessInput, ProcessPage, ProcessQuery,
-    ProcessRef, ProcessRequest, SandboxStatusReport,
+    ProcessRef, ProcessRequest,
 };
 
 use bytes::Bytes;
@@ -151,28 +151,6 @@ impl Engine {
     ) -> Result<LogFollow, Refusal> {
         let _ = (caller, sandbox, of, wanted, offset);
         Err(missing())
-    }
-
-    /// What keeps a sandbox awake, and when it will rest. It does not count as activity.
-    pub async fn sandbox_status(
-        &self,
-        caller: Caller,
-        sandbox: SandboxId,
-    ) -> Result<SandboxStatusReport, Refusal> {
-        let _ = (caller, sandbox);
-        Err(missing())
-    }
-
-    /// Takes keepAlive from the processes that have it now: at once, or after `after_ms`. The latest
-    /// call counts; nothing is killed.
-    pub async fn stop_keeping_awake(
-        &self,
-        caller: Caller,
-        sandbox: SandboxId,
-        after_ms: u64,
-    ) -> Result<SandboxStatusReport, Refusal> {
-        let _ = after_ms;
-        self.sandbox_status(caller, sandbox).await
     }
 }
 

@@ -119,6 +119,7 @@ impl Turns {
             | LifecycleEvent::WorkspaceDurable { .. }
             | LifecycleEvent::SessionChanged { .. }
             | LifecycleEvent::SandboxFrozen { .. }
+            | LifecycleEvent::SandboxWakefulness { .. }
             | LifecycleEvent::PoolHealth { .. } => {}
         }
     }

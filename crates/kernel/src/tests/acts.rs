@@ -8,7 +8,7 @@ use model::{
 
 use super::moves::Active;
 use super::rig::{Rig, kill, launch};
-use crate::{Action, Event, KeepAlive, Outcome, Reply, ScaleOp, WakeReport};
+use crate::{Action, Event, Outcome, Reply, WakeReport};
 
 impl Rig {
     pub(super) fn ask_freeze(&mut self, sandbox: SandboxId) -> RequestId {
@@ -51,8 +51,8 @@ impl Rig {
 
     pub(super) fn starts(&mut self, sandbox: SandboxId, process: u64, timeout_ms: Option<u64>) {
         let (instance, process) = (self.instance(sandbox), ProcessId::from_u128(process.into()));
-        let keep_alive = Some(KeepAlive { timeout_ms });
-        let started = Event::ProcessStarted { instance, process, keep_alive };
+        let timeout_ms = self.kernel.process_timeout_ms(true, timeout_ms);
+        let started = Event::ProcessStarted { instance, process, keep_alive: true, timeout_ms };
         assert_eq!(self.apply(started), Ok(Reply::Noted));
     }
 
@@ -61,9 +61,14 @@ impl Rig {
         let _ = self.apply(Event::ProcessEnded { instance, process });
     }
 
-    pub(super) fn scale(&mut self, sandbox: SandboxId, op: ScaleOp) {
-        let instance = self.instance(sandbox);
-        assert_eq!(self.apply(Event::ScaleWritten { instance, op }), Ok(Reply::Noted));
+    /// A program adds to the scale file.
+    pub(super) fn scale(&mut self, sandbox: SandboxId, scale: u32) {
+        self.write_scale(self.instance(sandbox), scale, false);
+    }
+
+    pub(super) fn write_scale(&mut self, instance: InstanceId, scale: u32, drops: bool) {
+        let written = Event::ScaleWritten { instance, seq: 1, scale, drops };
+        assert_eq!(self.apply(written), Ok(Reply::Noted));
     }
 
     #[track_caller]

@@ -9,7 +9,7 @@ use model::{
 
 use super::moves::{Cases, other, tight};
 use super::rig::{NATIVE, Rig, kill, persist, start_turn, template, trouble};
-use crate::{CheckoutPolicy, Event, ScaleOp, UseKind, UseTarget};
+use crate::{CheckoutPolicy, UseKind, UseTarget};
 
 /// A node on which only `max_live` is short.
 fn few_processes(max_live: u32) -> NodeConfig {
@@ -244,7 +244,7 @@ const HELD: Cases<fn(&mut Rig, SessionId, SandboxId)> = &[
     }),
     ("a plus in the scale file", |rig, _, sandbox| {
         let instance = rig.instance(sandbox);
-        let _ = rig.apply(Event::ScaleWritten { instance, op: ScaleOp::Add(1) });
+        rig.write_scale(instance, 1, false);
     }),
     ("a turn that waits for a probe", |rig, session, _| {
         rig.pass(6_000);

@@ -12,8 +12,8 @@ use model::{
 
 use super::rig::{Rig, template};
 use crate::{
-    Action, DeathCause, Effect, Event, KeepAlive, Launch, Outcome, SandboxView, SessionReady,
-    SessionSettings, SessionView, UseKind, UseTarget,
+    Action, DeathCause, Effect, Event, Launch, Outcome, SandboxView, SessionReady, SessionSettings,
+    SessionView, UseKind, UseTarget,
 };
 
 /// Cases of one kind, by what they are.
@@ -148,8 +148,8 @@ impl Rig {
     pub(super) fn keep_awake(&mut self, sandbox: SandboxId) -> ProcessId {
         let process = ProcessId::from_u128(self.id());
         let instance = self.instance(sandbox);
-        let keep_alive = Some(KeepAlive { timeout_ms: Some(0) });
-        let _ = self.apply(Event::ProcessStarted { instance, process, keep_alive });
+        let started = Event::ProcessStarted { instance, process, keep_alive: true, timeout_ms: 0 };
+        let _ = self.apply(started);
         process
     }
 

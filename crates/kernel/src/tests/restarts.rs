@@ -14,7 +14,7 @@ use model::{
 use super::rig::{
     DOCKER, Moment, NATIVE, Rig, copy, delete_workspace, kill, launch, name, template, trouble,
 };
-use crate::{DeathCause, Event, Outcome, Recovery, Reply, ScaleOp, UseKind, UseTarget, WhenBusy};
+use crate::{DeathCause, Event, Outcome, Recovery, Reply, UseKind, UseTarget, WhenBusy};
 
 fn config() -> NodeConfig {
     NodeConfig { max_live: 5, ..NodeConfig::default() }
@@ -30,7 +30,7 @@ fn story(traits: RuntimeTraits) -> (Vec<LifecycleEvent>, Vec<Moment>) {
     rig.use_once(returned.sandbox);
     let kept = rig.lease();
     rig.exec(kept.sandbox);
-    rig.scale(kept.sandbox, ScaleOp::Add(1));
+    rig.scale(kept.sandbox, 1);
     let (talking, sandbox) = rig.session();
     rig.whole_turn(talking);
     let (_, turn) = rig.running_turn(talking);

@@ -50,6 +50,8 @@ pub(super) struct Rig {
     /// Whose business each of those was.
     pub(super) told: Vec<KeyId>,
     pub(super) broken: Vec<(UseId, Refusal)>,
+    /// Process holds as they are to be shown, and as of which note.
+    pub(super) shown: Vec<(u32, u64)>,
     pub(super) stopped: bool,
     pub(super) store: Records,
     /// Instances that may exist: launched, and not confirmed as removed.
@@ -144,6 +146,7 @@ impl Rig {
             published: Vec::new(),
             told: Vec::new(),
             broken: Vec::new(),
+            shown: Vec::new(),
             stopped: false,
             store: Records::new(usize::MAX),
             existing: BTreeSet::new(),
@@ -221,6 +224,7 @@ impl Rig {
                     assert!(before.is_none(), "a request is answered once");
                 }
                 Notice::UseBroken { use_id, refusal } => self.broken.push((use_id, refusal)),
+                Notice::HoldsChanged { processes, seen, .. } => self.shown.push((processes, seen)),
                 Notice::ShutdownComplete => {
                     assert!(!self.stopped, "that everything is over is told once");
                     self.stopped = true;

@@ -7,7 +7,7 @@ use model::{EndCause, ErrorCode, SandboxState};
 
 use super::moves::tight;
 use super::rig::{DOCKER, NATIVE, Rig, copy, launch, probe, prove, template, thaw, wipe};
-use crate::{Action, DeathCause, Event, Outcome, ScaleOp, UseKind, UseTarget};
+use crate::{Action, DeathCause, Event, Outcome, UseKind, UseTarget};
 
 use SandboxState::{Cold, Running, Waiting, Warm, Warming};
 
@@ -212,7 +212,7 @@ fn why_tells_of_the_living_what_keeps_them_and_what_comes_next() {
     assert!(alive.sleeps_at.is_some_and(|at| at >= used_at.plus(1_800_000)));
     rig.keep_awake(sandbox);
     let instance = rig.instance(sandbox);
-    let _ = rig.apply(Event::ScaleWritten { instance, op: ScaleOp::Add(2) });
+    rig.write_scale(instance, 2, false);
     let alive = rig.alive(sandbox);
     assert_eq!((alive.wakefulness, alive.keep_alive_processes), (Wakefulness::Awake, 1));
     assert_eq!((alive.scale, alive.freezes_at, alive.sleeps_at), (2, None, None));

@@ -22,6 +22,7 @@ fn told_of(rig: &Rig, sandbox: SandboxId) -> Vec<KeyId> {
             LifecycleEvent::SandboxActive { sandbox_id, .. }
             | LifecycleEvent::SandboxTerminated { sandbox_id, .. }
             | LifecycleEvent::SandboxFrozen { sandbox_id, .. }
+            | LifecycleEvent::SandboxWakefulness { sandbox_id, .. }
             | LifecycleEvent::WorkspaceDurable { sandbox_id, .. }
                 if *sandbox_id == sandbox)
     };

@@ -5,7 +5,7 @@ use model::state::Wakefulness;
 use model::{NodeConfig, ProcessId, SandboxId, SandboxState, SessionId};
 
 use super::rig::{DOCKER, NATIVE, Rig, freeze, kill_process, persist, template, trouble};
-use crate::{Action, DeathCause, Event, KeptProcess, Outcome, Reply, ScaleOp, WakeReport};
+use crate::{Action, DeathCause, Event, KeptProcess, Outcome, Reply, RestCause, WakeReport};
 
 /// A session's sandbox that has been used.
 fn scene() -> (Rig, SessionId, SandboxId) {
@@ -32,6 +32,7 @@ const NOTHING: WakeReport = WakeReport {
     scheduled_stop_at: None,
     processes: Vec::new(),
     scale: 0,
+    because: RestCause::Quiet,
 };
 
 #[test]
@@ -39,10 +40,7 @@ fn a_process_or_a_scale_keeps_its_sandbox_from_rest_until_it_is_over() {
     type Act = fn(&mut Rig, SandboxId);
     let holds: [(Act, Act); 2] = [
         (|rig, sandbox| rig.starts(sandbox, 1, Some(0)), |rig, sandbox| rig.exits(sandbox, 1)),
-        (
-            |rig, sandbox| rig.scale(sandbox, ScaleOp::Add(1)),
-            |rig, sandbox| rig.scale(sandbox, ScaleOp::Sub(1)),
-        ),
+        (|rig, sandbox| rig.scale(sandbox, 1), |rig, sandbox| rig.scale(sandbox, 0)),
     ];
     for (begin, end) in holds {
         let config = NodeConfig { max_live: 1, ..NodeConfig::default() };
@@ -139,7 +137,7 @@ fn a_process_without_keep_alive_holds_nothing() {
     let (mut rig, _, sandbox) = scene();
     let instance = rig.instance(sandbox);
     let process = ProcessId::from_u128(1);
-    let started = Event::ProcessStarted { instance, process, keep_alive: None };
+    let started = Event::ProcessStarted { instance, process, keep_alive: false, timeout_ms: 0 };
     assert_eq!(rig.apply(started), Ok(Reply::Noted));
     assert_eq!(report(&rig, sandbox), NOTHING);
 }
@@ -154,10 +152,11 @@ fn processes_that_keep_awake_have_a_limit() {
     let started = Event::ProcessStarted {
         instance: rig.instance(sandbox),
         process: ProcessId::from_u128(2),
-        keep_alive: Some(crate::KeepAlive { timeout_ms: None }),
+        keep_alive: true,
+        timeout_ms: 0,
     };
     let refusal = rig.apply(started).unwrap_err();
-    assert_eq!(refusal.code, model::ErrorCode::InvalidArgument);
+    assert_eq!(refusal.code, model::ErrorCode::LimitReached);
 }
 
 #[test]
@@ -217,34 +216,22 @@ fn a_stop_cancels_the_scheduled_one_also_when_there_is_nothing_to_stop() {
     rig.starts(sandbox, 1, Some(0));
     rig.stop_processes(sandbox, 300_000);
     assert_eq!(rig.stop_processes(sandbox, 0), NOTHING);
-    rig.starts(sandbox, 1, Some(0));
+    rig.starts(sandbox, 2, Some(0));
     rig.pass(400_000);
-    assert_eq!(kept(&rig, sandbox), [1], "the earlier stop is void");
+    assert_eq!(kept(&rig, sandbox), [2], "the earlier stop is void");
     rig.stop_processes(sandbox, 300_000);
-    rig.exits(sandbox, 1);
+    rig.exits(sandbox, 2);
     assert_eq!(rig.stop_processes(sandbox, 500_000).scheduled_stop_at, None);
 }
 
 #[test]
-fn the_scale_is_counted_and_never_below_nothing() {
+fn a_scale_above_nothing_keeps_awake_without_any_process() {
     let (mut rig, _, sandbox) = scene();
-    let table = [
-        (ScaleOp::Sub(1), 0),
-        (ScaleOp::Add(1), 1),
-        (ScaleOp::Add(2), 3),
-        (ScaleOp::Sub(1), 2),
-        (ScaleOp::Set(7), 7),
-        (ScaleOp::Sub(9), 0),
-        (ScaleOp::Add(u32::MAX), u32::MAX),
-        (ScaleOp::Add(1), u32::MAX),
-        (ScaleOp::Set(0), 0),
-    ];
-    for (op, scale) in table {
-        rig.scale(sandbox, op);
+    for scale in [0, 1, 3, u32::MAX, 0] {
+        rig.scale(sandbox, scale);
         let told = report(&rig, sandbox);
         let state = if scale > 0 { Wakefulness::Awake } else { Wakefulness::Auto };
-        // Awake with no process in the list is as it should be.
-        assert_eq!((told.scale, told.wakefulness), (scale, state), "{op:?}");
+        assert_eq!((told.scale, told.wakefulness), (scale, state));
         assert!(told.processes.is_empty());
     }
 }
@@ -253,15 +240,15 @@ fn the_scale_is_counted_and_never_below_nothing() {
 fn a_reset_drops_every_hold_and_a_stop_only_those_of_processes() {
     let (mut rig, _, sandbox) = scene();
     rig.starts(sandbox, 1, Some(0));
-    rig.scale(sandbox, ScaleOp::Add(2));
+    rig.scale(sandbox, 2);
     let told = rig.stop_processes(sandbox, 0);
     assert_eq!((told.wakefulness, told.scale), (Wakefulness::Awake, 2));
     assert!(told.processes.is_empty());
-    rig.starts(sandbox, 1, Some(0));
-    rig.scale(sandbox, ScaleOp::Set(0));
-    assert_eq!(report(&rig, sandbox), NOTHING);
     rig.starts(sandbox, 2, Some(0));
-    rig.scale(sandbox, ScaleOp::Set(3));
+    rig.write_scale(rig.instance(sandbox), 0, true);
+    assert_eq!(report(&rig, sandbox), NOTHING);
+    rig.starts(sandbox, 3, Some(0));
+    rig.write_scale(rig.instance(sandbox), 3, true);
     assert_eq!((kept(&rig, sandbox), report(&rig, sandbox).scale), (vec![], 3));
 }
 
@@ -293,7 +280,7 @@ fn nothing_stays_awake_over_a_death_a_sleep_or_a_restart() {
     for end in ends {
         let (mut rig, session, sandbox) = scene();
         rig.starts(sandbox, 1, Some(0));
-        rig.scale(sandbox, ScaleOp::Add(3));
+        rig.scale(sandbox, 3);
         rig.stop_processes(sandbox, 600_000);
         end(&mut rig, session, sandbox);
         rig.run();
@@ -311,7 +298,7 @@ fn nothing_stays_awake_over_a_return() {
         let lease = rig.lease();
         rig.use_once(lease.sandbox);
         rig.starts(lease.sandbox, 1, Some(5_000));
-        rig.scale(lease.sandbox, ScaleOp::Add(3));
+        rig.scale(lease.sandbox, 3);
         rig.stop_processes(lease.sandbox, 600_000);
         rig.give_back(lease.lease);
         rig.run();
@@ -321,7 +308,7 @@ fn nothing_stays_awake_over_a_return() {
         assert_eq!(rig.count(kill_process), 0, "that process is not there any more");
         // What the last use of an instance did late is not this one's.
         let instance = lease.instance;
-        let _ = rig.apply(Event::ScaleWritten { instance, op: ScaleOp::Set(0) });
+        rig.write_scale(instance, 0, true);
         rig.live(10_000);
         assert!(rig.frozen(next.sandbox));
     }
@@ -334,10 +321,10 @@ fn what_an_instance_that_is_gone_writes_is_ignored() {
     rig.stop(session);
     rig.run();
     rig.resumed(session);
-    let _ = rig.apply(Event::ScaleWritten { instance: old, op: ScaleOp::Add(1) });
+    rig.write_scale(old, 1, false);
     let process = ProcessId::from_u128(9);
-    let keep_alive = Some(crate::KeepAlive { timeout_ms: None });
-    let _ = rig.apply(Event::ProcessStarted { instance: old, process, keep_alive });
+    let late = Event::ProcessStarted { instance: old, process, keep_alive: true, timeout_ms: 0 };
+    let _ = rig.apply(late);
     assert_eq!(report(&rig, sandbox), NOTHING);
 }
 
@@ -360,7 +347,9 @@ fn a_kill_that_worked_is_not_repeated_and_one_that_failed_soon_is() {
 fn a_process_whose_time_is_over_was_the_last_use() {
     let (mut rig, _, sandbox) = scene();
     rig.starts(sandbox, 1, Some(30_000));
-    rig.pass(39_999);
+    rig.pass(30_000);
+    rig.finish(kill_process, Outcome::Done);
+    rig.pass(9_999);
     assert_eq!(rig.count(freeze), 0);
     rig.pass(1);
     assert_eq!(rig.count(freeze), 1);
@@ -376,4 +365,72 @@ fn what_goes_on_by_itself_may_have_written_since_it_was_saved() {
     rig.exits(sandbox, 1);
     rig.stop(session);
     assert_eq!(rig.count(persist), 1, "the process went on writing while it was saved");
+}
+
+/// A process that holds nothing and is given so much time.
+fn starts_limited(rig: &mut Rig, sandbox: SandboxId, timeout_ms: u64) {
+    let (instance, process) = (rig.instance(sandbox), ProcessId::from_u128(1));
+    let started = Event::ProcessStarted { instance, process, keep_alive: false, timeout_ms };
+    assert_eq!(rig.apply(started), Ok(Reply::Noted));
+}
+
+#[test]
+fn the_time_of_a_process_stands_still_while_its_sandbox_is_frozen() {
+    let (mut rig, session, sandbox) = scene();
+    starts_limited(&mut rig, sandbox, 60_000);
+    assert!(!awake(&rig, sandbox), "a timeout is no hold");
+    rig.pass(10_000);
+    rig.finish(freeze, Outcome::Done);
+    rig.pass(500_000);
+    assert_eq!(rig.count(kill_process), 0, "it had ten seconds so far");
+    assert_eq!(report(&rig, sandbox).because, RestCause::Frozen);
+    let use_id = rig.session_exec(session);
+    rig.pass(49_999);
+    assert_eq!(rig.count(kill_process), 0);
+    rig.pass(1);
+    assert_eq!(rig.count(kill_process), 1);
+    rig.use_over(use_id);
+    assert_eq!(rig.count(freeze), 0);
+    let request = rig.ask_freeze(sandbox);
+    assert_eq!(rig.refused(request), model::ErrorCode::SandboxBusy);
+    rig.finish(kill_process, Outcome::Done);
+    rig.pass(10_000);
+    assert_eq!(rig.count(freeze), 1, "until then it must be able to run");
+}
+
+#[test]
+fn where_nobody_knows_whether_it_is_frozen_it_is_thawed_before_anything_is_killed() {
+    let (mut rig, _, sandbox) = scene();
+    starts_limited(&mut rig, sandbox, 60_000);
+    rig.pass(10_000);
+    rig.finish(freeze, Outcome::TimedOut);
+    rig.pass(50_000);
+    assert_eq!(rig.count(kill_process), 0);
+    rig.finish(|action| matches!(action, Action::Thaw { .. }), Outcome::Done);
+    rig.pass(1);
+    assert_eq!(rig.count(kill_process), 1);
+}
+
+#[test]
+fn a_hold_that_was_taken_away_does_not_come_back_by_a_restart() {
+    let (mut rig, _, sandbox) = scene();
+    rig.starts(sandbox, 1, Some(0));
+    rig.stop_processes(sandbox, 0);
+    rig.starts(sandbox, 1, Some(0));
+    assert!(!awake(&rig, sandbox));
+    let process = ProcessId::from_u128(1);
+    assert!(!rig.kernel.process_holds(rig.instance(sandbox), process));
+}
+
+#[test]
+fn whoever_shows_the_counter_is_told_of_every_change() {
+    let (mut rig, _, sandbox) = scene();
+    rig.starts(sandbox, 1, Some(0));
+    rig.starts(sandbox, 2, Some(0));
+    assert_eq!(std::mem::take(&mut rig.shown), [(1, 0), (2, 0)]);
+    rig.scale(sandbox, 3);
+    assert_eq!(std::mem::take(&mut rig.shown), [(2, 1)], "what was written is acknowledged");
+    rig.exits(sandbox, 1);
+    rig.write_scale(rig.instance(sandbox), 0, true);
+    assert_eq!(rig.shown, [(1, 1), (0, 1)]);
 }

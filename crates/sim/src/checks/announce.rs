@@ -61,6 +61,7 @@ pub(crate) fn judge(world: &mut World, event: &LifecycleEvent) -> Judged {
         LifecycleEvent::WorkspaceDurable { .. }
         | LifecycleEvent::SessionChanged { .. }
         | LifecycleEvent::SandboxFrozen { .. }
+        | LifecycleEvent::SandboxWakefulness { .. }
         | LifecycleEvent::PoolHealth { .. } => Ok(()),
     }
 }

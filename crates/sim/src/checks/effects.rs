@@ -55,6 +55,7 @@ pub(crate) fn judge(world: &mut World, effect: &Effect) -> Judged {
             Ok(())
         }
         Action::KillProcess { instance, process } => {
+            holds::kill(world, *instance, *process)?;
             if let Some(one) = world.runtime.instances.get_mut(instance) {
                 for other in one.processes.iter_mut().filter(|other| other.id == *process) {
                     other.kill_asked = true;

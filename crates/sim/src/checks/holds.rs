@@ -1,6 +1,6 @@
 //! Holds: what keeps a sandbox awake, and that nothing frozen or held is treated as if it were not.
 
-use model::{InstanceId, SandboxId};
+use model::{InstanceId, ProcessId, SandboxId};
 
 use super::{Judged, Promise, holds};
 use crate::runtime::Phase;
@@ -21,6 +21,24 @@ pub(crate) fn freeze(world: &World, id: InstanceId) -> Judged {
     let least_ms = recipe.template.freeze_after_ms.unwrap_or(u64::MAX).min(500);
     holds(Promise::FrozenQuietly, quiet_ms >= least_ms, || {
         format!("{id:?} was quiet for {quiet_ms} ms")
+    })
+}
+
+/// The kill of a process was decided: it had all the time it was given, not counting that in which
+/// its sandbox was frozen. When exactly that began is known only to within the time a freeze takes.
+pub(crate) fn kill(world: &World, id: InstanceId, process: ProcessId) -> Judged {
+    let Some(instance) = world.runtime.instances.get(&id) else { return Ok(()) };
+    let Some(process) = instance.processes.iter().find(|one| one.id == process) else {
+        return Ok(());
+    };
+    let Some(due) = process.due.filter(|_| !instance.troubled && !instance.frozen) else {
+        return Ok(());
+    };
+    let given_ms = due.since(process.began);
+    let unclear_ms = process.naps * world.scenario.config.deadlines.freeze_ms;
+    let had_ms = world.now.mono.since(process.began).saturating_sub(process.slept_ms);
+    holds(Promise::TimeGiven, had_ms + unclear_ms >= given_ms, || {
+        format!("{:?} in {id:?} had {had_ms} ms of {given_ms}", process.id)
     })
 }
 

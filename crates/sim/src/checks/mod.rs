@@ -89,6 +89,7 @@ promises! {
     HoldsKept, "holds_kept", "what is held awake is never frozen, swept or evicted";
     HoldsExact, "holds_exact", "what keeps a sandbox awake is known exactly";
     EndJustified, "end_justified", "a sandbox ends for the reason that is given, and only then";
+    TimeGiven, "time_given", "a process is killed only after the time it was given, not counting frozen time";
     FrozenUnused, "frozen_unused", "nothing is done in a frozen sandbox";
     FrozenQuietly, "frozen_quietly", "a sandbox is frozen only after it was quiet for long enough";
     LeastRecentFirst, "least_recent_first", "the least recently used of a tier is evicted first";

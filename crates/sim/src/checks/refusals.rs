@@ -35,7 +35,7 @@ pub(crate) fn judge(kind: usize, refusal: &Refusal) -> Judged {
         | "instance_died" | "process_ended" | "shutdown_began" | "workspace_measured"
         | "disk_measured" => &[],
         "process_started" | "scale_written" => {
-            &[SANDBOX, &[Code::InvalidArgument, Code::QueueFull, Code::CapacityExhausted]]
+            &[SANDBOX, &[Code::LimitReached, Code::QueueFull, Code::CapacityExhausted]]
         }
         "stop_requested" => &[SANDBOX],
         // These have an answer of their own, judged by what was asked.

@@ -56,7 +56,8 @@ pub(crate) fn told(world: &World, tenant: KeyId, event: &LifecycleEvent) -> Judg
         | LifecycleEvent::TurnStarted { session, .. }
         | LifecycleEvent::TurnEnded { session, .. } => Owner::Session(*session),
         LifecycleEvent::PoolHealth { .. } => Owner::Nobody,
-        LifecycleEvent::SandboxFrozen { sandbox_id, .. } => {
+        LifecycleEvent::SandboxFrozen { sandbox_id, .. }
+        | LifecycleEvent::SandboxWakefulness { sandbox_id, .. } => {
             match world.store.sandboxes.get(sandbox_id) {
                 Some(record) => record.owner,
                 None => return Ok(()),

@@ -1,7 +1,7 @@
 //! What keeps sandboxes awake or puts them to rest or away: processes, the scale file, stops,
 //! freezes, thaws and deletions by id.
 
-use kernel::{Event, KeepAlive, ScaleOp};
+use kernel::Event;
 use model::{InstanceId, ProcessId, SandboxId};
 
 use crate::checks::{self, Judged};
@@ -31,26 +31,27 @@ impl World {
     pub(super) fn act_start_process(&mut self) -> Judged {
         let Some((instance, _)) = self.used_instance() else { return Ok(()) };
         let process = ProcessId::from_u128(self.ledger.fresh());
-        let keep_alive = match self.choices.below(4) {
-            0 => None,
-            1 => Some(KeepAlive { timeout_ms: None }),
-            2 => Some(KeepAlive { timeout_ms: Some(1_500) }),
-            _ => Some(KeepAlive { timeout_ms: Some(0) }),
+        let (keep_alive, asked) = match self.choices.below(5) {
+            0 => (false, None),
+            1 => (true, None),
+            2 => (true, Some(1_500)),
+            3 => (false, Some(1_500)),
+            _ => (true, Some(0)),
         };
         let now = self.now.mono;
-        let default_ms = self.scenario.config.keep_alive_timeout_ms;
+        let timeout_ms = self.kernel.process_timeout_ms(keep_alive, asked);
         let lasts_ms = self.choices.between(1, 20_000);
-        let event = Event::ProcessStarted { instance, process, keep_alive };
+        let event = Event::ProcessStarted { instance, process, keep_alive, timeout_ms };
         let accepted = matches!(self.submit(event, None)?, Some(Ok(_)));
         let Some(one) = self.runtime.up(instance) else { return Ok(()) };
         if accepted {
             one.processes.push(Process {
                 id: process,
-                keeps_awake: keep_alive.is_some(),
-                due: keep_alive
-                    .map(|keep| keep.timeout_ms.unwrap_or(default_ms))
-                    .filter(|timeout_ms| *timeout_ms > 0)
-                    .map(|timeout_ms| now.plus(timeout_ms)),
+                keeps_awake: keep_alive,
+                due: (timeout_ms > 0).then(|| now.plus(timeout_ms)),
+                began: now,
+                slept_ms: 0,
+                naps: 0,
                 kill_asked: false,
             });
             self.plan(lasts_ms, Item::ProcessEnds { instance, process });
@@ -60,25 +61,22 @@ impl World {
 
     pub(super) fn act_write_scale(&mut self) -> Judged {
         let Some((instance, _)) = self.used_instance() else { return Ok(()) };
-        let op = match self.choices.below(5) {
-            0 => ScaleOp::Set(0),
-            1 | 2 => ScaleOp::Add(1),
-            3 => ScaleOp::Sub(1 + self.choices.below(2)),
-            _ => ScaleOp::Set(self.choices.below(3)),
+        let (choice, some) = (self.choices.below(5), self.choices.below(3));
+        let (now, seq) = (self.now.mono, self.ledger.fresh() as u64);
+        let Some(one) = self.runtime.up(instance) else { return Ok(()) };
+        one.stirred_at = now;
+        one.scale = match choice {
+            0 => 0,
+            1 | 2 => one.scale + 1,
+            3 => one.scale.saturating_sub(1 + some),
+            _ => some,
         };
-        let now = self.now.mono;
-        if let Some(one) = self.runtime.up(instance) {
-            one.stirred_at = now;
-            match op {
-                ScaleOp::Add(more) => one.scale += more,
-                ScaleOp::Sub(less) => one.scale = one.scale.saturating_sub(less),
-                ScaleOp::Set(exactly) => {
-                    one.scale = exactly;
-                    one.processes.iter_mut().for_each(|process| process.keeps_awake = false);
-                }
-            }
+        let drops = matches!(choice, 0 | 4);
+        if drops {
+            one.processes.iter_mut().for_each(|process| process.keeps_awake = false);
         }
-        self.tell(Event::ScaleWritten { instance, op })
+        let scale = one.scale;
+        self.tell(Event::ScaleWritten { instance, seq, scale, drops })
     }
 
     pub(super) fn act_stop_keep_alive(&mut self) -> Judged {

@@ -99,6 +99,7 @@ impl World {
                     traits: self.scenario.recipes[recipe].traits,
                     workspace: launch.workspace,
                     frozen: false,
+                    still_since: self.now.mono,
                     marks: Vec::new(),
                     bound: None,
                     holder: Owner::Nobody,

@@ -69,11 +69,13 @@ impl World {
                 if !can_freeze {
                     return Ok(failed(FailureKind::Unsupported));
                 }
-                one.frozen = true;
+                if !std::mem::replace(&mut one.frozen, true) {
+                    one.still_since = now;
+                }
             }
             Action::Thaw { instance } => {
                 let Some(one) = self.runtime.up(*instance) else { return gone };
-                one.frozen = false;
+                one.wake(now);
             }
             Action::StartTurn { instance, session, turn } => {
                 let Some(one) = self.runtime.up(*instance) else { return gone };

@@ -170,6 +170,7 @@ pub(super) fn lifecycle_of(stored: &StoredEvent) -> Option<PastEvent> {
         | LifecycleEvent::TurnStarted { .. }
         | LifecycleEvent::TurnEnded { .. }
         | LifecycleEvent::SandboxFrozen { .. }
+        | LifecycleEvent::SandboxWakefulness { .. }
         | LifecycleEvent::PoolHealth { .. } => return None,
     };
     Some(PastEvent { at: stored.at, kind: "lifecycle", data, from: Origin::Event(stored.number) })

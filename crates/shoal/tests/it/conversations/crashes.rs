@@ -183,6 +183,7 @@ async fn check_events(client: &Client, session: &Conversation) {
             | EventBody::TurnStarted { .. }
             | EventBody::TurnEnded { .. }
             | EventBody::SandboxFrozen { .. }
+            | EventBody::SandboxWakefulness { .. }
             | EventBody::PoolHealth { .. } => {}
         }
     }

@@ -1,0 +1,120 @@
+//! What keeps a sandbox awake, when it will rest, and how it is allowed to.
+
+use kernel::{Event, Kernel, Reply, WakeReport};
+use model::why::Why;
+use model::{ErrorCode, ProcessId, ProcessRecord, Refusal, SandboxId, Wall};
+
+use crate::Engine;
+use crate::keys::Caller;
+use crate::processes::ProcessRef;
+use crate::sandboxes::unexpected;
+
+/// What keeps a sandbox awake, and when it will rest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxStatusReport {
+    /// What keeps it awake, by process.
+    pub wake: WakeReport,
+    /// The processes that do. One that is over meanwhile may be missing.
+    pub keep_alive: Vec<ProcessRecord>,
+    /// Whether it is frozen.
+    pub frozen: bool,
+    /// When it will be frozen if nothing happens.
+    pub freezes_at: Option<Wall>,
+    /// When it will become cold if nothing happens.
+    pub sleeps_at: Option<Wall>,
+}
+
+impl Engine {
+    /// What keeps a sandbox awake, and when it will rest. It does not count as activity.
+    pub async fn sandbox_status(
+        &self,
+        caller: Caller,
+        sandbox: SandboxId,
+    ) -> Result<SandboxStatusReport, Refusal> {
+        if let Err(unknown) = self.check_sandbox(caller, sandbox) {
+            return Err(self.ended_long_ago(caller, sandbox).await.unwrap_or(unknown));
+        }
+        let wake = self.core.read(|kernel| kernel.wake_report(sandbox));
+        match wake {
+            Some(wake) => self.report(caller, sandbox, wake).await,
+            // It is known and not there: it ended.
+            None => match self.sandbox(caller, sandbox) {
+                Err(refusal) => Err(refusal),
+                Ok(_) => Err(Refusal::new(ErrorCode::SandboxGone, "it ended just now")),
+            },
+        }
+    }
+
+    /// Takes keepAlive from the processes that have it now: at once, or after `after_ms`. The latest
+    /// call counts; nothing is killed.
+    pub async fn stop_keeping_awake(
+        &self,
+        caller: Caller,
+        sandbox: SandboxId,
+        after_ms: u64,
+    ) -> Result<SandboxStatusReport, Refusal> {
+        self.check_sandbox(caller, sandbox)?;
+        let before = self.core.read(|kernel| kernel.wake_report(sandbox));
+        let of = before.map(|report| report.processes).unwrap_or_default();
+        let request = self.core.request();
+        let event = Event::StopRequested { sandbox, after_ms };
+        let reply = self.core.ask(request, event).await?;
+        let Reply::Wakefulness(wake) = reply else { return Err(unexpected(&reply)) };
+        self.log_stop(caller, sandbox, after_ms, of.iter().map(|kept| kept.process)).await;
+        self.report(caller, sandbox, wake).await
+    }
+
+    async fn report(
+        &self,
+        caller: Caller,
+        sandbox: SandboxId,
+        wake: WakeReport,
+    ) -> Result<SandboxStatusReport, Refusal> {
+        let now = self.now();
+        let why = self.core.read(|kernel: &Kernel| kernel.why(now, sandbox));
+        let (frozen, freezes_at, sleeps_at) = match why {
+            Some(Why::Alive(alive)) => (alive.frozen, alive.freezes_at, alive.sleeps_at),
+            Some(Why::Ended(_)) | None => (false, None, None),
+        };
+        let mut keep_alive = Vec::new();
+        for kept in &wake.processes {
+            let of = ProcessRef::Id(kept.process);
+            if let Ok(record) = self.process(caller, sandbox, &of).await {
+                keep_alive.push(record);
+            }
+        }
+        keep_alive.sort_by_key(|record| record.number);
+        Ok(SandboxStatusReport { wake, keep_alive, frozen, freezes_at, sleeps_at })
+    }
+
+    async fn log_stop(
+        &self,
+        caller: Caller,
+        sandbox: SandboxId,
+        after_ms: u64,
+        of: impl ExactSizeIterator<Item = ProcessId>,
+    ) {
+        let (count, after_s) = (of.len(), after_ms.div_ceil(1000));
+        match (count, after_ms) {
+            (0, _) => tracing::info!(%sandbox, "[Lifecycle] No keepAlive processes to stop"),
+            (_, 0) => {
+                tracing::info!(%sandbox, "[Lifecycle] Executing immediate stop for {count} processes");
+                for id in of {
+                    let Ok(record) = self.process(caller, sandbox, &ProcessRef::Id(id)).await
+                    else {
+                        continue;
+                    };
+                    let (pid, name) = (record.pid, record.name);
+                    tracing::info!(
+                        %sandbox,
+                        "[KeepAlive] Removed keepAlive from process {pid} (name: {name}) via force stop"
+                    );
+                }
+            }
+            (_, _) => tracing::info!(
+                %sandbox,
+                "[Lifecycle] Scheduling stop in {after_s} seconds for {count} processes"
+            ),
+        }
+    }
+}
