@@ -102,7 +102,23 @@ impl Kernel {
         };
         self.arm_processes(ix);
         self.answer_freezers(ix, true, &answer);
-        self.drive_entry(ix);
+        if !self.thaw_if_kept_awake(ix) {
+            self.drive_entry(ix);
+        }
+    }
+
+    /// Something began to keep a sandbox awake when it was being frozen already.
+    pub(crate) fn thaw_if_kept_awake(&mut self, ix: Ix) -> bool {
+        let entry = &self.entries[ix];
+        let thaws = entry.frozen == Frozen::Yes
+            && entry.phase == Phase::InUse
+            && entry.op.is_none()
+            && entry.ending.is_none()
+            && entry.is_awake();
+        if thaws {
+            self.thaw(ix);
+        }
+        thaws
     }
 
     pub(crate) fn thaw_ended(&mut self, ix: Ix, outcome: Outcome) {

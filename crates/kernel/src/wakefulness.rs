@@ -266,6 +266,7 @@ impl Kernel {
         self.arm_quiet(ix);
         self.arm_processes(ix);
         self.publish_wakefulness(ix, was_awake, because);
+        self.thaw_if_kept_awake(ix);
         let entry = &self.entries[ix];
         let Some(extra) = &entry.extra else { return };
         // One that does not run shows nothing to anybody.

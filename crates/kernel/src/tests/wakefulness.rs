@@ -434,3 +434,22 @@ fn whoever_shows_the_counter_is_told_of_every_change() {
     rig.write_scale(rig.instance(sandbox), 0, true);
     assert_eq!(rig.shown, [(1, 1), (0, 1)]);
 }
+
+#[test]
+fn what_is_kept_awake_while_it_is_being_frozen_is_thawed_again() {
+    for early in [true, false] {
+        let (mut rig, _, sandbox) = scene();
+        rig.pass(10_000);
+        if early {
+            rig.scale(sandbox, 1);
+        }
+        rig.finish(freeze, Outcome::Done);
+        if !early {
+            rig.scale(sandbox, 1);
+        }
+        rig.finish(|action| matches!(action, Action::Thaw { .. }), Outcome::Done);
+        assert!(!rig.frozen(sandbox));
+        rig.pass(3_600_000);
+        assert_eq!(rig.count(freeze), 0);
+    }
+}

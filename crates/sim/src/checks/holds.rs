@@ -54,8 +54,10 @@ pub(crate) fn compare(world: &World, id: InstanceId, sandbox: SandboxId) -> Judg
     for process in &instance.processes {
         let shown = report.processes.iter().any(|kept| kept.process == process.id);
         let overdue = process.due.is_some_and(|due| due <= now);
+        // Its time may have stood still for a moment.
+        let unclear = overdue || process.naps > 0 || instance.frozen;
         let stopped = stopping.is_some_and(|stop| stop.of.contains(&process.id));
-        if overdue || stopped {
+        if (unclear && process.due.is_some()) || stopped {
             continue;
         }
         holds(Promise::HoldsExact, shown == process.keeps_awake, || {
@@ -79,7 +81,11 @@ pub(crate) fn ticked(world: &World) -> Judged {
             .record_of(*id)
             .is_some_and(|record| world.ledger.has(record.owner) && record.ending.is_none());
         for process in &instance.processes {
-            let late = process.keeps_awake && process.due.is_some_and(|due| due <= now);
+            let unclear_ms = process.naps * world.scenario.config.deadlines.freeze_ms;
+            let later_ms = process.slept_ms + unclear_ms;
+            // Where an effect went wrong, it may have to be thawed first.
+            let awake = process.keeps_awake && !instance.frozen && !instance.troubled;
+            let late = awake && process.due.is_some_and(|due| due.plus(later_ms) <= now);
             holds(Promise::DeadlineKept, !owned || !late || process.kill_asked, || {
                 format!("{:?} in {id:?} runs past its timeout", process.id)
             })?;
