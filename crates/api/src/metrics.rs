@@ -87,6 +87,11 @@ struct ByState {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByRest {
+    rest: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByStatus {
     status: &'static str,
 }
@@ -113,6 +118,13 @@ impl Collector for Gauges {
             };
             let by = ByState { state: state.as_str() };
             ConstGauge::new(i64::from(count)).encode(sandboxes.encode_family(&by)?)?;
+        }
+        let rest = self.0.resting();
+        let help = "Sandboxes by rest: frozen, kept awake by something of their own";
+        let mut by_rest =
+            encoder.encode_descriptor("shoal_sandboxes_rest", help, None, MetricType::Gauge)?;
+        for (rest, count) in [("frozen", rest.frozen), ("awake", rest.awake)] {
+            ConstGauge::new(i64::from(count)).encode(by_rest.encode_family(&ByRest { rest })?)?;
         }
         let help = "Sessions by status";
         let mut sessions =

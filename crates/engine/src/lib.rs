@@ -82,8 +82,8 @@ pub use crate::whereabouts::{SessionWorkspace, WorkspacePlace};
 pub use ::images::Image;
 pub use harness::LogStream;
 pub use kernel::{
-    CheckedOut, CheckoutPath, CheckoutPolicy, Grant, KeptProcess, Recovery, RestCause, SandboxView,
-    SessionView, UseKind, WakeReport, WhenBusy,
+    CheckedOut, CheckoutPath, CheckoutPolicy, Grant, KeptProcess, Recovery, RestCause, Resting,
+    SandboxView, SessionView, UseKind, WakeReport, WhenBusy,
 };
 pub use runtime::{
     ChangeKind, Collected, Command, Duplex, Entry, EntryKind, ExecSpec, Exit, ExitStatus,

@@ -1,6 +1,6 @@
 //! What keeps a sandbox awake, when it will rest, and how it is allowed to.
 
-use kernel::{Event, Kernel, Reply, WakeReport};
+use kernel::{Event, Kernel, Reply, Resting, WakeReport};
 use model::why::Why;
 use model::{ErrorCode, ProcessId, ProcessRecord, Refusal, SandboxId, Wall};
 
@@ -25,6 +25,11 @@ pub struct SandboxStatusReport {
 }
 
 impl Engine {
+    /// How many sandboxes are frozen, and how many something of their own keeps awake.
+    pub fn resting(&self) -> Resting {
+        self.core.read(Kernel::resting)
+    }
+
     /// What keeps a sandbox awake, and when it will rest. It does not count as activity.
     pub async fn sandbox_status(
         &self,

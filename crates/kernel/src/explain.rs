@@ -14,7 +14,7 @@ use model::{
 use crate::Kernel;
 use crate::entry::{Frozen, OpKind};
 use crate::slab::Ix;
-use crate::view::SandboxView;
+use crate::view::{Resting, SandboxView};
 
 impl Kernel {
     /// The nine numbers of the node.
@@ -100,6 +100,16 @@ impl Kernel {
         self.entry_index.get(id.as_u128()).map(|ix| self.view(ix))
     }
 
+    /// How many sandboxes are frozen, and how many something of their own keeps awake.
+    pub fn resting(&self) -> Resting {
+        let mut resting = Resting::default();
+        for (_, entry) in self.entries.iter() {
+            resting.frozen += u32::from(entry.frozen == Frozen::Yes);
+            resting.awake += u32::from(entry.is_awake());
+        }
+        resting
+    }
+
     /// All sandboxes, live and cold, in no particular but a fixed order.
     pub fn sandboxes(&self) -> Vec<SandboxView> {
         self.entries.iter().map(|(ix, _)| self.view(ix)).collect()
@@ -107,6 +117,7 @@ impl Kernel {
 
     fn view(&self, ix: Ix) -> SandboxView {
         let entry = &self.entries[ix];
+        let now = self.now;
         SandboxView {
             id: entry.id,
             generation: entry.generation,
@@ -117,6 +128,10 @@ impl Kernel {
             claim: entry.settings.clone(),
             state: entry.derived.state,
             frozen: entry.frozen == Frozen::Yes,
+            awake: entry.is_awake(),
+            freezes_at: self
+                .freezes_at(ix)
+                .map(|at| Wall(now.wall.0.saturating_add(at.since(now.mono)))),
             ending: entry.ending.as_ref().map(|ending| ending.cause),
             uses: entry.uses,
             touched: entry.touched,

@@ -92,7 +92,7 @@ use crate::session::Session;
 pub use crate::session_list::SessionFilter;
 use crate::shutdown::Shutdown;
 use crate::slab::{Ix, Slab};
-pub use crate::view::{SandboxView, SessionView};
+pub use crate::view::{Resting, SandboxView, SessionView};
 
 /// What a kernel starts from.
 #[derive(Debug, Clone)]

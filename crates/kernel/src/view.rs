@@ -29,6 +29,10 @@ pub struct SandboxView {
     pub state: SandboxState,
     /// Whether it is frozen.
     pub frozen: bool,
+    /// Whether something of its own keeps it awake.
+    pub awake: bool,
+    /// When it will be frozen if nothing happens.
+    pub freezes_at: Option<Wall>,
     /// Why it is being ended, if it is.
     pub ending: Option<EndCause>,
     /// How often it was used.
@@ -41,6 +45,15 @@ pub struct SandboxView {
     pub last_used_at: Wall,
     /// When it ends unless renewed.
     pub expires_at: Option<Wall>,
+}
+
+/// How many sandboxes rest, or are kept from it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Resting {
+    /// Frozen.
+    pub frozen: u32,
+    /// Kept awake by something of their own.
+    pub awake: u32,
 }
 
 /// A session as it is now.
