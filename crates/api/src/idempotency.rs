@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, StatusCode};
-use model::{ErrorCode, KeyId, LeaseId, SessionId};
+use model::{ErrorCode, KeyId, LeaseId, ProcessId, SessionId};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::{Instant, timeout};
@@ -69,6 +69,8 @@ pub(crate) enum Answer {
     },
     /// A session: the answer is how it is now.
     Session(SessionId),
+    /// A process of the sandbox that the request names: the answer is how it is now.
+    Process(ProcessId),
     /// Exactly this.
     Said(StatusCode, Bytes),
 }

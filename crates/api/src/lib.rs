@@ -20,6 +20,8 @@ mod handed_out;
 mod hosts;
 mod idempotency;
 mod key_watch;
+mod log_stream;
+mod log_text;
 mod metrics;
 mod octal;
 pub mod openapi;

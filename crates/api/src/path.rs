@@ -4,6 +4,7 @@
 use std::str::FromStr;
 
 use axum::extract::{FromRequestParts, Path};
+use engine::ProcessRef;
 use http::request::Parts;
 use model::{ErrorCode, ImageName, KeyId, LeaseId, SandboxId, SessionId, TemplateName, TurnId};
 
@@ -44,6 +45,13 @@ impl Name for SessionId {
 impl Name for TurnId {
     fn read(text: &str) -> Result<Self, Refused> {
         id(text, ErrorCode::TurnUnknown)
+    }
+}
+
+impl Name for ProcessRef {
+    /// An id, a process id inside, or a name.
+    fn read(text: &str) -> Result<Self, Refused> {
+        Ok(Self::parse(text))
     }
 }
 

@@ -7,7 +7,7 @@ use engine::{
 };
 use model::record::Owner;
 use model::turn::{TurnPiece, TurnRecord};
-use model::{KeyId, Role};
+use model::{KeyId, ProcessRecord, Role};
 use serde::de::DeserializeOwned;
 use wire::{FileEntry, FileKind, Sandbox, Session, Time, Turn, TurnEvent};
 
@@ -97,6 +97,43 @@ pub(crate) fn turn_event(piece: &TurnPiece) -> TurnEvent {
 /// What is kept as JSON was JSON when it came.
 fn read_json<T: DeserializeOwned>(text: Option<&str>) -> Option<T> {
     text.and_then(|text| serde_json::from_str(text).ok())
+}
+
+pub(crate) fn process(record: &ProcessRecord) -> wire::Process {
+    let end = record.end.as_ref();
+    let signal = end.and_then(|end| end.signal);
+    let owned = |text: &std::sync::Arc<str>| text.to_string();
+    wire::Process {
+        id: record.id,
+        sandbox_id: record.sandbox,
+        number: record.number,
+        pid: record.pid,
+        name: owned(&record.name),
+        command: owned(&record.command),
+        cwd: record.cwd.as_ref().map(owned),
+        status: record.status(),
+        keep_alive: record.keep_alive,
+        timeout_s: record.timeout_ms.div_ceil(1000),
+        restart_on_failure: record.restart.is_some(),
+        max_restarts: record.restart.and_then(|policy| policy.max_restarts),
+        restarts: record.restarts,
+        terminal: record.terminal,
+        stdin_open: record.stdin,
+        started_at: record.started_at.into(),
+        ended_at: end.map(|end| end.at.into()),
+        exit_code: end.and_then(|end| end.exit_code).or(signal.map(|signal| 128 + signal)),
+        signal: signal.map(model::signals::name),
+        reason: end.map(|end| end.reason),
+        detail: end.and_then(|end| end.detail.as_ref().map(owned)),
+        log: log_extent(record),
+        ports_open: None,
+        output: None,
+    }
+}
+
+pub(crate) const fn log_extent(record: &ProcessRecord) -> wire::LogExtent {
+    let model::process::LogExtent { first, end, stdout_bytes, stderr_bytes } = record.log;
+    wire::LogExtent { first_offset: first, end_offset: end, stdout_bytes, stderr_bytes }
 }
 
 pub(crate) const fn path(path: CheckoutPath) -> wire::CheckoutPath {

@@ -43,9 +43,45 @@ pub fn name(signal: i32) -> String {
     }
 }
 
+/// The number of a signal that is called by its name, with or without `SIG`, or by its number.
+pub fn number(name: &str) -> Option<i32> {
+    let upper = name.to_ascii_uppercase();
+    let bare = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let known = NAMES.iter().position(|known| known.strip_prefix("SIG") == Some(bare));
+    let number = match known {
+        Some(at) => at + 1,
+        None => bare.parse().ok().filter(|_| bare.bytes().all(|byte| byte.is_ascii_digit()))?,
+    };
+    // Those beyond have no name, and are for programs among themselves.
+    (1..=64).contains(&number).then(|| i32::try_from(number).ok()).flatten()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn signals_are_called_in_any_way() {
+        for (text, expected) in [
+            ("SIGHUP", Some(1)),
+            ("hup", Some(1)),
+            ("Term", Some(15)),
+            ("9", Some(9)),
+            ("SIG34", Some(34)),
+            ("0", None),
+            ("65", None),
+            ("-1", None),
+            ("+1", None),
+            ("SIG", None),
+            ("", None),
+            ("SIGNOPE", None),
+        ] {
+            assert_eq!(number(text), expected, "{text}");
+        }
+        for signal in 1..=64 {
+            assert_eq!(number(&name(signal)), Some(signal));
+        }
+    }
 
     #[test]
     fn signals_have_the_names_that_people_know() {

@@ -5,6 +5,7 @@
 //! are in the unit of their name. A request with a field that is not known is refused; a client
 //! reads past fields that it does not know, so that a server may say more than it used to.
 
+pub mod awake;
 mod bytes;
 pub mod event;
 pub mod exec;
@@ -14,12 +15,15 @@ pub mod key;
 pub mod node;
 pub mod pool;
 pub mod problem;
+pub mod process;
+pub mod process_log;
 pub mod sandbox;
 pub mod session;
 mod time;
 pub mod turn;
 pub mod why;
 
+pub use awake::{StatusReport, StopRequest};
 pub use bytes::{Base64Error, from_base64, to_base64};
 pub use event::{Event, EventBody, EventList, EventsReset};
 pub use exec::{ExecEvent, ExecExit, ExecRequest, ExecResult, Output};
@@ -31,6 +35,10 @@ pub use model::stats::{NodeStats, PoolCounters, PoolStats};
 pub use node::{Health, HealthStatus, SessionCounts, Stats};
 pub use pool::{PoolList, PoolResize, TemplateList};
 pub use problem::Problem;
+pub use process::{
+    LogExtent, Process, ProcessList, ProcessOutput, ProcessRequest, SignalRequest, TerminalSize,
+};
+pub use process_log::{LogPiece, ProcessEvent, ProcessLog, TerminalWord};
 pub use sandbox::{
     Checkout, CheckoutPath, CheckoutPolicy, CheckoutRequest, RenewRequest, Sandbox, SandboxList,
     SandboxRequest,

@@ -26,7 +26,7 @@ use crate::stream::{self, Format, NDJSON, SSE};
 
 const ARGUMENTS_MAX: usize = 4096;
 const ARGUMENT_BYTES_MAX: usize = 128 * 1024;
-const STDIN_BYTES_MAX: usize = 16 << 20;
+pub(super) const STDIN_BYTES_MAX: usize = 16 << 20;
 
 /// What any use of a sandbox may be refused for.
 pub(super) const USING: &[ErrorCode] = &[
@@ -124,34 +124,8 @@ impl Asked {
     fn new(request: ExecRequest) -> Result<Self, Refused> {
         let ExecRequest { command, argv, cwd, env, stdin, stdin_base64, timeout_ms, output_bytes } =
             request;
-        let command = match (command, argv) {
-            (Some(line), None) => Command::Shell(checked("command", line)?),
-            (None, Some(argv)) => Command::Argv(checked_argv(argv)?),
-            (Some(_), Some(_)) => {
-                return Err(Refused::invalid("argv", "only one of command and argv may be given"));
-            }
-            (None, None) => {
-                return Err(Refused::invalid("command", "one of command and argv must be given"));
-            }
-        };
-        let stdin = match (stdin, stdin_base64) {
-            (None, None) => Stdin::Null,
-            (Some(text), None) => Stdin::Bytes(text.into_bytes()),
-            (None, Some(text)) => {
-                let wrong = |error: wire::Base64Error| {
-                    Refused::invalid("stdin_base64", format!("stdin_base64: {error}"))
-                };
-                Stdin::Bytes(wire::from_base64(&text).map_err(wrong)?)
-            }
-            (Some(_), Some(_)) => {
-                let cause = "only one of stdin and stdin_base64 may be given";
-                return Err(Refused::invalid("stdin_base64", cause));
-            }
-        };
-        if matches!(&stdin, Stdin::Bytes(bytes) if bytes.len() > STDIN_BYTES_MAX) {
-            let cause = format!("the input has more than {STDIN_BYTES_MAX} bytes");
-            return Err(Refused::new(ErrorCode::TooLarge, cause));
-        }
+        let command = checked_command(command, argv)?;
+        let stdin = checked_stdin(stdin, stdin_base64)?.map_or(Stdin::Null, Stdin::Bytes);
         let most = ExecRequest::TIMEOUT_MS_MAX;
         if timeout_ms.is_some_and(|ms| ms == 0 || ms > most) {
             let cause = format!("timeout_ms: must be from 1 to {most}");
@@ -177,7 +151,48 @@ impl Asked {
     }
 }
 
-fn checked(field: &'static str, text: String) -> Result<String, Refused> {
+/// What to run, if exactly one way to say it was used.
+pub(super) fn checked_command(
+    command: Option<String>,
+    argv: Option<Vec<String>>,
+) -> Result<Command, Refused> {
+    match (command, argv) {
+        (Some(line), None) => Ok(Command::Shell(checked("command", line)?)),
+        (None, Some(argv)) => Ok(Command::Argv(checked_argv(argv)?)),
+        (Some(_), Some(_)) => {
+            Err(Refused::invalid("argv", "only one of command and argv may be given"))
+        }
+        (None, None) => Err(Refused::invalid("command", "one of command and argv must be given")),
+    }
+}
+
+/// The input of a program, if it was given in at most one way.
+pub(super) fn checked_stdin(
+    text: Option<String>,
+    base64: Option<String>,
+) -> Result<Option<Vec<u8>>, Refused> {
+    let stdin = match (text, base64) {
+        (None, None) => None,
+        (Some(text), None) => Some(text.into_bytes()),
+        (None, Some(text)) => {
+            let wrong = |error: wire::Base64Error| {
+                Refused::invalid("stdin_base64", format!("stdin_base64: {error}"))
+            };
+            Some(wire::from_base64(&text).map_err(wrong)?)
+        }
+        (Some(_), Some(_)) => {
+            let cause = "only one of stdin and stdin_base64 may be given";
+            return Err(Refused::invalid("stdin_base64", cause));
+        }
+    };
+    if stdin.as_ref().is_some_and(|bytes| bytes.len() > STDIN_BYTES_MAX) {
+        let cause = format!("the input has more than {STDIN_BYTES_MAX} bytes");
+        return Err(Refused::new(ErrorCode::TooLarge, cause));
+    }
+    Ok(stdin)
+}
+
+pub(super) fn checked(field: &'static str, text: String) -> Result<String, Refused> {
     if text.contains('\0') {
         return Err(Refused::invalid(field, format!("{field}: has a zero byte in it")));
     }
@@ -191,7 +206,7 @@ fn checked(field: &'static str, text: String) -> Result<String, Refused> {
     Ok(text)
 }
 
-fn checked_argv(argv: Vec<String>) -> Result<Vec<String>, Refused> {
+pub(super) fn checked_argv(argv: Vec<String>) -> Result<Vec<String>, Refused> {
     let wrong = |cause: String| Err(Refused::invalid("argv", format!("argv: {cause}")));
     match argv.first() {
         None => return wrong("is empty".to_owned()),
@@ -213,7 +228,7 @@ fn checked_argv(argv: Vec<String>) -> Result<Vec<String>, Refused> {
     Ok(argv)
 }
 
-fn checked_env(env: BTreeMap<String, String>) -> Result<Vec<(String, String)>, Refused> {
+pub(super) fn checked_env(env: BTreeMap<String, String>) -> Result<Vec<(String, String)>, Refused> {
     let wrong = |cause: String| Err(Refused::invalid("env", format!("env: {cause}")));
     let mut bytes = 0;
     for (name, value) in &env {

@@ -13,6 +13,7 @@ mod images;
 mod keys;
 mod node;
 mod pools;
+mod processes;
 mod sandboxes;
 mod session_logs;
 mod sessions;
@@ -40,6 +41,7 @@ pub(crate) fn all() -> Vec<Route> {
         session_logs::routes(),
         exec::routes(),
         files::routes(),
+        processes::routes(),
         archives::routes(),
         templates::routes(),
         images::routes(),

@@ -1,0 +1,145 @@
+//! Pieces of a log as text. A character that is cut in two waits for its other half, as long as that
+//! can still come next; what is never text is base64. Where to go on is always told such that nothing
+//! which was not passed on is left out.
+
+use engine::LogPiece;
+use wire::{LogStream, Output};
+
+/// What was read of a log and not passed on yet.
+#[derive(Debug)]
+pub(crate) struct LogText {
+    /// Whether all of it is of one output, so that nothing can come between.
+    is_one: bool,
+    held: Option<LogPiece>,
+}
+
+impl LogText {
+    pub(crate) fn new(is_one: bool) -> Self {
+        Self { is_one, held: None }
+    }
+
+    /// What can be passed on once this was read: what was held is given up before anything else is
+    /// said.
+    pub(crate) fn push(&mut self, piece: LogPiece) -> impl Iterator<Item = wire::LogPiece> + use<> {
+        let mut before = None;
+        let end = piece.offset + piece.bytes.len() as u64;
+        if let Some(held) = self.held.take() {
+            let follows = held.offset + held.bytes.len() as u64 == piece.offset || self.is_one;
+            if follows && held.stderr == piece.stderr {
+                let mut bytes = Vec::with_capacity(held.bytes.len() + piece.bytes.len());
+                bytes.extend_from_slice(&held.bytes);
+                bytes.extend_from_slice(&piece.bytes);
+                let now = self.split(LogPiece { bytes: bytes.into(), at: piece.at, ..held }, end);
+                return before.into_iter().chain(now);
+            }
+            before = Some(told(held, None));
+        }
+        let now = self.split(piece, end);
+        before.into_iter().chain(now)
+    }
+
+    /// Keeps back the start of a character that is not whole yet.
+    fn split(&mut self, mut piece: LogPiece, end: u64) -> Option<wire::LogPiece> {
+        if let Err(error) = std::str::from_utf8(&piece.bytes)
+            && error.error_len().is_none()
+        {
+            let tail = piece.bytes.split_off(error.valid_up_to());
+            let offset = end - tail.len() as u64;
+            self.held = Some(LogPiece { offset, bytes: tail, ..piece });
+            let next = self.held.as_ref().map(|held| held.offset);
+            return (!piece.bytes.is_empty()).then(|| told(piece, next));
+        }
+        (!piece.bytes.is_empty()).then(|| told(piece, Some(end)))
+    }
+
+    /// Where what is held begins.
+    pub(crate) fn held_from(&self) -> Option<u64> {
+        self.held.as_ref().map(|held| held.offset)
+    }
+
+    /// What is left at the end: the start of a character that never came.
+    pub(crate) fn finish(&mut self) -> Option<wire::LogPiece> {
+        self.held.take().map(|held| told(held, None))
+    }
+}
+
+fn told(piece: LogPiece, next: Option<u64>) -> wire::LogPiece {
+    let next_offset = next.unwrap_or(piece.offset + piece.bytes.len() as u64);
+    wire::LogPiece {
+        offset: piece.offset,
+        next_offset,
+        stream: if piece.stderr { LogStream::Stderr } else { LogStream::Stdout },
+        at: piece.at.into(),
+        output: Output::new(piece.bytes.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::Wall;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn piece(offset: u64, stderr: bool, bytes: &[u8]) -> LogPiece {
+        LogPiece { offset, stderr, at: Wall(1), bytes: bytes.to_vec().into() }
+    }
+
+    fn shown(pieces: impl IntoIterator<Item = wire::LogPiece>) -> Vec<(u64, u64, Option<String>)> {
+        pieces.into_iter().map(|one| (one.offset, one.next_offset, one.output.data)).collect()
+    }
+
+    #[test]
+    fn half_a_character_waits_for_its_other_half() {
+        let mut text = LogText::new(false);
+        assert_eq!(shown(text.push(piece(0, false, b"a\xc3"))), [(0, 1, Some("a".into()))]);
+        assert_eq!(text.held_from(), Some(1));
+        assert_eq!(shown(text.push(piece(2, false, b"\xbcb"))), [(1, 4, Some("üb".into()))]);
+        assert_eq!(text.finish(), None);
+    }
+
+    #[test]
+    fn what_comes_between_ends_the_wait() {
+        let mut text = LogText::new(false);
+        assert_eq!(shown(text.push(piece(0, false, b"\xe2\x82"))), []);
+        let told = shown(text.push(piece(2, true, b"err")));
+        assert_eq!(told, [(0, 2, None), (2, 5, Some("err".into()))]);
+        assert_eq!(shown(text.push(piece(5, false, b"\xac"))), [(5, 6, None)]);
+    }
+
+    #[test]
+    fn of_one_output_nothing_can_come_between() {
+        let mut text = LogText::new(true);
+        assert_eq!(shown(text.push(piece(0, false, b"\xc3"))), []);
+        assert_eq!(shown(text.push(piece(9, false, b"\xbc"))), [(0, 10, Some("ü".into()))]);
+        assert_eq!(shown(text.push(piece(10, false, b"\xc3"))), []);
+        assert_eq!(shown(text.finish()), [(10, 11, None)]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_byte_is_lost_and_none_is_told_twice(
+            cuts in vec((any::<bool>(), vec(any::<u8>(), 0..6)), 0..20),
+        ) {
+            let mut text = LogText::new(false);
+            let (mut offset, mut told) = (0, Vec::new());
+            for (stderr, bytes) in &cuts {
+                told.extend(text.push(piece(offset, *stderr, bytes)));
+                offset += bytes.len() as u64;
+                if let Some(held) = text.held_from() {
+                    prop_assert!(told.last().is_none_or(|one| one.next_offset == held));
+                }
+            }
+            told.extend(text.finish());
+            let all: Vec<u8> = cuts.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
+            let mut seen = Vec::new();
+            for one in told {
+                prop_assert_eq!(one.offset, seen.len() as u64);
+                seen.extend(one.output.bytes().unwrap());
+                prop_assert_eq!(one.next_offset, seen.len() as u64);
+            }
+            prop_assert_eq!(seen, all);
+        }
+    }
+}

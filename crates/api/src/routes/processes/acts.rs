@@ -1,0 +1,169 @@
+//! What is done to a process once it is there. Whatever needs the inside begins a use, so that a
+//! frozen sandbox is awake to hear it; what is over wakes nothing.
+
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use engine::{Caller, ProcessQuery, ProcessRef, Use, UseKind};
+use model::{ProcessRecord, SandboxId};
+use tokio::time::Instant;
+use wire::{ProcessList, ProcessRequest, SignalRequest};
+
+use super::asked::checked_size;
+use super::waiting::Waiting;
+use crate::answer;
+use crate::app::App;
+use crate::body::{Json, bytes_up_to};
+use crate::front::{By, no_content};
+use crate::path::{Named, NamedOf};
+use crate::query::{NoQuery, Query};
+use crate::refused::Refused;
+use crate::routes::events::AFTER_MAX;
+use crate::routes::exec::STDIN_BYTES_MAX;
+use crate::routes::used::Used as _;
+use crate::view;
+
+const PAGE: u64 = 100;
+pub(super) const PAGE_MAX: u64 = 1000;
+const GRACE_MS: u64 = 10_000;
+pub(super) const GRACE_MS_MAX: u64 = 600_000;
+
+type Of = NamedOf<SandboxId, ProcessRef>;
+
+pub(super) async fn list(
+    State(app): State<App>,
+    By(caller): By,
+    mut query: Query,
+    Named(id): Named<SandboxId>,
+) -> Result<Response, Refused> {
+    let before = query.number("before", 0..=AFTER_MAX)?;
+    let limit = query.number("limit", 1..=PAGE_MAX)?.unwrap_or(PAGE) as u32;
+    let running = query.flag("running")?;
+    query.done()?;
+    let asked = ProcessQuery { before, limit, running };
+    let page = app.engine.processes(caller, id, &asked).await?;
+    let next = page.processes.last().filter(|_| page.more).map(|record| record.number);
+    answer::ok(&ProcessList { processes: page.processes.iter().map(view::process).collect(), next })
+}
+
+pub(super) async fn read(
+    State(app): State<App>,
+    By(caller): By,
+    NoQuery: NoQuery,
+    NamedOf(id, of): Of,
+) -> Result<Response, Refused> {
+    answer::ok(&view::process(&app.engine.process(caller, id, &of).await?))
+}
+
+/// The process that is meant, by its id from here on, and a use of its sandbox unless it is over.
+async fn awake(
+    app: &App,
+    caller: Caller,
+    id: SandboxId,
+    of: &ProcessRef,
+) -> Result<(ProcessRecord, ProcessRef, Option<Use>), Refused> {
+    let record = app.engine.process(caller, id, of).await?;
+    let used = match record.end {
+        Some(_) => None,
+        None => Some(id.begin(app, caller, UseKind::Exec).await?),
+    };
+    let of = ProcessRef::Id(record.id);
+    Ok((record, of, used))
+}
+
+pub(super) async fn stop(
+    State(app): State<App>,
+    By(caller): By,
+    mut query: Query,
+    NamedOf(id, of): Of,
+) -> Result<Response, Refused> {
+    let grace_ms = query.number("grace_ms", 0..=GRACE_MS_MAX)?.unwrap_or(GRACE_MS);
+    query.done()?;
+    let (_, of, _used) = awake(&app, caller, id, &of).await?;
+    answer::ok(&view::process(&app.engine.stop_process(caller, id, &of, grace_ms).await?))
+}
+
+pub(super) async fn kill(
+    State(app): State<App>,
+    By(caller): By,
+    NoQuery: NoQuery,
+    NamedOf(id, of): Of,
+) -> Result<Response, Refused> {
+    let (_, of, _used) = awake(&app, caller, id, &of).await?;
+    answer::ok(&view::process(&app.engine.kill_process(caller, id, &of).await?))
+}
+
+pub(super) async fn signal(
+    State(app): State<App>,
+    By(caller): By,
+    NoQuery: NoQuery,
+    NamedOf(id, of): Of,
+    request: Json<SignalRequest>,
+) -> Result<Response, Refused> {
+    let SignalRequest { signal, tree } = request.value;
+    let Some(number) = model::signals::number(&signal) else {
+        let cause = format!("signal: there is no signal {signal:?}");
+        return Err(Refused::invalid("signal", cause));
+    };
+    let (_, of, _used) = awake(&app, caller, id, &of).await?;
+    let record = app.engine.signal_process(caller, id, &of, number, tree).await?;
+    answer::ok(&view::process(&record))
+}
+
+pub(super) async fn wait(
+    State(app): State<App>,
+    By(caller): By,
+    mut query: Query,
+    NamedOf(id, of): Of,
+) -> Result<Response, Refused> {
+    let timeout_ms = query.number("timeout_ms", 1..=ProcessRequest::WAIT_MS_MAX)?;
+    query.done()?;
+    let wait = Duration::from_millis(timeout_ms.unwrap_or(ProcessRequest::WAIT_MS));
+    let deadline = Instant::now() + wait;
+    let (record, _, used) = awake(&app, caller, id, &of).await?;
+    let waiting = Waiting { app: &app, caller, sandbox: id, process: record.id };
+    let record = waiting.end(deadline, record).await?;
+    let kept = used.map_or(1 << 20, |used| used.limits().exec_output_bytes);
+    let output = Some(waiting.output(kept).await?);
+    answer::ok(&wire::Process { output, ..view::process(&record) })
+}
+
+pub(super) async fn write_stdin(
+    State(app): State<App>,
+    By(caller): By,
+    NoQuery: NoQuery,
+    NamedOf(id, of): Of,
+    request: Request,
+) -> Result<Response, Refused> {
+    // Who may not write to it has no business sending anything.
+    app.engine.process(caller, id, &of).await?;
+    let (bytes, _share) = bytes_up_to(request, &app, STDIN_BYTES_MAX as u64).await?;
+    let (_, of, _used) = awake(&app, caller, id, &of).await?;
+    app.engine.write_stdin(caller, id, &of, bytes).await?;
+    Ok(no_content())
+}
+
+pub(super) async fn close_stdin(
+    State(app): State<App>,
+    By(caller): By,
+    NoQuery: NoQuery,
+    NamedOf(id, of): Of,
+) -> Result<Response, Refused> {
+    let (_, of, _used) = awake(&app, caller, id, &of).await?;
+    app.engine.close_stdin(caller, id, &of).await?;
+    Ok(no_content())
+}
+
+pub(super) async fn resize(
+    State(app): State<App>,
+    By(caller): By,
+    NoQuery: NoQuery,
+    NamedOf(id, of): Of,
+    request: Json<wire::TerminalSize>,
+) -> Result<Response, Refused> {
+    let size = checked_size("rows", request.value)?;
+    let (_, of, _used) = awake(&app, caller, id, &of).await?;
+    app.engine.resize_process(caller, id, &of, size).await?;
+    Ok(no_content())
+}
