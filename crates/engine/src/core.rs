@@ -22,6 +22,7 @@ use crate::keys::Keyring;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::needed::Needed;
+use crate::processes::Processes;
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
 use crate::scale;
@@ -53,6 +54,10 @@ pub(crate) struct Core {
     /// Turns in progress.
     pub(crate) turns: Turns,
     pub(crate) harnesses: Harnesses,
+    /// Programs that outlive the request that started them.
+    pub(crate) processes: Processes,
+    /// How many of them may run in one sandbox.
+    pub(crate) max_processes: usize,
     pub(crate) shutdown_grace_ms: u64,
     /// There is something to commit.
     pub(crate) to_commit: Notify,
@@ -108,6 +113,7 @@ pub(crate) struct Parts {
     pub(crate) scan_interval_ms: u64,
     pub(crate) keyring: Keyring,
     pub(crate) last_event: u64,
+    pub(crate) max_processes: usize,
     pub(crate) shutdown_grace_ms: u64,
     pub(crate) id_base: u64,
 }
@@ -138,6 +144,8 @@ impl Core {
             trouble: Trouble::default(),
             turns: Turns::default(),
             harnesses: Harnesses::default(),
+            processes: Processes::default(),
+            max_processes: parts.max_processes,
             shutdown_grace_ms: parts.shutdown_grace_ms,
             to_commit: Notify::new(),
             timer_early: Notify::new(),

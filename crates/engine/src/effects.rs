@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use crate::core::Core;
-use crate::{keeping, turns};
+use crate::{keeping, processes, turns};
 
 /// Carries out an effect.
 pub(crate) async fn carry_out(core: &Arc<Core>, effect: Effect, give_up: &Notify) -> Outcome {
@@ -118,7 +118,9 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
         Action::Wipe { .. } | Action::Prove { .. } => {
             Err(unsupported("no runtime here wipes: used sandboxes are made anew").into())
         }
-        Action::KillProcess { .. } => Err(unsupported("no processes are kept here").into()),
+        Action::KillProcess { process, .. } => {
+            Ok(processes::kill_overdue(core, effect.id.sandbox, *process).await?)
+        }
         Action::StartTurn { instance, session, turn } => {
             Ok(turns::begin(core, *instance, *session, *turn)?)
         }

@@ -130,6 +130,7 @@ impl Engine {
             }
             Strays::Leave => {}
         }
+        let max_processes = config.node.max_processes as usize;
         let scan_interval_ms = config.node.workspace_scan_interval_ms;
         let clock = Clock::new(config.wall);
         let boot = Boot::new(config.node, random()?, clock.now());
@@ -144,6 +145,7 @@ impl Engine {
             scan_interval_ms,
             keyring,
             last_event: loaded.last_event,
+            max_processes,
             shutdown_grace_ms: config.shutdown_grace_ms,
             id_base: random()?,
         }));

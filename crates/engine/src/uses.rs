@@ -91,7 +91,7 @@ impl Engine {
         if let Err(unknown) = self.check_sandbox(caller, id) {
             return Err(self.ended_long_ago(caller, id).await.unwrap_or(unknown));
         }
-        self.begin_use(UseTarget::Sandbox(id), kind).await
+        begin(&self.core, UseTarget::Sandbox(id), kind).await
     }
 
     /// Begins to use whatever sandbox a session has, or gets for it.
@@ -102,21 +102,26 @@ impl Engine {
         kind: UseKind,
     ) -> Result<Use, Refusal> {
         self.check_session(caller, id)?;
-        self.begin_use(UseTarget::Session(id), kind).await
+        begin(&self.core, UseTarget::Session(id), kind).await
     }
+}
 
-    async fn begin_use(&self, target: UseTarget, kind: UseKind) -> Result<Use, Refusal> {
-        let hold = Hold::new(&self.core);
-        let request = self.core.request();
-        let use_id = hold.use_id;
-        let event = Event::UseRequested { request, target, use_id, kind };
-        let reply = self.core.ask(request, event).await?;
-        let Reply::Granted(grant) = reply else { return Err(unexpected(&reply)) };
-        match self.core.runtimes.sandbox(grant.instance) {
-            Some(sandbox) => Ok(Use { hold, grant, sandbox }),
-            // It died, and the kernel is about to say so.
-            None => Err(hold.reason().await.unwrap_or_else(|| crashed("it is over"))),
-        }
+/// Begins a use of whatever is meant.
+pub(crate) async fn begin(
+    core: &Arc<Core>,
+    target: UseTarget,
+    kind: UseKind,
+) -> Result<Use, Refusal> {
+    let hold = Hold::new(core);
+    let request = core.request();
+    let use_id = hold.use_id;
+    let event = Event::UseRequested { request, target, use_id, kind };
+    let reply = core.ask(request, event).await?;
+    let Reply::Granted(grant) = reply else { return Err(unexpected(&reply)) };
+    match core.runtimes.sandbox(grant.instance) {
+        Some(sandbox) => Ok(Use { hold, grant, sandbox }),
+        // It died, and the kernel is about to say so.
+        None => Err(hold.reason().await.unwrap_or_else(|| crashed("it is over"))),
     }
 }
 
@@ -165,6 +170,10 @@ impl Use {
     /// What was granted.
     pub const fn grant(&self) -> &Grant {
         &self.grant
+    }
+
+    pub(crate) const fn core(&self) -> &Arc<Core> {
+        &self.hold.core
     }
 
     /// What the sandbox may consume.

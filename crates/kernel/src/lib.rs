@@ -40,6 +40,7 @@ mod pausing;
 mod pool;
 mod pool_life;
 mod probe;
+mod process_end;
 mod recycle;
 mod refill;
 mod removal;
@@ -83,6 +84,7 @@ use crate::index::IdIndex;
 use crate::minter::Minter;
 use crate::orders::{Line, Order};
 use crate::pool::Pool;
+pub use crate::process_end::{AfterExit, EndAsked, ProgramExit, RESTART_PAUSE_MS, after_exit};
 pub use crate::reply::{
     CheckedOut, CheckoutPath, Grant, KeptProcess, Reply, RestCause, SessionReady, WakeReport,
 };

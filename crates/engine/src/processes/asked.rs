@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use model::{ErrorCode, ProcessId, ProcessRecord, Refusal, Wall};
+use model::{ProcessId, ProcessRecord, Wall};
 use runtime::{Command, TerminalSize};
 
 /// A process to start.
@@ -160,19 +160,4 @@ pub struct LogPiece {
     pub at: Wall,
     /// What was written.
     pub bytes: Bytes,
-}
-
-/// A log that is followed. Dropped, it is over; the process runs on.
-pub struct LogFollow {
-    never: std::convert::Infallible,
-}
-
-impl LogFollow {
-    /// The next piece; none when the process is over and everything was told. A piece that begins
-    /// past the end of the one before tells that what lay between is kept no more, or was of the
-    /// other output. Giving it up in the middle loses nothing.
-    pub async fn next(&mut self) -> Result<Option<LogPiece>, Refusal> {
-        let _ = self.never;
-        Err(Refusal::new(ErrorCode::Unsupported, "this node keeps no processes"))
-    }
 }

@@ -8,5 +8,6 @@ mod harnesses;
 mod images;
 mod keeping;
 mod node;
+mod processes;
 mod sessions;
 mod talks_by_chance;

@@ -1,0 +1,298 @@
+//! Processes: started, found, followed, fed, stopped, started again, and remembered with the reason
+//! of their end.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use model::process::{ProcessEndReason as Reason, ProcessStatus as Status, RestartPolicy};
+use model::{ErrorCode, ProcessRecord, Refusal, SandboxId};
+use runtime::{Command, TerminalSize};
+use tokio::time::timeout;
+
+use super::node::{ALICE, BOB, Node, config};
+use crate::{
+    LogPage, LogQuery, LogWanted, ProcessInput, ProcessQuery, ProcessRef, ProcessRequest, UseKind,
+};
+
+pub(super) fn shell(line: &str) -> ProcessRequest {
+    ProcessRequest::new(Command::Shell(line.to_owned()))
+}
+
+fn named(line: &str, name: &str) -> ProcessRequest {
+    ProcessRequest { name: Some(name.to_owned()), ..shell(line) }
+}
+
+pub(super) const ALL: ProcessQuery = ProcessQuery { before: None, limit: 1_000, running: false };
+
+pub(super) fn query(wanted: LogWanted, offset: Option<u64>, max_bytes: u64) -> LogQuery {
+    LogQuery { wanted, offset, max_bytes }
+}
+
+pub(super) fn text(page: &LogPage) -> String {
+    let bytes: Vec<u8> = page.pieces.iter().flat_map(|piece| piece.bytes.to_vec()).collect();
+    String::from_utf8(bytes).unwrap()
+}
+
+pub(super) async fn start(
+    node: &Node,
+    sandbox: SandboxId,
+    asked: ProcessRequest,
+) -> Result<ProcessRecord, Refusal> {
+    let used = node.engine.use_sandbox(ALICE, sandbox, UseKind::Exec).await?;
+    used.start_process(asked).await
+}
+
+fn by(record: &ProcessRecord) -> ProcessRef {
+    ProcessRef::Id(record.id)
+}
+
+pub(super) async fn end(node: &Node, record: &ProcessRecord) -> ProcessRecord {
+    let of = by(record);
+    let waiting = node.engine.wait_process(ALICE, record.sandbox, &of);
+    timeout(Duration::from_mins(5), waiting).await.unwrap().unwrap()
+}
+
+pub(super) async fn output(node: &Node, record: &ProcessRecord) -> String {
+    let query = query(LogWanted::Both, Some(0), u64::MAX);
+    text(&node.engine.process_log(ALICE, record.sandbox, &by(record), query).await.unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_runs_on_after_the_use_that_started_it() {
+    let node = Node::start(config()).await;
+    let lease = node.checkout(ALICE).await.unwrap().keep();
+    let sandbox = lease.sandbox;
+    let record = start(&node, sandbox, named("sleep 5; echo out; echo err >&2", "web")).await;
+    let record = record.unwrap();
+    assert_eq!((record.number, record.status(), &*record.name), (1, Status::Running, "web"));
+    assert_eq!(&*record.command, "sleep 5; echo out; echo err >&2");
+    for of in [by(&record), ProcessRef::Pid(record.pid), ProcessRef::Name("web".into())] {
+        assert_eq!(node.engine.process(ALICE, sandbox, &of).await.unwrap().id, record.id);
+        let foreign = node.engine.process(BOB, sandbox, &of).await.unwrap_err();
+        assert_eq!(foreign.code, ErrorCode::SandboxUnknown);
+    }
+    let taken = start(&node, sandbox, named("true", "web")).await.unwrap_err();
+    assert_eq!(taken.code, ErrorCode::ProcessNameTaken);
+    let over = end(&node, &record).await;
+    let ended = over.end.clone().unwrap();
+    assert_eq!(
+        (over.status(), ended.exit_code, ended.reason),
+        (Status::Completed, Some(0), Reason::Exited)
+    );
+    assert_eq!(output(&node, &over).await, "out\nerr\n");
+    assert_eq!((over.log.stdout_bytes, over.log.stderr_bytes, over.log.end), (4, 4, 8));
+    let again = start(&node, sandbox, named("true", "web")).await.unwrap();
+    assert_eq!(again.number, 2, "the name is free again");
+    let found = node.engine.process(ALICE, sandbox, &ProcessRef::Name("web".into())).await;
+    assert_eq!(found.unwrap().id, again.id, "the latest is meant");
+    let page = node.engine.processes(ALICE, sandbox, &ALL).await.unwrap();
+    assert_eq!(page.processes.iter().map(|one| one.number).collect::<Vec<_>>(), [2, 1]);
+    assert!(!page.more);
+    let unknown = node.engine.process(ALICE, sandbox, &ProcessRef::Name("db".into())).await;
+    assert_eq!(unknown.unwrap_err().code, ErrorCode::ProcessUnknown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_started_leaves_nothing() {
+    let node = Node::start(config()).await;
+    let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
+    for asked in [
+        named("true", "12"),
+        named("true", "a/b"),
+        ProcessRequest::new(Command::Argv(vec!["no-such-program".to_owned()])),
+    ] {
+        assert!(start(&node, sandbox, asked).await.is_err());
+    }
+    let page = node.engine.processes(ALICE, sandbox, &ALL).await.unwrap();
+    assert!(page.processes.is_empty());
+    assert_eq!(node.runtime.alive().tasks, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_are_read_by_output_offset_and_tail() {
+    let node = Node::start(config()).await;
+    let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
+    let line = "echo one; sleep 1; echo two >&2; sleep 1; echo three";
+    let record = start(&node, sandbox, shell(line)).await.unwrap();
+    end(&node, &record).await;
+    for (wanted, offset, max_bytes, expected, next, more) in [
+        (LogWanted::Both, Some(0), 100, "one\ntwo\nthree\n", 14, false),
+        (LogWanted::Both, Some(2), 4, "e\ntw", 6, true),
+        (LogWanted::Both, None, 6, "three\n", 14, false),
+        (LogWanted::Both, Some(14), 6, "", 14, false),
+        (LogWanted::Both, Some(99), 6, "", 99, false),
+        (LogWanted::Stdout, Some(0), 6, "one\nth", 10, true),
+        (LogWanted::Stdout, None, 8, "e\nthree\n", 14, false),
+        (LogWanted::Stderr, Some(0), 100, "two\n", 14, false),
+        (LogWanted::Stderr, None, 2, "o\n", 14, false),
+    ] {
+        let asked = query(wanted, offset, max_bytes);
+        let page = node.engine.process_log(ALICE, sandbox, &by(&record), asked).await.unwrap();
+        assert_eq!(
+            (&*text(&page), page.next_offset, page.more),
+            (expected, next, more),
+            "{asked:?}"
+        );
+        assert!(page.over && page.first == 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_gets_what_was_and_what_comes() {
+    let node = Node::start(config()).await;
+    let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
+    let line = "echo a; echo b >&2; sleep 1; echo c; sleep 1; echo d >&2";
+    let record = start(&node, sandbox, shell(line)).await.unwrap();
+    for (wanted, offset, expected) in [
+        (LogWanted::Both, 0, "a\nb\nc\nd\n"),
+        (LogWanted::Both, 3, "\nc\nd\n"),
+        (LogWanted::Stdout, 0, "a\nc\n"),
+        (LogWanted::Stderr, 0, "b\nd\n"),
+    ] {
+        let of = by(&record);
+        let mut follow = node.engine.follow_log(ALICE, sandbox, &of, wanted, offset).await.unwrap();
+        let mut seen = Vec::new();
+        while let Some(piece) = follow.next().await.unwrap() {
+            seen.extend_from_slice(&piece.bytes);
+        }
+        assert_eq!(String::from_utf8(seen).unwrap(), expected, "{wanted:?} {offset}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn input_is_written_whole_and_ends() {
+    let node = Node::start(config()).await;
+    let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
+    let asked = ProcessRequest { stdin: ProcessInput::Open, ..shell("cat") };
+    let record = start(&node, sandbox, asked).await.unwrap();
+    let of = by(&record);
+    let write = |text: &'static str| {
+        node.engine.write_stdin(ALICE, sandbox, &of, Bytes::from_static(text.as_bytes()))
+    };
+    write("hello ").await.unwrap();
+    write("world").await.unwrap();
+    node.engine.close_stdin(ALICE, sandbox, &of).await.unwrap();
+    assert_eq!(end(&node, &record).await.status(), Status::Completed);
+    assert_eq!(output(&node, &record).await, "hello world");
+    assert_eq!(write("late").await.unwrap_err().code, ErrorCode::ProcessOver);
+
+    let record = start(&node, sandbox, shell("sleep 100")).await.unwrap();
+    let none =
+        node.engine.write_stdin(ALICE, sandbox, &by(&record), Bytes::from_static(b"x")).await;
+    assert_eq!(none.unwrap_err().code, ErrorCode::StdinClosed);
+    node.engine.close_stdin(ALICE, sandbox, &by(&record)).await.unwrap();
+    let size = TerminalSize { rows: 10, columns: 20 };
+    let no_terminal = node.engine.resize_process(ALICE, sandbox, &by(&record), size).await;
+    assert!(no_terminal.is_err());
+
+    let asked = ProcessRequest { stdin: ProcessInput::Bytes(b"given".to_vec()), ..shell("cat") };
+    let record = start(&node, sandbox, asked).await.unwrap();
+    end(&node, &record).await;
+    assert_eq!(output(&node, &record).await, "given");
+
+    let asked = ProcessRequest { terminal: Some(size), ..shell("sleep 1; stty size") };
+    let record = start(&node, sandbox, asked).await.unwrap();
+    assert!(record.terminal && record.stdin);
+    let size = TerminalSize { rows: 30, columns: 90 };
+    node.engine.resize_process(ALICE, sandbox, &by(&record), size).await.unwrap();
+    end(&node, &record).await;
+    assert_eq!(output(&node, &record).await, "30 90\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_says_who_wanted_it() {
+    let node = Node::start(config()).await;
+    let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
+    let engine = &node.engine;
+    let record = start(&node, sandbox, shell("sleep 100")).await.unwrap();
+    let stopped = engine.stop_process(ALICE, sandbox, &by(&record), 1_000).await.unwrap();
+    let ended = stopped.end.unwrap();
+    assert_eq!(
+        (ended.status, ended.reason, ended.signal),
+        (Status::Stopped, Reason::Stopped, Some(15))
+    );
+    let again = engine.stop_process(ALICE, sandbox, &by(&record), 1_000).await.unwrap_err();
+    assert_eq!(again.code, ErrorCode::ProcessOver);
+    assert_eq!(
+        engine.kill_process(ALICE, sandbox, &by(&record)).await.unwrap_err().code,
+        ErrorCode::ProcessOver
+    );
+
+    let record = start(&node, sandbox, shell("sleep 100")).await.unwrap();
+    let killed = engine.kill_process(ALICE, sandbox, &by(&record)).await.unwrap();
+    assert_eq!(killed.end.unwrap().reason, Reason::Killed);
+
+    let record = start(&node, sandbox, shell("sleep 100")).await.unwrap();
+    engine.signal_process(ALICE, sandbox, &by(&record), 1, false).await.unwrap();
+    let ended = end(&node, &record).await.end.unwrap();
+    assert_eq!((ended.status, ended.signal), (Status::Killed, Some(1)));
+
+    for (line, status, reason, code) in [
+        ("exit 7", Status::Failed, Reason::Exited, Some(7)),
+        ("kill -11 $$", Status::Failed, Reason::Exited, None),
+        ("oom", Status::Failed, Reason::Oom, None),
+    ] {
+        let record = start(&node, sandbox, shell(line)).await.unwrap();
+        let ended = end(&node, &record).await.end.unwrap();
+        assert_eq!((ended.status, ended.reason, ended.exit_code), (status, reason, code), "{line}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_keep_alive_process_is_killed_when_its_time_is_over() {
+    let node = Node::start(config()).await;
+    let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
+    let asked = ProcessRequest { keep_alive: true, timeout_ms: Some(2_000), ..shell("sleep 1000") };
+    let record = start(&node, sandbox, asked).await.unwrap();
+    assert!(record.keep_alive && record.timeout_ms == 2_000);
+    let over = end(&node, &record).await;
+    let ended = over.end.clone().unwrap();
+    assert_eq!((ended.status, ended.reason), (Status::Killed, Reason::Timeout));
+    assert!(!over.keep_alive);
+    let asked = ProcessRequest { keep_alive: true, ..shell("sleep 1000") };
+    assert_eq!(start(&node, sandbox, asked).await.unwrap().timeout_ms, 600_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_ends_with_its_sandbox_and_says_why() {
+    let node = Node::start(config()).await;
+    for (how, words) in [("crash", "crash"), ("delete", "deleted"), ("return", "returned")] {
+        let lease = node.checkout(ALICE).await.unwrap().keep();
+        let record = start(&node, lease.sandbox, shell("sleep 1000")).await.unwrap();
+        let of = by(&record);
+        let waiting = node.engine.wait_process(ALICE, lease.sandbox, &of);
+        tokio::pin!(waiting);
+        assert!(timeout(Duration::from_millis(10), &mut waiting).await.is_err());
+        match how {
+            "crash" => node.runtime.crash(lease.instance, false),
+            "delete" => node.engine.delete_sandbox(ALICE, lease.sandbox).await.unwrap(),
+            _ => node.engine.return_lease(ALICE, lease.lease).await.unwrap(),
+        }
+        let ended = timeout(Duration::from_secs(2), waiting).await.unwrap().unwrap().end.unwrap();
+        assert_eq!((ended.status, ended.reason), (Status::Killed, Reason::SandboxEnded), "{how}");
+        assert!(ended.detail.as_deref().unwrap().contains(words), "{how}: {ended:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_started_again_as_often_as_wished() {
+    let node = Node::start(config()).await;
+    let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
+    let restart = |max_restarts| Some(RestartPolicy { max_restarts });
+    let asked = ProcessRequest { restart: restart(Some(2)), ..named("echo run; exit 3", "job") };
+    let record = start(&node, sandbox, asked).await.unwrap();
+    let over = end(&node, &record).await;
+    assert_eq!((over.status(), over.restarts, over.pid), (Status::Failed, 2, record.pid));
+    let expected = "run\n\n[Process failed with exit code 3. Attempting restart 1/2...]\n\
+                    run\n\n[Process failed with exit code 3. Attempting restart 2/2...]\nrun\n";
+    assert_eq!(output(&node, &over).await, expected);
+
+    let asked = ProcessRequest { restart: restart(None), ..named("false", "loop") };
+    let record = start(&node, sandbox, asked).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5_500)).await;
+    let taken = start(&node, sandbox, named("true", "loop")).await.unwrap_err();
+    assert_eq!(taken.code, ErrorCode::ProcessNameTaken, "also between two programs");
+    let stopped = node.engine.stop_process(ALICE, sandbox, &by(&record), 1_000).await.unwrap();
+    assert_eq!((stopped.status(), stopped.restarts), (Status::Stopped, 5));
+    assert!(output(&node, &stopped).await.contains("Attempting restart 5/unlimited..."));
+}
