@@ -6,7 +6,9 @@ pub mod env;
 pub mod error;
 pub mod frame;
 pub mod launcher;
+pub mod look;
 pub mod message;
+pub mod pattern;
 mod window;
 
 pub use endpoint::{Endpoint, Incoming, decode};

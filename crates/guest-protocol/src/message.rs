@@ -6,9 +6,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::env::Env;
+use crate::look::Look;
 
 /// The version of these messages, said by the guest in [`Reply::Ready`].
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// The longest target of a link, as the kernel has it.
 pub const MAX_LINK_TARGET_BYTES: usize = 4095;
@@ -162,6 +163,14 @@ pub enum Request {
         mode: Option<u32>,
         /// When it was last written, in milliseconds since 1970; as it is if not given.
         modified_ms: Option<i64>,
+    },
+    /// Look around as a program would: in a process of its own, which a `Signal` ends like any other.
+    /// Replied with `Exited`, or `Failed`.
+    Look {
+        /// What for.
+        look: Box<Look>,
+        /// Where what it sees goes: a descriptor that came along, or the lane of standard output.
+        output: Pipe,
     },
 }
 

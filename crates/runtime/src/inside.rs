@@ -9,6 +9,9 @@ use guest_protocol::message::EntryKind;
 
 use crate::error::RuntimeError;
 
+/// The most results of one question, whatever it asks for.
+pub const MAX_RESULTS: u32 = 100_000;
+
 /// Which files to look for beneath a directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FindQuery {
@@ -23,9 +26,9 @@ pub struct FindQuery {
     pub exclude_directories: Vec<String>,
     /// What begins with a dot is not told of, nor entered.
     pub exclude_hidden: bool,
-    /// How far down; 1 is the directory itself. Any depth if not given.
+    /// How far down: 1 is what is in the directory itself. Any depth if not given.
     pub max_depth: Option<u32>,
-    /// At most so many.
+    /// At most so many, and [`MAX_RESULTS`].
     pub max_results: u32,
 }
 
@@ -80,7 +83,7 @@ pub struct SearchQuery {
 pub struct Searched {
     /// Where.
     pub matches: Vec<TextMatch>,
-    /// Whether there is more.
+    /// Whether there may be more: nobody looks on once there are enough, or it took too long.
     pub truncated: bool,
     /// Files that were looked into.
     pub files: u64,
@@ -89,13 +92,13 @@ pub struct Searched {
 /// One place where a text was found. One per line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextMatch {
-    /// The file, from the directory that was looked in.
+    /// The file, from the directory that was looked in; empty if that is the file.
     pub path: Vec<u8>,
     /// From 1.
     pub line: u64,
     /// In bytes, from 1.
     pub column: u64,
-    /// The line, cut where it is long.
+    /// The line; of a long one a part with the text in it.
     pub text: Vec<u8>,
 }
 
@@ -128,7 +131,7 @@ pub enum ChangeKind {
     Written,
     /// It is gone.
     Removed,
-    /// It has another name, or is somewhere else.
+    /// It has another name, or is somewhere else. Where that is watched too, it follows as created.
     Renamed,
     /// Its permissions, or when it was written.
     About,

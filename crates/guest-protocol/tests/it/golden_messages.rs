@@ -109,7 +109,7 @@ fn replies() {
         shared: None,
     };
     pin(&Reply::Ready { version: 1 }, "0001");
-    pin(&Reply::Ready { version: VERSION }, "0004");
+    pin(&Reply::Ready { version: VERSION }, "0005");
     pin(&Reply::SetupFailed { step: "root".into(), errno: 2 }, "0104726f6f7404");
     pin(&Reply::Done, "02");
     pin(&Reply::Started { pid: None }, "0300");
@@ -161,7 +161,8 @@ fn no_variant_is_missing_above() {
         | Request::MakeLink { .. }
         | Request::DialUnix { .. }
         | Request::LinkFile { .. }
-        | Request::SetAbout { .. } => {}
+        | Request::SetAbout { .. }
+        | Request::Look { .. } => {}
     };
     let _ = |reply: Reply| match reply {
         Reply::Ready { .. }

@@ -4,6 +4,7 @@
 mod garbage;
 mod golden_frames;
 mod golden_launcher;
+mod golden_looks;
 mod golden_messages;
 mod lanes;
 mod splits;

@@ -2,7 +2,7 @@
 //! and by the mark in the environment. It must never take in the guest itself, nor what another
 //! program of the host started.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read as _;
 
@@ -121,6 +121,16 @@ impl Ending {
         }
         if found_new && self.rounds < MAX_ROUNDS_OF_OTHERS { Round::Again } else { Round::Done }
     }
+}
+
+/// The process ids of a program's family, however it was started. `programs` are those of the host,
+/// with their channels.
+pub(super) fn relatives(pid: i32, guest: i32, programs: &BTreeMap<i32, u32>) -> Vec<i32> {
+    // No channel has this number, so no mark is looked for.
+    let channel = programs.get(&pid).copied().unwrap_or(u32::MAX);
+    let others: Vec<i32> = programs.keys().copied().filter(|&other| other != pid).collect();
+    let found = family(&look_around(), channel, Some(pid), &others, guest);
+    found.iter().filter(|one| !one.is_over).map(|one| one.pid).collect()
 }
 
 /// Who belongs to a program.

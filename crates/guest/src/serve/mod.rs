@@ -11,6 +11,7 @@ mod fault;
 mod files;
 mod guest;
 mod io;
+mod look;
 mod ports;
 mod program;
 mod ready;

@@ -30,6 +30,8 @@ pub(super) struct Program {
     exited: Option<Exited>,
     lanes: Lanes,
     has_terminal: bool,
+    /// Whether the host is told of it as one of its programs.
+    is_listed: bool,
     /// Our copies of pipes that go straight to the host. They are closed after it has been told of
     /// the end: otherwise the end of the pipes would wake it just before, for nothing.
     passed: [Option<OwnedFd>; 2],
@@ -43,7 +45,12 @@ impl Program {
         has_terminal: bool,
         passed: [Option<OwnedFd>; 2],
     ) -> Self {
-        Self { channel, pid, exited: None, lanes, has_terminal, passed }
+        Self { channel, pid, exited: None, lanes, has_terminal, is_listed: true, passed }
+    }
+
+    /// The same, but none of the host's programs.
+    pub(super) fn unlisted(self) -> Self {
+        Self { is_listed: false, ..self }
     }
 
     /// Its process id, which is nobody else's as long as it has not been collected.
@@ -54,7 +61,8 @@ impl Program {
     /// How it is listed, unless it is over.
     pub(super) fn listed(&self) -> Option<RunningProcess> {
         let pid = u32::try_from(self.pid).ok()?;
-        self.exited.is_none().then_some(RunningProcess { process: self.channel, pid })
+        (self.is_listed && self.exited.is_none())
+            .then_some(RunningProcess { process: self.channel, pid })
     }
 
     /// Its process id, unless it was collected.

@@ -2,7 +2,8 @@
 //! later.
 
 use guest_protocol::ProtocolError;
-use guest_protocol::message::{Fault, FaultCode, Reply, Request, Spawn, TerminalSize};
+use guest_protocol::look::Look;
+use guest_protocol::message::{Fault, FaultCode, Pipe, Reply, Request, Spawn, TerminalSize};
 use jail::sys::reap;
 
 use super::activity::Activity;
@@ -13,7 +14,7 @@ use super::files::{self, about, linking, removal};
 use super::files::{listing::Listing, reading::Reading, writing::Writing};
 use super::guest::Guest;
 use super::ready::Part;
-use super::{ExitReason, environment, ports, start};
+use super::{ExitReason, environment, look, ports, start};
 
 /// The highest number of a signal.
 const MAX_SIGNAL: i32 = 64;
@@ -127,6 +128,7 @@ impl Guest {
                 let dial = Dial::start_unix(channel, &path, &mut self.io)?;
                 Ok(Answer::Later(Activity::Dial(dial), Some(Part::Output)))
             }
+            Request::Look { look, output } => self.look(channel, &look, output),
         }
     }
 
@@ -153,6 +155,22 @@ impl Guest {
             let pid = u32::try_from(program.pid()).ok();
             self.io.reply(channel, &Reply::Started { pid });
         }
+        Ok(Answer::Later(Activity::Program(program), None))
+    }
+
+    fn look(&mut self, channel: u32, look: &Look, output: Pipe) -> Result<Answer, Fault> {
+        let room = self.room();
+        let program = match room {
+            Ok(()) => {
+                let Self { settings, children, io, .. } = self;
+                look::start(channel, look, output, settings, children, io)?
+            }
+            Err(fault) => {
+                look::drop_passed(output, &mut self.io);
+                return Err(fault);
+            }
+        };
+        self.children.insert(program.pid(), channel);
         Ok(Answer::Later(Activity::Program(program), None))
     }
 

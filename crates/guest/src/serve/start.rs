@@ -178,7 +178,8 @@ fn open_channel(ends: &mut Ends) -> Result<(), Errno> {
     Ok(())
 }
 
-fn open_outward(own: &mut Option<OwnedFd>) -> Result<Outward, Errno> {
+/// A pipe out of a process: its end, and ours.
+pub(super) fn open_outward(own: &mut Option<OwnedFd>) -> Result<Outward, Errno> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
     ioctl_fionbio(&reader, true)?;
     *own = Some(writer);

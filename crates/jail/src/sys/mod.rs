@@ -7,6 +7,7 @@ pub mod clone;
 pub mod descriptors;
 pub mod exec;
 pub mod filter;
+pub mod fork;
 pub mod ids;
 pub mod keyring;
 pub mod loopback;

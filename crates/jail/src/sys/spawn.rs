@@ -273,7 +273,7 @@ fn limit(orders: &Orders) -> c_int {
 
 /// System calls and not the C library's functions of these names: those would ask other threads
 /// to follow, of which there are none here, in memory that is not the child's.
-fn become_other(Identity { uid, gid }: Identity) -> c_int {
+pub(super) fn become_other(Identity { uid, gid }: Identity) -> c_int {
     // SAFETY: an empty list.
     let result = unsafe { libc::syscall(libc::SYS_setgroups, 0, ptr::null::<libc::gid_t>()) };
     if result != 0 {

@@ -9,6 +9,7 @@ mod drops;
 mod files;
 mod life;
 mod links;
+mod looks;
 mod ports;
 mod programs;
 mod stage;
@@ -98,6 +99,8 @@ cases! {
         links_are_removed_and_not_what_they_point_to errors_of_links_have_codes
         files_have_several_names permissions_are_changed;
     ports: connections_go_both_ways ports_are_listed nobody_listens sockets_are_reached_by_path;
+    looks: files_are_found_in_order texts_are_found changes_are_told
+        sockets_of_programs_are_told dropped_looks_leave_nothing;
     channels: channels_go_both_ways channels_end_with_their_program
         channels_and_input_exclude_each_other;
     deaths: every_death_is_told_once failed_launches_are_not_deaths;
@@ -153,6 +156,8 @@ macro_rules! conformance_tests {
             links_are_removed_and_not_what_they_point_to errors_of_links_have_codes
             files_have_several_names permissions_are_changed
             connections_go_both_ways ports_are_listed nobody_listens sockets_are_reached_by_path
+            files_are_found_in_order texts_are_found changes_are_told
+            sockets_of_programs_are_told dropped_looks_leave_nothing
             channels_go_both_ways channels_end_with_their_program
             channels_and_input_exclude_each_other
             every_death_is_told_once failed_launches_are_not_deaths

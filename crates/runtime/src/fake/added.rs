@@ -34,6 +34,7 @@ pub struct Inside {
     pub(super) stdout: Out,
     pub(super) stderr: Out,
     pub(super) sandbox: Arc<FakeSandbox>,
+    pub(super) pid: u32,
 }
 
 impl Inside {
@@ -59,6 +60,6 @@ impl Inside {
 
     /// Listens on a Unix socket, if nobody does.
     pub fn listen(&self, path: &str) -> Option<Listener> {
-        self.sandbox.listen(Address::Path(path.to_owned()))
+        self.sandbox.listen(self.pid, Address::Path(path.to_owned()))
     }
 }

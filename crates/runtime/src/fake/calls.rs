@@ -20,6 +20,7 @@ use crate::deaths::Died;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::exec::{ExecSpec, Process, ProcessControl, Sink, Stdin};
 use crate::files::{ByteReader, Duplex, FileReader, FileWriter, Page};
+use crate::inside::{FileWatch, FindQuery, Found, SearchQuery, Searched, Socket, WatchQuery};
 use crate::spec::LaunchSpec;
 
 /// Where relative paths begin.
@@ -275,6 +276,22 @@ impl Sandbox for FakeSandbox {
             Address::Path(_) => None,
         };
         Ok(self.state().listeners.keys().filter_map(port).collect())
+    }
+
+    async fn find(&self, query: &FindQuery) -> Result<Found, RuntimeError> {
+        self.find_files(query).await
+    }
+
+    async fn search(&self, query: &SearchQuery) -> Result<Searched, RuntimeError> {
+        self.search_files(query).await
+    }
+
+    async fn watch(&self, query: &WatchQuery) -> Result<FileWatch, RuntimeError> {
+        self.watch_files(self.own()?, query).await
+    }
+
+    async fn sockets(&self, pid: u32) -> Result<Vec<Socket>, RuntimeError> {
+        self.sockets_of(pid).await
     }
 
     async fn processes(&self) -> Result<Vec<u32>, RuntimeError> {

@@ -5,6 +5,7 @@
 mod added;
 mod calls;
 mod faults;
+mod looks;
 mod paths;
 mod process;
 mod program;

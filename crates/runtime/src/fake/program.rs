@@ -263,12 +263,13 @@ impl Program {
             stdout: self.stdout.clone(),
             stderr: self.stderr.clone(),
             sandbox: Arc::clone(&self.sandbox),
+            pid: self.process.pid,
         }
     }
 
     /// Listens and gives back what it is sent.
     async fn listen(&self, address: Address) -> Ended {
-        let Some(mut listener) = self.sandbox.listen(address) else {
+        let Some(mut listener) = self.sandbox.listen(self.process.pid, address) else {
             self.complain("listen", "somebody listens there already").await;
             return Ended::Code(1);
         };

@@ -63,7 +63,8 @@ pub(crate) struct State {
     pub root: Tree,
     pub workspace: Arc<Mutex<Tree>>,
     pub processes: Vec<Arc<FakeProcess>>,
-    pub listeners: BTreeMap<Address, mpsc::Sender<DuplexStream>>,
+    /// By whom, and how they are reached.
+    pub listeners: BTreeMap<Address, (u32, mpsc::Sender<DuplexStream>)>,
     pub last_pid: u32,
 }
 
@@ -104,6 +105,19 @@ impl FakeSandbox {
         let mut phase = self.phase.subscribe();
         // The sender lives as long as the sandbox does.
         let _ = phase.wait_for(|phase| !phase.frozen || phase.ended.is_some()).await;
+    }
+
+    /// Waits until it is over, and says how it ended.
+    pub(crate) async fn over(&self) -> Died {
+        let mut phase = self.phase.subscribe();
+        loop {
+            let ended = phase.borrow_and_update().ended;
+            match ended {
+                Some(died) => return died,
+                // The sender lives as long as the sandbox does.
+                None => drop(phase.changed().await),
+            }
+        }
     }
 
     /// Refuses if it is over.
@@ -258,13 +272,13 @@ impl FakeSandbox {
     }
 
     /// A program listens somewhere, if nobody does.
-    pub(crate) fn listen(self: &Arc<Self>, address: Address) -> Option<Listener> {
+    pub(crate) fn listen(self: &Arc<Self>, pid: u32, address: Address) -> Option<Listener> {
         let mut state = self.state();
         if state.listeners.contains_key(&address) {
             return None;
         }
         let (sender, connections) = mpsc::channel(BACKLOG);
-        state.listeners.insert(address.clone(), sender);
+        state.listeners.insert(address.clone(), (pid, sender));
         Some(Listener { sandbox: Arc::downgrade(self), address, connections })
     }
 
@@ -275,7 +289,7 @@ impl FakeSandbox {
     ) -> Result<Stream<DuplexStream>, RuntimeError> {
         let refuse = |code, cause| Err(RuntimeError::new(code, "dial", cause));
         let listener = self.state().listeners.get(address).cloned();
-        let Some(listener) = listener else {
+        let Some((_, listener)) = listener else {
             return refuse(RuntimeErrorCode::NotFound, "nobody listens there");
         };
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);

@@ -6,9 +6,15 @@ use std::ops::Bound;
 
 use guest_protocol::message::{Entry, EntryKind, MAX_LINK_TARGET_BYTES};
 
+use tokio::sync::broadcast;
+
 use super::paths::Seen;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::files::Page;
+use crate::inside::{ChangeKind, FileChange};
+
+/// Changes that a watch may fall behind.
+const MAX_CHANGES: usize = 1024;
 
 /// One file or directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +41,7 @@ const DIRECTORY: Node = Node::Directory { mode: 0o755 };
 pub(crate) struct Tree {
     nodes: BTreeMap<String, Node>,
     max_bytes: u64,
+    changes: broadcast::Sender<FileChange>,
 }
 
 fn error(code: RuntimeErrorCode, step: &'static str, path: &str) -> RuntimeError {
@@ -73,7 +80,35 @@ impl Tree {
     /// Only these directories, and room for so many bytes.
     pub(crate) fn new(directories: &[&str], max_bytes: u64) -> Self {
         let nodes = directories.iter().map(|path| ((*path).to_owned(), DIRECTORY)).collect();
-        Self { nodes, max_bytes }
+        Self { nodes, max_bytes, changes: broadcast::Sender::new(MAX_CHANGES) }
+    }
+
+    /// What changes from now on.
+    pub(crate) fn changes(&self) -> broadcast::Receiver<FileChange> {
+        self.changes.subscribe()
+    }
+
+    fn changed(&self, kind: ChangeKind, path: &str, is_directory: bool) {
+        // That nobody watches is fine.
+        let _ = self.changes.send(FileChange { kind, path: path.into(), is_directory });
+    }
+
+    /// Everything beneath a directory in the order of names, a directory before what is in it.
+    pub(crate) fn walk(&self, path: &str) -> Result<Vec<(String, Entry)>, RuntimeError> {
+        const STEP: &str = "look for files";
+        match self.node(STEP, path)? {
+            Node::Directory { .. } => {}
+            Node::File { .. } | Node::Link { .. } => {
+                return Err(error(RuntimeErrorCode::WrongKind, STEP, path));
+            }
+        }
+        let skipped = if path == "/" { 1 } else { path.len() + 1 };
+        let mut found: Vec<_> = self
+            .beneath(path)
+            .map(|(child, node)| (child[skipped..].to_owned(), entry(child, node)))
+            .collect();
+        found.sort_by(|(one, _), (other, _)| one.split('/').cmp(other.split('/')));
+        Ok(found)
     }
 
     pub(crate) fn stat(&self, path: &str) -> Result<Entry, RuntimeError> {
@@ -122,6 +157,10 @@ impl Tree {
         let node = Node::File { bytes, mode, shared: None };
         let described = entry(path, &node);
         self.nodes.insert(path.to_owned(), node);
+        if old.is_none() {
+            self.changed(ChangeKind::Created, path, false);
+        }
+        self.changed(ChangeKind::Written, path, false);
         Ok(described)
     }
 
@@ -162,6 +201,7 @@ impl Tree {
         }
         self.check_parent(STEP, path)?;
         self.nodes.insert(path.to_owned(), DIRECTORY);
+        self.changed(ChangeKind::Created, path, true);
         Ok(())
     }
 
@@ -176,6 +216,7 @@ impl Tree {
         self.make_parents(path)?;
         self.check_parent(STEP, path)?;
         self.nodes.insert(path.to_owned(), Node::Link { target: target.to_owned() });
+        self.changed(ChangeKind::Created, path, false);
         Ok(())
     }
 
@@ -201,6 +242,7 @@ impl Tree {
         self.check_parent(STEP, path)?;
         let node = self.node(STEP, target)?.clone();
         self.nodes.insert(path.to_owned(), node);
+        self.changed(ChangeKind::Created, path, false);
         Ok(())
     }
 
@@ -218,6 +260,7 @@ impl Tree {
         {
             *mode = new_mode;
         }
+        self.changed(ChangeKind::About, path, self.is_directory(path));
         Ok(())
     }
 
@@ -248,12 +291,15 @@ impl Tree {
             }
             self.remove(to, false)?;
         }
+        let is_directory = self.is_directory(from);
         let moved: Vec<String> = self.subtree(from);
         for old in moved {
             if let Some(node) = self.nodes.remove(&old) {
                 self.nodes.insert(format!("{to}{}", &old[from.len()..]), node);
             }
         }
+        self.changed(ChangeKind::Renamed, from, is_directory);
+        self.changed(ChangeKind::Created, to, is_directory);
         Ok(())
     }
 
@@ -263,8 +309,10 @@ impl Tree {
         if !recursive && self.beneath(path).next().is_some() {
             return Err(error(RuntimeErrorCode::WrongKind, STEP, path).with_errno(39));
         }
-        for gone in self.subtree(path) {
+        for gone in self.subtree(path).into_iter().rev() {
+            let is_directory = self.is_directory(&gone);
             self.nodes.remove(&gone);
+            self.changed(ChangeKind::Removed, &gone, is_directory);
         }
         Ok(())
     }
@@ -273,6 +321,10 @@ impl Tree {
         self.nodes
             .get(path)
             .ok_or_else(|| error(RuntimeErrorCode::NotFound, step, path).with_errno(2))
+    }
+
+    fn is_directory(&self, path: &str) -> bool {
+        matches!(self.nodes.get(path), Some(Node::Directory { .. }))
     }
 
     fn check_parent(&self, step: &'static str, path: &str) -> Result<(), RuntimeError> {

@@ -12,6 +12,7 @@ mod channel;
 mod connection;
 mod files;
 mod lanes;
+mod looks;
 mod pipes;
 mod programs;
 mod pump;

@@ -78,7 +78,7 @@ impl GuestLink {
             announce: spec.confirm_start,
         }));
         let call = Arc::new(Call::open(&self.connection, STEP, kind, &request, passed)?);
-        let program = Program { call: Arc::clone(&call), exit: Mutex::new(None) };
+        let program = Program::new(Arc::clone(&call));
         // From here on, dropping it kills the program.
         let mut process = Process::new(Arc::new(program));
         match input {
@@ -159,13 +159,17 @@ fn output(sink: Sink, pass: bool, passed: &mut Vec<OwnedFd>) -> Result<(Pipe, Ou
 }
 
 /// A program that was started over a connection.
-struct Program {
+pub(super) struct Program {
     call: Arc<Call>,
     /// How it ended, once that was asked.
     exit: Mutex<Option<Result<Exit, RuntimeError>>>,
 }
 
 impl Program {
+    pub(super) fn new(call: Arc<Call>) -> Self {
+        Self { call, exit: Mutex::new(None) }
+    }
+
     fn exit(&self, exited: Exited) -> Exit {
         let Exited { status, user_us, system_us, max_rss_kb } = exited;
         let killed = match status {

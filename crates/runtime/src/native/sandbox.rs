@@ -20,6 +20,7 @@ use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::exec::{ExecSpec, Process};
 use crate::files::{Duplex, FileReader, FileWriter, Page};
 use crate::guest_link::GuestLink;
+use crate::inside::{FileWatch, FindQuery, Found, SearchQuery, Searched, Socket, WatchQuery};
 use crate::spec::LaunchSpec;
 
 /// A native sandbox.
@@ -155,6 +156,22 @@ impl Sandbox for NativeSandbox {
 
     async fn ports(&self) -> Result<Vec<Port>, RuntimeError> {
         self.link.ports().await
+    }
+
+    async fn find(&self, query: &FindQuery) -> Result<Found, RuntimeError> {
+        self.link.find(query).await
+    }
+
+    async fn search(&self, query: &SearchQuery) -> Result<Searched, RuntimeError> {
+        self.link.search(query).await
+    }
+
+    async fn watch(&self, query: &WatchQuery) -> Result<FileWatch, RuntimeError> {
+        self.link.watch(query).await
+    }
+
+    async fn sockets(&self, pid: u32) -> Result<Vec<Socket>, RuntimeError> {
+        self.link.sockets(pid).await
     }
 
     async fn processes(&self) -> Result<Vec<u32>, RuntimeError> {

@@ -24,7 +24,7 @@ use super::fault::{fault, refused};
 const DIRECTORY_MODE: u32 = 0o755;
 
 /// The bits of a mode that are permissions.
-const PERMISSIONS: u32 = 0o7777;
+pub(super) const PERMISSIONS: u32 = 0o7777;
 
 /// What a file that is written may have of them: not that others become its owner by running it.
 const SETTABLE: u32 = 0o1777;
@@ -38,7 +38,7 @@ fn open(path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
 }
 
 /// Refuses what is the kernel's, and not the user's.
-fn refuse_proc(descriptor: impl AsFd, path: &str) -> Result<(), Fault> {
+pub(super) fn refuse_proc(descriptor: impl AsFd, path: &str) -> Result<(), Fault> {
     match fstatfs(descriptor) {
         Ok(filesystem) if filesystem.f_type == PROC_SUPER_MAGIC => {
             Err(fault(FaultCode::Denied, format!("{path} is not a file of the sandbox")))
@@ -99,7 +99,7 @@ fn entry(name: &[u8], found: &Stat, target: Option<Vec<u8>>) -> Entry {
     }
 }
 
-fn kind_of(found: &Stat) -> EntryKind {
+pub(super) fn kind_of(found: &Stat) -> EntryKind {
     match FileType::from_raw_mode(found.st_mode) {
         FileType::RegularFile => EntryKind::File,
         FileType::Directory => EntryKind::Directory,
@@ -112,7 +112,7 @@ fn kind_of(found: &Stat) -> EntryKind {
     }
 }
 
-fn milliseconds(found: &Stat) -> i64 {
+pub(super) fn milliseconds(found: &Stat) -> i64 {
     let nanoseconds = i64::try_from(found.st_mtime_nsec).unwrap_or(0);
     found.st_mtime.saturating_mul(1000).saturating_add(nanoseconds / 1_000_000)
 }

@@ -1,0 +1,97 @@
+//! A look around, in a copy of the guest that runs as programs do: it sees what they may see, may
+//! take as long as it likes, and is killed like any of them. The guest itself must never wait for
+//! one, nor do any of this in its own process.
+
+mod find;
+mod search;
+mod sockets;
+mod telling;
+mod walk;
+mod watching;
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use guest_protocol::look::{Look, Sighting};
+use guest_protocol::message::{Fault, FaultCode, Pipe};
+use jail::sys::fork::fork_as;
+use rustix::event::epoll::EventFlags;
+use rustix::process::getpid;
+
+use super::Settings;
+use super::fault::{fault, refused};
+use super::io::Io;
+use super::program::{Lanes, Program};
+use super::ready::{Part, Source};
+use super::start::{absolute, open_outward};
+use telling::Telling;
+
+/// Takes the descriptor of a look that does not begin after all.
+pub(super) fn drop_passed(output: Pipe, io: &mut Io) {
+    if output == Pipe::Passed {
+        drop(io.connection.take_descriptor());
+    }
+}
+
+/// Begins one. `children` are the programs of the host.
+pub(super) fn start(
+    channel: u32,
+    look: &Look,
+    output: Pipe,
+    settings: &Settings,
+    children: &BTreeMap<i32, u32>,
+    io: &mut Io,
+) -> Result<Program, Fault> {
+    let mut own: Option<OwnedFd> = None;
+    let mut outward = None;
+    match output {
+        Pipe::Null => return Err(fault(FaultCode::Invalid, "a look tells what it sees")),
+        Pipe::Passed => own = io.connection.take_descriptor(),
+        Pipe::Lane => {
+            let made = open_outward(&mut own).map_err(|errno| refused(errno, "cannot look"))?;
+            io.watch(&made.descriptor, Source::Part(channel, Part::Stdout), EventFlags::IN)
+                .map_err(|errno| refused(errno, "cannot look"))?;
+            outward = Some(made);
+        }
+    }
+    let Some(own) = own else {
+        return Err(fault(FaultCode::Invalid, "a descriptor did not come along"));
+    };
+    let guest = getpid().as_raw_nonzero().get();
+    let pid = fork_as(settings.workload, own.as_fd(), |output| {
+        let mut telling = Telling::new(output);
+        let outcome = carry_out(look, settings, guest, children, &mut telling);
+        if let Err(fault) = outcome {
+            telling.tell(&Sighting::Failed(fault));
+        }
+        telling.flush();
+    })
+    .map_err(|errno| refused(errno, "cannot start another process"))?;
+    let lanes = Lanes { input: None, stdout: outward, stderr: None, main: None };
+    let passed = [Some(own).filter(|_| output == Pipe::Passed), None];
+    Ok(Program::new(channel, pid, lanes, false, passed).unlisted())
+}
+
+fn carry_out(
+    look: &Look,
+    settings: &Settings,
+    guest: i32,
+    children: &BTreeMap<i32, u32>,
+    telling: &mut Telling,
+) -> Result<(), Fault> {
+    match look {
+        Look::Find { path, which, kinds, max_depth, until } => {
+            let path = absolute(&settings.workspace, path);
+            find::find(&path, which, kinds, *max_depth, *until, telling)
+        }
+        Look::Search { path, text, case_sensitive, which, until } => {
+            let path = absolute(&settings.workspace, path);
+            search::search(&path, text.as_bytes(), *case_sensitive, which, *until, telling)
+        }
+        Look::Watch { path, recursive } => {
+            let path = absolute(&settings.workspace, path);
+            watching::watch(&path, *recursive, telling)
+        }
+        Look::Sockets { pid } => sockets::tell(*pid, guest, children, telling),
+    }
+}

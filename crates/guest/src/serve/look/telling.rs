@@ -1,0 +1,53 @@
+//! The way of a look to whoever asked. Nobody there is a reason to stop, not to fail.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use guest_protocol::look::Sighting;
+use rustix::io::{Errno, write};
+
+/// Records are sent when there are so many bytes of them.
+const BATCH_BYTES: usize = 32 * 1024;
+
+/// What a look tells, on its way.
+pub(super) struct Telling {
+    output: OwnedFd,
+    bytes: Vec<u8>,
+    is_over: bool,
+}
+
+impl Telling {
+    pub(super) fn new(output: OwnedFd) -> Self {
+        Self { output, bytes: Vec::new(), is_over: false }
+    }
+
+    /// Where it goes.
+    pub(super) fn output(&self) -> BorrowedFd<'_> {
+        self.output.as_fd()
+    }
+
+    /// Whether nobody listens any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Tells one thing, perhaps later.
+    pub(super) fn tell(&mut self, sighting: &Sighting) {
+        sighting.write_to(&mut self.bytes);
+        if self.bytes.len() >= BATCH_BYTES {
+            self.flush();
+        }
+    }
+
+    /// Tells what there is to tell.
+    pub(super) fn flush(&mut self) {
+        let mut rest = &self.bytes[..];
+        while !rest.is_empty() && !self.is_over {
+            match write(&self.output, rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(Errno::INTR) => {}
+                Err(_) => self.is_over = true,
+            }
+        }
+        self.bytes.clear();
+    }
+}

@@ -1,0 +1,292 @@
+//! Looks around inside: a process of the guest's tells what it sees on a pipe. Given up, it is
+//! killed. However much it tells, only so much of it is taken.
+
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use guest_protocol::look::{Change, Look, Sighting, Sightings, Until, Which};
+use guest_protocol::message::{Pipe, Request, lane};
+use tokio::io::AsyncReadExt as _;
+use tokio::time::timeout;
+
+use super::GuestLink;
+use super::call::Call;
+use super::channel::Kind;
+use super::lanes::LaneReader;
+use super::pipes::{self, PipeReader};
+use super::programs::Program;
+use crate::error::{RuntimeError, RuntimeErrorCode};
+use crate::exec::Process;
+use crate::files::ByteReader;
+use crate::inside::{
+    ChangeKind, Changes, FileChange, FileWatch, FindQuery, Found, FoundEntry, MAX_RESULTS,
+    SearchQuery, Searched, Socket, TextMatch, WatchQuery,
+};
+
+/// How long a look may take.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// After this it tells what it has seen so far.
+const LOOK_TIME_MS: u32 = 25_000;
+
+/// What is read at once.
+const PIECE_BYTES: usize = 64 * 1024;
+
+impl GuestLink {
+    /// Looks for files beneath a directory.
+    pub async fn find(&self, query: &FindQuery) -> Result<Found, RuntimeError> {
+        const STEP: &str = "look for files";
+        let results = query.max_results.min(MAX_RESULTS);
+        let look = Look::Find {
+            path: query.path.clone(),
+            which: Which {
+                names: query.names.clone(),
+                exclude_directories: query.exclude_directories.clone(),
+                exclude_hidden: query.exclude_hidden,
+            },
+            kinds: query.kinds.clone(),
+            max_depth: query.max_depth,
+            until: Until { results, time_ms: LOOK_TIME_MS },
+        };
+        let mut entries = Vec::new();
+        let over = self
+            .look(STEP, look, |sighting| {
+                let Sighting::File { path, kind, size, mode, modified_ms } = sighting else {
+                    return false;
+                };
+                entries.push(FoundEntry { path, kind, size, mode, modified_ms });
+                entries.len() <= results as usize
+            })
+            .await?;
+        Ok(Found { entries, truncated: over.truncated, unreadable: over.count })
+    }
+
+    /// Looks for a text in files beneath a directory.
+    pub async fn search(&self, query: &SearchQuery) -> Result<Searched, RuntimeError> {
+        const STEP: &str = "look into files";
+        let results = query.max_results.min(MAX_RESULTS);
+        let look = Look::Search {
+            path: query.path.clone(),
+            text: query.text.clone(),
+            case_sensitive: query.case_sensitive,
+            which: Which {
+                names: query.names.clone(),
+                exclude_directories: query.exclude_directories.clone(),
+                exclude_hidden: query.exclude_hidden,
+            },
+            until: Until { results, time_ms: LOOK_TIME_MS },
+        };
+        let mut matches = Vec::new();
+        let over = self
+            .look(STEP, look, |sighting| {
+                let Sighting::Match { path, line, column, text } = sighting else { return false };
+                matches.push(TextMatch { path, line, column, text });
+                matches.len() <= results as usize
+            })
+            .await?;
+        Ok(Searched { matches, truncated: over.truncated, files: over.count })
+    }
+
+    /// Sockets of a program and of everything that descends from it.
+    pub async fn sockets(&self, pid: u32) -> Result<Vec<Socket>, RuntimeError> {
+        let mut sockets = Vec::new();
+        self.look("look at sockets", Look::Sockets { pid }, |sighting| {
+            let Sighting::Socket {
+                pid,
+                program,
+                protocol,
+                local_address,
+                local_port,
+                remote_address,
+                remote_port,
+                state,
+            } = sighting
+            else {
+                return false;
+            };
+            sockets.push(Socket {
+                pid,
+                program,
+                protocol,
+                local_address,
+                local_port,
+                remote_address,
+                remote_port,
+                state,
+            });
+            sockets.len() <= MAX_RESULTS as usize
+        })
+        .await
+        .map_err(|error| {
+            let is_unknown = error.code == RuntimeErrorCode::NotFound;
+            let code = if is_unknown { RuntimeErrorCode::ProcessUnknown } else { error.code };
+            RuntimeError { code, ..error }
+        })?;
+        Ok(sockets)
+    }
+
+    /// Watches a directory; done when the watch is armed.
+    pub async fn watch(&self, query: &WatchQuery) -> Result<FileWatch, RuntimeError> {
+        const STEP: &str = "watch files";
+        let look = Look::Watch { path: query.path.clone(), recursive: query.recursive };
+        let mut seeing = self.begin(STEP, look)?;
+        match timeout(LOOK_TIMEOUT, seeing.next()).await {
+            Err(_) => Err(RuntimeError::deadline(STEP)),
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(Some(Sighting::Armed))) => Ok(Box::new(seeing)),
+            Ok(Ok(_)) => Err(seeing.nonsense()),
+        }
+    }
+
+    /// Gives what is seen to `take` until that was all. What it does not take makes no sense.
+    async fn look(
+        &self,
+        step: &'static str,
+        look: Look,
+        mut take: impl FnMut(Sighting) -> bool,
+    ) -> Result<Over, RuntimeError> {
+        let mut seeing = self.begin(step, look)?;
+        let looking = async {
+            loop {
+                match seeing.next().await? {
+                    Some(Sighting::Over { truncated, count }) => {
+                        return Ok(Over { truncated, count });
+                    }
+                    Some(sighting) => {
+                        if !take(sighting) {
+                            return Err(seeing.nonsense());
+                        }
+                    }
+                    None => return Err(seeing.nonsense()),
+                }
+            }
+        };
+        timeout(LOOK_TIMEOUT, looking).await.map_err(|_| RuntimeError::deadline(step))?
+    }
+
+    fn begin(&self, step: &'static str, look: Look) -> Result<Seeing, RuntimeError> {
+        let mut passed: Vec<OwnedFd> = Vec::new();
+        let (output, pipe) = if self.connection.settings.pass_descriptors {
+            let (ours, theirs) = pipes::output()?;
+            passed.push(theirs);
+            (Pipe::Passed, Some(ours))
+        } else {
+            (Pipe::Lane, None)
+        };
+        let request = Request::Look { look: Box::new(look), output };
+        let kind = Kind::Program { main: false, output: output == Pipe::Lane };
+        let call = Arc::new(Call::open(&self.connection, step, kind, &request, passed)?);
+        // From here on, dropping it kills the process.
+        let process = Process::new(Arc::new(Program::new(Arc::clone(&call))));
+        let reader: ByteReader = match pipe {
+            Some(pipe) => Box::new(PipeReader::new(pipe, call, lane::STDOUT)),
+            None => Box::new(LaneReader::new(call, lane::STDOUT)),
+        };
+        let buffer = vec![0; PIECE_BYTES];
+        Ok(Seeing {
+            step,
+            reader,
+            process,
+            sightings: Sightings::default(),
+            buffer,
+            is_over: false,
+        })
+    }
+}
+
+/// How a look ended.
+struct Over {
+    truncated: bool,
+    count: u64,
+}
+
+/// A look under way.
+struct Seeing {
+    step: &'static str,
+    reader: ByteReader,
+    process: Process,
+    sightings: Sightings,
+    buffer: Vec<u8>,
+    is_over: bool,
+}
+
+impl Seeing {
+    /// What is seen next; none if the process ended without a word. Nothing is lost if it is given
+    /// up.
+    async fn next(&mut self) -> Result<Option<Sighting>, RuntimeError> {
+        loop {
+            let taken = self.sightings.take().map_err(|error| {
+                RuntimeError::new(RuntimeErrorCode::Protocol, self.step, error.to_string())
+            })?;
+            match taken {
+                Some(Sighting::Failed(fault)) => {
+                    return Err(RuntimeError::from_fault(self.step, fault));
+                }
+                Some(sighting) => return Ok(Some(sighting)),
+                None => {}
+            }
+            let read = self
+                .reader
+                .read(&mut self.buffer)
+                .await
+                .map_err(|error| RuntimeError::from_io(self.step, error))?;
+            if read == 0 {
+                // Why it did not begin, or how it was ended, is told by its end.
+                self.process
+                    .wait()
+                    .await
+                    .map_err(|error| RuntimeError { step: self.step.into(), ..error })?;
+                return Ok(None);
+            }
+            self.sightings.feed(&self.buffer[..read]);
+        }
+    }
+
+    fn nonsense(&self) -> RuntimeError {
+        let cause = "it was ended before it was done";
+        RuntimeError::new(RuntimeErrorCode::System, self.step, cause)
+    }
+}
+
+impl Changes for Seeing {
+    fn next(
+        &mut self,
+    ) -> Pin<Box<dyn Future<Output = Result<Option<FileChange>, RuntimeError>> + Send + '_>> {
+        Box::pin(async {
+            if self.is_over {
+                return Ok(None);
+            }
+            match Self::next(self).await? {
+                Some(Sighting::Change { kind, path, is_directory }) => {
+                    Ok(Some(FileChange { kind: changed(kind), path, is_directory }))
+                }
+                Some(Sighting::Over { .. }) => {
+                    self.is_over = true;
+                    Ok(None)
+                }
+                Some(
+                    Sighting::Armed
+                    | Sighting::File { .. }
+                    | Sighting::Match { .. }
+                    | Sighting::Socket { .. }
+                    | Sighting::Failed(_),
+                )
+                | None => Err(self.nonsense()),
+            }
+        })
+    }
+}
+
+fn changed(kind: Change) -> ChangeKind {
+    match kind {
+        Change::Created => ChangeKind::Created,
+        Change::Written => ChangeKind::Written,
+        Change::Removed => ChangeKind::Removed,
+        Change::Renamed => ChangeKind::Renamed,
+        Change::About => ChangeKind::About,
+        Change::Lost => ChangeKind::Lost,
+    }
+}
