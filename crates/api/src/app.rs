@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use crate::body_memory::BodyMemory;
 use crate::compat::ash::Registry;
+use crate::compat::blaxel;
 use crate::cors::Cors;
 use crate::hosts::Hosts;
 use crate::idempotency::Idempotency;
@@ -34,6 +35,8 @@ pub(crate) struct Parts {
     pub(crate) body_memory: BodyMemory,
     /// Agents of Ash.
     pub(crate) agents: Registry,
+    /// Sandboxes of Blaxel.
+    pub(crate) blaxel: blaxel::Registry,
     /// The OpenAPI document.
     pub(crate) document: Bytes,
     /// True from when the server stops: streams that have no end of their own end then.
@@ -57,6 +60,7 @@ impl App {
             idempotency: Idempotency::default(),
             body_memory: BodyMemory::new(settings.body_memory_bytes),
             agents: Registry::default(),
+            blaxel: blaxel::Registry::new(engine.now().wall),
             document,
             stopping,
             in_progress: AtomicU32::new(0),

@@ -27,7 +27,8 @@ use tower_service::Service;
 
 use crate::app::{App, InProgress};
 use crate::body::next_chunk;
-use crate::compat::ash;
+use crate::compat::blaxel::Mounted;
+use crate::compat::{ash, blaxel};
 use crate::cors::Cors;
 use crate::refused::Refused;
 use crate::request_id::X_REQUEST_ID;
@@ -46,7 +47,7 @@ pub(crate) enum Needs {
 }
 
 impl Needs {
-    const fn allow(self, role: Role) -> bool {
+    pub(crate) const fn allow(self, role: Role) -> bool {
         match self {
             Self::Nothing | Self::Read => true,
             Self::Use => matches!(role, Role::Admin | Role::Use),
@@ -70,6 +71,7 @@ impl Needs {
 pub(crate) enum Dialect {
     Shoal,
     Ash,
+    Blaxel(Mounted),
 }
 
 impl Dialect {
@@ -77,6 +79,7 @@ impl Dialect {
         match self {
             Self::Shoal => authenticate(app, headers),
             Self::Ash => ash::authenticate(app, headers),
+            Self::Blaxel(mounted) => blaxel::authenticate(app, mounted, headers),
         }
     }
 
@@ -84,9 +87,25 @@ impl Dialect {
         match self {
             Self::Shoal => refused.write(response, request_id),
             Self::Ash => ash::AshError::from(refused).write(response),
+            Self::Blaxel(_) => blaxel::BlaxelError::from(refused).write(response),
+        }
+    }
+
+    /// Adds what every answer in these words has.
+    fn dress(self, app: &App, response: &mut Response) {
+        match self {
+            Self::Shoal | Self::Ash => {}
+            Self::Blaxel(mounted) => {
+                let needs_key = mounted == Mounted::Prefix || !app.settings.blaxel.keyless;
+                blaxel::dress(response.headers_mut(), needs_key);
+            }
         }
     }
 }
+
+/// The route that a request turned out to be for, where that is found out behind the front.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RouteName(pub(crate) &'static str);
 
 /// The layer in front of one route.
 #[derive(Clone)]
@@ -256,6 +275,10 @@ impl Record {
         if let Some(refused) = response.extensions_mut().remove::<Refused>() {
             self.dialect.write(refused, response, self.id());
         }
+        if let Some(RouteName(route)) = response.extensions_mut().remove() {
+            self.route = route;
+        }
+        self.dialect.dress(&self.app, response);
         response.headers_mut().insert(X_REQUEST_ID, self.id.clone());
         self.answered = true;
         self.tell(response.status().as_u16());

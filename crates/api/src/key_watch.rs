@@ -7,7 +7,7 @@ use model::{KeyId, KeyRecord};
 use tokio::time::Instant;
 
 use crate::app::App;
-use crate::compat::ash;
+use crate::compat::{ash, blaxel};
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_secs(5);
@@ -33,6 +33,9 @@ impl KeyWatch {
         self.looked_at = Instant::now();
         if self.key == ash::OF_ENVIRONMENT {
             return app.settings.ash.api_key.is_some();
+        }
+        if self.key == blaxel::OF_LISTENER {
+            return app.settings.blaxel.keyless;
         }
         let now = app.engine.now().wall;
         let works = |key: &KeyRecord| {

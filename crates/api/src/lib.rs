@@ -50,6 +50,7 @@ use tokio::sync::watch;
 
 use crate::app::App;
 pub use crate::compat::ash::AshSettings;
+pub use crate::compat::blaxel::BlaxelSettings;
 pub use crate::serve::{ConnectionLimits, Listen, Peer, Served, serve};
 pub use crate::settings::Settings;
 
@@ -58,6 +59,7 @@ pub use crate::settings::Settings;
 pub struct Api {
     router: Router,
     ash: Router,
+    blaxel: Router,
     stopping: Arc<watch::Sender<bool>>,
 }
 
@@ -67,7 +69,15 @@ impl Api {
         let (stopping, stops) = watch::channel(false);
         let app = App::new(engine, settings, openapi::document().into(), stops);
         let ash = compat::ash::router(&app).with_state(app.clone());
-        Self { router: routes::router(&app), ash, stopping: Arc::new(stopping) }
+        let listener = compat::blaxel::Mounted::Listener;
+        let blaxel = compat::blaxel::router(&app, listener).with_state(app.clone());
+        Self { router: routes::router(&app), ash, blaxel, stopping: Arc::new(stopping) }
+    }
+
+    /// One sandbox of the same engine in the dialect of Blaxel, for a listener of its own.
+    #[must_use]
+    pub fn as_blaxel(&self) -> Self {
+        Self { router: self.blaxel.clone(), ..self.clone() }
     }
 
     /// The same engine in the dialect of Ash alone, for a listener of its own.

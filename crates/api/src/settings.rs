@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::compat::ash::AshSettings;
+use crate::compat::blaxel::BlaxelSettings;
 
 /// Settings of the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct Settings {
     pub archive_bytes_max: u64,
     /// The dialect of Ash.
     pub ash: AshSettings,
+    /// The dialect of Blaxel.
+    pub blaxel: BlaxelSettings,
 }
 
 impl Default for Settings {
@@ -52,6 +55,7 @@ impl Default for Settings {
             archive_entries_max: 100_000,
             archive_bytes_max: 16 << 30,
             ash: AshSettings::default(),
+            blaxel: BlaxelSettings::default(),
         }
     }
 }

@@ -3,3 +3,4 @@
 //! It never decides.
 
 pub(crate) mod ash;
+pub(crate) mod blaxel;

@@ -27,7 +27,7 @@ use http::HeaderMap;
 use http::header::ACCEPT;
 
 use crate::app::App;
-use crate::compat::ash;
+use crate::compat::{ash, blaxel};
 use crate::front::{Dialect, Front, Needs, no_method, no_route};
 use crate::operation::{Route, Takes};
 
@@ -70,6 +70,7 @@ pub(crate) fn router(app: &App) -> Router {
     let other = || front("other", Needs::Nothing, true);
     router
         .nest(ash::PREFIX, ash::router(app))
+        .nest(blaxel::PREFIX, blaxel::router(app, blaxel::Mounted::Prefix))
         .fallback(no_route.layer(other()))
         .method_not_allowed_fallback(no_method.layer(other()))
         .with_state(app.clone())

@@ -1,0 +1,128 @@
+//! What keeps a sandbox awake, and letting it rest: nothing is killed by that. Looking counts as
+//! nothing and wakes nothing; one that has no sandbox at the moment rests already.
+
+use std::time::Duration;
+
+use axum::extract::Request;
+use axum::response::Response;
+use engine::SandboxStatusReport;
+use model::state::Wakefulness;
+use model::{ErrorCode, ProcessRecord, Wall};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::errors::BlaxelError;
+use super::target::Target;
+use super::{answer, reading};
+
+/// Longer than anybody plans.
+const TIMEOUT_S_MAX: f64 = 31_536_000.0;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Asked {
+    timeout: Option<f64>,
+}
+
+impl Asked {
+    /// What cannot be read is at once, as in Blaxel.
+    fn after_ms(bytes: &[u8]) -> u64 {
+        let asked: Self = serde_json::from_slice(bytes).unwrap_or_default();
+        let seconds = asked.timeout.unwrap_or(0.0);
+        let seconds = seconds.clamp(0.0, TIMEOUT_S_MAX);
+        Duration::try_from_secs_f64(seconds).map_or(0, |after| after.as_millis() as u64)
+    }
+}
+
+pub(super) async fn status(target: &Target) -> Result<Response, BlaxelError> {
+    let Some(sandbox) = target.now() else { return answer::ok(&resting()) };
+    match target.app.engine.sandbox_status(target.caller, sandbox).await {
+        Ok(report) => answer::ok(&told(&report)),
+        Err(refusal) if refusal.code == ErrorCode::SandboxGone => answer::ok(&resting()),
+        Err(refusal) => Err(refusal.into()),
+    }
+}
+
+pub(super) async fn stop(target: &Target, request: Request) -> Result<Response, BlaxelError> {
+    let app = &target.app;
+    let (bytes, _share) = reading::bytes(request, app, app.settings.json_bytes_max).await?;
+    let after_ms = Asked::after_ms(&bytes);
+    let Some(sandbox) = target.now() else { return answer::ok(&resting()) };
+    match app.engine.stop_keeping_awake(target.caller, sandbox, after_ms).await {
+        Ok(report) => answer::ok(&told(&report)),
+        Err(refusal) if refusal.code == ErrorCode::SandboxGone => answer::ok(&resting()),
+        Err(refusal) => Err(refusal.into()),
+    }
+}
+
+fn resting() -> Value {
+    json!({"state": "auto", "scheduledStopAt": null, "keepAliveProcesses": []})
+}
+
+fn told(report: &SandboxStatusReport) -> Value {
+    let wake = &report.wake;
+    status_of(wake.wakefulness, wake.scheduled_stop_at, &report.keep_alive)
+}
+
+fn status_of(
+    wakefulness: Wakefulness,
+    scheduled_stop_at: Option<Wall>,
+    keep_alive: &[ProcessRecord],
+) -> Value {
+    let state = match wakefulness {
+        Wakefulness::Awake => "awake",
+        Wakefulness::Auto => "auto",
+    };
+    let processes = keep_alive.iter().map(|record| {
+        json!({
+            "pid": record.pid.to_string(),
+            "name": record.name,
+            "command": record.command,
+            "startedAt": answer::second(record.started_at),
+            "timeout": record.timeout_ms / 1000,
+        })
+    });
+    json!({
+        "state": state,
+        "scheduledStopAt": scheduled_stop_at.map(answer::moment),
+        "keepAliveProcesses": processes.collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::process_view::tests::record;
+    use super::*;
+
+    #[test]
+    fn a_stop_is_at_once_unless_it_says_when() {
+        for (text, ms) in [
+            ("", 0),
+            ("{}", 0),
+            ("nonsense", 0),
+            (r#"{"timeout":0}"#, 0),
+            (r#"{"timeout":-5}"#, 0),
+            (r#"{"timeout":300}"#, 300_000),
+            (r#"{"timeout":0.5}"#, 500),
+            (r#"{"timeout":1e300}"#, 31_536_000_000),
+            (r#"{"timeout":"300"}"#, 0),
+        ] {
+            assert_eq!(Asked::after_ms(text.as_bytes()), ms, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_status_has_all_its_fields() {
+        let expected = json!({
+            "state": "awake",
+            "scheduledStopAt": "2006-01-02T15:04:05.678Z",
+            "keepAliveProcesses": [{
+                "pid": "42", "name": "my-app", "command": "npm run dev",
+                "startedAt": "2006-01-02T15:04:05Z", "timeout": 600,
+            }],
+        });
+        let at = Some(Wall(1_136_214_245_678));
+        assert_eq!(status_of(Wakefulness::Awake, at, &[record(None)]), expected);
+        assert_eq!(status_of(Wakefulness::Auto, None, &[]), resting());
+    }
+}

@@ -1,0 +1,224 @@
+//! Processes as Blaxel tells of them, with the end of what they wrote.
+
+use engine::{Caller, LogQuery, LogWanted, ProcessRef};
+use model::process::ProcessEnd;
+use model::{ProcessRecord, Refusal};
+use serde::Serialize;
+
+use super::answer::http_date;
+use crate::app::App;
+
+/// How much of each output is told with a process.
+pub(super) const INLINE_BYTES: u64 = 64 << 10;
+/// What stands before an output of which only the end is told.
+const CUT: &str = "[... truncated, see the logs of the process for more ...]\n";
+/// What Blaxel says of a process that did not end by itself.
+const NO_CODE: i32 = -1;
+
+/// A process.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Shown<'a> {
+    pid: String,
+    name: &'a str,
+    command: &'a str,
+    status: &'static str,
+    started_at: String,
+    /// Nothing at all in a list, and an empty text elsewhere, while it runs.
+    completed_at: Option<String>,
+    exit_code: i32,
+    working_dir: &'a str,
+    logs: Option<String>,
+    stdout: String,
+    stderr: String,
+    restart_on_failure: bool,
+    max_restarts: i64,
+    restart_count: u32,
+    keep_alive: bool,
+    stdin: bool,
+}
+
+/// What a process wrote.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+}
+
+impl Written {
+    /// Both, one after the other: Blaxel does not keep their order here.
+    pub(super) fn both(&self) -> String {
+        [self.stdout.as_str(), self.stderr.as_str()].concat()
+    }
+}
+
+/// Where a process is told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Where {
+    /// By itself.
+    Alone,
+    /// Right after it was started: what it has not written yet is nothing at all.
+    Started,
+    /// Among others.
+    Listed,
+}
+
+pub(super) fn shown(record: &ProcessRecord, written: Written, told: Where) -> Shown<'_> {
+    let completed_at = match (&record.end, told) {
+        (Some(end), _) => Some(http_date(end.at)),
+        (None, Where::Listed) => None,
+        (None, Where::Alone | Where::Started) => Some(String::new()),
+    };
+    let both = written.both();
+    let max_restarts = match record.restart {
+        None => 0,
+        Some(policy) => policy.max_restarts.map_or(-1, i64::from),
+    };
+    Shown {
+        pid: record.pid.to_string(),
+        name: &record.name,
+        command: &record.command,
+        status: record.status().as_str(),
+        started_at: http_date(record.started_at),
+        completed_at,
+        exit_code: record.end.as_ref().map_or(0, exit_code),
+        working_dir: record.cwd.as_deref().unwrap_or_default(),
+        logs: (told != Where::Started || !both.is_empty()).then_some(both),
+        stdout: written.stdout,
+        stderr: written.stderr,
+        restart_on_failure: record.restart.is_some(),
+        max_restarts,
+        restart_count: record.restarts,
+        keep_alive: record.keep_alive,
+        stdin: record.stdin,
+    }
+}
+
+fn exit_code(end: &ProcessEnd) -> i32 {
+    end.exit_code.filter(|_| end.signal.is_none()).unwrap_or(NO_CODE)
+}
+
+/// The end of what a process wrote.
+pub(super) async fn written(
+    app: &App,
+    caller: Caller,
+    record: &ProcessRecord,
+    bytes_max: u64,
+) -> Result<Written, Refusal> {
+    let log = &record.log;
+    // That of one that runs may have grown since.
+    let nothing = record.end.is_some() && log.stdout_bytes == 0 && log.stderr_bytes == 0;
+    if nothing {
+        return Ok(Written::default());
+    }
+    let read = async |wanted, total: u64| {
+        if record.end.is_some() && total == 0 {
+            return Ok::<_, Refusal>(String::new());
+        }
+        let query = LogQuery { wanted, offset: None, max_bytes: bytes_max };
+        let of = ProcessRef::Id(record.id);
+        let page = app.engine.process_log(caller, record.sandbox, &of, query).await?;
+        let bytes: Vec<u8> =
+            page.pieces.iter().flat_map(|piece| &piece.bytes[..]).copied().collect();
+        let is_cut = total > bytes.len() as u64 && !bytes.is_empty();
+        Ok(text(&bytes, is_cut))
+    };
+    let stdout = read(LogWanted::Stdout, log.stdout_bytes).await?;
+    let stderr = read(LogWanted::Stderr, log.stderr_bytes).await?;
+    Ok(Written { stdout, stderr })
+}
+
+/// Bytes as text. What was cut at its beginning may begin within a character.
+fn text(bytes: &[u8], is_cut: bool) -> String {
+    if !is_cut {
+        return String::from_utf8_lossy(bytes).into_owned();
+    }
+    let is_rest = |byte: &u8| byte & 0b1100_0000 == 0b1000_0000;
+    let rest = bytes.iter().take(3).take_while(|byte| is_rest(byte)).count();
+    format!("{CUT}{}", String::from_utf8_lossy(&bytes[rest..]))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use model::process::{LogExtent, ProcessEndReason, ProcessStatus, RestartPolicy};
+    use model::{KeyId, ProcessId, SandboxId, Wall};
+    use serde_json::json;
+
+    use super::*;
+
+    pub(in super::super) fn record(end: Option<ProcessEnd>) -> ProcessRecord {
+        ProcessRecord {
+            id: ProcessId::from_u128(1),
+            number: 1,
+            sandbox: SandboxId::from_u128(2),
+            tenant: KeyId::NIL,
+            pid: 42,
+            name: "my-app".into(),
+            command: "npm run dev".into(),
+            cwd: Some("/app".into()),
+            keep_alive: true,
+            timeout_ms: 600_000,
+            restart: None,
+            restarts: 0,
+            terminal: false,
+            stdin: false,
+            started_at: Wall(1_136_214_245_678),
+            end,
+            log: LogExtent::default(),
+        }
+    }
+
+    fn ended(exit_code: Option<i32>, signal: Option<i32>) -> ProcessEnd {
+        ProcessEnd {
+            at: Wall(1_136_214_246_000),
+            status: ProcessStatus::Failed,
+            exit_code,
+            signal,
+            reason: ProcessEndReason::Exited,
+            detail: None,
+        }
+    }
+
+    #[test]
+    fn a_process_that_runs_is_told_as_clients_expect_it() {
+        let running = record(None);
+        let told = |written, told| serde_json::to_value(shown(&running, written, told)).unwrap();
+        let expected = json!({
+            "pid": "42", "name": "my-app", "command": "npm run dev", "status": "running",
+            "startedAt": "Mon, 02 Jan 2006 15:04:05 GMT", "completedAt": "", "exitCode": 0,
+            "workingDir": "/app", "logs": null, "stdout": "", "stderr": "",
+            "restartOnFailure": false, "maxRestarts": 0, "restartCount": 0, "keepAlive": true,
+            "stdin": false,
+        });
+        assert_eq!(told(Written::default(), Where::Started), expected);
+        let alone = told(Written::default(), Where::Alone);
+        assert_eq!((&alone["logs"], &alone["completedAt"]), (&json!(""), &json!("")));
+        let listed = told(Written::default(), Where::Listed);
+        assert_eq!((&listed["logs"], &listed["completedAt"]), (&json!(""), &json!(null)));
+        let written = Written { stdout: "out\n".to_owned(), stderr: "err\n".to_owned() };
+        assert_eq!(told(written, Where::Started)["logs"], "out\nerr\n");
+    }
+
+    #[test]
+    fn an_end_has_a_code_or_none() {
+        for (code, signal, told) in [(Some(0), None, 0), (Some(7), None, 7), (None, Some(9), -1)] {
+            let mut over = record(Some(ended(code, signal)));
+            over.restart = Some(RestartPolicy { max_restarts: None });
+            let over =
+                serde_json::to_value(shown(&over, Written::default(), Where::Alone)).unwrap();
+            assert_eq!(over["exitCode"], told);
+            assert_eq!(over["completedAt"], "Mon, 02 Jan 2006 15:04:06 GMT");
+            assert_eq!(
+                (&over["restartOnFailure"], &over["maxRestarts"]),
+                (&json!(true), &json!(-1))
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_cut_says_so_and_begins_with_a_whole_character() {
+        assert_eq!(text("ü".as_bytes(), false), "ü");
+        assert_eq!(text(&"üx".as_bytes()[1..], true), format!("{CUT}x"));
+        assert_eq!(text(b"\xff", false), "\u{fffd}");
+    }
+}

@@ -1,0 +1,132 @@
+//! Whose API a request is about: a sandbox of Blaxel by its name, which is one of our sessions, or one
+//! of our sandboxes by its id. Whoever only looks begins no use, and wakes nothing.
+
+use std::sync::Arc;
+
+use engine::{Caller, ProcessRef, Use, UseKind};
+use model::{ErrorCode, KeyId, ProcessRecord, Refusal, SandboxId, SessionId};
+
+use super::errors::BlaxelError;
+use super::registry::{self, Named};
+use super::{Mounted, OF_LISTENER, sandboxes};
+use crate::app::App;
+
+/// What a sandbox of the listener of its own is called.
+pub(super) const OF_ITS_OWN: &str = "default";
+
+/// A sandbox, and who asks for it.
+#[derive(Clone)]
+pub(super) struct Target {
+    pub(super) app: App,
+    /// As whom the engine is asked.
+    pub(super) caller: Caller,
+    /// The key that was given.
+    pub(super) key: KeyId,
+    of: Of,
+}
+
+#[derive(Clone)]
+enum Of {
+    Sandbox(SandboxId),
+    Named(Arc<Named>),
+}
+
+impl Target {
+    /// The sandbox of the listener.
+    pub(super) async fn of_listener(app: &App, by: Caller) -> Result<Self, BlaxelError> {
+        let caller = Caller { key: OF_LISTENER, role: by.role };
+        let named = match registry::find(app, OF_LISTENER, OF_ITS_OWN).await? {
+            Some(named) if is_there(app, caller, named.session) => named,
+            // It is made where somebody first asks, and again where it ended for good.
+            Some(_) | None => sandboxes::make_own(app, caller).await?,
+        };
+        Ok(Self { app: app.clone(), caller, key: by.key, of: Of::Named(named) })
+    }
+
+    /// One by its name or id.
+    pub(super) async fn find(app: &App, by: Caller, word: &str) -> Result<Self, BlaxelError> {
+        let of = match registry::find(app, by.key, word).await? {
+            Some(named) => Of::Named(named),
+            None => match word.parse::<SandboxId>() {
+                Ok(id) => Of::Sandbox(id),
+                Err(_) => {
+                    return Err(BlaxelError::new(404, format!("sandbox {word:?} not found")));
+                }
+            },
+        };
+        Ok(Self { app: app.clone(), caller: by, key: by.key, of })
+    }
+
+    /// Begins to use it, which wakes it.
+    pub(super) async fn begin(&self, kind: UseKind) -> Result<Use, BlaxelError> {
+        let engine = &self.app.engine;
+        match &self.of {
+            Of::Sandbox(id) => Ok(engine.use_sandbox(self.caller, *id, kind).await?),
+            Of::Named(named) => {
+                let used = engine.use_session(self.caller, named.session, kind).await?;
+                if named.sandboxes.first() != Some(&used.sandbox()) {
+                    registry::moved(&self.app, self.caller, named, used.sandbox()).await?;
+                }
+                Ok(used)
+            }
+        }
+    }
+
+    /// When the server is told to stop.
+    pub(super) async fn server_stops(&self) {
+        // That nobody will say so any more is a stop too.
+        let _ = self.app.stopping.clone().wait_for(|stop| *stop).await;
+    }
+
+    /// The sandbox that it has now, if it has one.
+    pub(super) fn now(&self) -> Option<SandboxId> {
+        match &self.of {
+            Of::Sandbox(id) => Some(*id),
+            Of::Named(named) => {
+                let view = self.app.engine.session(self.caller, named.session);
+                view.ok().and_then(|view| view.sandbox_id)
+            }
+        }
+    }
+
+    /// The sandboxes that it has and had, the latest first.
+    pub(super) fn all(&self) -> Vec<SandboxId> {
+        let mut all: Vec<_> = self.now().into_iter().collect();
+        if let Of::Named(named) = &self.of {
+            all.extend(named.sandboxes.iter().filter(|id| !all.contains(id)).collect::<Vec<_>>());
+        }
+        all
+    }
+
+    /// A process, also of a sandbox that it had before.
+    pub(super) async fn process(&self, of: &ProcessRef) -> Result<ProcessRecord, BlaxelError> {
+        for sandbox in self.all() {
+            match self.app.engine.process(self.caller, sandbox, of).await {
+                Ok(record) => return Ok(record),
+                Err(refusal) if is_unknown(&refusal) => {}
+                Err(refusal) => return Err(refusal.into()),
+            }
+        }
+        Err(Refusal::new(ErrorCode::ProcessUnknown, "no such process").into())
+    }
+}
+
+/// Whether something is only not there.
+pub(super) fn is_unknown(refusal: &Refusal) -> bool {
+    let codes = [ErrorCode::ProcessUnknown, ErrorCode::SandboxUnknown, ErrorCode::SandboxGone];
+    codes.contains(&refusal.code)
+}
+
+pub(super) fn is_there(app: &App, caller: Caller, session: SessionId) -> bool {
+    let view = app.engine.session(caller, session);
+    view.is_ok_and(|view| view.status != model::SessionStatus::Ended)
+}
+
+impl Mounted {
+    pub(super) const fn is_listener(self) -> bool {
+        match self {
+            Self::Listener => true,
+            Self::Prefix => false,
+        }
+    }
+}
