@@ -6,6 +6,7 @@ mod access;
 mod answer;
 mod archives;
 mod ash;
+mod blaxel;
 mod connections;
 mod conversations;
 mod documents;

@@ -1,0 +1,102 @@
+//! Sandboxes made, found, changed and ended, and who may reach them.
+
+use model::Role;
+use serde_json::{Value, json};
+
+use super::make;
+use crate::stage::{Stage, text};
+
+#[tokio::test]
+async fn a_sandbox_is_made_found_listed_changed_and_ended() {
+    let stage = Stage::start().await;
+    let made = make(&stage, "my-app").await;
+    assert_eq!(made["status"], "DEPLOYED");
+    assert_eq!(made["spec"]["runtime"]["image"], "base", "what was asked for is told back");
+    assert_eq!(made["metadata"]["url"], "http://localhost/compat/blaxel/my-app");
+    let of = "/compat/blaxel/sandboxes/my-app";
+    assert_eq!(stage.get(of).await.expect(200), made);
+    let listed = stage.get("/compat/blaxel/sandboxes").await.expect(200);
+    assert_eq!((&listed["data"], &listed["meta"]["hasMore"]), (&json!([made]), &json!(false)));
+    let changed = stage.call("PUT", of, json!({"metadata": {"labels": {"a": "b"}}})).await;
+    assert_eq!(changed.expect(200)["metadata"]["labels"], json!({"a": "b"}));
+    let gone = stage.call("DELETE", of, Value::Null).await.expect(200);
+    assert_eq!(gone["metadata"]["name"], "my-app");
+    let missing = stage.get(of).await.expect(404);
+    assert_eq!(missing["code"], 404);
+    assert!(missing["error"].is_string() && missing["message"].is_string(), "{missing}");
+    stage.get("/compat/blaxel/my-app/process").await.expect(404);
+    make(&stage, "my-app").await;
+}
+
+#[tokio::test]
+async fn a_name_is_given_once_unless_it_may_exist() {
+    let stage = Stage::start().await;
+    make(&stage, "one").await;
+    let body = json!({"metadata": {"name": "one"}});
+    let path = "/compat/blaxel/sandboxes";
+    let taken = stage.call("POST", path, body.clone()).await.expect(409);
+    assert_eq!(taken["code"], 409);
+    let again = stage.call("POST", &format!("{path}?createIfNotExist=true"), body).await;
+    assert_eq!(again.expect(200)["metadata"]["name"], "one");
+    assert_eq!(stage.engine.sessions_by_status().iter().map(|(_, n)| n).sum::<u32>(), 1);
+    let unnamed = stage.call("POST", path, json!({})).await.expect(200);
+    assert!(text(&unnamed["metadata"]["name"]).starts_with("sandbox-"));
+    let bad = stage.call("POST", path, json!({"metadata": {"name": "a/b"}})).await;
+    assert_eq!(bad.expect(400)["code"], 400);
+}
+
+#[tokio::test]
+async fn keys_come_in_two_headers_and_roles_count() {
+    let stage = Stage::start().await;
+    make(&stage, "box").await;
+    let ask = async |method: &str, path: &str, headers: &str| {
+        let head = format!("{method} /compat/blaxel{path} HTTP/1.1\r\nhost: localhost\r\n");
+        let bytes = format!("{head}content-length: 0\r\n{headers}\r\n");
+        stage.raw(bytes.as_bytes()).await
+    };
+    let blaxel = format!("x-blaxel-authorization: Bearer {}\r\n", stage.admin);
+    assert_eq!(ask("GET", "/box/process", &blaxel).await.status, 200);
+    let none = ask("GET", "/box/process", "").await;
+    assert_eq!(none.status, 401);
+    assert!(none.json()["error"].is_string());
+    assert_eq!(ask("GET", "/box/process", "authorization: Bearer no\r\n").await.status, 401);
+    let reader = stage.key(Role::Read).await;
+    let reader = format!("authorization: Bearer {reader}\r\n");
+    assert_eq!(ask("POST", "/box/stop", &reader).await.status, 403);
+    assert_eq!(ask("GET", "/box/process", &reader).await.status, 404, "it is another's");
+    let before = ask("OPTIONS", "/box/process", "").await;
+    assert_eq!(before.status, 204);
+    assert_eq!(before.headers["access-control-allow-origin"], "*");
+}
+
+#[tokio::test]
+async fn one_of_our_sandboxes_is_reached_by_its_id() {
+    let stage = Stage::start().await;
+    let (_, id) = stage.checkout().await;
+    let put = format!("/compat/blaxel/{id}/filesystem/a.txt");
+    stage.call("PUT", &put, json!({"content": "hi"})).await.expect(200);
+    assert_eq!(stage.get(&put).await.expect(200)["content"], "hi");
+    let missing = stage.get("/compat/blaxel/nosuch/filesystem/a").await;
+    assert_eq!(missing.status, 404);
+}
+
+#[tokio::test]
+async fn what_is_not_offered_says_so_in_the_form_of_blaxel() {
+    let stage = Stage::start().await;
+    make(&stage, "box").await;
+    for path in ["/drives/mount", "/codegen/fastapply/x", "/network/tunnel", "/archive/status"] {
+        let answer = stage.get(&format!("/compat/blaxel/box{path}")).await;
+        assert!((400..=501).contains(&answer.status), "{path}");
+        assert!(answer.json()["error"].as_str().is_some_and(|text| text.len() > 10), "{path}");
+    }
+    let unknown = stage.get("/compat/blaxel/box/nothing").await;
+    assert_eq!(unknown.status, 404);
+    assert_eq!(unknown.body, b"404 page not found");
+    let health = stage.get("/compat/blaxel/box/health").await.expect(200);
+    assert_eq!(health["status"], "ok");
+    let root = stage.get("/compat/blaxel/box/").await.expect(200);
+    assert!(root["message"].is_string());
+    let health = stage.get("/compat/blaxel/box/health").await;
+    assert_eq!(health.headers["cache-control"], "no-cache, no-store, must-revalidate");
+    assert_eq!(health.headers["x-content-type-options"], "nosniff");
+}
