@@ -67,14 +67,15 @@ pub(crate) async fn json_bytes(
     read(&parts.headers, body, within).await
 }
 
-/// The bytes of a body that may be anything, and what they take of the memory for bodies.
-pub(crate) async fn bytes_up_to(
+/// A body of whatever kind, read whole, and what it takes of the memory for bodies.
+pub(crate) async fn whole_body(
     request: Request,
     app: &App,
     bytes_max: u64,
 ) -> Result<(Bytes, Share), Refused> {
     let (parts, body) = request.into_parts();
-    read(&parts.headers, body, Within::new(&app.settings, &app.body_memory, bytes_max)).await
+    let within = Within::new(&app.settings, &app.body_memory, bytes_max);
+    read(&parts.headers, body, within).await
 }
 
 /// What a body that is read whole may take.

@@ -32,6 +32,7 @@ use crate::compat::{ash, blaxel};
 use crate::cors::Cors;
 use crate::refused::Refused;
 use crate::request_id::X_REQUEST_ID;
+use crate::subprotocol;
 
 /// What a key must allow for a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,13 +230,16 @@ impl Front {
 
 pub(crate) fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Refused> {
     let refused = |cause: &'static str| Refused::new(ErrorCode::Unauthorized, cause);
-    let Some(given) = headers.get(AUTHORIZATION) else {
-        return Err(refused("there is no Authorization header"));
+    let secret = match headers.get(AUTHORIZATION) {
+        Some(given) => given.to_str().ok().and_then(|text| {
+            let (scheme, secret) = text.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
+        }),
+        None => match subprotocol::key(headers) {
+            Some(secret) => Some(secret),
+            None => return Err(refused("there is no Authorization header")),
+        },
     };
-    let secret = given.to_str().ok().and_then(|text| {
-        let (scheme, secret) = text.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
-    });
     let Some(secret) = secret else {
         return Err(refused("the Authorization header is not of the form `Bearer KEY`"));
     };

@@ -46,6 +46,10 @@ const KEY: &str = "key";
     wire::ProcessEvent,
     wire::SignalRequest,
     wire::TerminalSize,
+    wire::StatusReport,
+    wire::StopRequest,
+    wire::PortList,
+    wire::TerminalWord,
     wire::FileEntry,
     wire::FileList,
     wire::MoveRequest,
@@ -108,12 +112,16 @@ fn build(routes: &[Route]) -> OpenApi {
         .security_scheme(KEY, SecurityScheme::Http(scheme));
     let mut items: BTreeMap<&str, PathItemBuilder> = BTreeMap::new();
     for route in routes {
-        let item = items.remove(route.path).unwrap_or_default();
-        items.insert(route.path, item.operation(method(route.method), operation(route)));
+        let mut item = items.remove(route.path).unwrap_or_default();
+        for (method, id) in methods(route) {
+            item = item.operation(method, operation(route, &id));
+        }
+        items.insert(route.path, item);
     }
-    let paths = items
-        .into_iter()
-        .fold(PathsBuilder::new(), |paths, (path, item)| paths.path(path, item.build()));
+    let paths = items.into_iter().fold(PathsBuilder::new(), |paths, (path, item)| {
+        // The rest of a path is a variable like any other, as far as a description can say.
+        paths.path(path.replace("{*", "{"), item.build())
+    });
     let mut info = Info::new("Shoal", env!("CARGO_PKG_VERSION"));
     info.description = Some(
         "A pool of warm sandboxes for AI agents. Refusals are `application/problem+json` with a stable `code`."
@@ -125,20 +133,31 @@ fn build(routes: &[Route]) -> OpenApi {
     document
 }
 
-const fn method(verb: Verb) -> HttpMethod {
-    match verb {
-        Verb::Get => HttpMethod::Get,
-        Verb::Post => HttpMethod::Post,
-        Verb::Put => HttpMethod::Put,
-        Verb::Patch => HttpMethod::Patch,
-        Verb::Delete => HttpMethod::Delete,
+/// The methods of a route, each with the name of its operation.
+fn methods(route: &Route) -> Vec<(HttpMethod, String)> {
+    let id = route.operation.id;
+    let one = |method| vec![(method, id.to_owned())];
+    match route.method {
+        Verb::Get => one(HttpMethod::Get),
+        Verb::Post => one(HttpMethod::Post),
+        Verb::Put => one(HttpMethod::Put),
+        Verb::Patch => one(HttpMethod::Patch),
+        Verb::Delete => one(HttpMethod::Delete),
+        // Those that a description has a word for and a client of it could use.
+        Verb::Any => vec![
+            (HttpMethod::Get, format!("{id}_get")),
+            (HttpMethod::Post, format!("{id}_post")),
+            (HttpMethod::Put, format!("{id}_put")),
+            (HttpMethod::Patch, format!("{id}_patch")),
+            (HttpMethod::Delete, format!("{id}_delete")),
+        ],
     }
 }
 
-fn operation(route: &Route) -> OperationBuilder {
-    let Operation { id, about, takes, query, headers, answers, .. } = &route.operation;
+fn operation(route: &Route, id: &str) -> OperationBuilder {
+    let Operation { about, takes, query, headers, answers, .. } = &route.operation;
     let mut built =
-        OperationBuilder::new().operation_id(Some(*id)).summary(Some(*about)).tag(tag(route.path));
+        OperationBuilder::new().operation_id(Some(id)).summary(Some(*about)).tag(tag(route.path));
     let needed = match route.needs.role() {
         None => "Needs no key.".to_owned(),
         Some(role) => format!("Needs a key with the role `{role}` or a higher one."),
@@ -185,7 +204,8 @@ fn tag(path: &str) -> &str {
     match parts.as_slice() {
         ["v1", "sandboxes" | "sessions", _, "exec"] => "exec",
         ["v1", "sandboxes" | "sessions", _, "files" | "archive", ..] => "files",
-        ["v1", "sandboxes", _, "processes", ..] => "processes",
+        ["v1", "sandboxes" | "sessions", _, "ports" | "forward", ..] => "ports",
+        ["v1", "sandboxes", _, "processes" | "terminal", ..] => "processes",
         ["v1", "sessions", _, "turns", ..] => "turns",
         ["v1", "stats" | "openapi.json"] | ["health" | "metrics" | "docs", ..] => "server",
         ["v1", thing, ..] => thing,
@@ -194,7 +214,8 @@ fn tag(path: &str) -> &str {
 }
 
 fn variables(path: &str) -> impl Iterator<Item = &str> {
-    path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+    let variables = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    variables.map(|name| name.trim_start_matches('*'))
 }
 
 fn variable(name: &str) -> Parameter {
@@ -202,6 +223,12 @@ fn variable(name: &str) -> Parameter {
         "id" | "turn" => formatted("uuid").into(),
         "template" | "name" => Ref::from_schema_name("TemplateName").into(),
         "image" => matching("^[a-z0-9._:-]{1,128}$").into(),
+        "port" => ObjectBuilder::new()
+            .schema_type(Type::Integer)
+            .minimum(Some(1))
+            .maximum(Some(u16::MAX))
+            .build()
+            .into(),
         "process" => matching("^[^/]{1,128}$").into(),
         "code" => one_of(ErrorCode::ALL.iter().map(|code| code.as_str())).into(),
         _ => text().into(),

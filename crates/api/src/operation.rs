@@ -2,7 +2,7 @@
 //! list, so that no route can be without its description.
 
 use axum::handler::Handler;
-use axum::routing::{MethodFilter, MethodRouter, on};
+use axum::routing::{MethodFilter, MethodRouter, any, on};
 use model::ErrorCode;
 
 use crate::app::App;
@@ -12,6 +12,8 @@ use crate::front::Needs;
 pub(crate) struct Route {
     pub(crate) method: Verb,
     pub(crate) path: &'static str,
+    /// Other spellings of the path, which need no description of their own.
+    pub(crate) also: &'static [&'static str],
     pub(crate) needs: Needs,
     pub(crate) operation: Operation,
     pub(crate) handler: MethodRouter<App>,
@@ -29,7 +31,16 @@ impl Route {
         H: Handler<T, App>,
         T: 'static,
     {
-        Self { method, path, needs, operation, handler: on(method.filter(), handler) }
+        let handler = match method.filter() {
+            Some(filter) => on(filter, handler),
+            None => any(handler),
+        };
+        Self { method, path, also: &[], needs, operation, handler }
+    }
+
+    pub(crate) fn also(mut self, paths: &'static [&'static str]) -> Self {
+        self.also = paths;
+        self
     }
 }
 
@@ -41,17 +52,20 @@ pub(crate) enum Verb {
     Put,
     Patch,
     Delete,
+    /// Whatever there is.
+    Any,
 }
 
 impl Verb {
-    const fn filter(self) -> MethodFilter {
-        match self {
+    const fn filter(self) -> Option<MethodFilter> {
+        Some(match self {
             Self::Get => MethodFilter::GET,
             Self::Post => MethodFilter::POST,
             Self::Put => MethodFilter::PUT,
             Self::Patch => MethodFilter::PATCH,
             Self::Delete => MethodFilter::DELETE,
-        }
+            Self::Any => return None,
+        })
     }
 }
 

@@ -55,6 +55,19 @@ impl Name for ProcessRef {
     }
 }
 
+/// A port inside a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PortNumber(pub(crate) u16);
+
+impl Name for PortNumber {
+    fn read(text: &str) -> Result<Self, Refused> {
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = text.parse().ok().filter(|number| digits && *number > 0);
+        let cause = || format!("{text:?} is not a port: those are numbers from 1 to 65535");
+        number.map(Self).ok_or_else(|| Refused::new(ErrorCode::NotFound, cause()))
+    }
+}
+
 impl Name for KeyId {
     fn read(text: &str) -> Result<Self, Refused> {
         id(text, ErrorCode::NotFound)

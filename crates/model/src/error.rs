@@ -96,6 +96,8 @@ error_codes! {
     StdinClosed, "stdin_closed", 409, Never, "start the process with an open input";
     /// Something else listens on the port already.
     PortTaken, "port_taken", 409, Never, "use another port, or stop what listens there";
+    /// Nothing listens on the port, or what does is no server of the kind that was asked for.
+    PortClosed, "port_closed", 502, Later, "start what is to listen there, or wait for the port";
     /// The id is already used for something else.
     IdConflict, "id_conflict", 409, Never, "use a new id";
     /// A field of the request cannot be right.

@@ -14,6 +14,7 @@ pub mod image;
 pub mod key;
 pub mod node;
 pub mod pool;
+pub mod port;
 pub mod problem;
 pub mod process;
 pub mod process_log;
@@ -34,6 +35,7 @@ pub use model::Template;
 pub use model::stats::{NodeStats, PoolCounters, PoolStats};
 pub use node::{Health, HealthStatus, SessionCounts, Stats};
 pub use pool::{PoolList, PoolResize, TemplateList};
+pub use port::{PortEntry, PortList};
 pub use problem::Problem;
 pub use process::{
     LogExtent, Process, ProcessList, ProcessOutput, ProcessRequest, SignalRequest, TerminalSize,

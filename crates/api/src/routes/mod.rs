@@ -2,6 +2,7 @@
 //! the engine, and writes the answer. It decides nothing.
 
 mod archives;
+mod awake;
 mod checkouts;
 mod docs;
 mod events;
@@ -13,11 +14,13 @@ mod images;
 mod keys;
 mod node;
 mod pools;
+mod ports;
 mod processes;
 mod sandboxes;
 mod session_logs;
 mod sessions;
 mod templates;
+mod terminals;
 mod turns;
 mod used;
 
@@ -29,7 +32,7 @@ use http::header::ACCEPT;
 use crate::app::App;
 use crate::compat::{ash, blaxel};
 use crate::front::{Dialect, Front, Needs, no_method, no_route};
-use crate::operation::{Route, Takes};
+use crate::operation::{Route, Takes, Verb};
 
 /// Every route.
 pub(crate) fn all() -> Vec<Route> {
@@ -42,6 +45,9 @@ pub(crate) fn all() -> Vec<Route> {
         exec::routes(),
         files::routes(),
         processes::routes(),
+        awake::routes(),
+        ports::routes(),
+        terminals::routes(),
         archives::routes(),
         templates::routes(),
         images::routes(),
@@ -62,8 +68,13 @@ pub(crate) fn router(app: &App) -> Router {
         |route, needs, takes_body| Front { app: app.clone(), route, needs, takes_body, dialect };
     let mut router = Router::new();
     for route in all() {
-        let takes_body = route.operation.takes != Takes::Nothing;
-        let handler = route.handler.route_layer(front(route.path, route.needs, takes_body));
+        // What is passed on may have a body, whatever its method.
+        let is_any = route.method == Verb::Any;
+        let takes_body = is_any || route.operation.takes != Takes::Nothing;
+        let front = front(route.path, route.needs, takes_body);
+        let handler =
+            if is_any { route.handler.layer(front) } else { route.handler.route_layer(front) };
+        router = route.also.iter().fold(router, |router, also| router.route(also, handler.clone()));
         router = router.route(route.path, handler);
     }
     // Which routes there are is no secret.

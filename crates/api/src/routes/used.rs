@@ -48,6 +48,11 @@ pub(super) struct At {
     pub(super) mkdir: Spot,
     pub(super) download: Spot,
     pub(super) upload: Spot,
+    pub(super) ports: Spot,
+    pub(super) proxy: Spot,
+    /// The same without anything after the port.
+    pub(super) proxy_root: &'static [&'static str],
+    pub(super) forward: Spot,
 }
 
 macro_rules! at {
@@ -69,6 +74,16 @@ macro_rules! at {
                 id: concat!("download_archive", $of),
             },
             upload: Spot { path: concat!($base, "/archive"), id: concat!("upload_archive", $of) },
+            ports: Spot { path: concat!($base, "/ports"), id: concat!("list_ports", $of) },
+            proxy: Spot {
+                path: concat!($base, "/ports/{port}/{*path}"),
+                id: concat!("reach_port", $of),
+            },
+            proxy_root: &[concat!($base, "/ports/{port}"), concat!($base, "/ports/{port}/")],
+            forward: Spot {
+                path: concat!($base, "/forward/{port}"),
+                id: concat!("forward_port", $of),
+            },
         }
     };
 }

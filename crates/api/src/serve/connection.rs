@@ -1,5 +1,6 @@
 //! One connection: hyper on a watched stream. A request lives in the task of its connection, so a
-//! client that goes away takes its request along.
+//! client that goes away takes its request along. A connection that was handed over to something
+//! else than HTTP counts as one until that is over.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -10,13 +11,14 @@ use axum::Router;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
+use http::StatusCode;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
+use hyper::server::conn::http1::{self, UpgradeableConnection};
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tower_service::Service as _;
 
 use crate::serve::watched::{Activity, Watched};
@@ -32,17 +34,35 @@ pub(super) async fn connection<S>(
 {
     let activity = Arc::new(Activity::new());
     let head_bytes = limits.head_bytes;
-    let io = TokioIo::new(Watched::new(stream, Arc::clone(&activity), limits));
+    let (there, gone) = oneshot::channel();
+    let watched = Watched::new(stream, Arc::clone(&activity), limits).held(there);
+    let io = TokioIo::new(watched);
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let activity = Arc::clone(&activity);
         activity.serve();
         let answering = router.clone().call(request.map(Body::new));
         async move {
             let response: Response = answering.await?;
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                activity.hand_over();
+            }
             Ok::<_, Infallible>(response.map(|body| Answer { body, _resting: Resting(activity) }))
         }
     });
     let serving = http1::Builder::new().max_buf_size(head_bytes).serve_connection(io, service);
+    serve(serving.with_upgrades(), &mut stops).await;
+    // Nothing is ever sent: what is waited for is that the stream is dropped.
+    let _ = gone.await;
+}
+
+async fn serve<S, H>(
+    serving: UpgradeableConnection<TokioIo<S>, H>,
+    stops: &mut watch::Receiver<bool>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: HttpService<Incoming, ResBody = Answer>,
+    H::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let mut serving = pin!(serving);
     let stopped = async {
         // That nobody will say so any more is a stop too.

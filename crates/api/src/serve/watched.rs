@@ -5,6 +5,7 @@
 //! see a broken connection instead of its answer. Time is looked at a few
 //! times per limit and not per request: an exact timer for each would cost more than it is worth.
 
+use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::serve::{ConnectionLimits, Peer};
@@ -20,6 +22,8 @@ use crate::serve::{ConnectionLimits, Peer};
 const IDLE: u8 = 0;
 const HEAD: u8 = 1;
 const SERVING: u8 = 2;
+/// Something else than HTTP is spoken on it.
+const HANDED_OVER: u8 = 3;
 
 /// What a connection is doing, and since when.
 #[derive(Debug)]
@@ -49,7 +53,14 @@ impl Activity {
 
     /// Its answer is written.
     pub(super) fn rest(&self) {
-        self.enter(IDLE);
+        if self.phase.load(Ordering::Relaxed) != HANDED_OVER {
+            self.enter(IDLE);
+        }
+    }
+
+    /// What is said from here on is no HTTP, and may pause for as long as it likes.
+    pub(super) fn hand_over(&self) {
+        self.phase.store(HANDED_OVER, Ordering::Relaxed);
     }
 
     /// Something was read.
@@ -89,6 +100,8 @@ pub(super) struct Watched<S> {
     /// Since when nothing of what is to be written was taken.
     stuck_since: Option<Instant>,
     lingering: Option<Linger>,
+    /// Dropped with the stream, however it is passed on.
+    _there: Option<oneshot::Sender<Infallible>>,
 }
 
 /// A connection that is closed on our side only.
@@ -102,7 +115,13 @@ impl<S> Watched<S> {
         let shortest = limits.head.min(limits.idle).min(limits.write_stall);
         let every = (shortest / 4).max(Duration::from_millis(1));
         let look = Box::pin(sleep_until(Instant::now() + every));
-        Self { stream, activity, limits, look, every, stuck_since: None, lingering: None }
+        let (stuck_since, lingering, there) = (None, None, None);
+        Self { stream, activity, limits, look, every, stuck_since, lingering, _there: there }
+    }
+
+    /// Tells somebody when it is gone.
+    pub(super) fn held(self, there: oneshot::Sender<Infallible>) -> Self {
+        Self { _there: Some(there), ..self }
     }
 
     /// Ready with an error when the connection is to be cut.
@@ -241,6 +260,16 @@ mod tests {
         let activity = Arc::new(Activity::new());
         let limits = Arc::new(ConnectionLimits::default());
         (Watched::new(stream, Arc::clone(&activity), limits), activity)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_handed_over_may_pause() {
+        let (here, _there) = duplex(64);
+        let (mut stream, activity) = watched(here);
+        activity.serve();
+        activity.hand_over();
+        activity.rest();
+        assert_eq!(given_up_after(&mut stream).await, None);
     }
 
     /// When a read on the connection is given up, to the second.

@@ -91,7 +91,7 @@ impl Connection {
         }
     }
 
-    async fn exactly(&mut self, count: usize) -> Vec<u8> {
+    pub(crate) async fn exactly(&mut self, count: usize) -> Vec<u8> {
         while self.read.len() < count {
             assert!(self.more().await, "cut: {}", String::from_utf8_lossy(&self.read));
         }

@@ -149,6 +149,7 @@ impl From<Refusal> for AshError {
             | Code::ProcessOver
             | Code::StdinClosed
             | Code::PortTaken
+            | Code::PortClosed
             | Code::IdConflict => Self::new(400, cause),
             Code::PathNotFound => Self::new(404, "File not found"),
             Code::TurnUnknown => Self::new(404, "Message not found"),

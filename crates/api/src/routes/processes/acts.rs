@@ -1,12 +1,12 @@
-//! What is done to a process once it is there. Whatever needs the inside begins a use, so that a
-//! frozen sandbox is awake to hear it; what is over wakes nothing.
+//! What is done to a process once it is there. Whatever needs the inside wakes a frozen sandbox; what
+//! is written down is read without.
 
 use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use engine::{Caller, ProcessQuery, ProcessRef, Use, UseKind};
-use model::{ProcessRecord, SandboxId};
+use engine::{ProcessQuery, ProcessRef, UseKind};
+use model::SandboxId;
 use tokio::time::Instant;
 use wire::{ProcessList, ProcessRequest, SignalRequest};
 
@@ -14,7 +14,7 @@ use super::asked::checked_size;
 use super::waiting::Waiting;
 use crate::answer;
 use crate::app::App;
-use crate::body::{Json, bytes_up_to};
+use crate::body::{Json, whole_body};
 use crate::front::{By, no_content};
 use crate::path::{Named, NamedOf};
 use crate::query::{NoQuery, Query};
@@ -56,22 +56,6 @@ pub(super) async fn read(
     answer::ok(&view::process(&app.engine.process(caller, id, &of).await?))
 }
 
-/// The process that is meant, by its id from here on, and a use of its sandbox unless it is over.
-async fn awake(
-    app: &App,
-    caller: Caller,
-    id: SandboxId,
-    of: &ProcessRef,
-) -> Result<(ProcessRecord, ProcessRef, Option<Use>), Refused> {
-    let record = app.engine.process(caller, id, of).await?;
-    let used = match record.end {
-        Some(_) => None,
-        None => Some(id.begin(app, caller, UseKind::Exec).await?),
-    };
-    let of = ProcessRef::Id(record.id);
-    Ok((record, of, used))
-}
-
 pub(super) async fn stop(
     State(app): State<App>,
     By(caller): By,
@@ -80,7 +64,6 @@ pub(super) async fn stop(
 ) -> Result<Response, Refused> {
     let grace_ms = query.number("grace_ms", 0..=GRACE_MS_MAX)?.unwrap_or(GRACE_MS);
     query.done()?;
-    let (_, of, _used) = awake(&app, caller, id, &of).await?;
     answer::ok(&view::process(&app.engine.stop_process(caller, id, &of, grace_ms).await?))
 }
 
@@ -90,7 +73,6 @@ pub(super) async fn kill(
     NoQuery: NoQuery,
     NamedOf(id, of): Of,
 ) -> Result<Response, Refused> {
-    let (_, of, _used) = awake(&app, caller, id, &of).await?;
     answer::ok(&view::process(&app.engine.kill_process(caller, id, &of).await?))
 }
 
@@ -106,7 +88,6 @@ pub(super) async fn signal(
         let cause = format!("signal: there is no signal {signal:?}");
         return Err(Refused::invalid("signal", cause));
     };
-    let (_, of, _used) = awake(&app, caller, id, &of).await?;
     let record = app.engine.signal_process(caller, id, &of, number, tree).await?;
     answer::ok(&view::process(&record))
 }
@@ -121,7 +102,12 @@ pub(super) async fn wait(
     query.done()?;
     let wait = Duration::from_millis(timeout_ms.unwrap_or(ProcessRequest::WAIT_MS));
     let deadline = Instant::now() + wait;
-    let (record, _, used) = awake(&app, caller, id, &of).await?;
+    let record = app.engine.process(caller, id, &of).await?;
+    // One that is over is not waited for, and its sandbox may be gone.
+    let used = match record.end {
+        Some(_) => None,
+        None => Some(id.begin(&app, caller, UseKind::Exec).await?),
+    };
     let waiting = Waiting { app: &app, caller, sandbox: id, process: record.id };
     let record = waiting.end(deadline, record).await?;
     let kept = used.map_or(1 << 20, |used| used.limits().exec_output_bytes);
@@ -138,8 +124,7 @@ pub(super) async fn write_stdin(
 ) -> Result<Response, Refused> {
     // Who may not write to it has no business sending anything.
     app.engine.process(caller, id, &of).await?;
-    let (bytes, _share) = bytes_up_to(request, &app, STDIN_BYTES_MAX as u64).await?;
-    let (_, of, _used) = awake(&app, caller, id, &of).await?;
+    let (bytes, _share) = whole_body(request, &app, STDIN_BYTES_MAX as u64).await?;
     app.engine.write_stdin(caller, id, &of, bytes).await?;
     Ok(no_content())
 }
@@ -150,7 +135,6 @@ pub(super) async fn close_stdin(
     NoQuery: NoQuery,
     NamedOf(id, of): Of,
 ) -> Result<Response, Refused> {
-    let (_, of, _used) = awake(&app, caller, id, &of).await?;
     app.engine.close_stdin(caller, id, &of).await?;
     Ok(no_content())
 }
@@ -163,7 +147,6 @@ pub(super) async fn resize(
     request: Json<wire::TerminalSize>,
 ) -> Result<Response, Refused> {
     let size = checked_size("rows", request.value)?;
-    let (_, of, _used) = awake(&app, caller, id, &of).await?;
     app.engine.resize_process(caller, id, &of, size).await?;
     Ok(no_content())
 }

@@ -1,20 +1,15 @@
 //! Waiting for a process. Whoever waits keeps its sandbox from being frozen by the use that he holds;
 //! a wait that is over, or given up, changes nothing.
 
-use std::time::Duration;
-
 use engine::{Caller, LogQuery, LogWanted, ProcessRef, Use};
 use model::{ErrorCode, ProcessId, ProcessRecord, SandboxId};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use wire::{ExecRequest, ProcessOutput};
 
 use crate::app::App;
+use crate::passed_on::until_open;
 use crate::refused::Refused;
 use crate::view;
-
-/// How often it is looked whether somebody listens: seldom once it takes long.
-const LOOK_FIRST: Duration = Duration::from_millis(10);
-const LOOK_LAST: Duration = Duration::from_millis(250);
 
 /// Somebody who waits for a process.
 #[derive(Clone, Copy)]
@@ -95,18 +90,6 @@ impl Waiting<'_> {
         let of = ProcessRef::Id(self.process);
         let page = self.app.engine.process_log(self.caller, self.sandbox, &of, query).await?;
         Ok(page.pieces.iter().flat_map(|piece| piece.bytes.iter().copied()).collect())
-    }
-}
-
-async fn until_open(used: &Use, ports: &[u16]) -> Result<(), Refused> {
-    let mut pause = LOOK_FIRST;
-    loop {
-        let listening = used.ports().await?;
-        if ports.iter().all(|wanted| listening.iter().any(|one| one.port == *wanted)) {
-            return Ok(());
-        }
-        sleep(pause).await;
-        pause = (pause * 2).min(LOOK_LAST);
     }
 }
 
