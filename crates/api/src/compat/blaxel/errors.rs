@@ -124,7 +124,8 @@ impl From<Refusal> for BlaxelError {
             | Code::DiskLimit
             | Code::LimitReached
             | Code::Oom => 422,
-            Code::TemplateUnknown
+            Code::PortClosed
+            | Code::TemplateUnknown
             | Code::TemplateInvalid
             | Code::TemplateInUse
             | Code::ImageUnknown

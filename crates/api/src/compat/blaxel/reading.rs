@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::errors::BlaxelError;
 use crate::app::App;
-use crate::body::bytes_up_to;
+use crate::body::whole_body;
 use crate::body_memory::Share;
 use crate::query::Query;
 
@@ -19,7 +19,7 @@ pub(super) async fn bytes(
     app: &App,
     bytes_max: u64,
 ) -> Result<(Bytes, Share), BlaxelError> {
-    Ok(bytes_up_to(request, app, bytes_max).await?)
+    Ok(whole_body(request, app, bytes_max).await?)
 }
 
 /// A JSON object.

@@ -151,7 +151,8 @@ async fn forms_carry_files_and_their_permissions_before_or_after_them() {
 #[tokio::test]
 async fn a_large_file_comes_in_parts_in_any_order() {
     let sandbox = Sandbox::new().await;
-    let begun = sandbox.send("POST", "/filesystem-multipart/initiate//workspace/big", "", b"").await;
+    let begun =
+        sandbox.send("POST", "/filesystem-multipart/initiate//workspace/big", "", b"").await;
     let begun = begun.expect(200);
     assert_eq!(begun["path"], "/workspace/big");
     let id = begun["uploadId"].as_str().unwrap();

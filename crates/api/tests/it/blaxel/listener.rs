@@ -54,7 +54,8 @@ async fn without_keys_everybody_here_is_served_and_no_web_page() {
     connection.send("GET /filesystem/a HTTP/1.1\r\nhost: evil.example:8080\r\n\r\n").await;
     let rebound = connection.answer().await;
     assert!((400..500).contains(&rebound.status), "{rebound:?}");
-    let elsewhere = listener.stage.raw(b"GET /compat/blaxel/sandboxes HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    let elsewhere =
+        listener.stage.raw(b"GET /compat/blaxel/sandboxes HTTP/1.1\r\nhost: localhost\r\n\r\n");
     assert_eq!(elsewhere.await.status, 401, "the main listener needs a key as ever");
 }
 
