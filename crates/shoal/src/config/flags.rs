@@ -32,6 +32,16 @@ pub(crate) struct Overrides {
     /// understand the variables of Ash
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "")]
     ash: Option<String>,
+    /// Put one sandbox of this template on an address of its own, 127.0.0.1:8080 if no other is given,
+    /// as clients of Blaxel know it
+    #[arg(long, value_name = "TEMPLATE")]
+    blaxel: Option<String>,
+    /// The address of that sandbox [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS")]
+    blaxel_listen: Option<String>,
+    /// Ask for no key there; only on loopback, and web pages are refused
+    #[arg(long)]
+    blaxel_keyless: bool,
     /// Any other key, like `node.max_live=100`
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     set: Vec<(String, String)>,
@@ -54,6 +64,11 @@ impl Overrides {
         self.ash.is_some()
     }
 
+    /// Whether the API of one sandbox was asked for.
+    pub(super) const fn speaks_blaxel(&self) -> bool {
+        self.blaxel.is_some()
+    }
+
     /// The file that was asked for.
     pub(super) fn file(&self) -> Option<&Path> {
         self.config.as_deref()
@@ -67,6 +82,7 @@ impl Overrides {
             .map(|(key, value)| (key.clone(), value.clone(), format!("--set {key}")));
         // Without an address it only says that there is to be one.
         let ash = self.ash.clone().filter(|address| !address.is_empty());
+        let keyless = self.blaxel_keyless.then(|| "true".to_owned());
         let named = [
             ("server.listen", &self.listen, "--listen"),
             ("server.data_dir", &self.data_dir, "--data-dir"),
@@ -75,6 +91,9 @@ impl Overrides {
             ("log.format", &self.log_format, "--log-format"),
             ("log.level", &self.log_level, "--log-level"),
             ("ash.listen", &ash, "--ash"),
+            ("blaxel.template", &self.blaxel, "--blaxel"),
+            ("blaxel.listen", &self.blaxel_listen, "--blaxel-listen"),
+            ("blaxel.keyless", &keyless, "--blaxel-keyless"),
         ];
         let named = named.into_iter().filter_map(|(key, value, flag)| {
             Some((key.to_owned(), value.clone()?, flag.to_owned()))

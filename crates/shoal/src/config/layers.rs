@@ -23,6 +23,9 @@ const ASH_LISTEN: &str = "ash.listen";
 /// Where Ash listens, on this machine alone.
 const ASH_HOST: &str = "127.0.0.1";
 const ASH_PORT: &str = "4100";
+const BLAXEL_LISTEN: &str = "blaxel.listen";
+/// Where the API of one sandbox is, on this machine alone.
+const BLAXEL_ADDRESS: &str = "127.0.0.1:8080";
 
 /// A value and where it came from.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,6 +59,9 @@ pub(crate) fn load(flags: &Overrides, around: &Surroundings) -> Result<Effective
     if let Some(file) = &file {
         stack.lay_file(file);
         refuse_to_point_away(file, &data_dir, &stack)?;
+    }
+    if flags.speaks_blaxel() && !stack.values.contains_key(BLAXEL_LISTEN) {
+        stack.lay_text(BLAXEL_LISTEN, BLAXEL_ADDRESS, Source::Flag("--blaxel".to_owned()))?;
     }
     stack.lay_environment(around, asked)?;
     for (path, text, flag) in typed {

@@ -19,6 +19,7 @@ pub(crate) struct Config {
     pub(crate) native: NativeSettings,
     pub(crate) store: StoreSettings,
     pub(crate) ash: Ash,
+    pub(crate) blaxel: Blaxel,
     pub(crate) templates: Vec<Template>,
 }
 
@@ -134,6 +135,19 @@ pub(crate) struct Ash {
     pub(crate) public_metrics: bool,
 }
 
+/// The dialect of Blaxel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Blaxel {
+    /// Address and port of a listener for one sandbox alone; none if not set.
+    pub(crate) listen: Option<SocketAddr>,
+    /// The template of that sandbox, and of those whose image is no template.
+    pub(crate) template: String,
+    /// Whether that listener takes requests without a key. Only on loopback, and never from web
+    /// pages.
+    pub(crate) keyless: bool,
+}
+
 /// Where it is kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -200,6 +214,12 @@ impl Default for Ash {
     }
 }
 
+impl Default for Blaxel {
+    fn default() -> Self {
+        Self { listen: None, template: "default".to_owned(), keyless: false }
+    }
+}
+
 impl Ash {
     /// The template that is made where there is none.
     pub(crate) const TEMPLATE: &str = "ash";
@@ -214,6 +234,7 @@ impl Default for Config {
             native: NativeSettings::default(),
             store: StoreSettings::default(),
             ash: Ash::default(),
+            blaxel: Blaxel::default(),
             templates: TemplateName::new("default").map(Template::named).into_iter().collect(),
         }
     }
@@ -234,6 +255,7 @@ impl Config {
         config.node.memory_budget_mb = Some(1);
         config.ash.listen = Some(config.server.listen);
         config.ash.bridge_entry = Some(String::new());
+        config.blaxel.listen = Some(config.server.listen);
         config.node.prune_after_ms = Some(1);
         config.templates = Vec::new();
         config
@@ -272,6 +294,15 @@ impl Config {
         }
         if self.ash.memory_mb == 0 {
             return Err(Wrong::new("ash.memory_mb", "must be above 0"));
+        }
+        if TemplateName::new(&self.blaxel.template).is_err() {
+            return Err(Wrong::new("blaxel.template", "is no name of a template"));
+        }
+        let beyond = self.blaxel.listen.filter(|address| !address.ip().is_loopback());
+        if let Some(address) = beyond.filter(|_| self.blaxel.keyless) {
+            let problem =
+                format!("everybody who reaches {address} would need no key: use loopback");
+            return Err(Wrong::new("blaxel.keyless", problem));
         }
         for (at, root) in self.ash.agent_roots.iter().enumerate() {
             if !root.is_absolute() {

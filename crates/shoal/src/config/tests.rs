@@ -181,6 +181,27 @@ fn the_address_of_ash_has_an_order() {
     assert!(wrong.starts_with("ASH_PORT: ash.listen: "), "{wrong}");
 }
 
+#[test]
+fn the_sandbox_of_blaxel_has_an_address_where_it_is_asked_for() {
+    let of = |words: &[&str], env: &[(&str, &str)]| {
+        let effective = loaded(words, env).unwrap();
+        let blaxel = effective.config.blaxel;
+        (blaxel.listen.map(|address| address.to_string()), blaxel.template, blaxel.keyless)
+    };
+    let told = |address: Option<&str>, template: &str, keyless| {
+        (address.map(str::to_owned), template.to_owned(), keyless)
+    };
+    assert_eq!(of(&[], &[]), told(None, "default", false));
+    assert_eq!(of(&["--blaxel", "web"], &[]), told(Some("127.0.0.1:8080"), "web", false));
+    let env = [("SHOAL_BLAXEL_LISTEN", "127.0.0.1:9")];
+    assert_eq!(of(&["--blaxel", "web"], &env), told(Some("127.0.0.1:9"), "web", false));
+    let words = ["--blaxel", "web", "--blaxel-listen", "[::1]:7", "--blaxel-keyless"];
+    assert_eq!(of(&words, &env), told(Some("[::1]:7"), "web", true));
+    let words = ["--blaxel", "web", "--blaxel-listen", "0.0.0.0:7", "--blaxel-keyless"];
+    let wrong = loaded(&words, &[]).unwrap_err();
+    assert!(wrong.starts_with("--blaxel-keyless: blaxel.keyless: everybody"), "{wrong}");
+}
+
 /// What is typed, what is set, what is said of it.
 type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str);
 

@@ -14,7 +14,8 @@ pub(super) fn show(parts: &Parts<'_>, engine: &Engine, address: SocketAddr) {
     let data_dir = parts.place.path().display().to_string();
     let version = env!("CARGO_PKG_VERSION");
     let ash = parts.config.ash.listen;
-    for address in [Some(address), ash].into_iter().flatten() {
+    let blaxel = parts.config.blaxel.listen;
+    for address in [Some(address), ash, blaxel].into_iter().flatten() {
         if address.ip().is_loopback() {
             continue;
         }
@@ -28,6 +29,9 @@ pub(super) fn show(parts: &Parts<'_>, engine: &Engine, address: SocketAddr) {
         tracing::info!(%address, data_dir, version, "ready");
         if let Some(ash) = ash {
             tracing::info!(address = %ash, "ready for clients of Ash");
+        }
+        if let Some(blaxel) = blaxel {
+            tracing::info!(address = %blaxel, "ready for clients of Blaxel");
         }
         return;
     }
@@ -55,7 +59,9 @@ pub(super) fn show(parts: &Parts<'_>, engine: &Engine, address: SocketAddr) {
         ("or", format!("curl -sH \"Authorization: Bearer $(cat {key})\" http://{here}/v1/stats")),
         ("stop", "Ctrl-C, twice if you cannot wait".to_owned()),
     ];
-    for (word, text) in lines.into_iter().chain(ash) {
+    let keys = if parts.config.blaxel.keyless { ", without a key" } else { "" };
+    let blaxel = blaxel.map(|at| ("Blaxel", format!("http://{}{keys}", reachable(at))));
+    for (word, text) in lines.into_iter().chain(ash).chain(blaxel) {
         let word = output.paint(Paint::Faint, &format!("{word:>11}"));
         output.say(&format!("{word}  {text}"));
     }

@@ -3,6 +3,7 @@
 
 mod ash;
 mod banner;
+mod blaxel;
 mod data_dir;
 mod first_key;
 mod logs;
@@ -48,6 +49,7 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
     sudo shoal serve --store memory --log-level debug     to try things out\n  \
     sudo shoal serve --set node.max_live=50\n  \
     sudo shoal serve --ash                            also for clients of Ash, on 127.0.0.1:4100\n  \
+    sudo shoal serve --blaxel default                 also one sandbox for clients of Blaxel, on 127.0.0.1:8080\n  \
     sudo shoal serve --new-admin-key                  when DATA_DIR/admin.key is lost\n\n\
     `shoal config` shows every value that can be set. SIGTERM or Ctrl-C stops it in order: what runs\n\
     may finish, nothing is left. A second one ends it at once.\n\n\
@@ -70,6 +72,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     let listeners = Listeners {
         main: listen(config.server.listen, "--listen")?,
         ash: config.ash.listen.map(|address| listen(address, "--ash")).transpose()?,
+        blaxel: config.blaxel.listen.map(|at| listen(at, "--blaxel-listen")).transpose()?,
     };
     // The launcher opens it when it starts.
     let images = images::Store::open(&place.images())
@@ -102,6 +105,7 @@ struct Parts<'a> {
 struct Listeners {
     main: TcpListener,
     ash: Option<TcpListener>,
+    blaxel: Option<TcpListener>,
 }
 
 /// Listens before anything is started, so that a taken address is told at once.
@@ -285,30 +289,32 @@ async fn serve(
         let of = tokio::net::TcpListener::from_std;
         let listener = of(listeners.main).map_err(no_listener)?;
         let of_ash = listeners.ash.map(of).transpose().map_err(no_listener)?;
+        let of_blaxel = listeners.blaxel.map(of).transpose().map_err(no_listener)?;
+        blaxel::tell_of_template(&engine, parts.config);
         let address = listener.local_addr().map_err(no_listener)?;
         parts.place.write_address(reachable(address))?;
         banner::show(parts, &engine, address);
-        let (stop, mut stopping) = watch::channel(false);
+        let (stop, stopping) = watch::channel(false);
         let api = Api::new(engine.clone(), api_settings(parts.config));
         let limits = connection_limits(parts.config);
         let serving = tokio::spawn(async move {
-            let mut stopping_ash = stopping.clone();
-            // That nobody could stop it any more means that it should.
-            let told = async move {
-                let _ = stopping.wait_for(|stop| *stop).await;
-            };
-            let told_ash = async move {
-                let _ = stopping_ash.wait_for(|stop| *stop).await;
-            };
-            let ash = api.as_ash();
-            let serving_ash = async {
-                match of_ash {
-                    Some(listener) => api::serve(listener, &ash, limits, told_ash).await.cut,
-                    None => 0,
+            let told = || {
+                let mut stopping = stopping.clone();
+                // That nobody could stop it any more means that it should.
+                async move {
+                    let _ = stopping.wait_for(|stop| *stop).await;
                 }
             };
-            let (main, ash) = tokio::join!(api::serve(listener, &api, limits, told), serving_ash);
-            api::Served { cut: main.cut + ash }
+            let beside = async |listener, api: Api| match listener {
+                Some(listener) => api::serve(listener, &api, limits, told()).await.cut,
+                None => 0,
+            };
+            let (main, ash, blaxel) = tokio::join!(
+                api::serve(listener, &api, limits, told()),
+                beside(of_ash, api.as_ash()),
+                beside(of_blaxel, api.as_blaxel()),
+            );
+            api::Served { cut: main.cut + ash + blaxel }
         });
         Ok((stop, serving))
     };
@@ -340,6 +346,7 @@ fn api_settings(config: &Config) -> Settings {
         json_bytes_max: server.max_body_bytes,
         body_stall: Duration::from_millis(server.body_timeout_ms),
         ash: ash::settings(config, &Surroundings::read()),
+        blaxel: blaxel::settings(config),
         ..Settings::default()
     }
 }
