@@ -172,6 +172,19 @@ pub enum Request {
         /// Where what it sees goes: a descriptor that came along, or the lane of standard output.
         output: Pipe,
     },
+    /// A [`Reply::Scale`] was heard: the next may follow. Replied with `Done`.
+    ScaleHeard {
+        /// Which.
+        seq: u64,
+    },
+    /// So many processes keep the sandbox awake besides what was written to the scale file. Replied
+    /// with `Done`.
+    ShowHolds {
+        /// How many.
+        processes: u32,
+        /// The last [`Reply::Scale`] that was counted in; 0 if none was.
+        seen: u64,
+    },
 }
 
 /// A program to start.
@@ -296,6 +309,16 @@ pub enum Reply {
     Processes(Vec<RunningProcess>),
     /// It could not be done.
     Failed(Fault),
+    /// Programs wrote to the scale file. Only on the guest's own channel, and not again before
+    /// [`Request::ScaleHeard`].
+    Scale {
+        /// Counts these, from 1.
+        seq: u64,
+        /// What they want now.
+        scale: u32,
+        /// Whether they said that nothing else is to keep the sandbox awake either.
+        drops: bool,
+    },
 }
 
 /// How a program ended and what it used.

@@ -17,9 +17,12 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["launcher", ..] => launcher::main(),
-        ["serve", workspace] => serve_standard_input(workspace, None),
+        ["serve", workspace] => serve_standard_input(workspace, None, None),
+        ["serve", workspace, "scale", scale] => serve_standard_input(workspace, None, Some(scale)),
         ["serve", workspace, uid, gid] => match (uid.parse(), gid.parse()) {
-            (Ok(uid), Ok(gid)) => serve_standard_input(workspace, Some(Identity { uid, gid })),
+            (Ok(uid), Ok(gid)) => {
+                serve_standard_input(workspace, Some(Identity { uid, gid }), None)
+            }
             _ => ExitCode::from(2),
         },
         ["noop"] => ExitCode::SUCCESS,
@@ -29,11 +32,16 @@ fn main() -> ExitCode {
 }
 
 /// The guest where someone else made the place: its connection is standard input.
-fn serve_standard_input(workspace: &str, workload: Option<Identity>) -> ExitCode {
+fn serve_standard_input(
+    workspace: &str,
+    workload: Option<Identity>,
+    scale: Option<&str>,
+) -> ExitCode {
     let Ok(connection) = std::io::stdin().as_fd().try_clone_to_owned() else {
         return ExitCode::FAILURE;
     };
-    match serve(connection, Settings { workload, workspace: workspace.to_owned() }) {
+    let scale = scale.map(str::to_owned);
+    match serve(connection, Settings { workload, workspace: workspace.to_owned(), scale }) {
         ExitReason::Closed => ExitCode::SUCCESS,
         ExitReason::Protocol(_) => ExitCode::from(3),
         ExitReason::System { .. } => ExitCode::from(4),

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, chmodat, mkdirat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, chmodat, chownat, mkdirat, statat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
     fsopen,
@@ -272,12 +272,16 @@ fn read_only(root: BorrowedFd<'_>, path: &str) -> io::Result<()> {
     mount_on(copy, root, path)
 }
 
+/// The directory of the scale file in that memory, and where it is mounted.
+const SCALE: (&str, &str) = ("tmp/scale", "run/shoal");
+
 /// Directories in the memory for what is shared or thrown away, and where each is mounted. What is
 /// mounted on the first hides the rest, so it comes last.
 const SCRATCH: [(&str, &str); 2] = [("tmp/shm", "dev/shm"), ("tmp/tmp", "tmp")];
 
 fn mount_scratch(root: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     mount_memory(root, "tmp", bytes, 0o755)?;
+    mount_scale(root)?;
     for (name, path) in SCRATCH {
         let mode = Mode::from_raw_mode(0o1777);
         mkdirat(root, name, mode)?;
@@ -286,6 +290,18 @@ fn mount_scratch(root: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
         mount_on(copy_of(root, name, false)?, root, path)?;
     }
     Ok(())
+}
+
+/// It is the user's, as whom the guest uses files. No program is run from there: whoever starts one
+/// opens its file, and the guest would wait for itself.
+fn mount_scale(root: BorrowedFd<'_>) -> io::Result<()> {
+    let (name, path) = SCALE;
+    mkdirat(root, name, Mode::from_raw_mode(0o755))?;
+    chownat(root, name, Some(Uid::from_raw(USER)), Some(Gid::from_raw(USER)), AtFlags::empty())?;
+    let copy = copy_of(root, name, false)?;
+    let no_programs = Properties { no_programs: true, ..Properties::default() };
+    set_properties(copy.as_fd(), no_programs)?;
+    mount_on(copy, root, path)
 }
 
 fn mount_memory(root: BorrowedFd<'_>, path: &str, bytes: u64, mode: u32) -> io::Result<()> {

@@ -77,6 +77,7 @@ pub const DIRECTORIES: &[&str] = &[
     "proc",
     "root",
     "run",
+    "run/shoal",
     "srv",
     "sys",
     "tmp",
@@ -88,7 +89,7 @@ pub const DIRECTORIES: &[&str] = &[
 
 /// Directories that are ours in a root that somebody brought.
 pub const OWN_DIRECTORIES: &[&str] =
-    &["dev", "etc", "proc", "run", "sys", "tmp", "var", "workspace"];
+    &["dev", "etc", "proc", "run", "run/shoal", "sys", "tmp", "var", "workspace"];
 
 /// Links of the root.
 pub const LINKS: &[(&str, &str)] = &[

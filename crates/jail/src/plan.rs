@@ -15,6 +15,9 @@ pub const USER: u32 = 1000;
 /// Where the files of the user are.
 pub const WORKSPACE: &str = "/workspace";
 
+/// Where the scale file is.
+pub const SCALE: &str = "/run/shoal";
+
 /// Descriptors that a program may have, and the guest too.
 pub const DESCRIPTORS: u64 = 4096;
 
@@ -112,8 +115,8 @@ pub enum Step {
     Mask(&'static str),
     /// Make a directory of the root read-only.
     ReadOnly(&'static str),
-    /// Mount memory for what is shared or thrown away, at two places: every file system more costs
-    /// each sandbox of the machine something.
+    /// Mount memory for what is shared or thrown away, and for the scale file, at three places: every
+    /// file system more costs each sandbox of the machine something.
     MountScratch {
         /// How much.
         bytes: u64,
@@ -275,7 +278,7 @@ impl fmt::Display for Step {
                 write!(f, "mount memory on /{path}, {bytes} bytes, mode {mode:o}")
             }
             Self::MountScratch { bytes } => {
-                write!(f, "mount memory on /tmp and /dev/shm, {bytes} bytes")
+                write!(f, "mount memory on /tmp, /dev/shm and {SCALE}, {bytes} bytes")
             }
             Self::MountGiven { path } => write!(f, "mount what was handed over on /{path}"),
             Self::MountTerminals { own_group: true } => f.write_str("mount /dev/pts, group 5"),

@@ -16,6 +16,7 @@ use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::exec::{ExecSpec, Process};
 use crate::files::{Duplex, FileReader, FileWriter, Page};
 use crate::inside::{FileWatch, FindQuery, Found, SearchQuery, Searched, Socket, WatchQuery};
+use crate::scale::ScaleNotes;
 use crate::spec::{Capabilities, LaunchSpec, Reaped};
 
 /// What isolates sandboxes. It owns all it has launched: a sandbox lives until it is killed, dies,
@@ -49,6 +50,11 @@ pub trait Runtime: Send + Sync {
     /// The deaths of sandboxes from now on: exactly one for each that was launched, however it
     /// ended, told when nothing of it is left.
     fn events(&self) -> Deaths;
+
+    /// What programs write to the scale files of sandboxes, from now on.
+    fn scale_notes(&self) -> ScaleNotes {
+        ScaleNotes::none()
+    }
 
     /// Kills every sandbox and stops. Done means that nothing is left. Later calls are refused.
     async fn shutdown(&self) -> Result<(), RuntimeError>;

@@ -18,6 +18,7 @@ pub mod guest_link;
 pub mod inside;
 pub mod leftovers;
 pub mod native;
+mod scale;
 mod socket;
 pub mod spec;
 
@@ -34,4 +35,5 @@ pub use inside::{
     ChangeKind, Changes, FileChange, FileWatch, FindQuery, Found, FoundEntry, ScaleNote,
     SearchQuery, Searched, Socket, TextMatch, WatchQuery,
 };
+pub use scale::ScaleNotes;
 pub use spec::{Capabilities, LaunchSpec, Reaped, Root, Users, WorkspaceSource};

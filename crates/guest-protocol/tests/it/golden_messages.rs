@@ -53,6 +53,8 @@ fn requests() {
         "12022f7701c0030101",
     );
     pin(&Request::SetAbout { path: path(), mode: None, modified_ms: None }, "12022f770000");
+    pin(&Request::ScaleHeard { seq: 300 }, "14ac02");
+    pin(&Request::ShowHolds { processes: 2, seen: 1 }, "150201");
 }
 
 #[test]
@@ -112,6 +114,7 @@ fn replies() {
     pin(&Reply::Ready { version: VERSION }, "0005");
     pin(&Reply::SetupFailed { step: "root".into(), errno: 2 }, "0104726f6f7404");
     pin(&Reply::Done, "02");
+    pin(&Reply::Scale { seq: 1, scale: 300, drops: true }, "0a01ac0201");
     pin(&Reply::Started { pid: None }, "0300");
     pin(&Reply::Started { pid: Some(7) }, "030107");
     let usage = |status| Exited { status, user_us: 1000, system_us: 2, max_rss_kb: 3 };
@@ -162,7 +165,9 @@ fn no_variant_is_missing_above() {
         | Request::DialUnix { .. }
         | Request::LinkFile { .. }
         | Request::SetAbout { .. }
-        | Request::Look { .. } => {}
+        | Request::Look { .. }
+        | Request::ScaleHeard { .. }
+        | Request::ShowHolds { .. } => {}
     };
     let _ = |reply: Reply| match reply {
         Reply::Ready { .. }
@@ -174,7 +179,8 @@ fn no_variant_is_missing_above() {
         | Reply::Entries { .. }
         | Reply::Ports(_)
         | Reply::Processes(_)
-        | Reply::Failed(_) => {}
+        | Reply::Failed(_)
+        | Reply::Scale { .. } => {}
     };
 }
 

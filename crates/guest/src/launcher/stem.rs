@@ -206,7 +206,11 @@ fn become_guest(origin: &Origin<'_>, body: &mut Body<'_>, spec: &Spec, connectio
                     }
                     plan::Users::Alone => None,
                 };
-                let settings = Settings { workload, workspace: plan::WORKSPACE.to_owned() };
+                let settings = Settings {
+                    workload,
+                    workspace: plan::WORKSPACE.to_owned(),
+                    scale: Some(plan::SCALE.to_owned()),
+                };
                 // Whatever the reason for its end is: it is the end of the sandbox.
                 let _ = serve(connection, settings);
             }

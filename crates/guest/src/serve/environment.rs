@@ -23,6 +23,10 @@ const DEFAULTS: [(&str, &str); 5] = [
     ("USER", "agent"),
 ];
 
+/// Where the scale file is, by our name for it and by the one that programs written for another system
+/// know.
+const SCALE: [&str; 2] = ["SHOAL_SCALE_FILE", "BLAXEL_SCALE_FILE"];
+
 const TERMINAL: (&str, &str) = ("TERM", "xterm-256color");
 
 /// Names and values of one program, later ones having replaced earlier ones.
@@ -30,9 +34,18 @@ pub(super) struct Environment<'a>(BTreeMap<&'a str, &'a str>);
 
 impl<'a> Environment<'a> {
     /// For a program started with `own` in a sandbox that `bound` is bound to.
-    pub(super) fn new(home: &'a str, bound: &'a Env, own: &'a Env, terminal: bool) -> Self {
+    pub(super) fn new(
+        home: &'a str,
+        scale: Option<&'a str>,
+        bound: &'a Env,
+        own: &'a Env,
+        terminal: bool,
+    ) -> Self {
         let mut names = BTreeMap::from(DEFAULTS);
         names.insert("HOME", home);
+        if let Some(scale) = scale {
+            names.extend(SCALE.map(|name| (name, scale)));
+        }
         if terminal {
             names.insert(TERMINAL.0, TERMINAL.1);
         }
@@ -90,7 +103,7 @@ mod tests {
     fn later_ones_replace_earlier_ones() {
         let bound = env(&[("A", "bound"), ("B", "bound"), ("PATH", "/opt")]);
         let own = env(&[("B", "own"), (TAG, "99"), ("LANG", "")]);
-        let environment = Environment::new("/workspace", &bound, &own, false);
+        let environment = Environment::new("/workspace", Some("/s"), &bound, &own, false);
         assert_eq!(environment.path(), "/opt");
         let list = environment.to_list(7).unwrap();
         let list: Vec<_> = list.iter().map(|pair| pair.to_str().unwrap()).collect();
@@ -98,11 +111,13 @@ mod tests {
             "SHOAL_PROCESS=7",
             "A=bound",
             "B=own",
+            "BLAXEL_SCALE_FILE=/s",
             "HOME=/workspace",
             "LANG=",
             "LOGNAME=agent",
             "PATH=/opt",
             "SHELL=/bin/sh",
+            "SHOAL_SCALE_FILE=/s",
             "USER=agent",
         ];
         assert_eq!(list, expected);

@@ -14,7 +14,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventFlags};
 use rustix::fs::{Mode, OFlags, open};
-use rustix::io::{Errno, read};
+use rustix::io::Errno;
 use rustix::process::{Resource, getpid, getrlimit, set_child_subreaper, umask};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -23,6 +23,7 @@ use super::connection::Connection;
 use super::family::Round;
 use super::io::Io;
 use super::ready::{Part, Source};
+use super::scale::Scale;
 use super::stream::Progress;
 use super::{ExitReason, Named as _, Settings};
 
@@ -66,6 +67,7 @@ pub(super) struct Guest {
     /// Channels in which a family is being signalled.
     pub(super) endings: Vec<u32>,
     pub(super) max_activities: usize,
+    pub(super) scale: Option<Scale>,
     /// There is memory to give back when it gets quiet.
     is_warm: bool,
     signals: OwnedFd,
@@ -88,6 +90,8 @@ impl Guest {
             // Where it may not, it is that user already, or files say so themselves.
             let _ = ids::use_files_as(identity.uid, identity.gid);
         }
+        // Without one, programs are not told of any.
+        let scale = settings.scale.as_deref().and_then(|directory| Scale::start(directory).ok());
         let io = Io::new(connection)?;
         io.watch(&signals, Source::Children, EventFlags::IN).named("watch children")?;
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -100,6 +104,7 @@ impl Guest {
             children: BTreeMap::new(),
             endings: Vec::new(),
             max_activities: room.min(MAX_ACTIVITIES) as usize,
+            scale,
             is_warm: false,
             signals,
         })
@@ -124,6 +129,7 @@ impl Guest {
             }
             self.go_on();
             self.look_at_endings();
+            self.look_at_scale();
             self.is_warm |=
                 self.io.scratch.is_held() || self.io.connection.endpoint.held_bytes() > WARM_BYTES;
             self.io.flush()?;
@@ -137,6 +143,8 @@ impl Guest {
             0
         } else if !self.endings.is_empty() {
             ROUND_MS
+        } else if let Some(due_ms) = self.scale.as_ref().and_then(Scale::due_ms) {
+            due_ms.saturating_sub(now_ms()).cast_signed()
         } else if self.is_warm {
             QUIET_MS
         } else {
@@ -147,7 +155,8 @@ impl Guest {
 
     /// Nothing happened for a while.
     fn quiet(&mut self) {
-        if self.io.ready.is_empty() && self.endings.is_empty() {
+        let is_due = self.scale.as_ref().is_some_and(|scale| scale.due_ms().is_some());
+        if self.io.ready.is_empty() && self.endings.is_empty() && !is_due {
             self.is_warm = false;
             self.io.scratch.release();
             memory::give_back();
@@ -236,20 +245,15 @@ impl Guest {
             reap::collect(first.pid);
         }
         // Before the last look: whoever ends after it gives notice again.
-        self.read_notice()?;
+        let is_lease = reap::take_notices(&self.signals).named("read a signal")?;
+        if is_lease && let Some(scale) = &mut self.scale {
+            scale.asked(now_ms());
+        }
         while let Some(reaped) = reap::look().named("look for children")? {
             self.child_ended(reaped);
             reap::collect(reaped.pid);
         }
         Ok(())
-    }
-
-    fn read_notice(&self) -> Result<(), ExitReason> {
-        let mut notice = [0; 128];
-        match read(&self.signals, &mut notice) {
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-            Err(errno) => Err(ExitReason::System { step: "read a signal", errno }),
-        }
     }
 
     /// Orphans are collected too, and told to nobody.
@@ -273,6 +277,17 @@ impl Guest {
             | Activity::Removal(_)
             | Activity::Ending(_) => Progress::Wait,
         });
+    }
+
+    /// Looks at the scale file where it is time, and tells the host what is new.
+    fn look_at_scale(&mut self) {
+        let Some(scale) = &mut self.scale else { return };
+        if scale.due_ms().is_some() {
+            scale.look_if_due(now_ms());
+        }
+        if let Some(news) = scale.news() {
+            self.io.reply(GUEST_CHANNEL, &news);
+        }
     }
 
     /// Goes on with families that are being signalled, where it is time.

@@ -16,6 +16,7 @@ mod ports;
 mod program;
 mod ready;
 mod requests;
+mod scale;
 mod start;
 mod stream;
 
@@ -34,6 +35,8 @@ pub(crate) struct Settings {
     /// Where programs start and relative paths begin. An absolute path, looked up each time,
     /// because something may be mounted there later.
     pub(crate) workspace: String,
+    /// The directory for the scale file, if there is to be one.
+    pub(crate) scale: Option<String>,
 }
 
 /// Why serving is over.

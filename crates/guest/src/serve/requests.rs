@@ -14,6 +14,7 @@ use super::files::{self, about, linking, removal};
 use super::files::{listing::Listing, reading::Reading, writing::Writing};
 use super::guest::Guest;
 use super::ready::Part;
+use super::scale::Scale;
 use super::{ExitReason, environment, look, ports, start};
 
 /// The highest number of a signal.
@@ -129,6 +130,14 @@ impl Guest {
                 Ok(Answer::Later(Activity::Dial(dial), Some(Part::Output)))
             }
             Request::Look { look, output } => self.look(channel, &look, output),
+            Request::ScaleHeard { seq } => {
+                self.scale.iter_mut().for_each(|scale| scale.heard(seq));
+                Ok(Answer::Now(Reply::Done))
+            }
+            Request::ShowHolds { processes, seen } => {
+                self.scale.iter_mut().for_each(|scale| scale.show_holds(processes, seen));
+                Ok(Answer::Now(Reply::Done))
+            }
         }
     }
 
@@ -144,7 +153,14 @@ impl Guest {
     fn spawn(&mut self, channel: u32, spawn: &Spawn) -> Result<Answer, Fault> {
         let room = self.room();
         let program = match room {
-            Ok(()) => start::start(channel, spawn, &self.bound, &self.settings, &mut self.io)?,
+            Ok(()) => {
+                let Self { bound, settings, scale, io, .. } = self;
+                if let Some(scale) = scale {
+                    scale.restore();
+                }
+                let scale = scale.as_ref().map(Scale::path);
+                start::start(channel, spawn, bound, settings, scale, io)?
+            }
             Err(fault) => {
                 start::drop_passed(&spawn.stdio, &mut self.io);
                 return Err(fault);

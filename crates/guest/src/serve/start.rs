@@ -48,13 +48,15 @@ pub(super) fn start(
     request: &Spawn,
     bound: &Env,
     settings: &Settings,
+    scale: Option<&str>,
     io: &mut Io,
 ) -> Result<Program, Fault> {
     // The descriptors belong to this request, whatever becomes of it.
     let passed = take_passed(&request.stdio, io)?;
     environment::check(&request.env)?;
     let on_terminal = matches!(request.stdio, Stdio::Terminal(_));
-    let environment = Environment::new(&settings.workspace, bound, &request.env, on_terminal);
+    let environment =
+        Environment::new(&settings.workspace, scale, bound, &request.env, on_terminal);
     let argv = match &request.command {
         Command::Argv(argv) => argv.iter().map(String::as_str).collect(),
         Command::Shell(line) => vec![SHELL, "-c", line],

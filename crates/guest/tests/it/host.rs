@@ -294,7 +294,7 @@ impl Drop for Host {
 }
 
 /// In memory where that can be: these tests make many small files.
-fn scratch_directory() -> PathBuf {
+pub(crate) fn scratch_directory() -> PathBuf {
     let in_memory = PathBuf::from("/dev/shm");
     if in_memory.is_dir() { in_memory } else { std::env::temp_dir() }
 }

@@ -14,4 +14,5 @@ mod ports;
 mod process_one;
 mod programs;
 mod removals;
+mod scale;
 mod terminals;

@@ -84,7 +84,7 @@ fn bind_read_only(host: BorrowedFd<'_>, root: BorrowedFd<'_>, name: &str) -> io:
     }
     let copy = copy_of(host, name, true)?;
     let properties =
-        Properties { read_only: true, no_devices: true, recursive: true, ids_of: None };
+        Properties { read_only: true, no_devices: true, recursive: true, ..Properties::default() };
     set_properties(copy.as_fd(), properties)?;
     mount_on(copy, root, name)
 }

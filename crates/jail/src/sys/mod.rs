@@ -10,6 +10,7 @@ pub mod filter;
 pub mod fork;
 pub mod ids;
 pub mod keyring;
+pub mod lease;
 pub mod loopback;
 pub mod loops;
 pub mod memory;

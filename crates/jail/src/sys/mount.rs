@@ -10,6 +10,8 @@ pub struct Properties<'a> {
     pub read_only: bool,
     /// Device files do not work.
     pub no_devices: bool,
+    /// Programs cannot be run from it.
+    pub no_programs: bool,
     /// Ids are shown as the given user namespace maps them.
     pub ids_of: Option<BorrowedFd<'a>>,
     /// The mounts beneath it too.
@@ -19,6 +21,7 @@ pub struct Properties<'a> {
 const MOUNT_ATTR_RDONLY: u64 = 0x1;
 const MOUNT_ATTR_NOSUID: u64 = 0x2;
 const MOUNT_ATTR_NODEV: u64 = 0x4;
+const MOUNT_ATTR_NOEXEC: u64 = 0x8;
 const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
 
 #[repr(C)]
@@ -38,6 +41,9 @@ pub fn set_properties(mount: BorrowedFd<'_>, properties: Properties<'_>) -> io::
     }
     if properties.no_devices {
         set |= MOUNT_ATTR_NODEV;
+    }
+    if properties.no_programs {
+        set |= MOUNT_ATTR_NOEXEC;
     }
     if properties.ids_of.is_some() {
         set |= MOUNT_ATTR_IDMAP;

@@ -31,7 +31,8 @@ pub enum End {
     Signal(i32),
 }
 
-/// Turns the ends of children into something to poll for, and broken pipes into plain errors.
+/// Turns the ends of children, and what [`super::lease`] tells, into something to poll for, and broken
+/// pipes into plain errors.
 /// Afterwards no signal has a handler here and none is ignored, so that a child that shares this
 /// memory until it execs has nothing to put right but its mask.
 pub fn watch_children() -> Result<OwnedFd, Errno> {
@@ -43,7 +44,9 @@ pub fn watch_children() -> Result<OwnedFd, Errno> {
     let mut blocked = empty_set();
     // SAFETY: `blocked` is an initialised set.
     unsafe { libc::sigaddset(&raw mut blocked, libc::SIGCHLD) };
-    let children = blocked;
+    // SAFETY: as above.
+    unsafe { libc::sigaddset(&raw mut blocked, super::lease::SIGNAL) };
+    let told = blocked;
     // SAFETY: `blocked` is an initialised set.
     unsafe { libc::sigaddset(&raw mut blocked, libc::SIGPIPE) };
     // SAFETY: reads one set, and changes the mask of this thread only.
@@ -53,12 +56,31 @@ pub fn watch_children() -> Result<OwnedFd, Errno> {
     }
     // SAFETY: reads one set, and makes a new descriptor.
     let raw =
-        unsafe { libc::signalfd(-1, &raw const children, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
+        unsafe { libc::signalfd(-1, &raw const told, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
     if raw < 0 {
         return Err(last_errno());
     }
     // SAFETY: the descriptor was just made, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Takes the notices that wait, and says whether one of them is about a lease.
+pub fn take_notices(signals: &OwnedFd) -> Result<bool, Errno> {
+    const NOTICE_BYTES: usize = size_of::<libc::signalfd_siginfo>();
+    let mut is_lease = false;
+    loop {
+        let mut notice = [0; NOTICE_BYTES];
+        match rustix::io::read(signals, &mut notice) {
+            Ok(_) => {
+                // It begins with the number of the signal.
+                let [a, b, c, d, ..] = notice;
+                is_lease |= i32::from_ne_bytes([a, b, c, d]) == super::lease::SIGNAL;
+            }
+            Err(Errno::AGAIN) => return Ok(is_lease),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
 }
 
 /// Looks at one child that is over, if there is one. It stays, and its process id stays its own,
@@ -128,6 +150,21 @@ pub fn signal(pid: i32, signal: i32) -> Result<(), Errno> {
 /// Signals all processes of a group at once, those being forked included.
 pub fn signal_group(group: i32, signal: i32) -> Result<(), Errno> {
     if group < 2 { Err(Errno::INVAL) } else { kill(-group, signal) }
+}
+
+/// Lets threads of a process that wait in a system call begin it anew, without their noticing: a stop
+/// wakes them, and is taken back before it is one. Where it comes to a stop after all, it is over at
+/// once.
+pub fn nudge(pid: i32, threads: &[i32]) {
+    if threads.is_empty() {
+        return;
+    }
+    for &thread in threads {
+        // SAFETY: takes numbers only.
+        unsafe { libc::syscall(libc::SYS_tgkill, pid, thread, libc::SIGSTOP) };
+    }
+    // One that is gone needs no nudge.
+    let _ = signal(pid, libc::SIGCONT);
 }
 
 fn kill(pid: i32, signal: i32) -> Result<(), Errno> {

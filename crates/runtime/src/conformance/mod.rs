@@ -12,6 +12,7 @@ mod links;
 mod looks;
 mod ports;
 mod programs;
+mod scale;
 mod stage;
 mod streams;
 
@@ -101,6 +102,7 @@ cases! {
     ports: connections_go_both_ways ports_are_listed nobody_listens sockets_are_reached_by_path;
     looks: files_are_found_in_order texts_are_found changes_are_told
         sockets_of_programs_are_told dropped_looks_leave_nothing;
+    scale: the_scale_file_is_counted_and_told;
     channels: channels_go_both_ways channels_end_with_their_program
         channels_and_input_exclude_each_other;
     deaths: every_death_is_told_once failed_launches_are_not_deaths;
@@ -158,6 +160,7 @@ macro_rules! conformance_tests {
             connections_go_both_ways ports_are_listed nobody_listens sockets_are_reached_by_path
             files_are_found_in_order texts_are_found changes_are_told
             sockets_of_programs_are_told dropped_looks_leave_nothing
+            the_scale_file_is_counted_and_told
             channels_go_both_ways channels_end_with_their_program
             channels_and_input_exclude_each_other
             every_death_is_told_once failed_launches_are_not_deaths

@@ -14,6 +14,7 @@ use super::paths::Last;
 use super::process::{FakeProcess, OutputReader};
 use super::program::{Out, PROGRAMS, Program};
 use super::sandbox::{Address, FakeSandbox, NewFile, PIPE_BYTES};
+use super::scale::SCALE_FILE;
 use super::script::{self, Step};
 use crate::contract::Sandbox;
 use crate::deaths::Died;
@@ -54,6 +55,8 @@ impl FakeSandbox {
             ("LOGNAME", "agent"),
             ("PATH", "/usr/bin:/bin"),
             ("SHELL", "/bin/sh"),
+            ("SHOAL_SCALE_FILE", SCALE_FILE),
+            ("BLAXEL_SCALE_FILE", SCALE_FILE),
             ("USER", "agent"),
         ]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -292,6 +295,12 @@ impl Sandbox for FakeSandbox {
 
     async fn sockets(&self, pid: u32) -> Result<Vec<Socket>, RuntimeError> {
         self.sockets_of(pid).await
+    }
+
+    async fn show_holds(&self, processes: u32, seen: u64) -> Result<(), RuntimeError> {
+        self.enter(Operation::Ports).await?;
+        self.state().scale.show_holds(processes, seen);
+        Ok(())
     }
 
     async fn processes(&self) -> Result<Vec<u32>, RuntimeError> {

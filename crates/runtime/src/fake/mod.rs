@@ -10,6 +10,7 @@ mod paths;
 mod process;
 mod program;
 mod sandbox;
+mod scale;
 mod script;
 mod tree;
 
@@ -32,6 +33,7 @@ use self::tree::Tree;
 use crate::contract::{Runtime, Sandbox};
 use crate::deaths::{DeathBoard, Deaths, Died};
 use crate::error::{RuntimeError, RuntimeErrorCode};
+use crate::scale::{ScaleBoard, ScaleNotes};
 use crate::spec::{Capabilities, LaunchSpec, Reaped, WorkspaceSource};
 
 /// What a fake runtime is.
@@ -81,6 +83,7 @@ pub struct FakeRuntime {
 pub(crate) struct World {
     state: Mutex<State>,
     deaths: DeathBoard,
+    scale: ScaleBoard,
     tasks: Arc<AtomicUsize>,
     streams: Arc<AtomicUsize>,
 }
@@ -140,6 +143,7 @@ impl FakeRuntime {
         let world = World {
             state: Mutex::default(),
             deaths: DeathBoard::default(),
+            scale: ScaleBoard::default(),
             tasks: Arc::default(),
             streams: Arc::default(),
         };
@@ -172,6 +176,14 @@ impl FakeRuntime {
         let sandbox = self.world.state().sandboxes.get(&instance).map(Arc::clone);
         if let Some(sandbox) = sandbox {
             sandbox.die(Some(ExitStatus::Signal(9)), out_of_memory);
+        }
+    }
+
+    /// Writes to the scale file of a sandbox, as a program would.
+    pub fn write_scale(&self, instance: InstanceId, text: &str) {
+        let sandbox = self.world.state().sandboxes.get(&instance).map(Arc::clone);
+        if let Some(sandbox) = sandbox {
+            sandbox.write_scale(text.as_bytes());
         }
     }
 
@@ -324,6 +336,10 @@ impl Runtime for FakeRuntime {
         self.world.deaths.subscribe()
     }
 
+    fn scale_notes(&self) -> ScaleNotes {
+        self.world.scale.subscribe()
+    }
+
     async fn shutdown(&self) -> Result<(), RuntimeError> {
         let (launching, live): (Vec<_>, Vec<_>) = {
             let mut state = self.world.state();
@@ -334,6 +350,7 @@ impl Runtime for FakeRuntime {
             self.kill(instance).await?;
         }
         self.world.deaths.close();
+        self.world.scale.close();
         Ok(())
     }
 }
@@ -349,5 +366,6 @@ impl Drop for FakeRuntime {
             sandbox.die(Some(ExitStatus::Signal(9)), false);
         }
         self.world.deaths.close();
+        self.world.scale.close();
     }
 }

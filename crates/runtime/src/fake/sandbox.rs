@@ -19,6 +19,7 @@ use super::added::FakeProgram;
 use super::faults::{Fault, Operation};
 use super::paths::{Last, resolve};
 use super::process::{Counted, FakeProcess};
+use super::scale::{SCALE_FILE, Scale};
 use super::tree::Tree;
 use crate::deaths::Died;
 use crate::error::{RuntimeError, RuntimeErrorCode};
@@ -66,6 +67,7 @@ pub(crate) struct State {
     /// By whom, and how they are reached.
     pub listeners: BTreeMap<Address, (u32, mpsc::Sender<DuplexStream>)>,
     pub last_pid: u32,
+    pub scale: Scale,
 }
 
 impl FakeSandbox {
@@ -83,6 +85,7 @@ impl FakeSandbox {
             processes: Vec::new(),
             listeners: BTreeMap::new(),
             last_pid: 1,
+            scale: Scale::default(),
         };
         let phase = watch::Sender::new(Phase::default());
         Self { spec, world, phase, state: Mutex::new(state) }
@@ -239,6 +242,9 @@ impl FakeSandbox {
     /// What a program finds in a file.
     pub(crate) fn contents(&self, cwd: &str, path: &str) -> Result<Vec<u8>, RuntimeError> {
         let path = self.place(cwd, path, Last::Follow)?;
+        if path == SCALE_FILE {
+            return Ok(self.state().scale.shown());
+        }
         Ok(self.with_tree(&path, |tree| tree.read(&path))?.1)
     }
 
@@ -251,6 +257,10 @@ impl FakeSandbox {
         append: bool,
     ) -> Result<(), RuntimeError> {
         let path = self.place(cwd, path, Last::Follow)?;
+        if path == SCALE_FILE {
+            self.write_scale(&bytes);
+            return Ok(());
+        }
         self.with_tree(&path, |tree| {
             if append && let Ok((_, mut old)) = tree.read(&path) {
                 old.append(&mut bytes);

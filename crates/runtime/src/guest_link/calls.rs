@@ -87,6 +87,11 @@ impl GuestLink {
         self.done("remove a file", &request).await
     }
 
+    /// Tells the scale file how many processes keep the sandbox awake.
+    pub async fn show_holds(&self, processes: u32, seen: u64) -> Result<(), RuntimeError> {
+        self.done("show what keeps it awake", &Request::ShowHolds { processes, seen }).await
+    }
+
     /// Which ports are listened on.
     pub async fn ports(&self) -> Result<Vec<Port>, RuntimeError> {
         let (call, reply) = self.ask("list ports", &Request::Ports).await?;

@@ -51,7 +51,8 @@ impl Kind {
             | Reply::Entries { .. }
             | Reply::Ports(_)
             | Reply::Processes(_)
-            | Reply::Failed(_) => false,
+            | Reply::Failed(_)
+            | Reply::Scale { .. } => false,
         }
     }
 }

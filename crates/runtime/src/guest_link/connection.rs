@@ -15,6 +15,7 @@ use super::channel::{Channel, Kind, remember};
 use super::wire::Wire;
 use super::{LinkSettings, Surroundings};
 use crate::error::{RuntimeError, RuntimeErrorCode};
+use crate::inside::ScaleNote;
 use crate::socket::{Carries, Socket};
 
 /// How many calls may be under way, given up ones included. The protocol allows some more, which
@@ -64,6 +65,8 @@ pub(super) struct State {
     /// The socket took no more; the pump waits until it does.
     blocked: bool,
     readiness: Readiness,
+    /// What was written to the scale file, and is not told yet.
+    note: Option<ScaleNote>,
     /// Why nothing works any more.
     gone: Option<RuntimeError>,
     /// The task that reads.
@@ -84,6 +87,7 @@ impl Connection {
             last_channel: 0,
             blocked: false,
             readiness: Readiness::Awaited(None),
+            note: None,
             gone: None,
             pump: None,
         };
@@ -190,12 +194,15 @@ impl Connection {
     /// Reads what has arrived and writes what is queued; wakes whom it concerns.
     pub(super) fn poll_pump(&self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Pumped {
         let mut wakes = Vec::new();
-        let (pumped, replaced) = {
+        let (pumped, replaced, note) = {
             let mut state = self.lock();
             let pumped = state.pump(cx, scratch, &mut wakes);
-            (pumped, remember(&mut state.pump, cx))
+            (pumped, remember(&mut state.pump, cx), state.note.take())
         };
         drop(replaced);
+        if let Some(note) = note {
+            self.surroundings.scale_written(note);
+        }
         wakes.into_iter().for_each(Waker::wake);
         pumped
     }
@@ -349,10 +356,29 @@ impl State {
         Ok(())
     }
 
-    /// The guest speaks for itself: once, to say whether it is ready.
+    /// What was written to the scale file is heard at once: the guest says one thing at a time.
+    fn scale_written(&mut self, note: ScaleNote) {
+        let drops = note.drops || self.note.is_some_and(|before| before.drops);
+        self.note = Some(ScaleNote { drops, ..note });
+        let heard = Request::ScaleHeard { seq: note.seq };
+        if let Ok(channel) = self.send_request("", Kind::Single, &heard, Vec::new())
+            && let Some(channel) = self.channels.get_mut(&channel)
+        {
+            channel.abandoned = true;
+        }
+    }
+
+    /// The guest speaks for itself: once, to say whether it is ready, and then of its scale file.
     fn guest_said(&mut self, reply: Reply, wakes: &mut Vec<Waker>) -> Result<(), ProtocolError> {
-        let Readiness::Awaited(waker) = &mut self.readiness else {
-            return Err(ProtocolError::BadMessage);
+        let waker = match (&mut self.readiness, &reply) {
+            (Readiness::Awaited(waker), _) => waker,
+            (Readiness::Ready, &Reply::Scale { seq, scale, drops }) => {
+                self.scale_written(ScaleNote { seq, scale, drops });
+                return Ok(());
+            }
+            (Readiness::Ready | Readiness::Failed { .. }, _) => {
+                return Err(ProtocolError::BadMessage);
+            }
         };
         wakes.extend(waker.take());
         self.readiness = match reply {
@@ -369,7 +395,8 @@ impl State {
             | Reply::Entries { .. }
             | Reply::Ports(_)
             | Reply::Processes(_)
-            | Reply::Failed(_) => return Err(ProtocolError::BadMessage),
+            | Reply::Failed(_)
+            | Reply::Scale { .. } => return Err(ProtocolError::BadMessage),
         };
         Ok(())
     }

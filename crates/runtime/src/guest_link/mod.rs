@@ -29,6 +29,7 @@ use async_trait::async_trait;
 use self::connection::Connection;
 use crate::deaths::Died;
 use crate::error::{RuntimeError, RuntimeErrorCode};
+use crate::inside::ScaleNote;
 
 /// How a connection is used.
 #[derive(Debug, Clone, Copy)]
@@ -56,6 +57,11 @@ impl Default for LinkSettings {
 pub trait Surroundings: Send + Sync {
     /// Whether the kernel killed something in it for want of memory since this was last asked.
     fn memory_ran_out(&self) -> bool;
+
+    /// Programs wrote to the scale file.
+    fn scale_written(&self, note: ScaleNote) {
+        let _ = note;
+    }
 
     /// How it ended. The connection is broken already, so this should be known soon.
     async fn death(&self) -> Died;

@@ -1,10 +1,11 @@
 //! What is known about one sandbox besides its connection: its process, its control groups, and
 //! how it ended.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use async_trait::async_trait;
 use guest_protocol::launcher::CgroupPaths;
+use model::InstanceId;
 use tokio::sync::Notify;
 
 use super::freezer::Freezer;
@@ -12,10 +13,13 @@ use super::launcher::Launched;
 use super::memory::KillCounter;
 use crate::deaths::Died;
 use crate::guest_link::Surroundings;
+use crate::inside::ScaleNote;
+use crate::scale::ScaleBoard;
 
 /// One sandbox, from the start of its launch to its end.
-#[derive(Default)]
 pub(super) struct Instance {
+    id: InstanceId,
+    scale: Arc<ScaleBoard>,
     made: OnceLock<Made>,
     died: Mutex<Option<Died>>,
     told: Notify,
@@ -29,6 +33,10 @@ struct Made {
 }
 
 impl Instance {
+    pub(super) fn new(id: InstanceId, scale: Arc<ScaleBoard>) -> Self {
+        Self { id, scale, made: OnceLock::new(), died: Mutex::default(), told: Notify::new() }
+    }
+
     /// It has a process now.
     pub(super) fn launched(&self, launched: Launched) {
         let Launched { pid, cgroup: CgroupPaths { freezer, memory, out_of_memory_kills } } =
@@ -66,6 +74,10 @@ impl Surroundings for Instance {
     fn memory_ran_out(&self) -> bool {
         let kills = self.made.get().and_then(|made| made.kills.as_ref());
         kills.is_some_and(KillCounter::has_grown)
+    }
+
+    fn scale_written(&self, note: ScaleNote) {
+        self.scale.tell(self.id, note);
     }
 
     async fn death(&self) -> Died {

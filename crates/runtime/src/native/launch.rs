@@ -29,7 +29,7 @@ pub(super) async fn launch(
         Some(settings) => Some(environment(settings)?),
         None => None,
     };
-    let instance = Arc::new(Instance::default());
+    let instance = Arc::new(Instance::new(spec.instance, Arc::clone(&run.scale)));
     let launching = Launching::begin(run, spec.instance, &instance)?;
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)

@@ -32,6 +32,7 @@ use self::run::Entry;
 use crate::contract::{Runtime, Sandbox};
 use crate::deaths::Deaths;
 use crate::error::{RuntimeError, RuntimeErrorCode};
+use crate::scale::ScaleNotes;
 use crate::spec::{Capabilities, LaunchSpec, Reaped, Users};
 
 /// How long ending everything may take.
@@ -158,6 +159,10 @@ impl Runtime for Native {
         self.launchers.deaths.subscribe()
     }
 
+    fn scale_notes(&self) -> ScaleNotes {
+        self.launchers.scale.subscribe()
+    }
+
     async fn shutdown(&self) -> Result<(), RuntimeError> {
         let run = self.launchers.stop();
         let all: Vec<_> = run.registry().keys().copied().collect();
@@ -178,6 +183,7 @@ impl Runtime for Native {
             .await
             .unwrap_or_else(|_| Err(RuntimeError::deadline("shut down")))?;
         self.launchers.deaths.close();
+        self.launchers.scale.close();
         Ok(())
     }
 }

@@ -14,6 +14,7 @@ use super::run::Run;
 use crate::deaths::DeathBoard;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::leftovers::Leftovers;
+use crate::scale::ScaleBoard;
 
 /// How long to wait after the first attempt that failed; twice as long after each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -30,6 +31,7 @@ pub(super) type Starter =
 pub(super) struct Launchers {
     pub config: NativeConfig,
     pub deaths: Arc<DeathBoard>,
+    pub scale: Arc<ScaleBoard>,
     pub leftovers: Leftovers,
     start: Starter,
     /// The last one that was up.
@@ -71,12 +73,21 @@ impl Launchers {
         let leftovers = Leftovers::on_this_machine(&config.run_directory)
             .map_err(|error| RuntimeError::system("look for control groups", &error))?;
         let deaths = Arc::new(DeathBoard::default());
+        let scale = Arc::new(ScaleBoard::default());
         let never = std::future::pending();
-        let first =
-            Run::begin(process, Arc::clone(&deaths), leftovers.clone(), buffer, never).await?;
+        let first = Run::begin(
+            process,
+            Arc::clone(&deaths),
+            Arc::clone(&scale),
+            leftovers.clone(),
+            buffer,
+            never,
+        )
+        .await?;
         Ok(Self {
             config,
             deaths,
+            scale,
             leftovers,
             start,
             current: Mutex::new(Arc::new(first)),
@@ -159,8 +170,8 @@ impl Launchers {
                 RuntimeError::system("start the launcher", &std::io::Error::other(error))
             })
             .flatten()?;
-        let (deaths, leftovers) = (Arc::clone(&self.deaths), self.leftovers.clone());
-        Run::begin(process, deaths, leftovers, buffer, self.stopped()).await
+        let (deaths, scale) = (Arc::clone(&self.deaths), Arc::clone(&self.scale));
+        Run::begin(process, deaths, scale, self.leftovers.clone(), buffer, self.stopped()).await
     }
 
     /// From now on it is the one to launch with, unless the end was asked for meanwhile.

@@ -20,6 +20,7 @@ use crate::deaths::{DeathBoard, Died};
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::guest_link::LinkSettings;
 use crate::leftovers::Leftovers;
+use crate::scale::ScaleBoard;
 
 /// How long the launcher may take to be ready for work.
 const START_PATIENCE: Duration = Duration::from_secs(20);
@@ -33,6 +34,7 @@ pub(super) struct Run {
     pub features: LauncherFeatures,
     pub link: LinkSettings,
     pub deaths: Arc<DeathBoard>,
+    pub scale: Arc<ScaleBoard>,
     pub ending: Arc<Ending>,
     leftovers: Leftovers,
     registry: Mutex<BTreeMap<InstanceId, Entry>>,
@@ -56,6 +58,7 @@ impl Run {
     pub(super) async fn begin(
         process: LauncherProcess,
         deaths: Arc<DeathBoard>,
+        scale: Arc<ScaleBoard>,
         leftovers: Leftovers,
         buffer: &mut [u8],
         stop: impl Future<Output = ()>,
@@ -82,6 +85,7 @@ impl Run {
                 features,
                 link: config.link,
                 deaths,
+                scale,
                 ending: Arc::new(Ending::new()),
                 leftovers,
                 registry: Mutex::default(),

@@ -174,6 +174,10 @@ impl Sandbox for NativeSandbox {
         self.link.sockets(pid).await
     }
 
+    async fn show_holds(&self, processes: u32, seen: u64) -> Result<(), RuntimeError> {
+        self.link.show_holds(processes, seen).await
+    }
+
     async fn processes(&self) -> Result<Vec<u32>, RuntimeError> {
         self.link.processes().await
     }
