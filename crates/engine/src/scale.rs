@@ -5,13 +5,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kernel::Event;
 use model::InstanceId;
+use runtime::ScaleNotes;
 use tokio::time::timeout;
 
 use crate::core::Core;
 
 /// How long a guest may take to hear how many processes there are.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Passes on what programs write, until the runtime is shut down.
+pub(crate) async fn run(core: Arc<Core>, mut notes: ScaleNotes) {
+    while let Some((instance, note)) = notes.next().await {
+        let (seq, scale, drops) = (note.seq, note.scale, note.drops);
+        core.tell(Event::ScaleWritten { instance, seq, scale, drops });
+    }
+}
 
 /// Tells the file of a sandbox how many processes keep that awake; nobody waits for it.
 pub(crate) fn show(core: &Arc<Core>, instance: InstanceId, processes: u32, seen: u64) {

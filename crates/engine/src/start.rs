@@ -22,7 +22,7 @@ use crate::disk::Disk;
 use crate::keys::Keyring;
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
-use crate::{Engine, commit, deaths, measuring, needed, seeds, timer};
+use crate::{Engine, commit, deaths, measuring, needed, scale, seeds, timer};
 
 /// How long pools that were being removed may take to be gone.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(30);
@@ -106,8 +106,10 @@ impl Engine {
         let mut reaped = Vec::new();
         let mut alive = Vec::new();
         let mut watches = Vec::new();
+        let mut scales = Vec::new();
         for runtime in runtimes.iter() {
             watches.push(runtime.events());
+            scales.push(runtime.scale_notes());
             reaped.push(runtime.reap_orphans().await?);
             alive.extend(runtime.list().await?);
         }
@@ -162,6 +164,9 @@ impl Engine {
         core.keep_running(needed::run(Arc::clone(&core)));
         for watch in watches {
             core.keep_running(deaths::run(Arc::clone(&core), watch));
+        }
+        for notes in scales {
+            core.keep_running(scale::run(Arc::clone(&core), notes));
         }
         let engine = Self::of(core);
         engine.look_at_images().await;

@@ -9,5 +9,6 @@ mod images;
 mod keeping;
 mod node;
 mod processes;
+mod rest;
 mod sessions;
 mod talks_by_chance;

@@ -1,0 +1,117 @@
+//! What keeps a sandbox awake, as whoever asks sees it, and what wakes it again.
+
+use std::time::Duration;
+
+use kernel::RestCause;
+use model::state::Wakefulness;
+use model::{LifecycleEvent, ProcessRecord, SandboxId};
+use runtime::Command;
+use store::{EventQuery, Store as _};
+
+use super::node::{ALICE, BOB, Node, config};
+use crate::{ProcessRequest, SandboxStatusReport, UseKind};
+
+async fn scene() -> (Node, SandboxId) {
+    let node = Node::start(config()).await;
+    node.settle().await;
+    let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
+    (node, sandbox)
+}
+
+async fn start(node: &Node, sandbox: SandboxId, name: &str, timeout_ms: u64) -> ProcessRecord {
+    let used = node.engine.use_sandbox(ALICE, sandbox, UseKind::Exec).await.unwrap();
+    let mut asked = ProcessRequest::new(Command::Shell("sleep 100000".into()));
+    asked.name = Some(name.into());
+    asked.keep_alive = true;
+    asked.timeout_ms = Some(timeout_ms);
+    used.start_process(asked).await.unwrap()
+}
+
+async fn status(node: &Node, sandbox: SandboxId) -> SandboxStatusReport {
+    node.engine.sandbox_status(ALICE, sandbox).await.unwrap()
+}
+
+fn names(report: &SandboxStatusReport) -> Vec<&str> {
+    report.keep_alive.iter().map(|record| &*record.name).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_keeps_its_sandbox_awake_until_a_stop_and_then_it_sleeps() {
+    let (node, sandbox) = scene().await;
+    start(&node, sandbox, "dev", 0).await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    let report = status(&node, sandbox).await;
+    assert_eq!((report.wake.wakefulness, names(&report)), (Wakefulness::Awake, vec!["dev"]));
+    assert_eq!((report.frozen, report.wake.because), (false, RestCause::KeptAwake));
+    let report = node.engine.stop_keeping_awake(ALICE, sandbox, 0).await.unwrap();
+    assert_eq!((report.wake.wakefulness, names(&report)), (Wakefulness::Auto, vec![]));
+    assert!(report.freezes_at.is_some());
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert!(status(&node, sandbox).await.frozen, "and reading that wakes nothing");
+    let running = node.engine.process(ALICE, sandbox, &crate::ProcessRef::parse("dev")).await;
+    assert_eq!(running.unwrap().end, None, "nothing was killed");
+    node.run(ALICE, sandbox, "echo hi").await.unwrap();
+    let report = status(&node, sandbox).await;
+    assert_eq!((report.frozen, report.wake.because), (false, RestCause::Quiet));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_latest_stop_counts_and_takes_only_those_that_were_there() {
+    for (first, second) in [(300_000, 200_000), (200_000, 300_000)] {
+        let (node, sandbox) = scene().await;
+        start(&node, sandbox, "one", 0).await;
+        node.engine.stop_keeping_awake(ALICE, sandbox, first).await.unwrap();
+        let report = node.engine.stop_keeping_awake(ALICE, sandbox, second).await.unwrap();
+        let at = report.wake.scheduled_stop_at.unwrap();
+        let left_ms = at.0 - node.engine.now().wall.0;
+        assert!(second - 1_000 < left_ms && left_ms <= second, "{left_ms}");
+        start(&node, sandbox, "two", 0).await;
+        tokio::time::sleep(Duration::from_millis(second - 1_000)).await;
+        assert_eq!(names(&status(&node, sandbox).await), ["one", "two"]);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let report = status(&node, sandbox).await;
+        assert_eq!((names(&report), report.wake.scheduled_stop_at), (vec!["two"], None));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_programs_write_to_the_scale_file_counts_and_is_shown_with_the_processes() {
+    let (node, sandbox) = scene().await;
+    node.run(ALICE, sandbox, "echo + > $SHOAL_SCALE_FILE").await.unwrap();
+    node.settle().await;
+    let report = status(&node, sandbox).await;
+    assert_eq!((report.wake.wakefulness, report.wake.scale), (Wakefulness::Awake, 1));
+    assert!(report.keep_alive.is_empty(), "awake without any process is as it should be");
+    start(&node, sandbox, "dev", 0).await;
+    node.settle().await;
+    let shown = node.run(ALICE, sandbox, "cat $BLAXEL_SCALE_FILE").await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&shown.stdout).trim(), "=2");
+    node.run(ALICE, sandbox, "echo =0 > $SHOAL_SCALE_FILE").await.unwrap();
+    node.settle().await;
+    assert_eq!(status(&node, sandbox).await.wake.wakefulness, Wakefulness::Auto);
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_it_changed_is_told_with_the_reason_and_nobody_else_may_ask() {
+    let (node, sandbox) = scene().await;
+    assert!(node.engine.sandbox_status(BOB, sandbox).await.is_err());
+    assert!(node.engine.stop_keeping_awake(BOB, sandbox, 0).await.is_err());
+    start(&node, sandbox, "dev", 0).await;
+    node.engine.stop_keeping_awake(ALICE, sandbox, 0).await.unwrap();
+    node.settle().await;
+    let page = node.store.events(&EventQuery::after(0, 1_000)).await.unwrap();
+    let told: Vec<_> = page
+        .events
+        .iter()
+        .filter_map(|stored| match &stored.event {
+            LifecycleEvent::SandboxWakefulness { wakefulness, because, freezes_at, .. } => {
+                Some((*wakefulness, because.as_str(), freezes_at.is_some()))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [(Wakefulness::Awake, "process_started", false), (Wakefulness::Auto, "stopped", true)]
+    );
+}
