@@ -15,6 +15,7 @@ mod keys;
 mod node;
 mod pools;
 mod ports;
+pub(crate) use ports::pass_to;
 mod processes;
 mod sandboxes;
 mod session_logs;

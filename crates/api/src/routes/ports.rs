@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, Request, State};
 use axum::response::Response;
-use engine::{Duplex, Use, UseKind};
+use engine::{Caller, Duplex, Use, UseKind};
 use http::header::{CONNECTION, UPGRADE};
 use http::request::Parts;
 use http::{Extensions, HeaderValue, StatusCode, Version};
@@ -22,7 +22,7 @@ use crate::front::{By, Needs};
 use crate::operation::{Content, Kind, Operation, Param, Route, Verb, json};
 use crate::passed_on::{exchange, until_open};
 use crate::path::{Name as _, Named, NamedOf, PortNumber};
-use crate::proxy;
+use crate::proxy::{self, Place};
 use crate::query::{NoQuery, Query};
 use crate::refused::Refused;
 use crate::routes::exec::USING;
@@ -159,11 +159,24 @@ async fn pass_on<T: Used>(
     State(app): State<App>,
     By(caller): By,
     At(id, port): At<T>,
-    mut request: Request,
+    request: Request,
 ) -> Result<Response, Refused> {
     let Some(place) = proxy::place(request.uri()) else {
         return Err(Refused::bad("path", "this is no path that could be passed on"));
     };
+    let used = id.begin(&app, caller, UseKind::Port).await?;
+    pass_to(app, caller, used, port, place, request).await
+}
+
+/// Passes a request on to the server that listens on a port inside.
+pub(crate) async fn pass_to(
+    app: App,
+    caller: Caller,
+    used: Use,
+    port: u16,
+    place: Place,
+    mut request: Request,
+) -> Result<Response, Refused> {
     let client = client_of(&mut request);
     let (mut head, body) = request.into_parts();
     proxy::inward(&mut head.headers, &place.prefix, port);
@@ -171,7 +184,6 @@ async fn pass_on<T: Used>(
     head.version = Version::HTTP_11;
     // Nothing that this server noted about the request is for the inside.
     head.extensions = Extensions::new();
-    let used = id.begin(&app, caller, UseKind::Port).await?;
     let connection = dial(&used, port).await?;
     let asked = Request::from_parts(head, body);
     let mut response = exchange(app, caller, used, connection, asked, client).await?;

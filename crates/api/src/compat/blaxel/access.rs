@@ -14,6 +14,8 @@ use crate::refused::Refused;
 pub(crate) const OF_LISTENER: KeyId = KeyId::from_u128(0x0062_6c61_7800_8000_8000_0000_0000_0001);
 
 const X_BLAXEL_AUTHORIZATION: &str = "x-blaxel-authorization";
+/// What is for us alone, and never for a server inside.
+pub(super) const SECRETS: [&str; 2] = [X_BLAXEL_AUTHORIZATION, "x-blaxel-preview-token"];
 /// What browsers say about who calls, also where they send no origin.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 

@@ -20,6 +20,7 @@ mod life;
 mod log_stream;
 mod network;
 mod paths;
+mod port;
 mod port_wait;
 mod process_view;
 mod processes;
@@ -29,6 +30,7 @@ mod routes;
 mod sandboxes;
 mod settings;
 mod target;
+mod terminal;
 mod uploads;
 mod watching;
 
@@ -232,6 +234,10 @@ async fn at(
             (OfUpload::Abort, "DELETE") => uploads::abort(&target, &id).await,
             _ => wrong(),
         },
+        (Route::Port(port, behind), _) => {
+            port::pass_on(&target, word, port, &behind, request).await
+        }
+        (Route::TerminalSocket, "GET") => terminal::open(&target, request).await,
         (Route::Sockets(pid), "GET") => network::sockets(&target, &pid).await,
         _ => wrong(),
     }

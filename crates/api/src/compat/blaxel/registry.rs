@@ -13,6 +13,7 @@ use serde_json::Value;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout;
 
+use super::terminal::Terminals;
 use super::uploads::Uploads;
 use crate::app::App;
 
@@ -46,6 +47,7 @@ pub(super) struct Named {
 pub(crate) struct Registry {
     pub(super) began: Wall,
     pub(super) uploads: Uploads,
+    pub(super) terminals: Terminals,
     changes: Arc<tokio::sync::Mutex<()>>,
     known: Mutex<BTreeMap<(KeyId, String), Arc<Named>>>,
 }
@@ -57,8 +59,8 @@ pub(super) struct Change {
 
 impl Registry {
     pub(crate) fn new(began: Wall) -> Self {
-        let uploads = Uploads::default();
-        Self { began, uploads, changes: Arc::default(), known: Mutex::default() }
+        let (uploads, terminals) = (Uploads::default(), Terminals::default());
+        Self { began, uploads, terminals, changes: Arc::default(), known: Mutex::default() }
     }
 
     pub(super) async fn change(&self) -> Result<Change, Refusal> {

@@ -1,0 +1,38 @@
+//! Servers inside a sandbox, reached through its API: HTTP with any method, and what that goes over
+//! to. No key of ours gets inside.
+
+use axum::extract::Request;
+use axum::response::Response;
+use engine::{Caller, UseKind};
+use http::uri::PathAndQuery;
+
+use super::errors::BlaxelError;
+use super::target::Target;
+use super::{PREFIX, access};
+use crate::front::OfInside;
+use crate::proxy::Place;
+use crate::routes::pass_to;
+
+pub(super) async fn pass_on(
+    target: &Target,
+    word: Option<&str>,
+    port: u16,
+    behind: &str,
+    mut request: Request,
+) -> Result<Response, BlaxelError> {
+    let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+    let behind = if behind.is_empty() { "/" } else { behind };
+    let inside = PathAndQuery::try_from(format!("{behind}{query}"));
+    let inside = inside.map_err(|_| BlaxelError::bad("this is no path that could be passed on"))?;
+    let of = word.map(|word| format!("{PREFIX}/{word}")).unwrap_or_default();
+    let place = Place { prefix: format!("{of}/port/{port}"), inside };
+    for name in access::SECRETS {
+        request.headers_mut().remove(name);
+    }
+    let used = target.begin(UseKind::Port).await?;
+    // It lasts for as long as the key that was given.
+    let (app, caller) = (target.app.clone(), Caller { key: target.key, ..target.caller });
+    let mut response = pass_to(app, caller, used, port, place, request).await?;
+    response.extensions_mut().insert(OfInside);
+    Ok(response)
+}
