@@ -110,6 +110,16 @@ check_ash() {
     esac
 }
 
+check_blaxel() {
+    local status=0
+    scripts/blaxel.sh || status=$?
+    case "$status" in
+        0) passed+=('clients of Blaxel') ;;
+        3) skipped+=('clients of Blaxel') ;;
+        *) exit "$status" ;;
+    esac
+}
+
 heading 'tools'
 command -v cargo >/dev/null || fail 'cargo is missing: install Rust with rustup'
 need_command cc 'gcc libc6-dev'
@@ -146,6 +156,9 @@ check_schemathesis
 
 heading 'client of Ash'
 check_ash
+
+heading 'clients of Blaxel'
+check_blaxel
 
 heading 'doctests'
 cargo test --doc --workspace --locked --quiet
