@@ -2,6 +2,7 @@
 
 mod control;
 mod files;
+mod inside;
 mod listener;
 mod processes;
 
