@@ -22,6 +22,7 @@ mod idempotency;
 mod key_watch;
 mod log_stream;
 mod log_text;
+mod mcp;
 mod metrics;
 mod octal;
 pub mod openapi;

@@ -167,7 +167,7 @@ pub(super) fn checked_command(
 }
 
 /// The input of a program, if it was given in at most one way.
-pub(super) fn checked_stdin(
+pub(crate) fn checked_stdin(
     text: Option<String>,
     base64: Option<String>,
 ) -> Result<Option<Vec<u8>>, Refused> {
@@ -192,7 +192,7 @@ pub(super) fn checked_stdin(
     Ok(stdin)
 }
 
-pub(super) fn checked(field: &'static str, text: String) -> Result<String, Refused> {
+pub(crate) fn checked(field: &'static str, text: String) -> Result<String, Refused> {
     if text.contains('\0') {
         return Err(Refused::invalid(field, format!("{field}: has a zero byte in it")));
     }
@@ -228,7 +228,7 @@ pub(super) fn checked_argv(argv: Vec<String>) -> Result<Vec<String>, Refused> {
     Ok(argv)
 }
 
-pub(super) fn checked_env(env: BTreeMap<String, String>) -> Result<Vec<(String, String)>, Refused> {
+pub(crate) fn checked_env(env: BTreeMap<String, String>) -> Result<Vec<(String, String)>, Refused> {
     let wrong = |cause: String| Err(Refused::invalid("env", format!("env: {cause}")));
     let mut bytes = 0;
     for (name, value) in &env {

@@ -144,7 +144,7 @@ fn routes_of<T: Used>() -> Vec<Route> {
 }
 
 /// A path that can be one inside a sandbox.
-pub(super) fn checked_path(field: &'static str, path: String) -> Result<String, Refused> {
+pub(crate) fn checked_path(field: &'static str, path: String) -> Result<String, Refused> {
     let wrong = |cause: &str| Err(Refused::invalid(field, format!("{field}: {cause}")));
     match path.as_str() {
         "" => wrong("is empty"),

@@ -7,9 +7,9 @@ mod checkouts;
 mod docs;
 mod events;
 mod exec;
-pub(crate) use exec::exit;
+pub(crate) use exec::{checked, checked_env, checked_stdin, exit};
 mod files;
-pub(crate) use files::contents;
+pub(crate) use files::{checked_path, contents};
 mod images;
 mod keys;
 mod node;
@@ -17,6 +17,7 @@ mod pools;
 mod ports;
 pub(crate) use ports::pass_to;
 mod processes;
+pub(crate) use processes::{Waiting, refuse_taken};
 mod sandboxes;
 mod session_logs;
 mod sessions;
@@ -24,6 +25,7 @@ mod templates;
 mod terminals;
 mod turns;
 mod used;
+pub(crate) use used::Used;
 
 use axum::Router;
 use axum::handler::Handler as _;
@@ -33,6 +35,7 @@ use http::header::ACCEPT;
 use crate::app::App;
 use crate::compat::{ash, blaxel};
 use crate::front::{Dialect, Front, Needs, no_method, no_route};
+use crate::mcp;
 use crate::operation::{Route, Takes, Verb};
 
 /// Every route.
@@ -83,6 +86,7 @@ pub(crate) fn router(app: &App) -> Router {
     router
         .nest(ash::PREFIX, ash::router(app))
         .nest(blaxel::PREFIX, blaxel::router(app, blaxel::Mounted::Prefix))
+        .merge(mcp::router(app))
         .fallback(no_route.layer(other()))
         .method_not_allowed_fallback(no_method.layer(other()))
         .with_state(app.clone())

@@ -10,7 +10,7 @@ use crate::path::Name;
 use crate::refused::{Elsewhere, Refused};
 
 /// Something that can be used, named by the path of a request.
-pub(super) trait Used: Name + Copy + Send + Sync + 'static {
+pub(crate) trait Used: Name + Copy + Send + Sync + 'static {
     /// Where its routes are.
     const AT: At;
     /// What only this kind refuses.
@@ -30,14 +30,14 @@ pub(super) trait Used: Name + Copy + Send + Sync + 'static {
 
 /// A path, and how what is done there is called in clients.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Spot {
+pub(crate) struct Spot {
     pub(super) path: &'static str,
     pub(super) id: &'static str,
 }
 
 /// All routes of a use.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct At {
+pub(crate) struct At {
     pub(super) exec: Spot,
     pub(super) read: Spot,
     pub(super) write: Spot,

@@ -16,6 +16,7 @@ mod files;
 mod idempotency;
 mod images;
 mod life;
+mod mcp;
 mod ports;
 mod refusals;
 mod sessions;

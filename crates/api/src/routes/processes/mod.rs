@@ -7,6 +7,9 @@ mod logs;
 mod start;
 mod waiting;
 
+pub(crate) use start::refuse_taken;
+pub(crate) use waiting::Waiting;
+
 use model::{ErrorCode, SandboxId};
 use wire::ProcessRequest;
 

@@ -69,7 +69,7 @@ pub(super) async fn start(
 }
 
 /// Nothing is started for a port on which somebody else would answer.
-async fn refuse_taken(used: &Use, ports: &[u16]) -> Result<(), Refused> {
+pub(crate) async fn refuse_taken(used: &Use, ports: &[u16]) -> Result<(), Refused> {
     let listening = used.ports().await?;
     match ports.iter().find(|wanted| listening.iter().any(|one| one.port == **wanted)) {
         None => Ok(()),

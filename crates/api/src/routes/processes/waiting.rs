@@ -13,16 +13,16 @@ use crate::view;
 
 /// Somebody who waits for a process.
 #[derive(Clone, Copy)]
-pub(super) struct Waiting<'a> {
-    pub(super) app: &'a App,
-    pub(super) caller: Caller,
-    pub(super) sandbox: SandboxId,
-    pub(super) process: ProcessId,
+pub(crate) struct Waiting<'a> {
+    pub(crate) app: &'a App,
+    pub(crate) caller: Caller,
+    pub(crate) sandbox: SandboxId,
+    pub(crate) process: ProcessId,
 }
 
 impl Waiting<'_> {
     /// The process when it is over, or as it is at the deadline.
-    pub(super) async fn end(
+    pub(crate) async fn end(
         &self,
         deadline: Instant,
         record: ProcessRecord,
@@ -39,7 +39,7 @@ impl Waiting<'_> {
 
     /// The process when somebody listens on all ports, and whether that is so; else when it is over,
     /// or at the deadline.
-    pub(super) async fn ports(
+    pub(crate) async fn ports(
         &self,
         deadline: Instant,
         record: ProcessRecord,
