@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kernel::{Effect, Event, Kernel, Notice, Reply};
 use model::lifecycle::StoredEvent;
 use model::record::JournalEntry;
-use model::{ErrorCode, Mono, Now, Refusal, RequestId, TurnChange, UseId, Wall};
+use model::{ErrorCode, Mono, Now, ProcessChange, Refusal, RequestId, TurnChange, UseId, Wall};
 use store::Store;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::task::AbortHandle;
 
 use crate::answers::{Answer, Waiter, nobody_took};
@@ -22,7 +22,7 @@ use crate::keys::Keyring;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::needed::Needed;
-use crate::processes::Processes;
+use crate::processes::{Processes, Shelf};
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
 use crate::scale;
@@ -96,6 +96,9 @@ pub(crate) struct Decision {
     pub(crate) journal: Vec<JournalEntry>,
     pub(crate) events: Vec<StoredEvent>,
     pub(crate) turns: TurnNews,
+    pub(crate) processes: Vec<ProcessChange>,
+    /// Who waits until that is stored.
+    processes_stored: Option<oneshot::Sender<()>>,
     effects: Vec<Effect>,
     notices: Vec<Notice>,
     /// Who gets the answer that the kernel gave at once.
@@ -113,6 +116,7 @@ pub(crate) struct Parts {
     pub(crate) scan_interval_ms: u64,
     pub(crate) keyring: Keyring,
     pub(crate) last_event: u64,
+    pub(crate) process_logs: Option<Arc<Shelf>>,
     pub(crate) max_processes: usize,
     pub(crate) shutdown_grace_ms: u64,
     pub(crate) id_base: u64,
@@ -144,7 +148,7 @@ impl Core {
             trouble: Trouble::default(),
             turns: Turns::default(),
             harnesses: Harnesses::default(),
-            processes: Processes::default(),
+            processes: Processes::new(parts.process_logs),
             max_processes: parts.max_processes,
             shutdown_grace_ms: parts.shutdown_grace_ms,
             to_commit: Notify::new(),
@@ -290,6 +294,10 @@ impl Core {
         for live in self.turns.tell(&self.metrics, decision.turns) {
             self.queue_pieces(state, &live);
         }
+        if let Some(stored) = decision.processes_stored {
+            // Whoever asked may be gone.
+            let _ = stored.send(());
+        }
         if let Some((waiter, answer)) = decision.reply {
             untaken.extend(waiter.give(answer));
         }
@@ -328,6 +336,17 @@ impl Core {
             state.queue.push_back(Decision { turns, ..Decision::default() });
             self.to_commit.notify_one();
         }
+    }
+
+    /// Has changes of processes stored, together with whatever else is written then. An error if
+    /// nothing is written any more.
+    pub(crate) fn store_processes(&self, processes: Vec<ProcessChange>) -> oneshot::Receiver<()> {
+        let (stored, done) = oneshot::channel();
+        let decision =
+            Decision { processes, processes_stored: Some(stored), ..Decision::default() };
+        self.state().queue.push_back(decision);
+        self.to_commit.notify_one();
+        done
     }
 
     /// Whoever uses a sandbox wants to be told if that breaks.
@@ -418,7 +437,8 @@ impl State {
             }
             (Some((_, waiter)), reply) => Some((waiter, reply)),
         };
-        Decision { journal, events, turns, effects, notices, reply }
+        let (processes, processes_stored) = (Vec::new(), None);
+        Decision { journal, events, turns, processes, processes_stored, effects, notices, reply }
     }
 
     /// Decisions before this one are not carried out yet.

@@ -64,8 +64,8 @@ pub use crate::keys::{Caller, NewKey};
 pub use crate::leases::{CheckoutRequest, HandedOut};
 pub use crate::metrics::Metrics;
 pub use crate::processes::{
-    LogFollow, LogPage, LogPiece, LogQuery, LogWanted, ProcessInput, ProcessPage, ProcessQuery,
-    ProcessRef, ProcessRequest,
+    LogFollow, LogPage, LogPiece, LogQuery, LogWanted, ProcessInput, ProcessLogs, ProcessPage,
+    ProcessQuery, ProcessRef, ProcessRequest,
 };
 pub use crate::rest::SandboxStatusReport;
 pub use crate::roots::Roots;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kernel::{Action, CheckoutPath};
 use model::lifecycle::TurnOutcome;
-use model::{EndCause, ErrorCode};
+use model::{EndCause, ErrorCode, ProcessEndReason};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -43,6 +43,11 @@ struct ByReason {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByEndReason {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByCode {
     code: &'static str,
 }
@@ -73,6 +78,11 @@ pub struct Metrics {
     restores_failed: Counter<u64, AtomicU64>,
     turn: Times<ByOutcome>,
     turn_first: Histogram,
+    processes_started: Counter<u64, AtomicU64>,
+    processes_ended: Family<ByEndReason, Counter>,
+    processes_running: Gauge,
+    log_bytes: Counter<u64, AtomicU64>,
+    log_lost_bytes: Counter<u64, AtomicU64>,
 }
 
 impl Default for Metrics {
@@ -100,6 +110,11 @@ impl Default for Metrics {
             restores_failed: Counter::default(),
             turn: Family::new_with_constructor(times),
             turn_first: times(),
+            processes_started: Counter::default(),
+            processes_ended: Family::default(),
+            processes_running: Gauge::default(),
+            log_bytes: Counter::default(),
+            log_lost_bytes: Counter::default(),
         }
     }
 }
@@ -151,6 +166,16 @@ impl Metrics {
         registry.register("shoal_turn_seconds", turn, self.turn.clone());
         let first = "Time from asking for a turn to the first word of the harness";
         registry.register("shoal_turn_first_event_seconds", first, self.turn_first.clone());
+        let started = "Processes that were started";
+        registry.register("shoal_processes_started", started, self.processes_started.clone());
+        let ended = "Processes that ended, by reason";
+        registry.register("shoal_processes_ended", ended, self.processes_ended.clone());
+        let running = "Processes that run";
+        registry.register("shoal_processes_running", running, self.processes_running.clone());
+        let bytes = "Bytes of the output of processes that were written to the disk";
+        registry.register("shoal_process_log_bytes", bytes, self.log_bytes.clone());
+        let lost = "Bytes of the output of processes that could not be kept";
+        registry.register("shoal_process_log_lost_bytes", lost, self.log_lost_bytes.clone());
     }
 
     pub(crate) fn acquired(&self, path: CheckoutPath, took: Duration) {
@@ -178,6 +203,25 @@ impl Metrics {
 
     pub(crate) fn turn_answered(&self, took: Duration) {
         self.turn_first.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn process_started(&self) {
+        self.processes_started.inc();
+        self.processes_running.inc();
+    }
+
+    pub(crate) fn process_ended(&self, reason: ProcessEndReason) {
+        let reason = reason.as_str();
+        self.processes_ended.get_or_create(&ByEndReason { reason }).inc();
+        self.processes_running.dec();
+    }
+
+    pub(crate) fn log_saved(&self, bytes: u64) {
+        self.log_bytes.inc_by(bytes);
+    }
+
+    pub(crate) fn log_lost(&self, bytes: u64) {
+        self.log_lost_bytes.inc_by(bytes);
     }
 
     pub(crate) fn executed(&self, well: bool, took: Duration) {

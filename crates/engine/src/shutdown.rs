@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kernel::Event;
 use model::{ErrorCode, Refusal};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::Engine;
 use crate::core::unavailable;
@@ -15,6 +15,10 @@ const END_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long files of what ended may take to be gone; what is left is removed at the next start.
 const TRASH_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long the ends of processes may take to be stored.
+const STORED_PATIENCE: Duration = Duration::from_secs(10);
+const STORED_PAUSE: Duration = Duration::from_millis(5);
 
 impl Engine {
     /// Stops the node. Done when nothing is left. What runs may finish within its grace.
@@ -43,6 +47,15 @@ impl Engine {
             }
         }
         core.disk.wait_until_removed(TRASH_PATIENCE).await;
+        // The ends of processes are told first and stored behind.
+        let stored = async {
+            while !core.processes.are_at_rest() {
+                sleep(STORED_PAUSE).await;
+            }
+        };
+        if timeout(STORED_PATIENCE, stored).await.is_err() {
+            tracing::warn!("not everything that is known of processes was stored");
+        }
         core.halt();
         match timeout(END_PATIENCE, core.store.close()).await {
             Ok(Ok(())) => {}

@@ -20,9 +20,10 @@ use crate::clock::{Clock, WallClock};
 use crate::core::{Core, Parts};
 use crate::disk::Disk;
 use crate::keys::Keyring;
+use crate::processes::{ProcessLogs, Shelf};
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
-use crate::{Engine, commit, deaths, measuring, needed, scale, seeds, timer};
+use crate::{Engine, commit, deaths, measuring, needed, processes, scale, seeds, timer};
 
 /// How long pools that were being removed may take to be gone.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(30);
@@ -47,6 +48,8 @@ pub struct EngineConfig {
     pub archives: Option<Archives>,
     /// Where files are that workspaces begin with.
     pub seeds: Option<Seeds>,
+    /// Where the output of processes is kept; none if only what fits beside their records is.
+    pub process_logs: Option<ProcessLogs>,
     /// What becomes of files there that the store does not name.
     pub strays: Strays,
     /// Where the time on the wall comes from.
@@ -88,6 +91,9 @@ pub enum StartError {
     /// A template of the configuration was refused.
     #[error("template {0}: {1}")]
     Template(String, Refusal),
+    /// The directory for the output of processes cannot be used.
+    #[error("output of processes: {0}")]
+    ProcessLogs(std::io::Error),
     /// The machine gives no random numbers.
     #[error("no random numbers: {0}")]
     Random(getrandom::Error),
@@ -132,9 +138,22 @@ impl Engine {
             }
             Strays::Leave => {}
         }
+        let process_logs = match config.process_logs {
+            Some(settings) => {
+                let opened = tokio::task::spawn_blocking(move || Shelf::open(settings)).await;
+                let opened = opened.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+                Some(Arc::new(opened.map_err(StartError::ProcessLogs)?))
+            }
+            None => None,
+        };
         let max_processes = config.node.max_processes as usize;
         let scan_interval_ms = config.node.workspace_scan_interval_ms;
         let clock = Clock::new(config.wall);
+        let left = processes::end_left_over(&*store, process_logs.as_ref(), clock.now().wall);
+        match left.await? {
+            0 => {}
+            left => tracing::info!(left, "processes ended with the run before"),
+        }
         let boot = Boot::new(config.node, random()?, clock.now());
         let (kernel, recovery) = Kernel::restore(boot, loaded.journal, &alive);
         let core = Arc::new(Core::new(Parts {
@@ -147,6 +166,7 @@ impl Engine {
             scan_interval_ms,
             keyring,
             last_event: loaded.last_event,
+            process_logs,
             max_processes,
             shutdown_grace_ms: config.shutdown_grace_ms,
             id_base: random()?,
@@ -154,6 +174,9 @@ impl Engine {
         core.take_first_decision();
         core.keep_running(commit::run(Arc::clone(&core)));
         core.keep_running(timer::run(Arc::clone(&core)));
+        core.keep_running(processes::save(Arc::clone(&core)));
+        core.keep_running(processes::store(Arc::clone(&core)));
+        core.keep_running(processes::sweep(Arc::clone(&core), config.strays == Strays::Remove));
         core.keep_running(measuring::watch_free(Arc::clone(&core)));
         core.keep_running(measuring::measure(Arc::clone(&core)));
         match config.strays {

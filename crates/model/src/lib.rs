@@ -36,7 +36,7 @@ pub use image::ImageName;
 pub use key::{KeyRecord, Role};
 pub use lifecycle::{LifecycleEvent, StoredEvent};
 pub use limits::Limits;
-pub use process::{ProcessEnd, ProcessEndReason, ProcessRecord, ProcessStatus};
+pub use process::{ProcessChange, ProcessEnd, ProcessEndReason, ProcessRecord, ProcessStatus};
 pub use reason::{EndCause, TerminatedReason};
 pub use records::Records;
 pub use state::{SandboxState, SandboxStatus, SessionStatus};

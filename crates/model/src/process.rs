@@ -178,3 +178,23 @@ pub struct LogExtent {
     /// Bytes of the error output, all that there ever were.
     pub stderr_bytes: u64,
 }
+
+/// A change of what is written down about processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProcessChange {
+    /// A process as it is now, in place of what was known of it. What it wrote goes along where it
+    /// is little; not given, it stays as it is.
+    Put {
+        /// The process.
+        record: Arc<ProcessRecord>,
+        /// What it wrote, in a form that only the writer knows.
+        log: Option<Arc<[u8]>>,
+    },
+    /// A process is forgotten.
+    Removed {
+        /// Where it was started.
+        sandbox: SandboxId,
+        /// Its place among those of its sandbox.
+        number: u64,
+    },
+}

@@ -4,10 +4,13 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
+use model::process::{ProcessChange, ProcessRecord};
 use model::record::{Journal, JournalEntry};
 use model::turn::{TurnChange, TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{Document, KeyId, KeyRecord, SandboxId, SeedId, SessionId, StoredEvent, TurnId};
+use model::{
+    Document, KeyId, KeyRecord, ProcessId, SandboxId, SeedId, SessionId, StoredEvent, TurnId,
+};
 
 use crate::error::StoreError;
 
@@ -67,6 +70,22 @@ pub trait Store: Send + Sync {
         limit: u32,
     ) -> Result<Vec<TurnPiece>, StoreError>;
 
+    /// A process, as long as it is kept; the latest of those that are meant.
+    async fn process(&self, key: &ProcessKey) -> Result<Option<ProcessRecord>, StoreError>;
+
+    /// Processes of a sandbox, the latest first. Pages end as those of turns do.
+    async fn processes(&self, query: &ProcessesQuery) -> Result<Vec<ProcessRecord>, StoreError>;
+
+    /// What a process wrote, if that was given with it.
+    async fn process_log(
+        &self,
+        sandbox: SandboxId,
+        number: u64,
+    ) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// Processes that are not over, in no particular order.
+    async fn unfinished_processes(&self, limit: u32) -> Result<Vec<ProcessRecord>, StoreError>;
+
     /// Brings everything to rest and closes. Later calls fail, except this one.
     async fn close(&self) -> Result<(), StoreError>;
 }
@@ -92,12 +111,17 @@ pub struct Batch {
     /// passed over. A fork copies the latest that are over, at most [`crate::FORKED_TURNS_MAX`] and
     /// at most [`crate::FORKED_BYTES_MAX`] of them.
     pub turns: Vec<TurnChange>,
+    /// Changes of processes. That one is forgotten that is not there is passed over.
+    pub processes: Vec<ProcessChange>,
 }
 
 impl Batch {
     /// Whether there is nothing to write.
     pub const fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.events.is_empty() && self.turns.is_empty()
+        self.entries.is_empty()
+            && self.events.is_empty()
+            && self.turns.is_empty()
+            && self.processes.is_empty()
     }
 }
 
@@ -108,6 +132,49 @@ pub struct TurnQuery {
     pub session: SessionId,
     /// Only those with a higher number.
     pub after: u64,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// Which process of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessKey {
+    /// Its sandbox.
+    pub sandbox: SandboxId,
+    /// And what it is known by.
+    pub by: ProcessBy,
+}
+
+/// What a process is known by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProcessBy {
+    /// Its id.
+    Id(ProcessId),
+    /// Its process id inside.
+    Pid(u32),
+    /// Its name.
+    Name(String),
+}
+
+impl ProcessKey {
+    /// Whether a process is one of those.
+    pub fn takes(&self, record: &ProcessRecord) -> bool {
+        record.sandbox == self.sandbox
+            && match &self.by {
+                ProcessBy::Id(id) => record.id == *id,
+                ProcessBy::Pid(pid) => record.pid == *pid,
+                ProcessBy::Name(name) => *record.name == **name,
+            }
+    }
+}
+
+/// Which processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessesQuery {
+    /// Those of this sandbox.
+    pub sandbox: SandboxId,
+    /// Only those with a lower number.
+    pub before: Option<u64>,
     /// At most so many.
     pub limit: u32,
 }

@@ -11,12 +11,14 @@ mod contract;
 pub mod error;
 mod forgetting;
 pub mod memory;
+mod processes;
 mod retention;
 pub mod sqlite;
 mod turns;
 
 pub use contract::{
-    Batch, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, Store, TurnQuery,
+    Batch, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, ProcessBy, ProcessKey,
+    ProcessesQuery, Store, TurnQuery,
 };
 pub use error::{StoreError, StoreErrorCode};
 pub use retention::Retention;

@@ -19,6 +19,22 @@ pub struct Retention {
     /// How much all turns that are over may take together, in bytes, as they are written down. What
     /// is too much is taken from the key that has most. What a fork copied counts again.
     pub turn_bytes: u64,
+    /// Processes that are over, of all sandboxes together. As with turns, what is too many is taken
+    /// from the key that has most, and one that is not over is never forgotten.
+    pub processes: u32,
+    /// How long after its end a process is kept, counted when others come.
+    pub processes_age: Duration,
+    /// How much all processes that are over may take together, with what is kept of their output
+    /// beside their records.
+    pub process_bytes: u64,
+}
+
+/// How much of one kind of thing is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
+    pub(crate) age: Duration,
 }
 
 impl Default for Retention {
@@ -30,6 +46,9 @@ impl Default for Retention {
             turns: 100_000,
             turns_age: Duration::from_hours(30 * 24),
             turn_bytes: 1 << 30,
+            processes: 100_000,
+            processes_age: Duration::from_hours(30 * 24),
+            process_bytes: 1 << 28,
         }
     }
 }
@@ -39,6 +58,16 @@ impl Retention {
     /// Besides, what came in one batch may stay until all of it can go.
     pub fn slack_events(self) -> u64 {
         slack(u64::from(self.events))
+    }
+
+    /// How many turns are kept.
+    pub(crate) fn turn_bounds(self) -> Bounds {
+        Bounds { count: self.turns.into(), bytes: self.turn_bytes, age: self.turns_age }
+    }
+
+    /// How many processes are kept.
+    pub(crate) fn process_bounds(self) -> Bounds {
+        Bounds { count: self.processes.into(), bytes: self.process_bytes, age: self.processes_age }
     }
 
     /// How many events may be there before the oldest are forgotten.

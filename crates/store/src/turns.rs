@@ -40,7 +40,7 @@ pub(crate) fn shown_bytes(record: &TurnRecord) -> u64 {
 }
 
 /// How long a value is as text.
-fn text_bytes(value: &impl Serialize) -> u64 {
+pub(crate) fn text_bytes(value: &impl Serialize) -> u64 {
     struct Count(u64);
     impl io::Write for Count {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -12,7 +12,8 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::timeout;
 
-use super::log::Log;
+use super::log::files::{LogWriter, Shelf};
+use super::log::{Log, Unsaved};
 use crate::core::Core;
 
 /// How many writes may wait for a program that does not read its input.
@@ -25,6 +26,8 @@ pub(crate) struct Live {
     pub(super) id: ProcessId,
     pub(super) instance: InstanceId,
     pub(super) log: Log,
+    /// Where its log goes on the disk.
+    writer: Mutex<Option<LogWriter>>,
     state: Mutex<State>,
     /// What is asked of it changed.
     pub(super) asked_more: Notify,
@@ -42,11 +45,17 @@ struct State {
 }
 
 impl Live {
-    pub(super) fn new(record: ProcessRecord, instance: InstanceId) -> Arc<Self> {
+    pub(super) fn new(
+        record: ProcessRecord,
+        instance: InstanceId,
+        shelf: Option<&Shelf>,
+    ) -> Arc<Self> {
+        let writer = shelf.map(|shelf| shelf.writer(record.sandbox, record.number));
         Arc::new(Self {
             id: record.id,
             instance,
-            log: Log::default(),
+            log: Log::new(shelf.is_some()),
+            writer: Mutex::new(writer),
             state: Mutex::new(State { record, asked: EndAsked::Nothing, handle: None }),
             asked_more: Notify::new(),
             run: watch::Sender::new(0),
@@ -63,6 +72,19 @@ impl Live {
     pub(super) fn record(&self) -> ProcessRecord {
         let record = self.state().record.clone();
         ProcessRecord { log: self.log.extent(), ..record }
+    }
+
+    /// Writes part of its log to the disk: the first byte that is kept there then, unless it could
+    /// not be written. Blocks.
+    pub(super) fn write_log(&self, shelf: &Shelf, unsaved: &Unsaved) -> Option<u64> {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        match writer.as_mut()?.append(shelf, unsaved) {
+            Ok(first) => Some(first),
+            Err(error) => {
+                tracing::warn!(process = %self.id, %error, "output of a process cannot be kept");
+                None
+            }
+        }
     }
 
     /// Whether it keeps its sandbox awake.
@@ -135,7 +157,6 @@ impl Live {
 
     /// It is over for good. Gives back how it is remembered; nothing if it was over before.
     pub(super) fn finish(&self, end: ProcessEnd, keep_alive: bool) -> Option<ProcessRecord> {
-        self.log.close();
         let record = {
             let mut state = self.state();
             if state.record.end.is_some() {
@@ -147,6 +168,8 @@ impl Live {
             state.record.log = self.log.extent();
             state.record.clone()
         };
+        // Whoever has read all of it finds it over.
+        self.log.close();
         Some(record)
     }
 

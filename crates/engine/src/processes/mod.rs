@@ -4,38 +4,48 @@
 //! needs the inside of a sandbox is a use of it.
 
 mod asked;
-mod follow;
 mod live;
 mod log;
 mod names;
+mod reading;
+mod recovering;
 mod running;
+mod saving;
 mod starting;
 mod stopping;
+mod storing;
 mod table;
 
 pub use self::asked::{
     LogPage, LogPiece, LogQuery, LogWanted, ProcessInput, ProcessPage, ProcessQuery, ProcessRef,
     ProcessRequest,
 };
-pub use self::follow::LogFollow;
+pub use self::log::files::ProcessLogs;
+pub(crate) use self::log::files::Shelf;
+pub use self::reading::LogFollow;
+pub(crate) use self::recovering::{end_left_over, sweep};
+pub(crate) use self::saving::run as save;
 pub(crate) use self::stopping::kill_overdue;
+pub(crate) use self::storing::run as store;
 pub(crate) use self::table::Processes;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use kernel::EndAsked;
 use model::{ErrorCode, ProcessRecord, Refusal, SandboxId};
 use runtime::TerminalSize;
+use store::{ProcessBy, ProcessKey, ProcessesQuery};
 
 use self::live::Live;
 use self::table::Entry;
+use crate::core::unavailable;
 use crate::keys::Caller;
 use crate::{Engine, Use, UseKind};
 
 const SIGKILL: i32 = 9;
 
-#[expect(clippy::unused_async, reason = "what is stored will be looked for here too")]
 impl Engine {
     /// A process of a sandbox, also of one that is gone.
     pub async fn process(
@@ -44,7 +54,7 @@ impl Engine {
         sandbox: SandboxId,
         of: &ProcessRef,
     ) -> Result<ProcessRecord, Refusal> {
-        Ok(self.shown(&self.find_process(caller, sandbox, of)?))
+        Ok(self.shown(&self.find_process(caller, sandbox, of).await?))
     }
 
     /// Processes of a sandbox, also of one that is gone, the latest first.
@@ -54,9 +64,18 @@ impl Engine {
         sandbox: SandboxId,
         query: &ProcessQuery,
     ) -> Result<ProcessPage, Refusal> {
-        self.check_sandbox(caller, sandbox)?;
-        let (entries, more) = self.core.processes.page(sandbox, query);
-        let processes = entries.iter().map(|entry| self.shown(entry)).collect();
+        let known = self.tenant_seen(caller, sandbox)?;
+        let wanted = query.limit as usize;
+        let page = self.core.processes.page(sandbox, query, wanted.saturating_add(1));
+        let mut processes: Vec<_> = page.entries.iter().map(|entry| self.shown(entry)).collect();
+        if page.older {
+            self.add_stored(caller, sandbox, query, &mut processes).await?;
+            if processes.is_empty() && !known {
+                self.check_ended(caller, sandbox).await?;
+            }
+        }
+        let more = processes.len() > wanted;
+        processes.truncate(wanted);
         Ok(ProcessPage { processes, more })
     }
 
@@ -68,7 +87,7 @@ impl Engine {
         sandbox: SandboxId,
         of: &ProcessRef,
     ) -> Result<ProcessRecord, Refusal> {
-        match self.find_process(caller, sandbox, of)? {
+        match self.find_process(caller, sandbox, of).await? {
             Entry::Live(live) => {
                 live.over().await;
                 Ok(live.record())
@@ -168,10 +187,8 @@ impl Engine {
         of: &ProcessRef,
         query: LogQuery,
     ) -> Result<LogPage, Refusal> {
-        match self.find_process(caller, sandbox, of)? {
-            Entry::Live(live) => Ok(follow::page(&live, query)),
-            Entry::Over(_) => Ok(LogPage { over: true, ..LogPage::default() }),
-        }
+        let entry = self.find_process(caller, sandbox, of).await?;
+        reading::page(&self.core, entry, query).await
     }
 
     /// What a process wrote from `offset` on, and what it writes until it is over.
@@ -183,20 +200,82 @@ impl Engine {
         wanted: LogWanted,
         offset: u64,
     ) -> Result<LogFollow, Refusal> {
-        match self.find_process(caller, sandbox, of)? {
-            Entry::Live(live) => Ok(LogFollow::new(live, wanted, offset)),
-            Entry::Over(record) => Err(forgotten(&record)),
-        }
+        let entry = self.find_process(caller, sandbox, of).await?;
+        LogFollow::new(&self.core, entry, wanted, offset).await
     }
 
-    fn find_process(
+    async fn find_process(
         &self,
         caller: Caller,
         sandbox: SandboxId,
         of: &ProcessRef,
     ) -> Result<Entry, Refusal> {
-        self.check_sandbox(caller, sandbox)?;
-        self.core.processes.find(sandbox, of).ok_or_else(|| unknown(of))
+        let known = self.tenant_seen(caller, sandbox)?;
+        let stored = match self.core.processes.find(sandbox, of) {
+            Ok(entry) => return Ok(entry),
+            Err(false) => None,
+            Err(true) => {
+                let key = ProcessKey { sandbox, by: of.into() };
+                let stored = self.core.store.process(&key).await;
+                stored.map_err(|error| unavailable(&error.to_string()))?
+            }
+        };
+        match stored {
+            Some(record) if caller.sees(record.tenant) => Ok(Entry::Over(Arc::new(record))),
+            Some(_) | None => {
+                if !known {
+                    self.check_ended(caller, sandbox).await?;
+                }
+                Err(unknown(of))
+            }
+        }
+    }
+
+    /// Refuses what belongs to another key. Says whether the kernel knows the sandbox.
+    fn tenant_seen(&self, caller: Caller, sandbox: SandboxId) -> Result<bool, Refusal> {
+        match self.core.read(|kernel| kernel.tenant_of_sandbox(sandbox)) {
+            Some(_) => self.check_sandbox(caller, sandbox).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Refuses a sandbox of which not even the store remembers that it was the caller's.
+    async fn check_ended(&self, caller: Caller, sandbox: SandboxId) -> Result<(), Refusal> {
+        match self.ended_long_ago(caller, sandbox).await {
+            Some(_) => Ok(()),
+            None => self.check_sandbox(caller, sandbox),
+        }
+    }
+
+    /// Adds what only the store has to what is in memory, the latest first, up to one more than are
+    /// wanted.
+    async fn add_stored(
+        &self,
+        caller: Caller,
+        sandbox: SandboxId,
+        query: &ProcessQuery,
+        processes: &mut Vec<ProcessRecord>,
+    ) -> Result<(), Refusal> {
+        let wanted = (query.limit as usize).saturating_add(1);
+        let in_memory: BTreeSet<u64> = processes.iter().map(|record| record.number).collect();
+        let mut before = query.before;
+        let mut added = 0;
+        while added < wanted {
+            let page = ProcessesQuery { sandbox, before, limit: query.limit.saturating_add(1) };
+            let stored = self.core.store.processes(&page).await;
+            let stored = stored.map_err(|error| unavailable(&error.to_string()))?;
+            let Some(last) = stored.last() else { break };
+            before = Some(last.number);
+            let new = stored
+                .into_iter()
+                .filter(|record| caller.sees(record.tenant) && !in_memory.contains(&record.number));
+            let had = processes.len();
+            processes.extend(new);
+            added += processes.len() - had;
+        }
+        processes.sort_by_key(|record| std::cmp::Reverse(record.number));
+        processes.truncate(wanted);
+        Ok(())
     }
 
     /// A process that runs, and a use of its sandbox, which is thawed.
@@ -206,18 +285,18 @@ impl Engine {
         sandbox: SandboxId,
         of: &ProcessRef,
     ) -> Result<(Use, Arc<Live>), Refusal> {
-        let live = self.find_running(caller, sandbox, of)?;
+        let live = self.find_running(caller, sandbox, of).await?;
         let used = self.use_sandbox(caller, sandbox, UseKind::Exec).await?;
         Ok((used, live))
     }
 
-    fn find_running(
+    async fn find_running(
         &self,
         caller: Caller,
         sandbox: SandboxId,
         of: &ProcessRef,
     ) -> Result<Arc<Live>, Refusal> {
-        match self.find_process(caller, sandbox, of)? {
+        match self.find_process(caller, sandbox, of).await? {
             Entry::Live(live) => {
                 live.handle()?;
                 Ok(live)
@@ -248,7 +327,12 @@ fn unknown(of: &ProcessRef) -> Refusal {
     Refusal::new(ErrorCode::ProcessUnknown, format!("no process {which} is known"))
 }
 
-fn forgotten(record: &ProcessRecord) -> Refusal {
-    let cause = format!("the output of process {} is kept no more", record.id);
-    Refusal::new(ErrorCode::ProcessOver, cause)
+impl From<&ProcessRef> for ProcessBy {
+    fn from(of: &ProcessRef) -> Self {
+        match of {
+            ProcessRef::Id(id) => Self::Id(*id),
+            ProcessRef::Pid(pid) => Self::Pid(*pid),
+            ProcessRef::Name(name) => Self::Name(name.clone()),
+        }
+    }
 }

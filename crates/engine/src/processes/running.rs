@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::live::Live;
 use super::log::Log;
+use super::saving;
 use crate::core::Core;
 use crate::uses;
 
@@ -53,7 +54,7 @@ async fn run(
 ) -> ProcessEnd {
     loop {
         live.give_input(process.stdin.take()).await;
-        let exit = drive(core, &live.log, &mut process).await;
+        let exit = drive(core, live, &mut process).await;
         let asked = live.program_ended();
         live.give_input(None).await;
         drop(process);
@@ -109,6 +110,7 @@ async fn run(
             record.started_at = core.now().wall;
         });
         tell_started(core, &live.record(), live);
+        core.processes.changed(&live.record(), live);
         if live.runs(handle.clone()) != EndAsked::Nothing {
             // Whoever asked while it was being started had no program to tell.
             let _ = handle.kill().await;
@@ -156,7 +158,11 @@ async fn start_again(
 }
 
 /// Reads both outputs and waits for the end of a program.
-async fn drive(core: &Core, log: &Log, process: &mut Process) -> Result<Exit, RuntimeError> {
+async fn drive(
+    core: &Arc<Core>,
+    live: &Arc<Live>,
+    process: &mut Process,
+) -> Result<Exit, RuntimeError> {
     let mut stdout = Output::new(false, process.stdout.take());
     let mut stderr = Output::new(true, process.stderr.take());
     // Each in its turn where both have something, so that neither keeps the other waiting.
@@ -179,8 +185,10 @@ async fn drive(core: &Core, log: &Log, process: &mut Process) -> Result<Exit, Ru
             }
             () = &mut rest, if exit.is_some() => break,
         };
-        if let Some(bytes) = bytes {
-            log.add(core.now().wall, first.stderr, bytes);
+        if let Some(bytes) = bytes
+            && live.log.add(core.now().wall, first.stderr, bytes)
+        {
+            saving::keep_pace(core, live).await;
         }
         std::mem::swap(&mut first, &mut second);
     }
@@ -349,7 +357,7 @@ pub(super) fn tell_started(core: &Arc<Core>, record: &ProcessRecord, live: &Live
 }
 
 /// A process is over: remembers it and tells everyone.
-fn finish(core: &Arc<Core>, live: &Live, end: ProcessEnd) {
+fn finish(core: &Arc<Core>, live: &Arc<Live>, end: ProcessEnd) {
     let (status, reason) = (end.status, end.reason);
     let exit_code = end.exit_code.unwrap_or(-1);
     let before = live.record();
@@ -375,6 +383,7 @@ fn finish(core: &Arc<Core>, live: &Live, end: ProcessEnd) {
         );
     }
     tracing::debug!(process = %live.id, status = status.as_str(), reason = reason.as_str(), "a process ended");
-    core.processes.ended(&record);
+    core.metrics.process_ended(reason);
+    core.processes.ended(&record, live);
     live.tell_over();
 }

@@ -13,14 +13,18 @@ use super::running;
 use crate::Use;
 use crate::ids::fresh_uuid;
 
+/// How much of a command is remembered.
+const COMMAND_BYTES_MAX: usize = 16 * 1024;
+
 impl Use {
     /// Starts a process. It runs on when the use is over.
     pub async fn start_process(&self, asked: ProcessRequest) -> Result<ProcessRecord, Refusal> {
         let core = self.core();
         let sandbox = self.sandbox();
         let tenant = core.read(|kernel| kernel.tenant_of_sandbox(sandbox)).unwrap_or_default();
-        let reserved =
-            core.processes.reserve(sandbox, asked.name.as_deref(), core.max_processes)?;
+        let last = core.processes.last_of_earlier(&*core.store, self.grant()).await?;
+        let name = asked.name.as_deref();
+        let reserved = core.processes.reserve(sandbox, name, core.max_processes, last)?;
         let spec = spec(&asked);
         let again = asked.restart.map(|_| spec.clone());
         let process = self.exec(spec).await?;
@@ -34,7 +38,7 @@ impl Use {
         let timeout_ms =
             core.read(|kernel| kernel.process_timeout_ms(asked.keep_alive, asked.timeout_ms));
         let instance = self.grant().instance;
-        let live = reserved.fill(|number| {
+        let live = reserved.fill(instance, |number| {
             let record = ProcessRecord {
                 id,
                 number,
@@ -54,10 +58,12 @@ impl Use {
                 end: None,
                 log: LogExtent::default(),
             };
-            Live::new(record, instance)
+            Live::new(record, instance, core.processes.shelf())
         });
         let record = live.record();
         running::tell_started(core, &record, &live);
+        core.metrics.process_started();
+        core.processes.changed(&record, &live);
         if record.keep_alive {
             let timeout = match record.timeout_ms {
                 0 => "infinite timeout".to_owned(),
@@ -88,8 +94,14 @@ fn spec(asked: &ProcessRequest) -> ExecSpec {
     spec
 }
 
-/// What was started, as a line that a shell would take.
+/// What was started, as a line that a shell would take, cut where it is very long.
 fn line(command: &Command) -> String {
+    let mut line = whole_line(command);
+    line.truncate(line.floor_char_boundary(COMMAND_BYTES_MAX));
+    line
+}
+
+fn whole_line(command: &Command) -> String {
     match command {
         Command::Shell(line) => line.clone(),
         Command::Argv(argv) => argv.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "),

@@ -1,29 +1,45 @@
-//! Which processes there are, by sandbox: those that run, and those that ran. Names are unique among
-//! those that run; how many run and how many are remembered is bounded, and the oldest go first.
+//! Which processes there are, by sandbox: those that run, and those that ran, as far as they are in
+//! memory. Names are unique among those that run; how many run and how many are remembered is
+//! bounded, and the oldest go first. What is not here may be in the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use model::{ErrorCode, ProcessId, ProcessRecord, Refusal, SandboxId};
+use kernel::Grant;
+use model::{ErrorCode, Generation, InstanceId, ProcessId, ProcessRecord, Refusal, SandboxId};
+use store::{ProcessesQuery, Store};
 
 use super::asked::{ProcessQuery, ProcessRef};
 use super::live::Live;
+use super::log::files::Shelf;
 use super::names;
+use super::storing::Behind;
+use crate::core::unavailable;
 
 /// How many that are over are remembered of one sandbox.
 const FINISHED_MAX: usize = 2_000;
-/// Of how many of them the output is in memory.
-const LOGS_MAX: usize = 64;
+/// How many that are over are in memory, of all sandboxes together; the store has the others.
+const IN_MEMORY_MAX: usize = 100_000;
 
 /// The processes of all sandboxes.
-#[derive(Default)]
 pub(crate) struct Processes {
-    tables: Mutex<BTreeMap<SandboxId, Table>>,
+    tables: Mutex<Tables>,
+    /// What is to be stored.
+    pub(super) behind: Behind,
+    shelf: Option<Arc<Shelf>>,
+}
+
+#[derive(Default)]
+struct Tables {
+    of: BTreeMap<SandboxId, Table>,
+    /// Those that are over, in all of them.
+    finished: usize,
 }
 
 /// The processes of one sandbox.
 #[derive(Default)]
 struct Table {
+    instance: Option<InstanceId>,
     last_number: u64,
     by_number: BTreeMap<u64, Entry>,
     ids: BTreeMap<ProcessId, u64>,
@@ -34,12 +50,14 @@ struct Table {
     finished: BTreeSet<u64>,
     /// Names of those that are just being started.
     starting: BTreeSet<Arc<str>>,
+    /// The store has some that are not here.
+    older: bool,
 }
 
 /// A process.
 #[derive(Clone)]
 pub(super) enum Entry {
-    /// It is not over, or was not a moment ago.
+    /// It is not over, or that is not stored yet.
     Live(Arc<Live>),
     /// It is over.
     Over(Arc<ProcessRecord>),
@@ -54,6 +72,14 @@ impl Entry {
     }
 }
 
+/// What is in memory of what was asked for.
+pub(super) struct Page {
+    /// The latest first.
+    pub(super) entries: Vec<Entry>,
+    /// There may be others in the store, between and after them.
+    pub(super) older: bool,
+}
+
 /// A name and a place that nobody else gets meanwhile. Dropped, they are free again.
 pub(super) struct Reserved<'p> {
     processes: &'p Processes,
@@ -62,20 +88,55 @@ pub(super) struct Reserved<'p> {
 }
 
 impl Processes {
-    fn tables(&self) -> MutexGuard<'_, BTreeMap<SandboxId, Table>> {
+    pub(crate) fn new(shelf: Option<Arc<Shelf>>) -> Self {
+        Self { tables: Mutex::default(), behind: Behind::default(), shelf }
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a name and a place.
+    /// Where logs are on the disk.
+    pub(super) fn shelf(&self) -> Option<&Shelf> {
+        self.shelf.as_deref()
+    }
+
+    pub(super) fn shelf_to_share(&self) -> Option<Arc<Shelf>> {
+        self.shelf.clone()
+    }
+
+    /// The number of the last process of a sandbox that had another life, if nothing of that is in
+    /// memory.
+    pub(super) async fn last_of_earlier(
+        &self,
+        store: &dyn Store,
+        grant: &Grant,
+    ) -> Result<u64, Refusal> {
+        let sandbox = grant.sandbox;
+        if grant.generation == Generation::FIRST || self.tables().of.contains_key(&sandbox) {
+            return Ok(0);
+        }
+        let query = ProcessesQuery { sandbox, before: None, limit: 1 };
+        let latest = store.processes(&query).await;
+        let latest = latest.map_err(|error| unavailable(&error.to_string()))?;
+        Ok(latest.first().map_or(0, |record| record.number))
+    }
+
+    /// Takes a name and a place. A sandbox that is new here goes on with its numbers.
     pub(super) fn reserve(
         &self,
         sandbox: SandboxId,
         name: Option<&str>,
         max_running: usize,
+        last_of_earlier: u64,
     ) -> Result<Reserved<'_>, Refusal> {
         let wanted = name.map(|name| names::check(name).map(|()| name)).transpose()?;
         let mut tables = self.tables();
-        let table = tables.entry(sandbox).or_default();
+        let table = tables.of.entry(sandbox).or_insert_with(|| Table {
+            last_number: last_of_earlier,
+            older: last_of_earlier > 0,
+            ..Table::default()
+        });
         if table.running.len() + table.starting.len() >= max_running {
             let cause = format!("a sandbox may have {max_running} processes that run");
             return Err(Refusal::new(ErrorCode::LimitReached, cause));
@@ -97,66 +158,130 @@ impl Processes {
         Ok(Reserved { processes: self, sandbox, name })
     }
 
-    /// A process is over: it is remembered, and no longer held.
-    pub(super) fn ended(&self, record: &ProcessRecord) {
+    /// Something of a process is to be stored.
+    pub(super) fn changed(&self, record: &ProcessRecord, live: &Arc<Live>) {
+        self.behind.changed(record.sandbox, record.number, live);
+    }
+
+    /// A process is over: it is remembered.
+    pub(super) fn ended(&self, record: &ProcessRecord, live: &Arc<Live>) {
+        self.behind.changed(record.sandbox, record.number, live);
         let mut tables = self.tables();
-        let Some(table) = tables.get_mut(&record.sandbox) else { return };
-        let number = record.number;
-        if table.running.remove(&number) {
-            table.finished.insert(number);
-        }
-        if let Some(number) = table.finished.iter().rev().nth(LOGS_MAX)
-            && let Some(entry) = table.by_number.get_mut(number)
-        {
-            *entry = Entry::Over(Arc::new(entry.record()));
+        let Tables { of, finished } = &mut *tables;
+        let Some(table) = of.get_mut(&record.sandbox) else { return };
+        if table.running.remove(&record.number) {
+            table.finished.insert(record.number);
+            *finished += 1;
         }
         while table.finished.len() > FINISHED_MAX
             && let Some(oldest) = table.finished.pop_first()
         {
+            *finished -= 1;
             table.forget(oldest);
+            self.behind.removed(record.sandbox, oldest);
         }
     }
 
-    /// The process that is meant.
-    pub(super) fn find(&self, sandbox: SandboxId, of: &ProcessRef) -> Option<Entry> {
+    /// The end of a process is stored: its output need not be in memory any more.
+    pub(super) fn stored(&self, record: Arc<ProcessRecord>) {
+        let mut tables = self.tables();
+        let Tables { of, finished } = &mut *tables;
+        let Some(table) = of.get_mut(&record.sandbox) else { return };
+        if let Some(entry) = table.by_number.get_mut(&record.number) {
+            *entry = Entry::Over(record);
+        }
+        while *finished > IN_MEMORY_MAX
+            && let Some(oldest) = table.finished.first().copied()
+            && matches!(table.by_number.get(&oldest), Some(Entry::Over(_)))
+        {
+            table.finished.remove(&oldest);
+            table.forget(oldest);
+            table.older = true;
+            *finished -= 1;
+        }
+    }
+
+    /// Forgets sandboxes that are gone, or have another life: the store has what is to be known.
+    pub(super) fn forget_gone(&self, instance_of: impl Fn(SandboxId) -> Option<InstanceId>) {
+        let idle: Vec<_> = {
+            let tables = self.tables();
+            let idle = tables.of.iter().filter(|(_, table)| table.is_at_rest());
+            idle.map(|(sandbox, table)| (*sandbox, table.instance)).collect()
+        };
+        for (sandbox, instance) in idle {
+            if instance.is_some() && instance_of(sandbox) == instance {
+                continue;
+            }
+            let mut tables = self.tables();
+            if let Some(table) = tables.of.get(&sandbox)
+                && table.is_at_rest()
+                && table.instance == instance
+                && let Some(gone) = tables.of.remove(&sandbox)
+            {
+                tables.finished -= gone.finished.len();
+            }
+        }
+    }
+
+    /// Whether nothing runs, and everything is stored.
+    pub(crate) fn are_at_rest(&self) -> bool {
         let tables = self.tables();
-        let table = tables.get(&sandbox)?;
+        self.behind.is_empty() && tables.of.values().all(Table::is_at_rest)
+    }
+
+    /// All that run.
+    pub(super) fn running(&self) -> Vec<Arc<Live>> {
+        let tables = self.tables();
+        let running = tables.of.values().flat_map(|table| {
+            table.running.iter().filter_map(|number| match table.by_number.get(number)? {
+                Entry::Live(live) => Some(Arc::clone(live)),
+                Entry::Over(_) => None,
+            })
+        });
+        running.collect()
+    }
+
+    /// Whether a process is in memory.
+    pub(super) fn knows(&self, sandbox: SandboxId, number: u64) -> bool {
+        self.tables().of.get(&sandbox).is_some_and(|table| table.by_number.contains_key(&number))
+    }
+
+    /// The process that is meant, if it is in memory; else whether it may be in the store.
+    pub(super) fn find(&self, sandbox: SandboxId, of: &ProcessRef) -> Result<Entry, bool> {
+        let tables = self.tables();
+        let Some(table) = tables.of.get(&sandbox) else { return Err(true) };
         let number = match of {
             ProcessRef::Id(id) => table.ids.get(id).copied(),
             ProcessRef::Name(name) => table.names.get(name.as_str()).copied(),
             ProcessRef::Pid(pid) => table.pids.get(pid).copied(),
-        }?;
-        table.by_number.get(&number).cloned()
+        };
+        let entry = number.and_then(|number| table.by_number.get(&number).cloned());
+        entry.ok_or(table.older)
     }
 
-    /// A process by its id.
+    /// A process that is in memory, by its id.
     pub(super) fn live(&self, sandbox: SandboxId, id: ProcessId) -> Option<Arc<Live>> {
-        match self.find(sandbox, &ProcessRef::Id(id))? {
+        match self.find(sandbox, &ProcessRef::Id(id)).ok()? {
             Entry::Live(live) => Some(live),
             Entry::Over(_) => None,
         }
     }
 
-    /// Some of a sandbox's processes, the latest first, and whether there are more.
-    pub(super) fn page(&self, sandbox: SandboxId, query: &ProcessQuery) -> (Vec<Entry>, bool) {
+    /// Some of a sandbox's processes.
+    pub(super) fn page(&self, sandbox: SandboxId, query: &ProcessQuery, at_most: usize) -> Page {
         let before = query.before.unwrap_or(u64::MAX);
-        let wanted = query.limit as usize;
-        let mut entries = {
-            let tables = self.tables();
-            let Some(table) = tables.get(&sandbox) else { return (Vec::new(), false) };
-            let one_more = wanted.saturating_add(1);
-            let entry = |number: &u64| table.by_number.get(number).cloned();
-            if query.running {
-                let numbers = table.running.range(..before).rev();
-                numbers.take(one_more).filter_map(entry).collect::<Vec<_>>()
-            } else {
-                let numbers = table.by_number.range(..before).rev();
-                numbers.take(one_more).map(|(_, entry)| entry.clone()).collect()
-            }
+        let tables = self.tables();
+        let Some(table) = tables.of.get(&sandbox) else {
+            return Page { entries: Vec::new(), older: !query.running };
         };
-        let more = entries.len() > wanted;
-        entries.truncate(wanted);
-        (entries, more)
+        let entry = |number: &u64| table.by_number.get(number).cloned();
+        let entries = if query.running {
+            table.running.range(..before).rev().take(at_most).filter_map(entry).collect()
+        } else {
+            let latest = table.by_number.range(..before).rev().take(at_most);
+            latest.map(|(_, entry)| entry.clone()).collect()
+        };
+        Page { entries, older: table.older && !query.running }
     }
 }
 
@@ -166,6 +291,11 @@ impl Table {
         let of_latest = self.names.get(name);
         self.starting.contains(name)
             || of_latest.is_some_and(|number| self.running.contains(number))
+    }
+
+    fn is_at_rest(&self) -> bool {
+        let stored = |number| matches!(self.by_number.get(number), Some(Entry::Over(_)));
+        self.running.is_empty() && self.starting.is_empty() && self.finished.iter().all(stored)
     }
 
     fn forget(&mut self, number: u64) {
@@ -183,9 +313,14 @@ impl Table {
 
 impl Reserved<'_> {
     /// The process was started: it has its place. `make` is given its number.
-    pub(super) fn fill(self, make: impl FnOnce(u64) -> Arc<Live>) -> Arc<Live> {
+    pub(super) fn fill(
+        self,
+        instance: InstanceId,
+        make: impl FnOnce(u64) -> Arc<Live>,
+    ) -> Arc<Live> {
         let mut tables = self.processes.tables();
-        let table = tables.entry(self.sandbox).or_default();
+        let table = tables.of.entry(self.sandbox).or_default();
+        table.instance = Some(instance);
         table.last_number += 1;
         let number = table.last_number;
         let live = make(number);
@@ -201,7 +336,7 @@ impl Reserved<'_> {
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        if let Some(table) = self.processes.tables().get_mut(&self.sandbox) {
+        if let Some(table) = self.processes.tables().of.get_mut(&self.sandbox) {
             table.starting.remove(&self.name);
         }
     }

@@ -9,6 +9,8 @@ mod images;
 mod keeping;
 mod node;
 mod processes;
+mod processes_by_chance;
+mod processes_kept;
 mod rest;
 mod sessions;
 mod talks_by_chance;

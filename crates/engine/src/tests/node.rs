@@ -15,7 +15,8 @@ use store::memory::MemoryStore;
 use workspaces::Archives;
 
 use crate::{
-    Caller, CheckoutRequest, Engine, EngineConfig, HandedOut, Runtimes, UseKind, WallClock,
+    Caller, CheckoutRequest, Engine, EngineConfig, HandedOut, ProcessLogs, Runtimes, UseKind,
+    WallClock,
 };
 
 pub(super) const ADMIN: Caller = Caller::SERVER;
@@ -65,6 +66,7 @@ pub(super) fn config() -> EngineConfig {
         workspaces: None,
         archives: None,
         seeds: None,
+        process_logs: None,
         strays: crate::Strays::Remove,
         wall: WallClock::Steady(Wall(1_700_000_000_000)),
         roots: crate::Roots::default(),
@@ -85,6 +87,11 @@ impl Node {
         // What is in memory is saved here, unless a test has a place of its own.
         let archives = || Archives::open(place.0.join("archives")).unwrap();
         config.archives.get_or_insert_with(archives);
+        config.process_logs.get_or_insert_with(|| ProcessLogs {
+            directory: place.0.join("processes"),
+            each_bytes: 4 << 20,
+            all_bytes: 64 << 20,
+        });
         let runtime = Arc::new(FakeRuntime::new(FakeSettings {
             any_workspace: true,
             ..FakeSettings::default()

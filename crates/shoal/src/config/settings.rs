@@ -111,6 +111,14 @@ pub(crate) struct StoreSettings {
     pub(crate) turns_age_days: u32,
     /// How much all turns may say together.
     pub(crate) turns_mb: u32,
+    /// Processes that are over kept, of all sandboxes together.
+    pub(crate) processes: u32,
+    /// Days for which a process is kept after its end.
+    pub(crate) processes_age_days: u32,
+    /// How much is kept of what one process writes.
+    pub(crate) process_log_mb: u32,
+    /// How much is kept of what all processes write.
+    pub(crate) process_logs_mb: u32,
 }
 
 /// The dialect of Ash.
@@ -194,6 +202,10 @@ impl Default for StoreSettings {
             turns: 100_000,
             turns_age_days: 30,
             turns_mb: 1_024,
+            processes: 100_000,
+            processes_age_days: 30,
+            process_log_mb: 16,
+            process_logs_mb: 4_096,
         }
     }
 }
@@ -276,6 +288,10 @@ impl Config {
             ("store.turns", self.store.turns.into()),
             ("store.turns_age_days", self.store.turns_age_days.into()),
             ("store.turns_mb", self.store.turns_mb.into()),
+            ("store.processes", self.store.processes.into()),
+            ("store.processes_age_days", self.store.processes_age_days.into()),
+            ("store.process_log_mb", self.store.process_log_mb.into()),
+            ("store.process_logs_mb", self.store.process_logs_mb.into()),
         ];
         if let Some((key, _)) = above_0.into_iter().find(|(_, value)| *value == 0) {
             return Err(Wrong::new(key, "must be above 0"));

@@ -116,6 +116,10 @@ impl DataDir {
         self.of_store.join("seeds")
     }
 
+    pub(super) fn processes(&self) -> PathBuf {
+        self.of_store.join("processes")
+    }
+
     pub(super) fn images(&self) -> PathBuf {
         self.path.join(crate::image::STORE)
     }

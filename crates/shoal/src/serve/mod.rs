@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use api::{Api, ConnectionLimits, Settings};
 use engine::{
-    Archives, Engine, EngineConfig, Reaped, Recovery, Roots, Runtimes, Seeds, StartError, Started,
-    Strays, Workspaces,
+    Archives, Engine, EngineConfig, ProcessLogs, Reaped, Recovery, Roots, Runtimes, Seeds,
+    StartError, Started, Strays, Workspaces,
 };
 use model::template::RuntimeKind;
 use runtime::native::{LauncherProcess, Native, NativeConfig};
@@ -38,6 +38,8 @@ use crate::output::Output;
 /// How much longer than what runs connections may last: whoever follows it is told how it ended.
 const LAST_WORDS: Duration = Duration::from_secs(30);
 const BACKLOG: i32 = 4096;
+/// What records of processes that are over may take, with what is kept of their output beside them.
+const PROCESS_BYTES_MAX: u64 = 256 << 20;
 /// How long threads may take to end after everything else has.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -206,6 +208,11 @@ async fn start(
         shutdown_grace_ms: config.server.shutdown_grace_ms,
         templates: if configured { config.templates.clone() } else { Vec::new() },
         first_templates: built_in,
+        process_logs: Some(ProcessLogs {
+            directory: place.processes(),
+            each_bytes: u64::from(config.store.process_log_mb) << 20,
+            all_bytes: u64::from(config.store.process_logs_mb) << 20,
+        }),
         roots: Roots { images: Some(images), directories: config.native.directories.clone() },
         ..EngineConfig::default()
     };
@@ -229,6 +236,9 @@ fn open_store(config: &Config, place: &DataDir) -> Result<(Arc<dyn Store>, Stray
         turns: config.store.turns,
         turns_age: Duration::from_hours(24 * u64::from(config.store.turns_age_days)),
         turn_bytes: u64::from(config.store.turns_mb) << 20,
+        processes: config.store.processes,
+        processes_age: Duration::from_hours(24 * u64::from(config.store.processes_age_days)),
+        process_bytes: PROCESS_BYTES_MAX,
     };
     match config.store.kind {
         StoreKind::Memory => Ok((Arc::new(MemoryStore::new(retention)), Strays::Remove)),
@@ -249,6 +259,9 @@ fn not_started(error: &StartError) -> Failure {
         StartError::Runtime(error) => failure.remedy(error.code.remedy()),
         StartError::Template(_, refusal) => failure.remedy(refusal.code.remedy()).usage(),
         StartError::Config(_) => failure.remedy("correct the configuration").usage(),
+        StartError::ProcessLogs(_) => {
+            failure.remedy("check DATA_DIR/processes, or choose another with --data-dir")
+        }
         StartError::Random(_) => failure,
     }
 }

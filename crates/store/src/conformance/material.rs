@@ -4,6 +4,10 @@
 use std::sync::Arc;
 
 use model::lifecycle::{ActiveCause, SessionChange, TurnOutcome};
+use model::process::{
+    LogExtent, ProcessChange, ProcessEnd, ProcessEndReason, ProcessRecord, ProcessStatus,
+    RestartPolicy,
+};
 use model::record::{JournalEntry, OnDisconnect, Owner, PoolRecord, SandboxRecord, SessionRecord};
 use model::state::PoolPhase;
 use model::template::{Recycle, RuntimeTraits};
@@ -11,8 +15,8 @@ use model::turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord, TurnStart};
 use model::why::{Candidate, Ended, Eviction, Shortage, Tier};
 use model::{
     ClaimSettings, EndCause, Generation, InstanceId, KeyId, KeyRecord, LeaseId, LifecycleEvent,
-    NetworkPolicy, Role, SandboxId, SandboxState, SessionId, SessionStatus, StoredEvent, Template,
-    TemplateName, TerminatedReason, TurnId, Wall, WorkspaceId,
+    NetworkPolicy, ProcessId, Role, SandboxId, SandboxState, SessionId, SessionStatus, StoredEvent,
+    Template, TemplateName, TerminatedReason, TurnId, Wall, WorkspaceId,
 };
 
 use crate::contract::Batch;
@@ -215,6 +219,10 @@ pub fn whole(number: u64) -> Batch {
             TurnChange::Put(turn(number, 1)),
             TurnChange::Ended { turn: turn_id(number), end: turn_end(number, 1) },
         ],
+        processes: vec![ProcessChange::Put {
+            record: Arc::new(process(1, number, Some(number))),
+            log: None,
+        }],
     }
 }
 
@@ -262,6 +270,41 @@ pub fn pieces(numbers: std::ops::RangeInclusive<u64>) -> Vec<TurnPiece> {
         data: format!("{{\"n\":{seq},\"text\":\"\\n\"}}{AWKWARD}").into(),
     };
     numbers.map(piece).collect()
+}
+
+/// A process of a sandbox.
+pub fn process_id(of: u8, number: u64) -> ProcessId {
+    ProcessId::from_u128(0x9000_0000 + (u128::from(of) << 16) + u128::from(number))
+}
+
+/// A process of a sandbox, over at a moment if that is given.
+pub fn process(of: u8, number: u64, ended_at: Option<u64>) -> ProcessRecord {
+    ProcessRecord {
+        id: process_id(of, number),
+        number,
+        sandbox: sandbox_id(of),
+        tenant: key_id(of),
+        pid: 100 + number as u32,
+        name: format!("{number}{AWKWARD}").into(),
+        command: AWKWARD.into(),
+        cwd: number.is_multiple_of(2).then(|| AWKWARD.into()),
+        keep_alive: number.is_multiple_of(3),
+        timeout_ms: number,
+        restart: (number % 2 == 1).then_some(RestartPolicy { max_restarts: Some(3) }),
+        restarts: 1,
+        terminal: false,
+        stdin: true,
+        started_at: Wall(0),
+        end: ended_at.map(|at| ProcessEnd {
+            at: Wall(at),
+            status: ProcessStatus::Failed,
+            exit_code: Some(3),
+            signal: None,
+            reason: ProcessEndReason::Exited,
+            detail: Some(AWKWARD.into()),
+        }),
+        log: LogExtent { first: 1, end: 3, stdout_bytes: 2, stderr_bytes: 1 },
+    }
 }
 
 /// A batch of changes of turns only.

@@ -6,6 +6,7 @@ mod drops;
 mod ends;
 mod events;
 pub mod material;
+mod processes;
 mod random;
 mod records;
 mod rest;
@@ -33,6 +34,9 @@ const RETENTION: Retention = Retention {
     turns: 30,
     turns_age: Duration::from_secs(100),
     turn_bytes: 1_000_000,
+    processes: 30,
+    processes_age: Duration::from_secs(100),
+    process_bytes: 1_000_000,
 };
 
 type CaseFuture<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
@@ -78,6 +82,10 @@ cases! {
         what_is_too_many_is_taken_from_whoever_has_most
         turns_that_say_too_much_are_forgotten what_a_fork_shows_outlives_where_it_came_from
         large_pages_end_early;
+    processes: processes_are_put_replaced_and_found processes_are_read_in_pages
+        what_a_process_wrote_is_kept_beside_it processes_that_are_not_over_are_never_forgotten
+        processes_that_are_too_many_go processes_that_are_too_much_go
+        processes_that_are_too_old_go processes_may_be_given_again;
     drops: dropped_commits_are_whole_or_absent dropped_commits_never_come_later;
     [often] random_batches_agree_with_the_model;
 }
@@ -135,6 +143,10 @@ macro_rules! conformance_tests {
             what_is_too_many_is_taken_from_whoever_has_most
             turns_that_say_too_much_are_forgotten what_a_fork_shows_outlives_where_it_came_from
             large_pages_end_early
+            processes_are_put_replaced_and_found processes_are_read_in_pages
+            what_a_process_wrote_is_kept_beside_it processes_that_are_not_over_are_never_forgotten
+            processes_that_are_too_many_go processes_that_are_too_much_go
+        processes_that_are_too_old_go processes_may_be_given_again
             dropped_commits_are_whole_or_absent dropped_commits_never_come_later
             random_batches_agree_with_the_model
         }

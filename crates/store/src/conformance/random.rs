@@ -181,7 +181,7 @@ async fn play(on: &dyn Subject, steps: Vec<Step>) {
                 let number = model.events.len() as u64 + 1;
                 let events = (number..).zip(events).map(|(number, id)| event(number, id));
                 let turns = turns.into_iter().map(|talk| model.talk(talk)).collect();
-                let batch = Batch { entries, events: events.collect(), turns };
+                let batch = Batch { entries, events: events.collect(), turns, ..Batch::default() };
                 store.commit(&batch).await.expect("written");
                 model.write(&batch);
             }

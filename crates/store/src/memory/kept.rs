@@ -6,6 +6,7 @@ use model::record::JournalEntry;
 use model::why::Ended;
 use model::{Document, KeyId, KeyRecord, Records, StoredEvent};
 
+use super::processes::Processes;
 use super::turns::Turns;
 use crate::contract::{Batch, EventPage, EventQuery, Loaded};
 use crate::retention::Retention;
@@ -23,6 +24,7 @@ pub(super) struct Kept {
     /// By kind, key and name.
     pub(super) documents: BTreeMap<(String, KeyId, String), Document>,
     pub(super) turns: Turns,
+    pub(super) processes: Processes,
     pub(super) commits: u64,
 }
 
@@ -37,6 +39,7 @@ impl Kept {
             keys: BTreeMap::new(),
             documents: BTreeMap::new(),
             turns: Turns::new(retention),
+            processes: Processes::new(retention),
             commits: 0,
         }
     }
@@ -60,6 +63,7 @@ impl Kept {
         let surplus = self.events.len().saturating_sub(self.retention.events_kept());
         self.events.drain(..surplus);
         self.turns.write(&batch.turns);
+        self.processes.write(&batch.processes);
         self.commits += 1;
     }
 

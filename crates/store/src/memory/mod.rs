@@ -3,12 +3,14 @@
 
 mod faults;
 mod kept;
+mod processes;
 pub(crate) mod turns;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use model::process::ProcessRecord;
 use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
 use model::{Document, KeyRecord, SandboxId, SeedId, TurnId};
@@ -17,7 +19,8 @@ use tokio::sync::watch;
 use self::faults::{Faults, Gate};
 use self::kept::Kept;
 use crate::contract::{
-    Batch, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, Store, TurnQuery,
+    Batch, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, ProcessKey, ProcessesQuery,
+    Store, TurnQuery,
 };
 use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;
@@ -178,6 +181,26 @@ impl Store for MemoryStore {
         limit: u32,
     ) -> Result<Vec<TurnPiece>, StoreError> {
         Ok(self.open()?.turns.pieces(turn, after, limit))
+    }
+
+    async fn process(&self, key: &ProcessKey) -> Result<Option<ProcessRecord>, StoreError> {
+        Ok(self.open()?.processes.process(key))
+    }
+
+    async fn processes(&self, query: &ProcessesQuery) -> Result<Vec<ProcessRecord>, StoreError> {
+        Ok(self.open()?.processes.processes(query))
+    }
+
+    async fn process_log(
+        &self,
+        sandbox: SandboxId,
+        number: u64,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.open()?.processes.log(sandbox, number))
+    }
+
+    async fn unfinished_processes(&self, limit: u32) -> Result<Vec<ProcessRecord>, StoreError> {
+        Ok(self.open()?.processes.unfinished(limit))
     }
 
     async fn close(&self) -> Result<(), StoreError> {

@@ -85,7 +85,7 @@ impl Turns {
             }
         }
         let ended = self.over.len() - before;
-        self.forget(Forgetting::new(self.retention, latest(changes), ended as u64));
+        self.forget(Forgetting::new(self.retention.turn_bounds(), latest(changes), ended as u64));
         self.shares.settle();
     }
 

@@ -14,6 +14,7 @@ mod migrate;
 mod open;
 mod pace;
 mod prepared;
+mod processes;
 mod reader;
 mod schema;
 mod slots;
@@ -31,6 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use model::process::ProcessRecord;
 use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
 use model::{Document, KeyRecord, SandboxId, SeedId, TurnId};
@@ -44,7 +46,8 @@ use self::reader::Reader;
 use self::schema::MIGRATIONS;
 use self::writer::Writer;
 use crate::contract::{
-    Batch, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, Store, TurnQuery,
+    Batch, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, ProcessKey, ProcessesQuery,
+    Store, TurnQuery,
 };
 use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;
@@ -225,6 +228,28 @@ impl Store for SqliteStore {
         limit: u32,
     ) -> Result<Vec<TurnPiece>, StoreError> {
         self.read(move |reader| reader.pieces(turn, after, limit)).await
+    }
+
+    async fn process(&self, key: &ProcessKey) -> Result<Option<ProcessRecord>, StoreError> {
+        let key = key.clone();
+        self.read(move |reader| processes::one(reader.conn(), &key)).await
+    }
+
+    async fn processes(&self, query: &ProcessesQuery) -> Result<Vec<ProcessRecord>, StoreError> {
+        let query = *query;
+        self.read(move |reader| processes::page(reader.conn(), &query)).await
+    }
+
+    async fn process_log(
+        &self,
+        sandbox: SandboxId,
+        number: u64,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        self.read(move |reader| processes::log(reader.conn(), sandbox, number)).await
+    }
+
+    async fn unfinished_processes(&self, limit: u32) -> Result<Vec<ProcessRecord>, StoreError> {
+        self.read(move |reader| processes::unfinished(reader.conn(), limit)).await
     }
 
     async fn close(&self) -> Result<(), StoreError> {

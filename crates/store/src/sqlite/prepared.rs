@@ -4,15 +4,17 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
+use model::process::ProcessChange;
 use model::record::JournalEntry;
 use model::turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord};
-use model::{KeyId, SandboxId, SessionId, TemplateName, TurnId, Wall, WorkspaceId};
+use model::{KeyId, ProcessId, SandboxId, SessionId, TemplateName, TurnId, Wall, WorkspaceId};
 use serde::Serialize;
 
 use crate::contract::Batch;
 use crate::error::{StoreError, StoreErrorCode};
-use crate::turns::latest;
+use crate::{processes, turns};
 
 /// Where a text is among all the texts of the batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -40,6 +42,29 @@ pub(super) struct Prepared {
     pub(super) turns: Vec<PreparedTurn>,
     /// The latest moment that the turns speak of.
     pub(super) turns_at: Wall,
+    pub(super) processes: Vec<PreparedProcess>,
+    /// The latest moment that the processes speak of.
+    pub(super) processes_at: Wall,
+}
+
+/// A change of a process: what it is now, or that it is forgotten.
+#[derive(Debug)]
+pub(super) struct PreparedProcess {
+    pub(super) sandbox: SandboxId,
+    pub(super) number: i64,
+    pub(super) put: Option<PutProcess>,
+}
+
+/// A process as it is written down.
+#[derive(Debug)]
+pub(super) struct PutProcess {
+    pub(super) id: ProcessId,
+    pub(super) pid: u32,
+    pub(super) name: Arc<str>,
+    pub(super) tenant: KeyId,
+    pub(super) ended_at: Option<i64>,
+    pub(super) record: Span,
+    pub(super) log: Option<Arc<[u8]>>,
 }
 
 /// A change of a turn.
@@ -111,14 +136,19 @@ impl Prepared {
         for change in &batch.turns {
             text.turn(change, &mut made.turns)?;
         }
-        made.turns_at = latest(&batch.turns);
+        made.turns_at = turns::latest(&batch.turns);
+        for change in &batch.processes {
+            made.processes.push(text.process(change)?);
+        }
+        made.processes_at = processes::latest(&batch.processes);
         made.text = text.finish()?;
         Ok(made)
     }
 
-    /// The length of all texts.
-    pub(super) const fn bytes(&self) -> usize {
-        self.text.len()
+    /// The length of all that is written.
+    pub(super) fn bytes(&self) -> usize {
+        let logs = self.processes.iter().filter_map(|change| change.put.as_ref()?.log.as_ref());
+        self.text.len() + logs.map(|log| log.len()).sum::<usize>()
     }
 
     /// All ends, a line each. Only if there are some.
@@ -203,6 +233,27 @@ impl Text {
             }
         }
         Ok(())
+    }
+
+    fn process(&mut self, change: &ProcessChange) -> Result<PreparedProcess, StoreError> {
+        Ok(match change {
+            ProcessChange::Put { record, log } => PreparedProcess {
+                sandbox: record.sandbox,
+                number: record.number.cast_signed(),
+                put: Some(PutProcess {
+                    id: record.id,
+                    pid: record.pid,
+                    name: Arc::clone(&record.name),
+                    tenant: record.tenant,
+                    ended_at: record.end.as_ref().map(|end| end.at.0.cast_signed()),
+                    record: self.push(&**record)?,
+                    log: log.clone(),
+                }),
+            },
+            ProcessChange::Removed { sandbox, number } => {
+                PreparedProcess { sandbox: *sandbox, number: number.cast_signed(), put: None }
+            }
+        })
     }
 
     fn piece(&mut self, piece: &TurnPiece) -> Result<PieceLine, StoreError> {

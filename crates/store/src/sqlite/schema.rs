@@ -12,12 +12,15 @@
 //! of their last piece. The blocks of a turn that was forked are not copied: the copy says whose
 //! they are. When nobody shows them any more they are written down as forgotten, and go some at a
 //! time.
+//!
+//! A process is a row by sandbox and number, and what it wrote, where that is little, a row beside
+//! it: who looks for one among those of its sandbox reads no output.
 
 use super::migrate::Migration;
 
 /// All versions, from an empty file to the present one.
 pub(super) const MIGRATIONS: &[Migration] =
-    &[RECORDS_AND_EVENTS, TURNS, DOCUMENTS, TURNS_BY_KEY, IDENTITY];
+    &[RECORDS_AND_EVENTS, TURNS, DOCUMENTS, TURNS_BY_KEY, IDENTITY, PROCESSES];
 
 const RECORDS_AND_EVENTS: Migration = Migration {
     version: 1,
@@ -108,5 +111,35 @@ const IDENTITY: Migration = Migration {
     sql: "
         CREATE TABLE identity (id INTEGER NOT NULL) STRICT;
         INSERT INTO identity (id) VALUES (random());
+    ",
+};
+
+const PROCESSES: Migration = Migration {
+    version: 6,
+    sql: "
+        CREATE TABLE processes (
+            sandbox BLOB NOT NULL,
+            number INTEGER NOT NULL,
+            id BLOB NOT NULL,
+            pid INTEGER NOT NULL,
+            name TEXT NOT NULL,
+            tenant BLOB NOT NULL,
+            ended_at INTEGER,
+            bytes INTEGER NOT NULL,
+            record TEXT NOT NULL,
+            PRIMARY KEY (sandbox, number)
+        ) STRICT, WITHOUT ROWID;
+        CREATE INDEX processes_by_end ON processes (ended_at, sandbox, number, tenant, bytes)
+            WHERE ended_at IS NOT NULL;
+        CREATE INDEX processes_by_key ON processes (tenant, ended_at, sandbox, number, bytes)
+            WHERE ended_at IS NOT NULL;
+        CREATE INDEX processes_unfinished ON processes (sandbox, number) WHERE ended_at IS NULL;
+
+        CREATE TABLE process_logs (
+            sandbox BLOB NOT NULL,
+            number INTEGER NOT NULL,
+            log BLOB NOT NULL,
+            PRIMARY KEY (sandbox, number)
+        ) STRICT, WITHOUT ROWID;
     ",
 };

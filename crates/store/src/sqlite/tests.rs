@@ -139,6 +139,29 @@ mod elsewhere_only {
             self.0.pieces(turn, after, limit).await
         }
 
+        async fn process(&self, key: &ProcessKey) -> Result<Option<ProcessRecord>, StoreError> {
+            self.0.process(key).await
+        }
+
+        async fn processes(
+            &self,
+            query: &ProcessesQuery,
+        ) -> Result<Vec<ProcessRecord>, StoreError> {
+            self.0.processes(query).await
+        }
+
+        async fn process_log(
+            &self,
+            sandbox: SandboxId,
+            number: u64,
+        ) -> Result<Option<Vec<u8>>, StoreError> {
+            self.0.process_log(sandbox, number).await
+        }
+
+        async fn unfinished_processes(&self, limit: u32) -> Result<Vec<ProcessRecord>, StoreError> {
+            self.0.unfinished_processes(limit).await
+        }
+
         async fn close(&self) -> Result<(), StoreError> {
             self.0.close().await
         }
@@ -337,7 +360,7 @@ async fn a_store_of_the_first_version_is_carried_over() {
 }
 
 #[tokio::test]
-async fn no_question_about_turns_looks_at_all_of_them() {
+async fn no_question_about_turns_or_processes_looks_at_all_of_them() {
     let directory = Directory::new();
     let store = directory.open();
     store.commit(&whole(1)).await.expect("written");
@@ -352,6 +375,10 @@ async fn no_question_about_turns_looks_at_all_of_them() {
         turns::FIRST_BEFORE,
         "SELECT 1 FROM turns WHERE shows = ?1",
         "SELECT last, lines FROM pieces WHERE turn = ?1 AND last > ?2 ORDER BY last",
+        "SELECT number FROM processes WHERE sandbox = ?1 AND name = ?2 \
+         ORDER BY number DESC LIMIT 1",
+        processes::FIRST_OF_KEY,
+        processes::FIRST_BEFORE,
     ] {
         let mut plan = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("a plan");
         let bound = vec![rusqlite::types::Null; plan.parameter_count()];

@@ -61,7 +61,7 @@ impl TurnTables {
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
             let (turns, bytes): (i64, i64) = (row.get(1)?, row.get(2)?);
-            let has = Tally { turns: turns.cast_unsigned(), bytes: bytes.cast_unsigned() };
+            let has = Tally { count: turns.cast_unsigned(), bytes: bytes.cast_unsigned() };
             shares.add(key_id(row.get(0)?), has);
         }
         shares.settle();
@@ -98,7 +98,11 @@ impl TurnTables {
                 PreparedTurn::Forked { from, to } => writing.fork(*from, *to)?,
             }
         }
-        writing.forget(Forgetting::new(self.retention, batch.turns_at, writing.ended))?;
+        writing.forget(Forgetting::new(
+            self.retention.turn_bounds(),
+            batch.turns_at,
+            writing.ended,
+        ))?;
         writing.sweep()?;
         Ok(writing.known)
     }

@@ -12,6 +12,7 @@ use super::checkpoints::Cut;
 use super::fault::at;
 use super::history::History;
 use super::prepared::{Prepared, Span};
+use super::processes;
 use super::slots::{Moves, Slots};
 use super::tables::{self, Table};
 use super::turns::TurnTables;
@@ -31,7 +32,27 @@ pub(super) struct Writer {
     doomed: Slots<WorkspaceId>,
     history: History,
     turns: TurnTables,
-    shares: Shares,
+    shares: Held,
+    retention: Retention,
+}
+
+/// Who has how much of what is over.
+#[derive(Default)]
+struct Held {
+    turns: Shares,
+    processes: Shares,
+}
+
+impl Held {
+    fn settle(&mut self) {
+        self.turns.settle();
+        self.processes.settle();
+    }
+
+    fn take_back(&mut self) {
+        self.turns.take_back();
+        self.processes.take_back();
+    }
 }
 
 /// What is to be written in the tables of records.
@@ -51,10 +72,12 @@ impl Writer {
         let sessions = slots(&conn, &tables::SESSIONS, |one: SessionRecord| one.id)?;
         let doomed = slots(&conn, &tables::DOOMED, |id: WorkspaceId| id)?;
         let history = History::found(&conn, retention).map_err(at("look at the history"))?;
-        let (turns, shares) =
+        let (turns, of_turns) =
             TurnTables::found(&conn, retention).map_err(at("look at the turns"))?;
+        let of_processes = processes::found(&conn).map_err(at("look at the processes"))?;
+        let shares = Held { turns: of_turns, processes: of_processes };
         conn.busy_timeout(Duration::ZERO).map_err(at("prepare the database"))?;
-        Ok(Self { conn, pools, sandboxes, sessions, doomed, history, turns, shares })
+        Ok(Self { conn, pools, sandboxes, sessions, doomed, history, turns, shares, retention })
     }
 
     /// Writes a batch, or nothing. Waits so long for another program that has the file locked.
@@ -69,7 +92,10 @@ impl Writer {
             sessions: self.sessions.plan(&batch.sessions),
             doomed: self.doomed.plan(&batch.doomed),
         };
-        let appends = batch.ends_count > 0 || !batch.events.is_empty() || !batch.turns.is_empty();
+        let appends = batch.ends_count > 0
+            || !batch.events.is_empty()
+            || !batch.turns.is_empty()
+            || !batch.processes.is_empty();
         if appends || plan.writes() {
             let mut shares = std::mem::take(&mut self.shares);
             let written =
@@ -152,7 +178,7 @@ impl Writer {
         &self,
         batch: &Prepared,
         plan: &Plan,
-        shares: &mut Shares,
+        shares: &mut Held,
     ) -> rusqlite::Result<(History, TurnTables)> {
         // Only if an earlier one could not be taken back at the time.
         self.roll_back()?;
@@ -173,13 +199,14 @@ impl Writer {
         &self,
         batch: &Prepared,
         plan: &Plan,
-        shares: &mut Shares,
+        shares: &mut Held,
     ) -> rusqlite::Result<(History, TurnTables)> {
         self.write_records(&tables::POOLS, &plan.pools, batch)?;
         self.write_records(&tables::SANDBOXES, &plan.sandboxes, batch)?;
         self.write_records(&tables::SESSIONS, &plan.sessions, batch)?;
         self.write_records(&tables::DOOMED, &plan.doomed, batch)?;
-        let turns = self.turns.write(&self.conn, shares, batch)?;
+        let turns = self.turns.write(&self.conn, &mut shares.turns, batch)?;
+        processes::write(&self.conn, self.retention, &mut shares.processes, batch)?;
         Ok((self.history.append(&self.conn, batch)?, turns))
     }
 

@@ -1,0 +1,122 @@
+//! What an earlier run left: processes that were running when it ended are over, and say why; what
+//! is kept of their output is what was on the disk. Tables of sandboxes that are gone, and logs of
+//! processes that nobody remembers, are removed.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::process::ProcessChange;
+use model::{ProcessEnd, ProcessEndReason, ProcessRecord, ProcessStatus, Wall};
+use store::{Batch, ProcessesQuery, Store, StoreError};
+use tokio::time::sleep;
+
+use super::log::files::Shelf;
+use super::running::cause_in_words;
+use crate::core::Core;
+
+/// How many are written down at once.
+const GROUP: u32 = 256;
+/// How often tables that nobody needs are looked for, and after how many times logs are.
+const PAUSE: Duration = Duration::from_secs(30);
+const LOGS_EVERY: u32 = 20;
+
+const SERVER_ENDED: &str = "the server ended, and its sandboxes with it";
+
+/// Ends what an earlier run left running. Gives back how many there were.
+pub(crate) async fn end_left_over(
+    store: &dyn Store,
+    shelf: Option<&Arc<Shelf>>,
+    now: Wall,
+) -> Result<usize, StoreError> {
+    let mut ended = 0;
+    let mut causes = BTreeMap::new();
+    loop {
+        let left = store.unfinished_processes(GROUP).await?;
+        if left.is_empty() {
+            return Ok(ended);
+        }
+        ended += left.len();
+        let mut processes = Vec::with_capacity(left.len());
+        for record in left {
+            if let Entry::Vacant(unknown) = causes.entry(record.sandbox) {
+                let ended = store.ended(record.sandbox).await?;
+                unknown.insert(ended.map(|ended| cause_in_words(ended.cause)));
+            }
+            let cause = causes.get(&record.sandbox).cloned().flatten();
+            let record = Arc::new(end(shelf, now, record, cause).await);
+            processes.push(ProcessChange::Put { record, log: None });
+        }
+        store.commit(&Batch { processes, ..Batch::default() }).await?;
+    }
+}
+
+async fn end(
+    shelf: Option<&Arc<Shelf>>,
+    at: Wall,
+    record: ProcessRecord,
+    cause: Option<String>,
+) -> ProcessRecord {
+    let (reason, detail) = match cause {
+        Some(cause) => (ProcessEndReason::SandboxEnded, cause),
+        None => (ProcessEndReason::ServerEnded, SERVER_ENDED.to_owned()),
+    };
+    let end = ProcessEnd {
+        at,
+        status: ProcessStatus::Killed,
+        exit_code: None,
+        signal: None,
+        reason,
+        detail: Some(detail.into()),
+    };
+    let mut record = ProcessRecord { end: Some(end), keep_alive: false, ..record };
+    if let Some(shelf) = shelf {
+        let (shelf, sandbox, number) = (Arc::clone(shelf), record.sandbox, record.number);
+        let found = tokio::task::spawn_blocking(move || shelf.extent(sandbox, number)).await;
+        if let Ok(Some(extent)) = found {
+            record.log = extent;
+        }
+    }
+    record
+}
+
+/// Looks for what nobody needs, again and again. Logs are removed only if the store is the one that
+/// would know of them.
+pub(crate) async fn sweep(core: Arc<Core>, remove_logs: bool) {
+    for round in 0_u32.. {
+        if remove_logs && round.is_multiple_of(LOGS_EVERY) {
+            remove_strays(&core).await;
+        }
+        sleep(PAUSE).await;
+        core.processes.forget_gone(|sandbox| {
+            core.read(|kernel| kernel.sandbox(sandbox)).and_then(|view| view.instance)
+        });
+    }
+}
+
+async fn remove_strays(core: &Arc<Core>) {
+    let Some(shelf) = core.processes.shelf_to_share() else { return };
+    let places = {
+        let shelf = Arc::clone(&shelf);
+        tokio::task::spawn_blocking(move || shelf.places().unwrap_or_default()).await
+    };
+    for (sandbox, number) in places.unwrap_or_default() {
+        if core.processes.knows(sandbox, number) {
+            continue;
+        }
+        let query = ProcessesQuery { sandbox, before: Some(number.saturating_add(1)), limit: 1 };
+        let Ok(found) = core.store.processes(&query).await else { return };
+        // It may have been started and stored since it was looked for in memory.
+        if found.iter().any(|record| record.number == number)
+            || core.processes.knows(sandbox, number)
+        {
+            continue;
+        }
+        let shelf = Arc::clone(&shelf);
+        let removed = tokio::task::spawn_blocking(move || shelf.remove(sandbox, number)).await;
+        if removed.is_err() {
+            return;
+        }
+    }
+}

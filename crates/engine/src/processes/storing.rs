@@ -1,0 +1,161 @@
+//! Brings what is known of processes into the store, behind what happens: many at once, soon after
+//! it happened. One that is over before it was stored is stored once. What is not stored yet is in
+//! memory, with its output; nobody waits for the store.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use model::process::ProcessChange;
+use model::{ProcessRecord, SandboxId};
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use super::live::Live;
+use super::log::frames;
+use super::saving;
+use crate::core::Core;
+
+/// How long more is waited for before something is stored.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How many are stored at once.
+const GROUP_MAX: usize = 256;
+/// What is stored with a record, where there is a disk for more, and where there is none.
+const INLINE_BYTES: u64 = 16 * 1024;
+const INLINE_BYTES_WITHOUT_DISK: u64 = 64 * 1024;
+/// How long the rest of an output may take to be on the disk.
+const DISK_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is to be stored.
+#[derive(Default)]
+pub(super) struct Behind {
+    waiting: Mutex<BTreeMap<(SandboxId, u64), Unstored>>,
+    /// There is something.
+    more: Notify,
+}
+
+/// What is to be stored of a process.
+enum Unstored {
+    /// As it is then.
+    Process(Arc<Live>),
+    /// That it is forgotten.
+    Removed,
+}
+
+impl Behind {
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<(SandboxId, u64), Unstored>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something of a process changed.
+    pub(super) fn changed(&self, sandbox: SandboxId, number: u64, live: &Arc<Live>) {
+        self.waiting().insert((sandbox, number), Unstored::Process(Arc::clone(live)));
+        self.more.notify_one();
+    }
+
+    /// A process is forgotten.
+    pub(super) fn removed(&self, sandbox: SandboxId, number: u64) {
+        self.waiting().insert((sandbox, number), Unstored::Removed);
+        self.more.notify_one();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting().is_empty()
+    }
+
+    fn take(&self) -> Vec<((SandboxId, u64), Unstored)> {
+        let mut waiting = self.waiting();
+        let mut taken = Vec::new();
+        while taken.len() < GROUP_MAX
+            && let Some(next) = waiting.pop_first()
+        {
+            taken.push(next);
+        }
+        taken
+    }
+}
+
+/// Stores for as long as the engine lives.
+pub(crate) async fn run(core: Arc<Core>) {
+    loop {
+        core.processes.behind.more.notified().await;
+        sleep(PAUSE).await;
+        loop {
+            let taken = core.processes.behind.take();
+            if taken.is_empty() {
+                break;
+            }
+            store(&core, taken).await;
+        }
+    }
+}
+
+async fn store(core: &Arc<Core>, taken: Vec<((SandboxId, u64), Unstored)>) {
+    let mut changes = Vec::with_capacity(taken.len());
+    let mut over = Vec::new();
+    let mut removed = Vec::new();
+    for ((sandbox, number), unstored) in taken {
+        match unstored {
+            Unstored::Removed => {
+                changes.push(ProcessChange::Removed { sandbox, number });
+                removed.push((sandbox, number));
+            }
+            Unstored::Process(live) => {
+                let (record, log) = as_stored(core, &live).await;
+                let record = Arc::new(record);
+                if record.end.is_some() {
+                    over.push(Arc::clone(&record));
+                }
+                changes.push(ProcessChange::Put { record, log });
+            }
+        }
+    }
+    // Without an answer nothing is stored any more.
+    if core.store_processes(changes).await.is_err() {
+        return;
+    }
+    for record in over {
+        core.processes.stored(record);
+    }
+    if let Some(shelf) = core.processes.shelf_to_share().filter(|_| !removed.is_empty()) {
+        let removing = tokio::task::spawn_blocking(move || {
+            for (sandbox, number) in removed {
+                shelf.remove(sandbox, number);
+            }
+        });
+        // What could not be removed is found by the next sweep.
+        let _ = removing.await;
+    }
+}
+
+/// A process as it is written down, with its output where that is little.
+async fn as_stored(core: &Arc<Core>, live: &Arc<Live>) -> (ProcessRecord, Option<Arc<[u8]>>) {
+    let mut record = live.record();
+    let Some(end) = &mut record.end else { return (record, None) };
+    let has_disk = core.processes.shelf().is_some();
+    let kept_bytes = record.log.end - record.log.first;
+    let log = if has_disk && (live.log.is_on_disk() || kept_bytes > INLINE_BYTES) {
+        // If that takes too long, the rest comes later or never, and the process is over anyway.
+        let _ = timeout(DISK_PATIENCE, saving::save_all(core, live)).await;
+        record.log = live.log.extent();
+        if let Some(shelf) = core.processes.shelf_to_share() {
+            let (sandbox, number) = (record.sandbox, record.number);
+            let told = tokio::task::spawn_blocking(move || shelf.ended(sandbox, number));
+            // If that fails it stays until the next start.
+            let _ = told.await;
+        }
+        None
+    } else {
+        let most = if has_disk { INLINE_BYTES } else { INLINE_BYTES_WITHOUT_DISK };
+        let last = live.log.last_pieces(most);
+        record.log.first = last.pieces.first().map_or(record.log.end, |piece| piece.offset);
+        let mut bytes = Vec::new();
+        frames::encode(&last.pieces, last.stdout_bytes, &mut bytes);
+        (!bytes.is_empty()).then(|| bytes.into())
+    };
+    let lost = live.log.lost_bytes();
+    if lost > 0 && end.detail.is_none() {
+        end.detail = Some(format!("{lost} bytes of its output could not be kept").into());
+    }
+    (record, log)
+}
