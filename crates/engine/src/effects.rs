@@ -152,6 +152,7 @@ async fn launch(core: &Core, launch: &Launch) -> Result<(), EffectError> {
         root,
         limits: template.limits,
         workspace: beginning.source,
+        aliases: template.workspace.alias_names(),
         settings: launch.settings.clone(),
         ready_timeout: Duration::from_millis(template.ready_timeout_ms),
     };

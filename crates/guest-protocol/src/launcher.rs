@@ -67,6 +67,13 @@ pub enum Root {
     Directory(String),
     /// An image of the store.
     Image(ImageBytes),
+    /// Another one, with more names at its top that lead to the workspace.
+    Aliased {
+        /// Which. Not such a one itself.
+        root: Box<Root>,
+        /// Each a single name, in their order.
+        names: Vec<String>,
+    },
 }
 
 /// To the launcher.

@@ -91,7 +91,7 @@ pub enum RootFs {
 }
 
 /// What `/workspace` is; its size is `limits.workspace_mb`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct WorkspaceSettings {
@@ -99,7 +99,76 @@ pub struct WorkspaceSettings {
     pub kind: WorkspaceKind,
     /// How its size is kept, where it is on disk.
     pub limit: WorkspaceLimit,
+    /// Other paths that lead to it: single names at the top, such as `/app`, that the root does not
+    /// have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<String>,
 }
+
+impl WorkspaceSettings {
+    /// The aliases as names at the top of a root, in their order.
+    pub fn alias_names(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            self.aliases.iter().map(|path| path.trim_start_matches('/').to_owned()).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// What is wrong with the aliases, if anything is.
+    fn alias_problem(&self) -> Option<&'static str> {
+        let is_plain =
+            |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        if self.aliases.len() > ALIASES_MAX {
+            return Some("there may be 8 of them");
+        }
+        for path in &self.aliases {
+            let Some(name) = path.strip_prefix('/') else {
+                return Some("each begins with a slash");
+            };
+            let is_name = (1..=ALIAS_BYTES_MAX).contains(&name.len())
+                && name.bytes().all(is_plain)
+                && !name.starts_with('.');
+            if !is_name {
+                return Some(
+                    "each is a slash and one name of letters, digits, dashes, underscores and dots",
+                );
+            }
+            if TOP_NAMES.contains(&name) {
+                return Some("the root of every sandbox has one of them already");
+            }
+        }
+        None
+    }
+}
+
+/// How many aliases there may be, and how long each.
+const ALIASES_MAX: usize = 8;
+const ALIAS_BYTES_MAX: usize = 64;
+
+/// Names at the top of a root that are never a workspace's.
+const TOP_NAMES: &[&str] = &[
+    "bin",
+    "boot",
+    "dev",
+    "etc",
+    "home",
+    "lib",
+    "lib32",
+    "lib64",
+    "libx32",
+    "opt",
+    "proc",
+    "root",
+    "run",
+    "sbin",
+    "srv",
+    "sys",
+    "tmp",
+    "usr",
+    "var",
+    "workspace",
+];
 
 /// Where the files of a workspace are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -322,6 +391,9 @@ impl Template {
             }
             Harness::Shell | Harness::Jsonl(_) | Harness::AshBridge(_) => {}
         }
+        if let Some(problem) = self.workspace.alias_problem() {
+            return bad("workspace.aliases", problem);
+        }
         match self.workspace.kind {
             WorkspaceKind::Disk if self.limits.workspace_mb < WORKSPACE_MB_MIN => {
                 return bad("limits.workspace_mb", "must be at least 4 where it is on disk");
@@ -435,7 +507,17 @@ mod tests {
         refused(|t| t.limits.cpu_milli = 0, "limits.cpu_milli");
         refused(|t| t.limits.pids = 0, "limits.pids");
         let disk = WorkspaceSettings { kind: WorkspaceKind::Disk, ..Default::default() };
-        refused(|t| (t.workspace, t.limits.workspace_mb) = (disk, 3), "limits.workspace_mb");
+        refused(
+            |t| (t.workspace, t.limits.workspace_mb) = (disk.clone(), 3),
+            "limits.workspace_mb",
+        );
+        for alias in
+            ["", "/", "app", "/a/b", "/..", "/.a", "/proc", "/usr", "/workspace", "/a:b", "/a b"]
+        {
+            refused(|t| t.workspace.aliases = vec![alias.to_owned()], "workspace.aliases");
+        }
+        let nine = || (0..9).map(|n| format!("/a{n}")).collect();
+        refused(|t| t.workspace.aliases = nine(), "workspace.aliases");
         refused(|t| t.limits.workspace_mb = (1 << 20) + 1, "limits.workspace_mb");
         for path in ["", ".", "..", "/", "/a", "a/", "a//b", "a/../b", "./a", "a\0"] {
             refused(|t| t.root = RootFs::Directory(path.to_owned()), "root");

@@ -18,6 +18,8 @@ pub struct LaunchSpec {
     pub limits: Limits,
     /// What its `/workspace` is.
     pub workspace: WorkspaceSource,
+    /// Other names of its workspace, at the top of the root: `app` for `/app`.
+    pub aliases: Vec<String>,
     /// What to bind to it before anything starts in it.
     pub settings: Option<Arc<ClaimSettings>>,
     /// How long it may take to be ready.
@@ -33,6 +35,7 @@ impl LaunchSpec {
             root: Root::Host,
             limits: template.limits,
             workspace: WorkspaceSource::Memory,
+            aliases: template.workspace.alias_names(),
             settings: None,
             ready_timeout: Duration::from_millis(template.ready_timeout_ms),
         }

@@ -176,6 +176,7 @@ pub(crate) fn spec(limits: Limits) -> Result<LaunchSpec, Failure> {
         root: Root::Host,
         limits,
         workspace: WorkspaceSource::Memory,
+        aliases: Vec::new(),
         settings: None,
         ready_timeout: READY_TIMEOUT,
     })

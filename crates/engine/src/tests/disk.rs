@@ -56,7 +56,8 @@ impl Drop for Place {
 
 fn on_disk(called: &str, limit: WorkspaceLimit) -> Template {
     let mut template = template(called);
-    template.workspace = WorkspaceSettings { kind: WorkspaceKind::Disk, limit };
+    template.workspace =
+        WorkspaceSettings { kind: WorkspaceKind::Disk, limit, ..WorkspaceSettings::default() };
     template.limits.workspace_mb = 4;
     template.pool.pool_size = 0;
     template

@@ -21,8 +21,11 @@ impl Place {
     fn config(&self) -> EngineConfig {
         let mut config = config();
         let mut disk = template("disk");
-        disk.workspace =
-            WorkspaceSettings { kind: WorkspaceKind::Disk, limit: WorkspaceLimit::Soft };
+        disk.workspace = WorkspaceSettings {
+            kind: WorkspaceKind::Disk,
+            limit: WorkspaceLimit::Soft,
+            ..WorkspaceSettings::default()
+        };
         config.templates = vec![template("memory"), disk];
         for template in &mut config.templates {
             template.limits.workspace_mb = 8;

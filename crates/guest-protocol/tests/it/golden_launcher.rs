@@ -64,6 +64,11 @@ fn to_the_launcher() {
         },
         "0002070707070707070707070707070707070101648080808002e8078001808040808080010109090909090909090909090909090909",
     );
+    let aliased = Root::Aliased { root: Box::new(Root::Host), names: vec!["app".into()] };
+    pin(
+        &ToLauncher::Launch { ticket: 1, spec: spec(aliased, Workspace::Memory) },
+        "000107070707070707070707070707070707030001036170708080808002e80780018080408080800100",
+    );
     pin(
         &ToLauncher::Attach { ticket: 3, instance: [7; 16], workspace: [9; 16] },
         "01030707070707070707070707070707070709090909090909090909090909090909",

@@ -8,6 +8,10 @@ use jail::plan::{self, USER, Users, Wish};
 /// Users that each slot owns.
 const USERS_PER_SLOT: u32 = 65_536;
 
+/// Other names of a workspace, and how long each may be.
+const ALIASES_AT_MOST: usize = 8;
+const ALIAS_BYTES_AT_MOST: usize = 64;
+
 /// Whether a launcher can work with it.
 pub(super) fn is_sound(config: &LauncherConfig) -> bool {
     let users = u64::from(config.slots).saturating_mul(u64::from(USERS_PER_SLOT));
@@ -83,6 +87,16 @@ pub(super) fn is_beneath(name: &str) -> bool {
     name.split('/').all(|part| !matches!(part, "" | "." | "..")) && !name.contains('\0')
 }
 
+/// Whether these can be names at the top of a root.
+pub(super) fn are_names(names: &[String]) -> bool {
+    let is_name = |name: &String| {
+        let is_plain =
+            |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        name.len() <= ALIAS_BYTES_AT_MOST && is_beneath(name) && name.bytes().all(is_plain)
+    };
+    names.len() <= ALIASES_AT_MOST && names.iter().all(is_name)
+}
+
 /// Whether this is the digest of a layer.
 pub(super) fn is_digest(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
@@ -126,6 +140,25 @@ mod tests {
         ] {
             assert_eq!(is_sound(&config(uid_base, slots, run)), sound, "{uid_base} {slots} {run}");
         }
+    }
+
+    #[test]
+    fn names_at_the_top_are_single() {
+        for (name, is_one) in [
+            ("app", true),
+            ("my-app_1.x", true),
+            ("", false),
+            ("..", false),
+            ("a/b", false),
+            ("a:b", false),
+            ("a,b", false),
+            ("a\0", false),
+        ] {
+            assert_eq!(are_names(&[name.to_owned()]), is_one, "{name:?}");
+        }
+        assert!(are_names(&vec!["a".to_owned(); 8]));
+        assert!(!are_names(&vec!["a".to_owned(); 9]));
+        assert!(!are_names(&["a".repeat(65)]));
     }
 
     #[test]

@@ -195,7 +195,12 @@ impl Launcher {
             let unknown = error.kind() == io::ErrorKind::NotFound;
             let code = if unknown { RefusalCode::UnknownRoot } else { RefusalCode::System };
             let errno = error.raw_os_error().unwrap_or(0);
-            self.refuse(launch.ticket, code, "build the root filesystem", errno);
+            let step = if error.kind() == io::ErrorKind::AlreadyExists {
+                "give the workspace a name that the root has already"
+            } else {
+                "build the root filesystem"
+            };
+            self.refuse(launch.ticket, code, step, errno);
         } else {
             // Spares may have layers over what was replaced.
             self.tidy_roots();

@@ -33,6 +33,8 @@ pub(super) struct Prepared {
     pub built: Built,
     /// Of an image: tells others that it is used.
     _lock: Option<OwnedFd>,
+    /// What it is made of, if it is another one with more names.
+    base: Option<Rc<Prepared>>,
 }
 
 pub(super) struct Roots {
@@ -75,7 +77,7 @@ impl Roots {
         root::build_devices(host, maker)?;
         let place = make_place(0)?;
         let built = root::build_from_host(host, &place, maker)?;
-        let host = Rc::new(Prepared { built, _lock: None });
+        let host = Rc::new(Prepared { built, _lock: None, base: None });
         let (others, replaced) = (BTreeMap::new(), Vec::new());
         Ok(Self { directories, images, maker, host, others, replaced, last_number: 0 })
     }
@@ -90,6 +92,9 @@ impl Roots {
         if *wanted == Root::Host {
             return Ok(Rc::clone(&self.host));
         }
+        if let Root::Aliased { root, names } = wanted {
+            return self.aliased(wanted, root, names, now);
+        }
         self.forget_if_replaced(wanted)?;
         if let Some(kept) = self.others.get_mut(wanted) {
             kept.used_at = now;
@@ -101,7 +106,45 @@ impl Roots {
         let place = make_place(self.last_number)?;
         let built = root::build_from_layers(&layers, &place, self.maker)
             .inspect_err(|_| remove_place(&place))?;
-        let prepared = Rc::new(Prepared { built, _lock: lock });
+        let prepared = Rc::new(Prepared { built, _lock: lock, base: None });
+        let kept = Kept { prepared: Rc::clone(&prepared), place, used_at: now, identity };
+        self.others.insert(wanted.clone(), kept);
+        Ok(prepared)
+    }
+
+    /// One with more names, of another that is prepared for it.
+    fn aliased(
+        &mut self,
+        wanted: &Root,
+        root: &Root,
+        names: &[String],
+        now: Duration,
+    ) -> io::Result<Rc<Prepared>> {
+        if matches!(root, Root::Aliased { .. }) || !asked::are_names(names) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let base = self.prepared(root, now)?;
+        let is_of =
+            |kept: &Kept| kept.prepared.base.as_ref().is_some_and(|own| Rc::ptr_eq(own, &base));
+        match self.others.get_mut(wanted) {
+            Some(kept) if is_of(kept) => {
+                kept.used_at = now;
+                return Ok(Rc::clone(&kept.prepared));
+            }
+            Some(_) => {
+                if let Some(kept) = self.others.remove(wanted) {
+                    remove_place(&kept.place);
+                    self.replaced.push(wanted.clone());
+                }
+            }
+            None => {}
+        }
+        self.last_number += 1;
+        let place = make_place(self.last_number)?;
+        let built =
+            root::with_aliases(&base.built, &place, names).inspect_err(|_| remove_place(&place))?;
+        let prepared = Rc::new(Prepared { built, _lock: None, base: Some(base) });
+        let identity = (0, 0);
         let kept = Kept { prepared: Rc::clone(&prepared), place, used_at: now, identity };
         self.others.insert(wanted.clone(), kept);
         Ok(prepared)
@@ -110,7 +153,7 @@ impl Roots {
     /// A directory may be another one by now; an image is what it is. Sandboxes keep what they have.
     fn forget_if_replaced(&mut self, wanted: &Root) -> io::Result<()> {
         let known = match wanted {
-            Root::Host | Root::Image(_) => None,
+            Root::Host | Root::Image(_) | Root::Aliased { .. } => None,
             Root::Directory(_) => self.others.get(wanted).map(|kept| kept.identity),
         };
         let Some(known) = known else { return Ok(()) };
@@ -127,7 +170,7 @@ impl Roots {
     /// Opens the layers of a root, the lowest first.
     fn layers_of(&self, wanted: &Root) -> io::Result<(Vec<OwnedFd>, Option<OwnedFd>)> {
         match wanted {
-            Root::Host => Err(io::ErrorKind::InvalidInput.into()),
+            Root::Host | Root::Aliased { .. } => Err(io::ErrorKind::InvalidInput.into()),
             Root::Directory(name) if !asked::is_beneath(name) => {
                 Err(io::ErrorKind::NotFound.into())
             }

@@ -3,6 +3,7 @@
 //! it: a file that two sandboxes had in common would tell each of them, by notifications and locks,
 //! what the other one does with it.
 
+mod aliases;
 mod copying;
 mod devices;
 mod host;
@@ -18,6 +19,7 @@ use rustix::mount::{
     fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
 
+pub use aliases::with_aliases;
 pub use devices::{DEVICES, Maker, build_devices};
 pub use host::build_from_host;
 pub use layers::{Built, Layers, Part, Source};

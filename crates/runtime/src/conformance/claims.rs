@@ -79,3 +79,18 @@ pub(super) async fn workspaces_outlive_sandboxes(stage: &Stage) -> CaseResult {
     assert_eq!(next.stat("/workspace/a/b").await.expect("there").mode, 0o600);
     Ok(())
 }
+
+pub(super) async fn workspaces_have_other_names(stage: &Stage) -> CaseResult {
+    let aliases = vec!["app".to_owned(), "code".to_owned()];
+    let sandbox =
+        stage.runtime.launch(LaunchSpec { aliases, ..stage.spec() }).await.expect("launched");
+    said(&*sandbox, "echo one > /app/file").await;
+    assert_eq!(sandbox.read_all("/workspace/file", 9).await.expect("read"), b"one\n");
+    sandbox.write_all("/code/d/other", b"two", None).await.expect("written");
+    assert_eq!(said(&*sandbox, "cat /workspace/d/other").await, "two");
+    let inside = ExecSpec { cwd: Some("/app".to_owned()), ..ExecSpec::shell("cat file") };
+    assert_eq!(run(&*sandbox, inside).await.stdout, b"one\n");
+    let plain = stage.launch().await;
+    assert_eq!(code_of(plain.stat("/app").await), RuntimeErrorCode::NotFound);
+    Ok(())
+}

@@ -92,7 +92,8 @@ cases! {
     streams: input_reaches_the_program a_stream_goes_both_ways handles_signal_programs
         terminals_have_a_size closed_output_ends_the_writer;
     claims: environments_are_bound_late environments_are_bound_at_launch
-        unresolved_secrets_are_refused workspaces_are_attached_late workspaces_outlive_sandboxes;
+        unresolved_secrets_are_refused workspaces_are_attached_late workspaces_outlive_sandboxes
+        workspaces_have_other_names;
     files: files_are_written_and_read_back files_are_seen_by_programs directories_are_listed_in_pages
         files_are_moved_and_removed errors_of_files_have_codes abandoned_writes_leave_nothing
         large_files_are_streams;
@@ -151,6 +152,7 @@ macro_rules! conformance_tests {
             terminals_have_a_size closed_output_ends_the_writer
             environments_are_bound_late environments_are_bound_at_launch
             unresolved_secrets_are_refused workspaces_are_attached_late workspaces_outlive_sandboxes
+            workspaces_have_other_names
             files_are_written_and_read_back files_are_seen_by_programs
             directories_are_listed_in_pages files_are_moved_and_removed errors_of_files_have_codes
             abandoned_writes_leave_nothing large_files_are_streams

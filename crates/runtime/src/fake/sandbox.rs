@@ -78,9 +78,14 @@ impl FakeSandbox {
     ) -> Self {
         let workspace = workspace.unwrap_or_else(|| empty_workspace(&spec));
         let scratch_bytes = u64::from(spec.limits.memory_mb) << 20;
+        let mut root = Tree::new(&["/", "/etc", "/tmp", "/usr"], scratch_bytes);
+        for name in &spec.aliases {
+            // A name that is taken was refused before.
+            let _ = root.make_link(&format!("/{name}"), WORKSPACE);
+        }
         let state = State {
             env: BTreeMap::new(),
-            root: Tree::new(&["/", "/etc", "/tmp", "/usr"], scratch_bytes),
+            root,
             workspace,
             processes: Vec::new(),
             listeners: BTreeMap::new(),

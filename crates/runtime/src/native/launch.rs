@@ -68,13 +68,19 @@ pub(super) async fn launch(
 fn for_launcher(spec: &LaunchSpec) -> Spec {
     let limits = &spec.limits;
     let memory_bytes = u64::from(limits.memory_mb) * MIB;
+    let root = match &spec.root {
+        Root::Host => launcher::Root::Host,
+        Root::Directory(name) => launcher::Root::Directory(name.clone()),
+        Root::Image(image) => launcher::Root::Image(*image.as_bytes()),
+    };
+    let root = if spec.aliases.is_empty() {
+        root
+    } else {
+        launcher::Root::Aliased { root: Box::new(root), names: spec.aliases.clone() }
+    };
     Spec {
         instance: spec.instance.as_u128().to_be_bytes(),
-        root: match &spec.root {
-            Root::Host => launcher::Root::Host,
-            Root::Directory(name) => launcher::Root::Directory(name.clone()),
-            Root::Image(image) => launcher::Root::Image(*image.as_bytes()),
-        },
+        root,
         limits: SandboxLimits {
             memory_bytes,
             cpu_milli: limits.cpu_milli,

@@ -92,6 +92,7 @@ async fn perform(
         root,
         limits: wish.limits,
         workspace,
+        aliases: Vec::new(),
         settings: None,
         ready_timeout: READY_TIMEOUT,
     };

@@ -85,8 +85,11 @@ fn template(name: TemplateName, entry: &str, memory_mb: u32) -> Template {
     let command = vec!["node".to_owned(), entry.to_owned()];
     let mut template = Template::named(name);
     template.harness = Harness::AshBridge(HarnessProgram { command, prewarm: false });
-    template.workspace =
-        WorkspaceSettings { kind: WorkspaceKind::Disk, limit: WorkspaceLimit::Soft };
+    template.workspace = WorkspaceSettings {
+        kind: WorkspaceKind::Disk,
+        limit: WorkspaceLimit::Soft,
+        ..WorkspaceSettings::default()
+    };
     template.limits.memory_mb = memory_mb;
     template.limits.workspace_mb = WORKSPACE_MB;
     template

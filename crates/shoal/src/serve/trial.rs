@@ -30,6 +30,7 @@ pub(super) async fn of_disk(runtime: &dyn Runtime, workspaces: &Workspaces) -> R
         root: Root::Host,
         limits: Limits { best_effort: true, ..Limits::default() },
         workspace: WorkspaceSource::Disk(id),
+        aliases: Vec::new(),
         settings: None,
         ready_timeout: PATIENCE,
     };
@@ -45,5 +46,5 @@ pub(super) async fn of_disk(runtime: &dyn Runtime, workspaces: &Workspaces) -> R
 /// it is measured.
 pub(super) fn put_on_disk(template: &mut Template) {
     let (kind, limit) = (WorkspaceKind::Disk, WorkspaceLimit::Soft);
-    template.workspace = WorkspaceSettings { kind, limit };
+    template.workspace = WorkspaceSettings { kind, limit, ..template.workspace.clone() };
 }
