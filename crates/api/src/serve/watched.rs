@@ -88,6 +88,8 @@ impl Activity {
 
 /// How long, and how much, is read of what a client still sends to a connection that is closed.
 const LINGER: Duration = Duration::from_secs(2);
+/// How long nothing may come before it is taken for all: what was sent may not be here yet.
+const GLANCE: Duration = Duration::from_millis(100);
 const LINGER_BYTES: usize = 16 << 20;
 
 /// A stream that is watched.
@@ -151,23 +153,24 @@ impl<S> Watched<S> {
 }
 
 impl<S: AsyncRead + Unpin> Watched<S> {
-    /// Ready when the client sends nothing, or did so for too long.
+    /// Ready when the client sends nothing for a moment, or sent something for too long.
     fn poll_drained(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let mut scratch = [0; 8 * 1024];
             let mut buf = ReadBuf::new(&mut scratch);
-            let read = match Pin::new(&mut self.stream).poll_read(cx, &mut buf) {
-                Poll::Ready(Ok(())) => buf.filled().len(),
-                Poll::Ready(Err(_)) => 0,
-                Poll::Pending => {
-                    let lingering = self.lingering.as_mut();
-                    return lingering.map_or(Poll::Ready(()), |it| it.until.as_mut().poll(cx));
-                }
-            };
+            let read = Pin::new(&mut self.stream).poll_read(cx, &mut buf);
             let linger = self.lingering.get_or_insert_with(|| Linger {
-                until: Box::pin(sleep_until(Instant::now() + LINGER)),
+                until: Box::pin(sleep_until(Instant::now() + GLANCE)),
                 read: 0,
             });
+            let read = match read {
+                Poll::Ready(Ok(())) => buf.filled().len(),
+                Poll::Ready(Err(_)) => 0,
+                Poll::Pending => return linger.until.as_mut().poll(cx),
+            };
+            if linger.read == 0 {
+                linger.until.as_mut().reset(Instant::now() + LINGER);
+            }
             linger.read += read;
             if read == 0 || linger.read > LINGER_BYTES {
                 return Poll::Ready(());
