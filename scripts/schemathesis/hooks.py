@@ -33,7 +33,7 @@ FILE, DIRECTORY = "/workspace/a", "/workspace"
 KEPT = 4
 # What a server in good health may say while it has no room, or while others hold what is to end.
 UNLUCKY = {"capacity_exhausted", "checkout_timeout", "queue_full", "pool_empty", "pool_closed",
-           "deadline_exceeded"}
+           "deadline_exceeded", "port_closed"}
 
 calls, answers = Counter(), Counter()
 current = None
@@ -153,6 +153,10 @@ def before_call(context, case, kwargs):
     if given.get("id") in KEYS:
         given["id"] = NOBODY
     bound(case.body)
+    bound(case.query)
+    if path.endswith("/files/watch") and case.query:
+        # A watch that is armed has no end of its own.
+        case.query["path"] = "/nosuch"
     if count % 2:
         return
     if path == "/v1/templates" and is_name(case.body, "name"):
@@ -181,8 +185,18 @@ def before_call(context, case, kwargs):
             given["id"] = real["id"]
         elif path.startswith("/v1/sandboxes/"):
             given["id"] = real["sandbox"]["id"]
+            if isinstance(given.get("process"), str):
+                given["process"] = process(given["id"], path)
             if count % 4 == 0:
                 fit(path, case, f"/v1/sandboxes/{given['id']}")
+
+
+def process(sandbox, path):
+    """One that exists and can be fed, resized and ended; one that is over where its end is waited for."""
+    wanted = {"command": "true" if path.endswith("/wait") else "cat", "stdin_open": True,
+              "terminal": {"rows": 24, "columns": 80}}
+    made = ask("POST", f"/v1/sandboxes/{sandbox}/processes", json=wanted)
+    return made.json()["id"] if made.ok else NOBODY
 
 
 def is_name(value, field):
@@ -192,9 +206,9 @@ def is_name(value, field):
 def bound(body):
     """Waits that nobody has the time for."""
     if isinstance(body, dict):
-        for field in ("wait_ms", "timeout_ms"):
+        for field in ("wait_ms", "timeout_ms", "wait_timeout_ms", "grace_ms"):
             # What is out of bounds stays so.
-            if isinstance(body.get(field), int) and 1000 < body[field] <= 600_000:
+            if isinstance(body.get(field), int) and 1000 < body[field] <= 86_400_000:
                 body[field] = 1000
 
 
@@ -221,7 +235,7 @@ def fit(path, case, at):
     body = case.body
     if isinstance((case.query or {}).get("path"), str):
         ask("PUT", f"{at}/files", params={"path": FILE}, data=b"hello")
-        is_directory = path.endswith(("/archive", "/list"))
+        is_directory = path.endswith(("/archive", "/list", "/tree", "/find", "/search", "/multipart"))
         case.query["path"] = DIRECTORY if is_directory else FILE
     if path.endswith("/archive") and isinstance(body, bytes):
         case.body = archive(case.media_type)
@@ -237,6 +251,18 @@ def fit(path, case, at):
         for field in ("metadata", "config"):
             if isinstance(body.get(field), dict):
                 body[field] = {}
+    if path.endswith("/link") and isinstance(body, dict) and isinstance(body.get("path"), str):
+        body.update({"path": f"{DIRECTORY}/link-{uuid.uuid4()}", "target": FILE})
+    if path.endswith("/search") and isinstance((case.query or {}).get("text"), str):
+        case.query["text"] = "hello"
+    if path.endswith("/files") and case.method == "PATCH" and isinstance(body, dict):
+        case.body = {"mode": "0644"}
+    if path.endswith("/ports") and case.query:
+        case.query.pop("wait_for", None)
+    if path.endswith("/signal") and isinstance(body, dict) and isinstance(body.get("signal"), str):
+        body["signal"] = "SIGWINCH"
+    if path.endswith("/processes") and case.method == "POST" and isinstance(body, dict):
+        case.body = {"command": "true", "wait": bool(body.get("wait"))}
     if path.endswith("/exec") and isinstance(body, dict):
         if isinstance(body.get("command"), str) and isinstance(body.get("argv"), (list, type(None))):
             body.pop("argv", None)

@@ -15,6 +15,7 @@ mod cors;
 mod cursor;
 pub mod errors;
 mod exec_stream;
+mod file_watch;
 mod front;
 mod handed_out;
 mod hosts;

@@ -25,6 +25,8 @@ use crate::{routes, schemas};
 
 const JSON: &str = "application/json";
 const PROBLEM: &str = wire::Problem::MEDIA_TYPE;
+/// A form with files in it.
+const FORM: &str = "multipart/form-data";
 const KEY: &str = "key";
 
 /// The words of the API.
@@ -54,6 +56,13 @@ const KEY: &str = "key";
     wire::FileList,
     wire::MoveRequest,
     wire::DirectoryRequest,
+    wire::AboutRequest,
+    wire::LinkRequest,
+    wire::Uploaded,
+    wire::FileTree,
+    wire::FoundList,
+    wire::SearchResult,
+    wire::FileEvent,
     wire::Unpacked,
     wire::Session,
     wire::SessionList,
@@ -320,6 +329,9 @@ fn body(takes: Takes) -> Option<RequestBody> {
 fn content(media_type: &str, schema: Option<&str>) -> Content {
     let schema: RefOr<Schema> = match schema {
         Some(name) => Ref::from_schema_name(name).into(),
+        None if media_type == FORM => {
+            ObjectBuilder::new().property("file", formatted("binary")).build().into()
+        }
         None if media_type.contains("charset=") => text().into(),
         None => formatted("binary").into(),
     };

@@ -51,6 +51,11 @@ impl Refused {
         Self::with_field(Refusal::new(ErrorCode::InvalidArgument, cause), field)
     }
 
+    /// A request by HTTP alone, where something else is spoken.
+    pub(crate) fn upgrade(cause: impl Into<Cow<'static, str>>) -> Self {
+        Self::with_field(Refusal::new(ErrorCode::UpgradeRequired, cause), "Upgrade")
+    }
+
     pub(crate) fn with_field(refusal: Refusal, field: impl Into<Cow<'static, str>>) -> Self {
         Self { refusal, field: Some(field.into()), elsewhere: None }
     }

@@ -23,6 +23,8 @@ pub(crate) fn sandbox(view: &SandboxView, caller: Caller) -> Sandbox {
         template: view.template.clone(),
         state: view.state,
         frozen: view.frozen,
+        awake: view.awake,
+        freezes_at: view.freezes_at.map(Time::from),
         generation: view.generation,
         lease,
         session,
@@ -144,16 +146,19 @@ pub(crate) const fn path(path: CheckoutPath) -> wire::CheckoutPath {
     }
 }
 
-pub(crate) fn file(entry: &Entry) -> FileEntry {
-    let kind = match entry.kind {
+pub(crate) const fn file_kind(kind: EntryKind) -> FileKind {
+    match kind {
         EntryKind::File => FileKind::File,
         EntryKind::Directory => FileKind::Directory,
         EntryKind::Link => FileKind::Link,
         EntryKind::Other => FileKind::Other,
-    };
+    }
+}
+
+pub(crate) fn file(entry: &Entry) -> FileEntry {
     FileEntry::new(
         &entry.name,
-        kind,
+        file_kind(entry.kind),
         entry.size,
         entry.mode,
         Time(entry.modified_ms),

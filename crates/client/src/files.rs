@@ -121,7 +121,7 @@ impl Inside {
         self.client.json(call).await
     }
 
-    async fn download(&self, mut call: Call) -> Result<Download, ClientError> {
+    pub(crate) async fn download(&self, mut call: Call) -> Result<Download, ClientError> {
         let answer = self.client.stream(&mut call).await?;
         Ok(Download { body: answer.into_body(), patience: self.client.patience() })
     }

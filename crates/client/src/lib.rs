@@ -30,17 +30,22 @@ mod images;
 mod inside;
 mod lease;
 mod lines;
+mod look;
+mod ports;
+mod process_log;
+mod processes;
 mod query;
 mod routes;
 mod sandbox;
 mod session;
+mod terminal;
 mod transport;
 mod turns;
 
 pub use model::{KeyId, LeaseId, Role, SandboxId, SessionId, TemplateName, TurnId};
 pub use wire::{
-    CheckoutRequest, ExecEvent, ExecRequest, ExecResult, SessionRequest, Template, TurnAnswer,
-    TurnEvent, TurnRequest,
+    CheckoutRequest, ExecEvent, ExecRequest, ExecResult, ProcessRequest, SessionRequest, Template,
+    TurnAnswer, TurnEvent, TurnRequest,
 };
 
 pub use crate::body::Upload;
@@ -53,8 +58,13 @@ pub use crate::exec::ExecStream;
 pub use crate::files::Download;
 pub use crate::inside::Inside;
 pub use crate::lease::Lease;
+pub use crate::look::{FileFilter, WatchStream};
+pub use crate::ports::Forwarded;
+pub use crate::process_log::{LogStream, Logged};
+pub use crate::processes::{LogPart, ProcessFilter};
 pub use crate::routes::{SandboxFilter, template};
 pub use crate::sandbox::Handle;
 pub use crate::session::{Conversation, SessionFilter};
+pub use crate::terminal::{Shown, Terminal, TerminalRequest};
 pub use crate::transport::{Client, Patience};
 pub use crate::turns::TurnStream;

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HeaderValue};
+use hyper::upgrade::Upgraded;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -174,6 +175,18 @@ impl Client {
         self.repeat(call, deadline, async |answer: Response<Incoming>| Ok(answer)).await
     }
 
+    /// Sends a request after which something else than HTTP is spoken.
+    pub(crate) async fn upgrade(&self, call: &mut Call) -> Result<Upgraded, ClientError> {
+        let deadline = self.deadline(call);
+        let answer = self.stream(call).await?;
+        if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let (status, cause) = (answer.status().as_u16(), "it did not go over".to_owned());
+            return Err(ClientError::Unexpected { call: call.name(), status, cause });
+        }
+        let upgraded = timeout_at(deadline, hyper::upgrade::on(answer)).await;
+        upgraded.map_err(ClientError::cut)?.map_err(ClientError::cut)
+    }
+
     fn deadline(&self, call: &Call) -> Instant {
         Instant::now() + self.inner.patience.answer + call.extra
     }
@@ -234,7 +247,7 @@ impl Client {
                 ClientError::Cut { cause }
             }
         })?;
-        if answer.status().is_success() {
+        if answer.status().is_success() || answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Ok(answer);
         }
         Err(refusal(call, answer).await)

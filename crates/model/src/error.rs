@@ -184,6 +184,8 @@ error_codes! {
     TooLarge, "too_large", 413, Never, "send or ask for less, or as a stream";
     /// The body is of a type that is not understood here.
     UnsupportedMediaType, "unsupported_media_type", 415, Never, "send application/json, or what the route's documentation names";
+    /// The route speaks something else than HTTP, which was not asked for.
+    UpgradeRequired, "upgrade_required", 426, Never, "open a WebSocket, or send the Upgrade header that the route's documentation names";
     /// The Host header names a host that this server does not serve.
     HostRefused, "host_refused", 421, Never, "use the address the server listens on, or add the name to server.hosts";
     /// Too many requests in a short time.

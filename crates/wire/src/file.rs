@@ -61,7 +61,7 @@ impl FileEntry {
 }
 
 /// A name for people, and exactly if that is something else.
-fn shown(name: &[u8]) -> (String, Option<String>) {
+pub(crate) fn shown(name: &[u8]) -> (String, Option<String>) {
     let text = String::from_utf8_lossy(name);
     let exact = matches!(text, std::borrow::Cow::Owned(_)).then(|| to_base64(name));
     (text.into_owned(), exact)
@@ -105,6 +105,39 @@ pub struct MoveRequest {
     /// Whether it takes the place of what is there.
     #[serde(default)]
     pub overwrite: bool,
+}
+
+/// Something about a file is to be changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct AboutRequest {
+    /// Its permissions in octal, such as `0644`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(pattern = "^0*[0-7]{1,4}$"))]
+    pub mode: Option<String>,
+    /// When it was last written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modified_at: Option<Time>,
+}
+
+/// A symbolic link is to be made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct LinkRequest {
+    /// Where it is to be.
+    pub path: String,
+    /// Where it points. It never leads out of the sandbox, whatever it says.
+    pub target: String,
+}
+
+/// Files that were uploaded together.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Uploaded {
+    /// In the order in which they came, with their paths from the directory that was named.
+    pub files: Vec<crate::look::FoundFile>,
 }
 
 /// A directory is to be made, with those above it.

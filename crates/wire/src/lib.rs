@@ -12,6 +12,7 @@ pub mod exec;
 pub mod file;
 pub mod image;
 pub mod key;
+pub mod look;
 pub mod node;
 pub mod pool;
 pub mod port;
@@ -28,9 +29,15 @@ pub use awake::{StatusReport, StopRequest};
 pub use bytes::{Base64Error, from_base64, to_base64};
 pub use event::{Event, EventBody, EventList, EventsReset};
 pub use exec::{ExecEvent, ExecExit, ExecRequest, ExecResult, Output};
-pub use file::{DirectoryRequest, FileEntry, FileKind, FileList, MoveRequest, Unpacked};
+pub use file::{
+    AboutRequest, DirectoryRequest, FileEntry, FileKind, FileList, LinkRequest, MoveRequest,
+    Unpacked, Uploaded,
+};
 pub use image::{Image, ImageConfig, ImageLayer, ImageList, ImageRemoved};
 pub use key::{Key, KeyList, KeyRequest, NewKey};
+pub use look::{
+    ChangedFile, FileEvent, FileTree, FoundFile, FoundList, SearchResult, TextMatch, TreeEntry,
+};
 pub use model::Template;
 pub use model::stats::{NodeStats, PoolCounters, PoolStats};
 pub use node::{Health, HealthStatus, SessionCounts, Stats};

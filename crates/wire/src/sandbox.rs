@@ -146,6 +146,12 @@ pub struct Sandbox {
     pub state: SandboxState,
     /// Whether it is frozen: it wakes on the next use.
     pub frozen: bool,
+    /// Whether something of its own keeps it awake: a process, or the scale file.
+    #[serde(default)]
+    pub awake: bool,
+    /// When it will be frozen if nothing happens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub freezes_at: Option<Time>,
     /// Grows each time it is remade.
     pub generation: Generation,
     /// The lease it is under.

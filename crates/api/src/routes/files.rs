@@ -32,7 +32,8 @@ const PAGE: u64 = 1000;
 const READ_BYTES: usize = 128 * 1024;
 const BYTES: &str = "application/octet-stream";
 
-const PATH: Param = Param::new("path", Kind::Text, "Where it is in the sandbox").required();
+pub(super) const PATH: Param =
+    Param::new("path", Kind::Text, "Where it is in the sandbox").required();
 
 pub(super) fn routes() -> Vec<Route> {
     [routes_of::<SandboxId>(), routes_of::<SessionId>()].into_iter().flatten().collect()
@@ -249,7 +250,7 @@ async fn write<T: Used>(
     answer::ok(&view::file(&used.finish_file(writer).await?))
 }
 
-fn permissions(text: &str) -> Result<u32, Refused> {
+pub(super) fn permissions(text: &str) -> Result<u32, Refused> {
     octal(text).ok_or_else(|| {
         Refused::bad("mode", format!("`mode`: {text:?} is not an octal number up to 7777"))
     })

@@ -1,6 +1,7 @@
 //! The routes, one module for each kind of thing. A handler translates: it reads a request, asks
 //! the engine, and writes the answer. It decides nothing.
 
+mod about;
 mod archives;
 mod awake;
 mod checkouts;
@@ -12,6 +13,7 @@ mod files;
 pub(crate) use files::{checked_path, contents};
 mod images;
 mod keys;
+mod look;
 mod node;
 mod pools;
 mod ports;
@@ -24,8 +26,10 @@ mod sessions;
 mod templates;
 mod terminals;
 mod turns;
+mod uploads;
 mod used;
 pub(crate) use used::Used;
+mod watches;
 
 use axum::Router;
 use axum::handler::Handler as _;
@@ -48,6 +52,10 @@ pub(crate) fn all() -> Vec<Route> {
         session_logs::routes(),
         exec::routes(),
         files::routes(),
+        about::routes(),
+        look::routes(),
+        watches::routes(),
+        uploads::routes(),
         processes::routes(),
         awake::routes(),
         ports::routes(),

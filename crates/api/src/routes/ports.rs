@@ -82,7 +82,13 @@ fn routes_of<T: Used>() -> Vec<Route> {
         ),
         Route::new(Verb::Any, at.proxy.path, Needs::Use, pass_on::<T>, using(proxied))
             .also(at.proxy_root),
-        Route::new(Verb::Get, at.forward.path, Needs::Use, self::forward::<T>, using(forward)),
+        Route::new(
+            Verb::Get,
+            at.forward.path,
+            Needs::Use,
+            self::forward::<T>,
+            using(forward).refuses(&[ErrorCode::UpgradeRequired]),
+        ),
     ]
 }
 
@@ -201,7 +207,7 @@ async fn forward<T: Used>(
     let wants = proxy::upgrade(request.headers()).is_some_and(|to| to == TCP);
     let Some(client) = client_of(&mut request).filter(|_| wants) else {
         let cause = format!("this needs `Connection: Upgrade` and `Upgrade: {TCP}`");
-        return Err(Refused::bad("Upgrade", cause));
+        return Err(Refused::upgrade(cause));
     };
     let used = id.begin(&app, caller, UseKind::Port).await?;
     let inside = dial(&used, port).await?;

@@ -64,7 +64,7 @@ pub(super) fn routes() -> Vec<Route> {
                 Param::new("name", Kind::Text, "What the process is called"),
                 Param::new("keep", Kind::Flag, "The process runs on when the WebSocket is over"),
             ]))
-            .refuses(&[ErrorCode::ProcessNameTaken]),
+            .refuses(&[ErrorCode::ProcessNameTaken, ErrorCode::UpgradeRequired]),
         ),
         Route::new(
             Verb::Get,
@@ -75,7 +75,8 @@ pub(super) fn routes() -> Vec<Route> {
                 "offset",
                 Kind::Number(0, AFTER_MAX),
                 "Where in its log to begin; with the last 64 KiB if not given",
-            )])),
+            )]))
+            .refuses(&[ErrorCode::UpgradeRequired]),
         ),
     ]
 }
@@ -84,7 +85,7 @@ type Asked = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
 
 fn agreed(asked: Asked) -> Result<WebSocketUpgrade, Refused> {
     let wrong = |rejection: WebSocketUpgradeRejection| {
-        Refused::bad("Upgrade", format!("this is for WebSockets: {}", rejection.body_text()))
+        Refused::upgrade(format!("this is for WebSockets: {}", rejection.body_text()))
     };
     let upgrade = asked.map_err(wrong)?;
     Ok(upgrade

@@ -48,6 +48,13 @@ pub(crate) struct At {
     pub(super) mkdir: Spot,
     pub(super) download: Spot,
     pub(super) upload: Spot,
+    pub(super) change: Spot,
+    pub(super) link: Spot,
+    pub(super) tree: Spot,
+    pub(super) find: Spot,
+    pub(super) search: Spot,
+    pub(super) watch: Spot,
+    pub(super) multipart: Spot,
     pub(super) ports: Spot,
     pub(super) proxy: Spot,
     /// The same without anything after the port.
@@ -74,6 +81,19 @@ macro_rules! at {
                 id: concat!("download_archive", $of),
             },
             upload: Spot { path: concat!($base, "/archive"), id: concat!("upload_archive", $of) },
+            change: Spot { path: concat!($base, "/files"), id: concat!("change_file", $of) },
+            link: Spot { path: concat!($base, "/files/link"), id: concat!("make_link", $of) },
+            tree: Spot { path: concat!($base, "/files/tree"), id: concat!("file_tree", $of) },
+            find: Spot { path: concat!($base, "/files/find"), id: concat!("find_files", $of) },
+            search: Spot {
+                path: concat!($base, "/files/search"),
+                id: concat!("search_files", $of),
+            },
+            watch: Spot { path: concat!($base, "/files/watch"), id: concat!("watch_files", $of) },
+            multipart: Spot {
+                path: concat!($base, "/files/multipart"),
+                id: concat!("upload_files", $of),
+            },
             ports: Spot { path: concat!($base, "/ports"), id: concat!("list_ports", $of) },
             proxy: Spot {
                 path: concat!($base, "/ports/{port}/{*path}"),

@@ -75,13 +75,13 @@ async fn where_nothing_answers_that_is_said() {
         .await
         .problem("deadline_exceeded");
     for (path, code, field) in [
-        ("/forward/4000", "bad_request", json!("Upgrade")),
+        ("/forward/4000", "upgrade_required", json!("Upgrade")),
         ("/forward/0", "not_found", json!(null)),
         ("/ports/65536/", "not_found", json!(null)),
         ("/ports/x/", "not_found", json!(null)),
         ("/ports?wait_for=x", "bad_request", json!("wait_for")),
         ("/ports?timeout_ms=0", "bad_request", json!("timeout_ms")),
-        ("/terminal", "bad_request", json!("Upgrade")),
+        ("/terminal", "upgrade_required", json!("Upgrade")),
         ("/terminal?rows=0", "bad_request", json!("rows")),
     ] {
         let problem = stage.get(&format!("{sandbox}{path}")).await.problem(code);

@@ -156,6 +156,7 @@ impl From<Refusal> for AshError {
             Code::Unauthorized
             | Code::Forbidden
             | Code::HostRefused
+            | Code::UpgradeRequired
             | Code::RequestTimeout
             | Code::RangeNotSatisfiable
             | Code::TurnQueueFull

@@ -172,6 +172,7 @@ impl From<Refusal> for BlaxelError {
             | Code::Unauthorized
             | Code::Forbidden
             | Code::HostRefused
+            | Code::UpgradeRequired
             | Code::ClientGone
             | Code::DiskFull
             | Code::StoreUnavailable

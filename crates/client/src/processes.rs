@@ -1,0 +1,193 @@
+//! Processes of a sandbox: programs that outlive the request that started them, and what keeps their
+//! sandbox awake. A process is named by its id, by its process id inside, or by its name.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use wire::{
+    Process, ProcessList, ProcessLog, ProcessRequest, SignalRequest, StatusReport, StopRequest,
+    TerminalSize,
+};
+
+use crate::call::Call;
+use crate::error::ClientError;
+use crate::files::Download;
+use crate::process_log::LogStream;
+use crate::query::Target;
+use crate::sandbox::Handle;
+
+const BYTES: HeaderValue = HeaderValue::from_static("application/octet-stream");
+const GRACE_MS: u64 = 10_000;
+
+/// Which processes to list.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ProcessFilter {
+    /// With a lower number: `next` of the page before.
+    pub before: Option<u64>,
+    /// At most so many.
+    pub limit: Option<u32>,
+    /// Only those that run.
+    pub running: bool,
+}
+
+/// Which part of a log.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LogPart {
+    /// `stdout` or `stderr`; both if not given.
+    pub stream: Option<&'static str>,
+    /// From here on.
+    pub offset: Option<u64>,
+    /// At most so many bytes.
+    pub max_bytes: Option<u64>,
+}
+
+impl LogPart {
+    fn of(self, target: Target) -> Target {
+        target
+            .maybe("stream", self.stream)
+            .maybe("offset", self.offset)
+            .maybe("max_bytes", self.max_bytes)
+    }
+}
+
+fn waits(timeout: Option<Duration>) -> (Duration, Option<u128>) {
+    let default = Duration::from_millis(ProcessRequest::WAIT_MS);
+    (timeout.unwrap_or(default), timeout.map(|time| time.as_millis().max(1)))
+}
+
+impl Handle {
+    fn of_process(&self, process: &str) -> Target {
+        self.at().part("processes").part(process)
+    }
+
+    /// Starts a process. Marked, so that it is started once however often this is sent.
+    pub async fn start_process(&self, request: &ProcessRequest) -> Result<Process, ClientError> {
+        let waits = request.wait || !request.wait_for_ports.is_empty();
+        let wait_ms = request.wait_timeout_ms.unwrap_or(ProcessRequest::WAIT_MS);
+        let may_take = Duration::from_millis(if waits { wait_ms } else { 0 });
+        let call = Call::post(self.at().part("processes")).json(request)?.once();
+        self.client.json(call.may_take(may_take)).await
+    }
+
+    /// One page of its processes, the latest first.
+    pub async fn processes(&self, filter: ProcessFilter) -> Result<ProcessList, ClientError> {
+        let target = self
+            .at()
+            .part("processes")
+            .maybe("before", filter.before)
+            .maybe("limit", filter.limit)
+            .maybe("running", filter.running.then_some(true));
+        self.client.json(Call::get(target)).await
+    }
+
+    /// One process.
+    pub async fn process(&self, process: &str) -> Result<Process, ClientError> {
+        self.client.json(Call::get(self.of_process(process))).await
+    }
+
+    /// Asks a process to end, and kills it if it has not after a while; answered when it is over.
+    pub async fn stop_process(
+        &self,
+        process: &str,
+        grace: Option<Duration>,
+    ) -> Result<Process, ClientError> {
+        let grace_ms = grace.map(|time| time.as_millis());
+        let may_take = grace.unwrap_or(Duration::from_millis(GRACE_MS));
+        let target = self.of_process(process).maybe("grace_ms", grace_ms);
+        self.client.json(Call::delete(target).may_take(may_take)).await
+    }
+
+    /// Kills a process; answered when it is over.
+    pub async fn kill_process(&self, process: &str) -> Result<Process, ClientError> {
+        self.client.json(Call::post(self.of_process(process).part("kill"))).await
+    }
+
+    /// Sends a signal to a process, and to everything that descends from it if asked to.
+    pub async fn signal_process(
+        &self,
+        process: &str,
+        signal: &str,
+        tree: bool,
+    ) -> Result<Process, ClientError> {
+        let request = SignalRequest { signal: signal.to_owned(), tree };
+        self.client.json(Call::post(self.of_process(process).part("signal")).json(&request)?).await
+    }
+
+    /// Waits until a process is over, or until it has taken long; ten minutes if not said.
+    pub async fn wait_process(
+        &self,
+        process: &str,
+        timeout: Option<Duration>,
+    ) -> Result<Process, ClientError> {
+        let (may_take, timeout_ms) = waits(timeout);
+        let target = self.of_process(process).part("wait").maybe("timeout_ms", timeout_ms);
+        self.client.json(Call::get(target).may_take(may_take)).await
+    }
+
+    /// Writes to the input of a process. It is not sent again if the connection breaks.
+    pub async fn write_stdin(
+        &self,
+        process: &str,
+        bytes: impl Into<Bytes>,
+    ) -> Result<(), ClientError> {
+        let call = Call::post(self.of_process(process).part("stdin")).bytes(bytes);
+        self.client.done(call.header(CONTENT_TYPE, BYTES)).await
+    }
+
+    /// Ends the input of a process.
+    pub async fn close_stdin(&self, process: &str) -> Result<(), ClientError> {
+        self.client.done(Call::delete(self.of_process(process).part("stdin"))).await
+    }
+
+    /// Gives the terminal of a process another size.
+    pub async fn resize_process(
+        &self,
+        process: &str,
+        size: TerminalSize,
+    ) -> Result<(), ClientError> {
+        self.client.done(Call::post(self.of_process(process).part("resize")).json(&size)?).await
+    }
+
+    /// A part of what a process wrote; its end if it is not said from where on.
+    pub async fn process_log(
+        &self,
+        process: &str,
+        part: LogPart,
+    ) -> Result<ProcessLog, ClientError> {
+        let target = part.of(self.of_process(process).part("logs"));
+        self.client.json(Call::get(target)).await
+    }
+
+    /// All that is kept of what a process wrote, as it is.
+    pub async fn download_log(
+        &self,
+        process: &str,
+        part: LogPart,
+    ) -> Result<Download, ClientError> {
+        let target = part.of(self.of_process(process).part("logs"));
+        let call = Call::get(target).header(hyper::header::ACCEPT, BYTES);
+        self.download(call).await
+    }
+
+    /// What a process wrote and writes, until it is over. Taken up where it was if the connection
+    /// breaks.
+    pub fn follow_log(&self, process: &str, part: LogPart) -> LogStream {
+        let at = self.of_process(process).part("logs").maybe("stream", part.stream);
+        LogStream::new(self.client.clone(), at, part.offset.unwrap_or(0))
+    }
+
+    /// What keeps it awake, and when it will rest. Asking does not count as activity.
+    pub async fn status(&self) -> Result<StatusReport, ClientError> {
+        self.client.json(Call::get(self.at().part("status"))).await
+    }
+
+    /// Lets its processes keep it awake no longer, at once or in so many seconds. Nothing is killed.
+    pub async fn stop_keeping_awake(
+        &self,
+        after_s: Option<u64>,
+    ) -> Result<StatusReport, ClientError> {
+        let call = Call::post(self.at().part("stop")).json(&StopRequest { after_s })?;
+        self.client.json(call).await
+    }
+}

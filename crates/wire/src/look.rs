@@ -1,0 +1,277 @@
+//! Looking around among the files of a sandbox: which there are, which have a text in them, and what
+//! changes. Paths are text; where one is not UTF-8 it is shown as near as it can be, with its bytes
+//! beside it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::file::{FileKind, shown};
+use crate::problem::Problem;
+use crate::time::Time;
+
+/// A file that was found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct FoundFile {
+    /// Where it is, from the directory that was looked in.
+    pub path: String,
+    /// The same as base64, where it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<String>,
+    /// What it is.
+    pub kind: FileKind,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its permissions, such as `0644`.
+    pub mode: String,
+    /// When it was last written.
+    pub modified_at: Time,
+}
+
+impl FoundFile {
+    /// A file from what its sandbox says of it.
+    pub fn new(path: &[u8], kind: FileKind, size: u64, mode: u32, modified_at: Time) -> Self {
+        let (path, path_base64) = shown(path);
+        Self { path, path_base64, kind, size, mode: format!("{mode:04o}"), modified_at }
+    }
+}
+
+/// Files that were found, in the order of their names, a directory before what is in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct FoundList {
+    /// Which.
+    pub files: Vec<FoundFile>,
+    /// Whether there are more.
+    pub truncated: bool,
+    /// Directories that could not be read.
+    pub unreadable: u64,
+}
+
+/// What is beneath a directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct FileTree {
+    /// In the order of the names.
+    pub entries: Vec<TreeEntry>,
+    /// Whether there is more.
+    pub truncated: bool,
+    /// Directories that could not be read.
+    pub unreadable: u64,
+}
+
+/// A file and, if it is a directory, what is in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct TreeEntry {
+    /// Its last name; with replacement characters where it is not UTF-8.
+    pub name: String,
+    /// Its last name, where that is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name_base64: Option<String>,
+    /// What it is.
+    pub kind: FileKind,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its permissions, such as `0644`.
+    pub mode: String,
+    /// When it was last written.
+    pub modified_at: Time,
+    /// What is in it, as far as it was looked into.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(no_recursion))]
+    pub entries: Vec<Self>,
+}
+
+impl FileTree {
+    /// A tree from what was found, each with its path from the top, a directory before what is in it.
+    pub fn new<'a>(found: impl IntoIterator<Item = (&'a [u8], FoundFile)>) -> Self {
+        let mut tree = Self::default();
+        for (path, file) in found {
+            let mut names = path.split(|byte| *byte == b'/');
+            let last = names.next_back().unwrap_or_default();
+            let mut into = Some(&mut tree.entries);
+            for name in names {
+                let (name, name_base64) = shown(name);
+                // What is in a directory comes right after it.
+                into = into.and_then(|entries| entries.last_mut()).and_then(|entry| {
+                    let is_it = entry.name == name && entry.name_base64 == name_base64;
+                    is_it.then_some(&mut entry.entries)
+                });
+            }
+            let (name, name_base64) = shown(last);
+            let FoundFile { kind, size, mode, modified_at, .. } = file;
+            if let Some(entries) = into {
+                let beneath = Vec::new();
+                entries.push(TreeEntry {
+                    name,
+                    name_base64,
+                    kind,
+                    size,
+                    mode,
+                    modified_at,
+                    entries: beneath,
+                });
+            }
+        }
+        tree
+    }
+}
+
+/// Where a text was found, in the order of names and lines.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct SearchResult {
+    /// Where.
+    pub matches: Vec<TextMatch>,
+    /// Whether there are more.
+    pub truncated: bool,
+    /// Files that were looked into.
+    pub files: u64,
+}
+
+/// One line in which a text was found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct TextMatch {
+    /// The file, from the directory that was looked in.
+    pub path: String,
+    /// The same as base64, where it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<String>,
+    /// From 1.
+    pub line: u64,
+    /// In bytes, from 1.
+    pub column: u64,
+    /// The line, cut where it is long; with replacement characters where it is not UTF-8.
+    pub text: String,
+}
+
+impl TextMatch {
+    /// A place from what the sandbox says of it.
+    pub fn new(path: &[u8], line: u64, column: u64, text: &[u8]) -> Self {
+        let (path, path_base64) = shown(path);
+        Self { path, path_base64, line, column, text: String::from_utf8_lossy(text).into_owned() }
+    }
+}
+
+/// One step of a watch, as an event of a stream, a line or a text on a WebSocket. The first one is
+/// `armed`, the last one is `gone` or `error`; a stream that ends without either was cut off.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum FileEvent {
+    /// Whatever changes from now on is told.
+    Armed,
+    /// It is there now.
+    Created(ChangedFile),
+    /// Its contents changed.
+    Written(ChangedFile),
+    /// It is gone.
+    Removed(ChangedFile),
+    /// It has another name, or is somewhere else.
+    Renamed(ChangedFile),
+    /// Its permissions, or when it was written, changed.
+    About(ChangedFile),
+    /// Changes came faster than they were taken: some are not told.
+    Lost,
+    /// What was watched is gone.
+    Gone,
+    /// It cannot be watched on.
+    Error {
+        /// Why.
+        problem: Box<Problem>,
+    },
+}
+
+impl FileEvent {
+    /// The name of the event in a stream: its `type`.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Armed => "armed",
+            Self::Created(_) => "created",
+            Self::Written(_) => "written",
+            Self::Removed(_) => "removed",
+            Self::Renamed(_) => "renamed",
+            Self::About(_) => "about",
+            Self::Lost => "lost",
+            Self::Gone => "gone",
+            Self::Error { .. } => "error",
+        }
+    }
+}
+
+/// A file about which something changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ChangedFile {
+    /// The whole path.
+    pub path: String,
+    /// The same as base64, where it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<String>,
+    /// Whether it is a directory.
+    pub directory: bool,
+}
+
+impl ChangedFile {
+    /// A file from what its sandbox says of it.
+    pub fn new(path: &[u8], directory: bool) -> Self {
+        let (path, path_base64) = shown(path);
+        Self { path, path_base64, directory }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(path: &[u8], kind: FileKind) -> FoundFile {
+        FoundFile::new(path, kind, 0, 0o644, Time(0))
+    }
+
+    #[test]
+    fn a_tree_has_what_is_in_each_directory() {
+        let (dir, file) = (FileKind::Directory, FileKind::File);
+        let paths: [(&[u8], _); 6] = [
+            (b"a", dir),
+            (b"a/b", dir),
+            (b"a/b/c", file),
+            (b"a/d\xff", dir),
+            (b"a/d\xff/e", file),
+            (b"f", file),
+        ];
+        let tree = FileTree::new(paths.map(|(path, kind)| (path, found(path, kind))));
+        let [a, f] = &tree.entries[..] else { panic!("{tree:?}") };
+        assert_eq!((a.name.as_str(), f.name.as_str(), f.entries.len()), ("a", "f", 0));
+        assert_eq!(a.entries[0].entries[0].name, "c");
+        assert_eq!(a.entries[1].name_base64.as_deref(), Some("ZP8="));
+        assert_eq!(a.entries[1].entries[0].name, "e");
+    }
+
+    #[test]
+    fn what_is_found_without_its_directory_is_left_out() {
+        let tree = FileTree::new([(&b"a/b"[..], found(b"a/b", FileKind::File))]);
+        assert_eq!(tree, FileTree::default());
+    }
+
+    #[test]
+    fn events_are_tagged_by_their_name() {
+        let file = || ChangedFile::new(b"/a\xff", true);
+        let refusal = model::Refusal::new(model::ErrorCode::Oom, "no memory");
+        for event in [
+            FileEvent::Armed,
+            FileEvent::Created(file()),
+            FileEvent::Written(file()),
+            FileEvent::Removed(file()),
+            FileEvent::Renamed(file()),
+            FileEvent::About(file()),
+            FileEvent::Lost,
+            FileEvent::Gone,
+            FileEvent::Error { problem: Box::new(Problem::new(&refusal, None, "r")) },
+        ] {
+            let value = serde_json::to_value(&event).unwrap();
+            assert_eq!(value["type"], event.name());
+            assert_eq!(serde_json::from_value::<FileEvent>(value).unwrap(), event);
+        }
+    }
+}
