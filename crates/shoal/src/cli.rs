@@ -8,8 +8,8 @@ use clap::{Parser, Subcommand};
 use crate::failure::OWN_FAILURE;
 use crate::output::Color;
 use crate::{
-    bench, clean, completions, config, cp, create, doctor, events, exec, image, key, pools, ps, rm,
-    run, serve, session, stats, templates, why,
+    attach, bench, clean, completions, config, cp, create, doctor, events, exec, forward, image,
+    key, look, pools, process, ps, rm, run, serve, session, stats, status, templates, why,
 };
 
 /// Sandboxes for programs you do not trust, in a millisecond.
@@ -57,6 +57,22 @@ pub(crate) enum Verb {
     Rm(rm::Arguments),
     /// Copy files into a sandbox or out of it
     Cp(cp::Arguments),
+    /// Start, list, follow, feed and end programs that outlive the command
+    Process(Box<process::Arguments>),
+    /// Open a terminal in a sandbox
+    Attach(attach::Arguments),
+    /// Lead ports of this machine to ports inside a sandbox
+    Forward(forward::Arguments),
+    /// Say what keeps a sandbox awake, and when it will rest
+    Status(status::Arguments),
+    /// Let the processes of a sandbox keep it awake no longer
+    Stop(status::Stop),
+    /// Find files in a sandbox
+    Find(look::Find),
+    /// Look for a text in the files of a sandbox
+    Grep(look::Grep),
+    /// Show what changes in a directory of a sandbox
+    Watch(look::Watch),
     /// Talk to sessions: conversations that outlive their sandboxes
     Session(Box<session::Arguments>),
     /// Say why a sandbox is as it is, or how it ended
@@ -105,7 +121,8 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     // Whoever runs a program must be able to tell its code 2 from ours.
-    let runs = std::env::args().nth(1).is_some_and(|verb| verb == "run" || verb == "exec");
+    let runs =
+        std::env::args().nth(1).is_some_and(|verb| ["run", "exec", "attach"].contains(&&*verb));
     ExitCode::from(if runs { OWN_FAILURE } else { 2 })
 }
 

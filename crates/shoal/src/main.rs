@@ -1,6 +1,7 @@
 //! The command line: reads what was typed, wires the parts, and gives the exit code. Nothing is
 //! decided here that a library could decide, and every failure ends here, said once.
 
+mod attach;
 mod bench;
 mod clean;
 mod cli;
@@ -13,12 +14,15 @@ mod duration;
 mod events;
 mod exec;
 mod failure;
+mod forward;
 mod image;
 mod key;
+mod look;
 mod moment;
 mod native;
 mod output;
 mod pools;
+mod process;
 mod ps;
 mod rm;
 mod run;
@@ -26,6 +30,7 @@ mod serve;
 mod server;
 mod session;
 mod stats;
+mod status;
 mod table;
 mod templates;
 mod wanted;
@@ -58,6 +63,14 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Verb::Create(arguments) => create::main(&arguments, output),
         Verb::Rm(arguments) => rm::main(&arguments, output),
         Verb::Cp(arguments) => cp::main(&arguments, output),
+        Verb::Process(arguments) => process::main(*arguments, output),
+        Verb::Attach(arguments) => attach::main(&arguments, output),
+        Verb::Forward(arguments) => forward::main(&arguments, output),
+        Verb::Status(arguments) => status::main(&arguments, output),
+        Verb::Stop(arguments) => status::stop(&arguments, output),
+        Verb::Find(arguments) => look::find(&arguments, output),
+        Verb::Grep(arguments) => look::grep(&arguments, output),
+        Verb::Watch(arguments) => look::watch(&arguments, output),
         Verb::Session(arguments) => session::main(*arguments, output),
         Verb::Why(arguments) => why::main(&arguments, output),
         Verb::Pools(arguments) => pools::main(*arguments, output),

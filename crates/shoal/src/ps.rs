@@ -88,19 +88,20 @@ pub(crate) async fn all(
 }
 
 fn table(sandboxes: &[Sandbox], now: Time) -> Table {
-    let mut table =
-        Table::new(&["SANDBOX", "TEMPLATE", "STATE", "MADE", "USED", "ENDS", "OF", "LABELS"]);
+    let mut table = Table::new(&[
+        "SANDBOX", "TEMPLATE", "STATE", "RESTS", "MADE", "USED", "ENDS", "OF", "LABELS",
+    ]);
     for sandbox in sandboxes {
-        let state = match (sandbox.ending, sandbox.frozen) {
-            (Some(_), _) => "ending".to_owned(),
-            (None, true) => format!("{}, frozen", sandbox.state.as_str()),
-            (None, false) => sandbox.state.as_str().to_owned(),
+        let state = match sandbox.ending {
+            Some(_) => "ending".to_owned(),
+            None => sandbox.state.as_str().to_owned(),
         };
         let labels: Vec<_> = sandbox.labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
         table.row([
             sandbox.id.to_string(),
             sandbox.template.to_string(),
             state,
+            rests(sandbox, now),
             moment::ago(sandbox.created_at, now),
             moment::ago(sandbox.last_used_at, now),
             sandbox.expires_at.map_or_else(|| "-".to_owned(), |end| moment::until(end, now)),
@@ -109,6 +110,16 @@ fn table(sandboxes: &[Sandbox], now: Time) -> Table {
         ]);
     }
     table
+}
+
+/// Whether it rests, and when it will if nothing happens.
+fn rests(sandbox: &Sandbox, now: Time) -> String {
+    match (sandbox.frozen, sandbox.awake, sandbox.freezes_at) {
+        (true, _, _) => "frozen".to_owned(),
+        (false, true, _) => "kept awake".to_owned(),
+        (false, false, Some(at)) => moment::until(at, now),
+        (false, false, None) => "-".to_owned(),
+    }
 }
 
 /// Whose it is: a session's, under a lease, or a pool's.

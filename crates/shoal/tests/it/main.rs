@@ -12,6 +12,7 @@ mod disk;
 mod doctor;
 mod images;
 mod kept;
+mod processes;
 mod rootless;
 mod run;
 mod served;

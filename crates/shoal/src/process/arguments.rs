@@ -1,0 +1,269 @@
+//! What can be typed after `shoal process`, and what a process that is asked for there means.
+
+use std::time::Duration;
+
+use clap::Subcommand;
+use client::ProcessRequest;
+use model::SandboxId;
+
+use crate::duration;
+use crate::failure::Failure;
+use crate::server::Server;
+use crate::wanted::environment;
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal process start SANDBOX -- npm run dev                     runs on when this command is over\n  \
+    shoal process start SANDBOX --name web --keep-alive --wait-for-port 3000 -- npm run dev\n  \
+    shoal process ls SANDBOX\n  \
+    shoal process logs SANDBOX web --follow\n  \
+    echo input | shoal process stdin SANDBOX web\n  \
+    shoal process stop SANDBOX web\n\n\
+    A process is named by its id, its process id inside, or its name. One with --keep-alive keeps its\n\
+    sandbox awake until it is over; see `shoal status` and `shoal stop`.\n\n\
+    Exit codes: 0; 1 if the server refused; 3 if there is no server. `start --wait`, `wait` and\n\
+    `logs --follow` end as the process did.")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(super) act: Act,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(super) enum Act {
+    /// Start a process
+    Start(Box<Started>),
+    /// List the processes of a sandbox, the latest first
+    Ls(Listed),
+    /// Show one process
+    Show(Named),
+    /// Print what a process wrote
+    Logs(LogsOf),
+    /// Ask a process to end, and kill it if it does not
+    Stop(Stopped),
+    /// Kill a process
+    Kill(Named),
+    /// Send a signal to a process
+    Signal(Signalled),
+    /// Pass our standard input on to a process
+    Stdin(Fed),
+    /// Wait until a process is over
+    Wait(Waited),
+}
+
+/// One process.
+#[derive(Debug, clap::Args)]
+pub(super) struct Named {
+    /// The sandbox
+    #[arg(value_name = "SANDBOX")]
+    pub(super) sandbox: SandboxId,
+    /// The process: its id, its process id inside, or its name
+    #[arg(value_name = "PROCESS")]
+    pub(super) process: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) server: Server,
+}
+
+/// A process to start.
+#[derive(Debug, clap::Args)]
+pub(super) struct Started {
+    /// The sandbox
+    #[arg(value_name = "SANDBOX")]
+    pub(super) sandbox: SandboxId,
+    /// What it is called [default: something made up]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Run this line in a shell
+    #[arg(long, value_name = "LINE", conflicts_with = "argv")]
+    shell: Option<String>,
+    /// Add to the environment; KEY alone takes the value from yours
+    #[arg(long = "env", short = 'e', value_name = "KEY[=VALUE]")]
+    env: Vec<String>,
+    /// Directory in the sandbox to start in [default: /workspace]
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<String>,
+    /// Keep the sandbox awake until it is over
+    #[arg(long)]
+    keep_alive: bool,
+    /// Kill it after this time in which the sandbox is not frozen, like 30s or 2m
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    timeout: Option<Duration>,
+    /// Let its input be written later, with `shoal process stdin`
+    #[arg(long)]
+    open_stdin: bool,
+    /// Start it again when it fails, at most so often
+    #[arg(long, value_name = "TIMES", num_args = 0..=1, default_missing_value = "4294967295")]
+    restart: Option<u32>,
+    /// Wait until it is over, print its output and end as it does
+    #[arg(long)]
+    pub(super) wait: bool,
+    /// Wait until something listens on this port
+    #[arg(long = "wait-for-port", value_name = "PORT", conflicts_with = "wait")]
+    ports: Vec<u16>,
+    /// How long to wait [default: 10m]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    wait_timeout: Option<Duration>,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) server: Server,
+    /// The program and its arguments
+    #[arg(value_name = "ARGV", last = true, required_unless_present = "shell")]
+    argv: Vec<String>,
+}
+
+impl Started {
+    pub(super) fn request(
+        &self,
+        inherited: impl Fn(&str) -> Option<String>,
+    ) -> Result<ProcessRequest, Failure> {
+        Ok(ProcessRequest {
+            command: self.shell.clone(),
+            argv: self.shell.is_none().then(|| self.argv.clone()),
+            name: self.name.clone(),
+            cwd: self.cwd.clone(),
+            env: environment(&self.env, inherited)?.into_iter().collect(),
+            stdin_open: self.open_stdin,
+            keep_alive: self.keep_alive,
+            // A part of a second is a second: nothing ends sooner than asked for.
+            timeout_s: self.timeout.map(|time| time.as_millis().div_ceil(1000) as u64),
+            wait: self.wait,
+            wait_timeout_ms: self.wait_timeout.map(|time| time.as_millis().max(1) as u64),
+            wait_for_ports: self.ports.clone(),
+            restart_on_failure: self.restart.is_some(),
+            max_restarts: self.restart.filter(|times| *times < u32::MAX),
+            ..ProcessRequest::default()
+        })
+    }
+}
+
+/// Which processes to list.
+#[derive(Debug, clap::Args)]
+pub(super) struct Listed {
+    /// The sandbox
+    #[arg(value_name = "SANDBOX")]
+    pub(super) sandbox: SandboxId,
+    /// Only those that run
+    #[arg(long)]
+    pub(super) running: bool,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(super) limit: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) server: Server,
+}
+
+/// What to print of a log.
+#[derive(Debug, clap::Args)]
+pub(super) struct LogsOf {
+    #[command(flatten)]
+    pub(super) of: Named,
+    /// Go on until the process is over
+    #[arg(long, short = 'f')]
+    pub(super) follow: bool,
+    /// Only its output
+    #[arg(long, conflicts_with = "stderr")]
+    pub(super) stdout: bool,
+    /// Only its error output
+    #[arg(long)]
+    pub(super) stderr: bool,
+    /// From this byte on
+    #[arg(long, value_name = "OFFSET")]
+    pub(super) offset: Option<u64>,
+}
+
+/// A process to end.
+#[derive(Debug, clap::Args)]
+pub(super) struct Stopped {
+    #[command(flatten)]
+    pub(super) of: Named,
+    /// How long it may take [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub(super) grace: Option<Duration>,
+}
+
+/// A signal to send.
+#[derive(Debug, clap::Args)]
+pub(super) struct Signalled {
+    #[command(flatten)]
+    pub(super) of: Named,
+    /// Which, like HUP or SIGHUP
+    #[arg(value_name = "SIGNAL")]
+    pub(super) signal: String,
+    /// To everything that descends from it too
+    #[arg(long)]
+    pub(super) tree: bool,
+}
+
+/// Input for a process.
+#[derive(Debug, clap::Args)]
+pub(super) struct Fed {
+    #[command(flatten)]
+    pub(super) of: Named,
+    /// Leave its input open afterwards
+    #[arg(long)]
+    pub(super) keep_open: bool,
+}
+
+/// A process to wait for.
+#[derive(Debug, clap::Args)]
+pub(super) struct Waited {
+    #[command(flatten)]
+    pub(super) of: Named,
+    /// How long [default: 10m]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub(super) timeout: Option<Duration>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Typed {
+        #[command(flatten)]
+        started: Started,
+    }
+
+    fn request(words: &[&str]) -> ProcessRequest {
+        let id = "0192f3a0-0000-7000-8000-000000000001";
+        let typed = [&["start", id], words].concat();
+        Typed::try_parse_from(typed).unwrap().started.request(|_| None).unwrap()
+    }
+
+    #[test]
+    fn what_is_typed_is_what_is_asked_for() {
+        let plain = request(&["--", "npm", "run"]);
+        assert_eq!(plain, ProcessRequest::argv(["npm", "run"]));
+        let full = request(&[
+            "--name",
+            "web",
+            "--keep-alive",
+            "--timeout",
+            "1500ms",
+            "--restart",
+            "3",
+            "--wait-for-port",
+            "80",
+            "-e",
+            "A=b",
+            "--shell",
+            "x",
+        ]);
+        assert_eq!((full.command.as_deref(), full.argv), (Some("x"), None));
+        assert_eq!((full.timeout_s, full.max_restarts), (Some(2), Some(3)));
+        assert!(full.keep_alive && full.restart_on_failure && full.wait_for_ports == [80]);
+        let always = request(&["--restart", "--", "a"]);
+        assert_eq!((always.restart_on_failure, always.max_restarts), (true, None));
+    }
+}

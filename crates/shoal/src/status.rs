@@ -1,0 +1,101 @@
+//! `shoal status` and `shoal stop`: what keeps a sandbox awake, and taking that away.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use model::SandboxId;
+use model::state::Wakefulness;
+use wire::StatusReport;
+
+use crate::duration;
+use crate::failure::Failure;
+use crate::moment;
+use crate::output::{Output, Paint};
+use crate::server::{Server, cannot};
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal status SANDBOX                    what keeps it awake, and when it will rest\n  \
+    shoal status SANDBOX --json | jq .state\n\n\
+    Asking wakes nothing and counts as nothing.\n\n\
+    Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
+pub(crate) struct Arguments {
+    /// The sandbox
+    #[arg(value_name = "SANDBOX")]
+    sandbox: SandboxId,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+/// What was typed to take it away.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal stop SANDBOX               its processes keep it awake no longer; they run on until it rests\n  \
+    shoal stop SANDBOX --after 5m    those that do so now, in five minutes\n\n\
+    Nothing is killed; `shoal process stop` ends a process, `shoal rm` a sandbox. The latest call counts:\n\
+    another one, later or sooner, takes the place of the one before.\n\n\
+    Exit codes: 0; 1 if the server refused; 3 if there is no server.")]
+pub(crate) struct Stop {
+    /// The sandbox
+    #[arg(value_name = "SANDBOX")]
+    sandbox: SandboxId,
+    /// Not at once, but in this time, like 300s or 5m
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    after: Option<Duration>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
+    let report = arguments.server.with(async |client| {
+        client.sandbox(arguments.sandbox).status().await.map_err(cannot("read the status"))
+    })?;
+    tell(&report, arguments.json, output)
+}
+
+pub(crate) fn stop(arguments: &Stop, output: &Output) -> Result<ExitCode, Failure> {
+    // A part of a second is a second: nothing ends sooner than asked for.
+    let after_s = arguments.after.map(|time| time.as_millis().div_ceil(1000) as u64);
+    let report = arguments.server.with(async |client| {
+        let sandbox = client.sandbox(arguments.sandbox);
+        sandbox.stop_keeping_awake(after_s).await.map_err(cannot("let the sandbox rest"))
+    })?;
+    tell(&report, arguments.json, output)
+}
+
+fn tell(report: &StatusReport, json: bool, output: &Output) -> Result<ExitCode, Failure> {
+    if json {
+        output.say_value(report)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let state = match (report.frozen, report.state) {
+        (true, _) => "frozen",
+        (false, Wakefulness::Awake) => "awake",
+        (false, Wakefulness::Auto) => "auto",
+    };
+    output.say(&format!("{}: {}", output.paint(Paint::Strong, state), report.because));
+    let now = moment::now();
+    for (name, at) in [
+        ("freezes", report.freezes_at),
+        ("sleeps", report.sleeps_at),
+        ("processes keep it awake no longer", report.scheduled_stop_at),
+    ] {
+        if let Some(at) = at {
+            output.say(&format!("  {name} {}", moment::until(at, now)));
+        }
+    }
+    for process in &report.keep_alive_processes {
+        output.say(&format!("  kept awake by process {} ({})", process.pid, process.name));
+    }
+    if report.scale > 0 {
+        output.say(&format!("  kept awake by the scale file ({})", report.scale));
+    }
+    Ok(ExitCode::SUCCESS)
+}
