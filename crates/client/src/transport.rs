@@ -157,6 +157,11 @@ impl Client {
         self.whole(&mut call).await.map(|_| ())
     }
 
+    /// Sends a request; its answer is whatever it is.
+    pub(crate) async fn bytes(&self, mut call: Call) -> Result<Bytes, ClientError> {
+        self.whole(&mut call).await.map(|(_, bytes)| bytes)
+    }
+
     /// Sends a request and reads its answer to the end.
     async fn whole(&self, call: &mut Call) -> Result<(StatusCode, Bytes), ClientError> {
         let deadline = self.deadline(call);

@@ -9,7 +9,7 @@ use crate::failure::OWN_FAILURE;
 use crate::output::Color;
 use crate::{
     attach, bench, clean, completions, config, cp, create, doctor, events, exec, forward, image,
-    key, look, pools, process, ps, rm, run, serve, session, stats, status, templates, why,
+    key, look, mcp, pools, process, ps, rm, run, serve, session, stats, status, templates, why,
 };
 
 /// Sandboxes for programs you do not trust, in a millisecond.
@@ -89,6 +89,8 @@ pub(crate) enum Verb {
     Stats(stats::Arguments),
     /// Make, list and revoke keys
     Key(Box<key::Arguments>),
+    /// Speak the Model Context Protocol: the server, or one sandbox, as tools for models
+    Mcp(mcp::Arguments),
     /// Say what this machine can do, why not, and what to do about it
     Doctor(doctor::Arguments),
     /// Remove what runs that are over left behind

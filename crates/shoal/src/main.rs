@@ -18,6 +18,7 @@ mod forward;
 mod image;
 mod key;
 mod look;
+mod mcp;
 mod moment;
 mod native;
 mod output;
@@ -79,6 +80,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Verb::Events(arguments) => events::main(&arguments, output),
         Verb::Stats(arguments) => stats::main(&arguments, output),
         Verb::Key(arguments) => key::main(*arguments, output),
+        Verb::Mcp(arguments) => mcp::main(&arguments),
         Verb::Doctor(arguments) => doctor::main(&arguments, output),
         Verb::Bench(arguments) => bench::main(&arguments, output),
         Verb::Clean(arguments) => clean::main(&arguments, output),

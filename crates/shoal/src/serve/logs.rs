@@ -12,6 +12,8 @@ use crate::failure::Failure;
 
 /// What others say of themselves, of which only trouble is of interest here.
 const OTHERS: [&str; 4] = ["hyper", "hyper_util", "h2", "tower"];
+/// Others who say what is in messages, which may be secret. Their trouble is told to the client.
+const SILENT: &str = "rmcp";
 
 pub(super) fn start(log: Log) -> Result<(), Failure> {
     let level = match log.level {
@@ -22,7 +24,10 @@ pub(super) fn start(log: Log) -> Result<(), Failure> {
         LogLevel::Trace => LevelFilter::TRACE,
     };
     let others = OTHERS.map(|name| (name, level.min(LevelFilter::WARN)));
-    let filter = Targets::new().with_default(level).with_targets(others);
+    let filter = Targets::new()
+        .with_default(level)
+        .with_targets(others)
+        .with_target(SILENT, LevelFilter::OFF);
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)

@@ -1,0 +1,54 @@
+//! `shoal mcp`: the Model Context Protocol on standard input and output, for programs that start
+//! their servers themselves. Every message is passed on to a running server, which alone knows the
+//! tools. Nothing else is ever written to standard output.
+
+mod message;
+mod relay;
+
+use std::process::ExitCode;
+
+use client::{McpPlace, SandboxId, SessionId};
+
+use crate::failure::Failure;
+use crate::native;
+use crate::server::Server;
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    shoal mcp                          the tools of the server: checkout, exec, files, processes, ...\n  \
+    shoal mcp --sandbox SANDBOX        the tools of one sandbox, which take no id\n  \
+    shoal mcp --session SESSION        those of whatever sandbox a session has\n\n\
+    For a desktop client, in its configuration:\n  \
+    {\"mcpServers\": {\"shoal\": {\"command\": \"shoal\", \"args\": [\"mcp\"]}}}\n\n\
+    For a server elsewhere, with a key of its own:\n  \
+    {\"mcpServers\": {\"shoal\": {\"command\": \"shoal\", \"args\": [\"mcp\"],\n    \
+    \"env\": {\"SHOAL_URL\": \"https://shoal.example\", \"SHOAL_KEY\": \"shoal_...\"}}}}\n\n\
+    Clients that speak HTTP need no program: they call /mcp, or /v1/sandboxes/SANDBOX/mcp, with\n\
+    the header `Authorization: Bearer KEY`.\n\n\
+    Exit codes: 0 at the end of the input; 2 if what was typed or configured cannot be used.")]
+pub(crate) struct Arguments {
+    /// Give the tools of this sandbox
+    #[arg(long, value_name = "SANDBOX", conflicts_with = "session")]
+    sandbox: Option<SandboxId>,
+    /// Give the tools of the sandbox of this session
+    #[arg(long, value_name = "SESSION")]
+    session: Option<SessionId>,
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(crate) fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let place = match (arguments.sandbox, arguments.session) {
+        (Some(id), _) => McpPlace::Sandbox(id),
+        (None, Some(id)) => McpPlace::Session(id),
+        (None, None) => McpPlace::Server,
+    };
+    let client = arguments.server.client()?;
+    // Two threads: who reads slowly must not keep us from hearing that a call is called off.
+    let tokio = native::tokio()?;
+    let outcome = tokio.block_on(relay::run(&client, place));
+    // The thread that reads our input may still wait for some.
+    tokio.shutdown_background();
+    outcome.map(|()| ExitCode::SUCCESS)
+}
