@@ -120,6 +120,16 @@ check_blaxel() {
     esac
 }
 
+check_mcp() {
+    local status=0
+    scripts/mcp.sh || status=$?
+    case "$status" in
+        0) passed+=('client of MCP') ;;
+        3) skipped+=('client of MCP') ;;
+        *) exit "$status" ;;
+    esac
+}
+
 heading 'tools'
 command -v cargo >/dev/null || fail 'cargo is missing: install Rust with rustup'
 need_command cc 'gcc libc6-dev'
@@ -159,6 +169,9 @@ check_ash
 
 heading 'clients of Blaxel'
 check_blaxel
+
+heading 'client of MCP'
+check_mcp
 
 heading 'doctests'
 cargo test --doc --workspace --locked --quiet
