@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::contender::Skipped;
 use super::rates::{Footprint, LaunchRate, Throughput};
 use super::samples::{Pace, Samples};
-use super::server::{self, Load, sessions};
+use super::server::{self, Load, processes, sessions};
 use crate::duration;
 use crate::output::{Output, Paint};
 
@@ -24,6 +24,7 @@ pub(crate) struct Report {
     pub(crate) footprints: Vec<Footprint>,
     pub(crate) throughput: Option<Throughput>,
     pub(crate) load: Option<Load>,
+    pub(crate) processes: Option<processes::Rates>,
     pub(crate) skipped: Vec<Skipped>,
     /// What it was measured on.
     pub(crate) machine: Value,
@@ -103,6 +104,7 @@ impl Report {
                 let name = format!("{} / {} ({word})", sessions::COLD_MUCH, sessions::COLD);
                 Gate::at_most(name, ratio, sessions::MUCH_LIMIT)
             }));
+            gates.extend(self.gates_of_processes(pace));
             let ratio = self.samples.ratio("bwrap", "launch, spare network", pace);
             gates.extend(ratio.map(|ratio| {
                 Gate::at_least(format!("bwrap / launch, spare network ({word})"), ratio, 3.5)
@@ -143,6 +145,37 @@ impl Report {
                     8.0,
                 ),
             ]);
+        }
+        if let Some(rates) = &self.processes {
+            gates.extend([
+                Gate::at_least("processes, /s (Blaxel 478)", rates.exec_per_s, 2_000.0),
+                Gate::at_least("log followed, MB/s (Blaxel 0.08)", rates.stream_mb_per_s, 200.0),
+            ]);
+        }
+        gates
+    }
+
+    /// Promises about processes, beside what Blaxel's own server was measured at.
+    fn gates_of_processes(&self, pace: Pace) -> Vec<Gate> {
+        let word = pace.word();
+        let ms = |name| {
+            let middle = self.samples.get(name, pace).and_then(|found| found.percentile(50));
+            middle.map(|middle| middle.as_secs_f64() * 1e3)
+        };
+        let mut gates = Vec::new();
+        let ratio = self.samples.ratio(processes::EXEC, BARE_TRUE, pace);
+        gates.extend(ratio.map(|ratio| {
+            let name = format!("{} / {BARE_TRUE} ({word}; Blaxel 53 ms)", processes::EXEC);
+            Gate::at_most(name, ratio, processes::EXEC_LIMIT)
+        }));
+        for (name, limit_ms, blaxel_ms) in processes::LIMITS {
+            gates.extend(ms(name).map(|middle| {
+                Gate::at_most(format!("{name}, ms ({word}; Blaxel {blaxel_ms})"), middle, limit_ms)
+            }));
+        }
+        if let (Some(awake), Some(frozen)) = (ms(processes::AWAKE), ms(processes::FROZEN)) {
+            let name = format!("waking on a request adds, ms ({word})");
+            gates.push(Gate::at_most(name, frozen - awake, processes::THAW_LIMIT_MS));
         }
         gates
     }
@@ -193,6 +226,7 @@ impl Report {
                 "bare_gb_per_s": found.bare_gb_per_s,
             })),
             "server": self.load,
+            "processes": self.processes,
             "gates": self.gates(),
             "skipped": skipped.collect::<Vec<_>>(),
         })

@@ -16,6 +16,11 @@ const HEAD_MAX: usize = 16 * 1024;
 /// The longest stream.
 const STREAM_MAX: usize = 1024 * 1024;
 
+/// What is read of a stream at once.
+const DRAIN_BYTES: usize = 256 * 1024;
+/// How a stream ends.
+const END: &[u8] = b"0\r\n\r\n";
+
 /// One connection to a server.
 pub(super) struct Connection {
     stream: TcpStream,
@@ -102,6 +107,28 @@ impl Connection {
         let told = String::from_utf8_lossy(&self.answer).into_owned();
         let marked = marked.ok_or_else(|| Failure::new("the server did not say it", &told))?;
         Ok((marked, told))
+    }
+
+    /// Asks for a stream and gives how many bytes it had, with what it is framed in.
+    pub(super) async fn drain(&mut self, path: &str) -> Result<u64, Failure> {
+        let head = format!("GET {path}{}\r\n", self.tail);
+        self.stream.write_all(head.as_bytes()).await.map_err(failed)?;
+        let mut buffer = vec![0; DRAIN_BYTES];
+        let (mut bytes, mut last) = (0_u64, Vec::new());
+        // The last chunk has no length, and nothing comes after it.
+        while !last.ends_with(END) {
+            let read = self.stream.read(&mut buffer).await.map_err(failed)?;
+            if read == 0 {
+                return Err(odd("a stream without an end"));
+            }
+            if bytes == 0 && !buffer[..read].starts_with(b"HTTP/1.1 200") {
+                return Err(odd(&String::from_utf8_lossy(&buffer[..read.min(HEAD_MAX)])));
+            }
+            bytes += read as u64;
+            last.extend_from_slice(&buffer[read.saturating_sub(END.len())..read]);
+            last.drain(..last.len().saturating_sub(END.len()));
+        }
+        Ok(bytes)
     }
 
     async fn read(&mut self) -> Result<usize, Failure> {

@@ -2,6 +2,7 @@
 
 mod http;
 mod load;
+pub(super) mod processes;
 mod served;
 pub(super) mod sessions;
 mod times;
@@ -107,6 +108,36 @@ pub(super) async fn measure_sessions(
         compete(&mut all, pace, wish.rounds, 1, samples, skipped).await;
     }
     drop(all);
+    served.stop().await;
+    Ok(())
+}
+
+/// What processes cost, in the dialect of Blaxel.
+pub(super) async fn measure_processes(
+    wish: &Wish,
+    scratch: &Scratch,
+    report: &mut Report,
+    output: &Output,
+) -> Result<(), Failure> {
+    let served = start(Kept::Durable, &scratch.root()).await?;
+    output.note("measuring processes over HTTP");
+    let program = scratch.program();
+    let mut all: Vec<Box<dyn Contender>> = vec![
+        Box::new(Bare::start(BARE, &program, &program)?),
+        Box::new(Bare::start(BARE_TRUE, &program, Path::new(HOST_PROGRAM))?),
+        Box::new(processes::Exec::of(&served).await?),
+        Box::new(processes::Much::of(&served).await?),
+        Box::new(processes::Lists::of(&served).await?),
+        Box::new(processes::Wake::of(&served).await?),
+    ];
+    for pace in Pace::ALL {
+        let (samples, skipped) = (&mut report.samples, &mut report.skipped);
+        compete(&mut all, pace, wish.rounds, 1, samples, skipped).await;
+    }
+    drop(all);
+    output.note("measuring what is done per second");
+    let lasting = Duration::from_secs(if wish.quick { 2 } else { 10 });
+    report.processes = Some(processes::rates(&served, lasting, wish.quick).await?);
     served.stop().await;
     Ok(())
 }
