@@ -131,6 +131,7 @@ async def processes_of_the_server(tools, of):
     """Processes, and what keeps a sandbox awake, by the server's own words."""
     ran = await tools("start_process", **of, command="echo hi; exit 4", wait=True)
     assert (ran["status"], ran["exit_code"], ran["output"]["stdout"]) == ("failed", 4, "hi\n"), ran
+    assert (await tools("list_ports", **of))["ports"] == []
     cat = await tools("start_process", **of, argv=["cat"], name="cat", stdin_open=True, keep_alive=True)
     of_cat = {**of, "process": "cat"}
     assert (await tools("get_process", **of_cat))["pid"] == cat["pid"]

@@ -115,6 +115,12 @@ const ROUTED: &[(&str, &str, Effect, &str)] = &[
     ),
     ("kill_process", "kill_process", Changes, "Kill a process and all its descendants."),
     (
+        "list_ports",
+        "list_ports",
+        Reads,
+        "The ports on which something listens in a sandbox; with `wait_for` as soon as something listens on these too.",
+    ),
+    (
         "sandbox_status",
         "sandbox_status",
         Reads,
