@@ -53,7 +53,8 @@ use self::sandboxes::Here;
 pub use self::settings::BlaxelSettings;
 use self::target::Target;
 use crate::app::App;
-use crate::front::{By, Dialect, Front, Needs, RouteName};
+use crate::front::{Admitted, By, Dialect, Front, Needs, RouteName};
+use crate::mcp;
 
 /// Where the dialect is on the main listener.
 pub(crate) const PREFIX: &str = "/compat/blaxel";
@@ -238,7 +239,18 @@ async fn at(
             port::pass_on(&target, word, port, &behind, request).await
         }
         (Route::TerminalSocket, "GET") => terminal::open(&target, request).await,
+        (Route::Mcp, "POST") => tools(&target, request).await,
+        (Route::Mcp, _) => Err(BlaxelError::new(405, "only POST is understood here")),
         (Route::Sockets(pid), "GET") => network::sockets(&target, &pid).await,
         _ => wrong(),
     }
+}
+
+/// The sandbox as tools for models.
+async fn tools(target: &Target, request: Request) -> Result<Response, BlaxelError> {
+    let admitted = request.extensions().get::<Admitted>();
+    let request_id = admitted.map(|admitted| admitted.request_id.clone());
+    let Some(request_id) = request_id else { return Err(BlaxelError::no_route()) };
+    let by = Admitted { caller: target.caller, request_id };
+    Ok(mcp::serve_inside(&target.app, by, target.inside(), request).await?)
 }

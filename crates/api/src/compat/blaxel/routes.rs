@@ -144,7 +144,9 @@ impl Route {
     pub(super) fn needs(&self, method: &Method) -> Needs {
         let looks = [Method::GET, Method::HEAD].contains(method);
         match self {
-            Self::Port(..) | Self::TerminalSocket | Self::Mcp => Needs::Use,
+            Self::Port(..) | Self::TerminalSocket => Needs::Use,
+            // What a tool needs is checked when it is called.
+            Self::Mcp => Needs::Read,
             Self::Root
             | Self::Health
             | Self::Status

@@ -10,6 +10,7 @@ use super::errors::BlaxelError;
 use super::registry::{self, Named};
 use super::{Mounted, OF_LISTENER, sandboxes};
 use crate::app::App;
+use crate::mcp::Inside;
 
 /// What a sandbox of the listener of its own is called.
 pub(super) const OF_ITS_OWN: &str = "default";
@@ -69,6 +70,14 @@ impl Target {
                 }
                 Ok(used)
             }
+        }
+    }
+
+    /// The same, for tools.
+    pub(super) fn inside(&self) -> Inside {
+        match &self.of {
+            Of::Sandbox(id) => Inside::Sandbox(*id),
+            Of::Named(named) => Inside::Session(named.session),
         }
     }
 

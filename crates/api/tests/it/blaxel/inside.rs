@@ -88,6 +88,31 @@ async fn files_are_found_by_name_and_by_what_is_in_them() {
     Sandbox::refused(&sandbox.get(of).await, 400);
 }
 
+#[tokio::test]
+async fn the_tools_of_a_sandbox_are_beside_its_routes() {
+    let sandbox = Sandbox::new().await;
+    let headers =
+        "accept: application/json, text/event-stream\r\ncontent-type: application/json\r\n";
+    let ask = async |method: &str, params: Value| {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let answer = sandbox.send("POST", "/mcp", headers, body.to_string().as_bytes()).await;
+        answer.expect(200)
+    };
+    let began = json!({
+        "protocolVersion": "2025-06-18", "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    });
+    assert!(ask("initialize", began).await["result"]["serverInfo"].is_object());
+    let tools = ask("tools/list", json!({})).await;
+    let tools = tools["result"]["tools"].as_array().unwrap();
+    for name in ["status", "stop", "processExecute"] {
+        assert!(tools.iter().any(|tool| tool["name"] == name), "{name}: {tools:?}");
+    }
+    let status = ask("tools/call", json!({"name": "status", "arguments": {}})).await;
+    assert_eq!(status["result"]["structuredContent"]["state"], "auto", "{status}");
+    assert_eq!(sandbox.get("/mcp").await.status, 405);
+}
+
 /// One text, masked as clients must.
 fn frame(text: &str) -> Vec<u8> {
     let length = u8::try_from(text.len()).unwrap();
