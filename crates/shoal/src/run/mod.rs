@@ -5,7 +5,7 @@ mod arguments;
 mod ending;
 pub(crate) mod signals;
 pub(crate) mod streams;
-mod terminal;
+pub(crate) mod terminal;
 #[cfg(test)]
 mod tests;
 
