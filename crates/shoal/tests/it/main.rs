@@ -7,6 +7,7 @@
 )]
 
 mod ash;
+mod blaxel;
 mod conversations;
 mod disk;
 mod doctor;
