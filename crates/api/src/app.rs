@@ -14,6 +14,7 @@ use crate::compat::blaxel;
 use crate::cors::Cors;
 use crate::hosts::Hosts;
 use crate::idempotency::Idempotency;
+use crate::lasting::Lasting;
 use crate::metrics::Metrics;
 use crate::rate::Rate;
 use crate::request_id::RequestIds;
@@ -33,6 +34,7 @@ pub(crate) struct Parts {
     pub(crate) metrics: Metrics,
     pub(crate) idempotency: Idempotency,
     pub(crate) body_memory: BodyMemory,
+    pub(crate) lasting: Lasting,
     /// Agents of Ash.
     pub(crate) agents: Registry,
     /// Sandboxes of Blaxel.
@@ -59,6 +61,7 @@ impl App {
             metrics: Metrics::new(&engine),
             idempotency: Idempotency::default(),
             body_memory: BodyMemory::new(settings.body_memory_bytes),
+            lasting: Lasting::new(settings.max_lasting_per_key),
             agents: Registry::default(),
             blaxel: blaxel::Registry::new(engine.now().wall),
             document,

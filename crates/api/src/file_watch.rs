@@ -12,6 +12,7 @@ use wire::{ChangedFile, FileEvent};
 
 use crate::app::App;
 use crate::key_watch::KeyWatch;
+use crate::lasting::Place;
 use crate::refused::Refused;
 use crate::stream::{Format, HEARTBEAT, Pieces};
 
@@ -25,6 +26,7 @@ pub(crate) struct WatchedFiles {
     request_id: String,
     begun: bool,
     over: bool,
+    _place: Place,
     /// Last: the sandbox must stay until the watch is gone.
     used: Use,
 }
@@ -45,9 +47,11 @@ impl WatchedFiles {
         watch: FileWatch,
         format: Format,
         request_id: String,
-    ) -> Self {
+    ) -> Result<Self, Refused> {
         let (key, stops) = (KeyWatch::new(caller.key), app.stopping.clone());
-        Self { app, key, stops, watch, format, request_id, begun: false, over: false, used }
+        let (begun, over) = (false, false);
+        let place = app.lasting.begin(caller.key)?;
+        Ok(Self { app, key, stops, watch, format, request_id, begun, over, _place: place, used })
     }
 
     async fn step(&mut self) -> Next {

@@ -21,6 +21,7 @@ mod handed_out;
 mod hosts;
 mod idempotency;
 mod key_watch;
+mod lasting;
 mod log_stream;
 mod log_text;
 mod mcp;

@@ -13,6 +13,7 @@ use wire::ProcessEvent;
 
 use crate::app::App;
 use crate::key_watch::KeyWatch;
+use crate::lasting::Place;
 use crate::log_text::LogText;
 use crate::refused::Refused;
 use crate::stream::{Format, HEARTBEAT, Pieces};
@@ -26,6 +27,7 @@ struct Following {
     follow: LogFollow,
     /// Counts as activity for as long as somebody looks.
     _used: Option<Use>,
+    _place: Place,
 }
 
 /// What came next.
@@ -39,9 +41,15 @@ enum Next {
 }
 
 impl Following {
-    fn new(app: App, caller: Caller, follow: LogFollow, used: Option<Use>) -> Self {
+    fn new(
+        app: App,
+        caller: Caller,
+        follow: LogFollow,
+        used: Option<Use>,
+    ) -> Result<Self, Refused> {
         let (key, stops) = (KeyWatch::new(caller.key), app.stopping.clone());
-        Self { app, key, stops, follow, _used: used }
+        let place = app.lasting.begin(caller.key)?;
+        Ok(Self { app, key, stops, follow, _used: used, _place: place })
     }
 
     async fn next(&mut self) -> Next {
@@ -92,15 +100,15 @@ impl FollowedLog {
         format: Format,
         request_id: String,
         used: Option<Use>,
-    ) -> Self {
-        let following = Following::new(app, caller, follow, used);
+    ) -> Result<Self, Refused> {
+        let following = Following::new(app, caller, follow, used)?;
         let mut ready = VecDeque::new();
         // So that the client hears at once that it follows.
         if format == Format::Sse {
             ready.push_back(Format::retry());
         }
         let over = false;
-        Self { following, caller, sandbox, process, text, format, request_id, ready, over }
+        Ok(Self { following, caller, sandbox, process, text, format, request_id, ready, over })
     }
 
     fn tell(&mut self, piece: wire::LogPiece) {
@@ -167,8 +175,13 @@ impl Pieces for FollowedLog {
 pub(crate) struct RawLog(Following);
 
 impl RawLog {
-    pub(crate) fn new(app: App, caller: Caller, follow: LogFollow, used: Option<Use>) -> Self {
-        Self(Following::new(app, caller, follow, used))
+    pub(crate) fn new(
+        app: App,
+        caller: Caller,
+        follow: LogFollow,
+        used: Option<Use>,
+    ) -> Result<Self, Refused> {
+        Following::new(app, caller, follow, used).map(Self)
     }
 }
 

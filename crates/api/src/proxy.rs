@@ -4,7 +4,7 @@
 
 use http::header::{
     AUTHORIZATION, CONNECTION, EXPECT, HOST, HeaderName, LOCATION, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    PROXY_AUTHORIZATION, STRICT_TRANSPORT_SECURITY, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Uri};
@@ -27,6 +27,13 @@ const BETWEEN_NEIGHBOURS: [HeaderName; 9] = [
     TRAILER,
     TRANSFER_ENCODING,
     UPGRADE,
+];
+
+/// What would be said about this server and everything behind it, by one sandbox.
+const OF_THE_WHOLE_ORIGIN: [HeaderName; 3] = [
+    HeaderName::from_static("service-worker-allowed"),
+    HeaderName::from_static("clear-site-data"),
+    STRICT_TRANSPORT_SECURITY,
 ];
 
 /// How many parts of a path come before the one that is the inside's own.
@@ -80,8 +87,8 @@ fn go_over(headers: &mut HeaderMap, to: Option<HeaderValue>) {
     }
 }
 
-/// The head of a request as it is passed on.
-pub(crate) fn inward(headers: &mut HeaderMap, prefix: &str, port: u16) {
+/// The head of a request as it is passed on; whether a key came by a subprotocol.
+pub(crate) fn inward(headers: &mut HeaderMap, prefix: &str, port: u16) -> bool {
     let to = upgrade(headers);
     strip(headers);
     headers.remove(AUTHORIZATION);
@@ -90,7 +97,7 @@ pub(crate) fn inward(headers: &mut HeaderMap, prefix: &str, port: u16) {
     if let Some(inner) = headers.remove(INNER_AUTHORIZATION) {
         headers.insert(AUTHORIZATION, inner);
     }
-    subprotocol::without_keys(headers);
+    let had_key = subprotocol::without_keys(headers);
     if let Some(host) = headers.remove(HOST) {
         headers.insert(FORWARDED_HOST, host);
     }
@@ -105,12 +112,16 @@ pub(crate) fn inward(headers: &mut HeaderMap, prefix: &str, port: u16) {
         headers.insert(FORWARDED_PREFIX, prefix);
     }
     go_over(headers, to);
+    had_key
 }
 
 /// The head of an answer as it is passed on.
 pub(crate) fn outward(headers: &mut HeaderMap, prefix: &str, port: u16) {
     let to = upgrade(headers);
     strip(headers);
+    for name in OF_THE_WHOLE_ORIGIN {
+        headers.remove(name);
+    }
     if let Some(moved) = headers.get(LOCATION).and_then(|to| moved(to, prefix, port)) {
         headers.insert(LOCATION, moved);
     }

@@ -16,6 +16,8 @@ pub struct Settings {
     pub rate_limit_per_s: Option<u32>,
     /// Requests that may be worked on at once.
     pub max_requests: u32,
+    /// Streams, terminals and connections to ports that one key may have open at a time.
+    pub max_lasting_per_key: u32,
     /// Size of a JSON body.
     pub json_bytes_max: u64,
     /// Size of the body of an exec, which may carry the input of a program.
@@ -45,6 +47,8 @@ impl Default for Settings {
             cors_origins: Vec::new(),
             rate_limit_per_s: None,
             max_requests: 4096,
+            // A quarter of the connections that there are.
+            max_lasting_per_key: 1024,
             json_bytes_max: 1 << 20,
             // 16 MiB of input as base64, and the rest of the request.
             exec_bytes_max: 23 << 20,

@@ -22,9 +22,12 @@ pub(crate) fn key(headers: &HeaderMap) -> Option<&str> {
     offered(headers).find_map(|one| one.strip_prefix(KEY))
 }
 
-/// Takes every key out of what is offered.
-pub(crate) fn without_keys(headers: &mut HeaderMap) {
-    let others: Vec<_> = offered(headers).filter(|one| !one.starts_with(KEY)).collect();
+/// Takes every key out of what is offered, and what was offered only beside one; says whether there
+/// was any, since who offered something expects that something is chosen.
+pub(crate) fn without_keys(headers: &mut HeaderMap) -> bool {
+    let has_key = offered(headers).any(|one| one.starts_with(KEY));
+    let is_ours = |one: &&str| one.starts_with(KEY) || (has_key && *one == NAME);
+    let others: Vec<_> = offered(headers).filter(|one| !is_ours(one)).collect();
     match HeaderValue::try_from(others.join(", ")) {
         Ok(value) if !value.is_empty() => {
             headers.insert(SEC_WEBSOCKET_PROTOCOL, value);
@@ -33,6 +36,12 @@ pub(crate) fn without_keys(headers: &mut HeaderMap) {
             headers.remove(SEC_WEBSOCKET_PROTOCOL);
         }
     }
+    has_key
+}
+
+/// Chooses ours where the inside chose none, in the answer to a page that offered it.
+pub(crate) fn choose(headers: &mut HeaderMap) {
+    headers.entry(SEC_WEBSOCKET_PROTOCOL).or_insert_with(|| HeaderValue::from_static(NAME));
 }
 
 #[cfg(test)]
@@ -47,10 +56,21 @@ mod tests {
         assert_eq!(key(&headers), None, "no WebSocket is opened");
         headers.insert(SEC_WEBSOCKET_KEY, HeaderValue::from_static("x"));
         assert_eq!(key(&headers), Some("secret_1"));
-        without_keys(&mut headers);
-        assert_eq!(headers[SEC_WEBSOCKET_PROTOCOL], "graphql-ws, shoal");
+        assert!(without_keys(&mut headers));
+        assert_eq!(headers[SEC_WEBSOCKET_PROTOCOL], "graphql-ws");
+        assert!(!without_keys(&mut headers), "there is none any more");
+        choose(&mut headers);
+        assert_eq!(headers[SEC_WEBSOCKET_PROTOCOL], "graphql-ws", "what the inside chose stays");
         headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static("shoal.key.a"));
         without_keys(&mut headers);
         assert!(!headers.contains_key(SEC_WEBSOCKET_PROTOCOL));
+        choose(&mut headers);
+        assert_eq!(headers[SEC_WEBSOCKET_PROTOCOL], "shoal");
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static("shoal"));
+        assert!(!without_keys(&mut headers));
+        assert_eq!(
+            headers[SEC_WEBSOCKET_PROTOCOL], "shoal",
+            "without a key it is the inside's own"
+        );
     }
 }

@@ -10,10 +10,12 @@ use engine::{Caller, LogFollow, ProcessRef, TerminalSize, Use};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
 use model::{ErrorCode, ProcessRecord, Refusal, SandboxId};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, interval_at, timeout};
 use wire::TerminalWord;
 
 use crate::app::App;
+use crate::lasting::Place;
 use crate::refused::Refused;
 use crate::tunnel::revoked;
 use crate::view;
@@ -26,6 +28,8 @@ const STALL: Duration = Duration::from_mins(1);
 /// How long a process that was started for a socket has to end after it.
 const GRACE_MS: u64 = 2_000;
 const SIGHUP: i32 = 1;
+/// What was typed and is not written yet, in messages.
+const TYPED_MAX: usize = 16;
 
 /// A process that somebody looks at.
 pub(crate) struct Attached {
@@ -38,6 +42,7 @@ pub(crate) struct Attached {
     /// Ends the process with the socket.
     pub(crate) ending: Option<Ending>,
     pub(crate) used: Option<Use>,
+    pub(crate) place: Place,
 }
 
 /// A process that is ended when this is dropped.
@@ -87,9 +92,11 @@ impl Attached {
         let input =
             Input { app: &app, caller, sandbox: self.sandbox, of: ProcessRef::Id(self.record.id) };
         let (heard, hears) = tokio::sync::watch::channel(());
+        let (typed, types) = mpsc::channel(TYPED_MAX);
         let end = tokio::select! {
             end = show(&mut self.follow, &mut to, hears) => end,
-            end = input.listen(&mut from, &heard) => end,
+            end = input.listen(&mut from, &heard, typed) => end,
+            refusal = input.write(types) => End::Failed(refusal),
             // That nobody will say so any more is a stop too.
             _ = stops.wait_for(|stops| *stops) => End::Stopping,
             () = revoked(&app, caller) => End::Failed(Refusal::new(ErrorCode::Unauthorized, "the key works no more")),
@@ -120,6 +127,7 @@ impl Attached {
         let _ = say(to, &word).await;
         let close = Message::Close(Some(CloseFrame { code, reason: "".into() }));
         let _ = timeout(STALL, to.send(close)).await;
+        drop(self.place);
     }
 
     fn error(&self, refusal: Refusal) -> TerminalWord {
@@ -181,11 +189,16 @@ impl Input<'_> {
         &self,
         from: &mut SplitStream<WebSocket>,
         heard: &tokio::sync::watch::Sender<()>,
+        typed: mpsc::Sender<Bytes>,
     ) -> End {
         while let Some(Ok(message)) = from.next().await {
             heard.send_replace(());
             let done = match message {
-                Message::Binary(bytes) => self.write(bytes).await,
+                Message::Binary(bytes) => {
+                    // Gone only if what takes it failed, which is told there.
+                    let _ = typed.send(bytes).await;
+                    Ok(())
+                }
                 Message::Text(text) => self.obey(&text).await,
                 Message::Ping(_) | Message::Pong(_) => Ok(()),
                 Message::Close(_) => return End::Left,
@@ -200,8 +213,20 @@ impl Input<'_> {
         End::Left
     }
 
-    async fn write(&self, bytes: Bytes) -> Result<(), Refusal> {
-        self.app.engine.write_stdin(self.caller, self.sandbox, &self.of, bytes).await
+    /// Writes what was typed, beside everything else: a program that does not read for a while must
+    /// not keep its terminal from hearing that it has another size, or that its client left.
+    async fn write(&self, mut types: mpsc::Receiver<Bytes>) -> Refusal {
+        while let Some(bytes) = types.recv().await {
+            let engine = &self.app.engine;
+            match engine.write_stdin(self.caller, self.sandbox, &self.of, bytes).await {
+                Ok(()) => {}
+                Err(refusal) if is_over(&refusal) => {}
+                // The rest is written when the program reads again.
+                Err(refusal) if refusal.code == ErrorCode::DeadlineExceeded => {}
+                Err(refusal) => return refusal,
+            }
+        }
+        std::future::pending().await
     }
 
     async fn obey(&self, text: &str) -> Result<(), Refusal> {

@@ -27,6 +27,7 @@ use crate::query::{NoQuery, Query};
 use crate::refused::Refused;
 use crate::routes::exec::USING;
 use crate::routes::used::Used;
+use crate::subprotocol;
 use crate::tunnel::{Tunnel, client_of};
 
 /// What a plain connection is called.
@@ -68,7 +69,7 @@ fn routes_of<T: Used>() -> Vec<Route> {
             list.query([
                 Param::new(
                     "wait_for",
-                    Kind::Repeated("^[1-9][0-9]{0,3}$"),
+                    Kind::Repeated("^[1-9][0-9]{0,3}$|^[1-5][0-9]{4}$|^6[0-4][0-9]{3}$"),
                     "The answer comes when somebody listens on this one too",
                 ),
                 Param::new(
@@ -185,7 +186,7 @@ pub(crate) async fn pass_to(
 ) -> Result<Response, Refused> {
     let client = client_of(&mut request);
     let (mut head, body) = request.into_parts();
-    proxy::inward(&mut head.headers, &place.prefix, port);
+    let had_key = proxy::inward(&mut head.headers, &place.prefix, port);
     head.uri = place.inside.into();
     head.version = Version::HTTP_11;
     // Nothing that this server noted about the request is for the inside.
@@ -194,6 +195,9 @@ pub(crate) async fn pass_to(
     let asked = Request::from_parts(head, body);
     let mut response = exchange(app, caller, used, connection, asked, client).await?;
     proxy::outward(response.headers_mut(), &place.prefix, port);
+    if had_key && response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        subprotocol::choose(response.headers_mut());
+    }
     Ok(response)
 }
 
@@ -211,7 +215,8 @@ async fn forward<T: Used>(
     };
     let used = id.begin(&app, caller, UseKind::Port).await?;
     let inside = dial(&used, port).await?;
-    Tunnel { app, caller, used }.open(client, ready(Some(inside)));
+    let place = app.lasting.begin(caller.key)?;
+    Tunnel { app, caller, used, place }.open(client, ready(Some(inside)));
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();

@@ -23,7 +23,7 @@ use crate::terminal::{Attached, Ending};
 const ROWS: u64 = 24;
 const COLUMNS: u64 = 80;
 /// What is said at once at most, either way.
-const MESSAGE_BYTES_MAX: usize = 1 << 20;
+const MESSAGE_BYTES_MAX: usize = 256 << 10;
 /// How much of what was written before is shown first.
 const REPLAYED_BYTES: u64 = 64 << 10;
 /// The best shell there is.
@@ -110,6 +110,7 @@ async fn open(
     let keep = query.flag("keep")?;
     query.done()?;
     let upgrade = agreed(asked)?;
+    let place = app.lasting.begin(caller.key)?;
     let used = id.begin(&app, caller, UseKind::Stream).await?;
     let process = ProcessRequest {
         name,
@@ -125,7 +126,8 @@ async fn open(
     let follow = app.engine.follow_log(caller, id, &of, engine::LogWanted::Both, 0).await?;
     let request_id = request_id.to_str().unwrap_or_default().to_owned();
     let used = Some(used);
-    let attached = Attached { app, caller, sandbox: id, record, follow, request_id, ending, used };
+    let attached =
+        Attached { app, caller, sandbox: id, record, follow, request_id, ending, used, place };
     Ok(upgrade.on_upgrade(|socket| attached.speak(socket)))
 }
 
@@ -139,6 +141,7 @@ async fn attach(
     let offset = query.number("offset", 0..=AFTER_MAX)?;
     query.done()?;
     let upgrade = agreed(asked)?;
+    let place = app.lasting.begin(caller.key)?;
     let record = app.engine.process(caller, id, &of).await?;
     let used = match record.end {
         Some(_) => None,
@@ -148,7 +151,16 @@ async fn attach(
     let offset = offset.unwrap_or(record.log.end.saturating_sub(REPLAYED_BYTES));
     let follow = app.engine.follow_log(caller, id, &of, engine::LogWanted::Both, offset).await?;
     let request_id = request_id.to_str().unwrap_or_default().to_owned();
-    let attached =
-        Attached { app, caller, sandbox: id, record, follow, request_id, ending: None, used };
+    let attached = Attached {
+        app,
+        caller,
+        sandbox: id,
+        record,
+        follow,
+        request_id,
+        ending: None,
+        used,
+        place,
+    };
     Ok(upgrade.on_upgrade(|socket| attached.speak(socket)))
 }

@@ -64,7 +64,7 @@ async fn watch<T: Used>(
     let watch = used.watch(&WatchQuery { path, recursive }).await?;
     let request_id = request_id.to_str().unwrap_or_default().to_owned();
     let format = if accepts(&headers, NDJSON) { Format::Lines } else { Format::Sse };
-    let watched = WatchedFiles::new(app, caller, used, watch, format, request_id);
+    let watched = WatchedFiles::new(app, caller, used, watch, format, request_id)?;
     match asked {
         Ok(upgrade) => {
             let upgrade = upgrade.protocols([subprotocol::NAME]);

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{ErrorCode, Refusal};
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -27,6 +28,14 @@ pub use crate::serve::peer::Peer;
 
 /// How long to wait when nothing can be accepted, because descriptors are short for instance.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a client may be silent before it is asked whether it is there, how often, and how many
+/// times it may not answer.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
+/// How long what was sent may stay without an answer of the client's machine.
+const USER_TIMEOUT_MS: u32 = 60_000;
 
 /// What connections may cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +86,7 @@ impl Listen for TcpListener {
         let (stream, _) = self.accept().await?;
         // Answers are written whole: waiting for more to send with them only costs time.
         stream.set_nodelay(true)?;
+        notice_who_is_gone(&stream)?;
         Ok(stream)
     }
 
@@ -84,6 +94,17 @@ impl Listen for TcpListener {
         // Whoever does not hear it sees the end of the connection.
         let _ = stream.try_write(text);
     }
+}
+
+/// A client whose machine vanished says nothing, and whoever waits for it would wait for ever: it is
+/// asked after a while of silence, and what it does not take in time ends its connection.
+fn notice_who_is_gone(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_EVERY)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    sockopt::set_tcp_user_timeout(stream, USER_TIMEOUT_MS)?;
+    Ok(())
 }
 
 impl Listen for UnixListener {

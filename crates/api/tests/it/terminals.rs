@@ -1,4 +1,4 @@
-//! Terminals and watches over WebSockets.
+//! Terminals and watches over web sockets.
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
@@ -34,7 +34,10 @@ impl Socket {
             let next = timeout(PATIENCE, self.0.next()).await.expect("a message");
             match next.expect("not closed").unwrap() {
                 Message::Ping(_) | Message::Pong(_) => {}
-                message => return message,
+                message @ (Message::Text(_)
+                | Message::Binary(_)
+                | Message::Close(_)
+                | Message::Frame(_)) => return message,
             }
         }
     }

@@ -17,9 +17,10 @@ pub(super) fn main(wanted: &LogsOf, output: &Output) -> Result<ExitCode, Failure
     // Two threads: a slow reader of our output must not keep us from hearing the server.
     let tokio = native::tokio()?;
     let code = tokio.block_on(async {
-        match wanted.follow {
-            true => follow(&client, wanted, output).await,
-            false => print(&client, wanted, output).await,
+        if wanted.follow {
+            follow(&client, wanted, output).await
+        } else {
+            print(&client, wanted, output).await
         }
     });
     tokio.shutdown_background();

@@ -122,13 +122,11 @@ fn ended(process: &Process, json: bool, output: &Output) -> Result<ExitCode, Fai
 
 /// The exit code of a process as ours.
 fn code_of(process: &Process, output: &Output) -> ExitCode {
-    match process.exit_code {
-        Some(code) => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
-        None => {
-            output.note(&format!("process {} is {}", process.pid, process.status.as_str()));
-            ExitCode::FAILURE
-        }
+    if let Some(code) = process.exit_code {
+        return ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX));
     }
+    output.note(&format!("process {} is {}", process.pid, process.status.as_str()));
+    ExitCode::FAILURE
 }
 
 fn feed(fed: &Fed) -> Result<ExitCode, Failure> {

@@ -25,7 +25,7 @@ use crate::routes::used::Used as _;
 use crate::stream::{self, Format, NDJSON, Pieces, SSE};
 
 const PAGE_BYTES: u64 = 1 << 20;
-pub(super) const PAGE_BYTES_MAX: u64 = 16 << 20;
+pub(super) const PAGE_BYTES_MAX: u64 = 4 << 20;
 /// How much is read from disk at once when all of it is wanted.
 const READ_BYTES: u64 = 256 << 10;
 
@@ -84,7 +84,7 @@ pub(super) async fn logs(
             let used = watching(&app, caller, id, &record).await?;
             let follow =
                 app.engine.follow_log(caller, id, &of, wanted, offset.unwrap_or(0)).await?;
-            Ok(bytes_of(kind, RawLog::new(app, caller, follow, used)))
+            Ok(bytes_of(kind, RawLog::new(app, caller, follow, used)?))
         }
         Form::Raw(kind) => {
             let part =
@@ -99,7 +99,7 @@ pub(super) async fn logs(
             let request_id = request_id.to_str().unwrap_or_default().to_owned();
             let followed = FollowedLog::new(
                 app, caller, id, record.id, follow, text, format, request_id, used,
-            );
+            )?;
             Ok(stream::response(format, followed))
         }
     }
