@@ -73,8 +73,8 @@ pub(crate) struct Find {
 /// What was typed to look for a text.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    shoal grep SANDBOX TODO                  in all files of its workspace\n  \
-    shoal grep SANDBOX -i todo src -n '*.rs'\n\n\
+    shoal grep SANDBOX 'fn main'             in all files of its workspace\n  \
+    shoal grep SANDBOX -i error src -n '*.rs'\n\n\
     The text is looked for as it is; there are no patterns.\n\n\
     Exit codes: 0 if it was found; 1 if not, or if the server refused; 3 if there is no server.")]
 pub(crate) struct Grep {
