@@ -342,3 +342,46 @@ async fn what_was_made_for_a_client_that_went_away_is_taken_back() {
     drop(connection);
     stage.until("it is over", |stage| !is_running(stage)).await;
 }
+
+#[tokio::test]
+async fn processes_of_a_sandbox_by_the_names_that_its_clients_know() {
+    let stage = Stage::start().await;
+    let (_, id) = stage.checkout().await;
+    let client = Client::of_sandbox(&stage, &id);
+    let ran = json!({"command": "echo hi; exit 3", "waitForCompletion": true});
+    let ran = client.done("processExecute", ran).await;
+    assert_eq!((&ran["status"], &ran["exitCode"]), (&json!("failed"), &json!(3)));
+    assert_eq!((&ran["logs"], &ran["pollRequired"]), (&json!("hi\n"), &Value::Null));
+    // The wait is over after a second, and the process is not.
+    let slow = json!({
+        "command": "sleep 30", "name": "slow", "waitForCompletion": true, "timeout": 1,
+    });
+    let slow = client.done("processExecute", slow).await;
+    assert_eq!((&slow["status"], &slow["pollRequired"]), (&json!("running"), &json!(true)));
+    let kept = json!({"command": "sleep 30", "name": "kept", "keepAlive": true, "timeout": 3600});
+    let kept = client.done("processExecute", kept).await;
+    assert_eq!((&kept["status"], &kept["exitCode"]), (&json!("running"), &Value::Null));
+    let named = |name: &str| json!({"identifier": name});
+    client
+        .refused("processExecute", json!({"command": "a", "name": "kept"}), "process_name_taken")
+        .await;
+    client.refused("processGet", named("nosuch"), "process_unknown").await;
+    let got = client.done("processGet", json!({"identifier": kept["pid"]})).await;
+    assert_eq!((&got["name"], &got["keepAlive"]), (&json!("kept"), &json!(true)));
+    let status = client.done("status", json!({})).await;
+    assert_eq!((&status["state"], &status["scheduledStopAt"]), (&json!("awake"), &Value::Null));
+    let one = &status["keepAliveProcesses"][0];
+    assert_eq!((&one["pid"], &one["timeout"]), (&kept["pid"], &json!(3600)), "{status}");
+    let later = client.done("stop", json!({"timeout": 300})).await;
+    assert!(text(&later["scheduledStopAt"]).ends_with('Z'), "{later}");
+    let now = client.done("stop", json!({})).await;
+    assert_eq!(now, json!({"state": "auto", "scheduledStopAt": null, "keepAliveProcesses": []}));
+    assert_eq!(client.done("processStop", named("kept")).await, json!({"status": "stopped"}));
+    assert_eq!(client.done("processKill", named("slow")).await, json!({"status": "killed"}));
+    client.refused("processKill", named("slow"), "process_over").await;
+    assert_eq!(client.done("processGetLogs", named("slow")).await["logs"], "");
+    let listed = client.done("processesList", json!({})).await;
+    let listed = listed["processes"].as_array().unwrap();
+    let names: Vec<_> = listed.iter().map(|one| text(&one["name"])).collect();
+    assert_eq!(names[..2], ["kept", "slow"]);
+}
