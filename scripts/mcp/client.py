@@ -101,6 +101,10 @@ async def the_server(tools):
     assert (await tools("list_files", **of, path="src"))["entries"][0]["name"] == "a.py"
     await tools("make_directory", **of, path="more/of/it")
     await tools("move_file", **of, **{"from": "src/a.py", "to": "more/b.py"})
+    found = await tools("find_files", **of, path="/workspace", name=["*.py"], kind=["file"])
+    assert [one["path"] for one in found["files"]] == ["more/b.py"], found
+    found = await tools("search_files", **of, path="/workspace", text="TWO", ignore_case=True)
+    assert [(one["path"], one["line"]) for one in found["matches"]] == [("more/b.py", 1)], found
     await processes_of_the_server(tools, of)
     await tools("delete_file", **of, path="more", recursive=True)
     await tools.refused("path_not_found", "read_file", **of, path="more/b.py")

@@ -63,6 +63,19 @@ const ROUTED: &[(&str, &str, Effect, &str)] = &[
         "Describe a file of a sandbox, without following a last link.",
     ),
     (
+        "find_files",
+        "find_files",
+        Reads,
+        "Files beneath a directory of a sandbox, by their names (as in a shell: `*.rs`) and kinds.",
+    ),
+    (
+        "search_files",
+        "search_files",
+        Reads,
+        "The lines in which a text is, in the files beneath a directory of a sandbox or in one file. The text is taken as it \
+         is, not as a pattern.",
+    ),
+    (
         "make_directory",
         "make_directory",
         Adds,
