@@ -12,7 +12,13 @@ use http::{HeaderMap, HeaderValue, Uri};
 use crate::subprotocol;
 
 /// What is passed inside as `Authorization`, since that one is ours.
-const INNER_AUTHORIZATION: HeaderName = HeaderName::from_static("x-shoal-authorization");
+pub(crate) const INNER_AUTHORIZATION: HeaderName = HeaderName::from_static("x-shoal-authorization");
+/// What may carry a key of ours, whichever words its client speaks elsewhere.
+const SECRETS: [HeaderName; 3] = [
+    AUTHORIZATION,
+    HeaderName::from_static("x-blaxel-authorization"),
+    HeaderName::from_static("x-blaxel-preview-token"),
+];
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
@@ -91,7 +97,9 @@ fn go_over(headers: &mut HeaderMap, to: Option<HeaderValue>) {
 pub(crate) fn inward(headers: &mut HeaderMap, prefix: &str, port: u16) -> bool {
     let to = upgrade(headers);
     strip(headers);
-    headers.remove(AUTHORIZATION);
+    for name in &SECRETS {
+        headers.remove(name);
+    }
     // The body is passed on as it comes; whoever waits for a word about it gets it from us.
     headers.remove(EXPECT);
     if let Some(inner) = headers.remove(INNER_AUTHORIZATION) {
@@ -173,6 +181,8 @@ mod tests {
     fn our_key_and_what_is_between_neighbours_stays_outside() {
         let mut given = headers(&[
             ("authorization", "Bearer ours"),
+            ("x-blaxel-authorization", "Bearer ours"),
+            ("x-blaxel-preview-token", "ours"),
             ("x-shoal-authorization", "Basic theirs"),
             ("connection", "keep-alive, x-private"),
             ("x-private", "1"),

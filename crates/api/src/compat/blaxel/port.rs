@@ -10,7 +10,7 @@ use super::errors::BlaxelError;
 use super::target::Target;
 use super::{PREFIX, access};
 use crate::front::OfInside;
-use crate::proxy::Place;
+use crate::proxy::{self, Place};
 use crate::routes::pass_to;
 
 pub(super) async fn pass_on(
@@ -26,8 +26,10 @@ pub(super) async fn pass_on(
     let inside = inside.map_err(|_| BlaxelError::bad("this is no path that could be passed on"))?;
     let of = word.map(|word| format!("{PREFIX}/{word}")).unwrap_or_default();
     let place = Place { prefix: format!("{of}/port/{port}"), inside };
-    for name in access::SECRETS {
-        request.headers_mut().remove(name);
+    let needs_key = word.is_some() || !target.app.settings.blaxel.keyless;
+    let headers = request.headers_mut();
+    if let Some(own) = access::for_inside(&target.app, needs_key, headers) {
+        headers.entry(proxy::INNER_AUTHORIZATION).or_insert(own);
     }
     let used = target.begin(UseKind::Port).await?;
     // It lasts for as long as the key that was given.
