@@ -111,7 +111,7 @@ server=$!
 wait_for_server
 BL_API_URL="$(tr -d '[:space:]' <"$work/data/address")/compat/blaxel"
 BL_API_KEY="$(tr -d '[:space:]' <"$work/data/admin.key")"
-export BL_API_URL BL_API_KEY BL_WORKSPACE=shoal BL_RUN_URL="$BL_API_URL" BL_REGION=local DO_NOT_TRACK=1
+export BL_API_URL BL_API_KEY BL_WORKSPACE=shoal BL_RUN_URL="$BL_API_URL" BL_REGION=local BL_DISABLE_H2=1 DO_NOT_TRACK=1
 # Nothing of a developer's own account counts.
 export HOME="$work"
 if ! timeout --kill-after=10 "$PATIENCE_S" "$VENV/bin/python" "$here/client.py" "$BL_API_URL" "$work"; then

@@ -53,6 +53,10 @@ fn shown(named: &Named, status: &str, here: &Here) -> Value {
     if !object["spec"].is_object() {
         object["spec"] = json!({});
     }
+    // Clients that are told a region send what they ask, and their keys, to Blaxel's own server there.
+    if let Some(spec) = object["spec"].as_object_mut() {
+        spec.remove("region");
+    }
     let metadata = &mut object["metadata"];
     metadata["name"] = named.name.clone().into();
     metadata["url"] = here.url(&named.name).into();
@@ -295,7 +299,10 @@ mod tests {
         let named = Named {
             name: "my-app".to_owned(),
             session: SessionId::from_u128(1),
-            object: json!({"metadata": {"labels": {"a": "b"}, "url": "http://elsewhere"}}),
+            object: json!({
+                "metadata": {"labels": {"a": "b"}, "url": "http://elsewhere"},
+                "spec": {"region": "us-pdx-1"},
+            }),
             created_at: Wall(0),
             updated_at: Wall(1),
             sandboxes: Vec::new(),
