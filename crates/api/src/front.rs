@@ -76,6 +76,14 @@ pub(crate) enum Dialect {
 }
 
 impl Dialect {
+    /// In whose words one request is answered, by its path.
+    fn at(self, path: &str) -> Self {
+        match self {
+            Self::Shoal | Self::Ash => self,
+            Self::Blaxel(mounted) => Self::Blaxel(mounted.at(path)),
+        }
+    }
+
     fn authenticate(self, app: &App, headers: &HeaderMap) -> Result<Caller, Refused> {
         match self {
             Self::Shoal => authenticate(app, headers),
@@ -88,7 +96,7 @@ impl Dialect {
         match self {
             Self::Shoal => refused.write(response, request_id),
             Self::Ash => ash::AshError::from(refused).write(response),
-            Self::Blaxel(_) => blaxel::BlaxelError::from(refused).write(response),
+            Self::Blaxel(mounted) => mounted.refused(refused).write(response),
         }
     }
 
@@ -97,7 +105,7 @@ impl Dialect {
         match self {
             Self::Shoal | Self::Ash => {}
             Self::Blaxel(mounted) => {
-                let needs_key = mounted == Mounted::Prefix || !app.settings.blaxel.keyless;
+                let needs_key = mounted != Mounted::Listener || !app.settings.blaxel.keyless;
                 blaxel::dress(response.headers_mut(), needs_key);
             }
         }
@@ -160,7 +168,7 @@ where
         let mut record = Record {
             app,
             route: self.front.route,
-            dialect: self.front.dialect,
+            dialect: self.front.dialect.at(request.uri().path()),
             method: word(request.method()),
             id,
             key: None,

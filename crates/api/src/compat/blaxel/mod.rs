@@ -55,6 +55,7 @@ use self::target::Target;
 use crate::app::App;
 use crate::front::{Admitted, By, Dialect, Front, Needs, RouteName};
 use crate::mcp;
+use crate::refused::Refused;
 
 /// Where the dialect is on the main listener.
 pub(crate) const PREFIX: &str = "/compat/blaxel";
@@ -62,8 +63,10 @@ pub(crate) const PREFIX: &str = "/compat/blaxel";
 /// Where a request came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mounted {
-    /// On the main listener, for all sandboxes and the control plane.
+    /// On the main listener, for all sandboxes.
     Prefix,
+    /// There, for the control plane.
+    Control,
     /// On a listener of its own, for one sandbox.
     Listener,
 }
@@ -78,12 +81,9 @@ pub(crate) fn router(app: &App, mounted: Mounted) -> Router<App> {
         dialect: Dialect::Blaxel(mounted),
     };
     let call = move |state: State<App>, by: By, request: Request| async move {
-        let control = !mounted.is_listener() && is_control(request.uri().path());
-        match call(mounted, &state.0, by.0, request).await {
-            Ok(response) => response,
-            Err(error) if control => error.of_control().into_response(),
-            Err(error) => error.into_response(),
-        }
+        let mounted = mounted.at(request.uri().path());
+        let done = call(mounted, &state.0, by.0, request).await;
+        done.unwrap_or_else(|error| mounted.shaped(error).into_response())
     };
     // What a page may ask before it calls is no secret.
     let asked_before = async || answer::empty(StatusCode::NO_CONTENT);
@@ -94,8 +94,28 @@ pub(crate) fn router(app: &App, mounted: Mounted) -> Router<App> {
 
 const CONTROL: &str = "/sandboxes";
 
-fn is_control(raw: &str) -> bool {
-    raw.strip_prefix(CONTROL).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+impl Mounted {
+    /// Where a request with this path came in.
+    pub(crate) fn at(self, raw: &str) -> Self {
+        let is_control =
+            raw.strip_prefix(CONTROL).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        match self {
+            Self::Prefix if is_control => Self::Control,
+            Self::Prefix | Self::Control | Self::Listener => self,
+        }
+    }
+
+    fn shaped(self, error: BlaxelError) -> BlaxelError {
+        match self {
+            Self::Control => error.of_control(),
+            Self::Prefix | Self::Listener => error,
+        }
+    }
+
+    /// A refusal as clients read it there.
+    pub(crate) fn refused(self, refused: Refused) -> BlaxelError {
+        self.shaped(refused.into())
+    }
 }
 
 async fn call(
@@ -105,11 +125,10 @@ async fn call(
     request: Request,
 ) -> Result<Response, BlaxelError> {
     let raw = request.uri().path().to_owned();
-    if mounted.is_listener() {
-        return sandbox(app, caller, None, &raw, request).await;
-    }
-    if is_control(&raw) {
-        return control(app, caller, &raw, request).await;
+    match mounted {
+        Mounted::Listener => return sandbox(app, caller, None, &raw, request).await,
+        Mounted::Control => return control(app, caller, &raw, request).await,
+        Mounted::Prefix => {}
     }
     let path = raw.strip_prefix('/').unwrap_or(&raw);
     let (word, rest) = match path.find('/') {

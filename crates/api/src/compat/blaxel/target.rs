@@ -8,7 +8,7 @@ use model::{ErrorCode, KeyId, ProcessRecord, Refusal, SandboxId, SessionId};
 
 use super::errors::BlaxelError;
 use super::registry::{self, Named};
-use super::{Mounted, OF_LISTENER, sandboxes};
+use super::{OF_LISTENER, sandboxes};
 use crate::app::App;
 use crate::mcp::Inside;
 
@@ -129,13 +129,4 @@ pub(super) fn is_unknown(refusal: &Refusal) -> bool {
 pub(super) fn is_there(app: &App, caller: Caller, session: SessionId) -> bool {
     let view = app.engine.session(caller, session);
     view.is_ok_and(|view| view.status != model::SessionStatus::Ended)
-}
-
-impl Mounted {
-    pub(super) const fn is_listener(self) -> bool {
-        match self {
-            Self::Listener => true,
-            Self::Prefix => false,
-        }
-    }
 }

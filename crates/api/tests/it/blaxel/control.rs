@@ -60,6 +60,11 @@ async fn keys_come_in_two_headers_and_roles_count() {
     assert_eq!(none.status, 401);
     assert!(none.json()["error"].is_string());
     assert_eq!(ask("GET", "/box/process", "authorization: Bearer no\r\n").await.status, 401);
+    for headers in ["", "authorization: Bearer no\r\n"] {
+        let told = ask("POST", "/sandboxes", headers).await.expect(401);
+        assert_eq!(told["code"], 401, "{told}");
+        assert!(told["message"].is_string() && told["error"].is_string(), "{told}");
+    }
     let reader = stage.key(Role::Read).await;
     let reader = format!("authorization: Bearer {reader}\r\n");
     assert_eq!(ask("POST", "/box/stop", &reader).await.status, 403);
