@@ -3,7 +3,7 @@
 //! time is remembered here.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use engine::Caller;
@@ -49,6 +49,8 @@ pub(crate) struct Registry {
     pub(super) uploads: Uploads,
     pub(super) terminals: Terminals,
     changes: Arc<tokio::sync::Mutex<()>>,
+    /// Names for which a sandbox is being made.
+    making: Mutex<BTreeMap<(KeyId, String), Weak<tokio::sync::Mutex<()>>>>,
     known: Mutex<BTreeMap<(KeyId, String), Arc<Named>>>,
 }
 
@@ -60,7 +62,27 @@ pub(super) struct Change {
 impl Registry {
     pub(crate) fn new(began: Wall) -> Self {
         let (uploads, terminals) = (Uploads::default(), Terminals::default());
-        Self { began, uploads, terminals, changes: Arc::default(), known: Mutex::default() }
+        let (changes, making, known) = (Arc::default(), Mutex::default(), Mutex::default());
+        Self { began, uploads, terminals, changes, making, known }
+    }
+
+    /// The right to make the sandbox of a name, so that many who want it make one. Others wait.
+    pub(super) async fn making(
+        &self,
+        tenant: KeyId,
+        name: &str,
+    ) -> Result<OwnedMutexGuard<()>, Refusal> {
+        let turn = {
+            let mut making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+            making.retain(|_, turn| turn.strong_count() > 0);
+            let of = making.entry((tenant, name.to_owned())).or_default();
+            let turn = of.upgrade().unwrap_or_default();
+            *of = Arc::downgrade(&turn);
+            turn
+        };
+        timeout(PATIENCE, turn.lock_owned()).await.map_err(|_| {
+            Refusal::new(ErrorCode::Overloaded, "others make this sandbox").retry_after(1000)
+        })
     }
 
     pub(super) async fn change(&self) -> Result<Change, Refusal> {

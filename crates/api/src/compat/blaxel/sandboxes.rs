@@ -129,25 +129,27 @@ async fn make(
 ) -> Result<(Arc<Named>, bool), Refusal> {
     let app = app.clone();
     let making = tokio::spawn(async move {
+        let _turn = app.blaxel.making(caller.key, &name).await?;
+        let before = registry::find(&app, caller.key, &name).await?;
+        if let Some(before) = before.filter(|named| is_there(&app, caller, named.session)) {
+            return Ok((before, false));
+        }
         let mut asked = SessionRequest::of(template);
         asked.env = env(&object);
         asked.metadata = BTreeMap::from([(LABEL.to_owned(), name.clone())]);
         let view = app.engine.create_session(caller, asked).await?;
-        let change = app.blaxel.change().await?;
-        let before = registry::find(&app, caller.key, &name).await?;
-        let before = before.filter(|named| is_there(&app, caller, named.session));
-        if let Some(before) = before {
-            app.engine.end_session(caller, view.id).await?;
-            return Ok((before, false));
-        }
         let now = app.engine.now().wall;
         let sandboxes = view.sandbox_id.into_iter().collect();
         let (session, created_at, updated_at) = (view.id, now, now);
         let named = Named { name, session, object, created_at, updated_at, sandboxes };
-        match change.put(&app, caller.key, named).await {
+        let written = async { app.blaxel.change().await?.put(&app, caller.key, named).await };
+        match written.await {
             Ok(named) => Ok((named, true)),
             Err(refusal) => {
-                app.engine.end_session(caller, view.id).await?;
+                // Nobody could reach it.
+                if let Err(left) = app.engine.end_session(caller, session).await {
+                    tracing::warn!(%session, cause = %left, "a session without a name is left");
+                }
                 Err(refusal)
             }
         }
@@ -266,7 +268,12 @@ pub(super) async fn remove(
         Err(refusal) if refusal.code == ErrorCode::SessionUnknown => {}
         Err(refusal) => return Err(refusal.into()),
     }
-    app.blaxel.change().await?.remove(app, caller.key, name).await?;
+    let change = app.blaxel.change().await?;
+    // By now there may be another one of that name.
+    let now = registry::find(app, caller.key, name).await?;
+    if now.is_some_and(|now| now.session == named.session) {
+        change.remove(app, caller.key, name).await?;
+    }
     answer::ok(&shown(&named, "TERMINATED", here))
 }
 

@@ -45,6 +45,39 @@ async fn a_name_is_given_once_unless_it_may_exist() {
     assert_eq!(bad.expect(400)["code"], 400);
 }
 
+fn sessions(stage: &Stage) -> u32 {
+    stage.engine.sessions_by_status().iter().map(|(_, n)| n).sum()
+}
+
+#[tokio::test]
+async fn many_who_want_one_sandbox_make_one() {
+    let stage = Stage::start().await;
+    let path = "/compat/blaxel/sandboxes?createIfNotExist=true";
+    let ask = || stage.call("POST", path, json!({"metadata": {"name": "one"}}));
+    let all = futures_util::future::join_all((0..12).map(|_| ask())).await;
+    for answer in all {
+        assert_eq!(answer.expect(200)["metadata"]["name"], "one");
+    }
+    assert_eq!(sessions(&stage), 1, "none was made only to be ended");
+}
+
+#[tokio::test]
+async fn one_that_is_made_while_its_name_is_removed_keeps_it_or_is_refused() {
+    let stage = Stage::start().await;
+    let of = "/compat/blaxel/sandboxes/one";
+    for _ in 0..8 {
+        make(&stage, "one").await;
+        let again =
+            stage.call("POST", "/compat/blaxel/sandboxes", json!({"metadata": {"name": "one"}}));
+        let gone = stage.call("DELETE", of, Value::Null);
+        let (gone, again) = tokio::join!(gone, again);
+        gone.expect(200);
+        let known = stage.get(of).await.status;
+        assert_eq!(known, if again.status == 200 { 200 } else { 404 }, "{again:?}");
+        stage.call("DELETE", of, Value::Null).await;
+    }
+}
+
 #[tokio::test]
 async fn keys_come_in_two_headers_and_roles_count() {
     let stage = Stage::start().await;
