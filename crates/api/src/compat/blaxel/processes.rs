@@ -177,9 +177,18 @@ async fn begin(
             Err(BlaxelError::bad(text))
         }
         Err(refusal) => {
+            let is_of_process = [
+                ErrorCode::PathNotFound,
+                ErrorCode::PathWrongKind,
+                ErrorCode::PathDenied,
+                ErrorCode::LaunchFailed,
+                ErrorCode::LimitReached,
+            ];
+            let is_of_process = is_of_process.contains(&refusal.code);
+            // A sandbox that is gone or busy cannot be listed either, and is to be told as that.
             let is_missing = match &cwd {
-                Some(cwd) => used.list_files(cwd, None, 1).await.is_err(),
-                None => false,
+                Some(cwd) if is_of_process => is_missing(used, cwd).await,
+                Some(_) | None => false,
             };
             let error = BlaxelError::from(refusal);
             let text = match cwd {
@@ -189,18 +198,16 @@ async fn begin(
                 ),
                 Some(_) | None => format!("failed to start process: {}", error.text),
             };
-            let is_of_process = [
-                ErrorCode::PathNotFound,
-                ErrorCode::PathWrongKind,
-                ErrorCode::PathDenied,
-                ErrorCode::LaunchFailed,
-                ErrorCode::LimitReached,
-            ];
-            let is_of_process = is_of_process.into_iter().any(|code| error.is(code));
-            let status = if is_of_process || is_missing { 422 } else { error.status };
+            let status = if is_of_process { 422 } else { error.status };
             Err(error.with_text(text).with_status(status))
         }
     }
+}
+
+/// Whether there is no such directory.
+async fn is_missing(used: &Use, path: &str) -> bool {
+    let codes = [ErrorCode::PathNotFound, ErrorCode::PathWrongKind];
+    used.list_files(path, None, 1).await.is_err_and(|refusal| codes.contains(&refusal.code))
 }
 
 async fn wait(
