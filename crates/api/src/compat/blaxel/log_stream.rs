@@ -1,7 +1,8 @@
 //! The log of a process as lines, from its beginning to the end of the process. Every line says which
 //! output it is of; one that the other output breaks into is ended first, and goes on as a line of
-//! its own. Clients that come back count lines to find where they were: what is told depends on the
-//! log alone, and signs of life stand only between lines.
+//! its own. So does one that nothing came for in a while, since signs of life stand between lines.
+//! Clients that come back count lines to find where they were: what is told depends on the log and
+//! on when its pieces came, and never on who read them when.
 
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use engine::{LogFollow, LogPiece, ProcessRef, Use, UseKind};
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
+use model::Wall;
 use tokio::time::sleep;
 
 use super::errors::BlaxelError;
@@ -21,6 +23,9 @@ use crate::stream::{Pieces, body};
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(30);
 pub(super) const STILL_HERE: &[u8] = b"[keepalive]\n";
 pub(super) const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+/// By how much later than a line is ended a reader says that he is still here: a piece that came in time
+/// has reached him by then.
+const ON_ITS_WAY: Duration = Duration::from_secs(2);
 const BEHIND: &[u8] = b"[output truncated: the stream fell behind]\n";
 
 /// Turns pieces of a log into lines.
@@ -30,6 +35,8 @@ struct Lines {
     open: Option<bool>,
     /// Where the next piece should begin.
     at: u64,
+    /// When the piece before came.
+    came: Wall,
 }
 
 impl Lines {
@@ -39,9 +46,11 @@ impl Lines {
             to.extend_from_slice(BEHIND);
         }
         self.at = piece.offset + piece.bytes.len() as u64;
-        if self.open.is_some_and(|stderr| stderr != piece.stderr) {
+        let is_late = piece.at.0.saturating_sub(self.came.0) >= KEEPALIVE.as_millis() as u64;
+        if is_late || self.open.is_some_and(|stderr| stderr != piece.stderr) {
             self.close(to);
         }
+        self.came = piece.at;
         let prefix: &[u8] = if piece.stderr { b"stderr:" } else { b"stdout:" };
         for line in piece.bytes.split_inclusive(|byte| *byte == b'\n') {
             if self.open.is_none() {
@@ -103,11 +112,10 @@ impl Pieces for LogStream {
                 biased;
                 piece = self.follow.next() => piece,
                 () = self.target.server_stops() => Ok(None),
-                () = sleep(KEEPALIVE) => {
-                    if self.lines.open.is_none() {
-                        return Some(Bytes::from_static(STILL_HERE));
-                    }
-                    continue;
+                () = sleep(KEEPALIVE + ON_ITS_WAY) => {
+                    self.lines.close(&mut text);
+                    text.extend_from_slice(STILL_HERE);
+                    return Some(text.into());
                 }
             };
             match piece {
@@ -131,8 +139,6 @@ impl Pieces for LogStream {
 
 #[cfg(test)]
 mod tests {
-    use model::Wall;
-
     use super::*;
 
     fn told(pieces: &[(bool, &'static str)]) -> String {
@@ -160,6 +166,28 @@ mod tests {
             (vec![], ""),
         ] {
             assert_eq!(told(&pieces), expected);
+        }
+    }
+
+    #[test]
+    fn a_line_that_waits_is_ended_whether_or_not_somebody_looked() {
+        let limit = KEEPALIVE.as_millis() as u64;
+        for (second_at, expected) in
+            [(limit - 1, "stdout:Password: ok\n"), (limit, "stdout:Password: \nstdout:ok\n")]
+        {
+            for looked in [false, true] {
+                let (mut lines, mut text) = (Lines::default(), Vec::new());
+                let piece = |offset, at, bytes: &'static [u8]| {
+                    let (at, bytes) = (Wall(1 + at), Bytes::from_static(bytes));
+                    LogPiece { offset, stderr: false, at, bytes }
+                };
+                lines.push(&piece(0, 0, b"Password: "), &mut text);
+                if looked && second_at >= limit {
+                    lines.close(&mut text);
+                }
+                lines.push(&piece(10, second_at, b"ok\n"), &mut text);
+                assert_eq!(String::from_utf8(text).unwrap(), expected);
+            }
         }
     }
 
