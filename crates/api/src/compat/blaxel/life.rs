@@ -8,8 +8,7 @@ use axum::response::Response;
 use engine::SandboxStatusReport;
 use model::state::Wakefulness;
 use model::{ErrorCode, ProcessRecord, Wall};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use super::errors::BlaxelError;
 use super::target::Target;
@@ -55,11 +54,43 @@ pub(super) async fn stop(target: &Target, request: Request) -> Result<Response, 
     }
 }
 
-fn resting() -> Value {
-    json!({"state": "auto", "scheduledStopAt": null, "keepAliveProcesses": []})
+/// In the order in which Blaxel prints it.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Status<'a> {
+    state: &'static str,
+    scheduled_stop_at: Option<String>,
+    keep_alive_processes: Vec<Kept<'a>>,
 }
 
-fn told(report: &SandboxStatusReport) -> Value {
+/// A process that keeps its sandbox awake.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Kept<'a> {
+    pid: String,
+    name: &'a str,
+    command: &'a str,
+    started_at: String,
+    timeout: u64,
+}
+
+impl<'a> Kept<'a> {
+    fn of(record: &'a ProcessRecord) -> Self {
+        Self {
+            pid: record.pid.to_string(),
+            name: &record.name,
+            command: &record.command,
+            started_at: answer::second(record.started_at),
+            timeout: record.timeout_ms / 1000,
+        }
+    }
+}
+
+fn resting() -> Status<'static> {
+    status_of(Wakefulness::Auto, None, &[])
+}
+
+fn told(report: &SandboxStatusReport) -> Status<'_> {
     let wake = &report.wake;
     status_of(wake.wakefulness, wake.scheduled_stop_at, &report.keep_alive)
 }
@@ -68,25 +99,16 @@ fn status_of(
     wakefulness: Wakefulness,
     scheduled_stop_at: Option<Wall>,
     keep_alive: &[ProcessRecord],
-) -> Value {
+) -> Status<'_> {
     let state = match wakefulness {
         Wakefulness::Awake => "awake",
         Wakefulness::Auto => "auto",
     };
-    let processes = keep_alive.iter().map(|record| {
-        json!({
-            "pid": record.pid.to_string(),
-            "name": record.name,
-            "command": record.command,
-            "startedAt": answer::second(record.started_at),
-            "timeout": record.timeout_ms / 1000,
-        })
-    });
-    json!({
-        "state": state,
-        "scheduledStopAt": scheduled_stop_at.map(answer::moment),
-        "keepAliveProcesses": processes.collect::<Vec<_>>(),
-    })
+    Status {
+        state,
+        scheduled_stop_at: scheduled_stop_at.map(answer::moment),
+        keep_alive_processes: keep_alive.iter().map(Kept::of).collect(),
+    }
 }
 
 #[cfg(test)]
@@ -112,17 +134,16 @@ mod tests {
     }
 
     #[test]
-    fn a_status_has_all_its_fields() {
-        let expected = json!({
-            "state": "awake",
-            "scheduledStopAt": "2006-01-02T15:04:05.678Z",
-            "keepAliveProcesses": [{
-                "pid": "42", "name": "my-app", "command": "npm run dev",
-                "startedAt": "2006-01-02T15:04:05Z", "timeout": 600,
-            }],
-        });
+    fn a_status_has_all_its_fields_in_their_order() {
+        let text = |status: &Status<'_>| serde_json::to_string(status).unwrap();
         let at = Some(Wall(1_136_214_245_678));
-        assert_eq!(status_of(Wakefulness::Awake, at, &[record(None)]), expected);
-        assert_eq!(status_of(Wakefulness::Auto, None, &[]), resting());
+        let expected = concat!(
+            r#"{"state":"awake","scheduledStopAt":"2006-01-02T15:04:05.678Z","#,
+            r#""keepAliveProcesses":[{"pid":"42","name":"my-app","command":"npm run dev","#,
+            r#""startedAt":"2006-01-02T15:04:05Z","timeout":600}]}"#,
+        );
+        assert_eq!(text(&status_of(Wakefulness::Awake, at, &[record(None)])), expected);
+        let expected = r#"{"state":"auto","scheduledStopAt":null,"keepAliveProcesses":[]}"#;
+        assert_eq!(text(&resting()), expected);
     }
 }
