@@ -31,7 +31,8 @@ pub(crate) fn dress(headers: &mut HeaderMap, for_pages: bool) {
         (ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, PUT, DELETE, HEAD, OPTIONS"),
         (
             ACCESS_CONTROL_ALLOW_HEADERS,
-            "Content-Type, Authorization, X-Blaxel-Authorization, X-Blaxel-Workspace",
+            "Content-Type, Authorization, Range, Blaxel-Version, X-Blaxel-Authorization, \
+             X-Blaxel-Workspace, X-Blaxel-Preview-Token",
         ),
     ];
     let pages = pages.into_iter().filter(|_| for_pages);

@@ -1,10 +1,11 @@
 //! Sandboxes made, found, changed and ended, and who may reach them.
 
+use api::Settings;
 use model::Role;
 use serde_json::{Value, json};
 
 use super::make;
-use crate::stage::{Stage, text};
+use crate::stage::{Plan, Stage, text};
 
 #[tokio::test]
 async fn a_sandbox_is_made_found_listed_changed_and_ended() {
@@ -105,6 +106,18 @@ async fn keys_come_in_two_headers_and_roles_count() {
     let before = ask("OPTIONS", "/box/process", "").await;
     assert_eq!(before.status, 204);
     assert_eq!(before.headers["access-control-allow-origin"], "*");
+    let named = "origin: https://app.example\r\naccess-control-request-method: GET\r\n";
+    let settings =
+        Settings { cors_origins: vec!["https://app.example".to_owned()], ..Settings::default() };
+    let other = Stage::with(Plan { settings, ..Plan::default() }).await;
+    let bytes =
+        format!("OPTIONS /compat/blaxel/box/process HTTP/1.1\r\nhost: localhost\r\n{named}\r\n");
+    for before in [before, other.raw(bytes.as_bytes()).await] {
+        let allowed = before.headers["access-control-allow-headers"].to_ascii_lowercase();
+        for name in ["blaxel-version", "x-blaxel-authorization", "range", "content-type"] {
+            assert!(allowed.split(", ").any(|one| one == name), "{name}: {allowed}");
+        }
+    }
 }
 
 #[tokio::test]
