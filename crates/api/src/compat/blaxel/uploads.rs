@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use axum::extract::Request;
 use axum::response::Response;
-use engine::{Use, UseKind};
+use engine::{Caller, Use, UseKind};
 use model::{ErrorCode, Refusal, SandboxId, Wall};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -18,15 +18,19 @@ use super::changes::{permissions, unwritten};
 use super::errors::BlaxelError;
 use super::form::Form;
 use super::paths::{FilePath, WORKSPACE};
-use super::target::Target;
+use super::target::{Target, is_unknown};
 use super::{answer, reading};
 use crate::app::App;
 
 /// Where parts are until they are put together.
 const PLACE: &str = ".shoal-uploads";
 const PARTS_MAX: u32 = 10_000;
-const UPLOADS_MAX: usize = 1_000;
+/// Of all keys; one key alone cannot take them all.
+const UPLOADS_MAX: usize = 4_096;
+const UPLOADS_OF_KEY_MAX: usize = 256;
 const UPLOADS_OF_ONE_MAX: usize = 64;
+/// How many that are left over are looked at each time.
+const LISTED_MAX: u32 = 1_000;
 const EXPIRES_MS: u64 = 24 * 3600 * 1000;
 
 /// Uploads that are not complete, by id.
@@ -35,6 +39,7 @@ pub(super) struct Uploads(Mutex<BTreeMap<String, Upload>>);
 
 #[derive(Debug, Clone)]
 struct Upload {
+    by: Caller,
     sandbox: SandboxId,
     path: String,
     mode: Option<u32>,
@@ -67,13 +72,22 @@ impl Uploads {
         self.all().get(id).filter(|upload| upload.sandbox == sandbox).cloned()
     }
 
-    /// Begins one, unless there are too many.
-    fn begin(&self, id: &str, upload: Upload) -> Result<(), Refusal> {
+    /// Begins one, unless there are too many. Those of sandboxes that are no more do not count.
+    fn begin(
+        &self,
+        id: &str,
+        upload: Upload,
+        is_there: impl Fn(Caller, SandboxId) -> bool,
+    ) -> Result<(), Refusal> {
         let mut all = self.all();
         let now = upload.began;
-        all.retain(|_, known| now.0.saturating_sub(known.began.0) < EXPIRES_MS);
+        all.retain(|_, known| {
+            now.0.saturating_sub(known.began.0) < EXPIRES_MS && is_there(known.by, known.sandbox)
+        });
         let of_one = all.values().filter(|known| known.sandbox == upload.sandbox).count();
-        if all.len() >= UPLOADS_MAX || of_one >= UPLOADS_OF_ONE_MAX {
+        let of_key = all.values().filter(|known| known.by.key == upload.by.key).count();
+        if all.len() >= UPLOADS_MAX || of_one >= UPLOADS_OF_ONE_MAX || of_key >= UPLOADS_OF_KEY_MAX
+        {
             let cause = "too many uploads are not complete: complete or abort some";
             return Err(Refusal::new(ErrorCode::LimitReached, cause));
         }
@@ -114,18 +128,25 @@ pub(super) async fn initiate(
     let used = target.begin(UseKind::Files).await?;
     remove_expired(app, &used).await;
     let id = fresh_id()?;
-    used.make_directory(&directory(&id), true).await.map_err(unwritten)?;
     let began = app.engine.now().wall;
     let (sandbox, path) = (used.sandbox(), path.whole.clone());
-    let upload = Upload { sandbox, path: path.clone(), mode, began, parts: BTreeMap::new() };
-    app.blaxel.uploads.begin(&id, upload)?;
+    let (by, parts) = (target.caller, BTreeMap::new());
+    let upload = Upload { by, sandbox, path: path.clone(), mode, began, parts };
+    let is_there = |by: Caller, sandbox: SandboxId| {
+        app.engine.sandbox(by, sandbox).map_or_else(|refusal| !is_unknown(&refusal), |_| true)
+    };
+    app.blaxel.uploads.begin(&id, upload, is_there)?;
+    if let Err(refusal) = used.make_directory(&directory(&id), true).await {
+        app.blaxel.uploads.all().remove(&id);
+        return Err(unwritten(refusal));
+    }
     answer::ok(&json!({"uploadId": id, "path": path}))
 }
 
 /// What is left of uploads that nobody completed, or that a server before this one began.
 async fn remove_expired(app: &App, used: &Use) {
     let place = format!("{WORKSPACE}/{PLACE}");
-    let Ok(page) = used.list_files(&place, None, UPLOADS_MAX as u32).await else { return };
+    let Ok(page) = used.list_files(&place, None, LISTED_MAX).await else { return };
     let now = i64::try_from(app.engine.now().wall.0).unwrap_or(i64::MAX);
     for entry in &page.entries {
         let id = String::from_utf8_lossy(&entry.name);
@@ -203,9 +224,12 @@ pub(super) fn parts(target: &Target, id: &str) -> Result<Response, BlaxelError> 
 
 pub(super) fn list(target: &Target) -> Result<Response, BlaxelError> {
     let now = target.now();
-    let all = target.app.blaxel.uploads.all().clone();
+    let all = target.app.blaxel.uploads.all();
     let mine = all.iter().filter(|(_, upload)| now == Some(upload.sandbox));
+    let mine: Vec<_> = mine.map(|(id, upload)| (id.clone(), upload.clone())).collect();
+    drop(all);
     let uploads: Vec<_> = mine
+        .iter()
         .map(|(id, upload)| {
             let parts = upload.parts.iter();
             let parts: BTreeMap<_, _> =
@@ -303,10 +327,14 @@ pub(super) async fn abort(target: &Target, id: &str) -> Result<Response, BlaxelE
 
 #[cfg(test)]
 mod tests {
+    use model::{KeyId, Role};
+
     use super::*;
 
     fn upload(sandbox: u128, began: u64) -> Upload {
+        let key = KeyId::from_u128(sandbox / 1_000);
         Upload {
+            by: Caller { key, role: Role::Use },
             sandbox: SandboxId::from_u128(sandbox),
             path: "/a".to_owned(),
             mode: None,
@@ -315,18 +343,35 @@ mod tests {
         }
     }
 
+    fn begin(uploads: &Uploads, id: &str, upload: Upload) -> bool {
+        uploads.begin(id, upload, |_, _| true).is_ok()
+    }
+
     #[test]
     fn uploads_are_bounded_expire_and_belong_to_their_sandbox() {
         let uploads = Uploads::default();
         for n in 0..UPLOADS_OF_ONE_MAX {
-            uploads.begin(&n.to_string(), upload(1, 0)).unwrap();
+            assert!(begin(&uploads, &n.to_string(), upload(1, 0)));
         }
-        assert!(uploads.begin("more", upload(1, 1)).is_err());
-        uploads.begin("other", upload(2, 1)).unwrap();
+        assert!(!begin(&uploads, "more", upload(1, 1)));
+        assert!(begin(&uploads, "other", upload(2, 1)));
         assert!(uploads.of("0", SandboxId::from_u128(1)).is_some());
         assert!(uploads.of("0", SandboxId::from_u128(2)).is_none());
-        uploads.begin("later", upload(1, EXPIRES_MS)).unwrap();
+        assert!(begin(&uploads, "later", upload(1, EXPIRES_MS)));
         assert!(uploads.of("0", SandboxId::from_u128(1)).is_none(), "expired");
+    }
+
+    #[test]
+    fn one_key_takes_no_places_of_others_and_what_is_gone_takes_none() {
+        let uploads = Uploads::default();
+        for n in 0..UPLOADS_OF_KEY_MAX {
+            assert!(begin(&uploads, &n.to_string(), upload(n as u128, 0)));
+        }
+        assert!(!begin(&uploads, "more", upload(999, 0)), "the key has too many");
+        assert!(begin(&uploads, "other", upload(1_000, 0)));
+        let gone = SandboxId::from_u128(0);
+        uploads.begin("more", upload(999, 0), |_, sandbox| sandbox != gone).unwrap();
+        assert!(uploads.of("0", gone).is_none());
     }
 
     #[test]
