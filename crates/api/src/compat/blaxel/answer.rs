@@ -5,6 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::response::Response;
+use bytes::Bytes;
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     CACHE_CONTROL, CONTENT_TYPE, EXPIRES, PRAGMA, X_CONTENT_TYPE_OPTIONS,
@@ -15,6 +16,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::errors::BlaxelError;
+use crate::app::App;
+use crate::body_memory::Share;
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 
@@ -47,6 +50,33 @@ pub(super) fn ok(value: &impl Serialize) -> Result<Response, BlaxelError> {
     let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(CONTENT_TYPE, JSON);
     Ok(response)
+}
+
+/// An answer that may be large: what it takes of the memory for bodies it takes until it is sent.
+pub(super) fn counted(
+    app: &App,
+    mut share: Share,
+    value: &impl Serialize,
+) -> Result<Response, BlaxelError> {
+    let text = serde_json::to_vec(value);
+    let text = text.map_err(|error| BlaxelError::new(500, error.to_string()))?;
+    share.grow_to(&app.body_memory, text.len() as u64)?;
+    let mut response =
+        Response::new(Body::from(Bytes::from_owner(Counted { text, _share: share })));
+    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    Ok(response)
+}
+
+/// Bytes, and the memory that is counted for them.
+struct Counted {
+    text: Vec<u8>,
+    _share: Share,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
+    }
 }
 
 /// The answer of what has nothing else to tell.
@@ -92,6 +122,20 @@ mod tests {
         assert_eq!(moment(at), "2006-01-02T15:04:05.678Z");
         assert_eq!(second(at), "2006-01-02T15:04:05Z");
         assert_eq!(http_date(Wall(u64::MAX)), "Fri, 31 Dec 9999 23:59:59 GMT");
+    }
+
+    #[tokio::test]
+    async fn a_large_answer_is_counted_until_it_is_sent() {
+        let (app, _stop) = App::for_tests().await;
+        let all = app.settings.body_memory_bytes;
+        let is_free = || Share::default().grow_to(&app.body_memory, all).is_ok();
+        let text = "\u{1}".repeat(1 << 20);
+        let answer = counted(&app, Share::default(), &text).unwrap();
+        assert!(!is_free());
+        let left = all - (6 << 20) + (64 << 10);
+        assert!(Share::default().grow_to(&app.body_memory, left).is_err(), "as it is written");
+        drop(answer);
+        assert!(is_free());
     }
 
     #[test]

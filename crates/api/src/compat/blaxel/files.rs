@@ -23,7 +23,8 @@ use crate::range::{Part, part};
 use crate::routes::contents;
 
 /// The largest file that is told as JSON.
-const JSON_BYTES_MAX: u64 = 64 << 20;
+const JSON_BYTES_MAX: u64 = 16 << 20;
+const READ_BYTES: usize = 64 << 10;
 const PAGE: u32 = 1_000;
 const LISTED_MAX: usize = 100_000;
 const X_FILE_TYPE: HeaderName = HeaderName::from_static("x-file-type");
@@ -155,23 +156,33 @@ pub(super) async fn get(
         return download(used, path, request.headers()).await;
     }
     let mut reader = used.read_file(&path.whole, 0, None).await?;
-    let size = reader.entry.size;
-    if size > JSON_BYTES_MAX {
-        let text = format!("the file has more than {JSON_BYTES_MAX} bytes: download it");
-        return Err(BlaxelError::new(422, text));
+    if reader.entry.size > JSON_BYTES_MAX {
+        return Err(too_large());
     }
-    let mut share = Share::default();
-    share.grow_to(&target.app.body_memory, size)?;
-    let mut bytes = Vec::new();
-    if let Err(error) = (&mut reader).take(JSON_BYTES_MAX).read_to_end(&mut bytes).await {
-        return Err(used.explain(error).await.into());
+    let (mut share, mut bytes) = (Share::default(), Vec::new());
+    // Files that are made while they are read, or grow, have more than they say.
+    loop {
+        bytes.reserve(READ_BYTES);
+        match reader.read_buf(&mut bytes).await {
+            Ok(0) => break,
+            Ok(_) => share.grow_to(&target.app.body_memory, bytes.len() as u64)?,
+            Err(error) => return Err(used.explain(error).await.into()),
+        }
+        if bytes.len() as u64 > JSON_BYTES_MAX {
+            return Err(too_large());
+        }
     }
     let content = match String::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
     };
     let file = shown(&reader.entry, path.shown.clone(), &path.whole);
-    answer::ok(&Shown { content: Some(content), ..file })
+    answer::counted(&target.app, share, &Shown { content: Some(content), ..file })
+}
+
+fn too_large() -> BlaxelError {
+    let text = format!("the file has more than {JSON_BYTES_MAX} bytes: download it");
+    BlaxelError::new(422, text)
 }
 
 /// Whether a client wants the bytes of a file, and no JSON.

@@ -24,6 +24,7 @@ use super::port_wait::{self, Opened};
 use super::process_view::{INLINE_BYTES, Shown, Where, Written, shown, written};
 use super::target::{Target, is_unknown};
 use super::{answer, reading};
+use crate::body_memory::Share;
 
 /// The longest that a request waits where it does not say how long.
 pub(super) const WAIT_MAX: Duration = Duration::from_hours(24);
@@ -285,7 +286,7 @@ pub(super) async fn list(target: &Target) -> Result<Response, BlaxelError> {
         };
         listed.push(shown(record, written, Where::Listed));
     }
-    answer::ok(&listed)
+    answer::counted(&target.app, Share::default(), &listed)
 }
 
 pub(super) async fn get(target: &Target, id: &str) -> Result<Response, BlaxelError> {
@@ -298,7 +299,8 @@ pub(super) async fn logs(target: &Target, id: &str) -> Result<Response, BlaxelEr
     let record = target.process(&ProcessRef::parse(id)).await?;
     let written = written(&target.app, target.caller, &record, LOGS_BYTES).await?;
     let both = written.both();
-    answer::ok(&json!({"stdout": written.stdout, "stderr": written.stderr, "logs": both}))
+    let told = json!({"stdout": written.stdout, "stderr": written.stderr, "logs": both});
+    answer::counted(&target.app, Share::default(), &told)
 }
 
 pub(super) async fn stop(target: &Target, id: &str) -> Result<Response, BlaxelError> {
