@@ -84,11 +84,14 @@ impl Dialect {
         }
     }
 
-    fn authenticate(self, app: &App, headers: &HeaderMap) -> Result<Caller, Refused> {
+    fn authenticate(self, app: &App, request: &Request) -> Result<Caller, Refused> {
+        let headers = request.headers();
         match self {
             Self::Shoal => authenticate(app, headers),
             Self::Ash => ash::authenticate(app, headers),
-            Self::Blaxel(mounted) => blaxel::authenticate(app, mounted, headers),
+            Self::Blaxel(mounted) => {
+                blaxel::authenticate(app, mounted, request.uri().path(), headers)
+            }
         }
     }
 
@@ -218,7 +221,7 @@ impl Front {
         let app = &self.app;
         app.hosts.check(request.headers(), request.uri())?;
         if self.needs != Needs::Nothing {
-            let caller = self.dialect.authenticate(app, request.headers())?;
+            let caller = self.dialect.authenticate(app, request)?;
             record.key = Some(caller.key);
             if let Some(rate) = &app.rate {
                 rate.take(caller.key, record.began)?;

@@ -2,11 +2,13 @@
 //! of Blaxel send. A listener that takes requests without a key takes none from web pages.
 
 use engine::Caller;
-use http::header::{AUTHORIZATION, ORIGIN};
+use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::{HeaderMap, HeaderValue};
 use model::{ErrorCode, KeyId, Role};
 
 use super::Mounted;
+use super::paths::Asked;
+use super::routes::Route;
 use crate::app::App;
 use crate::refused::Refused;
 
@@ -20,15 +22,14 @@ const SEC_FETCH_SITE: &str = "sec-fetch-site";
 pub(crate) fn authenticate(
     app: &App,
     mounted: Mounted,
+    path: &str,
     headers: &HeaderMap,
 ) -> Result<Caller, Refused> {
     // What only we understand counts first: beside it, the other may be for a server inside.
     let given = [X_BLAXEL_AUTHORIZATION, AUTHORIZATION.as_str()];
     let given = given.into_iter().find_map(|name| headers.get(name));
     if mounted == Mounted::Listener && app.settings.blaxel.keyless {
-        let site = headers.get(SEC_FETCH_SITE);
-        let from_page = headers.contains_key(ORIGIN) || site.is_some_and(|site| site != "none");
-        if from_page {
+        if is_of_page(path, headers) {
             let cause = "web pages may not call a server that asks for no key";
             return Err(Refused::new(ErrorCode::Forbidden, cause));
         }
@@ -44,6 +45,23 @@ pub(crate) fn authenticate(
     app.engine
         .authenticate(secret)
         .ok_or_else(|| refused("the key is not known, or it is expired or revoked"))
+}
+
+/// Whether a page asks. What a server inside has shown may go on asking servers inside, since both are
+/// of the one sandbox there is; it may ask nothing else.
+fn is_of_page(path: &str, headers: &HeaderMap) -> bool {
+    let (site, origin) = (headers.get(SEC_FETCH_SITE), headers.get(ORIGIN));
+    if origin.is_none() && site.is_none_or(|site| site == "none") {
+        return false;
+    }
+    let is_port = Asked::new(path).is_ok_and(|asked| matches!(Route::of(&asked), Route::Port(..)));
+    let from_here = site.is_none_or(|site| site == "none" || site == "same-origin");
+    let of_here = origin.is_none_or(|origin| {
+        let host = headers.get(HOST).map(HeaderValue::as_bytes);
+        let of = |scheme: &[u8]| origin.as_bytes().strip_prefix(scheme);
+        host.is_some() && (of(b"http://") == host || of(b"https://") == host)
+    });
+    !(is_port && from_here && of_here)
 }
 
 fn secret(given: &HeaderValue) -> Option<&str> {
@@ -66,6 +84,38 @@ pub(super) fn for_inside(app: &App, needs_key: bool, headers: &HeaderMap) -> Opt
 mod tests {
     use super::*;
     use crate::proxy;
+
+    #[test]
+    fn pages_of_servers_inside_reach_servers_inside_and_no_other_page_does() {
+        let (own, other) = (Some("http://localhost:8080"), Some("http://evil.example"));
+        let port = "/port/3000/a";
+        for (path, site, origin, refused) in [
+            (port, None, None, false),
+            (port, Some("none"), None, false),
+            (port, Some("same-origin"), None, false),
+            (port, Some("same-origin"), own, false),
+            (port, None, own, false),
+            (port, None, other, true),
+            (port, Some("same-origin"), other, true),
+            (port, Some("same-site"), own, true),
+            (port, Some("cross-site"), None, true),
+            (port, None, Some("null"), true),
+            ("/process", Some("same-origin"), own, true),
+            ("/process", None, own, true),
+            ("/filesystem/port/3000", Some("same-origin"), None, true),
+            ("/port/0/a", Some("same-origin"), None, true),
+            ("/process", Some("none"), None, false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, HeaderValue::from_static("localhost:8080"));
+            for (name, value) in [(SEC_FETCH_SITE, site), ("origin", origin)] {
+                if let Some(value) = value {
+                    headers.insert(name, HeaderValue::from_static(value));
+                }
+            }
+            assert_eq!(is_of_page(path, &headers), refused, "{path} {site:?} {origin:?}");
+        }
+    }
 
     /// What authenticates, against what arrives inside.
     #[tokio::test]
@@ -95,7 +145,7 @@ mod tests {
             headers.insert("x-blaxel-preview-token", ours.parse().unwrap());
             let case = format!("{needs_key} {plain:?} {of_blaxel:?}");
             if needs_key {
-                let admitted = authenticate(&app, Mounted::Prefix, &headers);
+                let admitted = authenticate(&app, Mounted::Prefix, "/box/port/80", &headers);
                 assert_eq!(admitted.is_ok(), let_in, "{case}");
             }
             if let Some(own) = for_inside(&app, needs_key, &headers) {
