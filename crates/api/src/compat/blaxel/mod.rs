@@ -212,7 +212,7 @@ async fn at(
     }
     let target = match word {
         Some(word) => Target::find(app, caller, word).await?,
-        None => Target::of_listener(app, caller).await?,
+        None => Target::of_listener(app, caller, route.is_use(request.method())).await?,
     };
     let method = request.method().clone();
     let wrong = || Err(BlaxelError::no_route());
@@ -271,5 +271,5 @@ async fn tools(target: &Target, request: Request) -> Result<Response, BlaxelErro
     let request_id = admitted.map(|admitted| admitted.request_id.clone());
     let Some(request_id) = request_id else { return Err(BlaxelError::no_route()) };
     let by = Admitted { caller: target.caller, request_id };
-    Ok(mcp::serve_inside(&target.app, by, target.inside(), request).await?)
+    Ok(mcp::serve_inside(&target.app, by, target.inside()?, request).await?)
 }

@@ -132,6 +132,33 @@ impl Route {
         }
     }
 
+    /// Whether it needs a sandbox to be there, and is no mere look at what was.
+    pub(super) fn is_use(&self, method: &Method) -> bool {
+        match self {
+            Self::Root
+            | Self::Health
+            | Self::Status
+            | Self::Stop
+            | Self::Process(..)
+            | Self::Uploads
+            | Self::Upload(..)
+            | Self::NotHere(_)
+            | Self::Unknown => false,
+            Self::Processes => method == Method::POST,
+            Self::File(_)
+            | Self::Tree(_)
+            | Self::Watch(_)
+            | Self::Find(_)
+            | Self::Fuzzy(_)
+            | Self::Content(_)
+            | Self::Initiate(_)
+            | Self::Sockets(_)
+            | Self::Port(..)
+            | Self::TerminalSocket
+            | Self::Mcp => true,
+        }
+    }
+
     fn port(rest: &str, behind: String) -> Self {
         let number = rest.trim_start_matches('/').split('/').next().unwrap_or_default();
         match number.parse() {

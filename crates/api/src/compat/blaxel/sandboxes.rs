@@ -18,6 +18,7 @@ use super::registry::{self, Named};
 use super::target::{OF_ITS_OWN, is_there};
 use super::{OF_LISTENER, PREFIX, answer, reading};
 use crate::app::App;
+use crate::front::Needs;
 
 const NAME_CHARS_MAX: usize = 128;
 const BODY_BYTES_MAX: u64 = 256 << 10;
@@ -161,7 +162,11 @@ async fn make(
 
 /// The sandbox of the listener.
 pub(super) async fn make_own(app: &App, caller: Caller) -> Result<Arc<Named>, BlaxelError> {
-    let caller = Caller { role: model::Role::Use, ..caller };
+    if !Needs::Use.allow(caller.role) {
+        let cause =
+            format!("there is no sandbox yet, and a key with the role {} makes none", caller.role);
+        return Err(Refusal::new(ErrorCode::Forbidden, cause).into());
+    }
     let (name, template) = (OF_ITS_OWN.to_owned(), default_template(app)?);
     debug_assert_eq!(caller.key, OF_LISTENER);
     let (named, _) = make(app, caller, name, json!({}), template).await?;

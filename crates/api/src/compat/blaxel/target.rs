@@ -30,18 +30,25 @@ pub(super) struct Target {
 enum Of {
     Sandbox(SandboxId),
     Named(Arc<Named>),
+    /// The one of the listener, which nobody has used yet.
+    NotYet,
 }
 
 impl Target {
-    /// The sandbox of the listener.
-    pub(super) async fn of_listener(app: &App, by: Caller) -> Result<Self, BlaxelError> {
+    /// The sandbox of the listener. It is made where somebody first uses it, and again where it ended
+    /// for good; whoever only looks makes none.
+    pub(super) async fn of_listener(
+        app: &App,
+        by: Caller,
+        is_used: bool,
+    ) -> Result<Self, BlaxelError> {
         let caller = Caller { key: OF_LISTENER, role: by.role };
-        let named = match registry::find(app, OF_LISTENER, OF_ITS_OWN).await? {
-            Some(named) if is_there(app, caller, named.session) => named,
-            // It is made where somebody first asks, and again where it ended for good.
-            Some(_) | None => sandboxes::make_own(app, caller).await?,
+        let of = match registry::find(app, OF_LISTENER, OF_ITS_OWN).await? {
+            Some(named) if is_there(app, caller, named.session) => Of::Named(named),
+            Some(_) | None if is_used => Of::Named(sandboxes::make_own(app, caller).await?),
+            Some(_) | None => Of::NotYet,
         };
-        Ok(Self { app: app.clone(), caller, key: by.key, of: Of::Named(named) })
+        Ok(Self { app: app.clone(), caller, key: by.key, of })
     }
 
     /// One by its name or id.
@@ -70,14 +77,16 @@ impl Target {
                 }
                 Ok(used)
             }
+            Of::NotYet => Err(not_yet()),
         }
     }
 
     /// The same, for tools.
-    pub(super) fn inside(&self) -> Inside {
+    pub(super) fn inside(&self) -> Result<Inside, BlaxelError> {
         match &self.of {
-            Of::Sandbox(id) => Inside::Sandbox(*id),
-            Of::Named(named) => Inside::Session(named.session),
+            Of::Sandbox(id) => Ok(Inside::Sandbox(*id)),
+            Of::Named(named) => Ok(Inside::Session(named.session)),
+            Of::NotYet => Err(not_yet()),
         }
     }
 
@@ -95,6 +104,7 @@ impl Target {
                 let view = self.app.engine.session(self.caller, named.session);
                 view.ok().and_then(|view| view.sandbox_id)
             }
+            Of::NotYet => None,
         }
     }
 
@@ -118,6 +128,10 @@ impl Target {
         }
         Err(Refusal::new(ErrorCode::ProcessUnknown, "no such process").into())
     }
+}
+
+fn not_yet() -> BlaxelError {
+    Refusal::new(ErrorCode::SandboxUnknown, "nobody has used the sandbox yet").into()
 }
 
 /// Whether something is only not there.

@@ -73,6 +73,25 @@ async fn with_keys_it_is_the_same_sandbox_for_all_of_them() {
 }
 
 #[tokio::test]
+async fn whoever_only_looks_makes_no_sandbox() {
+    let listener = Listener::start(false).await;
+    let sessions =
+        || listener.stage.engine.sessions_by_status().iter().map(|(_, n)| n).sum::<u32>();
+    let reader = listener.stage.key(model::Role::Read).await;
+    let reader = format!("authorization: Bearer {reader}\r\n");
+    let looked = async |path: &str| listener.ask("GET", path, &reader, &Value::Null).await;
+    assert_eq!(looked("/status").await.expect(200)["state"], "auto");
+    assert_eq!(looked("/process").await.expect(200), json!([]));
+    assert_eq!(looked("/process/1/logs").await.status, 404);
+    assert_eq!(looked("/filesystem/").await.status, 403, "a key that only reads makes none");
+    assert_eq!(sessions(), 0);
+    let user = format!("authorization: Bearer {}\r\n", listener.stage.admin);
+    listener.ask("PUT", "/filesystem/a", &user, &json!({"content": "x"})).await.expect(200);
+    assert_eq!(looked("/filesystem/a").await.expect(200)["content"], "x");
+    assert_eq!(sessions(), 1);
+}
+
+#[tokio::test]
 async fn a_sandbox_that_ended_for_good_is_made_again() {
     let listener = Listener::start(true).await;
     listener.ask("PUT", "/filesystem/a", "", &json!({"content": "x"})).await.expect(200);
