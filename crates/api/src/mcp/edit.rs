@@ -1,7 +1,13 @@
 //! Replacing a text in a text, so that a model that is wrong about what is there learns of it instead
 //! of changing something else.
 
+use model::ErrorCode;
+
 use crate::refused::Refused;
+
+/// The most that a text may have once it is changed: a short text replaced by a long one in many
+/// places would take all memory there is.
+const RESULT_BYTES_MAX: u64 = 32 << 20;
 
 /// How the texts are called where they are asked for.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +41,10 @@ pub(super) fn replaced(
             );
             Err(Refused::invalid(field, cause))
         }
+        _ if text.len() as u64 + count * new.len() as u64 > RESULT_BYTES_MAX => {
+            let cause = format!("the file would have more than {RESULT_BYTES_MAX} bytes");
+            Err(Refused::new(ErrorCode::TooLarge, cause))
+        }
         _ => Ok((text.replace(old, new), count)),
     }
 }
@@ -44,6 +54,13 @@ mod tests {
     use super::*;
 
     const NAMES: Names = Names { old: "old", new: "new", all: "all" };
+
+    #[test]
+    fn a_text_does_not_grow_without_bound() {
+        let (text, new) = ("a".repeat(1 << 20), "b".repeat(64));
+        let refused = replaced(&text, "a", &new, true, NAMES).unwrap_err();
+        assert_eq!(refused.refusal.code, ErrorCode::TooLarge);
+    }
 
     #[test]
     fn only_what_is_meant_is_replaced() {
