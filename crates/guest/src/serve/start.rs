@@ -273,6 +273,7 @@ fn explain(error: SpawnError, name: &str, cwd: &str) -> Fault {
         (Step::Terminal, _) => refused(errno, "cannot take the terminal"),
         (Step::Limit, _) => refused(errno, "cannot set a limit"),
         (Step::Identity, _) => refused(errno, "cannot become the user of programs"),
+        (Step::Filter, _) => refused(errno, "cannot load a filter"),
         (Step::Descriptors, _) => refused(errno, "cannot put descriptors in place"),
     }
 }

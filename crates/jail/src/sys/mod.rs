@@ -16,6 +16,7 @@ pub mod loops;
 pub mod memory;
 pub mod mount;
 pub mod namespaces;
+mod no_leases;
 pub mod probe;
 pub mod project;
 pub mod reap;

@@ -87,11 +87,13 @@ pub enum Step {
     Directory,
     /// Putting its descriptors in place.
     Descriptors,
+    /// Giving up what no program may do to files.
+    Filter,
     /// Running the program.
     Exec,
 }
 
-const CHILD_STEPS: [Step; 7] = [
+const CHILD_STEPS: [Step; 8] = [
     Step::Session,
     Step::Terminal,
     Step::Limit,
@@ -99,6 +101,7 @@ const CHILD_STEPS: [Step; 7] = [
     Step::Descriptors,
     // As late as can be: from here on other programs can signal it, and the guest waits for it.
     Step::Identity,
+    Step::Filter,
     Step::Exec,
 ];
 
@@ -245,6 +248,7 @@ fn take(step: Step, orders: &Orders) -> c_int {
         // SAFETY: a C string that the parent keeps.
         Step::Directory => failed(unsafe { libc::chdir(orders.cwd) }),
         Step::Descriptors => place_descriptors(orders),
+        Step::Filter => super::no_leases::forbid(),
         Step::Exec => exec(orders),
     }
 }
@@ -373,7 +377,7 @@ fn failed(result: c_int) -> c_int {
     if result < 0 { errno() } else { 0 }
 }
 
-fn errno() -> c_int {
+pub(super) fn errno() -> c_int {
     // SAFETY: takes nothing.
     let place = unsafe { libc::__errno_location() };
     // SAFETY: it always points to this thread's number.

@@ -1,0 +1,47 @@
+//! Keeps programs from leasing files. Whoever starts a program that another has leased waits for it
+//! in the kernel for most of a minute, and so would the guest, whose memory the child borrows. The
+//! guest itself leases its scale file, so this is no part of the filter that both have.
+
+use libc::{c_int, c_ulong, sock_filter, sock_fprog};
+
+/// Where the number of a call and its second argument are in what a filter is shown. The lower half
+/// comes first wherever we run.
+const NUMBER: u32 = 0;
+const SECOND_ARGUMENT: u32 = 24;
+
+const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const IS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+
+static FILTER: [sock_filter; 6] = [
+    sock_filter { code: LOAD, jt: 0, jf: 0, k: NUMBER },
+    sock_filter { code: IS, jt: 0, jf: 3, k: libc::SYS_fcntl as u32 },
+    sock_filter { code: LOAD, jt: 0, jf: 0, k: SECOND_ARGUMENT },
+    sock_filter { code: IS, jt: 0, jf: 1, k: libc::F_SETLEASE as u32 },
+    sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_ERRNO | libc::EPERM as u32 },
+    sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
+];
+
+/// Forbids it to this process and all that descends from it; says what the kernel said if it failed,
+/// or 0. Allocates nothing. Where filters are not for this process to load, nothing is forbidden:
+/// every sandbox is a place where they are.
+pub(super) fn forbid() -> c_int {
+    let program = sock_fprog { len: FILTER.len() as u16, filter: FILTER.as_ptr().cast_mut() };
+    // SAFETY: `program` points to as many instructions as it says, which live for ever; the kernel
+    // copies them and never writes to them.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            c_ulong::from(libc::SECCOMP_SET_MODE_FILTER),
+            0 as c_ulong,
+            &raw const program,
+        )
+    };
+    if result == 0 {
+        return 0;
+    }
+    match super::spawn::errno() {
+        libc::EACCES => 0,
+        other => other,
+    }
+}
