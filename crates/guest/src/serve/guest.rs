@@ -282,10 +282,12 @@ impl Guest {
     /// Looks at the scale file where it is time, and tells the host what is new.
     fn look_at_scale(&mut self) {
         let Some(scale) = &mut self.scale else { return };
-        if scale.due_ms().is_some() {
-            scale.look_if_due(now_ms());
+        if scale.due_ms().is_none() {
+            return;
         }
-        if let Some(news) = scale.news() {
+        let now_ms = now_ms();
+        scale.look_if_due(now_ms);
+        if let Some(news) = scale.news(now_ms) {
             self.io.reply(GUEST_CHANNEL, &news);
         }
     }

@@ -31,6 +31,9 @@ const MAX_HANDED_OUT: usize = 64;
 const SOONEST_MS: u64 = 1;
 const LATEST_MS: u64 = 128;
 
+/// How soon after one change the host is told of another: every word to it may be stored.
+const NOTE_MS: u64 = 50;
+
 /// How long several that wait for the same file are told apart before they get it together. The
 /// kernel lets them have it after 45 seconds.
 const TELL_APART_MS: u64 = 1000;
@@ -62,6 +65,7 @@ struct Count {
     heard: u64,
     /// What the host says of processes before it has heard this is out of date.
     last_drop: u64,
+    next_note_ms: u64,
 }
 
 impl Scale {
@@ -115,7 +119,10 @@ impl Scale {
 
     /// When to look again.
     pub(super) fn due_ms(&self) -> Option<u64> {
-        (self.asked_for.is_some() || !self.handed_out.is_empty()).then_some(self.next_look_ms)
+        let look =
+            (self.asked_for.is_some() || !self.handed_out.is_empty()).then_some(self.next_look_ms);
+        let note = self.count.may_tell().then_some(self.count.next_note_ms);
+        look.into_iter().chain(note).min()
     }
 
     /// Somebody may have asked for the file: gives it out, if there is one alone who wants it.
@@ -156,7 +163,8 @@ impl Scale {
 
     /// It is time to look at what was handed out.
     pub(super) fn look_if_due(&mut self, now_ms: u64) {
-        if self.due_ms().is_none_or(|due_ms| now_ms < due_ms) {
+        let is_open = self.asked_for.is_some() || !self.handed_out.is_empty();
+        if !is_open || now_ms < self.next_look_ms {
             return;
         }
         if self.look(false) {
@@ -187,9 +195,9 @@ impl Scale {
         found
     }
 
-    /// What the host is to be told, if it has heard the last.
-    pub(super) fn news(&mut self) -> Option<Reply> {
-        self.count.news()
+    /// What the host is to be told, if it has heard the last, and that was a while ago.
+    pub(super) fn news(&mut self, now_ms: u64) -> Option<Reply> {
+        self.count.news(now_ms)
     }
 
     /// The host has heard.
@@ -223,11 +231,17 @@ impl Count {
         }
     }
 
-    fn news(&mut self) -> Option<Reply> {
+    /// Whether there is something to tell, and the host has heard the last.
+    fn may_tell(&self) -> bool {
         let is_new = self.drops || self.scale != self.told_scale;
-        if !is_new || self.heard < self.told {
+        is_new && self.heard >= self.told
+    }
+
+    fn news(&mut self, now_ms: u64) -> Option<Reply> {
+        if !self.may_tell() || now_ms < self.next_note_ms {
             return None;
         }
+        self.next_note_ms = now_ms + NOTE_MS;
         self.told += 1;
         self.told_scale = self.scale;
         let drops = std::mem::take(&mut self.drops);
@@ -245,16 +259,17 @@ mod tests {
     #[test]
     fn one_note_at_a_time_tells_all_there_is() {
         let mut count = Count::default();
-        assert_eq!(count.news(), None);
+        assert_eq!(count.news(1000), None);
         count.take(Word::More(2));
-        assert_eq!(count.news(), Some(Reply::Scale { seq: 1, scale: 2, drops: false }));
+        assert_eq!(count.news(1000), Some(Reply::Scale { seq: 1, scale: 2, drops: false }));
         count.take(Word::Fewer(9));
         count.take(Word::More(1));
-        assert_eq!((count.news(), count.value()), (None, 1));
+        assert_eq!((count.news(2000), count.value()), (None, 1));
         count.heard = 1;
-        assert_eq!(count.news(), Some(Reply::Scale { seq: 2, scale: 1, drops: false }));
+        assert_eq!(count.news(1049), None, "not so soon");
+        assert_eq!(count.news(1050), Some(Reply::Scale { seq: 2, scale: 1, drops: false }));
         count.heard = 2;
-        assert_eq!(count.news(), None);
+        assert_eq!(count.news(2000), None);
     }
 
     #[test]
@@ -262,7 +277,7 @@ mod tests {
         let mut count = Count { processes: 3, ..Count::default() };
         count.take(Word::Exactly(1));
         assert_eq!(count.value(), 1);
-        assert_eq!(count.news(), Some(Reply::Scale { seq: 1, scale: 1, drops: true }));
+        assert_eq!(count.news(0), Some(Reply::Scale { seq: 1, scale: 1, drops: true }));
         assert_eq!(count.last_drop, 1);
     }
 }
