@@ -9,7 +9,8 @@ use guest_protocol::message::EntryKind;
 
 use crate::error::RuntimeError;
 
-/// The most results of one question, whatever it asks for.
+/// The most results of one question, whatever it asks for. Where they are long, there are fewer: all
+/// of them have 8 MiB at most.
 pub const MAX_RESULTS: u32 = 100_000;
 
 /// Which files to look for beneath a directory.

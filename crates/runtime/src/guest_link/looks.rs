@@ -32,6 +32,9 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
 /// After this it tells what it has seen so far.
 const LOOK_TIME_MS: u32 = 25_000;
 
+/// What is taken of all that it tells: names and lines may be long.
+const LOOK_BYTES: usize = 8 << 20;
+
 /// What is read at once.
 const PIECE_BYTES: usize = 64 * 1024;
 
@@ -150,12 +153,17 @@ impl GuestLink {
     ) -> Result<Over, RuntimeError> {
         let mut seeing = self.begin(step, look)?;
         let looking = async {
+            let mut bytes = 0;
             loop {
                 match seeing.next().await? {
                     Some(Sighting::Over { truncated, count }) => {
                         return Ok(Over { truncated, count });
                     }
                     Some(sighting) => {
+                        bytes += weight(&sighting);
+                        if bytes > LOOK_BYTES {
+                            return Ok(Over { truncated: true, count: 0 });
+                        }
                         if !take(sighting) {
                             return Err(seeing.nonsense());
                         }
@@ -278,6 +286,19 @@ impl Changes for Seeing {
             }
         })
     }
+}
+
+/// What something that was seen takes here, roughly.
+fn weight(sighting: &Sighting) -> usize {
+    let text = match sighting {
+        Sighting::File { path, .. } | Sighting::Change { path, .. } => path.len(),
+        Sighting::Match { path, text, .. } => path.len() + text.len(),
+        Sighting::Socket { program, local_address, remote_address, .. } => {
+            program.len() + local_address.len() + remote_address.len()
+        }
+        Sighting::Armed | Sighting::Over { .. } | Sighting::Failed(_) => 0,
+    };
+    size_of::<Sighting>() + text
 }
 
 fn changed(kind: Change) -> ChangeKind {
