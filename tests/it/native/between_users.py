@@ -116,7 +116,9 @@ def look():
     see("numbers of processes", os.getpid() > MANY)
     see("table of sockets", any("mark" in line for line in open("/proc/net/unix")))
     see("table of connections", any(":1092 " in line for line in open("/proc/net/tcp")))
-    see("table of locks", open("/proc/locks").read().strip())
+    # The lease of its own first process on the scale file is in there.
+    strange = [line for line in open("/proc/locks") if not (" LEASE " in line and line.split()[4] == "1")]
+    see("table of locks", strange)
     see("uses counted by user", libc.inotify_init1(0) < 0)
     for path in FILES:
         see("file " + path, os.path.exists(path))
@@ -167,7 +169,7 @@ def look():
 
 
 # Those are the user's own in every sandbox.
-PLACES = {*WRITABLE, "/dev/pts/ptmx"}
+PLACES = {*WRITABLE, "/dev/pts/ptmx", "/run/shoal", "/run/shoal/scale"}
 
 if __name__ == "__main__":
     {"plant": plant, "look": look}[sys.argv[1]]()

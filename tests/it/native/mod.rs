@@ -8,6 +8,8 @@ mod crowd;
 mod density;
 mod disk;
 mod escapes;
+mod frozen;
+mod hostile_trees;
 mod isolation;
 mod limits;
 mod modes;

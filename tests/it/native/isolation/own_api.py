@@ -25,7 +25,7 @@ for number in range(3, 24):
 for number in range(0, 12):
     tries(f"open descriptor {number} of the guest", "EACCES EPERM" + (" ENOENT" if USERS != "ranges" else ""), lambda number=number: os.open(f"/proc/1/fd/{number}", os.O_RDWR))
 
-for path in ("/run/shoal", "/run/shoal.sock", "/var/lib/shoal", "/tmp/shoal", "/workspace/.shoal", GIVEN["run_directory"], GIVEN["run_directory"] + "/workspaces"):
+for path in ("/run/shoal/run", "/run/shoal.sock", "/var/lib/shoal", "/tmp/shoal", "/workspace/.shoal", GIVEN["run_directory"], GIVEN["run_directory"] + "/workspaces"):
     tries(f"files of the server: {path}", "ENOENT", lambda path=path: os.stat(path))
 tries("key of the server", "absent", lambda: glob.glob("/**/admin.key") or no("no such file"))
 
@@ -36,7 +36,7 @@ def no(why):
 
 @attempt("absent")
 def settings_of_the_server_in_the_environment():
-    known = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_CTYPE", "TERM", "TMPDIR", "PWD", "SHLVL", "_", "OLDPWD", "HOSTNAME", "SHOAL_PROCESS"}
+    known = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_CTYPE", "TERM", "TMPDIR", "PWD", "SHLVL", "_", "OLDPWD", "HOSTNAME", "SHOAL_PROCESS", "SHOAL_SCALE_FILE", "BLAXEL_SCALE_FILE"}
     strange = {name for name in os.environ if name not in known}
     if strange:
         return strange
