@@ -49,7 +49,6 @@ fn taken_from(decisions: &mut [Decision]) -> Batch {
         batch.entries.append(&mut decision.journal);
         batch.events.append(&mut decision.events);
         batch.turns.append(&mut decision.turns.changes);
-        batch.processes.append(&mut decision.processes);
     }
     batch
 }

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kernel::{Effect, Event, Kernel, Notice, Reply};
 use model::lifecycle::StoredEvent;
 use model::record::JournalEntry;
-use model::{ErrorCode, Mono, Now, ProcessChange, Refusal, RequestId, TurnChange, UseId, Wall};
+use model::{ErrorCode, Mono, Now, Refusal, RequestId, TurnChange, UseId, Wall};
 use store::Store;
-use tokio::sync::{Notify, Semaphore, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::AbortHandle;
 
 use crate::answers::{Answer, Waiter, nobody_took};
@@ -96,9 +96,6 @@ pub(crate) struct Decision {
     pub(crate) journal: Vec<JournalEntry>,
     pub(crate) events: Vec<StoredEvent>,
     pub(crate) turns: TurnNews,
-    pub(crate) processes: Vec<ProcessChange>,
-    /// Who waits until that is stored.
-    processes_stored: Option<oneshot::Sender<()>>,
     effects: Vec<Effect>,
     notices: Vec<Notice>,
     /// Who gets the answer that the kernel gave at once.
@@ -294,10 +291,6 @@ impl Core {
         for live in self.turns.tell(&self.metrics, decision.turns) {
             self.queue_pieces(state, &live);
         }
-        if let Some(stored) = decision.processes_stored {
-            // Whoever asked may be gone.
-            let _ = stored.send(());
-        }
         if let Some((waiter, answer)) = decision.reply {
             untaken.extend(waiter.give(answer));
         }
@@ -336,17 +329,6 @@ impl Core {
             state.queue.push_back(Decision { turns, ..Decision::default() });
             self.to_commit.notify_one();
         }
-    }
-
-    /// Has changes of processes stored, together with whatever else is written then. An error if
-    /// nothing is written any more.
-    pub(crate) fn store_processes(&self, processes: Vec<ProcessChange>) -> oneshot::Receiver<()> {
-        let (stored, done) = oneshot::channel();
-        let decision =
-            Decision { processes, processes_stored: Some(stored), ..Decision::default() };
-        self.state().queue.push_back(decision);
-        self.to_commit.notify_one();
-        done
     }
 
     /// Whoever uses a sandbox wants to be told if that breaks.
@@ -437,8 +419,7 @@ impl State {
             }
             (Some((_, waiter)), reply) => Some((waiter, reply)),
         };
-        let (processes, processes_stored) = (Vec::new(), None);
-        Decision { journal, events, turns, processes, processes_stored, effects, notices, reply }
+        Decision { journal, events, turns, effects, notices, reply }
     }
 
     /// Decisions before this one are not carried out yet.

@@ -1,29 +1,34 @@
 //! A process that runs, or is about to be started again: what is known of it, what was asked of it,
 //! and the ways in. It ends once, and whoever waits is told then.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use kernel::EndAsked;
-use model::{ErrorCode, InstanceId, ProcessEnd, ProcessId, ProcessRecord, Refusal};
-use runtime::{ByteWriter, ProcessHandle};
+use model::{ErrorCode, InstanceId, KeyId, ProcessEnd, ProcessId, ProcessRecord, Refusal};
+use runtime::{ByteWriter, Process, ProcessHandle};
 use tokio::io::AsyncWriteExt as _;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
 use super::log::files::{LogWriter, Shelf};
 use super::log::{Log, Unsaved};
+use super::table::Processes;
+use super::{SIGINT, SIGTERM};
 use crate::core::Core;
 
-/// How many writes may wait for a program that does not read its input.
-const WRITES_MAX: usize = 16;
+/// What may be written for those who left: what is larger is written while they wait.
+const LEFT_BYTES_MAX: usize = 256 * 1024;
 /// How long somebody waits for a program to read its input.
 const INPUT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A process that is not over.
 pub(crate) struct Live {
     pub(super) id: ProcessId,
+    /// The key that it belongs to.
+    pub(super) tenant: KeyId,
     pub(super) instance: InstanceId,
     pub(super) log: Log,
     /// Where its log goes on the disk.
@@ -34,7 +39,14 @@ pub(crate) struct Live {
     /// Which program of it runs; the last is followed by `u32::MAX`.
     run: watch::Sender<u32>,
     stdin: tokio::sync::Mutex<Option<ByteWriter>>,
-    writes: Semaphore,
+    /// What may be written for those who left, of this process and of all.
+    left: [Arc<Semaphore>; 2],
+    /// Held for input that was given at the start.
+    _given: Option<OwnedSemaphorePermit>,
+    /// Somebody sees to it that it stops.
+    stopping: AtomicBool,
+    /// Somebody brings the rest of its log to the disk.
+    finishing: AtomicBool,
 }
 
 struct State {
@@ -48,19 +60,27 @@ impl Live {
     pub(super) fn new(
         record: ProcessRecord,
         instance: InstanceId,
-        shelf: Option<&Shelf>,
+        processes: &Processes,
+        process: &mut Process,
+        given: Option<OwnedSemaphorePermit>,
     ) -> Arc<Self> {
-        let writer = shelf.map(|shelf| shelf.writer(record.sandbox, record.number));
+        let (handle, stdin) = (process.handle(), process.stdin.take());
+        let shelf = processes.shelf();
+        let writer = shelf.map(|shelf| shelf.writer(&record));
         Arc::new(Self {
             id: record.id,
+            tenant: record.tenant,
             instance,
-            log: Log::new(shelf.is_some()),
+            log: Log::new(shelf.is_some(), processes.unsaved_bytes()),
             writer: Mutex::new(writer),
-            state: Mutex::new(State { record, asked: EndAsked::Nothing, handle: None }),
+            state: Mutex::new(State { record, asked: EndAsked::Nothing, handle: Some(handle) }),
             asked_more: Notify::new(),
             run: watch::Sender::new(0),
-            stdin: tokio::sync::Mutex::default(),
-            writes: Semaphore::new(WRITES_MAX),
+            stdin: tokio::sync::Mutex::new(stdin),
+            left: [Arc::new(Semaphore::new(LEFT_BYTES_MAX)), processes.input()],
+            _given: given,
+            stopping: AtomicBool::new(false),
+            finishing: AtomicBool::new(false),
         })
     }
 
@@ -78,10 +98,14 @@ impl Live {
     /// not be written. Blocks.
     pub(super) fn write_log(&self, shelf: &Shelf, unsaved: &Unsaved) -> Option<u64> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        match writer.as_mut()?.append(shelf, unsaved) {
+        let writer = writer.as_mut()?;
+        let failed_before = writer.has_failed();
+        match writer.append(shelf, unsaved) {
             Ok(first) => Some(first),
             Err(error) => {
-                tracing::warn!(process = %self.id, %error, "output of a process cannot be kept");
+                if !failed_before {
+                    tracing::warn!(process = %self.id, %error, "output of a process cannot be kept");
+                }
                 None
             }
         }
@@ -97,11 +121,9 @@ impl Live {
         change(&mut self.state().record);
     }
 
-    /// A program of it runs. Gives back what was asked of the process meanwhile.
-    pub(super) fn runs(&self, handle: ProcessHandle) -> EndAsked {
-        let mut state = self.state();
-        state.handle = Some(handle);
-        state.asked
+    /// A program of it runs.
+    pub(super) fn runs(&self, handle: ProcessHandle) {
+        self.state().handle = Some(handle);
     }
 
     /// Its program is over. Gives back what was asked of the process before.
@@ -113,6 +135,24 @@ impl Live {
         };
         self.run.send_modify(|run| *run = run.saturating_add(1));
         asked
+    }
+
+    /// Whether its end was asked for.
+    pub(super) fn is_to_end(&self) -> bool {
+        match self.asked() {
+            EndAsked::Nothing | EndAsked::Signal(_) => false,
+            EndAsked::Stop | EndAsked::StopForced | EndAsked::Kill | EndAsked::Timeout => true,
+        }
+    }
+
+    /// True for the first one who sees to it that it stops.
+    pub(super) fn begins_to_stop(&self) -> bool {
+        !self.stopping.swap(true, Ordering::Relaxed)
+    }
+
+    /// True for the first one who brings the rest of its log to the disk.
+    pub(super) fn begins_to_finish(&self) -> bool {
+        !self.finishing.swap(true, Ordering::Relaxed)
     }
 
     /// What was asked of it.
@@ -127,8 +167,14 @@ impl Live {
         if state.record.end.is_some() {
             return Err(over());
         }
+        if state.handle.is_none() && matches!(more, EndAsked::Signal(_)) {
+            let cause = "it is about to be started again, and nothing runs that could be told";
+            return Err(Refusal::new(ErrorCode::SandboxBusy, cause).retry_after(1_000));
+        }
         state.asked = match (state.asked, more) {
             (EndAsked::Stop, EndAsked::Nothing | EndAsked::Signal(_)) => EndAsked::Stop,
+            // A signal that ends what hears it is remembered.
+            (asked @ EndAsked::Signal(SIGINT | SIGTERM), EndAsked::Signal(_)) => asked,
             (EndAsked::Nothing | EndAsked::Signal(_) | EndAsked::Stop, more) => more,
             (last @ (EndAsked::StopForced | EndAsked::Kill | EndAsked::Timeout), _) => last,
         };
@@ -168,13 +214,12 @@ impl Live {
             state.record.log = self.log.extent();
             state.record.clone()
         };
-        // Whoever has read all of it finds it over.
-        self.log.close();
         Some(record)
     }
 
-    /// Whoever waits for its end is told.
+    /// Whoever waits for its end, or for the end of its log, is told.
     pub(super) fn tell_over(&self) {
+        self.log.close();
         self.run.send_replace(u32::MAX);
     }
 
@@ -184,28 +229,39 @@ impl Live {
         let _ = self.run.subscribe().wait_for(|run| *run == u32::MAX).await;
     }
 
-    /// The input of a program that was just started.
+    /// The input of a program that was started again, or is over.
     pub(super) async fn give_input(&self, stdin: Option<ByteWriter>) {
         *self.stdin.lock().await = stdin;
     }
 
-    /// Writes to its input: all of it, also if whoever asked goes away meanwhile.
+    /// Writes to its input: all of it, and what is not large also if whoever asked goes away
+    /// meanwhile.
     pub(super) async fn write(self: &Arc<Self>, bytes: Bytes) -> Result<(), Refusal> {
+        let held = self.may_be_left(bytes.len());
         let live = Arc::clone(self);
-        let waited = timeout(INPUT_PATIENCE, async move {
-            let Ok(permit) = self.writes.acquire().await else { return Err(closed()) };
-            permit.forget();
-            let write = tokio::spawn(async move {
-                let written = live.write_whole(&bytes).await;
-                live.writes.add_permits(1);
-                written
-            });
-            write.await.unwrap_or_else(|_| Err(closed()))
-        });
-        waited.await.unwrap_or_else(|_| {
-            let cause = "the program does not read its input; the rest is written when it does";
+        let write = async move {
+            let written = live.write_whole(&bytes).await;
+            drop(held.1);
+            written
+        };
+        let waited = if held.0 {
+            let write = tokio::spawn(write);
+            timeout(INPUT_PATIENCE, async { write.await.unwrap_or_else(|_| Err(closed())) }).await
+        } else {
+            timeout(INPUT_PATIENCE, write).await
+        };
+        waited.unwrap_or_else(|_| {
+            let cause = "the program does not read its input";
             Err(Refusal::new(ErrorCode::DeadlineExceeded, cause))
         })
+    }
+
+    /// Whether so much may be written for somebody who left, and what is held for that.
+    fn may_be_left(&self, bytes: usize) -> (bool, Vec<OwnedSemaphorePermit>) {
+        let Ok(bytes) = u32::try_from(bytes) else { return (false, Vec::new()) };
+        let take = |from: &Arc<Semaphore>| Arc::clone(from).try_acquire_many_owned(bytes).ok();
+        let held: Vec<_> = self.left.iter().filter_map(take).collect();
+        (held.len() == self.left.len(), held)
     }
 
     async fn write_whole(&self, bytes: &[u8]) -> Result<(), Refusal> {

@@ -44,7 +44,12 @@ use crate::core::unavailable;
 use crate::keys::Caller;
 use crate::{Engine, Use, UseKind};
 
+const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+
+/// The most that records of one page say.
+const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 impl Engine {
     /// A process of a sandbox, also of one that is gone.
@@ -67,15 +72,26 @@ impl Engine {
         let known = self.tenant_seen(caller, sandbox)?;
         let wanted = query.limit as usize;
         let page = self.core.processes.page(sandbox, query, wanted.saturating_add(1));
-        let mut processes: Vec<_> = page.entries.iter().map(|entry| self.shown(entry)).collect();
+        let seen = page.entries.iter().filter(|entry| caller.sees(entry.tenant()));
+        let mut processes: Vec<_> = seen.map(|entry| self.shown(entry)).collect();
+        if !known && processes.len() < page.entries.len() {
+            return Err(unknown_sandbox(sandbox));
+        }
         if page.older {
             self.add_stored(caller, sandbox, query, &mut processes).await?;
             if processes.is_empty() && !known {
                 self.check_ended(caller, sandbox).await?;
             }
         }
-        let more = processes.len() > wanted;
-        processes.truncate(wanted);
+        let mut bytes = 0;
+        let fits = processes.iter().take(wanted).take_while(|record| {
+            let room = bytes < PAGE_BYTES_MAX;
+            bytes += table::weight(record);
+            room
+        });
+        let fits = fits.count();
+        let more = processes.len() > fits;
+        processes.truncate(fits);
         Ok(ProcessPage { processes, more })
     }
 
@@ -130,7 +146,12 @@ impl Engine {
         tree: bool,
     ) -> Result<ProcessRecord, Refusal> {
         let (_used, live) = self.use_process(caller, sandbox, of).await?;
-        let asked = if signal == SIGKILL { EndAsked::Kill } else { EndAsked::Signal(signal) };
+        let asked = match signal {
+            SIGKILL => EndAsked::Kill,
+            // Between two programs there is nothing that could decide otherwise.
+            SIGTERM if live.handle()?.is_none() => EndAsked::Stop,
+            signal => EndAsked::Signal(signal),
+        };
         if let Some(handle) = live.ask(asked)? {
             if tree {
                 handle.signal_tree(signal).await?;
@@ -212,7 +233,8 @@ impl Engine {
     ) -> Result<Entry, Refusal> {
         let known = self.tenant_seen(caller, sandbox)?;
         let stored = match self.core.processes.find(sandbox, of) {
-            Ok(entry) => return Ok(entry),
+            Ok(entry) if caller.sees(entry.tenant()) => return Ok(entry),
+            Ok(_) => return Err(unknown_sandbox(sandbox)),
             Err(false) => None,
             Err(true) => {
                 let key = ProcessKey { sandbox, by: of.into() };
@@ -316,6 +338,10 @@ impl Engine {
         }
         record
     }
+}
+
+fn unknown_sandbox(sandbox: SandboxId) -> Refusal {
+    Refusal::new(ErrorCode::SandboxUnknown, format!("no sandbox {sandbox} is known"))
 }
 
 fn unknown(of: &ProcessRef) -> Refusal {

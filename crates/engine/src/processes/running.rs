@@ -36,11 +36,14 @@ const RESTART_PATIENCE: Duration = Duration::from_mins(1);
 
 /// Lets a process run. It goes on by itself; `again` is what to start when it fails.
 pub(super) fn begin(core: &Arc<Core>, live: Arc<Live>, process: Process, again: Option<ExecSpec>) {
-    let asked = live.runs(process.handle());
-    debug_assert_eq!(asked, EndAsked::Nothing, "nobody knew of it yet");
     let core = Arc::clone(core);
     tokio::spawn(async move {
-        let end = run(&core, &live, process, again).await;
+        // In a task of its own: also a mistake of ours ends the process.
+        let running = {
+            let (core, live) = (Arc::clone(&core), Arc::clone(&live));
+            tokio::spawn(async move { run(&core, &live, process, again).await })
+        };
+        let end = running.await.unwrap_or_else(|error| mistaken(&core, &error));
         finish(&core, &live, end);
     });
 }
@@ -53,7 +56,6 @@ async fn run(
     again: Option<ExecSpec>,
 ) -> ProcessEnd {
     loop {
-        live.give_input(process.stdin.take()).await;
         let exit = drive(core, live, &mut process).await;
         let asked = live.program_ended();
         live.give_input(None).await;
@@ -96,7 +98,7 @@ async fn run(
         };
         process = match start_again(core, live, &record, spec.clone()).await {
             Ok(process) => process,
-            Err(_) if live.asked() != EndAsked::Nothing => {
+            Err(_) if live.is_to_end() => {
                 return called_off(core, exit, live.asked());
             }
             Err(refusal) => match end_of_sandbox(core, &record, live) {
@@ -111,7 +113,9 @@ async fn run(
         });
         tell_started(core, &live.record(), live);
         core.processes.changed(&live.record(), live);
-        if live.runs(handle.clone()) != EndAsked::Nothing {
+        live.give_input(process.stdin.take()).await;
+        live.runs(handle.clone());
+        if live.is_to_end() {
             // Whoever asked while it was being started had no program to tell.
             let _ = handle.kill().await;
         }
@@ -122,12 +126,8 @@ async fn run(
 async fn pause(live: &Live) -> Result<(), EndAsked> {
     let until = Instant::now() + Duration::from_millis(RESTART_PAUSE_MS);
     loop {
-        match live.asked() {
-            EndAsked::Nothing | EndAsked::Signal(_) => {}
-            asked
-            @ (EndAsked::Stop | EndAsked::StopForced | EndAsked::Kill | EndAsked::Timeout) => {
-                return Err(asked);
-            }
+        if live.is_to_end() {
+            return Err(live.asked());
         }
         tokio::select! {
             () = tokio::time::sleep_until(until) => return Ok(()),
@@ -256,6 +256,19 @@ fn called_off(core: &Core, exit: ProgramExit, asked: EndAsked) -> ProcessEnd {
         AfterExit::Again { .. } => (ProcessStatus::Stopped, ProcessEndReason::Stopped),
     };
     ProcessEnd { at, status, exit_code: exit.code, signal: exit.signal, reason, detail: None }
+}
+
+/// The end of a process whose task ended by a mistake of ours; its program ended with that.
+fn mistaken(core: &Core, error: &tokio::task::JoinError) -> ProcessEnd {
+    tracing::error!(%error, "the life of a process was given up");
+    ProcessEnd {
+        at: core.now().wall,
+        status: ProcessStatus::Failed,
+        exit_code: None,
+        signal: None,
+        reason: ProcessEndReason::Killed,
+        detail: Some("a mistake of the server ended it".into()),
+    }
 }
 
 fn failed_again(core: &Core, live: &Live, exit: ProgramExit, cause: &str) -> ProcessEnd {

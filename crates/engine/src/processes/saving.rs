@@ -43,7 +43,17 @@ pub(super) async fn save_all(core: &Arc<Core>, live: &Arc<Live>) {
     live.log.settled().await;
 }
 
+/// Whatever happens, somebody else may save it afterwards.
+struct Saving<'l>(&'l Live);
+
+impl Drop for Saving<'_> {
+    fn drop(&mut self) {
+        self.0.log.end_saving();
+    }
+}
+
 fn write(core: &Core, live: &Live, all: bool) {
+    let _saving = Saving(live);
     while let Some(unsaved) = live.log.take_unsaved(all) {
         let kept = match core.processes.shelf() {
             // What is written after the end belongs to whoever started next.

@@ -6,15 +6,20 @@ use std::sync::Arc;
 use model::process::LogExtent;
 use model::{ErrorCode, ProcessId, ProcessRecord, Refusal};
 use runtime::{Command, ExecSpec, Stdin};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::asked::{ProcessInput, ProcessRequest};
 use super::live::Live;
 use super::running;
 use crate::Use;
+use crate::core::Core;
 use crate::ids::fresh_uuid;
 
 /// How much of a command is remembered.
-const COMMAND_BYTES_MAX: usize = 16 * 1024;
+const COMMAND_BYTES_MAX: usize = 4 * 1024;
+/// How much input may be given at the start, and to a process that is started again.
+const GIVEN_BYTES_MAX: usize = 1024 * 1024;
+const GIVEN_AGAIN_BYTES_MAX: usize = 64 * 1024;
 
 impl Use {
     /// Starts a process. It runs on when the use is over.
@@ -22,12 +27,19 @@ impl Use {
         let core = self.core();
         let sandbox = self.sandbox();
         let tenant = core.read(|kernel| kernel.tenant_of_sandbox(sandbox)).unwrap_or_default();
-        let last = core.processes.last_of_earlier(&*core.store, self.grant()).await?;
-        let name = asked.name.as_deref();
-        let reserved = core.processes.reserve(sandbox, name, core.max_processes, last)?;
+        let given = check_input(core, &asked)?;
+        let reserved = loop {
+            let last = core.processes.last_of_earlier(&*core.store, self.grant()).await?;
+            let name = asked.name.as_deref();
+            let reserved = core.processes.reserve(self.grant(), name, core.max_processes, last)?;
+            // It is looked for again where its table went just now.
+            if let Some(reserved) = reserved {
+                break reserved;
+            }
+        };
         let spec = spec(&asked);
         let again = asked.restart.map(|_| spec.clone());
-        let process = self.exec(spec).await?;
+        let mut process = self.exec(spec).await?;
         let now = core.now().wall;
         let Some(pid) = process.pid() else {
             let cause = "the runtime did not say the process id";
@@ -58,7 +70,7 @@ impl Use {
                 end: None,
                 log: LogExtent::default(),
             };
-            Live::new(record, instance, core.processes.shelf())
+            Live::new(record, instance, &core.processes, &mut process, given)
         });
         let record = live.record();
         running::tell_started(core, &record, &live);
@@ -72,12 +84,31 @@ impl Use {
             tracing::info!(
                 "[KeepAlive] Started process {pid} (name: {}, command: {}) with {timeout}",
                 record.name,
-                record.command,
+                on_one_line(&record.command),
             );
         }
         running::begin(core, live, process, again);
         Ok(record)
     }
+}
+
+/// Refuses more input than can be held until a program reads it, and holds a place for the rest.
+fn check_input(
+    core: &Core,
+    asked: &ProcessRequest,
+) -> Result<Option<OwnedSemaphorePermit>, Refusal> {
+    let ProcessInput::Bytes(bytes) = &asked.stdin else { return Ok(None) };
+    let again = asked.restart.is_some();
+    let most = if again { GIVEN_AGAIN_BYTES_MAX } else { GIVEN_BYTES_MAX };
+    if bytes.len() > most {
+        let cause = format!("stdin: at most {most} bytes can be given; write the rest later");
+        return Err(Refusal::new(ErrorCode::TooLarge, cause));
+    }
+    let held = u32::try_from(bytes.len() * if again { 2 } else { 1 }).unwrap_or(u32::MAX);
+    core.processes.input().try_acquire_many_owned(held).map(Some).map_err(|_| {
+        let cause = "too much input waits for programs that do not read it";
+        Refusal::new(ErrorCode::QueueFull, cause).retry_after(1_000)
+    })
 }
 
 fn spec(asked: &ProcessRequest) -> ExecSpec {
@@ -116,6 +147,13 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
+/// The same without anything that could end a line or do worse to a terminal.
+fn on_one_line(text: &str) -> String {
+    let shown =
+        |one: char| if one.is_control() { one.escape_default().to_string() } else { one.into() };
+    text.chars().map(shown).collect()
+}
+
 /// Seconds as people write them.
 fn seconds(ms: u64) -> String {
     if ms.is_multiple_of(1_000) {
@@ -140,6 +178,12 @@ mod tests {
         ] {
             assert_eq!(line(&command), expected);
         }
+    }
+
+    #[test]
+    fn a_command_does_not_make_lines_of_its_own() {
+        assert_eq!(on_one_line("echo 'a b' \u{e9}"), "echo 'a b' \u{e9}");
+        assert_eq!(on_one_line("a\nb\u{1b}[m"), "a\\nb\\u{1b}[m");
     }
 
     #[test]

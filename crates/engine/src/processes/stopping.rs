@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use kernel::EndAsked;
 use model::{ErrorCode, ProcessId, ProcessRecord, Refusal, SandboxId};
-use runtime::{RuntimeError, RuntimeErrorCode};
+use runtime::RuntimeError;
 use tokio::time::timeout;
 
-use super::SIGKILL;
 use super::live::Live;
+use super::{SIGKILL, SIGTERM};
 use crate::Use;
 use crate::core::Core;
 
-const SIGTERM: i32 = 15;
 /// The longest that a process may take to stop.
 const GRACE_MS_MAX: u64 = 3_600_000;
 /// How long a process that was killed may take to be over.
@@ -28,6 +27,7 @@ pub(super) async fn stop(
 ) -> Result<ProcessRecord, Refusal> {
     let grace = Duration::from_millis(grace_ms.min(GRACE_MS_MAX));
     let handle = live.ask(EndAsked::Stop)?;
+    let first = live.begins_to_stop();
     let stopping = async move {
         let told = async {
             if let Some(handle) = handle {
@@ -42,7 +42,8 @@ pub(super) async fn stop(
         drop(used);
         Ok(live.record())
     };
-    to_the_end(stopping).await
+    // One who sees to it that it ends is enough; others only wait.
+    if first { to_the_end(stopping).await } else { stopping.await }
 }
 
 /// Kills a process.
@@ -56,24 +57,20 @@ pub(super) async fn kill(used: Use, live: Arc<Live>) -> Result<ProcessRecord, Re
     to_the_end(killing).await
 }
 
-/// Kills a process whose time is over. That it is over already is done too.
+/// Kills a process whose time is over. That it is over already is done too; that it is over then is
+/// told by its own task.
 pub(crate) async fn kill_overdue(
     core: &Core,
     sandbox: SandboxId,
     process: ProcessId,
 ) -> Result<(), RuntimeError> {
     let Some(live) = core.processes.live(sandbox, process) else { return Ok(()) };
-    if let Ok(handle) = live.ask(EndAsked::Timeout) {
-        if let Some(handle) = handle {
-            handle.signal_tree(SIGKILL).await?;
-        }
-        let over = timeout(KILL_PATIENCE, live.over()).await;
-        over.map_err(|_| RuntimeError::new(RuntimeErrorCode::DeadlineExceeded, STEP, LATE))?;
+    if let Ok(Some(handle)) = live.ask(EndAsked::Timeout) {
+        handle.signal_tree(SIGKILL).await?;
     }
     Ok(())
 }
 
-const STEP: &str = "kill a process";
 const LATE: &str = "it was killed and is not over yet";
 
 /// Kills a process and waits until it is over.

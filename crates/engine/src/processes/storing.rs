@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use model::process::ProcessChange;
 use model::{ProcessRecord, SandboxId};
+use store::Batch;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
@@ -18,8 +19,11 @@ use crate::core::Core;
 
 /// How long more is waited for before something is stored.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How many are stored at once.
-const GROUP_MAX: usize = 256;
+/// How many are stored at once: few enough that no decision waits for them long.
+const GROUP_MAX: usize = 64;
+/// How long is waited before something is tried again.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// What is stored with a record, where there is a disk for more, and where there is none.
 const INLINE_BYTES: u64 = 16 * 1024;
 const INLINE_BYTES_WITHOUT_DISK: u64 = 64 * 1024;
@@ -91,28 +95,32 @@ pub(crate) async fn run(core: Arc<Core>) {
 }
 
 async fn store(core: &Arc<Core>, taken: Vec<((SandboxId, u64), Unstored)>) {
-    let mut changes = Vec::with_capacity(taken.len());
+    let mut processes = Vec::with_capacity(taken.len());
     let mut over = Vec::new();
     let mut removed = Vec::new();
     for ((sandbox, number), unstored) in taken {
         match unstored {
             Unstored::Removed => {
-                changes.push(ProcessChange::Removed { sandbox, number });
+                processes.push(ProcessChange::Removed { sandbox, number });
                 removed.push((sandbox, number));
             }
             Unstored::Process(live) => {
-                let (record, log) = as_stored(core, &live).await;
+                let (record, log, whole) = as_stored(core, &live);
                 let record = Arc::new(record);
-                if record.end.is_some() {
+                if record.end.is_some() && whole {
                     over.push(Arc::clone(&record));
                 }
-                changes.push(ProcessChange::Put { record, log });
+                processes.push(ProcessChange::Put { record, log });
             }
         }
     }
-    // Without an answer nothing is stored any more.
-    if core.store_processes(changes).await.is_err() {
-        return;
+    let batch = Batch { processes, ..Batch::default() };
+    let mut pause = FIRST_PAUSE;
+    // Nothing of it needs order with what the kernel decides, so that no decision waits for it.
+    while let Err(error) = core.store.commit(&batch).await {
+        tracing::debug!(%error, "what is known of processes cannot be stored now");
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
     for record in over {
         core.processes.stored(record);
@@ -128,22 +136,20 @@ async fn store(core: &Arc<Core>, taken: Vec<((SandboxId, u64), Unstored)>) {
     }
 }
 
-/// A process as it is written down, with its output where that is little.
-async fn as_stored(core: &Arc<Core>, live: &Arc<Live>) -> (ProcessRecord, Option<Arc<[u8]>>) {
+/// A process as it is written down, with its output where that is little, and whether that is all
+/// that will be written. The rest of a log is brought to the disk elsewhere, and then it is stored
+/// once more.
+fn as_stored(core: &Arc<Core>, live: &Arc<Live>) -> (ProcessRecord, Option<Arc<[u8]>>, bool) {
     let mut record = live.record();
-    let Some(end) = &mut record.end else { return (record, None) };
+    let Some(end) = &mut record.end else { return (record, None, false) };
     let has_disk = core.processes.shelf().is_some();
     let kept_bytes = record.log.end - record.log.first;
+    let mut whole = true;
     let log = if has_disk && (live.log.is_on_disk() || kept_bytes > INLINE_BYTES) {
-        // If that takes too long, the rest comes later or never, and the process is over anyway.
-        let _ = timeout(DISK_PATIENCE, saving::save_all(core, live)).await;
-        record.log = live.log.extent();
-        if let Some(shelf) = core.processes.shelf_to_share() {
-            let (sandbox, number) = (record.sandbox, record.number);
-            let told = tokio::task::spawn_blocking(move || shelf.ended(sandbox, number));
-            // If that fails it stays until the next start.
-            let _ = told.await;
+        if live.begins_to_finish() {
+            tokio::spawn(finish_log(Arc::clone(core), Arc::clone(live)));
         }
+        whole = live.log.is_saved();
         None
     } else {
         let most = if has_disk { INLINE_BYTES } else { INLINE_BYTES_WITHOUT_DISK };
@@ -157,5 +163,24 @@ async fn as_stored(core: &Arc<Core>, live: &Arc<Live>) -> (ProcessRecord, Option
     if lost > 0 && end.detail.is_none() {
         end.detail = Some(format!("{lost} bytes of its output could not be kept").into());
     }
-    (record, log)
+    (record, log, whole)
+}
+
+/// Brings the rest of a log to the disk, and has its process stored again. What the disk does not
+/// take in time is lost.
+async fn finish_log(core: Arc<Core>, live: Arc<Live>) {
+    while timeout(DISK_PATIENCE, saving::save_all(&core, &live)).await.is_err() {
+        core.metrics.log_lost(live.log.lose());
+        if live.log.is_saved() || core.is_halted() {
+            break;
+        }
+    }
+    let record = live.record();
+    if let Some(shelf) = core.processes.shelf_to_share() {
+        let ended = record.clone();
+        let told = tokio::task::spawn_blocking(move || shelf.ended(&ended));
+        // If that fails it stays until the next start.
+        let _ = told.await;
+    }
+    core.processes.changed(&record, &live);
 }

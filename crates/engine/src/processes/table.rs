@@ -2,12 +2,17 @@
 //! memory. Names are unique among those that run; how many run and how many are remembered is
 //! bounded, and the oldest go first. What is not here may be in the store.
 
+use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kernel::Grant;
-use model::{ErrorCode, Generation, InstanceId, ProcessId, ProcessRecord, Refusal, SandboxId};
+use model::{
+    ErrorCode, Generation, InstanceId, KeyId, ProcessId, ProcessRecord, Refusal, SandboxId,
+};
 use store::{ProcessesQuery, Store};
+use tokio::sync::Semaphore;
 
 use super::asked::{ProcessQuery, ProcessRef};
 use super::live::Live;
@@ -18,8 +23,13 @@ use crate::core::unavailable;
 
 /// How many that are over are remembered of one sandbox.
 const FINISHED_MAX: usize = 2_000;
-/// How many that are over are in memory, of all sandboxes together; the store has the others.
-const IN_MEMORY_MAX: usize = 100_000;
+/// What records of those that are over may take in memory, of all sandboxes together; the store has
+/// the others.
+const IN_MEMORY_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// What a record takes besides its texts.
+const RECORD_BYTES: usize = 512;
+/// What may wait for programs to read it as their input, of all processes together.
+const INPUT_BYTES_MAX: usize = 128 * 1024 * 1024;
 
 /// The processes of all sandboxes.
 pub(crate) struct Processes {
@@ -27,13 +37,17 @@ pub(crate) struct Processes {
     /// What is to be stored.
     pub(super) behind: Behind,
     shelf: Option<Arc<Shelf>>,
+    /// What may be held as input of programs.
+    input: Arc<Semaphore>,
+    /// What waits for the disk of all logs.
+    unsaved_bytes: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
 struct Tables {
     of: BTreeMap<SandboxId, Table>,
-    /// Those that are over, in all of them.
-    finished: usize,
+    /// What records of those that are over take, in all of them.
+    finished_bytes: usize,
 }
 
 /// The processes of one sandbox.
@@ -47,7 +61,8 @@ struct Table {
     names: BTreeMap<Arc<str>, u64>,
     pids: BTreeMap<u32, u64>,
     running: BTreeSet<u64>,
-    finished: BTreeSet<u64>,
+    /// Those that are over, and what their records take.
+    finished: BTreeMap<u64, usize>,
     /// Names of those that are just being started.
     starting: BTreeSet<Arc<str>>,
     /// The store has some that are not here.
@@ -63,7 +78,21 @@ pub(super) enum Entry {
     Over(Arc<ProcessRecord>),
 }
 
+/// What a record takes in memory.
+pub(super) fn weight(record: &ProcessRecord) -> usize {
+    let cwd = record.cwd.as_ref().map_or(0, |cwd| cwd.len());
+    RECORD_BYTES + record.command.len() + record.name.len() + cwd
+}
+
 impl Entry {
+    /// The key that it belongs to.
+    pub(super) fn tenant(&self) -> KeyId {
+        match self {
+            Self::Live(live) => live.tenant,
+            Self::Over(record) => record.tenant,
+        }
+    }
+
     pub(super) fn record(&self) -> ProcessRecord {
         match self {
             Self::Live(live) => live.record(),
@@ -89,7 +118,13 @@ pub(super) struct Reserved<'p> {
 
 impl Processes {
     pub(crate) fn new(shelf: Option<Arc<Shelf>>) -> Self {
-        Self { tables: Mutex::default(), behind: Behind::default(), shelf }
+        Self {
+            tables: Mutex::default(),
+            behind: Behind::default(),
+            shelf,
+            input: Arc::new(Semaphore::new(INPUT_BYTES_MAX)),
+            unsaved_bytes: Arc::default(),
+        }
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
@@ -105,38 +140,56 @@ impl Processes {
         self.shelf.clone()
     }
 
-    /// The number of the last process of a sandbox that had another life, if nothing of that is in
-    /// memory.
+    /// What may be held as input of programs.
+    pub(super) fn input(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.input)
+    }
+
+    /// What waits for the disk of all logs.
+    pub(super) fn unsaved_bytes(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.unsaved_bytes)
+    }
+
+    /// The number of the last process of a sandbox that had another life; nothing if that is known
+    /// in memory.
     pub(super) async fn last_of_earlier(
         &self,
         store: &dyn Store,
         grant: &Grant,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<Option<u64>, Refusal> {
         let sandbox = grant.sandbox;
-        if grant.generation == Generation::FIRST || self.tables().of.contains_key(&sandbox) {
-            return Ok(0);
+        if grant.generation == Generation::FIRST {
+            return Ok(Some(0));
+        }
+        if self.tables().of.contains_key(&sandbox) {
+            return Ok(None);
         }
         let query = ProcessesQuery { sandbox, before: None, limit: 1 };
         let latest = store.processes(&query).await;
         let latest = latest.map_err(|error| unavailable(&error.to_string()))?;
-        Ok(latest.first().map_or(0, |record| record.number))
+        Ok(Some(latest.first().map_or(0, |record| record.number)))
     }
 
-    /// Takes a name and a place. A sandbox that is new here goes on with its numbers.
+    /// Takes a name and a place. A sandbox that is new here goes on with its numbers; nothing if those
+    /// are not known.
     pub(super) fn reserve(
         &self,
-        sandbox: SandboxId,
+        grant: &Grant,
         name: Option<&str>,
         max_running: usize,
-        last_of_earlier: u64,
-    ) -> Result<Reserved<'_>, Refusal> {
+        last_of_earlier: Option<u64>,
+    ) -> Result<Option<Reserved<'_>>, Refusal> {
+        let sandbox = grant.sandbox;
         let wanted = name.map(|name| names::check(name).map(|()| name)).transpose()?;
         let mut tables = self.tables();
-        let table = tables.of.entry(sandbox).or_insert_with(|| Table {
-            last_number: last_of_earlier,
-            older: last_of_earlier > 0,
-            ..Table::default()
-        });
+        let table = match (tables.of.entry(sandbox), last_of_earlier) {
+            (Place::Occupied(known), _) => known.into_mut(),
+            (Place::Vacant(place), Some(last_number)) => {
+                let older = last_number > 0;
+                place.insert(Table { last_number, older, ..Table::default() })
+            }
+            (Place::Vacant(_), None) => return Ok(None),
+        };
         if table.running.len() + table.starting.len() >= max_running {
             let cause = format!("a sandbox may have {max_running} processes that run");
             return Err(Refusal::new(ErrorCode::LimitReached, cause));
@@ -155,7 +208,7 @@ impl Processes {
             },
         };
         table.starting.insert(Arc::clone(&name));
-        Ok(Reserved { processes: self, sandbox, name })
+        Ok(Some(Reserved { processes: self, sandbox, name }))
     }
 
     /// Something of a process is to be stored.
@@ -167,16 +220,16 @@ impl Processes {
     pub(super) fn ended(&self, record: &ProcessRecord, live: &Arc<Live>) {
         self.behind.changed(record.sandbox, record.number, live);
         let mut tables = self.tables();
-        let Tables { of, finished } = &mut *tables;
+        let Tables { of, finished_bytes } = &mut *tables;
         let Some(table) = of.get_mut(&record.sandbox) else { return };
         if table.running.remove(&record.number) {
-            table.finished.insert(record.number);
-            *finished += 1;
+            table.finished.insert(record.number, weight(record));
+            *finished_bytes += weight(record);
         }
         while table.finished.len() > FINISHED_MAX
-            && let Some(oldest) = table.finished.pop_first()
+            && let Some((oldest, bytes)) = table.finished.pop_first()
         {
-            *finished -= 1;
+            *finished_bytes -= bytes;
             table.forget(oldest);
             self.behind.removed(record.sandbox, oldest);
         }
@@ -185,19 +238,19 @@ impl Processes {
     /// The end of a process is stored: its output need not be in memory any more.
     pub(super) fn stored(&self, record: Arc<ProcessRecord>) {
         let mut tables = self.tables();
-        let Tables { of, finished } = &mut *tables;
+        let Tables { of, finished_bytes } = &mut *tables;
         let Some(table) = of.get_mut(&record.sandbox) else { return };
         if let Some(entry) = table.by_number.get_mut(&record.number) {
             *entry = Entry::Over(record);
         }
-        while *finished > IN_MEMORY_MAX
-            && let Some(oldest) = table.finished.first().copied()
+        while *finished_bytes > IN_MEMORY_BYTES_MAX
+            && let Some((&oldest, &bytes)) = table.finished.first_key_value()
             && matches!(table.by_number.get(&oldest), Some(Entry::Over(_)))
         {
             table.finished.remove(&oldest);
             table.forget(oldest);
             table.older = true;
-            *finished -= 1;
+            *finished_bytes -= bytes;
         }
     }
 
@@ -218,7 +271,7 @@ impl Processes {
                 && table.instance == instance
                 && let Some(gone) = tables.of.remove(&sandbox)
             {
-                tables.finished -= gone.finished.len();
+                tables.finished_bytes -= gone.finished.values().sum::<usize>();
             }
         }
     }
@@ -295,7 +348,7 @@ impl Table {
 
     fn is_at_rest(&self) -> bool {
         let stored = |number| matches!(self.by_number.get(number), Some(Entry::Over(_)));
-        self.running.is_empty() && self.starting.is_empty() && self.finished.iter().all(stored)
+        self.running.is_empty() && self.starting.is_empty() && self.finished.keys().all(stored)
     }
 
     fn forget(&mut self, number: u64) {

@@ -200,6 +200,87 @@ async fn input_is_written_whole_and_ends() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_in_memory_is_told_to_nobody_else_when_the_kernel_has_forgotten_it() {
+    let mut config = config();
+    config.node.remembered_ends = 1;
+    let node = Node::start(config).await;
+    let lease = node.checkout(ALICE).await.unwrap().keep();
+    let record = start(&node, lease.sandbox, named("echo secret", "job")).await.unwrap();
+    end(&node, &record).await;
+    node.engine.return_lease(ALICE, lease.lease).await.unwrap();
+    for _ in 0..3 {
+        let other = node.checkout(ALICE).await.unwrap().keep();
+        node.run(ALICE, other.sandbox, "true").await.unwrap();
+        node.engine.return_lease(ALICE, other.lease).await.unwrap();
+    }
+    let (engine, sandbox) = (&node.engine, lease.sandbox);
+    assert!(engine.check_sandbox(ALICE, sandbox).is_err(), "the kernel has forgotten it");
+    for of in [by(&record), ProcessRef::Pid(record.pid), ProcessRef::Name("job".to_owned())] {
+        let foreign = engine.process(BOB, sandbox, &of).await.unwrap_err();
+        assert_eq!(foreign.code, ErrorCode::SandboxUnknown);
+        let asked = query(LogWanted::Both, Some(0), 100);
+        assert!(engine.process_log(BOB, sandbox, &of, asked).await.is_err());
+        assert_eq!(engine.process(ALICE, sandbox, &of).await.unwrap().id, record.id);
+    }
+    let foreign = engine.processes(BOB, sandbox, &ALL).await.unwrap_err();
+    assert_eq!(foreign.code, ErrorCode::SandboxUnknown);
+    assert_eq!(engine.processes(ALICE, sandbox, &ALL).await.unwrap().processes.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn input_that_nobody_reads_is_bounded() {
+    let node = Node::start(config()).await;
+    let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
+    let given = |bytes: usize, again: bool| ProcessRequest {
+        stdin: ProcessInput::Bytes(vec![0; bytes]),
+        restart: again.then_some(RestartPolicy { max_restarts: Some(1) }),
+        ..shell("sleep 1000")
+    };
+    for (bytes, again, fits) in [
+        (1 << 20, false, true),
+        (1 << 21, false, false),
+        (1 << 16, true, true),
+        (1 << 17, true, false),
+    ] {
+        let started = start(&node, sandbox, given(bytes, again)).await;
+        assert_eq!(started.as_ref().err().map(|refusal| refusal.code).is_none(), fits);
+        let code = started.err().map(|refusal| refusal.code);
+        assert!(code.is_none_or(|code| code == ErrorCode::TooLarge));
+    }
+    let asked = ProcessRequest { stdin: ProcessInput::Open, ..shell("sleep 1000") };
+    let record = start(&node, sandbox, asked).await.unwrap();
+    let of = by(&record);
+    // Whoever leaves leaves at most so much behind, and what is large goes with them.
+    for bytes in [10, 100_000, 100_000, 100_000, 10_000_000] {
+        let bytes = Bytes::from(vec![b'x'; bytes]);
+        let write = node.engine.write_stdin(ALICE, sandbox, &of, bytes);
+        let _ = timeout(Duration::from_millis(1), write).await;
+    }
+    let late = node.engine.write_stdin(ALICE, sandbox, &of, Bytes::from(vec![b'x'; 100_000]));
+    assert_eq!(late.await.unwrap_err().code, ErrorCode::DeadlineExceeded);
+    node.engine.kill_process(ALICE, sandbox, &of).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_signal_between_two_programs_harms_nobody() {
+    let node = Node::start(config()).await;
+    let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;
+    let restart = Some(RestartPolicy { max_restarts: Some(3) });
+    let asked = ProcessRequest { restart, ..shell("sleep 1; exit 1") };
+    let record = start(&node, sandbox, asked).await.unwrap();
+    let engine = &node.engine;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let refused = engine.signal_process(ALICE, sandbox, &by(&record), 10, false).await;
+    assert_eq!(refused.unwrap_err().code, ErrorCode::SandboxBusy);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let runs = engine.process(ALICE, sandbox, &by(&record)).await.unwrap();
+    assert_eq!((runs.status(), runs.restarts), (Status::Running, 1), "it goes on");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    engine.signal_process(ALICE, sandbox, &by(&record), 15, false).await.unwrap();
+    assert_eq!(end(&node, &record).await.status(), Status::Stopped, "a stop is one");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_end_says_who_wanted_it() {
     let node = Node::start(config()).await;
     let sandbox = node.checkout(ALICE).await.unwrap().keep().sandbox;

@@ -8,12 +8,13 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
-use model::SandboxId;
 use model::process::LogExtent;
+use model::{ProcessRecord, SandboxId};
+use tokio::time::Instant;
 
 use super::{Unsaved, end_of, frames, tail_of, takes};
 use crate::processes::asked::{LogPiece, LogWanted};
@@ -22,6 +23,8 @@ use crate::processes::asked::{LogPiece, LogWanted};
 const FILES_MAX: u64 = 16;
 const FILE_BYTES_MIN: u64 = 64 * 1024;
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// How long nothing is written after something could not be.
+const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// How the names of the files end.
 const ENDING: &str = ".log";
 
@@ -39,34 +42,84 @@ pub struct ProcessLogs {
 /// The directory of all logs.
 pub(crate) struct Shelf {
     settings: ProcessLogs,
-    /// What all logs take.
-    bytes: AtomicU64,
-    /// Those whose processes are over.
-    over: Mutex<BTreeMap<SandboxId, Over>>,
+    held: Mutex<Held>,
 }
 
-/// The logs of a sandbox whose processes are over.
+/// What logs take.
 #[derive(Default)]
-struct Over {
+struct Held {
     bytes: u64,
-    /// What each takes, by number.
-    logs: BTreeMap<u64, u64>,
+    /// By whose they are: the key, or the sandbox where that is not known any more.
+    of: BTreeMap<u128, Share>,
+}
+
+/// What one has of it.
+#[derive(Default)]
+struct Share {
+    bytes: u64,
+    /// Logs whose processes are over, and what each takes.
+    over: BTreeMap<(SandboxId, u64), u64>,
+}
+
+impl Held {
+    fn add(&mut self, whose: u128, bytes: u64) {
+        self.bytes += bytes;
+        self.of.entry(whose).or_default().bytes += bytes;
+    }
+
+    fn subtract(&mut self, whose: u128, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        if let Some(share) = self.of.get_mut(&whose) {
+            share.bytes = share.bytes.saturating_sub(bytes);
+            if share.bytes == 0 && share.over.is_empty() {
+                self.of.remove(&whose);
+            }
+        }
+    }
+
+    /// Whose a log is whose process is over.
+    fn owner(&self, place: (SandboxId, u64)) -> Option<u128> {
+        let found = self.of.iter().find(|(_, share)| share.over.contains_key(&place));
+        found.map(|(whose, _)| *whose)
+    }
+
+    /// Whether somebody has more than an equal part of it.
+    fn has_much(&self, whose: u128, all_bytes: u64) -> bool {
+        let fair = all_bytes / (self.of.len() as u64).max(1);
+        self.of.get(&whose).is_some_and(|share| share.bytes > fair)
+    }
+
+    /// The log that goes next: the oldest of whoever has most of it and more than an equal part.
+    fn next_to_go(&self, all_bytes: u64) -> Option<(SandboxId, u64)> {
+        if self.bytes <= all_bytes {
+            return None;
+        }
+        let much = self
+            .of
+            .iter()
+            .filter(|(whose, share)| !share.over.is_empty() && self.has_much(**whose, all_bytes));
+        let (_, most) = much.max_by_key(|(_, share)| share.bytes)?;
+        most.over.keys().next().copied()
+    }
 }
 
 impl Shelf {
     /// Makes the directory, and looks what is there.
     pub(crate) fn open(settings: ProcessLogs) -> io::Result<Self> {
         make_directory(&settings.directory)?;
-        let shelf = Self { settings, bytes: AtomicU64::new(0), over: Mutex::default() };
+        let shelf = Self { settings, held: Mutex::default() };
         for (sandbox, number) in shelf.places()? {
-            shelf.bytes.fetch_add(shelf.size(sandbox, number), Ordering::Relaxed);
-            shelf.ended(sandbox, number);
+            let bytes = shelf.size(sandbox, number);
+            let mut held = shelf.held();
+            held.add(sandbox.as_u128(), bytes);
+            let share = held.of.entry(sandbox.as_u128()).or_default();
+            share.over.insert((sandbox, number), bytes);
         }
         Ok(shelf)
     }
 
-    fn over(&self) -> MutexGuard<'_, BTreeMap<SandboxId, Over>> {
-        self.over.lock().unwrap_or_else(PoisonError::into_inner)
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn of_sandbox(&self, sandbox: SandboxId) -> PathBuf {
@@ -96,53 +149,58 @@ impl Shelf {
     }
 
     /// A log of which something is to be written.
-    pub(crate) fn writer(&self, sandbox: SandboxId, number: u64) -> LogWriter {
-        LogWriter { directory: self.place(sandbox, number), file: None, files: VecDeque::new() }
+    pub(crate) fn writer(&self, record: &ProcessRecord) -> LogWriter {
+        LogWriter {
+            directory: self.place(record.sandbox, record.number),
+            place: (record.sandbox, record.number),
+            whose: record.tenant.as_u128(),
+            file: None,
+            files: VecDeque::new(),
+            failed_at: None,
+        }
     }
 
     /// The process of a log is over: from now on it may go when there is too much.
-    pub(crate) fn ended(&self, sandbox: SandboxId, number: u64) {
-        let bytes = self.size(sandbox, number);
-        let mut over = self.over();
-        let of = over.entry(sandbox).or_default();
-        of.bytes += bytes;
-        of.bytes -= of.logs.insert(number, bytes).unwrap_or(0);
+    pub(crate) fn ended(&self, record: &ProcessRecord) {
+        let place = (record.sandbox, record.number);
+        let bytes = self.size(place.0, place.1);
+        let mut held = self.held();
+        let share = held.of.entry(record.tenant.as_u128()).or_default();
+        share.over.insert(place, bytes);
     }
 
     /// Removes a log.
     pub(crate) fn remove(&self, sandbox: SandboxId, number: u64) {
-        let mut over = self.over();
-        if let Some(of) = over.get_mut(&sandbox) {
-            of.bytes -= of.logs.remove(&number).unwrap_or(0);
-            if of.logs.is_empty() {
-                over.remove(&sandbox);
-            }
-        }
-        drop(over);
+        let place = (sandbox, number);
         let bytes = self.size(sandbox, number);
-        if fs::remove_dir_all(self.place(sandbox, number)).is_ok() {
-            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        }
+        let removed = fs::remove_dir_all(self.place(sandbox, number)).is_ok();
         // It goes with the last of them.
         let _ = fs::remove_dir(self.of_sandbox(sandbox));
+        let mut held = self.held();
+        if let Some(whose) = held.owner(place) {
+            if let Some(share) = held.of.get_mut(&whose) {
+                share.over.remove(&place);
+            }
+            if removed {
+                held.subtract(whose, bytes);
+            }
+        }
     }
 
-    /// Makes room: the sandbox that has most of it loses its oldest log, so that nobody can take
-    /// those of others away.
+    /// Makes room: whoever has most of it loses their oldest, so that nobody can take the logs of
+    /// others away.
     fn make_room(&self) {
-        while self.is_full() {
-            let oldest = {
-                let over = self.over();
-                let most = over.iter().max_by_key(|(_, of)| of.bytes);
-                most.and_then(|(sandbox, of)| Some((*sandbox, *of.logs.keys().next()?)))
-            };
-            let Some((sandbox, number)) = oldest else { return };
+        loop {
+            let next = self.held().next_to_go(self.settings.all_bytes);
+            let Some((sandbox, number)) = next else { return };
             self.remove(sandbox, number);
         }
     }
 
-    fn is_full(&self) -> bool {
-        self.bytes.load(Ordering::Relaxed) > self.settings.all_bytes
+    /// Whether a log that is being written has to do with less.
+    fn is_full_for(&self, whose: u128) -> bool {
+        let held = self.held();
+        held.bytes > self.settings.all_bytes && held.has_much(whose, self.settings.all_bytes)
     }
 
     /// Reads a log from an offset on, until there are so many bytes.
@@ -210,24 +268,33 @@ impl Shelf {
 /// Writes one log.
 pub(crate) struct LogWriter {
     directory: PathBuf,
+    place: (SandboxId, u64),
+    whose: u128,
     file: Option<fs::File>,
     /// The first offset and the size of each.
     files: VecDeque<(u64, u64)>,
+    /// When something could not be written.
+    failed_at: Option<Instant>,
 }
 
 impl LogWriter {
+    /// Whether the last thing could not be written.
+    pub(in crate::processes) const fn has_failed(&self) -> bool {
+        self.failed_at.is_some()
+    }
+
     /// Writes pieces, and says which is the first byte that is kept. What could not be written is
-    /// lost, and the next pieces are tried again.
+    /// lost, and so is what comes within a second after that.
     pub(in crate::processes) fn append(
         &mut self,
         shelf: &Shelf,
         unsaved: &Unsaved,
     ) -> io::Result<u64> {
-        let written = self.try_append(shelf, unsaved);
-        if written.is_err() {
-            // What is in the middle of a piece is not gone on with.
-            self.file = None;
+        if self.failed_at.is_some_and(|at| at.elapsed() < FAILURE_PAUSE) {
+            return Err(io::ErrorKind::StorageFull.into());
         }
+        let written = self.try_append(shelf, unsaved);
+        self.failed_at = written.is_err().then(Instant::now);
         written
     }
 
@@ -242,22 +309,37 @@ impl LogWriter {
         frames::encode(&unsaved.pieces, unsaved.stdout_bytes, &mut bytes);
         let mut file = match self.file.take() {
             Some(file) => file,
-            None => self.next_file(first.offset)?,
+            None => self.next_file(shelf, first.offset)?,
         };
-        file.write_all(&bytes)?;
+        if let Err(error) = file.write_all(&bytes) {
+            // Nothing is left in the middle of a piece, or nobody could read what follows.
+            let good = self.files.back().map_or(0, |(_, size)| *size);
+            if file.set_len(good).is_ok() {
+                self.file = Some(file);
+            }
+            return Err(error);
+        }
         self.file = Some(file);
         if let Some((_, size)) = self.files.back_mut() {
             *size += bytes.len() as u64;
         }
-        shelf.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        shelf.held().add(self.whose, bytes.len() as u64);
         shelf.make_room();
-        while self.files.len() > 1 && (self.bytes() > each || shelf.is_full()) {
+        while self.files.len() > 1
+            && (self.bytes() > each
+                || self.files.len() as u64 > 2 * FILES_MAX
+                || shelf.is_full_for(self.whose))
+        {
             self.drop_oldest(shelf);
         }
         Ok(self.first())
     }
 
-    fn next_file(&mut self, first: u64) -> io::Result<fs::File> {
+    fn next_file(&mut self, shelf: &Shelf, first: u64) -> io::Result<fs::File> {
+        if self.files.is_empty() {
+            // Of a process that had this number and was never stored.
+            shelf.remove(self.place.0, self.place.1);
+        }
         make_directory(&self.directory)?;
         let file = create(&path_of(&self.directory, first))?;
         self.files.push_back((first, 0));
@@ -267,7 +349,7 @@ impl LogWriter {
     fn drop_oldest(&mut self, shelf: &Shelf) {
         let Some((first, bytes)) = self.files.pop_front() else { return };
         if fs::remove_file(path_of(&self.directory, first)).is_ok() {
-            shelf.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            shelf.held().subtract(self.whose, bytes);
         }
     }
 
@@ -312,4 +394,40 @@ fn make_directory(path: &Path) -> io::Result<()> {
 
 fn create(path: &Path) -> io::Result<fs::File> {
     fs::OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALICE: u128 = 1;
+    const BOB: u128 = 2;
+
+    fn sandbox(id: u128) -> SandboxId {
+        SandboxId::from_u128(id)
+    }
+
+    #[test]
+    fn whoever_has_most_loses_first_whether_it_runs_or_is_over() {
+        let mut held = Held::default();
+        held.add(BOB, 10);
+        held.of.entry(BOB).or_default().over.insert((sandbox(2), 1), 10);
+        assert_eq!(held.next_to_go(100), None, "there is room");
+        held.add(ALICE, 200);
+        assert_eq!(held.next_to_go(100), None, "all of hers is being written, and he has little");
+        assert!(held.has_much(ALICE, 100) && !held.has_much(BOB, 100));
+        held.of.entry(ALICE).or_default().over.insert((sandbox(1), 7), 5);
+        held.of.entry(ALICE).or_default().over.insert((sandbox(1), 3), 5);
+        assert_eq!(held.next_to_go(100), Some((sandbox(1), 3)));
+        assert_eq!(held.owner((sandbox(2), 1)), Some(BOB));
+    }
+
+    #[test]
+    fn what_is_counted_never_goes_below_nothing() {
+        let mut held = Held::default();
+        held.add(ALICE, 10);
+        held.subtract(ALICE, 25);
+        held.subtract(BOB, 1);
+        assert_eq!((held.bytes, held.of.len()), (0, 0));
+    }
 }

@@ -6,7 +6,8 @@ pub(super) mod files;
 pub(super) mod frames;
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use model::Wall;
@@ -22,12 +23,16 @@ const FOLLOWED_BYTES: usize = 1024 * 1024;
 const SAVED_AT_ONCE: usize = 256 * 1024;
 /// What may wait for the disk; who has more waits a moment, and then loses the oldest of it.
 const UNSAVED_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// What may wait for the disk of all logs together.
+const ALL_UNSAVED_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// What a piece costs besides what it says.
 const PIECE_BYTES: usize = 64;
 
 /// The log of a process that runs, or ran a moment ago.
 pub(crate) struct Log {
     state: Mutex<State>,
+    /// What waits for the disk of all logs.
+    all_unsaved: Arc<AtomicUsize>,
     /// Something was added or saved, or it is over.
     changed: Notify,
 }
@@ -69,7 +74,7 @@ pub(super) struct Unsaved {
 }
 
 impl Log {
-    pub(super) fn new(has_disk: bool) -> Self {
+    pub(super) fn new(has_disk: bool, all_unsaved: Arc<AtomicUsize>) -> Self {
         let state = State {
             has_disk,
             recent: VecDeque::new(),
@@ -83,7 +88,7 @@ impl Log {
             followers: 0,
             over: false,
         };
-        Self { state: Mutex::new(state), changed: Notify::new() }
+        Self { state: Mutex::new(state), all_unsaved, changed: Notify::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -104,15 +109,15 @@ impl Log {
         }
         let cost = bytes.len() + PIECE_BYTES;
         state.recent_bytes += cost;
-        state.unsaved_bytes += cost;
         state.recent.push_back(LogPiece { offset, stderr, at, bytes });
-        if !state.has_disk {
+        if state.has_disk {
+            state.unsaved_bytes += cost;
+            self.all_unsaved.fetch_add(cost, Ordering::Relaxed);
+        } else {
             state.saved = state.extent.end;
-            state.unsaved_bytes = 0;
         }
         state.forget_saved();
-        let due = !state.saving && state.unsaved_bytes >= SAVED_AT_ONCE
-            || state.unsaved_bytes >= UNSAVED_BYTES_MAX;
+        let due = !state.saving && state.unsaved_bytes >= SAVED_AT_ONCE || self.ahead(&state);
         drop(state);
         self.changed.notify_waiters();
         due
@@ -144,7 +149,25 @@ impl Log {
 
     /// Whether so much waits for the disk that whoever adds more has to wait.
     pub(super) fn is_ahead(&self) -> bool {
-        self.state().unsaved_bytes >= UNSAVED_BYTES_MAX
+        self.ahead(&self.state())
+    }
+
+    fn ahead(&self, state: &State) -> bool {
+        state.unsaved_bytes >= UNSAVED_BYTES_MAX
+            || state.unsaved_bytes >= SAVED_AT_ONCE
+                && self.all_unsaved.load(Ordering::Relaxed) >= ALL_UNSAVED_BYTES_MAX
+    }
+
+    /// Whether nothing waits for the disk.
+    pub(super) fn is_saved(&self) -> bool {
+        let state = self.state();
+        state.unsaved_bytes == 0 && !state.saving
+    }
+
+    /// So much of it waits no more.
+    fn waits_no_more(&self, state: &mut State, cost: usize) {
+        state.unsaved_bytes -= cost;
+        self.all_unsaved.fetch_sub(cost, Ordering::Relaxed);
     }
 
     /// Waits until some of what waits for the disk is saved.
@@ -171,7 +194,7 @@ impl Log {
             let piece = &state.recent[index];
             let (bytes, end) = (piece.bytes.len(), end_of(piece));
             lost += bytes as u64;
-            state.unsaved_bytes -= bytes + PIECE_BYTES;
+            self.waits_no_more(&mut state, bytes + PIECE_BYTES);
             state.saved = end;
         }
         state.lost_bytes += lost;
@@ -179,7 +202,7 @@ impl Log {
         lost
     }
 
-    /// Takes what is to be saved next, if nothing is being saved; `all` also what is little.
+    /// True for the one who saves it from now on, if there is enough; `all` also what is little.
     pub(super) fn begin_saving(&self, all: bool) -> bool {
         let mut state = self.state();
         let enough = if all { 1 } else { SAVED_AT_ONCE };
@@ -188,17 +211,18 @@ impl Log {
         begins
     }
 
-    /// What is to be saved next; nothing, and saving is over, if it is too little.
+    /// Nobody saves it any more.
+    pub(super) fn end_saving(&self) {
+        self.state().saving = false;
+        self.changed.notify_waiters();
+    }
+
+    /// What is to be saved next; nothing if it is too little.
     pub(super) fn take_unsaved(&self, all: bool) -> Option<Unsaved> {
-        let mut state = self.state();
+        let state = self.state();
         let enough = if all { 1 } else { SAVED_AT_ONCE };
         let first = state.first_unsaved().filter(|_| state.unsaved_bytes >= enough);
-        let Some(first) = first else {
-            state.saving = false;
-            drop(state);
-            self.changed.notify_waiters();
-            return None;
-        };
+        let first = first?;
         let mut bytes = 0;
         let pieces = state.recent.range(first..).take_while(|piece| {
             let room = bytes < SAVED_AT_ONCE;
@@ -218,7 +242,7 @@ impl Log {
             // It may have been lost meanwhile, for taking too long.
             if end_of(piece) > state.saved {
                 state.saved = end_of(piece);
-                state.unsaved_bytes -= piece.bytes.len() + PIECE_BYTES;
+                self.waits_no_more(&mut state, piece.bytes.len() + PIECE_BYTES);
                 if first.is_none() {
                     state.lost_bytes += piece.bytes.len() as u64;
                 }
@@ -319,6 +343,13 @@ impl Log {
         let mut state = self.state();
         state.followers = if begins { state.followers + 1 } else { state.followers - 1 };
         state.forget_saved();
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let left = self.state().unsaved_bytes;
+        self.all_unsaved.fetch_sub(left, Ordering::Relaxed);
     }
 }
 
