@@ -14,6 +14,7 @@ mod doctor;
 mod images;
 mod kept;
 mod processes;
+mod processes_kept;
 mod rootless;
 mod run;
 mod served;
