@@ -43,6 +43,9 @@ pub(super) struct Named {
     pub(super) sandboxes: Vec<SandboxId>,
 }
 
+/// Whose turn it is to make one; nobody's, if nobody wants to.
+type Turn = Weak<tokio::sync::Mutex<()>>;
+
 /// What is known of all of them.
 pub(crate) struct Registry {
     pub(super) began: Wall,
@@ -50,7 +53,7 @@ pub(crate) struct Registry {
     pub(super) terminals: Terminals,
     changes: Arc<tokio::sync::Mutex<()>>,
     /// Names for which a sandbox is being made.
-    making: Mutex<BTreeMap<(KeyId, String), Weak<tokio::sync::Mutex<()>>>>,
+    making: Mutex<BTreeMap<(KeyId, String), Turn>>,
     known: Mutex<BTreeMap<(KeyId, String), Arc<Named>>>,
 }
 
