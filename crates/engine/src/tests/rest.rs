@@ -103,11 +103,13 @@ async fn that_it_changed_is_told_with_the_reason_and_nobody_else_may_ask() {
     let told: Vec<_> = page
         .events
         .iter()
-        .filter_map(|stored| match &stored.event {
-            LifecycleEvent::SandboxWakefulness { wakefulness, because, freezes_at, .. } => {
-                Some((*wakefulness, because.as_str(), freezes_at.is_some()))
-            }
-            _ => None,
+        .filter_map(|stored| {
+            let LifecycleEvent::SandboxWakefulness { wakefulness, because, freezes_at, .. } =
+                &stored.event
+            else {
+                return None;
+            };
+            Some((*wakefulness, because.as_str(), freezes_at.is_some()))
         })
         .collect();
     assert_eq!(
