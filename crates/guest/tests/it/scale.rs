@@ -116,7 +116,7 @@ fn writes_over_what_is_there_are_told_from_others() {
 #[test]
 fn nothing_is_lost_however_many_write_at_once() {
     let mut stage = Stage::start();
-    let processes = "for i in $(seq 20); do (for j in $(seq 10); do strace -f -qq -o /tmp/s6/guest/tr.$i.$j true 2>/dev/null; echo + > $SHOAL_SCALE_FILE; done) & done; wait; cat $SHOAL_SCALE_FILE";
+    let processes = "for i in $(seq 20); do (for j in $(seq 10); do echo + > $SHOAL_SCALE_FILE; done) & done; wait; cat $SHOAL_SCALE_FILE";
     assert_eq!(stage.says(processes), "=200\n");
     let mixed = "for i in $(seq 20); do (for j in $(seq 10); do echo +2 > $SHOAL_SCALE_FILE; echo - > $SHOAL_SCALE_FILE; done) & done; wait; cat $SHOAL_SCALE_FILE";
     assert_eq!(stage.says(mixed), "=400\n");
