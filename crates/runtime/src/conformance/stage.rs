@@ -98,7 +98,7 @@ where
     Fut: Future<Output = Result<(), String>>,
 {
     let mut obstacle = String::new();
-    for _ in 0..500 {
+    for _ in 0..3_000 {
         match check().await {
             Ok(()) => return,
             Err(found) => obstacle = found,

@@ -132,7 +132,11 @@ fn a_server_inside_is_reached_in_every_way_and_keeps_its_sandbox_awake() {
         (&status["state"], &status["scheduled_stop_at"]),
         (&"auto".into(), &serde_json::Value::Null)
     );
-    let frozen = || served.json(&["ps", "--json"])["sandboxes"][0]["frozen"] == true;
+    let frozen = || {
+        let listed = served.json(&["ps", "--json"]);
+        let all = listed["sandboxes"].as_array().unwrap();
+        all.iter().any(|one| one["id"] == *id && one["frozen"] == true)
+    };
     let (_, freeze) = ask_post(&served, &format!("/v1/sandboxes/{id}/freeze"));
     assert!(freeze.starts_with("HTTP/1.1 200"), "{freeze}");
     eventually("it is frozen", frozen);
