@@ -122,9 +122,9 @@ fn nothing_is_lost_however_many_write_at_once() {
     assert_eq!(stage.says(mixed), "=400\n");
     let threads = "import os, threading\n\
         def work():\n\
-        \x20   for _ in range(20):\n\
+        \x20   for _ in range(100):\n\
         \x20       with open(os.environ['SHOAL_SCALE_FILE'], 'w') as file: file.write('-')\n\
-        threads = [threading.Thread(target=work) for _ in range(20)]\n\
+        threads = [threading.Thread(target=work) for _ in range(4)]\n\
         for one in threads: one.start()\n\
         for one in threads: one.join()\n\
         print(open(os.environ['SHOAL_SCALE_FILE']).read().strip())";
