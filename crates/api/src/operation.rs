@@ -2,7 +2,7 @@
 //! list, so that no route can be without its description.
 
 use axum::handler::Handler;
-use axum::routing::{MethodFilter, MethodRouter, any, on};
+use axum::routing::{MethodFilter, MethodRouter, on};
 use model::ErrorCode;
 
 use crate::app::App;
@@ -33,7 +33,7 @@ impl Route {
     {
         let handler = match method.filter() {
             Some(filter) => on(filter, handler),
-            None => any(handler),
+            None => on(passed_on(), handler),
         };
         Self { method, path, also: &[], needs, operation, handler }
     }
@@ -42,6 +42,18 @@ impl Route {
         self.also = paths;
         self
     }
+}
+
+/// What is passed on to servers inside: everything that a client may mean for them. `TRACE` would
+/// send back what only we are told.
+const fn passed_on() -> MethodFilter {
+    MethodFilter::GET
+        .or(MethodFilter::HEAD)
+        .or(MethodFilter::POST)
+        .or(MethodFilter::PUT)
+        .or(MethodFilter::PATCH)
+        .or(MethodFilter::DELETE)
+        .or(MethodFilter::OPTIONS)
 }
 
 /// The methods that are used.

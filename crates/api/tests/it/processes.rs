@@ -47,7 +47,7 @@ async fn a_process_is_started_found_and_ended() {
         stage.call("POST", &format!("{}/kill", one(&id, &made)), Value::Null).await.expect(200);
     assert_eq!((&killed["status"], &killed["reason"]), (&"killed".into(), &"killed".into()));
     assert_eq!((&killed["signal"], &killed["exit_code"]), (&"SIGKILL".into(), &137.into()));
-    let late = stage.call("POST", &format!("{}/stdin", one(&id, &made)), Value::Null).await;
+    let late = stage.call("POST", &format!("{}/stdin", one(&id, &made)), json!("late")).await;
     assert!(late.status == 409, "{}", late.status);
     let stopped = start(&stage, &id, json!({"argv": ["sleep", "1000"]})).await;
     let path = format!("{}?grace_ms=50", one(&id, &stopped));

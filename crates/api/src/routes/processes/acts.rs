@@ -125,6 +125,10 @@ pub(super) async fn write_stdin(
     // Who may not write to it has no business sending anything.
     app.engine.process(caller, id, &of).await?;
     let (bytes, _share) = whole_body(request, &app, STDIN_BYTES_MAX as u64).await?;
+    if bytes.is_empty() {
+        let cause = "body: is empty; what ends the input is DELETE";
+        return Err(Refused::invalid("body", cause));
+    }
     app.engine.write_stdin(caller, id, &of, bytes).await?;
     Ok(no_content())
 }
