@@ -157,6 +157,8 @@ def before_call(context, case, kwargs):
     if path.endswith("/ports") and "wait_for" in (case.query or {}):
         # Nothing listens, and the wait that is not given is a long one.
         case.query.setdefault("timeout_ms", 100)
+    if path.endswith("/wait") and "timeout_ms" not in (case.query or {}):
+        case.query = {**(case.query or {}), "timeout_ms": 100}
     if path.endswith("/files/watch") and case.query:
         # A watch that is armed has no end of its own.
         case.query["path"] = "/nosuch"
