@@ -80,7 +80,7 @@ impl Kernel {
     /// A session without a sandbox takes an idle one, or gets one of its own.
     fn bind_new(&mut self, session: Ix) {
         let known = &self.sessions[session];
-        let pool = match self.pool_named(&known.template) {
+        let pool = match self.served_pool(&known.template) {
             Ok(pool) => pool,
             Err(refusal) => {
                 self.fail_wants(session, &refusal);
@@ -151,7 +151,7 @@ impl Kernel {
     /// Stands in line for a process for a session, unless there is no hope.
     fn apply_for_session(&mut self, session: Ix) {
         let known = &self.sessions[session];
-        let pool = match self.pool_named(&known.template) {
+        let pool = match self.served_pool(&known.template) {
             Ok(pool) if self.pools[pool].phase != PoolPhase::Destroying => pool,
             Ok(_) => {
                 let cause = "the pool of this template is being destroyed";
@@ -192,7 +192,7 @@ impl Kernel {
     /// A process may be started for a session.
     pub(crate) fn place_for_session(&mut self, session: Ix) {
         self.sessions[session].applied = None;
-        let pool = match self.pool_named(&self.sessions[session].template) {
+        let pool = match self.served_pool(&self.sessions[session].template) {
             Ok(pool) => pool,
             Err(refusal) => {
                 self.fail_wants(session, &refusal);

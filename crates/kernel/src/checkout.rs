@@ -25,7 +25,7 @@ impl Kernel {
             let cause = format!("lease {} was used before", asked.lease);
             return Err(Refusal::new(ErrorCode::IdConflict, cause));
         }
-        let pool = self.pool_named(&asked.template)?;
+        let pool = self.served_pool(&asked.template)?;
         self.refuse_when_closed(pool)?;
         if self.leases_pending.contains(asked.lease.as_u128()) {
             let cause = format!("lease {} is being checked out already", asked.lease);
@@ -311,6 +311,24 @@ impl Kernel {
         self.pool_index.get(template).copied().ok_or_else(|| {
             Refusal::new(ErrorCode::TemplateUnknown, format!("no template {template} is served"))
         })
+    }
+
+    /// The same, for who wants a sandbox of it.
+    pub(crate) fn served_pool(&self, template: &TemplateName) -> Result<Ix, Refusal> {
+        let pool = self.pool_named(template)?;
+        if self.is_served(template) {
+            return Ok(pool);
+        }
+        let cause = format!(
+            "the template {template} is not among those this server was started for \
+             (node.templates, --templates)"
+        );
+        Err(Refusal::new(ErrorCode::TemplateUnknown, cause))
+    }
+
+    /// Whether this node was started for a template.
+    pub(crate) fn is_served(&self, template: &TemplateName) -> bool {
+        self.config.templates.is_empty() || self.config.templates.contains(template)
     }
 
     pub(crate) fn refuse_when_closed(&self, pool: Ix) -> Result<(), Refusal> {

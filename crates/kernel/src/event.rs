@@ -383,6 +383,9 @@ pub enum UseKind {
     Port,
     /// Something that is watched for as long as somebody looks: a log, files, a terminal.
     Stream,
+    /// The harness, for whoever speaks with it line by line: nobody else does meanwhile, and the
+    /// sandbox is `running`.
+    Harness,
 }
 
 /// How a session is to behave.

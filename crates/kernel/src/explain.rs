@@ -12,7 +12,7 @@ use model::{
 };
 
 use crate::Kernel;
-use crate::entry::{Frozen, OpKind};
+use crate::entry::{Entry, Frozen, OpKind, Own};
 use crate::slab::Ix;
 use crate::view::{Resting, SandboxView};
 
@@ -123,6 +123,7 @@ impl Kernel {
             generation: entry.generation,
             instance: (entry.instance != InstanceId::NIL).then_some(entry.instance),
             template: entry.template.name.clone(),
+            runtime: entry.template.runtime,
             owner: self.owner(ix),
             tenant: entry.tenant,
             claim: entry.settings.clone(),
@@ -133,7 +134,7 @@ impl Kernel {
                 .freezes_at(ix)
                 .map(|at| Wall(now.wall.0.saturating_add(at.since(now.mono)))),
             ending: entry.ending.as_ref().map(|ending| ending.cause),
-            uses: entry.uses,
+            uses: uses(entry),
             touched: entry.touched,
             created_at: entry.created_at,
             last_used_at: entry.last_used.wall,
@@ -153,6 +154,8 @@ impl Kernel {
             sandbox: entry.id,
             generation: entry.generation,
             template: entry.template.name.clone(),
+            runtime: entry.template.runtime,
+            uses: uses(entry),
             state: entry.derived.state,
             owner: self.owner(ix),
             tenant: entry.tenant,
@@ -171,5 +174,14 @@ impl Kernel {
             sleeps_at: self.sleeps_at(ix).map(wall),
             expires_at: entry.expires_at,
         })))
+    }
+}
+
+/// How often what was launched for a sandbox was handed out.
+fn uses(entry: &Entry) -> u32 {
+    match entry.owner {
+        Own::Nobody => entry.uses,
+        // One that was launched for its session was never in a pool.
+        Own::Lease(_) | Own::Session(_) => entry.uses.max(1),
     }
 }

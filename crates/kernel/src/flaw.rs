@@ -67,6 +67,8 @@ pub enum Flaw {
     FullDiskIgnored,
     /// Files are archived and given up though somebody wants them.
     WantedGivenUp,
+    /// Two speak with one harness.
+    HarnessShared,
 }
 
 impl Flaw {
@@ -103,6 +105,7 @@ impl Flaw {
         Self::DiskLimitIgnored,
         Self::FullDiskIgnored,
         Self::WantedGivenUp,
+        Self::HarnessShared,
     ];
 
     /// Its name on the command line.
@@ -139,6 +142,7 @@ impl Flaw {
             Self::DiskLimitIgnored => "disk-limit-ignored",
             Self::FullDiskIgnored => "full-disk-ignored",
             Self::WantedGivenUp => "wanted-given-up",
+            Self::HarnessShared => "harness-shared",
         }
     }
 }

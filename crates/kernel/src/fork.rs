@@ -31,7 +31,7 @@ impl Kernel {
             let cause = "the session's own files are still being copied";
             return Err(Refusal::new(ErrorCode::SessionBusy, cause));
         }
-        let pool = self.pool_named(&known.template)?;
+        let pool = self.served_pool(&known.template)?;
         let (template, settings) = (known.template.clone(), known.settings.clone());
         let source = known.entry.filter(|ix| {
             let entry = &self.entries[*ix];

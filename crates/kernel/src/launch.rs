@@ -59,6 +59,7 @@ impl Kernel {
         entry.generation = entry.generation.next();
         entry.phase = Phase::Launching;
         entry.slept = None;
+        entry.uses = 0;
         entry.archived = false;
         entry.disk_bytes = 0;
         entry.disk_hidden = 0;

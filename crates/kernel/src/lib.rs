@@ -53,6 +53,7 @@ mod session_list;
 mod settle;
 mod shutdown;
 mod slab;
+mod speaking;
 mod timers;
 mod turn;
 mod uses;

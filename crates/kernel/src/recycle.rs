@@ -75,12 +75,8 @@ impl Kernel {
             Recycle::Wipe if entry.uses >= entry.template.pool.max_uses => {
                 Fate::End(EndCause::MaxUses)
             }
-            Recycle::Wipe
-                if known.queue.is_empty()
-                    && known.idle.len() + known.coming() >= known.template.pool.pool_size =>
-            {
-                Fate::End(EndCause::Surplus)
-            }
+            // The pool was made smaller meanwhile.
+            Recycle::Wipe if known.slots_used > known.slots() => Fate::End(EndCause::Surplus),
             Recycle::Wipe => Fate::Wipe,
         }
     }

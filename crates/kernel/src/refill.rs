@@ -77,6 +77,9 @@ impl Kernel {
 
     /// Starts what is missing. It takes room that is free, and never makes any.
     fn refill(&mut self, pool: Ix) {
+        if !self.is_served(&self.pools[pool].template.name) {
+            return;
+        }
         let now = self.now.mono;
         let allowed = self.launches_allowed(pool).min(self.pools[pool].refill_allowance(now));
         let known = &self.pools[pool];

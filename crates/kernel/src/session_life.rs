@@ -30,7 +30,7 @@ impl Kernel {
         settings: SessionSettings,
     ) -> Result<Reply, Refusal> {
         self.refuse_when_stopping()?;
-        let pool = self.pool_named(&template)?;
+        let pool = self.served_pool(&template)?;
         self.refuse_when_closed(pool)?;
         self.refuse_new_session(id)?;
         let session = self.new_session(id, template, settings);

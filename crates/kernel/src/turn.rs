@@ -32,6 +32,7 @@ impl Kernel {
         self.refuse_when_stopping()?;
         let session = self.session_by_id(id)?;
         self.refuse_when_over(session)?;
+        self.refuse_while_held(session)?;
         let known = &mut self.sessions[session];
         if known.turn.as_ref().is_some_and(|t| t.id == turn)
             || known.queued.iter().any(|queued| queued.turn == turn)

@@ -34,6 +34,7 @@ impl Kernel {
                     }
                     Some(_) | None => {
                         let ix = self.usable(sandbox)?;
+                        self.refuse_harness_of_lease(ix, kind)?;
                         Self::refuse_when_crowded(self.entries[ix].waiting())?;
                         return Ok(self.use_leased(request, ix, use_id, kind));
                     }
@@ -41,6 +42,7 @@ impl Kernel {
             }
         };
         self.refuse_when_over(session)?;
+        self.refuse_harness_of_session(session, kind)?;
         Self::refuse_when_crowded(self.sessions[session].wanting.len())?;
         let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
         let req =
@@ -75,7 +77,7 @@ impl Kernel {
         self.touch(ix);
         let entry = &mut self.entries[ix];
         match kind {
-            UseKind::Exec => entry.execs += 1,
+            UseKind::Exec | UseKind::Harness => entry.execs += 1,
             UseKind::Files | UseKind::Port | UseKind::Stream => entry.calls += 1,
         }
         entry.used = true;
@@ -104,7 +106,7 @@ impl Kernel {
         let uses = &mut entry.extra().uses;
         if let Some(at) = uses.iter().position(|(id, _)| *id == use_id) {
             match uses.swap_remove(at).1 {
-                UseKind::Exec => entry.execs -= 1,
+                UseKind::Exec | UseKind::Harness => entry.execs -= 1,
                 UseKind::Files | UseKind::Port | UseKind::Stream => entry.calls -= 1,
             }
         }
@@ -193,7 +195,7 @@ impl Kernel {
             match self.requests[*req].what {
                 Waiting::LeaseUse { kind, .. } | Waiting::SessionUse { kind, .. } => {
                     pinned = true;
-                    exec_wanted |= kind == UseKind::Exec;
+                    exec_wanted |= matches!(kind, UseKind::Exec | UseKind::Harness);
                 }
                 Waiting::Bind { .. } | Waiting::Freeze { frozen: false, .. } => pinned = true,
                 Waiting::Freeze { frozen: true, .. }

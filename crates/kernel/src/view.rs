@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use model::record::{OnDisconnect, Owner};
+use model::template::RuntimeKind;
 use model::{
     ClaimSettings, EndCause, Generation, InstanceId, KeyId, SandboxId, SandboxState, SandboxStatus,
     SessionId, SessionStatus, TemplateName, TurnId, Wall, WorkspaceId,
@@ -19,6 +20,8 @@ pub struct SandboxView {
     pub instance: Option<InstanceId>,
     /// Its template.
     pub template: TemplateName,
+    /// What isolates it, or will.
+    pub runtime: RuntimeKind,
     /// Who uses it.
     pub owner: Owner,
     /// The key that its owner belongs to; nil where it has none.
@@ -35,7 +38,7 @@ pub struct SandboxView {
     pub freezes_at: Option<Wall>,
     /// Why it is being ended, if it is.
     pub ending: Option<EndCause>,
-    /// How often it was used.
+    /// How often what was launched for it was handed out, this time included.
     pub uses: u32,
     /// Whether its user did anything with it, or had anything bound to it.
     pub touched: bool,

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::TemplateName;
+
 /// Limits and patience of one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -49,6 +51,8 @@ pub struct NodeConfig {
     pub archive_after_ms: Option<u64>,
     /// How long files of a session that nobody uses are kept at all; for ever if not given, or 0.
     pub prune_after_ms: Option<u64>,
+    /// The only templates that are served; all if there are none.
+    pub templates: Vec<TemplateName>,
     /// Deadlines of effects.
     pub deadlines: Deadlines,
     /// What happens when launches fail.
@@ -79,6 +83,7 @@ impl Default for NodeConfig {
             workspace_scan_interval_ms: 5_000,
             archive_after_ms: Some(86_400_000),
             prune_after_ms: None,
+            templates: Vec::new(),
             deadlines: Deadlines::default(),
             backoff: Backoff::default(),
         }

@@ -136,6 +136,10 @@ error_codes! {
     TurnUnknown, "turn_unknown", 404, Never, "check the id; old turns are forgotten";
     /// The harness of the template could not be started, or does not keep to its protocol.
     HarnessFailed, "harness_failed", 502, Later, "see the cause and the session's logs; check the template's harness";
+    /// Somebody speaks with the harness already: a turn, or whoever holds it.
+    HarnessBusy, "harness_busy", 409, Later, "wait until it is let go, or abort the turn";
+    /// The template's harness is the shell, which is no program to speak with.
+    NoHarness, "no_harness", 409, Never, "use exec, or give the template a jsonl or ash_bridge harness";
     /// The session is over.
     SessionEnded, "session_ended", 410, Never, "create another session, or fork this one";
     /// The session was stopped by its user.

@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::claim::NetworkPolicy;
 use crate::ids::TemplateName;
 use crate::limits::Limits;
+use crate::mount::{self, Mount};
+pub use crate::runtime_kind::RuntimeKind;
 
 /// A named recipe: root filesystem, limits, network policy, harness, pool settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +28,9 @@ pub struct Template {
     /// What `/workspace` is.
     #[serde(default)]
     pub workspace: WorkspaceSettings,
+    /// What of the host is seen inside besides. Only beneath directories that the server allows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<Mount>,
     /// What each sandbox may reach unless its claim says otherwise.
     #[serde(default)]
     pub network: NetworkPolicy,
@@ -58,22 +63,6 @@ const fn default_ready_timeout_ms() -> u64 {
 
 const fn default_turn_timeout_ms() -> u64 {
     3_600_000
-}
-
-/// What isolates.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub enum RuntimeKind {
-    /// Namespaces, cgroups and seccomp, without a daemon.
-    #[default]
-    Native,
-    /// A Docker engine.
-    Docker,
-    /// An OCI runtime by the name of its program: `runc`, `runsc`, `crun`, `youki`.
-    Oci(String),
-    /// No isolation at all, for tests.
-    Fake,
 }
 
 /// What the root filesystem is made of.
@@ -320,6 +309,7 @@ impl Template {
             root: RootFs::default(),
             limits: Limits::default(),
             workspace: WorkspaceSettings::default(),
+            mounts: Vec::new(),
             network: NetworkPolicy::default(),
             harness: Harness::default(),
             pool: PoolSettings::default(),
@@ -393,6 +383,9 @@ impl Template {
         }
         if let Some(problem) = self.workspace.alias_problem() {
             return bad("workspace.aliases", problem);
+        }
+        if let Some(problem) = mount::problem(&self.mounts) {
+            return bad("mounts", problem);
         }
         match self.workspace.kind {
             WorkspaceKind::Disk if self.limits.workspace_mb < WORKSPACE_MB_MIN => {

@@ -8,7 +8,7 @@ use crate::ids::{Generation, KeyId, LeaseId, SandboxId, SessionId, TemplateName}
 use crate::reason::EndCause;
 use crate::record::Owner;
 use crate::state::{SandboxState, Wakefulness};
-use crate::template::WorkspaceLimit;
+use crate::template::{RuntimeKind, WorkspaceLimit};
 use crate::time::Wall;
 
 /// Why a sandbox is as it is.
@@ -30,6 +30,12 @@ pub struct Alive {
     pub generation: Generation,
     /// Its template.
     pub template: TemplateName,
+    /// What isolates it, or will.
+    #[serde(default)]
+    pub runtime: RuntimeKind,
+    /// How often what was launched for it was handed out, this time included.
+    #[serde(default)]
+    pub uses: u32,
     /// Its state.
     pub state: SandboxState,
     /// Who uses it.

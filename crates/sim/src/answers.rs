@@ -146,12 +146,16 @@ impl World {
         if let Owner::Session(session) = owner {
             checks::sessions::look(self, session, grant.instance)?;
         }
+        if kind == UseKind::Harness {
+            checks::uses::speaks(self, owner, grant.instance)?;
+        }
         let now = self.now.mono;
         let kind_name = match kind {
             UseKind::Exec => "exec",
             UseKind::Files => "files",
             UseKind::Port => "port",
             UseKind::Stream => "stream",
+            UseKind::Harness => "harness",
         };
         self.coverage.count("uses", kind_name);
         if let Some(one) = self.runtime.instances.get_mut(&grant.instance) {

@@ -258,8 +258,15 @@ impl Ledger {
         self.pending.values().any(|pending| pending.ask.session() == Some(session))
     }
 
-    /// Whether an exec is in progress in the instance.
+    /// Whether an exec or a harness is in use in the instance.
     pub(crate) fn runs_exec(&self, uses: &[UseId]) -> bool {
-        uses.iter().any(|id| self.uses.get(id).is_some_and(|open| open.kind == UseKind::Exec))
+        let runs = |open: &OpenUse| matches!(open.kind, UseKind::Exec | UseKind::Harness);
+        uses.iter().any(|id| self.uses.get(id).is_some_and(runs))
+    }
+
+    /// Whether somebody holds the harness of an instance.
+    pub(crate) fn is_held(&self, instance: InstanceId) -> bool {
+        let held = |open: &OpenUse| open.kind == UseKind::Harness && open.instance == instance;
+        self.uses.values().any(held)
     }
 }

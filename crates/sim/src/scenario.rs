@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use model::config::{Backoff, Deadlines};
-use model::template::{Recycle, RuntimeTraits, WorkspaceLimit};
+use model::template::{Harness, HarnessProgram, Recycle, RuntimeTraits, WorkspaceLimit};
 use model::{Limits, NodeConfig, PoolSettings, Template, TemplateName};
 
 use crate::choices::Choices;
@@ -204,6 +204,7 @@ impl Scenario {
             workspace_scan_interval_ms: 1_000,
             archive_after_ms: None,
             prune_after_ms: None,
+            templates: Vec::new(),
             backoff: Backoff { degraded_after: 3, first_ms: 200, max_ms: 2_000 },
         };
         let templates = 1 + choices.below(4);
@@ -292,6 +293,7 @@ impl Recipe {
                 .pick(&[None, None, Some(pool.acquire_margin_ms() + 15_000)])
                 .flatten(),
             pool,
+            harness: if n.is_multiple_of(2) { a_program() } else { Harness::Shell },
             ..Template::named(name)
         };
         let traits = RuntimeTraits {
@@ -305,6 +307,11 @@ impl Recipe {
         let traits = RuntimeTraits { disk, ..traits };
         Self { template: Arc::new(template), traits }
     }
+}
+
+/// A harness that can be spoken with.
+fn a_program() -> Harness {
+    Harness::Jsonl(HarnessProgram { command: vec!["harness".to_owned()], prewarm: false })
 }
 
 const NAMES: [&str; 4] = ["alder", "birch", "cedar", "dogwood"];

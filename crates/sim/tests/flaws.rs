@@ -49,6 +49,7 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::DiskLimitIgnored => &[Promise::DiskLimitKept],
         Flaw::FullDiskIgnored => &[Promise::DiskSpared],
         Flaw::WantedGivenUp => &[Promise::ColdUnwanted],
+        Flaw::HarnessShared => &[Promise::OneSpeaker],
     }
 }
 
@@ -119,6 +120,7 @@ flaw_tests! {
     fn flaw_disk_limit_ignored_is_caught: DiskLimitIgnored;
     fn flaw_full_disk_ignored_is_caught: FullDiskIgnored;
     fn flaw_wanted_given_up_is_caught: WantedGivenUp;
+    fn flaw_harness_shared_is_caught: HarnessShared;
 }
 
 #[test]

@@ -35,6 +35,7 @@ mod sessions;
 mod shutdowns;
 mod situations;
 mod smoke;
+mod speakers;
 mod states;
 mod storm;
 mod tenants;

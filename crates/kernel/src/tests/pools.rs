@@ -2,7 +2,7 @@
 //! a while, resized, and made anew when its template is replaced.
 
 use model::stats::PoolCounters;
-use model::{EndCause, ErrorCode, NodeConfig, Template};
+use model::{EndCause, ErrorCode, NodeConfig, Template, TemplateName};
 
 use super::rig::{
     DOCKER, NATIVE, Rig, claim, kill, launch, name, refusal, template, trouble, wipe,
@@ -303,6 +303,7 @@ fn a_pool_counts_what_it_does() {
     rig.give_back(first.lease);
     rig.use_once(second.sandbox);
     rig.give_back(second.lease);
+    rig.finish(wipe, trouble());
     rig.run();
     let third = rig.lease();
     rig.die(third.instance, DeathCause::Crash);
@@ -329,4 +330,21 @@ fn a_pool_counts_what_it_does() {
     assert_eq!(counted, expected);
     // The launches that nobody ended while the day passed were given up one by one.
     assert!(counted.launch_failed > 1);
+}
+
+#[test]
+fn a_node_that_is_started_for_some_templates_serves_no_other_and_forgets_none() {
+    let started_for = |name: &str| vec![TemplateName::new(name).expect("a name of a template")];
+    let others = NodeConfig { templates: started_for("other"), ..NodeConfig::default() };
+    let mut rig = Rig::with(others, template(5, 3), NATIVE);
+    assert_eq!((rig.count(launch), rig.pool().idle), (0, 0), "nothing is kept warm");
+    let request = rig.checkout();
+    let told = refusal(&rig, request);
+    assert_eq!(told.code, ErrorCode::TemplateUnknown);
+    assert!(told.cause.contains("--templates"), "{told:?}");
+    assert!(rig.kernel.template(&name()).is_some());
+    let ours = NodeConfig { templates: vec![name()], ..NodeConfig::default() };
+    let mut rig = Rig::with(ours, template(5, 3), NATIVE);
+    assert_eq!(rig.pool().idle, 5);
+    rig.lease();
 }

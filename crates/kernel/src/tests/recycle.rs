@@ -4,8 +4,8 @@
 use model::{EndCause, ErrorCode, LeaseId, LifecycleEvent, SandboxId, SandboxState};
 
 use super::rig::{
-    DOCKER, NATIVE, Rig, claim, gone, kill, launch, prove, refusal, secret_settings, template,
-    trouble, wipe,
+    DOCKER, NATIVE, Rig, claim, gone, kill, launch, name, prove, refusal, secret_settings,
+    template, trouble, wipe,
 };
 use crate::{CheckedOut, DeathCause, Event, Outcome, UseKind, UseTarget};
 
@@ -306,33 +306,41 @@ fn a_lease_returned_while_it_is_bound_ends_its_wait() {
     assert!(lost(&mut rig, lease).contains("returned"));
 }
 
+/// Without patience every checkout would start a sandbox and every return would kill one.
 #[test]
-fn what_nobody_needs_is_not_wiped() {
+fn what_nobody_waits_for_is_wiped_too_and_given_up_with_patience() {
     let mut rig = Rig::with_pool(template(1, 1), DOCKER);
     let leases = [(); 2].map(|()| {
         let lease = rig.lease();
         rig.use_once(lease.sandbox);
         lease
     });
-    rig.give_back(leases[0].lease);
-    assert_eq!(rig.instances(wipe), [leases[0].instance], "the pool has none");
-    rig.give_back(leases[1].lease);
-    assert_eq!(rig.instances(kill), [leases[1].instance], "one is on its way");
+    for lease in &leases {
+        rig.give_back(lease.lease);
+    }
+    assert_eq!((rig.count(wipe), rig.count(kill)), (2, 0));
     rig.run();
-    assert_eq!(rig.end_cause(leases[1].sandbox), EndCause::Surplus);
-    // One that is waited for is never too many.
+    assert_eq!((rig.pool().idle, rig.pool().slots_used), (2, 2));
+    rig.live(30_000);
+    assert_eq!((rig.pool().idle, rig.pool().slots_used), (1, 1));
+}
+
+#[test]
+fn a_smaller_pool_does_not_wipe_what_has_no_place_in_it() {
+    let mut rig = Rig::with_pool(template(2, 0), DOCKER);
     let leases = [(); 2].map(|()| {
         let lease = rig.lease();
         rig.use_once(lease.sandbox);
         lease
     });
-    let waiters = [(); 2].map(|()| rig.checkout());
-    for lease in leases {
-        rig.give_back(lease.lease);
-    }
-    assert_eq!((rig.count(wipe), rig.count(kill)), (2, 0));
+    let smaller = Event::PoolResized { template: name(), pool_size: 1, max_overflow: 0 };
+    rig.apply(smaller).expect("resized");
+    rig.give_back(leases[0].lease);
+    assert_eq!((rig.instances(kill), rig.count(wipe)), (vec![leases[0].instance], 0));
     rig.run();
-    assert!(waiters.iter().all(|waiter| !rig.pending(*waiter)));
+    assert_eq!(rig.end_cause(leases[0].sandbox), EndCause::Surplus);
+    rig.give_back(leases[1].lease);
+    assert_eq!(rig.instances(wipe), [leases[1].instance]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use kernel::{Action, Effect};
 
-use super::{Judged, Promise, broken, capacity, cold, disk, ends, holds, sessions};
+use super::{Judged, Promise, broken, capacity, cold, disk, ends, holds, sessions, uses};
 use crate::coverage;
 use crate::runtime::Phase;
 use crate::trace::effect_line;
@@ -52,7 +52,7 @@ pub(crate) fn judge(world: &mut World, effect: &Effect) -> Judged {
                     return broken(Promise::FrozenUnused, || format!("a turn in {instance:?}"));
                 }
             }
-            Ok(())
+            uses::turn(world, *instance)
         }
         Action::KillProcess { instance, process } => {
             holds::kill(world, *instance, *process)?;

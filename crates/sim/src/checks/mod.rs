@@ -96,6 +96,7 @@ promises! {
     TiersInOrder, "tiers_in_order", "tiers give way in order, and only those that help";
     LeaseHonoured, "lease_honoured", "a lease works while it lasts, and not after";
     LeaseEnds, "lease_ends", "an expired lease is ended at once";
+    OneSpeaker, "one_speaker", "a harness is spoken with by a turn or by one who holds it, never by two";
     UsesEndOnce, "uses_end_once", "a use is broken off at most once, and when its sandbox is gone";
     StatesFollow, "states_follow", "states follow each other as the design says";
     StatsAddUp, "stats_add_up", "the numbers shown add up to what is written down";

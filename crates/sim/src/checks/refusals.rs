@@ -63,6 +63,7 @@ pub(crate) fn answer(ask: &Ask, refusal: &Refusal) -> Judged {
                 POOL,
                 PLACE,
                 &[Code::Aborted, Code::IdConflict, Code::PersistFailed],
+                &[Code::HarnessBusy, Code::NoHarness],
             ],
         ),
         Ask::Freeze { .. } | Ask::Thaw { .. } => (
@@ -90,6 +91,7 @@ pub(crate) fn answer(ask: &Ask, refusal: &Refusal) -> Judged {
                 PLACE,
                 &[
                     Code::TurnInProgress,
+                    Code::HarnessBusy,
                     Code::TurnQueueFull,
                     Code::Aborted,
                     Code::IdConflict,

@@ -1,5 +1,6 @@
 //! Uses: each ends once, by its client or because its sandbox is gone.
 
+use model::record::Owner;
 use model::{InstanceId, SandboxId, UseId};
 
 use super::{Judged, Promise, broken, holds};
@@ -15,6 +16,23 @@ pub(crate) fn broke(world: &mut World, use_id: UseId) -> Judged {
         one.uses.retain(|other| *other != use_id);
     }
     Ok(())
+}
+
+/// Somebody holds a harness from now on: no turn has it, and nobody else.
+pub(crate) fn speaks(world: &World, owner: Owner, instance: InstanceId) -> Judged {
+    let has_turn = match owner {
+        Owner::Session(session) => world.ledger.turns.values().any(|(of, _)| *of == session),
+        Owner::Lease(_) | Owner::Nobody => false,
+    };
+    let alone = !has_turn && !world.ledger.is_held(instance);
+    holds(Promise::OneSpeaker, alone, || format!("the harness of {instance:?} is given to two"))
+}
+
+/// A turn is given to a harness: nobody holds that.
+pub(crate) fn turn(world: &World, instance: InstanceId) -> Judged {
+    holds(Promise::OneSpeaker, !world.ledger.is_held(instance), || {
+        format!("a turn is given to {instance:?}, whose harness is held")
+    })
 }
 
 /// A use went on in a frozen sandbox.

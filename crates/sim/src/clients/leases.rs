@@ -78,10 +78,11 @@ impl World {
     }
 
     pub(super) fn use_kind(&mut self) -> UseKind {
-        match self.choices.below(4) {
+        match self.choices.below(5) {
             0 | 1 => UseKind::Exec,
             2 => UseKind::Files,
-            _ => UseKind::Port,
+            3 => UseKind::Port,
+            _ => UseKind::Harness,
         }
     }
 

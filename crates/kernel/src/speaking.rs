@@ -1,0 +1,86 @@
+//! Who speaks with the harness of a sandbox: a turn, or whoever holds it, and never two. It is
+//! decided when it is asked for, so that who has to wait for the sandbox has the harness meanwhile.
+
+use model::{ErrorCode, Refusal, TemplateName};
+
+use crate::entry::Entry;
+use crate::event::UseKind;
+use crate::request::Waiting;
+use crate::slab::Ix;
+use crate::{Flaw, Kernel};
+
+impl Kernel {
+    /// Refuses a harness that is not there, or that somebody of a leased sandbox holds already.
+    pub(crate) fn refuse_harness_of_lease(&self, ix: Ix, kind: UseKind) -> Result<(), Refusal> {
+        if kind != UseKind::Harness {
+            return Ok(());
+        }
+        let entry = &self.entries[ix];
+        self.refuse_without_program(&entry.template.name)?;
+        let wants = |req: &Ix| {
+            matches!(self.requests[*req].what, Waiting::LeaseUse { kind: UseKind::Harness, .. })
+        };
+        let waiting = entry.extra.iter().flat_map(|extra| &extra.waiting);
+        if entry.has_held_harness() || waiting.into_iter().any(wants) {
+            return self.refuse_held();
+        }
+        Ok(())
+    }
+
+    /// The same for a session, where a turn may have it.
+    pub(crate) fn refuse_harness_of_session(
+        &self,
+        session: Ix,
+        kind: UseKind,
+    ) -> Result<(), Refusal> {
+        if kind != UseKind::Harness {
+            return Ok(());
+        }
+        let known = &self.sessions[session];
+        self.refuse_without_program(&known.template)?;
+        if known.turn.is_some() || !known.queued.is_empty() {
+            let cause = "a turn of the session is in progress";
+            return Err(Refusal::new(ErrorCode::HarnessBusy, cause));
+        }
+        self.refuse_while_held(session)
+    }
+
+    /// Refuses a turn while somebody holds the harness, or is about to.
+    pub(crate) fn refuse_while_held(&self, session: Ix) -> Result<(), Refusal> {
+        let known = &self.sessions[session];
+        let wants = |req: &Ix| {
+            matches!(self.requests[*req].what, Waiting::SessionUse { kind: UseKind::Harness, .. })
+        };
+        let held = known.entry.is_some_and(|ix| self.entries[ix].has_held_harness());
+        if held || known.wanting.iter().any(wants) {
+            return self.refuse_held();
+        }
+        Ok(())
+    }
+
+    fn refuse_held(&self) -> Result<(), Refusal> {
+        if self.flawed(Flaw::HarnessShared) {
+            return Ok(());
+        }
+        let cause = "somebody speaks with the harness line by line";
+        Err(Refusal::new(ErrorCode::HarnessBusy, cause))
+    }
+
+    fn refuse_without_program(&self, name: &TemplateName) -> Result<(), Refusal> {
+        match self.template(name) {
+            Some(template) if template.harness.program().is_none() => {
+                let cause = format!("the harness of {name} is the shell, and no program");
+                Err(Refusal::new(ErrorCode::NoHarness, cause))
+            }
+            // That a template is gone is told by whoever needs it.
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+impl Entry {
+    /// Somebody speaks with its harness directly.
+    fn has_held_harness(&self) -> bool {
+        self.extra.iter().flat_map(|extra| &extra.uses).any(|(_, kind)| *kind == UseKind::Harness)
+    }
+}

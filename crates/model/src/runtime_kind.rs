@@ -1,0 +1,40 @@
+//! What isolates the sandboxes of a template: one word, the same in templates, in the API and in metrics.
+
+use serde::{Deserialize, Serialize};
+
+/// What isolates, chosen by one word: `native`, `docker`, `runc`, `runsc`, `crun`, `youki`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum RuntimeKind {
+    /// Namespaces, cgroups and seccomp, without a daemon.
+    #[default]
+    Native,
+    /// A Docker engine.
+    Docker,
+    /// The reference runtime of OCI.
+    Runc,
+    /// gVisor: a kernel of its own between programs and ours.
+    Runsc,
+    /// An OCI runtime in C.
+    Crun,
+    /// An OCI runtime in Rust.
+    Youki,
+    /// No isolation at all, for tests.
+    Fake,
+}
+
+impl RuntimeKind {
+    /// The word used in templates, in the API and in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Docker => "docker",
+            Self::Runc => "runc",
+            Self::Runsc => "runsc",
+            Self::Crun => "crun",
+            Self::Youki => "youki",
+            Self::Fake => "fake",
+        }
+    }
+}
