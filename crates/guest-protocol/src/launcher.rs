@@ -1,5 +1,7 @@
 //! What a runtime and the launcher say to each other: one message per packet of a sequenced
-//! packet socket. The host names what it wants made; it never names a path, a mount or a uid.
+//! packet socket. The host names what it wants made; it never names a path of the host or a uid. What
+//! of the host is to be seen inside it names by the number of a configured directory and a path
+//! beneath it.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +39,8 @@ pub struct LauncherConfig {
     /// Directories elsewhere that are workspaces for this run. Only where there is no directory of
     /// workspaces.
     pub lent: Vec<(WorkspaceBytes, String)>,
+    /// Directories of which sandboxes may be shown something, without links in their names.
+    pub mounts: Vec<String>,
     /// Directory of lock files, one per run: `shoal clean` tells by them which runs are over.
     pub run_directory: String,
     /// Whether the limits of cgroups are applied. Off only to measure their price.
@@ -74,6 +78,36 @@ pub enum Root {
         /// Each a single name, in their order.
         names: Vec<String>,
     },
+    /// Another one, with places at which something is mounted. The launcher makes it out of the
+    /// mounts of a spec; nobody asks for it.
+    Pointed {
+        /// Which. Not such a one itself.
+        root: Box<Root>,
+        /// The places, in the order of their paths.
+        points: Vec<Point>,
+    },
+}
+
+/// A place in a root at which something is mounted.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Point {
+    /// Where, from the top of the root.
+    pub at: String,
+    /// Whether that is a directory, or else a file.
+    pub is_directory: bool,
+}
+
+/// Something of the host that is seen inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// In which of the configured directories it is, by its number.
+    pub directory: u32,
+    /// Its path from there; empty for the directory itself.
+    pub path: String,
+    /// Where it is seen, from the top of the root.
+    pub at: String,
+    /// Whether nobody inside can change it.
+    pub read_only: bool,
 }
 
 /// To the launcher.
@@ -121,6 +155,8 @@ pub struct Spec {
     pub limits: SandboxLimits,
     /// What `/workspace` is.
     pub workspace: Workspace,
+    /// What of the host is seen inside, in the order of the paths inside.
+    pub mounts: Vec<Mount>,
 }
 
 /// What a sandbox may use in all.

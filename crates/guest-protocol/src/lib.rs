@@ -5,6 +5,7 @@ pub mod endpoint;
 pub mod env;
 pub mod error;
 pub mod frame;
+pub mod keeper;
 pub mod launcher;
 pub mod look;
 pub mod message;

@@ -9,7 +9,7 @@ use crate::env::Env;
 use crate::look::Look;
 
 /// The version of these messages, said by the guest in [`Reply::Ready`].
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 
 /// The longest target of a link, as the kernel has it.
 pub const MAX_LINK_TARGET_BYTES: usize = 4095;
@@ -185,6 +185,14 @@ pub enum Request {
         /// The last [`Reply::Scale`] that was counted in; 0 if none was.
         seen: u64,
     },
+    /// End everything that runs besides the guest, whoever started it, and forget all that goes on:
+    /// whatever was asked for and not answered is `Failed`. Only of a guest that is alone with its
+    /// programs, in a container. Replied with `Done` when nothing is left, or `Failed`.
+    EndAll,
+    /// Begin a new life, of which one descriptor that comes along is the connection: nothing that
+    /// the guest knew remains. Only after `EndAll`. There is no answer here; the new connection says
+    /// `Ready`, or why not.
+    BeginAgain,
 }
 
 /// A program to start.

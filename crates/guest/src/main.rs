@@ -1,22 +1,30 @@
-//! One small static binary in two roles, chosen by its first argument. As **launcher** it is the
-//! only privileged part: it makes sandboxes from specs. Its children become the **guest**, the
-//! first process of a sandbox, without another exec. It must never grow threads: both roles copy
-//! or share their memory with children.
+//! One small static binary in a few roles, chosen by its first argument. As **launcher** it is
+//! privileged and makes sandboxes from specs. Its children become the **guest**, the first process
+//! of a sandbox, without another exec; in a container that somebody else makes, the guest is
+//! started as such, and the **keeper** looks after it from outside. It must never grow threads: all
+//! roles copy or share their memory with children.
 
 mod bare;
+mod bundle;
+mod contained;
+mod keeper;
 mod launcher;
 mod serve;
 
 use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 
-use serve::{ExitReason, Identity, Settings, serve};
+use contained::Life;
+use serve::{ExitReason, Identity, Link, Settings, serve};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["launcher", ..] => launcher::main(),
+        ["keeper"] => keeper::main(),
+        ["contained", link] => contained::main(link, Life::First),
+        ["contained", link, "again"] => contained::main(link, Life::Next),
         ["serve", workspace] => serve_standard_input(workspace, None, None),
         ["serve", workspace, "scale", scale] => serve_standard_input(workspace, None, Some(scale)),
         ["serve", workspace, uid, gid] => match (uid.parse(), gid.parse()) {
@@ -25,6 +33,7 @@ fn main() -> ExitCode {
             }
             _ => ExitCode::from(2),
         },
+        ["bundle", ref rest @ ..] => bundle::main(rest),
         ["noop"] => ExitCode::SUCCESS,
         ["bare-spawner", program] => bare::spawner(program),
         _ => ExitCode::from(2),
@@ -41,7 +50,12 @@ fn serve_standard_input(
         return ExitCode::FAILURE;
     };
     let scale = scale.map(str::to_owned);
-    match serve(connection, Settings { workload, workspace: workspace.to_owned(), scale }) {
+    let settings = Settings { workload, workspace: workspace.to_owned(), scale, contained: None };
+    code_of(serve(Link::Socket(connection), settings))
+}
+
+fn code_of(reason: ExitReason) -> ExitCode {
+    match reason {
         ExitReason::Closed => ExitCode::SUCCESS,
         ExitReason::Protocol(_) => ExitCode::from(3),
         ExitReason::System { .. } => ExitCode::from(4),

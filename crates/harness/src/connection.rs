@@ -49,6 +49,13 @@ impl Connection {
         }
     }
 
+    /// What it is made of: the stream, what was heard and is no line yet, what is not written yet.
+    pub(crate) fn into_parts(self) -> (Box<dyn Duplex>, Lines, Vec<u8>) {
+        let unwritten = if self.is_deaf { Vec::new() } else { self.outgoing };
+        let rest = unwritten.get(self.written_bytes..).unwrap_or_default().to_vec();
+        (self.stream, self.lines, rest)
+    }
+
     /// Says a line, as far as the other side takes it at once. The rest is written while it is
     /// listened to.
     pub(crate) async fn say(&mut self, line: &str) {

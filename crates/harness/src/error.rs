@@ -194,7 +194,7 @@ impl From<HarnessError> for Refusal {
             HarnessErrorCode::ReadyTimeout => ErrorCode::ReadyTimeout,
             HarnessErrorCode::SandboxGone => ErrorCode::SandboxGone,
             HarnessErrorCode::OutOfMemory => ErrorCode::Oom,
-            HarnessErrorCode::Busy => ErrorCode::TurnInProgress,
+            HarnessErrorCode::Busy => ErrorCode::HarnessBusy,
             HarnessErrorCode::Input => ErrorCode::InvalidArgument,
             HarnessErrorCode::NotStarted
             | HarnessErrorCode::Died

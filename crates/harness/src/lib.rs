@@ -11,6 +11,7 @@ mod ash_bridge;
 mod binding;
 mod connection;
 mod error;
+mod held;
 mod json;
 mod jsonl;
 mod lines;
@@ -29,6 +30,7 @@ mod text;
 
 pub use binding::Binding;
 pub use error::{FailureCode, HarnessError, HarnessErrorCode};
+pub use held::{HELD_LINE_BYTES_MAX, Held, HeldInput, HeldOutput};
 pub use link::{Cancelled, HarnessEnd, HarnessEvent, HarnessLink, Stream, Turn};
 pub use logs::{LogStream, Logs};
-pub use start::start;
+pub use start::{Whose, start};

@@ -25,6 +25,12 @@ impl Lines {
         Self { buffer: Vec::new(), start: 0, searched: 0, line_bytes_max }
     }
 
+    /// The same with shorter lines.
+    pub(crate) fn at_most(mut self, line_bytes_max: usize) -> Self {
+        self.line_bytes_max = self.line_bytes_max.min(line_bytes_max);
+        self
+    }
+
     /// Bytes came.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.start);

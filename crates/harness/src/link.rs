@@ -7,7 +7,8 @@ use std::time::Duration;
 use model::TurnId;
 
 use crate::binding::Binding;
-use crate::error::{FailureCode, HarnessError};
+use crate::error::{FailureCode, HarnessError, HarnessErrorCode};
+use crate::held::Held;
 use crate::program_turn::{ProgramTurn, Talker};
 use crate::shell::{Shell, ShellTurn};
 
@@ -118,6 +119,18 @@ impl HarnessLink {
         .map(Turn)
     }
 
+    /// Gives it to somebody who speaks with its program directly. Whoever has it keeps it: when it is
+    /// let go, the program is killed.
+    pub async fn hold(&self) -> Result<Held, HarnessError> {
+        match &*self.0 {
+            Kind::Shell(_) => {
+                let cause = "the shell is no program to speak with";
+                Err(HarnessError::new(HarnessErrorCode::NotStarted, cause))
+            }
+            Kind::Program(talker) => talker.hold().await,
+        }
+    }
+
     /// Whether it is there to be given turns, as far as is known.
     pub fn is_alive(&self) -> bool {
         match &*self.0 {
@@ -127,11 +140,12 @@ impl HarnessLink {
     }
 }
 
-/// Both go from task to task.
+/// All go from task to task.
 const _: () = {
     const fn travels<T: Send>() {}
     travels::<HarnessLink>();
     travels::<Turn>();
+    travels::<Held>();
 };
 
 /// A turn that a harness has. Dropped before its end, what it runs is killed; a harness with a

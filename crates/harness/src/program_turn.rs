@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use crate::binding::Binding;
 use crate::connection::{Connection, Heard};
 use crate::error::{HarnessError, HarnessErrorCode};
+use crate::held::Held;
 use crate::link::{Cancelled, HarnessEnd, HarnessEvent};
 use crate::program::{End, Ended, Program, broken};
 use crate::speech::{Meaning, Speech};
@@ -47,6 +48,25 @@ impl Talker {
         self.program.is_running()
     }
 
+    /// A watch for the end of its program.
+    pub(crate) fn end(&self) -> End {
+        self.program.end()
+    }
+
+    /// Kills its program without waiting.
+    pub(crate) fn abandon(&self) {
+        self.program.abandon();
+    }
+
+    /// Gives the conversation away for good.
+    pub(crate) async fn hold(self: &Arc<Self>) -> Result<Held, HarnessError> {
+        let mut borrowed = self.borrow().await?;
+        match borrowed.conversation.take() {
+            Some(conversation) => Ok(Held::new(self, conversation)),
+            None => Err(busy()),
+        }
+    }
+
     /// Borrows the conversation.
     async fn borrow(self: &Arc<Self>) -> Result<Borrowed, HarnessError> {
         if !self.is_alive() {
@@ -56,7 +76,7 @@ impl Talker {
             Some(conversation) => {
                 Ok(Borrowed { talker: Arc::clone(self), conversation: Some(conversation) })
             }
-            None => Err(HarnessError::new(HarnessErrorCode::Busy, "the harness has a turn")),
+            None => Err(busy()),
         }
     }
 
@@ -103,6 +123,10 @@ impl Talker {
             (Ok(_) | Err(_), _) => error,
         }
     }
+}
+
+fn busy() -> HarnessError {
+    HarnessError::new(HarnessErrorCode::Busy, "the harness has a turn, or somebody holds it")
 }
 
 /// A conversation that is borrowed. Dropped, its program is killed.

@@ -31,19 +31,39 @@ const DIAL_AGAIN: Duration = Duration::from_millis(10);
 /// How long a program that ended before it was ready may take to be known for it.
 const DEATH: Duration = Duration::from_millis(400);
 
-/// Starts the harness of a template in a sandbox, and waits until it is ready. Without a binding it
-/// is bound later, which not every kind can be.
+/// For whom a harness is started.
+#[derive(Debug, Clone, Copy)]
+pub enum Whose<'a> {
+    /// Nobody yet: it is bound later, which not every kind can be.
+    Nobodys,
+    /// A session: it is started with what is bound, and told so.
+    Sessions(&'a Binding),
+    /// Somebody who speaks with it directly: it is started with what is bound, and told nothing.
+    Holders(&'a Binding),
+}
+
+impl<'a> Whose<'a> {
+    const fn binding(self) -> Option<&'a Binding> {
+        match self {
+            Self::Nobodys => None,
+            Self::Sessions(binding) | Self::Holders(binding) => Some(binding),
+        }
+    }
+}
+
+/// Starts the harness of a template in a sandbox, and waits until it is ready.
 pub async fn start(
     sandbox: Arc<dyn Sandbox>,
     harness: &Harness,
-    binding: Option<&Binding>,
+    whose: Whose<'_>,
     logs: Arc<dyn Logs>,
     ready_timeout: Duration,
 ) -> Result<HarnessLink, HarnessError> {
+    let binding = whose.binding();
     let kind = match (harness, binding) {
         (Harness::Shell, _) => Kind::Shell(Shell::new(sandbox, binding)),
         (Harness::Jsonl(program), _) => {
-            let talker = jsonl_program(&*sandbox, program, binding, logs, ready_timeout).await?;
+            let talker = jsonl_program(&*sandbox, program, whose, logs, ready_timeout).await?;
             Kind::Program(talker)
         }
         (Harness::AshBridge(program), Some(binding)) => {
@@ -69,11 +89,12 @@ fn spec(program: &HarnessProgram, env: &BTreeMap<String, String>) -> ExecSpec {
 async fn jsonl_program(
     sandbox: &dyn Sandbox,
     program: &HarnessProgram,
-    binding: Option<&Binding>,
+    whose: Whose<'_>,
     logs: Arc<dyn Logs>,
     ready_timeout: Duration,
 ) -> Result<Arc<Talker>, HarnessError> {
     let deadline = Instant::now() + ready_timeout;
+    let binding = whose.binding();
     let mut spec = match binding {
         Some(binding) => spec(program, &binding.env),
         None => spec(program, &BTreeMap::new()),
@@ -96,7 +117,7 @@ async fn jsonl_program(
     in_time(deadline, &last_words, ready).await?;
     let speech = Box::new(Jsonl::default());
     let talker = Arc::new(Talker::new(program, Conversation { connection, speech }));
-    if let Some(binding) = binding {
+    if let Whose::Sessions(binding) = whose {
         in_time(deadline, &last_words, talker.bind(binding)).await?;
     }
     Ok(talker)

@@ -1,13 +1,16 @@
 //! Carrying out a plan, step by step, in the process that becomes the first of the sandbox. Each
 //! step either happens or ends the attempt with its name; nothing here decides what to do.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, chmodat, chownat, mkdirat, statat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, chmodat, chownat, mkdirat, openat2, statat,
+};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
-    fsopen,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create,
+    fsconfig_set_string, fsmount, fsopen, move_mount,
 };
 use rustix::process::{
     DumpableBehavior, Gid, Resource, Rlimit, Signal, Uid, chroot, fchdir, getrlimit,
@@ -50,8 +53,9 @@ pub struct Body<'a> {
     pub await_map: &'a mut dyn FnMut() -> io::Result<()>,
     /// Whether the launcher is still there.
     pub launcher_lives: &'a mut dyn FnMut() -> bool,
-    /// The system call filter.
-    pub load_filter: &'a mut dyn FnMut() -> io::Result<()>,
+    /// The system call filter: that of sandboxes which write to files of the host, or that of all
+    /// others.
+    pub load_filter: &'a mut dyn FnMut(bool) -> io::Result<()>,
     /// The root filesystem that is asked for most.
     pub usual_root: &'a Built,
     /// An empty directory beside them.
@@ -64,6 +68,10 @@ pub struct Body<'a> {
     pub proc: Option<OwnedFd>,
     /// The mount that was handed over.
     pub given: Option<OwnedFd>,
+    /// Mounts that were handed over besides, in their order.
+    pub shown: VecDeque<OwnedFd>,
+    /// Whether some of them can be written to.
+    pub lends: bool,
     /// The root as it is attached.
     pub root: Option<OwnedFd>,
 }
@@ -148,6 +156,10 @@ impl Body<'_> {
                 let given = self.given.take().ok_or(io::ErrorKind::NotFound)?;
                 mount_on(given, self.root()?, path)
             }
+            Step::MountShown { at } => {
+                let shown = self.shown.pop_front().ok_or(io::ErrorKind::NotFound)?;
+                show(shown, self.root()?, at)
+            }
             Step::MountTerminals { own_group } => mount_terminals(self.root()?, *own_group),
             Step::EnterRoot => self.enter_root(),
             Step::Hostname(name) => Ok(rustix::system::sethostname(name.as_bytes())?),
@@ -167,7 +179,7 @@ impl Body<'_> {
                 if (self.launcher_lives)() { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
             }
             Step::NoNewPrivileges => Ok(set_no_new_privs(true)?),
-            Step::LoadFilter => (self.load_filter)(),
+            Step::LoadFilter => (self.load_filter)(self.lends),
         }
     }
 
@@ -270,6 +282,14 @@ fn read_only(root: BorrowedFd<'_>, path: &str) -> io::Result<()> {
     };
     set_properties(copy.as_fd(), Properties { read_only: true, ..Properties::default() })?;
     mount_on(copy, root, path)
+}
+
+/// What is mounted already may be somebody else's by now: no link of his leads us elsewhere.
+fn show(mount: OwnedFd, root: BorrowedFd<'_>, at: &str) -> io::Result<()> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let point = openat2(root, at, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(mount, "", point, "", flags)?)
 }
 
 /// The directory of the scale file in that memory, and where it is mounted.

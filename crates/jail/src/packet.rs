@@ -10,7 +10,7 @@ use rustix::net::{
 };
 
 /// The most descriptors that travel with one packet.
-pub const MAX_DESCRIPTORS: usize = 32;
+pub const MAX_DESCRIPTORS: usize = 64;
 
 /// Sends a packet whole.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {

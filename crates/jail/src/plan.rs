@@ -53,6 +53,8 @@ pub struct Wish {
     pub scratch_bytes: u64,
     /// What `/workspace` is.
     pub workspace: Workspace,
+    /// Where what is handed over besides is mounted, from the top of the root, outer ones first.
+    pub shown: Vec<String>,
     /// How it gets its network.
     pub network: Network,
     /// Whose its users are.
@@ -135,6 +137,11 @@ pub enum Step {
         /// Where.
         path: &'static str,
     },
+    /// Mount the next of what was handed over besides. No link is followed on the way there.
+    MountShown {
+        /// Where.
+        at: String,
+    },
     /// Mount a terminal directory of its own.
     MountTerminals {
         /// Whether terminals belong to the group that is known for it.
@@ -163,7 +170,7 @@ pub enum Step {
 }
 
 /// Files of `/proc` that tell of the host, or that ask for trouble.
-const MASKED: &[&str] = &[
+pub const MASKED: &[&str] = &[
     "proc/acpi",
     "proc/asound",
     "proc/cmdline",
@@ -179,7 +186,7 @@ const MASKED: &[&str] = &[
 ];
 
 /// Directories of `/proc` that are for reading only.
-const READ_ONLY: &[&str] = &["proc/bus", "proc/fs", "proc/irq", "proc/sys"];
+pub const READ_ONLY: &[&str] = &["proc/bus", "proc/fs", "proc/irq", "proc/sys"];
 
 /// What comes before both, once for all sandboxes of a slot, where a process cannot be born in its
 /// control groups but has to write itself into them (v1).
@@ -231,6 +238,7 @@ pub fn enter(wish: &Wish) -> Vec<Step> {
         Workspace::Memory(bytes) => Step::MountMemory { path: "workspace", bytes, mode: 0o755 },
         Workspace::Given => Step::MountGiven { path: "workspace" },
     });
+    steps.extend(wish.shown.iter().map(|at| Step::MountShown { at: at.clone() }));
     steps.extend([Step::EnterRoot, Step::Hostname(wish.hostname.clone())]);
     match wish.users {
         Users::Ranges | Users::Subordinate => {
@@ -281,6 +289,7 @@ impl fmt::Display for Step {
                 write!(f, "mount memory on /tmp, /dev/shm and {SCALE}, {bytes} bytes")
             }
             Self::MountGiven { path } => write!(f, "mount what was handed over on /{path}"),
+            Self::MountShown { at } => write!(f, "mount what is shown on /{at}"),
             Self::MountTerminals { own_group: true } => f.write_str("mount /dev/pts, group 5"),
             Self::MountTerminals { own_group: false } => f.write_str("mount /dev/pts"),
             Self::EnterRoot => f.write_str("enter the root"),

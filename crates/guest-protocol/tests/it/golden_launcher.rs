@@ -2,7 +2,8 @@
 
 use guest_protocol::launcher::{
     AloneBecause, CgroupPaths, FromLauncher, LaunchRefusal, LauncherConfig, LauncherFeatures,
-    NetworkMode, RefusalCode, Root, SandboxLimits, Spec, ToLauncher, Users, Workspace,
+    Mount, NetworkMode, Point, RefusalCode, Root, SandboxLimits, Spec, ToLauncher, Users,
+    Workspace,
 };
 use guest_protocol::message::ExitStatus;
 
@@ -20,6 +21,7 @@ fn configuration() {
         images: Some("/i".into()),
         workspaces: Some("/w".into()),
         lent: vec![([9; 16], "/l".into())],
+        mounts: vec!["/m".into()],
         run_directory: "/run/x".into(),
         limits: true,
         user: None,
@@ -27,15 +29,15 @@ fn configuration() {
     };
     pin(
         &config(NetworkMode::Spare),
-        "03722d31c0843d8827080001022f7201022f6901022f770109090909090909090909090909090909022f6c062f72756e2f78010001",
+        "03722d31c0843d8827080001022f7201022f6901022f770109090909090909090909090909090909022f6c01022f6d062f72756e2f78010001",
     );
     pin(
         &config(NetworkMode::Fresh),
-        "03722d31c0843d8827080101022f7201022f6901022f770109090909090909090909090909090909022f6c062f72756e2f78010001",
+        "03722d31c0843d8827080101022f7201022f6901022f770109090909090909090909090909090909022f6c01022f6d062f72756e2f78010001",
     );
     pin(
         &config(NetworkMode::Shared),
-        "03722d31c0843d8827080201022f7201022f6901022f770109090909090909090909090909090909022f6c062f72756e2f78010001",
+        "03722d31c0843d8827080201022f7201022f6901022f770109090909090909090909090909090909022f6c01022f6d062f72756e2f78010001",
     );
 }
 
@@ -52,22 +54,31 @@ fn to_the_launcher() {
             scratch_bytes: 2 << 20,
         },
         workspace,
+        mounts: Vec::new(),
     };
     pin(
         &ToLauncher::Launch { ticket: 1, spec: spec(Root::Host, Workspace::Memory) },
-        "000107070707070707070707070707070707008080808002e80780018080408080800100",
+        "000107070707070707070707070707070707008080808002e8078001808040808080010000",
     );
     pin(
         &ToLauncher::Launch {
             ticket: 2,
             spec: spec(Root::Directory("d".into()), Workspace::Disk([9; 16])),
         },
-        "0002070707070707070707070707070707070101648080808002e8078001808040808080010109090909090909090909090909090909",
+        "0002070707070707070707070707070707070101648080808002e807800180804080808001010909090909090909090909090909090900",
     );
     let aliased = Root::Aliased { root: Box::new(Root::Host), names: vec!["app".into()] };
     pin(
         &ToLauncher::Launch { ticket: 1, spec: spec(aliased, Workspace::Memory) },
-        "000107070707070707070707070707070707030001036170708080808002e80780018080408080800100",
+        "000107070707070707070707070707070707030001036170708080808002e8078001808040808080010000",
+    );
+    let points = vec![Point { at: "d".into(), is_directory: true }];
+    let mut pointed = spec(Root::Pointed { root: Box::new(Root::Host), points }, Workspace::Memory);
+    pointed.mounts =
+        vec![Mount { directory: 1, path: "x/y".into(), at: "d".into(), read_only: true }];
+    pin(
+        &ToLauncher::Launch { ticket: 1, spec: pointed },
+        "0001070707070707070707070707070707070400010164018080808002e80780018080408080800100010103782f79016401",
     );
     pin(
         &ToLauncher::Attach { ticket: 3, instance: [7; 16], workspace: [9; 16] },

@@ -55,6 +55,8 @@ fn requests() {
     pin(&Request::SetAbout { path: path(), mode: None, modified_ms: None }, "12022f770000");
     pin(&Request::ScaleHeard { seq: 300 }, "14ac02");
     pin(&Request::ShowHolds { processes: 2, seen: 1 }, "150201");
+    pin(&Request::EndAll, "16");
+    pin(&Request::BeginAgain, "17");
 }
 
 #[test]
@@ -111,7 +113,7 @@ fn replies() {
         shared: None,
     };
     pin(&Reply::Ready { version: 1 }, "0001");
-    pin(&Reply::Ready { version: VERSION }, "0005");
+    pin(&Reply::Ready { version: VERSION }, "0006");
     pin(&Reply::SetupFailed { step: "root".into(), errno: 2 }, "0104726f6f7404");
     pin(&Reply::Done, "02");
     pin(&Reply::Scale { seq: 1, scale: 300, drops: true }, "0a01ac0201");
@@ -167,7 +169,9 @@ fn no_variant_is_missing_above() {
         | Request::SetAbout { .. }
         | Request::Look { .. }
         | Request::ScaleHeard { .. }
-        | Request::ShowHolds { .. } => {}
+        | Request::ShowHolds { .. }
+        | Request::EndAll
+        | Request::BeginAgain => {}
     };
     let _ = |reply: Reply| match reply {
         Reply::Ready { .. }

@@ -3,6 +3,7 @@
 
 mod garbage;
 mod golden_frames;
+mod golden_keeper;
 mod golden_launcher;
 mod golden_looks;
 mod golden_messages;

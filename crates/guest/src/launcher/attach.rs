@@ -68,8 +68,12 @@ pub(super) fn mount_for(
 }
 
 fn open_beneath(directory: &OwnedFd, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    openat2(directory, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+    openat2(directory, name, flags | OFlags::CLOEXEC, Mode::empty(), no_links())
+}
+
+/// Nothing leads out of a directory.
+pub(super) fn no_links() -> ResolveFlags {
+    ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS
 }
 
 /// Mounts it in a sandbox that runs already, over whatever is there.
@@ -85,7 +89,7 @@ pub(super) fn attach(world: &World, mount: OwnedFd, pid: Pid) -> io::Result<()> 
     mounted
 }
 
-fn namespace_of(pid: Pid, kind: &str) -> io::Result<OwnedFd> {
+pub(super) fn namespace_of(pid: Pid, kind: &str) -> io::Result<OwnedFd> {
     let path = format!("/proc/{}/ns/{kind}", pid.as_raw_nonzero());
     Ok(openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }

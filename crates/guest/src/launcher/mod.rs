@@ -6,6 +6,7 @@
 
 mod asked;
 mod attach;
+mod mounts;
 mod rootless;
 mod roots;
 mod sandboxes;
@@ -71,6 +72,8 @@ struct PendingLaunch {
     ticket: u64,
     spec: Spec,
     connection: OwnedFd,
+    /// What of the host is to be seen inside.
+    opened: Vec<mounts::Opened>,
 }
 
 impl Launcher {
@@ -140,7 +143,9 @@ impl Launcher {
     fn handle(&mut self, message: ToLauncher, descriptor: Option<OwnedFd>) {
         match message {
             ToLauncher::Launch { ticket, spec } => match descriptor {
-                Some(connection) => self.accept(PendingLaunch { ticket, spec, connection }),
+                Some(connection) => {
+                    self.accept(PendingLaunch { ticket, spec, connection, opened: Vec::new() });
+                }
                 None => self.refuse(ticket, RefusalCode::System, "no connection came along", 0),
             },
             ToLauncher::Attach { ticket, instance, workspace } => {
@@ -183,7 +188,15 @@ impl Launcher {
         }
     }
 
-    fn accept(&mut self, launch: PendingLaunch) {
+    fn accept(&mut self, mut launch: PendingLaunch) {
+        match mounts::open(&self.shared.world, &launch.spec.mounts) {
+            Ok(opened) => launch.opened = opened,
+            Err(mounts::NotShown { step, errno }) => {
+                return self.refuse(launch.ticket, RefusalCode::System, &step, errno);
+            }
+        }
+        launch.spec.root = mounts::root_for(launch.spec.root, &launch.opened);
+        launch.spec.mounts = launch.opened.iter().map(mounts::Opened::mount).collect();
         let spec = &launch.spec;
         let taken = self.sandboxes.pid_of(&spec.instance).is_some()
             || self.launches.iter().any(|other| other.spec.instance == spec.instance);
@@ -197,6 +210,8 @@ impl Launcher {
             let errno = error.raw_os_error().unwrap_or(0);
             let step = if error.kind() == io::ErrorKind::AlreadyExists {
                 "give the workspace a name that the root has already"
+            } else if matches!(spec.root, Root::Pointed { .. }) {
+                "make places in the root for what is mounted in it"
             } else {
                 "build the root filesystem"
             };
@@ -222,7 +237,7 @@ impl Launcher {
     }
 
     fn begin(&mut self, stem: spares::Ready, launch: PendingLaunch) {
-        let PendingLaunch { ticket, spec, connection } = launch;
+        let PendingLaunch { ticket, spec, connection, opened } = launch;
         let limits = asked::limits(&spec);
         let begun = (|| {
             self.shared.limit(stem.slot, limits)?;
@@ -232,7 +247,10 @@ impl Launcher {
             };
             let prepared = self.shared.world.roots.prepared(&spec.root, spares::now())?;
             let layers = if stem.root == spec.root { None } else { Some(prepared.layers()?) };
-            stem::order(&stem.socket, &spec, &connection, given.as_ref(), layers.as_ref())?;
+            let first_uid = self.shared.first_uid(stem.slot);
+            let shown = mounts::mounts_for(&self.shared.world, &opened, first_uid)?;
+            let (given, layers) = (given.as_ref(), layers.as_ref());
+            stem::order(&stem.socket, &spec, &connection, given, layers, &shown)?;
             Ok(prepared)
         })();
         self.shared.usual_limits = limits;

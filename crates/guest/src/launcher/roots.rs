@@ -9,14 +9,13 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use guest_protocol::launcher::{ImageBytes, Root};
+use guest_protocol::launcher::{ImageBytes, Point, Root};
 use jail::root::{self, Built, LAYERS_AT_MOST, Layers, Maker};
-use rustix::fs::{
-    CWD, FileType, FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat2, unlinkat,
-};
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, mkdirat, openat2, unlinkat};
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::asked;
+use super::attach::no_links;
 use super::world::EMPTY;
 
 /// Where roots are built in our own root.
@@ -33,7 +32,7 @@ pub(super) struct Prepared {
     pub built: Built,
     /// Of an image: tells others that it is used.
     _lock: Option<OwnedFd>,
-    /// What it is made of, if it is another one with more names.
+    /// What it is made of, if it is another one with more names or places.
     base: Option<Rc<Prepared>>,
 }
 
@@ -92,8 +91,10 @@ impl Roots {
         if *wanted == Root::Host {
             return Ok(Rc::clone(&self.host));
         }
-        if let Root::Aliased { root, names } = wanted {
-            return self.aliased(wanted, root, names, now);
+        match wanted {
+            Root::Aliased { root, names } => return self.aliased(wanted, root, names, now),
+            Root::Pointed { root, points } => return self.pointed(wanted, root, points, now),
+            Root::Host | Root::Directory(_) | Root::Image(_) => {}
         }
         self.forget_if_replaced(wanted)?;
         if let Some(kept) = self.others.get_mut(wanted) {
@@ -120,9 +121,42 @@ impl Roots {
         names: &[String],
         now: Duration,
     ) -> io::Result<Rc<Prepared>> {
-        if matches!(root, Root::Aliased { .. }) || !asked::are_names(names) {
+        let is_made = matches!(root, Root::Aliased { .. } | Root::Pointed { .. });
+        if is_made || !asked::are_names(names) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        self.made_of(wanted, root, now, |base, place| root::with_aliases(base, place, names))
+    }
+
+    /// One with places at which something is mounted.
+    fn pointed(
+        &mut self,
+        wanted: &Root,
+        root: &Root,
+        points: &[Point],
+        now: Duration,
+    ) -> io::Result<Rc<Prepared>> {
+        let are_fine = points.iter().all(|point| asked::is_beneath(&point.at));
+        if matches!(root, Root::Pointed { .. }) || !are_fine {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let places: Vec<root::Place<'_>> = points
+            .iter()
+            .map(|point| root::Place { at: &point.at, is_directory: point.is_directory })
+            .collect();
+        self.made_of(wanted, root, now, |base, directory| {
+            root::with_places(base, directory, EMPTY, &places)
+        })
+    }
+
+    /// One that is made of another, built anew if that has changed.
+    fn made_of(
+        &mut self,
+        wanted: &Root,
+        root: &Root,
+        now: Duration,
+        build: impl FnOnce(&Built, &str) -> io::Result<Built>,
+    ) -> io::Result<Rc<Prepared>> {
         let base = self.prepared(root, now)?;
         let is_of =
             |kept: &Kept| kept.prepared.base.as_ref().is_some_and(|own| Rc::ptr_eq(own, &base));
@@ -141,8 +175,7 @@ impl Roots {
         }
         self.last_number += 1;
         let place = make_place(self.last_number)?;
-        let built =
-            root::with_aliases(&base.built, &place, names).inspect_err(|_| remove_place(&place))?;
+        let built = build(&base.built, &place).inspect_err(|_| remove_place(&place))?;
         let prepared = Rc::new(Prepared { built, _lock: None, base: Some(base) });
         let identity = (0, 0);
         let kept = Kept { prepared: Rc::clone(&prepared), place, used_at: now, identity };
@@ -153,7 +186,7 @@ impl Roots {
     /// A directory may be another one by now; an image is what it is. Sandboxes keep what they have.
     fn forget_if_replaced(&mut self, wanted: &Root) -> io::Result<()> {
         let known = match wanted {
-            Root::Host | Root::Image(_) | Root::Aliased { .. } => None,
+            Root::Host | Root::Image(_) | Root::Aliased { .. } | Root::Pointed { .. } => None,
             Root::Directory(_) => self.others.get(wanted).map(|kept| kept.identity),
         };
         let Some(known) = known else { return Ok(()) };
@@ -170,7 +203,9 @@ impl Roots {
     /// Opens the layers of a root, the lowest first.
     fn layers_of(&self, wanted: &Root) -> io::Result<(Vec<OwnedFd>, Option<OwnedFd>)> {
         match wanted {
-            Root::Host | Root::Aliased { .. } => Err(io::ErrorKind::InvalidInput.into()),
+            Root::Host | Root::Aliased { .. } | Root::Pointed { .. } => {
+                Err(io::ErrorKind::InvalidInput.into())
+            }
             Root::Directory(name) if !asked::is_beneath(name) => {
                 Err(io::ErrorKind::NotFound.into())
             }
@@ -250,10 +285,6 @@ fn remove_place(place: &str) {
 fn directory(above: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
     Ok(openat2(above.as_fd(), name, flags, Mode::empty(), no_links())?)
-}
-
-fn no_links() -> ResolveFlags {
-    ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS
 }
 
 /// The list of an image's layers, and the lock by which it is not removed.

@@ -47,7 +47,7 @@ pub(super) struct Shared {
     pub usual_limits: Limits,
     /// The root that spares have layers over: that of the last launch.
     pub usual_root: Root,
-    pub filter: Program,
+    pub filters: Filters,
     pub host_interest: epoll::EventFlags,
     /// Whether the kernel counts the processes of each user namespace by themselves.
     processes_by_rlimit: bool,
@@ -71,11 +71,11 @@ impl Shared {
             count_processes: !self.groups.serves(Use::Pids) && self.processes_by_rlimit,
             usual_root: &self.world.roots.known(&self.usual_root).built,
             void: self.world.void.as_fd(),
-            filter: &self.filter,
+            filters: &self.filters,
         }
     }
 
-    fn first_uid(&self, slot: u32) -> u32 {
+    pub(super) fn first_uid(&self, slot: u32) -> u32 {
         asked::first_uid(&self.config, self.world.users, slot)
     }
 
@@ -190,10 +190,7 @@ fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
     let _ = rustix::thread::set_name(c"shoal-launcher");
     world::step("open /dev/null", null_standard_streams())?;
     let lock = world::step("take the lock of the run", take_lock(&config))?;
-    let lends = !config.lent.is_empty();
-    let policy = if lends { Policy::lending() } else { Policy::sandbox() };
-    let filter = compile(&policy).map_err(io::Error::other);
-    let filter = world::step("compile the system call filter", filter)?;
+    let filters = world::step("compile the system call filters", Filters::for_run(&config))?;
     let found = CgroupLayout::find(&Host, users == Users::Ranges);
     if let Some(directory) = found.to_vacate() {
         world::step("leave the control group we share", groups::vacate(directory))?;
@@ -247,12 +244,32 @@ fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
         slots,
         usual_limits,
         usual_root: Root::Host,
-        filter,
+        filters,
         host_interest,
         processes_by_rlimit,
         _lock: lock,
     };
     Ok(Started { shared, epoll, signals, features })
+}
+
+/// The system call filters that sandboxes have.
+pub(super) struct Filters {
+    /// That of most.
+    pub usual: Program,
+    /// That of those that write to files of the host.
+    pub lending: Program,
+}
+
+impl Filters {
+    fn for_run(config: &LauncherConfig) -> io::Result<Self> {
+        let lending = || compile(&Policy::lending()).map_err(io::Error::other);
+        let usual = if config.lent.is_empty() {
+            compile(&Policy::sandbox()).map_err(io::Error::other)
+        } else {
+            lending()
+        };
+        Ok(Self { usual: usual?, lending: lending()? })
+    }
 }
 
 fn read_configuration(settings: &OwnedFd) -> io::Result<LauncherConfig> {

@@ -2,23 +2,22 @@
 //! control groups, with its users and network, and waits to be told which sandbox to become. Then
 //! it builds the rest around itself and turns into the guest, without an exec.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use guest_protocol::Endpoint;
 use guest_protocol::launcher::{MAX_PACKET_BYTES, NetworkMode, Spec};
-use guest_protocol::message::{GUEST_CHANNEL, Reply};
 use jail::carry_out::{Body, Failed};
 use jail::groups::{Groups, Limits};
 use jail::plan;
 use jail::root::{Built, Layers};
-use jail::seccomp::Program;
 use jail::{packet, sys};
 use rustix::net::{RecvFlags, recv};
 
 use super::asked;
+use super::start::Filters;
 use super::world::EMPTY;
-use crate::serve::{Identity, Settings, serve};
+use crate::serve::{Identity, Link, Settings, refuse, serve};
 
 /// What a stem says to the launcher.
 pub(super) mod word {
@@ -47,7 +46,7 @@ pub(super) struct Origin<'a> {
     pub count_processes: bool,
     pub usual_root: &'a Built,
     pub void: BorrowedFd<'a>,
-    pub filter: &'a Program,
+    pub filters: &'a Filters,
 }
 
 /// Lives the life of a stem. Returns only when it is over; the caller exits then, without touching
@@ -89,7 +88,10 @@ pub(super) fn with_body<T>(
         }
     };
     let mut launcher_lives = || launcher_lives(socket);
-    let mut load_filter = || sys::filter::load(origin.filter.instructions());
+    let mut load_filter = |lends: bool| {
+        let Filters { usual, lending } = origin.filters;
+        sys::filter::load(if lends { lending } else { usual }.instructions())
+    };
     let mut body = Body {
         slot: origin.slot,
         first_uid: origin.first_uid,
@@ -104,6 +106,8 @@ pub(super) fn with_body<T>(
         taken: None,
         proc: None,
         given: None,
+        shown: VecDeque::new(),
+        lends: false,
         root: None,
     };
     act(&mut body)
@@ -135,6 +139,8 @@ fn wait_and_become(origin: &Origin<'_>, socket: &OwnedFd, body: &mut Body<'_>) {
     }
     let Some(order) = await_order(socket) else { return };
     body.given = order.given;
+    body.shown = order.shown;
+    body.lends = order.spec.mounts.iter().any(|mount| !mount.read_only);
     if order.root.is_some() {
         body.taken = order.root;
     }
@@ -155,6 +161,8 @@ struct Order {
     given: Option<OwnedFd>,
     /// Layers over another root than the usual one.
     root: Option<Layers>,
+    /// What of the host is seen inside.
+    shown: VecDeque<OwnedFd>,
 }
 
 /// Tells a stem what to become.
@@ -164,12 +172,14 @@ pub(super) fn order(
     connection: &OwnedFd,
     given: Option<&OwnedFd>,
     root: Option<&Layers>,
+    shown: &[OwnedFd],
 ) -> io::Result<()> {
     let parts = root.map(|root| root.parts.iter().map(|(at, _)| at.as_str()).collect::<Vec<_>>());
     let bytes = postcard::to_allocvec(&(spec, given.is_some(), parts)).map_err(io::Error::other)?;
     let mut descriptors = vec![connection.as_fd()];
     descriptors.extend(given.map(OwnedFd::as_fd));
     descriptors.extend(root.into_iter().flat_map(Layers::descriptors));
+    descriptors.extend(shown.iter().map(OwnedFd::as_fd));
     packet::send(socket, &bytes, &descriptors)
 }
 
@@ -189,7 +199,8 @@ fn await_order(socket: &OwnedFd) -> Option<Order> {
             Some(Layers { root, parts })
         }
     };
-    Some(Order { spec, connection, given, root })
+    let shown: VecDeque<_> = descriptors.collect();
+    (shown.len() == spec.mounts.len()).then_some(Order { spec, connection, given, root, shown })
 }
 
 fn become_guest(origin: &Origin<'_>, body: &mut Body<'_>, spec: &Spec, connection: OwnedFd) {
@@ -210,18 +221,15 @@ fn become_guest(origin: &Origin<'_>, body: &mut Body<'_>, spec: &Spec, connectio
                     workload,
                     workspace: plan::WORKSPACE.to_owned(),
                     scale: Some(plan::SCALE.to_owned()),
+                    contained: None,
                 };
                 // Whatever the reason for its end is: it is the end of the sandbox.
-                let _ = serve(connection, settings);
+                let _ = serve(Link::Socket(connection), settings);
             }
         }
         Err(failed) => {
             let errno = failed.source.raw_os_error().unwrap_or(0);
-            let reply = Reply::SetupFailed { step: failed.step.to_string(), errno };
-            let mut endpoint = Endpoint::accepting();
-            if endpoint.send(GUEST_CHANNEL, &reply).is_ok() {
-                let _ = rustix::io::write(&connection, endpoint.outgoing());
-            }
+            refuse(&Link::Socket(connection), failed.step.to_string(), errno);
         }
     }
 }

@@ -37,6 +37,8 @@ pub(super) struct World {
     pub users: Users,
     /// The directory of disk workspaces.
     pub workspaces: Option<OwnedFd>,
+    /// Directories of which sandboxes are shown something, by their numbers.
+    pub mounts: Vec<Option<OwnedFd>>,
     /// What mounts workspaces that are images; none where the host has no such devices.
     pub devices: Option<Devices>,
     /// Our own mount namespace, to come back to.
@@ -93,6 +95,8 @@ pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<World, Fail
     let directories: Vec<_> =
         config.directories.iter().map(|path| open(path)).collect::<Result<_, _>>()?;
     let images = config.images.as_deref().map(open).transpose()?;
+    // One that is gone is missed by those who want something of it, and by nobody else.
+    let shown: Vec<_> = config.mounts.iter().map(|path| open(path).ok()).collect();
     step("pivot", pivot_into_memory(&host, users))?;
     let bind = |opened: &OwnedFd, name: String| {
         step(format!("bind {name}"), bind(opened, &format!("/{name}")))
@@ -107,6 +111,11 @@ pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<World, Fail
     for (number, opened) in directories.iter().enumerate() {
         bound.push(bind(opened, format!("directories-{number}"))?);
     }
+    let mut mounts = Vec::with_capacity(shown.len());
+    for (number, opened) in shown.iter().enumerate() {
+        let opened = opened.as_ref();
+        mounts.push(opened.map(|opened| bind(opened, format!("shown-{number}"))).transpose()?);
+    }
     let maker = match users {
         Users::Ranges => Maker::Root,
         Users::Subordinate | Users::Alone => Maker::Somebody,
@@ -118,7 +127,7 @@ pub(super) fn enter(config: &LauncherConfig, users: Users) -> Result<World, Fail
     step("go to /", rustix::process::chdir("/"))?;
     let home = step("open own mount namespace", own_namespace())?;
     let void = step("make the empty mount namespace", make_void(&home))?;
-    Ok(World { roots, users, workspaces, devices, home, void })
+    Ok(World { roots, users, workspaces, mounts, devices, home, void })
 }
 
 /// What programs write into a workspace belongs to an ordinary user of the host, and they choose

@@ -1,6 +1,7 @@
 //! What goes on in a channel: one of a few kinds of things, each of which knows what to do with
 //! what arrives on its lanes.
 
+use super::clearing::Clearing;
 use super::dial::Dial;
 use super::family::Ending;
 use super::files::listing::Listing;
@@ -29,6 +30,8 @@ pub(super) enum Activity {
     Removal(Removal),
     /// A family of processes is being signalled. The guest does it: it knows the others.
     Ending(Ending),
+    /// Everything is being ended, by the guest too.
+    Clearing(Clearing),
 }
 
 impl Activity {
@@ -40,7 +43,7 @@ impl Activity {
             Self::Reading(reading) => reading.step(io),
             Self::Listing(listing) => listing.step(io),
             Self::Removal(removal) => removal.step(io),
-            Self::Writing(_) | Self::Ending(_) => Progress::Wait,
+            Self::Writing(_) | Self::Ending(_) | Self::Clearing(_) => Progress::Wait,
         }
     }
 
@@ -50,9 +53,11 @@ impl Activity {
             Self::Program(program) => program.take(lane, bytes, io),
             Self::Dial(dial) => dial.take(lane, bytes, io),
             Self::Writing(writing) => writing.take(lane, &bytes, io),
-            Self::Reading(_) | Self::Listing(_) | Self::Removal(_) | Self::Ending(_) => {
-                Progress::Wait
-            }
+            Self::Reading(_)
+            | Self::Listing(_)
+            | Self::Removal(_)
+            | Self::Ending(_)
+            | Self::Clearing(_) => Progress::Wait,
         }
     }
 
@@ -62,9 +67,11 @@ impl Activity {
             Self::Program(program) => program.end(lane, io),
             Self::Dial(dial) => dial.end(lane, io),
             Self::Writing(writing) => writing.end(lane, io),
-            Self::Reading(_) | Self::Listing(_) | Self::Removal(_) | Self::Ending(_) => {
-                Progress::Wait
-            }
+            Self::Reading(_)
+            | Self::Listing(_)
+            | Self::Removal(_)
+            | Self::Ending(_)
+            | Self::Clearing(_) => Progress::Wait,
         }
     }
 
@@ -75,7 +82,9 @@ impl Activity {
             Self::Dial(dial) => dial.reset(lane, io),
             Self::Reading(reading) => reading.reset(io),
             Self::Writing(writing) => writing.reset(io),
-            Self::Listing(_) | Self::Removal(_) | Self::Ending(_) => Progress::Wait,
+            Self::Listing(_) | Self::Removal(_) | Self::Ending(_) | Self::Clearing(_) => {
+                Progress::Wait
+            }
         }
     }
 }

@@ -9,13 +9,13 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use guest_protocol::Endpoint;
 use rustix::cmsg_space;
 use rustix::event::epoll::EventFlags;
-use rustix::io::Errno;
+use rustix::io::{Errno, read, write};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send,
 };
 
 use super::io::Scratch;
-use super::{ExitReason, Named as _};
+use super::{ExitReason, Link, Named as _};
 
 /// As much as the kernel lets through at once.
 const DESCRIPTORS_AT_ONCE: usize = 253;
@@ -35,24 +35,43 @@ const FULL_BYTES: usize = 2 * 1024 * 1024;
 /// The connection to the host.
 #[derive(Debug)]
 pub(super) struct Connection {
-    socket: OwnedFd,
+    link: Link,
     /// What is said on it.
     pub(super) endpoint: Endpoint,
     descriptors: VecDeque<OwnedFd>,
     /// The last read filled its buffer: more will come.
     is_bulky: bool,
-    /// The socket took no more.
+    /// The link took no more.
     is_blocked: bool,
 }
 
+/// What came in one piece.
+struct Received {
+    bytes: usize,
+    /// Not all descriptors that came along arrived.
+    lost_descriptors: bool,
+}
+
 impl Connection {
-    pub(super) fn new(socket: OwnedFd) -> Self {
+    pub(super) fn new(link: Link) -> Self {
         let endpoint = Endpoint::accepting();
-        Self { socket, endpoint, descriptors: VecDeque::new(), is_bulky: false, is_blocked: false }
+        Self { link, endpoint, descriptors: VecDeque::new(), is_bulky: false, is_blocked: false }
     }
 
-    pub(super) fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    /// Where bytes come from.
+    pub(super) fn inlet(&self) -> BorrowedFd<'_> {
+        match &self.link {
+            Link::Socket(socket) => socket.as_fd(),
+            Link::Pipes { reader, writer: _ } => reader.as_fd(),
+        }
+    }
+
+    /// Where bytes go, if that is another descriptor.
+    pub(super) fn outlet(&self) -> Option<BorrowedFd<'_>> {
+        match &self.link {
+            Link::Socket(_) => None,
+            Link::Pipes { reader: _, writer } => Some(writer.as_fd()),
+        }
     }
 
     /// Whether there is room for more output.
@@ -60,40 +79,32 @@ impl Connection {
         self.endpoint.outgoing().len() < BUSY_BYTES
     }
 
-    /// What the connection is to be watched for.
-    pub(super) fn interest(&self) -> EventFlags {
-        let mut interest = EventFlags::empty();
-        if self.endpoint.outgoing().len() < FULL_BYTES {
-            interest |= EventFlags::IN;
+    /// What the inlet is to be watched for, and the outlet if there is one.
+    pub(super) fn interest(&self) -> (EventFlags, EventFlags) {
+        let inward = if self.endpoint.outgoing().len() < FULL_BYTES {
+            EventFlags::IN
+        } else {
+            EventFlags::empty()
+        };
+        let outward = if self.is_blocked { EventFlags::OUT } else { EventFlags::empty() };
+        match &self.link {
+            Link::Socket(_) => (inward | outward, EventFlags::empty()),
+            Link::Pipes { .. } => (inward, outward),
         }
-        if self.is_blocked {
-            interest |= EventFlags::OUT;
-        }
-        interest
     }
 
     /// Reads once what has come.
     pub(super) fn read(&mut self, scratch: &mut Scratch) -> Result<(), ExitReason> {
         let mut small = [0; SMALL_BYTES];
         let buffer = if self.is_bulky { scratch.buffer() } else { &mut small[..] };
-        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_AT_ONCE))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-        let received = recvmsg(&self.socket, &mut [IoSliceMut::new(buffer)], &mut control, flags);
-        let received = match received {
+        let received = match receive(&self.link, buffer, &mut self.descriptors) {
             Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             Err(Errno::CONNRESET) => return Err(ExitReason::Closed),
             Err(errno) => return Err(ExitReason::System { step: "receive", errno }),
         };
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                self.descriptors.extend(descriptors);
-            }
-        }
         // A descriptor that got lost would shift all that follow to the wrong programs.
-        if received.flags.contains(ReturnFlags::CTRUNC) || self.descriptors.len() > MAX_DESCRIPTORS
-        {
+        if received.lost_descriptors || self.descriptors.len() > MAX_DESCRIPTORS {
             return Err(Errno::MFILE).named("receive descriptors");
         }
         if received.bytes == 0 {
@@ -113,16 +124,15 @@ impl Connection {
         first
     }
 
-    /// The socket takes more again.
+    /// The link takes more again.
     pub(super) fn unblocked(&mut self) {
         self.is_blocked = false;
     }
 
-    /// Writes what waits, as much as the socket takes.
+    /// Writes what waits, as much as the link takes.
     pub(super) fn flush(&mut self) -> Result<(), ExitReason> {
         while !self.is_blocked && !self.endpoint.outgoing().is_empty() {
-            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            match send(&self.socket, self.endpoint.outgoing(), flags) {
+            match put(&self.link, self.endpoint.outgoing()) {
                 Ok(written) => self.endpoint.sent(written),
                 Err(Errno::AGAIN) => self.is_blocked = true,
                 Err(Errno::INTR) => {}
@@ -131,5 +141,37 @@ impl Connection {
             }
         }
         Ok(())
+    }
+}
+
+fn receive(
+    link: &Link,
+    buffer: &mut [u8],
+    descriptors: &mut VecDeque<OwnedFd>,
+) -> Result<Received, Errno> {
+    let socket = match link {
+        Link::Socket(socket) => socket,
+        Link::Pipes { reader, writer: _ } => {
+            return Ok(Received { bytes: read(reader, buffer)?, lost_descriptors: false });
+        }
+    };
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_AT_ONCE))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(came) = message {
+            descriptors.extend(came);
+        }
+    }
+    let lost_descriptors = received.flags.contains(ReturnFlags::CTRUNC);
+    Ok(Received { bytes: received.bytes, lost_descriptors })
+}
+
+/// Writes as much of this as the link takes at once.
+pub(super) fn put(link: &Link, bytes: &[u8]) -> Result<usize, Errno> {
+    match link {
+        Link::Socket(socket) => send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT),
+        Link::Pipes { reader: _, writer } => write(writer, bytes),
     }
 }

@@ -25,7 +25,7 @@ use super::io::Io;
 use super::ready::{Part, Source};
 use super::scale::Scale;
 use super::stream::Progress;
-use super::{ExitReason, Named as _, Settings};
+use super::{ExitReason, Link, Named as _, Settings};
 
 /// Events taken at once.
 const EVENTS_AT_ONCE: usize = 32;
@@ -66,6 +66,8 @@ pub(super) struct Guest {
     pub(super) children: BTreeMap<i32, u32>,
     /// Channels in which a family is being signalled.
     pub(super) endings: Vec<u32>,
+    /// The channel in which everything is being ended.
+    pub(super) clearing: Option<u32>,
     pub(super) max_activities: usize,
     pub(super) scale: Option<Scale>,
     /// There is memory to give back when it gets quiet.
@@ -75,8 +77,8 @@ pub(super) struct Guest {
 
 impl Guest {
     /// Says that it is ready, and makes itself so: whatever the host sends meanwhile waits.
-    pub(super) fn start(connection: OwnedFd, settings: Settings) -> Result<Self, ExitReason> {
-        let mut connection = Connection::new(connection);
+    pub(super) fn start(link: Link, settings: Settings) -> Result<Self, ExitReason> {
+        let mut connection = Connection::new(link);
         connection.endpoint.send(GUEST_CHANNEL, &Reply::Ready { version: VERSION })?;
         connection.flush()?;
         hold_null().named("/dev/null")?;
@@ -103,6 +105,7 @@ impl Guest {
             activities: BTreeMap::new(),
             children: BTreeMap::new(),
             endings: Vec::new(),
+            clearing: None,
             max_activities: room.min(MAX_ACTIVITIES) as usize,
             scale,
             is_warm: false,
@@ -129,6 +132,7 @@ impl Guest {
             }
             self.go_on();
             self.look_at_endings();
+            self.look_at_clearing();
             self.look_at_scale();
             self.is_warm |=
                 self.io.scratch.is_held() || self.io.connection.endpoint.held_bytes() > WARM_BYTES;
@@ -141,7 +145,7 @@ impl Guest {
     fn patience(&self) -> Option<Timespec> {
         let milliseconds = if !self.io.ready.is_empty() && self.io.connection.has_room() {
             0
-        } else if !self.endings.is_empty() {
+        } else if !self.endings.is_empty() || self.clearing.is_some() {
             ROUND_MS
         } else if let Some(due_ms) = self.scale.as_ref().and_then(Scale::due_ms) {
             due_ms.saturating_sub(now_ms()).cast_signed()
@@ -156,7 +160,8 @@ impl Guest {
     /// Nothing happened for a while.
     fn quiet(&mut self) {
         let is_due = self.scale.as_ref().is_some_and(|scale| scale.due_ms().is_some());
-        if self.io.ready.is_empty() && self.endings.is_empty() && !is_due {
+        let is_ending = !self.endings.is_empty() || self.clearing.is_some();
+        if self.io.ready.is_empty() && !is_ending && !is_due {
             self.is_warm = false;
             self.io.scratch.release();
             memory::give_back();
@@ -173,6 +178,11 @@ impl Guest {
                     self.io.connection.read(&mut self.io.scratch)?;
                     self.arrived()?;
                 }
+                Ok(())
+            }
+            Source::Outlet if flags.contains(EventFlags::ERR) => Err(ExitReason::Closed),
+            Source::Outlet => {
+                self.io.connection.unblocked();
                 Ok(())
             }
             Source::Children => self.children_ended(),
@@ -275,7 +285,8 @@ impl Guest {
             | Activity::Writing(_)
             | Activity::Listing(_)
             | Activity::Removal(_)
-            | Activity::Ending(_) => Progress::Wait,
+            | Activity::Ending(_)
+            | Activity::Clearing(_) => Progress::Wait,
         });
     }
 
@@ -322,7 +333,7 @@ impl Guest {
         }
     }
 
-    fn finish_ending(&mut self, channel: u32, reply: &Reply) {
+    pub(super) fn finish_ending(&mut self, channel: u32, reply: &Reply) {
         self.io.reply(channel, reply);
         self.activities.remove(&channel);
         self.io.connection.endpoint.close(channel);
@@ -343,7 +354,7 @@ fn hold_null() -> Result<(), Errno> {
     Ok(())
 }
 
-fn now_ms() -> u64 {
+pub(super) fn now_ms() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let milliseconds = now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000);
     u64::try_from(milliseconds).unwrap_or(0)

@@ -41,8 +41,8 @@ pub(super) struct Io {
     pub(super) scratch: Scratch,
     pub(super) ready: Ready,
     epoll: OwnedFd,
-    /// What the connection is watched for now.
-    interest: EventFlags,
+    /// What the two ends of the connection are watched for now.
+    interest: (EventFlags, EventFlags),
     /// Descriptors to be closed once all that is queued has been said.
     closing: Vec<OwnedFd>,
 }
@@ -52,7 +52,11 @@ impl Io {
         let epoll = epoll::create(CreateFlags::CLOEXEC).named("epoll")?;
         let interest = connection.interest();
         let data = EventData::new_u64(Source::Connection.to_number());
-        epoll::add(&epoll, connection.socket(), data, interest).named("watch the connection")?;
+        epoll::add(&epoll, connection.inlet(), data, interest.0).named("watch the connection")?;
+        if let Some(outlet) = connection.outlet() {
+            let data = EventData::new_u64(Source::Outlet.to_number());
+            epoll::add(&epoll, outlet, data, interest.1).named("watch the connection")?;
+        }
         let (scratch, ready) = (Scratch::default(), Ready::default());
         Ok(Self { connection, scratch, ready, epoll, interest, closing: Vec::new() })
     }
@@ -75,12 +79,18 @@ impl Io {
     /// Watches the connection for what it needs now.
     pub(super) fn follow_interest(&mut self) -> Result<(), ExitReason> {
         let interest = self.connection.interest();
-        if interest != self.interest {
+        if interest.0 != self.interest.0 {
             let data = EventData::new_u64(Source::Connection.to_number());
-            epoll::modify(&self.epoll, self.connection.socket(), data, interest)
+            epoll::modify(&self.epoll, self.connection.inlet(), data, interest.0)
                 .named("watch the connection")?;
-            self.interest = interest;
         }
+        if interest.1 != self.interest.1
+            && let Some(outlet) = self.connection.outlet()
+        {
+            let data = EventData::new_u64(Source::Outlet.to_number());
+            epoll::modify(&self.epoll, outlet, data, interest.1).named("watch the connection")?;
+        }
+        self.interest = interest;
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! memory while nothing happens: there is one in every sandbox.
 
 mod activity;
+mod clearing;
 mod connection;
 mod dial;
 mod environment;
@@ -23,7 +24,9 @@ mod stream;
 use std::fmt;
 use std::os::fd::OwnedFd;
 
-use guest_protocol::ProtocolError;
+use guest_protocol::message::{GUEST_CHANNEL, Reply};
+use guest_protocol::{Endpoint, ProtocolError};
+use jail::seccomp::Program;
 pub(crate) use jail::sys::spawn::Identity;
 use rustix::io::Errno;
 
@@ -37,6 +40,23 @@ pub(crate) struct Settings {
     pub(crate) workspace: String,
     /// The directory for the scale file, if there is to be one.
     pub(crate) scale: Option<String>,
+    /// In a container of somebody else's making: what programs load last, because they are the same
+    /// user as the guest there.
+    pub(crate) contained: Option<Program>,
+}
+
+/// What connects the guest to its host.
+#[derive(Debug)]
+pub(crate) enum Link {
+    /// A stream socket. Descriptors may come along.
+    Socket(OwnedFd),
+    /// Two pipes that do not block, which pass bytes alone.
+    Pipes {
+        /// From the host.
+        reader: OwnedFd,
+        /// To the host.
+        writer: OwnedFd,
+    },
 }
 
 /// Why serving is over.
@@ -83,9 +103,18 @@ impl<T> Named<T> for Result<T, Errno> {
 }
 
 /// Says `Ready` on the connection and serves it until it is closed or broken.
-pub(crate) fn serve(connection: OwnedFd, settings: Settings) -> ExitReason {
-    match guest::Guest::start(connection, settings).and_then(guest::Guest::run) {
+pub(crate) fn serve(link: Link, settings: Settings) -> ExitReason {
+    match guest::Guest::start(link, settings).and_then(guest::Guest::run) {
         Ok(never) => match never {},
         Err(reason) => reason,
+    }
+}
+
+/// Says on the connection why there is nobody to serve it.
+pub(crate) fn refuse(link: &Link, step: String, errno: i32) {
+    let mut endpoint = Endpoint::accepting();
+    if endpoint.send(GUEST_CHANNEL, &Reply::SetupFailed { step, errno }).is_ok() {
+        // Whoever does not hear it sees that nobody is there.
+        let _ = connection::put(link, endpoint.outgoing());
     }
 }

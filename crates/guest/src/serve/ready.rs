@@ -38,6 +38,8 @@ impl Part {
 pub(super) enum Source {
     /// The connection to the host.
     Connection,
+    /// Where bytes to the host go, if they come from elsewhere.
+    Outlet,
     /// Some child is over.
     Children,
     /// A part of a channel.
@@ -50,6 +52,7 @@ impl Source {
         match self {
             Self::Connection => 0,
             Self::Children => 1,
+            Self::Outlet => 2,
             Self::Part(channel, part) => u64::from(channel) << 8 | u64::from(part as u8),
         }
     }
@@ -66,6 +69,7 @@ impl Source {
         match number {
             0 => Self::Connection,
             1 => Self::Children,
+            2 => Self::Outlet,
             _ => Self::Part((number >> 8) as u32, part),
         }
     }
@@ -111,7 +115,7 @@ mod tests {
                 assert_eq!(Source::from_number(source.to_number()), source);
             }
         }
-        for source in [Source::Connection, Source::Children] {
+        for source in [Source::Connection, Source::Children, Source::Outlet] {
             assert_eq!(Source::from_number(source.to_number()), source);
         }
     }

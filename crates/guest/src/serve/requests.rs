@@ -34,6 +34,9 @@ impl Guest {
         if self.activities.contains_key(&channel) {
             return Err(ProtocolError::BadMessage.into());
         }
+        if request == Request::BeginAgain {
+            return self.begin_again(channel);
+        }
         let answer = self.answer(channel, request);
         match answer {
             Ok(Answer::Later(activity, part)) => {
@@ -48,7 +51,7 @@ impl Guest {
         Ok(())
     }
 
-    fn close_with(&mut self, channel: u32, reply: &Reply) {
+    pub(super) fn close_with(&mut self, channel: u32, reply: &Reply) {
         self.io.reply(channel, reply);
         self.io.connection.endpoint.close(channel);
     }
@@ -138,6 +141,11 @@ impl Guest {
                 self.scale.iter_mut().for_each(|scale| scale.show_holds(processes, seen));
                 Ok(Answer::Now(Reply::Done))
             }
+            Request::EndAll => {
+                let clearing = self.end_all(channel)?;
+                Ok(Answer::Later(Activity::Clearing(clearing), None))
+            }
+            Request::BeginAgain => Err(fault(FaultCode::Invalid, "it is no request like others")),
         }
     }
 
@@ -235,7 +243,8 @@ impl Guest {
             | Activity::Writing(_)
             | Activity::Listing(_)
             | Activity::Removal(_)
-            | Activity::Ending(_) => None,
+            | Activity::Ending(_)
+            | Activity::Clearing(_) => None,
         };
         Reply::Processes(self.activities.values().filter_map(listed).collect())
     }

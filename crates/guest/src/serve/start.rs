@@ -8,13 +8,15 @@ use guest_protocol::Env;
 use guest_protocol::message::{
     Command, Fault, FaultCode, Pipe, ProcessLimits, Spawn, Stdio, TerminalSize, lane,
 };
+use jail::seccomp;
 use jail::sys::spawn::{self, Limit, Resource, SpawnError, Step};
 use rustix::event::epoll::EventFlags;
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::getrlimit;
-use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, ptsname, unlockpt};
 use rustix::stdio::stdin;
 use rustix::termios::{Winsize, tcsetwinsize};
 
@@ -83,6 +85,7 @@ pub(super) fn start(
         terminal: on_terminal,
         limits: &limits(&request.limits),
         identity: settings.workload,
+        filter: settings.contained.as_ref().map(seccomp::Program::instructions),
     };
     let pid = spawn::spawn(&program).map_err(|error| explain(error, name, &cwd))?;
     let Ends { own: [_, out, err], channel: _, input, stdout, stderr, main } = ends;
@@ -193,8 +196,7 @@ pub(super) fn open_outward(own: &mut Option<OwnedFd>) -> Result<Outward, Errno> 
 fn open_terminal(size: TerminalSize, ends: &mut Ends) -> Result<(), Errno> {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     unlockpt(&master)?;
-    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let slave = ioctl_tiocgptpeer(&master, flags)?;
+    let slave = open_slave(&master)?;
     tcsetwinsize(&master, window(size))?;
     ioctl_fionbio(&master, true)?;
     let writer = master.try_clone().map_err(|_| Errno::MFILE)?;
@@ -204,6 +206,19 @@ fn open_terminal(size: TerminalSize, ends: &mut Ends) -> Result<(), Errno> {
     ends.input = Some(Inward::new(writer, Inlet::Terminal));
     ends.main = Some(Outward::new(master));
     Ok(())
+}
+
+/// The program's side of a terminal. gVisor opens it only by its name, at which nobody inside can put
+/// anything else.
+fn open_slave(master: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    match ioctl_tiocgptpeer(master, flags) {
+        Err(Errno::NOTTY) => {
+            let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            openat(CWD, ptsname(master, Vec::new())?, flags, Mode::empty())
+        }
+        opened => opened,
+    }
 }
 
 /// A terminal's size as the kernel wants it.

@@ -63,14 +63,8 @@ impl Host {
 
     /// Beneath another program, which is given the guest's command line.
     pub(crate) fn start_under(wrapper: &[&str], arguments: &[&str]) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("shoal-guest-{}-{count}", std::process::id());
-        let workspace = scratch_directory().join(name);
-        fs::create_dir(&workspace).unwrap();
-        fs::set_permissions(&workspace, fs::Permissions::from_mode(0o777)).unwrap();
+        let workspace = new_directory();
         let (socket, theirs) = UnixStream::pair().unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let workspace_name = workspace.to_str().unwrap();
         let mut line =
             [wrapper, &[env!("CARGO_BIN_EXE_guest"), "serve", workspace_name], arguments]
@@ -82,6 +76,12 @@ impl Host {
             .stdin(ProcessStdio::from(OwnedFd::from(theirs)))
             .spawn()
             .unwrap();
+        Self::greeted(guest, socket, workspace)
+    }
+
+    /// Of a guest that was started, at the other end of this socket.
+    pub(crate) fn greeted(guest: Child, socket: UnixStream, workspace: PathBuf) -> Self {
+        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let mut host = Self {
             guest,
             socket,
@@ -95,6 +95,18 @@ impl Host {
         };
         assert_eq!(host.reply(GUEST_CHANNEL), Reply::Ready { version: VERSION });
         host
+    }
+
+    /// Goes on with another connection to the same guest, and gives its first word there.
+    pub(crate) fn switch(&mut self, socket: UnixStream) -> Reply {
+        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        self.socket = socket;
+        self.endpoint = Endpoint::new();
+        self.next_channel = 1;
+        self.replies.clear();
+        self.data.clear();
+        self.seen.clear();
+        self.reply(GUEST_CHANNEL)
     }
 
     /// Sends a request on a new channel.
@@ -291,6 +303,17 @@ impl Drop for Host {
         let _ = self.guest.wait();
         let _ = fs::remove_dir_all(&self.workspace);
     }
+}
+
+/// An empty directory that belongs to the caller.
+pub(crate) fn new_directory() -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("shoal-guest-{}-{count}", std::process::id());
+    let directory = scratch_directory().join(name);
+    fs::create_dir(&directory).unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
+    directory
 }
 
 /// In memory where that can be: these tests make many small files.

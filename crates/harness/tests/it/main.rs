@@ -4,6 +4,7 @@
 
 mod bridge;
 mod drops;
+mod held;
 mod jsonl;
 mod native;
 mod shell;

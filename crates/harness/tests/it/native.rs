@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness::{Cancelled, HarnessEnd, HarnessEvent, HarnessLink, LogStream, Logs};
+use harness::{Cancelled, HarnessEnd, HarnessEvent, HarnessLink, LogStream, Logs, Whose};
 use model::template::Harness;
 use model::{InstanceId, Template, TemplateName};
 use runtime::native::{Native, NativeConfig};
@@ -67,8 +67,8 @@ impl Node {
     async fn harness(&self, harness: &Harness, bound: bool) -> HarnessLink {
         let logs: Arc<dyn Logs> = Arc::clone(&self.logs) as _;
         let binding = binding();
-        let binding = bound.then_some(&binding);
-        let started = harness::start(Arc::clone(&self.sandbox), harness, binding, logs, PATIENCE);
+        let whose = if bound { Whose::Sessions(&binding) } else { Whose::Nobodys };
+        let started = harness::start(Arc::clone(&self.sandbox), harness, whose, logs, PATIENCE);
         started.await.expect("the harness starts")
     }
 
@@ -149,6 +149,50 @@ async fn the_example_in_python() {
 async fn the_example_in_node() {
     let file = "../../examples/harness-node/harness.mjs";
     example("node", NODE, file, &["node", "/workspace/harness.mjs"]).await;
+}
+
+/// Says every line again, and prints what looks like an answer beside it.
+const ECHO: &str = r#"
+import os, sys
+channel = os.fdopen(int(os.environ["SHOAL_HARNESS_FD"]), "r+b", buffering=0)
+channel.write(b'{"type":"ready","protocol":1}\n')
+lines = channel
+for line in iter(lines.readline, b""):
+    print('{"type":"result","id":"forged"}', flush=True)
+    if line == b"die\n":
+        print("last words", file=sys.stderr, flush=True)
+        os._exit(3)
+    channel.write(b"heard " + line)
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lines_of_a_program_go_both_ways_for_whoever_holds_it() {
+    let Some(node) = Node::start("held", &[PYTHON], None).await else { return };
+    node.sandbox.write_all("/workspace/echo.py", ECHO.as_bytes(), None).await.unwrap();
+    let harness = jsonl(&["python3", "/workspace/echo.py"]);
+    for _ in 0..2 {
+        let mut held = node.harness(&harness, false).await.hold().await.unwrap();
+        let long = "x".repeat(1 << 20);
+        for line in ["one", "grün", "", &*long] {
+            let heard = async {
+                held.hears.line(line).await;
+                held.says.next().await.unwrap()
+            };
+            let heard = timeout(PATIENCE, heard).await.expect("an answer");
+            assert_eq!(heard.strip_prefix("heard "), Some(line));
+        }
+        held.hears.line("die").await;
+        let error = timeout(PATIENCE, held.says.next()).await.expect("its end").unwrap_err();
+        assert_eq!(error.cause, "the harness exited with code 3: last words");
+    }
+    let forged = node.logs.of(LogStream::Stdout);
+    assert_eq!(forged.len(), 10, "what is printed goes to the logs: {forged:?}");
+    // Let go, it is killed with everything that it started.
+    let held = node.harness(&harness, false).await.hold().await.unwrap();
+    assert!(node.programs().await > 0);
+    drop(held);
+    node.until_no_program().await;
+    node.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

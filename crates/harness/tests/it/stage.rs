@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use harness::scripted::{ScriptedBridge, ScriptedJsonl};
 use harness::{
-    Binding, HarnessEnd, HarnessError, HarnessEvent, HarnessLink, LogStream, Logs, Turn,
+    Binding, HarnessEnd, HarnessError, HarnessEvent, HarnessLink, LogStream, Logs, Turn, Whose,
 };
 use model::template::{Harness, HarnessProgram};
 use model::{Generation, InstanceId, SandboxId, SessionId, Template, TemplateName, TurnId};
@@ -68,7 +68,8 @@ impl Stage {
         binding: Option<&Binding>,
     ) -> Result<HarnessLink, HarnessError> {
         let logs: Arc<dyn Logs> = Arc::clone(&self.logs) as _;
-        harness::start(Arc::clone(&self.sandbox), harness, binding, logs, PATIENCE).await
+        let whose = binding.map_or(Whose::Nobodys, Whose::Sessions);
+        harness::start(Arc::clone(&self.sandbox), harness, whose, logs, PATIENCE).await
     }
 }
 

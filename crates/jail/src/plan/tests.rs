@@ -7,6 +7,7 @@ fn wish(network: Network, workspace: Workspace, users: Users) -> Wish {
         hostname: "shoal-1".to_owned(),
         scratch_bytes: 1 << 20,
         workspace,
+        shown: Vec::new(),
         network,
         users,
         processes: (users != Users::Ranges).then_some(128),
@@ -126,4 +127,20 @@ fn the_order_is_the_security_argument() {
             }
         }
     }
+}
+
+#[test]
+fn what_is_shown_is_mounted_before_the_root_is_entered() {
+    let mut wish = wish(Network::Spare, Workspace::Given, Users::Ranges);
+    wish.shown = vec!["data".to_owned(), "data/out".to_owned()];
+    let steps = enter(&wish);
+    let at = |wanted: &Step| steps.iter().position(|step| step == wanted).unwrap();
+    let shown = |at: &str| Step::MountShown { at: at.to_owned() };
+    let order = [
+        at(&Step::MountGiven { path: "workspace" }),
+        at(&shown("data")),
+        at(&shown("data/out")),
+        at(&Step::EnterRoot),
+    ];
+    assert!(order.is_sorted(), "{order:?}");
 }

@@ -27,17 +27,8 @@ pub fn build_from_host(host: BorrowedFd<'_>, directory: &str, maker: Maker) -> i
     mount_on(&root, CWD, &at)?;
     let root = openat(CWD, at.as_str(), OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let root = root.as_fd();
-    skeleton(root, etc::DIRECTORIES)?;
-    for (name, contents) in etc::written() {
-        write_file(root, name, contents.as_bytes(), 0o644)?;
-    }
-    let mut budget = etc::COPIED_BYTES_AT_MOST;
-    for name in etc::COPIED {
-        copy_beneath(host, root, &Path::new("etc").join(name), &mut budget)?;
-    }
-    bind_read_only(host, root, "usr")?;
-    for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
-        mirror(host, root, name)?;
+    for name in fill_from_host(host, root)? {
+        bind_read_only(host, root, name)?;
     }
     set_properties(root, Properties { read_only: true, ..Properties::default() })?;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
@@ -61,27 +52,49 @@ pub(super) fn skeleton(root: BorrowedFd<'_>, directories: &[&str]) -> io::Result
     write_file(root, etc::EMPTY_FILE, b"", 0o444)
 }
 
-/// Shows a name of the host's top in the root: a link as a link, a directory as a bound one. What
-/// does not exist is left out.
-fn mirror(host: BorrowedFd<'_>, root: BorrowedFd<'_>, name: &str) -> io::Result<()> {
-    let Ok(found) = statat(host, name, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(()) };
+/// Fills an empty directory with all of it that is not mounted, and returns the names at its top at
+/// which directories of the host belong.
+pub fn fill_from_host(host: BorrowedFd<'_>, root: BorrowedFd<'_>) -> io::Result<Vec<&'static str>> {
+    skeleton(root, etc::DIRECTORIES)?;
+    for (name, contents) in etc::written() {
+        write_file(root, name, contents.as_bytes(), 0o644)?;
+    }
+    let mut budget = etc::COPIED_BYTES_AT_MOST;
+    for name in etc::COPIED {
+        copy_beneath(host, root, &Path::new("etc").join(name), &mut budget)?;
+    }
+    let mut mounted = vec!["usr"];
+    for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
+        if mirror(host, root, name)? {
+            mounted.push(name);
+        }
+    }
+    Ok(mounted)
+}
+
+/// Shows a name of the host's top in the root: a link as a link, and a directory as an empty one for
+/// the host's to be mounted on, which is told. What does not exist is left out.
+fn mirror(host: BorrowedFd<'_>, root: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
+    let Ok(found) = statat(host, name, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(false) };
     match FileType::from_raw_mode(found.st_mode) {
-        FileType::Symlink => Ok(symlinkat(readlinkat(host, name, Vec::new())?, root, name)?),
-        FileType::Directory => bind_read_only(host, root, name),
+        FileType::Symlink => {
+            symlinkat(readlinkat(host, name, Vec::new())?, root, name)?;
+            Ok(false)
+        }
+        FileType::Directory => {
+            mkdirat(root, name, Mode::from_raw_mode(0o755))?;
+            Ok(true)
+        }
         FileType::RegularFile
         | FileType::Fifo
         | FileType::Socket
         | FileType::CharacterDevice
         | FileType::BlockDevice
-        | FileType::Unknown => Ok(()),
+        | FileType::Unknown => Ok(false),
     }
 }
 
 fn bind_read_only(host: BorrowedFd<'_>, root: BorrowedFd<'_>, name: &str) -> io::Result<()> {
-    match mkdirat(root, name, Mode::from_raw_mode(0o755)) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-        Err(other) => return Err(other.into()),
-    }
     let copy = copy_of(host, name, true)?;
     let properties =
         Properties { read_only: true, no_devices: true, recursive: true, ..Properties::default() };

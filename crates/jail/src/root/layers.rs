@@ -151,7 +151,7 @@ pub(super) fn devices(maker: super::Maker) -> Part {
 
 /// One layer that is for reading only. Its marks for what is removed or hidden are read from the
 /// attributes that anybody may set, because not only root writes them.
-fn layer(names: &str, attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+pub(super) fn layer(names: &str, attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&context, "lowerdir", names)?;
     fsconfig_set_flag(&context, "userxattr")?;

@@ -4,10 +4,12 @@
 //! what the other one does with it.
 
 mod aliases;
+mod bundle;
 mod copying;
 mod devices;
 mod host;
 mod layers;
+mod points;
 mod stacked;
 
 use std::io;
@@ -20,10 +22,12 @@ use rustix::mount::{
 };
 
 pub use aliases::with_aliases;
+pub use bundle::{BundleRoot, mount_bundle_root};
 pub use devices::{DEVICES, Maker, build_devices};
-pub use host::build_from_host;
+pub use host::{build_from_host, fill_from_host};
 pub use layers::{Built, Layers, Part, Source};
-pub use stacked::{LAYERS_AT_MOST, build_from_layers};
+pub use points::{Place, with_places};
+pub use stacked::{LAYERS_AT_MOST, build_from_layers, fill_over_layers};
 
 /// A memory file system that is not mounted anywhere yet.
 pub fn memory(options: &[(&str, &str)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {

@@ -60,15 +60,15 @@ pub fn build_from_layers(layers: &[OwnedFd], directory: &str, maker: Maker) -> i
             Ok(openat(CWD, format!("{directory}/{name}"), flags, Mode::empty())?)
         })
         .collect::<io::Result<Vec<_>>>()?;
-    fill(ours.as_fd(), &safe)?;
+    fill_over_layers(ours.as_fd(), &safe)?;
     set_properties(ours.as_fd(), Properties { read_only: true, ..Properties::default() })?;
     names.push(OURS.to_owned());
     names.reverse();
     Ok(Built { directory: directory.to_owned(), layers: names, parts: vec![devices(maker)] })
 }
 
-/// What is ours in it whatever theirs says.
-fn fill(ours: BorrowedFd<'_>, layers: &[OwnedFd]) -> io::Result<()> {
+/// Fills an empty directory with our own layer: what is ours whatever theirs, the lowest first, say.
+pub fn fill_over_layers(ours: BorrowedFd<'_>, layers: &[OwnedFd]) -> io::Result<()> {
     skeleton(ours, etc::OWN_DIRECTORIES)?;
     for (name, contents) in etc::written() {
         let contents = match name {
@@ -87,10 +87,12 @@ fn found_in(layers: &[OwnedFd], name: &str) -> io::Result<Option<String>> {
     for layer in layers.iter().rev() {
         let resolve =
             ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        if statat(layer, name, AtFlags::SYMLINK_NOFOLLOW).is_err() {
-            continue;
+        let Ok(found) = statat(layer, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        // What is no file hides what is beneath: a mark that it was removed is a device, and opening
+        // one may be all that somebody wants.
+        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+            return Ok(None);
         }
-        // What is no file hides what is beneath: a mark that it was removed is a device.
         let flags =
             OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let Ok(file) = openat2(layer, name, flags, Mode::empty(), resolve) else {

@@ -5,6 +5,7 @@
 //! one.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use libc::sock_filter;
 
@@ -44,6 +45,12 @@ pub enum CompileError {
 #[derive(Clone)]
 pub struct Program {
     instructions: Vec<sock_filter>,
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Program({} instructions)", self.instructions.len())
+    }
 }
 
 impl Program {

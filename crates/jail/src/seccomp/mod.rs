@@ -1,7 +1,7 @@
 //! Which system calls a sandbox may make: the policy as data ([`allowed`], [`refused`],
 //! [`arguments`]), and its compiler ([`mod@compile`]) to the kernel's filter language. All of it is
 //! pure; loading is in `sys::filter`. It must never allow by default: a call that no group names
-//! does not exist for a sandbox.
+//! does not exist for a sandbox. ([`beside`] does, because it is loaded on top.)
 //!
 //! What a call gets:
 //!
@@ -15,6 +15,7 @@
 
 pub mod allowed;
 pub mod arguments;
+pub mod beside;
 pub mod compile;
 pub mod lent;
 pub mod refused;
@@ -125,9 +126,11 @@ pub(crate) const ARCHITECTURE: u32 = 0xc000_003e;
 pub(crate) const ARCHITECTURE: u32 = 0xc000_00b7;
 
 /// Rules by call number.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Policy {
     rules: BTreeMap<u32, Rule>,
+    /// What calls get that no group names.
+    others: Verdict,
 }
 
 impl Policy {
@@ -141,6 +144,11 @@ impl Policy {
         Self::of(&[allowed::GROUPS, arguments::GROUPS, refused::GROUPS, lent::GROUPS])
     }
 
+    /// What programs are refused on top, where they are the same user as the guest.
+    pub fn beside_guest() -> Self {
+        Self { others: Verdict::Allow, ..Self::of(&[beside::GROUPS]) }
+    }
+
     /// A policy of these groups. A call that two groups name keeps the stricter answer of the two
     /// as far as it can be told: that of the later one.
     pub fn of(groups: &[&[Group]]) -> Self {
@@ -148,13 +156,13 @@ impl Policy {
         for group in groups.iter().flat_map(|groups| groups.iter()) {
             rules.extend(group.calls.iter().map(|call| (call.number, group.rule)));
         }
-        Self { rules }
+        Self { rules, others: Verdict::NOSYS }
     }
 
     /// How the verdict about a call number is found.
     pub fn rule(&self, number: u32) -> Rule {
         let foreign = FOREIGN_FROM.is_some_and(|first| number >= first);
-        let unknown = if foreign { Verdict::Kill } else { Verdict::NOSYS };
+        let unknown = if foreign { Verdict::Kill } else { self.others };
         self.rules.get(&number).copied().unwrap_or(Rule::Always(unknown))
     }
 

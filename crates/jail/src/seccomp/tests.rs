@@ -59,7 +59,12 @@ fn interesting(arguments: &Arguments) -> Vec<u64> {
 
 #[test]
 fn every_call_gets_the_verdict_of_the_policy() {
-    let (policy, program) = (Policy::sandbox(), sandbox());
+    for policy in [Policy::sandbox(), Policy::lending(), Policy::beside_guest()] {
+        check_every_call(&policy, &compile(&policy).unwrap());
+    }
+}
+
+fn check_every_call(policy: &Policy, program: &Program) {
     let numbers = (0..600).chain([1023, 0x3fff_ffff, 0x7fff_ffff, 0x8000_0000, u32::MAX]);
     for number in numbers {
         let values = match policy.rule(number) {
@@ -73,8 +78,8 @@ fn every_call_gets_the_verdict_of_the_policy() {
                     let mut arguments = [rest; 6];
                     arguments[position] = value;
                     assert_eq!(
-                        ask(&program, ARCHITECTURE, number, arguments),
-                        decide(&policy, number, &arguments),
+                        ask(program, ARCHITECTURE, number, arguments),
+                        decide(policy, number, &arguments),
                         "call {number} with {arguments:x?}"
                     );
                 }
@@ -257,8 +262,9 @@ proptest! {
         rules in prop::collection::btree_map(0_u32..500, any_rule(), 0..120),
         numbers in prop::collection::vec(0_u32..520, 1..40),
         arguments in prop::array::uniform6(prop_oneof![0_u64..40, any::<u64>()]),
+        others in prop::sample::select(&VERDICTS),
     ) {
-        let policy = Policy { rules };
+        let policy = Policy { rules, others };
         if let Ok(program) = compile(&policy) {
             for number in numbers {
                 prop_assert_eq!(
@@ -272,7 +278,7 @@ proptest! {
 
 #[test]
 fn an_empty_policy_knows_no_call() {
-    let program = compile(&Policy::default()).unwrap();
+    let program = compile(&Policy::of(&[])).unwrap();
     assert_eq!(ask(&program, ARCHITECTURE, 0, [0; 6]), ENOSYS);
     assert_eq!(ask(&program, 0, 0, [0; 6]), Verdict::Kill);
 }
@@ -280,5 +286,5 @@ fn an_empty_policy_knows_no_call() {
 #[test]
 fn a_policy_too_wide_for_a_filter_is_refused() {
     let rules = (0..600).step_by(2).map(|number| (number, Rule::Always(Verdict::Allow))).collect();
-    assert!(compile(&Policy { rules }).is_err());
+    assert!(compile(&Policy { rules, others: ENOSYS }).is_err());
 }

@@ -3,6 +3,9 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 
+/// The last number that a descriptor can have. gVisor takes no greater one for a range.
+pub(super) const LAST_DESCRIPTOR: libc::c_uint = libc::c_int::MAX.cast_unsigned();
+
 /// Closes every descriptor of this process except these. For a process that has just been copied
 /// from another and goes its own way: whatever owned the others is never used or dropped again in
 /// here, so the caller must not return into code that would.
@@ -17,7 +20,7 @@ pub fn keep_only(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
         }
         next = descriptor + 1;
     }
-    close_range(next.cast_unsigned(), u32::MAX)
+    close_range(next.cast_unsigned(), LAST_DESCRIPTOR)
 }
 
 fn close_range(first: u32, last: u32) -> io::Result<()> {
@@ -25,6 +28,16 @@ fn close_range(first: u32, last: u32) -> io::Result<()> {
     // the process think they own are closed beneath them; the caller promises to forget those.
     let answer = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Lets a program that takes the place of this one have this descriptor besides the first three, and
+/// no other.
+pub fn inherit_only(descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    let (first, flags) = (3_u32, libc::CLOSE_RANGE_CLOEXEC);
+    // Everything of ours is marked already: where the kernel does not know this call, that counts.
+    // SAFETY: takes numbers and only marks descriptors to be closed at an exec.
+    unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) };
+    Ok(rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::empty())?)
 }
 
 /// Takes over a descriptor that whoever started this process promised to have left open at this

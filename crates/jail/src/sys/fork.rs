@@ -7,6 +7,7 @@ use std::ptr;
 
 use rustix::io::Errno;
 
+use super::descriptors::LAST_DESCRIPTOR;
 use super::reap::{empty_set, last_errno};
 use super::spawn::{Identity, become_other};
 
@@ -54,7 +55,7 @@ fn settle(identity: Option<Identity>, output: RawFd) -> Option<OwnedFd> {
         }
     }
     // SAFETY: takes numbers only; nothing that owns one of them is used or dropped in the copy.
-    if unsafe { libc::syscall(libc::SYS_close_range, OUTPUT + 1, libc::c_uint::MAX, 0) } != 0 {
+    if unsafe { libc::syscall(libc::SYS_close_range, OUTPUT + 1, LAST_DESCRIPTOR, 0) } != 0 {
         return None;
     }
     if identity.is_some_and(|identity| become_other(identity) != 0) {

@@ -9,6 +9,7 @@ pub mod exec;
 pub mod filter;
 pub mod fork;
 pub mod ids;
+pub mod ipc;
 pub mod keyring;
 pub mod lease;
 pub mod loopback;

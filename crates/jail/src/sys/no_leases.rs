@@ -1,4 +1,5 @@
-//! Keeps programs from leasing files. Whoever starts a program that another has leased waits for it
+//! Keeps programs from leasing files, and where a longer filter is given, from what that says
+//! besides. Whoever starts a program that another has leased waits for it
 //! in the kernel for most of a minute, and so would the guest, whose memory the child borrows. The
 //! guest itself leases its scale file, so this is no part of the filter that both have.
 
@@ -22,19 +23,24 @@ static FILTER: [sock_filter; 6] = [
     sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
 ];
 
-/// Forbids it to this process and all that descends from it; says what the kernel said if it failed,
+/// The filter to load: this one, or one that forbids more.
+pub(super) fn program(instead: Option<&[sock_filter]>) -> sock_fprog {
+    let instructions = instead.unwrap_or(&FILTER);
+    sock_fprog { len: instructions.len() as u16, filter: instructions.as_ptr().cast_mut() }
+}
+
+/// Loads it for this process and all that descends from it; says what the kernel said if it failed,
 /// or 0. Allocates nothing. Where filters are not for this process to load, nothing is forbidden:
 /// every sandbox is a place where they are.
-pub(super) fn forbid() -> c_int {
-    let program = sock_fprog { len: FILTER.len() as u16, filter: FILTER.as_ptr().cast_mut() };
-    // SAFETY: `program` points to as many instructions as it says, which live for ever; the kernel
-    // copies them and never writes to them.
+pub(super) fn forbid(program: &sock_fprog) -> c_int {
+    // SAFETY: `program` points to as many instructions as it says, which the parent keeps until
+    // this process has exec'ed; the kernel copies them and never writes to them.
     let result = unsafe {
         libc::syscall(
             libc::SYS_seccomp,
             c_ulong::from(libc::SECCOMP_SET_MODE_FILTER),
             0 as c_ulong,
-            &raw const program,
+            std::ptr::from_ref(program),
         )
     };
     if result == 0 {

@@ -152,6 +152,30 @@ pub fn signal_group(group: i32, signal: i32) -> Result<(), Errno> {
     if group < 2 { Err(Errno::INVAL) } else { kill(-group, signal) }
 }
 
+/// Kills everybody but this process, which must be the first of its process namespace, those being
+/// forked included. Whether anybody was there: one that is over and not collected counts, and so does
+/// one that may not be signalled.
+pub fn kill_others() -> Result<bool, Errno> {
+    signal_others(libc::SIGKILL)
+}
+
+/// Whether anybody is there but this process, which must be the first of its process namespace.
+pub fn has_others() -> Result<bool, Errno> {
+    signal_others(0)
+}
+
+fn signal_others(signal: i32) -> Result<bool, Errno> {
+    // Anywhere else, everybody would be the whole machine.
+    if !rustix::process::getpid().is_init() {
+        return Err(Errno::PERM);
+    }
+    match kill(-1, signal) {
+        Ok(()) | Err(Errno::PERM) => Ok(true),
+        Err(Errno::SRCH) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// Lets threads of a process that wait in a system call begin it anew, without their noticing: a stop
 /// wakes them, and is taken back before it is one. Where it comes to a stop after all, it is over at
 /// once.

@@ -8,8 +8,11 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
+use libc::{sock_filter, sock_fprog};
 use rustix::io::Errno;
 
+use super::descriptors::LAST_DESCRIPTOR;
+use super::no_leases;
 use super::reap::{collect, empty_set, last_errno};
 
 /// A program to start, with everything worked out beforehand.
@@ -34,6 +37,8 @@ pub struct Program<'a> {
     pub limits: &'a [Limit],
     /// Whom it runs as; none: as this process.
     pub identity: Option<Identity>,
+    /// What it gives up last, which includes leases; none: those alone.
+    pub filter: Option<&'a [sock_filter]>,
 }
 
 /// A resource limit.
@@ -140,6 +145,7 @@ struct Orders {
     limits: *const Limit,
     limit_count: usize,
     identity: Option<Identity>,
+    filter: sock_fprog,
     mask: libc::sigset_t,
     failed_step: AtomicU8,
     errno: AtomicI32,
@@ -179,6 +185,7 @@ pub fn spawn(program: &Program<'_>) -> Result<i32, SpawnError> {
         limits: program.limits.as_ptr(),
         limit_count: program.limits.len(),
         identity: program.identity,
+        filter: no_leases::program(program.filter),
         mask: empty_set(),
         failed_step: AtomicU8::new(0),
         errno: AtomicI32::new(0),
@@ -248,7 +255,7 @@ fn take(step: Step, orders: &Orders) -> c_int {
         // SAFETY: a C string that the parent keeps.
         Step::Directory => failed(unsafe { libc::chdir(orders.cwd) }),
         Step::Descriptors => place_descriptors(orders),
-        Step::Filter => super::no_leases::forbid(),
+        Step::Filter => no_leases::forbid(&orders.filter),
         Step::Exec => exec(orders),
     }
 }
@@ -324,7 +331,7 @@ fn place_descriptors(orders: &Orders) -> c_int {
     }
     // That nothing else is inherited is also what close-on-exec says: a kernel without this call is fine.
     // SAFETY: takes numbers only; the table of descriptors is the child's own copy.
-    unsafe { libc::syscall(libc::SYS_close_range, first_closed, libc::c_uint::MAX, 0) };
+    unsafe { libc::syscall(libc::SYS_close_range, first_closed, LAST_DESCRIPTOR, 0) };
     0
 }
 
@@ -412,6 +419,7 @@ mod tests {
             terminal: false,
             limits,
             identity: None,
+            filter: None,
         };
         let pid = spawn(&program)?;
         loop {

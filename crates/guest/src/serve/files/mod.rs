@@ -6,6 +6,7 @@ pub(super) mod linking;
 pub(super) mod listing;
 pub(super) mod reading;
 pub(super) mod removal;
+pub(super) mod resolving;
 pub(super) mod writing;
 
 use std::ffi::CString;
@@ -13,8 +14,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use guest_protocol::message::{Entry, EntryKind, Fault, FaultCode};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, PROC_SUPER_MAGIC, RenameFlags, ResolveFlags, Stat, fstat,
-    fstatfs, mkdirat, openat2, readlinkat, renameat, renameat_with, statat,
+    AtFlags, CWD, FileType, Mode, OFlags, PROC_SUPER_MAGIC, RenameFlags, Stat, fstat, fstatfs,
+    mkdirat, readlinkat, renameat, renameat_with, statat,
 };
 use rustix::io::Errno;
 
@@ -34,7 +35,7 @@ fn open(path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     // A terminal must not become the guest's; of a mere path the kernel knows no such thing.
     let never_own = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY };
     let flags = flags | never_own | OFlags::CLOEXEC;
-    openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)
+    resolving::open(CWD, path, flags)
 }
 
 /// Refuses what is the kernel's, and not the user's.
@@ -150,8 +151,7 @@ fn make_all(path: &str) -> Result<(), Fault> {
             Err(errno) => return Err(refused(errno, path)),
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::NO_MAGICLINKS;
-        directory = openat2(&directory, name, flags, Mode::empty(), resolve)
+        directory = resolving::open(directory.as_fd(), name, flags)
             .map_err(|errno| refused(errno, path))?;
     }
     Ok(())

@@ -3,21 +3,21 @@
 //! wide or deep a tree is, only so many names of it are held.
 
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::vec::IntoIter;
 
 use guest_protocol::look::Which;
 use guest_protocol::message::{EntryKind, Fault};
 use guest_protocol::pattern::is_like_one;
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, PROC_SUPER_MAGIC, RawDir, ResolveFlags, Stat, fstat,
-    fstatfs, openat, openat2, statat,
+    AtFlags, CWD, FileType, Mode, OFlags, PROC_SUPER_MAGIC, RawDir, Stat, fstat, fstatfs, openat,
+    statat,
 };
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::super::fault::refused;
-use super::super::files::{kind_of, refuse_proc};
+use super::super::files::{kind_of, refuse_proc, resolving};
 
 /// Names that are held at once, of all directories on the way down.
 pub(super) const MAX_NAMES: usize = 200_000;
@@ -131,12 +131,7 @@ impl<'a> Walk<'a> {
             | OFlags::NOCTTY
             | OFlags::NOFOLLOW
             | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        match openat2(&self.root, path, flags, Mode::empty(), resolve) {
-            // Where it is not allowed, it is as it is for every program.
-            Err(Errno::NOSYS) => openat(&self.root, path, flags, Mode::empty()),
-            other => other,
-        }
+        resolving::open_beneath(self.root.as_fd(), path, flags)
     }
 
     fn descend(&mut self, is_elsewhere: bool) {

@@ -96,7 +96,11 @@ impl Scale {
     fn publish(&mut self) -> Result<(), Errno> {
         // One that was not finished, or that somebody put there.
         let _ = unlinkat(&self.directory, NEW, AtFlags::empty());
-        self.current = Some(Sheet::publish(&self.directory, NEW, NAME, self.count.value())?);
+        let published = Sheet::publish(&self.directory, NEW, NAME, self.count.value());
+        if published.is_err() {
+            let _ = unlinkat(&self.directory, NEW, AtFlags::empty());
+        }
+        self.current = Some(published?);
         Ok(())
     }
 

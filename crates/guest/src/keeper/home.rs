@@ -1,0 +1,115 @@
+//! Where the keeper lives, and the way back to it. What is done elsewhere is done between two calls
+//! of the kernel, and whoever cannot come back ends at once: the next thing it opened by a path would
+//! be somebody else's.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use guest_protocol::keeper::KeeperRefusalCode;
+use jail::sys::clone::exit_now;
+use rustix::fs::{CWD, Mode, OFlags, fstatfs, openat, readlinkat};
+use rustix::io::Errno;
+use rustix::process::getpid;
+use rustix::thread::{
+    CapabilitySet, LinkNameSpaceType, ThreadNameSpaceType, capabilities, move_into_link_name_space,
+};
+
+use super::process::Process;
+use super::{Named as _, Refusal, refusal};
+
+/// What file systems say of themselves.
+const PROC_MAGIC: i64 = 0x9fa0;
+
+/// Namespaces that a container must have for itself.
+pub(super) const OWN: [&str; 4] = ["mnt", "pid", "ipc", "net"];
+
+/// Where the keeper lives.
+pub(super) struct Home {
+    /// Its `/proc`, whatever the root is at the moment.
+    pub proc: OwnedFd,
+    mounts: OwnedFd,
+    ipc: OwnedFd,
+    network: OwnedFd,
+    /// Its namespaces by name, in the order of [`OWN`].
+    pub names: [String; OWN.len()],
+}
+
+impl Home {
+    pub(super) fn open() -> Result<Self, Refusal> {
+        let powerless = |why: &str| refusal(KeeperRefusalCode::Powerless, why, 0);
+        let sets = capabilities(None).named("look at our capabilities")?;
+        let needed = CapabilitySet::SYS_ADMIN
+            | CapabilitySet::SYS_CHROOT
+            | CapabilitySet::SYS_PTRACE
+            | CapabilitySet::NET_ADMIN;
+        if !sets.effective.contains(needed) {
+            return Err(powerless("needs root with CAP_SYS_ADMIN and CAP_SYS_PTRACE"));
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let proc = openat(CWD, "/proc", flags, Mode::empty()).named("open /proc")?;
+        let own = readlinkat(&proc, "self", Vec::new()).named("look at /proc")?;
+        let is_ours = own.to_bytes() == getpid().as_raw_nonzero().to_string().as_bytes();
+        if fstatfs(&proc).named("look at /proc")?.f_type != PROC_MAGIC || !is_ours {
+            return Err(powerless("/proc does not show the processes of this machine"));
+        }
+        let names = names(&proc, "self")?;
+        let namespace = |kind: &str| {
+            let path = format!("self/ns/{kind}");
+            openat(&proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+                .named("open our namespaces")
+        };
+        let (mounts, ipc, network) = (namespace("mnt")?, namespace("ipc")?, namespace("net")?);
+        Ok(Self { proc, mounts, ipc, network, names })
+    }
+
+    /// Does something in some namespaces of a process.
+    pub(super) fn within<T>(
+        &self,
+        process: &Process,
+        kinds: ThreadNameSpaceType,
+        act: impl FnOnce() -> T,
+    ) -> Result<T, Refusal> {
+        let entered = rustix::thread::move_into_thread_name_spaces(process.handle(), kinds);
+        if entered == Err(Errno::SRCH) {
+            return Err(refusal(KeeperRefusalCode::Gone, "its first process is over", 0));
+        }
+        entered.named("enter the namespaces of a container")?;
+        let away = Away { home: self, kinds };
+        let done = act();
+        drop(away);
+        Ok(done)
+    }
+}
+
+/// Being elsewhere. Dropped, however that comes about, we are home again.
+struct Away<'a> {
+    home: &'a Home,
+    kinds: ThreadNameSpaceType,
+}
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        let back = |kind, namespace: BorrowedFd<'_>, link| {
+            if self.kinds.contains(kind)
+                && move_into_link_name_space(namespace, Some(link)).is_err()
+            {
+                exit_now(1);
+            }
+        };
+        let Home { mounts, ipc, network, .. } = self.home;
+        back(ThreadNameSpaceType::MOUNT, mounts.as_fd(), LinkNameSpaceType::Mount);
+        let kind = ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
+        back(kind, ipc.as_fd(), LinkNameSpaceType::InterProcessCommunication);
+        back(ThreadNameSpaceType::NETWORK, network.as_fd(), LinkNameSpaceType::Network);
+    }
+}
+
+/// The names of a process' namespaces.
+pub(super) fn names(proc: &OwnedFd, process: &str) -> Result<[String; OWN.len()], Refusal> {
+    let mut names = [const { String::new() }; OWN.len()];
+    for (name, kind) in names.iter_mut().zip(OWN) {
+        let path = format!("{process}/ns/{kind}");
+        let found = readlinkat(proc, path, Vec::new()).named("look at namespaces")?;
+        *name = found.to_string_lossy().into_owned();
+    }
+    Ok(names)
+}

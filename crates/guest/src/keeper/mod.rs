@@ -1,0 +1,185 @@
+//! The keeper: a small privileged process beside the host that looks after containers from outside.
+//! It tells what a container is like at birth, gives it fresh places to write to after a use, and
+//! makes sure that nothing of that use is left. One request after the other, in one thread, until
+//! its socket is closed.
+//!
+//! It trusts nothing inside: a container is known by a handle of its first process, paths are looked
+//! up beneath that process' root and no link is followed, and the few steps that must be done in its
+//! namespaces touch nothing but descriptors. It must never come back half: if it cannot return to its
+//! own namespaces, it ends.
+
+mod disposer;
+mod home;
+mod objects;
+mod places;
+mod process;
+mod sockets;
+mod state;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+
+use guest_protocol::keeper::{
+    Ask, FromKeeper, KeeperRefusal, KeeperRefusalCode, MAX_PACKET_BYTES, MAX_PLACES, Place,
+    ToKeeper,
+};
+use jail::{packet, sys};
+use rustix::io::Errno;
+use rustix::thread::ThreadNameSpaceType;
+
+use disposer::Disposer;
+use home::Home;
+use process::Process;
+
+/// Where the starter leaves the socket.
+const HOST_SOCKET: i32 = 3;
+
+/// Why something is not done.
+type Refusal = KeeperRefusal;
+
+fn refusal(code: KeeperRefusalCode, step: impl Into<String>, errno: i32) -> Refusal {
+    Refusal { code, step: step.into(), errno }
+}
+
+/// Something of a use is left.
+fn left(what: impl Into<String>) -> Refusal {
+    refusal(KeeperRefusalCode::Left, what, 0)
+}
+
+/// Names the step at which the kernel refused.
+trait Named<T> {
+    fn named(self, step: &str) -> Result<T, Refusal>;
+}
+
+impl<T> Named<T> for io::Result<T> {
+    fn named(self, step: &str) -> Result<T, Refusal> {
+        self.map_err(|error| {
+            refusal(KeeperRefusalCode::System, step, error.raw_os_error().unwrap_or(0))
+        })
+    }
+}
+
+impl<T> Named<T> for Result<T, Errno> {
+    fn named(self, step: &str) -> Result<T, Refusal> {
+        self.map_err(|errno| refusal(KeeperRefusalCode::System, step, errno.raw_os_error()))
+    }
+}
+
+/// The role of the keeper, from its first to its last moment.
+pub(crate) fn main() -> ExitCode {
+    let Ok(host) = sys::descriptors::take(HOST_SOCKET) else { return ExitCode::from(2) };
+    let _ = rustix::thread::set_name(c"shoal-keeper");
+    let keeper = match Keeper::start() {
+        Ok(keeper) => keeper,
+        Err(refusal) => {
+            let _ = answer(&host, &FromKeeper::Refused { ticket: 0, refusal });
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut buffer = vec![0; MAX_PACKET_BYTES];
+    let mut answered = answer(&host, &FromKeeper::Up);
+    while answered.is_ok() {
+        answered = match packet::receive(&host, &mut buffer) {
+            Ok(packet) if packet.bytes == 0 => return ExitCode::SUCCESS,
+            Ok(packet) => match postcard::from_bytes(&buffer[..packet.bytes]) {
+                Ok(asked) => answer(&host, &keeper.asked(&asked, packet.descriptors)),
+                Err(_) => return ExitCode::from(3),
+            },
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(error),
+        };
+    }
+    ExitCode::FAILURE
+}
+
+/// Waits until the host takes it: there is nothing else to do meanwhile.
+fn answer(host: &OwnedFd, answer: &FromKeeper) -> io::Result<()> {
+    let bytes = postcard::to_allocvec(answer).map_err(io::Error::other)?;
+    loop {
+        match rustix::net::send(host, &bytes, rustix::net::SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            sent => return Ok(sent.map(drop)?),
+        }
+    }
+}
+
+struct Keeper {
+    home: Home,
+    disposer: Disposer,
+}
+
+impl Keeper {
+    fn start() -> Result<Self, Refusal> {
+        // Before anything is opened that it would inherit.
+        let disposer = Disposer::start().named("start who takes old places apart")?;
+        Ok(Self { home: Home::open()?, disposer })
+    }
+
+    fn asked(&self, asked: &ToKeeper, descriptors: Vec<OwnedFd>) -> FromKeeper {
+        let ticket = asked.ticket;
+        match self.carry_out(asked, descriptors) {
+            Ok(answer) => answer,
+            Err(refusal) => FromKeeper::Refused { ticket, refusal },
+        }
+    }
+
+    fn carry_out(
+        &self,
+        asked: &ToKeeper,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<FromKeeper, Refusal> {
+        let ToKeeper { ticket, ask, ref places } = *asked;
+        let handle = descriptors.into_iter().next();
+        let handle = handle.ok_or_else(|| refusal(KeeperRefusalCode::Gone, "no handle came", 0))?;
+        if places.len() > MAX_PLACES {
+            return Err(refusal(KeeperRefusalCode::Foreign, "more places than there may be", 0));
+        }
+        let process = Process::known(&self.home, handle)?;
+        let answer = match ask {
+            Ask::Look => {
+                let facts = state::facts(&process, places)?;
+                FromKeeper::Seen { ticket, facts }
+            }
+            Ask::Renew => {
+                self.renew(&process, places)?;
+                FromKeeper::Renewed { ticket }
+            }
+            Ask::Prove => {
+                process.is_alone()?;
+                for place in places {
+                    places::prove(&process, place)?;
+                }
+                sockets::prove(&process)?;
+                self.home.within(
+                    &process,
+                    ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION,
+                    || objects::prove(&self.home, &self.disposer),
+                )??;
+                FromKeeper::Seen { ticket, facts: state::facts(&process, places)? }
+            }
+        };
+        // What was read by its number was its own.
+        process.lives()?;
+        Ok(answer)
+    }
+
+    fn renew(&self, process: &Process, places: &[Place]) -> Result<(), Refusal> {
+        let root = process.root()?;
+        let mut fresh = Vec::with_capacity(places.len());
+        for place in places {
+            fresh.push((place, places::fresh(process, place)?));
+        }
+        let kinds = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
+        self.home.within(process, kinds, || {
+            let old = places::replace_all(&root, fresh)?;
+            if places::hold_much(places, &old) {
+                drop(old);
+            } else {
+                self.disposer.take(old);
+            }
+            objects::remove_all(&self.home, &self.disposer)
+        })??;
+        sockets::close_all(&self.home, process)
+    }
+}

@@ -1,0 +1,242 @@
+//! The first process of a container, by its handle. Its number is only used to open its directory in
+//! `/proc`, before the handle is asked whether it still lives: as long as it does, the number is its
+//! own, and the directory stays that of this process for ever.
+
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+
+use guest_protocol::keeper::KeeperRefusalCode;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{
+    AtFlags, Dir, Mode, OFlags, ResolveFlags, fstatfs, openat, openat2, readlinkat, statat,
+};
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use super::home::{self, Home};
+use super::{Named as _, Refusal, left, refusal};
+
+/// More of a file in `/proc` is not read.
+const MAX_FILE_BYTES: usize = 256 * 1024;
+
+const PROC_MAGIC: i64 = 0x9fa0;
+
+/// The first process of a container.
+pub(super) struct Process {
+    handle: OwnedFd,
+    pub(super) pid: Pid,
+    /// Its directory in our `/proc`.
+    directory: OwnedFd,
+    /// The namespace of its processes, by name.
+    processes: String,
+}
+
+impl Process {
+    /// The one that a handle stands for, if it is the first of a container that has its namespaces
+    /// for itself.
+    pub(super) fn known(home: &Home, handle: OwnedFd) -> Result<Self, Refusal> {
+        let pid = number_of(home, &handle)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let name = pid.as_raw_nonzero().to_string();
+        let directory = openat(&home.proc, name.as_str(), flags, Mode::empty());
+        let directory = directory.map_err(|_| gone())?;
+        let names = home::names(&home.proc, &name);
+        lives(&handle)?;
+        let names = names?;
+        let [_, processes, ..] = names.clone();
+        let process = Self { handle, pid, directory, processes };
+        if names.iter().zip(&home.names).any(|(theirs, ours)| theirs == ours) {
+            return Err(foreign("it shares a namespace with this machine"));
+        }
+        let status = process.read("status")?;
+        let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+        if ids.split_whitespace().next_back() != Some("1") {
+            return Err(foreign("it is not the first of its processes"));
+        }
+        Ok(process)
+    }
+
+    pub(super) fn handle(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+
+    /// Refuses if it is over.
+    pub(super) fn lives(&self) -> Result<(), Refusal> {
+        lives(&self.handle)
+    }
+
+    /// A file that the kernel keeps about it. Empty if there is no such file.
+    pub(super) fn read_if_there(&self, name: &str) -> Result<String, Refusal> {
+        match read(&self.directory, name) {
+            Err(Errno::NOENT) => Ok(String::new()),
+            other => other.named(name),
+        }
+    }
+
+    /// A file that the kernel keeps about it.
+    pub(super) fn read(&self, name: &str) -> Result<String, Refusal> {
+        read(&self.directory, name).named(name)
+    }
+
+    /// Where a link leads that the kernel keeps about it.
+    pub(super) fn link(&self, name: &str) -> Result<String, Refusal> {
+        let target = readlinkat(&self.directory, name, Vec::new()).named(name)?;
+        Ok(target.to_string_lossy().into_owned())
+    }
+
+    /// Whose its secrets are: nobody's but root's if it cannot be looked into.
+    pub(super) fn owner(&self) -> Result<u32, Refusal> {
+        let about = statat(&self.directory, "environ", AtFlags::SYMLINK_NOFOLLOW);
+        Ok(about.named("look at a process")?.st_uid)
+    }
+
+    /// Its root. Everything inside is opened beneath it.
+    pub(super) fn root(&self) -> Result<OwnedFd, Refusal> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(&self.directory, "root", flags, Mode::empty()).named("open the root of a container")
+    }
+
+    /// What a user or group of the container is outside.
+    pub(super) fn outside(&self, map: &str, inside: u32) -> Result<u32, Refusal> {
+        mapped(&self.read(map)?, inside)
+            .ok_or_else(|| foreign("it does not have the users it should"))
+    }
+
+    /// Refuses if there is anybody in the container but this one process, in one thread.
+    pub(super) fn is_alone(&self) -> Result<(), Refusal> {
+        let proc = open_beneath(&self.root()?, "/proc", OFlags::RDONLY).named("open its /proc")?;
+        let is_proc = fstatfs(&proc).named("look at its /proc")?.f_type == PROC_MAGIC;
+        let first = readlinkat(&proc, "1/ns/pid", Vec::new()).named("look at its /proc")?;
+        let about = read(&proc, "1/stat").named("look at its /proc")?;
+        // As many bytes as numbers differ: inside it is 1, and its parent 0.
+        let started = |stat: &str| stat.rsplit(')').next().map(|rest| field(rest, 20));
+        let is_same = started(&about) == started(&self.read("stat")?);
+        if !is_proc || first.to_bytes() != self.processes.as_bytes() || !is_same {
+            return Err(foreign("its /proc does not show its processes"));
+        }
+        if let Some(other) = numbers(&proc)?.into_iter().find(|&pid| pid != 1) {
+            let name = read(&proc, &format!("{other}/comm")).unwrap_or_default();
+            return Err(left(format!("process {other} runs ({})", name.trim())));
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let tasks = openat(&self.directory, "task", flags, Mode::empty()).named("task")?;
+        if numbers(&tasks)?.len() != 1 {
+            return Err(foreign("its first process has more than one thread"));
+        }
+        Ok(())
+    }
+}
+
+/// Opens something in a container. No link is followed, and nothing leads above its root.
+pub(super) fn open_beneath(root: &OwnedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let flags = flags | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat2(root, path, flags, Mode::empty(), resolve)
+}
+
+fn gone() -> Refusal {
+    refusal(KeeperRefusalCode::Gone, "its first process is over", 0)
+}
+
+pub(super) fn foreign(why: impl Into<String>) -> Refusal {
+    refusal(KeeperRefusalCode::Foreign, why, 0)
+}
+
+fn lives(handle: &OwnedFd) -> Result<(), Refusal> {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&now)) {
+        Ok(0) => Ok(()),
+        Ok(_) => Err(gone()),
+        Err(errno) => Err(errno).named("ask whether a process lives"),
+    }
+}
+
+/// The number of the process that a handle stands for.
+fn number_of(home: &Home, handle: &OwnedFd) -> Result<Pid, Refusal> {
+    let name = format!("self/fdinfo/{}", handle.as_raw_fd());
+    let about = read(&home.proc, &name).named("look at a handle")?;
+    let number = about.lines().find_map(|line| line.strip_prefix("Pid:"));
+    let number = number.ok_or_else(|| foreign("no handle of a process came"))?.trim();
+    // It is -1 for one that is over, and 0 for one that cannot be seen from here.
+    match number.parse::<i32>().ok().and_then(Pid::from_raw) {
+        Some(pid) if pid.as_raw_nonzero().get() > 0 => Ok(pid),
+        Some(_) => Err(gone()),
+        None => Err(foreign("its processes cannot be seen from here")),
+    }
+}
+
+fn read(directory: &OwnedFd, name: &str) -> Result<String, Errno> {
+    let file = openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut bytes = Vec::with_capacity(4096);
+    loop {
+        bytes.reserve(4096);
+        match rustix::io::read(&file, rustix::buffer::spare_capacity(&mut bytes)) {
+            Ok(0) => break,
+            Ok(_) if bytes.len() > MAX_FILE_BYTES => return Err(Errno::FBIG),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The names in a directory that are numbers.
+fn numbers(directory: &OwnedFd) -> Result<Vec<i32>, Refusal> {
+    let mut found = Vec::new();
+    for entry in Dir::read_from(directory).named("look for processes")? {
+        let entry = entry.named("look for processes")?;
+        found.extend(entry.file_name().to_str().ok().and_then(|name| name.parse::<i32>().ok()));
+    }
+    Ok(found)
+}
+
+/// A field of what follows a process' name in its `stat`, from 1.
+pub(super) fn field(rest: &str, number: usize) -> String {
+    rest.split_whitespace().nth(number - 1).unwrap_or_default().to_owned()
+}
+
+/// What a number inside is outside, by the lines of a map: inside, outside, how many.
+fn mapped(map: &str, inside: u32) -> Option<u32> {
+    map.lines().find_map(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u32>);
+        let (first, outside, count) =
+            (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
+        let offset = inside.checked_sub(first).filter(|&offset| offset < count)?;
+        outside.checked_add(offset)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_found_in_maps() {
+        let whole = "         0          0 4294967295\n";
+        let ranges = "0 100000 1000\n1000 5 1\n2000 900000 10\n";
+        for (map, inside, outside) in [
+            (whole, 0, Some(0)),
+            (whole, 1000, Some(1000)),
+            (whole, u32::MAX, None),
+            (ranges, 0, Some(100_000)),
+            (ranges, 999, Some(100_999)),
+            (ranges, 1000, Some(5)),
+            (ranges, 1001, None),
+            (ranges, 2009, Some(900_009)),
+            (ranges, 2010, None),
+            ("", 0, None),
+            ("x 1 2\n0 4294967295 9", 1, None),
+        ] {
+            assert_eq!(mapped(map, inside), outside, "{inside} in {map}");
+        }
+    }
+
+    #[test]
+    fn fields_are_counted_from_the_state() {
+        let stat = "1 (a) b) S 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 77 9";
+        let rest = stat.rsplit(')').next().unwrap();
+        assert_eq!(
+            (field(rest, 1), field(rest, 20), field(rest, 99)),
+            ("S".into(), "77".into(), String::new())
+        );
+    }
+}

@@ -1,0 +1,216 @@
+//! What is left of connections when nobody has them any more: the kernel remembers for a minute that
+//! a TCP connection was closed, and shows it to whoever comes next. It can be told to forget; where
+//! it cannot, the proof fails and the container goes.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
+    sockopt,
+};
+use rustix::thread::ThreadNameSpaceType;
+
+use super::home::Home;
+use super::process::Process;
+use super::{Named as _, Refusal, left};
+
+/// What the kernel counts in a network namespace. To go through its lists would take a thousand times
+/// as long: they are those of the whole machine. Only that of local sockets is not.
+const COUNTS: [&str; 2] = ["net/sockstat", "net/sockstat6"];
+const LOCAL: &str = "net/unix";
+
+/// Both kinds of addresses.
+const FAMILIES: [u8; 2] = [2, 10];
+
+/// So many connections are forgotten at most; of more, the container goes.
+const MAX_FORGOTTEN: usize = 8192;
+
+/// Messages to the kernel's list of sockets.
+const LIST: u16 = 20;
+const DESTROY: u16 = 21;
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+const REQUEST: u16 = 0x1;
+const ACKNOWLEDGE: u16 = 0x4;
+const DUMP: u16 = 0x300;
+const HEADER_BYTES: usize = 16;
+/// Ports, addresses, interface and cookie of one socket.
+const ID_BYTES: usize = 48;
+const TCP: u8 = 6;
+
+/// Sockets of the internet in a network namespace.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Counts {
+    /// That somebody has, or that are not closed on both sides yet.
+    open: u64,
+    /// Connections that are closed, and remembered.
+    closed: u64,
+}
+
+impl Counts {
+    fn of(process: &Process) -> Result<Self, Refusal> {
+        let mut counts = Self::default();
+        for file in COUNTS {
+            // Without the newer addresses there is no second file.
+            let text = if file == COUNTS[0] {
+                process.read(file)?
+            } else {
+                process.read_if_there(file)?
+            };
+            let Self { open, closed } = Self::parse(&text);
+            counts.open = counts.open.saturating_add(open);
+            counts.closed = counts.closed.saturating_add(closed);
+        }
+        Ok(counts)
+    }
+
+    /// `TCP: inuse 3 orphan 1 tw 2 alloc 40 mem 9`, of which the others count the whole machine.
+    fn parse(text: &str) -> Self {
+        let sum = |name: &str| {
+            let words: Vec<_> = text.split_whitespace().collect();
+            let counts = words.windows(2).filter(|pair| pair[0] == name);
+            counts.map(|pair| pair[1].parse().unwrap_or(u64::MAX)).fold(0, u64::saturating_add)
+        };
+        Self { open: sum("inuse"), closed: sum("tw") }
+    }
+}
+
+/// Makes sure that no socket is left.
+pub(super) fn prove(process: &Process) -> Result<(), Refusal> {
+    let Counts { open, closed } = Counts::of(process)?;
+    if open > 0 || closed > 0 {
+        return Err(left(format!("{open} sockets are left, and {closed} connections remembered")));
+    }
+    match process.read_if_there(LOCAL)?.lines().skip(1).count() {
+        0 => Ok(()),
+        rows => Err(left(format!("{rows} local sockets are left"))),
+    }
+}
+
+/// Lets the kernel forget connections that nobody has.
+pub(super) fn close_all(home: &Home, process: &Process) -> Result<(), Refusal> {
+    if Counts::of(process)? == Counts::default() {
+        return Ok(());
+    }
+    let socket = home.within(process, ThreadNameSpaceType::NETWORK, open)?;
+    let socket = socket.named("ask for the sockets of a container")?;
+    for family in FAMILIES {
+        // What the kernel does not forget is found by the proof.
+        let _ = forget(&socket, family);
+    }
+    Ok(())
+}
+
+fn open() -> Result<OwnedFd, Errno> {
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        Some(netlink::SOCK_DIAG),
+    )?;
+    let patience = std::time::Duration::from_secs(1);
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(patience))?;
+    Ok(socket)
+}
+
+fn forget(socket: &OwnedFd, family: u8) -> Result<(), Errno> {
+    for id in list(socket, family)? {
+        send(socket, &message(DESTROY, REQUEST | ACKNOWLEDGE, family, &id), SendFlags::empty())?;
+        let mut answer = [0; 512];
+        recv(socket, &mut answer[..], RecvFlags::empty())?;
+    }
+    Ok(())
+}
+
+fn list(socket: &OwnedFd, family: u8) -> Result<Vec<[u8; ID_BYTES]>, Errno> {
+    send(socket, &message(LIST, REQUEST | DUMP, family, &[0; ID_BYTES]), SendFlags::empty())?;
+    let mut found = Vec::new();
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let (length, _) = recv(socket, &mut buffer[..], RecvFlags::empty())?;
+        let mut rest = &buffer[..length];
+        while let Some((kind, body, next)) = split(rest) {
+            match kind {
+                ERROR | DONE => return Ok(found),
+                LIST if found.len() < MAX_FORGOTTEN => found.extend(id_of(body)),
+                _ => {}
+            }
+            rest = next;
+        }
+    }
+}
+
+/// A message about sockets of TCP in every state.
+fn message(kind: u16, flags: u16, family: u8, id: &[u8; ID_BYTES]) -> Vec<u8> {
+    let length = HEADER_BYTES + 8 + ID_BYTES;
+    let mut bytes = Vec::with_capacity(length);
+    bytes.extend_from_slice(&(length as u32).to_ne_bytes());
+    bytes.extend_from_slice(&kind.to_ne_bytes());
+    bytes.extend_from_slice(&flags.to_ne_bytes());
+    bytes.extend_from_slice(&[0; 8]);
+    bytes.extend_from_slice(&[family, TCP, 0, 0]);
+    bytes.extend_from_slice(&u32::MAX.to_ne_bytes());
+    bytes.extend_from_slice(id);
+    bytes
+}
+
+/// The first message of some: what it is, what is in it, and those after it.
+fn split(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
+    let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
+    let body = bytes.get(HEADER_BYTES..length)?;
+    let next = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    Some((kind, body, next))
+}
+
+/// By what a listed socket is known.
+fn id_of(body: &[u8]) -> Option<[u8; ID_BYTES]> {
+    body.get(4..)?.first_chunk().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_found_by_their_names() {
+        for (text, open, closed) in [
+            ("", 0, 0),
+            (
+                "sockets: used 12\nTCP: inuse 0 orphan 1 tw 0 alloc 40 mem 9\nUDP: inuse 0 mem 4\n",
+                0,
+                0,
+            ),
+            (
+                "sockets: used 12\nTCP: inuse 3 orphan 1 tw 2 alloc 4 mem 9\nUDP: inuse 1 mem 4\n",
+                4,
+                2,
+            ),
+            ("TCP6: inuse 1\nUDP6: inuse 0\nUDPLITE6: inuse 0\nRAW6: inuse 5\n", 6, 0),
+            ("FRAG: inuse x memory 0", u64::MAX, 0),
+        ] {
+            assert_eq!(Counts::parse(text), Counts { open, closed }, "{text}");
+        }
+    }
+
+    #[test]
+    fn messages_are_taken_apart() {
+        let id: [u8; ID_BYTES] = std::array::from_fn(|place| place as u8);
+        let one = message(LIST, REQUEST, 2, &id);
+        assert_eq!(one.len(), 72);
+        let two = [one.clone(), message(DONE, 0, 10, &id)].concat();
+        let (kind, body, next) = split(&two).unwrap();
+        assert_eq!((kind, body.len()), (LIST, 56));
+        assert_eq!(body[8..], id);
+        let (kind, _, next) = split(next).unwrap();
+        assert_eq!((kind, next.len()), (DONE, 0));
+        assert!(split(next).is_none());
+        for cut in 0..one.len() {
+            assert!(split(&one[..cut]).is_none(), "{cut}");
+        }
+        assert!(split(&[0; 16]).is_none(), "a message shorter than its header");
+        assert_eq!(id_of(&[7; 51]), None);
+        assert_eq!(id_of(&[7; 72]), Some([7; ID_BYTES]));
+    }
+}

@@ -1,0 +1,154 @@
+//! What sandboxes are shown of the host: files and directories beneath those that were configured,
+//! opened by a number and a path, without following a link. A sandbox sees them as a mount of its
+//! own on which no device and no set-user-id program works, and in which nobody but the user of
+//! programs is anybody it knows: whoever wrote there, it was never the host's root.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Duration;
+
+use guest_protocol::launcher::{Mount, Point, Root};
+use jail::plan::{USER, Users};
+use jail::root::copy_of;
+use jail::sys::clone::{self, Side};
+use jail::sys::mount::{Properties, set_properties};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat, openat2};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use super::asked;
+use super::attach::{namespace_of, no_links};
+use super::world::World;
+
+/// How many a sandbox may have.
+const AT_MOST: usize = 32;
+
+/// How long who only lends his user namespace stays if nobody ends him: far longer than it takes.
+const LENT_FOR: Duration = Duration::from_secs(10);
+
+/// Something that was found where a spec says.
+pub(super) struct Opened {
+    file: OwnedFd,
+    is_directory: bool,
+    mount: Mount,
+}
+
+impl Opened {
+    /// What a spec says of it.
+    pub(super) fn mount(&self) -> Mount {
+        self.mount.clone()
+    }
+}
+
+/// Why something is not shown.
+pub(super) struct NotShown {
+    pub step: String,
+    pub errno: i32,
+}
+
+/// Finds all of it.
+pub(super) fn open(world: &World, mounts: &[Mount]) -> Result<Vec<Opened>, NotShown> {
+    if mounts.len() > AT_MOST {
+        return Err(NotShown { step: "count mounts".to_owned(), errno: 0 });
+    }
+    let mut opened: Vec<Opened> = mounts
+        .iter()
+        .map(|mount| {
+            open_one(world, mount).map_err(|error| NotShown {
+                step: format!("find what is shown at /{}", mount.at),
+                errno: error.raw_os_error().unwrap_or(0),
+            })
+        })
+        .collect::<Result<_, _>>()?;
+    // What is mounted in something comes after it.
+    opened.sort_by(|one, other| one.mount.at.cmp(&other.mount.at));
+    Ok(opened)
+}
+
+fn open_one(world: &World, mount: &Mount) -> io::Result<Opened> {
+    if !asked::is_beneath(&mount.at) || !(mount.path.is_empty() || asked::is_beneath(&mount.path)) {
+        return Err(Errno::INVAL.into());
+    }
+    let directory = world.mounts.get(mount.directory as usize);
+    let directory = directory.and_then(Option::as_ref).ok_or(Errno::NOENT)?;
+    let path = if mount.path.is_empty() { "." } else { mount.path.as_str() };
+    let file = openat2(directory, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), no_links())?;
+    let is_directory = match FileType::from_raw_mode(fstat(&file)?.st_mode) {
+        FileType::Directory => true,
+        FileType::RegularFile => false,
+        // With a socket or a pipe comes whoever is at its other end.
+        FileType::Symlink
+        | FileType::Fifo
+        | FileType::Socket
+        | FileType::CharacterDevice
+        | FileType::BlockDevice
+        | FileType::Unknown => return Err(Errno::NOTSUP.into()),
+    };
+    Ok(Opened { file, is_directory, mount: mount.clone() })
+}
+
+/// The same root with places for it.
+pub(super) fn root_for(root: Root, opened: &[Opened]) -> Root {
+    if opened.is_empty() {
+        return root;
+    }
+    let point = |one: &Opened| Point { at: one.mount.at.clone(), is_directory: one.is_directory };
+    Root::Pointed { root: Box::new(root), points: opened.iter().map(point).collect() }
+}
+
+/// Mounts of it for the sandbox of a slot, not mounted anywhere yet, in their order.
+pub(super) fn mounts_for(
+    world: &World,
+    opened: &[Opened],
+    first_uid: u32,
+) -> io::Result<Vec<OwnedFd>> {
+    let users = match world.users {
+        Users::Ranges if !opened.is_empty() => Some(only_user(first_uid)?),
+        // Files of whom programs are anyway are shown as theirs, and only root may show others so.
+        Users::Ranges | Users::Subordinate | Users::Alone => None,
+    };
+    opened.iter().map(|one| mount_of(one, users.as_ref())).collect()
+}
+
+fn mount_of(opened: &Opened, users: Option<&OwnedFd>) -> io::Result<OwnedFd> {
+    let read_only = opened.mount.read_only;
+    let mount = copy_of(&opened.file, "", true)?;
+    let properties =
+        Properties { read_only, no_devices: true, recursive: true, ..Properties::default() };
+    let ids_of = users.map(OwnedFd::as_fd);
+    match set_properties(mount.as_fd(), Properties { ids_of, ..properties }) {
+        // Not every file system can show files as another's. Who only reads can do without it: all of
+        // it is then somebody's whom the sandbox does not know.
+        Err(error) if read_only && error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+            set_properties(mount.as_fd(), properties)?;
+        }
+        done => done?,
+    }
+    Ok(mount)
+}
+
+/// A user namespace in which there is nobody but the user of programs, as the users of a slot have
+/// it: who is not in it cannot be the owner of anything that is made.
+fn only_user(first_uid: u32) -> io::Result<OwnedFd> {
+    let pid = match clone::copy_in_new_user_namespace()? {
+        Side::Child => {
+            std::thread::sleep(LENT_FOR);
+            clone::exit_now(0);
+        }
+        Side::Parent(pid) => pid,
+    };
+    let namespace = map_only_user(pid, first_uid);
+    let _ = kill_process(pid, Signal::KILL);
+    while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
+    namespace
+}
+
+fn map_only_user(pid: Pid, first_uid: u32) -> io::Result<OwnedFd> {
+    let map = format!("{USER} {} 1", first_uid + USER);
+    for kind in ["uid_map", "gid_map"] {
+        let path = format!("/proc/{}/{kind}", pid.as_raw_nonzero());
+        let file = openat(CWD, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::io::write(file, map.as_bytes())?;
+    }
+    namespace_of(pid, "user")
+}
