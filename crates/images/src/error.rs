@@ -81,6 +81,8 @@ image_error_codes! {
     Busy, "store_busy", Overloaded, Later, "try again when the import that is going on has ended";
     /// The import was called off.
     Cancelled, "cancelled", Aborted, Never, "import it again if it is still wanted";
+    /// Whoever was to get an archive stopped taking it.
+    NotTaken, "archive_not_taken", ClientGone, Never, "see what became of whoever was to get it, then write it again";
     /// The store could not be read or written.
     Store, "store_failed", Internal, Later, "see what the kernel said; check the permissions of the data directory";
 }

@@ -1,5 +1,6 @@
 //! Root filesystems of one's own: a directory, a tarball, an OCI layout or what `docker save` wrote
-//! becomes an image: layers in a store, each unpacked once and shared by every image that has it.
+//! becomes an image: layers in a store, each unpacked once and shared by every image that has it. And
+//! back: an image becomes what `docker load` reads.
 //!
 //! Archives come from strangers. Nothing of them leaves the directory of its layer while it is
 //! unpacked, and nothing of them keeps a power that it did not get from us: no devices, no setuid,
@@ -9,6 +10,7 @@
 mod digest;
 mod directories;
 mod error;
+mod repack;
 mod source;
 mod store;
 mod stream;

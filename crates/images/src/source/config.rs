@@ -73,7 +73,7 @@ where
 }
 
 /// The kind of processor of this machine, as images name it.
-pub(super) fn architecture_here() -> &'static str {
+pub(crate) fn architecture_here() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

@@ -19,6 +19,7 @@ use crate::error::{ImageError, ImageErrorCode};
 use crate::stream::Compression;
 use crate::tar::{BLOCK, Entries};
 pub use config::ImageConfig;
+pub(crate) use config::architecture_here;
 pub(crate) use directory::pack;
 pub use directory::write_archive;
 pub(crate) use files::Blob;

@@ -17,6 +17,7 @@
 //! here is ever changed in place.
 
 mod collect;
+mod export;
 mod hold;
 mod import;
 mod lock;

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{ImageError, ImageErrorCode};
 use crate::tar::{Entries, Entry, Kind, Region};
 use tree::Tree;
+pub(crate) use tree::{DIRECTORY, OPAQUE, RESOLVE};
 
 const BUFFER_BYTES: usize = 256 << 10;
 /// Headers that an entry may have besides its own: a long name, a long link, two extended ones.
@@ -26,9 +27,9 @@ const HEADERS_PER_ENTRY: u64 = 5;
 const USER_INSIDE: u64 = 1000;
 
 /// A name that says that another one is gone.
-const WHITEOUT: &[u8] = b".wh.";
+pub(crate) const WHITEOUT: &[u8] = b".wh.";
 /// What follows it in names that say something about the directory they are in.
-const OPAQUE_REST: &[u8] = b".wh..opq";
+pub(crate) const OPAQUE_REST: &[u8] = b".wh..opq";
 
 /// How much an archive may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,11 +13,11 @@ use rustix::io::Errno;
 use crate::error::{ImageError, ImageErrorCode};
 
 /// How names are resolved: beneath, and through nothing.
-const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
+pub(crate) const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
-const DIRECTORY: OFlags =
+pub(crate) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const NEW_FILE: OFlags = OFlags::WRONLY
     .union(OFlags::CREATE)
@@ -26,7 +26,7 @@ const NEW_FILE: OFlags = OFlags::WRONLY
     .union(OFlags::CLOEXEC);
 
 /// What overlayfs looks for on a directory that hides those of the same name in layers below.
-const OPAQUE: &CStr = c"user.overlay.opaque";
+pub(crate) const OPAQUE: &CStr = c"user.overlay.opaque";
 /// What a directory that no entry describes gets.
 const UNDESCRIBED: Mode = Mode::from_raw_mode(0o755);
 

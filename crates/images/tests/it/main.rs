@@ -2,7 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that panics has done its work")]
 
 mod archive;
+mod engine;
 mod evil;
+mod export;
 mod place;
 mod same_as_tar;
 mod sources;

@@ -11,14 +11,14 @@ use proptest::prelude::*;
 use crate::place::{Place, tree};
 
 #[derive(Debug, Clone)]
-enum Entry {
+pub(crate) enum Entry {
     File(String, Vec<u8>, u32),
     Directory(String, u32),
     Symlink(String, String),
     Hardlink(String, String),
 }
 
-fn path() -> impl Strategy<Value = String> {
+pub(crate) fn path() -> impl Strategy<Value = String> {
     let name = prop_oneof![
         4 => "[a-c]",
         1 => "ä[a-z]{1,3}",
@@ -27,7 +27,7 @@ fn path() -> impl Strategy<Value = String> {
     prop::collection::vec(name, 1..4).prop_map(|names| names.join("/"))
 }
 
-fn entry() -> impl Strategy<Value = Entry> {
+pub(crate) fn entry() -> impl Strategy<Value = Entry> {
     let size = prop_oneof![0..4_usize, 510..515_usize, 1000..3000_usize];
     let data = (size, any::<u8>()).prop_map(|(size, byte)| vec![byte; size]);
     let mode = prop_oneof![Just(0o644_u32), Just(0o755), Just(0o600), Just(0o4711)];
@@ -39,7 +39,7 @@ fn entry() -> impl Strategy<Value = Entry> {
     ]
 }
 
-fn archive(entries: &[Entry]) -> Vec<u8> {
+pub(crate) fn archive(entries: &[Entry]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for entry in entries {
         let mut header = tar::Header::new_gnu();

@@ -1,0 +1,359 @@
+//! A layer of the store as an archive again: the same bytes for the same tree, wherever and whenever
+//! it is written. What overlayfs understands becomes the names that archives have for it. Nothing is
+//! ever read but what an import makes: anything else in a layer is an error.
+//!
+//! Owners are not kept in the store. All belongs to user 0, as whom nothing runs in a sandbox, so
+//! programs are among the others, as they are where layers are mounted. Times of directories and
+//! links are not kept either: they are 0.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _, Write};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, Stat, fgetxattr, openat2, readlinkat, statat,
+};
+use rustix::io::Errno;
+use tar::{Builder, EntryType, Header};
+
+use crate::digest::{Digest, Hasher};
+use crate::error::{ImageError, ImageErrorCode};
+use crate::tar::BLOCK;
+use crate::unpack::{DIRECTORY, OPAQUE, OPAQUE_REST, RESOLVE, WHITEOUT};
+
+const FILE: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+/// How much of a file is on its way at once.
+const BUFFER_BYTES: usize = 64 << 10;
+/// Names that are remembered of files with several. Of more such files than these bytes name, each
+/// name becomes a file.
+const LINKED_BYTES_MAX: usize = 64 << 20;
+/// Larger files do not fit the old headers.
+const OCTAL_SIZE_MAX: u64 = (8 << 30) - 1;
+
+/// How many bytes the archive of a layer has. Contents are not read for that.
+pub(crate) fn measure(layer: &OwnedFd) -> Result<u64, ImageError> {
+    pack(layer, Length(0)).map(|length| length.0)
+}
+
+/// Writes the archive of a layer, and says which one it is and how long.
+pub(crate) fn write(layer: &OwnedFd, to: impl Write) -> Result<(Digest, u64), ImageError> {
+    let buffer = vec![0; BUFFER_BYTES];
+    let written = pack(layer, Written { to, hasher: Hasher::default(), bytes: 0, buffer })?;
+    Ok((written.hasher.finish(), written.bytes))
+}
+
+/// Whoever was to get the archive did not.
+pub(crate) fn not_taken(error: io::Error) -> ImageError {
+    match error.downcast::<ImageError>() {
+        Ok(ours) => ours,
+        Err(error) => {
+            let cause = format!("the archive could not be passed on: {error}");
+            ImageError::new(ImageErrorCode::NotTaken, cause)
+        }
+    }
+}
+
+fn pack<T: Target>(layer: &OwnedFd, to: T) -> Result<T, ImageError> {
+    let mut packing = Packing { builder: Builder::new(to), linked: Linked::default() };
+    packing.directory(layer, b"")?;
+    packing.builder.into_inner().map_err(not_taken)
+}
+
+/// Where an archive goes.
+trait Target: Write {
+    /// Takes the contents of a file that has so many bytes.
+    fn contents(
+        &mut self,
+        bytes: u64,
+        open: impl FnOnce() -> Result<File, ImageError>,
+    ) -> Result<(), ImageError>;
+}
+
+/// Nowhere: only its length is wanted.
+struct Length(u64);
+
+impl Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Target for Length {
+    fn contents(
+        &mut self,
+        bytes: u64,
+        _open: impl FnOnce() -> Result<File, ImageError>,
+    ) -> Result<(), ImageError> {
+        self.0 += bytes.next_multiple_of(BLOCK as u64);
+        Ok(())
+    }
+}
+
+/// To somebody, hashed and counted on the way.
+struct Written<W> {
+    to: W,
+    hasher: Hasher,
+    bytes: u64,
+    buffer: Vec<u8>,
+}
+
+impl<W: Write> Write for Written<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.to.write(bytes)?;
+        self.hasher.update(&bytes[..count]);
+        self.bytes += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+impl<W: Write> Target for Written<W> {
+    fn contents(
+        &mut self,
+        bytes: u64,
+        open: impl FnOnce() -> Result<File, ImageError>,
+    ) -> Result<(), ImageError> {
+        let mut file = open()?.take(bytes);
+        let mut buffer = std::mem::take(&mut self.buffer);
+        loop {
+            let count = match file.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(ImageError::store("cannot read a layer", error)),
+            };
+            self.write_all(&buffer[..count]).map_err(not_taken)?;
+        }
+        self.buffer = buffer;
+        if file.limit() > 0 {
+            return Err(changed());
+        }
+        let padding = bytes.next_multiple_of(BLOCK as u64) - bytes;
+        self.write_all(&[0; BLOCK][..padding as usize]).map_err(not_taken)
+    }
+}
+
+/// Nobody may change a layer, and somebody did.
+pub(crate) fn changed() -> ImageError {
+    ImageError::new(ImageErrorCode::Store, "a layer was changed while it was read")
+}
+
+struct Packing<T: Target> {
+    builder: Builder<T>,
+    linked: Linked,
+}
+
+/// What an entry is besides its path.
+struct About<'a> {
+    kind: EntryType,
+    mode: u32,
+    link: &'a [u8],
+    bytes: u64,
+    /// Seconds and nanoseconds.
+    mtime: (i64, u32),
+}
+
+impl About<'_> {
+    const NOTHING: Self =
+        Self { kind: EntryType::Regular, mode: 0o644, link: b"", bytes: 0, mtime: (0, 0) };
+}
+
+impl<T: Target> Packing<T> {
+    fn directory(&mut self, opened: &OwnedFd, at: &[u8]) -> Result<(), ImageError> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(opened).map_err(unreadable(at))? {
+            let entry = entry.map_err(unreadable(at))?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(name.to_vec());
+            }
+        }
+        names.sort_unstable();
+        if is_opaque(opened).map_err(unreadable(at))? {
+            self.head(&beneath(at, &[WHITEOUT, OPAQUE_REST].concat()), &About::NOTHING)?;
+        }
+        for name in names {
+            self.entry(opened.as_fd(), &name, at)?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, parent: BorrowedFd<'_>, name: &[u8], at: &[u8]) -> Result<(), ImageError> {
+        let path = beneath(at, name);
+        let found = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).map_err(unreadable(&path))?;
+        let kind = FileType::from_raw_mode(found.st_mode);
+        if name.starts_with(WHITEOUT) {
+            return Err(foreign(&path));
+        }
+        let mode = found.st_mode & 0o777;
+        match kind {
+            FileType::Directory => {
+                let kind = EntryType::Directory;
+                self.head(&path, &About { kind, mode, ..About::NOTHING })?;
+                let opened = openat2(parent, name, DIRECTORY, Mode::empty(), RESOLVE);
+                self.directory(&opened.map_err(unreadable(&path))?, &path)
+            }
+            FileType::Symlink => {
+                let link = readlinkat(parent, name, Vec::new()).map_err(unreadable(&path))?;
+                let (kind, link) = (EntryType::Symlink, link.as_bytes());
+                self.head(&path, &About { kind, mode: 0o777, link, ..About::NOTHING })
+            }
+            FileType::RegularFile => {
+                let mtime = (found.st_mtime, u32::try_from(found.st_mtime_nsec).unwrap_or(0));
+                if let Some(first) = self.linked.first_name(&found, &path) {
+                    let (kind, link) = (EntryType::Link, first.as_slice());
+                    return self.head(&path, &About { kind, mode, link, bytes: 0, mtime });
+                }
+                let bytes = found.st_size.cast_unsigned();
+                self.head(&path, &About { mode, bytes, mtime, ..About::NOTHING })?;
+                let open = || {
+                    let opened = openat2(parent, name, FILE, Mode::empty(), RESOLVE);
+                    opened.map(File::from).map_err(unreadable(&path))
+                };
+                self.builder.get_mut().contents(bytes, open)
+            }
+            FileType::CharacterDevice if found.st_rdev == 0 => {
+                self.head(&beneath(at, &[WHITEOUT, name].concat()), &About::NOTHING)
+            }
+            FileType::CharacterDevice
+            | FileType::BlockDevice
+            | FileType::Fifo
+            | FileType::Socket
+            | FileType::Unknown => Err(foreign(&path)),
+        }
+    }
+
+    /// Writes the header of an entry, and one before it for what does not fit.
+    fn head(&mut self, path: &[u8], about: &About<'_>) -> Result<(), ImageError> {
+        let mut header = Header::new_ustar();
+        let old = header.as_old_mut();
+        let is_long_path = fill(&mut old.name, path);
+        let is_long_link = fill(&mut old.linkname, about.link);
+        let (seconds, nanoseconds) = about.mtime;
+        header.set_entry_type(about.kind);
+        header.set_mode(about.mode);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_size(about.bytes);
+        header.set_mtime(u64::try_from(seconds).unwrap_or(0));
+        header.set_cksum();
+        let (size, moment) = (about.bytes.to_string(), moment(seconds, nanoseconds));
+        let records = [
+            (is_long_path, "path", path),
+            (is_long_link, "linkpath", about.link),
+            (about.bytes > OCTAL_SIZE_MAX, "size", size.as_bytes()),
+            (seconds < 0 || nanoseconds > 0, "mtime", moment.as_bytes()),
+        ];
+        let records = records.into_iter().filter(|(needed, ..)| *needed);
+        self.builder
+            .append_pax_extensions(records.map(|(_, key, value)| (key, value)))
+            .and_then(|()| self.builder.append(&header, io::empty()))
+            .map_err(not_taken)
+    }
+}
+
+/// Files with several names, by what the kernel calls them, and the first name of each.
+#[derive(Default)]
+struct Linked {
+    names: BTreeMap<u64, Vec<u8>>,
+    bytes: usize,
+}
+
+impl Linked {
+    /// The first name of a file, if this is another one.
+    fn first_name(&mut self, found: &Stat, path: &[u8]) -> Option<Vec<u8>> {
+        if found.st_nlink < 2 {
+            return None;
+        }
+        if let Some(first) = self.names.get(&found.st_ino) {
+            return Some(first.clone());
+        }
+        if self.bytes + path.len() <= LINKED_BYTES_MAX {
+            self.bytes += path.len();
+            self.names.insert(found.st_ino, path.to_vec());
+        }
+        None
+    }
+}
+
+fn beneath(at: &[u8], name: &[u8]) -> Vec<u8> {
+    if at.is_empty() { name.to_vec() } else { [at, b"/", name].concat() }
+}
+
+/// Writes as much as there is room for. Whether that is not all.
+fn fill(field: &mut [u8], text: &[u8]) -> bool {
+    let room = field.len().min(text.len());
+    field[..room].copy_from_slice(&text[..room]);
+    room < text.len()
+}
+
+/// Seconds with a fraction, as extended headers have it.
+fn moment(seconds: i64, nanoseconds: u32) -> String {
+    let nanoseconds_all = i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
+    let sign = if nanoseconds_all < 0 { "-" } else { "" };
+    let whole = nanoseconds_all.unsigned_abs() / 1_000_000_000;
+    let fraction = nanoseconds_all.unsigned_abs() % 1_000_000_000;
+    if fraction == 0 { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction:09}") }
+}
+
+fn is_opaque(directory: &OwnedFd) -> Result<bool, Errno> {
+    match fgetxattr(directory, OPAQUE, &mut [0; 8][..]) {
+        Ok(_) => Ok(true),
+        Err(Errno::NODATA | Errno::NOTSUP) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn unreadable(path: &[u8]) -> impl FnOnce(Errno) -> ImageError {
+    move |error| ImageError::store(format!("cannot read {} of a layer", path.escape_ascii()), error)
+}
+
+fn foreign(path: &[u8]) -> ImageError {
+    let cause = format!("a layer has something that no import makes: {}", path.escape_ascii());
+    ImageError::new(ImageErrorCode::Store, cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_written_as_they_are_read() {
+        for (moment_of, expected) in [
+            ((12, 500_000_000), "12.500000000"),
+            ((12, 5), "12.000000005"),
+            ((-2, 750_000_000), "-1.250000000"),
+            ((-1, 750_000_000), "-0.250000000"),
+            ((-3, 0), "-3"),
+            ((0, 1), "0.000000001"),
+        ] {
+            assert_eq!(moment(moment_of.0, moment_of.1), expected);
+        }
+    }
+
+    #[test]
+    fn files_that_are_too_many_to_remember_become_files_of_their_own() {
+        let mut found = rustix::fs::stat(".").unwrap();
+        let mut linked = Linked::default();
+        let mut of = |linked: &mut Linked, inode, path: &[u8]| {
+            (found.st_ino, found.st_nlink) = (inode, 2);
+            linked.first_name(&found, path)
+        };
+        assert_eq!(of(&mut linked, 1, b"a"), None);
+        assert_eq!(of(&mut linked, 1, b"b"), Some(b"a".to_vec()));
+        linked.bytes = LINKED_BYTES_MAX;
+        assert_eq!(of(&mut linked, 2, b"c"), None);
+        assert_eq!(of(&mut linked, 2, b"d"), None);
+        assert_eq!(of(&mut linked, 1, b"e"), Some(b"a".to_vec()));
+    }
+}
