@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use guest_protocol::message::{Entry, Port};
 use model::template::RuntimeTraits;
-use model::{ClaimSettings, InstanceId, WorkspaceId};
+use model::{ClaimSettings, InstanceId, Template, WorkspaceId};
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::Instant;
 
@@ -28,6 +28,13 @@ pub trait Runtime: Send + Sync {
 
     /// What it can do as far as decisions depend on it.
     fn traits(&self) -> RuntimeTraits;
+
+    /// What of a template it could never launch, with the name of the field, if there is anything.
+    /// Limits apart, which [`Capabilities::refuses`] knows. It looks at nothing outside and must not
+    /// wait.
+    fn refuses(&self, _template: &Template) -> Option<String> {
+        None
+    }
 
     /// Makes a sandbox; done when its guest is ready. Dropped or failed, nothing of it is left.
     async fn launch(&self, spec: LaunchSpec) -> Result<Arc<dyn Sandbox>, RuntimeError>;
@@ -210,6 +217,23 @@ pub trait Sandbox: Send + Sync {
     /// sandbox's to do: a file system of its own is flushed into the file that holds it. It works
     /// while the sandbox is frozen, too.
     async fn sync(&self) -> Result<(), RuntimeError>;
+
+    /// Ends every program of the use that is over, also those that nobody remembers, and gives it
+    /// fresh, empty places to write to, whatever was in the old ones. Only where used sandboxes are
+    /// wiped; if it fails, the sandbox is not fit for anyone.
+    async fn wipe(&self) -> Result<(), RuntimeError> {
+        Err(cannot("wipe"))
+    }
+
+    /// Proves, from outside, that nothing of an earlier use is left, and that the guest answers.
+    async fn prove(&self) -> Result<(), RuntimeError> {
+        Err(cannot("prove"))
+    }
+
+    /// What its runtime calls it, where that is something people know: the id of a container.
+    fn container_id(&self) -> Option<String> {
+        None
+    }
 
     /// Removes it and everything that was made for it. Done means that nothing is left.
     async fn kill(&self) -> Result<(), RuntimeError>;

@@ -1,6 +1,7 @@
 //! What dead runs left behind. A run holds a lock on a file of its own while it lives; once the
 //! lock can be taken, whatever carries the run's name is nobody's: its processes are killed, its
-//! control groups removed, and then the file. Nothing of a run whose lock is held is touched.
+//! control groups removed, the files that it kept beside its lock, and then the lock. Nothing of a
+//! run whose lock is held is touched.
 //!
 //! All of this blocks: call it where that is allowed.
 
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
+use jail::machine::parse::mounts;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
@@ -27,6 +29,9 @@ const LOOKS: u32 = 2000;
 const SHARED: &str = "shoal";
 
 const LOCK_ENDING: &str = "lock";
+
+/// Beneath a directory of runs, those of OCI runtimes have directories that begin with this.
+pub(crate) const OCI: &str = "oci-";
 
 /// Where to look.
 #[derive(Debug, Clone)]
@@ -52,30 +57,58 @@ impl Leftovers {
     /// Removes what every run left that is over.
     pub fn remove_all(&self) -> io::Result<Reaped> {
         let mut reaped = Reaped::default();
-        let files = match fs::read_dir(&self.run_directory) {
+        self.remove_in(&self.run_directory, &mut reaped)?;
+        Ok(reaped)
+    }
+
+    fn remove_in(&self, directory: &Path, reaped: &mut Reaped) -> io::Result<()> {
+        let files = match fs::read_dir(directory) {
             Ok(files) => files,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(reaped),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
         for file in files {
-            let path = file?.path();
-            if path.extension() == Some(OsStr::new(LOCK_ENDING))
+            let file = file?;
+            let (path, name) = (file.path(), file.file_name());
+            if file.file_type()?.is_dir() && name.as_encoded_bytes().starts_with(OCI.as_bytes()) {
+                self.remove_in(&path, reaped)?;
+                // It stays while some run has it.
+                let _ = fs::remove_dir(&path);
+            } else if path.extension() == Some(OsStr::new(LOCK_ENDING))
                 && let Some(run) = path.file_stem().and_then(OsStr::to_str)
                 && is_name(run)
             {
-                self.remove_if_over(run, &mut reaped)?;
+                self.remove_if_over(directory, run, reaped)?;
             }
         }
-        Ok(reaped)
+        Ok(())
     }
 
     /// Removes what one run left, if it is over.
     pub fn remove_run(&self, run: &str) -> io::Result<Reaped> {
         let mut reaped = Reaped::default();
         if is_name(run) {
-            self.remove_if_over(run, &mut reaped)?;
+            self.remove_if_over(&self.run_directory, run, &mut reaped)?;
         }
         Ok(reaped)
+    }
+
+    /// Ends everything in one group of a run that is alive, and removes it. What could not be removed
+    /// is returned with the reason.
+    pub(crate) fn remove_group_of(&self, run: &str, name: &str) -> Vec<(PathBuf, String)> {
+        let mut reaped = Reaped::default();
+        remove_groups(&self.groups_of(run, name), run, &mut reaped);
+        reaped.stuck
+    }
+
+    /// The directories of one group of a run, or of all of them, one for each hierarchy in which it
+    /// exists.
+    pub(crate) fn groups_of(&self, run: &str, name: &str) -> Vec<PathBuf> {
+        let at = |hierarchy: &PathBuf| {
+            let all = hierarchy.join(SHARED).join(run);
+            if name.is_empty() { all } else { all.join(name) }
+        };
+        self.hierarchies.iter().map(at).filter(|group| group.is_dir()).collect()
     }
 
     /// Removes what a run left whose launcher is known to have ended. What it had just begun to
@@ -83,7 +116,9 @@ impl Leftovers {
     pub(crate) fn remove_ended_run(&self, run: &str) -> io::Result<Reaped> {
         let mut reaped = Reaped::default();
         for _ in 0..LOOKS {
-            if !is_name(run) || self.remove_if_over(run, &mut reaped)? != Found::Held {
+            if !is_name(run)
+                || self.remove_if_over(&self.run_directory, run, &mut reaped)? != Found::Held
+            {
                 break;
             }
             sleep(PAUSE);
@@ -91,8 +126,13 @@ impl Leftovers {
         Ok(reaped)
     }
 
-    fn remove_if_over(&self, run: &str, reaped: &mut Reaped) -> io::Result<Found> {
-        let path = self.run_directory.join(format!("{run}.{LOCK_ENDING}"));
+    fn remove_if_over(
+        &self,
+        directory: &Path,
+        run: &str,
+        reaped: &mut Reaped,
+    ) -> io::Result<Found> {
+        let path = lock_file(directory, run);
         let lock = match File::open(&path) {
             Ok(lock) => lock,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
@@ -104,14 +144,17 @@ impl Leftovers {
             Err(error) => return Err(error.into()),
         }
         let stuck_before = reaped.stuck.len();
-        for hierarchy in &self.hierarchies {
-            let shared = hierarchy.join(SHARED);
-            let group = shared.join(run);
-            if group.is_dir() {
-                remove_group(&group, run, reaped);
-                // Only the last run to go can remove what all share.
-                let _ = fs::remove_dir(&shared);
-            }
+        let groups: Vec<PathBuf> = self.groups_of(run, "");
+        remove_groups(&groups, run, reaped);
+        for shared in groups.iter().filter_map(|group| group.parent()) {
+            // Only the last run to go can remove what all share.
+            let _ = fs::remove_dir(shared);
+        }
+        // Not before its processes are gone, who may have something mounted from there.
+        if reaped.stuck.len() == stuck_before
+            && let Err(error) = remove_kept(&directory.join(run))
+        {
+            reaped.stuck.push((directory.join(run), error.to_string()));
         }
         if reaped.stuck.len() == stuck_before {
             fs::remove_file(&path)?;
@@ -132,8 +175,30 @@ enum Found {
     Left,
 }
 
+/// The file by whose lock others tell whether a run is over.
+pub(crate) fn lock_file(directory: &Path, run: &str) -> PathBuf {
+    directory.join(format!("{run}.{LOCK_ENDING}"))
+}
+
+/// Removes the directory that a run kept beside its lock, if there is one. Nothing is ever mounted
+/// there by us; if something is, whatever it is stays as it is.
+pub(crate) fn remove_kept(directory: &Path) -> io::Result<()> {
+    let directory = match directory.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    let mounted = mounts(&fs::read_to_string("/proc/self/mountinfo")?);
+    if mounted.iter().any(|mount| mount.point.starts_with(&directory)) {
+        return Err(io::Error::other("something is mounted in it"));
+    }
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
 /// Names of runs, as the launcher allows them: they become names of directories.
-fn is_name(run: &str) -> bool {
+pub(crate) fn is_name(run: &str) -> bool {
     !run.is_empty() && run.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
@@ -166,17 +231,22 @@ fn hierarchies(mounts: &str, own: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Ends everything in a group of a run, and removes it with those beneath it. What is dying keeps
-/// its group for a moment, and may still make another one: all of it is looked at again and again.
-fn remove_group(group: &Path, run: &str, reaped: &mut Reaped) {
+/// Ends everything in groups of a run, and removes them with those beneath them. What is dying keeps
+/// its groups for a moment, and may still make another one: all of it is looked at again and again.
+/// All hierarchies are looked at together, because what one has frozen does not die in another.
+fn remove_groups(groups: &[PathBuf], run: &str, reaped: &mut Reaped) {
     let mut killed = BTreeSet::new();
     let mut stuck = Vec::new();
     for _ in 0..LOOKS {
-        let alive = processes(group).into_iter().filter(|pid| kill(*pid, run));
-        killed.extend(alive.map(Pid::as_raw_nonzero));
-        thaw(group);
+        let found = groups.iter().flat_map(|group| processes(group));
+        killed.extend(found.filter(|pid| kill(*pid, run)).map(Pid::as_raw_nonzero));
         stuck.clear();
-        remove_empty(group, reaped, &mut stuck);
+        for group in groups {
+            thaw(group);
+        }
+        for group in groups {
+            remove_empty(group, reaped, &mut stuck);
+        }
         if stuck.iter().all(|(_, error)| error.kind() != io::ErrorKind::ResourceBusy) {
             break;
         }
@@ -265,11 +335,27 @@ mod tests {
             fs::write(locks.join(format!("{run}.lock")), "").unwrap();
             fs::create_dir_all(groups.join("shoal").join(run).join("slot-1")).unwrap();
         }
+        // Those of OCI runtimes have theirs one level deeper, with files beside.
+        let deeper = locks.join("oci-runc");
+        for run in ["gone", "here"] {
+            fs::create_dir_all(deeper.join(run).join("bundles/x")).unwrap();
+            fs::write(deeper.join(format!("{run}.lock")), "").unwrap();
+        }
+        let here = File::open(deeper.join("here.lock")).unwrap();
+        flock(&here, FlockOperation::NonBlockingLockExclusive).unwrap();
         let held = File::open(locks.join("alive.lock")).unwrap();
         flock(&held, FlockOperation::NonBlockingLockExclusive).unwrap();
         let leftovers = Leftovers::at(&locks, &groups);
-        let reaped = leftovers.remove_all().unwrap();
-        assert_eq!((reaped.runs.as_slice(), reaped.control_groups), (&["dead".to_owned()][..], 2));
+        let mut reaped = leftovers.remove_all().unwrap();
+        reaped.runs.sort();
+        assert_eq!(
+            (reaped.runs.as_slice(), reaped.control_groups),
+            (&["dead", "gone"].map(str::to_owned)[..], 2)
+        );
+        assert!(deeper.join("here/bundles/x").exists() && !deeper.join("gone").exists());
+        drop(here);
+        assert_eq!(leftovers.remove_all().unwrap().runs, ["here"]);
+        assert!(!deeper.exists());
         assert_eq!((reaped.processes, reaped.stuck.len()), (0, 0));
         assert!(!groups.join("shoal/dead").exists() && !locks.join("dead.lock").exists());
         assert!(groups.join("shoal/alive/slot-1").exists() && locks.join("alive.lock").exists());

@@ -5,19 +5,24 @@
 //! of it. Every wait has a deadline, every failure a code, and whatever is given up in the middle
 //! (any future may be dropped at any await) is taken back.
 
+mod claim;
 mod collect;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod container;
 mod contract;
 mod deaths;
+pub mod docker;
 pub mod error;
 pub mod exec;
 pub mod fake;
 pub mod files;
+mod groups;
 pub mod guest_link;
 pub mod inside;
 pub mod leftovers;
 pub mod native;
+pub mod oci;
 mod scale;
 mod socket;
 pub mod spec;

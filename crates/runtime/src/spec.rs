@@ -1,11 +1,12 @@
 //! What a runtime is told and what it tells about itself. A spec names things (a template, a
-//! workspace); it never holds a path on the host.
+//! workspace); it never holds a path on the host but those of mounts, which
+//! the server has allowed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{ClaimSettings, ImageId, InstanceId, Limits, Template, WorkspaceId};
+use model::{ClaimSettings, ImageId, InstanceId, Limits, Mount, Template, WorkspaceId};
 
 /// A sandbox to make.
 #[derive(Debug, Clone)]
@@ -20,6 +21,8 @@ pub struct LaunchSpec {
     pub workspace: WorkspaceSource,
     /// Other names of its workspace, at the top of the root: `app` for `/app`.
     pub aliases: Vec<String>,
+    /// What of the host is seen inside besides. Whether it may be is decided before.
+    pub mounts: Vec<Mount>,
     /// What to bind to it before anything starts in it.
     pub settings: Option<Arc<ClaimSettings>>,
     /// How long it may take to be ready.
@@ -36,6 +39,7 @@ impl LaunchSpec {
             limits: template.limits,
             workspace: WorkspaceSource::Memory,
             aliases: template.workspace.alias_names(),
+            mounts: template.mounts.clone(),
             settings: None,
             ready_timeout: Duration::from_millis(template.ready_timeout_ms),
         }
@@ -51,6 +55,14 @@ pub enum Root {
     Directory(String),
     /// An image of the store.
     Image(ImageId),
+    /// An image by a name that the runtime's own engine may know; else this one of the store, and
+    /// else whatever the engine can pull by that name.
+    Named {
+        /// The name, as the template has it.
+        name: String,
+        /// What the store has by that name.
+        stored: Option<ImageId>,
+    },
 }
 
 /// What `/workspace` is.
@@ -75,8 +87,12 @@ pub struct Capabilities {
     pub freeze: bool,
     /// Workspaces on disk can be used.
     pub disk_workspaces: bool,
+    /// Workspaces can have other names.
+    pub aliases: bool,
     /// Programs can have a terminal.
     pub terminals: bool,
+    /// Programs have a scale file to write to.
+    pub scale_file: bool,
     /// Whose the users of sandboxes are.
     pub users: Users,
 }
@@ -100,7 +116,9 @@ impl Capabilities {
         pids_limit: true,
         freeze: true,
         disk_workspaces: true,
+        aliases: true,
         terminals: true,
+        scale_file: true,
         users: Users::Ranges,
     };
 

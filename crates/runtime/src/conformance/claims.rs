@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{ClaimSettings, NetworkPolicy};
+use model::{ClaimSettings, NetworkPolicy, WorkspaceId};
 
 use super::stage::{new_instance, run, said, shell};
 use super::{CaseResult, Stage, code_of};
@@ -51,10 +51,15 @@ pub(super) async fn unresolved_secrets_are_refused(stage: &Stage) -> CaseResult 
 }
 
 pub(super) async fn workspaces_are_attached_late(stage: &Stage) -> CaseResult {
+    let sandbox = stage.launch().await;
+    if !stage.runtime.capabilities().disk_workspaces {
+        let claimed = sandbox.claim(&env(&[]), Some(WorkspaceId::from_u128(7))).await;
+        assert_eq!(code_of(claimed), RuntimeErrorCode::Unsupported);
+        return Ok(());
+    }
     let Some(workspace) = stage.subject.make_workspace().await else {
         return Err("it has no workspaces on disk".to_owned());
     };
-    let sandbox = stage.launch().await;
     sandbox.claim(&env(&[("A", "1")]), Some(workspace)).await.expect("claimed");
     assert_eq!(said(&*sandbox, "echo kept > file; printenv A").await, "1\n");
     sandbox.kill().await.expect("killed");
@@ -68,6 +73,12 @@ pub(super) async fn workspaces_are_attached_late(stage: &Stage) -> CaseResult {
 }
 
 pub(super) async fn workspaces_outlive_sandboxes(stage: &Stage) -> CaseResult {
+    if !stage.runtime.capabilities().disk_workspaces {
+        let workspace = WorkspaceSource::Disk(WorkspaceId::from_u128(7));
+        let launched = stage.runtime.launch(LaunchSpec { workspace, ..stage.spec() }).await;
+        assert_eq!(code_of(launched), RuntimeErrorCode::Unsupported);
+        return Ok(());
+    }
     let Some(workspace) = stage.subject.make_workspace().await else {
         return Err("it has no workspaces on disk".to_owned());
     };
@@ -82,8 +93,12 @@ pub(super) async fn workspaces_outlive_sandboxes(stage: &Stage) -> CaseResult {
 
 pub(super) async fn workspaces_have_other_names(stage: &Stage) -> CaseResult {
     let aliases = vec!["app".to_owned(), "code".to_owned()];
-    let sandbox =
-        stage.runtime.launch(LaunchSpec { aliases, ..stage.spec() }).await.expect("launched");
+    let launched = stage.runtime.launch(LaunchSpec { aliases, ..stage.spec() }).await;
+    if !stage.runtime.capabilities().aliases {
+        assert_eq!(code_of(launched), RuntimeErrorCode::Unsupported);
+        return Ok(());
+    }
+    let sandbox = launched.expect("launched");
     said(&*sandbox, "echo one > /app/file").await;
     assert_eq!(sandbox.read_all("/workspace/file", 9).await.expect("read"), b"one\n");
     sandbox.write_all("/code/d/other", b"two", None).await.expect("written");

@@ -86,7 +86,7 @@ pub(super) async fn freeze_stops_and_thaw_goes_on(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     if !stage.runtime.capabilities().freeze {
         assert_eq!(code_of(sandbox.freeze().await), RuntimeErrorCode::Unsupported);
-        return Err("it cannot freeze".to_owned());
+        return Ok(());
     }
     let mut process =
         sandbox.exec(ExecSpec::shell("sleep 0.1; echo done > done")).await.expect("started");

@@ -15,6 +15,7 @@ mod programs;
 mod scale;
 mod stage;
 mod streams;
+mod wipes;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ use async_trait::async_trait;
 use model::{Template, WorkspaceId};
 
 pub use self::stage::Stage;
+#[cfg(test)]
+pub(crate) use self::stage::cut;
 use crate::contract::Runtime;
 use crate::error::RuntimeError;
 use guest_protocol::message::Command;
@@ -107,6 +110,9 @@ cases! {
     channels: channels_go_both_ways channels_end_with_their_program
         channels_and_input_exclude_each_other;
     deaths: every_death_is_told_once failed_launches_are_not_deaths;
+    wipes: a_wiped_one_is_like_a_new_one whatever_runs_ends_with_its_use
+        whoever_held_something_does_not_reach_the_next_use a_proof_fails_if_anything_is_left
+        a_wipe_that_is_given_up_is_not_proven;
     drops: dropped_launches_leave_nothing dropped_execs_leave_nothing dropped_runs_leave_nothing
         dropped_claims_break_nothing dropped_file_calls_break_nothing dropped_kills_go_on
         dropped_freezes_break_nothing;
@@ -126,6 +132,13 @@ pub async fn check(name: &str, subject: Arc<dyn Subject>) -> Outcome {
         Ok(()) => Outcome::Passed,
         Err(why) => Outcome::Skipped(why),
     }
+}
+
+/// Says loudly that something is not tested. In CI nothing is skipped.
+#[expect(clippy::print_stdout, reason = "whoever reads the output of the tests must see it")]
+pub fn skip(why: &str) {
+    assert!(std::env::var_os("CI").is_none(), "{why}: in CI nothing may be skipped");
+    println!("!!!! skipped: {why} !!!!");
 }
 
 #[track_caller]
@@ -166,6 +179,9 @@ macro_rules! conformance_tests {
             channels_go_both_ways channels_end_with_their_program
             channels_and_input_exclude_each_other
             every_death_is_told_once failed_launches_are_not_deaths
+            a_wiped_one_is_like_a_new_one whatever_runs_ends_with_its_use
+            whoever_held_something_does_not_reach_the_next_use a_proof_fails_if_anything_is_left
+            a_wipe_that_is_given_up_is_not_proven
             dropped_launches_leave_nothing dropped_execs_leave_nothing dropped_runs_leave_nothing
             dropped_claims_break_nothing dropped_file_calls_break_nothing dropped_kills_go_on
             dropped_freezes_break_nothing
@@ -177,11 +193,7 @@ macro_rules! conformance_tests {
             async fn $case() {
                 let outcome = $crate::conformance::check(stringify!($case), $subject).await;
                 if let $crate::conformance::Outcome::Skipped(why) = outcome {
-                    assert!(
-                        std::env::var_os("CI").is_none(),
-                        "{why}: in CI nothing may be skipped"
-                    );
-                    println!("!!!! skipped: {why} !!!!");
+                    $crate::conformance::skip(&why);
                 }
             }
         )+

@@ -109,7 +109,7 @@ where
 }
 
 /// Polls a future at most `polls` times and drops it then; its output if it was done by then.
-pub(super) async fn cut<F: Future>(polls: usize, future: F) -> Option<F::Output> {
+pub(crate) async fn cut<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     if polls == 0 {
         return None;
     }

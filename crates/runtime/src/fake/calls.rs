@@ -326,6 +326,22 @@ impl Sandbox for FakeSandbox {
         self.check(Operation::Sync.step())
     }
 
+    async fn wipe(&self) -> Result<(), RuntimeError> {
+        self.renew().await
+    }
+
+    async fn prove(&self) -> Result<(), RuntimeError> {
+        self.prove_clean().await
+    }
+
+    fn container_id(&self) -> Option<String> {
+        // Where it is wiped it stands for a container.
+        self.world
+            .upgrade()
+            .filter(|world| world.wipes)
+            .map(|_| format!("fake-{}", self.instance()))
+    }
+
     async fn kill(&self) -> Result<(), RuntimeError> {
         if self.phase().ended.is_none() {
             match self.meet_faults(Operation::Kill).await {

@@ -31,6 +31,10 @@ pub enum Operation {
     Thaw,
     /// Flushing its workspace.
     Sync,
+    /// Making a used sandbox fresh.
+    Wipe,
+    /// Proving that nothing of a use is left.
+    Prove,
     /// Removing a sandbox.
     Kill,
     /// Listing instances.
@@ -53,6 +57,8 @@ impl Operation {
             Self::Freeze => "freeze",
             Self::Thaw => "thaw",
             Self::Sync => "sync",
+            Self::Wipe => "wipe",
+            Self::Prove => "prove",
             Self::Kill => "kill",
             Self::List => "list",
             Self::Reap => "reap orphans",

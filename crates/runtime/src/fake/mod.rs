@@ -13,6 +13,7 @@ mod sandbox;
 mod scale;
 mod script;
 mod tree;
+mod wiping;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -84,6 +85,8 @@ pub(crate) struct World {
     state: Mutex<State>,
     deaths: DeathBoard,
     scale: ScaleBoard,
+    /// Used sandboxes are wiped, not made anew.
+    wipes: bool,
     tasks: Arc<AtomicUsize>,
     streams: Arc<AtomicUsize>,
 }
@@ -144,6 +147,7 @@ impl FakeRuntime {
             state: Mutex::default(),
             deaths: DeathBoard::default(),
             scale: ScaleBoard::default(),
+            wipes: settings.recycle == Recycle::Wipe,
             tasks: Arc::default(),
             streams: Arc::default(),
         };

@@ -68,6 +68,10 @@ pub(crate) struct State {
     pub listeners: BTreeMap<Address, (u32, mpsc::Sender<DuplexStream>)>,
     pub last_pid: u32,
     pub scale: Scale,
+    /// How often it was wiped: streams of an earlier use lead nowhere.
+    pub generation: u64,
+    /// No wipe of it was left unfinished.
+    pub fit: bool,
 }
 
 impl FakeSandbox {
@@ -77,12 +81,7 @@ impl FakeSandbox {
         workspace: Option<Arc<Mutex<Tree>>>,
     ) -> Self {
         let workspace = workspace.unwrap_or_else(|| empty_workspace(&spec));
-        let scratch_bytes = u64::from(spec.limits.memory_mb) << 20;
-        let mut root = Tree::new(&["/", "/etc", "/tmp", "/usr"], scratch_bytes);
-        for name in &spec.aliases {
-            // A name that is taken was refused before.
-            let _ = root.make_link(&format!("/{name}"), WORKSPACE);
-        }
+        let root = empty_root(&spec);
         let state = State {
             env: BTreeMap::new(),
             root,
@@ -91,6 +90,8 @@ impl FakeSandbox {
             listeners: BTreeMap::new(),
             last_pid: 1,
             scale: Scale::default(),
+            generation: 0,
+            fit: true,
         };
         let phase = watch::Sender::new(Phase::default());
         Self { spec, world, phase, state: Mutex::new(state) }
@@ -318,8 +319,20 @@ impl FakeSandbox {
     pub(crate) fn counted<S>(self: &Arc<Self>, stream: S) -> Stream<S> {
         let counter = self.world.upgrade().map(|world| Arc::clone(&world.streams));
         let counted = counter.map(|counter| Counted::in_each(&[&counter]));
-        Stream { sandbox: Arc::clone(self), stream, _counted: counted }
+        let generation = self.state().generation;
+        Stream { sandbox: Arc::clone(self), generation, stream, _counted: counted }
     }
+}
+
+/// What there is besides the workspace.
+pub(crate) fn empty_root(spec: &LaunchSpec) -> Tree {
+    let scratch_bytes = u64::from(spec.limits.memory_mb) << 20;
+    let mut root = Tree::new(&["/", "/etc", "/tmp", "/usr"], scratch_bytes);
+    for name in &spec.aliases {
+        // A name that is taken was refused before.
+        let _ = root.make_link(&format!("/{name}"), WORKSPACE);
+    }
+    root
 }
 
 /// An empty workspace in memory.
@@ -365,8 +378,20 @@ impl Drop for Listener {
 /// Bytes to or from a sandbox: counted, and broken when the sandbox is over.
 pub(crate) struct Stream<S> {
     sandbox: Arc<FakeSandbox>,
+    generation: u64,
     stream: S,
     _counted: Option<Counted>,
+}
+
+impl<S> Stream<S> {
+    /// Refuses if the sandbox, or the use of it that this belongs to, is over.
+    fn check(&self, step: &'static str) -> Result<(), RuntimeError> {
+        self.sandbox.check(step)?;
+        if self.sandbox.state().generation == self.generation {
+            return Ok(());
+        }
+        Err(RuntimeError::new(RuntimeErrorCode::SandboxGone, step, "its use is over"))
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Stream<S> {
@@ -375,7 +400,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stream<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.sandbox.check("read").map_err(RuntimeError::into_io)?;
+        self.check("read").map_err(RuntimeError::into_io)?;
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
@@ -386,7 +411,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.sandbox.check("write").map_err(RuntimeError::into_io)?;
+        self.check("write").map_err(RuntimeError::into_io)?;
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
@@ -408,7 +433,7 @@ pub(crate) struct NewFile {
 
 impl FileSink for Stream<NewFile> {
     fn poll_finish(&mut self, _: &mut Context<'_>) -> Poll<Result<Entry, RuntimeError>> {
-        self.sandbox.check("write a file")?;
+        self.check("write a file")?;
         let NewFile { path, mode, bytes } = &mut self.stream;
         let bytes = std::mem::take(bytes);
         Poll::Ready(self.sandbox.with_tree(path, |tree| tree.write(path, bytes, *mode, true)))

@@ -83,6 +83,11 @@ impl Tree {
         Self { nodes, max_bytes, changes: broadcast::Sender::new(MAX_CHANGES) }
     }
 
+    /// Whether there is nothing but these directories, as they were made.
+    pub(crate) fn is_like(&self, directories: &[&str]) -> bool {
+        self.nodes == Self::new(directories, 0).nodes
+    }
+
     /// What changes from now on.
     pub(crate) fn changes(&self) -> broadcast::Receiver<FileChange> {
         self.changes.subscribe()

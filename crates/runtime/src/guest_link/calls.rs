@@ -1,12 +1,14 @@
 //! Calls with one answer.
 
+use std::os::fd::OwnedFd;
+
 use guest_protocol::Env;
 use guest_protocol::message::{Entry, Port, Reply, Request};
 
 use super::GuestLink;
 use super::call::Call;
 use super::channel::Kind;
-use crate::error::RuntimeError;
+use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::files::Page;
 
 impl GuestLink {
@@ -104,6 +106,24 @@ impl GuestLink {
         let (call, reply) = self.ask("list programs", &Request::Processes).await?;
         let Reply::Processes(found) = reply else { return Err(call.nonsense(&reply)) };
         Ok(found.iter().map(|one| one.pid).collect())
+    }
+
+    /// Ends everything that runs inside besides the guest; whatever else is asked for fails.
+    pub async fn end_all(&self) -> Result<(), RuntimeError> {
+        self.done("end all programs", &Request::EndAll).await
+    }
+
+    /// Lets the guest begin anew with this end of another connection, after [`Self::end_all`]. It
+    /// says there when it is ready, or why not; this connection ends by itself.
+    pub fn begin_again(&self, socket: OwnedFd) -> Result<(), RuntimeError> {
+        const STEP: &str = "begin anew";
+        if !self.connection.settings.pass_descriptors {
+            let cause = "no connection can be passed to this guest";
+            return Err(RuntimeError::new(RuntimeErrorCode::Unsupported, STEP, cause));
+        }
+        let request = Request::BeginAgain;
+        // The call ends with the connection, so that nobody waits for its answer.
+        Call::open(&self.connection, STEP, Kind::Single, &request, vec![socket]).map(drop)
     }
 
     async fn done(&self, step: &'static str, request: &Request) -> Result<(), RuntimeError> {

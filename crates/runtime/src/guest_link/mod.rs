@@ -63,6 +63,9 @@ pub trait Surroundings: Send + Sync {
         let _ = note;
     }
 
+    /// The connection is at its end: nothing works any more.
+    fn broken(&self) {}
+
     /// How it ended. The connection is broken already, so this should be known soon.
     async fn death(&self) -> Died;
 }

@@ -41,6 +41,7 @@ pub(super) async fn run(connection: Arc<Connection>) {
         }
     })
     .await;
+    connection.surroundings.broken();
     if let Some(error) = broken {
         connection.fail(error);
         return;

@@ -27,6 +27,8 @@ pub struct NativeConfig {
     pub lent: Vec<(WorkspaceId, PathBuf)>,
     /// Beneath which directories root filesystems are found.
     pub directories: Vec<PathBuf>,
+    /// Directories of which sandboxes may be shown something, without links in their names.
+    pub mounts: Vec<PathBuf>,
     /// Where the image store is, if there is one.
     pub images: Option<PathBuf>,
     /// How many sandboxes may live at once.
@@ -61,6 +63,7 @@ impl NativeConfig {
             workspaces: None,
             lent: Vec::new(),
             directories: Vec::new(),
+            mounts: Vec::new(),
             images: None,
             slots: 1000,
             spares: 8,
@@ -83,6 +86,7 @@ impl NativeConfig {
             spares: self.spares,
             network: self.network,
             directories: self.directories.iter().map(text).collect(),
+            mounts: self.mounts.iter().map(text).collect(),
             images: self.images.as_ref().map(text),
             workspaces: self.workspaces.as_ref().map(text),
             lent: self
@@ -100,7 +104,7 @@ impl NativeConfig {
 
 /// A name that no other run has: the process, and a number that the standard library seeds from
 /// the kernel's randomness.
-pub(super) fn new_run() -> String {
+pub(crate) fn new_run() -> String {
     format!("{}-{:016x}", std::process::id(), RandomState::new().hash_one(0))
 }
 

@@ -8,10 +8,9 @@ use guest_protocol::launcher::CgroupPaths;
 use model::InstanceId;
 use tokio::sync::Notify;
 
-use super::freezer::Freezer;
 use super::launcher::Launched;
-use super::memory::KillCounter;
 use crate::deaths::Died;
+use crate::groups::{Freezer, KillCounter};
 use crate::guest_link::Surroundings;
 use crate::inside::ScaleNote;
 use crate::scale::ScaleBoard;

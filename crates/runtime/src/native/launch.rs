@@ -11,12 +11,14 @@ use tokio::time::timeout;
 
 use super::instance::Instance;
 use super::run::{Entry, Run};
-use super::sandbox::{NativeSandbox, environment};
+use super::sandbox::NativeSandbox;
+use super::shown;
+use crate::claim::environment;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::guest_link::{GuestLink, Surroundings};
 use crate::spec::{LaunchSpec, Root, WorkspaceSource};
 
-const STEP: &str = "launch";
+pub(super) const STEP: &str = "launch";
 
 const MIB: u64 = 1 << 20;
 
@@ -37,9 +39,10 @@ pub(super) async fn launch(
     let surroundings: Arc<dyn Surroundings> = Arc::clone(&instance) as _;
     let link = GuestLink::new(ours, run.link, surroundings)?;
 
+    let wanted = for_launcher(run, &spec)?;
     launching.asked.store(true, Ordering::Relaxed);
     let launched = async {
-        let launched = run.launcher.launch(for_launcher(&spec), theirs).await;
+        let launched = run.launcher.launch(wanted, theirs).await;
         // A refusal says that nothing was made, so there is nothing to take back.
         instance
             .launched(launched.inspect_err(|_| launching.asked.store(false, Ordering::Relaxed))?);
@@ -65,20 +68,26 @@ pub(super) async fn launch(
     launching.hand_out(Arc::new(NativeSandbox { spec, instance, link, launcher, ending }))
 }
 
-fn for_launcher(spec: &LaunchSpec) -> Spec {
+fn for_launcher(run: &Run, spec: &LaunchSpec) -> Result<Spec, RuntimeError> {
     let limits = &spec.limits;
     let memory_bytes = u64::from(limits.memory_mb) * MIB;
     let root = match &spec.root {
         Root::Host => launcher::Root::Host,
         Root::Directory(name) => launcher::Root::Directory(name.clone()),
-        Root::Image(image) => launcher::Root::Image(*image.as_bytes()),
+        Root::Image(image) | Root::Named { stored: Some(image), .. } => {
+            launcher::Root::Image(*image.as_bytes())
+        }
+        Root::Named { name, stored: None } => {
+            let cause = format!("the image store has no {name}");
+            return Err(RuntimeError::new(RuntimeErrorCode::RootUnknown, STEP, cause));
+        }
     };
     let root = if spec.aliases.is_empty() {
         root
     } else {
         launcher::Root::Aliased { root: Box::new(root), names: spec.aliases.clone() }
     };
-    Spec {
+    Ok(Spec {
         instance: spec.instance.as_u128().to_be_bytes(),
         root,
         limits: SandboxLimits {
@@ -93,7 +102,8 @@ fn for_launcher(spec: &LaunchSpec) -> Spec {
             WorkspaceSource::Memory => Workspace::Memory,
             WorkspaceSource::Disk(workspace) => Workspace::Disk(workspace.as_u128().to_be_bytes()),
         },
-    }
+        mounts: shown::for_launcher(&run.mounts, &spec.mounts)?,
+    })
 }
 
 /// A launch that was begun. Dropped before it is handed out, it is taken back.

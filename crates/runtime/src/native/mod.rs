@@ -4,15 +4,14 @@
 
 mod config;
 mod end;
-mod freezer;
 mod instance;
 mod launch;
 mod launcher;
-mod memory;
 mod process;
 mod restart;
 mod run;
 mod sandbox;
+mod shown;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +24,7 @@ use model::InstanceId;
 use model::template::{Recycle, RuntimeTraits};
 use tokio::time::timeout;
 
+pub(crate) use self::config::new_run;
 pub use self::config::{NativeConfig, NetworkMode};
 pub use self::process::LauncherProcess;
 use self::restart::{Launchers, Starter};
@@ -97,7 +97,9 @@ impl Runtime for Native {
             pids_limit: features.pids_limit,
             freeze: features.freeze,
             disk_workspaces: features.disk_workspaces,
+            aliases: true,
             terminals: true,
+            scale_file: true,
             users: match features.users {
                 launcher_protocol::Users::Ranges => Users::Ranges,
                 launcher_protocol::Users::Subordinate => Users::Subordinate,

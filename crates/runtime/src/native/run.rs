@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub(super) struct Run {
     pub launcher: Arc<Launcher>,
     pub features: LauncherFeatures,
     pub link: LinkSettings,
+    /// The directories of which it may show something, by their numbers.
+    pub mounts: Vec<PathBuf>,
     pub deaths: Arc<DeathBoard>,
     pub scale: Arc<ScaleBoard>,
     pub ending: Arc<Ending>,
@@ -84,6 +87,7 @@ impl Run {
                 launcher: Arc::new(launcher),
                 features,
                 link: config.link,
+                mounts: config.mounts,
                 deaths,
                 scale,
                 ending: Arc::new(Ending::new()),

@@ -5,15 +5,15 @@ use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use guest_protocol::Env;
 use guest_protocol::message::{Entry, Port};
 use jail::plan::WORKSPACE;
-use model::{ClaimSettings, InstanceId, NetworkPolicy, WorkspaceId};
+use model::{ClaimSettings, InstanceId, WorkspaceId};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2, syncfs};
 
 use super::end::{Ending, is_end};
 use super::instance::Instance;
 use super::launcher::Launcher;
+use crate::claim::environment;
 use crate::contract::Sandbox;
 use crate::deaths::Died;
 use crate::error::{RuntimeError, RuntimeErrorCode};
@@ -30,20 +30,6 @@ pub(super) struct NativeSandbox {
     pub link: GuestLink,
     pub launcher: Arc<Launcher>,
     pub ending: Arc<Ending>,
-}
-
-/// The environment that settings ask for. Whatever else they ask for, and would silently not get,
-/// is refused.
-pub(super) fn environment(settings: &ClaimSettings) -> Result<Env, RuntimeError> {
-    let refuse = |cause| Err(RuntimeError::new(RuntimeErrorCode::Unsupported, "claim", cause));
-    if !settings.secrets.is_empty() {
-        return refuse("secrets must have become values before they get here");
-    }
-    match settings.network {
-        NetworkPolicy::None => {}
-        NetworkPolicy::Allow(_) => return refuse("native sandboxes reach no network"),
-    }
-    Ok(settings.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
 #[async_trait]

@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use model::template::Recycle;
 use model::{Template, TemplateName, WorkspaceId};
 use runtime::conformance::Subject;
-use runtime::fake::{Alive, FakeRuntime};
+use runtime::fake::{Alive, FakeRuntime, FakeSettings};
 use runtime::{Command, Runtime};
 
 #[derive(Default)]
@@ -26,7 +27,8 @@ impl Fake {
 #[async_trait]
 impl Subject for Fake {
     async fn start(&self) -> Result<Arc<dyn Runtime>, String> {
-        let runtime = Arc::new(FakeRuntime::default());
+        let settings = FakeSettings { recycle: Recycle::Wipe, ..FakeSettings::default() };
+        let runtime = Arc::new(FakeRuntime::new(settings));
         *self.runtime.lock().expect("no panic") = Some(Arc::clone(&runtime));
         Ok(runtime)
     }

@@ -1,8 +1,14 @@
 //! The conformance suite over each runtime, the connection to a real guest, and real ends.
 
+mod docker;
+mod docker_engine;
+mod docker_restarts;
 mod ends;
 mod fake;
 mod faults;
 mod link;
 mod native;
+mod oci;
 mod restarts;
+mod runc;
+mod runsc;

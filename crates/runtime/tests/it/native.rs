@@ -38,6 +38,30 @@ impl Drop for NativeSubject {
     }
 }
 
+/// A program of the host's that listens on a port and gives back what it is sent.
+pub(crate) fn echo_server(port: u16) -> Command {
+    let server = "import socketserver, sys\n\
+        class Echo(socketserver.BaseRequestHandler):\n\
+        \x20   def handle(self):\n\
+        \x20       while data := self.request.recv(65536): self.request.sendall(data)\n\
+        socketserver.ThreadingTCPServer.allow_reuse_address = True\n\
+        socketserver.ThreadingTCPServer(('127.0.0.1', int(sys.argv[1])), Echo).serve_forever()";
+    let argv = ["python3", "-c", server, &port.to_string()];
+    Command::Argv(argv.map(str::to_owned).to_vec())
+}
+
+/// The same on a Unix socket, for its own user only.
+pub(crate) fn echo_socket(path: &str) -> Command {
+    let server = "import os, socketserver, sys\n\
+        class Echo(socketserver.BaseRequestHandler):\n\
+        \x20   def handle(self):\n\
+        \x20       while data := self.request.recv(65536): self.request.sendall(data)\n\
+        server = socketserver.ThreadingUnixStreamServer(sys.argv[1], Echo)\n\
+        os.chmod(sys.argv[1], 0o600)\n\
+        server.serve_forever()";
+    Command::Argv(["python3", "-c", server, path].map(str::to_owned).to_vec())
+}
+
 #[async_trait]
 impl Subject for NativeSubject {
     async fn start(&self) -> Result<Arc<dyn Runtime>, String> {
@@ -60,25 +84,11 @@ impl Subject for NativeSubject {
     }
 
     fn echo_server(&self, port: u16) -> Command {
-        let server = "import socketserver, sys\n\
-            class Echo(socketserver.BaseRequestHandler):\n\
-            \x20   def handle(self):\n\
-            \x20       while data := self.request.recv(65536): self.request.sendall(data)\n\
-            socketserver.ThreadingTCPServer.allow_reuse_address = True\n\
-            socketserver.ThreadingTCPServer(('127.0.0.1', int(sys.argv[1])), Echo).serve_forever()";
-        let argv = ["python3", "-c", server, &port.to_string()];
-        Command::Argv(argv.map(str::to_owned).to_vec())
+        echo_server(port)
     }
 
     fn echo_socket(&self, path: &str) -> Command {
-        let server = "import os, socketserver, sys\n\
-            class Echo(socketserver.BaseRequestHandler):\n\
-            \x20   def handle(self):\n\
-            \x20       while data := self.request.recv(65536): self.request.sendall(data)\n\
-            server = socketserver.ThreadingUnixStreamServer(sys.argv[1], Echo)\n\
-            os.chmod(sys.argv[1], 0o600)\n\
-            server.serve_forever()";
-        Command::Argv(["python3", "-c", server, path].map(str::to_owned).to_vec())
+        echo_socket(path)
     }
 
     fn echo_channel(&self) -> Command {

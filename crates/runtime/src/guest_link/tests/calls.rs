@@ -57,6 +57,30 @@ async fn answers_find_their_calls_in_any_order() {
     assert!(held <= 512, "an idle connection holds {held} bytes");
 }
 
+#[tokio::test]
+async fn another_life_is_handed_its_connection() {
+    let (link, mut peer) = ready_pair().await;
+    let ender = Arc::clone(&link);
+    let ended = tokio::spawn(async move { ender.end_all().await });
+    let (channel, request) = peer.request().await;
+    assert_eq!(request, Request::EndAll);
+    peer.say(channel, &Reply::Done).await;
+    ended.await.unwrap().unwrap();
+    let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    link.begin_again(theirs.into()).unwrap();
+    assert_eq!(peer.request().await.1, Request::BeginAgain);
+    assert_eq!(peer.descriptors.len(), 1);
+    drop(peer);
+    // Nobody here keeps the other end.
+    assert_eq!(std::io::Read::read(&mut ours, &mut [0]).unwrap(), 0);
+
+    let settings = LinkSettings { pass_descriptors: false, ..LinkSettings::default() };
+    let (link, _peer) = pair(settings, Scenery::default());
+    let (_, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let refused = link.begin_again(theirs.into()).unwrap_err();
+    assert_eq!(refused.code, RuntimeErrorCode::Unsupported);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_call_without_an_answer_ends_at_its_deadline() {
     let (link, mut peer) = ready_pair().await;

@@ -12,20 +12,20 @@ const FILES: [&str; 2] = ["memory.events", "memory.oom_control"];
 
 /// The counter of one sandbox.
 #[derive(Debug)]
-pub(super) struct KillCounter {
+pub(crate) struct KillCounter {
     directory: PathBuf,
     seen: AtomicU64,
 }
 
 impl KillCounter {
     /// `before` were counted when the sandbox began.
-    pub(super) fn new(directory: impl Into<PathBuf>, before: u64) -> Self {
+    pub(crate) fn new(directory: impl Into<PathBuf>, before: u64) -> Self {
         Self { directory: directory.into(), seen: AtomicU64::new(before) }
     }
 
     /// Whether it has grown since this was last asked. Of two that ask at the same time, one is
     /// told.
-    pub(super) fn has_grown(&self) -> bool {
+    pub(crate) fn has_grown(&self) -> bool {
         let texts = FILES.iter().map(|file| fs::read_to_string(self.directory.join(file)));
         let Some(now) = texts.flatten().find_map(|text| kills_in(&text)) else { return false };
         self.seen.fetch_max(now, Ordering::SeqCst) < now

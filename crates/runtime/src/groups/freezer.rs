@@ -24,12 +24,17 @@ const BRIEF_PAUSE: Duration = Duration::from_micros(20);
 /// ends.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How long it may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// After how many such reads all runs again for a moment and is frozen anew. The first generation
+/// can lose a program that starts another while it is being frozen, and then waits for ever.
+const READS_UNTIL_ANEW: u32 = 50;
+
+/// How long it may take at most: a program that waits for a disk is frozen when it has what it waits for.
+/// Whoever has less patience drops the call, and all runs again.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The control group that freezes a sandbox.
 #[derive(Debug)]
-pub(super) struct Freezer {
+pub(crate) struct Freezer {
     directory: PathBuf,
 }
 
@@ -65,12 +70,12 @@ const FIRST: Words = Words {
 };
 
 impl Freezer {
-    pub(super) fn new(directory: impl Into<PathBuf>) -> Self {
+    pub(crate) fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into() }
     }
 
     /// Done when nothing in it runs. If that does not come about, all runs again.
-    pub(super) async fn freeze(&self) -> Result<(), RuntimeError> {
+    pub(crate) async fn freeze(&self) -> Result<(), RuntimeError> {
         let files = Files::open(&self.directory).map_err(|error| failed("freeze", &error))?;
         let unfinished = Unfinished { files: &files, armed: true };
         files.set(files.words.freeze).map_err(|error| failed("freeze", &error))?;
@@ -81,7 +86,7 @@ impl Freezer {
 
     /// Done when everything in it may run, which is at once; that it also runs already is up to
     /// the scheduler.
-    pub(super) fn thaw(&self) -> Result<(), RuntimeError> {
+    pub(crate) fn thaw(&self) -> Result<(), RuntimeError> {
         let files = Files::open(&self.directory).map_err(|error| failed("thaw", &error))?;
         files.set(files.words.thaw).map_err(|error| failed("thaw", &error))
     }
@@ -106,10 +111,16 @@ async fn until_frozen(files: &Files) -> Result<(), RuntimeError> {
         }
     }
     let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
+    for look in 1.. {
         sleep(PAUSE).await;
         if is_frozen()? {
             return Ok(());
+        }
+        if Instant::now() >= deadline {
+            break;
+        }
+        if look % READS_UNTIL_ANEW == 0 {
+            files.freeze_anew().await.map_err(|error| failed("freeze", &error))?;
         }
     }
     Err(RuntimeError::deadline("freeze"))
@@ -133,6 +144,12 @@ impl Files {
 
     fn set(&self, value: &str) -> io::Result<()> {
         self.control.write_all_at(value.as_bytes(), 0)
+    }
+
+    async fn freeze_anew(&self) -> io::Result<()> {
+        self.set(self.words.thaw)?;
+        sleep(PAUSE).await;
+        self.set(self.words.freeze)
     }
 
     fn is(&self, wanted: &str) -> io::Result<bool> {

@@ -1,0 +1,137 @@
+//! A sandbox that was wiped is as good as a new one, and who says so has looked. Where used sandboxes
+//! are made anew, nothing is wiped.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::ClaimSettings;
+use model::template::Recycle;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::timeout;
+
+use super::stage::{MOST_POLLS, PATIENCE, cut, said, shell};
+use super::{CaseResult, Stage, code_of};
+use crate::contract::Sandbox;
+use crate::error::RuntimeErrorCode;
+use crate::exec::ExecSpec;
+use crate::inside::WatchQuery;
+
+/// A sandbox to be wiped; none where nothing is, which is asserted.
+async fn wipeable(stage: &Stage) -> Option<Arc<dyn Sandbox>> {
+    let sandbox = stage.launch().await;
+    match stage.runtime.traits().recycle {
+        Recycle::Wipe => Some(sandbox),
+        Recycle::Recreate => {
+            assert_eq!(code_of(sandbox.wipe().await), RuntimeErrorCode::Unsupported);
+            assert_eq!(code_of(sandbox.prove().await), RuntimeErrorCode::Unsupported);
+            sandbox.ping().await.expect("it is as it was");
+            None
+        }
+    }
+}
+
+/// What is where programs can write.
+async fn names(sandbox: &dyn Sandbox) -> Vec<Vec<u8>> {
+    let mut names = Vec::new();
+    for place in ["/workspace", "/tmp"] {
+        let page = sandbox.list_files(place, None, 1_000).await.expect("listed");
+        names.extend(page.entries.into_iter().map(|entry| entry.name));
+    }
+    names
+}
+
+pub(super) async fn a_wiped_one_is_like_a_new_one(stage: &Stage) -> CaseResult {
+    let Some(sandbox) = wipeable(stage).await else { return Ok(()) };
+    let fresh = names(&*sandbox).await;
+    let mut env = BTreeMap::new();
+    env.insert("TOKEN".to_owned(), "secret".to_owned());
+    let settings = ClaimSettings { env, ..ClaimSettings::default() };
+    for round in 0..3 {
+        sandbox.claim(&settings, None).await.expect("claimed");
+        assert_eq!(said(&*sandbox, "echo one > file; printenv TOKEN").await, "secret\n");
+        said(&*sandbox, "echo one > /tmp/file").await;
+        sandbox.write_all("/workspace/a/b/c", b"secret", Some(0o400)).await.expect("written");
+        sandbox.wipe().await.expect("wiped");
+        sandbox.prove().await.expect("proven");
+        assert_eq!(names(&*sandbox).await, fresh, "after round {round}");
+        assert!(!shell(&*sandbox, "printenv TOKEN").await.exit.success(), "it is bound no more");
+        assert_eq!(code_of(sandbox.stat("/workspace/a").await), RuntimeErrorCode::NotFound);
+        assert_eq!(sandbox.processes().await.expect("listed"), Vec::<u32>::new());
+    }
+    sandbox.write_all("/workspace/mine", b"x", None).await.expect("it can be used");
+    Ok(())
+}
+
+pub(super) async fn whatever_runs_ends_with_its_use(stage: &Stage) -> CaseResult {
+    let Some(sandbox) = wipeable(stage).await else { return Ok(()) };
+    let mut watched = sandbox.exec(ExecSpec::shell("sleep 1000")).await.expect("started");
+    let background = "sleep 1000 & echo on";
+    assert_eq!(said(&*sandbox, background).await, "on\n");
+    sandbox.wipe().await.expect("wiped");
+    let told = timeout(PATIENCE, watched.wait()).await.expect("told in time");
+    assert!(told.is_err() || !told.is_ok_and(|exit| exit.success()), "it was ended");
+    sandbox.prove().await.expect("proven");
+    assert_eq!(sandbox.processes().await.expect("listed"), Vec::<u32>::new());
+    assert_eq!(said(&*sandbox, "echo on").await, "on\n");
+    Ok(())
+}
+
+pub(super) async fn whoever_held_something_does_not_reach_the_next_use(
+    stage: &Stage,
+) -> CaseResult {
+    let Some(sandbox) = wipeable(stage).await else { return Ok(()) };
+    sandbox.write_all("/workspace/read", &vec![b'x'; 300_000], None).await.expect("written");
+    let mut writer = sandbox.write_file("/workspace/late", None).await.expect("begun");
+    writer.write_all(b"late").await.expect("written");
+    let mut reader = sandbox.read_file("/workspace/read", 0, None).await.expect("opened");
+    let query = WatchQuery { path: "/workspace".to_owned(), recursive: true };
+    let mut watch = sandbox.watch(&query).await.expect("watched");
+    sandbox.wipe().await.expect("wiped");
+    sandbox.prove().await.expect("proven");
+    assert!(writer.finish().await.is_err(), "a file of the use that is over");
+    let mut rest = Vec::new();
+    // What had arrived may still be read.
+    let read = timeout(PATIENCE, reader.read_to_end(&mut rest)).await.expect("in time");
+    assert!(read.is_err() || rest.len() <= 300_000);
+    sandbox.write_all("/workspace/new", b"x", None).await.expect("written");
+    // What happened before may still be told, and then it is over.
+    while let Ok(Some(change)) = timeout(PATIENCE, watch.next()).await.expect("the watch is over") {
+        assert!(!change.path.ends_with(b"/new"), "a watch sees the next use");
+    }
+    assert_eq!(code_of(sandbox.stat("/workspace/late").await), RuntimeErrorCode::NotFound);
+    Ok(())
+}
+
+pub(super) async fn a_proof_fails_if_anything_is_left(stage: &Stage) -> CaseResult {
+    let Some(sandbox) = wipeable(stage).await else { return Ok(()) };
+    sandbox.wipe().await.expect("wiped");
+    sandbox.prove().await.expect("proven");
+    sandbox.write_all("/workspace/left", b"x", None).await.expect("written");
+    assert!(sandbox.prove().await.is_err(), "a file is left");
+    sandbox.wipe().await.expect("wiped");
+    sandbox.prove().await.expect("proven");
+    let mut left = sandbox.exec(ExecSpec::shell("sleep 1000")).await.expect("started");
+    assert_eq!(said(&*sandbox, "echo on").await, "on\n");
+    assert!(sandbox.prove().await.is_err(), "a program is left");
+    sandbox.kill().await.expect("killed");
+    assert!(left.wait().await.is_err());
+    assert_eq!(code_of(sandbox.wipe().await), RuntimeErrorCode::SandboxGone);
+    assert_eq!(code_of(sandbox.prove().await), RuntimeErrorCode::SandboxGone);
+    Ok(())
+}
+
+pub(super) async fn a_wipe_that_is_given_up_is_not_proven(stage: &Stage) -> CaseResult {
+    for polls in 1..MOST_POLLS {
+        let Some(sandbox) = wipeable(stage).await else { return Ok(()) };
+        shell(&*sandbox, "echo secret > file").await;
+        let finished = cut(polls, sandbox.wipe()).await;
+        if let Some(wiped) = finished {
+            wiped.expect("wiped");
+            sandbox.prove().await.expect("proven");
+            return Ok(());
+        }
+        assert!(sandbox.prove().await.is_err(), "after {polls} polls");
+        timeout(PATIENCE, sandbox.kill()).await.expect("in time").expect("killed");
+    }
+    panic!("a wipe never comes to its end");
+}

@@ -1,0 +1,328 @@
+//! The keeper over real containers, made by the script that the guest's own tests use.
+
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use async_trait::async_trait;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::*;
+use crate::collect::RunLimits;
+use crate::deaths::Died;
+use crate::exec::ExecSpec;
+use crate::guest_link::{GuestLink, LinkSettings, Surroundings};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../guest/tests/it/container.sh");
+const MIB: u64 = 1 << 20;
+
+struct Nothing;
+
+#[async_trait]
+impl Surroundings for Nothing {
+    fn memory_ran_out(&self) -> bool {
+        false
+    }
+
+    async fn death(&self) -> Died {
+        std::future::pending().await
+    }
+}
+
+/// A container and its guest.
+struct Container {
+    maker: Child,
+    directory: PathBuf,
+    link: GuestLink,
+    pid: u32,
+}
+
+impl Container {
+    async fn start() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("shoal-keeper-{}-{count}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(directory.join("root")).unwrap();
+        let guest = directory.join("guest");
+        let mut file = std::fs::File::create(&guest).unwrap();
+        file.write_all(guest_image::BYTES).unwrap();
+        file.set_permissions(std::fs::Permissions::from_mode(0o755)).unwrap();
+        drop(file);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let maker = Command::new("/usr/bin/unshare")
+            .args(["--mount", "--pid", "--ipc", "--net", "--fork", "--kill-child"])
+            .args(["--propagation", "private", "/bin/sh", SCRIPT])
+            .arg(directory.join("root"))
+            .arg(&guest)
+            .args(["/.shoal/guest", "contained", "stdin"])
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .spawn()
+            .unwrap();
+        let link = new_link(ours);
+        link.ready().await.unwrap();
+        let children = format!("/proc/{0}/task/{0}/children", maker.id());
+        let pid = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+        Self { maker, directory, link, pid }
+    }
+
+    async fn run(&self, line: &str) -> String {
+        let spec = ExecSpec::shell(line);
+        let process = self.link.exec(spec).await.unwrap();
+        let now = tokio::time::Instant::now();
+        let limits = RunLimits { output_bytes: MIB, timeout: Duration::from_secs(20) };
+        let ran = crate::collect::collect(process, limits, now).await.unwrap();
+        // The end of a program is told before it is collected.
+        self.link.ping().await.unwrap();
+        String::from_utf8(ran.stdout).unwrap()
+    }
+
+    async fn wipe(&mut self, keeper: &Keeper, baseline: &Baseline) -> Result<(), RuntimeError> {
+        self.link.end_all().await?;
+        keeper.renew(baseline).await?;
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        self.link.begin_again(theirs.into())?;
+        self.link = new_link(ours);
+        self.link.ready().await?;
+        self.link.ping().await
+    }
+}
+
+fn new_link(socket: UnixStream) -> GuestLink {
+    GuestLink::new(socket.into(), LinkSettings::default(), Arc::new(Nothing)).unwrap()
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let _ = self.maker.kill();
+        let _ = self.maker.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn places() -> Vec<Place> {
+    let place = |path, bytes, mode, uid| Place {
+        path,
+        bytes,
+        mode,
+        uid,
+        no_programs: path == "/run/shoal",
+    };
+    vec![
+        place("/workspace", 600 * MIB, 0o755, 1000),
+        place("/tmp", 64 * MIB, 0o1777, 0),
+        place("/dev/shm", 64 * MIB, 0o1777, 0),
+        place("/run/shoal", 64 * 1024, 0o755, 1000),
+    ]
+}
+
+/// Says loudly that something is not tested. In CI nothing is skipped.
+fn is_possible() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        assert!(std::env::var_os("CI").is_none(), "only root has containers: CI skips nothing");
+        eprintln!("!!!! skipped: only root has containers !!!!");
+    }
+    is_root
+}
+
+#[tokio::test]
+async fn a_use_leaves_nothing() {
+    if !is_possible() {
+        return;
+    }
+    let keeper = Keeper::start().unwrap();
+    let mut container = Container::start().await;
+    let baseline = keeper.look(container.pid, &places()).await.unwrap();
+    for round in 0..3 {
+        container
+            .run("(setsid sleep 1000 >/dev/null 2>&1 &); echo x > /workspace/x; mkdir /tmp/d")
+            .await;
+        let error = keeper.prove(&baseline).await.unwrap_err();
+        assert_eq!(error.code, RuntimeErrorCode::System, "{error}");
+        assert!(error.cause.contains("process"), "{error}");
+        container.wipe(&keeper, &baseline).await.unwrap();
+        keeper.prove(&baseline).await.unwrap_or_else(|error| panic!("round {round}: {error}"));
+        assert_eq!(container.run("ls -A /workspace /tmp; echo $$").await.lines().count(), 4);
+    }
+    container.run("touch /tmp/late").await;
+    let error = keeper.prove(&baseline).await.unwrap_err();
+    assert!(error.cause.contains("/tmp/late exists"), "{error}");
+}
+
+/// What the kernel holds in memory as files, of all who are on this machine.
+fn files_in_memory_mib() -> u64 {
+    let told = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let line = told.lines().find_map(|line| line.strip_prefix("Shmem:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
+}
+
+/// Others use memory meanwhile: it counts if it is seen once.
+#[tokio::test]
+async fn much_memory_is_given_back_before_the_next_use() {
+    if !is_possible() {
+        return;
+    }
+    let keeper = Keeper::start().unwrap();
+    let mut container = Container::start().await;
+    let baseline = keeper.look(container.pid, &places()).await.unwrap();
+    let mut given_back_mib = Vec::new();
+    for _ in 0..5 {
+        container.run("head -c 300M /dev/zero > /workspace/much").await;
+        container.link.end_all().await.unwrap();
+        let before_mib = files_in_memory_mib();
+        keeper.renew(&baseline).await.unwrap();
+        given_back_mib.push(before_mib.saturating_sub(files_in_memory_mib()));
+        container.wipe(&keeper, &baseline).await.unwrap();
+    }
+    assert!(given_back_mib.iter().any(|mib| *mib > 200), "{given_back_mib:?}");
+}
+
+#[tokio::test]
+async fn what_changed_since_birth_is_named() {
+    if !is_possible() {
+        return;
+    }
+    let keeper = Keeper::start().unwrap();
+    let mut container = Container::start().await;
+    let baseline = keeper.look(container.pid, &places()).await.unwrap();
+    container.wipe(&keeper, &baseline).await.unwrap();
+    let nice = ["-n", "17", "-p", &container.pid.to_string()];
+    assert!(Command::new("renice").args(nice).stdout(Stdio::null()).status().unwrap().success());
+    let error = keeper.prove(&baseline).await.unwrap_err();
+    assert!(error.cause.starts_with("its scheduling changed: `37 17 0 0` was `"), "{error}");
+}
+
+#[tokio::test]
+async fn whoever_is_gone_or_no_container_is_refused() {
+    if !is_possible() {
+        return;
+    }
+    let keeper = Keeper::start().unwrap();
+    let container = Container::start().await;
+    let baseline = keeper.look(container.pid, &places()).await.unwrap();
+    drop(container);
+    let mut last = None;
+    for _ in 0..200 {
+        last = keeper.renew(&baseline).await.err().map(|error| error.code);
+        if last == Some(RuntimeErrorCode::SandboxGone) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(last, Some(RuntimeErrorCode::SandboxGone));
+    for (pid, code) in [
+        (std::process::id(), RuntimeErrorCode::Unsupported),
+        (0, RuntimeErrorCode::SandboxGone),
+        (u32::MAX, RuntimeErrorCode::SandboxGone),
+        (i32::MAX.unsigned_abs(), RuntimeErrorCode::SandboxGone),
+    ] {
+        assert_eq!(keeper.look(pid, &places()).await.unwrap_err().code, code, "{pid}");
+    }
+}
+
+/// The keeper's process, which only its own line knows: the youngest of ours by that name.
+fn keeper_process() -> Pid {
+    let me = std::process::id();
+    let children = std::fs::read_to_string(format!("/proc/{me}/task/{me}/children"));
+    let all: Vec<i32> = std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            status.starts_with("Name:\tshoal-keeper\n")
+                && status.contains(&format!("\nPPid:\t{me}\n"))
+                && !status.contains("State:\tZ")
+        })
+        .collect();
+    assert_eq!(all.len(), 1, "{children:?}");
+    Pid::from_raw(all[0]).unwrap()
+}
+
+#[tokio::test]
+async fn a_keeper_that_dies_is_replaced() {
+    if !is_possible() {
+        return;
+    }
+    let keeper = Keeper::start().unwrap();
+    let mut container = Container::start().await;
+    let baseline = keeper.look(container.pid, &places()).await.unwrap();
+    kill_process(keeper_process(), Signal::KILL).unwrap();
+    // The next may still speak with the one that is gone.
+    let _ = keeper.prove(&baseline).await;
+    container.run("touch /tmp/x").await;
+    container.wipe(&keeper, &baseline).await.unwrap();
+    keeper.prove(&baseline).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_keeper_that_is_stuck_is_replaced() {
+    if !is_possible() {
+        return;
+    }
+    let keeper = Keeper::start().unwrap();
+    let stuck = keeper_process();
+    kill_process(stuck, Signal::STOP).unwrap();
+    let me = std::process::id();
+    let error = keeper.look(me, &places()).await.unwrap_err();
+    assert_eq!(error.code, RuntimeErrorCode::DeadlineExceeded);
+    tokio::time::resume();
+    let error = keeper.look(me, &places()).await.unwrap_err();
+    assert_eq!(error.code, RuntimeErrorCode::Unsupported, "{error}");
+    assert_ne!(keeper_process(), stuck);
+}
+
+#[tokio::test]
+async fn whoever_loses_interest_disturbs_nobody() {
+    if !is_possible() {
+        return;
+    }
+    let keeper = Keeper::start().unwrap();
+    let mut container = Container::start().await;
+    let baseline = Arc::new(keeper.look(container.pid, &places()).await.unwrap());
+    let mut others = Vec::new();
+    for turn in 0..20 {
+        let (keeper, baseline) = (Arc::clone(&keeper), Arc::clone(&baseline));
+        let asked = tokio::spawn(async move { keeper.prove(&baseline).await });
+        if turn % 2 == 0 {
+            tokio::task::yield_now().await;
+            asked.abort();
+        } else {
+            others.push(asked);
+        }
+    }
+    for other in others {
+        // The places it was born with have another number of files than fresh ones.
+        assert!(other.await.unwrap().is_err());
+    }
+    container.wipe(&keeper, &baseline).await.unwrap();
+    keeper.prove(&baseline).await.unwrap();
+}
+
+#[test]
+fn differences_are_named_by_their_first_line() {
+    let fact = |name: &str, value: &str| Fact { name: name.to_owned(), value: value.to_owned() };
+    let then = [fact("limits", "a 1\nb 2\nc 3"), fact("mounts", "x")];
+    for (now, expected) in [
+        (vec![fact("limits", "a 1\nb 2\nc 3"), fact("mounts", "x")], None),
+        (
+            vec![fact("limits", "a 1\nb 9\nc 9"), fact("mounts", "y")],
+            Some("its limits changed: `b 9` was `b 2`"),
+        ),
+        (
+            vec![fact("limits", "a 1\nb 2\nc 3"), fact("mounts", "x\ny")],
+            Some("its mounts changed: `y` was `nothing`"),
+        ),
+        (vec![fact("limits", "")], Some("the keeper tells of other things than at its birth")),
+    ] {
+        assert_eq!(difference(&then, &now).as_deref(), expected);
+    }
+}

@@ -1,0 +1,254 @@
+//! One sandbox in a container: its guest does most of it; freezing and removing are its maker's. The
+//! connection is replaced when the sandbox is wiped, and nobody who held the old one reaches the new.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use async_trait::async_trait;
+use guest_protocol::message::{Entry, Port};
+use model::{ClaimSettings, InstanceId, WorkspaceId};
+
+use super::Shared;
+use super::keeper::Baseline;
+use super::life::{Life, Watch};
+use super::maker::Maker;
+use crate::claim::environment;
+use crate::contract::Sandbox;
+use crate::deaths::Died;
+use crate::error::{RuntimeError, RuntimeErrorCode};
+use crate::exec::{ExecSpec, Process};
+use crate::files::{Duplex, FileReader, FileWriter, Page};
+use crate::guest_link::GuestLink;
+use crate::inside::{FileWatch, FindQuery, Found, SearchQuery, Searched, Socket, WatchQuery};
+use crate::spec::LaunchSpec;
+
+/// A sandbox in a container.
+pub(crate) struct Contained<M: Maker> {
+    pub(super) spec: LaunchSpec,
+    pub(super) life: Arc<Life>,
+    pub(super) shared: Arc<Shared<M>>,
+    pub(super) container_id: String,
+    /// What it was like at its birth, where it can be looked at from outside.
+    pub(super) baseline: Option<Baseline>,
+    /// No wipe of it was left unfinished.
+    pub(super) fit: AtomicBool,
+    connected: RwLock<Connected<M>>,
+}
+
+/// A connection and who watches it.
+pub(super) struct Connected<M> {
+    pub link: Arc<GuestLink>,
+    pub watch: Arc<Watch<M>>,
+}
+
+impl<M> Clone for Connected<M> {
+    fn clone(&self) -> Self {
+        Self { link: Arc::clone(&self.link), watch: Arc::clone(&self.watch) }
+    }
+}
+
+impl<M: Maker> Contained<M> {
+    pub(super) fn new(
+        spec: LaunchSpec,
+        life: Arc<Life>,
+        shared: Arc<Shared<M>>,
+        container_id: String,
+        baseline: Option<Baseline>,
+        connected: Connected<M>,
+    ) -> Self {
+        let (connected, fit) = (RwLock::new(connected), AtomicBool::new(true));
+        Self { spec, life, shared, container_id, baseline, fit, connected }
+    }
+
+    /// The present connection.
+    pub(super) fn connected(&self) -> Connected<M> {
+        self.connected.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Another connection takes the place of the present one.
+    pub(super) fn reconnect(&self, connected: Connected<M>) {
+        *self.connected.write().unwrap_or_else(PoisonError::into_inner) = connected;
+    }
+
+    fn link(&self) -> Arc<GuestLink> {
+        self.connected().link
+    }
+
+    /// Refuses what needs a living sandbox.
+    pub(super) fn alive(&self, step: &'static str) -> Result<(), RuntimeError> {
+        self.life.reason().map_or(Ok(()), |died| Err(died.error(step)))
+    }
+
+    /// What a maker says of a sandbox that ended meanwhile is that it ended.
+    pub(super) fn unless_over<T>(
+        &self,
+        step: &'static str,
+        result: Result<T, RuntimeError>,
+    ) -> Result<T, RuntimeError> {
+        match (self.life.reason(), result) {
+            (Some(died), _) => Err(died.error(step)),
+            (None, result) => result,
+        }
+    }
+}
+
+#[async_trait]
+impl<M: Maker> Sandbox for Contained<M> {
+    fn instance(&self) -> InstanceId {
+        self.spec.instance
+    }
+
+    fn spec(&self) -> &LaunchSpec {
+        &self.spec
+    }
+
+    fn ended(&self) -> Option<Died> {
+        self.life.died()
+    }
+
+    fn container_id(&self) -> Option<String> {
+        Some(self.container_id.clone())
+    }
+
+    async fn claim(
+        &self,
+        settings: &ClaimSettings,
+        workspace: Option<WorkspaceId>,
+    ) -> Result<(), RuntimeError> {
+        let env = environment(settings)?;
+        if workspace.is_some() {
+            let cause = "workspaces on disk cannot be attached to containers";
+            return Err(RuntimeError::new(RuntimeErrorCode::Unsupported, "claim", cause));
+        }
+        self.link().claim(env).await
+    }
+
+    async fn ping(&self) -> Result<(), RuntimeError> {
+        self.link().ping().await
+    }
+
+    async fn exec(&self, spec: ExecSpec) -> Result<Process, RuntimeError> {
+        self.link().exec(spec).await
+    }
+
+    async fn read_file(
+        &self,
+        path: &str,
+        offset: u64,
+        length: Option<u64>,
+    ) -> Result<FileReader, RuntimeError> {
+        self.link().read_file(path, offset, length).await
+    }
+
+    async fn write_file(&self, path: &str, mode: Option<u32>) -> Result<FileWriter, RuntimeError> {
+        self.link().write_file(path, mode)
+    }
+
+    async fn list_files(
+        &self,
+        path: &str,
+        after: Option<&[u8]>,
+        limit: u32,
+    ) -> Result<Page, RuntimeError> {
+        self.link().list_files(path, after, limit).await
+    }
+
+    async fn stat(&self, path: &str) -> Result<Entry, RuntimeError> {
+        self.link().stat(path).await
+    }
+
+    async fn make_directory(&self, path: &str, parents: bool) -> Result<(), RuntimeError> {
+        self.link().make_directory(path, parents).await
+    }
+
+    async fn make_link(&self, path: &str, target: &str) -> Result<(), RuntimeError> {
+        self.link().make_link(path, target).await
+    }
+
+    async fn link_file(&self, path: &str, target: &str) -> Result<(), RuntimeError> {
+        self.link().link_file(path, target).await
+    }
+
+    async fn set_about(
+        &self,
+        path: &str,
+        mode: Option<u32>,
+        modified_ms: Option<i64>,
+    ) -> Result<(), RuntimeError> {
+        self.link().set_about(path, mode, modified_ms).await
+    }
+
+    async fn move_file(&self, from: &str, to: &str, overwrite: bool) -> Result<(), RuntimeError> {
+        self.link().move_file(from, to, overwrite).await
+    }
+
+    async fn remove(&self, path: &str, recursive: bool) -> Result<(), RuntimeError> {
+        self.link().remove(path, recursive).await
+    }
+
+    async fn dial(&self, port: u16) -> Result<Box<dyn Duplex>, RuntimeError> {
+        self.link().dial(port).await
+    }
+
+    async fn dial_unix(&self, path: &str) -> Result<Box<dyn Duplex>, RuntimeError> {
+        self.link().dial_unix(path).await
+    }
+
+    async fn ports(&self) -> Result<Vec<Port>, RuntimeError> {
+        self.link().ports().await
+    }
+
+    async fn find(&self, query: &FindQuery) -> Result<Found, RuntimeError> {
+        self.link().find(query).await
+    }
+
+    async fn search(&self, query: &SearchQuery) -> Result<Searched, RuntimeError> {
+        self.link().search(query).await
+    }
+
+    async fn watch(&self, query: &WatchQuery) -> Result<FileWatch, RuntimeError> {
+        self.link().watch(query).await
+    }
+
+    async fn sockets(&self, pid: u32) -> Result<Vec<Socket>, RuntimeError> {
+        self.link().sockets(pid).await
+    }
+
+    async fn show_holds(&self, processes: u32, seen: u64) -> Result<(), RuntimeError> {
+        self.link().show_holds(processes, seen).await
+    }
+
+    async fn processes(&self) -> Result<Vec<u32>, RuntimeError> {
+        self.link().processes().await
+    }
+
+    async fn freeze(&self) -> Result<(), RuntimeError> {
+        self.alive("freeze")?;
+        let frozen = self.shared.maker.freeze(self.spec.instance).await;
+        self.unless_over("freeze", frozen)
+    }
+
+    async fn thaw(&self) -> Result<(), RuntimeError> {
+        self.alive("thaw")?;
+        let thawed = self.shared.maker.thaw(self.spec.instance).await;
+        self.unless_over("thaw", thawed)
+    }
+
+    async fn sync(&self) -> Result<(), RuntimeError> {
+        // All of it is in memory, where nothing lies behind.
+        self.alive("flush the workspace")
+    }
+
+    async fn wipe(&self) -> Result<(), RuntimeError> {
+        self.renew().await
+    }
+
+    async fn prove(&self) -> Result<(), RuntimeError> {
+        self.prove_clean().await
+    }
+
+    async fn kill(&self) -> Result<(), RuntimeError> {
+        self.shared.kill(self.spec.instance, &self.life).await;
+        Ok(())
+    }
+}

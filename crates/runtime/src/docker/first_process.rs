@@ -1,0 +1,127 @@
+//! What can be seen of a container's first process from here, where the engine is on this machine. A
+//! number that the engine says is believed only if the process is in a control group of that container:
+//! an engine in a container of its own counts processes differently.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jail::groups::kills_in;
+use jail::machine::parse::{memberships, mounts};
+
+/// The files that count kills for want of memory, of the second and of the first generation.
+const COUNTERS: [&str; 2] = ["memory.events", "memory.oom_control"];
+
+/// The first process of a container, as this machine sees it.
+#[derive(Debug)]
+pub(super) struct FirstProcess {
+    pub pid: u32,
+    /// The control group that bounds its memory, if it can be seen.
+    memory: Option<PathBuf>,
+    kills_seen: AtomicU64,
+}
+
+impl FirstProcess {
+    /// Looks whether this process is of that container.
+    pub(super) fn find(pid: i64, container: &str) -> Option<Self> {
+        let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0)?;
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        if !is_of(&groups, container) {
+            return None;
+        }
+        let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let memory = memory_group(&groups, &mountinfo).filter(|path| path.is_dir());
+        Some(Self { pid, memory, kills_seen: AtomicU64::new(0) })
+    }
+
+    /// Whether it has a network of its own, as far as that can be seen.
+    pub(super) fn shares_our_network(&self) -> bool {
+        let network = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
+        match (network(&self.pid.to_string()), network("self")) {
+            (Some(its), Some(ours)) => its == ours,
+            (_, None) | (None, _) => false,
+        }
+    }
+
+    /// Whether more has been killed for want of memory than when this was last asked; none if nothing
+    /// counts it, or not any more.
+    pub(super) fn memory_ran_out(&self) -> Option<bool> {
+        let directory = self.memory.as_ref()?;
+        let texts = COUNTERS.iter().map(|file| fs::read_to_string(directory.join(file)));
+        let now = texts.flatten().find_map(|text| kills_in(&text))?;
+        Some(self.kills_seen.fetch_max(now, Ordering::SeqCst) < now)
+    }
+
+    /// Whether anything was seen to be killed for want of memory.
+    pub(super) fn ran_out_before(&self) -> bool {
+        self.kills_seen.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// Whether these are groups of that container: each has its id in its name, whoever made them.
+fn is_of(groups: &str, container: &str) -> bool {
+    !container.is_empty() && memberships(groups).iter().any(|group| group.path.contains(container))
+}
+
+/// Where its memory is bounded: by the hierarchy of that controller, or by the one for everything.
+fn memory_group(groups: &str, mountinfo: &str) -> Option<PathBuf> {
+    let groups = memberships(groups);
+    let mounts = mounts(mountinfo);
+    let by_name = groups.iter().find(|group| group.controllers.iter().any(|name| name == "memory"));
+    let (group, mount) = if let Some(group) = by_name {
+        let carries = |option: &String| option == "memory";
+        let mut of_first = mounts.iter().filter(|mount| mount.kind == "cgroup");
+        (group, of_first.find(|mount| mount.options.iter().any(carries))?)
+    } else {
+        let group = groups.iter().find(|group| group.controllers.is_empty())?;
+        (group, mounts.iter().find(|mount| mount.kind == "cgroup2")?)
+    };
+    let shown = Path::new(&group.path).strip_prefix(&mount.root).ok()?;
+    Some(mount.point.join(shown))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "423d03e71c6a4e318a01016e0371fc7a1ecd0167ec380be4705c498f4b706880";
+
+    #[test]
+    fn processes_are_told_by_their_groups() {
+        for (groups, expected) in [
+            (format!("8:pids:/docker/{ID}\n0::/docker/{ID}\n"), true),
+            (format!("0::/system.slice/docker-{ID}.scope\n"), true),
+            ("0::/init.scope\n".to_owned(), false),
+            (String::new(), false),
+        ] {
+            assert_eq!(is_of(&groups, ID), expected, "{groups}");
+        }
+        assert!(!is_of("0::/docker/x\n", ""), "nobody is of no container");
+    }
+
+    #[test]
+    fn the_group_that_bounds_memory_is_found_in_every_arrangement() {
+        let first = "30 20 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                     31 20 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let second = "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        let part = "30 20 0:26 /outer /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        for (groups, mountinfo, expected) in [
+            ("4:memory:/docker/a\n0::/docker/a\n", first, Some("/sys/fs/cgroup/memory/docker/a")),
+            ("0::/docker/a\n", second, Some("/sys/fs/cgroup/docker/a")),
+            ("0::/outer/docker/a\n", part, Some("/sys/fs/cgroup/docker/a")),
+            ("0::/elsewhere/a\n", part, None),
+            ("4:memory:/docker/a\n", second, None),
+            ("", second, None),
+        ] {
+            let expected = expected.map(PathBuf::from);
+            assert_eq!(memory_group(groups, mountinfo), expected, "{groups} {mountinfo}");
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_no_process_of_the_container_is_not_believed() {
+        assert!(FirstProcess::find(i64::from(std::process::id()), ID).is_none());
+        assert!(FirstProcess::find(0, ID).is_none());
+        assert!(FirstProcess::find(-1, ID).is_none());
+    }
+}

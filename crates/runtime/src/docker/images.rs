@@ -1,0 +1,441 @@
+//! Which image a container is made from. One that the engine has is used as it is; one that it has not
+//! comes from our store, and else the engine pulls it. Fetching is done once for all who wait for it, in
+//! a task of its own: a launch that gives up does not end it, and one that failed is not begun again at
+//! once by everybody.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bollard::models::ImageInspect;
+use bollard::query_parameters::{CreateImageOptionsBuilder, ImportImageOptionsBuilder};
+use futures_util::{TryStreamExt as _, stream};
+use model::ImageId;
+use tokio::sync::{OnceCell, Semaphore, mpsc, watch};
+use tokio::time::timeout;
+
+use super::config::StoredImages;
+use super::creation::Shown;
+use super::engine::{Engine, QUICK, Trouble};
+use super::flights::Flights;
+use super::host_root::HostRoot;
+use crate::error::{RuntimeError, RuntimeErrorCode};
+use crate::spec::Root;
+
+const STEP: &str = "find the image";
+
+/// How long fetching an image may take in all.
+const FETCH_PATIENCE: Duration = Duration::from_mins(30);
+/// How long nothing may be heard while an image is fetched.
+const SILENCE_PATIENCE: Duration = Duration::from_mins(2);
+/// How long a failure counts before it is tried again.
+const FAILURE_COUNTS: Duration = Duration::from_secs(10);
+/// The longest name of an image.
+const NAME_BYTES_MAX: usize = 255;
+/// How many images are fetched at once.
+const AT_ONCE: usize = 4;
+/// How much of an image is on its way from the store to the engine at once.
+const PIECE_BYTES: usize = 256 * 1024;
+const PIECES: usize = 4;
+
+/// An image that the engine has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Image {
+    /// What no second one is called.
+    pub id: String,
+    /// Where it wants volumes.
+    pub volumes: Vec<String>,
+    /// What is shown with it.
+    pub shown: Vec<Shown>,
+}
+
+/// How an image is brought to the engine.
+#[derive(Clone)]
+enum Source {
+    /// The engine pulls it by its name.
+    Pull,
+    /// Our store has it.
+    Store(ImageId, Arc<dyn StoredImages>),
+    /// It is made from what is on this machine.
+    Host(Arc<HostRoot>),
+}
+
+/// The images of one engine.
+pub(super) struct Images {
+    engine: Arc<Engine>,
+    store: Option<Arc<dyn StoredImages>>,
+    fetches: Flights<(), String>,
+    /// How many are fetched at once.
+    turns: Arc<Semaphore>,
+    host: OnceCell<Arc<HostRoot>>,
+    /// What names stood for when they were last looked up.
+    known: Mutex<BTreeMap<String, String>>,
+}
+
+impl Images {
+    pub(super) fn new(engine: Arc<Engine>, store: Option<Arc<dyn StoredImages>>) -> Self {
+        Self {
+            engine,
+            store,
+            fetches: Flights::new(FAILURE_COUNTS),
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            host: OnceCell::new(),
+            known: Mutex::default(),
+        }
+    }
+
+    /// The image for a root, fetched if the engine has it not, as long as patience lasts.
+    pub(super) async fn find(
+        &self,
+        root: &Root,
+        patience: Duration,
+    ) -> Result<Image, RuntimeError> {
+        match root {
+            Root::Named { name, stored } => {
+                let image = match (self.inspect(name).await?, stored, &self.store) {
+                    (Some(image), _, _) => image,
+                    (None, Some(id), Some(_)) => self.stored(*id, patience).await?,
+                    (None, Some(_), None) => return stored_nowhere(name),
+                    (None, None, _) => self.fetched(name, Source::Pull, patience).await?,
+                };
+                self.note(name, &image);
+                Ok(image)
+            }
+            Root::Image(id) => self.stored(*id, patience).await,
+            Root::Host => {
+                let host = self.host.get_or_try_init(build_host_root).await?;
+                let image = match self.inspect(&host.name()).await? {
+                    Some(image) => image,
+                    None => {
+                        self.fetched(&host.name(), Source::Host(Arc::clone(host)), patience).await?
+                    }
+                };
+                Ok(Image { shown: host.shown.clone(), ..image })
+            }
+            Root::Directory(_) => {
+                let cause = "directories are no roots of containers; import it as an image";
+                Err(RuntimeError::new(RuntimeErrorCode::Unsupported, STEP, cause))
+            }
+        }
+    }
+
+    async fn stored(&self, id: ImageId, patience: Duration) -> Result<Image, RuntimeError> {
+        let tag = stored_tag(id);
+        if let Some(image) = self.inspect(&tag).await? {
+            return Ok(image);
+        }
+        let Some(store) = &self.store else {
+            let cause = "there is no image store here";
+            return Err(RuntimeError::new(RuntimeErrorCode::RootUnknown, STEP, cause));
+        };
+        self.fetched(&tag, Source::Store(id, Arc::clone(store)), patience).await
+    }
+
+    /// What the engine has of this name.
+    async fn inspect(&self, name: &str) -> Result<Option<Image>, RuntimeError> {
+        if !is_reference(name) {
+            let cause = format!("{name:?} is no name of an image");
+            return Err(RuntimeError::new(RuntimeErrorCode::Invalid, STEP, cause));
+        }
+        let asked =
+            self.engine.ask(QUICK, |docker| async move { docker.inspect_image(name).await }).await;
+        match asked {
+            Ok(found) if is_called(&found, name) => Ok(image_of(found)),
+            Ok(_) => Ok(None),
+            Err(trouble) if trouble.is_missing() => Ok(None),
+            Err(trouble) => Err(self.engine.failed(RuntimeErrorCode::LaunchFailed, STEP, &trouble)),
+        }
+    }
+
+    /// Says so if a name stands for another image than before: what is launched from now on is
+    /// another thing than what is warm.
+    fn note(&self, name: &str, image: &Image) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known.insert(name.to_owned(), image.id.clone());
+        if let Some(before) = before.filter(|before| *before != image.id) {
+            tracing::warn!(
+                image = name,
+                before,
+                now = image.id,
+                "a name stands for another image now: sandboxes are made from it from now on"
+            );
+        }
+    }
+
+    /// Fetches an image, or waits for whoever does already.
+    async fn fetched(
+        &self,
+        name: &str,
+        source: Source,
+        patience: Duration,
+    ) -> Result<Image, RuntimeError> {
+        let failed = |cause: String| RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause);
+        let how = source.in_words(name);
+        let (engine, turns, wanted) =
+            (Arc::clone(&self.engine), Arc::clone(&self.turns), name.to_owned());
+        let fetch = self.fetches.board(name, || async move {
+            let bringing = async {
+                // It is never closed.
+                let _turn = turns.acquire().await;
+                source.bring(&engine, &wanted).await
+            };
+            let brought = timeout(FETCH_PATIENCE, bringing).await;
+            brought
+                .unwrap_or_else(|_| Err(Trouble::Unanswered("no end in time".into())))
+                .map_err(|trouble| source.failed(&wanted, &trouble))
+        });
+        match timeout(patience, fetch.landed()).await {
+            Ok(Some(Ok(()))) => {}
+            Ok(Some(Err(cause))) => return Err(failed(cause)),
+            Ok(None) => return Err(failed(format!("fetching the image {name} was given up"))),
+            Err(_) => return Err(failed(how)),
+        }
+        let image = self.inspect(name).await?;
+        image
+            .ok_or_else(|| failed(format!("the engine has no image {name}, though it was fetched")))
+    }
+}
+
+/// What the store has is never looked for elsewhere: somebody else's may have the same name.
+fn stored_nowhere(name: &str) -> Result<Image, RuntimeError> {
+    let cause = format!("{name} is in the image store, which this engine is not given");
+    Err(RuntimeError::new(RuntimeErrorCode::RootUnknown, STEP, cause))
+}
+
+impl Source {
+    fn in_words(&self, name: &str) -> String {
+        match self {
+            Self::Pull => format!("the image {name} is being pulled by the engine"),
+            Self::Store(..) => {
+                format!("the image {name} is on its way from the store to the engine")
+            }
+            Self::Host(_) => format!("the image {name} of this machine is being made"),
+        }
+    }
+
+    fn failed(&self, name: &str, trouble: &Trouble) -> String {
+        let why = trouble.said();
+        match self {
+            Self::Pull => format!(
+                "the engine has no image {name}, the store has none of that name, and the engine \
+                 cannot pull it: {why}"
+            ),
+            Self::Store(..) => {
+                format!("the image {name} could not be brought from the store to the engine: {why}")
+            }
+            Self::Host(_) => format!("the image {name} of this machine could not be made: {why}"),
+        }
+    }
+
+    async fn bring(&self, engine: &Engine, name: &str) -> Result<(), Trouble> {
+        match self {
+            Self::Pull => pull(engine, name).await,
+            Self::Store(id, store) => load(engine, *id, Arc::clone(store)).await,
+            Self::Host(root) => import(engine, root).await,
+        }
+    }
+}
+
+async fn pull(engine: &Engine, name: &str) -> Result<(), Trouble> {
+    let docker = engine.find().await?.docker;
+    let options = CreateImageOptionsBuilder::new().from_image(&with_tag(name)).build();
+    heard_out(docker.create_image(Some(options), None, None), at_once()).await
+}
+
+async fn import(engine: &Engine, root: &HostRoot) -> Result<(), Trouble> {
+    let docker = engine.find().await?.docker;
+    let options =
+        CreateImageOptionsBuilder::new().from_src("-").repo(root.repository).tag(&root.tag).build();
+    let body = bollard::body_full(root.archive.clone().into());
+    heard_out(docker.create_image(Some(options), Some(body), None), at_once()).await
+}
+
+async fn load(engine: &Engine, id: ImageId, store: Arc<dyn StoredImages>) -> Result<(), Trouble> {
+    let docker = engine.find().await?.docker;
+    let (pieces, coming) = mpsc::channel(PIECES);
+    let writing = tokio::task::spawn_blocking(move || {
+        let mut to = Pieces { pieces, piece: Vec::new() };
+        store.write_archive(id, &stored_tag(id), &mut to)?;
+        to.flush()
+    });
+    let (takes, taken) = watch::channel(());
+    let body = stream::unfold((coming, takes), |(mut coming, takes)| async move {
+        let piece: Vec<u8> = coming.recv().await?;
+        takes.send_replace(());
+        Some((Ok::<_, io::Error>(piece.into()), (coming, takes)))
+    });
+    let options = ImportImageOptionsBuilder::new().quiet(false).build();
+    let body = bollard::body_try_stream(body);
+    let loaded = heard_out(docker.import_image(options, body, None), taken).await;
+    // What could not be written says more than what was made of the half that could.
+    match writing.await {
+        Ok(Ok(())) => loaded,
+        Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => loaded,
+        Ok(Err(error)) => Err(Trouble::Refused { status: 500, message: error.to_string() }),
+        Err(error) => Err(Trouble::Unanswered(error.to_string())),
+    }
+}
+
+/// Listens to what the engine says while it works, to the end. That it takes something is as good as
+/// a word.
+async fn heard_out<T>(
+    said: impl stream::Stream<Item = Result<T, bollard::errors::Error>>,
+    mut taken: watch::Receiver<()>,
+) -> Result<(), Trouble> {
+    let mut said = std::pin::pin!(said);
+    loop {
+        let next = async {
+            let takes = async {
+                if taken.changed().await.is_err() {
+                    // There is nothing more to take.
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                next = said.try_next() => next.map(|said| said.map(drop)),
+                () = takes => Ok(Some(())),
+            }
+        };
+        match timeout(SILENCE_PATIENCE, next).await {
+            Ok(Ok(Some(()))) => {}
+            Ok(Ok(None)) => return Ok(()),
+            Ok(Err(error)) => return Err(Trouble::of(error)),
+            Err(_) => return Err(Trouble::Unanswered("nothing was heard for minutes".into())),
+        }
+    }
+}
+
+/// Of what is not taken in pieces.
+fn at_once() -> watch::Receiver<()> {
+    watch::channel(()).1
+}
+
+/// Passes on what is written, in pieces, to whoever sends it.
+struct Pieces {
+    pieces: mpsc::Sender<Vec<u8>>,
+    piece: Vec<u8>,
+}
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.piece.extend_from_slice(bytes);
+        if self.piece.len() >= PIECE_BYTES {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.piece.is_empty() {
+            return Ok(());
+        }
+        let piece = std::mem::take(&mut self.piece);
+        self.pieces.blocking_send(piece).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+async fn build_host_root() -> Result<Arc<HostRoot>, RuntimeError> {
+    let built = tokio::task::spawn_blocking(HostRoot::build).await;
+    built
+        .map_err(io::Error::other)
+        .flatten()
+        .map(Arc::new)
+        .map_err(|error| RuntimeError::system("make an image of this machine", &error))
+}
+
+fn image_of(found: ImageInspect) -> Option<Image> {
+    let volumes = found.config.and_then(|config| config.volumes).unwrap_or_default();
+    Some(Image { id: found.id?, volumes, shown: Vec::new() })
+}
+
+/// Whether an image is called like this. An engine takes the beginning of an id for a name as well, and
+/// what it begins with is nobody's choice.
+fn is_called(found: &ImageInspect, name: &str) -> bool {
+    let may_be_an_id = name.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let tags = found.repo_tags.iter().flatten();
+    !may_be_an_id || tags.into_iter().any(|tag| tag.split(':').next() == Some(name))
+}
+
+/// Whether this can be the name of an image: it becomes part of what the engine is asked, so nothing
+/// else may.
+fn is_reference(name: &str) -> bool {
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._/:@-".contains(&byte);
+    (1..=NAME_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(fine)
+        && name.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && name.split('/').all(|part| !matches!(part, "" | "." | ".."))
+}
+
+/// What an image of our store is called at the engine.
+fn stored_tag(id: ImageId) -> String {
+    format!("shoal/image:{id}")
+}
+
+/// A name that means one image: without a tag an engine would pull all there are.
+fn with_tag(name: &str) -> String {
+    let last = name.rsplit('/').next().unwrap_or(name);
+    if last.contains(':') || name.contains('@') {
+        name.to_owned()
+    } else {
+        format!("{name}:latest")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_images_become_part_of_a_question() {
+        for (name, expected) in [
+            ("debian", true),
+            ("debian:12-slim", true),
+            ("registry:5000/team/tool@sha256:abc", true),
+            ("shoal/image:0a", true),
+            ("a..b", true),
+            ("", false),
+            ("get?names=huge", false),
+            ("../containers/x/export", false),
+            ("a/../b", false),
+            ("a//b", false),
+            ("/a", false),
+            ("a b", false),
+            ("a%2e", false),
+            ("a#b", false),
+            (&"x".repeat(256), false),
+        ] {
+            assert_eq!(is_reference(name), expected, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn the_beginning_of_an_id_is_no_name() {
+        let found = |tags: &[&str]| ImageInspect {
+            repo_tags: Some(tags.iter().map(|tag| (*tag).to_owned()).collect()),
+            ..ImageInspect::default()
+        };
+        for (tags, name, expected) in [
+            (&["debian:12"][..], "debian:12", true),
+            (&[], "registry/tool@sha256:abc", true),
+            (&["cafe:latest"], "cafe", true),
+            (&["debian:12"], "cafe", false),
+            (&[], "deadbeef", false),
+        ] {
+            assert_eq!(is_called(&found(tags), name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn one_image_is_pulled_and_not_all_of_its_name() {
+        for (name, expected) in [
+            ("debian", "debian:latest"),
+            ("debian:12", "debian:12"),
+            ("registry:5000/team/tool", "registry:5000/team/tool:latest"),
+            ("registry:5000/team/tool:1", "registry:5000/team/tool:1"),
+            ("debian@sha256:abc", "debian@sha256:abc"),
+        ] {
+            assert_eq!(with_tag(name), expected);
+        }
+    }
+}

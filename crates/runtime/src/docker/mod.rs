@@ -1,0 +1,49 @@
+//! Sandboxes in Docker containers: a maker of containers over an engine on a socket or
+//! behind TCP, and [`start`], which makes a runtime of it. The engine may come and go: the server does
+//! not depend on it, and launches say what is missing.
+
+mod abilities;
+mod attach;
+mod config;
+mod creation;
+mod engine;
+mod first_process;
+mod flights;
+mod following;
+mod ground;
+mod host_root;
+mod images;
+mod instances;
+mod listener;
+mod maker;
+mod making;
+mod names;
+mod path_map;
+mod removal;
+mod self_inspection;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::abilities::{EngineAbilities, probe};
+pub use self::config::{DockerConfig, Endpoint, LinkMode, StoredImages};
+use self::maker::DockerMaker;
+pub use self::path_map::{PathMap, PathMapProblem};
+use crate::container::Containers;
+use crate::contract::Runtime;
+use crate::error::RuntimeError;
+
+/// How long a start waits for an engine that does not answer at once.
+const LOOK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Starts a runtime of Docker containers. It starts also if there is no engine: then launches fail
+/// until there is one.
+pub async fn start(config: DockerConfig) -> Result<Arc<dyn Runtime>, RuntimeError> {
+    let maker = DockerMaker::start(&config)?;
+    if let Err(trouble) = maker.look_for_engine(LOOK_PATIENCE).await {
+        tracing::warn!(engine = %config.endpoint, why = trouble.said(), "there is no Docker engine");
+    }
+    Ok(Arc::new(Containers::new(maker)))
+}

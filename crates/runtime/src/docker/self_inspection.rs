@@ -1,0 +1,142 @@
+//! Whether this server runs in a container of the very engine that it uses, and if so, where its own
+//! directories are on that engine's machine: the engine is asked about the container that we are.
+
+use std::fs;
+
+use bollard::models::ContainerInspectResponse;
+
+use super::engine::{Engine, QUICK, Trouble};
+use super::path_map::PathMap;
+
+/// The length of a container's whole id, and of the short one that is its first name.
+const ID_DIGITS: usize = 64;
+const SHORT_ID_DIGITS: usize = 12;
+
+/// Paths of ours as the engine sees them; none if we are in no container of this engine. Whether we are
+/// must be known: who believed by mistake that he is not would show others' files.
+pub(super) async fn paths_by_self_inspection(engine: &Engine) -> Result<Option<PathMap>, Trouble> {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let ids = ids_of_ours(
+        &read("/proc/self/mountinfo"),
+        &read("/proc/self/cgroup"),
+        &read("/proc/sys/kernel/hostname"),
+    );
+    for id in ids {
+        let asked = engine
+            .ask(QUICK, |docker| async move { docker.inspect_container(&id, None).await })
+            .await;
+        match asked {
+            Ok(container) => return Ok(Some(paths_of(&container))),
+            Err(trouble) if trouble.is_missing() => {}
+            Err(trouble) => return Err(trouble),
+        }
+    }
+    Ok(None)
+}
+
+/// What may be the id of the container that we are in, the surest first.
+fn ids_of_ours(mountinfo: &str, cgroup: &str, hostname: &str) -> Vec<String> {
+    let is_id =
+        |text: &&str| text.len() == ID_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut ids = Vec::new();
+    // Engines keep these files of a container in a directory that is called like it.
+    for line in mountinfo.lines() {
+        let mut fields = line.split(' ');
+        let (Some(root), Some(target)) = (fields.nth(3), fields.next()) else { continue };
+        if matches!(target, "/etc/hostname" | "/etc/hosts" | "/etc/resolv.conf") {
+            ids.extend(root.split('/').filter(is_id).map(str::to_owned));
+        }
+    }
+    let separators = ['/', '-', '.', ':', '\n'];
+    ids.extend(cgroup.split(separators).filter(is_id).map(str::to_owned));
+    let hostname = hostname.trim();
+    if hostname.len() == SHORT_ID_DIGITS && hostname.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        ids.push(hostname.to_owned());
+    }
+    let mut seen = Vec::new();
+    ids.retain(|id| {
+        let is_new = !seen.contains(id);
+        if is_new {
+            seen.push(id.clone());
+        }
+        is_new
+    });
+    ids
+}
+
+/// Where its directories come from.
+fn paths_of(container: &ContainerInspectResponse) -> PathMap {
+    let mounts = container.mounts.iter().flatten();
+    let pairs = mounts.filter_map(|mount| {
+        let from = mount.destination.clone().filter(|path| path.starts_with('/'))?;
+        // Volumes have a source too, but what is in memory has none and is seen by nobody else.
+        let to = mount.source.clone().filter(|path| path.starts_with('/'));
+        let plain = |path: String| match path.trim_end_matches('/') {
+            "" => "/".to_owned(),
+            trimmed => trimmed.to_owned(),
+        };
+        Some((plain(from), to.map(plain)))
+    });
+    // Of what makes no sense nothing is seen.
+    PathMap::with_hidden(pairs.collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use bollard::models::MountPoint;
+
+    use super::*;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn the_id_is_found_in_each_place() {
+        let mounted = format!(
+            "1 0 254:0 / / rw - overlay overlay rw\n\
+             710 700 254:0 /var/lib/docker/containers/{ID}/hostname /etc/hostname rw - ext4 /dev/vda rw\n"
+        );
+        let other = ID.replace('0', "f");
+        for (mountinfo, cgroup, hostname, expected) in [
+            (mounted.as_str(), String::new(), "", vec![ID]),
+            ("", format!("4:memory:/docker/{ID}\n0::/docker/{ID}\n"), "", vec![ID]),
+            ("", format!("0::/system.slice/docker-{ID}.scope\n"), "box", vec![ID]),
+            ("", String::new(), "0123456789ab\n", vec!["0123456789ab"]),
+            (mounted.as_str(), format!("0::/docker/{other}\n"), "", vec![ID, other.as_str()]),
+            ("1 0 254:0 / / rw - ext4 /dev/vda rw\n", "0::/init.scope\n".into(), "host", vec![]),
+            ("short\n", "0::/\n".into(), "0123456789xy", vec![]),
+        ] {
+            assert_eq!(ids_of_ours(mountinfo, &cgroup, hostname), expected, "{cgroup} {hostname}");
+        }
+    }
+
+    #[test]
+    fn directories_of_ours_are_found_where_they_come_from() {
+        let mount = |source: Option<&str>, destination: &str| MountPoint {
+            source: source.map(str::to_owned),
+            destination: Some(destination.to_owned()),
+            ..MountPoint::default()
+        };
+        let container = ContainerInspectResponse {
+            mounts: Some(vec![
+                mount(Some("/srv/shoal"), "/var/lib/shoal"),
+                mount(Some("/var/run/docker.sock"), "/var/run/docker.sock"),
+                mount(Some("/var/lib/docker/volumes/v/_data"), "/cache/"),
+                mount(Some(""), "/tmp"),
+                mount(Some(""), "/var/lib/shoal/memory"),
+                mount(None, "/none"),
+            ]),
+            ..ContainerInspectResponse::default()
+        };
+        let paths = paths_of(&container);
+        for (path, expected) in [
+            ("/var/lib/shoal/run", Some("/srv/shoal/run")),
+            ("/cache/x", Some("/var/lib/docker/volumes/v/_data/x")),
+            ("/tmp/x", None),
+            ("/var/lib/shoal/memory/x", None),
+            ("/none/x", None),
+            ("/etc", None),
+        ] {
+            assert_eq!(paths.translate(path).as_deref(), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Removing containers, and proving that nothing is left. Its processes are found by their control
+//! groups and killed there, whoever made them and whether or not the program still knows of them;
+//! then the program forgets it, and then nothing of it may exist.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::InstanceId;
+use tokio::process::Command;
+
+use super::bundle::container_id;
+use super::command::{self, Streams};
+use super::maker::OciMaker;
+use super::{Program, blocking};
+use crate::error::{RuntimeError, RuntimeErrorCode};
+use crate::leftovers::remove_kept;
+use crate::spec::Reaped;
+
+const STEP: &str = "remove the container";
+/// How long the program may take to forget a container.
+const FORGET_PATIENCE: Duration = Duration::from_secs(20);
+/// Where gVisor has a socket for each container whose state is at a path that is too long for one.
+const SOCKETS: [&str; 3] = ["/run", "/var/run", "/tmp"];
+
+impl OciMaker {
+    /// Removes a container and all that was made for it. That there is none is fine.
+    pub(super) async fn remove_container(&self, instance: InstanceId) -> Result<(), RuntimeError> {
+        self.end_processes(instance).await?;
+        if self.program.forgets_at_once() && !self.states_of(instance).await?.is_empty() {
+            // Whatever it says: what counts is what is left.
+            let _ = self.forget(instance).await;
+            // It may have made one of them anew.
+            self.end_processes(instance).await?;
+        }
+        let states = self.states_of(instance).await?;
+        let bundle = self.ground.bundle(instance).path;
+        let sockets = sockets_of(self.program, &container_id(&self.run, instance));
+        blocking(STEP, move || {
+            for path in states.into_iter().chain(sockets) {
+                remove_whatever(&path)?;
+            }
+            remove_kept(&bundle)
+        })
+        .await?;
+        self.known().remove(&instance);
+        Ok(())
+    }
+
+    /// Kills whatever is in its control groups, and removes them.
+    async fn end_processes(&self, instance: InstanceId) -> Result<(), RuntimeError> {
+        let (leftovers, run) = (self.leftovers.clone(), self.run.clone());
+        let stuck =
+            blocking(STEP, move || Ok(leftovers.remove_group_of(&run, &instance.to_string())))
+                .await?;
+        is_gone(&stuck)
+    }
+
+    async fn forget(&self, instance: InstanceId) -> Result<(), RuntimeError> {
+        let mut command = Command::new(&self.path);
+        command.env_clear().env("PATH", "/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin");
+        command.args(self.before_the_verb()).args(["delete", "--force"]);
+        command.arg(container_id(&self.run, instance));
+        command::run(command, Streams::default(), STEP, FORGET_PATIENCE).await
+    }
+
+    /// What the program remembers of a container.
+    async fn states_of(&self, instance: InstanceId) -> Result<Vec<PathBuf>, RuntimeError> {
+        let (state, id) = (self.ground.state(), container_id(&self.run, instance));
+        blocking(STEP, move || named(&state, &id)).await
+    }
+
+    /// Removes what earlier runs left.
+    pub(super) async fn reap(&self) -> Result<Reaped, RuntimeError> {
+        let (leftovers, program) = (self.leftovers.clone(), self.program);
+        blocking("reap orphans", move || {
+            let reaped = leftovers.remove_all()?;
+            for run in &reaped.runs {
+                remove_sockets(program, run)?;
+            }
+            Ok(reaped)
+        })
+        .await
+    }
+
+    /// Removes everything of this run.
+    pub(super) async fn remove_run(&self) -> Result<(), RuntimeError> {
+        let (ground, leftovers) = (Arc::clone(&self.ground), self.leftovers.clone());
+        let (run, program) = (self.run.clone(), self.program);
+        let reaped = blocking("shut down", move || {
+            ground.let_go()?;
+            let reaped = leftovers.remove_ended_run(&run)?;
+            remove_sockets(program, &run)?;
+            // Others may be at work there.
+            let _ = fs::remove_dir(&ground.runs);
+            Ok(reaped)
+        })
+        .await?;
+        is_gone(&reaped.stuck)
+    }
+}
+
+fn is_gone(stuck: &[(PathBuf, String)]) -> Result<(), RuntimeError> {
+    match stuck.first() {
+        None => Ok(()),
+        Some((path, why)) => {
+            let cause = format!("{} is still there: {why}", path.display());
+            Err(RuntimeError::new(RuntimeErrorCode::System, STEP, cause))
+        }
+    }
+}
+
+/// Entries of a directory whose names begin with an id: one for each container, or several.
+fn named(directory: &Path, id: &str) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_name().to_str().is_some_and(|name| name.contains(id)) {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+fn sockets_of(program: Program, id: &str) -> Vec<PathBuf> {
+    match program {
+        Program::Runc | Program::Crun | Program::Youki => Vec::new(),
+        Program::Runsc => {
+            SOCKETS.iter().map(|place| Path::new(place).join(format!("runsc-{id}.sock"))).collect()
+        }
+    }
+}
+
+/// Sockets of all containers of a run that is over.
+fn remove_sockets(program: Program, run: &str) -> io::Result<()> {
+    if program != Program::Runsc {
+        return Ok(());
+    }
+    for place in SOCKETS {
+        for path in named(Path::new(place), &format!("runsc-shoal-{run}-"))? {
+            remove_whatever(&path)?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_whatever(path: &Path) -> io::Result<()> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(about) if about.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}

@@ -1,0 +1,322 @@
+//! What roots are made of: directories that a program's mount namespace gets as layers. Ours lies on top
+//! of them and is filled once for each root; the layers of an image are those of the store, which is
+//! told that they are used. Nothing is mounted here, and no path of a template leads out of the
+//! directories that are configured.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use jail::machine::parse::mounts;
+use jail::root::LAYERS_AT_MOST;
+use model::ImageId;
+use rustix::fs::{FlockOperation, Mode, OFlags, ResolveFlags, flock, openat2};
+use tokio::sync::Mutex;
+
+use super::command::{self, Streams};
+use super::ground::Ground;
+use super::host_guest::HostGuest;
+use super::{OciConfig, blocking};
+use crate::container::{GUEST_PATH, places};
+use crate::error::{RuntimeError, RuntimeErrorCode};
+use crate::spec::{LaunchSpec, Root};
+
+const STEP: &str = "prepare the root";
+/// How long filling our own layer may take.
+const FILL_PATIENCE: Duration = Duration::from_secs(20);
+/// So many mounts of the host are shown, those nearest to the top of all names first.
+const PARTS_AT_MOST: usize = 24;
+/// Names at the top of the host that are shown, where they are directories.
+const SHOWN: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+/// A line of the list of layers: the digest of one, in hexadecimal digits.
+const DIGEST_LETTERS: usize = 64;
+
+/// A root that can be used.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    /// The topmost first.
+    pub(super) layers: Vec<PathBuf>,
+    /// What is seen in it besides: where, from its top, and what.
+    pub(super) parts: Vec<(String, PathBuf)>,
+    /// Our own layer. It goes with this.
+    own: PathBuf,
+    /// Tells a directory from another of the same name.
+    identity: Option<(u64, u64)>,
+    /// Of an image: tells others that it is used.
+    _lock: Option<OwnedFd>,
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        // What stays goes with the run.
+        let _ = fs::remove_dir_all(&self.own);
+    }
+}
+
+/// What a root is kept by.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Host,
+    Directory(String),
+    Image(ImageId),
+}
+
+/// What was found for a key, before our own layer is filled.
+#[derive(Debug, Default)]
+struct Found {
+    /// The lowest first.
+    layers: Vec<PathBuf>,
+    identity: Option<(u64, u64)>,
+    lock: Option<OwnedFd>,
+}
+
+/// Roots of a run.
+pub(super) struct Roots {
+    directories: Vec<PathBuf>,
+    images: Option<PathBuf>,
+    own: PathBuf,
+    guest: PathBuf,
+    host_guest: Arc<HostGuest>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    by_key: BTreeMap<Key, Weak<Prepared>>,
+    /// The host's, which is made once.
+    host: Option<Arc<Prepared>>,
+    last_number: u32,
+}
+
+impl Roots {
+    pub(super) fn new(config: &OciConfig, ground: &Ground, host_guest: Arc<HostGuest>) -> Self {
+        Self {
+            directories: config.directories.clone(),
+            images: config.images.clone(),
+            own: ground.layers(),
+            guest: ground.guest(),
+            host_guest,
+            kept: Mutex::default(),
+        }
+    }
+
+    /// A root, prepared if it is not yet. One after the other: the second that asks for the same finds
+    /// it done.
+    pub(super) async fn prepared(&self, wanted: &Root) -> Result<Arc<Prepared>, RuntimeError> {
+        let key = key_of(wanted)?;
+        let mut kept = self.kept.lock().await;
+        let found = self.find(&key).await?;
+        if let Some(known) = kept.by_key.get(&key).and_then(Weak::upgrade)
+            && known.identity == found.identity
+        {
+            return Ok(known);
+        }
+        kept.last_number += 1;
+        let own = self.own.join(kept.last_number.to_string());
+        let prepared = Arc::new(self.fill(&key, found, own).await?);
+        kept.by_key.retain(|_, known| known.strong_count() > 0);
+        if key == Key::Host {
+            kept.host = Some(Arc::clone(&prepared));
+        }
+        kept.by_key.insert(key, Arc::downgrade(&prepared));
+        Ok(prepared)
+    }
+
+    async fn find(&self, key: &Key) -> Result<Found, RuntimeError> {
+        let found = match key {
+            Key::Host => return Ok(Found::default()),
+            Key::Directory(name) => {
+                let (above, name) = (self.directories.clone(), name.clone());
+                blocking(STEP, move || directory(&above, &name)).await
+            }
+            Key::Image(image) => {
+                let (store, image) = (self.images.clone(), *image);
+                blocking(STEP, move || layers_of(store.as_deref(), image)).await
+            }
+        };
+        found.map_err(|error| {
+            if error.errno == Some(rustix::io::Errno::NOENT.raw_os_error()) {
+                let cause = "there is no such image or directory";
+                return RuntimeError::new(RuntimeErrorCode::RootUnknown, STEP, cause);
+            }
+            error
+        })
+    }
+
+    async fn fill(&self, key: &Key, found: Found, own: PathBuf) -> Result<Prepared, RuntimeError> {
+        let Found { layers, identity, lock } = found;
+        // From here on it is removed if anything fails.
+        let mut prepared =
+            Prepared { layers: Vec::new(), parts: Vec::new(), own, identity, _lock: lock };
+        let (own, guest) = (prepared.own.clone(), self.guest.clone());
+        blocking(STEP, move || add_guest(&own, &guest)).await?;
+        let mut command = self.host_guest.command();
+        command.args(["bundle", "fill"]).arg(&prepared.own).args(&layers);
+        let said = prepared.own.with_extension("said");
+        let streams = Streams { input: None, said: Some(&said) };
+        let filled = command::run(command, streams, STEP, FILL_PATIENCE).await;
+        let _ = fs::remove_file(&said);
+        filled?;
+        if *key == Key::Host {
+            let own = prepared.own.clone();
+            prepared.parts = blocking(STEP, move || parts_of_host(&own)).await?;
+        }
+        prepared.layers.push(prepared.own.clone());
+        prepared.layers.extend(layers.into_iter().rev());
+        Ok(prepared)
+    }
+}
+
+fn key_of(wanted: &Root) -> Result<Key, RuntimeError> {
+    match wanted {
+        Root::Host => Ok(Key::Host),
+        Root::Directory(name) => Ok(Key::Directory(name.clone())),
+        Root::Image(image) | Root::Named { stored: Some(image), .. } => Ok(Key::Image(*image)),
+        Root::Named { name, stored: None } => {
+            let cause = format!("the image store has no {name}, and this runtime pulls none");
+            Err(RuntimeError::new(RuntimeErrorCode::RootUnknown, STEP, cause))
+        }
+    }
+}
+
+/// Refuses what can never be prepared.
+pub(super) fn check(wanted: &Root) -> Result<(), RuntimeError> {
+    key_of(wanted).map(drop)
+}
+
+fn no_links() -> ResolveFlags {
+    ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS
+}
+
+/// A directory beneath one of those that are configured, by a path without links.
+fn directory(above: &[PathBuf], name: &str) -> io::Result<Found> {
+    let plain = |part: &str| !matches!(part, "" | "." | "..");
+    if !name.split('/').all(plain) {
+        return Err(io::Error::from_raw_os_error(rustix::io::Errno::NOENT.raw_os_error()));
+    }
+    for above in above {
+        let Ok(above) = above.canonicalize() else { continue };
+        let opened = File::open(&above)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(found) = openat2(&opened, name, flags, Mode::empty(), no_links()) else { continue };
+        let about = rustix::fs::fstat(&found)?;
+        let identity = Some((about.st_dev, about.st_ino));
+        return Ok(Found { layers: vec![text(above.join(name))?], identity, lock: None });
+    }
+    Err(io::Error::from_raw_os_error(rustix::io::Errno::NOENT.raw_os_error()))
+}
+
+/// The layers of an image, which is locked so that whoever tidies the store leaves it alone.
+fn layers_of(store: Option<&Path>, image: ImageId) -> io::Result<Found> {
+    let missing = || io::Error::from_raw_os_error(rustix::io::Errno::NOENT.raw_os_error());
+    let store = store.ok_or_else(missing)?.canonicalize()?;
+    let opened = File::open(&store)?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let list = format!("images/{image}/layers");
+    let lock = openat2(&opened, list.as_str(), flags, Mode::empty(), no_links())?;
+    flock(&lock, FlockOperation::NonBlockingLockShared)?;
+    // It may have been removed before it was locked.
+    if rustix::fs::fstat(&lock)?.st_nlink == 0 {
+        return Err(missing());
+    }
+    let mut list = String::new();
+    let most = (DIGEST_LETTERS as u64 + 1) * LAYERS_AT_MOST as u64;
+    // One byte more than there may be: half an image is none.
+    File::from(lock.try_clone()?).take(most + 1).read_to_string(&mut list)?;
+    let is_digest = |line: &&str| {
+        line.len() == DIGEST_LETTERS && line.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    if !list.lines().all(|line| is_digest(&line))
+        || !(1..=LAYERS_AT_MOST).contains(&list.lines().count())
+    {
+        let cause = "the list of its layers is none";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, cause));
+    }
+    let layers = list.lines().map(|digest| text(store.join("layers").join(digest)));
+    Ok(Found { layers: layers.collect::<io::Result<_>>()?, identity: None, lock: Some(lock) })
+}
+
+/// Paths go through command lines, as text.
+fn text(path: PathBuf) -> io::Result<PathBuf> {
+    if path.to_str().is_some() {
+        return Ok(path);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "its path is no text"))
+}
+
+/// Makes the directory of our own layer, with the guest in it. Whatever the mask is, all may read it.
+fn add_guest(own: &Path, guest: &Path) -> io::Result<()> {
+    let at = own.join(GUEST_PATH.trim_start_matches('/'));
+    let within = at.parent().unwrap_or(own);
+    for directory in [own, within] {
+        fs::create_dir(directory)?;
+        fs::set_permissions(directory, Permissions::from_mode(0o755))?;
+    }
+    fs::hard_link(guest, at)
+}
+
+/// Directories of the host that belong into our own layer, and what is mounted in them.
+fn parts_of_host(own: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+    let is_place =
+        |name: &&str| fs::symlink_metadata(own.join(name)).is_ok_and(|about| about.is_dir());
+    let tops: Vec<&str> = SHOWN.into_iter().filter(is_place).collect();
+    let mounted = mounts(&fs::read_to_string("/proc/self/mountinfo")?);
+    let mut within: Vec<String> = mounted
+        .iter()
+        .filter_map(|mount| mount.point.to_str()?.strip_prefix('/'))
+        .filter(|point| {
+            let top = point.split('/').next().unwrap_or_default();
+            top.len() < point.len() && tops.contains(&top) && !point.contains([':', ',', '\\'])
+        })
+        .map(str::to_owned)
+        .collect();
+    within.sort();
+    within.dedup();
+    let all = tops.into_iter().map(str::to_owned).chain(within).take(PARTS_AT_MOST);
+    Ok(all.map(|name| (name.clone(), Path::new("/").join(name))).collect())
+}
+
+/// The places at which something is mounted, as a layer on top of a root. Whatever the root has there,
+/// links included, is hidden by them; and a program that gives what it mounts the permissions of the
+/// place gives it those that it should have.
+pub(super) fn add_places(top: &Path, spec: &LaunchSpec) -> io::Result<()> {
+    fs::set_permissions(top, Permissions::from_mode(0o755))?;
+    // Those in `/dev` are in what is mounted there.
+    for place in places(spec).iter().filter(|place| !place.path.starts_with("/dev/")) {
+        let at = add_directories(top, place.path)?;
+        fs::set_permissions(at, Permissions::from_mode(place.mode))?;
+    }
+    for mount in &spec.mounts {
+        if fs::metadata(&mount.host_path)?.is_dir() {
+            add_directories(top, &mount.path)?;
+        } else if let Some((above, name)) = mount.path.rsplit_once('/') {
+            File::create_new(add_directories(top, above)?.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes the directories of a path beneath another, as far as they are missing. Whatever the mask is,
+/// all may see what is in them.
+fn add_directories(top: &Path, path: &str) -> io::Result<PathBuf> {
+    let mut at = top.to_owned();
+    for part in path.split('/').filter(|part| !part.is_empty()) {
+        at.push(part);
+        match fs::create_dir(&at) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => {
+                made?;
+                fs::set_permissions(&at, Permissions::from_mode(0o755))?;
+            }
+        }
+    }
+    Ok(at)
+}
+
+#[cfg(test)]
+mod tests;
