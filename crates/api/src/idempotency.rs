@@ -45,7 +45,8 @@ struct Table {
 
 #[derive(Clone)]
 struct Entry {
-    fingerprint: [u8; 32],
+    /// What was asked for; none if it was given up before it arrived.
+    fingerprint: Option<[u8; 32]>,
     slot: Arc<AsyncMutex<Slot>>,
 }
 
@@ -54,6 +55,8 @@ struct Slot {
     /// How often it was begun and came to nothing. Each attempt has a lease of its own, since one
     /// that was given up may have been given out for a moment.
     given_up: u32,
+    /// Whoever asked wants nothing any more, whether the request has arrived or not.
+    abandoned: bool,
     answer: Option<Answer>,
 }
 
@@ -136,34 +139,47 @@ impl Idempotency {
         route: &str,
         body: &[u8],
     ) -> Result<Option<Claim>, Refused> {
-        let Some(given) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
-        let name: Box<str> = match given.to_str() {
-            Ok(text) if is_key(text) => text.into(),
-            Ok(_) | Err(_) => {
-                let cause = format!("an Idempotency-Key is 1 to {LENGTH_MAX} visible characters");
-                return Err(Refused::bad("Idempotency-Key", cause));
-            }
-        };
+        let Some(name) = name(headers)? else { return Ok(None) };
         let mut hash = Sha256::new();
         hash.update(route.as_bytes());
         hash.update(b"\0");
         hash.update(body);
-        let fingerprint = hash.finalize().into();
+        let fingerprint = Some(hash.finalize().into());
         let entry = self.entry((key, name.clone()), fingerprint);
-        if entry.fingerprint != fingerprint {
-            let cause = "this Idempotency-Key was used for another request";
-            let mut refused = Refused::new(ErrorCode::IdempotencyConflict, cause);
-            refused.field = Some("Idempotency-Key".into());
-            return Err(refused);
+        if entry.fingerprint.is_some() && entry.fingerprint != fingerprint {
+            return Err(conflict(USED));
         }
-        let Ok(slot) = timeout(PATIENCE, entry.slot.lock_owned()).await else {
-            let cause = "the same request, sent earlier, is still being worked on";
-            return Err(Refused::new(ErrorCode::DeadlineExceeded, cause));
-        };
+        let slot = entry.locked().await?;
+        if slot.abandoned {
+            return Err(conflict("the request with this Idempotency-Key was given up"));
+        }
         Ok(Some(Claim { slot, key, name }))
     }
 
-    fn entry(&self, name: Name, fingerprint: [u8; 32]) -> Entry {
+    /// Whoever sent a request with this key does not take its answer: nothing more will come of it.
+    /// The lease that was handed out for it, if there is one, is told when that is certain.
+    pub(crate) async fn abandon(
+        &self,
+        headers: &HeaderMap,
+        key: KeyId,
+    ) -> Result<Option<LeaseId>, Refused> {
+        let Some(name) = name(headers)? else {
+            let cause = "the Idempotency-Key of the request that is given up";
+            return Err(Refused::bad("Idempotency-Key", cause));
+        };
+        // Not known yet, it may still be on its way.
+        let mut slot = self.entry((key, name), None).locked().await?;
+        match &slot.answer {
+            Some(Answer::Lease { lease, .. }) => Ok(Some(*lease)),
+            Some(Answer::Session(_) | Answer::Process(_) | Answer::Said(..)) => Err(conflict(USED)),
+            None => {
+                slot.abandoned = true;
+                Ok(None)
+            }
+        }
+    }
+
+    fn entry(&self, name: Name, fingerprint: Option<[u8; 32]>) -> Entry {
         let now = Instant::now();
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         table.forget(now);
@@ -174,6 +190,36 @@ impl Idempotency {
         table.ages.push_back((now, name.clone()));
         table.entries.insert(name, entry.clone());
         entry
+    }
+}
+
+impl Entry {
+    /// Waits until nobody else works on it.
+    async fn locked(self) -> Result<OwnedMutexGuard<Slot>, Refused> {
+        timeout(PATIENCE, self.slot.lock_owned()).await.map_err(|_| {
+            let cause = "the same request, sent earlier, is still being worked on";
+            Refused::new(ErrorCode::DeadlineExceeded, cause)
+        })
+    }
+}
+
+const USED: &str = "this Idempotency-Key was used for another request";
+
+fn conflict(cause: &'static str) -> Refused {
+    let mut refused = Refused::new(ErrorCode::IdempotencyConflict, cause);
+    refused.field = Some("Idempotency-Key".into());
+    refused
+}
+
+/// The key of a request, if it has one.
+fn name(headers: &HeaderMap) -> Result<Option<Box<str>>, Refused> {
+    let Some(given) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
+    match given.to_str() {
+        Ok(text) if is_key(text) => Ok(Some(text.into())),
+        Ok(_) | Err(_) => {
+            let cause = format!("an Idempotency-Key is 1 to {LENGTH_MAX} visible characters");
+            Err(Refused::bad("Idempotency-Key", cause))
+        }
     }
 }
 
@@ -257,6 +303,41 @@ mod tests {
         let other = claim(&again, "b", "1").await.unwrap().unwrap();
         assert_ne!(other.lease(), lease);
         assert_eq!(lease.to_string().chars().nth(14), Some('8'), "{lease}");
+    }
+
+    #[tokio::test]
+    async fn what_is_given_up_comes_to_nothing() {
+        let table = Idempotency::default();
+        let headers = |name: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(IDEMPOTENCY_KEY, name.parse().unwrap());
+            headers
+        };
+        let abandon = |name: &str| {
+            let headers = headers(name);
+            async { table.abandon(&{ headers }, KEY).await.map_err(|refused| refused.refusal.code) }
+        };
+        // Before it arrived, or after it came to nothing: it comes to nothing.
+        assert_eq!(abandon("early").await, Ok(None));
+        drop(claim(&table, "tried", "1").await.unwrap());
+        assert_eq!(abandon("tried").await, Ok(None));
+        for name in ["early", "tried"] {
+            let refused = claim(&table, name, "1").await.err().unwrap();
+            assert_eq!(refused.refusal.code, ErrorCode::IdempotencyConflict);
+        }
+        // In the middle of it: told when it is certain.
+        let first = claim(&table, "a", "1").await.unwrap().unwrap();
+        let lease = first.lease();
+        let abandoned = abandon("a");
+        tokio::pin!(abandoned);
+        assert!((&mut abandoned).now_or_never().is_none());
+        first.settle(Answer::Lease { lease, path: CheckoutPath::Fast });
+        assert_eq!(abandoned.await, Ok(Some(lease)));
+        assert_eq!(abandon("a").await, Ok(Some(lease)), "as often as it is said");
+        claim(&table, "said", "1").await.unwrap().unwrap().settle(said());
+        assert_eq!(abandon("said").await, Err(ErrorCode::IdempotencyConflict));
+        let none = table.abandon(&HeaderMap::new(), KEY).await.err().unwrap();
+        assert_eq!(none.refusal.code, ErrorCode::BadRequest);
     }
 
     #[tokio::test]

@@ -11,18 +11,16 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
 use model::{ErrorCode, ProcessRecord, Refusal, SandboxId};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, interval_at, timeout};
+use tokio::time::timeout;
 use wire::TerminalWord;
 
 use crate::app::App;
 use crate::lasting::Place;
+use crate::pulse::{Heard, Pulse};
 use crate::refused::Refused;
 use crate::tunnel::revoked;
 use crate::view;
 
-/// How often the other end is asked whether it is there, and how often it may not answer.
-const PING: Duration = Duration::from_secs(15);
-const MISSED_MAX: u32 = 2;
 /// How long a client may take nothing.
 const STALL: Duration = Duration::from_mins(1);
 /// How long a process that was started for a socket has to end after it.
@@ -91,10 +89,10 @@ impl Attached {
         let mut stops = app.stopping.clone();
         let input =
             Input { app: &app, caller, sandbox: self.sandbox, of: ProcessRef::Id(self.record.id) };
-        let (heard, hears) = tokio::sync::watch::channel(());
+        let (mut pulse, heard) = Pulse::new();
         let (typed, types) = mpsc::channel(TYPED_MAX);
         let end = tokio::select! {
-            end = show(&mut self.follow, &mut to, hears) => end,
+            end = show(&mut self.follow, &mut to, &mut pulse) => end,
             end = input.listen(&mut from, &heard, typed) => end,
             refusal = input.write(types) => End::Failed(refusal),
             // That nobody will say so any more is a stop too.
@@ -149,10 +147,8 @@ async fn send(to: &mut SplitSink<WebSocket, Message>, message: Message) -> Resul
 async fn show(
     follow: &mut LogFollow,
     to: &mut SplitSink<WebSocket, Message>,
-    mut hears: tokio::sync::watch::Receiver<()>,
+    pulse: &mut Pulse,
 ) -> End {
-    let mut beat = interval_at(Instant::now() + PING, PING);
-    let mut missed = 0;
     loop {
         let sent = tokio::select! {
             next = follow.next() => match next {
@@ -161,10 +157,8 @@ async fn show(
                 Ok(None) => return End::Over,
                 Err(refusal) => return End::Failed(refusal),
             },
-            _ = beat.tick() => {
-                missed = if hears.has_changed().unwrap_or(false) { 0 } else { missed + 1 };
-                hears.mark_unchanged();
-                if missed > MISSED_MAX {
+            beats = pulse.beats() => {
+                if !beats {
                     return End::Left;
                 }
                 send(to, Message::Ping(Bytes::new())).await
@@ -188,15 +182,15 @@ impl Input<'_> {
     async fn listen(
         &self,
         from: &mut SplitStream<WebSocket>,
-        heard: &tokio::sync::watch::Sender<()>,
+        heard: &Heard,
         typed: mpsc::Sender<Bytes>,
     ) -> End {
         while let Some(Ok(message)) = from.next().await {
-            heard.send_replace(());
+            heard.note();
             let done = match message {
                 Message::Binary(bytes) => {
                     // Gone only if what takes it failed, which is told there.
-                    let _ = typed.send(bytes).await;
+                    let _ = heard.while_busy(typed.send(bytes)).await;
                     Ok(())
                 }
                 Message::Text(text) => self.obey(&text).await,

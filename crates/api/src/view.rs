@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use engine::{
-    Caller, CheckoutPath, Entry, EntryKind, SandboxView, SessionView, SessionWorkspace, turn_error,
+    Caller, CheckoutPath, Engine, Entry, EntryKind, SandboxView, SessionView, SessionWorkspace,
+    turn_error,
 };
 use model::record::Owner;
 use model::turn::{TurnPiece, TurnRecord};
@@ -11,7 +12,7 @@ use model::{KeyId, ProcessRecord, Role};
 use serde::de::DeserializeOwned;
 use wire::{FileEntry, FileKind, Sandbox, Session, Time, Turn, TurnEvent};
 
-pub(crate) fn sandbox(view: &SandboxView, caller: Caller) -> Sandbox {
+pub(crate) fn sandbox(engine: &Engine, view: &SandboxView, caller: Caller) -> Sandbox {
     let (lease, session) = match view.owner {
         Owner::Nobody => (None, None),
         Owner::Lease(lease) => (Some(lease), None),
@@ -21,6 +22,8 @@ pub(crate) fn sandbox(view: &SandboxView, caller: Caller) -> Sandbox {
     Sandbox {
         id: view.id,
         template: view.template.clone(),
+        runtime: view.runtime,
+        container_id: engine.container_id(view),
         state: view.state,
         frozen: view.frozen,
         awake: view.awake,
@@ -30,6 +33,7 @@ pub(crate) fn sandbox(view: &SandboxView, caller: Caller) -> Sandbox {
         session,
         labels: view.claim.as_ref().map_or_else(BTreeMap::new, |claim| claim.labels.clone()),
         uses: view.uses,
+        use_count: view.uses,
         created_at: view.created_at.into(),
         last_used_at: view.last_used_at.into(),
         expires_at: view.expires_at.map(Time::from),

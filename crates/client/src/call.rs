@@ -15,7 +15,7 @@ use crate::error::ClientError;
 use crate::query::Target;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// What is sent with a request.
 enum Payload {
@@ -111,6 +111,12 @@ impl Call {
             self.repeatable = true;
         }
         self
+    }
+
+    /// What the server knows it by, if it is to be done only once.
+    pub(crate) fn mark(&self) -> Option<&HeaderValue> {
+        let marked = self.headers.iter().find(|(name, _)| *name == IDEMPOTENCY_KEY);
+        marked.map(|(_, mark)| mark)
     }
 
     /// Whether it may be sent again after the connection broke in the middle of it.

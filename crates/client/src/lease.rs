@@ -2,10 +2,13 @@
 
 use std::ops::Deref;
 
+use hyper::header::HeaderValue;
 use model::LeaseId;
 use wire::{Checkout, CheckoutPath, Sandbox};
 
+use crate::call::{Call, IDEMPOTENCY_KEY};
 use crate::error::ClientError;
+use crate::query::Target;
 use crate::sandbox::Handle;
 use crate::transport::Client;
 
@@ -82,6 +85,47 @@ impl Drop for Lease {
             let (client, id) = (self.handle.client.clone(), self.checkout.id);
             // Nobody is there to be told; a lease that is not returned ends with its time.
             tokio.spawn(async move { client.return_lease(id).await });
+        }
+    }
+}
+
+/// A checkout whose answer may not be taken. Dropped before it was, whatever was handed out for it is
+/// returned in the background, if there is a tokio runtime to say so on.
+pub(crate) struct Unanswered {
+    client: Client,
+    mark: Option<HeaderValue>,
+}
+
+impl Unanswered {
+    pub(crate) fn new(client: Client, call: &Call) -> Self {
+        Self { client, mark: call.mark().cloned() }
+    }
+
+    /// There is an answer, or it is certain that nothing was handed out.
+    pub(crate) fn heard<T>(&mut self, answer: &Result<T, ClientError>) {
+        match answer {
+            Ok(_)
+            | Err(
+                ClientError::Problem(_) | ClientError::Connect { .. } | ClientError::Invalid { .. },
+            ) => {
+                self.mark = None;
+            }
+            Err(
+                ClientError::Cut { .. }
+                | ClientError::Timeout { .. }
+                | ClientError::Unexpected { .. },
+            ) => {}
+        }
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        if let (Some(mark), Ok(tokio)) = (self.mark.take(), tokio::runtime::Handle::try_current()) {
+            let call = Call::delete(Target::new("/v1/checkouts")).header(IDEMPOTENCY_KEY, mark);
+            let client = self.client.clone();
+            // Nobody is there to be told; a lease that is not returned ends with its time.
+            tokio.spawn(async move { client.done(call).await });
         }
     }
 }

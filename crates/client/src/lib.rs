@@ -26,6 +26,7 @@ mod error;
 mod events;
 mod exec;
 mod files;
+mod harness;
 mod images;
 mod inside;
 mod lease;
@@ -42,8 +43,10 @@ mod session;
 mod terminal;
 mod transport;
 mod turns;
+mod web_socket;
 
 pub use model::{KeyId, LeaseId, Role, SandboxId, SessionId, TemplateName, TurnId};
+pub use wire::harness::HarnessClosed;
 pub use wire::{
     CheckoutRequest, ExecEvent, ExecRequest, ExecResult, ProcessRequest, SessionRequest, Template,
     TurnAnswer, TurnEvent, TurnRequest,
@@ -57,6 +60,7 @@ pub use crate::error::ClientError;
 pub use crate::events::{EventStream, EventsQuery, Seen};
 pub use crate::exec::ExecStream;
 pub use crate::files::Download;
+pub use crate::harness::{HeldHarness, Said};
 pub use crate::inside::Inside;
 pub use crate::lease::Lease;
 pub use crate::look::{FileFilter, WatchStream};

@@ -11,7 +11,7 @@ use wire::{
 
 use crate::call::Call;
 use crate::error::ClientError;
-use crate::lease::Lease;
+use crate::lease::{Lease, Unanswered};
 use crate::query::Target;
 use crate::sandbox::Handle;
 use crate::transport::Client;
@@ -138,8 +138,10 @@ impl Client {
     pub async fn checkout(&self, request: CheckoutRequest) -> Result<Lease, ClientError> {
         let wait = wait(&request);
         let call = Call::post(at("/v1/checkouts")).json(&request)?.once().may_take(wait);
-        let checkout: Checkout = self.json(call).await?;
-        Ok(Lease::new(self.clone(), checkout))
+        let mut unanswered = Unanswered::new(self.clone(), &call);
+        let answer: Result<Checkout, ClientError> = self.json(call).await;
+        unanswered.heard(&answer);
+        Ok(Lease::new(self.clone(), answer?))
     }
 
     /// A lease by its id.

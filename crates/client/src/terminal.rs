@@ -1,19 +1,15 @@
 //! A terminal in a sandbox, over a WebSocket.
 
+use std::time::Duration;
+
 use futures_util::{SinkExt as _, StreamExt as _};
-use hyper::header::{CONNECTION, HeaderValue, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE};
-use hyper::upgrade::Upgraded;
-use hyper_util::rt::TokioIo;
-use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::handshake::client::generate_key;
-use tokio_tungstenite::tungstenite::protocol::Role;
 use wire::{Process, TerminalSize, TerminalWord};
 
-use crate::call::Call;
 use crate::error::ClientError;
 use crate::query::Target;
 use crate::sandbox::Handle;
+use crate::web_socket::Socket;
 
 /// What to open.
 #[derive(Debug, Clone, Default)]
@@ -53,22 +49,14 @@ impl Handle {
     }
 
     async fn connect(&self, target: Target) -> Result<Terminal, ClientError> {
-        let key = HeaderValue::try_from(generate_key());
-        let key = key.map_err(|_| ClientError::invalid("no key for a WebSocket could be made"))?;
-        let mut call = Call::get(target)
-            .header(CONNECTION, HeaderValue::from_static("upgrade"))
-            .header(UPGRADE, HeaderValue::from_static("websocket"))
-            .header(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"))
-            .header(SEC_WEBSOCKET_KEY, key);
-        let upgraded = TokioIo::new(self.client.upgrade(&mut call).await?);
-        let socket = WebSocketStream::from_raw_socket(upgraded, Role::Client, None).await;
+        let socket = self.client.web_socket(target, Duration::ZERO).await?;
         Ok(Terminal { socket, over: false })
     }
 }
 
 /// A terminal that is open. Dropped, the connection is over.
 pub struct Terminal {
-    socket: WebSocketStream<TokioIo<Upgraded>>,
+    socket: Socket,
     over: bool,
 }
 

@@ -21,6 +21,7 @@ use crate::harnesses::Harnesses;
 use crate::keys::Keyring;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
+use crate::mounts::Mounts;
 use crate::needed::Needed;
 use crate::processes::{Processes, Shelf};
 use crate::roots::Roots;
@@ -40,6 +41,7 @@ pub(crate) struct Core {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) runtimes: Runtimes,
     pub(crate) roots: Roots,
+    pub(crate) mounts: Mounts,
     /// Images that templates need.
     pub(crate) needed: Needed,
     /// As many imports as may go on at once.
@@ -109,6 +111,7 @@ pub(crate) struct Parts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) runtimes: Runtimes,
     pub(crate) roots: Roots,
+    pub(crate) mounts: Mounts,
     pub(crate) disk: Disk,
     pub(crate) scan_interval_ms: u64,
     pub(crate) keyring: Keyring,
@@ -135,6 +138,7 @@ impl Core {
             store: parts.store,
             runtimes: parts.runtimes,
             roots: parts.roots,
+            mounts: parts.mounts,
             needed: Needed::default(),
             imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
             disk: parts.disk,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use harness::HarnessError;
 use kernel::{Action, Effect, Failure, FailureKind, Launch, Outcome};
+use model::template::RuntimeKind;
 use model::{ClaimSettings, InstanceId};
 use runtime::{ExecSpec, LaunchSpec, RunLimits, RuntimeError, RuntimeErrorCode, Sandbox};
 use tokio::sync::Notify;
@@ -18,21 +19,44 @@ use crate::{keeping, processes, turns};
 pub(crate) async fn carry_out(core: &Arc<Core>, effect: Effect, give_up: &Notify) -> Outcome {
     let began = Instant::now();
     let deadline = core.clock.instant(effect.deadline);
+    // Afterwards it may be gone.
+    let runtime = runtime_of(core, &effect.action);
     match timeout_at(deadline, act(core, &effect, give_up)).await {
         Ok(Ok(())) => {
-            core.metrics.effect_done(&effect.action, began.elapsed());
+            core.metrics.effect_done(&effect.action, runtime, began.elapsed());
             Outcome::Done
         }
         Ok(Err(error)) => {
             tracing::debug!(%error, action = word(&effect.action), "an effect failed");
-            core.metrics.effect_failed(&effect.action);
+            core.metrics.effect_failed(&effect.action, runtime);
             error.outcome()
         }
         Err(_) => {
             tracing::warn!(action = word(&effect.action), "an effect was not done in time");
-            core.metrics.effect_failed(&effect.action);
+            core.metrics.effect_failed(&effect.action, runtime);
             Outcome::TimedOut
         }
+    }
+}
+
+/// In which runtime something is done, if it is in one.
+fn runtime_of(core: &Core, action: &Action) -> Option<RuntimeKind> {
+    match action {
+        Action::Launch(launch) => Some(launch.template.runtime),
+        Action::Claim { instance, .. }
+        | Action::Probe { instance }
+        | Action::Wipe { instance }
+        | Action::Prove { instance }
+        | Action::Freeze { instance }
+        | Action::Thaw { instance }
+        | Action::StartTurn { instance, .. }
+        | Action::StopTurn { instance, .. }
+        | Action::KillProcess { instance, .. }
+        | Action::Persist { instance, .. }
+        | Action::Kill { instance, .. } => core.runtimes.kind_of(*instance),
+        Action::CopyWorkspace { .. }
+        | Action::DeleteWorkspace { .. }
+        | Action::ArchiveWorkspace { .. } => None,
     }
 }
 
@@ -115,9 +139,12 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
             }
         }
         Action::DeleteWorkspace { workspace } => Ok(core.disk.remove(*workspace).await?),
-        Action::Wipe { .. } | Action::Prove { .. } => {
-            Err(unsupported("no runtime here wipes: used sandboxes are made anew").into())
+        Action::Wipe { instance } => {
+            // Nor may whoever comes next read what it wrote.
+            core.harnesses.forget(*instance);
+            Ok(find(core, *instance)?.wipe().await?)
         }
+        Action::Prove { instance } => Ok(find(core, *instance)?.prove().await?),
         Action::KillProcess { process, .. } => {
             Ok(processes::kill_overdue(core, effect.id.sandbox, *process).await?)
         }
@@ -137,10 +164,11 @@ fn unsupported(cause: &'static str) -> RuntimeError {
 
 async fn launch(core: &Core, launch: &Launch) -> Result<(), EffectError> {
     let template = &launch.template;
-    let runtime = core.runtimes.of(&template.runtime).map_err(|refusal| {
+    let runtime = core.runtimes.of(template.runtime).map_err(|refusal| {
         RuntimeError::new(RuntimeErrorCode::Unsupported, "launch", refusal.cause)
     })?;
-    let root = core.roots.of(&template.root).await?;
+    let root = core.roots.of(template.runtime, &template.root).await?;
+    let mounts = core.mounts.of(template).await?;
     let began = Instant::now();
     let beginning = core.disk.begin(launch).await.inspect_err(|_| {
         if launch.restore {
@@ -153,6 +181,7 @@ async fn launch(core: &Core, launch: &Launch) -> Result<(), EffectError> {
         limits: template.limits,
         workspace: beginning.source,
         aliases: template.workspace.alias_names(),
+        mounts,
         settings: launch.settings.clone(),
         ready_timeout: Duration::from_millis(template.ready_timeout_ms),
     };

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use harness::{Binding, HarnessError, HarnessLink, LogStream, Logs};
-use kernel::SessionView;
-use model::{InstanceId, Refusal, SessionId, Template, Wall};
+use harness::{Binding, HarnessError, HarnessErrorCode, HarnessLink, Held, LogStream, Logs, Whose};
+use kernel::{Grant, SessionView};
+use model::record::Owner;
+use model::{InstanceId, LeaseId, Refusal, SessionId, Template, Wall};
 use runtime::Sandbox;
 
 use crate::Engine;
@@ -72,7 +73,7 @@ impl Harnesses {
         Arc::clone(self.all().entry(instance).or_insert_with(fresh))
     }
 
-    /// A sandbox is over, and its harness with it.
+    /// A sandbox is over or was wiped, and its harness with it.
     pub(crate) fn forget(&self, instance: InstanceId) {
         self.all().remove(&instance);
     }
@@ -88,9 +89,68 @@ impl Harnesses {
         let mut linked = one.link.lock().await;
         let logs = Arc::clone(&one.logs) as Arc<dyn Logs>;
         let timeout = Duration::from_millis(template.ready_timeout_ms);
-        let link = harness::start(sandbox, &template.harness, None, logs, timeout).await?;
+        let link =
+            harness::start(sandbox, &template.harness, Whose::Nobodys, logs, timeout).await?;
         *linked = Some(Linked { link, session: None });
         Ok(())
+    }
+
+    /// The harness of a sandbox for whoever holds it, started if need be.
+    pub(crate) async fn hold(&self, core: &Arc<Core>, grant: &Grant) -> Result<Held, HarnessError> {
+        let owner = core.read(|kernel| kernel.sandbox(grant.sandbox).map(|view| view.owner));
+        for is_last in [false, true] {
+            let link = match owner {
+                Some(Owner::Session(id)) => self.ready(core, grant.instance, id).await?.0,
+                Some(Owner::Lease(lease)) => self.leased(core, grant, lease).await?,
+                Some(Owner::Nobody) | None => return Err(HarnessError::sandbox_gone()),
+            };
+            match link.hold().await {
+                // It died unheard of, and another one is started.
+                Err(error) if error.code == HarnessErrorCode::Died && !is_last => {}
+                held => return held,
+            }
+        }
+        Err(HarnessError::sandbox_gone())
+    }
+
+    /// The harness of a leased sandbox, bound to nothing. One that was started before anybody had
+    /// the sandbox knows nothing of what its user bound to it: where that is anything, another one
+    /// is started in its place.
+    async fn leased(
+        &self,
+        core: &Arc<Core>,
+        grant: &Grant,
+        lease: LeaseId,
+    ) -> Result<HarnessLink, HarnessError> {
+        let template =
+            core.read(|kernel| kernel.template(&kernel.sandbox(grant.sandbox)?.template));
+        let sandbox = core.runtimes.sandbox(grant.instance);
+        let (Some(template), Some(sandbox)) = (template, sandbox) else {
+            return Err(HarnessError::sandbox_gone());
+        };
+        let env = grant.settings.as_ref().map(|claim| claim.env.clone()).unwrap_or_default();
+        let one = self.one(core, grant.instance);
+        let mut linked = one.link.lock().await;
+        if let Some(found) = linked.take()
+            && found.link.is_alive()
+            && env.is_empty()
+        {
+            return Ok(linked.insert(found).link.clone());
+        }
+        let binding = Binding {
+            // A lease is the conversation of whoever has it.
+            session: SessionId::from_u128(lease.as_u128()),
+            sandbox: grant.sandbox,
+            generation: grant.generation,
+            resumed: false,
+            env,
+            config: None,
+        };
+        let logs = Arc::clone(&one.logs) as Arc<dyn Logs>;
+        let timeout = Duration::from_millis(template.ready_timeout_ms);
+        let whose = Whose::Holders(&binding);
+        let link = harness::start(sandbox, &template.harness, whose, logs, timeout).await?;
+        Ok(linked.insert(Linked { link, session: None }).link.clone())
     }
 
     /// The harness of a session's sandbox, bound to it and ready for a turn, and what it is to be
@@ -124,9 +184,14 @@ impl Harnesses {
                 let logs = Arc::clone(&one.logs) as Arc<dyn Logs>;
                 let timeout = Duration::from_millis(template.ready_timeout_ms);
                 let binding = binding(&session);
-                let link =
-                    harness::start(sandbox, &template.harness, Some(&binding), logs, timeout)
-                        .await?;
+                let link = harness::start(
+                    sandbox,
+                    &template.harness,
+                    Whose::Sessions(&binding),
+                    logs,
+                    timeout,
+                )
+                .await?;
                 Linked { link, session: Some(id) }
             }
         };

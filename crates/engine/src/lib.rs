@@ -28,6 +28,7 @@ mod leases;
 mod log;
 mod measuring;
 mod metrics;
+mod mounts;
 mod moving;
 mod needed;
 mod pools;
@@ -63,6 +64,7 @@ pub use crate::images::{ImageRemoved, ImageRequest};
 pub use crate::keys::{Caller, NewKey};
 pub use crate::leases::{CheckoutRequest, HandedOut};
 pub use crate::metrics::Metrics;
+pub use crate::mounts::Mounts;
 pub use crate::processes::{
     LogFollow, LogPage, LogPiece, LogQuery, LogWanted, ProcessInput, ProcessLogs, ProcessPage,
     ProcessQuery, ProcessRef, ProcessRequest,
@@ -80,7 +82,7 @@ pub use crate::turns::{TurnFollow, turn_error};
 pub use crate::uses::Use;
 pub use crate::whereabouts::{SessionWorkspace, WorkspacePlace};
 pub use ::images::Image;
-pub use harness::LogStream;
+pub use harness::{HarnessError, HarnessErrorCode, Held, HeldInput, HeldOutput, LogStream};
 pub use kernel::{
     CheckedOut, CheckoutPath, CheckoutPolicy, Grant, KeptProcess, Recovery, RestCause, Resting,
     SandboxView, SessionView, UseKind, WakeReport, WhenBusy,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kernel::{Action, CheckoutPath};
 use model::lifecycle::TurnOutcome;
+use model::template::RuntimeKind;
 use model::{EndCause, ErrorCode, ProcessEndReason};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -34,6 +35,7 @@ struct ByOutcome {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByAction {
     action: &'static str,
+    runtime: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -50,6 +52,11 @@ struct ByEndReason {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByCode {
     code: &'static str,
+}
+
+/// What is done to files alone, or to what is gone already, is done in no runtime.
+fn word_of(runtime: Option<RuntimeKind>) -> &'static str {
+    runtime.map_or("none", RuntimeKind::as_str)
 }
 
 type Times<L> = Family<L, Histogram, fn() -> Histogram>;
@@ -128,9 +135,10 @@ impl Metrics {
         registry.register("shoal_return_seconds", give_back, self.give_back.clone());
         let exec = "Time of a command from grant to end, by outcome";
         registry.register("shoal_exec_seconds", exec, self.exec.clone());
-        let effects = "Time to carry out an effect: launch, claim, freeze, thaw, kill and others";
+        let effects =
+            "Time to carry out an effect, by runtime: launch, claim, wipe, prove, kill and others";
         registry.register("shoal_effect_seconds", effects, self.effects.clone());
-        let failed = "Effects that failed or were not done in time";
+        let failed = "Effects that failed or were not done in time, by runtime";
         registry.register("shoal_effects_failed", failed, self.effects_failed.clone());
         let ended = "Sandboxes that ended, by reason and exact cause";
         registry.register("shoal_sandboxes_ended", ended, self.ended.clone());
@@ -229,14 +237,19 @@ impl Metrics {
         self.exec.get_or_create(&ByOutcome { outcome }).observe(took.as_secs_f64());
     }
 
-    pub(crate) fn effect_done(&self, action: &Action, took: Duration) {
-        let action = effects::word(action);
-        self.effects.get_or_create(&ByAction { action }).observe(took.as_secs_f64());
+    pub(crate) fn effect_done(
+        &self,
+        action: &Action,
+        runtime: Option<RuntimeKind>,
+        took: Duration,
+    ) {
+        let by = ByAction { action: effects::word(action), runtime: word_of(runtime) };
+        self.effects.get_or_create(&by).observe(took.as_secs_f64());
     }
 
-    pub(crate) fn effect_failed(&self, action: &Action) {
-        let action = effects::word(action);
-        self.effects_failed.get_or_create(&ByAction { action }).inc();
+    pub(crate) fn effect_failed(&self, action: &Action, runtime: Option<RuntimeKind>) {
+        let by = ByAction { action: effects::word(action), runtime: word_of(runtime) };
+        self.effects_failed.get_or_create(&by).inc();
     }
 
     pub(crate) fn ended(&self, cause: EndCause) {

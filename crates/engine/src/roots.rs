@@ -1,10 +1,12 @@
 //! Root filesystems that templates name. A name is looked up when a template is put, so that a wrong
-//! one is refused there, and again for every launch: an image may get another name meanwhile.
+//! one is refused there, and again for every launch: an image may get another name meanwhile. Where a
+//! runtime has images of its own, one that the store does not know is none of our business: whether
+//! it has it or can get it is found out by launching, and the pool says what became of that.
 
 use std::path::PathBuf;
 
-use images::{Held, ImageError, Store};
-use model::template::RootFs;
+use images::{Held, ImageError, ImageErrorCode, Store};
+use model::template::{RootFs, RuntimeKind};
 use model::{ErrorCode, ImageId, Refusal};
 use runtime::{Root, RuntimeError, RuntimeErrorCode};
 use tokio::task::spawn_blocking;
@@ -20,7 +22,11 @@ pub struct Roots {
 
 impl Roots {
     /// Refuses what could not be launched. An image is held until whoever asked is done with it.
-    pub(crate) async fn check(&self, root: &RootFs) -> Result<Option<Held>, Refusal> {
+    pub(crate) async fn check(
+        &self,
+        runtime: RuntimeKind,
+        root: &RootFs,
+    ) -> Result<Option<Held>, Refusal> {
         match root {
             RootFs::Host => Ok(None),
             RootFs::Directory(name) => {
@@ -39,22 +45,35 @@ impl Roots {
                     format!("root: there is no directory {name:?} beneath those configured");
                 Err(Refusal::new(ErrorCode::TemplateInvalid, cause))
             }
+            RootFs::Image(_) if has_images(runtime) && self.images.is_none() => Ok(None),
             RootFs::Image(name) => {
                 let (store, name) = (self.store()?, name.clone());
                 let held = in_background(move || store.hold(store.resolve(&name)?)).await?;
-                held.map(Some).map_err(ImageError::into)
+                match held {
+                    Err(error) if has_images(runtime) && is_unknown(&error) => Ok(None),
+                    held => held.map(Some).map_err(ImageError::into),
+                }
             }
         }
     }
 
     /// A root filesystem as a runtime knows it.
-    pub(crate) async fn of(&self, root: &RootFs) -> Result<Root, RuntimeError> {
+    pub(crate) async fn of(
+        &self,
+        runtime: RuntimeKind,
+        root: &RootFs,
+    ) -> Result<Root, RuntimeError> {
         match root {
             RootFs::Host => Ok(Root::Host),
             RootFs::Directory(name) => Ok(Root::Directory(name.clone())),
-            RootFs::Image(name) => self.image(name).await.map(Root::Image).map_err(|refusal| {
-                RuntimeError::new(RuntimeErrorCode::RootUnknown, "find the image", refusal.cause)
-            }),
+            RootFs::Image(name) if has_images(runtime) => {
+                let stored = self.image_if_known(name).await;
+                let stored = stored.map_err(|refusal| not_found(&refusal))?;
+                Ok(Root::Named { name: name.clone(), stored })
+            }
+            RootFs::Image(name) => {
+                self.image(name).await.map(Root::Image).map_err(|refusal| not_found(&refusal))
+            }
         }
     }
 
@@ -63,10 +82,42 @@ impl Roots {
         in_background(move || store.resolve(&name)).await?.map_err(ImageError::into)
     }
 
+    async fn image_if_known(&self, name: &str) -> Result<Option<ImageId>, Refusal> {
+        let Some(store) = self.images.clone() else { return Ok(None) };
+        let name = name.to_owned();
+        match in_background(move || store.resolve(&name)).await? {
+            Ok(id) => Ok(Some(id)),
+            Err(error) if is_unknown(&error) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     pub(crate) fn store(&self) -> Result<Store, Refusal> {
         let none = || Refusal::new(ErrorCode::Unsupported, "no images are served here");
         self.images.clone().ok_or_else(none)
     }
+}
+
+/// Whether a runtime has images of its own, and knows how to get others.
+const fn has_images(runtime: RuntimeKind) -> bool {
+    match runtime {
+        RuntimeKind::Docker => true,
+        RuntimeKind::Native
+        | RuntimeKind::Runc
+        | RuntimeKind::Runsc
+        | RuntimeKind::Crun
+        | RuntimeKind::Youki
+        | RuntimeKind::Fake => false,
+    }
+}
+
+fn is_unknown(error: &ImageError) -> bool {
+    error.code == ImageErrorCode::Unknown
+}
+
+fn not_found(refusal: &Refusal) -> RuntimeError {
+    let cause = refusal.cause.clone();
+    RuntimeError::new(RuntimeErrorCode::RootUnknown, "find the image", cause)
 }
 
 /// Runs what blocks where it may.

@@ -10,6 +10,8 @@ use runtime::{Runtime, RuntimeError, Sandbox};
 #[derive(Clone, Default)]
 pub struct Runtimes {
     all: Vec<(RuntimeKind, Arc<dyn Runtime>)>,
+    /// Those that there could be, and why they are not here.
+    missing: Vec<(RuntimeKind, String)>,
 }
 
 impl Runtimes {
@@ -26,22 +28,30 @@ impl Runtimes {
         self
     }
 
+    /// One that cannot be used, and why: whoever asks for it is told.
+    #[must_use]
+    pub fn without(mut self, kind: RuntimeKind, why: impl Into<String>) -> Self {
+        self.missing.push((kind, why.into()));
+        self
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<dyn Runtime>> {
         self.all.iter().map(|(_, runtime)| runtime)
     }
 
-    pub(crate) fn of(&self, kind: &RuntimeKind) -> Result<&Arc<dyn Runtime>, Refusal> {
-        self.all.iter().find(|(known, _)| known == kind).map(|(_, runtime)| runtime).ok_or_else(
-            || {
-                let known: Vec<_> = self.all.iter().map(|(kind, _)| word(kind)).collect();
-                let cause = format!(
-                    "runtime: {} is not available here; there is {}",
-                    word(kind),
-                    known.join(", ")
-                );
-                Refusal::new(ErrorCode::Unsupported, cause)
-            },
-        )
+    pub(crate) fn of(&self, kind: RuntimeKind) -> Result<&Arc<dyn Runtime>, Refusal> {
+        let found = self.all.iter().find(|(known, _)| *known == kind);
+        found.map(|(_, runtime)| runtime).ok_or_else(|| {
+            let known: Vec<_> = self.all.iter().map(|(kind, _)| kind.as_str()).collect();
+            let why = self.missing.iter().find(|(missing, _)| *missing == kind);
+            let why = why.map(|(_, why)| format!(" ({why})")).unwrap_or_default();
+            let cause = format!(
+                "runtime: {} is not available here{why}; there is {}",
+                kind.as_str(),
+                known.join(", ")
+            );
+            Refusal::new(ErrorCode::Unsupported, cause)
+        })
     }
 
     /// A sandbox that is alive, in whichever runtime.
@@ -49,23 +59,36 @@ impl Runtimes {
         self.iter().find_map(|runtime| runtime.sandbox(instance))
     }
 
+    /// What the engine of a runtime calls a sandbox that is alive.
+    pub(crate) fn container_id(&self, kind: RuntimeKind, instance: InstanceId) -> Option<String> {
+        match kind {
+            // There is no engine, and this is asked at every checkout.
+            RuntimeKind::Native => None,
+            RuntimeKind::Docker
+            | RuntimeKind::Runc
+            | RuntimeKind::Runsc
+            | RuntimeKind::Crun
+            | RuntimeKind::Youki
+            | RuntimeKind::Fake => self.of(kind).ok()?.sandbox(instance)?.container_id(),
+        }
+    }
+
+    /// In which runtime a sandbox is, if it is alive.
+    pub(crate) fn kind_of(&self, instance: InstanceId) -> Option<RuntimeKind> {
+        let home = self.all.iter().find(|(_, runtime)| runtime.sandbox(instance).is_some());
+        home.map(|(kind, _)| *kind)
+    }
+
     /// Removes whatever has this label. A label that an earlier run used may be known nowhere.
     pub(crate) async fn kill(&self, instance: InstanceId) -> Result<(), RuntimeError> {
         if let Some(home) = self.iter().find(|runtime| runtime.sandbox(instance).is_some()) {
             return home.kill(instance).await;
         }
+        // One that fails must not keep the others from being asked.
+        let mut failed = Ok(());
         for runtime in self.iter() {
-            runtime.kill(instance).await?;
+            failed = failed.and(runtime.kill(instance).await);
         }
-        Ok(())
-    }
-}
-
-fn word(kind: &RuntimeKind) -> String {
-    match kind {
-        RuntimeKind::Native => "native".to_owned(),
-        RuntimeKind::Docker => "docker".to_owned(),
-        RuntimeKind::Oci(name) => name.clone(),
-        RuntimeKind::Fake => "fake".to_owned(),
+        failed
     }
 }

@@ -22,6 +22,11 @@ impl Engine {
         })
     }
 
+    /// What the engine of its runtime calls a sandbox, where that is something people know.
+    pub fn container_id(&self, view: &SandboxView) -> Option<String> {
+        self.core.runtimes.container_id(view.runtime, view.instance?)
+    }
+
     /// The reason for which a sandbox is gone that only the store remembers.
     pub(crate) async fn ended_long_ago(&self, caller: Caller, id: SandboxId) -> Option<Refusal> {
         let ended = self.core.store.ended(id).await.ok().flatten()?;

@@ -459,7 +459,11 @@ impl Engine {
         // A use holds the sandbox while its harness starts.
         let held = self.use_session(caller, id, UseKind::Files).await?;
         let ready = self.core.harnesses.ready(&self.core, held.grant().instance, id);
-        held.while_there(ready).await
+        match held.while_there(ready).await {
+            // Somebody speaks with it, so it is there.
+            Err(refusal) if refusal.code == ErrorCode::HarnessBusy => Ok(()),
+            ready => ready.map(drop),
+        }
     }
 
     /// What belongs to another key does not exist.

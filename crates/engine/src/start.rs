@@ -10,7 +10,7 @@ use kernel::{Boot, Kernel, Recovery};
 use model::config::InvalidConfig;
 use model::record::Journal;
 use model::state::PoolPhase;
-use model::{ErrorCode, NodeConfig, Refusal, Template, WorkspaceId};
+use model::{ErrorCode, NodeConfig, Refusal, Template, TemplateName, WorkspaceId};
 use runtime::{Reaped, RuntimeError};
 use store::{Store, StoreError};
 use tokio::time::{Instant, sleep};
@@ -20,6 +20,7 @@ use crate::clock::{Clock, WallClock};
 use crate::core::{Core, Parts};
 use crate::disk::Disk;
 use crate::keys::Keyring;
+use crate::mounts::Mounts;
 use crate::processes::{ProcessLogs, Shelf};
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
@@ -42,6 +43,8 @@ pub struct EngineConfig {
     pub first_templates: Vec<Template>,
     /// Where root filesystems are found besides the host's own.
     pub roots: Roots,
+    /// Of which directories of the host something may be shown.
+    pub mounts: Mounts,
     /// Where workspaces on disk are; none if there are none.
     pub workspaces: Option<Arc<Workspaces>>,
     /// Where archives of workspaces are; none if nothing can be saved that is only in memory.
@@ -107,6 +110,7 @@ impl Engine {
         runtimes: Runtimes,
     ) -> Result<Started, StartError> {
         config.node.validate()?;
+        let wanted = config.node.templates.clone();
         let loaded = store.load().await?;
         let keyring = Keyring::new(store.keys().await?);
         let mut reaped = Vec::new();
@@ -162,6 +166,7 @@ impl Engine {
             store,
             runtimes,
             roots: config.roots,
+            mounts: config.mounts,
             disk,
             scan_interval_ms,
             keyring,
@@ -193,19 +198,47 @@ impl Engine {
         }
         let engine = Self::of(core);
         engine.look_at_images().await;
-        engine.finish_removals().await?;
-        let mut templates = config.templates;
-        if templates.is_empty() && engine.templates().is_empty() {
-            templates = config.first_templates;
-        }
-        for template in templates {
-            engine.put_configured(template).await?;
+        let begun = engine.begin(config.templates, config.first_templates, &wanted).await;
+        if let Err(error) = begun {
+            // Pools may be warming already: nothing of them stays behind.
+            let _ = engine.shutdown_now().await;
+            return Err(error);
         }
         Ok(Started { engine, recovery, reaped })
     }
 }
 
 impl Engine {
+    /// Begins to serve what is configured.
+    async fn begin(
+        &self,
+        mut templates: Vec<Template>,
+        first: Vec<Template>,
+        wanted: &[TemplateName],
+    ) -> Result<(), StartError> {
+        self.finish_removals().await?;
+        if templates.is_empty() && self.templates().is_empty() {
+            templates = first;
+        }
+        for template in templates {
+            self.put_configured(template).await?;
+        }
+        self.refuse_unknown(wanted)
+    }
+
+    /// Whoever asks for some templates only means such as there are.
+    fn refuse_unknown(&self, wanted: &[TemplateName]) -> Result<(), StartError> {
+        let known = self.templates();
+        let unknown = wanted.iter().find(|name| known.iter().all(|one| one.name != **name));
+        let Some(name) = unknown else { return Ok(()) };
+        let known: Vec<_> = known.iter().map(|template| template.name.as_str()).collect();
+        let cause = format!(
+            "node.templates names it, and there is no such template; there is {}",
+            known.join(", ")
+        );
+        Err(StartError::Template(name.to_string(), Refusal::new(ErrorCode::TemplateUnknown, cause)))
+    }
+
     /// Pools whose removal a crash interrupted are removed before anything is made in their place.
     async fn finish_removals(&self) -> Result<(), StartError> {
         let removing = || self.pools().into_iter().find(|pool| pool.phase == PoolPhase::Destroying);

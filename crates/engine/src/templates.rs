@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kernel::{Event, Kernel};
 use model::template::{RuntimeTraits, WorkspaceLimit};
 use model::{ErrorCode, NetworkPolicy, Refusal, Template, TemplateName};
+use runtime::Runtime;
 
 use crate::{Engine, needed};
 
@@ -45,11 +46,12 @@ impl Engine {
             .map_err(|invalid| Refusal::new(ErrorCode::TemplateInvalid, invalid.to_string()))?;
         refuse_unserved(&template)?;
         let _alone = self.core.needed.changes.lock().await;
-        let _held = self.core.roots.check(&template.root).await?;
-        let runtime = self.core.runtimes.of(&template.runtime)?;
-        if let Some(cause) = runtime.capabilities().refuses(&template.limits) {
+        let runtime = self.core.runtimes.of(template.runtime)?;
+        if let Some(cause) = refused_by(&**runtime, &template) {
             return Err(Refusal::new(ErrorCode::Unsupported, cause));
         }
+        self.core.mounts.check(&template).await?;
+        let _held = self.core.roots.check(template.runtime, &template.root).await?;
         let traits = self.traits_for(runtime.traits(), &template)?;
         let known = self.template(&template.name).is_some();
         if !known && self.templates().len() >= TEMPLATES_MAX {
@@ -85,6 +87,16 @@ impl Engine {
         }
         Ok(RuntimeTraits { workspace_survives, disk, ..traits })
     }
+}
+
+/// What a runtime cannot do for a template, if there is anything.
+fn refused_by(runtime: &dyn Runtime, template: &Template) -> Option<String> {
+    let capabilities = runtime.capabilities();
+    if !capabilities.aliases && !template.workspace.aliases.is_empty() {
+        let kind = template.runtime.as_str();
+        return Some(format!("workspace.aliases: {kind} gives the workspace one name only"));
+    }
+    capabilities.refuses(&template.limits).or_else(|| runtime.refuses(template))
 }
 
 /// What would be ignored is refused.

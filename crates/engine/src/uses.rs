@@ -6,7 +6,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use harness::HarnessError;
+use harness::{HarnessError, HarnessErrorCode, Held};
 use kernel::{Event, Grant, Reply, UseKind, UseTarget};
 use model::{ErrorCode, Limits, Refusal, SandboxId, SessionId, UseId};
 use runtime::{
@@ -185,12 +185,30 @@ impl Use {
     pub(crate) async fn while_there<T>(
         &self,
         ready: impl Future<Output = Result<T, HarnessError>>,
-    ) -> Result<(), Refusal> {
-        tokio::select! {
+    ) -> Result<T, Refusal> {
+        let ready = tokio::select! {
             biased;
-            ready = ready => ready.map(|_| ()).map_err(Refusal::from),
-            refusal = self.hold.broken.wait() => Err(refusal),
+            ready = ready => ready,
+            refusal = self.hold.broken.wait() => return Err(refusal),
+        };
+        match ready {
+            Err(error) if error.code == HarnessErrorCode::SandboxGone => {
+                Err(self.hold.reason().await.unwrap_or_else(|| error.into()))
+            }
+            ready => ready.map_err(Refusal::from),
         }
+    }
+
+    /// The harness of the sandbox, ready to be spoken with. It is to be let go before the use is
+    /// over, which must be one of the harness.
+    pub async fn hold_harness(&self) -> Result<Held, Refusal> {
+        let core = self.core();
+        self.while_there(core.harnesses.hold(core, &self.grant)).await
+    }
+
+    /// Why the sandbox is gone, if it is, or will be in a moment.
+    pub async fn gone(&self) -> Option<Refusal> {
+        self.hold.reason().await
     }
 
     /// Runs a program to its end and keeps its output.

@@ -10,6 +10,7 @@ mod bytes;
 pub mod event;
 pub mod exec;
 pub mod file;
+pub mod harness;
 pub mod image;
 pub mod key;
 pub mod look;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use model::template::RuntimeKind;
 use model::{
     EndCause, Generation, KeyId, LeaseId, SandboxId, SandboxState, SessionId, TemplateName,
 };
@@ -142,6 +143,12 @@ pub struct Sandbox {
     pub id: SandboxId,
     /// Its template.
     pub template: TemplateName,
+    /// What isolates it.
+    #[serde(default)]
+    pub runtime: RuntimeKind,
+    /// What the engine of its runtime calls it: the id of a container. Null where there is none.
+    #[serde(default)]
+    pub container_id: Option<String>,
     /// Its state.
     pub state: SandboxState,
     /// Whether it is frozen: it wakes on the next use.
@@ -165,6 +172,10 @@ pub struct Sandbox {
     pub labels: BTreeMap<String, String>,
     /// How often it was used, this time included.
     pub uses: u32,
+    /// How often what was launched for it was handed out, this time included: 1 for its first user. It
+    /// goes on counting where used sandboxes are wiped and handed out again.
+    #[serde(default)]
+    pub use_count: u32,
     /// When it was made.
     pub created_at: Time,
     /// When it was last used.

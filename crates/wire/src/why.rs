@@ -2,7 +2,7 @@
 
 use model::record::Owner;
 use model::state::Wakefulness;
-use model::template::WorkspaceLimit;
+use model::template::{RuntimeKind, WorkspaceLimit};
 use model::why::{Alive, Ended, Shortage, Tier};
 use model::{
     EndCause, Generation, KeyId, LeaseId, SandboxId, SandboxState, SessionId, TemplateName,
@@ -35,6 +35,15 @@ pub struct WhyAlive {
     pub generation: Generation,
     /// Its template.
     pub template: TemplateName,
+    /// What isolates it.
+    #[serde(default)]
+    pub runtime: RuntimeKind,
+    /// What the engine of its runtime calls it: the id of a container. Null where there is none.
+    #[serde(default)]
+    pub container_id: Option<String>,
+    /// How often what was launched for it was handed out, this time included.
+    #[serde(default)]
+    pub use_count: u32,
     /// Its state.
     pub state: SandboxState,
     /// The lease it is under.
@@ -183,6 +192,9 @@ fn alive(alive: Alive, now: Time) -> WhyAlive {
         sandbox: alive.sandbox,
         generation: alive.generation,
         template: alive.template,
+        runtime: alive.runtime,
+        container_id: None,
+        use_count: alive.uses,
         state: alive.state,
         lease,
         session,
@@ -355,6 +367,8 @@ mod tests {
             sandbox: SandboxId::from_u128(1),
             generation: Generation::FIRST,
             template: TemplateName::new("t").unwrap(),
+            runtime: RuntimeKind::Native,
+            uses: 1,
             state: SandboxState::Waiting,
             owner: Owner::Lease(LeaseId::from_u128(2)),
             tenant: KeyId::from_u128(3),

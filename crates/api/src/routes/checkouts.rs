@@ -80,8 +80,26 @@ pub(super) fn routes() -> Vec<Route> {
         "Return a sandbox; one that crashed meanwhile is returned too",
     )
     .answers(204, "It is returned", []);
+    let abandon = Operation::new(
+        "abandon_checkout",
+        "Give up a checkout whose answer was not taken: the lease that was handed out for this key is returned, \
+         and none will be handed out for it",
+    )
+    .answers(204, "Nothing is left of it", []);
     let one = "/v1/checkouts/{id}";
     vec![
+        Route::new(
+            Verb::Delete,
+            "/v1/checkouts",
+            Needs::Use,
+            self::abandon,
+            abandon.headers([ONCE.required()]).refuses(&[
+                ErrorCode::IdempotencyConflict,
+                ErrorCode::StoreUnavailable,
+                ErrorCode::ShuttingDown,
+                ErrorCode::DeadlineExceeded,
+            ]),
+        ),
         Route::new(
             Verb::Post,
             "/v1/checkouts",
@@ -139,7 +157,7 @@ impl Asked<'_> {
         let claim = claim.await?;
         if let Some(claim) = &claim {
             if let Some(Answer::Lease { lease, path }) = claim.answer() {
-                let now = view::sandbox(&app.engine.lease(caller, lease)?, caller);
+                let now = view::sandbox(&app.engine, &app.engine.lease(caller, lease)?, caller);
                 let mut response =
                     answer::json(StatusCode::CREATED, &shape(lease, now, Some(path)))?;
                 replayed(&mut response);
@@ -153,7 +171,7 @@ impl Asked<'_> {
         let lease = app.engine.checkout(caller, wanted).await?;
         let took = began.elapsed();
         let path = view::path(lease.path);
-        let sandbox = view::sandbox(lease.view(), caller);
+        let sandbox = view::sandbox(&app.engine, lease.view(), caller);
         let bytes = answer::json_bytes(&shape(lease.lease, sandbox, Some(path)))?;
         let body = Body::new(hand_over(bytes, lease, claim, path));
         let mut response = answer::bytes(StatusCode::CREATED, body);
@@ -222,7 +240,8 @@ async fn read(
     Named(id): Named<LeaseId>,
 ) -> Result<Response, Refused> {
     let view = app.engine.lease(caller, id)?;
-    answer::ok(&Checkout { id, sandbox: view::sandbox(&view, caller), path: None })
+    let sandbox = view::sandbox(&app.engine, &view, caller);
+    answer::ok(&Checkout { id, sandbox, path: None })
 }
 
 async fn extend(
@@ -233,7 +252,8 @@ async fn extend(
     OptionalJson(request): OptionalJson<RenewRequest>,
 ) -> Result<Response, Refused> {
     let view = app.engine.renew_lease(caller, id, ttl_ms(request.ttl_s)?).await?;
-    answer::ok(&Checkout { id, sandbox: view::sandbox(&view, caller), path: None })
+    let sandbox = view::sandbox(&app.engine, &view, caller);
+    answer::ok(&Checkout { id, sandbox, path: None })
 }
 
 async fn end(
@@ -243,5 +263,22 @@ async fn end(
     Named(id): Named<LeaseId>,
 ) -> Result<Response, Refused> {
     app.engine.return_lease(caller, id).await?;
+    Ok(no_content())
+}
+
+async fn abandon(
+    State(app): State<App>,
+    By(caller): By,
+    NoQuery: NoQuery,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    if let Some(lease) = app.idempotency.abandon(&headers, caller.key).await? {
+        match app.engine.return_lease(caller, lease).await {
+            // It has ended, one way or another.
+            Err(refusal)
+                if matches!(refusal.code, ErrorCode::LeaseLost | ErrorCode::LeaseUnknown) => {}
+            returned => returned?,
+        }
+    }
     Ok(no_content())
 }

@@ -11,6 +11,7 @@ mod exec;
 pub(crate) use exec::{checked, checked_env, checked_stdin, exit};
 mod files;
 pub(crate) use files::{checked_path, contents};
+mod harness;
 mod images;
 mod keys;
 mod look;
@@ -60,6 +61,7 @@ pub(crate) fn all() -> Vec<Route> {
         awake::routes(),
         ports::routes(),
         terminals::routes(),
+        harness::routes(),
         archives::routes(),
         templates::routes(),
         images::routes(),

@@ -193,7 +193,7 @@ async fn list(
     let page: Vec<_> = fitting.by_ref().take(limit).collect();
     let more = fitting.next().is_some();
     let next = page.last().filter(|_| more).map(|view| view.id.to_string());
-    let sandboxes = page.into_iter().map(|view| view::sandbox(view, caller)).collect();
+    let sandboxes = page.into_iter().map(|view| view::sandbox(&app.engine, view, caller)).collect();
     answer::ok(&SandboxList { sandboxes, next })
 }
 
@@ -204,7 +204,7 @@ async fn read(
     Named(id): Named<SandboxId>,
 ) -> Result<Response, Refused> {
     match app.engine.sandbox(caller, id) {
-        Ok(view) => answer::ok(&view::sandbox(&view, caller)),
+        Ok(view) => answer::ok(&view::sandbox(&app.engine, &view, caller)),
         Err(refusal) => Err(told_of_now(&app, caller, id, refusal.into()).await),
     }
 }
@@ -227,7 +227,7 @@ async fn extend(
     OptionalJson(request): OptionalJson<RenewRequest>,
 ) -> Result<Response, Refused> {
     let view = app.engine.renew_sandbox(caller, id, ttl_ms(request.ttl_s)?).await?;
-    answer::ok(&view::sandbox(&view, caller))
+    answer::ok(&view::sandbox(&app.engine, &view, caller))
 }
 
 async fn freeze(
@@ -236,7 +236,8 @@ async fn freeze(
     NoQuery: NoQuery,
     Named(id): Named<SandboxId>,
 ) -> Result<Response, Refused> {
-    answer::ok(&view::sandbox(&app.engine.freeze(caller, id).await?, caller))
+    let view = app.engine.freeze(caller, id).await?;
+    answer::ok(&view::sandbox(&app.engine, &view, caller))
 }
 
 async fn thaw(
@@ -245,7 +246,8 @@ async fn thaw(
     NoQuery: NoQuery,
     Named(id): Named<SandboxId>,
 ) -> Result<Response, Refused> {
-    answer::ok(&view::sandbox(&app.engine.thaw(caller, id).await?, caller))
+    let view = app.engine.thaw(caller, id).await?;
+    answer::ok(&view::sandbox(&app.engine, &view, caller))
 }
 
 async fn why(
@@ -255,5 +257,9 @@ async fn why(
     Named(id): Named<SandboxId>,
 ) -> Result<Response, Refused> {
     let why = app.engine.why(caller, id).await?;
-    answer::ok(&Why::new(why, app.engine.now().wall))
+    let mut why = Why::new(why, app.engine.now().wall);
+    if let (Why::Alive(alive), Ok(view)) = (&mut why, app.engine.sandbox(caller, id)) {
+        alive.container_id = app.engine.container_id(&view);
+    }
+    answer::ok(&why)
 }

@@ -81,17 +81,18 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-type Asked = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
+pub(super) type Asked = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
 
-fn agreed(asked: Asked) -> Result<WebSocketUpgrade, Refused> {
+/// A WebSocket on which so much is said at once at most, either way.
+pub(super) fn agreed(asked: Asked, message_bytes_max: usize) -> Result<WebSocketUpgrade, Refused> {
     let wrong = |rejection: WebSocketUpgradeRejection| {
         Refused::upgrade(format!("this is for WebSockets: {}", rejection.body_text()))
     };
     let upgrade = asked.map_err(wrong)?;
     Ok(upgrade
         .protocols([subprotocol::NAME])
-        .max_message_size(MESSAGE_BYTES_MAX)
-        .max_frame_size(MESSAGE_BYTES_MAX))
+        .max_message_size(message_bytes_max)
+        .max_frame_size(message_bytes_max))
 }
 
 async fn open(
@@ -109,7 +110,7 @@ async fn open(
     let name = query.text("name")?;
     let keep = query.flag("keep")?;
     query.done()?;
-    let upgrade = agreed(asked)?;
+    let upgrade = agreed(asked, MESSAGE_BYTES_MAX)?;
     let place = app.lasting.begin(caller.key)?;
     let used = id.begin(&app, caller, UseKind::Stream).await?;
     let process = ProcessRequest {
@@ -140,7 +141,7 @@ async fn attach(
 ) -> Result<Response, Refused> {
     let offset = query.number("offset", 0..=AFTER_MAX)?;
     query.done()?;
-    let upgrade = agreed(asked)?;
+    let upgrade = agreed(asked, MESSAGE_BYTES_MAX)?;
     let place = app.lasting.begin(caller.key)?;
     let record = app.engine.process(caller, id, &of).await?;
     let used = match record.end {

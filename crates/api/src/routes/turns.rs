@@ -38,6 +38,7 @@ const EVENTS: &str = "/v1/sessions/{id}/turns/{turn}/events";
 
 const SAYING: &[ErrorCode] = &[
     ErrorCode::TurnInProgress,
+    ErrorCode::HarnessBusy,
     ErrorCode::TurnQueueFull,
     ErrorCode::IdConflict,
     ErrorCode::TooLarge,

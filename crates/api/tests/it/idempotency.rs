@@ -77,3 +77,43 @@ async fn a_request_that_failed_may_be_sent_again() {
     stage.until("free", |stage| stage.engine.stats().warm == 1).await;
     send(&stage, "/v1/checkouts", "a", &body).await.expect(201);
 }
+
+/// Gives up whatever was asked for with a key.
+async fn abandon(stage: &Stage, mark: &str) -> Answer {
+    let headers = format!("idempotency-key: {mark}\r\n");
+    stage.raw(&request(&stage.admin, "DELETE", "/v1/checkouts", &headers, b"")).await
+}
+
+#[tokio::test]
+async fn a_checkout_whose_answer_nobody_took_leaves_nothing() {
+    let stage = Stage::start().await;
+    let body = json!({"template": "default"});
+    // It was answered, and nobody read the answer.
+    let lease = text(&send(&stage, "/v1/checkouts", "read", &body).await.expect(201)["id"]);
+    assert_eq!(stage.leased(), 1);
+    for _ in 0..2 {
+        abandon(&stage, "read").await.expect(204);
+    }
+    stage.get(&format!("/v1/checkouts/{lease}")).await.problem("lease_lost");
+    // It arrives after it was given up.
+    abandon(&stage, "late").await.expect(204);
+    send(&stage, "/v1/checkouts", "late", &body).await.problem("idempotency_conflict");
+    // It waits while it is given up.
+    let all: Vec<_> = (0..12).map(|n| n.to_string()).collect();
+    for mark in &all {
+        send(&stage, "/v1/checkouts", mark, &body).await.expect(201);
+    }
+    let waiting = stage.connect().await;
+    let mut waiting = waiting;
+    let text = body.to_string();
+    let headers = "idempotency-key: waits\r\n";
+    waiting.send(&request(&stage.admin, "POST", "/v1/checkouts", headers, text.as_bytes())).await;
+    stage.until("it waits", |stage| stage.engine.pools()[0].waiters == 1).await;
+    drop(waiting);
+    abandon(&stage, "waits").await.expect(204);
+    for mark in &all {
+        abandon(&stage, mark).await.expect(204);
+    }
+    stage.until("nothing is left", |stage| stage.leased() == 0).await;
+    stage.call("DELETE", "/v1/checkouts", Value::Null).await.problem("bad_request");
+}

@@ -13,6 +13,7 @@ mod documents;
 mod events;
 mod exec;
 mod files;
+mod harness;
 mod idempotency;
 mod images;
 mod life;

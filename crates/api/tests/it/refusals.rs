@@ -190,7 +190,7 @@ async fn what_does_not_exist_is_said_so() {
         stage.call(method, &path, Value::Null).await.problem(code);
     }
     for (method, path, allow) in [
-        ("DELETE", "/v1/checkouts", "POST"),
+        ("PATCH", "/v1/checkouts", "POST,DELETE"),
         ("PUT", "/v1/pools/default", "GET,HEAD,PATCH,DELETE"),
         ("OPTIONS", "/v1/stats", "GET,HEAD"),
         ("BREW", "/v1/stats", "GET,HEAD"),

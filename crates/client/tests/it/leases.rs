@@ -61,6 +61,23 @@ async fn a_give_back_that_is_dropped_midway_is_sent_all_the_same() {
 }
 
 #[tokio::test]
+async fn a_checkout_whose_answer_nobody_takes_is_given_up() {
+    let server = Server::with([Act::Silence, nothing(), checkout()]).await;
+    let client = server.client();
+    let waiting = client.checkout(client::template("default").unwrap());
+    let waiting = tokio::time::timeout(std::time::Duration::from_millis(50), waiting);
+    assert!(waiting.await.is_err(), "nobody answered");
+    server.until_asked(2).await;
+    let asked = server.asked();
+    assert_eq!(asked[1].line, "DELETE /v1/checkouts HTTP/1.1");
+    let marks = [&asked[0], &asked[1]].map(|asked| asked.header("idempotency-key"));
+    assert!(marks[0].is_some() && marks[0] == marks[1], "{marks:?}");
+    client.checkout(client::template("default").unwrap()).await.unwrap().keep();
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    assert_eq!(server.asked().len(), 3, "{:?}", server.lines());
+}
+
+#[tokio::test]
 async fn filters_and_paths_are_escaped() {
     let list = || Act::json(200, &json!({ "sandboxes": [], "next": "x" }));
     let entries = || Act::json(200, &json!({ "entries": [] }));

@@ -16,11 +16,11 @@ use crate::{LogStream, SessionRequest, SessionUpdate, TurnRequest, WhenBusy};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn program(command: &str, prewarm: bool) -> HarnessProgram {
+pub(super) fn program(command: &str, prewarm: bool) -> HarnessProgram {
     HarnessProgram { command: vec![command.to_owned()], prewarm }
 }
 
-fn every_kind() -> [Harness; 3] {
+pub(super) fn every_kind() -> [Harness; 3] {
     [
         Harness::Jsonl(program("jsonl", false)),
         Harness::Jsonl(program("jsonl", true)),
@@ -28,7 +28,7 @@ fn every_kind() -> [Harness; 3] {
     ]
 }
 
-async fn node(harness: Harness) -> Node {
+pub(super) async fn node(harness: Harness) -> Node {
     let mut config = config();
     config.templates[0].pool.pool_size = 0;
     let node = Node::start(config).await;
@@ -42,7 +42,7 @@ async fn node(harness: Harness) -> Node {
     node
 }
 
-fn asked() -> SessionRequest {
+pub(super) fn asked() -> SessionRequest {
     SessionRequest {
         env: BTreeMap::from([("TOKEN".to_owned(), "mine".to_owned())]),
         config: Some(r#"{"model":"m1"}"#.into()),
@@ -50,7 +50,7 @@ fn asked() -> SessionRequest {
     }
 }
 
-async fn whole(node: &Node, session: SessionId, script: &str) -> Vec<TurnPiece> {
+pub(super) async fn whole(node: &Node, session: SessionId, script: &str) -> Vec<TurnPiece> {
     let input = serde_json::to_string(script).unwrap().into();
     let asked = TurnRequest { input, when_busy: WhenBusy::Refuse, turn: None };
     let mut follow = node.engine.start_turn(ALICE, session, asked).await.unwrap().follow;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use model::template::RuntimeKind;
+use model::template::{Recycle, RuntimeKind};
 use model::{KeyId, NodeConfig, Refusal, Role, Template, TemplateName, Wall};
 use runtime::fake::{FakeRuntime, FakeSettings};
-use runtime::{Collected, ExecSpec, RunLimits};
+use runtime::{Capabilities, Collected, ExecSpec, RunLimits};
 use store::Retention;
 use store::memory::MemoryStore;
 use workspaces::Archives;
@@ -26,6 +26,8 @@ pub(super) const BOB: Caller = Caller { key: KeyId::from_u128(0xb0b), role: Role
 pub(super) struct Node {
     pub(super) engine: Engine,
     pub(super) runtime: Arc<FakeRuntime>,
+    /// Another one, which stands for one that has images of its own.
+    pub(super) docker: Arc<FakeRuntime>,
     pub(super) store: Arc<MemoryStore>,
     config: EngineConfig,
     place: Arc<Place>,
@@ -70,6 +72,7 @@ pub(super) fn config() -> EngineConfig {
         strays: crate::Strays::Remove,
         wall: WallClock::Steady(Wall(1_700_000_000_000)),
         roots: crate::Roots::default(),
+        mounts: crate::Mounts::default(),
     }
 }
 
@@ -96,9 +99,16 @@ impl Node {
             any_workspace: true,
             ..FakeSettings::default()
         }));
-        let runtimes = Runtimes::new().with(RuntimeKind::Fake, Arc::clone(&runtime) as _);
+        let capabilities = Capabilities { aliases: false, ..Capabilities::ALL };
+        let recycle = Recycle::Wipe;
+        let settings = FakeSettings { capabilities, recycle, ..FakeSettings::default() };
+        let docker = Arc::new(FakeRuntime::new(settings));
+        let runtimes = Runtimes::new()
+            .with(RuntimeKind::Fake, Arc::clone(&runtime) as _)
+            .with(RuntimeKind::Docker, Arc::clone(&docker) as _)
+            .without(RuntimeKind::Runc, "it is not in PATH");
         let started = Engine::start(config.clone(), Arc::clone(&store) as _, runtimes).await;
-        Self { engine: started.unwrap().engine, runtime, store, config, place }
+        Self { engine: started.unwrap().engine, runtime, docker, store, config, place }
     }
 
     /// What `kill -9` does: what was committed is there, and every sandbox is gone with its

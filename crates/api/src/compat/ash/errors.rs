@@ -123,7 +123,7 @@ impl From<Refusal> for AshError {
             Code::SessionUnknown => Self::no_session(),
             Code::SessionEnded => Self::ended(),
             Code::SessionStopped => Self::new(400, "Session is stopped"),
-            Code::SessionBusy | Code::TurnInProgress => {
+            Code::SessionBusy | Code::TurnInProgress | Code::HarnessBusy => {
                 Self::new(409, format!("Session is busy: {cause}"))
             }
             Code::CapacityExhausted
@@ -177,6 +177,7 @@ impl From<Refusal> for AshError {
             | Code::LaunchFailed
             | Code::ReadyTimeout
             | Code::HarnessFailed
+            | Code::NoHarness
             | Code::SandboxGone
             | Code::LeaseLost
             | Code::SandboxCrashed

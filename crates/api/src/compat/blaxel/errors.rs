@@ -154,6 +154,8 @@ impl From<Refusal> for BlaxelError {
             | Code::TurnQueueFull
             | Code::TurnUnknown
             | Code::HarnessFailed
+            | Code::HarnessBusy
+            | Code::NoHarness
             | Code::NotLeased
             | Code::SandboxBusy
             | Code::Aborted

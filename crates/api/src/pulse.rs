@@ -1,0 +1,78 @@
+//! Whether somebody is at the other end of a WebSocket: asked now and then, and given up when nothing
+//! was heard for too long. What we do not listen to is no silence.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, Interval, interval, interval_at};
+
+/// How often the other end is asked whether it is there, and how often it may not answer.
+const PING: Duration = Duration::from_secs(15);
+const MISSED_MAX: u32 = 2;
+
+/// Says when to ask.
+pub(crate) struct Pulse {
+    beat: Interval,
+    missed: u32,
+    hears: watch::Receiver<()>,
+}
+
+/// Says that something was heard.
+pub(crate) struct Heard(watch::Sender<()>);
+
+impl Pulse {
+    pub(crate) fn new() -> (Self, Heard) {
+        let (heard, hears) = watch::channel(());
+        let beat = interval_at(Instant::now() + PING, PING);
+        (Self { beat, missed: 0, hears }, Heard(heard))
+    }
+
+    /// Done when it is time to ask; false if there is nobody to be asked.
+    pub(crate) async fn beats(&mut self) -> bool {
+        self.beat.tick().await;
+        self.missed = if self.hears.has_changed().unwrap_or(false) { 0 } else { self.missed + 1 };
+        self.hears.mark_unchanged();
+        self.missed <= MISSED_MAX
+    }
+}
+
+impl Heard {
+    pub(crate) fn note(&self) {
+        self.0.send_replace(());
+    }
+
+    /// Does something during which nothing else is listened to.
+    pub(crate) async fn while_busy<T>(&self, doing: impl Future<Output = T>) -> T {
+        let mut doing = std::pin::pin!(doing);
+        let mut beat = interval(PING / 2);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut doing => return done,
+                _ = beat.tick() => self.note(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_given_up_and_being_busy_is_no_silence() {
+        let (mut pulse, heard) = Pulse::new();
+        heard.while_busy(sleep(PING * 10)).await;
+        assert!(pulse.beats().await);
+        heard.note();
+        assert!(pulse.beats().await);
+        for _ in 0..MISSED_MAX {
+            assert!(pulse.beats().await, "it may answer late");
+        }
+        assert!(!pulse.beats().await);
+        heard.note();
+        assert!(pulse.beats().await);
+    }
+}

@@ -1,0 +1,109 @@
+//! What of the host templates may show: only what lies beneath directories that are configured, after
+//! every link in its name is followed. It is looked at when a template is put, so that a wrong one is
+//! refused there, and again for every launch: a name may lead elsewhere by then. Where the engine of
+//! a runtime sees other paths than we do, we cannot look, and its paths are taken at their word,
+//! beneath directories that are configured for that.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use model::template::RuntimeKind;
+use model::{ErrorCode, Mount, Refusal, Template};
+use runtime::{RuntimeError, RuntimeErrorCode};
+
+use crate::roots::in_background;
+
+/// Of which directories something may be shown.
+#[derive(Debug, Clone, Default)]
+pub struct Mounts {
+    /// Beneath which of this machine; none if nothing may be shown.
+    pub roots: Vec<PathBuf>,
+    /// Beneath which of the machine of a Docker engine, where templates say how it sees something.
+    pub docker_roots: Vec<PathBuf>,
+}
+
+impl Mounts {
+    /// Refuses what could not be shown.
+    pub(crate) async fn check(&self, template: &Template) -> Result<(), Refusal> {
+        if template.mounts.is_empty() {
+            return Ok(());
+        }
+        if self.roots.is_empty() {
+            let cause = "mounts: nothing of the host is shown here; see mounts.roots";
+            return Err(Refusal::new(ErrorCode::Unsupported, cause));
+        }
+        let (known, runtime, mounts) = (self.clone(), template.runtime, template.mounts.clone());
+        let found = in_background(move || known.find(runtime, &mounts)).await?;
+        found.map(|_| ()).map_err(|cause| Refusal::new(ErrorCode::TemplateInvalid, cause))
+    }
+
+    /// What a sandbox is to be shown, by where it really is.
+    pub(crate) async fn of(&self, template: &Template) -> Result<Vec<Mount>, RuntimeError> {
+        if template.mounts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (known, runtime, mounts) = (self.clone(), template.runtime, template.mounts.clone());
+        let found = in_background(move || known.find(runtime, &mounts)).await;
+        let found = found.map_err(|refusal| refusal.cause.into_owned()).flatten();
+        let step = "find what is mounted";
+        found.map_err(|cause| RuntimeError::new(RuntimeErrorCode::LaunchFailed, step, cause))
+    }
+
+    /// Blocks.
+    fn find(&self, runtime: RuntimeKind, mounts: &[Mount]) -> Result<Vec<Mount>, String> {
+        // One that is gone, or not there yet, has nothing to show.
+        let roots: Vec<_> = self.roots.iter().filter_map(|root| root.canonicalize().ok()).collect();
+        let found = mounts.iter().enumerate().map(|(at, mount)| {
+            let host_path = self.find_one(runtime, &roots, mount);
+            let host_path = host_path.map_err(|problem| format!("mounts[{at}].{problem}"))?;
+            Ok(Mount { host_path, ..mount.clone() })
+        });
+        found.collect()
+    }
+
+    fn find_one(
+        &self,
+        runtime: RuntimeKind,
+        roots: &[PathBuf],
+        mount: &Mount,
+    ) -> Result<String, String> {
+        let shown = &mount.host_path;
+        if let Some(elsewhere) = &mount.docker_host_path {
+            if runtime != RuntimeKind::Docker {
+                let kind = runtime.as_str();
+                return Err(format!("docker_host_path: {kind} sees what this server sees"));
+            }
+            if !is_beneath(Path::new(elsewhere), &self.docker_roots) {
+                let problem = "is not beneath mounts.docker_roots";
+                return Err(format!("docker_host_path: {elsewhere} {problem}"));
+            }
+        }
+        match Path::new(shown).canonicalize() {
+            Ok(real) if is_beneath(&real, roots) => real
+                .into_os_string()
+                .into_string()
+                .map_err(|_| format!("host_path: {shown} leads to a name that is no text")),
+            Ok(_) => Err(format!("host_path: {shown} is not beneath mounts.roots")),
+            // Somebody said how the engine sees it: it need not be here.
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound && mount.docker_host_path.is_some() =>
+            {
+                if is_beneath(Path::new(shown), &self.roots) {
+                    Ok(shown.clone())
+                } else {
+                    Err(format!("host_path: {shown} is not beneath mounts.roots"))
+                }
+            }
+            // That something elsewhere exists or not is nobody's business.
+            Err(_) if !is_beneath(Path::new(shown), &self.roots) => {
+                Err(format!("host_path: {shown} is not beneath mounts.roots"))
+            }
+            Err(error) => Err(format!("host_path: {shown}: {error}")),
+        }
+    }
+}
+
+/// By whole names.
+fn is_beneath(path: &Path, roots: &[PathBuf]) -> bool {
+    roots.iter().any(|root| path.starts_with(root))
+}

@@ -1,0 +1,78 @@
+//! Sandboxes that are wiped and handed out again: who has one knows how often that was done, and what
+//! was done is counted.
+
+use model::template::RuntimeKind;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use runtime::fake::{Fault, Operation};
+use runtime::{RuntimeError, RuntimeErrorCode};
+
+use super::node::{ALICE, Node, config, name, template};
+use crate::CheckoutRequest;
+
+async fn node() -> Node {
+    let mut config = config();
+    let mut wiped = template("wiped");
+    wiped.runtime = RuntimeKind::Docker;
+    wiped.pool.pool_size = 1;
+    wiped.pool.max_overflow = 0;
+    wiped.pool.max_uses = 2;
+    config.templates.push(wiped);
+    let node = Node::start(config).await;
+    node.settle().await;
+    node
+}
+
+/// One use: which container it was, and for which time it was handed out.
+async fn used(node: &Node) -> (String, u32) {
+    let asked = CheckoutRequest::of(name("wiped"));
+    let lease = node.engine.checkout(ALICE, asked).await.unwrap().keep();
+    node.run(ALICE, lease.sandbox, "echo hi").await.unwrap();
+    let view = node.engine.lease(ALICE, lease.lease).unwrap();
+    assert_eq!(view.runtime, RuntimeKind::Docker);
+    let container = node.engine.container_id(&view).unwrap();
+    node.engine.return_lease(ALICE, lease.lease).await.unwrap();
+    node.settle().await;
+    (container, view.uses)
+}
+
+fn counted(node: &Node, line: &str) -> bool {
+    let (mut registry, mut text) = (Registry::default(), String::new());
+    node.engine.metrics().register(&mut registry);
+    encode(&mut text, &registry).unwrap();
+    let found = text.lines().any(|known| known == line);
+    assert!(found, "no {line} in\n{text}");
+    found
+}
+
+#[tokio::test(start_paused = true)]
+async fn uses_are_counted_until_a_container_has_had_enough_of_them() {
+    let node = node().await;
+    let (first, uses) = used(&node).await;
+    assert_eq!(uses, 1);
+    assert_eq!(used(&node).await, (first.clone(), 2), "it was wiped and handed out again");
+    let (other, uses) = used(&node).await;
+    assert_eq!(uses, 1);
+    assert_ne!(other, first, "one that was used up is not handed out");
+    assert!(counted(&node, "shoal_effect_seconds_count{action=\"wipe\",runtime=\"docker\"} 2"));
+    assert!(counted(&node, "shoal_effect_seconds_count{action=\"prove\",runtime=\"docker\"} 2"));
+    let ended = "shoal_sandboxes_ended_total{reason=\"policy\",cause=\"max_uses\"} 1";
+    assert!(counted(&node, ended));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_proven_clean_is_counted_and_never_handed_out() {
+    for operation in [Operation::Wipe, Operation::Prove] {
+        let node = node().await;
+        let cause = RuntimeError::new(RuntimeErrorCode::System, "look", "something is left");
+        node.docker.inject(operation, Fault::Fail(cause));
+        let (first, _) = used(&node).await;
+        let (second, uses) = used(&node).await;
+        assert_ne!(first, second);
+        assert_eq!(uses, 1);
+        let action = if operation == Operation::Wipe { "wipe" } else { "prove" };
+        let failed =
+            format!("shoal_effects_failed_total{{action=\"{action}\",runtime=\"docker\"}} 1");
+        assert!(counted(&node, &failed));
+    }
+}
