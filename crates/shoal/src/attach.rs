@@ -1,5 +1,7 @@
 //! `shoal attach`: a terminal in a sandbox at our own, with a new shell or with a process that is
-//! there already.
+//! there already; or the lines of its harness.
+
+mod lines;
 
 use std::io::{self, IsTerminal as _, Read as _};
 use std::os::fd::AsFd as _;
@@ -32,7 +34,8 @@ const LEAVE: u8 = 0x1d;
     shoal attach SANDBOX                       a shell\n  \
     shoal attach SANDBOX --shell 'top'         another program\n  \
     shoal attach SANDBOX web                   a process that is there already\n  \
-    shoal attach SANDBOX --keep --name work    a shell that runs on, to come back to\n\n\
+    shoal attach SANDBOX --keep --name work    a shell that runs on, to come back to\n  \
+    shoal attach SANDBOX --harness             the harness, line by line; it ends afterwards\n\n\
     Ctrl-] leaves. A process that was there before runs on; what was started here ends, unless it is\n\
     kept.\n\n\
     Exit codes: that of the process; 0 if it was left; 125 if the server refused, or there is none.")]
@@ -55,6 +58,9 @@ pub(crate) struct Arguments {
     /// Let it run on afterwards
     #[arg(long)]
     keep: bool,
+    /// Speak with the sandbox's harness: what is typed are its lines, and what it says is printed
+    #[arg(long, conflicts_with_all = ["process", "shell", "cwd", "name", "keep"])]
+    harness: bool,
     #[command(flatten)]
     server: Server,
 }
@@ -65,6 +71,10 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     let tokio = native::tokio()?;
     let code = tokio.block_on(async {
         let mut signals = Signals::listen()?;
+        if arguments.harness {
+            let sandbox = client.sandbox(arguments.sandbox);
+            return lines::speak(&sandbox, &mut signals).await.map_err(Failure::of_ours);
+        }
         let mut terminal = open(&client, arguments).await.map_err(Failure::of_ours)?;
         // From here on every key is the process's.
         let raw = Raw::enter();

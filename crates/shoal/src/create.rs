@@ -38,6 +38,10 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         output.say_value(&sandbox)?;
     } else {
         output.say(&sandbox.id.to_string());
+        if let Some(container) = &sandbox.container_id {
+            let (runtime, uses) = (sandbox.runtime.as_str(), sandbox.use_count);
+            output.remark(&format!("it is container {container} of {runtime}, use {uses}"));
+        }
         if let Some(end) = sandbox.expires_at {
             output.remark(&format!("it ends {}", moment::until(end, moment::now())));
         }

@@ -93,6 +93,7 @@ impl Failure {
             | ImageErrorCode::Ambiguous
             | ImageErrorCode::TooLarge
             | ImageErrorCode::TooManyLayers
+            | ImageErrorCode::NotTaken
             | ImageErrorCode::Cancelled => REFUSED,
         };
         Self { exit, ..Self::new(what, error).remedy(error.code.remedy()) }

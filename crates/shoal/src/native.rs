@@ -177,6 +177,7 @@ pub(crate) fn spec(limits: Limits) -> Result<LaunchSpec, Failure> {
         limits,
         workspace: WorkspaceSource::Memory,
         aliases: Vec::new(),
+        mounts: Vec::new(),
         settings: None,
         ready_timeout: READY_TIMEOUT,
     })

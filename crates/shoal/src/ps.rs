@@ -89,7 +89,18 @@ pub(crate) async fn all(
 
 fn table(sandboxes: &[Sandbox], now: Time) -> Table {
     let mut table = Table::new(&[
-        "SANDBOX", "TEMPLATE", "STATE", "RESTS", "MADE", "USED", "ENDS", "OF", "LABELS",
+        "SANDBOX",
+        "TEMPLATE",
+        "RUNTIME",
+        "CONTAINER",
+        "STATE",
+        "RESTS",
+        "MADE",
+        "USED",
+        "USES",
+        "ENDS",
+        "OF",
+        "LABELS",
     ]);
     for sandbox in sandboxes {
         let state = match sandbox.ending {
@@ -100,16 +111,25 @@ fn table(sandboxes: &[Sandbox], now: Time) -> Table {
         table.row([
             sandbox.id.to_string(),
             sandbox.template.to_string(),
+            sandbox.runtime.as_str().to_owned(),
+            sandbox.container_id.as_deref().map_or("-", short).to_owned(),
             state,
             rests(sandbox, now),
             moment::ago(sandbox.created_at, now),
             moment::ago(sandbox.last_used_at, now),
+            sandbox.use_count.to_string(),
             sandbox.expires_at.map_or_else(|| "-".to_owned(), |end| moment::until(end, now)),
             of(sandbox),
             labels.join(","),
         ]);
     }
     table
+}
+
+/// As much of the id of a container as people need to find it.
+fn short(id: &str) -> &str {
+    // Names of ours are told apart by their ends, ids of an engine by their beginnings.
+    if id.bytes().all(|byte| byte.is_ascii_hexdigit()) { id.get(..12).unwrap_or(id) } else { id }
 }
 
 /// Whether it rests, and when it will if nothing happens.

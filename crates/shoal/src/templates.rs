@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use model::template::RuntimeKind;
 use model::{Template, TemplateName};
 use serde_json::json;
 
@@ -161,15 +160,9 @@ fn table(templates: &[Template]) -> Table {
     let mut table = Table::new(&heading);
     for template in templates {
         let limits = &template.limits;
-        let runtime = match &template.runtime {
-            RuntimeKind::Native => "native",
-            RuntimeKind::Docker => "docker",
-            RuntimeKind::Oci(program) => program,
-            RuntimeKind::Fake => "fake",
-        };
         table.row([
             template.name.to_string(),
-            runtime.to_owned(),
+            template.runtime.as_str().to_owned(),
             format!("{} MB", limits.memory_mb),
             format!("{}m", limits.cpu_milli),
             limits.pids.to_string(),

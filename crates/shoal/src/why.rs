@@ -57,6 +57,9 @@ fn of_life(alive: &WhyAlive, now: Time) -> Vec<Fact> {
     let told = |name, what: Option<String>| Some((name, what?));
     [
         Some(("template", alive.template.to_string())),
+        Some(("runtime", alive.runtime.as_str().to_owned())),
+        told("container", alive.container_id.clone()),
+        counted("handed out", alive.use_count),
         Some(("state", alive.state.as_str().to_owned())),
         alive.frozen.then(|| ("frozen", "until its next use".to_owned())),
         told("lease", alive.lease.map(|id| id.to_string())),

@@ -50,6 +50,7 @@ const SLOTS_SPARED: u32 = 64;
     sudo shoal bench --only memory --sandboxes 200\n  \
     sudo shoal bench --server              a server of its own: acquire, exec, rates, memory\n  \
     sudo shoal bench --processes           commands, logs, lists and waking, in the dialect of Blaxel\n  \
+    sudo shoal bench --containers          a Docker pool beside a native one and beside the engine\n  \
     sudo shoal bench --json > bench.json   for scripts\n\n\
     Names for --only: times, rates, memory, stdout, or part of a name in the table of times.\n\
     The exit code is 0 whatever the numbers are; `gates` in the JSON says which promises are kept.")]
@@ -69,6 +70,9 @@ pub(crate) struct Arguments {
     /// Measure processes instead: commands, logs, lists and waking, beside Blaxel's own server
     #[arg(long, conflicts_with_all = ["only", "server", "sessions"])]
     processes: bool,
+    /// Measure containers instead: checkout, exec, wipe and refill of a Docker pool, beside the engine
+    #[arg(long, conflicts_with_all = ["only", "server", "sessions", "processes"])]
+    containers: bool,
     /// Measure only this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
@@ -142,6 +146,9 @@ pub(crate) fn main(typed: &Arguments, output: &Output) -> Result<ExitCode, Failu
     } else if typed.processes {
         let tokio = native::tokio_of_one_thread()?;
         tokio.block_on(server::measure_processes(&wish, &scratch, &mut report, output))?;
+    } else if typed.containers {
+        let tokio = native::tokio_of_one_thread()?;
+        tokio.block_on(server::measure_containers(&wish, &scratch, &mut report, output))?;
     } else {
         sandboxes_alone(&wish, &scratch, &mut report, output)?;
     }

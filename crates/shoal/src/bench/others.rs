@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::process::Command;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::contender::{Contender, Skipped, Times};
@@ -105,36 +106,70 @@ async fn runc(scratch: &Scratch) -> Result<Vec<Spawned>, Failure> {
 }
 
 async fn docker(scratch: &Scratch) -> Result<Vec<Spawned>, Failure> {
-    let program = installed("docker")?;
-    let ask = words(&program, &["version", "--format", "{{.Server.Version}}"]);
-    if timeout(ENGINE_PATIENCE, run(&ask)).await.is_ok_and(|answer| answer.is_ok()) {
-        let root = scratch.root().display().to_string();
-        let docker = program.display().to_string();
-        let import = format!("tar -C '{root}' -c . | '{docker}' import - {IMAGE}");
-        run(&words(Path::new("sh"), &["-c", &import])).await?;
-        let name = format!("{IMAGE}-{}", std::process::id());
-        // Waits for input that never comes, and so stays.
-        let stay = ["run", "-d", "-i", "--rm", "--network", "none", "--name", &name, IMAGE];
-        let mut stay = words(&program, &stay);
-        stay.extend(words(Path::new(PROGRAM_INSIDE), &["bare-spawner", PROGRAM_INSIDE]));
-        run(&stay).await?;
-        let once = ["run", "--rm", "--network", "none", IMAGE, PROGRAM_INSIDE, "noop"];
-        return Ok(vec![
-            Spawned {
-                name: "docker run",
-                every: 10,
-                argv: words(&program, &once),
-                afterwards: None,
-            },
-            Spawned {
-                name: "docker exec",
-                every: 10,
-                argv: words(&program, &["exec", &name, PROGRAM_INSIDE, "noop"]),
-                afterwards: Some(words(&program, &["rm", "-f", &name])),
-            },
-        ]);
+    let stay = docker_stay(scratch).await?;
+    let name = format!("{IMAGE}-{}", std::process::id());
+    run(&stay_as(&stay, &name)).await?;
+    let once = ["run", "--rm", "--network", "none", IMAGE, PROGRAM_INSIDE, "noop"];
+    Ok(vec![
+        Spawned {
+            name: "docker run",
+            every: 10,
+            argv: words(&stay.docker, &once),
+            afterwards: None,
+        },
+        Spawned {
+            name: "docker exec",
+            every: 10,
+            argv: words(&stay.docker, &["exec", &name, PROGRAM_INSIDE, "noop"]),
+            afterwards: Some(words(&stay.docker, &["rm", "-f", &name])),
+        },
+    ])
+}
+
+/// Containers of the engine's own that stay until they are removed.
+pub(crate) struct Stay {
+    docker: PathBuf,
+}
+
+/// Makes the image for them, if there is an engine.
+pub(crate) async fn docker_stay(scratch: &Scratch) -> Result<Stay, Failure> {
+    let docker = installed("docker")?;
+    let ask = words(&docker, &["version", "--format", "{{.Server.Version}}"]);
+    if !timeout(ENGINE_PATIENCE, run(&ask)).await.is_ok_and(|answer| answer.is_ok()) {
+        return Err(Failure::new("docker is of no use here", "no engine answers"));
     }
-    Err(Failure::new("docker is of no use here", "no engine answers"))
+    let root = scratch.root().display().to_string();
+    let import = format!("tar -C '{root}' -c . | '{}' import - {IMAGE}", docker.display());
+    run(&words(Path::new("sh"), &["-c", &import])).await?;
+    Ok(Stay { docker })
+}
+
+fn stay_as(stay: &Stay, name: &str) -> Vec<String> {
+    // Waits for input that never comes, and so stays.
+    let argv = ["run", "-d", "-i", "--rm", "--network", "none", "--name", name, IMAGE];
+    let mut argv = words(&stay.docker, &argv);
+    argv.extend(words(Path::new(PROGRAM_INSIDE), &["bare-spawner", PROGRAM_INSIDE]));
+    argv
+}
+
+/// Starts so many at once, and gives their names when all run.
+pub(crate) async fn stay_at_once(stay: &Stay, count: u32) -> Result<Vec<String>, Failure> {
+    let names: Vec<_> = (0..count).map(|n| format!("{IMAGE}-{}-{n}", std::process::id())).collect();
+    let mut all = JoinSet::new();
+    for name in &names {
+        let argv = stay_as(stay, name);
+        all.spawn(async move { run(&argv).await });
+    }
+    while let Some(started) = all.join_next().await {
+        started.map_err(|error| Failure::new("cannot start a container", error))??;
+    }
+    Ok(names)
+}
+
+pub(crate) async fn remove(stay: &Stay, names: &[String]) -> Result<(), Failure> {
+    let mut argv = words(&stay.docker, &["rm", "-f"]);
+    argv.extend(names.iter().cloned());
+    run(&argv).await
 }
 
 /// Runs a command that must succeed.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::contender::Skipped;
 use super::rates::{Footprint, LaunchRate, Throughput};
 use super::samples::{Pace, Samples};
-use super::server::{self, Load, processes, sessions};
+use super::server::{self, Load, containers, processes, sessions};
 use crate::duration;
 use crate::output::{Output, Paint};
 
@@ -105,6 +105,7 @@ impl Report {
                 Gate::at_most(name, ratio, sessions::MUCH_LIMIT)
             }));
             gates.extend(self.gates_of_processes(pace));
+            gates.extend(self.gates_of_containers(pace));
             let ratio = self.samples.ratio("bwrap", "launch, spare network", pace);
             gates.extend(ratio.map(|ratio| {
                 Gate::at_least(format!("bwrap / launch, spare network ({word})"), ratio, 3.5)
@@ -177,6 +178,38 @@ impl Report {
             let name = format!("waking on a request adds, ms ({word})");
             gates.push(Gate::at_most(name, frozen - awake, processes::THAW_LIMIT_MS));
         }
+        gates
+    }
+
+    /// Promises about containers, beside native sandboxes and the engine's own commands.
+    fn gates_of_containers(&self, pace: Pace) -> Vec<Gate> {
+        use containers as of;
+        let word = pace.word();
+        let ratio = |name, to| self.samples.ratio(name, to, pace);
+        let named = |name, to| format!("{name} / {to} ({word})");
+        let mut gates = Vec::new();
+        gates.extend(
+            ratio(of::DOCKER, of::NATIVE).map(|value| {
+                Gate::at_most(named(of::DOCKER, of::NATIVE), value, of::CHECKOUT_LIMIT)
+            }),
+        );
+        gates.extend(
+            ratio(of::ENGINE_EXEC, of::EXEC).map(|value| {
+                Gate::at_least(named(of::ENGINE_EXEC, of::EXEC), value, of::EXEC_GAIN)
+            }),
+        );
+        let middle = self.samples.get(of::RENEWED, pace).and_then(|found| found.percentile(50));
+        gates.extend(middle.map(|middle| {
+            let name = format!("{}, ms ({word})", of::RENEWED);
+            Gate::at_most(name, middle.as_secs_f64() * 1e3, of::RENEWED_LIMIT_MS)
+        }));
+        gates.extend(ratio(of::RENEWED_MUCH, of::RENEWED).map(|value| {
+            Gate::at_most(named(of::RENEWED_MUCH, of::RENEWED), value, of::MUCH_LIMIT)
+        }));
+        gates.extend(
+            ratio(of::REFILL, of::RUNS)
+                .map(|value| Gate::at_most(named(of::REFILL, of::RUNS), value, 1.0)),
+        );
         gates
     }
 

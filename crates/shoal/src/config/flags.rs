@@ -42,6 +42,9 @@ pub(crate) struct Overrides {
     /// Ask for no key there; only on loopback, and web pages are refused
     #[arg(long)]
     blaxel_keyless: bool,
+    /// Start the pools of these templates only, with commas between their names [default: all]
+    #[arg(long, value_name = "NAMES")]
+    templates: Option<String>,
     /// Any other key, like `node.max_live=100`
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     set: Vec<(String, String)>,
@@ -87,6 +90,7 @@ impl Overrides {
             ("server.listen", &self.listen, "--listen"),
             ("server.data_dir", &self.data_dir, "--data-dir"),
             ("server.workers", &self.workers, "--workers"),
+            ("node.templates", &self.templates, "--templates"),
             ("store.kind", &self.store, "--store"),
             ("log.format", &self.log_format, "--log-format"),
             ("log.level", &self.log_level, "--log-level"),

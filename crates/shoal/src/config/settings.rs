@@ -2,9 +2,11 @@
 //! environment and a name for `--set`; nothing else has to be written for it.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use model::{NodeConfig, Template, TemplateName};
+use runtime::docker::{Endpoint, PathMap};
+use runtime::oci::Program;
 use serde::{Deserialize, Serialize};
 
 use super::surroundings::Surroundings;
@@ -17,6 +19,9 @@ pub(crate) struct Config {
     pub(crate) node: NodeConfig,
     pub(crate) log: Log,
     pub(crate) native: NativeSettings,
+    pub(crate) docker: DockerSettings,
+    pub(crate) oci: OciSettings,
+    pub(crate) mounts: MountSettings,
     pub(crate) store: StoreSettings,
     pub(crate) ash: Ash,
     pub(crate) blaxel: Blaxel,
@@ -94,6 +99,68 @@ pub(crate) struct NativeSettings {
     pub(crate) spares: u32,
     /// Beneath which directories templates find root filesystems.
     pub(crate) directories: Vec<PathBuf>,
+}
+
+/// Sandboxes in Docker containers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct DockerSettings {
+    /// Whether there are any: `no`, `yes`, or `auto`: if an engine is there when the server starts, or
+    /// something here or in the environment speaks of one, or a configured template wants one.
+    pub(crate) enabled: Wanted,
+    /// Where the engine listens, `unix:///PATH` or `tcp://HOST:PORT`; what `DOCKER_HOST` says, or the
+    /// usual socket, if not set.
+    pub(crate) host: Option<String>,
+    /// How guests are reached: by a `socket`, by an `attach` through the engine, or `auto`.
+    pub(crate) link: LinkWord,
+    /// Paths as this server sees them and as the engine does: `/data=/srv/data`. For a server that
+    /// runs in a container itself; the longest that fits counts.
+    pub(crate) host_path_map: Vec<String>,
+    /// How many containers are made at once.
+    pub(crate) creates_at_once: u32,
+}
+
+/// Whether something is to be there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Wanted {
+    #[default]
+    Auto,
+    Yes,
+    No,
+}
+
+/// How guests in containers are reached.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LinkWord {
+    #[default]
+    Auto,
+    Socket,
+    Attach,
+}
+
+/// Sandboxes in containers of OCI runtimes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct OciSettings {
+    /// Which are used, if they are installed.
+    pub(crate) programs: Vec<String>,
+    /// Where one is that is not in `PATH`: `runsc=/opt/gvisor/runsc`.
+    pub(crate) paths: Vec<String>,
+    /// What `runsc` is told besides, before the verb.
+    pub(crate) runsc_arguments: Vec<String>,
+}
+
+/// What of the host templates may show.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct MountSettings {
+    /// Beneath which directories of this machine; none means nothing.
+    pub(crate) roots: Vec<PathBuf>,
+    /// Beneath which directories of the Docker engine's machine, for templates that say how it sees
+    /// something.
+    pub(crate) docker_roots: Vec<PathBuf>,
 }
 
 /// What is kept, and for how long.
@@ -193,6 +260,29 @@ impl Default for NativeSettings {
     }
 }
 
+impl Default for DockerSettings {
+    fn default() -> Self {
+        Self {
+            enabled: Wanted::Auto,
+            host: None,
+            link: LinkWord::Auto,
+            host_path_map: Vec::new(),
+            creates_at_once: 8,
+        }
+    }
+}
+
+impl Default for OciSettings {
+    fn default() -> Self {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        Self {
+            programs: words(&["runc", "runsc", "crun", "youki"]),
+            paths: Vec::new(),
+            runsc_arguments: words(&["--platform=systrap", "--network=none"]),
+        }
+    }
+}
+
 impl Default for StoreSettings {
     fn default() -> Self {
         Self {
@@ -244,6 +334,9 @@ impl Default for Config {
             node: NodeConfig::default(),
             log: Log::default(),
             native: NativeSettings::default(),
+            docker: DockerSettings::default(),
+            oci: OciSettings::default(),
+            mounts: MountSettings::default(),
             store: StoreSettings::default(),
             ash: Ash::default(),
             blaxel: Blaxel::default(),
@@ -269,6 +362,7 @@ impl Config {
         config.ash.bridge_entry = Some(String::new());
         config.blaxel.listen = Some(config.server.listen);
         config.node.prune_after_ms = Some(1);
+        config.docker.host = Some(String::new());
         config.templates = Vec::new();
         config
     }
@@ -299,12 +393,18 @@ impl Config {
         if !self.server.data_dir.is_absolute() {
             return Err(Wrong::new("server.data_dir", "must be an absolute path"));
         }
-        for (at, directory) in self.native.directories.iter().enumerate() {
-            if !directory.is_absolute() {
-                let key = format!("native.directories.{at}");
-                return Err(Wrong::new(key, "must be an absolute path"));
+        for (key, paths) in [
+            ("native.directories", &self.native.directories),
+            ("mounts.roots", &self.mounts.roots),
+            ("mounts.docker_roots", &self.mounts.docker_roots),
+            ("ash.agent_roots", &self.ash.agent_roots),
+        ] {
+            if let Some(at) = paths.iter().position(|path| !path.is_absolute()) {
+                return Err(Wrong::new(format!("{key}.{at}"), "must be an absolute path"));
             }
         }
+        self.docker.validate()?;
+        self.oci.validate()?;
         if TemplateName::new(&self.ash.template).is_err() {
             return Err(Wrong::new("ash.template", "is no name of a template"));
         }
@@ -319,14 +419,6 @@ impl Config {
             let problem =
                 format!("everybody who reaches {address} would need no key: use loopback");
             return Err(Wrong::new("blaxel.keyless", problem));
-        }
-        for (at, root) in self.ash.agent_roots.iter().enumerate() {
-            if !root.is_absolute() {
-                return Err(Wrong::new(
-                    format!("ash.agent_roots.{at}"),
-                    "must be an absolute path",
-                ));
-            }
         }
         for (at, origin) in self.server.cors_origins.iter().enumerate() {
             if !is_origin(origin) {
@@ -353,6 +445,63 @@ impl Config {
             }
         }
         Ok(())
+    }
+}
+
+impl DockerSettings {
+    fn validate(&self) -> Result<(), Wrong> {
+        if let Some(host) = &self.host {
+            Endpoint::parse(host)
+                .map_err(|error| Wrong::new("docker.host", error.cause.into_owned()))?;
+        }
+        if self.creates_at_once == 0 {
+            return Err(Wrong::new("docker.creates_at_once", "must be above 0"));
+        }
+        self.path_map().map(drop).map_err(|problem| Wrong::new("docker.host_path_map", problem))
+    }
+
+    /// The paths, as the runtime has them.
+    pub(crate) fn path_map(&self) -> Result<PathMap, String> {
+        let mut pairs = Vec::with_capacity(self.host_path_map.len());
+        for text in &self.host_path_map {
+            let (from, to) = text
+                .split_once('=')
+                .ok_or_else(|| format!("{text:?} is no pair of paths such as /data=/srv/data"))?;
+            pairs.push((from.trim().to_owned(), to.trim().to_owned()));
+        }
+        PathMap::new(pairs).map_err(|problem| problem.to_string())
+    }
+}
+
+fn program(name: &str) -> Option<Program> {
+    Program::ALL.into_iter().find(|program| program.as_str() == name)
+}
+
+impl OciSettings {
+    fn validate(&self) -> Result<(), Wrong> {
+        for (at, name) in self.programs.iter().enumerate() {
+            if program(name).is_none() {
+                let problem = format!("{name:?} is none of runc, runsc, crun and youki");
+                return Err(Wrong::new(format!("oci.programs.{at}"), problem));
+            }
+        }
+        for (at, text) in self.paths.iter().enumerate() {
+            let pair = text
+                .split_once('=')
+                .filter(|(name, path)| program(name).is_some() && Path::new(path).is_absolute());
+            if pair.is_none() {
+                let problem = format!("{text:?} is no name and path such as runsc=/opt/runsc");
+                return Err(Wrong::new(format!("oci.paths.{at}"), problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a program is said to be.
+    pub(crate) fn path_of(&self, program: Program) -> Option<PathBuf> {
+        let pairs = self.paths.iter().filter_map(|text| text.split_once('='));
+        let mut found = pairs.filter(|(name, _)| *name == program.as_str());
+        found.next_back().map(|(_, path)| PathBuf::from(path))
     }
 }
 

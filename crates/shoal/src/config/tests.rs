@@ -268,7 +268,7 @@ fn what_is_shown_can_be_used_as_it_is() {
     let file = scratch.file(
         "a.toml",
         "[node]\nmemory_budget_mb = 4096\n[log]\nlevel = \"debug\"\n\
-         [[templates]]\nname = \"py\"\nruntime = { oci = \"runsc\" }\n[templates.limits]\npids = 9\n\
+         [[templates]]\nname = \"py\"\nruntime = \"runsc\"\n[templates.limits]\npids = 9\n\
          [[templates]]\nname = \"b\"\n",
     );
     let effective =

@@ -4,17 +4,22 @@
 mod abilities;
 mod judge;
 mod limits;
+mod runtimes;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use jail::machine::Machine;
-use runtime::{Capabilities, Users};
+use runtime::{
+    Capabilities, Collected, ExecSpec, RunLimits, Runtime, RuntimeError, RuntimeErrorCode, Users,
+};
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
 use self::abilities::{Ability, How};
 use self::judge::{Finding, State};
+use self::runtimes::Report;
+use crate::config::{self, Config, Overrides, Surroundings};
 use crate::duration;
 use crate::failure::Failure;
 use crate::native::{self, Settings};
@@ -29,8 +34,9 @@ const REPORT: &str = "see the findings above; if all of them are yes, report thi
 #[command(after_help = "Examples:\n  \
     shoal doctor                  what works for you, and why something does not\n  \
     sudo shoal doctor             what works for root\n  \
-    shoal doctor --json | jq '.findings[] | select(.state != \"yes\")'\n\n\
-    The exit code is 1 if sandboxes cannot run on this machine.")]
+    shoal doctor --json | jq '.findings[] | select(.state != \"yes\")'\n  \
+    shoal doctor --json | jq '.runtimes[] | {runtime, state, why}'\n\n\
+    The exit code is 1 if no runtime can run sandboxes on this machine.")]
 pub(crate) struct Arguments {
     /// Print JSON
     #[arg(long)]
@@ -55,7 +61,8 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
             abilities = abilities::abilities(can);
         }
     }
-    let able = !findings.iter().any(Finding::is_fatal);
+    let reports = choices(&findings, !arguments.no_trial)?;
+    let able = reports.iter().any(|one| one.state == State::Yes);
     if arguments.json {
         output.say_json(&json!({
             "able": able,
@@ -65,29 +72,60 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
             "landlock_abi": machine.calls.landlock_abi,
             "findings": findings,
             "abilities": abilities,
+            "runtimes": reports,
         }));
     } else {
         tell(&findings, output);
         tell_abilities(&abilities, output);
+        tell_runtimes(&reports, output);
         verdict(able, output);
     }
     Ok(if able { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// What templates can choose, as the server that would be started now is configured.
+fn choices(findings: &[Finding], trial: bool) -> Result<Vec<Report>, Failure> {
+    let loaded = config::load(&Overrides::default(), &Surroundings::read());
+    // What is wrong with it is said by whoever needs it.
+    let config = loaded.map_or_else(|_| Config::default(), |effective| effective.config);
+    let tokio = native::tokio()?;
+    let reports = tokio.block_on(runtimes::reports(&config, findings, trial));
+    tokio.shutdown_background();
+    Ok(reports)
+}
+
 fn tell(findings: &[Finding], output: &Output) {
     let width = findings.iter().map(|found| found.name.len()).max().unwrap_or(0);
     for found in findings {
-        let (word, paint) = match found.state {
-            State::Yes => ("yes   ", Paint::Good),
-            State::Partly => ("partly", Paint::Middling),
-            State::No => ("no    ", if found.needed { Paint::Bad } else { Paint::Middling }),
-        };
-        let word = output.paint(paint, word);
-        output.say(&format!("{:width$}  {word}  {}", found.name, found.why));
-        if let Some(remedy) = &found.remedy {
-            let arrow = output.paint(Paint::Faint, "try:");
-            output.say(&format!("{:width$}          {arrow} {remedy}", ""));
-        }
+        let row = (found.name, found.state, found.why.as_str(), found.remedy.as_deref());
+        tell_row(width, row, found.needed, output);
+    }
+}
+
+fn tell_row(
+    width: usize,
+    (name, state, why, remedy): (&str, State, &str, Option<&str>),
+    needed: bool,
+    output: &Output,
+) {
+    let (word, paint) = match state {
+        State::Yes => ("yes   ", Paint::Good),
+        State::Partly => ("partly", Paint::Middling),
+        State::No => ("no    ", if needed { Paint::Bad } else { Paint::Middling }),
+    };
+    output.say(&format!("{name:width$}  {}  {why}", output.paint(paint, word)));
+    if let Some(remedy) = remedy {
+        let arrow = output.paint(Paint::Faint, "try:");
+        output.say(&format!("{:width$}          {arrow} {remedy}", ""));
+    }
+}
+
+fn tell_runtimes(reports: &[Report], output: &Output) {
+    output.say(&format!("\n{}", output.paint(Paint::Strong, "What templates can choose:")));
+    let width = reports.iter().map(|one| one.runtime.len()).max().unwrap_or(0);
+    for one in reports {
+        let row = (one.runtime, one.state, one.why.as_str(), one.remedy.as_deref());
+        tell_row(width, row, false, output);
     }
 }
 
@@ -132,6 +170,21 @@ fn subordinate(users: Users) -> Option<Finding> {
     }
 }
 
+/// Makes a sandbox, with the limits that can be enforced, and runs a program in it. How long it took
+/// until it was ready.
+async fn try_one(runtime: &dyn Runtime) -> Result<(Collected, Duration), RuntimeError> {
+    let limits = model::Limits { best_effort: true, ..model::Limits::default() };
+    let spec = native::spec(limits).map_err(|failure| {
+        let cause = Failure::to_string(&failure);
+        RuntimeError::new(RuntimeErrorCode::System, "name a sandbox", cause)
+    })?;
+    let started_at = Instant::now();
+    let sandbox = runtime.launch(spec).await?;
+    let took = started_at.elapsed();
+    let limits = RunLimits { output_bytes: 4096, timeout: TRIAL_TIMEOUT };
+    Ok((sandbox.run(ExecSpec::shell("echo fine"), limits).await?, took))
+}
+
 /// Starts a sandbox and a program in it.
 fn trial() -> Result<(Finding, Option<Capabilities>), Failure> {
     const NAME: &str = "a sandbox starts";
@@ -141,20 +194,10 @@ fn trial() -> Result<(Finding, Option<Capabilities>), Failure> {
         let slots = model::NodeConfig::default().max_live;
         let opened = native::open(Settings { slots, ..Settings::for_one(None) }).await?;
         let can = opened.capabilities();
-        let limits = model::Limits { best_effort: true, ..model::Limits::default() };
-        let spec = native::spec(limits)?;
-        let started_at = Instant::now();
-        let launched = opened.launch(spec).await;
-        let took = started_at.elapsed();
-        let ran = match launched {
-            Ok(sandbox) => {
-                let limits = runtime::RunLimits { output_bytes: 4096, timeout: TRIAL_TIMEOUT };
-                sandbox.run(runtime::ExecSpec::shell("echo fine"), limits).await
-            }
-            Err(error) => Err(error),
-        };
+        let tried = try_one(&*opened).await;
         let closed = opened.shutdown().await;
-        let ran = ran.map_err(|error| Failure::of_runtime("cannot start a sandbox", &error))?;
+        let (ran, took) =
+            tried.map_err(|error| Failure::of_runtime("cannot start a sandbox", &error))?;
         closed.map_err(|error| Failure::of_runtime("cannot clean up", &error))?;
         Ok((ran, took, can))
     };

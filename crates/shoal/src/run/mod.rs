@@ -93,6 +93,7 @@ async fn perform(
         limits: wish.limits,
         workspace,
         aliases: Vec::new(),
+        mounts: Vec::new(),
         settings: None,
         ready_timeout: READY_TIMEOUT,
     };

@@ -14,10 +14,15 @@ use rustix::io::Errno;
 
 use crate::config::StoreKind;
 use crate::failure::Failure;
+use crate::native;
 
 const LOCK_FILE: &str = "lock";
 /// Says which store the files beside it belong to.
 const STORE_FILE: &str = "store.id";
+/// Says what containers of this data directory are labelled with.
+const NODE_FILE: &str = "node.id";
+/// Is there if a Docker engine was used.
+const DOCKER_FILE: &str = "docker.used";
 /// What belongs to a store in memory.
 const MEMORY: &str = "memory";
 /// Where Ash leaves its first key.
@@ -98,6 +103,33 @@ impl DataDir {
             Err(error) => Err(Failure::new(format!("cannot read {}", file.display()), error)
                 .remedy("check the permissions of the data directory")),
         }
+    }
+
+    /// The name of this data directory, by which others tell what is ours: made once, and kept.
+    pub(super) fn node(&self) -> Result<String, Failure> {
+        let file = self.path.join(NODE_FILE);
+        match fs::read_to_string(&file) {
+            Ok(name) if !name.trim().is_empty() => return Ok(name.trim().to_owned()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                return Err(Failure::new(format!("cannot read {}", file.display()), error)
+                    .remedy("check the permissions of the data directory"));
+            }
+        }
+        let name = format!("{:016x}", native::random()? as u64);
+        write(&self.path, NODE_FILE, 0o600, &name)?;
+        Ok(name)
+    }
+
+    /// Whether containers of an engine may be left of an earlier run, or templates that want one.
+    pub(super) fn had_docker(&self) -> bool {
+        self.path.join(DOCKER_FILE).exists()
+    }
+
+    /// There are containers of an engine from now on.
+    pub(super) fn remember_docker(&self) -> Result<(), Failure> {
+        write(&self.path, DOCKER_FILE, 0o600, "")
     }
 
     pub(super) fn path(&self) -> &Path {

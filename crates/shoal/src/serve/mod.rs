@@ -7,7 +7,9 @@ mod blaxel;
 mod data_dir;
 mod first_key;
 mod logs;
+mod runtimes;
 mod stop;
+mod stored_images;
 mod trial;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -17,10 +19,9 @@ use std::time::Duration;
 
 use api::{Api, ConnectionLimits, Settings};
 use engine::{
-    Archives, Engine, EngineConfig, ProcessLogs, Reaped, Recovery, Roots, Runtimes, Seeds,
+    Archives, Engine, EngineConfig, Mounts, ProcessLogs, Reaped, Recovery, Roots, Seeds,
     StartError, Started, Strays, Workspaces,
 };
-use model::template::RuntimeKind;
 use runtime::native::{LauncherProcess, Native, NativeConfig};
 use store::memory::MemoryStore;
 use store::sqlite::SqliteStore;
@@ -52,6 +53,7 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
     sudo shoal serve --set node.max_live=50\n  \
     sudo shoal serve --ash                            also for clients of Ash, on 127.0.0.1:4100\n  \
     sudo shoal serve --blaxel default                 also one sandbox for clients of Blaxel, on 127.0.0.1:8080\n  \
+    sudo shoal serve --templates web,batch            the pools of these templates only\n  \
     sudo shoal serve --new-admin-key                  when DATA_DIR/admin.key is lost\n\n\
     `shoal config` shows every value that can be set. SIGTERM or Ctrl-C stops it in order: what runs\n\
     may finish, nothing is left. A second one ends it at once.\n\n\
@@ -79,8 +81,9 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     // The launcher opens it when it starts.
     let images = images::Store::open(&place.images())
         .map_err(|error| Failure::of_image("cannot open the image store", &error))?;
+    let mounts = mount_roots(&config)?;
     // Before any other thread exists: it is the one part that is single-threaded and privileged.
-    let launcher = start_launcher(&config, &place)?;
+    let launcher = start_launcher(&config, &place, &mounts);
     logs::start(config.log)?;
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(config.server.workers as usize)
@@ -88,7 +91,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         .build()
         .map_err(|error| Failure::new("cannot start threads", error))?;
     let served = tokio.block_on(async {
-        let parts = Parts { config: &config, place: &place, output };
+        let parts = Parts { config: &config, place: &place, mounts, output };
         let started = start(&parts, launcher, images).await?;
         serve(&parts, started, listeners, arguments.new_admin_key).await
     });
@@ -100,6 +103,8 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
 struct Parts<'a> {
     config: &'a Config,
     place: &'a DataDir,
+    /// Of which directories something may be shown.
+    mounts: Mounts,
     output: &'a Output,
 }
 
@@ -126,13 +131,35 @@ fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener, Failure> {
     })
 }
 
-fn start_launcher(config: &Config, place: &DataDir) -> Result<LauncherProcess, Failure> {
+/// The directories of which templates may show something, as they really are.
+fn mount_roots(config: &Config) -> Result<Mounts, Failure> {
+    let roots = config.mounts.roots.iter().enumerate().map(|(at, root)| {
+        let found = root.canonicalize().and_then(|real| {
+            let no_directory = std::io::ErrorKind::NotADirectory;
+            if real.is_dir() { Ok(real) } else { Err(no_directory.into()) }
+        });
+        found.map_err(|error| {
+            Failure::new(format!("mounts.roots.{at}: cannot use {}", root.display()), error)
+                .remedy("make the directory, or take it out of the configuration")
+                .usage()
+        })
+    });
+    let docker_roots = config.mounts.docker_roots.clone();
+    Ok(Mounts { roots: roots.collect::<Result<_, _>>()?, docker_roots })
+}
+
+fn start_launcher(
+    config: &Config,
+    place: &DataDir,
+    mounts: &Mounts,
+) -> Result<LauncherProcess, Failure> {
     native::raise_descriptor_limit();
     let native = NativeConfig {
         slots: config.node.max_live,
         spares: config.native.spares,
         workspaces: Some(place.workspaces()),
         directories: config.native.directories.clone(),
+        mounts: mounts.roots.clone(),
         images: Some(place.images()),
         restart: true,
         ..NativeConfig::new(native::run_directory()?)
@@ -147,25 +174,24 @@ fn no_launcher(error: &runtime::RuntimeError) -> Failure {
 
 async fn start(
     parts: &Parts<'_>,
-    launcher: LauncherProcess,
+    launcher: Result<LauncherProcess, Failure>,
     images: images::Store,
 ) -> Result<Started, Failure> {
     let (config, place) = (parts.config, parts.place);
-    let native = Native::with(launcher).await.map_err(|error| no_launcher(&error))?;
-    if let Some(reason) = native.alone_because() {
-        tracing::warn!(
-            reason,
-            "guests are the same user as programs: they could have subordinate ones \
-             (docs/guides/rootless.md says how)"
-        );
-    }
-    let native = Arc::new(native);
-    let unenforced: Vec<_> = runtime::Runtime::capabilities(&*native).unenforced().collect();
-    let runtimes = Runtimes::new().with(RuntimeKind::Native, Arc::clone(&native) as _);
+    let native = native_of(launcher).await;
+    let unenforced: Vec<_> = match &native {
+        Ok(native) => runtime::Runtime::capabilities(&**native).unenforced().collect(),
+        Err(_) => Vec::new(),
+    };
+    let alive = native.as_ref().ok().cloned();
+    let (runtimes, usual) = runtimes::gather(parts, native, &images, &place.node()?).await?;
     let (store, strays) = open_store(config, place)?;
     // The built-in template is for a first start; what somebody configured counts at every start.
     let mut built_in = Config::default().templates;
     let configured = config.templates != built_in;
+    for template in &mut built_in {
+        template.runtime = usual;
+    }
     if !unenforced.is_empty() {
         // Somebody who tries it out has no template yet in which he could have agreed.
         for template in &mut built_in {
@@ -182,7 +208,7 @@ async fn start(
         Failure::new("cannot use the directory of workspaces", error)
             .remedy("check DATA_DIR/workspaces, or choose another with --data-dir")
     })?;
-    if !configured {
+    if let Some(native) = alive.filter(|_| !configured) {
         // Files of a session are to survive whatever happens, also for who has no template yet.
         match trial::of_disk(&*native, &workspaces).await {
             Ok(()) => built_in.iter_mut().for_each(trial::put_on_disk),
@@ -214,6 +240,7 @@ async fn start(
             all_bytes: u64::from(config.store.process_logs_mb) << 20,
         }),
         roots: Roots { images: Some(images), directories: config.native.directories.clone() },
+        mounts: parts.mounts.clone(),
         ..EngineConfig::default()
     };
     let started =
@@ -225,6 +252,19 @@ async fn start(
         return Err(failure);
     }
     Ok(started)
+}
+
+/// Native sandboxes, if this machine can have them.
+async fn native_of(launcher: Result<LauncherProcess, Failure>) -> Result<Arc<Native>, Failure> {
+    let native = Native::with(launcher?).await.map_err(|error| no_launcher(&error))?;
+    if let Some(reason) = native.alone_because() {
+        tracing::warn!(
+            reason,
+            "guests are the same user as programs: they could have subordinate ones \
+             (docs/guides/rootless.md says how)"
+        );
+    }
+    Ok(Arc::new(native))
 }
 
 /// Opens the store, and says what becomes of files that it does not name.

@@ -31,6 +31,7 @@ pub(super) async fn of_disk(runtime: &dyn Runtime, workspaces: &Workspaces) -> R
         limits: Limits { best_effort: true, ..Limits::default() },
         workspace: WorkspaceSource::Disk(id),
         aliases: Vec::new(),
+        mounts: Vec::new(),
         settings: None,
         ready_timeout: PATIENCE,
     };

@@ -11,10 +11,25 @@ fn doctor_agrees_with_its_exit_code_and_tries_a_sandbox() {
     let findings = json["findings"].as_array().unwrap();
     let tried = findings.iter().any(|found| found["name"] == "a sandbox starts");
     let fatal = findings.iter().any(|found| found["needed"] == true && found["state"] == "no");
-    assert_eq!(able, !fatal);
     assert!(tried || fatal);
+    let runtimes = json["runtimes"].as_array().unwrap();
+    let of = |word: &str| runtimes.iter().find(|one| one["runtime"] == word).unwrap();
+    assert_eq!(of("native")["state"] == "yes", !fatal);
+    assert_eq!(able, runtimes.iter().any(|one| one["state"] == "yes"));
+    for word in ["native", "docker", "runc", "crun", "youki", "runsc"] {
+        let one = of(word);
+        assert!(!one["why"].as_str().unwrap().is_empty(), "{one}");
+        assert_eq!(one["state"] == "no", one["remedy"].is_string(), "{one}");
+    }
+    // What was tried and works says how long it took, and what becomes of used ones.
+    let runc = of("runc");
+    if runc["state"] == "yes" {
+        assert!(runc["why"].as_str().unwrap().contains("ready in"), "{runc}");
+        assert!(["wipe", "recreate"].contains(&runc["recycle"].as_str().unwrap()), "{runc}");
+    }
     let people = said(&["doctor", "--no-trial"]);
     assert!(people.text().contains("Sandboxes can"), "{}", people.text());
+    assert!(people.text().contains("What templates can choose:"), "{}", people.text());
     assert!(!people.text().contains('\u{1b}'), "colours only on terminals");
 }
 

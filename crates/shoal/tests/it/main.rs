@@ -6,6 +6,7 @@
     reason = "a test that panics has done its work"
 )]
 
+mod acceptance;
 mod ash;
 mod blaxel;
 mod conversations;
@@ -13,6 +14,7 @@ mod disk;
 mod doctor;
 mod images;
 mod kept;
+mod mounts;
 mod processes;
 mod processes_kept;
 mod rootless;

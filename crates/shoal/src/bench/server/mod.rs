@@ -1,5 +1,7 @@
 //! `shoal bench --server`: what a server adds, beside a bare spawn, in the same rounds.
 
+pub(super) mod containers;
+mod engine;
 mod http;
 mod load;
 pub(super) mod processes;
@@ -12,11 +14,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use self::engine::Engine;
 use self::load::Work;
 use self::served::{Kept, Served};
 use self::times::{Acquire, AcquireAndExec, Exec, Sleep};
 use super::bare::Bare;
 use super::contender::{Contender, compete};
+use super::others;
 use super::report::{BARE, BARE_TRUE, Report};
 use super::samples::Pace;
 use super::scratch::Scratch;
@@ -67,8 +71,8 @@ pub(super) async fn measure(
     let mut all: Vec<Box<dyn Contender>> = vec![
         Box::new(Bare::start(BARE, &program, &program)?),
         Box::new(Bare::start(BARE_TRUE, &program, Path::new(HOST_PROGRAM))?),
-        Box::new(Acquire::of(times::ACQUIRE, &durable).await?),
-        Box::new(Acquire::of(times::ACQUIRE_MEMORY, &memory).await?),
+        Box::new(Acquire::of(times::ACQUIRE, "default", &durable).await?),
+        Box::new(Acquire::of(times::ACQUIRE_MEMORY, "default", &memory).await?),
         Box::new(AcquireAndExec::of(&durable).await?),
         Box::new(Exec::of(&durable, &bytes).await?),
         Box::new(Sleep::of(&durable).await?),
@@ -138,6 +142,38 @@ pub(super) async fn measure_processes(
     output.note("measuring what is done per second");
     let lasting = Duration::from_secs(if wish.quick { 2 } else { 10 });
     report.processes = Some(processes::rates(&served, lasting, wish.quick).await?);
+    served.stop().await;
+    Ok(())
+}
+
+/// What containers cost, beside native sandboxes and beside the engine's own commands.
+pub(super) async fn measure_containers(
+    wish: &Wish,
+    scratch: &Scratch,
+    report: &mut Report,
+    output: &Output,
+) -> Result<(), Failure> {
+    let engine = Engine::found()?;
+    let stay = others::docker_stay(scratch).await?;
+    let served = Served::start(Kept::Durable, &scratch.root()).await?;
+    output.note("filling pools of containers");
+    containers::prepare(&served).await?;
+    output.note("measuring containers over HTTP");
+    let program = scratch.program();
+    let mut all: Vec<Box<dyn Contender>> = vec![
+        Box::new(Bare::start(BARE, &program, &program)?),
+        Box::new(Acquire::of(containers::NATIVE, "plain", &served).await?),
+        Box::new(Acquire::of(containers::DOCKER, "boxed", &served).await?),
+        Box::new(containers::Execs::of(&served, engine).await?),
+        Box::new(containers::Renewal::of(&served, false).await?),
+        Box::new(containers::Renewal::of(&served, true).await?),
+        Box::new(containers::Refill::of(&served, stay).await?),
+    ];
+    for pace in Pace::ALL {
+        let (samples, skipped) = (&mut report.samples, &mut report.skipped);
+        compete(&mut all, pace, wish.rounds, 1, samples, skipped).await;
+    }
+    drop(all);
     served.stop().await;
     Ok(())
 }

@@ -64,12 +64,17 @@ pub(super) async fn exec(
 /// Checks out and returns.
 pub(super) struct Acquire {
     name: &'static str,
+    template: &'static str,
     connection: Connection,
 }
 
 impl Acquire {
-    pub(super) async fn of(name: &'static str, served: &Served) -> Result<Self, Failure> {
-        Ok(Self { name, connection: served.connect().await? })
+    pub(super) async fn of(
+        name: &'static str,
+        template: &'static str,
+        served: &Served,
+    ) -> Result<Self, Failure> {
+        Ok(Self { name, template, connection: served.connect().await? })
     }
 }
 
@@ -81,7 +86,7 @@ impl Contender for Acquire {
 
     async fn sample(&mut self) -> Result<Times, Failure> {
         let began = Instant::now();
-        let leased = checkout(&mut self.connection, "default").await?;
+        let leased = checkout(&mut self.connection, self.template).await?;
         let took = began.elapsed();
         give_back(&mut self.connection, &leased.lease).await?;
         Ok(vec![(self.name, took)])

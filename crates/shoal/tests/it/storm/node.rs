@@ -1,18 +1,20 @@
 //! A server as its users have it: the built program, its own data directory and port, real
 //! sandboxes. It is started, driven over HTTP, killed and started again.
 
+use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use client::Client;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tokio::time::Instant;
 
 /// How long a start or a stop may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A server, and what it leaves when it is killed.
 pub(crate) struct Server {
@@ -22,6 +24,8 @@ pub(crate) struct Server {
     config: String,
     /// Every process that ever was this server.
     pids: Vec<u32>,
+    /// What others had left before, whose numbers may come again.
+    others: BTreeSet<PathBuf>,
 }
 
 impl Server {
@@ -35,10 +39,11 @@ impl Server {
         let directory = std::env::temp_dir().join(format!("shoal-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let others = runs().collect();
         let child = spawn(&directory, address, config);
         let pids = vec![child.id()];
         let config = config.to_owned();
-        let mut server = Self { child, directory, address, config, pids };
+        let mut server = Self { child, directory, address, config, pids, others };
         server.wait_until_up();
         Some(server)
     }
@@ -56,7 +61,7 @@ impl Server {
     /// It listens before it is ready, so it is asked.
     fn answers(&self) -> bool {
         let ask = || -> std::io::Result<bool> {
-            let mut stream = std::net::TcpStream::connect(self.address)?;
+            let mut stream = TcpStream::connect(self.address)?;
             stream.set_read_timeout(Some(Duration::from_secs(1)))?;
             let request = format!("GET /health HTTP/1.1\r\nHost: {}\r\n\r\n", self.address);
             stream.write_all(request.as_bytes())?;
@@ -74,6 +79,39 @@ impl Server {
 
     pub(crate) fn client(&self) -> Client {
         Client::new(&format!("http://{}", self.address), Some(&self.key())).unwrap()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What its things are called by at an engine.
+    pub(crate) fn node(&self) -> String {
+        let name = std::fs::read_to_string(self.directory.join("node.id"));
+        name.unwrap_or_default().trim().to_owned()
+    }
+
+    /// Asks it by hand; the status and what it says.
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let ask = || -> std::io::Result<String> {
+            let mut stream = TcpStream::connect(self.address)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let request = format!(
+                "{method} {path} HTTP/1.0\r\nHost: {}\r\nAuthorization: Bearer {}\r\n\
+                 Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                self.address,
+                self.key(),
+                body.len()
+            );
+            stream.write_all(request.as_bytes())?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        };
+        let answer = ask().unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, serde_json::from_str(body).unwrap_or_default())
     }
 
     pub(crate) fn log(&self) -> String {
@@ -117,14 +155,7 @@ impl Server {
     /// What is left on the machine of any run of this server: lock files and control groups, which
     /// carry the number of its process.
     pub(crate) fn leftovers(&self) -> Vec<PathBuf> {
-        let mut found = Vec::new();
-        let groups = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
-        let above = groups.map(|entry| entry.path()).chain([PathBuf::from("/sys/fs/cgroup")]);
-        for place in above.map(|path| path.join("shoal")).chain([PathBuf::from("/run/shoal")]) {
-            let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
-            found.extend(entries.map(|entry| entry.path()).filter(|path| self.made(path)));
-        }
-        found
+        runs().filter(|path| self.made(path) && !self.others.contains(path)).collect()
     }
 
     fn made(&self, path: &Path) -> bool {
@@ -132,6 +163,15 @@ impl Server {
         let run = name.trim_start_matches("shoal-");
         self.pids.iter().any(|pid| run.starts_with(&format!("{pid}-")))
     }
+}
+
+/// What runs of servers have on the machine, or left there.
+fn runs() -> impl Iterator<Item = PathBuf> {
+    let groups = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
+    let above = groups.map(|entry| entry.path()).chain([PathBuf::from("/sys/fs/cgroup")]);
+    let places = above.map(|path| path.join("shoal")).chain([PathBuf::from("/run/shoal")]);
+    let entries = places.flat_map(|place| std::fs::read_dir(place).into_iter().flatten().flatten());
+    entries.map(|entry| entry.path())
 }
 
 impl Drop for Server {

@@ -1,0 +1,206 @@
+//! Which runtimes templates can choose here, and why not the others. An OCI program that is installed is
+//! tried: one container says more than its version. An engine of Docker is only asked, because it may
+//! be other people's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::template::{Recycle, RuntimeKind};
+use runtime::docker::{self, Endpoint};
+use runtime::oci::{self, OciConfig, Program};
+use runtime::{Runtime, RuntimeError, RuntimeErrorCode};
+use serde::Serialize;
+use tokio::time::timeout;
+
+use super::judge::{Finding, State};
+use super::{TRIAL_TIMEOUT, try_one};
+use crate::config::{Config, Wanted};
+use crate::duration;
+use crate::failure::Failure;
+use crate::native;
+
+const AS_ROOT: &str = "run it as root (sudo shoal doctor), as whoever runs the server must be";
+const SEE_CAUSE: &str = "see the cause; try the program by itself, or choose another runtime";
+
+/// One runtime.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Report {
+    /// The word for it in a template.
+    pub(crate) runtime: &'static str,
+    pub(crate) state: State,
+    pub(crate) why: String,
+    pub(crate) remedy: Option<String>,
+    /// What becomes of used sandboxes, if that is known.
+    pub(crate) recycle: Option<Recycle>,
+}
+
+impl Report {
+    fn yes(kind: RuntimeKind, why: impl Into<String>, recycle: Option<Recycle>) -> Self {
+        let (runtime, why) = (kind.as_str(), why.into());
+        Self { runtime, state: State::Yes, why, remedy: None, recycle }
+    }
+
+    fn no(kind: RuntimeKind, why: impl Into<String>, remedy: &str) -> Self {
+        let (runtime, why) = (kind.as_str(), why.into());
+        let remedy = Some(remedy.to_owned());
+        Self { runtime, state: State::No, why, remedy, recycle: None }
+    }
+}
+
+/// All of them, the native one first, of which all is known by now.
+pub(super) async fn reports(config: &Config, findings: &[Finding], trial: bool) -> Vec<Report> {
+    let mut all = vec![native(findings, trial), docker(config).await];
+    for program in Program::ALL {
+        all.push(oci(config, program, trial).await);
+    }
+    all
+}
+
+fn native(findings: &[Finding], trial: bool) -> Report {
+    let kind = RuntimeKind::Native;
+    if let Some(found) = findings.iter().find(|found| found.is_fatal()) {
+        let why = format!("{}: {}", found.name, found.why);
+        return Report::no(kind, why, found.remedy.as_deref().unwrap_or("see the findings above"));
+    }
+    let why = if trial { "a sandbox was tried" } else { "it was not tried" };
+    Report::yes(kind, why, Some(Recycle::Recreate))
+}
+
+async fn docker(config: &Config) -> Report {
+    let kind = RuntimeKind::Docker;
+    let settings = &config.docker;
+    if settings.enabled == Wanted::No {
+        return Report::no(kind, "docker.enabled is no", "set docker.enabled to auto or yes");
+    }
+    let endpoint = match &settings.host {
+        Some(host) => Endpoint::parse(host),
+        None => Endpoint::usual(),
+    };
+    let asked = match &endpoint {
+        Ok(endpoint) => docker::probe(endpoint).await.map(|found| (endpoint, found)),
+        Err(error) => Err(error.clone()),
+    };
+    match asked {
+        Ok((endpoint, found)) => {
+            let (recycle, uses) = if found.wipes {
+                (Recycle::Wipe, "wiped from outside")
+            } else {
+                (Recycle::Recreate, "made anew")
+            };
+            let why = format!(
+                "Docker {} at {endpoint}, interface {}, control groups by {}; used sandboxes are \
+                 {uses}",
+                found.version, found.api, found.control_groups
+            );
+            Report::yes(kind, why, Some(recycle))
+        }
+        Err(error) => {
+            let remedy = "start an engine, or set docker.host or DOCKER_HOST to where one listens";
+            Report::no(kind, error.cause, remedy)
+        }
+    }
+}
+
+async fn oci(config: &Config, program: Program, trial: bool) -> Report {
+    let kind = program.kind();
+    let settings = &config.oci;
+    if !settings.programs.iter().any(|name| name == program.as_str()) {
+        return Report::no(kind, "oci.programs does not name it", "add it to oci.programs");
+    }
+    let run_directory = match native::run_directory() {
+        Ok(directory) => directory,
+        Err(failure) => return Report::no(kind, Failure::to_string(&failure), SEE_CAUSE),
+    };
+    let mut wanted = OciConfig::new(program, run_directory);
+    wanted.path = settings.path_of(program);
+    match program {
+        Program::Runsc => wanted.arguments.clone_from(&settings.runsc_arguments),
+        Program::Runc | Program::Crun | Program::Youki => {}
+    }
+    if wanted.found().is_none() {
+        let why = match &wanted.path {
+            Some(path) => format!("{} is no program", path.display()),
+            None => "it is not installed".to_owned(),
+        };
+        return Report::no(kind, why, program.remedy());
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Report::no(kind, "only root uses it", AS_ROOT);
+    }
+    let version = match oci::probe(&wanted).await {
+        Ok(found) => format!("{} at {}", found.version, found.path.display()),
+        Err(error) => return Report::no(kind, error.cause, SEE_CAUSE),
+    };
+    if !trial {
+        return Report::yes(kind, format!("{version}; it was not tried"), None);
+    }
+    match timeout(TRIAL_TIMEOUT, tried(wanted)).await {
+        Ok(Ok((took, recycle))) => {
+            let uses = match recycle {
+                Recycle::Wipe => "wiped from outside",
+                Recycle::Recreate => "made anew",
+            };
+            let took = duration::words(took);
+            let why = format!("{version}; ready in {took}; used sandboxes are {uses}");
+            Report::yes(kind, why, Some(recycle))
+        }
+        Ok(Err(error)) => Report::no(kind, format!("{version}: {error}"), SEE_CAUSE),
+        Err(_) => {
+            let patience = duration::words(TRIAL_TIMEOUT);
+            Report::no(kind, format!("{version}: not done after {patience}"), SEE_CAUSE)
+        }
+    }
+}
+
+/// Makes one container and runs a program in it.
+async fn tried(config: OciConfig) -> Result<(Duration, Recycle), RuntimeError> {
+    let runtime: Arc<dyn Runtime> = oci::start(config).await?;
+    let recycle = runtime.traits().recycle;
+    let tried = try_one(&*runtime).await;
+    let closed = runtime.shutdown().await;
+    let (ran, took) = tried?;
+    closed?;
+    if ran.stdout != b"fine\n" {
+        let cause = format!("a shell in it ended with {:?}", ran.exit.status);
+        return Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, "try a sandbox", cause));
+    }
+    Ok((took, recycle))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(all: &[Report], kind: RuntimeKind) -> Report {
+        all.iter().find(|one| one.runtime == kind.as_str()).expect("it is told").clone()
+    }
+
+    #[tokio::test]
+    async fn every_runtime_is_told_and_what_is_missing_has_a_remedy() {
+        let mut config = Config::default();
+        config.docker.host = Some("unix:///nowhere/docker.sock".to_owned());
+        config.oci.programs = vec!["runc".to_owned(), "crun".to_owned()];
+        config.oci.paths = vec!["runc=/etc/passwd".to_owned()];
+        let fatal = Finding::no("kernel", "too old", "use a newer kernel").needed();
+        let all = reports(&config, &[fatal], false).await;
+        let words = ["native", "docker", "runc", "crun", "youki", "runsc"];
+        assert_eq!(all.iter().map(|one| one.runtime).collect::<Vec<_>>(), words);
+        for one in &all {
+            assert_eq!(one.state == State::No, one.remedy.is_some(), "{one:?}");
+        }
+        for (kind, word) in [
+            (RuntimeKind::Native, "kernel: too old"),
+            (RuntimeKind::Docker, "unix:///nowhere/docker.sock"),
+            (RuntimeKind::Runc, "/etc/passwd"),
+            (RuntimeKind::Youki, "oci.programs"),
+            (RuntimeKind::Runsc, "oci.programs"),
+        ] {
+            let one = report(&all, kind);
+            assert!(one.state == State::No && one.why.contains(word), "{one:?}");
+        }
+        config.docker.enabled = Wanted::No;
+        let all = reports(&config, &[], false).await;
+        assert_eq!(report(&all, RuntimeKind::Native).state, State::Yes);
+        assert!(report(&all, RuntimeKind::Docker).why.contains("docker.enabled"));
+    }
+}

@@ -1,0 +1,181 @@
+//! Which runtimes a server has: native ones where this machine can, OCI programs that are installed,
+//! and an engine where somebody wants one or one is there. What is missing is remembered with its
+//! reason, for whoever asks for it. A runtime that cannot be used is no reason not to serve the others.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use engine::Runtimes;
+use model::template::RuntimeKind;
+use runtime::Runtime;
+use runtime::docker::{self, DockerConfig, Endpoint, LinkMode};
+use runtime::native::Native;
+use runtime::oci::{self, OciConfig, Program};
+
+use super::Parts;
+use super::stored_images::StoredImages;
+use crate::config::{LinkWord, Wanted};
+use crate::failure::Failure;
+use crate::native;
+
+/// Everything that can be used, and why not what cannot.
+pub(super) async fn gather(
+    parts: &Parts<'_>,
+    native: Result<Arc<Native>, Failure>,
+    images: &images::Store,
+    node: &str,
+) -> Result<(Runtimes, RuntimeKind), Failure> {
+    let mut found = Found { runtimes: Runtimes::new(), first: None };
+    let unable = match native {
+        Ok(native) => {
+            found.add(RuntimeKind::Native, native);
+            None
+        }
+        Err(failure) => {
+            found.lack(RuntimeKind::Native, failure.to_string());
+            Some(failure)
+        }
+    };
+    add_docker(parts, images, node, &mut found).await?;
+    for name in Program::ALL {
+        add_program(parts, name, &mut found).await?;
+    }
+    match (found.first, unable) {
+        (Some(first), None) => Ok((found.runtimes, first)),
+        (Some(first), Some(failure)) => {
+            tracing::warn!(
+                why = %failure,
+                "there are no native sandboxes: templates must choose another runtime"
+            );
+            Ok((found.runtimes, first))
+        }
+        (None, Some(failure)) => Err(failure),
+        (None, None) => Err(Failure::new("cannot serve", "no runtime can be used here")),
+    }
+}
+
+/// What was found so far.
+struct Found {
+    runtimes: Runtimes,
+    /// The first of them is for who does not choose.
+    first: Option<RuntimeKind>,
+}
+
+impl Found {
+    fn add(&mut self, kind: RuntimeKind, runtime: Arc<dyn Runtime>) {
+        self.runtimes = std::mem::take(&mut self.runtimes).with(kind, runtime);
+        self.first.get_or_insert(kind);
+    }
+
+    fn lack(&mut self, kind: RuntimeKind, why: String) {
+        self.runtimes = std::mem::take(&mut self.runtimes).without(kind, why);
+    }
+}
+
+async fn add_docker(
+    parts: &Parts<'_>,
+    images: &images::Store,
+    node: &str,
+    found: &mut Found,
+) -> Result<(), Failure> {
+    let settings = &parts.config.docker;
+    if settings.enabled == Wanted::No {
+        found.lack(RuntimeKind::Docker, "docker.enabled is no".to_owned());
+        return Ok(());
+    }
+    let endpoint = match &settings.host {
+        Some(host) => Endpoint::parse(host),
+        None => Endpoint::usual(),
+    };
+    let endpoint = match (endpoint, settings.enabled) {
+        (Ok(endpoint), _) => endpoint,
+        (Err(error), Wanted::Yes) => return Err(Failure::of_runtime("cannot use Docker", &error)),
+        (Err(error), Wanted::Auto | Wanted::No) => {
+            found.lack(RuntimeKind::Docker, error.to_string());
+            return Ok(());
+        }
+    };
+    if !is_wanted(parts, &endpoint) {
+        let why = format!("there is no engine at {endpoint}; start one, or set docker.host");
+        found.lack(RuntimeKind::Docker, why);
+        return Ok(());
+    }
+    let host_path_map = settings
+        .path_map()
+        .map_err(|problem| Failure::new("docker.host_path_map", problem).usage())?;
+    let epoch = format!("{:016x}", native::random()? as u64);
+    let run_directory = native::run_directory()?.join("docker").join(node);
+    let docker = DockerConfig {
+        link: match settings.link {
+            LinkWord::Auto => LinkMode::Auto,
+            LinkWord::Socket => LinkMode::Socket,
+            LinkWord::Attach => LinkMode::Attach,
+        },
+        host_path_map,
+        images: Some(Arc::new(StoredImages::new(images.clone()))),
+        creates_at_once: settings.creates_at_once as usize,
+        ..DockerConfig::new(endpoint, node, epoch, run_directory)
+    };
+    match docker::start(docker).await {
+        Ok(runtime) => {
+            parts.place.remember_docker()?;
+            found.add(RuntimeKind::Docker, runtime);
+        }
+        Err(error) => {
+            tracing::warn!(%error, "there are no sandboxes in Docker containers");
+            found.lack(RuntimeKind::Docker, error.to_string());
+        }
+    }
+    Ok(())
+}
+
+/// Whether there is to be Docker. An engine that is only away for the moment is waited for, so that
+/// any sign that somebody wants one is enough.
+fn is_wanted(parts: &Parts<'_>, endpoint: &Endpoint) -> bool {
+    let (config, settings) = (parts.config, &parts.config.docker);
+    match settings.enabled {
+        Wanted::Yes => true,
+        Wanted::No => false,
+        Wanted::Auto => {
+            let is_there = match endpoint {
+                Endpoint::Unix(path) => Path::new(path).exists(),
+                Endpoint::Tcp(_) => true,
+            };
+            let named = config.templates.iter();
+            is_there
+                || parts.place.had_docker()
+                || settings.host.is_some()
+                || std::env::var_os("DOCKER_HOST").is_some()
+                || named.into_iter().any(|template| template.runtime == RuntimeKind::Docker)
+        }
+    }
+}
+
+async fn add_program(
+    parts: &Parts<'_>,
+    program: Program,
+    found: &mut Found,
+) -> Result<(), Failure> {
+    let settings = &parts.config.oci;
+    let kind = program.kind();
+    if !settings.programs.iter().any(|name| name == program.as_str()) {
+        found.lack(kind, "oci.programs does not name it".to_owned());
+        return Ok(());
+    }
+    let mut oci = OciConfig::new(program, native::run_directory()?);
+    oci.path = settings.path_of(program);
+    oci.directories.clone_from(&parts.config.native.directories);
+    oci.images = Some(parts.place.images());
+    match program {
+        Program::Runsc => oci.arguments.clone_from(&settings.runsc_arguments),
+        Program::Runc | Program::Crun | Program::Youki => {}
+    }
+    match oci::start(oci).await {
+        Ok(runtime) => found.add(kind, runtime),
+        Err(error) => {
+            tracing::debug!(%error, program = program.as_str(), "an OCI runtime is not used");
+            found.lack(kind, error.cause.into_owned());
+        }
+    }
+    Ok(())
+}
