@@ -1,0 +1,72 @@
+"""Warm sandboxes for AI agents: the Python client of Shoal.
+
+async with Pool() as pool:
+    async with pool.checkout("default") as box:
+        print((await box.run("print(1)")).output)
+"""
+
+from ._box import Box
+from ._errors import (
+    CheckoutTimeout,
+    ConnectionFailed,
+    HarnessBusy,
+    HarnessEnded,
+    InvalidArgument,
+    LaunchError,
+    LeaseLost,
+    NoHarness,
+    NotAllowed,
+    OutOfMemory,
+    PathNotFound,
+    PoolExhausted,
+    ProgramFailed,
+    ReadyTimeout,
+    SandboxCrashed,
+    ShoalError,
+    Timeout,
+    UnknownTemplate,
+)
+from ._files import Files
+from ._pipes import StdinPipe, StdoutPipe
+from ._pool import Checkout, Pool
+from ._sync_box import SyncBox
+from ._sync_files import SyncFiles
+from ._sync_pipes import SyncStdinPipe, SyncStdoutPipe
+from ._sync_pool import SyncCheckout, SyncPool
+from ._types import FileEntry, Lease, Result
+
+__all__ = [
+    "Box",
+    "Checkout",
+    "CheckoutTimeout",
+    "ConnectionFailed",
+    "FileEntry",
+    "Files",
+    "HarnessBusy",
+    "HarnessEnded",
+    "InvalidArgument",
+    "LaunchError",
+    "Lease",
+    "LeaseLost",
+    "NoHarness",
+    "NotAllowed",
+    "OutOfMemory",
+    "PathNotFound",
+    "Pool",
+    "PoolExhausted",
+    "ProgramFailed",
+    "ReadyTimeout",
+    "Result",
+    "SandboxCrashed",
+    "ShoalError",
+    "StdinPipe",
+    "StdoutPipe",
+    "SyncBox",
+    "SyncCheckout",
+    "SyncFiles",
+    "SyncPool",
+    "SyncStdinPipe",
+    "SyncStdoutPipe",
+    "Timeout",
+    "UnknownTemplate",
+]

@@ -1,0 +1,119 @@
+"""Lines to and from a harness before they are sent and after they came, without sending anything."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from typing import Any, Union
+from urllib.parse import quote
+
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+
+from ._discover import Server
+from ._errors import (
+    ConnectionFailed,
+    HarnessEnded,
+    InvalidArgument,
+    ReadyTimeout,
+    ShoalError,
+    Timeout,
+    of_close,
+    of_problem,
+)
+
+# The longest line to a harness, and from one.
+LINE_BYTES_MAX = 1 << 20
+HEARD_BYTES_MAX = 4 << 20
+# What was said and is not read yet; whoever leaves more unread keeps the harness from going on.
+UNREAD_BYTES_MAX = 16 << 20
+# How long a goodbye may take.
+CLOSE_S = 2.0
+
+Line = Union[str, bytes, dict[str, Any], list[Any]]
+
+
+def address(server: Server, sandbox: str) -> str:
+    """Where the harness of a sandbox is spoken with."""
+    scheme, _, rest = server.url.partition("://")
+    return f"{'wss' if scheme == 'https' else 'ws'}://{rest}/v1/sandboxes/{quote(sandbox, safe='')}/harness"
+
+
+def headers(server: Server) -> dict[str, str]:
+    return {} if server.key is None else {"Authorization": f"Bearer {server.key}"}
+
+
+def not_opened(error: Exception) -> ShoalError:
+    """Why a harness cannot be spoken with."""
+    if isinstance(error, InvalidStatus):
+        response = error.response
+        try:
+            problem = json.loads(response.body or b"")
+        except ValueError:
+            problem = None
+        if isinstance(problem, dict):
+            return of_problem(response.status_code, problem)
+        cause = f"an answer with status {response.status_code} that is none of Shoal's"
+        return ShoalError("unexpected", cause, status=response.status_code)
+    if isinstance(error, InvalidHandshake):
+        return ShoalError("unexpected", f"the server speaks no WebSocket: {error}")
+    return ConnectionFailed("no_server", f"no connection to the harness: {error}", retryable=True)
+
+
+def closed(error: ConnectionClosed) -> ShoalError:
+    """Why nothing more is heard of a harness."""
+    received = error.rcvd
+    return of_close(received.code, received.reason) if received is not None else of_close(None, "")
+
+
+def not_ready() -> ReadyTimeout:
+    return ReadyTimeout("ready_timeout", "the harness was not ready in time", retryable=True)
+
+
+def silent(timeout_s: float | None) -> Timeout:
+    return Timeout("line_timeout", f"the harness said nothing for {timeout_s} s", retryable=True)
+
+
+def let_go() -> HarnessEnded:
+    return HarnessEnded("closed", "the pipes of this sandbox were closed")
+
+
+class Outgoing:
+    """What is written, until it is whole lines."""
+
+    def __init__(self) -> None:
+        self._partial = b""
+        self.lines: deque[str] = deque()
+
+    def write(self, data: str | bytes) -> None:
+        """Takes text that may end anywhere."""
+        whole = self._partial + (data.encode() if isinstance(data, str) else bytes(data))
+        *lines, self._partial = whole.split(b"\n")
+        for line in lines:
+            self._add(line)
+        if len(self._partial) > LINE_BYTES_MAX:
+            self._partial = b""
+            raise _too_long()
+
+    def write_line(self, line: Line) -> None:
+        """Takes one line: text without its end, or something that becomes JSON."""
+        if isinstance(line, (dict, list)):
+            text = json.dumps(line, separators=(",", ":")).encode()
+        else:
+            text = line.encode() if isinstance(line, str) else bytes(line)
+        if b"\n" in text:
+            raise InvalidArgument("invalid_argument", "a line has no line break in it")
+        if self._partial:
+            raise InvalidArgument("invalid_argument", "the line before is not whole yet")
+        self._add(text)
+
+    def _add(self, line: bytes) -> None:
+        if len(line) > LINE_BYTES_MAX:
+            raise _too_long()
+        try:
+            self.lines.append(line.decode())
+        except UnicodeDecodeError as error:
+            raise InvalidArgument("invalid_argument", "a line is text") from error
+
+
+def _too_long() -> InvalidArgument:
+    return InvalidArgument("too_large", f"a line has at most {LINE_BYTES_MAX} bytes")

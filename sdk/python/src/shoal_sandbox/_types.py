@@ -1,0 +1,155 @@
+"""What is answered: leases, what came of programs, files."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from ._errors import ProgramFailed
+
+# What is shown of the errors of a program that failed.
+_SHOWN_CHARS = 2000
+
+
+def _time(text: str) -> datetime:
+    # Before 3.11 the standard library does not know what Z means.
+    return datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
+
+
+def _seconds_until(at: datetime, date: str | None) -> float:
+    # By the server's own clock, where it says what that shows.
+    now = parsedate_to_datetime(date) if date else datetime.now(timezone.utc)
+    return (at - now).total_seconds()
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Exclusive use of a sandbox, until it is returned or expires."""
+
+    id: str
+    sandbox_id: str
+    container_id: str
+    template: str
+    use_count: int
+    expires_at: datetime | None
+    # How long it lasts, counted from when this was said.
+    lasts_s: float | None
+    # How it was come by: "fast", "overflow" or "blocked".
+    path: str | None
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any], date: str | None) -> Lease:
+        sandbox = value["sandbox"]
+        expires = sandbox.get("expires_at")
+        expires_at = _time(expires) if expires else None
+        return cls(
+            id=value["id"],
+            sandbox_id=sandbox["id"],
+            # Not every runtime makes containers; whoever shows the id of one shows that of the sandbox.
+            container_id=sandbox.get("container_id") or sandbox["id"],
+            template=sandbox["template"],
+            use_count=int(sandbox.get("use_count", sandbox.get("uses", 0))),
+            expires_at=expires_at,
+            lasts_s=_seconds_until(expires_at, date) if expires_at else None,
+            path=value.get("path"),
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a program. Outputs are text; ``stdout_bytes`` and ``stderr_bytes`` are exact."""
+
+    exit_code: int
+    # The signal that ended it, such as "SIGKILL".
+    signal: str | None
+    stdout_bytes: bytes
+    stderr_bytes: bytes
+    # There was more output than is kept.
+    truncated: bool
+    # It was killed because its time was over.
+    timed_out: bool
+    # Something was killed for want of memory, which is why it ended.
+    oom: bool
+    duration_ms: float
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any]) -> Result:
+        return cls(
+            exit_code=int(value["exit_code"]),
+            signal=value.get("signal"),
+            stdout_bytes=_output(value, "stdout"),
+            stderr_bytes=_output(value, "stderr"),
+            truncated=bool(value.get("truncated", False)),
+            timed_out=bool(value.get("timed_out", False)),
+            oom=bool(value.get("oom", False)),
+            duration_ms=float(value.get("duration_ms", 0.0)),
+        )
+
+    @property
+    def stdout(self) -> str:
+        return self.stdout_bytes.decode(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        return self.stderr_bytes.decode(errors="replace")
+
+    @property
+    def output(self) -> str:
+        """What it wrote, and what it wrote as errors after that."""
+        return self.stdout + self.stderr
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended well."""
+        return self.exit_code == 0
+
+    def check(self) -> Result:
+        """Itself, if the program ended well; otherwise ``ProgramFailed``."""
+        if self.ok:
+            return self
+        if self.timed_out:
+            how = "its time was over"
+        elif self.oom:
+            how = "it ran out of memory"
+        else:
+            how = f"it was ended by {self.signal}" if self.signal else f"it ended with {self.exit_code}"
+        said = self.stderr.strip()[-_SHOWN_CHARS:]
+        raise ProgramFailed("program_failed", f"{how}: {said}" if said else how)
+
+
+def _output(value: Mapping[str, Any], name: str) -> bytes:
+    coded = value.get(f"{name}_base64")
+    return base64.b64decode(coded) if coded else (value.get(name) or "").encode()
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file of a sandbox."""
+
+    name: str
+    # "file", "directory", "link" or what else there is.
+    kind: str
+    size: int
+    mode: int
+    modified_at: datetime
+    # Where a link points.
+    target: str | None
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any]) -> FileEntry:
+        return cls(
+            name=value["name"],
+            kind=value["kind"],
+            size=int(value["size"]),
+            mode=int(value["mode"], 8),
+            modified_at=_time(value["modified_at"]),
+            target=value.get("target"),
+        )
+
+    @property
+    def is_dir(self) -> bool:
+        return self.kind == "directory"
