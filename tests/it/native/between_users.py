@@ -42,7 +42,7 @@ lock = os.open('/usr/bin/env', os.O_RDONLY); fcntl.flock(lock, fcntl.LOCK_EX)
 record = os.open('/tmp/mark', os.O_RDWR); fcntl.lockf(record, fcntl.LOCK_EX)
 lease = os.open('/tmp/mark', os.O_RDONLY)
 watches = []
-while len(watches) < 100000:
+while len(watches) < 5000:
     watch = libc.inotify_init1(0)
     if watch < 0: break
     watches.append(watch)
@@ -116,8 +116,11 @@ def look():
     see("numbers of processes", os.getpid() > MANY)
     see("table of sockets", any("mark" in line for line in open("/proc/net/unix")))
     see("table of connections", any(":1092 " in line for line in open("/proc/net/tcp")))
-    # The lease of its own first process on the scale file is in there.
-    strange = [line for line in open("/proc/locks") if not (" LEASE " in line and line.split()[4] == "1")]
+    # The lease of its own first process on the scale file is in there. Locks that belong to no process
+    # the kernel shows to everybody, also those of whoever else is on the machine.
+    table = open("/proc/locks") if os.path.exists("/proc/locks") else []
+    locks = [line for line in table if " OFDLCK " not in line]
+    strange = [line for line in locks if not (" LEASE " in line and line.split()[4] == "1")]
     see("table of locks", strange)
     see("uses counted by user", libc.inotify_init1(0) < 0)
     for path in FILES:
@@ -130,7 +133,9 @@ def look():
     see("sysv shared memory", libc.shmget(SYSV_KEY, 0, 0) >= 0)
     see("sysv semaphore", libc.semget(SYSV_KEY, 0, 0) >= 0)
     see("sysv message queue", libc.msgget(SYSV_KEY, 0) >= 0)
-    for table in ("shm", "sem", "msg"):
+    # gVisor has no such tables.
+    tables = ("shm", "sem", "msg") if os.path.exists("/proc/sysvipc") else ()
+    for table in tables:
         see("table of sysv " + table, len(open("/proc/sysvipc/" + table).readlines()) > 1)
     see("posix message queue", libc.mq_open(MQ_NAME, os.O_RDONLY) >= 0)
     see("abstract socket", connects(socket.AF_UNIX, socket.SOCK_STREAM, "\0mark"))
@@ -142,7 +147,7 @@ def look():
     see("lock on a common file", subprocess.run(["flock", "-n", COMMON, "true"]).returncode)
     see("host name", not os.uname().nodename.startswith("shoal-"))
     see("environment", "LEFT_BEHIND" in os.environ)
-    see("keys", "mark" in open("/proc/keys").read())
+    see("keys", os.path.exists("/proc/keys") and "mark" in open("/proc/keys").read())
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             # The text of this program has the words in it too.

@@ -13,6 +13,7 @@ mod hostile_trees;
 mod isolation;
 mod limits;
 mod modes;
+mod mounts;
 mod node;
 mod programs;
 mod rootless;
@@ -21,3 +22,9 @@ mod system_calls;
 mod terminals;
 mod tools_at_work;
 mod workspaces;
+
+/// What sandboxes of other runtimes are tried by, too.
+pub(crate) use self::isolation::bait::{Bait, Seen};
+pub(crate) use self::isolation::{FILES, KERNEL, LISTENER, NETWORK, OWN_API, PROBE, PROCESSES};
+pub(crate) use self::node::skip;
+pub(crate) const BETWEEN_USERS: &str = include_str!("between_users.py");

