@@ -1,109 +1,23 @@
 #!/usr/bin/env bash
-# The unmodified Python client of Ash against a server of its own, which it starts and stops again.
-#
-#   SHOAL_BIN=target/debug/shoal  which server
-#
-# Ends with 0 if everything works, 1 if something does not, 3 if it cannot be tried here.
+# The unmodified Python client of Ash against a server of its own. See served.sh for what can be set and
+# how it ends.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
+# shellcheck source=scripts/served.sh
+. scripts/served.sh
 
 readonly VERSION=0.0.22
-readonly TARGET="${CARGO_TARGET_DIR:-target}"
-readonly BIN="${SHOAL_BIN:-$TARGET/debug/shoal}"
 readonly VENV="$TARGET/ash-ai-sdk-$VERSION"
 readonly PATIENCE_S=180
-here="$PWD/scripts/ash"
-readonly here
+readonly here="$PWD/scripts/ash"
 
-work="$(mktemp -d)"
-server=''
-
-stop_server() {
-    local pid="$server"
-    [ -n "$pid" ] || return 0
-    server=''
-    # `timeout`, which it runs under, passes the signal on, and kills it if it does not end.
-    kill -TERM "$pid" 2>/dev/null || true
-    wait "$pid"
-}
-finish() {
-    local status=$?
-    stop_server || true
-    rm -rf "$work"
-    exit "$status"
-}
-trap finish EXIT
-fail() {
-    printf 'ash.sh: %s\n' "$1" >&2
-    exit 1
-}
-# In CI nothing is skipped.
-skip() {
-    if [ "${CI:-}" = true ]; then fail "$1: in CI nothing is skipped"; fi
-    echo "!!!! skipped: $1 !!!!"
-    exit 3
-}
-
-install() {
-    if [ -x "$VENV/bin/python" ] && "$VENV/bin/python" -c 'import ash_sdk' 2>/dev/null; then return; fi
-    rm -rf "$VENV"
-    if ! timeout 120 python3 -m venv "$VENV" >"$work/install" 2>&1; then
-        tail -n 3 "$work/install"
-        skip 'no client of Ash (python3 -m venv does not work; Debian: apt-get install python3-venv)'
-    fi
-    local pip=(timeout 300 "$VENV/bin/pip" --disable-pip-version-check --retries 2)
-    if "${pip[@]}" install --quiet "ash-ai-sdk==$VERSION" >"$work/install" 2>&1; then return; fi
-    tail -n 3 "$work/install"
-    if "${pip[@]}" index versions ash-ai-sdk >/dev/null 2>&1; then
-        rm -rf "$VENV"
-        skip 'no client of Ash (pip cannot install it)'
-    fi
-    rm -rf "$VENV"
-    # Even CI cannot have what there is no network for.
-    echo '!!!! skipped: no client of Ash (no network) !!!!'
-    exit 3
-}
-
-free_ports() {
-    python3 -c 'import socket
-held = [socket.socket() for _ in range(2)]
-for one in held: one.bind(("127.0.0.1", 0))
-print(*(one.getsockname()[1] for one in held))'
-}
-
-wait_for_server() {
-    local n
-    for n in $(seq 1 300); do
-        if [ -s "$work/data/initial-api-key" ] \
-            && python3 -c "import urllib.request; urllib.request.urlopen('$url/health', timeout=2)" 2>/dev/null; then
-            return
-        fi
-        kill -0 "$server" 2>/dev/null || break
-        sleep 0.1
-    done
-    tail -n 20 "$work/log"
-    fail "the server did not start ($n tries)"
-}
-
-[ -x "$BIN" ] || fail "there is no $BIN: cargo build -p shoal"
-[ "$(id -u)" -eq 0 ] || skip 'not root, which sandboxes need'
-command -v python3 >/dev/null || skip 'no client of Ash (no python3)'
-[ -x /usr/bin/node ] || skip 'no /usr/bin/node, which the bridge needs'
-install
-read -r main_port ash_port < <(free_ports)
-url="http://127.0.0.1:$ash_port"
-ASH_PORT="$ash_port" ASH_DATA_DIR="$work/data" ASH_BRIDGE_ENTRY=/workspace/bridge.mjs \
-    timeout --kill-after=30 "$((PATIENCE_S + 60))" "$BIN" serve --ash --listen "127.0.0.1:$main_port" \
-    --log-format json --set ash.agent_roots="$here" --set server.shutdown_grace_ms=5000 >"$work/log" 2>&1 &
-server=$!
-wait_for_server
-if ! timeout --kill-after=10 "$PATIENCE_S" "$VENV/bin/python" "$here/client.py" \
-    "$url" "$(cat "$work/data/initial-api-key")" "$here/agent"; then
-    tail -n 30 "$work/log"
-    fail 'the client of Ash does not work: see above'
-fi
-if ! stop_server; then
-    tail -n 20 "$work/log"
-    fail 'the server left something behind, or had to be killed'
-fi
+need_server
+need_inside /usr/bin/node 'the bridge needs'
+install_python 'client of Ash' "$VENV" ash_sdk "ash-ai-sdk==$VERSION"
+ash_port="$(free_port)"
+export ASH_PORT="$ash_port" ASH_BRIDGE_ENTRY=/workspace/bridge.mjs
+start_server "$((PATIENCE_S + 60))" initial-api-key --ash --set ash.agent_roots="$here"
+attempt "$PATIENCE_S" 'the client of Ash' \
+    "$VENV/bin/python" "$here/client.py" "http://127.0.0.1:$ash_port" "$(cat "$data/initial-api-key")" "$here/agent"
+end_server

@@ -22,6 +22,7 @@ skipped=()
 
 finish() {
     local status=$?
+    scripts/containers.sh stop "$work/containers" || true
     rm -rf "$work"
     if [ "$status" -ne 0 ]; then printf '\nFAILED in: %s\n' "$step" >&2; fi
 }
@@ -89,43 +90,14 @@ check_advisories() {
     passed+=(advisories)
 }
 
-# What cannot be tried here is said to be skipped; the script decides what CI may skip.
-check_schemathesis() {
+# check_with WHAT SCRIPT: what cannot be tried here is said to be skipped; the script decides what CI may skip.
+check_with() {
     local status=0
-    scripts/schemathesis.sh || status=$?
+    heading "$1"
+    "$2" || status=$?
     case "$status" in
-        0) passed+=(schemathesis) ;;
-        3) skipped+=('schemathesis') ;;
-        *) exit "$status" ;;
-    esac
-}
-
-check_ash() {
-    local status=0
-    scripts/ash.sh || status=$?
-    case "$status" in
-        0) passed+=('client of Ash') ;;
-        3) skipped+=('client of Ash') ;;
-        *) exit "$status" ;;
-    esac
-}
-
-check_blaxel() {
-    local status=0
-    scripts/blaxel.sh || status=$?
-    case "$status" in
-        0) passed+=('clients of Blaxel') ;;
-        3) skipped+=('clients of Blaxel') ;;
-        *) exit "$status" ;;
-    esac
-}
-
-check_mcp() {
-    local status=0
-    scripts/mcp.sh || status=$?
-    case "$status" in
-        0) passed+=('client of MCP') ;;
-        3) skipped+=('client of MCP') ;;
+        0) passed+=("$1") ;;
+        3) skipped+=("$1") ;;
         *) exit "$status" ;;
     esac
 }
@@ -136,7 +108,7 @@ need_command cc 'gcc libc6-dev'
 need_command git 'git ca-certificates'
 for program in python3:python3 pip3:python3-pip node:nodejs npm:npm git:git cc:gcc make:make bash:bash perl:perl \
     curl:curl sqlite3:sqlite3 newuidmap:uidmap newgidmap:uidmap busybox:busybox-static \
-    mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs; do
+    mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs ip:iproute2; do
     need_program "${program%%:*}" "${program##*:}"
 done
 # Debian has what `python3 -m venv` needs in a package of its own.
@@ -148,6 +120,12 @@ need_component clippy clippy
 need_tool nextest "$NEXTEST_VERSION"
 need_tool deny "$DENY_VERSION"
 
+heading 'containers'
+scripts/containers.sh start "$work/containers" >"$work/env"
+# What it says is for this shell.
+# shellcheck source=/dev/null
+. "$work/env"
+
 heading 'format'
 cargo fmt --all --check
 passed+=(format)
@@ -156,35 +134,30 @@ heading 'clippy'
 cargo clippy --workspace --all-targets --all-features --locked --quiet -- -D warnings
 passed+=(clippy)
 
-heading 'tests'
-cargo nextest run --workspace --locked --cargo-quiet --profile ci --color never 2>&1 | tee "$work/tests"
-summary="$(grep -E '^ *Summary \[' "$work/tests" | tail -n 1)"
-passed+=(tests)
-
-heading 'schemathesis'
-check_schemathesis
-
-heading 'client of Ash'
-check_ash
-
-heading 'clients of Blaxel'
-check_blaxel
-
-heading 'client of MCP'
-check_mcp
-
-heading 'doctests'
-cargo test --doc --workspace --locked --quiet
-passed+=(doctests)
+# What is soon known comes before what takes long.
+heading 'documentation'
+RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --workspace --locked --quiet
+passed+=(documentation)
 
 heading 'dependencies'
 cargo deny --log-level error check bans licenses sources
 passed+=(dependencies)
 check_advisories
 
-heading 'documentation'
-RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --workspace --locked --quiet
-passed+=(documentation)
+heading 'tests'
+cargo nextest run --workspace --locked --cargo-quiet --profile ci --color never 2>&1 | tee "$work/tests"
+summary="$(grep -E '^ *Summary \[' "$work/tests" | tail -n 1)"
+passed+=(tests)
+
+check_with schemathesis scripts/schemathesis.sh
+check_with 'client of Ash' scripts/ash.sh
+check_with 'clients of Blaxel' scripts/blaxel.sh
+check_with 'client of MCP' scripts/mcp.sh
+check_with 'package for Python' scripts/python-sdk.sh
+
+heading 'doctests'
+cargo test --doc --workspace --locked --quiet
+passed+=(doctests)
 
 heading "simulator, $SEEDS seeds, twice"
 for run in 1 2; do
