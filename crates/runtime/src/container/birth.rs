@@ -2,8 +2,10 @@
 //! bound to it is bound. All of that happens in a task of its own, which takes everything back when
 //! the one who asked is not there any more.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use guest_protocol::Env;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -35,10 +37,7 @@ pub(super) async fn launch<M: Maker>(
     // Dropped or late, the other end notices.
     match timeout(ready_timeout, asked).await {
         Ok(Ok(born)) => born?.hand_out(),
-        Ok(Err(_)) => {
-            let cause = "a mistake of the server ended it";
-            Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause))
-        }
+        Ok(Err(_)) => Err(mistaken()),
         Err(_) => {
             let cause = "the guest did not say in time that it is ready";
             Err(RuntimeError::new(RuntimeErrorCode::ReadyTimeout, STEP, cause))
@@ -73,15 +72,11 @@ struct Newborn<M: Maker> {
 
 impl<M: Maker> Newborn<M> {
     fn hand_out(mut self) -> Result<Arc<Contained<M>>, RuntimeError> {
-        let gone = || {
-            let cause = "it was killed while it was launched";
-            RuntimeError::new(RuntimeErrorCode::SandboxGone, STEP, cause)
-        };
-        let sandbox = self.sandbox.as_ref().ok_or_else(gone)?;
+        let sandbox = self.sandbox.as_ref().ok_or_else(killed)?;
         if !sandbox.shared.hand_out(sandbox) {
-            return Err(gone());
+            return Err(killed());
         }
-        self.sandbox.take().ok_or_else(gone)
+        self.sandbox.take().ok_or_else(killed)
     }
 }
 
@@ -110,31 +105,11 @@ impl<M: Maker> Birth<M> {
         env: Option<Env>,
         mut told: oneshot::Sender<Result<Newborn<M>, RuntimeError>>,
     ) {
-        let killed = || {
-            let cause = "it was killed while it was launched";
-            RuntimeError::new(RuntimeErrorCode::SandboxGone, STEP, cause)
-        };
         let (shared, id, life) =
             (Arc::clone(&self.shared), self.spec.instance, Arc::clone(&self.life));
-        let can_be_dropped = shared.maker.making_can_be_dropped();
-        let made = tokio::select! {
-            made = shared.maker.make(&self.spec) => made,
-            () = life.rejected(), if can_be_dropped => Err(killed()),
-            // Nobody is told.
-            () = told.closed(), if can_be_dropped => Err(RuntimeError::deadline(STEP)),
-        };
-        let born = match made {
-            Ok(made) => {
-                tokio::select! {
-                    born = self.await_ready(made, env) => born,
-                    () = life.rejected() => Err(killed()),
-                    // Nobody is told.
-                    () = told.closed() => Err(RuntimeError::deadline(STEP)),
-                }
-            }
-            Err(error) => Err(error),
-        };
-        match born {
+        // A mistake of ours must not keep the id, nor what was made by then.
+        let born = AssertUnwindSafe(self.bear(env, &mut told)).catch_unwind().await;
+        match born.unwrap_or_else(|_| Err(mistaken())) {
             // If nobody takes it, it is dropped, which takes it back.
             Ok(sandbox) => drop(told.send(Ok(Newborn { sandbox: Some(sandbox) }))),
             Err(error) => {
@@ -142,6 +117,28 @@ impl<M: Maker> Birth<M> {
                 shared.take_back(id, &life).await;
                 drop(told.send(Err(error)));
             }
+        }
+    }
+
+    /// Makes it, unless it is killed or nobody waits for it any more.
+    async fn bear(
+        self,
+        env: Option<Env>,
+        told: &mut oneshot::Sender<Result<Newborn<M>, RuntimeError>>,
+    ) -> Result<Arc<Contained<M>>, RuntimeError> {
+        let (shared, life) = (Arc::clone(&self.shared), Arc::clone(&self.life));
+        let can_be_dropped = shared.maker.making_can_be_dropped();
+        let made = tokio::select! {
+            made = shared.maker.make(&self.spec) => made?,
+            () = life.rejected(), if can_be_dropped => return Err(killed()),
+            // Nobody is told.
+            () = told.closed(), if can_be_dropped => return Err(RuntimeError::deadline(STEP)),
+        };
+        tokio::select! {
+            born = self.await_ready(made, env) => born,
+            () = life.rejected() => Err(killed()),
+            // Nobody is told.
+            () = told.closed() => Err(RuntimeError::deadline(STEP)),
         }
     }
 
@@ -191,6 +188,16 @@ impl<M: Maker> Birth<M> {
         };
         RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause)
     }
+}
+
+fn killed() -> RuntimeError {
+    let cause = "it was killed while it was launched";
+    RuntimeError::new(RuntimeErrorCode::SandboxGone, STEP, cause)
+}
+
+fn mistaken() -> RuntimeError {
+    let cause = "a mistake of the server ended it";
+    RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause)
 }
 
 /// A sandbox that ends before it is ready was not made.

@@ -36,6 +36,8 @@ struct Toy {
     /// Guests never say that they are ready.
     mute: AtomicU32,
     refuse: AtomicU32,
+    /// A mistake is made after the container is.
+    mistake: AtomicU32,
     fallen: Mutex<Vec<InstanceId>>,
     fell: Notify,
 }
@@ -76,6 +78,7 @@ impl Maker for Toy {
             rustix::io::write(&theirs, endpoint.outgoing()).unwrap();
         }
         self.made.lock().unwrap().insert(spec.instance, theirs.into());
+        assert_eq!(self.mistake.load(Ordering::Relaxed), 0, "a mistake, on purpose");
         let (link, container_id) = (ours.into(), spec.instance.to_string());
         Ok(Made { link, passes_descriptors: false, container_id, pid: None })
     }
@@ -224,6 +227,19 @@ async fn a_guest_that_says_nothing_is_taken_back_and_its_id_is_free_again() {
     containers.maker().refuse.store(1, Ordering::Relaxed);
     assert_eq!(code(containers.launch(spec(1)).await), RuntimeErrorCode::LaunchFailed);
     containers.maker().refuse.store(0, Ordering::Relaxed);
+    containers.launch(spec(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_mistake_of_ours_leaves_nothing_and_its_id_is_free_again() {
+    let containers = Containers::new(Toy::default());
+    containers.maker().mistake.store(1, Ordering::Relaxed);
+    let error = containers.launch(spec(1)).await.map(drop).unwrap_err();
+    assert_eq!(error.code, RuntimeErrorCode::LaunchFailed);
+    assert!(error.to_string().contains("a mistake of the server"), "{error}");
+    assert_eq!(containers.list().await.unwrap(), []);
+    assert!(containers.maker().made.lock().unwrap().is_empty());
+    containers.maker().mistake.store(0, Ordering::Relaxed);
     containers.launch(spec(1)).await.unwrap();
 }
 
