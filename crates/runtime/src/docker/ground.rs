@@ -27,7 +27,7 @@ use super::host_root::{archive_of_program, hash_of};
 use super::images::Image;
 use super::names::Names;
 use super::path_map::PathMap;
-use super::self_inspection::paths_by_self_inspection;
+use super::self_inspection::{Origins, paths_by_self_inspection};
 use crate::container::GUEST_PATH;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
@@ -52,7 +52,7 @@ pub(super) struct Ground {
     /// Whether the engine's files are ours, by the same paths.
     pub same_files: bool,
     /// Our paths as the engine sees them, if we are in a container of its own.
-    inside: Option<PathMap>,
+    inside: Option<Origins>,
     /// Which engine it was found out of.
     engine: Identity,
 }
@@ -346,6 +346,12 @@ impl Preparation {
             Some(inside) => said.or_else(|| inside.translate(path)),
             None => said.or_else(|| ground.same_files.then(|| path.to_owned())),
         }
+    }
+
+    /// Whether we may only read what is here, as far as is known: who maps a path answers for it.
+    pub(super) fn is_read_only(&self, ground: &Ground, path: &str) -> bool {
+        let mapped = self.host_path_map.translate(path).is_some();
+        !mapped && ground.inside.as_ref().is_some_and(|inside| inside.is_read_only(path))
     }
 
     /// For us alone: whoever could come through here could pretend to be a guest.

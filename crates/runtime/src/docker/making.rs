@@ -162,6 +162,15 @@ impl Making<'_> {
         let mut shown = Vec::new();
         for mount in &self.spec.mounts {
             let said = mount.docker_host_path.clone();
+            let only_read = self.shared.preparation.is_read_only(self.ground, &mount.host_path);
+            if said.is_none() && !mount.read_only && only_read {
+                let cause = format!(
+                    "{:?} is mounted read-only into the container of this server: set read_only of \
+                     the mount, or mount it writable there",
+                    mount.host_path
+                );
+                return Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause));
+            }
             let found = || self.shared.preparation.engine_path(self.ground, &mount.host_path);
             let Some(source) = said.or_else(found) else {
                 let cause = format!(

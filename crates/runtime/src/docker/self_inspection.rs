@@ -12,9 +12,30 @@ use super::path_map::PathMap;
 const ID_DIGITS: usize = 64;
 const SHORT_ID_DIGITS: usize = 12;
 
+/// Where the directories of the container that we are in come from.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Origins {
+    paths: PathMap,
+    /// Leads nowhere where we may only read.
+    writable: PathMap,
+}
+
+impl Origins {
+    /// A path of ours as the engine sees it.
+    pub(super) fn translate(&self, path: &str) -> Option<String> {
+        self.paths.translate(path)
+    }
+
+    /// Whether this comes from the engine's machine for us to read, not to write: what we may not do, we
+    /// let nobody else do.
+    pub(super) fn is_read_only(&self, path: &str) -> bool {
+        self.paths.translate(path).is_some() && self.writable.translate(path).is_none()
+    }
+}
+
 /// Paths of ours as the engine sees them; none if we are in no container of this engine. Whether we are
 /// must be known: who believed by mistake that he is not would show others' files.
-pub(super) async fn paths_by_self_inspection(engine: &Engine) -> Result<Option<PathMap>, Trouble> {
+pub(super) async fn paths_by_self_inspection(engine: &Engine) -> Result<Option<Origins>, Trouble> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let ids = ids_of_ours(
         &read("/proc/self/mountinfo"),
@@ -65,20 +86,25 @@ fn ids_of_ours(mountinfo: &str, cgroup: &str, hostname: &str) -> Vec<String> {
 }
 
 /// Where its directories come from.
-fn paths_of(container: &ContainerInspectResponse) -> PathMap {
-    let mounts = container.mounts.iter().flatten();
-    let pairs = mounts.filter_map(|mount| {
-        let from = mount.destination.clone().filter(|path| path.starts_with('/'))?;
+fn paths_of(container: &ContainerInspectResponse) -> Origins {
+    let plain = |path: &str| match path.trim_end_matches('/') {
+        "" => "/".to_owned(),
+        trimmed => trimmed.to_owned(),
+    };
+    let rooted =
+        |path: &Option<String>| path.as_deref().filter(|path| path.starts_with('/')).map(plain);
+    let (mut paths, mut writable) = (Vec::new(), Vec::new());
+    for mount in container.mounts.iter().flatten() {
+        let Some(here) = rooted(&mount.destination) else { continue };
         // Volumes have a source too, but what is in memory has none and is seen by nobody else.
-        let to = mount.source.clone().filter(|path| path.starts_with('/'));
-        let plain = |path: String| match path.trim_end_matches('/') {
-            "" => "/".to_owned(),
-            trimmed => trimmed.to_owned(),
-        };
-        Some((plain(from), to.map(plain)))
-    });
+        paths.push((here.clone(), rooted(&mount.source)));
+        writable.push((here.clone(), (mount.rw != Some(false)).then_some(here)));
+    }
     // Of what makes no sense nothing is seen.
-    PathMap::with_hidden(pairs.collect()).unwrap_or_default()
+    match (PathMap::with_hidden(paths), PathMap::with_hidden(writable)) {
+        (Ok(paths), Ok(writable)) => Origins { paths, writable },
+        (Err(_), _) | (_, Err(_)) => Origins::default(),
+    }
 }
 
 #[cfg(test)]
@@ -137,6 +163,41 @@ mod tests {
             ("/etc", None),
         ] {
             assert_eq!(paths.translate(path).as_deref(), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_we_may_only_read_is_known_by_the_nearest_mount() {
+        let mount = |destination: &str, rw| MountPoint {
+            source: Some(format!("/srv{destination}")),
+            destination: Some(destination.to_owned()),
+            rw,
+            ..MountPoint::default()
+        };
+        let container = ContainerInspectResponse {
+            mounts: Some(vec![
+                mount("/models", Some(false)),
+                mount("/models/cache", Some(true)),
+                mount("/data", Some(true)),
+                mount("/data/golden/", Some(false)),
+                mount("/old", None),
+            ]),
+            ..ContainerInspectResponse::default()
+        };
+        let origins = paths_of(&container);
+        for (path, expected) in [
+            ("/models", true),
+            ("/models/x", true),
+            ("/models/cache/x", false),
+            ("/models2", false),
+            ("/data/x", false),
+            ("/data/golden", true),
+            ("/data/golden/x", true),
+            ("/data/goldener", false),
+            ("/old/x", false),
+            ("/elsewhere", false),
+        ] {
+            assert_eq!(origins.is_read_only(path), expected, "{path}");
         }
     }
 }
