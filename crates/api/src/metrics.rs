@@ -87,6 +87,11 @@ struct ByState {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByRuntime {
+    runtime: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByRest {
     rest: &'static str,
 }
@@ -141,6 +146,13 @@ impl Collector for Gauges {
         let healthy = self.0.health().degraded.is_empty();
         let up = encoder.encode_descriptor("shoal_healthy", help, None, MetricType::Gauge)?;
         ConstGauge::new(i64::from(healthy)).encode(up)?;
+        let help = "Whether a runtime works, as far as is known: its engine answers";
+        let mut runtimes =
+            encoder.encode_descriptor("shoal_runtime_up", help, None, MetricType::Gauge)?;
+        for (kind, trouble) in self.0.runtimes() {
+            let by = ByRuntime { runtime: kind.as_str() };
+            ConstGauge::new(i64::from(trouble.is_none())).encode(runtimes.encode_family(&by)?)?;
+        }
         let help = "What each pool has";
         let mut pools = encoder.encode_descriptor("shoal_pool", help, None, MetricType::Gauge)?;
         for pool in self.0.pools() {

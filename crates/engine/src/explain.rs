@@ -6,6 +6,7 @@ use kernel::Kernel;
 use model::Now;
 use model::state::PoolPhase;
 use model::stats::NodeStats;
+use model::template::RuntimeKind;
 
 use crate::Engine;
 use crate::metrics::Metrics;
@@ -54,6 +55,13 @@ impl Engine {
         if let Some(cause) = self.core.disk.stuck() {
             degraded.push(Degraded { what: "removal of workspaces".to_owned(), cause });
         }
+        let templates = self.templates();
+        for (kind, cause) in self.runtimes() {
+            let used = templates.iter().any(|template| template.runtime == kind);
+            if let Some(cause) = cause.filter(|_| used) {
+                degraded.push(Degraded { what: format!("runtime {}", kind.as_str()), cause });
+            }
+        }
         for pool in self.pools().into_iter().filter(|pool| pool.degraded) {
             let cause = pool.last_failure.unwrap_or_else(|| "launches fail".to_owned());
             let phase = match pool.phase {
@@ -65,6 +73,11 @@ impl Engine {
         }
         let stopping = self.core.read(Kernel::is_stopping);
         Health { degraded, stopping, uptime: self.core.clock.uptime() }
+    }
+
+    /// The runtimes, each with what keeps it from working, if anything does.
+    pub fn runtimes(&self) -> Vec<(RuntimeKind, Option<String>)> {
+        self.core.runtimes.troubles()
     }
 
     /// What is counted.

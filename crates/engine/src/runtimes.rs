@@ -39,6 +39,11 @@ impl Runtimes {
         self.all.iter().map(|(_, runtime)| runtime)
     }
 
+    /// All of them, with what keeps each from working.
+    pub(crate) fn troubles(&self) -> Vec<(RuntimeKind, Option<String>)> {
+        self.all.iter().map(|(kind, runtime)| (*kind, runtime.trouble())).collect()
+    }
+
     pub(crate) fn of(&self, kind: RuntimeKind) -> Result<&Arc<dyn Runtime>, Refusal> {
         let found = self.all.iter().find(|(known, _)| *known == kind);
         found.map(|(_, runtime)| runtime).ok_or_else(|| {

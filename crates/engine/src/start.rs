@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernel::{Boot, Kernel, Recovery};
+use kernel::{Boot, Event, Kernel, Recovery};
 use model::config::InvalidConfig;
 use model::record::Journal;
 use model::state::PoolPhase;
+use model::template::RuntimeTraits;
 use model::{ErrorCode, NodeConfig, Refusal, Template, TemplateName, WorkspaceId};
 use runtime::{Reaped, RuntimeError};
 use store::{Store, StoreError};
@@ -223,7 +224,27 @@ impl Engine {
         for template in templates {
             self.put_configured(template).await?;
         }
+        self.tell_recycling().await;
         self.refuse_unknown(wanted)
+    }
+
+    /// Whether used sandboxes are wiped depends on how runtimes are set up now, not when a template was
+    /// put.
+    async fn tell_recycling(&self) {
+        for template in self.templates() {
+            let Ok(runtime) = self.core.runtimes.of(template.runtime) else { continue };
+            let known = self.core.read(|kernel| kernel.traits_of(&template.name));
+            let Some(known) = known else { continue };
+            let traits = RuntimeTraits { recycle: runtime.traits().recycle, ..known };
+            if traits != known {
+                let name = template.name.clone();
+                let told = Event::TemplatePut { template, traits };
+                // A pool that is being removed needs no news.
+                if let Err(refusal) = self.core.ask(self.core.request(), told).await {
+                    tracing::debug!(%name, %refusal, "a pool was not told how it recycles");
+                }
+            }
+        }
     }
 
     /// Whoever asks for some templates only means such as there are.

@@ -39,6 +39,11 @@ impl Broken {
         self.told.notify_waiters();
     }
 
+    /// Refuses if it broke.
+    fn check(&self) -> Result<(), Refusal> {
+        self.refusal.get().map_or(Ok(()), |refusal| Err(refusal.clone()))
+    }
+
     async fn wait(&self) -> Refusal {
         loop {
             let told = self.told.notified();
@@ -149,6 +154,8 @@ impl Hold {
         &self,
         doing: impl Future<Output = Result<T, RuntimeError>>,
     ) -> Result<T, Refusal> {
+        // What is done at once must not be done for somebody whose use is over.
+        self.broken.check()?;
         let done = tokio::select! {
             biased;
             done = doing => done,
@@ -186,6 +193,7 @@ impl Use {
         &self,
         ready: impl Future<Output = Result<T, HarnessError>>,
     ) -> Result<T, Refusal> {
+        self.hold.broken.check()?;
         let ready = tokio::select! {
             biased;
             ready = ready => ready,

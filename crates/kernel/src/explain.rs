@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use model::state::Wakefulness;
 use model::stats::{NodeStats, PoolStats};
+use model::template::RuntimeTraits;
 use model::why::{Alive, Why};
 use model::{
     EndCause, InstanceId, KeyId, LeaseId, Mono, Now, SandboxId, SandboxState, SeedId, Template,
@@ -61,6 +62,11 @@ impl Kernel {
     /// A template that is served, or whose pool is still being destroyed.
     pub fn template(&self, name: &TemplateName) -> Option<Arc<Template>> {
         self.pool_index.get(name).map(|pool| Arc::clone(&self.pools[*pool].template))
+    }
+
+    /// What its runtime can do for it, as far as that is known.
+    pub fn traits_of(&self, name: &TemplateName) -> Option<RuntimeTraits> {
+        self.pool_index.get(name).map(|pool| self.pools[*pool].traits)
     }
 
     /// All of those, by name.

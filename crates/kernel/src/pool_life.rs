@@ -32,8 +32,11 @@ impl Kernel {
                 let cause = "a pool of this name is still being destroyed";
                 return Err(Refusal::new(ErrorCode::TemplateInUse, cause));
             }
-            if *known.template != *template || known.traits != traits {
+            let same = RuntimeTraits { recycle: traits.recycle, ..known.traits } == traits;
+            if *known.template != *template || !same {
                 self.replace_template(pool, template, traits);
+            } else {
+                self.learn_recycling(pool, traits.recycle);
             }
         } else {
             let name = template.name.clone();

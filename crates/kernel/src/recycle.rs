@@ -8,7 +8,7 @@ use model::template::Recycle;
 
 use crate::effect::Action;
 use crate::entry::{After, Frozen, OpKind, Phase, Resolve};
-use crate::event::Outcome;
+use crate::event::{FailureKind, Outcome};
 use crate::slab::Ix;
 use crate::{Flaw, Kernel};
 
@@ -69,7 +69,12 @@ impl Kernel {
         if untouched || self.flawed(Flaw::WipeSkipped) {
             return Fate::Keep;
         }
-        match entry.traits.recycle {
+        // What was learned of the runtime since it was launched counts too.
+        let recycle = match known.traits.recycle {
+            Recycle::Recreate => Recycle::Recreate,
+            Recycle::Wipe => entry.traits.recycle,
+        };
+        match recycle {
             Recycle::Recreate => Fate::End(cause),
             Recycle::Wipe if busy => Fate::End(cause),
             Recycle::Wipe if entry.uses >= entry.template.pool.max_uses => {
@@ -82,11 +87,28 @@ impl Kernel {
     }
 
     pub(crate) fn wipe_ended(&mut self, ix: Ix, outcome: &Outcome) {
-        if *outcome != Outcome::Done {
-            if let Some(pool) = self.entries[ix].slot {
+        let pool = self.entries[ix].slot;
+        let cause = match outcome {
+            Outcome::Done => None,
+            Outcome::Failed(failure) => Some(match failure.kind {
+                // It turned out that nothing is ever wiped there.
+                FailureKind::Unsupported => {
+                    if let Some(pool) = pool {
+                        self.learn_recycling(pool, Recycle::Recreate);
+                    }
+                    EndCause::Returned
+                }
+                FailureKind::Trouble | FailureKind::Gone | FailureKind::FilesGone => {
+                    EndCause::NotClean
+                }
+            }),
+            Outcome::TimedOut => Some(EndCause::NotClean),
+        };
+        if let Some(cause) = cause {
+            if let Some(pool) = pool {
                 self.pools[pool].counters.retired += 1;
             }
-            self.end(ix, EndCause::NotClean, After::Gone, Resolve::Now);
+            self.end(ix, cause, After::Gone, Resolve::Now);
             return;
         }
         let entry = &mut self.entries[ix];
@@ -94,6 +116,14 @@ impl Kernel {
         let action = Action::Prove { instance: entry.instance };
         self.begin(ix, OpKind::Prove, self.config.deadlines.wipe_ms, action);
         self.settle(ix);
+    }
+
+    /// What becomes of used sandboxes of a pool, as its runtime is known by now.
+    pub(crate) fn learn_recycling(&mut self, pool: Ix, recycle: Recycle) {
+        if self.pools[pool].traits.recycle != recycle {
+            self.pools[pool].traits.recycle = recycle;
+            self.mark_pool(pool);
+        }
     }
 
     pub(crate) fn prove_ended(&mut self, ix: Ix, outcome: &Outcome) {

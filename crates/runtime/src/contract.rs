@@ -36,6 +36,12 @@ pub trait Runtime: Send + Sync {
         None
     }
 
+    /// What keeps it from working at all, if that is known: an engine that is away, say. It must not
+    /// wait.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
     /// Makes a sandbox; done when its guest is ready. Dropped or failed, nothing of it is left.
     async fn launch(&self, spec: LaunchSpec) -> Result<Arc<dyn Sandbox>, RuntimeError>;
 
@@ -220,7 +226,8 @@ pub trait Sandbox: Send + Sync {
 
     /// Ends every program of the use that is over, also those that nobody remembers, and gives it
     /// fresh, empty places to write to, whatever was in the old ones. Only where used sandboxes are
-    /// wiped; if it fails, the sandbox is not fit for anyone.
+    /// wiped; if it fails, the sandbox is not fit for anyone. Whoever has it until then reaches
+    /// nothing in it any more: [`Runtime::sandbox`] gives it as its next user knows it.
     async fn wipe(&self) -> Result<(), RuntimeError> {
         Err(cannot("wipe"))
     }

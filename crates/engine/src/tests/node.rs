@@ -86,7 +86,16 @@ impl Node {
         Self::at(store, config, Arc::new(Place::new())).await
     }
 
-    async fn at(store: Arc<MemoryStore>, mut config: EngineConfig, place: Arc<Place>) -> Self {
+    async fn at(store: Arc<MemoryStore>, config: EngineConfig, place: Arc<Place>) -> Self {
+        Self::recycling(store, config, place, Recycle::Wipe).await
+    }
+
+    async fn recycling(
+        store: Arc<MemoryStore>,
+        mut config: EngineConfig,
+        place: Arc<Place>,
+        recycle: Recycle,
+    ) -> Self {
         // What is in memory is saved here, unless a test has a place of its own.
         let archives = || Archives::open(place.0.join("archives")).unwrap();
         config.archives.get_or_insert_with(archives);
@@ -100,7 +109,6 @@ impl Node {
             ..FakeSettings::default()
         }));
         let capabilities = Capabilities { aliases: false, ..Capabilities::ALL };
-        let recycle = Recycle::Wipe;
         let settings = FakeSettings { capabilities, recycle, ..FakeSettings::default() };
         let docker = Arc::new(FakeRuntime::new(settings));
         let runtimes = Runtimes::new()
@@ -114,9 +122,14 @@ impl Node {
     /// What `kill -9` does: what was committed is there, and every sandbox is gone with its
     /// launcher.
     pub(super) async fn kill_and_start(self) -> Self {
+        self.kill_and_start_recycling(Recycle::Wipe).await
+    }
+
+    /// The same, and containers are set up otherwise by then.
+    pub(super) async fn kill_and_start_recycling(self, recycle: Recycle) -> Self {
         let store = Arc::new(self.store.crash());
         self.engine.core.halt();
-        Self::at(store, self.config, self.place).await
+        Self::recycling(store, self.config, self.place, recycle).await
     }
 
     /// Lets everything that is on its way arrive.

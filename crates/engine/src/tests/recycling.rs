@@ -1,13 +1,14 @@
 //! Sandboxes that are wiped and handed out again: who has one knows how often that was done, and what
 //! was done is counted.
 
-use model::template::RuntimeKind;
+use kernel::UseKind;
+use model::template::{Recycle, RuntimeKind};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use runtime::fake::{Fault, Operation};
-use runtime::{RuntimeError, RuntimeErrorCode};
+use runtime::{ExecSpec, RuntimeError, RuntimeErrorCode};
 
-use super::node::{ALICE, Node, config, name, template};
+use super::node::{ALICE, BOB, Node, config, name, template};
 use crate::CheckoutRequest;
 
 async fn node() -> Node {
@@ -75,4 +76,64 @@ async fn what_is_not_proven_clean_is_counted_and_never_handed_out() {
             format!("shoal_effects_failed_total{{action=\"{action}\",runtime=\"docker\"}} 1");
         assert!(counted(&node, &failed));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_goes_by_how_the_runtime_is_set_up_then() {
+    let mut node = node().await;
+    for (recycle, again) in
+        [(Recycle::Wipe, true), (Recycle::Recreate, false), (Recycle::Wipe, true)]
+    {
+        node = node.kill_and_start_recycling(recycle).await;
+        node.settle().await;
+        let mut instances = Vec::new();
+        for _ in 0..2 {
+            let asked = CheckoutRequest::of(name("wiped"));
+            let lease = node.engine.checkout(ALICE, asked).await.unwrap().keep();
+            node.run(ALICE, lease.sandbox, "echo hi").await.unwrap();
+            node.engine.return_lease(ALICE, lease.lease).await.unwrap();
+            node.settle().await;
+            instances.push(lease.instance);
+        }
+        assert_eq!(instances[0] == instances[1], again, "{recycle:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_is_away_is_told_if_anybody_needs_it() {
+    let degraded = |node: &Node| node.engine.health().degraded;
+    let node = node().await;
+    node.docker.pretend_trouble(Some("the engine does not answer"));
+    node.runtime.pretend_trouble(None);
+    let told = degraded(&node);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].what, "runtime docker");
+    assert!(told[0].cause.contains("does not answer"));
+    let up: Vec<_> =
+        node.engine.runtimes().into_iter().map(|(kind, why)| (kind, why.is_none())).collect();
+    assert_eq!(up, [(RuntimeKind::Fake, true), (RuntimeKind::Docker, false)]);
+    node.docker.pretend_trouble(None);
+    assert_eq!(degraded(&node), []);
+    let without = Node::start(config()).await;
+    without.docker.pretend_trouble(Some("the engine does not answer"));
+    assert_eq!(degraded(&without), [], "no template uses it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_use_that_is_over_reaches_nothing_of_the_next_one() {
+    let node = node().await;
+    let asked = || CheckoutRequest::of(name("wiped"));
+    let lease = node.engine.checkout(ALICE, asked()).await.unwrap().keep();
+    let stale = node.engine.use_sandbox(ALICE, lease.sandbox, UseKind::Files).await.unwrap();
+    node.engine.return_lease(ALICE, lease.lease).await.unwrap();
+    node.settle().await;
+    let next = node.engine.checkout(BOB, asked()).await.unwrap().keep();
+    assert_eq!(next.instance, lease.instance, "it was wiped and handed out again");
+    assert!(stale.write_file("/workspace/late", None).await.is_err());
+    assert!(stale.make_directory("/workspace/late", false).await.is_err());
+    assert!(stale.exec(ExecSpec::shell("echo late > /workspace/late")).await.is_err());
+    assert!(stale.stat("/workspace").await.is_err());
+    drop(stale);
+    let listed = node.run(BOB, next.sandbox, "ls /workspace").await.unwrap();
+    assert_eq!(listed.stdout, b"");
 }

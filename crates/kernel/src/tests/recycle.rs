@@ -5,7 +5,7 @@ use model::{EndCause, ErrorCode, LeaseId, LifecycleEvent, SandboxId, SandboxStat
 
 use super::rig::{
     DOCKER, NATIVE, Rig, claim, gone, kill, launch, name, prove, refusal, secret_settings,
-    template, trouble, wipe,
+    template, trouble, unsupported, wipe,
 };
 use crate::{CheckedOut, DeathCause, Event, Outcome, UseKind, UseTarget};
 
@@ -145,6 +145,32 @@ fn any_doubt_retires_a_sandbox() {
             assert_eq!((counters.recycled, counters.retired + counters.crashed), (0, 1));
             assert_ne!(rig.lease().instance, lease.instance);
         }
+    }
+}
+
+#[test]
+fn a_runtime_that_turns_out_not_to_wipe_is_not_asked_again() {
+    let (mut rig, lease) = used(DOCKER);
+    rig.give_back(lease.lease);
+    rig.finish(wipe, unsupported());
+    assert_eq!(rig.instances(kill), [lease.instance]);
+    rig.run();
+    assert_eq!(rig.end_cause(lease.sandbox), EndCause::Returned);
+    let next = rig.lease();
+    rig.use_once(next.sandbox);
+    rig.give_back(next.lease);
+    assert_eq!((rig.instances(kill), rig.count(wipe)), (vec![next.instance], 0));
+    rig.run();
+    let idle = rig.idle().remove(0);
+    rig.put(template(1, 0), DOCKER);
+    rig.run();
+    assert_eq!(rig.idle().remove(0).id, idle.id, "news of the runtime ends nothing");
+    for wiped in [false, true] {
+        let lease = rig.lease();
+        rig.use_once(lease.sandbox);
+        rig.give_back(lease.lease);
+        assert_eq!(rig.count(wipe), usize::from(wiped), "each is taken for what it was when made");
+        rig.run();
     }
 }
 

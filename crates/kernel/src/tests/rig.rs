@@ -89,6 +89,10 @@ pub(super) fn trouble() -> Outcome {
     Outcome::Failed(Failure { kind: FailureKind::Trouble, detail: "trouble".into() })
 }
 
+pub(super) fn unsupported() -> Outcome {
+    Outcome::Failed(Failure { kind: FailureKind::Unsupported, detail: "not here".into() })
+}
+
 pub(super) fn gone() -> Outcome {
     Outcome::Failed(Failure { kind: FailureKind::Gone, detail: "gone".into() })
 }

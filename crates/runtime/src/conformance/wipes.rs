@@ -30,6 +30,17 @@ async fn wipeable(stage: &Stage) -> Option<Arc<dyn Sandbox>> {
     }
 }
 
+/// Wipes a sandbox; gives it as its next user knows it.
+async fn wiped(stage: &Stage, sandbox: &Arc<dyn Sandbox>) -> Arc<dyn Sandbox> {
+    sandbox.wipe().await.expect("wiped");
+    present(stage, sandbox)
+}
+
+/// A sandbox as its present user knows it.
+fn present(stage: &Stage, sandbox: &Arc<dyn Sandbox>) -> Arc<dyn Sandbox> {
+    stage.runtime.sandbox(sandbox.instance()).expect("it is there")
+}
+
 /// What is where programs can write.
 async fn names(sandbox: &dyn Sandbox) -> Vec<Vec<u8>> {
     let mut names = Vec::new();
@@ -41,7 +52,7 @@ async fn names(sandbox: &dyn Sandbox) -> Vec<Vec<u8>> {
 }
 
 pub(super) async fn a_wiped_one_is_like_a_new_one(stage: &Stage) -> CaseResult {
-    let Some(sandbox) = wipeable(stage).await else { return Ok(()) };
+    let Some(mut sandbox) = wipeable(stage).await else { return Ok(()) };
     let fresh = names(&*sandbox).await;
     let mut env = BTreeMap::new();
     env.insert("TOKEN".to_owned(), "secret".to_owned());
@@ -51,7 +62,7 @@ pub(super) async fn a_wiped_one_is_like_a_new_one(stage: &Stage) -> CaseResult {
         assert_eq!(said(&*sandbox, "echo one > file; printenv TOKEN").await, "secret\n");
         said(&*sandbox, "echo one > /tmp/file").await;
         sandbox.write_all("/workspace/a/b/c", b"secret", Some(0o400)).await.expect("written");
-        sandbox.wipe().await.expect("wiped");
+        sandbox = wiped(stage, &sandbox).await;
         sandbox.prove().await.expect("proven");
         assert_eq!(names(&*sandbox).await, fresh, "after round {round}");
         assert!(!shell(&*sandbox, "printenv TOKEN").await.exit.success(), "it is bound no more");
@@ -67,13 +78,27 @@ pub(super) async fn whatever_runs_ends_with_its_use(stage: &Stage) -> CaseResult
     let mut watched = sandbox.exec(ExecSpec::shell("sleep 1000")).await.expect("started");
     let background = "sleep 1000 & echo on";
     assert_eq!(said(&*sandbox, background).await, "on\n");
-    sandbox.wipe().await.expect("wiped");
+    let sandbox = wiped(stage, &sandbox).await;
     let told = timeout(PATIENCE, watched.wait()).await.expect("told in time");
     assert!(told.is_err() || !told.is_ok_and(|exit| exit.success()), "it was ended");
     sandbox.prove().await.expect("proven");
     assert_eq!(sandbox.processes().await.expect("listed"), Vec::<u32>::new());
     assert_eq!(said(&*sandbox, "echo on").await, "on\n");
     Ok(())
+}
+
+/// Of a use that is over nothing can be asked.
+async fn refuses_everything(last: &dyn Sandbox) {
+    let gone = RuntimeErrorCode::SandboxGone;
+    assert_eq!(code_of(last.ping().await), gone);
+    assert_eq!(code_of(last.claim(&ClaimSettings::default(), None).await), gone);
+    assert_eq!(code_of(last.stat("/workspace").await), gone);
+    assert_eq!(code_of(last.make_directory("/workspace/late", false).await), gone);
+    assert_eq!(code_of(last.write_all("/workspace/late", b"x", None).await), gone);
+    let started = last.exec(ExecSpec::shell("echo late > late")).await;
+    if let Ok(mut process) = started {
+        assert_eq!(code_of(process.wait().await), gone);
+    }
 }
 
 pub(super) async fn whoever_held_something_does_not_reach_the_next_use(
@@ -86,8 +111,11 @@ pub(super) async fn whoever_held_something_does_not_reach_the_next_use(
     let mut reader = sandbox.read_file("/workspace/read", 0, None).await.expect("opened");
     let query = WatchQuery { path: "/workspace".to_owned(), recursive: true };
     let mut watch = sandbox.watch(&query).await.expect("watched");
-    sandbox.wipe().await.expect("wiped");
+    let last = sandbox;
+    let sandbox = wiped(stage, &last).await;
     sandbox.prove().await.expect("proven");
+    refuses_everything(&*last).await;
+    sandbox.prove().await.expect("nothing of it was done");
     assert!(writer.finish().await.is_err(), "a file of the use that is over");
     let mut rest = Vec::new();
     // What had arrived may still be read.
@@ -104,11 +132,11 @@ pub(super) async fn whoever_held_something_does_not_reach_the_next_use(
 
 pub(super) async fn a_proof_fails_if_anything_is_left(stage: &Stage) -> CaseResult {
     let Some(sandbox) = wipeable(stage).await else { return Ok(()) };
-    sandbox.wipe().await.expect("wiped");
+    let sandbox = wiped(stage, &sandbox).await;
     sandbox.prove().await.expect("proven");
     sandbox.write_all("/workspace/left", b"x", None).await.expect("written");
     assert!(sandbox.prove().await.is_err(), "a file is left");
-    sandbox.wipe().await.expect("wiped");
+    let sandbox = wiped(stage, &sandbox).await;
     sandbox.prove().await.expect("proven");
     let mut left = sandbox.exec(ExecSpec::shell("sleep 1000")).await.expect("started");
     assert_eq!(said(&*sandbox, "echo on").await, "on\n");
@@ -127,9 +155,10 @@ pub(super) async fn a_wipe_that_is_given_up_is_not_proven(stage: &Stage) -> Case
         let finished = cut(polls, sandbox.wipe()).await;
         if let Some(wiped) = finished {
             wiped.expect("wiped");
-            sandbox.prove().await.expect("proven");
+            present(stage, &sandbox).prove().await.expect("proven");
             return Ok(());
         }
+        let sandbox = present(stage, &sandbox);
         assert!(sandbox.prove().await.is_err(), "after {polls} polls");
         timeout(PATIENCE, sandbox.kill()).await.expect("in time").expect("killed");
     }

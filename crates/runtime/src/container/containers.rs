@@ -81,7 +81,7 @@ enum Cause {
 impl<M: Maker> Containers<M> {
     /// A runtime of what this maker makes. Must be called inside a tokio runtime.
     pub(crate) fn new(maker: M) -> Self {
-        let keeper = if maker.renewable() { Keeper::start().ok() } else { None };
+        let keeper = if maker.renewable() { start_keeper() } else { None };
         let link = LinkSettings { reason_timeout: REASON_TIMEOUT, ..LinkSettings::default() };
         let shared = Arc::new(Shared {
             maker: Arc::new(maker),
@@ -145,7 +145,21 @@ impl<M: Maker> Shared<M> {
             Some(Known::Unborn(_) | Known::Live(_) | Known::Dying(_)) | None => return false,
         }
         drop(registry);
-        self.watch(sandbox.connected().watch);
+        self.watch(Arc::clone(&sandbox.connected.watch));
+        true
+    }
+
+    /// The next use of a sandbox takes the place of the last one, unless its end was begun.
+    pub(super) fn succeed(self: &Arc<Self>, next: &Arc<Contained<M>>) -> bool {
+        let mut registry = self.registry();
+        match registry.get_mut(&next.spec.instance) {
+            Some(Known::Live(last)) if Arc::ptr_eq(&last.life, &next.life) => {
+                *last = Arc::clone(next);
+            }
+            Some(Known::Unborn(_) | Known::Live(_) | Known::Dying(_)) | None => return false,
+        }
+        drop(registry);
+        self.watch(Arc::clone(&next.connected.watch));
         true
     }
 
@@ -200,7 +214,7 @@ impl<M: Maker> Shared<M> {
         tokio::spawn(async move {
             let died = shared.autopsy(id, cause).await;
             let died = sandbox.life.ends(died);
-            sandbox.connected().link.fail(&died);
+            sandbox.connected.link.fail(&died);
             shared.remove_for_sure(id).await;
             shared.registry().remove(&id);
             sandbox.life.is_removed();
@@ -288,6 +302,13 @@ impl<M: Maker> Shared<M> {
     }
 }
 
+/// Without it used containers are made anew, which is right but slower: somebody may wonder why.
+fn start_keeper() -> Option<Arc<Keeper>> {
+    Keeper::start()
+        .inspect_err(|error| tracing::warn!(%error, "used containers are not wiped but made anew"))
+        .ok()
+}
+
 #[async_trait]
 impl<M: Maker> Runtime for Containers<M> {
     fn capabilities(&self) -> Capabilities {
@@ -302,6 +323,10 @@ impl<M: Maker> Runtime for Containers<M> {
             workspace_survives: false,
             disk: None,
         }
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.shared.maker.trouble()
     }
 
     async fn launch(&self, spec: LaunchSpec) -> Result<Arc<dyn Sandbox>, RuntimeError> {

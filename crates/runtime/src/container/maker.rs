@@ -23,6 +23,11 @@ pub(crate) trait Maker: Send + Sync + 'static {
         false
     }
 
+    /// What keeps it from working at all, if that is known. It must not wait.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
     /// Refuses a spec that could never be made, before anything is begun.
     fn check(&self, spec: &LaunchSpec) -> Result<(), RuntimeError>;
 

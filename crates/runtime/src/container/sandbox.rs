@@ -1,8 +1,9 @@
-//! One sandbox in a container: its guest does most of it; freezing and removing are its maker's. The
-//! connection is replaced when the sandbox is wiped, and nobody who held the old one reaches the new.
+//! One use of a sandbox in a container: its guest does most of it; freezing and removing are its maker's.
+//! A wipe makes another of these, with a connection of its own. Whoever still has the old one has the
+//! old connection with it, and reaches nothing that is somebody else's by now.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
 use guest_protocol::message::{Entry, Port};
@@ -22,17 +23,17 @@ use crate::guest_link::GuestLink;
 use crate::inside::{FileWatch, FindQuery, Found, SearchQuery, Searched, Socket, WatchQuery};
 use crate::spec::LaunchSpec;
 
-/// A sandbox in a container.
+/// A sandbox in a container, for one use.
 pub(crate) struct Contained<M: Maker> {
     pub(super) spec: LaunchSpec,
     pub(super) life: Arc<Life>,
     pub(super) shared: Arc<Shared<M>>,
     pub(super) container_id: String,
     /// What it was like at its birth, where it can be looked at from outside.
-    pub(super) baseline: Option<Baseline>,
+    pub(super) baseline: Option<Arc<Baseline>>,
     /// No wipe of it was left unfinished.
     pub(super) fit: AtomicBool,
-    connected: RwLock<Connected<M>>,
+    pub(super) connected: Connected<M>,
 }
 
 /// A connection and who watches it.
@@ -56,22 +57,25 @@ impl<M: Maker> Contained<M> {
         baseline: Option<Baseline>,
         connected: Connected<M>,
     ) -> Self {
-        let (connected, fit) = (RwLock::new(connected), AtomicBool::new(true));
+        let (baseline, fit) = (baseline.map(Arc::new), AtomicBool::new(true));
         Self { spec, life, shared, container_id, baseline, fit, connected }
     }
 
-    /// The present connection.
-    pub(super) fn connected(&self) -> Connected<M> {
-        self.connected.read().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The same sandbox for the next use, which it is not fit for yet.
+    pub(super) fn successor(&self, connected: Connected<M>) -> Self {
+        Self {
+            spec: self.spec.clone(),
+            life: Arc::clone(&self.life),
+            shared: Arc::clone(&self.shared),
+            container_id: self.container_id.clone(),
+            baseline: self.baseline.clone(),
+            fit: AtomicBool::new(false),
+            connected,
+        }
     }
 
-    /// Another connection takes the place of the present one.
-    pub(super) fn reconnect(&self, connected: Connected<M>) {
-        *self.connected.write().unwrap_or_else(PoisonError::into_inner) = connected;
-    }
-
-    fn link(&self) -> Arc<GuestLink> {
-        self.connected().link
+    fn link(&self) -> &GuestLink {
+        &self.connected.link
     }
 
     /// Refuses what needs a living sandbox.

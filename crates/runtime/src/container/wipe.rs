@@ -34,7 +34,7 @@ impl<M: Maker> Contained<M> {
         const STEP: &str = "wipe";
         let (keeper, baseline) = self.outside(STEP)?;
         self.fit.store(false, Ordering::Relaxed);
-        let old = self.connected();
+        let old = &self.connected;
         let fresh = async {
             old.link.end_all().await?;
             keeper.renew(baseline).await?;
@@ -42,17 +42,22 @@ impl<M: Maker> Contained<M> {
                 socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                     .map_err(|error| RuntimeError::system("make a connection", &error.into()))?;
             let new = self.shared.connect(self.spec.instance, &self.life, ours, true)?;
+            let next = Arc::new(self.successor(new));
             // From here on whatever breaks, breaks the new connection, and that is watched.
-            self.reconnect(new.clone());
-            self.shared.watch(Arc::clone(&new.watch));
+            if !self.shared.succeed(&next) {
+                let cause = "it was ended meanwhile";
+                return Err(RuntimeError::new(RuntimeErrorCode::SandboxGone, STEP, cause));
+            }
             old.watch.replace();
             old.link.begin_again(theirs)?;
-            let ready = timeout(BEGIN_PATIENCE, new.link.ready()).await;
-            ready.unwrap_or_else(|_| Err(RuntimeError::deadline(STEP)))
+            let ready = timeout(BEGIN_PATIENCE, next.connected.link.ready()).await;
+            ready.unwrap_or_else(|_| Err(RuntimeError::deadline(STEP)))?;
+            Ok(next)
         };
         let fresh = fresh.await;
-        self.unless_over(STEP, fresh)?;
-        self.fit.store(true, Ordering::Relaxed);
+        let next = self.unless_over(STEP, fresh)?;
+        old.link.retire();
+        next.fit.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -64,7 +69,7 @@ impl<M: Maker> Contained<M> {
             let cause = "a wipe of it was not finished";
             return Err(RuntimeError::new(RuntimeErrorCode::Protocol, STEP, cause));
         }
-        let link = self.connected().link;
+        let link = &self.connected.link;
         let proven = async {
             // Whoever answers has made what it makes for itself, and nothing moves any more.
             link.ping().await?;

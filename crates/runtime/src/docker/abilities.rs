@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use rustix::process::geteuid;
 use tokio::time::timeout;
 
-use super::config::Endpoint;
+use super::config::{Endpoint, LinkMode};
 use super::engine::{Engine, Trouble};
-use crate::error::{RuntimeError, RuntimeErrorCode};
+use super::ground::may_be_wiped;
 
-const STEP: &str = "find the Docker engine";
 /// How long an engine has to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -22,23 +20,46 @@ pub struct EngineAbilities {
     pub api: String,
     /// Who makes control groups for it, and of which generation they are.
     pub control_groups: String,
-    /// Whether used sandboxes can be wiped: it is on this machine, as far as can be told, and we are
-    /// root.
+    /// Whether used sandboxes can be wiped, as far as can be told: it is on this machine and has no users
+    /// of its own, and we are root.
     pub wipes: bool,
+    /// What it cannot limit, in words.
+    pub lacks: Vec<&'static str>,
 }
 
-/// Asks an engine what it is.
-pub async fn probe(endpoint: &Endpoint) -> Result<EngineAbilities, RuntimeError> {
+/// Why there is no engine to be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoEngine {
+    /// What is wrong.
+    pub why: String,
+    /// What helps.
+    pub remedy: &'static str,
+}
+
+/// Asks an engine what it is, and what it would be to sandboxes that are reached in this way.
+pub async fn probe(endpoint: &Endpoint, link: LinkMode) -> Result<EngineAbilities, NoEngine> {
     let engine = Engine::new(endpoint.clone());
     let asked = timeout(PATIENCE, engine.find()).await;
     let found = asked.unwrap_or_else(|_| Err(Trouble::Unanswered("no answer in time".into())));
     let facts = match found {
         Ok(found) => found.facts,
-        Err(trouble) => return Err(engine.failed(RuntimeErrorCode::Unsupported, STEP, &trouble)),
+        Err(trouble) => {
+            let remedy = trouble.remedy().unwrap_or("see the log of the engine");
+            return Err(NoEngine { why: engine.what_is_wrong(&trouble), remedy });
+        }
     };
     let said = |word: Option<&str>| word.unwrap_or("unknown").to_owned();
     let driver = facts.info.cgroup_driver.map(|driver| driver.to_string());
     let generation = facts.info.cgroup_version.map(|version| version.to_string());
+    let info = &facts.info;
+    // What it does not speak of it can do.
+    let limits = [
+        (info.memory_limit, "memory"),
+        (info.cpu_cfs_quota, "processors"),
+        (info.pids_limit, "processes"),
+    ];
+    let lacks = limits.into_iter().filter(|(can, _)| *can == Some(false)).map(|(_, of)| of);
+    let lacks = lacks.collect();
     Ok(EngineAbilities {
         version: said(facts.info.server_version.as_deref()),
         api: format!("{}.{}", facts.api.0, facts.api.1),
@@ -47,6 +68,7 @@ pub async fn probe(endpoint: &Endpoint) -> Result<EngineAbilities, RuntimeError>
             said(driver.as_deref()),
             said(generation.as_deref())
         ),
-        wipes: matches!(endpoint, Endpoint::Unix(_)) && geteuid().is_root(),
+        wipes: may_be_wiped(endpoint, link, &facts),
+        lacks,
     })
 }

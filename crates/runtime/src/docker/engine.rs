@@ -80,6 +80,22 @@ impl Trouble {
         matches!(self, Self::Refused { status: 409, .. })
     }
 
+    fn is_denial(&self) -> bool {
+        matches!(self, Self::Unreachable(why) if why.contains("ermission denied"))
+    }
+
+    /// What helps, if that is known.
+    pub(super) fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Unreachable(_) if self.is_denial() => {
+                Some("let the server's user into the group of that socket")
+            }
+            Self::Unreachable(_) => Some("start it or set docker.host"),
+            Self::Unanswered(_) => Some("see its log"),
+            Self::Refused { .. } => None,
+        }
+    }
+
     pub(super) fn of(error: Error) -> Self {
         if let Error::DockerResponseServerError { status_code, message } = error {
             return Self::Refused { status: status_code, message };
@@ -120,6 +136,8 @@ pub(super) struct Engine {
     asked_to_make: AtomicBool,
     /// What it warned of, as far as that was said.
     warned: Mutex<BTreeSet<String>>,
+    /// Why it could not be found when it was last looked for.
+    away: Mutex<Option<Trouble>>,
 }
 
 fn lock(found: &Mutex<Option<Found>>) -> MutexGuard<'_, Option<Found>> {
@@ -135,6 +153,7 @@ impl Engine {
             looks,
             asked_to_make: AtomicBool::new(false),
             warned: Mutex::default(),
+            away: Mutex::default(),
         }
     }
 
@@ -187,6 +206,17 @@ impl Engine {
         look.landed().await.unwrap_or_else(|| Err(Trouble::Unanswered("it was given up".into())))
     }
 
+    /// Whether it was found, as whoever follows it sees it.
+    pub(super) fn is_away(&self, trouble: Option<Trouble>) {
+        *self.away.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    /// Why it could not be found when it was last looked for, in words.
+    pub(super) fn absence(&self) -> Option<String> {
+        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        away.as_ref().map(|trouble| self.told(trouble))
+    }
+
     /// Asks it something, within this time in all.
     pub(super) async fn ask<T, A>(
         &self,
@@ -214,23 +244,32 @@ impl Engine {
         step: &'static str,
         trouble: &Trouble,
     ) -> RuntimeError {
+        RuntimeError::new(code, step, self.told(trouble))
+    }
+
+    fn told(&self, trouble: &Trouble) -> String {
+        let what = self.what_is_wrong(trouble);
+        match trouble.remedy() {
+            Some(remedy) => format!("{what}; {remedy}"),
+            None => what,
+        }
+    }
+
+    /// A trouble in words, without what helps.
+    pub(super) fn what_is_wrong(&self, trouble: &Trouble) -> String {
         let at = &self.endpoint;
-        let cause = match trouble {
-            Trouble::Unreachable(why) if why.contains("ermission denied") => format!(
-                "the Docker engine at {at} may not be used: {why}; let the server's user into the \
-                 group of that socket"
-            ),
-            Trouble::Unreachable(why) => format!(
-                "the Docker engine at {at} does not answer: {why}; start it or set docker.host"
-            ),
-            Trouble::Unanswered(why) => {
-                format!("the Docker engine at {at} gave no answer: {why}; see its log")
+        match trouble {
+            Trouble::Unreachable(why) if trouble.is_denial() => {
+                format!("the Docker engine at {at} may not be used: {why}")
             }
+            Trouble::Unreachable(why) => {
+                format!("the Docker engine at {at} does not answer: {why}")
+            }
+            Trouble::Unanswered(why) => format!("the Docker engine at {at} gave no answer: {why}"),
             Trouble::Refused { message, .. } => {
                 format!("the Docker engine refused: {}", message.trim_end())
             }
-        };
-        RuntimeError::new(code, step, cause)
+        }
     }
 }
 

@@ -2,12 +2,13 @@
 //! number that the engine says is believed only if the process is in a control group of that container:
 //! an engine in a container of its own counts processes differently.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use jail::groups::kills_in;
 use jail::machine::parse::{memberships, mounts};
+use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2, stat};
 
 /// The files that count kills for want of memory, of the second and of the first generation.
 const COUNTERS: [&str; 2] = ["memory.events", "memory.oom_control"];
@@ -41,6 +42,17 @@ impl FirstProcess {
             (Some(its), Some(ours)) => its == ours,
             (_, None) | (None, _) => false,
         }
+    }
+
+    /// Whether it has in this place what we have in that one; none if that cannot be seen from here.
+    /// Links of its own lead nowhere else.
+    pub(super) fn shows(&self, place: &str, ours: &str) -> Option<bool> {
+        let root = File::open(format!("/proc/{}/root", self.pid)).ok()?;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let inside = place.trim_start_matches('/');
+        let shown = openat2(&root, inside, flags, Mode::empty(), ResolveFlags::IN_ROOT).ok()?;
+        let (theirs, ours) = (fstat(&shown).ok()?, stat(ours).ok()?);
+        Some((theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino))
     }
 
     /// Whether more has been killed for want of memory than when this was last asked; none if nothing
@@ -115,6 +127,21 @@ mod tests {
         ] {
             let expected = expected.map(PathBuf::from);
             assert_eq!(memory_group(groups, mountinfo), expected, "{groups} {mountinfo}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_is_told_by_what_it_is() {
+        let ourselves =
+            FirstProcess { pid: std::process::id(), memory: None, kills_seen: AtomicU64::new(0) };
+        for (place, ours, expected) in [
+            ("/usr", "/usr", Some(true)),
+            ("/usr/", "/usr/../usr", Some(true)),
+            ("/usr", "/etc", Some(false)),
+            ("/nowhere", "/etc", None),
+            ("/etc", "/nowhere", None),
+        ] {
+            assert_eq!(ourselves.shows(place, ours), expected, "{place} {ours}");
         }
     }
 

@@ -36,6 +36,7 @@ pub(super) async fn follow(shared: Arc<Shared>) {
                     tracing::info!(engine = %shared.engine.endpoint(), "the Docker engine is back");
                 }
                 (pause, was_there) = (AGAIN_MIN, true);
+                shared.engine.is_away(None);
                 let why = shared.listen(found).await;
                 tracing::debug!(why, "the Docker engine's events ended");
                 shared.engine.forget();
@@ -49,6 +50,7 @@ pub(super) async fn follow(shared: Arc<Shared>) {
                     );
                 }
                 was_there = false;
+                shared.engine.is_away(Some(trouble));
             }
         }
         sleep(pause).await;

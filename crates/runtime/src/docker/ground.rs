@@ -16,6 +16,7 @@ use bollard::query_parameters::{
     ContainerArchiveInfoOptionsBuilder, CreateContainerOptionsBuilder,
     RemoveContainerOptionsBuilder, UploadToContainerOptionsBuilder,
 };
+use rustix::process::geteuid;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -27,7 +28,7 @@ use super::host_root::{archive_of_program, hash_of};
 use super::images::Image;
 use super::names::Names;
 use super::path_map::PathMap;
-use super::self_inspection::{Origins, paths_by_self_inspection};
+use super::self_inspection::{Origins, Whereabouts, whereabouts};
 use crate::container::GUEST_PATH;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
@@ -51,19 +52,46 @@ pub(super) struct Ground {
     pub links: Option<String>,
     /// Whether the engine's files are ours, by the same paths.
     pub same_files: bool,
+    /// Whether that is in doubt: we are in a container, and the engine does not know it.
+    pub doubtful: bool,
     /// Our paths as the engine sees them, if we are in a container of its own.
     inside: Option<Origins>,
     /// Which engine it was found out of.
     engine: Identity,
 }
 
-/// What tells one engine from another, or from what it was before it was set up differently.
+/// What tells one engine from another, or from what it was before it was set up differently. Not its
+/// id: there are engines that make one up whenever they are asked.
 type Identity = (Option<String>, Option<String>, Vec<String>);
 
 fn identity_of(facts: &Facts) -> Identity {
     let info = &facts.info;
     let options = info.security_options.clone().unwrap_or_default();
-    (info.id.clone(), info.kernel_version.clone(), options)
+    (info.docker_root_dir.clone(), info.kernel_version.clone(), options)
+}
+
+/// Whether it is worth looking whether the engine sees our files.
+fn could_share(endpoint: &Endpoint, facts: &Facts) -> bool {
+    let is_here = matches!(endpoint, Endpoint::Unix(_));
+    let kernel = rustix::system::uname();
+    let kernel = kernel.release().to_string_lossy();
+    // In a virtual machine of its own it may see files, but sockets lead nowhere.
+    is_here && facts.info.kernel_version.as_deref() == Some(&*kernel)
+}
+
+fn may_link_by_socket(link: LinkMode, facts: &Facts) -> bool {
+    match link {
+        LinkMode::Attach => false,
+        LinkMode::Socket => true,
+        // Users that are others outside cannot come through our directories, and labels keep
+        // containers from sockets that have none.
+        LinkMode::Auto => !facts.says("userns") && !facts.says("selinux"),
+    }
+}
+
+/// Whether used containers of this engine can be wiped, as far as is known before there is one.
+pub(super) fn may_be_wiped(endpoint: &Endpoint, link: LinkMode, facts: &Facts) -> bool {
+    geteuid().is_root() && could_share(endpoint, facts) && may_link_by_socket(link, facts)
 }
 
 /// Makes sure of it.
@@ -174,14 +202,20 @@ impl Preparation {
         self.make_links()?;
         let found = self.look(&facts, image).await.map_err(|trouble| self.failed(&trouble))?;
         if self.link == LinkMode::Socket && found.links.is_none() {
-            let cause = "docker.link is `socket`, but the engine does not see our files";
+            let cause = "docker.link is `socket`, but the engine does not see our files: set it to \
+                         `auto`, or mount /run/shoal into the container of this server";
             return Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause));
         }
         Ok(found)
     }
 
     async fn look(&self, facts: &Facts, image: &Image) -> Result<Ground, Trouble> {
-        let inside = paths_by_self_inspection(&self.engine).await?;
+        let whereabouts = whereabouts(&self.engine).await?;
+        let doubtful = whereabouts == Whereabouts::Elsewhere;
+        let inside = match whereabouts {
+            Whereabouts::Container(origins) => Some(origins),
+            Whereabouts::Machine | Whereabouts::Elsewhere => None,
+        };
         let volume = self.volume();
         let request = VolumeCreateRequest {
             name: Some(volume.clone()),
@@ -195,7 +229,7 @@ impl Preparation {
             None => Some(self.host_path_map.translate(ours).unwrap_or_else(|| ours.clone())),
         });
         let mut shared = None;
-        if self.could_share(facts)
+        if could_share(self.engine.endpoint(), facts)
             && let Some(theirs) = &theirs
         {
             shared = self.carry(image, &volume, Some(theirs), facts.api).await?;
@@ -204,28 +238,9 @@ impl Preparation {
             Some(sees_ours) => sees_ours,
             None => self.carry(image, &volume, None, facts.api).await?.unwrap_or(false),
         };
-        let links = theirs.clone().filter(|_| shared && self.may_link_by_socket(facts));
+        let links = theirs.clone().filter(|_| shared && may_link_by_socket(self.link, facts));
         let same_files = shared && inside.is_none() && theirs == ours;
-        Ok(Ground { volume, links, same_files, inside, engine: identity_of(facts) })
-    }
-
-    /// Whether it is worth looking whether the engine sees our files.
-    fn could_share(&self, facts: &Facts) -> bool {
-        let is_here = matches!(self.engine.endpoint(), Endpoint::Unix(_));
-        let kernel = rustix::system::uname();
-        let kernel = kernel.release().to_string_lossy();
-        // In a virtual machine of its own it may see files, but sockets lead nowhere.
-        is_here && facts.info.kernel_version.as_deref() == Some(&*kernel)
-    }
-
-    fn may_link_by_socket(&self, facts: &Facts) -> bool {
-        match self.link {
-            LinkMode::Attach => false,
-            LinkMode::Socket => true,
-            // Users that are others outside cannot come through our directories, and labels keep
-            // containers from sockets that have none.
-            LinkMode::Auto => !facts.says("userns") && !facts.says("selinux"),
-        }
+        Ok(Ground { volume, links, same_files, doubtful, inside, engine: identity_of(facts) })
     }
 
     /// Whether a container carries files now: any other one was left behind.
@@ -339,6 +354,11 @@ impl Preparation {
         }
     }
 
+    /// Whether used containers can be wiped, as far as is known before there is one.
+    pub(super) fn may_be_wiped(&self, facts: &Facts) -> bool {
+        may_be_wiped(self.engine.endpoint(), self.link, facts)
+    }
+
     /// A path of ours as the engine sees it; none if it does not, as far as is known.
     pub(super) fn engine_path(&self, ground: &Ground, path: &str) -> Option<String> {
         let said = self.host_path_map.translate(path);
@@ -346,6 +366,11 @@ impl Preparation {
             Some(inside) => said.or_else(|| inside.translate(path)),
             None => said.or_else(|| ground.same_files.then(|| path.to_owned())),
         }
+    }
+
+    /// Whether a path of ours is shown because the engine's files are taken for ours.
+    pub(super) fn relies_on_same_files(&self, ground: &Ground, path: &str) -> bool {
+        ground.inside.is_none() && self.host_path_map.translate(path).is_none()
     }
 
     /// Whether we may only read what is here, as far as is known: who maps a path answers for it.
@@ -396,7 +421,13 @@ impl Facts {
 /// An engine for another kind of processor would find the guest and could not run it.
 fn refuse_other_processors(facts: &Facts) -> Result<(), RuntimeError> {
     let ours = std::env::consts::ARCH;
-    match facts.info.architecture.as_deref() {
+    // Not every engine calls them as the kernel does.
+    let theirs = facts.info.architecture.as_deref().map(|name| match name {
+        "amd64" => "x86_64",
+        "arm64" => "aarch64",
+        name => name,
+    });
+    match theirs {
         Some(theirs) if theirs != ours => {
             let cause = format!(
                 "the Docker engine is for {theirs} processors and this server for {ours}: use an \

@@ -84,12 +84,16 @@ impl DockerMaker {
         Ok(Self { shared, following })
     }
 
-    /// Waits a little for the engine, so that what can be known is known.
+    /// Waits a little for the engine, so that what can be known is known: whether used containers can
+    /// be wiped, for one.
     pub(super) async fn look_for_engine(&self, patience: Duration) -> Result<(), Trouble> {
-        match timeout(patience, self.shared.engine.find()).await {
-            Ok(found) => found.map(drop),
-            Err(_) => Err(Trouble::Unanswered("no answer in time".into())),
-        }
+        let found = match timeout(patience, self.shared.engine.find()).await {
+            Ok(found) => found?,
+            Err(_) => return Err(Trouble::Unanswered("no answer in time".into())),
+        };
+        let preparation = &self.shared.preparation;
+        self.shared.renewable.fetch_and(preparation.may_be_wiped(&found.facts), Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -239,6 +243,10 @@ impl Maker for DockerMaker {
 
     fn renewable(&self) -> bool {
         self.shared.renewable.load(Ordering::Relaxed)
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.shared.engine.absence()
     }
 
     fn check(&self, spec: &LaunchSpec) -> Result<(), RuntimeError> {

@@ -23,7 +23,7 @@ use super::listener::Listener;
 use super::maker::Shared;
 use crate::container::{GUEST_PATH, Made, places};
 use crate::error::{RuntimeError, RuntimeErrorCode};
-use crate::spec::LaunchSpec;
+use crate::spec::{LaunchSpec, Root};
 
 const STEP: &str = "launch";
 
@@ -224,6 +224,7 @@ impl Making<'_> {
             let cause = "somebody else connected in the guest's place";
             return Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause).into());
         }
+        self.refuse_other_files(process.as_ref())?;
         if process.as_ref().is_some_and(FirstProcess::shares_our_network) {
             let cause = "the engine gave it this machine's network instead of none";
             return Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause).into());
@@ -245,6 +246,7 @@ impl Making<'_> {
             Err(_) => return Err(Self::unready("its guest did not speak in time", &words)),
         }
         let process = self.first_process(container, &id).await?;
+        self.refuse_other_files(process.as_ref())?;
         let pid = process.as_ref().map(|process| process.pid);
         self.instance.runs(process);
         Ok(Made { link: socket, passes_descriptors: false, container_id: id, pid })
@@ -294,6 +296,32 @@ impl Making<'_> {
         let at = other.destination.as_deref().unwrap_or("?");
         let cause = format!("the engine gave it a volume of its own at {at}: use another image");
         Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause))
+    }
+
+    /// Files of the same name may be those of another machine. Nobody has used the sandbox yet.
+    fn refuse_other_files(&self, process: Option<&FirstProcess>) -> Result<(), RuntimeError> {
+        let preparation = &self.shared.preparation;
+        let mounts = self.spec.mounts.iter().filter(|mount| {
+            mount.docker_host_path.is_none()
+                && preparation.relies_on_same_files(self.ground, &mount.host_path)
+        });
+        let mut relied_on: Vec<_> =
+            mounts.map(|mount| (mount.path.as_str(), mount.host_path.as_str())).collect();
+        if self.spec.root == Root::Host {
+            relied_on.push(("/usr", "/usr"));
+        }
+        for (place, ours) in relied_on {
+            let same = process.and_then(|process| process.shows(place, ours));
+            if !same.unwrap_or(!self.ground.doubtful) {
+                let cause = format!(
+                    "the engine may have other files at {ours:?} than this server, which runs in a \
+                     container that it does not know: set docker_host_path of the mount, or \
+                     docker.host_path_map, and name an image as the root"
+                );
+                return Err(RuntimeError::new(RuntimeErrorCode::LaunchFailed, STEP, cause));
+            }
+        }
+        Ok(())
     }
 
     fn failed(&self, trouble: &Trouble) -> RuntimeError {

@@ -27,7 +27,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::abilities::{EngineAbilities, probe};
+pub use self::abilities::{EngineAbilities, NoEngine, probe};
 pub use self::config::{DockerConfig, Endpoint, LinkMode, StoredImages};
 use self::maker::DockerMaker;
 pub use self::path_map::{PathMap, PathMapProblem};

@@ -1,5 +1,6 @@
 //! Whether this server runs in a container of the very engine that it uses, and if so, where its own
-//! directories are on that engine's machine: the engine is asked about the container that we are.
+//! directories are on that engine's machine: the engine is asked about the container that we are. If it
+//! does not know it, our files may be others than the engine's, whatever they are called.
 
 use std::fs;
 
@@ -33,26 +34,42 @@ impl Origins {
     }
 }
 
-/// Paths of ours as the engine sees them; none if we are in no container of this engine. Whether we are
-/// must be known: who believed by mistake that he is not would show others' files.
-pub(super) async fn paths_by_self_inspection(engine: &Engine) -> Result<Option<Origins>, Trouble> {
+/// Where we are, as far as an engine is concerned.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Whereabouts {
+    /// In no container, as far as can be told.
+    Machine,
+    /// In a container of this engine.
+    Container(Origins),
+    /// In a container that this engine does not know: of another one, or of none.
+    Elsewhere,
+}
+
+/// Files that others put into their containers.
+const MARKS: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
+/// What tells programs that they are in a pod.
+const POD: &str = "KUBERNETES_SERVICE_HOST";
+
+/// Where we are. It must be known: who believed by mistake that he is in no container would show
+/// others' files.
+pub(super) async fn whereabouts(engine: &Engine) -> Result<Whereabouts, Trouble> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
-    let ids = ids_of_ours(
-        &read("/proc/self/mountinfo"),
-        &read("/proc/self/cgroup"),
-        &read("/proc/sys/kernel/hostname"),
-    );
-    for id in ids {
+    let (mountinfo, cgroup) = (read("/proc/self/mountinfo"), read("/proc/self/cgroup"));
+    let sure = ids_of_ours(&mountinfo, &cgroup, "");
+    let marked = !sure.is_empty()
+        || MARKS.iter().any(|mark| fs::exists(mark).unwrap_or(false))
+        || std::env::var_os(POD).is_some();
+    for id in ids_of_ours(&mountinfo, &cgroup, &read("/proc/sys/kernel/hostname")) {
         let asked = engine
             .ask(QUICK, |docker| async move { docker.inspect_container(&id, None).await })
             .await;
         match asked {
-            Ok(container) => return Ok(Some(paths_of(&container))),
+            Ok(container) => return Ok(Whereabouts::Container(paths_of(&container))),
             Err(trouble) if trouble.is_missing() => {}
             Err(trouble) => return Err(trouble),
         }
     }
-    Ok(None)
+    Ok(if marked { Whereabouts::Elsewhere } else { Whereabouts::Machine })
 }
 
 /// What may be the id of the container that we are in, the surest first.

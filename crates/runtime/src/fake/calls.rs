@@ -10,6 +10,7 @@ use model::{ClaimSettings, InstanceId, WorkspaceId};
 use tokio::io::DuplexStream;
 
 use super::faults::Operation;
+use super::handle::Handle;
 use super::paths::Last;
 use super::process::{FakeProcess, OutputReader};
 use super::program::{Out, PROGRAMS, Program};
@@ -27,7 +28,7 @@ use crate::spec::LaunchSpec;
 /// Where relative paths begin.
 const WORKSPACE: &str = "/workspace";
 
-impl FakeSandbox {
+impl Handle {
     /// Does something with the files that a path belongs to, as a request.
     async fn with_files<T>(
         &self,
@@ -40,7 +41,7 @@ impl FakeSandbox {
         self.with_tree(&path, |tree| act(tree, &path))
     }
 
-    fn own(&self) -> Result<Arc<Self>, RuntimeError> {
+    fn own(&self) -> Result<Arc<FakeSandbox>, RuntimeError> {
         let world = self.world.upgrade();
         let own = world.and_then(|world| world.state().sandboxes.get(&self.spec.instance).cloned());
         own.ok_or_else(|| {
@@ -101,7 +102,7 @@ fn output(sink: Sink, process: &Arc<FakeProcess>) -> (Out, Option<ByteReader>) {
 }
 
 #[async_trait]
-impl Sandbox for FakeSandbox {
+impl Sandbox for Handle {
     fn instance(&self) -> InstanceId {
         self.spec.instance
     }
@@ -130,6 +131,7 @@ impl Sandbox for FakeSandbox {
     async fn exec(&self, spec: ExecSpec) -> Result<Process, RuntimeError> {
         let spec = spec.settled()?;
         self.meet_faults(Operation::Exec).await?;
+        self.is_present(Operation::Exec)?;
         let (own, world) = (self.own()?, self.world.upgrade());
         let tasks = world.map(|world| Arc::clone(&world.tasks)).unwrap_or_default();
         let pid = {
@@ -282,18 +284,22 @@ impl Sandbox for FakeSandbox {
     }
 
     async fn find(&self, query: &FindQuery) -> Result<Found, RuntimeError> {
+        self.is_present(Operation::Files)?;
         self.find_files(query).await
     }
 
     async fn search(&self, query: &SearchQuery) -> Result<Searched, RuntimeError> {
+        self.is_present(Operation::Files)?;
         self.search_files(query).await
     }
 
     async fn watch(&self, query: &WatchQuery) -> Result<FileWatch, RuntimeError> {
+        self.is_present(Operation::Files)?;
         self.watch_files(self.own()?, query).await
     }
 
     async fn sockets(&self, pid: u32) -> Result<Vec<Socket>, RuntimeError> {
+        self.is_present(Operation::Ports)?;
         self.sockets_of(pid).await
     }
 

@@ -5,6 +5,7 @@
 mod added;
 mod calls;
 mod faults;
+mod handle;
 mod looks;
 mod paths;
 mod process;
@@ -29,6 +30,7 @@ use tokio::time::timeout;
 pub use self::added::{FakeProgram, Inside, Listener};
 use self::faults::Faults;
 pub use self::faults::{Fault, Operation};
+use self::handle::Handle;
 use self::sandbox::FakeSandbox;
 use self::tree::Tree;
 use crate::contract::{Runtime, Sandbox};
@@ -99,6 +101,7 @@ struct State {
     orphans: Vec<String>,
     added: BTreeMap<String, Arc<dyn FakeProgram>>,
     faults: Faults,
+    trouble: Option<String>,
     closed: bool,
 }
 
@@ -157,6 +160,11 @@ impl FakeRuntime {
     /// Lets the next call of an operation go wrong; asked several times, they go wrong in order.
     pub fn inject(&self, operation: Operation, fault: Fault) {
         self.world.state().faults.push(operation, fault);
+    }
+
+    /// Says from now on that it does not work, or that it does; it works as ever.
+    pub fn pretend_trouble(&self, trouble: Option<&str>) {
+        self.world.state().trouble = trouble.map(str::to_owned);
     }
 
     /// Makes an empty workspace on what stands for a disk.
@@ -275,6 +283,10 @@ impl Runtime for FakeRuntime {
         }
     }
 
+    fn trouble(&self) -> Option<String> {
+        self.world.state().trouble.clone()
+    }
+
     async fn launch(&self, spec: LaunchSpec) -> Result<Arc<dyn Sandbox>, RuntimeError> {
         let mut called_off = self.begin(&spec)?;
         let launching = Launching { world: &self.world, instance: spec.instance };
@@ -290,12 +302,12 @@ impl Runtime for FakeRuntime {
         };
         self.world.state().sandboxes.insert(spec.instance, Arc::clone(&sandbox));
         drop(launching);
-        Ok(sandbox)
+        Ok(Arc::new(Handle::new(sandbox)))
     }
 
     fn sandbox(&self, instance: InstanceId) -> Option<Arc<dyn Sandbox>> {
         let sandbox = Arc::clone(self.world.state().sandboxes.get(&instance)?);
-        Some(sandbox)
+        Some(Arc::new(Handle::new(sandbox)))
     }
 
     async fn kill(&self, instance: InstanceId) -> Result<(), RuntimeError> {
@@ -307,7 +319,7 @@ impl Runtime for FakeRuntime {
             state.sandboxes.get(&instance).map(Arc::clone)
         };
         if let Some(sandbox) = sandbox {
-            sandbox.kill().await?;
+            Handle::new(sandbox).kill().await?;
         }
         while self.world.state().launching.contains_key(&instance) {
             tokio::task::yield_now().await;

@@ -94,6 +94,13 @@ impl GuestLink {
         std::future::poll_fn(|cx| self.connection.poll_ready(cx)).await
     }
 
+    /// Its use is over, and the sandbox somebody else's: whatever waits is told so, and the connection
+    /// is closed.
+    pub fn retire(&self) {
+        let cause = "its use is over";
+        self.connection.fail(RuntimeError::new(RuntimeErrorCode::SandboxGone, "", cause));
+    }
+
     /// The sandbox is over: whatever waits is told so, and the connection is closed.
     pub fn fail(&self, died: &Died) {
         self.connection.fail(died.error(""));

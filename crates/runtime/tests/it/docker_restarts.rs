@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use runtime::docker::{DockerConfig, Endpoint, LinkMode};
 use runtime::{Runtime, RuntimeErrorCode};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::docker_engine::{skip, spec};
 
@@ -73,7 +73,7 @@ impl OwnEngine {
     async fn is_up(&self) {
         let up = async {
             while !self.client(&["version"]).status.success() {
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                sleep(Duration::from_millis(100)).await;
             }
         };
         timeout(PATIENCE, up).await.expect("the engine comes up");
@@ -160,10 +160,21 @@ async fn launched(runtime: &Arc<dyn Runtime>, number: u128) -> Arc<dyn runtime::
                 Ok(sandbox) => return sandbox,
                 Err(error) => assert!(error.retryable(), "{error}"),
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            sleep(Duration::from_millis(100)).await;
         }
     };
     timeout(PATIENCE, trying).await.expect("in time")
+}
+
+/// What the runtime says keeps it from working, once it does or does not.
+async fn told(runtime: &Arc<dyn Runtime>, trouble: bool) -> Option<String> {
+    let telling = async {
+        while runtime.trouble().is_some() != trouble {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, telling).await.expect("in time");
+    runtime.trouble()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -178,8 +189,11 @@ async fn an_engine_that_is_killed_takes_its_sandboxes_along_and_is_used_again() 
         let refused = runtime.launch(spec(2)).await.err().expect("there is no engine");
         assert_eq!(refused.code, RuntimeErrorCode::LaunchFailed, "{refused}");
         assert!(refused.cause.contains("does not answer"), "{refused}");
+        let away = told(&runtime, true).await.expect("it is away");
+        assert!(away.contains("start it or set docker.host"), "{away}");
         engine.begin();
         engine.is_up().await;
+        assert_eq!(told(&runtime, false).await, None);
         let died = timeout(PATIENCE, deaths.next()).await.expect("in time").expect("a death");
         assert_eq!(died.instance, sandbox.instance());
         assert!(sandbox.ping().await.is_err());

@@ -73,8 +73,9 @@ impl Drop for End {
         let Self(pid) = *self;
         // It is our child and not collected yet, so the number is its own.
         let _ = kill_process(pid, Signal::KILL);
-        // The kernel may be busy with it for a while, and nobody is to wait for that.
-        std::thread::spawn(move || {
+        // The kernel may be busy with it for a while, and nobody is to wait for that. Without a thread
+        // it is left until we end.
+        let _ = std::thread::Builder::new().spawn(move || {
             while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
         });
     }
