@@ -1,6 +1,6 @@
 //! What is left of connections when nobody has them any more: the kernel remembers for a minute that
-//! a TCP connection was closed, and shows it to whoever comes next. It can be told to forget; where
-//! it cannot, the proof fails and the container goes.
+//! a TCP connection was closed, and for longer how flows were labelled, and shows it to whoever comes
+//! next. Connections it can be told to forget; where it cannot, the proof fails and the container goes.
 
 use std::os::fd::OwnedFd;
 
@@ -19,6 +19,8 @@ use super::{Named as _, Refusal, left};
 /// as long: they are those of the whole machine. Only that of local sockets is not.
 const COUNTS: [&str; 2] = ["net/sockstat", "net/sockstat6"];
 const LOCAL: &str = "net/unix";
+/// Labels of flows, which outlive their sockets. Nobody but who writes to the next user has any.
+const LABELS: &str = "net/ip6_flowlabel";
 
 /// Both kinds of addresses.
 const FAMILIES: [u8; 2] = [2, 10];
@@ -82,10 +84,13 @@ pub(super) fn prove(process: &Process) -> Result<(), Refusal> {
     if open > 0 || closed > 0 {
         return Err(left(format!("{open} sockets are left, and {closed} connections remembered")));
     }
-    match process.read_if_there(LOCAL)?.lines().skip(1).count() {
-        0 => Ok(()),
-        rows => Err(left(format!("{rows} local sockets are left"))),
+    for (file, what) in [(LOCAL, "local sockets"), (LABELS, "labels of flows")] {
+        let rows = process.read_if_there(file)?.lines().skip(1).count();
+        if rows > 0 {
+            return Err(left(format!("{rows} {what} are left")));
+        }
     }
+    Ok(())
 }
 
 /// Lets the kernel forget connections that nobody has.

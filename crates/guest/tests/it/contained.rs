@@ -158,7 +158,7 @@ fn programs_are_under_both_filters() {
     }
     // To themselves they may do it.
     let own =
-        "prlimit --nofile=64:64 --pid $$ && renice -n 5 -p $$ && taskset -p 1 $$ && ulimit -n";
+        "prlimit --nofile=64:64 --pid $$ && renice -n 19 -p $$ && taskset -p 1 $$ && ulimit -n";
     assert!(host.run(own).stdout.ends_with("64\n"));
 }
 

@@ -232,6 +232,20 @@ fn each_leftover_is_found_and_goes() {
 }
 
 #[test]
+fn labels_of_flows_that_outlive_their_sockets_are_found() {
+    let Some(mut stage) = Stage::new() else { return };
+    let label = "import socket, struct\n\
+                 one = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)\n\
+                 there = socket.inet_pton(socket.AF_INET6, \"::1\")\n\
+                 asked = struct.pack(\"=16sIBBHHHI\", there, 0, 0, 255, 1, 150, 150, 0)\n\
+                 one.setsockopt(41, 32, asked); print(\"labelled\")";
+    assert_eq!(stage.run(&python(label)), "labelled\n");
+    stage.wipe();
+    let problem = stage.problem();
+    assert!(problem.as_ref().is_some_and(|it| it.contains("labels of flows")), "{problem:?}");
+}
+
+#[test]
 fn all_leftovers_at_once_go() {
     let Some(mut stage) = Stage::new() else { return };
     for round in 0..3 {
