@@ -17,6 +17,8 @@ use crate::error::{RuntimeError, RuntimeErrorCode};
 
 /// So much of what a program said is told.
 const SAID_BYTES_MAX: u64 = 1024;
+/// How long one that was killed may take to be gone.
+const COLLECT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where a program's standard streams lead.
 #[derive(Debug, Default)]
@@ -57,7 +59,8 @@ pub(super) async fn run(
             // It may have ended just now.
             let _ = kill_process_group(group, Signal::KILL);
         }
-        let _ = child.wait().await;
+        // What the kernel does not let go is nobody's to wait for; it is collected when it ends.
+        let _ = timeout(COLLECT_PATIENCE, child.wait()).await;
         return Err(RuntimeError::deadline(step));
     };
     let status = ended.map_err(|error| failed(&error))?;

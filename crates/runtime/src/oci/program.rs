@@ -47,20 +47,20 @@ impl Program {
     }
 
     /// What it is told besides, unless the configuration says otherwise. Of gVisor: the platform that
-    /// needs nothing of the machine, and no network but loopback.
+    /// needs nothing of the machine.
     pub(super) fn usual_arguments(self) -> Vec<String> {
         match self {
             Self::Runc | Self::Crun | Self::Youki => Vec::new(),
-            Self::Runsc => ["--platform=systrap", "--network=none"].map(str::to_owned).to_vec(),
+            Self::Runsc => vec!["--platform=systrap".to_owned()],
         }
     }
 
     /// What it must be told, whatever the configuration says. Of gVisor: to write nothing beside the
-    /// root, which is nobody's to write to.
+    /// root, which is nobody's to write to, and that there is no network but loopback.
     pub(super) const fn needed_arguments(self) -> &'static [&'static str] {
         match self {
             Self::Runc | Self::Crun | Self::Youki => &[],
-            Self::Runsc => &["--overlay2=none"],
+            Self::Runsc => &["--overlay2=none", "--network=none"],
         }
     }
 

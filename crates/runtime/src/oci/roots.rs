@@ -17,6 +17,7 @@ use jail::root::LAYERS_AT_MOST;
 use model::ImageId;
 use rustix::fs::{FlockOperation, Mode, OFlags, ResolveFlags, flock, openat2};
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use super::command::{self, Streams};
 use super::ground::Ground;
@@ -29,6 +30,8 @@ use crate::spec::{LaunchSpec, Root};
 const STEP: &str = "prepare the root";
 /// How long filling our own layer may take.
 const FILL_PATIENCE: Duration = Duration::from_secs(20);
+/// How long a disk may take to say what a root is.
+const FIND_PATIENCE: Duration = Duration::from_secs(10);
 /// So many mounts of the host are shown, those nearest to the top of all names first.
 const PARTS_AT_MOST: usize = 24;
 /// Names at the top of the host that are shown, where they are directories.
@@ -109,8 +112,10 @@ impl Roots {
     /// it done.
     pub(super) async fn prepared(&self, wanted: &Root) -> Result<Arc<Prepared>, RuntimeError> {
         let key = key_of(wanted)?;
+        // A disk that does not answer must keep nobody else from a root of another.
+        let found = timeout(FIND_PATIENCE, self.find(&key)).await;
+        let found = found.unwrap_or_else(|_| Err(RuntimeError::deadline(STEP)))?;
         let mut kept = self.kept.lock().await;
-        let found = self.find(&key).await?;
         if let Some(known) = kept.by_key.get(&key).and_then(Weak::upgrade)
             && known.identity == found.identity
         {

@@ -62,6 +62,12 @@ impl Overrides {
         Self { data_dir, ..Self::default() }
     }
 
+    /// The same, with the file that says the rest.
+    #[must_use]
+    pub(crate) fn with_file(self, config: Option<&Path>) -> Self {
+        Self { config: config.map(Path::to_path_buf), ..self }
+    }
+
     /// Whether Ash was asked for.
     pub(super) const fn speaks_ash(&self) -> bool {
         self.ash.is_some()

@@ -20,9 +20,7 @@ use serde_json::json;
 
 pub(crate) use self::flags::Overrides;
 pub(crate) use self::layers::{Effective, load};
-pub(crate) use self::settings::{
-    Ash, Config, LinkWord, Log, LogFormat, LogLevel, StoreKind, Wanted,
-};
+pub(crate) use self::settings::{Ash, Config, Log, LogFormat, LogLevel, StoreKind, Wanted};
 pub(crate) use self::source::ConfigError;
 pub(crate) use self::surroundings::Surroundings;
 use crate::failure::Failure;

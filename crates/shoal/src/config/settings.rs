@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use model::{NodeConfig, Template, TemplateName};
-use runtime::docker::{Endpoint, PathMap};
+use runtime::docker::{Endpoint, LinkMode, PathMap};
 use runtime::oci::Program;
 use serde::{Deserialize, Serialize};
 
@@ -138,6 +138,16 @@ pub(crate) enum LinkWord {
     Auto,
     Socket,
     Attach,
+}
+
+impl From<LinkWord> for LinkMode {
+    fn from(word: LinkWord) -> Self {
+        match word {
+            LinkWord::Auto => Self::Auto,
+            LinkWord::Socket => Self::Socket,
+            LinkWord::Attach => Self::Attach,
+        }
+    }
 }
 
 /// Sandboxes in containers of OCI runtimes.
@@ -278,7 +288,7 @@ impl Default for OciSettings {
         Self {
             programs: words(&["runc", "runsc", "crun", "youki"]),
             paths: Vec::new(),
-            runsc_arguments: words(&["--platform=systrap", "--network=none"]),
+            runsc_arguments: words(&["--platform=systrap"]),
         }
     }
 }

@@ -6,6 +6,7 @@ mod judge;
 mod limits;
 mod runtimes;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ const REPORT: &str = "see the findings above; if all of them are yes, report thi
 #[command(after_help = "Examples:\n  \
     shoal doctor                  what works for you, and why something does not\n  \
     sudo shoal doctor             what works for root\n  \
+    shoal doctor --config x.toml  what a server with this configuration would find\n  \
     shoal doctor --json | jq '.findings[] | select(.state != \"yes\")'\n  \
     shoal doctor --json | jq '.runtimes[] | {runtime, state, why}'\n\n\
     The exit code is 1 if no runtime can run sandboxes on this machine.")]
@@ -44,6 +46,12 @@ pub(crate) struct Arguments {
     /// Only look, do not start a sandbox
     #[arg(long)]
     no_trial: bool,
+    /// The configuration of the server that is meant [default: what `shoal serve` would find]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Its data directory
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
 }
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
@@ -61,8 +69,10 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
             abilities = abilities::abilities(can);
         }
     }
-    let reports = choices(&findings, !arguments.no_trial)?;
-    let able = reports.iter().any(|one| one.state == State::Yes);
+    let (config, found) = configured(arguments);
+    findings.extend(found);
+    let reports = choices(&config, &findings, !arguments.no_trial)?;
+    let able = reports.iter().any(|one| one.state != State::No);
     if arguments.json {
         output.say_json(&json!({
             "able": able,
@@ -83,13 +93,25 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     Ok(if able { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What templates can choose, as the server that would be started now is configured.
-fn choices(findings: &[Finding], trial: bool) -> Result<Vec<Report>, Failure> {
-    let loaded = config::load(&Overrides::default(), &Surroundings::read());
-    // What is wrong with it is said by whoever needs it.
-    let config = loaded.map_or_else(|_| Config::default(), |effective| effective.config);
+/// How the server is configured that would be started now; the defaults if it could not be.
+fn configured(arguments: &Arguments) -> (Config, Option<Finding>) {
+    let flags = Overrides::of_data_dir(arguments.data_dir.as_deref())
+        .with_file(arguments.config.as_deref());
+    match config::load(&flags, &Surroundings::read()) {
+        Ok(effective) => (effective.config, None),
+        Err(error) => {
+            let remedy =
+                "mend it (shoal config --check FILE); what is said here is of the defaults";
+            let found = Finding::no("configuration", error.to_string(), remedy);
+            (Config::default(), Some(found))
+        }
+    }
+}
+
+/// What templates can choose.
+fn choices(config: &Config, findings: &[Finding], trial: bool) -> Result<Vec<Report>, Failure> {
     let tokio = native::tokio()?;
-    let reports = tokio.block_on(runtimes::reports(&config, findings, trial));
+    let reports = tokio.block_on(runtimes::reports(config, findings, trial));
     tokio.shutdown_background();
     Ok(reports)
 }

@@ -76,12 +76,15 @@ async fn docker(config: &Config) -> Report {
         Some(host) => Endpoint::parse(host),
         None => Endpoint::usual(),
     };
-    let asked = match &endpoint {
-        Ok(endpoint) => docker::probe(endpoint).await.map(|found| (endpoint, found)),
-        Err(error) => Err(error.clone()),
+    let endpoint = match endpoint {
+        Ok(endpoint) => endpoint,
+        Err(error) => {
+            let remedy = "set docker.host or DOCKER_HOST to unix:///PATH or tcp://HOST:PORT";
+            return Report::no(kind, error.cause, remedy);
+        }
     };
-    match asked {
-        Ok((endpoint, found)) => {
+    match docker::probe(&endpoint, settings.link.into()).await {
+        Ok(found) => {
             let (recycle, uses) = if found.wipes {
                 (Recycle::Wipe, "wiped from outside")
             } else {
@@ -92,12 +95,14 @@ async fn docker(config: &Config) -> Report {
                  {uses}",
                 found.version, found.api, found.control_groups
             );
-            Report::yes(kind, why, Some(recycle))
+            if found.lacks.is_empty() {
+                return Report::yes(kind, why, Some(recycle));
+            }
+            let why = format!("{why}; it cannot limit {}", found.lacks.join(", "));
+            let remedy = "give the engine the control groups for it; see `docker info`";
+            Report { state: State::Partly, ..Report::no(kind, why, remedy) }
         }
-        Err(error) => {
-            let remedy = "start an engine, or set docker.host or DOCKER_HOST to where one listens";
-            Report::no(kind, error.cause, remedy)
-        }
+        Err(none) => Report::no(kind, none.why, none.remedy),
     }
 }
 
@@ -198,6 +203,9 @@ mod tests {
             let one = report(&all, kind);
             assert!(one.state == State::No && one.why.contains(word), "{one:?}");
         }
+        config.docker.host = Some("ssh://somewhere".to_owned());
+        let remedy = report(&reports(&config, &[], false).await, RuntimeKind::Docker).remedy;
+        assert!(remedy.is_some_and(|remedy| remedy.contains("unix:///PATH")));
         config.docker.enabled = Wanted::No;
         let all = reports(&config, &[], false).await;
         assert_eq!(report(&all, RuntimeKind::Native).state, State::Yes);

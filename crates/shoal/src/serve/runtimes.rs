@@ -8,13 +8,13 @@ use std::sync::Arc;
 use engine::Runtimes;
 use model::template::RuntimeKind;
 use runtime::Runtime;
-use runtime::docker::{self, DockerConfig, Endpoint, LinkMode};
+use runtime::docker::{self, DockerConfig, Endpoint};
 use runtime::native::Native;
 use runtime::oci::{self, OciConfig, Program};
 
 use super::Parts;
 use super::stored_images::StoredImages;
-use crate::config::{LinkWord, Wanted};
+use crate::config::Wanted;
 use crate::failure::Failure;
 use crate::native;
 
@@ -96,7 +96,10 @@ async fn add_docker(
         }
     };
     if !is_wanted(parts, &endpoint) {
-        let why = format!("there is no engine at {endpoint}; start one, or set docker.host");
+        let why = format!(
+            "there was no engine at {endpoint} when this server started; start one and then the \
+             server again, or set docker.host or docker.enabled"
+        );
         found.lack(RuntimeKind::Docker, why);
         return Ok(());
     }
@@ -106,11 +109,7 @@ async fn add_docker(
     let epoch = format!("{:016x}", native::random()? as u64);
     let run_directory = native::run_directory()?.join("docker").join(node);
     let docker = DockerConfig {
-        link: match settings.link {
-            LinkWord::Auto => LinkMode::Auto,
-            LinkWord::Socket => LinkMode::Socket,
-            LinkWord::Attach => LinkMode::Attach,
-        },
+        link: settings.link.into(),
         host_path_map,
         images: Some(Arc::new(StoredImages::new(images.clone()))),
         creates_at_once: settings.creates_at_once as usize,
