@@ -1,6 +1,6 @@
 //! The harness of a sandbox on a WebSocket: a text is a line, either way, and nothing is understood.
-//! Both ways go on at once; whoever does not take lines is waited for, and so is the program. The
-//! program ends with the socket, and the socket with the program, saying why.
+//! Both ways go on at once; whoever does not take lines is waited for, and so is the program, but not
+//! for ever. The program ends with the socket, and the socket with the program, saying why.
 
 use std::time::Duration;
 
@@ -37,8 +37,10 @@ pub(crate) struct Spoken {
 
 /// Why it came to its end.
 enum End {
-    /// The client left, or does not answer.
+    /// The client left.
     Left,
+    /// The client takes nothing, or does not answer.
+    Deaf,
     /// What the client said is no line.
     NoLine(u16, Refusal),
     /// Nothing more will be said.
@@ -94,13 +96,15 @@ async fn show(
             },
             beats = pulse.beats() => {
                 if !beats {
-                    return End::Left;
+                    return End::Deaf;
                 }
                 Message::Ping(Bytes::new())
             }
         };
-        if !matches!(timeout(STALL, to.send(message)).await, Ok(Ok(()))) {
-            return End::Left;
+        match timeout(STALL, to.send(message)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return End::Left,
+            Err(_) => return End::Deaf,
         }
     }
 }
@@ -154,6 +158,12 @@ async fn closed(end: End, used: &Use) -> Option<HarnessClosed> {
     };
     let error = match end {
         End::Left => return None,
+        // It may only be slow: then it reads this last.
+        End::Deaf => {
+            let cause = "the client took nothing, or did not answer, for a minute";
+            let refusal = Refusal::new(ErrorCode::DeadlineExceeded, cause);
+            return told(close_code::POLICY, &refusal);
+        }
         End::NoLine(number, refusal) | End::Cut(number, refusal) => return told(number, &refusal),
         End::Gone(refusal) => return gone(&refusal),
         End::Silent(error) => error,

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, Interval, interval, interval_at};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at};
 
 /// How often the other end is asked whether it is there, and how often it may not answer.
 const PING: Duration = Duration::from_secs(15);
-const MISSED_MAX: u32 = 2;
+const MISSED_MAX: u32 = 3;
 
 /// Says when to ask.
 pub(crate) struct Pulse {
@@ -23,7 +23,9 @@ pub(crate) struct Heard(watch::Sender<()>);
 impl Pulse {
     pub(crate) fn new() -> (Self, Heard) {
         let (heard, hears) = watch::channel(());
-        let beat = interval_at(Instant::now() + PING, PING);
+        let mut beat = interval_at(Instant::now() + PING, PING);
+        // Who was waited for is asked once, and has time to answer.
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         (Self { beat, missed: 0, hears }, Heard(heard))
     }
 
@@ -60,6 +62,22 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_was_not_asked_for_long_is_not_given_up_at_once() {
+        let (mut pulse, _heard) = Pulse::new();
+        sleep(PING * 10).await;
+        let began = Instant::now();
+        for _ in 0..MISSED_MAX {
+            assert!(pulse.beats().await);
+        }
+        assert!(!pulse.beats().await);
+        assert_eq!(
+            began.elapsed(),
+            PING * MISSED_MAX,
+            "the first at once, the others in their time"
+        );
+    }
 
     #[tokio::test(start_paused = true)]
     async fn silence_is_given_up_and_being_busy_is_no_silence() {

@@ -1,5 +1,6 @@
 //! The harness of a sandbox, spoken with line by line.
 
+use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
 use tokio_tungstenite::tungstenite::Message;
 use wire::harness::{HARNESS_LINE_BYTES_MAX, HarnessClosed};
@@ -13,14 +14,31 @@ impl Handle {
     pub async fn hold_harness(&self) -> Result<HeldHarness, ClientError> {
         let extra = self.client.patience().control;
         let socket = self.client.web_socket(self.at().part("harness"), extra).await?;
-        Ok(HeldHarness { socket, over: None })
+        let (to, from) = socket.split();
+        Ok(HeldHarness { says: HarnessSays { from, over: None }, hears: HarnessHears { to } })
     }
 }
 
 /// A harness that is held. Dropped, its program ends.
+///
+/// A harness may wait until it is heard before it hears more: whoever says much listens meanwhile.
+#[derive(Debug)]
 pub struct HeldHarness {
-    socket: Socket,
+    /// What it says.
+    pub says: HarnessSays,
+    /// What is said to it.
+    pub hears: HarnessHears,
+}
+
+/// What a harness says.
+pub struct HarnessSays {
+    from: SplitStream<Socket>,
     over: Option<HarnessClosed>,
+}
+
+/// What is said to a harness.
+pub struct HarnessHears {
+    to: SplitSink<Socket, Message>,
 }
 
 /// What is heard of a harness.
@@ -32,14 +50,14 @@ pub enum Said {
     Closed(HarnessClosed),
 }
 
-impl HeldHarness {
+impl HarnessSays {
     /// What is said next. Safe to drop while waiting.
     pub async fn next(&mut self) -> Result<Said, ClientError> {
         if let Some(closed) = &self.over {
             return Ok(Said::Closed(closed.clone()));
         }
         loop {
-            let Some(message) = self.socket.next().await else {
+            let Some(message) = self.from.next().await else {
                 return Err(ClientError::cut("the harness was cut off without a word"));
             };
             match message.map_err(ClientError::cut)? {
@@ -56,20 +74,28 @@ impl HeldHarness {
             }
         }
     }
+}
 
-    /// Says a line.
+impl HarnessHears {
+    /// Says a line. Dropped, it may have been said.
     pub async fn say(&mut self, line: &str) -> Result<(), ClientError> {
         if line.contains('\n') || line.len() > HARNESS_LINE_BYTES_MAX {
             let cause =
                 format!("a line has no line break and at most {HARNESS_LINE_BYTES_MAX} bytes");
             return Err(ClientError::invalid(cause));
         }
-        self.socket.send(Message::Text(line.into())).await.map_err(ClientError::cut)
+        self.to.send(Message::Text(line.into())).await.map_err(ClientError::cut)
     }
 }
 
-impl std::fmt::Debug for HeldHarness {
+impl std::fmt::Debug for HarnessSays {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HeldHarness").field("over", &self.over).finish_non_exhaustive()
+        f.debug_struct("HarnessSays").field("over", &self.over).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for HarnessHears {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HarnessHears").finish_non_exhaustive()
     }
 }

@@ -60,7 +60,7 @@ pub use crate::error::ClientError;
 pub use crate::events::{EventStream, EventsQuery, Seen};
 pub use crate::exec::ExecStream;
 pub use crate::files::Download;
-pub use crate::harness::{HeldHarness, Said};
+pub use crate::harness::{HarnessHears, HarnessSays, HeldHarness, Said};
 pub use crate::inside::Inside;
 pub use crate::lease::Lease;
 pub use crate::look::{FileFilter, WatchStream};

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead as _, IsTerminal as _};
 use std::os::fd::AsFd as _;
 
-use client::{Handle, Said};
+use client::{ClientError, Handle, HarnessHears, Said};
 use tokio::sync::mpsc;
 use tokio::task::block_in_place;
 
@@ -18,14 +18,16 @@ const SIGNAL_BASE: i32 = 128;
 
 /// Passes lines both ways; none if it was left, else what to exit with.
 pub(super) async fn speak(sandbox: &Handle, signals: &mut Signals) -> Result<Option<i32>, Failure> {
-    let mut harness = sandbox.hold_harness().await.map_err(cannot("speak with the harness"))?;
+    let held = sandbox.hold_harness().await.map_err(cannot("speak with the harness"))?;
+    let (mut says, hears) = (held.says, held.hears);
     let failed = cannot("go on speaking with the harness");
     let is_terminal = io::stdin().is_terminal();
-    let mut typed = typed();
-    let mut input_ended = false;
+    let mut saying = std::pin::pin!(say_all(typed(), hears));
+    // Kept, because the program ends when it is dropped.
+    let mut said_all = None;
     loop {
         tokio::select! {
-            said = harness.next() => match said.map_err(&failed)? {
+            said = says.next() => match said.map_err(&failed)? {
                 Said::Line(line) => {
                     let written = block_in_place(|| write_all(io::stdout().as_fd(), format!("{line}\n").as_bytes()));
                     written.map_err(|error| Failure::new("cannot pass on a line", error))?;
@@ -35,11 +37,12 @@ pub(super) async fn speak(sandbox: &Handle, signals: &mut Signals) -> Result<Opt
                     return Err(Failure::new("the harness is over", cause));
                 }
             },
-            line = typed.recv(), if !input_ended => match line {
-                Some(line) => harness.say(&line).await.map_err(&failed)?,
-                None if is_terminal => return Ok(None),
+            hears = &mut saying, if said_all.is_none() => {
                 // What it has to say to the last line is still to come.
-                None => input_ended = true,
+                said_all = Some(hears.map_err(&failed)?);
+                if is_terminal {
+                    return Ok(None);
+                }
             },
             told = signals.next() => match told {
                 Told::Pass(number) if asks_to_end(number) => return Ok(Some(SIGNAL_BASE + number)),
@@ -47,6 +50,17 @@ pub(super) async fn speak(sandbox: &Handle, signals: &mut Signals) -> Result<Opt
             },
         }
     }
+}
+
+/// Passes on what is typed, until nothing more is.
+async fn say_all(
+    mut typed: mpsc::Receiver<String>,
+    mut hears: HarnessHears,
+) -> Result<HarnessHears, ClientError> {
+    while let Some(line) = typed.recv().await {
+        hears.say(&line).await?;
+    }
+    Ok(hears)
 }
 
 /// Lines of our input, read by a thread of its own, because a read can only be waited for.

@@ -8,6 +8,7 @@
 
 mod acceptance;
 mod ash;
+mod attached;
 mod blaxel;
 mod conversations;
 mod disk;

@@ -1,0 +1,77 @@
+//! `shoal attach --harness`: lines both ways at once, however many, and an end whenever it is asked for.
+
+use std::io::Write as _;
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::served::{Served, told};
+use crate::shell::{able, eventually, finish};
+
+/// More than all the buffers between two programs hold.
+const LINES: usize = 3_000;
+const LINE_BYTES: usize = 4_096;
+
+/// A sandbox whose harness is this line of a shell, after it has said that it is ready.
+fn harnessed(served: &Served, line: &str) -> String {
+    let script = format!("echo '{{\"type\":\"ready\",\"protocol\":1}}' >&3; {line}");
+    let template = format!(
+        "name = \"spoken\"\n[limits]\nbest_effort = true\n[pool]\npool_size = 0\n\
+         [harness.jsonl]\ncommand = [\"sh\", \"-c\", '''{script}''']\n"
+    );
+    let put = served.said_with(&["templates", "put", "-"], Some(template.as_bytes()));
+    assert_eq!(put.code, Some(0), "{put:?}");
+    served.text(&["create", "--template", "spoken"])
+}
+
+fn lines() -> String {
+    let line = |n: usize| format!("{n:0LINE_BYTES$}\n");
+    (0..LINES).map(line).collect()
+}
+
+#[test]
+fn an_echo_of_much_is_heard_while_more_is_said() {
+    if !able() {
+        return;
+    }
+    let served = Served::start();
+    let id = harnessed(&served, "exec sed -u '/^bye$/q' <&3 >&3");
+    let said = lines() + "bye\n";
+    let heard = served.said_with(&["attach", &id, "--harness"], Some(said.as_bytes()));
+    assert!(heard.text() == said, "{} of {} bytes", heard.text().len(), said.len());
+    assert!(heard.stderr.contains("harness_died"), "{}", heard.stderr);
+}
+
+#[test]
+fn a_harness_that_does_not_listen_can_be_left() {
+    if !able() {
+        return;
+    }
+    let served = Served::start();
+    let id = harnessed(&served, "echo up >&3; exec sleep 1000");
+    let mut command = served.command(&["attach", &id, "--harness"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let (fed, stuck) = std::sync::mpsc::channel();
+    let feeding = std::thread::spawn(move || {
+        for line in lines().lines() {
+            // Who was ended takes nothing more.
+            if writeln!(stdin, "{line}").is_err() {
+                break;
+            }
+            let _ = fed.send(());
+        }
+    });
+    let mut taken = 0;
+    eventually("nothing more is taken", || {
+        let before = taken;
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        taken += stuck.try_iter().count();
+        taken > 0 && taken == before
+    });
+    assert!(taken < LINES, "there is no end to what it takes");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let left = told(finish(child, &[]));
+    assert_eq!((left.code, left.text()), (Some(130), "up\n"), "{left:?}");
+    feeding.join().unwrap();
+}
