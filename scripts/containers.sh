@@ -32,6 +32,21 @@ need() {
     apt-get install -qq -y --no-install-recommends "$2" >/dev/null
 }
 
+# An engine that comes with the package must not be started: tests have one of their own.
+need_engine() {
+    local policy=/usr/sbin/policy-rc.d made='' status=0
+    if may_install && ! command -v dockerd >/dev/null && [ ! -x /usr/sbin/dockerd ] && [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod 755 "$policy"
+        made="$policy"
+    fi
+    need dockerd docker.io || status=$?
+    # Newer distributions have the client in a package of its own.
+    if [ "$status" -eq 0 ]; then need docker docker-cli || status=$?; fi
+    if [ -n "$made" ]; then rm -f "$made"; fi
+    return "$status"
+}
+
 # The machine's own sources, of another suite, and nothing of it is installed: one package is unpacked.
 need_gvisor() {
     local place="$1/gvisor" codename options
@@ -46,7 +61,7 @@ need_gvisor() {
     mkdir -p "$place/apt/parts" "$place/apt/lists/partial" "$place/apt/archives/partial"
     grep -lr "$codename" /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | while read -r file; do
         # Only the distribution's own: others have no such suite.
-        if grep -q 'debian-archive-keyring\|/debian ' "$file"; then
+        if grep -q 'debian-archive-keyring\|/debian/\? ' "$file"; then
             sed "s/$codename/$GVISOR_SUITE/g" "$file" >"$place/apt/parts/$(basename "$file")"
         fi
     done
@@ -57,6 +72,7 @@ need_gvisor() {
     (cd "$place/apt" && apt-get "${options[@]}" download runsc >&2)
     dpkg-deb -x "$place"/apt/runsc_*.deb "$place"
     rm -rf "$place/apt"
+    [ -x "$place/usr/bin/runsc" ] || fail 'runsc could not be had: its package has no such program'
 }
 
 start() {
@@ -69,7 +85,7 @@ start() {
     done
     need_gvisor "$place" || true
     printf 'export PATH=%q\n' "$PATH:/usr/sbin:$place/gvisor/usr/bin"
-    if ! need dockerd docker.io; then return; fi
+    if ! need_engine; then return; fi
     if [ "$(id -u)" -ne 0 ]; then
         say 'not root: no engine is started, and tests that need one say that they are skipped'
         return
