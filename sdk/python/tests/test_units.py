@@ -19,7 +19,7 @@ from shoal_sandbox import (
     ShoalError,
 )
 from shoal_sandbox import _errors as errors
-from shoal_sandbox._calls import Attempts, Call, Wanted, inside
+from shoal_sandbox._calls import Attempts, Call, Wanted, execute, inside
 from shoal_sandbox._discover import DEFAULT_URL, find
 from shoal_sandbox._lines import LINE_BYTES_MAX, Outgoing
 from shoal_sandbox._renewal import pause_s
@@ -68,6 +68,41 @@ def test_the_key_of_this_machine_stays_on_it(nowhere: Path) -> None:
 def test_what_is_no_address_is_refused(nowhere: Path, url: str) -> None:
     with pytest.raises(InvalidArgument):
         find(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://ada:hush@h:1/p", "'http://h:1'"),
+        ("ada:hush@h", "'http://h'"),
+        ("http://ada:hu@sh@h", "'http://h'"),
+        ("http://ada:hush@[::1]:99999", "'http://[::1]:99999'"),
+        ("http://h:1?key=hush", "'http://h:1'"),
+        ("http://h:99999", "'http://h:99999'"),
+        ("ftp://ada:hush@h/hush", "'ftp://h'"),
+        # Where it cannot be told what is a secret nothing is shown.
+        ("http://ada:hush", "'http://ada'"),
+        ("http://ada:hush#more@h", "what was given"),
+        ("http://ada:hush/more@h", "what was given"),
+        ("http://ada:hush@[h", "what was given"),
+        ("//", "what was given"),
+    ],
+)
+def test_an_address_that_is_refused_is_shown_without_secrets(nowhere: Path, url: str, shown: str) -> None:
+    with pytest.raises(InvalidArgument) as told:
+        find(url)
+    assert told.value.cause == f"{shown} is no address of a server"
+    assert "hush" not in f"{told.value} {told.value!r}"
+
+
+def test_what_is_asked_is_shown_without_secrets() -> None:
+    wanted = Wanted("default", {"TOKEN": "hush"}, {}, None, None, None)
+    program = execute("box", ["true"], timeout=None, env={"TOKEN": "hush"}, cwd=None, stdin="hush")
+    marked = Call("GET", "/", headers={"Authorization": "hush"})
+    assert b"hush" in wanted.checkout().body
+    assert "default" in repr(wanted)
+    for shown in (wanted, wanted.checkout(), program, marked):
+        assert "hush" not in repr(shown)
 
 
 def test_errors_are_what_python_calls_them() -> None:
@@ -122,6 +157,8 @@ def test_closes_of_a_harness() -> None:
         (4004, "harness_protocol: no text", HarnessEnded, "harness_protocol"),
         (1001, "shutting_down: the server stops", ShoalError, "shutting_down"),
         (1007, "invalid_argument: a line", InvalidArgument, "invalid_argument"),
+        # It is over, and no reason to wait once more.
+        (1008, "deadline_exceeded: the client took nothing", HarnessEnded, "deadline_exceeded"),
         (1006, "", ConnectionFailed, "cut"),
         (None, "", ConnectionFailed, "cut"),
     ]:

@@ -19,9 +19,10 @@ DEFAULT_PYTHON = "python3"
 class Held:
     """A lease while it is had, which may be longer than anybody has its box."""
 
-    def __init__(self, lease: Lease, harness: Harness) -> None:
+    def __init__(self, lease: Lease, harness: Harness, ttl_s: int | None) -> None:
         self.lease = lease
         self.harness = harness
+        self.ttl_s = ttl_s
         self.renewing: asyncio.Task[None] | None = None
         # Under way, or over: a lease is returned once.
         self.returning: asyncio.Task[None] | None = None
@@ -109,7 +110,8 @@ class Box:
 
     async def renew(self, ttl: int | None = None) -> None:
         """Lets the lease last so many seconds from now; as long as at first if not given."""
-        self._held.lease = calls.lease_of(await self._http.send(calls.renew(self.lease, ttl)))
+        call = calls.renew(self.lease, self._held.ttl_s if ttl is None else ttl)
+        self._held.lease = calls.renewed(self._held.lease, await self._http.send(call))
 
     async def release(self) -> None:
         """Returns it. A second time nothing happens."""

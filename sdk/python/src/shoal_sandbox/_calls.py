@@ -7,6 +7,7 @@ what they make of the answer is here, once.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import random
 import uuid
@@ -43,13 +44,18 @@ class Call:
 
     method: str
     path: str
-    body: bytes = b""
-    headers: dict[str, str] = field(default_factory=dict)
+    # Neither is shown: there are secrets in them.
+    body: bytes = field(default=b"", repr=False)
+    headers: dict[str, str] = field(default_factory=dict, repr=False)
     query: dict[str, str] = field(default_factory=dict)
     # How long the answer may take on top of what every answer may.
     extra_s: float = 0.0
     # Whether doing it twice is the same as doing it once.
     repeatable: bool = False
+    # Whether it may stand in line: such ones have connections of their own, and keep nobody else from one.
+    waits: bool = False
+    # Whether an attempt at it may have been done, whatever was said to the ones after it.
+    unsure: bool = False
 
     def timeout(self, answer_s: float, connect_s: float) -> httpx.Timeout:
         """For an answer that comes as a whole, when it comes."""
@@ -65,7 +71,7 @@ class Attempts:
     """Whether a request that failed is sent again, and after how long a pause.
 
     Only what certainly did no harm is: nothing was sent, or the server refused before it did anything, or
-    doing it twice is the same as doing it once.
+    doing it twice is the same as doing it once. That one may have been done is noted at the request.
     """
 
     def __init__(self, call: Call, retries: int) -> None:
@@ -75,6 +81,7 @@ class Attempts:
 
     def pause_after(self, error: ShoalError, sent: bool) -> float | None:
         """How long to wait before the next attempt; none if there is none."""
+        self._call.unsure = may_have_happened(self._call, error)
         if isinstance(error, ConnectionFailed):
             harmless = not sent or self._call.repeatable
         else:
@@ -102,9 +109,10 @@ def failed(call: Call, error: httpx.HTTPError) -> tuple[ShoalError, bool]:
     return ConnectionFailed("cut", cause, retryable=call.repeatable), True
 
 
-def may_have_happened(error: BaseException) -> bool:
-    """Whether a request that failed, or was given up, may have been done."""
-    return not isinstance(error, ShoalError) or error.code in ("cut", "no_answer", "unexpected")
+def may_have_happened(call: Call, error: BaseException) -> bool:
+    """Whether a request that failed, or was given up, may have been done by this attempt or one before."""
+    unsure = not isinstance(error, ShoalError) or error.code in ("cut", "no_answer", "unexpected")
+    return call.unsure or unsure
 
 
 def refused(response: httpx.Response) -> ShoalError:
@@ -135,7 +143,8 @@ class Wanted:
     """A sandbox that is asked for, the same however often it is."""
 
     template: str
-    env: Mapping[str, str]
+    # Not shown: there are secrets in it.
+    env: Mapping[str, str] = field(repr=False)
     labels: Mapping[str, str]
     ttl_s: int | None
     wait_s: float | None
@@ -157,7 +166,7 @@ class Wanted:
             "policy": self.policy,
         }
         extra_s = _WAIT_S_DEFAULT if wait_s is None else wait_s
-        call = _json("POST", "/v1/checkouts", value, extra_s=extra_s, repeatable=True)
+        call = _json("POST", "/v1/checkouts", value, extra_s=extra_s, repeatable=True, waits=True)
         call.headers["Idempotency-Key"] = self.mark
         return call
 
@@ -174,6 +183,11 @@ def lease_of(response: httpx.Response) -> Lease:
     except (KeyError, TypeError, ValueError) as error:
         cause = f"a lease that cannot be understood: {error}"
         raise ShoalError("unexpected", cause, status=response.status_code) from error
+
+
+def renewed(lease: Lease, response: httpx.Response) -> Lease:
+    """The lease after a renewal, whose answer does not say how it was come by."""
+    return dataclasses.replace(lease_of(response), path=lease.path)
 
 
 def give_back(lease: str) -> Call:

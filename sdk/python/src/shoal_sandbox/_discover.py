@@ -91,5 +91,24 @@ def _checked(url: str) -> str:
         wrong = True
     if wrong:
         remedy = "it looks like http://127.0.0.1:7600"
-        raise InvalidArgument("invalid_argument", f"{url!r} is no address of a server", remedy=remedy)
+        cause = f"{_shown(whole)} is no address of a server"
+        raise InvalidArgument("invalid_argument", cause, remedy=remedy)
     return whole.rstrip("/")
+
+
+def _shown(url: str) -> str:
+    """What may be repeated of an address that is refused: scheme, host and port, but no secret."""
+    unnamed = "what was given"
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return unnamed
+    where = parts.netloc.rpartition("@")[2]
+    host, _, port = where.rpartition(":")
+    # What stands where a port does and is none may be a password whose host was left out.
+    if host and not (port.isdecimal() or where.endswith("]")):
+        where = host
+    # With an @ further on, what looks like a host is the beginning of a name and a password.
+    if not where or "@" in parts.path + parts.query + parts.fragment:
+        return unnamed
+    return repr(f"{parts.scheme}://{where}")

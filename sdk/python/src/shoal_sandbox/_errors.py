@@ -208,5 +208,7 @@ def of_close(number: int | None, reason: str) -> ShoalError:
         error = of_code(code, cause)
         return error if isinstance(error, SandboxCrashed) else SandboxCrashed(code, cause)
     if code:
-        return of_code(code, cause)
+        error = of_code(code, cause)
+        # Whoever tries again after a timeout would do so for ever: nothing more comes.
+        return HarnessEnded(code, cause) if isinstance(error, asyncio.TimeoutError) else error
     return ConnectionFailed("cut", "the connection to the harness broke", retryable=True)

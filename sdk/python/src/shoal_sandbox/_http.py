@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import httpx
 
 from ._calls import Attempts, Call, failed, refused
 from ._discover import Server
 
-# Callers that wait for a sandbox have a connection each.
+# Of each kind: callers that wait for a sandbox have a connection each, and those who have one have others.
 _LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=64, keepalive_expiry=30)
 _CONNECT_S = 5.0
 
@@ -22,6 +23,20 @@ def _headers(server: Server) -> dict[str, str]:
     return headers
 
 
+def _options(server: Server) -> dict[str, Any]:
+    """How a server is reached, for both kinds of connections."""
+    # One on this machine is reached without any proxy.
+    trust_env = not server.is_local
+    return {
+        "base_url": server.url,
+        "headers": _headers(server),
+        "limits": _LIMITS,
+        "trust_env": trust_env,
+        # Made once: that takes longer than everything else.
+        "verify": httpx.create_ssl_context(trust_env=trust_env),
+    }
+
+
 class Http:
     """The connections of an asynchronous pool."""
 
@@ -29,17 +44,17 @@ class Http:
         self.server = server
         self._timeout_s = timeout_s
         self._retries = retries
-        # A server on this machine is reached without any proxy.
-        self._client = httpx.AsyncClient(
-            base_url=server.url, headers=_headers(server), limits=_LIMITS, trust_env=not server.is_local
-        )
+        options = _options(server)
+        self._client = httpx.AsyncClient(**options)
+        self._waiting = httpx.AsyncClient(**options)
 
     async def send(self, call: Call) -> httpx.Response:
         """Sends a request; a refusal is raised."""
         attempts = Attempts(call, self._retries)
+        client = self._waiting if call.waits else self._client
         while True:
             try:
-                response = await self._client.request(
+                response = await client.request(
                     call.method,
                     call.path,
                     content=call.body or None,
@@ -58,6 +73,7 @@ class Http:
             await asyncio.sleep(pause_s)
 
     async def aclose(self) -> None:
+        await self._waiting.aclose()
         await self._client.aclose()
 
 
@@ -68,16 +84,17 @@ class SyncHttp:
         self.server = server
         self._timeout_s = timeout_s
         self._retries = retries
-        self._client = httpx.Client(
-            base_url=server.url, headers=_headers(server), limits=_LIMITS, trust_env=not server.is_local
-        )
+        options = _options(server)
+        self._client = httpx.Client(**options)
+        self._waiting = httpx.Client(**options)
 
     def send(self, call: Call) -> httpx.Response:
         """Sends a request; a refusal is raised."""
         attempts = Attempts(call, self._retries)
+        client = self._waiting if call.waits else self._client
         while True:
             try:
-                response = self._client.request(
+                response = client.request(
                     call.method,
                     call.path,
                     content=call.body or None,
@@ -96,4 +113,5 @@ class SyncHttp:
             time.sleep(pause_s)
 
     def close(self) -> None:
+        self._waiting.close()
         self._client.close()

@@ -24,7 +24,8 @@ from ._errors import (
 # The longest line to a harness, and from one.
 LINE_BYTES_MAX = 1 << 20
 HEARD_BYTES_MAX = 4 << 20
-# What was said and is not read yet; whoever leaves more unread keeps the harness from going on.
+# What was said and is not read yet; whoever leaves more unread keeps the harness from going on, and is taken
+# for gone by the server after a minute.
 UNREAD_BYTES_MAX = 16 << 20
 # How long a goodbye may take.
 CLOSE_S = 2.0
@@ -89,13 +90,19 @@ class Outgoing:
         whole = self._partial + (data.encode() if isinstance(data, str) else bytes(data))
         *lines, self._partial = whole.split(b"\n")
         for line in lines:
-            self._add(line)
+            self.lines.append(_checked(line))
         if len(self._partial) > LINE_BYTES_MAX:
             self._partial = b""
             raise _too_long()
 
-    def write_line(self, line: Line) -> None:
-        """Takes one line: text without its end, or something that becomes JSON."""
+    def write_line(self, line: Line) -> str:
+        """Takes one line, and says how it is sent."""
+        whole = self.whole(line)
+        self.lines.append(whole)
+        return whole
+
+    def whole(self, line: Line) -> str:
+        """How one line is sent: text without its end, or something that becomes JSON."""
         if isinstance(line, (dict, list)):
             text = json.dumps(line, separators=(",", ":")).encode()
         else:
@@ -104,15 +111,23 @@ class Outgoing:
             raise InvalidArgument("invalid_argument", "a line has no line break in it")
         if self._partial:
             raise InvalidArgument("invalid_argument", "the line before is not whole yet")
-        self._add(text)
+        return _checked(text)
 
-    def _add(self, line: bytes) -> None:
-        if len(line) > LINE_BYTES_MAX:
-            raise _too_long()
-        try:
-            self.lines.append(line.decode())
-        except UnicodeDecodeError as error:
-            raise InvalidArgument("invalid_argument", "a line is text") from error
+    def take_back(self, line: str) -> None:
+        """Removes this very line, if it is not sent yet."""
+        for at, queued in enumerate(self.lines):
+            if queued is line:
+                del self.lines[at]
+                return
+
+
+def _checked(line: bytes) -> str:
+    if len(line) > LINE_BYTES_MAX:
+        raise _too_long()
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument("invalid_argument", "a line is text") from error
 
 
 def _too_long() -> InvalidArgument:

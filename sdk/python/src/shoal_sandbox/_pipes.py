@@ -131,9 +131,11 @@ class Harness:
         while self.out.lines:
             if self._saying is None or self._saying.done():
                 self._saying = _begun(self._say())
-            await asyncio.wait({self._saying})
-            if not self._saying.cancelled():
-                self._saying.result()
+            # Another one who writes may have begun the next before this one is told.
+            saying = self._saying
+            await asyncio.wait({saying})
+            if not saying.cancelled():
+                saying.result()
             elif self._end is not None:
                 raise self._end
 
@@ -144,7 +146,7 @@ class Harness:
             try:
                 await socket.send(line)
             except ConnectionClosed as error:
-                self._ended(closed(error))
+                # No end for whoever reads: there may be lines that came before it.
                 raise self._end or closed(error) from error
 
     async def close(self) -> None:
@@ -204,8 +206,14 @@ class StdinPipe:
 
     async def write_line(self, line: Line) -> None:
         """Sends one line: text without its end, or something that becomes JSON."""
-        self._harness.out.write_line(line)
-        await self._harness.flush()
+        out = self._harness.out
+        written = out.write_line(line)
+        try:
+            await self._harness.flush()
+        except ShoalError:
+            # Whoever is told so may write it again, and it is sent once then.
+            out.take_back(written)
+            raise
 
     async def close(self) -> None:
         """Ends the conversation with the harness, and its program."""

@@ -137,11 +137,14 @@ class Pool:
         self._checkouts += 1
         try:
             lease = await self._ask(wanted)
-            held = Held(lease, Harness(self._http.server, lease.sandbox_id))
+            held = Held(lease, Harness(self._http.server, lease.sandbox_id), wanted.ttl_s)
             box = Box(self._http, held, self._give_back)
             self._held.add(held)
+            if self._closing is not None:
+                self._returning(held)
+                raise RuntimeError("the pool was closed")
             if renew:
-                held.renewing = asyncio.create_task(self._keep(held, weakref.ref(box), wanted.ttl_s))
+                held.renewing = asyncio.create_task(self._keep(held, weakref.ref(box)))
             return box
         finally:
             self._checkouts -= 1
@@ -150,7 +153,8 @@ class Pool:
         """A lease. Whoever stops waiting for it gives up whatever the server made of it."""
         if self._closing is not None:
             raise RuntimeError("the pool is closed")
-        asking = asyncio.create_task(self._http.send(wanted.checkout()))
+        call = wanted.checkout()
+        asking = asyncio.create_task(self._http.send(call))
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)
         try:
@@ -160,7 +164,7 @@ class Pool:
             return calls.lease_of(asking.result())
         except BaseException as error:
             asking.cancel()
-            if calls.may_have_happened(error):
+            if calls.may_have_happened(call, error):
                 self._begin(self._abandon(wanted, asking))
             raise
 
@@ -174,7 +178,7 @@ class Pool:
         except ShoalError as error:
             renewal.not_abandoned(error)
 
-    async def _keep(self, held: Held, box: weakref.ref[Box], ttl_s: int | None) -> None:
+    async def _keep(self, held: Held, box: weakref.ref[Box]) -> None:
         """Renews a lease for as long as somebody has it."""
         while held.returning is None:
             await asyncio.sleep(renewal.pause_s(held.lease.lasts_s))
@@ -182,7 +186,8 @@ class Pool:
                 self._returning(held)
                 return
             try:
-                held.lease = calls.lease_of(await self._http.send(calls.renew(held.lease.id, ttl_s)))
+                response = await self._http.send(calls.renew(held.lease.id, held.ttl_s))
+                held.lease = calls.renewed(held.lease, response)
             except ShoalError as error:
                 if renewal.is_over(error):
                     return

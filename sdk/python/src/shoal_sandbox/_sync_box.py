@@ -21,6 +21,8 @@ class SyncHeld:
         self.lease = lease
         self.harness = harness
         self.ttl_s = ttl_s
+        # Who is returning it, if anybody is.
+        self.returning: object | None = None
 
 
 class SyncBox:
@@ -105,7 +107,8 @@ class SyncBox:
 
     def renew(self, ttl: int | None = None) -> None:
         """Lets the lease last so many seconds from now; as long as at first if not given."""
-        self._held.lease = calls.lease_of(self._http.send(calls.renew(self.lease, ttl)))
+        call = calls.renew(self.lease, self._held.ttl_s if ttl is None else ttl)
+        self._held.lease = calls.renewed(self._held.lease, self._http.send(call))
 
     def release(self) -> None:
         """Returns it. A second time nothing happens."""

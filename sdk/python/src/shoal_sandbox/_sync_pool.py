@@ -18,7 +18,7 @@ from ._http import SyncHttp
 from ._sync_box import SyncBox, SyncHeld
 from ._sync_pipes import SyncHarness
 
-# How long closing waits for checkouts of other threads.
+# How long closing waits for checkouts and returns of other threads.
 _CLOSE_S = 30.0
 
 
@@ -41,6 +41,8 @@ class SyncPool:
         self._renewing: threading.Thread | None = None
         self._checkouts = 0
         self._closed = False
+        # Closing is through: whoever is the last to use the connections closes them.
+        self._left = False
 
     def __enter__(self) -> SyncPool:
         return self
@@ -83,16 +85,30 @@ class SyncPool:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            # Other threads may be in the middle of a checkout, and find that they are late.
-            self._changed.wait_for(lambda: self._checkouts == 0, _CLOSE_S)
-            left = list(self._held)
-        for held in left:
-            self._give_back(held)
+            # Other threads may be in the middle of a return, or of a checkout, and find that they are late.
+            self._changed.wait_for(self._is_quiet, _CLOSE_S)
+            held = list(self._held)
+        for one in held:
+            self._give_back(one)
         if self._renewing is not None:
             self._renewing.join()
-        self._http.close()
+        with self._changed:
+            self._left = True
+        self._leave()
 
     shutdown = close
+
+    def _is_quiet(self) -> bool:
+        """Whether no thread is in the middle of a checkout or of a return."""
+        return self._checkouts == 0 and all(held.returning is None for held in self._held)
+
+    def _leave(self) -> None:
+        """Closes the connections after the last one who needs them."""
+        with self._changed:
+            self._changed.notify_all()
+            is_last = self._left and self._is_quiet()
+        if is_last:
+            self._http.close()
 
     def _check_out(self, wanted: Wanted, renew: bool) -> SyncBox:
         with self._changed:
@@ -104,27 +120,32 @@ class SyncPool:
         finally:
             with self._changed:
                 self._checkouts -= 1
-                self._changed.notify_all()
+            self._leave()
 
     def _ask(self, wanted: Wanted, renew: bool) -> SyncBox:
         call = wanted.checkout()
         try:
             lease = calls.lease_of(self._http.send(call))
+            held = SyncHeld(lease, SyncHarness(self._http.server, lease.sandbox_id), wanted.ttl_s)
+            box = SyncBox(self._http, held, self._give_back)
+            self._hold(held, box, renew)
         except BaseException as error:
-            if calls.may_have_happened(error):
+            if calls.may_have_happened(call, error):
                 self._abandon(wanted)
             raise
-        harness = SyncHarness(self._http.server, lease.sandbox_id)
-        held = SyncHeld(lease, harness, wanted.ttl_s)
-        box = SyncBox(self._http, held, self._give_back)
+        if self._closed:
+            self._give_back(held)
+            raise RuntimeError("the pool was closed")
+        return box
+
+    def _hold(self, held: SyncHeld, box: SyncBox, renew: bool) -> None:
         with self._changed:
-            due = time.monotonic() + renewal.pause_s(lease.lasts_s) if renew else None
+            due = time.monotonic() + renewal.pause_s(held.lease.lasts_s) if renew else None
             self._held[held] = (weakref.ref(box), due)
             if renew and self._renewing is None:
                 self._renewing = threading.Thread(target=self._keep, name="shoal-renewal", daemon=True)
                 self._renewing.start()
             self._changed.notify_all()
-        return box
 
     def _abandon(self, wanted: Wanted) -> None:
         try:
@@ -133,10 +154,23 @@ class SyncPool:
             renewal.not_abandoned(error)
 
     def _give_back(self, held: SyncHeld) -> None:
-        with self._changed:
-            # Whoever takes it out returns it: once.
-            if self._held.pop(held, None) is None:
-                return
+        """Returns a lease, once; if that is interrupted it is still had, and may be returned again."""
+        me = object()
+        try:
+            with self._changed:
+                if held not in self._held or held.returning is not None:
+                    return
+                held.returning = me
+            self._return(held)
+            with self._changed:
+                del self._held[held]
+        finally:
+            with self._changed:
+                if held.returning is me:
+                    held.returning = None
+            self._leave()
+
+    def _return(self, held: SyncHeld) -> None:
         try:
             self._http.send(calls.give_back(held.lease.id))
         except ShoalError as error:
@@ -152,7 +186,11 @@ class SyncPool:
                 if self._closed:
                     return
                 now = time.monotonic()
-                due = {held: at for held, (_, at) in self._held.items() if at is not None}
+                due = {
+                    held: at
+                    for held, (_, at) in self._held.items()
+                    if at is not None and held.returning is None
+                }
                 ready = [held for held, at in due.items() if at <= now]
                 if not ready:
                     self._changed.wait(min(due.values()) - now if due else None)
@@ -168,7 +206,8 @@ class SyncPool:
             return
         again = True
         try:
-            held.lease = calls.lease_of(self._http.send(calls.renew(held.lease.id, held.ttl_s)))
+            response = self._http.send(calls.renew(held.lease.id, held.ttl_s))
+            held.lease = calls.renewed(held.lease, response)
         except ShoalError as error:
             again = not renewal.is_over(error)
             if again:
