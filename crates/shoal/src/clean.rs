@@ -14,7 +14,8 @@ use crate::output::{Output, Paint};
 #[command(after_help = "Examples:\n  \
     sudo shoal clean              remove what is left of runs that are over\n  \
     sudo shoal clean --json       the same, for scripts\n\n\
-    Runs that are alive are not touched. The exit code is 1 if something could not be removed.")]
+    Runs that are alive are not touched. Containers of a Docker engine are removed by the next start\n\
+    of their server, not here. The exit code is 1 if something could not be removed.")]
 pub(crate) struct Arguments {
     /// Print JSON
     #[arg(long)]
