@@ -1,6 +1,6 @@
 //! What one user leaves for the next in a sandbox that is wiped, and shows to a neighbour.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use model::InstanceId;
 use model::template::Recycle;
 
@@ -41,8 +41,9 @@ async fn between_users(kind: Kind) -> Result<()> {
         one = match runtime.traits().recycle {
             Recycle::Wipe => {
                 one.wipe().await?;
-                one.prove().await?;
-                one
+                let next = runtime.sandbox(one.instance()).context("it is there")?;
+                next.prove().await?;
+                next
             }
             Recycle::Recreate => {
                 let instance = u128::from(std::process::id()) << 64 | (10 + round);
