@@ -8,13 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use engine::{ExecSpec, Exit, ExitStatus, Process, Use};
+use engine::{Caller, ExecSpec, Exit, ExitStatus, Process, Use};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use wire::ExecEvent;
 
+use crate::app::App;
 use crate::body_memory::Share;
+use crate::key_watch::{KeyWatch, revoked};
 use crate::pieces;
 use crate::refused::Refused;
 use crate::routes::exit;
@@ -37,6 +39,8 @@ pub(crate) struct Watched {
     events: VecDeque<ExecEvent>,
     format: Format,
     request_id: String,
+    app: App,
+    key: KeyWatch,
     /// Of the memory for bodies: its input may still be held.
     _share: Share,
     /// Last: the sandbox must stay until the program is gone.
@@ -118,16 +122,26 @@ impl Side {
     }
 }
 
+/// How a program is to be watched, and for whom.
+pub(crate) struct Watching<'a> {
+    pub(crate) app: App,
+    pub(crate) caller: Caller,
+    pub(crate) patience: Duration,
+    /// Of each output at most so much.
+    pub(crate) output_bytes: Option<u64>,
+    pub(crate) format: Format,
+    pub(crate) request_id: &'a str,
+    /// What the body of the request holds of the memory for them.
+    pub(crate) share: Share,
+}
+
 impl Watched {
     pub(crate) async fn start(
         used: Use,
         mut spec: ExecSpec,
-        patience: Duration,
-        output_bytes: Option<u64>,
-        format: Format,
-        request_id: &str,
-        share: Share,
+        watching: Watching<'_>,
     ) -> Result<Self, Refused> {
+        let Watching { app, caller, patience, output_bytes, format, request_id, share } = watching;
         // That it cannot be started is an answer, not an event.
         spec.confirm_start = true;
         let began = Instant::now();
@@ -149,6 +163,8 @@ impl Watched {
             events: VecDeque::from([ExecEvent::Started]),
             format,
             request_id: request_id.to_owned(),
+            app,
+            key: KeyWatch::new(caller.key),
             _share: share,
             used,
         })
@@ -194,6 +210,7 @@ impl Watched {
             read = self.stderr.read() => Happened::Err(read),
             exit = self.used.exit_of(&mut self.process), if !ended => Happened::Exit(exit),
             () = sleep_until(gone_by), if !ended => Happened::Late,
+            () = self.key.ended(&self.app) => Happened::Revoked,
             () = sleep(HEARTBEAT) => return false,
         };
         match happened {
@@ -207,6 +224,8 @@ impl Watched {
             }
             Happened::Exit(Ok(exit)) => self.exit = Some(exit),
             Happened::Exit(Err(refusal)) => self.fail(&refusal.into()),
+            // The program ends with the stream.
+            Happened::Revoked => self.fail(&revoked()),
             Happened::Late => {
                 let cause = "the program was killed and did not end";
                 self.fail(&Refused::new(model::ErrorCode::DeadlineExceeded, cause));
@@ -221,6 +240,7 @@ enum Happened {
     Out(std::io::Result<usize>),
     Err(std::io::Result<usize>),
     Exit(Result<Exit, model::Refusal>),
+    Revoked,
     Late,
 }
 

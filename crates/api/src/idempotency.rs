@@ -22,13 +22,14 @@ use crate::refused::Refused;
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(crate) const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
+/// Of each key: what one sends makes nothing of another's be forgotten.
 const REMEMBERED: usize = 10_000;
 const REMEMBERED_FOR: Duration = Duration::from_hours(24);
+/// How often what is too old is looked for, of everybody.
+const SWEEP: Duration = Duration::from_mins(1);
 const LENGTH_MAX: usize = 255;
 /// Longer than any checkout may wait.
 const PATIENCE: Duration = Duration::from_mins(11);
-
-type Name = (KeyId, Box<str>);
 
 /// What was asked for with a key before.
 #[derive(Default)]
@@ -38,9 +39,16 @@ pub(crate) struct Idempotency {
 
 #[derive(Default)]
 struct Table {
-    entries: BTreeMap<Name, Entry>,
+    by_key: BTreeMap<KeyId, Known>,
+    swept_at: Option<Instant>,
+}
+
+/// What one key asked for.
+#[derive(Default)]
+struct Known {
+    entries: BTreeMap<Box<str>, Entry>,
     /// In the order in which they came.
-    ages: VecDeque<(Instant, Name)>,
+    ages: VecDeque<(Instant, Box<str>)>,
 }
 
 #[derive(Clone)]
@@ -145,7 +153,7 @@ impl Idempotency {
         hash.update(b"\0");
         hash.update(body);
         let fingerprint = Some(hash.finalize().into());
-        let entry = self.entry((key, name.clone()), fingerprint);
+        let entry = self.entry(key, name.clone(), fingerprint);
         if entry.fingerprint.is_some() && entry.fingerprint != fingerprint {
             return Err(conflict(USED));
         }
@@ -168,7 +176,7 @@ impl Idempotency {
             return Err(Refused::bad("Idempotency-Key", cause));
         };
         // Not known yet, it may still be on its way.
-        let mut slot = self.entry((key, name), None).locked().await?;
+        let mut slot = self.entry(key, name, None).locked().await?;
         match &slot.answer {
             Some(Answer::Lease { lease, .. }) => Ok(Some(*lease)),
             Some(Answer::Session(_) | Answer::Process(_) | Answer::Said(..)) => Err(conflict(USED)),
@@ -179,16 +187,18 @@ impl Idempotency {
         }
     }
 
-    fn entry(&self, name: Name, fingerprint: Option<[u8; 32]>) -> Entry {
+    fn entry(&self, key: KeyId, name: Box<str>, fingerprint: Option<[u8; 32]>) -> Entry {
         let now = Instant::now();
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        table.forget(now);
-        if let Some(known) = table.entries.get(&name) {
-            return known.clone();
+        table.sweep(now);
+        let known = table.by_key.entry(key).or_default();
+        known.forget(now);
+        if let Some(entry) = known.entries.get(&name) {
+            return entry.clone();
         }
         let entry = Entry { fingerprint, slot: Arc::default() };
-        table.ages.push_back((now, name.clone()));
-        table.entries.insert(name, entry.clone());
+        known.ages.push_back((now, name.clone()));
+        known.entries.insert(name, entry.clone());
         entry
     }
 }
@@ -229,6 +239,20 @@ fn is_key(text: &str) -> bool {
 }
 
 impl Table {
+    /// Forgets now and then what is too old, also of those who come no more.
+    fn sweep(&mut self, now: Instant) {
+        if self.swept_at.is_some_and(|at| now.duration_since(at) < SWEEP) {
+            return;
+        }
+        self.swept_at = Some(now);
+        self.by_key.retain(|_, known| {
+            known.forget(now);
+            !known.entries.is_empty()
+        });
+    }
+}
+
+impl Known {
     /// Forgets what is too old, and the oldest if there are too many.
     fn forget(&mut self, now: Instant) {
         while let Some((at, _)) = self.ages.front()
@@ -346,10 +370,28 @@ mod tests {
         for n in 0..=REMEMBERED {
             claim(&table, &n.to_string(), "1").await.unwrap().unwrap().settle(said());
         }
-        let table_len = table.table.lock().unwrap().entries.len();
-        assert_eq!(table_len, REMEMBERED);
+        let remembered =
+            |table: &Idempotency| table.table.lock().unwrap().by_key[&KEY].entries.len();
+        assert_eq!(remembered(&table), REMEMBERED);
         assert!(claim(&table, "0", "2").await.is_ok(), "the oldest is forgotten");
         assert!(claim(&table, "1000", "2").await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_one_key_sends_makes_nothing_of_another_be_forgotten() {
+        const OTHER: KeyId = KeyId::from_u128(2);
+        let table = Idempotency::default();
+        claim(&table, "mine", "1").await.unwrap().unwrap().settle(said());
+        let mut headers = HeaderMap::new();
+        for n in 0..=REMEMBERED {
+            headers.insert(IDEMPOTENCY_KEY, n.to_string().parse().unwrap());
+            table.abandon(&headers, OTHER).await.unwrap();
+        }
+        assert!(claim(&table, "mine", "1").await.unwrap().unwrap().answer().is_some());
+        tokio::time::advance(REMEMBERED_FOR).await;
+        drop(claim(&table, "later", "1").await);
+        let keys: Vec<_> = table.table.lock().unwrap().by_key.keys().copied().collect();
+        assert_eq!(keys, [KEY], "who comes no more is forgotten");
     }
 
     use futures_util::FutureExt as _;

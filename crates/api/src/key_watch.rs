@@ -3,14 +3,34 @@
 
 use std::time::Duration;
 
-use model::{KeyId, KeyRecord};
-use tokio::time::Instant;
+use model::{ErrorCode, KeyId, KeyRecord};
+use tokio::time::{Instant, sleep};
 
 use crate::app::App;
 use crate::compat::{ash, blaxel};
+use crate::refused::Refused;
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_secs(5);
+
+/// What is answered then.
+pub(crate) fn revoked() -> Refused {
+    Refused::new(ErrorCode::Unauthorized, "the key works no more")
+}
+
+/// Does something for as long as the key works.
+pub(crate) async fn while_it_works<T>(
+    app: &App,
+    key: KeyId,
+    doing: impl Future<Output = Result<T, Refused>>,
+) -> Result<T, Refused> {
+    let mut watch = KeyWatch::new(key);
+    tokio::select! {
+        biased;
+        done = doing => done,
+        () = watch.ended(app) => Err(revoked()),
+    }
+}
 
 /// The key of a stream.
 pub(crate) struct KeyWatch {
@@ -22,6 +42,13 @@ impl KeyWatch {
     /// It works now.
     pub(crate) fn new(key: KeyId) -> Self {
         Self { key, looked_at: Instant::now() }
+    }
+
+    /// Done when it works no more. Dropped, nothing is lost.
+    pub(crate) async fn ended(&mut self, app: &App) {
+        while self.works(app) {
+            sleep(LOOK).await;
+        }
     }
 
     /// Whether it still does, as far as is known. The one from the environment is written down

@@ -24,8 +24,6 @@ const AGREED_WITHIN: Duration = Duration::from_secs(10);
 /// How long one direction may be silent after the other has ended.
 const HALF_OPEN: Duration = Duration::from_mins(5);
 const READ_BYTES: usize = 64 * 1024;
-/// How often it is looked whether the key still works.
-const LOOK: Duration = Duration::from_secs(6);
 
 /// What ends a tunnel besides its two ends.
 pub(crate) struct Tunnel {
@@ -114,10 +112,7 @@ async fn one_way<R: AsyncRead, W: AsyncWrite>(
 
 /// Done when the key works no more.
 pub(crate) async fn revoked(app: &App, caller: Caller) {
-    let mut key = KeyWatch::new(caller.key);
-    while key.works(app) {
-        sleep(LOOK).await;
-    }
+    KeyWatch::new(caller.key).ended(app).await;
 }
 
 /// What a client goes over with, if it can.

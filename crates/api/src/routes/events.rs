@@ -17,6 +17,7 @@ use crate::answer;
 use crate::app::App;
 use crate::front::{By, Needs};
 use crate::key_watch::KeyWatch;
+use crate::lasting::Place;
 use crate::operation::{Content, Kind, Operation, Param, Route, Verb, json};
 use crate::path::Named;
 use crate::query::Query;
@@ -160,8 +161,10 @@ async fn tell(
     if accepts(headers, "application/json") && !accepts(headers, SSE) {
         return page(app, caller, after.unwrap_or(0), limit.unwrap_or(PAGE), of).await;
     }
+    let place = app.lasting.begin(caller.key)?;
     let watch = app.engine.watch();
     let told = Told {
+        _place: place,
         app: app.clone(),
         caller,
         of,
@@ -204,6 +207,7 @@ async fn page(
 
 /// A stream of events.
 struct Told {
+    _place: Place,
     app: App,
     caller: Caller,
     of: Of,

@@ -14,8 +14,9 @@ use wire::{ExecExit, ExecRequest, ExecResult};
 use crate::answer::{self, Step};
 use crate::app::App;
 use crate::body::{Json, json_up_to};
-use crate::exec_stream::Watched;
+use crate::exec_stream::{Watched, Watching};
 use crate::front::{Admitted, Needs};
+use crate::key_watch::while_it_works;
 use crate::operation::{Content, Operation, Route, Takes, Verb, json};
 use crate::path::Named;
 use crate::query::NoQuery;
@@ -97,17 +98,17 @@ async fn exec<T: Used>(
     let limits = asked.limits(&used, format.is_none())?;
     let grant = Step { name: "grant", took: granted.duration_since(began), desc: None };
     let Some(format) = format else {
-        let ran = used.run(asked.spec, limits).await?;
+        let run = async { Ok(used.run(asked.spec, limits).await?) };
+        let ran = while_it_works(&app, caller.key, run).await?;
         let exec = Step { name: "exec", took: granted.elapsed(), desc: None };
         let mut response = answer::ok(&result(ran))?;
         answer::timed(&mut response, &[grant, exec]);
         return Ok(response);
     };
     let request_id = request_id.to_str().unwrap_or_default();
-    let output_bytes = asked.output_bytes;
-    let timeout = limits.timeout;
-    let watched =
-        Watched::start(used, asked.spec, timeout, output_bytes, format, request_id, share).await?;
+    let (output_bytes, patience) = (asked.output_bytes, limits.timeout);
+    let watching = Watching { app, caller, patience, output_bytes, format, request_id, share };
+    let watched = Watched::start(used, asked.spec, watching).await?;
     let mut response = stream::response(format, watched);
     answer::timed(&mut response, &[grant]);
     Ok(response)

@@ -17,6 +17,7 @@ use crate::answer;
 use crate::app::App;
 use crate::body::{Json, next_chunk};
 use crate::front::{By, Needs, no_content};
+use crate::key_watch::{KeyWatch, revoked};
 use crate::octal::octal;
 use crate::operation::{Content, Kind, Operation, Param, Route, Takes, Verb, json};
 use crate::path::Named;
@@ -242,7 +243,12 @@ async fn write<T: Used>(
     let used = id.begin(&app, caller, UseKind::Files).await?;
     let mut writer = used.write_file(&path, mode).await?;
     let mut body = request.into_body();
+    let mut key = KeyWatch::new(caller.key);
     while let Some(chunk) = next_chunk(&mut body, app.settings.body_stall).await? {
+        // A slow one may last for days.
+        if !key.works(&app) {
+            return Err(revoked());
+        }
         if let Err(error) = writer.write_all(&chunk).await {
             return Err(used.explain(error).await.into());
         }

@@ -261,5 +261,13 @@ async fn why(
     if let (Why::Alive(alive), Ok(view)) = (&mut why, app.engine.sandbox(caller, id)) {
         alive.container_id = app.engine.container_id(&view);
     }
+    if let Why::Ended(ended) = &mut why
+        && let Some(eviction) = &mut ended.eviction
+    {
+        // That there were others is told by their number; which ones is their users' affair.
+        eviction.candidates.retain(|other| {
+            other.sandbox == id || app.engine.check_sandbox(caller, other.sandbox).is_ok()
+        });
+    }
     answer::ok(&why)
 }

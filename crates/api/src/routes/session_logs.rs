@@ -17,6 +17,7 @@ use crate::answer;
 use crate::app::App;
 use crate::front::{By, Needs};
 use crate::key_watch::KeyWatch;
+use crate::lasting::Place;
 use crate::operation::{Content, Kind, Operation, Param, Route, Verb, json};
 use crate::path::Named;
 use crate::query::Query;
@@ -61,10 +62,11 @@ async fn logs(
     let after = last_event_id(&headers)?.or(after);
     if accepts(&headers, SSE) {
         let generation = app.engine.session(caller, id)?.generation;
+        let place = app.lasting.begin(caller.key)?;
         let key = KeyWatch::new(caller.key);
         let ready = VecDeque::from([Format::retry()]);
         let said_at = Instant::now();
-        let told = Told { app, caller, id, after, generation, key, ready, said_at };
+        let told = Told { _place: place, app, caller, id, after, generation, key, ready, said_at };
         return Ok(stream::response(Format::Sse, told));
     }
     let logs = lines(&app, caller, id, after)?;
@@ -94,6 +96,7 @@ fn lines(
 
 /// A stream of lines.
 struct Told {
+    _place: Place,
     app: App,
     caller: Caller,
     id: SessionId,

@@ -3,7 +3,7 @@
 use model::Role;
 use serde_json::{Value, json};
 
-use crate::stage::{Stage, text};
+use crate::stage::{Plan, Stage, request, text};
 
 #[tokio::test]
 async fn every_route_needs_the_role_that_its_description_says() {
@@ -27,7 +27,7 @@ async fn every_route_needs_the_role_that_its_description_says() {
             // Streams have no end: the page is enough to know.
             let headers = "accept: application/json\r\n";
             let send = async |key: &str| {
-                let bytes = crate::stage::request(key, &method, &path, headers, b"");
+                let bytes = request(key, &method, &path, headers, b"");
                 stage.raw(&bytes).await
             };
             if about == "Needs no key." {
@@ -103,6 +103,66 @@ async fn what_belongs_to_another_key_does_not_exist() {
     assert_eq!(listed["sandboxes"].as_array().unwrap().len(), 1);
     let path = format!("/v1/sandboxes/{id}/exec");
     stage.call_as(&alice, "POST", &path, command).await.expect(200);
+}
+
+#[tokio::test]
+async fn what_else_could_have_been_evicted_is_told_to_whose_it_is() {
+    let mut plan = Plan::default();
+    plan.engine.node.max_sandboxes = 2;
+    plan.engine.templates[0].pool.pool_size = 0;
+    let stage = Stage::with(plan).await;
+    let (alice, bob) = (stage.key(Role::Use).await, stage.key(Role::Use).await);
+    let begin = async |key: &str| {
+        let body = json!({"template": "default"});
+        let made = stage.call_as(key, "POST", "/v1/sessions", body).await.expect(201);
+        let at = format!("/v1/sessions/{}", text(&made["id"]));
+        let command = json!({"command": "true"});
+        stage.call_as(key, "POST", &format!("{at}/exec"), command).await.expect(200);
+        let session = stage.call_as(key, "GET", &at, Value::Null).await.expect(200);
+        (at, text(&session["sandbox_id"]))
+    };
+    let (session, evicted) = begin(&alice).await;
+    let path = format!("{session}/stop");
+    stage.call_as(&alice, "POST", &path, Value::Null).await.expect(200);
+    let (_, spared) = begin(&bob).await;
+    begin(&alice).await;
+    let why = format!("/v1/sandboxes/{evicted}/why");
+    let candidates = async |key: &str| {
+        let told = stage.call_as(key, "GET", &why, Value::Null).await.expect(200);
+        let candidates = told["eviction"]["candidates"].as_array().expect("evicted").clone();
+        candidates.iter().map(|one| text(&one["sandbox"])).collect::<Vec<_>>()
+    };
+    assert!(candidates(&stage.admin).await.contains(&spared));
+    let told = candidates(&alice).await;
+    assert!(told.contains(&evicted) && !told.contains(&spared), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_program_ends_with_the_key_of_who_runs_it() {
+    let stage = Stage::start().await;
+    let key = stage.engine.create_key("gone", Role::Use, None).await.unwrap();
+    let body = json!({"template": "default"});
+    let made = stage.call_as(&key.secret, "POST", "/v1/checkouts", body).await.expect(201);
+    let path = format!("/v1/sandboxes/{}/exec", text(&made["sandbox"]["id"]));
+    let body = json!({"command": "sleep 1000"}).to_string();
+    let mut waiting = Vec::new();
+    for accept in ["application/json", "text/event-stream"] {
+        let headers = format!("accept: {accept}\r\ncontent-type: application/json\r\n");
+        let mut connection = stage.connect().await;
+        connection.send(request(&key.secret, "POST", &path, &headers, body.as_bytes())).await;
+        waiting.push(connection);
+    }
+    assert_eq!(waiting[1].head().await.status, 200);
+    let of_key = stage.engine.keys().into_iter().find(|known| known.name == "gone").unwrap();
+    stage.engine.revoke_key(of_key.id).await.unwrap();
+    waiting[0].answer().await.problem("unauthorized");
+    let mut last = None;
+    while let Some((_, name, data)) = waiting[1].event().await {
+        last = Some((name, data));
+    }
+    let (name, data) = last.unwrap();
+    assert!(name == "error" && data.to_string().contains("unauthorized"), "{name}: {data}");
+    stage.until("its programs are over", |stage| stage.runtime.alive().tasks == 0).await;
 }
 
 #[tokio::test]

@@ -108,6 +108,15 @@ impl Target {
         }
     }
 
+    /// The same, for who asks nobody else whether it is the caller's.
+    pub(super) fn own_now(&self) -> Result<Option<SandboxId>, BlaxelError> {
+        let now = self.now();
+        if let Some(id) = now {
+            self.app.engine.check_sandbox(self.caller, id)?;
+        }
+        Ok(now)
+    }
+
     /// The sandboxes that it has and had, the latest first.
     pub(super) fn all(&self) -> Vec<SandboxId> {
         let mut all: Vec<_> = self.now().into_iter().collect();

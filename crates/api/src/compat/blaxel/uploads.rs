@@ -216,14 +216,14 @@ fn etag(digest: &[u8]) -> String {
 }
 
 pub(super) fn parts(target: &Target, id: &str) -> Result<Response, BlaxelError> {
-    let upload = target.now().and_then(|sandbox| target.app.blaxel.uploads.of(id, sandbox));
+    let upload = target.own_now()?.and_then(|sandbox| target.app.blaxel.uploads.of(id, sandbox));
     let Some(upload) = upload else { return Err(no_upload(id)) };
     let parts: Vec<_> = upload.parts.iter().map(|(number, part)| part.told(*number)).collect();
     answer::ok(&json!({"uploadId": id, "parts": parts}))
 }
 
 pub(super) fn list(target: &Target) -> Result<Response, BlaxelError> {
-    let now = target.now();
+    let now = target.own_now()?;
     let all = target.app.blaxel.uploads.all();
     let mine = all.iter().filter(|(_, upload)| now == Some(upload.sandbox));
     let mine: Vec<_> = mine.map(|(id, upload)| (id.clone(), upload.clone())).collect();

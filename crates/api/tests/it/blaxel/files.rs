@@ -1,8 +1,10 @@
 //! Files by every path that clients send, forms, trees and large files in parts.
 
+use model::Role;
 use serde_json::{Value, json};
 
 use super::Sandbox;
+use crate::stage::text;
 
 #[tokio::test]
 async fn every_form_of_a_path_leads_to_its_file() {
@@ -171,6 +173,18 @@ async fn a_large_file_comes_in_parts_in_any_order() {
     assert_eq!(parts["parts"].as_array().unwrap().len(), 2);
     let uploads = sandbox.get("/filesystem-multipart").await.expect(200);
     assert_eq!(uploads["uploads"][0]["uploadId"], id);
+    let listed = sandbox.stage.get("/v1/sessions").await.expect(200);
+    let by_id = format!("/compat/blaxel/{}", text(&listed["sessions"][0]["sandbox_id"]));
+    let paths = [
+        format!("{by_id}/filesystem-multipart"),
+        format!("{by_id}/filesystem-multipart/{id}/parts"),
+    ];
+    let stranger = sandbox.stage.key(Role::Use).await;
+    for path in &paths {
+        sandbox.stage.get(path).await.expect(200);
+        let refused = sandbox.stage.call_as(&stranger, "GET", path, Value::Null).await;
+        assert_eq!(refused.status, 404, "{path}: what is another's does not exist");
+    }
     let complete = format!("/filesystem-multipart/{id}/complete");
     Sandbox::refused(&sandbox.call("POST", &complete, json!({"parts": []})).await, 400);
     let wrong = json!({"parts": [{"partNumber": 1, "etag": "no"}]});
