@@ -9,15 +9,26 @@ use crate::served::{Served, told};
 use crate::shell::{able, eventually, finish};
 
 /// More than all the buffers between two programs hold.
-const LINES: usize = 3_000;
-const LINE_BYTES: usize = 4_096;
+const LINES: usize = 300;
+const LINE_BYTES: usize = 60_000;
+
+/// Says each line three times: whoever reads one line for each that he says falls behind, until nobody
+/// takes anything any more.
+const ECHO: &str = r#"exec python3 -c 'import socket
+channel = socket.socket(fileno=3)
+says = channel.makefile("w")
+for line in channel.makefile("r"):
+    says.write(line * 3)
+    says.flush()
+    if line == "bye\n":
+        break'"#;
 
 /// A sandbox whose harness is this line of a shell, after it has said that it is ready.
 fn harnessed(served: &Served, line: &str) -> String {
     let script = format!("echo '{{\"type\":\"ready\",\"protocol\":1}}' >&3; {line}");
     let template = format!(
         "name = \"spoken\"\n[limits]\nbest_effort = true\n[pool]\npool_size = 0\n\
-         [harness.jsonl]\ncommand = [\"sh\", \"-c\", '''{script}''']\n"
+         [harness.jsonl]\ncommand = [\"sh\", \"-c\", '''{script}\n''']\n"
     );
     let put = served.said_with(&["templates", "put", "-"], Some(template.as_bytes()));
     assert_eq!(put.code, Some(0), "{put:?}");
@@ -35,10 +46,11 @@ fn an_echo_of_much_is_heard_while_more_is_said() {
         return;
     }
     let served = Served::start();
-    let id = harnessed(&served, "exec sed -u '/^bye$/q' <&3 >&3");
+    let id = harnessed(&served, ECHO);
     let said = lines() + "bye\n";
     let heard = served.said_with(&["attach", &id, "--harness"], Some(said.as_bytes()));
-    assert!(heard.text() == said, "{} of {} bytes", heard.text().len(), said.len());
+    let echo: String = said.lines().flat_map(|line| [line, "\n"].repeat(3)).collect();
+    assert!(heard.text() == echo, "{} of {} bytes", heard.text().len(), echo.len());
     assert!(heard.stderr.contains("harness_died"), "{}", heard.stderr);
 }
 
