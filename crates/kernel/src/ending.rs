@@ -97,16 +97,18 @@ impl Kernel {
     /// Makes the files of a sandbox durable.
     pub(crate) fn save(&mut self, ix: Ix) {
         let entry = &mut self.entries[ix];
-        entry.wrote = !entry.is_quiet() || entry.is_awake();
+        entry.wrote = !entry.is_quiet();
+        entry.acknowledged = false;
         let action = Action::Persist { instance: entry.instance, workspace: entry.workspace };
         self.begin(ix, OpKind::Persist, self.config.deadlines.workspace_ms, action);
     }
 
     pub(crate) fn save_ended(&mut self, ix: Ix, outcome: Outcome) {
+        let covers_later = self.flawed(Flaw::SaveCoversLater);
         match outcome {
             Outcome::Done => {
                 let entry = &mut self.entries[ix];
-                entry.dirty = entry.wrote;
+                entry.dirty = entry.wrote || entry.acknowledged || entry.is_awake();
                 entry.has_files = true;
                 self.mark(ix);
                 self.publish_durable(ix);
@@ -114,9 +116,12 @@ impl Kernel {
                 self.arm_quiet(ix);
                 let entry = &mut self.entries[ix];
                 let Some(ending) = &mut entry.ending else { return };
-                // A program of its own that goes on writing must not keep it from its end.
+                // A program of its own that goes on writing must not keep it from its end. But
+                // what a caller was answered while this save went on needs another one: uses in
+                // progress are the last, so that comes to an end.
                 ending.saves += 1;
-                if ending.saves >= SAVE_ATTEMPTS_MAX || entry.is_quiet() {
+                let covered = !entry.acknowledged || covers_later;
+                if covered && (ending.saves >= SAVE_ATTEMPTS_MAX || entry.is_quiet()) {
                     entry.dirty = false;
                 }
                 self.step_ending(ix);

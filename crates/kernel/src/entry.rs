@@ -60,8 +60,11 @@ pub(crate) struct Entry {
     pub(crate) bound: bool,
     /// Files may have changed since they were last made durable.
     pub(crate) dirty: bool,
-    /// Files may have changed since the last attempt to make them durable began.
+    /// A use that may write began, or was in progress, since the last save began.
     pub(crate) wrote: bool,
+    /// A use ended since the last save began: its caller has its answer, and that save may not
+    /// hold what it wrote.
+    pub(crate) acknowledged: bool,
     /// Its removal is to be announced: it has been ready in this generation.
     pub(crate) announced: bool,
     /// Its launch failed, and someone who waits is told when it is gone.
@@ -317,6 +320,7 @@ impl Entry {
             bound: false,
             dirty: false,
             wrote: false,
+            acknowledged: false,
             announced: false,
             failed: false,
             marked: false,

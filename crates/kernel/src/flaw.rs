@@ -69,6 +69,8 @@ pub enum Flaw {
     WantedGivenUp,
     /// Two speak with one harness.
     HarnessShared,
+    /// What was acknowledged while a save went on counts as saved.
+    SaveCoversLater,
 }
 
 impl Flaw {
@@ -106,6 +108,7 @@ impl Flaw {
         Self::FullDiskIgnored,
         Self::WantedGivenUp,
         Self::HarnessShared,
+        Self::SaveCoversLater,
     ];
 
     /// Its name on the command line.
@@ -143,6 +146,7 @@ impl Flaw {
             Self::FullDiskIgnored => "full-disk-ignored",
             Self::WantedGivenUp => "wanted-given-up",
             Self::HarnessShared => "harness-shared",
+            Self::SaveCoversLater => "save-covers-later",
         }
     }
 }

@@ -117,6 +117,7 @@ impl Kernel {
     /// Something that was in progress in a sandbox is over.
     pub(crate) fn came_to_rest(&mut self, ix: Ix) {
         self.touch(ix);
+        self.entries[ix].acknowledged = true;
         if let Own::Session(session) = self.entries[ix].owner {
             self.sessions[session].last_active_at = self.now.wall;
         }

@@ -83,17 +83,17 @@ impl World {
         }
         self.forget_clients();
         for (_, item) in std::mem::take(&mut self.agenda) {
-            if let Item::Act { effect, .. } = item {
-                self.abandon(&effect)?;
+            if let Item::Act { effect, began_with, .. } = item {
+                self.abandon(&effect, began_with)?;
             }
         }
         self.boot()
     }
 
     /// Nobody is left who would report this effect; it may have happened all the same.
-    fn abandon(&mut self, effect: &Effect) -> Judged {
+    fn abandon(&mut self, effect: &Effect, began_with: u64) -> Judged {
         if self.calm || self.choices.below(2) == 1 {
-            self.perform(&effect.action)?;
+            self.perform(&effect.action, began_with)?;
             // What that started is known to nobody either.
             self.agenda.clear();
         } else if let kernel::Action::Launch(launch) = &effect.action {
@@ -174,8 +174,8 @@ impl World {
     pub(crate) fn start_again(&mut self) -> Judged {
         self.forget_clients();
         for (_, item) in std::mem::take(&mut self.agenda) {
-            if let Item::Act { effect, .. } = item {
-                self.abandon(&effect)?;
+            if let Item::Act { effect, began_with, .. } = item {
+                self.abandon(&effect, began_with)?;
             }
         }
         self.boot()

@@ -28,7 +28,9 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::UnwrittenLaunch => &[Promise::LaunchWritten],
         Flaw::ReturnForgetsWaiters => &[Promise::NobodyWaitsInVain],
         Flaw::GoneClientLeaks => &[Promise::AuditPasses, Promise::PoolsFill, Promise::OneAnswer],
-        Flaw::PersistSkipped | Flaw::FailedPersistKills => &[Promise::FilesSaved],
+        Flaw::PersistSkipped | Flaw::FailedPersistKills | Flaw::SaveCoversLater => {
+            &[Promise::FilesSaved]
+        }
         Flaw::KillNotRetried => &[Promise::NothingForgotten, Promise::TerminatedOnce],
         Flaw::LateCompletionTrusted => &[Promise::LateIsHarmless, Promise::NothingForgotten],
         Flaw::TwoSandboxesPerSession => &[Promise::OneSandboxEach],
@@ -121,6 +123,7 @@ flaw_tests! {
     fn flaw_full_disk_ignored_is_caught: FullDiskIgnored;
     fn flaw_wanted_given_up_is_caught: WantedGivenUp;
     fn flaw_harness_shared_is_caught: HarnessShared;
+    fn flaw_save_covers_later_is_caught: SaveCoversLater;
 }
 
 #[test]

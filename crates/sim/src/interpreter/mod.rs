@@ -24,6 +24,8 @@ pub(crate) enum Item {
         effect: Box<Effect>,
         /// How.
         how: How,
+        /// What its workspace held when it started.
+        began_with: u64,
     },
     /// The end of an effect becomes known.
     Report {
@@ -133,7 +135,31 @@ impl World {
             one.effects += 1;
         }
         let (how, takes_ms) = self.draw_how(&effect, left_ms);
-        self.plan(takes_ms, Item::Act { effect: Box::new(effect), how });
+        let began_with = self.held_by_workspace_of(&effect.action);
+        self.plan(takes_ms, Item::Act { effect: Box::new(effect), how, began_with });
+    }
+
+    /// What the workspace of an effect holds now.
+    fn held_by_workspace_of(&self, action: &Action) -> u64 {
+        match action {
+            Action::Persist { workspace, .. } => {
+                self.runtime.workspaces.get(workspace).map_or(0, |held| held.live)
+            }
+            Action::Launch(_)
+            | Action::Claim { .. }
+            | Action::Probe { .. }
+            | Action::Wipe { .. }
+            | Action::Prove { .. }
+            | Action::Freeze { .. }
+            | Action::Thaw { .. }
+            | Action::StartTurn { .. }
+            | Action::StopTurn { .. }
+            | Action::KillProcess { .. }
+            | Action::Kill { .. }
+            | Action::CopyWorkspace { .. }
+            | Action::ArchiveWorkspace { .. }
+            | Action::DeleteWorkspace { .. } => 0,
+        }
     }
 
     fn draw_how(&mut self, effect: &Effect, left_ms: u64) -> (How, u64) {
@@ -187,7 +213,7 @@ impl World {
     pub(crate) fn happen(&mut self, item: Item) -> Judged {
         let now = self.now.mono;
         match item {
-            Item::Act { effect, how } => self.end_effect(&effect, how),
+            Item::Act { effect, how, began_with } => self.end_effect(&effect, how, began_with),
             Item::Report { id, outcome } => {
                 // A report this late comes after the kernel has given up on the effect.
                 self.coverage.count("faults", "late_report");
@@ -261,7 +287,7 @@ impl World {
         self.tell(Event::TurnEnded { session, turn, outcome })
     }
 
-    fn end_effect(&mut self, effect: &Effect, how: How) -> Judged {
+    fn end_effect(&mut self, effect: &Effect, how: How, began_with: u64) -> Judged {
         let id = effect.id;
         if let Some(instance) = instance_of(&effect.action)
             && let Some(one) = self.runtime.instances.get_mut(&instance)
@@ -270,12 +296,12 @@ impl World {
         }
         match how {
             How::Well => {
-                let outcome = self.perform(&effect.action)?;
+                let outcome = self.perform(&effect.action, began_with)?;
                 self.report(effect, outcome)
             }
             How::Twice => {
                 self.coverage.count("faults", "reported_twice");
-                let outcome = self.perform(&effect.action)?;
+                let outcome = self.perform(&effect.action, began_with)?;
                 let again_ms = self.choices.between(1, 500);
                 self.plan(again_ms, Item::Report { id, outcome: outcome.clone() });
                 self.report(effect, outcome)
@@ -285,20 +311,20 @@ impl World {
                     self.coverage.count("faults", "lying_wipe");
                     return self.report(effect, Outcome::Done);
                 }
-                let outcome = self.perform(&effect.action)?;
+                let outcome = self.perform(&effect.action, began_with)?;
                 self.report(effect, outcome)
             }
             How::Badly { kind, happened } => {
                 let kind = honest(&effect.action, kind);
                 self.coverage.count("faults", failure_name(kind));
-                self.go_wrong(&effect.action, happened, kind)?;
+                self.go_wrong(&effect.action, happened, kind, began_with)?;
                 self.report(effect, failed(kind))
             }
             How::Unknown { happened, reported_after_ms } => {
                 let outcome = if happened {
-                    self.perform(&effect.action)?
+                    self.perform(&effect.action, began_with)?
                 } else {
-                    self.go_wrong(&effect.action, false, FailureKind::Trouble)?;
+                    self.go_wrong(&effect.action, false, FailureKind::Trouble, began_with)?;
                     failed(FailureKind::Trouble)
                 };
                 self.spoil(effect);
@@ -317,7 +343,13 @@ impl World {
     }
 
     /// The effect does not go as wanted; perhaps it happened nevertheless.
-    fn go_wrong(&mut self, action: &Action, happened: bool, kind: FailureKind) -> Judged {
+    fn go_wrong(
+        &mut self,
+        action: &Action,
+        happened: bool,
+        kind: FailureKind,
+        began_with: u64,
+    ) -> Judged {
         match action {
             Action::Launch(launch) => match kind {
                 FailureKind::Gone | FailureKind::Unsupported => {
@@ -325,7 +357,7 @@ impl World {
                 }
                 FailureKind::Trouble => {
                     if happened {
-                        self.perform(action)?;
+                        self.perform(action, began_with)?;
                     } else {
                         self.runtime.die(launch.instance);
                     }
@@ -337,7 +369,7 @@ impl World {
             },
             Action::Kill { .. } => {
                 if happened || kind == FailureKind::Gone {
-                    self.perform(action)?;
+                    self.perform(action, began_with)?;
                 }
             }
             Action::Claim { instance, .. }
@@ -353,14 +385,14 @@ impl World {
                 if kind == FailureKind::Gone {
                     self.runtime.die(*instance);
                 } else if happened {
-                    self.perform(action)?;
+                    self.perform(action, began_with)?;
                 }
             }
             Action::CopyWorkspace { .. }
             | Action::DeleteWorkspace { .. }
             | Action::ArchiveWorkspace { .. } => {
                 if happened {
-                    self.perform(action)?;
+                    self.perform(action, began_with)?;
                 }
             }
         }

@@ -10,8 +10,9 @@ use crate::runtime::{Phase, Workspace};
 use crate::world::World;
 
 impl World {
-    /// Does what an effect wants, as far as the truth allows it.
-    pub(crate) fn perform(&mut self, action: &Action) -> Judged<Outcome> {
+    /// Does what an effect wants, as far as the truth allows it. `began_with` is what its
+    /// workspace held when it started.
+    pub(crate) fn perform(&mut self, action: &Action, began_with: u64) -> Judged<Outcome> {
         let now = self.now.mono;
         let gone = Ok(failed(FailureKind::Gone));
         match action {
@@ -102,8 +103,10 @@ impl World {
             }
             Action::Persist { instance, workspace } => {
                 let Some(_) = self.runtime.up(*instance) else { return gone };
+                // A save covers what was there when it began. What is written while it goes on
+                // may be in it or not, so nothing may count on that.
                 if let Some(workspace) = self.runtime.workspaces.get_mut(workspace) {
-                    workspace.durable = workspace.live;
+                    workspace.durable = workspace.durable.max(began_with);
                 }
             }
             Action::Kill { instance, workspace } => {
