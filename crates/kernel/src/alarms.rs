@@ -21,6 +21,8 @@ pub(crate) enum Ringer {
     Request(Ix),
     /// Removals that are not of a sandbox: workspaces and orphans.
     Debts,
+    /// Files of sessions without a sandbox that are to go into archives.
+    Shelf,
     /// The end of the grace of a shutdown.
     Shutdown,
 }

@@ -87,7 +87,10 @@ impl Kernel {
                 return;
             }
         };
-        let open = self.pools[pool].phase == PoolPhase::Active && self.pools[pool].queue.is_empty();
+        // One with files is launched on them.
+        let open = known.shelf.is_none()
+            && self.pools[pool].phase == PoolPhase::Active
+            && self.pools[pool].queue.is_empty();
         let idle = if open { self.take_idle(pool) } else { None };
         match idle {
             Some(ix) => self.claim_for_session(session, ix, pool),
@@ -212,7 +215,11 @@ impl Kernel {
             None => {
                 let ix = self.create_entry(pool, Own::Session(session), None);
                 self.sessions[session].entry = Some(ix);
-                (ix, if first { ActiveCause::Created } else { ActiveCause::Replaced })
+                if self.unshelve(session, ix) {
+                    (ix, ActiveCause::Resumed)
+                } else {
+                    (ix, if first { ActiveCause::Created } else { ActiveCause::Replaced })
+                }
             }
         };
         let known = &mut self.sessions[session];
@@ -231,15 +238,14 @@ impl Kernel {
 
     /// The sandbox of a session is ready: everyone who wants it is served.
     fn serve_session(&mut self, session: Ix, ix: Ix) {
+        self.call_off_freeze(ix);
         let coming = self.sessions[session].coming.take();
         self.sessions[session].failed_claims = 0;
         let turn_starts = self.sessions[session].is_binding();
         let cause = coming.unwrap_or(ActiveCause::Reconnected);
-        let state_lost = if coming.is_some() || turn_starts {
-            self.publish_active(session, ix, cause)
-        } else {
-            false
-        };
+        if coming.is_some() || turn_starts {
+            self.publish_active(session, ix, cause);
+        }
         self.count_resume(session, coming);
         self.set_status(session, SessionStatus::Active);
         let entry = &self.entries[ix];
@@ -249,7 +255,7 @@ impl Kernel {
             generation: entry.generation,
             instance: entry.instance,
             cause,
-            state_lost,
+            state_lost: self.sessions[session].state_lost,
         };
         for req in std::mem::take(&mut self.sessions[session].wanting) {
             let reply = match self.requests[req].what {
@@ -276,12 +282,12 @@ impl Kernel {
         self.arm_quiet(ix);
     }
 
-    fn publish_active(&mut self, session: Ix, ix: Ix, cause: ActiveCause) -> bool {
+    fn publish_active(&mut self, session: Ix, ix: Ix, cause: ActiveCause) {
         let entry = &mut self.entries[ix];
         let known = &mut self.sessions[session];
         entry.previous_id = None;
         let previous_id = known.told_id.replace(entry.id).filter(|told| *told != entry.id);
-        let state_lost = known.state_lost.take().is_some();
+        let state_lost = known.state_lost.is_some();
         let event = LifecycleEvent::SandboxActive {
             session: Some(known.id),
             lease: None,
@@ -294,7 +300,6 @@ impl Kernel {
         };
         let tenant = known.settings.tenant;
         self.publish(tenant, event);
-        state_lost
     }
 
     /// A resume by message counts like one by call.
@@ -357,6 +362,7 @@ impl Kernel {
         if let Some(ix) = self.sessions[session].entry {
             self.repin(ix);
         }
+        self.arm_shelf(session);
         let known = &self.sessions[session];
         // One that is being ended goes with that.
         if known.status == SessionStatus::Starting && known.control.is_none() {

@@ -12,10 +12,10 @@ use crate::slab::Ix;
 use crate::{Flaw, Kernel};
 
 /// How many workspaces are put into archives at once: each takes a processor and the disk.
-const ARCHIVES_AT_ONCE: u32 = 2;
+pub(crate) const ARCHIVES_AT_ONCE: u32 = 2;
 
 /// How much longer than other things with a workspace it may take.
-const ARCHIVE_PATIENCE: u64 = 10;
+pub(crate) const ARCHIVE_PATIENCE: u64 = 10;
 
 impl Kernel {
     /// When files are put into an archive, if nobody comes back for them.
@@ -64,6 +64,7 @@ impl Kernel {
     /// Deals with the files of a cold sandbox whose time has come.
     pub(crate) fn keep_or_give_up(&mut self, ix: Ix) {
         if self.is_due(self.pruned_at(ix)) {
+            self.files_given_up += 1;
             self.lose_files(ix, EndCause::Pruned.reason());
             self.remove_entry(ix, EndCause::Pruned, None, None);
         } else if self.is_due(self.archives_at(ix)) {
@@ -76,7 +77,7 @@ impl Kernel {
     }
 
     fn archive(&mut self, ix: Ix) {
-        if self.archiving >= ARCHIVES_AT_ONCE {
+        if self.archiving + self.shelf_archives.in_progress() as u32 >= ARCHIVES_AT_ONCE {
             self.entries[ix].archive_waits = true;
             self.archive_line.push_back(ix);
             return;
@@ -92,7 +93,11 @@ impl Kernel {
         self.archiving -= 1;
         let entry = &mut self.entries[ix];
         match outcome {
-            Outcome::Done => entry.archived = true,
+            Outcome::Done => {
+                entry.archived = true;
+                // It takes less room now.
+                entry.kept_bytes = None;
+            }
             // It stays where it is, and nobody is the worse for it.
             Outcome::Failed(_) | Outcome::TimedOut => {
                 let pause_ms = self.config.backoff.max_ms.saturating_mul(ARCHIVE_PATIENCE);
@@ -107,7 +112,7 @@ impl Kernel {
 
     /// There may be room for one that waits. It may have been wanted meanwhile, or be gone.
     pub(crate) fn archive_next(&mut self) {
-        while self.archiving < ARCHIVES_AT_ONCE
+        while self.archiving + (self.shelf_archives.in_progress() as u32) < ARCHIVES_AT_ONCE
             && let Some(ix) = self.archive_line.pop_front()
         {
             let waits = self.entries.get_mut(ix).map(|entry| &mut entry.archive_waits);
@@ -119,6 +124,7 @@ impl Kernel {
                 }
             }
         }
+        self.archive_shelves();
     }
 
     /// Somebody wants the files: they stay where they are, or come back from where they went.

@@ -12,7 +12,7 @@ use crate::{Flaw, Kernel};
 
 impl Kernel {
     pub(crate) fn effect_ended(&mut self, id: EffectId, outcome: Outcome) {
-        if self.debt_effect_ended(id.n, &outcome) {
+        if self.debt_effect_ended(id.n, &outcome) || self.shelf_effect_ended(id.n, &outcome) {
             return;
         }
         let Some(ix) = self.entry_index.get(id.sandbox.as_u128()) else { return };

@@ -69,9 +69,33 @@ impl Kernel {
         self.owe(Creditor::Workspace(workspace));
     }
 
+    /// A workspace is to be deleted when the fork that reads it is done.
+    pub(crate) fn doom_copied_workspace(&mut self, workspace: WorkspaceId) {
+        self.out.journal.push(JournalEntry::WorkspaceDoomed(workspace));
+        self.redoom_workspace(workspace);
+    }
+
     /// A workspace was to be deleted before we were restarted.
     pub(crate) fn redoom_workspace(&mut self, workspace: WorkspaceId) {
-        self.owe(Creditor::Workspace(workspace));
+        if self.is_copied(workspace) {
+            let debt = Debt { attempts: 0, n: None, at: Mono::NEVER };
+            self.debts.workspaces.insert(workspace, debt);
+        } else {
+            self.owe(Creditor::Workspace(workspace));
+        }
+    }
+
+    /// A fork that read a workspace is done: if that is to be deleted, its time has come.
+    pub(crate) fn copied(&mut self, workspace: WorkspaceId) {
+        let waits = self.debts.workspaces.get(&workspace);
+        if waits.is_some_and(|debt| debt.at == Mono::NEVER) && !self.is_copied(workspace) {
+            self.owe(Creditor::Workspace(workspace));
+        }
+    }
+
+    /// Whether a fork reads a workspace.
+    fn is_copied(&self, workspace: WorkspaceId) -> bool {
+        self.entries.iter().any(|(_, entry)| entry.copying_from == Some(workspace))
     }
 
     /// An instance exists that no record names. It takes a place until it is gone.

@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use model::template::WorkspaceLimit;
+use model::template::{RuntimeTraits, WorkspaceLimit};
 use model::{EndCause, ErrorCode, InstanceId, Refusal, WorkspaceId};
 
 use crate::entry::{After, Entry, Own, Phase, Resolve};
-use crate::event::Measured;
+use crate::event::{Measured, UseKind};
 use crate::slab::Ix;
 use crate::{Flaw, Kernel};
 
@@ -88,7 +88,25 @@ impl Kernel {
         }
         if free_bytes < floor {
             self.end_largest(free_bytes);
+            self.give_up_for_floor();
         }
+    }
+
+    /// Refuses a call that writes files where the disk has too little left.
+    pub(crate) fn refuse_write_without_disk(
+        &self,
+        kind: UseKind,
+        traits: RuntimeTraits,
+    ) -> Result<(), Refusal> {
+        let writes = match kind {
+            UseKind::Files => true,
+            // What a program will write is not known before it runs.
+            UseKind::Exec | UseKind::Read | UseKind::Port | UseKind::Stream | UseKind::Harness => {
+                false
+            }
+        };
+        let short = self.disk_short && !self.flawed(Flaw::FullDiskIgnored);
+        if writes && short && traits.disk.is_some() { Err(disk_full()) } else { Ok(()) }
     }
 
     /// Ends the one that holds most, unless one is on its way out already: what that frees is not

@@ -115,7 +115,10 @@ impl Kernel {
                 // It was not frozen while its guest was needed.
                 self.arm_quiet(ix);
                 let entry = &mut self.entries[ix];
-                let Some(ending) = &mut entry.ending else { return };
+                let Some(ending) = &mut entry.ending else {
+                    self.freeze_saved(ix);
+                    return;
+                };
                 // A program of its own that goes on writing must not keep it from its end. But
                 // what a caller was answered while this save went on needs another one: uses in
                 // progress are the last, so that comes to an end.
@@ -147,7 +150,12 @@ impl Kernel {
         let now = self.now.mono;
         let entry = &mut self.entries[ix];
         let Some(ending) = &mut entry.ending else {
+            entry.spared_until = now.plus(SPARED_MS);
+            self.arm(ix, now.plus(SPARED_MS));
+            self.settle(ix);
             self.arm_quiet(ix);
+            let refusal = Refusal::new(ErrorCode::PersistFailed, detail.to_owned());
+            self.refuse_freezers(ix, &refusal);
             return;
         };
         match ending.resolve {
@@ -220,7 +228,9 @@ impl Kernel {
         let entry = &mut self.entries[ix];
         let ending = entry.ending.as_mut().expect("what is being killed has a cause");
         // A launch that was never heard of may have made one all the same.
-        ending.takes_workspace = ending.after == After::Gone || !entry.has_files;
+        // A fork may be reading it: then it goes when that has ended.
+        let goes = ending.after == After::Gone && entry.copies == 0;
+        ending.takes_workspace = goes || !entry.has_files;
         let workspace = ending.takes_workspace.then_some(entry.workspace);
         let action = Action::Kill { instance: entry.instance, workspace };
         self.begin(ix, OpKind::Kill, self.config.deadlines.kill_ms, action);

@@ -91,6 +91,8 @@ pub(crate) struct Entry {
     pub(crate) has_files: bool,
     /// Its workspace is in an archive.
     pub(crate) archived: bool,
+    /// What its files took when they were measured while it was cold.
+    pub(crate) kept_bytes: Option<u64>,
     /// It is not put into one before this.
     pub(crate) archive_at: Mono,
     /// It waits until fewer are put into one.
@@ -218,6 +220,8 @@ pub(crate) enum After {
     Cold,
     /// The same under a new id, because this one died.
     Renamed,
+    /// No record: the files stay with the session.
+    Shelved,
 }
 
 /// How firm the decision to end it is.
@@ -341,6 +345,7 @@ impl Entry {
             workspace: birth.workspace,
             has_files: false,
             archived: false,
+            kept_bytes: None,
             archive_at: Mono(0),
             archive_waits: false,
             copying_from: None,
@@ -402,7 +407,10 @@ impl Entry {
             state: self.state(),
             tier: self.tier(now),
             dying_live: self.live && self.ending.is_some(),
-            dying_entry: self.ending.as_ref().is_some_and(|e| e.after == After::Gone),
+            dying_entry: self
+                .ending
+                .as_ref()
+                .is_some_and(|e| matches!(e.after, After::Gone | After::Shelved)),
         }
     }
 
@@ -419,6 +427,12 @@ impl Entry {
     /// Its files are being saved by way of its guest, which must not be stopped meanwhile.
     pub(crate) fn is_saving_inside(&self) -> bool {
         self.saving.is_some() && !self.traits.workspace_survives
+    }
+
+    /// It has files of a session that go when its processes go, and are not saved.
+    pub(crate) fn has_unsaved_files(&self) -> bool {
+        let owned = matches!(self.owner, Own::Session(_));
+        owned && self.dirty && !self.traits.workspace_survives
     }
 
     /// Nothing is in progress in it, and nobody is about to use it.

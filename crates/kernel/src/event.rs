@@ -10,7 +10,7 @@ use model::record::OnDisconnect;
 use model::template::RuntimeTraits;
 use model::{
     ClaimSettings, EffectId, Generation, InstanceId, KeyId, LeaseId, ProcessId, RequestId,
-    SandboxId, SessionId, Template, TemplateName, TurnId, UseId,
+    SandboxId, SessionId, Template, TemplateName, TurnId, UseId, WorkspaceId,
 };
 
 /// Something that happened.
@@ -260,6 +260,21 @@ pub enum Event {
         /// What is left of it.
         free_bytes: u64,
     },
+    /// The files of a sleeping session were measured.
+    FilesMeasured {
+        /// Which.
+        workspace: WorkspaceId,
+        /// What they take.
+        bytes: u64,
+    },
+    /// An answer reported that files of a session were lost.
+    LossReported {
+        /// Which session.
+        session: SessionId,
+        /// The generation of the sandbox that the answer was about: what was lost with it, or
+        /// later, is not reported yet.
+        generation: Generation,
+    },
     /// An effect ended.
     EffectEnded {
         /// Which.
@@ -312,6 +327,8 @@ impl Event {
             | Self::InstanceDied { .. }
             | Self::WorkspaceMeasured { .. }
             | Self::DiskMeasured { .. }
+            | Self::FilesMeasured { .. }
+            | Self::LossReported { .. }
             | Self::EffectEnded { .. }
             | Self::Ticked
             | Self::ShutdownBegan { .. } => None,
@@ -377,8 +394,10 @@ pub enum UseTarget {
 pub enum UseKind {
     /// A command: the sandbox is `running` for its length.
     Exec,
-    /// A file call.
+    /// A file call that may write.
     Files,
+    /// A file call that only reads: it changes nothing that would have to be saved.
+    Read,
     /// A connection to a port inside.
     Port,
     /// Something that is watched for as long as somebody looks: a log, files, a terminal.

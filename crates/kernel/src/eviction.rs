@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use model::why::{Candidate, Eviction, Shortage, Tier};
-use model::{EndCause, SandboxState};
+use model::{ColdEviction, EndCause, SandboxState};
 
 use crate::entry::{After, Phase, Resolve};
 use crate::slab::Ix;
@@ -28,9 +28,12 @@ impl Kernel {
                 self.note_eviction(victim, eviction);
             }
             Tier::Waiting if shortage == Shortage::Entries => {
-                // No cold one is left to delete: this one goes cold and is deleted in one step, so
-                // there is nothing to save it for.
-                self.end(victim, EndCause::Evicted, After::Gone, Resolve::Now);
+                // No cold one is left: this one goes cold and its entry is removed in one step.
+                let (after, resolve) = match self.config.cold_eviction {
+                    ColdEviction::KeepFiles => (After::Shelved, Resolve::Voidable),
+                    ColdEviction::DeleteFiles => (After::Gone, Resolve::Now),
+                };
+                self.end(victim, EndCause::Evicted, after, resolve);
                 self.note_eviction(victim, eviction);
             }
             Tier::Waiting => {
@@ -80,9 +83,18 @@ impl Kernel {
         }
     }
 
-    /// Gives up a cold sandbox: there is no process to wait for.
+    /// Removes the entry of a cold sandbox: there is no process to wait for.
     fn evict_cold(&mut self, victim: Ix, eviction: Arc<Eviction>) {
-        self.lose_files(victim, EndCause::Evicted.reason());
+        match self.config.cold_eviction {
+            ColdEviction::KeepFiles if !self.flawed(Flaw::LimitDeletesFiles) => {
+                self.call_off_archive(victim);
+                self.shelve(victim);
+            }
+            ColdEviction::KeepFiles | ColdEviction::DeleteFiles => {
+                self.files_given_up += u64::from(self.entries[victim].has_files);
+                self.lose_files(victim, EndCause::Evicted.reason());
+            }
+        }
         self.remove_entry(victim, EndCause::Evicted, None, Some(eviction));
     }
 }

@@ -71,6 +71,14 @@ pub enum Flaw {
     HarnessShared,
     /// What was acknowledged while a save went on counts as saved.
     SaveCoversLater,
+    /// A sandbox with unsaved files is frozen without saving them.
+    FrozenUnsaved,
+    /// The limit on entries deletes the files of sleeping sessions.
+    LimitDeletesFiles,
+    /// The files of a session that its owner ended stay.
+    EndedKeepsFiles,
+    /// A loss counts as reported before any answer reported it.
+    LossForgotten,
 }
 
 impl Flaw {
@@ -109,6 +117,10 @@ impl Flaw {
         Self::WantedGivenUp,
         Self::HarnessShared,
         Self::SaveCoversLater,
+        Self::FrozenUnsaved,
+        Self::LimitDeletesFiles,
+        Self::EndedKeepsFiles,
+        Self::LossForgotten,
     ];
 
     /// Its name on the command line.
@@ -147,6 +159,10 @@ impl Flaw {
             Self::WantedGivenUp => "wanted-given-up",
             Self::HarnessShared => "harness-shared",
             Self::SaveCoversLater => "save-covers-later",
+            Self::FrozenUnsaved => "frozen-unsaved",
+            Self::LimitDeletesFiles => "limit-deletes-files",
+            Self::EndedKeepsFiles => "ended-keeps-files",
+            Self::LossForgotten => "loss-forgotten",
         }
     }
 }

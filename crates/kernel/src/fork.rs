@@ -31,7 +31,18 @@ impl Kernel {
             let cause = "the session's own files are still being copied";
             return Err(Refusal::new(ErrorCode::SessionBusy, cause));
         }
+        if known.is_leaving() {
+            let cause = "the session is being stopped or ended";
+            return Err(Refusal::new(ErrorCode::SessionBusy, cause).retry_after(1_000));
+        }
+        if known.status == SessionStatus::Ended {
+            return Err(Refusal::new(ErrorCode::SessionEnded, "the session has ended"));
+        }
         let pool = self.served_pool(&known.template)?;
+        if known.shelf.is_some() {
+            self.take_entry_for_shelf(parent, pool)?;
+        }
+        let known = &self.sessions[parent];
         let (template, settings) = (known.template.clone(), known.settings.clone());
         let source = known.entry.filter(|ix| {
             let entry = &self.entries[*ix];
@@ -46,6 +57,8 @@ impl Kernel {
             }
         }
         let session = self.new_session(id, template, settings);
+        // What the copy lacks was lost before it was made: its reader has to know that, too.
+        self.sessions[session].state_lost = self.sessions[parent].state_lost;
         self.sessions[session].parent = Some(parent_id);
         self.sessions[session].status = SessionStatus::Paused;
         self.mark_session(session);
@@ -61,6 +74,17 @@ impl Kernel {
         let instance = self.entries[source].live.then_some(self.entries[source].instance);
         self.copy_workspace(ix, instance);
         Ok(Reply::Pending)
+    }
+
+    /// A session whose files are to be copied gets a cold sandbox for them.
+    fn take_entry_for_shelf(&mut self, session: Ix, pool: Ix) -> Result<(), Refusal> {
+        self.make_room_for_entry()?;
+        let ix = self.create_entry(pool, Own::Session(session), None);
+        self.sessions[session].entry = Some(ix);
+        self.entries[ix].generation = self.sessions[session].generation;
+        self.unshelve(session, ix);
+        self.settle(ix);
+        Ok(())
     }
 
     /// Copies the workspace that a cold sandbox is to start from.
@@ -97,8 +121,11 @@ impl Kernel {
         let detail: Arc<str> = match outcome {
             Outcome::Done => {
                 let entry = &mut self.entries[ix];
-                entry.copying_from = None;
+                let from = entry.copying_from.take();
                 entry.has_files = true;
+                if let Some(from) = from {
+                    self.copied(from);
+                }
                 self.mark(ix);
                 self.settle(ix);
                 if let Own::Session(session) = self.entries[ix].owner {
@@ -112,12 +139,28 @@ impl Kernel {
             Outcome::TimedOut => "copying the workspace took too long".into(),
         };
         if let Own::Session(session) = self.entries[ix].owner {
-            let refusal = Refusal::new(ErrorCode::PersistFailed, detail.to_string());
+            let refusal = self.copy_refusal(session, &detail);
             self.drop_queued_turns(session);
             self.sessions[session].status = SessionStatus::Ended;
             self.fail_wants(session, &refusal);
         }
         self.remove_entry(ix, EndCause::LaunchFailed, Some(&detail), None);
+    }
+
+    /// What the caller of a fork is told whose copy failed. That the parent ended meanwhile is no
+    /// trouble of the disk.
+    fn copy_refusal(&self, fork: Ix, detail: &str) -> Refusal {
+        let parent = self.sessions[fork].parent;
+        let parent = parent.and_then(|id| self.session_index.get(id.as_u128()));
+        let stays = parent.is_some_and(|parent| {
+            let known = &self.sessions[parent];
+            !known.is_leaving() && known.status != SessionStatus::Ended
+        });
+        if stays {
+            return Refusal::new(ErrorCode::PersistFailed, detail.to_owned());
+        }
+        let cause = "the session ended while its files were being copied";
+        Refusal::new(ErrorCode::SessionBusy, cause).retry_after(1_000)
     }
 
     /// What is being copied may not be given up meanwhile.

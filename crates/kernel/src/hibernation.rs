@@ -19,7 +19,11 @@ impl Kernel {
     pub(crate) fn freezes_at(&self, ix: Ix) -> Option<Mono> {
         let entry = &self.entries[ix];
         let after_ms = entry.template.freeze_after_ms.unwrap_or(self.config.freeze_after_ms);
-        let quiet = entry.last_used.mono.plus(after_ms);
+        let mut quiet = entry.last_used.mono.plus(after_ms);
+        if self.must_save_first(entry) {
+            // Saving failed lately: it is tried again then.
+            quiet = quiet.max(entry.spared_until);
+        }
         may_freeze(entry).then(|| quiet.max(entry.kills_until().unwrap_or(quiet)))
     }
 
@@ -62,8 +66,51 @@ impl Kernel {
     }
 
     pub(crate) fn freeze_if_quiet(&mut self, ix: Ix) {
-        if self.freezes_at(ix).is_some_and(|at| at <= self.now.mono) {
+        if self.freezes_at(ix).is_none_or(|at| at > self.now.mono) {
+            return;
+        }
+        if self.must_save_first(&self.entries[ix]) {
+            self.save(ix);
+        } else {
             self.freeze(ix);
+        }
+    }
+
+    /// Whether its files would be lost with its processes: frozen, they could not be saved without
+    /// waking it, and its session would believe them kept.
+    fn must_save_first(&self, entry: &Entry) -> bool {
+        entry.has_unsaved_files() && !self.flawed(Flaw::FrozenUnsaved)
+    }
+
+    /// The files of a sandbox are saved: it is frozen, if that is what it was saved for.
+    pub(crate) fn freeze_saved(&mut self, ix: Ix) {
+        let wanted = |what: &Waiting| matches!(what, Waiting::Freeze { frozen: true, .. });
+        let extra = self.entries[ix].extra.as_ref();
+        let asked =
+            extra.is_some_and(|e| e.waiting.iter().any(|req| wanted(&self.requests[*req].what)));
+        if !asked || self.entries[ix].op.is_some_and(|op| op.kind == OpKind::Freeze) {
+            return;
+        }
+        if may_freeze(&self.entries[ix]) && !self.must_save_first(&self.entries[ix]) {
+            self.freeze(ix);
+        } else {
+            self.call_off_freeze(ix);
+        }
+    }
+
+    /// A sandbox is used before it could be frozen: those who asked for the freeze do not get it.
+    pub(crate) fn call_off_freeze(&mut self, ix: Ix) {
+        if self.entries[ix].waiting() > 0 {
+            let cause = "it came into use while its files were saved";
+            self.refuse_freezers(ix, &Refusal::new(ErrorCode::SandboxBusy, cause));
+        }
+    }
+
+    /// Those who asked for a freeze do not get it.
+    pub(crate) fn refuse_freezers(&mut self, ix: Ix, refusal: &Refusal) {
+        let freezing = self.entries[ix].op.is_some_and(|op| op.kind == OpKind::Freeze);
+        if !freezing {
+            self.answer_freezers(ix, true, &Err(refusal.clone()));
         }
     }
 
@@ -184,8 +231,13 @@ impl Kernel {
             let cause = "something is going on in it, or keeps it awake";
             return Err(Refusal::new(ErrorCode::SandboxBusy, cause));
         }
+        let saves = self.must_save_first(entry);
         self.await_freeze(request, ix, true);
-        self.freeze(ix);
+        if saves {
+            self.save(ix);
+        } else {
+            self.freeze(ix);
+        }
         Ok(Reply::Pending)
     }
 

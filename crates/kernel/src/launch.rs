@@ -61,6 +61,7 @@ impl Kernel {
         entry.slept = None;
         entry.uses = 0;
         entry.archived = false;
+        entry.kept_bytes = None;
         entry.disk_bytes = 0;
         entry.disk_hidden = 0;
         entry.spared_until = Mono(0);

@@ -47,10 +47,12 @@ mod removal;
 pub mod reply;
 mod request;
 mod restart;
+mod retention;
 mod session;
 mod session_life;
 mod session_list;
 mod settle;
+mod shelf;
 mod shutdown;
 mod slab;
 mod speaking;
@@ -87,12 +89,13 @@ use crate::orders::{Line, Order};
 use crate::pool::Pool;
 pub use crate::process_end::{AfterExit, EndAsked, ProgramExit, RESTART_PAUSE_MS, after_exit};
 pub use crate::reply::{
-    CheckedOut, CheckoutPath, Grant, KeptProcess, Reply, RestCause, SessionReady, WakeReport,
+    CheckedOut, CheckoutPath, Grant, KeptProcess, Loss, Reply, RestCause, SessionReady, WakeReport,
 };
 use crate::request::Request;
 pub use crate::restart::Recovery;
 use crate::session::Session;
 pub use crate::session_list::SessionFilter;
+use crate::shelf::ShelfArchives;
 use crate::shutdown::Shutdown;
 use crate::slab::{Ix, Slab};
 pub use crate::view::{Resting, SandboxView, SessionView};
@@ -204,6 +207,9 @@ pub struct Kernel {
     tiers: [Order; 3],
     by_state: [u32; SandboxState::ALL.len()],
     debts: Debts,
+    shelf_archives: ShelfArchives,
+    /// How many sessions lost files by a setting of the node since it started.
+    files_given_up: u64,
     /// The disk of workspaces has less left than it should.
     disk_short: bool,
     ends: Ends,
@@ -255,6 +261,8 @@ impl Kernel {
             tiers: [Order::new(Line::Tier); 3],
             by_state: [0; SandboxState::ALL.len()],
             debts: Debts::default(),
+            shelf_archives: ShelfArchives::default(),
+            files_given_up: 0,
             disk_short: false,
             ends: Ends::new(remembered),
             shutdown: None,
@@ -367,6 +375,10 @@ impl Kernel {
                 self.workspace_measured(instance, measured);
             }
             Event::DiskMeasured { free_bytes } => self.disk_measured(free_bytes),
+            Event::FilesMeasured { workspace, bytes } => self.files_measured(workspace, bytes),
+            Event::LossReported { session, generation } => {
+                self.loss_reported(session, generation);
+            }
             Event::EffectEnded { id, outcome } => self.effect_ended(id, outcome),
             Event::Ticked => self.ticked(),
             Event::ShutdownBegan { grace_ms } => self.shutdown_began(grace_ms),

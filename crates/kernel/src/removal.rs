@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use model::why::{Ended, Eviction};
 use model::{
-    EndCause, ErrorCode, InstanceId, LifecycleEvent, Refusal, SandboxId, TerminatedReason,
+    EndCause, ErrorCode, Generation, InstanceId, LifecycleEvent, Refusal, SandboxId, SessionId,
+    TerminatedReason,
 };
 
 use crate::effect::Notice;
 use crate::entry::{After, Frozen, Own, Phase};
-use crate::reply::Reply;
+use crate::reply::{Loss, Reply};
 use crate::request::Waiting;
 use crate::slab::Ix;
 use crate::{Flaw, Kernel};
@@ -38,7 +39,12 @@ impl Kernel {
         }
         match ending.after {
             After::Gone => {
-                self.entries[ix].has_files &= !ending.takes_workspace;
+                // What the removal did not take along is deleted next.
+                self.entries[ix].has_files = !ending.takes_workspace;
+                self.remove_entry(ix, ending.cause, ending.detail.as_ref(), ending.eviction);
+            }
+            After::Shelved => {
+                self.shelve(ix);
                 self.remove_entry(ix, ending.cause, ending.detail.as_ref(), ending.eviction);
             }
             After::Cold | After::Renamed => {
@@ -68,7 +74,9 @@ impl Kernel {
         let entry = &self.entries[ix];
         match after {
             After::Gone => true,
-            After::Cold | After::Renamed => entry.dirty && !entry.traits.workspace_survives,
+            After::Cold | After::Renamed | After::Shelved => {
+                entry.dirty && !entry.traits.workspace_survives
+            }
         }
     }
 
@@ -127,7 +135,7 @@ impl Kernel {
         self.rename(ix, EndCause::Returned, None);
         let entry = &mut self.entries[ix];
         entry.previous_id = None;
-        entry.generation = model::Generation::FIRST;
+        entry.generation = Generation::FIRST;
     }
 
     fn write_ended(
@@ -189,7 +197,15 @@ impl Kernel {
         self.admission_due = true;
         self.out.journal.push(model::record::JournalEntry::SandboxRemoved(entry.id));
         if entry.has_files || entry.copying_from.is_some() {
-            self.doom_workspace(entry.workspace);
+            if entry.copies > 0 {
+                // A fork is reading it. It goes as soon as that has ended.
+                self.doom_copied_workspace(entry.workspace);
+            } else {
+                self.doom_workspace(entry.workspace);
+            }
+        }
+        if let Some(from) = entry.copying_from {
+            self.copied(from);
         }
         if let Own::Session(session) = entry.owner {
             self.session_without_entry(session, cause, detail.map(|detail| &**detail));
@@ -249,26 +265,57 @@ impl Kernel {
         self.settle(ix);
     }
 
-    /// A session's files are given up: it is told now and with its next sandbox.
+    /// Files of a session are lost or given up: its next answer reports that.
     pub(crate) fn lose_files(&mut self, ix: Ix, reason: TerminatedReason) {
         let entry = &mut self.entries[ix];
         // What was never saved is lost like what was.
         let had_files = std::mem::take(&mut entry.dirty) || entry.has_files;
-        let entry = &self.entries[ix];
-        let Own::Session(session) = entry.owner else { return };
-        if !had_files || self.flawed(Flaw::SilentStateLoss) {
+        let (owner, sandbox) = (entry.owner, entry.id);
+        if let Own::Session(session) = owner
+            && had_files
+        {
+            self.report_loss(session, sandbox, reason);
+        }
+    }
+
+    /// Remembers that files of a session were lost, until an answer has reported it.
+    pub(crate) fn report_loss(
+        &mut self,
+        session: Ix,
+        sandbox_id: SandboxId,
+        reason: TerminatedReason,
+    ) {
+        let silent = self.flawed(Flaw::SilentStateLoss);
+        let known = &mut self.sessions[session];
+        if silent || known.status == model::SessionStatus::Ended || known.is_ending() {
             return;
         }
-        let known = &mut self.sessions[session];
-        let over = known.status == model::SessionStatus::Ended;
-        if known.state_lost.is_none() && !over {
-            known.state_lost = Some(reason);
+        known.lost_generation = known.generation;
+        if known.state_lost.replace(reason).is_none() {
             let (session_id, tenant) = (known.id, known.settings.tenant);
-            let event =
-                LifecycleEvent::StateLost { session: session_id, sandbox_id: entry.id, reason };
+            let event = LifecycleEvent::StateLost { session: session_id, sandbox_id, reason };
             self.publish(tenant, event);
+        }
+        self.mark_session(session);
+    }
+
+    /// An answer has reported what was lost before the sandbox of this generation.
+    pub(crate) fn loss_reported(&mut self, id: SessionId, generation: Generation) {
+        let Some(session) = self.session_index.get(id.as_u128()) else { return };
+        let known = &mut self.sessions[session];
+        if known.state_lost.is_some() && known.lost_generation < generation {
+            known.state_lost = None;
             self.mark_session(session);
         }
+    }
+
+    /// What the next answer about the sandbox of a session has to report.
+    pub(crate) fn unreported_loss(&self, ix: Ix) -> Option<Loss> {
+        let entry = &self.entries[ix];
+        let Own::Session(session) = entry.owner else { return None };
+        let known = &self.sessions[session];
+        let (session, generation) = (known.id, entry.generation);
+        known.state_lost.map(|reason| Loss { session, generation, reason })
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use model::lifecycle::ActiveCause;
 use model::state::Wakefulness;
 use model::{
-    ClaimSettings, Generation, InstanceId, LeaseId, ProcessId, SandboxId, SessionId, TurnId, Wall,
+    ClaimSettings, Generation, InstanceId, LeaseId, ProcessId, SandboxId, SessionId,
+    TerminatedReason, TurnId, Wall,
 };
 
 /// An answer.
@@ -104,6 +105,19 @@ pub struct Grant {
     pub instance: InstanceId,
     /// What processes started by this use get.
     pub settings: Option<Arc<ClaimSettings>>,
+    /// Files of its session that were lost before, if no answer has reported that yet.
+    pub lost: Option<Loss>,
+}
+
+/// Files of a session were lost, and the answer that this comes with has to say so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Loss {
+    /// The session.
+    pub session: SessionId,
+    /// The generation of the sandbox that the answer is about.
+    pub generation: Generation,
+    /// Why they were lost.
+    pub reason: TerminatedReason,
 }
 
 /// A session with its sandbox.
@@ -119,8 +133,16 @@ pub struct SessionReady {
     pub instance: InstanceId,
     /// How it came by it.
     pub cause: ActiveCause,
-    /// Whether files were given up since the last one.
-    pub state_lost: bool,
+    /// Why files were lost, if no answer has reported that yet.
+    pub state_lost: Option<TerminatedReason>,
+}
+
+impl SessionReady {
+    /// What the answer that this is part of has to report.
+    pub fn lost(&self) -> Option<Loss> {
+        let (session, generation) = (self.session, self.generation);
+        self.state_lost.map(|reason| Loss { session, generation, reason })
+    }
 }
 
 /// What keeps a sandbox awake.

@@ -14,6 +14,7 @@ use crate::entry::{After, Birth, Ending, Entry, Own, Phase};
 use crate::event::SessionSettings;
 use crate::pool::Pool;
 use crate::session::Session;
+use crate::shelf::Shelf;
 use crate::{Boot, Flaw, Kernel};
 
 /// What a restart found.
@@ -109,6 +110,8 @@ impl Kernel {
         session.status = record.status;
         session.generation = record.generation;
         session.state_lost = record.state_lost;
+        session.lost_generation = record.lost_generation;
+        session.shelf = record.files.map(|files| Shelf { files, bytes: None });
         session.told_id = record.told_id;
         // One of an older record is as old as it is.
         session.last_active_at = record.last_active_at.max(record.created_at);
@@ -125,6 +128,7 @@ impl Kernel {
             }
             SessionStatus::Paused | SessionStatus::Stopped | SessionStatus::Ended => {}
         }
+        self.shelved(session);
     }
 
     fn restore_sandbox(&mut self, record: &SandboxRecord, recovery: &mut Recovery) {
@@ -178,6 +182,10 @@ impl Kernel {
             }
         };
         self.forget_lease(ix, cause);
+        if after == After::Cold && self.entries[ix].has_unsaved_files() {
+            // They went with the run before this one, whatever that was about to do.
+            self.lose_files(ix, EndCause::Restart.reason());
+        }
         let entry = &mut self.entries[ix];
         entry.phase = Phase::Killing;
         entry.ending = Some(Box::new(Ending { after, ..Ending::now(cause) }));

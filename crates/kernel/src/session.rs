@@ -13,6 +13,7 @@ use model::{
 use crate::Kernel;
 use crate::event::SessionSettings;
 use crate::reply::SessionReady;
+use crate::shelf::Shelf;
 use crate::slab::Ix;
 
 /// A conversation.
@@ -32,8 +33,12 @@ pub(crate) struct Session {
     pub(crate) coming: Option<ActiveCause>,
     /// How often a sandbox could not be bound to it since it last had one.
     pub(crate) failed_claims: u32,
-    /// Files were given up for this reason, and its client was not told with a sandbox yet.
+    /// Files were lost for this reason, and no answer has reported it yet.
     pub(crate) state_lost: Option<TerminatedReason>,
+    /// The generation with which they were lost.
+    pub(crate) lost_generation: Generation,
+    /// Its files, while it has no sandbox.
+    pub(crate) shelf: Option<Shelf>,
     /// The sandbox that its client was told of last.
     pub(crate) told_id: Option<SandboxId>,
     /// Requests that want its sandbox.
@@ -120,6 +125,8 @@ impl Session {
             coming: None,
             failed_claims: 0,
             state_lost: None,
+            lost_generation: Generation::default(),
+            shelf: None,
             told_id: None,
             wanting: Vec::new(),
             turn: None,
@@ -152,6 +159,11 @@ impl Session {
         }
     }
 
+    /// Whether it is being ended for good.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.control.as_ref().is_some_and(|control| control.kind == ControlKind::End)
+    }
+
     /// Whether it would be left without its template.
     pub(crate) fn needs_template(&self, template: &TemplateName) -> bool {
         self.template == *template && self.status != SessionStatus::Ended
@@ -170,6 +182,8 @@ impl Session {
             idle_timeout_ms: self.settings.idle_timeout_ms,
             on_disconnect: self.settings.on_disconnect,
             state_lost: self.state_lost,
+            lost_generation: self.lost_generation,
+            files: self.shelf.map(|shelf| shelf.files),
             told_id: self.told_id,
             turn: self.turn.as_ref().map(|turn| turn.id),
             queued: self.queued.iter().map(|queued| queued.turn).collect(),

@@ -7,19 +7,19 @@ use std::sync::Arc;
 use model::lifecycle::{SessionChange, TurnOutcome};
 use model::record::JournalEntry;
 use model::{
-    EndCause, ErrorCode, LifecycleEvent, Mono, Refusal, RequestId, SessionId, SessionStatus,
+    EndCause, ErrorCode, LifecycleEvent, Refusal, RequestId, SessionId, SessionStatus,
     TemplateName, TerminatedReason, TurnId,
 };
 
-use crate::Kernel;
 use crate::alarms::Ringer;
-use crate::entry::{After, Phase, Resolve};
+use crate::entry::{After, Ending, Phase, Resolve};
 use crate::event::SessionSettings;
 use crate::removal::launch_failure;
 use crate::reply::Reply;
 use crate::request::Waiting;
 use crate::session::{Control, ControlKind, Session};
 use crate::slab::Ix;
+use crate::{Flaw, Kernel};
 
 impl Kernel {
     pub(crate) fn session_created(
@@ -223,7 +223,10 @@ impl Kernel {
                 (EndCause::UserAbort, Resolve::Careful)
             }
             ControlKind::Stop => (EndCause::SessionStopped, Resolve::Careful),
-            ControlKind::End => (EndCause::SessionEnded, Resolve::Firm),
+            ControlKind::End => {
+                self.end_for_good(session);
+                return;
+            }
             ControlKind::Pause | ControlKind::Fork => return,
         };
         match live {
@@ -232,6 +235,35 @@ impl Kernel {
                 self.end(ix, cause, after, resolve);
             }
             None => self.leave_finished(session),
+        }
+    }
+
+    /// A session ends with its files: its owner wants them gone. Their removal is written down
+    /// together with the end of the sandbox, so that a restart goes on with it.
+    fn end_for_good(&mut self, session: Ix) {
+        let cause = EndCause::SessionEnded;
+        if self.flawed(Flaw::EndedKeepsFiles) {
+            match self.sessions[session].entry.filter(|ix| self.entries[*ix].live) {
+                Some(ix) => self.end(ix, cause, self.after_leaving(ix), Resolve::Firm),
+                None => self.leave_finished(session),
+            }
+            return;
+        }
+        self.clear_shelf(session);
+        let Some(ix) = self.sessions[session].entry else {
+            self.leave_finished(session);
+            return;
+        };
+        let entry = &mut self.entries[ix];
+        if entry.live {
+            self.end(ix, cause, After::Gone, Resolve::Now);
+        } else if entry.op.is_some() && !entry.is_archiving() {
+            // Its files are still being copied into it: it goes when that is over.
+            entry.ending = Some(Box::new(Ending::now(cause)));
+            self.mark(ix);
+            self.settle(ix);
+        } else {
+            self.remove_entry(ix, cause, None, None);
         }
     }
 
@@ -269,7 +301,6 @@ impl Kernel {
             }
             ControlKind::End => {
                 self.set_status(session, SessionStatus::Ended);
-                self.gives_way_first(session);
                 Reply::Ended
             }
             ControlKind::Pause => Reply::Paused,
@@ -277,17 +308,6 @@ impl Kernel {
         };
         self.finish_control(session, &Ok(reply));
         self.drop_if_over(session);
-    }
-
-    /// Files that nobody can come back for go before all that somebody can.
-    fn gives_way_first(&mut self, session: Ix) {
-        let Some(ix) = self.sessions[session].entry else { return };
-        let entry = &mut self.entries[ix];
-        entry.last_used.mono = Mono(0);
-        if let Some(tier) = entry.derived.tier {
-            self.tiers[tier as usize].remove(&mut self.entries, ix);
-            self.tiers[tier as usize].push(&mut self.entries, ix);
-        }
     }
 
     pub(crate) fn finish_control(&mut self, session: Ix, result: &Result<Reply, Refusal>) {

@@ -102,7 +102,11 @@ impl Kernel {
             idle_timeout_ms: known.settings.idle_timeout_ms,
             on_disconnect: known.settings.on_disconnect,
             claim: known.settings.claim.clone(),
-            workspace: known.entry.map(|ix| self.entries[ix].workspace),
+            workspace: known
+                .entry
+                .map(|ix| self.entries[ix].workspace)
+                .or(known.shelf.map(|shelf| shelf.files.workspace)),
+            files_durable: known.entry.is_none_or(|ix| !self.entries[ix].has_unsaved_files()),
             created_at: known.created_at,
             last_active_at: used_at.map_or(known.last_active_at, |at| at.max(known.last_active_at)),
         }

@@ -29,6 +29,9 @@ impl Kernel {
                 self.arm_expiry(ix);
                 self.arm_cold(ix);
             }
+            for session in self.sessions.places() {
+                self.arm_shelf(session);
+            }
         }
     }
 
@@ -44,6 +47,7 @@ impl Kernel {
                 }
                 Ringer::Request(req) => self.request_overdue(req),
                 Ringer::Debts => self.debts_due(),
+                Ringer::Shelf => self.shelves_due(),
                 Ringer::Shutdown => self.shutdown_grace_over(),
             }
         }

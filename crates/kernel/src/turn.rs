@@ -220,6 +220,7 @@ impl Kernel {
             && self.entries[ix].turn
         {
             self.entries[ix].turn = false;
+            self.entries[ix].acknowledged = true;
             if self.entries[ix].phase == Phase::InUse {
                 self.repin(ix);
                 self.came_to_rest(ix);
@@ -376,7 +377,10 @@ impl Kernel {
     /// Looks at the time that a session's turn takes.
     pub(crate) fn session_rang(&mut self, session: Ix) {
         self.sessions[session].alarm = Mono::NEVER;
-        let Some(turn) = &self.sessions[session].turn else { return };
+        let Some(turn) = &self.sessions[session].turn else {
+            self.prune_shelf(session);
+            return;
+        };
         let (stage, deadline) = (turn.stage, turn.deadline);
         if deadline == Mono::NEVER {
             return;

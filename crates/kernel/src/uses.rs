@@ -35,6 +35,7 @@ impl Kernel {
                     Some(_) | None => {
                         let ix = self.usable(sandbox)?;
                         self.refuse_harness_of_lease(ix, kind)?;
+                        self.refuse_write_without_disk(kind, self.entries[ix].traits)?;
                         Self::refuse_when_crowded(self.entries[ix].waiting())?;
                         return Ok(self.use_leased(request, ix, use_id, kind));
                     }
@@ -43,6 +44,9 @@ impl Kernel {
         };
         self.refuse_when_over(session)?;
         self.refuse_harness_of_session(session, kind)?;
+        if let Ok(pool) = self.served_pool(&self.sessions[session].template) {
+            self.refuse_write_without_disk(kind, self.pools[pool].traits)?;
+        }
         Self::refuse_when_crowded(self.sessions[session].wanting.len())?;
         let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
         let req =
@@ -78,12 +82,12 @@ impl Kernel {
         let entry = &mut self.entries[ix];
         match kind {
             UseKind::Exec | UseKind::Harness => entry.execs += 1,
-            UseKind::Files | UseKind::Port | UseKind::Stream => entry.calls += 1,
+            UseKind::Files | UseKind::Read | UseKind::Port | UseKind::Stream => entry.calls += 1,
         }
         entry.used = true;
         entry.touched = true;
-        entry.wrote = true;
-        let newly_dirty = !std::mem::replace(&mut entry.dirty, true);
+        let newly_dirty = may_write(kind) && !std::mem::replace(&mut entry.dirty, true);
+        entry.wrote |= may_write(kind);
         entry.extra().uses.push((use_id, kind));
         self.use_index.insert(use_id.as_u128(), ix);
         if newly_dirty {
@@ -96,6 +100,7 @@ impl Kernel {
             generation: entry.generation,
             instance: entry.instance,
             settings: entry.settings.clone(),
+            lost: self.unreported_loss(ix).filter(|_| !self.flawed(Flaw::LossForgotten)),
         }
     }
 
@@ -105,9 +110,13 @@ impl Kernel {
         let entry = &mut self.entries[ix];
         let uses = &mut entry.extra().uses;
         if let Some(at) = uses.iter().position(|(id, _)| *id == use_id) {
-            match uses.swap_remove(at).1 {
+            let kind = uses.swap_remove(at).1;
+            entry.acknowledged |= may_write(kind);
+            match kind {
                 UseKind::Exec | UseKind::Harness => entry.execs -= 1,
-                UseKind::Files | UseKind::Port | UseKind::Stream => entry.calls -= 1,
+                UseKind::Files | UseKind::Read | UseKind::Port | UseKind::Stream => {
+                    entry.calls -= 1;
+                }
             }
         }
         entry.proven_at = now.mono;
@@ -117,7 +126,6 @@ impl Kernel {
     /// Something that was in progress in a sandbox is over.
     pub(crate) fn came_to_rest(&mut self, ix: Ix) {
         self.touch(ix);
-        self.entries[ix].acknowledged = true;
         if let Own::Session(session) = self.entries[ix].owner {
             self.sessions[session].last_active_at = self.now.wall;
         }
@@ -212,5 +220,13 @@ impl Kernel {
         entry.exec_wanted = exec_wanted;
         entry.used |= exec_wanted && entry.phase == Phase::InUse;
         self.settle(ix);
+    }
+}
+
+/// Whether a use may change files.
+const fn may_write(kind: UseKind) -> bool {
+    match kind {
+        UseKind::Exec | UseKind::Files | UseKind::Port | UseKind::Stream | UseKind::Harness => true,
+        UseKind::Read => false,
     }
 }

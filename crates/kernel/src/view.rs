@@ -82,7 +82,7 @@ pub struct SessionView {
     pub turn: Option<TurnId>,
     /// Turns that wait behind it.
     pub queued_turns: u32,
-    /// Whether files were given up and its client was not told yet.
+    /// Whether files were lost and no answer has reported it yet.
     pub state_lost: bool,
     /// How long it may be idle; its template's value if not given.
     pub idle_timeout_ms: Option<u64>,
@@ -90,8 +90,10 @@ pub struct SessionView {
     pub on_disconnect: OnDisconnect,
     /// What is bound to each of its sandboxes, free words included.
     pub claim: Option<Arc<ClaimSettings>>,
-    /// The workspace of its sandbox, live or cold.
+    /// The workspace with its files, whether it has a sandbox or not.
     pub workspace: Option<WorkspaceId>,
+    /// Whether its files are still there after a crash of its sandbox or of the server.
+    pub files_durable: bool,
     /// When it was created.
     pub created_at: Wall,
     /// When it was last used.

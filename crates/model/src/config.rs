@@ -51,12 +51,34 @@ pub struct NodeConfig {
     pub archive_after_ms: Option<u64>,
     /// How long files of a session that nobody uses are kept at all; for ever if not given, or 0.
     pub prune_after_ms: Option<u64>,
+    /// What becomes of the files of a sleeping session whose entry gives way to another.
+    pub cold_eviction: ColdEviction,
+    /// How much the files of the sleeping sessions of one key may take. Above it, the least
+    /// recently used of that key are given up; nothing is if this is not given.
+    pub kept_bytes_per_key: Option<u64>,
+    /// How much the files of all sleeping sessions may take. Above it, those of the key that is
+    /// furthest above its share are given up, the least recently used first.
+    pub kept_bytes_total: Option<u64>,
+    /// Whether files of sleeping sessions are given up when the disk has less left than
+    /// `workspace_free_floor_mb`, those of the key furthest above its share first.
+    pub give_up_at_floor: bool,
     /// The only templates that are served; all if there are none.
     pub templates: Vec<TemplateName>,
     /// Deadlines of effects.
     pub deadlines: Deadlines,
     /// What happens when launches fail.
     pub backoff: Backoff,
+}
+
+/// What becomes of the files of a sleeping session when its entry gives way to another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ColdEviction {
+    /// They stay in an archive, and the session's next use restores them.
+    #[default]
+    KeepFiles,
+    /// They are deleted with the entry, and the session is told.
+    DeleteFiles,
 }
 
 impl Default for NodeConfig {
@@ -83,6 +105,10 @@ impl Default for NodeConfig {
             workspace_scan_interval_ms: 5_000,
             archive_after_ms: Some(86_400_000),
             prune_after_ms: None,
+            cold_eviction: ColdEviction::default(),
+            kept_bytes_per_key: None,
+            kept_bytes_total: None,
+            give_up_at_floor: false,
             templates: Vec::new(),
             deadlines: Deadlines::default(),
             backoff: Backoff::default(),

@@ -27,7 +27,7 @@ pub mod turn;
 pub mod why;
 
 pub use claim::{ClaimSettings, NetworkPolicy};
-pub use config::NodeConfig;
+pub use config::{ColdEviction, NodeConfig};
 pub use document::Document;
 pub use error::{ErrorCode, Refusal, Retry};
 pub use ids::{

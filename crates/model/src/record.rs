@@ -107,8 +107,14 @@ pub struct SessionRecord {
     pub idle_timeout_ms: Option<u64>,
     /// Whether a turn ends when its client goes away.
     pub on_disconnect: OnDisconnect,
-    /// Why its files were given up, until its client is told with the next sandbox.
+    /// Why files of it were lost, until an answer has reported it.
     pub state_lost: Option<TerminatedReason>,
+    /// The generation of the sandbox with which they were lost.
+    #[serde(default)]
+    pub lost_generation: Generation,
+    /// Its files, while it has no sandbox, not even a cold one.
+    #[serde(default)]
+    pub files: Option<KeptFiles>,
     /// The sandbox that its client was told of last.
     pub told_id: Option<SandboxId>,
     /// The turn in progress.
@@ -120,6 +126,19 @@ pub struct SessionRecord {
     /// When it was last used, as of the last time the record was written.
     #[serde(default)]
     pub last_active_at: Wall,
+}
+
+/// Files of a session that has no sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptFiles {
+    /// The sandbox that had them last.
+    pub sandbox: SandboxId,
+    /// The workspace they were in.
+    pub workspace: WorkspaceId,
+    /// Whether they are where they stay. If not, they are still to be put into an archive.
+    pub archived: bool,
+    /// When the session last used them.
+    pub last_used_at: Wall,
 }
 
 /// What becomes of a turn whose client goes away.

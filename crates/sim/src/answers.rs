@@ -1,7 +1,7 @@
 //! Delivers answers to clients: checks that each fits what was asked, remembers what the client
 //! knows now, and lets it go on from there.
 
-use kernel::{CheckedOut, CheckoutPath, Event, Grant, Reply, SessionReady};
+use kernel::{CheckedOut, CheckoutPath, Event, Grant, Loss, Reply, SessionReady};
 use model::record::Owner;
 use model::{ErrorCode, InstanceId, Refusal, RequestId, SessionId, UseId};
 
@@ -82,6 +82,7 @@ impl World {
                 if let Some(one) = self.ledger.sessions.get_mut(&session) {
                     one.abort_asked = false;
                 }
+                self.told_of_loss(ready.lost());
                 Ok(())
             }
             (Ask::Freeze { sandbox }, Reply::Frozen { frozen: true }) => {
@@ -101,8 +102,8 @@ impl World {
             (Ask::Turn { .. }, Reply::TurnQueued { .. })
             | (Ask::Abort { .. }, Reply::Aborted { .. })
             | (Ask::Pause { .. }, Reply::Paused)
-            | (Ask::Stop { .. }, Reply::Stopped)
-            | (Ask::End { .. }, Reply::Ended) => Ok(()),
+            | (Ask::Stop { .. }, Reply::Stopped) => Ok(()),
+            (Ask::End { session }, Reply::Ended) => checks::sessions::over(self, session),
             (Ask::Fork { session, .. }, Reply::Forked { session: made }) if made == session => {
                 Ok(())
             }
@@ -144,6 +145,7 @@ impl World {
         checks::handout::judge(self, owner, grant.sandbox, grant.generation, grant.instance)?;
         checks::handout::settings(self, owner, grant)?;
         if let Owner::Session(session) = owner {
+            self.told_of_loss(grant.lost);
             checks::sessions::look(self, session, grant.instance)?;
         }
         if kind == UseKind::Harness {
@@ -153,6 +155,7 @@ impl World {
         let kind_name = match kind {
             UseKind::Exec => "exec",
             UseKind::Files => "files",
+            UseKind::Read => "read",
             UseKind::Port => "port",
             UseKind::Stream => "stream",
             UseKind::Harness => "harness",
@@ -167,7 +170,7 @@ impl World {
                 one.marks.push(owner);
             }
         }
-        if kind != UseKind::Port {
+        if !matches!(kind, UseKind::Port | UseKind::Read) {
             self.owner_writes(grant.instance, owner);
         }
         self.ledger.uses.insert(id, OpenUse { owner, instance: grant.instance, kind });
@@ -187,7 +190,20 @@ impl World {
             one.freeze_asked = false;
         }
         checks::handout::judge(self, owner, ready.sandbox, ready.generation, ready.instance)?;
+        self.told_of_loss(ready.lost());
         checks::sessions::look(self, ready.session, ready.instance)
+    }
+
+    /// A client reads in an answer that files were lost. The server learns that the answer was
+    /// taken, unless it is killed before.
+    fn told_of_loss(&mut self, lost: Option<Loss>) {
+        let Some(Loss { session, generation, .. }) = lost else { return };
+        if let Some(one) = self.ledger.sessions.get_mut(&session) {
+            one.told_lost = true;
+        }
+        if self.calm || self.choices.below(8) != 7 {
+            self.follow_ups.push_back(Event::LossReported { session, generation });
+        }
     }
 
     /// The owner of an instance writes a file in it.

@@ -57,7 +57,7 @@ impl Coverage {
     }
 }
 
-const EVENT_NAMES: [&str; 35] = [
+const EVENT_NAMES: [&str; 37] = [
     "template_put",
     "pool_resized",
     "pool_drained",
@@ -93,6 +93,8 @@ const EVENT_NAMES: [&str; 35] = [
     "disk_measured",
     "session_changed",
     "turn_withdrawn",
+    "files_measured",
+    "loss_reported",
 ];
 
 /// The place of an event's kind in the counts.
@@ -133,6 +135,8 @@ pub const fn event_kind(event: &Event) -> usize {
         Event::DiskMeasured { .. } => 32,
         Event::SessionChanged { .. } => 33,
         Event::TurnWithdrawn { .. } => 34,
+        Event::FilesMeasured { .. } => 35,
+        Event::LossReported { .. } => 36,
     }
 }
 

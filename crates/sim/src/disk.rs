@@ -10,7 +10,8 @@ use crate::world::World;
 impl World {
     /// Somebody looks at the disk, or at one workspace on it.
     pub(crate) fn look_at_disk(&mut self) -> Judged {
-        match self.choices.below(12) {
+        match self.choices.below(14) {
+            12 | 13 => self.measure_kept_files(),
             0..4 => self.measure_workspace(),
             4 | 5 => self.tell_of_disk(false),
             6 | 7 => self.tell_of_disk(true),
@@ -36,6 +37,15 @@ impl World {
         self.trace.note(self.step, self.now, || format!("{id:?} is lost"));
         self.runtime.workspaces.remove(&id);
         self.watch.vanished.insert(id);
+    }
+
+    /// Files of sleeping sessions are measured.
+    fn measure_kept_files(&mut self) -> Judged {
+        for workspace in self.kernel.unmeasured_files(2) {
+            let bytes = u64::from(1 + self.choices.below(200)) << 20;
+            self.tell(Event::FilesMeasured { workspace, bytes })?;
+        }
+        Ok(())
     }
 
     /// Any instance is measured, also one that is long on its way out: measuring takes its time.

@@ -103,8 +103,10 @@ impl World {
                 return leaked(format!("{instance:?} exists and is nowhere written"));
             }
         }
+        let in_sandboxes = self.store.sandboxes.values().map(|record| record.workspace);
+        let shelved = self.store.sessions.values().filter_map(|session| session.files);
         let kept: std::collections::BTreeSet<_> =
-            self.store.sandboxes.values().map(|record| record.workspace).collect();
+            in_sandboxes.chain(shelved.map(|files| files.workspace)).collect();
         if let Some(lost) = self.runtime.workspaces.keys().find(|id| !kept.contains(id)) {
             return leaked(format!("{lost:?} exists and is nobody's"));
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use model::config::{Backoff, Deadlines};
 use model::template::{Harness, HarnessProgram, Recycle, RuntimeTraits, WorkspaceLimit};
-use model::{Limits, NodeConfig, PoolSettings, Template, TemplateName};
+use model::{ColdEviction, Limits, NodeConfig, PoolSettings, Template, TemplateName};
 
 use crate::choices::Choices;
 
@@ -204,6 +204,10 @@ impl Scenario {
             workspace_scan_interval_ms: 1_000,
             archive_after_ms: None,
             prune_after_ms: None,
+            cold_eviction: ColdEviction::KeepFiles,
+            kept_bytes_per_key: None,
+            kept_bytes_total: None,
+            give_up_at_floor: false,
             templates: Vec::new(),
             backoff: Backoff { degraded_after: 3, first_ms: 200, max_ms: 2_000 },
         };
@@ -253,7 +257,22 @@ impl Scenario {
         drawn.config.archive_after_ms = choices.pick(&[None, Some(3_000), Some(15_000)]).flatten();
         drawn.config.prune_after_ms =
             choices.pick(&[None, None, Some(30_000), Some(8_000)]).flatten();
+        if choices.below(4) == 3 {
+            drawn.config.cold_eviction = ColdEviction::DeleteFiles;
+        }
+        let bytes = [None, None, Some(600 << 20), Some(100 << 20)];
+        drawn.config.kept_bytes_per_key = choices.pick(&bytes).flatten();
+        drawn.config.kept_bytes_total = choices.pick(&bytes).flatten();
+        drawn.config.give_up_at_floor = choices.below(4) == 3;
         drawn
+    }
+
+    /// Whether the operator allows that files of sleeping sessions are given up.
+    pub(crate) fn gives_up_files(&self) -> bool {
+        self.config.prune_after_ms.is_some()
+            || self.config.kept_bytes_per_key.is_some()
+            || self.config.kept_bytes_total.is_some()
+            || self.config.give_up_at_floor
     }
 }
 

@@ -68,6 +68,8 @@ pub(crate) fn event_line(event: &Event) -> String {
         | Event::SessionEndRequested { .. }
         | Event::ForkRequested { .. }
         | Event::ClientGone { .. }
+        | Event::FilesMeasured { .. }
+        | Event::LossReported { .. }
         | Event::InstanceDied { .. }
         | Event::WorkspaceMeasured { .. }
         | Event::DiskMeasured { .. }

@@ -21,7 +21,8 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::LifoWaiters => &[Promise::FirstServed],
         Flaw::MarginIgnored => &[Promise::Margin],
         Flaw::SweepIgnoresHolds => &[Promise::HoldsKept, Promise::RunningSafe],
-        Flaw::WipeSkipped => &[Promise::Clean],
+        // One that is put back as it is may also be put back frozen.
+        Flaw::WipeSkipped => &[Promise::Clean, Promise::EndJustified],
         Flaw::TerminatedTwice => &[Promise::TerminatedOnce],
         Flaw::VictimNotVoided | Flaw::RunningEvicted => &[Promise::RunningSafe],
         Flaw::SlotFreedTwice => &[Promise::SlotLimit, Promise::PoolsFill, Promise::AuditPasses],
@@ -52,6 +53,10 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::FullDiskIgnored => &[Promise::DiskSpared],
         Flaw::WantedGivenUp => &[Promise::ColdUnwanted],
         Flaw::HarnessShared => &[Promise::OneSpeaker],
+        Flaw::FrozenUnsaved => &[Promise::FrozenSaved],
+        Flaw::LimitDeletesFiles => &[Promise::LimitsSpareFiles],
+        Flaw::EndedKeepsFiles => &[Promise::EndedGone],
+        Flaw::LossForgotten => &[Promise::FilesKept],
     }
 }
 
@@ -124,6 +129,10 @@ flaw_tests! {
     fn flaw_wanted_given_up_is_caught: WantedGivenUp;
     fn flaw_harness_shared_is_caught: HarnessShared;
     fn flaw_save_covers_later_is_caught: SaveCoversLater;
+    fn flaw_frozen_unsaved_is_caught: FrozenUnsaved;
+    fn flaw_limit_deletes_files_is_caught: LimitDeletesFiles;
+    fn flaw_ended_keeps_files_is_caught: EndedKeepsFiles;
+    fn flaw_loss_forgotten_is_caught: LossForgotten;
 }
 
 #[test]

@@ -156,7 +156,7 @@ fn files_are_given_up_by_the_rules_and_everyone_is_told() {
     let (turn, _) = rig.turn(session);
     assert!(!rig.launching().restore);
     rig.run();
-    assert!(rig.session_ready(turn).state_lost);
+    assert!(rig.session_ready(turn).lost().is_some());
     assert!(rig.last_active(session).state_lost);
     assert_eq!(lost(&rig).len(), 1, "once");
 }
@@ -217,7 +217,7 @@ fn a_session_whose_files_are_gone_is_told_and_goes_on() {
     );
     assert!(!rig.launching().restore);
     rig.run();
-    assert!(rig.session_ready(turn).state_lost);
+    assert!(rig.session_ready(turn).lost().is_some());
 }
 
 #[test]

@@ -203,11 +203,11 @@ fn a_loss_is_told_exactly_when_files_are_given_up() {
         rig.run();
         assert_eq!(rig.loss_reasons(session), lost);
         let ready = rig.resumed(session);
-        assert_eq!(ready.state_lost, !lost.is_empty());
+        assert_eq!(ready.lost().is_some(), !lost.is_empty());
         assert_eq!(rig.last_active(session).state_lost, !lost.is_empty());
         // Told is told.
         rig.live(3_600_000);
-        assert!(!rig.resumed(session).state_lost);
+        assert!(!rig.resumed(session).lost().is_some());
         assert_eq!(rig.loss_reasons(session), lost);
     }
 }
@@ -222,7 +222,7 @@ fn files_that_were_saved_survive_a_death_wherever_they_were() {
     rig.dies_of(sandbox, DeathCause::Crash);
     rig.run();
     assert!(rig.loss_reasons(session).is_empty());
-    assert!(!rig.resumed(session).state_lost);
+    assert!(!rig.resumed(session).lost().is_some());
 }
 
 #[test]

@@ -179,7 +179,7 @@ fn check_sessions(rig: &mut Rig, moment: &Moment) {
         if let Some(files) = files
             && survive
         {
-            assert_eq!(ready.state_lost, record.state_lost.is_some());
+            assert_eq!(ready.lost().is_some(), record.state_lost.is_some());
             assert_eq!(rig.store.sandboxes[&ready.sandbox].workspace, files.workspace);
         }
     }
@@ -353,7 +353,7 @@ fn a_session_that_never_had_files_is_not_told_that_it_lost_any() {
     let deleted = rig.delete(sandbox);
     assert_eq!(rig.answered(deleted), Reply::Gone);
     assert_eq!(rig.loss_reasons(session), []);
-    assert!(!rig.resumed(session).state_lost);
+    assert!(!rig.resumed(session).lost().is_some());
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn what_was_being_deleted_is_deleted_after_a_restart() {
     assert_eq!(rig.terminations(running), [(1, EndCause::Deleted)]);
     for session in [cold, live] {
         assert_eq!(rig.loss_reasons(session).len(), 1);
-        assert!(rig.resumed(session).state_lost);
+        assert!(rig.resumed(session).lost().is_some());
     }
 }
 
@@ -386,7 +386,7 @@ fn a_copy_that_was_in_progress_is_begun_again() {
     assert_eq!(rig.count(copy), 1);
     rig.run();
     let ready = rig.whole_turn(fork);
-    assert!(!ready.state_lost);
+    assert!(!ready.lost().is_some());
     assert!(rig.store.sandboxes[&ready.sandbox].copying_from.is_none());
 }
 

@@ -16,8 +16,8 @@ use model::{
 
 use crate::{
     Action, Boot, CheckedOut, Checkout, CheckoutPolicy, DeathCause, Effect, Event, Failure,
-    FailureKind, Grant, Kernel, Notice, Outcome, Reply, SandboxView, SessionReady, SessionSettings,
-    UseKind, UseTarget, WhenBusy,
+    FailureKind, Grant, Kernel, Loss, Notice, Outcome, Reply, SandboxView, SessionReady,
+    SessionSettings, UseKind, UseTarget, WhenBusy,
 };
 
 pub(super) const NATIVE: RuntimeTraits = RuntimeTraits {
@@ -60,6 +60,8 @@ pub(super) struct Rig {
     pub(super) moments: Option<Vec<Moment>>,
     boots: u64,
     answers: BTreeMap<RequestId, Result<Reply, Refusal>>,
+    /// Losses that answers reported and that the kernel does not know to be reported yet.
+    lost: Vec<Loss>,
     asked: BTreeSet<RequestId>,
     config: NodeConfig,
     next: u128,
@@ -157,6 +159,7 @@ impl Rig {
             moments: None,
             boots: 7,
             answers: BTreeMap::new(),
+            lost: Vec::new(),
             asked: BTreeSet::new(),
             config,
             next: 0,
@@ -194,6 +197,11 @@ impl Rig {
     pub(super) fn apply(&mut self, event: Event) -> Result<Reply, Refusal> {
         let reply = self.kernel.apply(self.now, event);
         self.collect();
+        // Answers are taken, and what they say of losses is read.
+        for Loss { session, generation, .. } in std::mem::take(&mut self.lost) {
+            let _ = self.kernel.apply(self.now, Event::LossReported { session, generation });
+            self.collect();
+        }
         self.kernel.audit().expect("the kernel's books are in order");
         if let Some(moments) = &mut self.moments {
             moments.push(Moment {
@@ -224,6 +232,11 @@ impl Rig {
         for notice in out.notices {
             match notice {
                 Notice::Answer { request, result } => {
+                    self.lost.extend(match &result {
+                        Ok(Reply::Granted(grant)) => grant.lost,
+                        Ok(Reply::SessionReady(ready) | Reply::TurnStarted(ready)) => ready.lost(),
+                        Ok(_) | Err(_) => None,
+                    });
                     let before = self.answers.insert(request, result);
                     assert!(before.is_none(), "a request is answered once");
                 }

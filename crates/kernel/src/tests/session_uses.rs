@@ -21,7 +21,7 @@ fn the_answer_to_a_message_says_how_its_sandbox_was_come_by() {
     rig.delete(sandbox);
     rig.run();
     let ready = rig.whole_turn(session);
-    assert_eq!((ready.cause, ready.state_lost), (ActiveCause::Replaced, true));
+    assert_eq!((ready.cause, ready.lost().is_some()), (ActiveCause::Replaced, true));
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_session_whose_claim_fails_takes_the_next_idle_one_at_once() {
         let another = rig.effects.iter().filter(|effect| claim(&effect.action));
         assert!(another.count() >= 1, "it does not wait for the first to be removed");
         rig.run();
-        assert!(!rig.session_ready(created).state_lost);
+        assert!(!rig.session_ready(created).lost().is_some());
         let of_nobody = rig.store.sandboxes.values().filter(|record| !record.state.is_live());
         assert_eq!(of_nobody.count(), 0, "nothing is left of the first");
     }

@@ -329,7 +329,7 @@ fn a_stopped_session_goes_on_by_call_only_and_with_its_files() {
     rig.run();
     let ready = rig.session_ready(request);
     assert_eq!((ready.sandbox, ready.generation.0), (sandbox, 2));
-    assert_eq!((ready.cause, ready.state_lost), (ActiveCause::Resumed, false));
+    assert_eq!((ready.cause, ready.lost().is_some()), (ActiveCause::Resumed, false));
 }
 
 #[test]
@@ -414,7 +414,7 @@ fn a_sandbox_deleted_under_its_session_is_told_as_lost_and_replaced_by_a_fresh_o
     assert!(seen.state_lost);
     let ready = rig.resumed(session);
     assert_ne!(ready.sandbox, sandbox);
-    assert_eq!((ready.cause, ready.state_lost), (ActiveCause::Replaced, true));
+    assert_eq!((ready.cause, ready.lost().is_some()), (ActiveCause::Replaced, true));
     assert_eq!(ready.generation.0, 2);
     assert!(rig.last_active(session).state_lost && !rig.of(session).state_lost);
     let (request, _) = rig.use_of(UseTarget::Sandbox(sandbox), UseKind::Exec);

@@ -265,7 +265,7 @@ fn files_that_cannot_be_saved_are_tried_again_and_then_given_up_as_told() {
         assert_eq!(rig.loss_reasons(session), lost);
         assert_eq!(rig.state(sandbox), SandboxState::Cold);
         rig.restart(&[]);
-        assert_eq!(rig.resumed(session).state_lost, !lost.is_empty());
+        assert_eq!(rig.resumed(session).lost().is_some(), !lost.is_empty());
     }
 }
 

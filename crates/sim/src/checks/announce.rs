@@ -2,7 +2,7 @@
 
 use model::lifecycle::{ActiveCause, LifecycleEvent};
 use model::record::Owner;
-use model::{EndCause, Generation, SandboxId, SessionId};
+use model::{ColdEviction, EndCause, Generation, SandboxId, SessionId, TerminatedReason};
 
 use super::{Judged, Promise, broken, handout, holds};
 use crate::ledger::LeasePhase;
@@ -24,7 +24,9 @@ pub(crate) fn judge(world: &mut World, event: &LifecycleEvent) -> Judged {
             if let Some(session) = session {
                 handout::given(world, *sandbox_id, Owner::Session(*session))?;
                 active(world, *session, *sandbox_id, *generation, *cause)?;
-                if *state_lost {
+                // The stream of a turn carries this event; other answers say it themselves.
+                let streams = world.ledger.asked_turns.values().any(|(of, _)| of == session);
+                if *state_lost && streams {
                     lost(world, *session);
                 }
             }
@@ -39,10 +41,11 @@ pub(crate) fn judge(world: &mut World, event: &LifecycleEvent) -> Judged {
             }
             terminated(world, *sandbox_id, *generation, *cause)
         }
-        LifecycleEvent::StateLost { session, .. } => {
+        LifecycleEvent::StateLost { session, reason, .. } => {
             world.coverage.count("sessions", "state_lost");
-            lost(world, *session);
-            Ok(())
+            let by_limit = *reason == TerminatedReason::Evicted
+                && world.scenario.config.cold_eviction == ColdEviction::KeepFiles;
+            holds(Promise::LimitsSpareFiles, !by_limit, || format!("{session:?} lost its files"))
         }
         LifecycleEvent::TurnStarted { session, turn, .. } => {
             let asked = world.ledger.asked_turns.remove(turn);

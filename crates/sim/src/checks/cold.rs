@@ -15,7 +15,12 @@ pub(crate) fn archive(world: &World, workspace: WorkspaceId) -> Judged {
         let old = is_old(world, record.last_used_at.0, world.scenario.config.archive_after_ms);
         record.state == SandboxState::Cold && record.has_files && old && !wanted(world, record)
     });
-    holds(Promise::ColdUnwanted, cold && !in_use && !world.stopping, || {
+    let shelved = world
+        .store
+        .sessions
+        .values()
+        .any(|session| session.files.is_some_and(|files| files.workspace == workspace));
+    holds(Promise::ColdUnwanted, (cold || shelved) && !in_use && !world.stopping, || {
         format!("{workspace:?} is archived: {record:?}, in use: {in_use}")
     })
 }
@@ -25,7 +30,7 @@ pub(crate) fn ended(world: &World, ended: &Ended) -> Judged {
     if ended.cause != EndCause::Pruned {
         return Ok(());
     }
-    let allowed = world.scenario.config.prune_after_ms.is_some() && !world.stopping;
+    let allowed = world.scenario.gives_up_files() && !world.stopping;
     let wanted =
         ended.session.is_some_and(|session| world.ledger.is_wanted(session, &world.watch.answered));
     holds(Promise::ColdUnwanted, allowed && !wanted, || format!("{ended:?} while it is wanted"))

@@ -1,5 +1,6 @@
 //! Holds: what keeps a sandbox awake, and that nothing frozen or held is treated as if it were not.
 
+use model::record::Owner;
 use model::{InstanceId, ProcessId, SandboxId};
 
 use super::{Judged, Promise, holds};
@@ -11,6 +12,12 @@ pub(crate) fn freeze(world: &World, id: InstanceId) -> Judged {
     let Some(instance) = world.runtime.instances.get(&id) else { return Ok(()) };
     let busy = instance.turn.is_some() || !instance.uses.is_empty();
     holds(Promise::RunningSafe, !busy, || format!("{id:?} is in use, and is frozen"))?;
+    let files = world.runtime.workspaces.get(&instance.workspace);
+    let unsaved = files.is_some_and(|files| files.live != files.durable);
+    let session = matches!(instance.holder, Owner::Session(_));
+    holds(Promise::FrozenSaved, !(session && unsaved && !instance.died), || {
+        format!("{id:?} is frozen with {files:?}")
+    })?;
     if instance.freeze_asked {
         return Ok(());
     }

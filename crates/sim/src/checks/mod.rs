@@ -84,6 +84,9 @@ promises! {
     OneSandboxEach, "one_sandbox_each", "a session has at most one sandbox";
     FilesKept, "files_kept", "a session finds its files as it left them, or is told that they are lost";
     ColdUnwanted, "cold_unwanted", "files are archived or given up only when nobody used them for long enough, nor wants them";
+    LimitsSpareFiles, "limits_spare_files", "a limit on the number of sandboxes never deletes files, unless a setting says so";
+    EndedGone, "ended_gone", "a session that its owner ended leaves no record of files that stay";
+    FrozenSaved, "frozen_saved", "a session's sandbox is frozen only when its files would survive it";
     FilesSaved, "files_saved", "a sandbox is not given up before its files are safe";
     RunningSafe, "running_safe", "a sandbox in use is never evicted, swept, frozen, wiped or thrown away";
     HoldsKept, "holds_kept", "what is held awake is never frozen, swept or evicted";

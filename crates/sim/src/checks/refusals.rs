@@ -73,6 +73,7 @@ pub(crate) fn answer(ask: &Ask, refusal: &Refusal) -> Judged {
                 &[
                     Code::Unsupported,
                     Code::SandboxBusy,
+                    Code::PersistFailed,
                     Code::SandboxCrashed,
                     Code::Oom,
                     Code::DiskLimit,

@@ -1,6 +1,6 @@
 //! Sessions: their files are there when they look, or they were told that they are lost.
 
-use model::record::Owner;
+use model::record::{Owner, SandboxRecord};
 use model::{InstanceId, SessionId, SessionStatus, WorkspaceId};
 
 use super::{Judged, Promise, broken, holds};
@@ -36,8 +36,21 @@ pub(crate) fn kill(world: &World, instance: InstanceId) -> Judged {
     })
 }
 
+/// A session was told that it ended: nothing names files of it, except to have them removed.
+pub(crate) fn over(world: &World, id: SessionId) -> Judged {
+    let own = |record: &&SandboxRecord| record.owner == Owner::Session(id) && !record.doomed;
+    let sandbox = world.store.sandboxes.values().find(own);
+    holds(Promise::EndedGone, sandbox.is_none(), || format!("{sandbox:?} is still there"))?;
+    let files = world.store.sessions.get(&id).and_then(|session| session.files);
+    holds(Promise::EndedGone, files.is_none(), || format!("{files:?} are still there"))
+}
+
 /// The deletion of a workspace was decided.
 pub(crate) fn delete(world: &World, workspace: WorkspaceId) -> Judged {
+    let copy = world.store.sandboxes.values().find(|record| record.copying_from == Some(workspace));
+    holds(Promise::FilesKept, copy.is_none(), || {
+        format!("{workspace:?} is deleted while it is copied for {copy:?}")
+    })?;
     let used = world.runtime.instances.iter().find(|(_, one)| one.workspace == workspace);
     holds(Promise::FilesKept, used.is_none(), || {
         format!("{workspace:?} is deleted while it is in use")
@@ -49,7 +62,8 @@ pub(crate) fn delete(world: &World, workspace: WorkspaceId) -> Judged {
             .get(session)
             .is_none_or(|session| session.status == SessionStatus::Ended);
         let own = sandboxes.iter().filter_map(|id| world.store.sandboxes.get(id));
-        if !ended && own.into_iter().any(|record| record.workspace == workspace) {
+        let own = own.into_iter().any(|record| record.workspace == workspace);
+        if !ended && own {
             return broken(Promise::FilesKept, || {
                 format!("{workspace:?} of {session:?} is deleted")
             });

@@ -78,11 +78,12 @@ impl World {
     }
 
     pub(super) fn use_kind(&mut self) -> UseKind {
-        match self.choices.below(5) {
+        match self.choices.below(6) {
             0 | 1 => UseKind::Exec,
             2 => UseKind::Files,
             3 => UseKind::Port,
-            _ => UseKind::Harness,
+            4 => UseKind::Harness,
+            _ => UseKind::Read,
         }
     }
 

@@ -177,13 +177,12 @@ impl World {
         let Some(from) = self.ledger.sessions.get(&parent) else { return Ok(()) };
         let (tenant, template, claim) = (from.tenant, from.template.clone(), from.claim.clone());
         let on_disconnect = from.on_disconnect;
-        let floor = self
-            .store
-            .of_session
-            .get(&parent)
-            .and_then(|all| all.first())
-            .and_then(|id| self.store.sandboxes.get(id))
-            .and_then(|record| self.runtime.workspaces.get(&record.workspace))
+        let own = self.store.of_session.get(&parent).and_then(|all| all.first());
+        let sandbox = own.and_then(|id| self.store.sandboxes.get(id));
+        let shelved = self.store.sessions.get(&parent).and_then(|record| record.files);
+        let workspace = sandbox.map(|record| record.workspace).or(shelved.map(|f| f.workspace));
+        let floor = workspace
+            .and_then(|workspace| self.runtime.workspaces.get(&workspace))
             .map_or(0, |workspace| workspace.durable);
         let expect = Expect::AtLeast(floor);
         self.add_session(session, tenant, template, claim, on_disconnect, expect);

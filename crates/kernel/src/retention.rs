@@ -1,0 +1,176 @@
+//! What the operator allows the files of sleeping sessions to take. Without such a setting nothing
+//! is ever given up here. Above a limit the least recently used files go first, and between keys
+//! those of the key that is furthest above its share: one key cannot push out another's files.
+
+use std::collections::BTreeMap;
+
+use model::why::Tier;
+use model::{EndCause, KeyId, SandboxId, TerminatedReason, Wall, WorkspaceId};
+
+use crate::Kernel;
+use crate::entry::Own;
+use crate::slab::Ix;
+
+/// Where kept files are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In a cold sandbox.
+    Cold(Ix),
+    /// On the shelf of a session.
+    Shelf(Ix),
+}
+
+/// The files of one sleeping session.
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    place: Place,
+    tenant: KeyId,
+    bytes: u64,
+    last_used_at: Wall,
+    workspace: WorkspaceId,
+    /// Nothing is going on with them.
+    may_go: bool,
+}
+
+impl Kernel {
+    /// Whether anything depends on how much kept files take.
+    fn counts_kept_bytes(&self) -> bool {
+        self.config.kept_bytes_per_key.is_some()
+            || self.config.kept_bytes_total.is_some()
+            || self.config.give_up_at_floor
+    }
+
+    /// Kept files whose size is wanted and not known, at most `limit` of them.
+    pub fn unmeasured_files(&self, limit: usize) -> Vec<WorkspaceId> {
+        if !self.counts_kept_bytes() {
+            return Vec::new();
+        }
+        let cold = self.entries.iter().filter(|(_, entry)| {
+            entry.derived.tier == Some(Tier::Cold) && entry.has_files && entry.kept_bytes.is_none()
+        });
+        let cold = cold.map(|(_, entry)| entry.workspace);
+        let shelved = self.sessions.iter().filter_map(|(_, known)| known.shelf.as_ref());
+        let shelved = shelved.filter(|shelf| shelf.bytes.is_none());
+        cold.chain(shelved.map(|shelf| shelf.files.workspace)).take(limit).collect()
+    }
+
+    /// How many sessions lost their files by a setting of the node since it started.
+    pub const fn files_given_up(&self) -> u64 {
+        self.files_given_up
+    }
+
+    pub(crate) fn files_measured(&mut self, workspace: WorkspaceId, bytes: u64) {
+        let found = self.kept_files().into_iter().find(|kept| kept.workspace == workspace);
+        match found.map(|kept| kept.place) {
+            Some(Place::Cold(ix)) => self.entries[ix].kept_bytes = Some(bytes),
+            Some(Place::Shelf(session)) => {
+                if let Some(shelf) = &mut self.sessions[session].shelf {
+                    shelf.bytes = Some(bytes);
+                }
+            }
+            None => return,
+        }
+        self.keep_within_limits();
+    }
+
+    /// Gives up files until what is left is within the limits, or nothing more may go.
+    fn keep_within_limits(&mut self) {
+        // Each round gives up one, so there are no more rounds than sessions.
+        for _ in 0..=self.sessions.len() {
+            let kept = self.kept_files();
+            let by_key = bytes_by_key(&kept);
+            let over_key = self.config.kept_bytes_per_key.and_then(|most| {
+                let over = by_key.iter().filter(|(_, bytes)| **bytes > most);
+                over.max_by_key(|(key, bytes)| (**bytes, **key)).map(|(key, _)| *key)
+            });
+            let total: u64 = by_key.values().sum();
+            let over_total = self.config.kept_bytes_total.is_some_and(|most| total > most);
+            let victim = match over_key {
+                Some(key) => least_recent(&kept, |one| one.tenant == key),
+                None if over_total => furthest_above(&kept, &by_key),
+                None => None,
+            };
+            let Some(victim) = victim else { return };
+            self.give_up(victim);
+        }
+    }
+
+    /// The disk has less left than it should: one session's files go, if the operator allows it.
+    pub(crate) fn give_up_for_floor(&mut self) {
+        if self.config.give_up_at_floor && self.shutdown.is_none() {
+            let kept = self.kept_files();
+            if let Some(victim) = furthest_above(&kept, &bytes_by_key(&kept)) {
+                self.give_up(victim);
+            }
+        }
+    }
+
+    fn kept_files(&self) -> Vec<Kept> {
+        let stopping = self.shutdown.is_some();
+        let cold = self.entries.iter().filter(|(_, entry)| {
+            let owned = matches!(entry.owner, Own::Session(_));
+            owned && !entry.live && entry.has_files
+        });
+        let cold = cold.map(|(ix, entry)| Kept {
+            place: Place::Cold(ix),
+            tenant: entry.tenant,
+            bytes: entry.kept_bytes.unwrap_or(0),
+            last_used_at: entry.last_used.wall,
+            workspace: entry.workspace,
+            may_go: entry.derived.tier == Some(Tier::Cold) && !stopping,
+        });
+        let shelved = self.sessions.iter().filter_map(|(session, known)| {
+            let shelf = known.shelf.as_ref()?;
+            Some(Kept {
+                place: Place::Shelf(session),
+                tenant: known.settings.tenant,
+                bytes: shelf.bytes.unwrap_or(0),
+                last_used_at: shelf.files.last_used_at,
+                workspace: shelf.files.workspace,
+                may_go: !known.wants() && known.control.is_none() && !stopping,
+            })
+        });
+        cold.chain(shelved).collect()
+    }
+
+    fn give_up(&mut self, place: Place) {
+        match place {
+            Place::Cold(ix) => {
+                self.files_given_up += 1;
+                self.lose_files(ix, EndCause::Pruned.reason());
+                self.remove_entry(ix, EndCause::Pruned, None, None);
+            }
+            Place::Shelf(session) => self.give_up_shelf(session),
+        }
+    }
+
+    /// Gives up the files on the shelf of a session, and says so.
+    pub(crate) fn give_up_shelf(&mut self, session: Ix) {
+        let Some(shelf) = &self.sessions[session].shelf else { return };
+        let sandbox: SandboxId = shelf.files.sandbox;
+        self.report_loss(session, sandbox, TerminatedReason::Policy);
+        self.files_given_up += 1;
+        self.clear_shelf(session);
+    }
+}
+
+fn bytes_by_key(kept: &[Kept]) -> BTreeMap<KeyId, u64> {
+    let mut by_key = BTreeMap::new();
+    for one in kept {
+        *by_key.entry(one.tenant).or_insert(0) += one.bytes;
+    }
+    by_key
+}
+
+fn least_recent(kept: &[Kept], wanted: impl Fn(&Kept) -> bool) -> Option<Place> {
+    let may_go = kept.iter().filter(|one| one.may_go && wanted(one));
+    may_go.min_by_key(|one| (one.last_used_at, one.workspace)).map(|one| one.place)
+}
+
+/// The least recently used files of the key that takes most: each key's share is the same, so that
+/// one is furthest above it. A key of which nothing may go is passed over.
+fn furthest_above(kept: &[Kept], by_key: &BTreeMap<KeyId, u64>) -> Option<Place> {
+    let mut keys: Vec<(u64, KeyId)> = by_key.iter().map(|(key, bytes)| (*bytes, *key)).collect();
+    keys.sort_unstable_by(|a, b| b.cmp(a));
+    keys.into_iter().find_map(|(_, key)| least_recent(kept, |one| one.tenant == key))
+}

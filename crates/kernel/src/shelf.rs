@@ -1,0 +1,219 @@
+//! Files of sessions that have no sandbox, not even a cold one. A limit on the number of sandboxes
+//! takes the entry of a sleeping session away, never its files: they go into an archive, and the
+//! session's next use restores them. Nothing here deletes files that their owner may still want.
+
+use std::collections::BTreeMap;
+
+use model::record::KeptFiles;
+use model::{EffectId, Generation, Mono, SandboxId, Wall, WorkspaceId};
+
+use crate::Kernel;
+use crate::alarms::Ringer;
+use crate::cold::{ARCHIVE_PATIENCE, ARCHIVES_AT_ONCE};
+use crate::effect::{Action, Effect};
+use crate::entry::Own;
+use crate::event::Outcome;
+use crate::slab::Ix;
+
+/// The files of one session on the shelf.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shelf {
+    pub(crate) files: KeptFiles,
+    /// What they take, once that was measured.
+    pub(crate) bytes: Option<u64>,
+}
+
+/// Shelved files that are still to be put into an archive.
+#[derive(Debug)]
+pub(crate) struct ShelfArchives {
+    waiting: BTreeMap<WorkspaceId, Job>,
+    alarm: Mono,
+}
+
+impl Default for ShelfArchives {
+    fn default() -> Self {
+        Self { waiting: BTreeMap::new(), alarm: Mono::NEVER }
+    }
+}
+
+/// One of them.
+#[derive(Debug, Clone, Copy)]
+struct Job {
+    session: Ix,
+    /// The effect in progress.
+    n: Option<u64>,
+    /// When that is timed out, or when it may be tried again.
+    at: Mono,
+}
+
+impl ShelfArchives {
+    /// How many are being put into an archive now.
+    pub(crate) fn in_progress(&self) -> usize {
+        self.waiting.values().filter(|job| job.n.is_some()).count()
+    }
+}
+
+impl Kernel {
+    /// Takes the files of a cold sandbox that is about to be removed onto its session's shelf.
+    pub(crate) fn shelve(&mut self, ix: Ix) {
+        let entry = &mut self.entries[ix];
+        let Own::Session(session) = entry.owner else { return };
+        if !std::mem::take(&mut entry.has_files) {
+            return;
+        }
+        let files = KeptFiles {
+            sandbox: entry.id,
+            workspace: entry.workspace,
+            // Only a workspace on a disk of ours can be put into an archive.
+            archived: entry.archived || entry.traits.disk.is_none(),
+            last_used_at: entry.last_used.wall,
+        };
+        self.sessions[session].shelf = Some(Shelf { files, bytes: entry.kept_bytes });
+        self.mark_session(session);
+        self.shelved(session);
+    }
+
+    /// Sees to shelved files: they go into an archive, and they may grow too old.
+    pub(crate) fn shelved(&mut self, session: Ix) {
+        let Some(shelf) = &self.sessions[session].shelf else { return };
+        if !shelf.files.archived {
+            let job = Job { session, n: None, at: self.now.mono };
+            self.shelf_archives.waiting.insert(shelf.files.workspace, job);
+            self.archive_due = true;
+        }
+        self.arm_shelf(session);
+    }
+
+    /// A session uses its shelved files again: they become those of its new, cold sandbox.
+    pub(crate) fn unshelve(&mut self, session: Ix, ix: Ix) -> bool {
+        let Some(shelf) = self.take_shelf(session) else { return false };
+        let entry = &mut self.entries[ix];
+        entry.workspace = shelf.files.workspace;
+        entry.has_files = true;
+        entry.archived = shelf.files.archived;
+        entry.kept_bytes = shelf.bytes;
+        entry.last_used.wall = shelf.files.last_used_at;
+        self.mark(ix);
+        true
+    }
+
+    /// Deletes the shelved files of a session.
+    pub(crate) fn clear_shelf(&mut self, session: Ix) {
+        if let Some(shelf) = self.take_shelf(session) {
+            self.doom_workspace(shelf.files.workspace);
+        }
+    }
+
+    fn take_shelf(&mut self, session: Ix) -> Option<Shelf> {
+        let shelf = self.sessions[session].shelf.take()?;
+        // An archive in progress is called off by what happens to the workspace next.
+        if self.shelf_archives.waiting.remove(&shelf.files.workspace).is_some() {
+            self.archive_due = true;
+        }
+        self.mark_session(session);
+        Some(shelf)
+    }
+
+    /// When shelved files are given up by their age.
+    fn shelf_pruned_at(&self, session: Ix) -> Option<Mono> {
+        let after_ms = self.config.prune_after_ms.filter(|ms| *ms > 0)?;
+        let known = &self.sessions[session];
+        let Wall(used) = known.shelf.as_ref()?.files.last_used_at;
+        let left_alone = self.shutdown.is_none() && !known.wants() && known.control.is_none();
+        left_alone.then(|| self.now.mono_at(Wall(used.saturating_add(after_ms))))
+    }
+
+    /// Sees to it that the shelf of a session is looked at when its time comes.
+    pub(crate) fn arm_shelf(&mut self, session: Ix) {
+        if let Some(at) = self.shelf_pruned_at(session) {
+            self.arm_session(session, at);
+        }
+    }
+
+    /// Gives up shelved files that are too old by the node's settings.
+    pub(crate) fn prune_shelf(&mut self, session: Ix) {
+        match self.shelf_pruned_at(session) {
+            Some(at) if at <= self.now.mono => self.give_up_shelf(session),
+            Some(at) => self.arm_session(session, at),
+            None => {}
+        }
+    }
+
+    /// Starts archives while there is room for more.
+    pub(crate) fn archive_shelves(&mut self) {
+        while self.archiving + (self.shelf_archives.in_progress() as u32) < ARCHIVES_AT_ONCE
+            && self.shutdown.is_none()
+        {
+            let now = self.now.mono;
+            let mut waiting = self.shelf_archives.waiting.iter();
+            let due = waiting.find(|(_, job)| job.n.is_none() && job.at <= now);
+            let Some(workspace) = due.map(|(workspace, _)| *workspace) else { return };
+            self.archive_shelf(workspace);
+        }
+    }
+
+    fn archive_shelf(&mut self, workspace: WorkspaceId) {
+        self.next_effect += 1;
+        let n = self.next_effect;
+        let timeout_ms = self.config.deadlines.workspace_ms.saturating_mul(ARCHIVE_PATIENCE);
+        let deadline = self.now.mono.plus(timeout_ms);
+        if let Some(job) = self.shelf_archives.waiting.get_mut(&workspace) {
+            (job.n, job.at) = (Some(n), deadline);
+        }
+        // There is no sandbox, so the workspace gives the effect its name.
+        let sandbox = SandboxId::from_u128(workspace.as_u128());
+        let id = EffectId { sandbox, generation: Generation(0), n };
+        let action = Action::ArchiveWorkspace { workspace };
+        self.out.effects.push(Effect { id, deadline, action });
+        self.alarms.at_latest(Ringer::Shelf, &mut self.shelf_archives.alarm, deadline);
+    }
+
+    /// Tells whether the effect was an archive of shelved files.
+    pub(crate) fn shelf_effect_ended(&mut self, n: u64, outcome: &Outcome) -> bool {
+        let mut waiting = self.shelf_archives.waiting.iter();
+        let Some((workspace, job)) = waiting.find(|(_, job)| job.n == Some(n)) else {
+            return false;
+        };
+        let (workspace, session) = (*workspace, job.session);
+        match outcome {
+            Outcome::Done => {
+                self.shelf_archives.waiting.remove(&workspace);
+                if let Some(shelf) = &mut self.sessions[session].shelf {
+                    shelf.files.archived = true;
+                    // It takes less room now.
+                    shelf.bytes = None;
+                }
+                self.mark_session(session);
+            }
+            Outcome::Failed(_) | Outcome::TimedOut => self.retry_shelf(workspace),
+        }
+        self.archive_due = true;
+        true
+    }
+
+    /// The files stay where they are meanwhile, and the session can use them.
+    fn retry_shelf(&mut self, workspace: WorkspaceId) {
+        let pause_ms = self.config.backoff.max_ms.saturating_mul(ARCHIVE_PATIENCE);
+        let at = self.now.mono.plus(pause_ms);
+        if let Some(job) = self.shelf_archives.waiting.get_mut(&workspace) {
+            (job.n, job.at) = (None, at);
+        }
+        self.alarms.at_latest(Ringer::Shelf, &mut self.shelf_archives.alarm, at);
+    }
+
+    /// Looks at archives that take too long, and at those that may be tried again.
+    pub(crate) fn shelves_due(&mut self) {
+        self.shelf_archives.alarm = Mono::NEVER;
+        let now = self.now.mono;
+        let all: Vec<(WorkspaceId, Job)> =
+            self.shelf_archives.waiting.iter().map(|(id, job)| (*id, *job)).collect();
+        for (workspace, job) in all {
+            if job.n.is_some() && job.at <= now {
+                self.retry_shelf(workspace);
+            } else if job.at > now {
+                self.alarms.at_latest(Ringer::Shelf, &mut self.shelf_archives.alarm, job.at);
+            }
+        }
+        self.archive_due = true;
+    }
+}
