@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request};
 use axum::response::{IntoResponse as _, Response};
-use engine::Caller;
+use engine::{Caller, with_losses};
 use futures_util::FutureExt as _;
 use futures_util::future::Either;
 use http::header::AUTHORIZATION;
@@ -30,6 +30,7 @@ use crate::body::next_chunk;
 use crate::compat::blaxel::Mounted;
 use crate::compat::{ash, blaxel};
 use crate::cors::Cors;
+use crate::lost::{self, Fields};
 use crate::refused::Refused;
 use crate::request_id::X_REQUEST_ID;
 use crate::subprotocol;
@@ -100,6 +101,14 @@ impl Dialect {
             Self::Shoal => refused.write(response, request_id),
             Self::Ash => ash::AshError::from(refused).write(response),
             Self::Blaxel(mounted) => mounted.refused(refused).write(response),
+        }
+    }
+
+    /// How the fields that report lost files are called.
+    const fn loss_fields(self) -> Fields {
+        match self {
+            Self::Shoal => Fields::SNAKE,
+            Self::Ash | Self::Blaxel(_) => Fields::CAMEL,
         }
     }
 
@@ -199,18 +208,24 @@ where
             })
         });
         Box::pin(async move {
-            let mut response = match handled {
-                Err(response) => response,
-                Ok(handling) => match AssertUnwindSafe(handling).catch_unwind().await {
-                    Ok(Ok(response)) => response,
-                    Err(panic) => record.panicked(panic.as_ref()),
-                },
+            let (mut response, loss) = match handled {
+                Err(response) => (response, None),
+                Ok(handling) => {
+                    match AssertUnwindSafe(with_losses(handling)).catch_unwind().await {
+                        Ok((Ok(response), loss)) => (response, loss),
+                        Err(panic) => (record.panicked(panic.as_ref()), None),
+                    }
+                }
             };
             if let Some(origin) = origin {
                 Cors::mark(origin, response.headers_mut());
             }
+            // The head of an answer from inside a sandbox is not ours to add to.
+            let loss = loss.filter(|_| response.extensions().get::<OfInside>().is_none());
             record.finish(&mut response);
-            Ok(response)
+            let Some(loss) = loss else { return Ok(response) };
+            let (engine, fields) = (record.app.engine.clone(), record.dialect.loss_fields());
+            Ok(lost::report(engine, response, loss, fields).await)
         })
     }
 }

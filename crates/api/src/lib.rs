@@ -25,6 +25,7 @@ mod key_watch;
 mod lasting;
 mod log_stream;
 mod log_text;
+mod lost;
 mod mcp;
 mod metrics;
 mod octal;

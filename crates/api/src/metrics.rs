@@ -8,6 +8,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -142,6 +143,10 @@ impl Collector for Gauges {
         let most =
             encoder.encode_descriptor("shoal_sandboxes_max", help, None, MetricType::Gauge)?;
         ConstGauge::new(i64::from(stats.max_capacity)).encode(most)?;
+        let help = "Sessions that lost files because a setting of the server allowed it";
+        let given_up =
+            encoder.encode_descriptor("shoal_files_given_up", help, None, MetricType::Counter)?;
+        ConstCounter::new(self.0.files_given_up()).encode(given_up)?;
         let help = "Whether everything works";
         let healthy = self.0.health().degraded.is_empty();
         let up = encoder.encode_descriptor("shoal_healthy", help, None, MetricType::Gauge)?;

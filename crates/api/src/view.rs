@@ -53,6 +53,7 @@ pub(crate) fn session(view: &SessionView, caller: Caller) -> Session {
         sandbox_id: view.sandbox_id,
         generation: view.generation,
         state_lost: view.state_lost,
+        files_durable: view.files_durable,
         turn: view.turn,
         queued_turns: view.queued_turns,
         parent_id: view.parent,

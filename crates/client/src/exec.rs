@@ -33,7 +33,10 @@ impl Inside {
         let allowed = self.client.patience().answer + may_take;
         let deadline = Instant::now() + allowed;
         let answer = self.client.stream(&mut call).await?;
-        Ok(ExecStream { lines: Lines::new(answer.into_body()), allowed, deadline, over: false })
+        let lost = answer.headers().get(wire::STATE_LOST_HEADER);
+        let state_lost = lost.and_then(|reason| reason.to_str().ok()).map(str::to_owned);
+        let lines = Lines::new(answer.into_body());
+        Ok(ExecStream { lines, allowed, deadline, over: false, state_lost })
     }
 }
 
@@ -43,9 +46,15 @@ pub struct ExecStream {
     allowed: Duration,
     deadline: Instant,
     over: bool,
+    state_lost: Option<String>,
 }
 
 impl ExecStream {
+    /// Why files of the session were lost before this program ran, if this answer reports it.
+    pub fn state_lost(&self) -> Option<&str> {
+        self.state_lost.as_deref()
+    }
+
     /// What happens next; none after the end. A refusal of the server is an error, also if it comes
     /// while the program runs.
     pub async fn next(&mut self) -> Result<Option<ExecEvent>, ClientError> {

@@ -42,6 +42,11 @@ impl Engine {
         self.core.read(Kernel::stats)
     }
 
+    /// How many sessions lost files since it started because a setting allowed it.
+    pub fn files_given_up(&self) -> u64 {
+        self.core.read(Kernel::files_given_up)
+    }
+
     /// Whether all is well, and if not, why.
     pub fn health(&self) -> Health {
         let mut degraded = Vec::new();

@@ -26,6 +26,7 @@ mod keys;
 mod lanes;
 mod leases;
 mod log;
+mod losses;
 mod measuring;
 mod metrics;
 mod mounts;
@@ -63,6 +64,7 @@ pub use crate::harnesses::LogLine;
 pub use crate::images::{ImageRemoved, ImageRequest};
 pub use crate::keys::{Caller, NewKey};
 pub use crate::leases::{CheckoutRequest, HandedOut};
+pub use crate::losses::with_losses;
 pub use crate::metrics::Metrics;
 pub use crate::mounts::Mounts;
 pub use crate::processes::{
@@ -84,8 +86,8 @@ pub use crate::whereabouts::{SessionWorkspace, WorkspacePlace};
 pub use ::images::Image;
 pub use harness::{HarnessError, HarnessErrorCode, Held, HeldInput, HeldOutput, LogStream};
 pub use kernel::{
-    CheckedOut, CheckoutPath, CheckoutPolicy, Grant, KeptProcess, Recovery, RestCause, Resting,
-    SandboxView, SessionView, UseKind, WakeReport, WhenBusy,
+    CheckedOut, CheckoutPath, CheckoutPolicy, Grant, KeptProcess, Loss, Recovery, RestCause,
+    Resting, SandboxView, SessionView, UseKind, WakeReport, WhenBusy,
 };
 pub use runtime::{
     ChangeKind, Collected, Command, Duplex, Entry, EntryKind, ExecSpec, Exit, ExitStatus,

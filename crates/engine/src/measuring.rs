@@ -26,6 +26,9 @@ const CHEAP: Duration = Duration::from_millis(50);
 /// How long to measure before somebody ends for a full disk.
 const URGENT: Duration = Duration::from_secs(2);
 
+/// How many sleeping sessions are measured in one round.
+const KEPT_PER_ROUND: usize = 64;
+
 /// What was measured last.
 #[derive(Default)]
 pub(crate) struct Measuring {
@@ -133,6 +136,32 @@ pub(crate) async fn measure(core: Arc<Core>) {
         core.metrics.measured(bytes, began.elapsed());
         sleep(interval(&core)).await;
     }
+}
+
+/// Measures the files of sleeping sessions where a setting depends on it, for as long as the engine
+/// lives.
+pub(crate) async fn measure_kept(core: Arc<Core>) {
+    loop {
+        for id in core.read(|kernel| kernel.unmeasured_files(KEPT_PER_ROUND)) {
+            let bytes = kept_bytes(&core, id).await;
+            core.tell(Event::FilesMeasured { workspace: id, bytes });
+        }
+        sleep(interval(&core)).await;
+    }
+}
+
+/// What kept files take, wherever they are. Files that are nowhere take nothing.
+async fn kept_bytes(core: &Arc<Core>, id: WorkspaceId) -> u64 {
+    if let Some(workspaces) = core.disk.workspaces.clone().filter(|all| all.has(id)) {
+        let enough = Size::of_bytes(u64::MAX);
+        return match usage(core, &workspaces, id, enough, Haste::None).await {
+            Ok(Ok(usage)) => usage.bytes,
+            // It may have been removed in the meantime.
+            Ok(Err(_)) | Err(_) => 0,
+        };
+    }
+    let archive = core.disk.archives.as_ref().and_then(|archives| archives.get(id));
+    archive.map_or(0, |archive| archive.bytes)
 }
 
 /// Measures all that are cheap, and of the others at least one and as many as there is time for.

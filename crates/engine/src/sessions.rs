@@ -15,6 +15,7 @@ use store::TurnQuery;
 use crate::core::{Core, unavailable};
 use crate::ids::fresh_uuid;
 use crate::keys::Caller;
+use crate::losses;
 use crate::sandboxes::unexpected;
 use crate::turns::{Live, TurnFollow, Unexpected};
 use crate::{Engine, claim};
@@ -231,7 +232,9 @@ impl Engine {
     ) -> Result<SessionView, Refusal> {
         self.check_session(caller, id)?;
         let request = self.core.request();
-        self.core.ask(request, Event::ResumeRequested { request, session: id }).await?;
+        let reply = self.core.ask(request, Event::ResumeRequested { request, session: id }).await?;
+        let Reply::SessionReady(ready) = reply else { return Err(unexpected(&reply)) };
+        losses::note(ready.lost());
         self.ready_harness(caller, id).await?;
         self.session(caller, id)
     }
@@ -351,10 +354,14 @@ impl Engine {
         // From here on the kernel says what becomes of it.
         expected.goes_on();
         let reply = self.core.ask_with(request, event, Some(TurnChange::Put(record))).await?;
-        let queued = matches!(reply, Reply::TurnQueued { .. });
-        if !queued && !matches!(reply, Reply::TurnStarted(_)) {
-            return Err(unexpected(&reply));
-        }
+        let queued = match reply {
+            Reply::TurnQueued { .. } => true,
+            Reply::TurnStarted(ready) => {
+                losses::note(ready.lost());
+                false
+            }
+            reply => return Err(unexpected(&reply)),
+        };
         Ok(StartedTurn { turn, queued, follow: follow.of_client(request) })
     }
 
@@ -457,7 +464,7 @@ impl Engine {
             return Ok(());
         }
         // A use holds the sandbox while its harness starts.
-        let held = self.use_session(caller, id, UseKind::Files).await?;
+        let held = self.use_session(caller, id, UseKind::Read).await?;
         let ready = self.core.harnesses.ready(&self.core, held.grant().instance, id);
         match held.while_there(ready).await {
             // Somebody speaks with it, so it is there.

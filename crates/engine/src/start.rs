@@ -185,6 +185,7 @@ impl Engine {
         core.keep_running(processes::sweep(Arc::clone(&core), config.strays == Strays::Remove));
         core.keep_running(measuring::watch_free(Arc::clone(&core)));
         core.keep_running(measuring::measure(Arc::clone(&core)));
+        core.keep_running(measuring::measure_kept(Arc::clone(&core)));
         match config.strays {
             Strays::Remove => core.keep_running(seeds::run(Arc::clone(&core))),
             Strays::Leave => {}
@@ -291,7 +292,9 @@ impl Engine {
 fn written_down(journal: &Journal) -> BTreeSet<WorkspaceId> {
     let sandboxes = journal.sandboxes.iter();
     let named = sandboxes.flat_map(|record| [Some(record.workspace), record.copying_from]);
-    named.flatten().chain(journal.doomed_workspaces.iter().copied()).collect()
+    let shelved = journal.sessions.iter().filter_map(|record| record.files);
+    let shelved = shelved.map(|files| files.workspace);
+    named.flatten().chain(shelved).chain(journal.doomed_workspaces.iter().copied()).collect()
 }
 
 /// Bits that no earlier run had.

@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout};
 use crate::Engine;
 use crate::core::Core;
 use crate::keys::Caller;
+use crate::losses;
 use crate::sandboxes::unexpected;
 
 /// How long the kernel may take to say why a sandbox is gone.
@@ -123,6 +124,7 @@ pub(crate) async fn begin(
     let event = Event::UseRequested { request, target, use_id, kind };
     let reply = core.ask(request, event).await?;
     let Reply::Granted(grant) = reply else { return Err(unexpected(&reply)) };
+    losses::note(grant.lost);
     match core.runtimes.sandbox(grant.instance) {
         Some(sandbox) => Ok(Use { hold, grant, sandbox }),
         // It died, and the kernel is about to say so.

@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::bytes::{self, Base64Error};
 use crate::problem::Problem;
 
+/// The header of an answer that reports lost files of a session: the reason, in the words of
+/// `sandbox_terminated`.
+pub const STATE_LOST_HEADER: &str = "shoal-state-lost";
+
 /// A program to run. Exactly one of `command` and `argv`; at most one of `stdin` and `stdin_base64`.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -101,6 +105,12 @@ pub struct ExecResult {
     pub oom: bool,
     /// How long it took.
     pub duration_ms: f64,
+    /// Files of the session were lost before this program ran, and no answer had reported it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub state_lost: bool,
+    /// Why they were lost, in the words of `sandbox_terminated`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_lost_reason: Option<String>,
 }
 
 impl ExecResult {
@@ -121,6 +131,8 @@ impl ExecResult {
             timed_out: exit.timed_out,
             oom: exit.oom,
             duration_ms: exit.duration_ms,
+            state_lost: false,
+            state_lost_reason: None,
         }
     }
 

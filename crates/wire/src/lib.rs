@@ -29,7 +29,7 @@ pub mod why;
 pub use awake::{StatusReport, StopRequest};
 pub use bytes::{Base64Error, from_base64, to_base64};
 pub use event::{Event, EventBody, EventList, EventsReset};
-pub use exec::{ExecEvent, ExecExit, ExecRequest, ExecResult, Output};
+pub use exec::{ExecEvent, ExecExit, ExecRequest, ExecResult, Output, STATE_LOST_HEADER};
 pub use file::{
     AboutRequest, DirectoryRequest, FileEntry, FileKind, FileList, LinkRequest, MoveRequest,
     Unpacked, Uploaded,

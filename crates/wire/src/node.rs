@@ -17,6 +17,9 @@ pub struct Health {
     pub uptime_s: u64,
     /// Its sandboxes.
     pub pool: NodeStats,
+    /// How many sessions lost files since it started because a setting of the server allowed it.
+    #[serde(default)]
+    pub files_given_up: u64,
 }
 
 /// Whether the server works.

@@ -121,6 +121,10 @@ pub struct SessionUpdate {
     pub config: Option<Value>,
 }
 
+const fn yes() -> bool {
+    true
+}
+
 /// Null is something that was given, too.
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
@@ -148,8 +152,11 @@ pub struct Session {
     pub sandbox_id: Option<SandboxId>,
     /// Grows each time it gets another sandbox.
     pub generation: Generation,
-    /// Whether files were given up, and no turn has told so yet.
+    /// Whether files were lost, and no answer has reported it yet.
     pub state_lost: bool,
+    /// Whether its files are still there if its sandbox or the server dies now.
+    #[serde(default = "yes")]
+    pub files_durable: bool,
     /// The turn in progress.
     pub turn: Option<TurnId>,
     /// Turns that wait behind it.

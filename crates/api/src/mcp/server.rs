@@ -5,6 +5,7 @@
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
 
+use engine::with_losses;
 use futures_util::FutureExt as _;
 use model::ErrorCode;
 use rmcp::model::{
@@ -19,6 +20,7 @@ use super::made::Made;
 use super::tool::{Call, Tool};
 use crate::app::App;
 use crate::front::Admitted;
+use crate::lost::Fields;
 use crate::refused::Refused;
 
 /// What tools can be of.
@@ -65,8 +67,16 @@ impl<W: Of> Server<W> {
             of: self.of.clone(),
         };
         let running = tool.run(call, asked.arguments.unwrap_or_default());
-        match AssertUnwindSafe(running).catch_unwind().await {
-            Ok(done) => done,
+        match AssertUnwindSafe(with_losses(running)).catch_unwind().await {
+            Ok((Ok(mut value), Some(loss))) => {
+                // A model reads results, so that is where it is told.
+                if let Value::Object(object) = &mut value {
+                    Fields::SNAKE.add(object, loss);
+                    self.app.engine.loss_reported(loss);
+                }
+                Ok(value)
+            }
+            Ok((done, _)) => done,
             Err(panic) => Err(panicked(&tool.shown.name, panic.as_ref())),
         }
     }

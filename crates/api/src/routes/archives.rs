@@ -75,7 +75,7 @@ async fn download<T: Used>(
     let path = path_of(&mut query)?;
     query.done()?;
     let is_compressed = accepts(&headers, GZIP);
-    let used = id.begin(&app, caller, UseKind::Files).await?;
+    let used = id.begin(&app, caller, UseKind::Read).await?;
     let most = app.settings.archive_entries_max;
     let sending = Sending::new(Packing::start(used, &path, most).await?, is_compressed);
     let pieces = stream::try_unfold(sending, |mut sending| async move {

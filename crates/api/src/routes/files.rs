@@ -169,7 +169,7 @@ async fn read<T: Used>(
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
     query.done()?;
-    let used = id.begin(&app, caller, UseKind::Files).await?;
+    let used = id.begin(&app, caller, UseKind::Read).await?;
     let wanted = headers.get(RANGE).and_then(|value| value.to_str().ok()).and_then(part);
     let (offset, length) = match wanted {
         None => (0, None),
@@ -287,7 +287,7 @@ async fn list<T: Used>(
     let after = query.text("after")?.map(|text| wire::from_base64(&text)).transpose();
     let after = after.map_err(|error| Refused::bad("after", format!("`after`: {error}")))?;
     query.done()?;
-    let used = id.begin(&app, caller, UseKind::Files).await?;
+    let used = id.begin(&app, caller, UseKind::Read).await?;
     let page = used.list_files(&path, after.as_deref(), limit).await?;
     // Names are bytes, so a place in a directory is not always text.
     let last = page.entries.last().filter(|_| page.more);
@@ -303,7 +303,7 @@ async fn stat<T: Used>(
 ) -> Result<Response, Refused> {
     let path = path_of(&mut query)?;
     query.done()?;
-    let used = id.begin(&app, caller, UseKind::Files).await?;
+    let used = id.begin(&app, caller, UseKind::Read).await?;
     answer::ok(&view::file(&used.stat(&path).await?))
 }
 

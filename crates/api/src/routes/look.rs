@@ -169,7 +169,7 @@ async fn tree<T: Used>(
         ..FindQuery::default()
     };
     query.done()?;
-    let used = id.begin(&app, caller, UseKind::Files).await?;
+    let used = id.begin(&app, caller, UseKind::Read).await?;
     let Found { entries, truncated, unreadable } = used.find(&asked).await?;
     let tree = FileTree::new(entries.iter().map(|entry| (&*entry.path, found(entry))));
     answer::ok(&FileTree { truncated, unreadable, ..tree })
@@ -191,7 +191,7 @@ async fn find<T: Used>(
         max_results: limit(&mut query)?,
     };
     query.done()?;
-    let used = id.begin(&app, caller, UseKind::Files).await?;
+    let used = id.begin(&app, caller, UseKind::Read).await?;
     let Found { entries, truncated, unreadable } = used.find(&asked).await?;
     answer::ok(&FoundList { files: entries.iter().map(found).collect(), truncated, unreadable })
 }
@@ -221,7 +221,7 @@ async fn search<T: Used>(
         max_results: limit(&mut query)?,
     };
     query.done()?;
-    let used = id.begin(&app, caller, UseKind::Files).await?;
+    let used = id.begin(&app, caller, UseKind::Read).await?;
     let searched = used.search(&asked).await?;
     let place = |at: &engine::TextMatch| TextMatch::new(&at.path, at.line, at.column, &at.text);
     answer::ok(&SearchResult {

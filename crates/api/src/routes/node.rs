@@ -60,6 +60,7 @@ async fn health(
         version: VERSION.to_owned(),
         uptime_s: health.uptime.as_secs(),
         pool: app.engine.stats(),
+        files_given_up: app.engine.files_given_up(),
     };
     let mut response = answer::json(code, &said)?;
     if code == StatusCode::SERVICE_UNAVAILABLE {

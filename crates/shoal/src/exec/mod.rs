@@ -122,6 +122,9 @@ async fn run(
         return Ok(ran.exit_code);
     }
     let mut stream = inside.exec_stream(request).await.map_err(failed)?;
+    if let Some(reason) = stream.state_lost() {
+        output.note(&format!("files of this session were lost before this command ({reason})"));
+    }
     while let Some(event) = stream.next().await.map_err(failed)? {
         let written = match event {
             ExecEvent::Started | ExecEvent::Error { .. } => Ok(()),

@@ -98,10 +98,11 @@ pub(super) fn show(shown: &Changed, output: &Output) -> Result<ExitCode, Failure
         || "none in progress".to_owned(),
         |turn| format!("{turn} in progress, {} wait", session.queued_turns),
     );
-    let files = match (session.status, session.state_lost) {
-        (SessionStatus::Ended, _) => "went with it",
-        (_, true) => "were given up",
-        (_, false) => "are kept",
+    let files = match (session.status, session.state_lost, session.files_durable) {
+        (SessionStatus::Ended, _, _) => "went with it",
+        (_, true, _) => "some were lost; the next answer says why",
+        (_, false, true) => "are kept",
+        (_, false, false) => "are in memory and not saved yet",
     };
     for (name, value) in [
         ("session", session.id.to_string()),

@@ -84,7 +84,7 @@ async fn list(
         }
     };
     known(&app, caller, id).await?;
-    let used = app.engine.use_session(caller, id, UseKind::Files).await?;
+    let used = app.engine.use_session(caller, id, UseKind::Read).await?;
     let (files, truncated) = all_files(&used, hidden).await?;
     let mut told = json!({"files": files, "source": "sandbox"});
     if truncated {
@@ -157,7 +157,7 @@ async fn read(
     let is_json = format_of(&mut query)?.unwrap_or(false);
     let (inner, whole) = path_in(&path)?;
     known(&app, caller, id).await?;
-    let used = app.engine.use_session(caller, id, UseKind::Files).await?;
+    let used = app.engine.use_session(caller, id, UseKind::Read).await?;
     let opened = used.read_file(&whole, 0, None).await;
     let mut reader = opened.map_err(no_file)?;
     if reader.entry.kind != EntryKind::File {

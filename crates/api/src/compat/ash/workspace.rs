@@ -38,7 +38,7 @@ async fn download(
 ) -> Result<Response, AshError> {
     let id = session_id(&id)?;
     known(&app, caller, id).await?;
-    let used = app.engine.use_session(caller, id, UseKind::Files).await?;
+    let used = app.engine.use_session(caller, id, UseKind::Read).await?;
     let packing = Packing::start(used, WORKSPACE, app.settings.archive_entries_max).await?;
     let pieces = stream::try_unfold(Sending::new(packing, true), |mut sending| async move {
         let piece = sending.next().await?;

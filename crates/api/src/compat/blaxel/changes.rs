@@ -147,7 +147,7 @@ fn gone(path: &FilePath, refusal: Refusal) -> BlaxelError {
 }
 
 pub(super) async fn list_tree(target: &Target, path: &FilePath) -> Result<Response, BlaxelError> {
-    let used = target.begin(UseKind::Files).await?;
+    let used = target.begin(UseKind::Read).await?;
     let kind = kind_of(&used, path).await.map_err(|refusal| gone(path, refusal))?;
     if kind != EntryKind::Directory {
         return Err(BlaxelError::bad(format!("{} is not a directory", path.shown)));

@@ -147,7 +147,7 @@ pub(super) async fn get(
     let accept = reading::accept(request.headers());
     let (mut query, request) = reading::query(request).await?;
     let is_download = reading::flag(&mut query, "download", false)? || takes_bytes(&accept);
-    let used = target.begin(UseKind::Files).await?;
+    let used = target.begin(UseKind::Read).await?;
     let kind = kind_of(&used, path).await.map_err(|refusal| not_found(path, refusal))?;
     if kind == EntryKind::Directory {
         return listing(&used, path).await;
@@ -291,7 +291,7 @@ fn media_type(name: &str) -> &'static str {
 
 /// What is at a path, as headers; what is not there is not found.
 pub(super) async fn head(target: &Target, path: &FilePath) -> Result<Response, BlaxelError> {
-    let used = target.begin(UseKind::Files).await?;
+    let used = target.begin(UseKind::Read).await?;
     let kind = kind_of(&used, path).await.map_err(|refusal| not_found(path, refusal))?;
     let entry = match kind {
         EntryKind::File => used.read_file(&path.whole, 0, Some(0)).await?.entry.clone(),

@@ -79,7 +79,7 @@ pub(super) async fn find(
         max_depth: None,
         max_results,
     };
-    let used = target.begin(UseKind::Files).await?;
+    let used = target.begin(UseKind::Read).await?;
     let found = used.find(&wanted).await?;
     let matches: Vec<_> = found
         .entries
@@ -128,7 +128,7 @@ pub(super) async fn fuzzy(
         max_depth: None,
         max_results: LIKE_MAX,
     };
-    let used = target.begin(UseKind::Files).await?;
+    let used = target.begin(UseKind::Read).await?;
     let found = used.find(&wanted).await?;
     let word = word.unwrap_or_default();
     let mut matches: Vec<_> = found
@@ -168,7 +168,7 @@ pub(super) async fn content(
         exclude_hidden: false,
         max_results,
     };
-    let used = target.begin(UseKind::Files).await?;
+    let used = target.begin(UseKind::Read).await?;
     let searched = used.search(&wanted).await?;
     let matches: Vec<_> = searched
         .matches

@@ -85,7 +85,7 @@ async fn file_search(call: Call<Inside>, asked: FileSearch) -> Result<FilesFound
     }
     let directory = asked.directory.unwrap_or_else(|| WORKSPACE.to_owned());
     let directory = absolute(&checked_path("directory", directory)?);
-    let used = call.begin(UseKind::Files).await?;
+    let used = call.begin(UseKind::Read).await?;
     let query = FindQuery {
         path: directory.clone(),
         kinds: vec![EntryKind::File],
@@ -175,7 +175,7 @@ async fn grep_search(call: Call<Inside>, asked: GrepSearch) -> Result<LinesFound
     if asked.query.is_empty() {
         return Err(Refused::invalid("query", "query: is empty"));
     }
-    let used = call.begin(UseKind::Files).await?;
+    let used = call.begin(UseKind::Read).await?;
     let mut exclude_directories = SKIPPED.map(str::to_owned).to_vec();
     exclude_directories.extend(listed_names(asked.exclude_pattern.as_deref()));
     let query = SearchQuery {
@@ -234,7 +234,7 @@ struct Range {
 
 async fn read_range(call: Call<Inside>, asked: ReadRange) -> Result<Range, Refused> {
     let file = checked_path("targetFile", asked.target_file)?;
-    let used = call.begin(UseKind::Files).await?;
+    let used = call.begin(UseKind::Read).await?;
     let (_, text) = text_file::read_text(&used, &file).await?;
     let (first, last) = (asked.start_line_one_indexed, asked.end_line_one_indexed_inclusive);
     let (content, total_lines) = lines(&text, first, last)?;

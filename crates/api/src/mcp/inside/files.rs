@@ -141,7 +141,7 @@ impl File {
 
 /// A directory and what is in it.
 pub(super) async fn listed(call: &Call<Inside>, path: String) -> Result<Directory, Refused> {
-    let used = call.begin(UseKind::Files).await?;
+    let used = call.begin(UseKind::Read).await?;
     let (mut files, mut subdirectories) = (Vec::new(), Vec::new());
     let (mut after, mut truncated): (Option<Vec<u8>>, _) = (None, false);
     loop {
@@ -192,7 +192,7 @@ struct FileContent {
 
 async fn read_file(call: Call<Inside>, asked: At) -> Result<FileContent, Refused> {
     let path = checked_path("path", asked.path)?;
-    let used = call.begin(UseKind::Files).await?;
+    let used = call.begin(UseKind::Read).await?;
     let read = text_file::read(&used, &path, 0, READ_BYTES_MAX).await?;
     let file = File::new(path.clone(), last_name(&path), &read.entry);
     let (content, encoding) = match String::from_utf8(read.bytes) {

@@ -49,8 +49,8 @@ pub(super) fn tools() -> Vec<Tool<Node>> {
     ]
 }
 
-async fn begin(call: &Call<Node>, sandbox: &str) -> Result<Use, Refused> {
-    SandboxId::read(sandbox)?.begin(&call.app, call.caller, UseKind::Files).await
+async fn begin(call: &Call<Node>, sandbox: &str, kind: UseKind) -> Result<Use, Refused> {
+    SandboxId::read(sandbox)?.begin(&call.app, call.caller, kind).await
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -84,7 +84,7 @@ struct FileText {
 
 async fn read_file(call: Call<Node>, asked: ReadFile) -> Result<FileText, Refused> {
     let path = checked_path("path", asked.path)?;
-    let used = begin(&call, &asked.sandbox_id).await?;
+    let used = begin(&call, &asked.sandbox_id, UseKind::Read).await?;
     let offset = asked.offset.unwrap_or(0);
     let length = asked.length.unwrap_or(READ_BYTES_MAX).min(READ_BYTES_MAX);
     let read = text_file::read(&used, &path, offset, length).await?;
@@ -136,7 +136,7 @@ async fn write_file(call: Call<Node>, asked: WriteFile) -> Result<Written, Refus
         }
     };
     let mode = asked.mode.as_deref().map(permissions).transpose()?;
-    let used = begin(&call, &asked.sandbox_id).await?;
+    let used = begin(&call, &asked.sandbox_id, UseKind::Files).await?;
     let entry = text_file::write(&used, &path, &bytes, mode).await?;
     Ok(Written { path, size: entry.size })
 }
@@ -173,7 +173,7 @@ struct Edited {
 
 async fn edit_file(call: Call<Node>, asked: EditFile) -> Result<Edited, Refused> {
     let path = checked_path("path", asked.path)?;
-    let used = begin(&call, &asked.sandbox_id).await?;
+    let used = begin(&call, &asked.sandbox_id, UseKind::Files).await?;
     let (_, text) = text_file::read_text(&used, &path).await?;
     let names = Names { old: "old_text", new: "new_text", all: "replace_all" };
     let (text, replaced) =
