@@ -1,10 +1,11 @@
-//! Stop and end: files are saved before anything is removed, and what was going on is told so.
+//! Stop and end. A stop saves files before anything is removed; an end removes them with everything
+//! else, also over a restart. What was going on is answered.
 
 use model::lifecycle::TurnOutcome;
 use model::{EndCause, ErrorCode, SandboxState, SessionStatus};
 
 use super::rig::{NATIVE, Rig, kill, persist, stop_turn, template, trouble};
-use crate::{Outcome, Reply, UseKind, UseTarget, WhenBusy};
+use crate::{Action, Outcome, Reply, UseKind, UseTarget, WhenBusy};
 
 /// A session with files to save, on a node of its own.
 fn scene() -> (Rig, model::SessionId, model::SandboxId) {
@@ -22,18 +23,27 @@ const LEAVING: [(Ask, Reply, EndCause); 2] = [
 ];
 
 #[test]
-fn files_are_saved_before_the_sandbox_is_removed_and_the_answer_comes_last() {
+fn a_stop_saves_before_the_sandbox_is_removed_an_end_does_not_and_the_answer_comes_last() {
     for (leave, reply, cause) in LEAVING {
         let (mut rig, session, sandbox) = scene();
+        let saves = reply == Reply::Stopped;
         let request = leave(&mut rig, session);
         let again = leave(&mut rig, session);
-        assert_eq!((rig.count(persist), rig.count(kill)), (1, 0));
-        rig.finish(persist, Outcome::Done);
+        let expected = if saves { (1, 0) } else { (0, 1) };
+        assert_eq!((rig.count(persist), rig.count(kill)), expected);
+        if saves {
+            rig.finish(persist, Outcome::Done);
+        }
         assert!(rig.pending(request) && rig.terminations(sandbox).is_empty());
-        rig.killed();
+        let removal = rig.finish(kill, Outcome::Done);
+        let Action::Kill { workspace, .. } = removal.action else { unreachable!("it is a kill") };
+        assert_eq!(workspace.is_none(), saves, "an end takes the files along");
         assert_eq!(rig.terminations(sandbox), [(1, cause)]);
         assert_eq!((rig.answered(request), rig.answered(again)), (reply.clone(), reply));
-        assert_eq!(rig.state(sandbox), SandboxState::Cold);
+        let state = rig.kernel.sandbox(sandbox).map(|view| view.state);
+        assert_eq!(state, saves.then_some(SandboxState::Cold));
+        assert_eq!(rig.store.sessions.contains_key(&session), saves);
+        assert_eq!(rig.loss_reasons(session), [], "what its owner ends is no loss");
     }
 }
 
@@ -48,18 +58,17 @@ fn a_stop_whose_files_cannot_be_saved_is_refused_and_takes_nothing_away() {
 }
 
 #[test]
-fn an_end_goes_on_when_its_files_cannot_be_saved() {
-    let (mut rig, session, _) = scene();
+fn an_end_is_tried_until_the_sandbox_is_gone() {
+    let (mut rig, session, sandbox) = scene();
     let request = rig.end(session);
     for pause_ms in [1_000, 2_000] {
-        rig.finish(persist, trouble());
-        assert_eq!(rig.count(kill), 0, "it is tried again first");
+        rig.finish(kill, trouble());
+        assert!(rig.pending(request) && rig.count(kill) == 0);
         rig.pass(pause_ms);
     }
-    rig.finish(persist, trouble());
     rig.run();
     assert_eq!(rig.answered(request), Reply::Ended);
-    assert!(rig.loss_reasons(session).is_empty(), "they are where they were");
+    assert_eq!((rig.kernel.session(session), rig.kernel.sandbox(sandbox)), (None, None));
 }
 
 #[test]
