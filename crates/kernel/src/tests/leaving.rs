@@ -4,7 +4,9 @@
 use model::lifecycle::TurnOutcome;
 use model::{EndCause, ErrorCode, SandboxState, SessionStatus};
 
-use super::rig::{NATIVE, Rig, kill, persist, stop_turn, template, trouble};
+use super::rig::{
+    DOCKER, NATIVE, ON_DISK, Rig, delete_workspace, kill, persist, stop_turn, template, trouble,
+};
 use crate::{Action, Outcome, Reply, UseKind, UseTarget, WhenBusy};
 
 /// A session with files to save, on a node of its own.
@@ -172,4 +174,70 @@ fn turns_that_were_called_off_are_written_down_as_such() {
     assert_eq!(rig.store.sessions[&session].queued.len(), 1);
     rig.abort(session, true);
     assert!(rig.store.sessions[&session].queued.is_empty());
+}
+
+/// Restarts a node, with whatever it had launched still there.
+fn crash(rig: &mut Rig) {
+    let alive: Vec<_> = rig.existing.iter().copied().collect();
+    rig.restart(&alive);
+}
+
+#[test]
+fn an_end_goes_on_after_a_crash_and_takes_the_files_and_the_session_along() {
+    for traits in [NATIVE, ON_DISK, DOCKER] {
+        for cold in [false, true] {
+            let mut rig = Rig::with_pool(template(0, 1), traits);
+            let (session, _) = if cold { rig.cold_session() } else { rig.waiting_session() };
+            let workspace = rig.of(session).workspace.unwrap();
+            rig.end(session);
+            crash(&mut rig);
+            let (fork, refused) = rig.fork(session);
+            assert_eq!(rig.refused(refused), ErrorCode::SessionEnded, "cold: {cold}");
+            assert_eq!(rig.kernel.session(fork), None);
+            if cold {
+                let deleted = rig.finish(delete_workspace, Outcome::Done);
+                assert!(
+                    matches!(deleted.action, Action::DeleteWorkspace { workspace: it } if it == workspace)
+                );
+            } else {
+                let killed = rig.finish(kill, Outcome::Done);
+                assert!(
+                    matches!(killed.action, Action::Kill { workspace: Some(it), .. } if it == workspace)
+                );
+            }
+            assert_eq!((rig.kernel.session(session), rig.loss_reasons(session)), (None, vec![]));
+            assert!(rig.store.sessions.is_empty() && rig.store.sandboxes.is_empty());
+            assert!(rig.store.doomed.is_empty() && rig.effects.is_empty());
+            let again = rig.end(session);
+            assert_eq!(rig.answered(again), Reply::Ended);
+            rig.restart(&[]);
+            assert_eq!((rig.effects.len(), rig.kernel.sandboxes().len()), (0, 0));
+        }
+    }
+}
+
+/// An older version kept the files of ended sessions until they gave way.
+#[test]
+fn files_that_an_older_version_kept_of_an_ended_session_go_at_the_next_start() {
+    let mut rig = Rig::with_pool(template(0, 1), ON_DISK);
+    let (session, sandbox) = rig.cold_session();
+    let workspace = rig.store.sandboxes[&sandbox].workspace;
+    rig.store.sessions.get_mut(&session).unwrap().status = SessionStatus::Ended;
+    rig.restart(&[]);
+    assert!(rig.store.doomed.contains(&workspace));
+    rig.run();
+    assert!(rig.store.doomed.is_empty() && rig.store.sessions.is_empty());
+    assert_eq!((rig.kernel.sandboxes().len(), rig.loss_reasons(session)), (0, vec![]));
+}
+
+#[test]
+fn an_end_before_the_turn_is_over_is_not_acknowledged_and_not_half_done() {
+    let (mut rig, session, sandbox) = scene();
+    rig.running_turn(session);
+    let ended = rig.end(session);
+    assert_eq!((rig.count(stop_turn), rig.count(kill)), (1, 0));
+    crash(&mut rig);
+    rig.run();
+    assert!(rig.pending(ended));
+    assert_eq!(rig.resumed(session).sandbox, sandbox, "its owner asks again");
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use model::record::Owner;
 use model::stats::PoolStats;
-use model::template::{Recycle, RuntimeTraits};
+use model::template::{Recycle, RuntimeTraits, WorkspaceLimit};
 use model::why::Why;
 use model::{
     ClaimSettings, EndCause, ErrorCode, InstanceId, KeyId, LeaseId, LifecycleEvent, Mono,
@@ -26,6 +26,10 @@ pub(super) const NATIVE: RuntimeTraits = RuntimeTraits {
     workspace_survives: true,
     disk: None,
 };
+
+/// Workspaces on a disk of ours, so that they can go into archives.
+pub(super) const ON_DISK: RuntimeTraits =
+    RuntimeTraits { disk: Some(WorkspaceLimit::Soft), ..NATIVE };
 
 pub(super) const DOCKER: RuntimeTraits = RuntimeTraits {
     recycle: Recycle::Wipe,
@@ -62,6 +66,8 @@ pub(super) struct Rig {
     answers: BTreeMap<RequestId, Result<Reply, Refusal>>,
     /// Losses that answers reported and that the kernel does not know to be reported yet.
     lost: Vec<Loss>,
+    /// Whether answers arrive, so that what they say of losses is known.
+    pub(super) answers_arrive: bool,
     asked: BTreeSet<RequestId>,
     config: NodeConfig,
     next: u128,
@@ -160,6 +166,7 @@ impl Rig {
             boots: 7,
             answers: BTreeMap::new(),
             lost: Vec::new(),
+            answers_arrive: true,
             asked: BTreeSet::new(),
             config,
             next: 0,
@@ -198,7 +205,10 @@ impl Rig {
         let reply = self.kernel.apply(self.now, event);
         self.collect();
         // Answers are taken, and what they say of losses is read.
-        for Loss { session, generation, .. } in std::mem::take(&mut self.lost) {
+        let arrive = self.answers_arrive;
+        for Loss { session, generation, .. } in
+            std::mem::take(&mut self.lost).into_iter().filter(|_| arrive)
+        {
             let _ = self.kernel.apply(self.now, Event::LossReported { session, generation });
             self.collect();
         }
