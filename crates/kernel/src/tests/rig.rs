@@ -4,20 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use model::record::Owner;
 use model::stats::PoolStats;
 use model::template::{Recycle, RuntimeTraits, WorkspaceLimit};
-use model::why::Why;
 use model::{
-    ClaimSettings, EndCause, ErrorCode, InstanceId, KeyId, LeaseId, LifecycleEvent, Mono,
-    NodeConfig, Now, Records, Refusal, RequestId, SandboxId, SandboxState, SessionId, Template,
-    TemplateName, TurnId, UseId, Wall,
+    ClaimSettings, ErrorCode, InstanceId, KeyId, LeaseId, LifecycleEvent, Mono, NodeConfig, Now,
+    Records, Refusal, RequestId, SandboxId, SandboxState, SessionId, Template, TemplateName,
+    TurnId, UseId, Wall,
 };
 
 use crate::{
     Action, Boot, CheckedOut, Checkout, CheckoutPolicy, DeathCause, Effect, Event, Failure,
-    FailureKind, Grant, Kernel, Loss, Notice, Outcome, Reply, SandboxView, SessionReady,
-    SessionSettings, UseKind, UseTarget, WhenBusy,
+    FailureKind, Grant, Kernel, Loss, Notice, Outcome, Reply, SessionReady, SessionSettings,
+    UseKind, UseTarget, WhenBusy,
 };
 
 pub(super) const NATIVE: RuntimeTraits = RuntimeTraits {
@@ -518,41 +516,6 @@ impl Rig {
     #[track_caller]
     pub(super) fn pool(&self) -> PoolStats {
         self.kernel.pool_stats(&name()).expect("a pool that is known")
-    }
-
-    /// The sandboxes that may be handed out, in a fixed order.
-    pub(super) fn idle(&self) -> Vec<SandboxView> {
-        let idle = |view: &SandboxView| {
-            view.owner == Owner::Nobody && view.state == SandboxState::Warm && view.ending.is_none()
-        };
-        self.kernel.sandboxes().into_iter().filter(idle).collect()
-    }
-
-    /// What was launched for each effect of this kind that is in progress.
-    pub(super) fn instances(&self, wanted: fn(&Action) -> bool) -> Vec<InstanceId> {
-        let these = self.effects.iter().filter(|effect| wanted(&effect.action));
-        these.filter_map(|effect| instance_of(&effect.action)).collect()
-    }
-
-    /// Why a sandbox ended.
-    #[track_caller]
-    pub(super) fn end_cause(&self, sandbox: SandboxId) -> EndCause {
-        match self.kernel.why(self.now, sandbox) {
-            Some(Why::Ended(ended)) => ended.cause,
-            other => panic!("expected an end, found {other:?}"),
-        }
-    }
-
-    /// The causes with which the end of a sandbox was announced.
-    pub(super) fn end_causes(&self, sandbox: SandboxId) -> Vec<EndCause> {
-        let of = |event: &LifecycleEvent| {
-            if let LifecycleEvent::SandboxTerminated { sandbox_id, cause, .. } = event {
-                (*sandbox_id == sandbox).then_some(*cause)
-            } else {
-                None
-            }
-        };
-        self.published.iter().filter_map(of).collect()
     }
 
     pub(super) fn die(&mut self, instance: InstanceId, cause: DeathCause) {

@@ -1,5 +1,5 @@
-//! Files of sessions whose entry gave way: a limit on entries takes the entry, never the files. They
-//! go into an archive, and the session's next use starts on them.
+//! Files of sessions whose entry gave way: a limit on entries takes the entry, never the files.
+//! They go into an archive, and the session's next use starts on them.
 
 use model::lifecycle::ActiveCause;
 use model::template::RuntimeTraits;
