@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::state::PoolPhase;
 use model::why::Tier;
-use model::{InstanceId, KeyId, SandboxState};
+use model::{InstanceId, KeyId, SandboxState, SessionStatus, WorkspaceId};
 
 use crate::Kernel;
 use crate::entry::{Own, Phase};
@@ -34,6 +34,8 @@ impl Kernel {
             self.audit_entry(ix)?;
         }
         self.audit_sessions()?;
+        self.audit_shelves()?;
+        self.audit_debts()?;
         self.audit_requests()
     }
 
@@ -166,6 +168,43 @@ impl Kernel {
             }
         }
         same("clients of turns", &self.turn_clients.len(), &clients)
+    }
+
+    /// Files are in one place, and those that are to go into an archive are on their way there.
+    fn audit_shelves(&self) -> Audit {
+        let mut wanted = BTreeMap::new();
+        for (session, known) in self.sessions.iter() {
+            let Some(shelf) = &known.shelf else { continue };
+            let workspace = shelf.files.workspace;
+            if known.entry.is_some() {
+                return Err(format!("{} has a sandbox and shelved files", known.id));
+            }
+            if known.status == SessionStatus::Ended {
+                return Err(format!("{} has ended and has shelved files", known.id));
+            }
+            if self.debts.owes(workspace) {
+                return Err(format!("the shelved files of {} are being deleted", known.id));
+            }
+            if !shelf.files.archived {
+                wanted.insert(workspace, session);
+            }
+        }
+        same("archives of shelved files", &self.shelf_archives.audited()?, &wanted)
+    }
+
+    /// A workspace is deleted when no fork reads it, and not later.
+    fn audit_debts(&self) -> Audit {
+        let read: BTreeSet<WorkspaceId> =
+            self.entries.iter().filter_map(|(_, entry)| entry.copying_from).collect();
+        for (workspace, waits) in self.debts.doomed() {
+            same("a deletion waits for a fork", &waits, &read.contains(&workspace))?;
+        }
+        for (_, entry) in self.entries.iter() {
+            if entry.has_files && self.debts.owes(entry.workspace) {
+                return Err(format!("the files of {} are being deleted", entry.id));
+            }
+        }
+        Ok(())
     }
 
     fn audit_requests(&self) -> Audit {

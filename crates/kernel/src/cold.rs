@@ -64,7 +64,7 @@ impl Kernel {
     /// Deals with the files of a cold sandbox whose time has come.
     pub(crate) fn keep_or_give_up(&mut self, ix: Ix) {
         if self.is_due(self.pruned_at(ix)) {
-            self.files_given_up += 1;
+            self.files_given_up += u64::from(self.entries[ix].has_files);
             self.lose_files(ix, EndCause::Pruned.reason());
             self.remove_entry(ix, EndCause::Pruned, None, None);
         } else if self.is_due(self.archives_at(ix)) {
@@ -77,7 +77,7 @@ impl Kernel {
     }
 
     fn archive(&mut self, ix: Ix) {
-        if self.archiving + self.shelf_archives.in_progress() as u32 >= ARCHIVES_AT_ONCE {
+        if self.archiving + self.shelf_archives.in_progress() >= ARCHIVES_AT_ONCE {
             self.entries[ix].archive_waits = true;
             self.archive_line.push_back(ix);
             return;
@@ -112,7 +112,7 @@ impl Kernel {
 
     /// There may be room for one that waits. It may have been wanted meanwhile, or be gone.
     pub(crate) fn archive_next(&mut self) {
-        while self.archiving + (self.shelf_archives.in_progress() as u32) < ARCHIVES_AT_ONCE
+        while self.archiving + self.shelf_archives.in_progress() < ARCHIVES_AT_ONCE
             && let Some(ix) = self.archive_line.pop_front()
         {
             let waits = self.entries.get_mut(ix).map(|entry| &mut entry.archive_waits);

@@ -54,6 +54,16 @@ impl Debts {
         self.orphans.len()
     }
 
+    /// Whether a workspace is to be deleted.
+    pub(crate) fn owes(&self, workspace: WorkspaceId) -> bool {
+        self.workspaces.contains_key(&workspace)
+    }
+
+    /// The workspaces that are to be deleted, and whether they wait for a fork that reads them.
+    pub(crate) fn doomed(&self) -> impl Iterator<Item = (WorkspaceId, bool)> {
+        self.workspaces.iter().map(|(workspace, debt)| (*workspace, debt.at == Mono::NEVER))
+    }
+
     fn of(&mut self, creditor: Creditor) -> Option<&mut Debt> {
         match creditor {
             Creditor::Workspace(workspace) => self.workspaces.get_mut(&workspace),

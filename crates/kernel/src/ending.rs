@@ -164,6 +164,7 @@ impl Kernel {
                 self.arm(ix, now.plus(SPARED_MS));
                 let refusal = Refusal::new(ErrorCode::PersistFailed, detail.to_owned());
                 self.void_ending(ix, &refusal);
+                self.refuse_freezers(ix, &refusal);
             }
             Resolve::Voidable | Resolve::Careful | Resolve::Firm | Resolve::Now => {
                 ending.attempts += 1;

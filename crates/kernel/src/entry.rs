@@ -98,6 +98,8 @@ pub(crate) struct Entry {
     /// It waits until fewer are put into one.
     pub(crate) archive_waits: bool,
     pub(crate) copying_from: Option<WorkspaceId>,
+    /// The instance that gives those files out, if it takes one.
+    pub(crate) copying_live: Option<InstanceId>,
     /// The sandbox whose files are being copied may not be given up meanwhile.
     pub(crate) holds_source: bool,
     pub(crate) slept: Option<EndCause>,
@@ -349,6 +351,7 @@ impl Entry {
             archive_at: Mono(0),
             archive_waits: false,
             copying_from: None,
+            copying_live: None,
             holds_source: false,
             slept: None,
             disk_bytes: 0,

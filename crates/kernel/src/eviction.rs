@@ -31,7 +31,11 @@ impl Kernel {
                 // No cold one is left: this one goes cold and its entry is removed in one step.
                 let (after, resolve) = match self.config.cold_eviction {
                     ColdEviction::KeepFiles => (After::Shelved, Resolve::Voidable),
-                    ColdEviction::DeleteFiles => (After::Gone, Resolve::Now),
+                    ColdEviction::DeleteFiles => {
+                        let entry = &self.entries[victim];
+                        self.files_given_up += u64::from(entry.dirty || entry.has_files);
+                        (After::Gone, Resolve::Now)
+                    }
                 };
                 self.end(victim, EndCause::Evicted, after, resolve);
                 self.note_eviction(victim, eviction);

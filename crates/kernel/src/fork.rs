@@ -10,7 +10,7 @@ use model::{EndCause, ErrorCode, Refusal, RequestId, SessionId, SessionStatus};
 use crate::Kernel;
 use crate::admission::capacity_exhausted;
 use crate::effect::Action;
-use crate::entry::{OpKind, Own, Phase};
+use crate::entry::{After, OpKind, Own, Phase, Resolve};
 use crate::event::Outcome;
 use crate::reply::Reply;
 use crate::session::ControlKind;
@@ -38,6 +38,10 @@ impl Kernel {
         if known.status == SessionStatus::Ended {
             return Err(Refusal::new(ErrorCode::SessionEnded, "the session has ended"));
         }
+        if known.entry.is_some_and(|ix| self.is_losing_files(ix)) {
+            let cause = "the session's sandbox is being removed";
+            return Err(Refusal::new(ErrorCode::SessionBusy, cause).retry_after(1_000));
+        }
         let pool = self.served_pool(&known.template)?;
         if known.shelf.is_some() {
             self.take_entry_for_shelf(parent, pool)?;
@@ -55,6 +59,7 @@ impl Kernel {
                 self.release_copy_hold(ix);
                 return Err(refusal);
             }
+            self.spare_source(ix);
         }
         let session = self.new_session(id, template, settings);
         // What the copy lacks was lost before it was made: its reader has to know that, too.
@@ -76,6 +81,28 @@ impl Kernel {
         Ok(Reply::Pending)
     }
 
+    /// Whether the files of a sandbox that is being removed go with it, or are about to move.
+    fn is_losing_files(&self, ix: Ix) -> bool {
+        let entry = &self.entries[ix];
+        let Some(ending) = entry.ending.as_ref().filter(|_| entry.phase == Phase::Killing) else {
+            return false;
+        };
+        match ending.after {
+            After::Gone | After::Shelved => true,
+            After::Cold | After::Renamed => entry.has_unsaved_files(),
+        }
+    }
+
+    /// A sandbox that was to give way stays: its files are being copied out of it.
+    fn spare_source(&mut self, ix: Ix) {
+        let entry = &self.entries[ix];
+        let voidable = entry.ending.as_ref().is_some_and(|e| e.resolve == Resolve::Voidable);
+        if voidable && entry.phase == Phase::InUse {
+            let refusal = Refusal::new(ErrorCode::SandboxBusy, "its files are being copied");
+            self.void_ending(ix, &refusal);
+        }
+    }
+
     /// A session whose files are to be copied gets a cold sandbox for them.
     fn take_entry_for_shelf(&mut self, session: Ix, pool: Ix) -> Result<(), Refusal> {
         self.make_room_for_entry()?;
@@ -89,8 +116,9 @@ impl Kernel {
 
     /// Copies the workspace that a cold sandbox is to start from.
     pub(crate) fn copy_workspace(&mut self, ix: Ix, instance: Option<model::InstanceId>) {
-        let entry = &self.entries[ix];
+        let entry = &mut self.entries[ix];
         let Some(from) = entry.copying_from else { return };
+        entry.copying_live = instance;
         let template = Arc::clone(&entry.template);
         let action = Action::CopyWorkspace { from, instance, to: entry.workspace, template };
         self.begin(ix, OpKind::Copy, self.config.deadlines.workspace_ms, action);
@@ -139,27 +167,35 @@ impl Kernel {
             Outcome::TimedOut => "copying the workspace took too long".into(),
         };
         if let Own::Session(session) = self.entries[ix].owner {
-            let refusal = self.copy_refusal(session, &detail);
+            let refusal = self.copy_refusal(session, ix, &detail);
             self.drop_queued_turns(session);
             self.sessions[session].status = SessionStatus::Ended;
             self.fail_wants(session, &refusal);
+            self.finish_control(session, &Err(refusal));
         }
         self.remove_entry(ix, EndCause::LaunchFailed, Some(&detail), None);
     }
 
-    /// What the caller of a fork is told whose copy failed. That the parent ended meanwhile is no
-    /// trouble of the disk.
-    fn copy_refusal(&self, fork: Ix, detail: &str) -> Refusal {
+    /// The refusal of a fork whose copy failed. That what it read from ended meanwhile is no trouble
+    /// of the disk.
+    fn copy_refusal(&self, fork: Ix, copy: Ix, detail: &str) -> Refusal {
         let parent = self.sessions[fork].parent;
         let parent = parent.and_then(|id| self.session_index.get(id.as_u128()));
+        let copy = &self.entries[copy];
         let stays = parent.is_some_and(|parent| {
             let known = &self.sessions[parent];
-            !known.is_leaving() && known.status != SessionStatus::Ended
+            let source = known.entry.map(|ix| &self.entries[ix]);
+            let source = source.filter(|source| Some(source.workspace) == copy.copying_from);
+            let there = source.is_some_and(|source| {
+                let same = copy.copying_live.is_none_or(|live| live == source.instance);
+                same && source.phase != Phase::Killing
+            });
+            there && !known.is_leaving() && known.status != SessionStatus::Ended
         });
         if stays {
             return Refusal::new(ErrorCode::PersistFailed, detail.to_owned());
         }
-        let cause = "the session ended while its files were being copied";
+        let cause = "the session's sandbox ended while its files were being copied";
         Refusal::new(ErrorCode::SessionBusy, cause).retry_after(1_000)
     }
 

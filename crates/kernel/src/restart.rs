@@ -15,6 +15,7 @@ use crate::event::SessionSettings;
 use crate::pool::Pool;
 use crate::session::Session;
 use crate::shelf::Shelf;
+use crate::slab::Ix;
 use crate::{Boot, Flaw, Kernel};
 
 /// What a restart found.
@@ -49,11 +50,15 @@ impl Kernel {
         let mut records = journal.sandboxes;
         // The least recently used comes first, so that the orders of eviction are what they were.
         records.sort_by_key(|record| (record.last_used_at, record.id));
+        let mut goes = Vec::new();
         for record in records {
-            kernel.restore_sandbox(&record, &mut recovery);
+            goes.extend(kernel.restore_sandbox(&record, &mut recovery));
         }
         kernel.remember_sessions(&journal.ended);
         kernel.hold_copy_sources();
+        for (ix, cause) in goes {
+            kernel.go_on_removing(ix, cause);
+        }
         for workspace in journal.doomed_workspaces {
             kernel.redoom_workspace(workspace);
         }
@@ -131,7 +136,13 @@ impl Kernel {
         self.shelved(session);
     }
 
-    fn restore_sandbox(&mut self, record: &SandboxRecord, recovery: &mut Recovery) {
+    /// Restores a sandbox, and says if it is to be removed, and why. That is for later: it takes to
+    /// know first which files are being copied.
+    fn restore_sandbox(
+        &mut self,
+        record: &SandboxRecord,
+        recovery: &mut Recovery,
+    ) -> Option<(Ix, EndCause)> {
         let owner = match record.owner {
             Owner::Nobody => Own::Nobody,
             Owner::Lease(lease) => Own::Lease(lease),
@@ -144,20 +155,22 @@ impl Kernel {
             self.sessions[session].entry = Some(ix);
             self.mark_session(session);
         }
+        let over = self.was_ended(record, owner);
         let Some(instance) = record.instance else {
             self.count_in(ix);
-            match owner {
-                Own::Session(_) if !record.doomed => self.copy_workspace(ix, None),
+            return match owner {
+                Own::Session(_) if over => Some((ix, EndCause::SessionEnded)),
+                Own::Session(_) if !record.doomed => {
+                    self.copy_workspace(ix, None);
+                    None
+                }
                 Own::Session(session) => {
                     // It was given up while its files were being copied, and its session with it.
                     self.sessions[session].status = SessionStatus::Ended;
-                    self.remove_entry(ix, EndCause::Deleted, None, None);
+                    Some((ix, EndCause::Deleted))
                 }
-                Own::Nobody | Own::Lease(_) => {
-                    self.remove_entry(ix, EndCause::Restart, None, None);
-                }
-            }
-            return;
+                Own::Nobody | Own::Lease(_) => Some((ix, EndCause::Restart)),
+            };
         };
         self.instance_index.insert(instance.as_u128(), ix);
         self.count_in(ix);
@@ -166,12 +179,12 @@ impl Kernel {
             && let Owner::Lease(_) = record.owner
             && self.readopt_flawed(ix)
         {
-            return;
+            return None;
         }
         // One that was returned and not clean again has ended by that.
         let cause = record.ending.or(record.lease_end).unwrap_or(EndCause::Restart);
         let after = match owner {
-            Own::Session(_) if record.doomed => After::Gone,
+            Own::Session(_) if record.doomed || over => After::Gone,
             Own::Session(_) => {
                 recovery.marked_cold += 1;
                 After::Cold
@@ -191,10 +204,31 @@ impl Kernel {
         entry.ending = Some(Box::new(Ending { after, ..Ending::now(cause) }));
         self.mark(ix);
         self.settle(ix);
-        self.send_kill(ix);
+        Some((ix, cause))
     }
 
-    fn insert_restored(&mut self, record: &SandboxRecord, owner: Own) -> crate::slab::Ix {
+    /// Goes on with the removal of what a restart found.
+    fn go_on_removing(&mut self, ix: Ix, cause: EndCause) {
+        if self.entries[ix].live {
+            self.send_kill(ix);
+        } else {
+            self.remove_entry(ix, cause, None, None);
+        }
+    }
+
+    /// Whether the owner of a session had ended it. The end goes on where it was: the files go, and
+    /// the session with them.
+    fn was_ended(&mut self, record: &SandboxRecord, owner: Own) -> bool {
+        let Own::Session(session) = owner else { return false };
+        let over = self.sessions[session].status == SessionStatus::Ended
+            || record.ending == Some(EndCause::SessionEnded);
+        if over {
+            self.set_status(session, SessionStatus::Ended);
+        }
+        over
+    }
+
+    fn insert_restored(&mut self, record: &SandboxRecord, owner: Own) -> Ix {
         let pool = self.pool_index.get(&record.template).copied();
         let template = match pool {
             Some(pool) => Arc::clone(&self.pools[pool].template),
@@ -206,12 +240,7 @@ impl Kernel {
             Own::Session(_) => None,
         };
         let ago_ms = self.now.wall.since(record.last_used_at);
-        let over = match owner {
-            Own::Session(session) => self.sessions[session].status == SessionStatus::Ended,
-            Own::Nobody | Own::Lease(_) => false,
-        };
-        // Files that nobody can come back for give way first.
-        let mono = if over { 0 } else { self.now.mono.0.saturating_sub(ago_ms) };
+        let mono = self.now.mono.0.saturating_sub(ago_ms);
         let last_used = Now { mono: Mono(mono), wall: record.last_used_at };
         let birth = Birth {
             id: record.id,
@@ -246,7 +275,7 @@ impl Kernel {
     }
 
     /// The flaw of trusting what a restart finds.
-    fn readopt_flawed(&mut self, ix: crate::slab::Ix) -> bool {
+    fn readopt_flawed(&mut self, ix: Ix) -> bool {
         self.entries[ix].disown();
         self.put_idle(ix);
         true

@@ -394,6 +394,8 @@ impl Kernel {
 
     pub(crate) fn drop_session(&mut self, session: Ix) {
         let refusal = Refusal::new(ErrorCode::SessionEnded, "the session has ended");
+        // Nobody else knows of them.
+        self.clear_shelf(session);
         for req in std::mem::take(&mut self.sessions[session].wanting) {
             self.answer(req, Err(refusal.clone()));
         }

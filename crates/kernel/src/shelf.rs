@@ -2,7 +2,7 @@
 //! takes the entry of a sleeping session away, never its files: they go into an archive, and the
 //! session's next use restores them. Nothing here deletes files that their owner may still want.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::record::KeptFiles;
 use model::{EffectId, Generation, Mono, SandboxId, Wall, WorkspaceId};
@@ -23,16 +23,26 @@ pub(crate) struct Shelf {
     pub(crate) bytes: Option<u64>,
 }
 
-/// Shelved files that are still to be put into an archive.
+/// Shelved files that are still to be put into an archive. Looking one up, finding the next and
+/// counting those in progress cost the same however many wait.
 #[derive(Debug)]
 pub(crate) struct ShelfArchives {
-    waiting: BTreeMap<WorkspaceId, Job>,
+    jobs: BTreeMap<WorkspaceId, Job>,
+    /// Those that wait, by when they may start.
+    line: BTreeSet<(Mono, WorkspaceId)>,
+    /// Those in progress, by the effect that puts them there.
+    running: BTreeMap<u64, WorkspaceId>,
     alarm: Mono,
 }
 
 impl Default for ShelfArchives {
     fn default() -> Self {
-        Self { waiting: BTreeMap::new(), alarm: Mono::NEVER }
+        Self {
+            jobs: BTreeMap::new(),
+            line: BTreeSet::new(),
+            running: BTreeMap::new(),
+            alarm: Mono::NEVER,
+        }
     }
 }
 
@@ -42,14 +52,61 @@ struct Job {
     session: Ix,
     /// The effect in progress.
     n: Option<u64>,
-    /// When that is timed out, or when it may be tried again.
+    /// When that is timed out, or when it may start.
     at: Mono,
 }
 
 impl ShelfArchives {
     /// How many are being put into an archive now.
-    pub(crate) fn in_progress(&self) -> usize {
-        self.waiting.values().filter(|job| job.n.is_some()).count()
+    pub(crate) fn in_progress(&self) -> u32 {
+        self.running.len() as u32
+    }
+
+    /// Files are to go into an archive, not before `at`.
+    fn wait(&mut self, workspace: WorkspaceId, session: Ix, at: Mono) {
+        self.remove(workspace);
+        self.jobs.insert(workspace, Job { session, n: None, at });
+        self.line.insert((at, workspace));
+    }
+
+    fn start(&mut self, workspace: WorkspaceId, n: u64, deadline: Mono) {
+        let Some(job) = self.jobs.get_mut(&workspace) else { return };
+        self.line.remove(&(job.at, workspace));
+        (job.n, job.at) = (Some(n), deadline);
+        self.running.insert(n, workspace);
+    }
+
+    fn remove(&mut self, workspace: WorkspaceId) -> Option<Job> {
+        let job = self.jobs.remove(&workspace)?;
+        match job.n {
+            Some(n) => {
+                self.running.remove(&n);
+            }
+            None => {
+                self.line.remove(&(job.at, workspace));
+            }
+        }
+        Some(job)
+    }
+
+    /// The next that may start.
+    fn next(&self, now: Mono) -> Option<WorkspaceId> {
+        self.line.first().filter(|(at, _)| *at <= now).map(|(_, workspace)| *workspace)
+    }
+
+    /// The workspaces that are to go into an archive, and whose they are. Fails if the orders do
+    /// not agree with that.
+    pub(crate) fn audited(&self) -> Result<BTreeMap<WorkspaceId, Ix>, String> {
+        let waits = |(at, id): &(Mono, WorkspaceId)| {
+            self.jobs.get(id).is_some_and(|job| job.n.is_none() && job.at == *at)
+        };
+        let runs =
+            |(n, id): (&u64, &WorkspaceId)| self.jobs.get(id).is_some_and(|job| job.n == Some(*n));
+        let whole = self.line.len() + self.running.len() == self.jobs.len();
+        if !whole || !self.line.iter().all(waits) || !self.running.iter().all(runs) {
+            return Err(format!("archives of shelved files are out of order: {self:?}"));
+        }
+        Ok(self.jobs.iter().map(|(id, job)| (*id, job.session)).collect())
     }
 }
 
@@ -77,8 +134,7 @@ impl Kernel {
     pub(crate) fn shelved(&mut self, session: Ix) {
         let Some(shelf) = &self.sessions[session].shelf else { return };
         if !shelf.files.archived {
-            let job = Job { session, n: None, at: self.now.mono };
-            self.shelf_archives.waiting.insert(shelf.files.workspace, job);
+            self.shelf_archives.wait(shelf.files.workspace, session, self.now.mono);
             self.archive_due = true;
         }
         self.arm_shelf(session);
@@ -107,7 +163,7 @@ impl Kernel {
     fn take_shelf(&mut self, session: Ix) -> Option<Shelf> {
         let shelf = self.sessions[session].shelf.take()?;
         // An archive in progress is called off by what happens to the workspace next.
-        if self.shelf_archives.waiting.remove(&shelf.files.workspace).is_some() {
+        if self.shelf_archives.remove(shelf.files.workspace).is_some() {
             self.archive_due = true;
         }
         self.mark_session(session);
@@ -141,13 +197,10 @@ impl Kernel {
 
     /// Starts archives while there is room for more.
     pub(crate) fn archive_shelves(&mut self) {
-        while self.archiving + (self.shelf_archives.in_progress() as u32) < ARCHIVES_AT_ONCE
+        while self.archiving + self.shelf_archives.in_progress() < ARCHIVES_AT_ONCE
             && self.shutdown.is_none()
+            && let Some(workspace) = self.shelf_archives.next(self.now.mono)
         {
-            let now = self.now.mono;
-            let mut waiting = self.shelf_archives.waiting.iter();
-            let due = waiting.find(|(_, job)| job.n.is_none() && job.at <= now);
-            let Some(workspace) = due.map(|(workspace, _)| *workspace) else { return };
             self.archive_shelf(workspace);
         }
     }
@@ -157,9 +210,7 @@ impl Kernel {
         let n = self.next_effect;
         let timeout_ms = self.config.deadlines.workspace_ms.saturating_mul(ARCHIVE_PATIENCE);
         let deadline = self.now.mono.plus(timeout_ms);
-        if let Some(job) = self.shelf_archives.waiting.get_mut(&workspace) {
-            (job.n, job.at) = (Some(n), deadline);
-        }
+        self.shelf_archives.start(workspace, n, deadline);
         // There is no sandbox, so the workspace gives the effect its name.
         let sandbox = SandboxId::from_u128(workspace.as_u128());
         let id = EffectId { sandbox, generation: Generation(0), n };
@@ -170,20 +221,16 @@ impl Kernel {
 
     /// Tells whether the effect was an archive of shelved files.
     pub(crate) fn shelf_effect_ended(&mut self, n: u64, outcome: &Outcome) -> bool {
-        let mut waiting = self.shelf_archives.waiting.iter();
-        let Some((workspace, job)) = waiting.find(|(_, job)| job.n == Some(n)) else {
-            return false;
-        };
-        let (workspace, session) = (*workspace, job.session);
+        let Some(workspace) = self.shelf_archives.running.get(&n).copied() else { return false };
         match outcome {
             Outcome::Done => {
-                self.shelf_archives.waiting.remove(&workspace);
-                if let Some(shelf) = &mut self.sessions[session].shelf {
+                let Some(job) = self.shelf_archives.remove(workspace) else { return true };
+                if let Some(shelf) = &mut self.sessions[job.session].shelf {
                     shelf.files.archived = true;
                     // It takes less room now.
                     shelf.bytes = None;
                 }
-                self.mark_session(session);
+                self.mark_session(job.session);
             }
             Outcome::Failed(_) | Outcome::TimedOut => self.retry_shelf(workspace),
         }
@@ -195,8 +242,8 @@ impl Kernel {
     fn retry_shelf(&mut self, workspace: WorkspaceId) {
         let pause_ms = self.config.backoff.max_ms.saturating_mul(ARCHIVE_PATIENCE);
         let at = self.now.mono.plus(pause_ms);
-        if let Some(job) = self.shelf_archives.waiting.get_mut(&workspace) {
-            (job.n, job.at) = (None, at);
+        if let Some(job) = self.shelf_archives.remove(workspace) {
+            self.shelf_archives.wait(workspace, job.session, at);
         }
         self.alarms.at_latest(Ringer::Shelf, &mut self.shelf_archives.alarm, at);
     }
@@ -205,14 +252,20 @@ impl Kernel {
     pub(crate) fn shelves_due(&mut self) {
         self.shelf_archives.alarm = Mono::NEVER;
         let now = self.now.mono;
-        let all: Vec<(WorkspaceId, Job)> =
-            self.shelf_archives.waiting.iter().map(|(id, job)| (*id, *job)).collect();
-        for (workspace, job) in all {
-            if job.n.is_some() && job.at <= now {
-                self.retry_shelf(workspace);
-            } else if job.at > now {
-                self.alarms.at_latest(Ringer::Shelf, &mut self.shelf_archives.alarm, job.at);
+        let running: Vec<WorkspaceId> = self.shelf_archives.running.values().copied().collect();
+        for workspace in running {
+            match self.shelf_archives.jobs.get(&workspace).map(|job| job.at) {
+                Some(deadline) if deadline > now => {
+                    let alarm = &mut self.shelf_archives.alarm;
+                    self.alarms.at_latest(Ringer::Shelf, alarm, deadline);
+                }
+                Some(_) | None => self.retry_shelf(workspace),
             }
+        }
+        // Those whose time has come start as soon as there is room, without another alarm.
+        let later = self.shelf_archives.line.range((now.plus(1), WorkspaceId::NIL)..).next();
+        if let Some((at, _)) = later.copied() {
+            self.alarms.at_latest(Ringer::Shelf, &mut self.shelf_archives.alarm, at);
         }
         self.archive_due = true;
     }

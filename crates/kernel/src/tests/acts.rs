@@ -1,14 +1,16 @@
 //! What the tests of sessions do and look at, in a word each.
 
 use model::lifecycle::TurnOutcome;
+use model::record::Owner;
+use model::why::Why;
 use model::{
-    InstanceId, LifecycleEvent, ProcessId, RequestId, SandboxId, SessionId, TerminatedReason,
-    TurnId,
+    EndCause, InstanceId, LifecycleEvent, ProcessId, RequestId, SandboxId, SandboxState, SessionId,
+    TerminatedReason, TurnId,
 };
 
 use super::moves::Active;
-use super::rig::{Rig, kill, launch};
-use crate::{Action, Event, Outcome, Reply, WakeReport};
+use super::rig::{Rig, instance_of, kill, launch};
+use crate::{Action, Event, Outcome, Reply, SandboxView, WakeReport};
 
 impl Rig {
     pub(super) fn ask_freeze(&mut self, sandbox: SandboxId) -> RequestId {
@@ -45,7 +47,7 @@ impl Rig {
         let (session, sandbox) = self.session();
         self.session_work(session);
         self.live(3_600_000);
-        assert_eq!(self.state(sandbox), model::SandboxState::Cold);
+        assert_eq!(self.state(sandbox), SandboxState::Cold);
         (session, sandbox)
     }
 
@@ -81,6 +83,41 @@ impl Rig {
 
     pub(super) fn frozen(&self, sandbox: SandboxId) -> bool {
         self.kernel.sandbox(sandbox).is_some_and(|view| view.frozen)
+    }
+
+    /// The sandboxes that may be handed out, in a fixed order.
+    pub(super) fn idle(&self) -> Vec<SandboxView> {
+        let idle = |view: &SandboxView| {
+            view.owner == Owner::Nobody && view.state == SandboxState::Warm && view.ending.is_none()
+        };
+        self.kernel.sandboxes().into_iter().filter(idle).collect()
+    }
+
+    /// What was launched for each effect of this kind that is in progress.
+    pub(super) fn instances(&self, wanted: fn(&Action) -> bool) -> Vec<InstanceId> {
+        let these = self.effects.iter().filter(|effect| wanted(&effect.action));
+        these.filter_map(|effect| instance_of(&effect.action)).collect()
+    }
+
+    /// Why a sandbox ended.
+    #[track_caller]
+    pub(super) fn end_cause(&self, sandbox: SandboxId) -> EndCause {
+        match self.kernel.why(self.now, sandbox) {
+            Some(Why::Ended(ended)) => ended.cause,
+            other => panic!("expected an end, found {other:?}"),
+        }
+    }
+
+    /// The causes with which the end of a sandbox was announced.
+    pub(super) fn end_causes(&self, sandbox: SandboxId) -> Vec<EndCause> {
+        let of = |event: &LifecycleEvent| {
+            if let LifecycleEvent::SandboxTerminated { sandbox_id, cause, .. } = event {
+                (*sandbox_id == sandbox).then_some(*cause)
+            } else {
+                None
+            }
+        };
+        self.published.iter().filter_map(of).collect()
     }
 
     /// How a turn ended: once, if all is well.

@@ -280,7 +280,7 @@ fn every_call_has_a_clear_answer_in_every_status() {
         ("paused", pause, [None; 7]),
         ("paused and cold", sleep, [None; 7]),
         ("stopped", stop, [STOPPED, STOPPED, STOPPED, None, None, None, None]),
-        ("ended", end, [OVER, OVER, OVER, OVER, OVER, None, None]),
+        ("ended", end, [OVER, OVER, OVER, OVER, OVER, OVER, None]),
     ];
     for (status, prepare, expected) in statuses {
         for ((what, call), refusal) in CALLS.iter().zip(expected) {

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use model::template::{RuntimeTraits, WorkspaceLimit};
 use model::{
     ClaimSettings, EndCause, ErrorCode, LifecycleEvent, NodeConfig, SandboxState, SeedId,
     SessionId, SessionStatus, TerminatedReason,
 };
 
 use super::rig::{
-    DOCKER, NATIVE, Rig, archive, claim, copy, delete_workspace, freeze, kill, launch, persist,
-    template, trouble,
+    DOCKER, NATIVE, ON_DISK, Rig, archive, claim, copy, delete_workspace, freeze, kill, launch,
+    persist, template, trouble,
 };
 use crate::{Action, DeathCause, Event, Failure, FailureKind, Outcome, Reply, SessionSettings};
 
@@ -18,8 +17,6 @@ const DAY_MS: u64 = 86_400_000;
 
 /// From when a session sleeps, an hour after it was used, until its files are a day old.
 const UNTIL_OLD_MS: u64 = DAY_MS - 3_600_000 + 1_000;
-
-const ON_DISK: RuntimeTraits = RuntimeTraits { disk: Some(WorkspaceLimit::Soft), ..NATIVE };
 
 fn node(archive_after_ms: Option<u64>, prune_after_ms: Option<u64>) -> Rig {
     let config = NodeConfig { archive_after_ms, prune_after_ms, ..NodeConfig::default() };

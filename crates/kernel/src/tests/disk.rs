@@ -5,8 +5,8 @@ use model::template::{RuntimeTraits, WorkspaceLimit};
 use model::why::Why;
 use model::{EndCause, ErrorCode, InstanceId, NodeConfig, SandboxState, TerminatedReason};
 
-use super::rig::{NATIVE, Rig, launch, template};
-use crate::{CheckoutPolicy, Event, Measured, Reply};
+use super::rig::{NATIVE, Rig, launch, refusal, template};
+use crate::{CheckoutPolicy, Event, Measured, Reply, UseKind, UseTarget};
 
 const SOFT: RuntimeTraits = RuntimeTraits { disk: Some(WorkspaceLimit::Soft), ..NATIVE };
 const HARD: RuntimeTraits = RuntimeTraits { disk: Some(WorkspaceLimit::Hard), ..NATIVE };
@@ -224,4 +224,38 @@ fn the_largest_ends_first_and_one_at_a_time() {
     };
     let detail = ended.detail.expect("why");
     assert!(detail.contains("10 MB left") && detail.contains("300 MB"), "{detail}");
+}
+
+#[test]
+fn a_short_disk_takes_no_writes_and_gives_what_it_has() {
+    for traits in [SOFT, HARD, NATIVE] {
+        let mut rig = Rig::with_pool(template(1, 5), traits);
+        let (session, sandbox) = rig.session();
+        let lease = rig.lease();
+        free(&mut rig, 10);
+        let targets = [
+            UseTarget::Session(session),
+            UseTarget::Sandbox(sandbox),
+            UseTarget::Sandbox(lease.sandbox),
+        ];
+        for target in targets {
+            for kind in [UseKind::Files, UseKind::Read, UseKind::Exec, UseKind::Port] {
+                let (request, use_id) = rig.use_of(target, kind);
+                rig.run();
+                if kind == UseKind::Files && traits.disk.is_some() {
+                    let refusal = refusal(&rig, request);
+                    assert_eq!(refusal.code, ErrorCode::DiskFull, "{target:?} {traits:?}");
+                    assert!(refusal.retry_after_ms.is_some());
+                } else {
+                    rig.granted(request);
+                    rig.use_over(use_id);
+                }
+            }
+        }
+        free(&mut rig, 100_000);
+        for target in targets {
+            let (request, _) = rig.use_of(target, UseKind::Files);
+            rig.granted(request);
+        }
+    }
 }

@@ -9,6 +9,7 @@ use model::{
     TerminatedReason,
 };
 
+use super::moves::tight_deleting;
 use super::rig::{
     DOCKER, NATIVE, Rig, claim, delete_workspace, freeze, gone, kill, launch, name, persist, probe,
     prove, start_turn, stop_turn, template, thaw, trouble, wipe,
@@ -226,9 +227,8 @@ fn files_that_were_saved_survive_a_death_wherever_they_were() {
 }
 
 #[test]
-fn an_evicted_cold_sandbox_is_a_loss_and_its_workspace_is_deleted() {
-    let config = NodeConfig { max_sandboxes: 1, ..NodeConfig::default() };
-    let mut rig = Rig::with(config, template(0, 5), NATIVE);
+fn files_deleted_with_an_evicted_entry_are_a_loss_where_the_node_is_set_to_that() {
+    let mut rig = Rig::with(tight_deleting(1, 250), template(0, 5), NATIVE);
     let (session, sandbox) = rig.slept_session();
     assert!(rig.loss_reasons(session).is_empty());
     let workspace = rig.store.sandboxes[&sandbox].workspace;

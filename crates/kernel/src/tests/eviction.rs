@@ -7,7 +7,7 @@ use model::{
     TemplateName,
 };
 
-use super::moves::{Cases, other, tight};
+use super::moves::{Cases, other, tight, tight_deleting};
 use super::rig::{NATIVE, Rig, kill, persist, start_turn, template, trouble};
 use crate::{CheckoutPolicy, UseKind, UseTarget};
 
@@ -86,29 +86,34 @@ fn for_processes_and_memory_a_cold_one_is_never_touched() {
 
 #[test]
 fn for_entries_the_cold_go_first_then_the_unowned_warm_then_the_waiting() {
-    let mut rig = Rig::with(few_entries(3), template(0, 9), NATIVE);
-    let (waiting_session, waiting) = rig.waiting_session();
-    let idle = idle_one(&mut rig);
-    let (cold_session, cold) = rig.cold_session();
-    assert_eq!(victims(&mut rig), [cold]);
-    assert_eq!(rig.losses(cold_session), [cold]);
-    assert_eq!(rig.ended(cold).eviction.map(|e| e.tier), Some(Tier::Cold));
-    assert_eq!(victims(&mut rig), [idle]);
-    assert_eq!(rig.ended(idle).eviction.map(|e| e.shortage), Some(Shortage::Entries));
-    assert_eq!(victims(&mut rig), [waiting]);
-    let ended = rig.ended(waiting);
-    let eviction = ended.eviction.expect("a record of the decision");
-    assert_eq!((eviction.tier, eviction.shortage), (Tier::Waiting, Shortage::Entries));
-    assert_eq!(ended.cause, EndCause::Evicted);
-    assert_eq!(rig.losses(waiting_session), [waiting], "asleep and given up in one decision");
-    assert_eq!(rig.status(waiting_session), SessionStatus::Paused);
-    let request = demand(&mut rig);
-    assert_eq!(rig.refused(request), ErrorCode::CapacityExhausted, "leases never give way");
+    for deletes in [false, true] {
+        let config = if deletes { tight_deleting(3, 1000) } else { few_entries(3) };
+        let mut rig = Rig::with(config, template(0, 9), NATIVE);
+        let (waiting_session, waiting) = rig.waiting_session();
+        let idle = idle_one(&mut rig);
+        let (cold_session, cold) = rig.cold_session();
+        let lost = |sandbox| if deletes { vec![sandbox] } else { vec![] };
+        assert_eq!(victims(&mut rig), [cold]);
+        assert_eq!(rig.losses(cold_session), lost(cold));
+        assert_eq!(rig.ended(cold).eviction.map(|e| e.tier), Some(Tier::Cold));
+        assert_eq!(victims(&mut rig), [idle]);
+        assert_eq!(rig.ended(idle).eviction.map(|e| e.shortage), Some(Shortage::Entries));
+        assert_eq!(victims(&mut rig), [waiting]);
+        let ended = rig.ended(waiting);
+        let eviction = ended.eviction.expect("a record of the decision");
+        assert_eq!((eviction.tier, eviction.shortage), (Tier::Waiting, Shortage::Entries));
+        assert_eq!(ended.cause, EndCause::Evicted);
+        assert_eq!(rig.losses(waiting_session), lost(waiting), "in one decision");
+        assert_eq!(rig.status(waiting_session), SessionStatus::Paused);
+        assert_eq!(rig.kernel.files_given_up(), if deletes { 2 } else { 0 });
+        let request = demand(&mut rig);
+        assert_eq!(rig.refused(request), ErrorCode::CapacityExhausted, "leases never give way");
+    }
 }
 
 #[test]
-fn a_waiting_one_that_gives_up_its_entry_is_told_with_its_next_sandbox() {
-    let mut rig = Rig::with(few_entries(1), template(0, 9), NATIVE);
+fn where_files_go_with_entries_a_waiting_one_hears_of_it_with_its_next_sandbox() {
+    let mut rig = Rig::with(tight_deleting(1, 1000), template(0, 9), NATIVE);
     let (session, sandbox) = rig.waiting_session();
     let request = demand(&mut rig);
     assert_eq!(rig.targets(kill), [sandbox]);
@@ -123,7 +128,7 @@ fn a_waiting_one_that_gives_up_its_entry_is_told_with_its_next_sandbox() {
     assert!(last.state_lost);
     assert!(last.generation.0 > 1);
     rig.whole_turn(session);
-    assert!(!rig.actives(session).last().unwrap().state_lost, "it is told once");
+    assert!(!rig.actives(session).last().unwrap().state_lost, "an answer has reported it");
 }
 
 #[test]

@@ -95,11 +95,13 @@ fn a_parent_is_neither_swept_nor_evicted_while_it_is_copied() {
     // The copy takes its time, but no more than it may.
     rig.pass(59_000);
     assert_ne!(rig.state(sandbox), SandboxState::Cold);
-    let (_, refused) = rig.create_session();
-    assert!(rig.loss_reasons(live).is_empty());
+    let (_, newcomer) = rig.create_session();
     rig.run();
-    assert_eq!(rig.loss_reasons(cold).len(), 1, "what is not being copied gives way");
-    rig.session_ready(refused);
+    assert_eq!(rig.of(cold).sandbox_id, None);
+    assert!(rig.store.sessions[&cold].files.is_some(), "what is not being copied gives way");
+    assert_eq!(rig.state(sandbox), SandboxState::Waiting);
+    assert!(rig.loss_reasons(live).is_empty() && rig.loss_reasons(cold).is_empty());
+    rig.session_ready(newcomer);
 }
 
 #[test]
@@ -210,20 +212,20 @@ fn a_session_without_files_is_forked_at_once() {
     assert_eq!(rig.answered(request), Reply::Forked { session: fork });
     assert_eq!((rig.count(copy), rig.kernel.sandboxes().len()), (0, 0));
     let ready = rig.whole_turn(fork);
-    assert!(!ready.lost().is_some(), "it was the parent that lost files");
+    assert!(ready.lost().is_some(), "files that its parent lost are missing here, too");
 }
 
 #[test]
-fn an_ended_session_can_be_forked() {
+fn an_ended_session_cannot_be_forked() {
     let mut rig = alone();
     let (parent, _) = rig.session();
     rig.session_work(parent);
     rig.end(parent);
     rig.run();
     let (fork, request) = rig.fork(parent);
-    rig.run();
-    assert_eq!(rig.answered(request), Reply::Forked { session: fork });
-    rig.whole_turn(fork);
+    assert_eq!(rig.refused(request), ErrorCode::SessionEnded);
+    assert_eq!((rig.kernel.session(fork), rig.count(copy)), (None, 0));
+    assert!(rig.store.sessions.is_empty() && rig.store.sandboxes.is_empty());
 }
 
 #[test]
@@ -231,14 +233,15 @@ fn forks_take_places_among_the_entries_and_the_cold_give_way() {
     let config = NodeConfig { max_sandboxes: 3, ..NodeConfig::default() };
     let mut rig = Rig::with(config, template(0, 5), NATIVE);
     let (oldest, _) = rig.slept_session();
-    let (older, _) = rig.slept_session();
+    let (older, sandbox) = rig.slept_session();
     let (parent, _) = rig.session();
     rig.session_work(parent);
     let (_, request) = rig.fork(parent);
-    assert_eq!(rig.loss_reasons(oldest).len(), 1);
+    assert!(rig.store.sessions[&oldest].files.is_some(), "its files stay with it");
     rig.run();
     assert!(matches!(rig.answered(request), Reply::Forked { .. }));
-    assert!(rig.loss_reasons(older).is_empty());
+    assert_eq!(rig.state(sandbox), SandboxState::Cold);
+    assert!(rig.loss_reasons(oldest).is_empty() && rig.loss_reasons(older).is_empty());
     assert_eq!(rig.kernel.sandboxes().len(), 3);
 }
 
@@ -324,8 +327,8 @@ fn a_copy_that_a_restart_begins_again_protects_its_source_too() {
     rig.restart(&[]);
     assert_eq!(rig.count(copy), 1);
     rig.create_session();
-    assert!(rig.loss_reasons(parent).is_empty(), "it is being copied");
-    assert_eq!(rig.loss_reasons(bystander).len(), 1);
+    assert!(rig.store.sessions[&parent].files.is_none(), "it is being copied");
+    assert!(rig.store.sessions[&bystander].files.is_some(), "so this one gave way");
     rig.run();
     assert_eq!(rig.whole_turn(fork).session, fork);
 }

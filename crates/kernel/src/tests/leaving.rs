@@ -1,10 +1,13 @@
-//! Stop and end: files are saved before anything is removed, and what was going on is told so.
+//! Stop and end. A stop saves files before anything is removed; an end removes them with everything
+//! else, also over a restart. What was going on is answered.
 
 use model::lifecycle::TurnOutcome;
 use model::{EndCause, ErrorCode, SandboxState, SessionStatus};
 
-use super::rig::{NATIVE, Rig, kill, persist, stop_turn, template, trouble};
-use crate::{Outcome, Reply, UseKind, UseTarget, WhenBusy};
+use super::rig::{
+    DOCKER, NATIVE, ON_DISK, Rig, delete_workspace, kill, persist, stop_turn, template, trouble,
+};
+use crate::{Action, Outcome, Reply, UseKind, UseTarget, WhenBusy};
 
 /// A session with files to save, on a node of its own.
 fn scene() -> (Rig, model::SessionId, model::SandboxId) {
@@ -22,18 +25,27 @@ const LEAVING: [(Ask, Reply, EndCause); 2] = [
 ];
 
 #[test]
-fn files_are_saved_before_the_sandbox_is_removed_and_the_answer_comes_last() {
+fn a_stop_saves_before_the_sandbox_is_removed_an_end_does_not_and_the_answer_comes_last() {
     for (leave, reply, cause) in LEAVING {
         let (mut rig, session, sandbox) = scene();
+        let saves = reply == Reply::Stopped;
         let request = leave(&mut rig, session);
         let again = leave(&mut rig, session);
-        assert_eq!((rig.count(persist), rig.count(kill)), (1, 0));
-        rig.finish(persist, Outcome::Done);
+        let expected = if saves { (1, 0) } else { (0, 1) };
+        assert_eq!((rig.count(persist), rig.count(kill)), expected);
+        if saves {
+            rig.finish(persist, Outcome::Done);
+        }
         assert!(rig.pending(request) && rig.terminations(sandbox).is_empty());
-        rig.killed();
+        let removal = rig.finish(kill, Outcome::Done);
+        let Action::Kill { workspace, .. } = removal.action else { unreachable!("it is a kill") };
+        assert_eq!(workspace.is_none(), saves, "an end takes the files along");
         assert_eq!(rig.terminations(sandbox), [(1, cause)]);
         assert_eq!((rig.answered(request), rig.answered(again)), (reply.clone(), reply));
-        assert_eq!(rig.state(sandbox), SandboxState::Cold);
+        let state = rig.kernel.sandbox(sandbox).map(|view| view.state);
+        assert_eq!(state, saves.then_some(SandboxState::Cold));
+        assert_eq!(rig.store.sessions.contains_key(&session), saves);
+        assert_eq!(rig.loss_reasons(session), [], "what its owner ends is no loss");
     }
 }
 
@@ -48,18 +60,17 @@ fn a_stop_whose_files_cannot_be_saved_is_refused_and_takes_nothing_away() {
 }
 
 #[test]
-fn an_end_goes_on_when_its_files_cannot_be_saved() {
-    let (mut rig, session, _) = scene();
+fn an_end_is_tried_until_the_sandbox_is_gone() {
+    let (mut rig, session, sandbox) = scene();
     let request = rig.end(session);
     for pause_ms in [1_000, 2_000] {
-        rig.finish(persist, trouble());
-        assert_eq!(rig.count(kill), 0, "it is tried again first");
+        rig.finish(kill, trouble());
+        assert!(rig.pending(request) && rig.count(kill) == 0);
         rig.pass(pause_ms);
     }
-    rig.finish(persist, trouble());
     rig.run();
     assert_eq!(rig.answered(request), Reply::Ended);
-    assert!(rig.loss_reasons(session).is_empty(), "they are where they were");
+    assert_eq!((rig.kernel.session(session), rig.kernel.sandbox(sandbox)), (None, None));
 }
 
 #[test]
@@ -163,4 +174,70 @@ fn turns_that_were_called_off_are_written_down_as_such() {
     assert_eq!(rig.store.sessions[&session].queued.len(), 1);
     rig.abort(session, true);
     assert!(rig.store.sessions[&session].queued.is_empty());
+}
+
+/// Restarts a node, with whatever it had launched still there.
+fn crash(rig: &mut Rig) {
+    let alive: Vec<_> = rig.existing.iter().copied().collect();
+    rig.restart(&alive);
+}
+
+#[test]
+fn an_end_goes_on_after_a_crash_and_takes_the_files_and_the_session_along() {
+    for traits in [NATIVE, ON_DISK, DOCKER] {
+        for cold in [false, true] {
+            let mut rig = Rig::with_pool(template(0, 1), traits);
+            let (session, _) = if cold { rig.cold_session() } else { rig.waiting_session() };
+            let workspace = rig.of(session).workspace.unwrap();
+            rig.end(session);
+            crash(&mut rig);
+            let (fork, refused) = rig.fork(session);
+            assert_eq!(rig.refused(refused), ErrorCode::SessionEnded, "cold: {cold}");
+            assert_eq!(rig.kernel.session(fork), None);
+            if cold {
+                let deleted = rig.finish(delete_workspace, Outcome::Done);
+                assert!(
+                    matches!(deleted.action, Action::DeleteWorkspace { workspace: it } if it == workspace)
+                );
+            } else {
+                let killed = rig.finish(kill, Outcome::Done);
+                assert!(
+                    matches!(killed.action, Action::Kill { workspace: Some(it), .. } if it == workspace)
+                );
+            }
+            assert_eq!((rig.kernel.session(session), rig.loss_reasons(session)), (None, vec![]));
+            assert!(rig.store.sessions.is_empty() && rig.store.sandboxes.is_empty());
+            assert!(rig.store.doomed.is_empty() && rig.effects.is_empty());
+            let again = rig.end(session);
+            assert_eq!(rig.answered(again), Reply::Ended);
+            rig.restart(&[]);
+            assert_eq!((rig.effects.len(), rig.kernel.sandboxes().len()), (0, 0));
+        }
+    }
+}
+
+/// An older version kept the files of ended sessions until they gave way.
+#[test]
+fn files_that_an_older_version_kept_of_an_ended_session_go_at_the_next_start() {
+    let mut rig = Rig::with_pool(template(0, 1), ON_DISK);
+    let (session, sandbox) = rig.cold_session();
+    let workspace = rig.store.sandboxes[&sandbox].workspace;
+    rig.store.sessions.get_mut(&session).unwrap().status = SessionStatus::Ended;
+    rig.restart(&[]);
+    assert!(rig.store.doomed.contains(&workspace));
+    rig.run();
+    assert!(rig.store.doomed.is_empty() && rig.store.sessions.is_empty());
+    assert_eq!((rig.kernel.sandboxes().len(), rig.loss_reasons(session)), (0, vec![]));
+}
+
+#[test]
+fn an_end_before_the_turn_is_over_is_not_acknowledged_and_not_half_done() {
+    let (mut rig, session, sandbox) = scene();
+    rig.running_turn(session);
+    let ended = rig.end(session);
+    assert_eq!((rig.count(stop_turn), rig.count(kill)), (1, 0));
+    crash(&mut rig);
+    rig.run();
+    assert!(rig.pending(ended));
+    assert_eq!(rig.resumed(session).sandbox, sandbox, "its owner asks again");
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use model::lifecycle::{ActiveCause, TurnOutcome};
 use model::why::{Alive, Ended, Why};
 use model::{
-    ClaimSettings, EndCause, Generation, LifecycleEvent, NodeConfig, ProcessId, RequestId,
-    SandboxId, SandboxState, SessionId, SessionStatus, Template, TemplateName,
+    ClaimSettings, ColdEviction, EndCause, Generation, LifecycleEvent, NodeConfig, ProcessId,
+    RequestId, SandboxId, SandboxState, SessionId, SessionStatus, Template, TemplateName,
 };
 
 use super::rig::{Rig, template};
@@ -22,6 +22,12 @@ pub(super) type Cases<T> = &'static [(&'static str, T)];
 /// A node with room for this many entries and processes.
 pub(super) fn tight(max_sandboxes: u32, max_live: u32) -> NodeConfig {
     NodeConfig { max_sandboxes, max_live, ..NodeConfig::default() }
+}
+
+/// The same, where files are deleted with the entry that gives way.
+pub(super) fn tight_deleting(max_sandboxes: u32, max_live: u32) -> NodeConfig {
+    let cold_eviction = ColdEviction::DeleteFiles;
+    NodeConfig { cold_eviction, ..tight(max_sandboxes, max_live) }
 }
 
 /// The same template under another name.

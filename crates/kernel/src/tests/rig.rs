@@ -4,20 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use model::record::Owner;
 use model::stats::PoolStats;
-use model::template::{Recycle, RuntimeTraits};
-use model::why::Why;
+use model::template::{Recycle, RuntimeTraits, WorkspaceLimit};
 use model::{
-    ClaimSettings, EndCause, ErrorCode, InstanceId, KeyId, LeaseId, LifecycleEvent, Mono,
-    NodeConfig, Now, Records, Refusal, RequestId, SandboxId, SandboxState, SessionId, Template,
-    TemplateName, TurnId, UseId, Wall,
+    ClaimSettings, ErrorCode, InstanceId, KeyId, LeaseId, LifecycleEvent, Mono, NodeConfig, Now,
+    Records, Refusal, RequestId, SandboxId, SandboxState, SessionId, Template, TemplateName,
+    TurnId, UseId, Wall,
 };
 
 use crate::{
     Action, Boot, CheckedOut, Checkout, CheckoutPolicy, DeathCause, Effect, Event, Failure,
-    FailureKind, Grant, Kernel, Loss, Notice, Outcome, Reply, SandboxView, SessionReady,
-    SessionSettings, UseKind, UseTarget, WhenBusy,
+    FailureKind, Grant, Kernel, Loss, Notice, Outcome, Reply, SessionReady, SessionSettings,
+    UseKind, UseTarget, WhenBusy,
 };
 
 pub(super) const NATIVE: RuntimeTraits = RuntimeTraits {
@@ -26,6 +24,10 @@ pub(super) const NATIVE: RuntimeTraits = RuntimeTraits {
     workspace_survives: true,
     disk: None,
 };
+
+/// Workspaces on a disk of ours, so that they can go into archives.
+pub(super) const ON_DISK: RuntimeTraits =
+    RuntimeTraits { disk: Some(WorkspaceLimit::Soft), ..NATIVE };
 
 pub(super) const DOCKER: RuntimeTraits = RuntimeTraits {
     recycle: Recycle::Wipe,
@@ -62,6 +64,8 @@ pub(super) struct Rig {
     answers: BTreeMap<RequestId, Result<Reply, Refusal>>,
     /// Losses that answers reported and that the kernel does not know to be reported yet.
     lost: Vec<Loss>,
+    /// Whether answers arrive, so that what they say of losses is known.
+    pub(super) answers_arrive: bool,
     asked: BTreeSet<RequestId>,
     config: NodeConfig,
     next: u128,
@@ -160,6 +164,7 @@ impl Rig {
             boots: 7,
             answers: BTreeMap::new(),
             lost: Vec::new(),
+            answers_arrive: true,
             asked: BTreeSet::new(),
             config,
             next: 0,
@@ -198,7 +203,10 @@ impl Rig {
         let reply = self.kernel.apply(self.now, event);
         self.collect();
         // Answers are taken, and what they say of losses is read.
-        for Loss { session, generation, .. } in std::mem::take(&mut self.lost) {
+        let arrive = self.answers_arrive;
+        for Loss { session, generation, .. } in
+            std::mem::take(&mut self.lost).into_iter().filter(|_| arrive)
+        {
             let _ = self.kernel.apply(self.now, Event::LossReported { session, generation });
             self.collect();
         }
@@ -508,41 +516,6 @@ impl Rig {
     #[track_caller]
     pub(super) fn pool(&self) -> PoolStats {
         self.kernel.pool_stats(&name()).expect("a pool that is known")
-    }
-
-    /// The sandboxes that may be handed out, in a fixed order.
-    pub(super) fn idle(&self) -> Vec<SandboxView> {
-        let idle = |view: &SandboxView| {
-            view.owner == Owner::Nobody && view.state == SandboxState::Warm && view.ending.is_none()
-        };
-        self.kernel.sandboxes().into_iter().filter(idle).collect()
-    }
-
-    /// What was launched for each effect of this kind that is in progress.
-    pub(super) fn instances(&self, wanted: fn(&Action) -> bool) -> Vec<InstanceId> {
-        let these = self.effects.iter().filter(|effect| wanted(&effect.action));
-        these.filter_map(|effect| instance_of(&effect.action)).collect()
-    }
-
-    /// Why a sandbox ended.
-    #[track_caller]
-    pub(super) fn end_cause(&self, sandbox: SandboxId) -> EndCause {
-        match self.kernel.why(self.now, sandbox) {
-            Some(Why::Ended(ended)) => ended.cause,
-            other => panic!("expected an end, found {other:?}"),
-        }
-    }
-
-    /// The causes with which the end of a sandbox was announced.
-    pub(super) fn end_causes(&self, sandbox: SandboxId) -> Vec<EndCause> {
-        let of = |event: &LifecycleEvent| {
-            if let LifecycleEvent::SandboxTerminated { sandbox_id, cause, .. } = event {
-                (*sandbox_id == sandbox).then_some(*cause)
-            } else {
-                None
-            }
-        };
-        self.published.iter().filter_map(of).collect()
     }
 
     pub(super) fn die(&mut self, instance: InstanceId, cause: DeathCause) {

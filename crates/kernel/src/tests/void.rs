@@ -4,7 +4,7 @@
 use model::lifecycle::ActiveCause;
 use model::{EndCause, ErrorCode, SandboxState, SessionId, SessionStatus};
 
-use super::moves::{Cases, tight};
+use super::moves::{Cases, tight, tight_deleting};
 use super::rig::{
     DOCKER, NATIVE, Rig, delete_workspace, gone, kill, launch, persist, template, trouble,
 };
@@ -177,8 +177,8 @@ fn an_evicted_session_is_paused_and_comes_back_with_its_id_and_files() {
 }
 
 #[test]
-fn an_evicted_cold_one_loses_its_files_and_says_so() {
-    let mut rig = Rig::with(tight(1, 1), template(0, 9), NATIVE);
+fn where_files_go_with_entries_an_evicted_cold_one_says_so() {
+    let mut rig = Rig::with(tight_deleting(1, 1), template(0, 9), NATIVE);
     let (session, sandbox) = rig.waiting_session();
     rig.live(3_600_000);
     assert_eq!(rig.state(sandbox), SandboxState::Cold);
@@ -207,14 +207,14 @@ fn an_evicted_cold_one_loses_its_files_and_says_so() {
 fn a_workspace_that_cannot_be_deleted_is_tried_until_it_is() {
     let mut rig = Rig::with(tight(1, 1), template(0, 9), NATIVE);
     let (session, _) = rig.cold_session();
-    rig.create_session();
+    let ended = rig.end(session);
+    assert_eq!(rig.answered(ended), Reply::Ended, "nobody waits for the disk");
     rig.finish(delete_workspace, trouble());
     assert_eq!((rig.store.doomed.len(), rig.count(delete_workspace)), (1, 0));
     rig.pass(1_000);
     rig.finish(delete_workspace, gone());
     rig.live(60_000);
     assert!(rig.store.doomed.is_empty());
-    assert!(rig.of(session).state_lost);
 }
 
 #[test]
@@ -239,7 +239,8 @@ fn a_fork_takes_the_entry_of_the_least_recent_cold_one() {
     let (_, second) = rig.cold_session();
     let (parent, _) = rig.waiting_session();
     let (_, forked) = rig.fork(parent);
-    assert_eq!(rig.losses(loser), [first]);
+    assert_eq!(rig.ended(first).cause, EndCause::Evicted);
+    assert_eq!(rig.losses(loser), []);
     rig.run_within_limits();
     assert!(matches!(rig.answered(forked), Reply::Forked { .. }));
     assert_eq!(rig.state(second), SandboxState::Cold);
