@@ -25,7 +25,7 @@ use crate::mounts::Mounts;
 use crate::processes::{ProcessLogs, Shelf};
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
-use crate::{Engine, commit, deaths, measuring, needed, processes, scale, seeds, timer};
+use crate::{Engine, clock, commit, deaths, measuring, needed, processes, scale, seeds, timer};
 
 /// How long pools that were being removed may take to be gone.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(30);
@@ -153,7 +153,7 @@ impl Engine {
         };
         let max_processes = config.node.max_processes as usize;
         let scan_interval_ms = config.node.workspace_scan_interval_ms;
-        let clock = Clock::new(config.wall);
+        let clock = Clock::new(config.wall.clone());
         let left = processes::end_left_over(&*store, process_logs.as_ref(), clock.now().wall);
         match left.await? {
             0 => {}
@@ -180,6 +180,7 @@ impl Engine {
         core.take_first_decision();
         core.keep_running(commit::run(Arc::clone(&core)));
         core.keep_running(timer::run(Arc::clone(&core)));
+        core.keep_running(clock::watch(Arc::clone(&core)));
         core.keep_running(processes::save(Arc::clone(&core)));
         core.keep_running(processes::store(Arc::clone(&core)));
         core.keep_running(processes::sweep(Arc::clone(&core), config.strays == Strays::Remove));

@@ -69,6 +69,8 @@ pub enum Flaw {
     WantedGivenUp,
     /// Two speak with one harness.
     HarnessShared,
+    /// Somebody who sets the wall clock of the machine is believed within a run.
+    WallStepBelieved,
 }
 
 impl Flaw {
@@ -106,6 +108,7 @@ impl Flaw {
         Self::FullDiskIgnored,
         Self::WantedGivenUp,
         Self::HarnessShared,
+        Self::WallStepBelieved,
     ];
 
     /// Its name on the command line.
@@ -143,6 +146,7 @@ impl Flaw {
             Self::FullDiskIgnored => "full-disk-ignored",
             Self::WantedGivenUp => "wanted-given-up",
             Self::HarnessShared => "harness-shared",
+            Self::WallStepBelieved => "wall-step-believed",
         }
     }
 }

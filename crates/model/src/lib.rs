@@ -44,5 +44,5 @@ pub use reason::{EndCause, TerminatedReason};
 pub use records::Records;
 pub use state::{SandboxState, SandboxStatus, SessionStatus};
 pub use template::{PoolSettings, Template};
-pub use time::{Mono, Now, Wall};
+pub use time::{MachineClocks, Mono, Now, RunClock, Wall};
 pub use turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord, TurnStart};

@@ -50,6 +50,10 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::FullDiskIgnored => &[Promise::DiskSpared],
         Flaw::WantedGivenUp => &[Promise::ColdUnwanted],
         Flaw::HarnessShared => &[Promise::OneSpeaker],
+        // Forward a lease ends early, back it ends late.
+        Flaw::WallStepBelieved => {
+            &[Promise::EndJustified, Promise::LeaseEnds, Promise::LeaseHonoured]
+        }
     }
 }
 
@@ -121,6 +125,7 @@ flaw_tests! {
     fn flaw_full_disk_ignored_is_caught: FullDiskIgnored;
     fn flaw_wanted_given_up_is_caught: WantedGivenUp;
     fn flaw_harness_shared_is_caught: HarnessShared;
+    fn flaw_wall_step_believed_is_caught: WallStepBelieved;
 }
 
 #[test]
