@@ -217,6 +217,7 @@ pub(crate) async fn in_background<T: Send + 'static>(
             | Trouble::InUse
             | Trouble::Refused
             | Trouble::CalledOff
+            | Trouble::Went
             | Trouble::System => failed(&error).into(),
         }
     })
@@ -228,6 +229,8 @@ pub(crate) fn failed(error: &WorkspaceError) -> RuntimeError {
         Trouble::DiskFull => RuntimeErrorCode::DiskFull,
         Trouble::Id => RuntimeErrorCode::Duplicate,
         Trouble::Refused => RuntimeErrorCode::Invalid,
+        // It goes with the sandbox whose it is.
+        Trouble::Went => RuntimeErrorCode::SandboxGone,
         Trouble::System | Trouble::InUse | Trouble::Damaged | Trouble::CalledOff => {
             RuntimeErrorCode::System
         }

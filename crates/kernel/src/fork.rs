@@ -11,7 +11,7 @@ use crate::Kernel;
 use crate::admission::capacity_exhausted;
 use crate::effect::Action;
 use crate::entry::{OpKind, Own, Phase};
-use crate::event::Outcome;
+use crate::event::{FailureKind, Outcome};
 use crate::reply::Reply;
 use crate::session::ControlKind;
 use crate::slab::Ix;
@@ -85,6 +85,7 @@ impl Kernel {
     }
 
     pub(crate) fn copy_ended(&mut self, ix: Ix, outcome: Outcome) {
+        let source_went = self.source_went(ix);
         self.release_copy_source(ix);
         if let Some(ending) = self.entries[ix].ending.take() {
             // It was given up while it was being copied, and so its session never came to be.
@@ -94,7 +95,7 @@ impl Kernel {
             self.remove_entry(ix, ending.cause, ending.detail.as_ref(), None);
             return;
         }
-        let detail: Arc<str> = match outcome {
+        let (code, detail): (_, Arc<str>) = match outcome {
             Outcome::Done => {
                 let entry = &mut self.entries[ix];
                 entry.copying_from = None;
@@ -108,16 +109,46 @@ impl Kernel {
                 }
                 return;
             }
-            Outcome::Failed(failure) => failure.detail,
-            Outcome::TimedOut => "copying the workspace took too long".into(),
+            Outcome::Failed(failure) => {
+                // Whose files went because their owner's sandbox did has no trouble with its disk.
+                let went = source_went || failure.kind == FailureKind::Gone;
+                let detail = failure.detail;
+                if went {
+                    let cause = format!("its sandbox ended while its files were copied ({detail})");
+                    (ErrorCode::SessionBusy, cause.into())
+                } else {
+                    (ErrorCode::PersistFailed, detail)
+                }
+            }
+            Outcome::TimedOut => {
+                (ErrorCode::PersistFailed, "copying the workspace took too long".into())
+            }
         };
         if let Own::Session(session) = self.entries[ix].owner {
-            let refusal = Refusal::new(ErrorCode::PersistFailed, detail.to_string());
+            let refusal = Refusal::new(code, detail.to_string());
             self.drop_queued_turns(session);
-            self.sessions[session].status = SessionStatus::Ended;
+            let known = &mut self.sessions[session];
+            known.status = SessionStatus::Ended;
+            let forking = known.control.take_if(|control| control.kind == ControlKind::Fork);
+            for req in forking.into_iter().flat_map(|control| control.requests) {
+                self.answer(req, Err(refusal.clone()));
+            }
             self.fail_wants(session, &refusal);
         }
         self.remove_entry(ix, EndCause::LaunchFailed, Some(&detail), None);
+    }
+
+    /// Whether what is copied is no longer its session's, or about to go with its sandbox.
+    fn source_went(&self, copy: Ix) -> bool {
+        let Own::Session(session) = self.entries[copy].owner else { return false };
+        let parent = self.sessions[session].parent;
+        let parent = parent.and_then(|parent| self.session_index.get(parent.as_u128()));
+        let Some(parent) = parent else { return true };
+        let source = self.sessions[parent].entry.map(|ix| &self.entries[ix]);
+        self.sessions[parent].status == SessionStatus::Ended
+            || source.is_none_or(|source| {
+                Some(source.workspace) != self.entries[copy].copying_from || source.ending.is_some()
+            })
     }
 
     /// What is being copied may not be given up meanwhile.
