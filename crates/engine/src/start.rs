@@ -25,6 +25,7 @@ use crate::mounts::Mounts;
 use crate::processes::{ProcessLogs, Shelf};
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
+use crate::templates::say_placed;
 use crate::{Engine, clock, commit, deaths, measuring, needed, processes, scale, seeds, timer};
 
 /// How long pools that were being removed may take to be gone.
@@ -125,6 +126,9 @@ impl Engine {
             alive.extend(runtime.list().await?);
         }
         let disk = Disk {
+            hard: config.workspaces.as_ref().map(|workspaces| workspaces.hard().kept()),
+            unable: runtimes.unable_of_disk(),
+            why_not: runtimes.disk_tried_in_vain(),
             workspaces: config.workspaces,
             archives: config.archives,
             seeds: config.seeds,
@@ -225,24 +229,34 @@ impl Engine {
         for template in templates {
             self.put_configured(template).await?;
         }
-        self.tell_recycling().await;
+        self.tell_pools().await;
         self.refuse_unknown(wanted)
     }
 
-    /// Whether used sandboxes are wiped depends on how runtimes are set up now, not when a template was
-    /// put.
-    async fn tell_recycling(&self) {
+    /// Whether used sandboxes are wiped, and where the files of workspaces are, depends on how runtimes
+    /// and the disk are now, not when a template was put.
+    async fn tell_pools(&self) {
         for template in self.templates() {
             let Ok(runtime) = self.core.runtimes.of(template.runtime) else { continue };
             let known = self.core.read(|kernel| kernel.traits_of(&template.name));
             let Some(known) = known else { continue };
-            let traits = RuntimeTraits { recycle: runtime.traits().recycle, ..known };
+            let (recycle, name) = (runtime.traits().recycle, template.name.clone());
+            let traits = match self.traits_for(runtime.traits(), &template) {
+                Ok((now, placed)) => {
+                    say_placed(&template, &placed);
+                    let RuntimeTraits { workspace_survives, disk, .. } = now;
+                    RuntimeTraits { recycle, workspace_survives, disk, ..known }
+                }
+                Err(refusal) => {
+                    tracing::warn!(%name, %refusal, "a template asks for what this node cannot do");
+                    RuntimeTraits { recycle, ..known }
+                }
+            };
             if traits != known {
-                let name = template.name.clone();
                 let told = Event::TemplatePut { template, traits };
                 // A pool that is being removed needs no news.
                 if let Err(refusal) = self.core.ask(self.core.request(), told).await {
-                    tracing::debug!(%name, %refusal, "a pool was not told how it recycles");
+                    tracing::debug!(%name, %refusal, "a pool was not told how its sandboxes are");
                 }
             }
         }
@@ -283,7 +297,7 @@ impl Engine {
             Some(_) => tracing::info!(%name, "a template is put back to what is configured"),
             None => {}
         }
-        let put = self.put_template(template).await;
+        let put = self.put_quietly(template).await;
         put.map(|_| ()).map_err(|refusal| StartError::Template(name.to_string(), refusal))
     }
 }

@@ -15,7 +15,7 @@ use runtime::fake::{Fault, Operation};
 use tokio::io::AsyncWriteExt as _;
 use workspaces::{Archives, Seeds, Workspaces};
 
-use super::node::{ALICE, Node, Place, config, name, template};
+use super::node::{ALICE, Node, Place, config, in_memory, name, template};
 use super::sessions::outcome;
 use crate::effects::EffectError;
 use crate::{EngineConfig, SeedFile, SessionRequest, UseKind, keeping, seeds};
@@ -26,11 +26,11 @@ impl Place {
         let mut config = config();
         let mut disk = template("disk");
         disk.workspace = WorkspaceSettings {
-            kind: WorkspaceKind::Disk,
-            limit: WorkspaceLimit::Soft,
+            kind: Some(WorkspaceKind::Disk),
+            limit: Some(WorkspaceLimit::Soft),
             ..WorkspaceSettings::default()
         };
-        config.templates = vec![template("memory"), disk];
+        config.templates = vec![in_memory("memory"), disk];
         for template in &mut config.templates {
             template.limits.workspace_mb = 8;
             template.pool.pool_size = 0;
