@@ -42,18 +42,19 @@ impl Ground {
 
     /// What the workspaces of a template are here; why, where that cannot be told.
     pub(crate) fn placed(&self, template: &Template) -> Result<Placed, String> {
-        let disk = match template.runtime {
+        let found = match template.runtime {
             RuntimeKind::Docker
             | RuntimeKind::Runc
             | RuntimeKind::Runsc
             | RuntimeKind::Crun
-            | RuntimeKind::Youki => Err(model::placing::in_memory_only(template.runtime)),
-            RuntimeKind::Native | RuntimeKind::Fake => self.native.clone(),
-        };
-        let found = match (&disk, &self.hard) {
-            (Err(why), _) => placed(template, Err(why.as_str())),
-            (Ok(()), Ok(hard)) => placed(template, Ok(hard)),
-            (Ok(()), Err(why)) => return Err(why.clone()),
+            | RuntimeKind::Youki => {
+                placed(template, Err(&model::placing::in_memory_only(template.runtime)))
+            }
+            RuntimeKind::Native | RuntimeKind::Fake => {
+                let hard = self.hard.as_ref().map_err(Clone::clone)?;
+                let native = self.native.as_ref().map_err(String::as_str);
+                placed(template, native.map(|()| hard))
+            }
         };
         found.map_err(|refusal| refusal.to_string())
     }

@@ -73,10 +73,13 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         let Tried { found, can, disk } = trial(data_dir)?;
         findings.push(found);
         if let Some(mut can) = can {
-            can.disk_workspaces = disk.is_ok();
+            let looks_able = !machine.is_root || machine.idmapped_mounts;
+            can.disk_workspaces = disk.as_ref().map_or(looks_able, Result::is_ok);
             findings.extend(subordinate(can.users));
             abilities = abilities::abilities(can);
-            ground = ground.tried(disk);
+            if let Some(disk) = disk {
+                ground = ground.tried(disk);
+            }
         }
     }
     findings.extend(unusable);
@@ -265,8 +268,8 @@ async fn try_one(runtime: &dyn Runtime) -> Result<(Collected, Duration), Runtime
 struct Tried {
     found: Finding,
     can: Option<Capabilities>,
-    /// Whether one with its workspace where data is kept starts, or why not.
-    disk: Result<(), String>,
+    /// Whether one with its workspace where data is kept starts, or why not, if that was tried.
+    disk: Option<Result<(), String>>,
 }
 
 /// Starts a sandbox and a program in it, and another one with its workspace where data is kept.
@@ -274,16 +277,16 @@ fn trial(data_dir: &Path) -> Result<Tried, Failure> {
     const NAME: &str = "a sandbox starts";
     let tokio = native::tokio()?;
     let lent = Trial::make_in(&nearest(data_dir));
-    let mut disk = lent.as_ref().map(|_| ()).map_err(Clone::clone);
+    let mut disk = None;
     let attempt = async {
         // As many as a server has: whoever has users for two may not have them for all.
         let slots = model::NodeConfig::default().max_live;
-        let workspace = lent.as_ref().ok().map(|trial| &trial.lent);
+        let workspace = lent.as_ref().map(|trial| &trial.lent);
         let opened = native::open(Settings { slots, ..Settings::for_one(workspace) }).await?;
         let can = opened.capabilities();
         let tried = try_one(&*opened).await;
         if let (Ok(_), Some(lent)) = (&tried, workspace) {
-            disk = try_on_disk(&*opened, lent).await;
+            disk = Some(try_on_disk(&*opened, lent).await);
         }
         let closed = opened.shutdown().await;
         let (ran, took) =
@@ -321,23 +324,20 @@ struct Trial {
 }
 
 impl Trial {
-    fn make_in(place: &Path) -> Result<Self, String> {
+    /// None where we may not make one: who runs the server may.
+    fn make_in(place: &Path) -> Option<Self> {
         let path = place.join(format!(".shoal-workspace-{}", std::process::id()));
-        let failed = |error: std::io::Error| format!("{}: {error}", place.display());
-        std::fs::DirBuilder::new().mode(0o755).create(&path).map_err(failed)?;
+        std::fs::DirBuilder::new().mode(0o755).create(&path).ok()?;
         let owned = if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&path, Some(USER), Some(USER))
         } else {
             Ok(())
         };
-        let lent = owned
-            .map_err(failed)
-            .and_then(|()| Lent::check(&path).map_err(|failure| Failure::to_string(&failure)));
-        match lent {
-            Ok(lent) => Ok(Self { path, lent }),
-            Err(why) => {
+        match owned.ok().and_then(|()| Lent::check(&path).ok()) {
+            Some(lent) => Some(Self { path, lent }),
+            None => {
                 let _ = std::fs::remove_dir(&path);
-                Err(why)
+                None
             }
         }
     }
