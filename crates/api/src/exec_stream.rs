@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use engine::{Caller, ExecSpec, Exit, ExitStatus, Process, Use};
+use engine::{Caller, ExecSpec, Exit, Process, Use};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -25,7 +25,6 @@ use crate::stream::{Format, HEARTBEAT, Pieces};
 const READ_BYTES: usize = 64 * 1024;
 /// How long a program that was killed may take to be gone.
 const KILL_GRACE: Duration = Duration::from_secs(5);
-const SIGKILL: i32 = 9;
 
 /// A program and what was read of it.
 pub(crate) struct Watched {
@@ -71,7 +70,7 @@ impl Deadline {
 
     /// Whether it was this that ended the program. One that ended by itself may be looked at late.
     fn ended(&self, exit: &Exit) -> bool {
-        self.passed.load(Ordering::Relaxed) && exit.status == ExitStatus::Signal(SIGKILL)
+        exit.timed_out(self.passed.load(Ordering::Relaxed))
     }
 }
 

@@ -66,7 +66,7 @@ impl Refused {
         let elsewhere = self.elsewhere.as_ref();
         Problem {
             retry_after_ms: self.retry_after_ms(),
-            reason: elsewhere.map(|elsewhere| elsewhere.reason),
+            reason: elsewhere.map(|elsewhere| elsewhere.reason).or(self.refusal.reason),
             session_id: elsewhere.and_then(|elsewhere| elsewhere.session_id),
             sandbox_id: elsewhere.and_then(|elsewhere| elsewhere.sandbox_id),
             ..problem
@@ -136,6 +136,14 @@ mod tests {
         ] {
             assert_eq!(Refused::from(Refusal::new(code, cause)).field.as_deref(), field, "{cause}");
         }
+    }
+
+    #[test]
+    fn who_asks_for_what_is_gone_is_told_why_wherever_the_refusal_was_made() {
+        let gone = Refused::from(Refusal::sandbox_gone(model::EndCause::Restart)).problem("r");
+        assert_eq!(gone.reason, Some(model::EndCause::Restart.reason()));
+        let plain = Refused::new(ErrorCode::QueueFull, "full").problem("r");
+        assert_eq!(plain.reason, None);
     }
 
     #[test]

@@ -65,10 +65,9 @@ impl Client {
         self.json(Call::get(at("/v1/stats"))).await
     }
 
-    /// All templates.
-    pub async fn templates(&self) -> Result<Vec<Template>, ClientError> {
-        let list: TemplateList = self.json(Call::get(at("/v1/templates"))).await?;
-        Ok(list.templates)
+    /// All templates, with what each comes to.
+    pub async fn templates(&self) -> Result<TemplateList, ClientError> {
+        self.json(Call::get(at("/v1/templates"))).await
     }
 
     /// One template.

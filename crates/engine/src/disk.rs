@@ -1,13 +1,13 @@
 //! Workspaces on disk, for the engine: made or brought back before a launch, removed after a kill.
 //! Nothing here blocks a thread that serves requests.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::Launch;
-use model::template::{WorkspaceKind, WorkspaceLimit};
-use model::{ErrorCode, Refusal, Template, WorkspaceId};
+use model::template::RuntimeKind;
+use model::{HardLimits, Placed, Refusal, Template, WorkspaceId, placed};
 use runtime::{RuntimeError, RuntimeErrorCode, WorkspaceSource};
 use tokio::task::spawn_blocking;
 use workspaces::{Archives, New, Seeds, Size, Trouble, WorkspaceError, Workspaces};
@@ -20,6 +20,12 @@ use crate::works::{Entered, Haste, Waiting, Works};
 #[derive(Default)]
 pub(crate) struct Disk {
     pub(crate) workspaces: Option<Arc<Workspaces>>,
+    /// What keeps hard limits where they are.
+    pub(crate) hard: Option<HardLimits>,
+    /// Runtimes that cannot use workspaces on disk, and why.
+    pub(crate) unable: BTreeMap<RuntimeKind, String>,
+    /// Runtimes that could not when it was tried, and why.
+    pub(crate) why_not: BTreeMap<RuntimeKind, String>,
     pub(crate) archives: Option<Archives>,
     pub(crate) seeds: Option<Seeds>,
     /// What workspaces with a hard limit must leave free, however full they are.
@@ -36,28 +42,21 @@ pub(crate) struct Beginning {
 }
 
 impl Disk {
-    /// How the size of a template's workspaces is kept here; none where they are in memory. A hard
-    /// limit becomes a soft one only where the template agrees.
-    pub(crate) fn limit_of(&self, template: &Template) -> Result<Option<WorkspaceLimit>, Refusal> {
-        let refused = |cause: String| Err(Refusal::new(ErrorCode::Unsupported, cause));
-        match template.workspace.kind {
-            WorkspaceKind::Memory => return Ok(None),
-            WorkspaceKind::Disk => {}
-        }
-        let Some(workspaces) = &self.workspaces else {
-            return refused("workspace.kind: this node has no place for workspaces on disk".into());
+    /// Where the files of a template's workspaces are on this node, and how their size is kept. It
+    /// gives the same for as long as the node runs.
+    pub(crate) fn placed(&self, template: &Template) -> Result<Placed, Refusal> {
+        let why_not = match template.workspace.kind {
+            // A trial may fail by chance: it decides for those who leave it open, and refuses nothing.
+            None => self.why_not.get(&template.runtime),
+            Some(_) => None,
         };
-        match (template.workspace.limit, workspaces.hard().by) {
-            (WorkspaceLimit::Soft, _) => Ok(Some(WorkspaceLimit::Soft)),
-            (WorkspaceLimit::Hard, Some(_)) => Ok(Some(WorkspaceLimit::Hard)),
-            (WorkspaceLimit::Hard, None) if template.limits.best_effort => {
-                Ok(Some(WorkspaceLimit::Soft))
-            }
-            (WorkspaceLimit::Hard, None) => {
-                let why = workspaces.hard().reasons();
-                refused(format!("workspace.limit: no hard limit works here ({why})"))
-            }
-        }
+        let why_not = self.unable.get(&template.runtime).or(why_not);
+        let disk = match (&self.hard, why_not) {
+            (None, _) => Err("this node has no place for workspaces on disk"),
+            (Some(_), Some(why)) => Err(why.as_str()),
+            (Some(hard), None) => Ok(hard),
+        };
+        placed(template, disk)
     }
 
     /// What a workspace for this template is to be.
@@ -66,11 +65,11 @@ impl Disk {
         id: WorkspaceId,
         template: &Template,
     ) -> Result<Option<New>, RuntimeError> {
-        let limit = self.limit_of(template).map_err(|refusal| {
+        let placed = self.placed(template).map_err(|refusal| {
             RuntimeError::new(RuntimeErrorCode::Unsupported, "launch", refusal.cause)
         })?;
         let size = Size::of_bytes(template.limits.workspace_bytes());
-        Ok(limit.map(|limit| New { id, size, limit, spared_bytes: self.spared_bytes }))
+        Ok(placed.disk().map(|limit| New { id, size, limit, spared_bytes: self.spared_bytes }))
     }
 
     /// Whether there is a workspace of this id on disk.
@@ -217,6 +216,7 @@ pub(crate) async fn in_background<T: Send + 'static>(
             | Trouble::InUse
             | Trouble::Refused
             | Trouble::CalledOff
+            | Trouble::Went
             | Trouble::System => failed(&error).into(),
         }
     })
@@ -228,6 +228,8 @@ pub(crate) fn failed(error: &WorkspaceError) -> RuntimeError {
         Trouble::DiskFull => RuntimeErrorCode::DiskFull,
         Trouble::Id => RuntimeErrorCode::Duplicate,
         Trouble::Refused => RuntimeErrorCode::Invalid,
+        // It goes with the sandbox whose it is.
+        Trouble::Went => RuntimeErrorCode::SandboxGone,
         Trouble::System | Trouble::InUse | Trouble::Damaged | Trouble::CalledOff => {
             RuntimeErrorCode::System
         }

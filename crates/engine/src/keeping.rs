@@ -49,7 +49,8 @@ pub(crate) async fn copy(
     // What is being archived is called off, or over: after that nobody else moves it.
     let source = disk.works.enter(from, Haste::Urgent).await;
     let closed = disk.workspaces.as_ref().is_some_and(|all| all.is_closed(from));
-    let live = instance.map(|instance| find(core, instance)).transpose()?;
+    // One that is over meanwhile is no obstacle where its files are within reach without it.
+    let live = instance.and_then(|instance| find(core, instance).ok());
     match (disk.workspaces.clone().filter(|all| all.has(from)), live) {
         (Some(_), Some(sandbox)) if closed => through_guest(core, sandbox, to).await,
         (None, Some(sandbox)) => through_guest(core, sandbox, to).await,
@@ -68,7 +69,13 @@ pub(crate) async fn copy(
                     // An attempt that nobody waited for came to its end.
                     return Ok(());
                 }
-                workspaces.copy(from, new, &mut |_| !is_gone())
+                let copied = workspaces.copy(from, new, &mut |_| !is_gone());
+                if workspaces.has(from) {
+                    return copied;
+                }
+                // Whatever was found of it may be a part: files that go are not looked for.
+                workspaces.remove(to)?;
+                Err(went(from))
             });
             let copied = match live {
                 Some(sandbox) => held_still(core, sandbox, copied).await,
@@ -76,6 +83,11 @@ pub(crate) async fn copy(
             };
             drop(waiting);
             copied
+        }
+        // What was saved of it, if anything was, may be older than what it had.
+        (None, None) if instance.is_some() => {
+            let cause = "it ended before its files were copied";
+            Err(RuntimeError::new(RuntimeErrorCode::SandboxGone, "copy a workspace", cause).into())
         }
         (None, None) => {
             let Some(archives) = disk.archives.clone().filter(|all| all.get(from).is_some()) else {
@@ -86,6 +98,11 @@ pub(crate) async fn copy(
             in_background(target, move |_| archives.copy(from, to)).await
         }
     }
+}
+
+/// Whoever it was of gave it up while it was read.
+fn went(from: WorkspaceId) -> workspaces::WorkspaceError {
+    workspaces::WorkspaceError::went("copy a workspace", from)
 }
 
 /// A workspace on disk for a sandbox that has it in memory.
@@ -104,7 +121,12 @@ async fn into_archive(
     let is_gone = waiting.is_gone();
     let packed = in_background(target, move |_| {
         let mut writer = archives.write(to, spared)?;
-        workspaces.pack(from, &mut writer, &mut |_| !is_gone())?;
+        let packed = workspaces.pack(from, &mut writer, &mut |_| !is_gone());
+        // Whatever was found of it may be a part: files that go are not looked for.
+        if !workspaces.has(from) {
+            return Err(went(from));
+        }
+        packed?;
         writer.finish().map(|_| ())
     })
     .await;

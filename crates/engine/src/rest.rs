@@ -2,7 +2,7 @@
 
 use kernel::{Event, Kernel, Reply, Resting, WakeReport};
 use model::why::Why;
-use model::{ErrorCode, ProcessId, ProcessRecord, Refusal, SandboxId, Wall};
+use model::{EndCause, ProcessId, ProcessRecord, Refusal, SandboxId, Wall};
 
 use crate::Engine;
 use crate::keys::Caller;
@@ -45,7 +45,8 @@ impl Engine {
             // It is known and not there: it ended.
             None => match self.sandbox(caller, sandbox) {
                 Err(refusal) => Err(refusal),
-                Ok(_) => Err(Refusal::new(ErrorCode::SandboxGone, "it ended just now")),
+                // It is on its way out, or rests.
+                Ok(view) => Err(Refusal::sandbox_gone(view.ending.unwrap_or(EndCause::Crash))),
             },
         }
     }

@@ -1,7 +1,9 @@
 //! The runtimes of a node, by the word with which templates choose them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use model::placing::in_memory_only;
 use model::template::RuntimeKind;
 use model::{ErrorCode, InstanceId, Refusal};
 use runtime::{Runtime, RuntimeError, Sandbox};
@@ -12,6 +14,8 @@ pub struct Runtimes {
     all: Vec<(RuntimeKind, Arc<dyn Runtime>)>,
     /// Those that there could be, and why they are not here.
     missing: Vec<(RuntimeKind, String)>,
+    /// Those in which a workspace on disk was tried in vain, and why.
+    without_disk: Vec<(RuntimeKind, String)>,
 }
 
 impl Runtimes {
@@ -33,6 +37,25 @@ impl Runtimes {
     pub fn without(mut self, kind: RuntimeKind, why: impl Into<String>) -> Self {
         self.missing.push((kind, why.into()));
         self
+    }
+
+    /// One in which a workspace on disk was tried in vain, and why: templates that leave open where
+    /// their workspaces are have them in memory.
+    #[must_use]
+    pub fn without_disk(mut self, kind: RuntimeKind, why: impl Into<String>) -> Self {
+        self.without_disk.push((kind, why.into()));
+        self
+    }
+
+    /// Those in which workspaces on disk were tried in vain.
+    pub(crate) fn disk_tried_in_vain(&self) -> BTreeMap<RuntimeKind, String> {
+        self.without_disk.iter().cloned().collect()
+    }
+
+    /// Those that cannot use workspaces on disk.
+    pub(crate) fn unable_of_disk(&self) -> BTreeMap<RuntimeKind, String> {
+        let unable = self.all.iter().filter(|(_, runtime)| !runtime.capabilities().disk_workspaces);
+        unable.map(|(kind, _)| (*kind, in_memory_only(*kind))).collect()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<dyn Runtime>> {

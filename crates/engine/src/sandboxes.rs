@@ -2,7 +2,7 @@
 
 use kernel::{Event, Reply, SandboxView};
 use model::why::Why;
-use model::{EndCause, ErrorCode, Refusal, SandboxId};
+use model::{ErrorCode, Refusal, SandboxId};
 
 use crate::Engine;
 use crate::core::unavailable;
@@ -16,7 +16,7 @@ impl Engine {
         self.core.read(|kernel| match kernel.sandbox(id) {
             Some(view) => Ok(view),
             None => match kernel.why(now, id) {
-                Some(Why::Ended(ended)) => Err(gone(ended.cause)),
+                Some(Why::Ended(ended)) => Err(Refusal::sandbox_gone(ended.cause)),
                 Some(Why::Alive(_)) | None => Err(unknown(id)),
             },
         })
@@ -30,7 +30,7 @@ impl Engine {
     /// The reason for which a sandbox is gone that only the store remembers.
     pub(crate) async fn ended_long_ago(&self, caller: Caller, id: SandboxId) -> Option<Refusal> {
         let ended = self.core.store.ended(id).await.ok().flatten()?;
-        caller.sees(ended.tenant).then(|| gone(ended.cause))
+        caller.sees(ended.tenant).then(|| Refusal::sandbox_gone(ended.cause))
     }
 
     /// All that the caller may see, in the order of their ids.
@@ -89,11 +89,6 @@ impl Engine {
             Some(_) | None => Err(unknown(id)),
         }
     }
-}
-
-fn gone(cause: EndCause) -> Refusal {
-    let cause = format!("it ended: {} ({})", cause.reason().as_str(), cause.as_str());
-    Refusal::new(ErrorCode::SandboxGone, cause)
 }
 
 fn unknown(id: SandboxId) -> Refusal {

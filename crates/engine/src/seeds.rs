@@ -238,7 +238,9 @@ fn refused(error: &WorkspaceError) -> Refusal {
         Trouble::Refused | Trouble::Damaged => ErrorCode::InvalidArgument,
         Trouble::DiskFull => ErrorCode::DiskFull,
         Trouble::Unsupported => ErrorCode::Unsupported,
-        Trouble::Id | Trouble::InUse | Trouble::CalledOff | Trouble::System => ErrorCode::Internal,
+        Trouble::Id | Trouble::InUse | Trouble::CalledOff | Trouble::Went | Trouble::System => {
+            ErrorCode::Internal
+        }
     };
     Refusal::new(code, error.source.to_string())
 }

@@ -25,7 +25,8 @@ use crate::mounts::Mounts;
 use crate::processes::{ProcessLogs, Shelf};
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
-use crate::{Engine, commit, deaths, measuring, needed, processes, scale, seeds, timer};
+use crate::templates::say_placed;
+use crate::{Engine, clock, commit, deaths, measuring, needed, processes, scale, seeds, timer};
 
 /// How long pools that were being removed may take to be gone.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(30);
@@ -125,6 +126,9 @@ impl Engine {
             alive.extend(runtime.list().await?);
         }
         let disk = Disk {
+            hard: config.workspaces.as_ref().map(|workspaces| workspaces.hard().kept()),
+            unable: runtimes.unable_of_disk(),
+            why_not: runtimes.disk_tried_in_vain(),
             workspaces: config.workspaces,
             archives: config.archives,
             seeds: config.seeds,
@@ -153,7 +157,7 @@ impl Engine {
         };
         let max_processes = config.node.max_processes as usize;
         let scan_interval_ms = config.node.workspace_scan_interval_ms;
-        let clock = Clock::new(config.wall);
+        let clock = Clock::new(config.wall.clone());
         let left = processes::end_left_over(&*store, process_logs.as_ref(), clock.now().wall);
         match left.await? {
             0 => {}
@@ -180,6 +184,7 @@ impl Engine {
         core.take_first_decision();
         core.keep_running(commit::run(Arc::clone(&core)));
         core.keep_running(timer::run(Arc::clone(&core)));
+        core.keep_running(clock::watch(Arc::clone(&core)));
         core.keep_running(processes::save(Arc::clone(&core)));
         core.keep_running(processes::store(Arc::clone(&core)));
         core.keep_running(processes::sweep(Arc::clone(&core), config.strays == Strays::Remove));
@@ -225,24 +230,34 @@ impl Engine {
         for template in templates {
             self.put_configured(template).await?;
         }
-        self.tell_recycling().await;
+        self.tell_pools().await;
         self.refuse_unknown(wanted)
     }
 
-    /// Whether used sandboxes are wiped depends on how runtimes are set up now, not when a template was
-    /// put.
-    async fn tell_recycling(&self) {
+    /// Whether used sandboxes are wiped, and where the files of workspaces are, depends on how runtimes
+    /// and the disk are now, not when a template was put.
+    async fn tell_pools(&self) {
         for template in self.templates() {
             let Ok(runtime) = self.core.runtimes.of(template.runtime) else { continue };
             let known = self.core.read(|kernel| kernel.traits_of(&template.name));
             let Some(known) = known else { continue };
-            let traits = RuntimeTraits { recycle: runtime.traits().recycle, ..known };
+            let (recycle, name) = (runtime.traits().recycle, template.name.clone());
+            let traits = match self.traits_for(runtime.traits(), &template) {
+                Ok((now, placed)) => {
+                    say_placed(&template, &placed);
+                    let RuntimeTraits { workspace_survives, disk, .. } = now;
+                    RuntimeTraits { recycle, workspace_survives, disk, ..known }
+                }
+                Err(refusal) => {
+                    tracing::warn!(%name, %refusal, "a template asks for what this node cannot do");
+                    RuntimeTraits { recycle, ..known }
+                }
+            };
             if traits != known {
-                let name = template.name.clone();
                 let told = Event::TemplatePut { template, traits };
                 // A pool that is being removed needs no news.
                 if let Err(refusal) = self.core.ask(self.core.request(), told).await {
-                    tracing::debug!(%name, %refusal, "a pool was not told how it recycles");
+                    tracing::debug!(%name, %refusal, "a pool was not told how its sandboxes are");
                 }
             }
         }
@@ -283,7 +298,7 @@ impl Engine {
             Some(_) => tracing::info!(%name, "a template is put back to what is configured"),
             None => {}
         }
-        let put = self.put_template(template).await;
+        let put = self.put_quietly(template).await;
         put.map(|_| ()).map_err(|refusal| StartError::Template(name.to_string(), refusal))
     }
 }

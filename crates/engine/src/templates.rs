@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use kernel::{Event, Kernel};
-use model::template::{RuntimeTraits, WorkspaceLimit};
-use model::{ErrorCode, NetworkPolicy, Refusal, Template, TemplateName};
+use model::template::{RuntimeTraits, WorkspaceKind, WorkspaceLimit};
+use model::{ErrorCode, NetworkPolicy, Placed, Refusal, Template, TemplateName};
 use runtime::Runtime;
 
 use crate::{Engine, needed};
@@ -41,6 +41,21 @@ impl Engine {
 
     /// Makes a template, or replaces the one of the same name.
     pub async fn put_template(&self, template: Template) -> Result<Put, Refusal> {
+        let name = template.name.clone();
+        let put = self.put_quietly(template).await?;
+        if let Some(template) = self.template(&name) {
+            say_placed(&template, &self.placed(&template)?);
+        }
+        Ok(put)
+    }
+
+    /// Where the files of a template's workspaces are on this node, and how their size is kept.
+    pub fn placed(&self, template: &Template) -> Result<Placed, Refusal> {
+        self.core.disk.placed(template)
+    }
+
+    /// The same, before anything is said of it.
+    pub(crate) async fn put_quietly(&self, template: Template) -> Result<Put, Refusal> {
         template
             .validate()
             .map_err(|invalid| Refusal::new(ErrorCode::TemplateInvalid, invalid.to_string()))?;
@@ -52,7 +67,7 @@ impl Engine {
         }
         self.core.mounts.check(&template).await?;
         let _held = self.core.roots.check(template.runtime, &template.root).await?;
-        let traits = self.traits_for(runtime.traits(), &template)?;
+        let (traits, _) = self.traits_for(runtime.traits(), &template)?;
         let known = self.template(&template.name).is_some();
         if !known && self.templates().len() >= TEMPLATES_MAX {
             let cause = format!("there are {TEMPLATES_MAX} templates already");
@@ -66,26 +81,47 @@ impl Engine {
 }
 
 impl Engine {
-    /// What a runtime can do for the sandboxes of a template.
-    fn traits_for(
+    /// What a runtime can do for the sandboxes of a template, and where their files are.
+    pub(crate) fn traits_for(
         &self,
         traits: RuntimeTraits,
         template: &Template,
-    ) -> Result<RuntimeTraits, Refusal> {
-        let disk = self.core.disk.limit_of(template)?;
-        if disk == Some(WorkspaceLimit::Soft) && template.workspace.limit == WorkspaceLimit::Hard {
+    ) -> Result<(RuntimeTraits, Placed), Refusal> {
+        let placed = self.placed(template)?;
+        let disk = placed.disk();
+        // What is in memory goes with the process.
+        let workspace_survives = traits.workspace_survives && disk.is_some();
+        Ok((RuntimeTraits { workspace_survives, disk, ..traits }, placed))
+    }
+}
+
+/// Says where files are if that is weaker than what could be expected.
+pub(crate) fn say_placed(template: &Template, placed: &Placed) {
+    let (name, why) = (&template.name, placed.why.as_deref().unwrap_or_default());
+    match (placed.kind, placed.limit, template.workspace.limit) {
+        (WorkspaceKind::Memory, ..) if placed.why.is_some() => {
             tracing::warn!(
-                name = %template.name,
+                %name,
+                why,
+                "workspaces are in memory: a crash takes what was not saved"
+            );
+        }
+        (WorkspaceKind::Disk, WorkspaceLimit::Soft, Some(WorkspaceLimit::Hard)) => {
+            tracing::warn!(
+                %name,
+                why,
                 "workspaces get a soft limit: a hard one cannot be kept here (`shoal doctor` says why)"
             );
         }
-        // What is in memory goes with the process.
-        let workspace_survives = traits.workspace_survives && disk.is_some();
-        if disk.is_some() && !traits.workspace_survives {
-            let cause = "workspace.kind: its runtime cannot use workspaces on disk here";
-            return Err(Refusal::new(ErrorCode::Unsupported, cause));
+        (WorkspaceKind::Memory | WorkspaceKind::Disk, ..) => {
+            tracing::debug!(
+                %name,
+                kind = placed.kind.as_str(),
+                limit = placed.limit.as_str(),
+                why,
+                "where files of workspaces are"
+            );
         }
-        Ok(RuntimeTraits { workspace_survives, disk, ..traits })
     }
 }
 

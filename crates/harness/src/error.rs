@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use model::{ErrorCode, Refusal};
+use model::{ErrorCode, Refusal, TerminatedReason};
 use runtime::{RuntimeError, RuntimeErrorCode};
 
 use crate::link::HarnessEnd;
@@ -201,7 +201,10 @@ impl From<HarnessError> for Refusal {
             | HarnessErrorCode::Protocol
             | HarnessErrorCode::TooLarge => ErrorCode::HarnessFailed,
         };
-        Self::new(code, error.cause)
+        let told = Self::new(code, error.cause);
+        // Whoever ends one in order says so; one that is over without that has died.
+        let died = code == ErrorCode::SandboxGone;
+        if died { told.because(TerminatedReason::Crash) } else { told }
     }
 }
 

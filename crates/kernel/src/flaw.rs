@@ -79,6 +79,8 @@ pub enum Flaw {
     EndedKeepsFiles,
     /// A loss counts as reported before any answer reported it.
     LossForgotten,
+    /// Somebody who sets the wall clock of the machine is believed within a run.
+    WallStepBelieved,
 }
 
 impl Flaw {
@@ -121,6 +123,7 @@ impl Flaw {
         Self::LimitDeletesFiles,
         Self::EndedKeepsFiles,
         Self::LossForgotten,
+        Self::WallStepBelieved,
     ];
 
     /// Its name on the command line.
@@ -163,6 +166,7 @@ impl Flaw {
             Self::LimitDeletesFiles => "limit-deletes-files",
             Self::EndedKeepsFiles => "ended-keeps-files",
             Self::LossForgotten => "loss-forgotten",
+            Self::WallStepBelieved => "wall-step-believed",
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::Kernel;
 use crate::admission::capacity_exhausted;
 use crate::effect::Action;
 use crate::entry::{After, OpKind, Own, Phase, Resolve};
-use crate::event::Outcome;
+use crate::event::{FailureKind, Outcome};
 use crate::reply::Reply;
 use crate::session::ControlKind;
 use crate::slab::Ix;
@@ -146,7 +146,7 @@ impl Kernel {
             self.remove_entry(ix, ending.cause, ending.detail.as_ref(), None);
             return;
         }
-        let detail: Arc<str> = match outcome {
+        let (gone, detail): (bool, Arc<str>) = match outcome {
             Outcome::Done => {
                 let entry = &mut self.entries[ix];
                 let from = entry.copying_from.take();
@@ -163,11 +163,16 @@ impl Kernel {
                 }
                 return;
             }
-            Outcome::Failed(failure) => failure.detail,
-            Outcome::TimedOut => "copying the workspace took too long".into(),
+            Outcome::Failed(failure) => (failure.kind == FailureKind::Gone, failure.detail),
+            Outcome::TimedOut => (false, "copying the workspace took too long".into()),
         };
         if let Own::Session(session) = self.entries[ix].owner {
-            let refusal = self.copy_refusal(session, ix, &detail);
+            let refusal = if gone || !self.is_source_there(session, ix) {
+                let cause = "the session's sandbox ended while its files were being copied";
+                Refusal::new(ErrorCode::SessionBusy, cause).retry_after(1_000)
+            } else {
+                Refusal::new(ErrorCode::PersistFailed, detail.to_string())
+            };
             self.drop_queued_turns(session);
             self.sessions[session].status = SessionStatus::Ended;
             self.fail_wants(session, &refusal);
@@ -176,13 +181,13 @@ impl Kernel {
         self.remove_entry(ix, EndCause::LaunchFailed, Some(&detail), None);
     }
 
-    /// The refusal of a fork whose copy failed. That what it read from ended meanwhile is no trouble
+    /// Whether what a fork reads from is still its parent's. If not, a copy that failed is no trouble
     /// of the disk.
-    fn copy_refusal(&self, fork: Ix, copy: Ix, detail: &str) -> Refusal {
+    fn is_source_there(&self, fork: Ix, copy: Ix) -> bool {
         let parent = self.sessions[fork].parent;
         let parent = parent.and_then(|id| self.session_index.get(id.as_u128()));
         let copy = &self.entries[copy];
-        let stays = parent.is_some_and(|parent| {
+        parent.is_some_and(|parent| {
             let known = &self.sessions[parent];
             let source = known.entry.map(|ix| &self.entries[ix]);
             let source = source.filter(|source| Some(source.workspace) == copy.copying_from);
@@ -191,12 +196,7 @@ impl Kernel {
                 same && source.phase != Phase::Killing
             });
             there && !known.is_leaving() && known.status != SessionStatus::Ended
-        });
-        if stays {
-            return Refusal::new(ErrorCode::PersistFailed, detail.to_owned());
-        }
-        let cause = "the session's sandbox ended while its files were being copied";
-        Refusal::new(ErrorCode::SessionBusy, cause).retry_after(1_000)
+        })
     }
 
     /// What is being copied may not be given up meanwhile.

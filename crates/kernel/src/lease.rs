@@ -170,6 +170,7 @@ fn is_settled(cause: EndCause) -> bool {
 
 /// The refusal of whoever comes with a lease that is gone.
 pub(crate) fn lost(cause: EndCause) -> Refusal {
-    let cause = format!("the lease is gone: {} ({})", cause.reason().as_str(), cause.as_str());
-    Refusal::new(ErrorCode::LeaseLost, cause)
+    let reason = cause.reason();
+    let cause = format!("the lease is gone: {} ({})", reason.as_str(), cause.as_str());
+    Refusal::new(ErrorCode::LeaseLost, cause).because(reason)
 }

@@ -63,7 +63,15 @@ pub fn after_exit(
         EndAsked::Stop => return AfterExit::Over(Status::Stopped, Reason::Stopped),
         EndAsked::StopForced => return AfterExit::Over(Status::Killed, Reason::Stopped),
         EndAsked::Kill => return AfterExit::Over(Status::Killed, Reason::Killed),
-        EndAsked::Timeout => return AfterExit::Over(Status::Killed, Reason::Timeout),
+        // What its time was over for is killed by a signal that no program survives: one that
+        // ended with a code ended by itself, just before. It does not begin again.
+        EndAsked::Timeout => {
+            return match exit.code {
+                None => AfterExit::Over(Status::Killed, Reason::Timeout),
+                Some(0) => AfterExit::Over(Status::Completed, Reason::Exited),
+                Some(_) => AfterExit::Over(Status::Failed, Reason::Exited),
+            };
+        }
         EndAsked::Signal(signal) if exit.signal == Some(signal) && !exit.out_of_memory => {
             return if signal == SIGTERM {
                 AfterExit::Over(Status::Stopped, Reason::Stopped)
@@ -114,6 +122,8 @@ mod tests {
             (signal(9), EndAsked::Kill, Status::Killed, Reason::Killed),
             (code(0), EndAsked::Kill, Status::Killed, Reason::Killed),
             (signal(9), EndAsked::Timeout, Status::Killed, Reason::Timeout),
+            (code(0), EndAsked::Timeout, Status::Completed, Reason::Exited),
+            (code(5), EndAsked::Timeout, Status::Failed, Reason::Exited),
             (signal(15), EndAsked::Signal(15), Status::Stopped, Reason::Stopped),
             (signal(1), EndAsked::Signal(1), Status::Killed, Reason::Killed),
             (code(0), EndAsked::Signal(1), Status::Completed, Reason::Exited),
@@ -140,6 +150,7 @@ mod tests {
             (code(1), EndAsked::Stop, policy(None), 0, false),
             (signal(9), EndAsked::Kill, policy(None), 0, false),
             (signal(9), EndAsked::Timeout, policy(None), 0, false),
+            (code(1), EndAsked::Timeout, policy(None), 0, false),
             (signal(1), EndAsked::Signal(1), policy(None), 0, false),
         ] {
             let follows = after_exit(exit, asked, policy, restarts);

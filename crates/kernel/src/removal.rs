@@ -332,10 +332,7 @@ pub(crate) const fn launch_failure(cause: EndCause) -> Option<ErrorCode> {
 
 /// The refusal of whoever asks for a sandbox that is gone.
 pub(crate) fn gone(cause: EndCause) -> Refusal {
-    Refusal::new(
-        ErrorCode::SandboxGone,
-        format!("the sandbox is gone: {} ({})", cause.reason().as_str(), cause.as_str()),
-    )
+    Refusal::sandbox_gone(cause)
 }
 
 /// The refusal of whoever was using a sandbox when it went.

@@ -373,7 +373,7 @@ impl Kernel {
         {
             let text = detail.unwrap_or("its sandbox was deleted").to_owned();
             self.set_status(session, SessionStatus::Ended);
-            self.finish_control(session, &Err(Refusal::new(ErrorCode::PersistFailed, text)));
+            self.finish_control(session, &Err(Refusal::new(ErrorCode::Aborted, text)));
         }
         if self.sessions[session].status == SessionStatus::Ended {
             self.mark_session(session);

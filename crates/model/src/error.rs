@@ -6,6 +6,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::reason::{EndCause, TerminatedReason};
+
 /// Whether trying again helps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -222,12 +224,29 @@ pub struct Refusal {
     pub cause: Cow<'static, str>,
     /// When trying again is likely to help.
     pub retry_after_ms: Option<u64>,
+    /// Why what was asked for is gone, where that is what is wrong: a refusal that says so always
+    /// has it.
+    pub reason: Option<TerminatedReason>,
 }
 
 impl Refusal {
     /// A refusal with its cause.
     pub fn new(code: ErrorCode, cause: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, cause: cause.into(), retry_after_ms: None }
+        Self { code, cause: cause.into(), retry_after_ms: None, reason: None }
+    }
+
+    /// Whoever asks for a sandbox that is gone is told why.
+    pub fn sandbox_gone(cause: EndCause) -> Self {
+        let reason = cause.reason();
+        let text = format!("the sandbox is gone: {} ({})", reason.as_str(), cause.as_str());
+        Self::new(ErrorCode::SandboxGone, text).because(reason)
+    }
+
+    /// The same refusal with why what was asked for is gone.
+    #[must_use]
+    pub fn because(mut self, reason: TerminatedReason) -> Self {
+        self.reason = Some(reason);
+        self
     }
 
     /// The same refusal with a hint when to come back.

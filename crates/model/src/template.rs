@@ -84,10 +84,13 @@ pub enum RootFs {
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct WorkspaceSettings {
-    /// Where its files are.
-    pub kind: WorkspaceKind,
-    /// How its size is kept, where it is on disk.
-    pub limit: WorkspaceLimit,
+    /// Where its files are. Not given: on disk where the node and the runtime can, else in memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<WorkspaceKind>,
+    /// How its size is kept. Not given: `hard` where it is in memory or the file system keeps such a
+    /// limit by itself, else `soft`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<WorkspaceLimit>,
     /// Other paths that lead to it: single names at the top, such as `/app`, that the root does not
     /// have.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -160,24 +163,32 @@ const TOP_NAMES: &[&str] = &[
 ];
 
 /// Where the files of a workspace are.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum WorkspaceKind {
-    /// In memory: quick, counted as memory, gone with the sandbox.
-    #[default]
+    /// In memory: counted as memory, and gone with the sandbox unless it was saved.
     Memory,
     /// On the disk of the data directory.
     Disk,
 }
 
-/// How the size of a workspace on disk is kept.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+impl WorkspaceKind {
+    /// The word used in templates and in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Disk => "disk",
+        }
+    }
+}
+
+/// How the size of a workspace is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum WorkspaceLimit {
     /// By the file system: what would be too much cannot be written.
-    #[default]
     Hard,
     /// By looking now and then: who has written too much is ended.
     Soft,
@@ -294,7 +305,7 @@ const SLOTS_MAX: u64 = 100_000;
 /// A year.
 const YEAR_MS: u64 = 365 * 86_400_000;
 /// A file system needs some room for itself.
-const WORKSPACE_MB_MIN: u32 = 4;
+pub(crate) const WORKSPACE_MB_MIN: u32 = 4;
 /// A tebibyte.
 const WORKSPACE_MB_MAX: u64 = 1 << 20;
 /// What one exec may keep of its output in memory: 64 MiB.
@@ -387,11 +398,15 @@ impl Template {
         if let Some(problem) = mount::problem(&self.mounts) {
             return bad("mounts", problem);
         }
-        match self.workspace.kind {
-            WorkspaceKind::Disk if self.limits.workspace_mb < WORKSPACE_MB_MIN => {
+        match (self.workspace.kind, self.workspace.limit) {
+            (Some(WorkspaceKind::Disk), _) if self.limits.workspace_mb < WORKSPACE_MB_MIN => {
                 return bad("limits.workspace_mb", "must be at least 4 where it is on disk");
             }
-            WorkspaceKind::Disk | WorkspaceKind::Memory => {}
+            (Some(WorkspaceKind::Memory), Some(WorkspaceLimit::Soft)) => {
+                return bad("workspace.limit", "is always hard where the workspace is in memory");
+            }
+            (Some(WorkspaceKind::Memory), Some(WorkspaceLimit::Hard) | None)
+            | (Some(WorkspaceKind::Disk) | None, _) => {}
         }
         for (field, value, max) in [
             ("pool.pool_size", pool.pool_size.into(), SLOTS_MAX),
@@ -499,11 +514,14 @@ mod tests {
         refused(|t| t.limits.memory_mb = 0, "limits.memory_mb");
         refused(|t| t.limits.cpu_milli = 0, "limits.cpu_milli");
         refused(|t| t.limits.pids = 0, "limits.pids");
-        let disk = WorkspaceSettings { kind: WorkspaceKind::Disk, ..Default::default() };
+        let disk = WorkspaceSettings { kind: Some(WorkspaceKind::Disk), ..Default::default() };
         refused(
             |t| (t.workspace, t.limits.workspace_mb) = (disk.clone(), 3),
             "limits.workspace_mb",
         );
+        let (kind, limit) = (Some(WorkspaceKind::Memory), Some(WorkspaceLimit::Soft));
+        let memory = WorkspaceSettings { kind, limit, ..Default::default() };
+        refused(|t| t.workspace = memory.clone(), "workspace.limit");
         for alias in
             ["", "/", "app", "/a/b", "/..", "/.a", "/proc", "/usr", "/workspace", "/a:b", "/a b"]
         {
@@ -538,7 +556,7 @@ mod tests {
         assert_eq!(t.validate(), Ok(()));
         t.limits.workspace_mb = 0;
         assert_eq!(t.validate(), Ok(()), "in memory it may be nothing");
-        t.workspace.kind = WorkspaceKind::Disk;
+        t.workspace.kind = Some(WorkspaceKind::Disk);
         for size_mb in [4, 1 << 20] {
             t.limits.workspace_mb = size_mb;
             assert_eq!(t.validate(), Ok(()));
@@ -546,14 +564,18 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_is_in_memory_and_has_a_hard_limit_unless_it_says_otherwise() {
-        let read = |text: &str| serde_json::from_str::<Template>(text).unwrap().workspace;
+    fn what_a_template_leaves_open_stays_open_and_what_it_says_is_kept() {
+        let read = |text: &str| serde_json::from_str::<Template>(text).unwrap();
         let plain = read(r#"{"name":"t"}"#);
-        assert_eq!((plain.kind, plain.limit), (WorkspaceKind::Memory, WorkspaceLimit::Hard));
-        let disk = read(r#"{"name":"t","workspace":{"kind":"disk"}}"#);
-        assert_eq!((disk.kind, disk.limit), (WorkspaceKind::Disk, WorkspaceLimit::Hard));
-        let soft = read(r#"{"name":"t","workspace":{"kind":"disk","limit":"soft"}}"#);
-        assert_eq!(soft.limit.as_str(), "soft");
+        assert_eq!((plain.workspace.kind, plain.workspace.limit), (None, None));
+        let written = serde_json::to_string(&plain).unwrap();
+        assert!(!written.contains("kind") && !written.contains("limit\""), "{written}");
+        assert_eq!(read(&written), plain);
+        let said = read(r#"{"name":"t","workspace":{"kind":"memory","limit":"hard"}}"#);
+        assert_eq!(said.validate(), Ok(()), "that is what memory does");
+        let again = read(&serde_json::to_string(&said).unwrap());
+        assert_eq!(again.workspace.kind, Some(WorkspaceKind::Memory));
+        assert_eq!(again.workspace.limit, Some(WorkspaceLimit::Hard));
     }
 
     #[test]

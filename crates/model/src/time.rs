@@ -1,5 +1,7 @@
 //! Two clocks, never mixed by accident. Timers run on [`Mono`], which stands still while the
-//! machine is suspended; what is stored and shown is [`Wall`], which may jump either way.
+//! machine is suspended; what is stored and shown is [`Wall`]. Within a run it goes in step with a
+//! clock that nobody sets ([`RunClock`]): a machine whose time is set neither ends what lasts for a
+//! while nor lets it last longer. From one run to the next it may jump either way.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +25,7 @@ impl Mono {
     }
 }
 
-/// Milliseconds since the Unix epoch, as the machine's wall clock tells it.
+/// Milliseconds since the Unix epoch.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -57,5 +59,62 @@ impl Now {
     /// jumps.
     pub const fn mono_at(self, wall: Wall) -> Mono {
         self.mono.plus(wall.since(self.wall))
+    }
+}
+
+/// What the clocks of a machine show at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MachineClocks {
+    /// Milliseconds since the machine was started, those included in which it was suspended. Nobody
+    /// can set it.
+    pub boot_ms: u64,
+    /// What its wall clock shows, which can be set.
+    pub wall: Wall,
+}
+
+/// The wall clock of one run: what the machine's showed when the run began, and from then on in step
+/// with the time since the machine was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunClock {
+    began: MachineClocks,
+}
+
+impl RunClock {
+    /// That of a run that begins now.
+    pub const fn begun(now: MachineClocks) -> Self {
+        Self { began: now }
+    }
+
+    /// What it showed when the run began.
+    pub const fn began(self) -> Wall {
+        self.began.wall
+    }
+
+    /// What it shows.
+    pub const fn wall(self, now: MachineClocks) -> Wall {
+        self.began.wall.plus(now.boot_ms.saturating_sub(self.began.boot_ms))
+    }
+
+    /// By how many milliseconds the machine's wall clock is ahead of it: how far that was set since.
+    pub const fn ahead_ms(self, now: MachineClocks) -> i64 {
+        now.wall.0.cast_signed() - self.wall(now).0.cast_signed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_goes_by_the_time_since_the_machine_was_started() {
+        let at = |boot_ms, wall| MachineClocks { boot_ms, wall: Wall(wall) };
+        let run = RunClock::begun(at(500, 10_000));
+        assert_eq!(run.wall(at(500, 10_000)), Wall(10_000));
+        assert_eq!((run.wall(at(700, 10_200)), run.ahead_ms(at(700, 10_200))), (Wall(10_200), 0));
+        let forward = at(700, 3_610_200);
+        assert_eq!((run.wall(forward), run.ahead_ms(forward)), (Wall(10_200), 3_600_000));
+        let back = at(700, 200);
+        assert_eq!((run.wall(back), run.ahead_ms(back)), (Wall(10_200), -10_000));
+        assert_eq!(run.wall(at(400, 0)), Wall(10_000), "it never goes back");
     }
 }

@@ -67,7 +67,7 @@ pub(crate) async fn collect(
     let mut stderr = Kept::new(process.stderr.take(), limits.output_bytes);
     let end = poll_fn(|cx| poll_end(cx, &mut process, &mut stdout, &mut stderr));
     let in_time = timeout(limits.timeout, end).await;
-    let timed_out = in_time.is_err();
+    let deadline_passed = in_time.is_err();
     let exit = if let Ok(exit) = in_time {
         exit?
     } else {
@@ -81,12 +81,12 @@ pub(crate) async fn collect(
         }
     };
     Ok(Collected {
+        timed_out: exit.timed_out(deadline_passed),
         exit,
         stdout: stdout.bytes,
         stderr: stderr.bytes,
         stdout_truncated: stdout.truncated,
         stderr_truncated: stderr.truncated,
-        timed_out,
         duration: started_at.elapsed(),
     })
 }
@@ -166,5 +166,65 @@ impl RunLimits {
             ));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::task::Waker;
+
+    use async_trait::async_trait;
+    use guest_protocol::message::{ExitStatus, TerminalSize};
+
+    use super::*;
+    use crate::exec::ProcessControl;
+
+    /// A program that ends like this when it is killed, and not before.
+    struct AtTheKill {
+        status: ExitStatus,
+        killed: Mutex<(bool, Option<Waker>)>,
+    }
+
+    #[async_trait]
+    impl ProcessControl for AtTheKill {
+        fn poll_exit(&self, cx: &mut Context<'_>) -> Poll<Result<Exit, RuntimeError>> {
+            let mut killed = self.killed.lock().unwrap();
+            if !killed.0 {
+                killed.1 = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            let (status, out_of_memory) = (self.status, false);
+            Poll::Ready(Ok(Exit { status, out_of_memory, user_us: 0, system_us: 0, max_rss_kb: 0 }))
+        }
+
+        async fn signal(&self, _signal: i32, _tree: bool) -> Result<(), RuntimeError> {
+            let mut killed = self.killed.lock().unwrap();
+            killed.0 = true;
+            killed.1.take().map(Waker::wake);
+            Ok(())
+        }
+
+        async fn resize(&self, _size: TerminalSize) -> Result<(), RuntimeError> {
+            Ok(())
+        }
+
+        fn abandon(&self) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_program_that_ended_by_itself_just_before_it_was_killed_did_not_time_out() {
+        for (status, timed_out) in [
+            (ExitStatus::Code(0), false),
+            (ExitStatus::Code(3), false),
+            (ExitStatus::Signal(11), false),
+            (ExitStatus::Signal(9), true),
+        ] {
+            let program = AtTheKill { status, killed: Mutex::default() };
+            let limits = RunLimits { output_bytes: 1, timeout: Duration::from_secs(1) };
+            let ran = collect(Process::new(Arc::new(program)), limits, Instant::now()).await;
+            let ran = ran.unwrap();
+            assert_eq!((ran.exit.status, ran.timed_out), (status, timed_out));
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 
 use guest_protocol::launcher::{LaunchRefusal, RefusalCode};
 use guest_protocol::message::{Fault, FaultCode};
-use model::{ErrorCode, Refusal, Retry};
+use model::{ErrorCode, Refusal, Retry, TerminatedReason};
 
 macro_rules! runtime_error_codes {
     ($($(#[$doc:meta])* $code:ident, $word:literal, $model:expr, $retry:ident, $remedy:literal;)+) => {
@@ -230,7 +230,10 @@ impl From<RuntimeError> for Refusal {
             Retry::Later => ErrorCode::SandboxCrashed,
         });
         // The code is told beside the cause, which must not look like the name of a field.
-        Self::new(code, format!("could not {}: {}", error.step, error.explained()))
+        let told = Self::new(code, format!("could not {}: {}", error.step, error.explained()));
+        // Whoever ends one in order says so; one that is over without that has died.
+        let died = code == ErrorCode::SandboxGone;
+        if died { told.because(TerminatedReason::Crash) } else { told }
     }
 }
 

@@ -180,6 +180,12 @@ impl Exit {
     pub fn success(&self) -> bool {
         self.status == ExitStatus::Code(0)
     }
+
+    /// Whether it was killed because its time was over, given whether that had passed. The kill is one
+    /// that no program survives: one that ended otherwise ended by itself just before, in time.
+    pub fn timed_out(&self, deadline_passed: bool) -> bool {
+        deadline_passed && self.status == ExitStatus::Signal(SIGKILL)
+    }
 }
 
 /// What a runtime does for a program that it started.

@@ -22,6 +22,7 @@ mod mcp;
 mod moment;
 mod native;
 mod output;
+mod placing;
 mod pools;
 mod process;
 mod ps;

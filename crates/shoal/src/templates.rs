@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use model::{Template, TemplateName};
+use model::{Placed, Template, TemplateName};
 use serde_json::json;
+use wire::TemplateList;
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -22,7 +23,7 @@ const BYTES_MAX: u64 = 1 << 20;
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  \
     shoal templates                        all of them\n  \
-    shoal templates get default            as TOML, with every default written out\n  \
+    shoal templates get default            as TOML, with where its workspaces are as a remark\n  \
     shoal templates put python.toml        make or replace one, from TOML or JSON\n  \
     shoal templates get a | sed s/a/b/ | shoal templates put -\n  \
     shoal templates rm python --force      end its leases, too\n\n\
@@ -80,19 +81,25 @@ pub(crate) fn main(arguments: Arguments, output: &Output) -> Result<ExitCode, Fa
     let Arguments { act, shared } = arguments;
     match act.unwrap_or(Act::Ls(shared)) {
         Act::Ls(shared) => {
-            let templates = shared
+            let list = shared
                 .server
                 .with(async |client| client.templates().await.map_err(cannot("list templates")))?;
             if shared.json {
-                output.say_json(&json!({ "templates": templates }));
+                output.say_value(&list)?;
             } else {
-                table(&templates).say(output, "there are no templates");
+                table(&list).say(output, "there are no templates");
             }
         }
         Act::Get { name, shared } => {
-            let template = shared.server.with(async |client| {
-                client.template(&name).await.map_err(cannot("get the template"))
+            let (template, list) = shared.server.with(async |client| {
+                let template = client.template(&name).await.map_err(cannot("get the template"))?;
+                Ok((template, client.templates().await.map_err(cannot("list templates"))?))
             })?;
+            if !shared.json
+                && let Some(placed) = placed(&list, &name)
+            {
+                output.say(&format!("# workspace: {}", in_words(placed)));
+            }
             tell(&template, shared.json, output)?;
         }
         Act::Put { file, shared } => {
@@ -155,10 +162,23 @@ fn parse(text: &str) -> Result<Template, String> {
     toml::from_str(text).map_err(|error| error.to_string().trim().to_owned())
 }
 
-fn table(templates: &[Template]) -> Table {
+/// What the workspaces of a template are.
+fn placed<'a>(list: &'a TemplateList, name: &TemplateName) -> Option<&'a Placed> {
+    list.effective.iter().find(|one| one.template == *name)?.workspace.as_ref()
+}
+
+fn in_words(placed: &Placed) -> String {
+    let (kind, limit) = (placed.kind.as_str(), placed.limit.as_str());
+    let why = placed.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+    format!("{kind}, {limit} limit{why}")
+}
+
+fn table(list: &TemplateList) -> Table {
     let heading = ["TEMPLATE", "RUNTIME", "MEMORY", "CPU", "PIDS", "WORKSPACE", "POOL"];
     let mut table = Table::new(&heading);
-    for template in templates {
+    for template in &list.templates {
+        let placed = placed(list, &template.name);
+        let kind = placed.map_or("", |placed| placed.kind.as_str());
         let limits = &template.limits;
         table.row([
             template.name.to_string(),
@@ -166,7 +186,7 @@ fn table(templates: &[Template]) -> Table {
             format!("{} MB", limits.memory_mb),
             format!("{}m", limits.cpu_milli),
             limits.pids.to_string(),
-            format!("{} MB", limits.workspace_mb),
+            format!("{} MB {kind}", limits.workspace_mb).trim_end().to_owned(),
             format!("{}+{}", template.pool.pool_size, template.pool.max_overflow),
         ]);
     }

@@ -26,7 +26,8 @@ impl World {
         self.armed = None;
         self.step += 1;
         // A clock that went back is set right, or what it stored would last for ever.
-        self.now.wall = self.now.wall.max(self.watch.latest_wall);
+        self.clocks.wall = self.run_wall().max(self.watch.latest_wall);
+        self.begin_run();
         if self.stopping {
             self.finish_shutdown()?;
             self.start_again()?;

@@ -33,20 +33,27 @@ impl World {
         self.plan(known_after_ms, Item::Death { instance, cause });
     }
 
-    /// The wall clock jumps, or the machine was suspended.
+    /// The machine is suspended, or somebody sets its wall clock, which the run must not notice.
     pub(crate) fn jump_clock(&mut self) -> Judged {
-        self.watch.latest_wall = self.watch.latest_wall.max(self.now.wall);
         let by_ms = self.choices.pick(&[1_000, 60_000, 10_000, 86_400_000]).unwrap_or(1_000);
-        if self.choices.below(3) == 2 {
-            self.coverage.count("faults", "clock_back");
-            self.watch.clock_went_back = true;
-            self.now.wall.0 -= by_ms.min(self.now.wall.0);
-        } else {
-            self.coverage.count("faults", "clock_forward");
-            self.now.wall = self.now.wall.plus(by_ms);
+        match self.choices.below(3) {
+            0 => {
+                self.coverage.count("faults", "suspended");
+                self.clocks.boot_ms += by_ms;
+                self.clocks.wall = self.clocks.wall.plus(by_ms);
+                self.watch.clock_jumped = true;
+            }
+            1 => {
+                self.coverage.count("faults", "clock_forward");
+                self.clocks.wall = self.clocks.wall.plus(by_ms);
+            }
+            _ => {
+                self.coverage.count("faults", "clock_back");
+                self.clocks.wall.0 -= by_ms.min(self.clocks.wall.0);
+            }
         }
-        self.watch.clock_jumped = true;
-        self.trace.note(self.step, self.now, || "the wall clock jumps".to_owned());
+        self.read_clocks();
+        self.trace.note(self.step, self.now, || "the clocks of the machine jump".to_owned());
         if self.choices.below(2) == 0 { self.tick() } else { Ok(()) }
     }
 
@@ -138,6 +145,7 @@ impl World {
         self.boots += 1;
         let away_ms = self.choices.between(0, 2_000);
         self.advance(away_ms);
+        self.begin_run();
         (self.stopping, self.stopped) = (false, false);
         // Nobody has told the new one yet.
         self.disk_short = false;

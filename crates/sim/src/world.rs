@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use kernel::{Boot, Event, Kernel, Notice, Outbox, Published, Reply};
 use model::why::Ended;
-use model::{Mono, Now, Refusal, RequestId, Wall};
+use model::{MachineClocks, Mono, Now, Refusal, RequestId, RunClock, Wall};
 
 use crate::checks::capacity::Ahead;
 use crate::checks::{Judged, Promise, Watch, broken};
@@ -29,6 +29,10 @@ pub struct World {
     pub(crate) choices: Choices,
     pub(crate) scenario: Scenario,
     pub(crate) now: Now,
+    /// What the clocks of the machine show, of which one can be set.
+    pub(crate) clocks: MachineClocks,
+    /// The wall clock of the run, which nobody can set.
+    run_clock: RunClock,
     pub(crate) kernel: Kernel,
     pub(crate) flaw: Option<Flaw>,
     pub(crate) runtime: Runtime,
@@ -79,11 +83,14 @@ impl World {
     pub fn new(mut choices: Choices, flaw: Option<Flaw>, trace: Trace) -> Judged<Self> {
         let scenario = Scenario::draw(&mut choices);
         let now = Now { mono: Mono(1_000), wall: Wall(1_700_000_000_000) };
+        let clocks = MachineClocks { boot_ms: 5_000, wall: now.wall };
         let kernel = Kernel::new(boot(&scenario, 1, now, flaw));
         let mut world = Self {
             choices,
             scenario,
             now,
+            clocks,
+            run_clock: RunClock::begun(clocks),
             kernel,
             flaw,
             runtime: Runtime::default(),
@@ -167,13 +174,36 @@ impl World {
         }
     }
 
-    /// Both clocks move.
+    /// All clocks move.
     pub(crate) fn advance(&mut self, by_ms: u64) {
         if by_ms > 0 {
             self.ticks_at_once = 0;
         }
         self.now.mono = self.now.mono.plus(by_ms);
-        self.now.wall = self.now.wall.plus(by_ms);
+        self.clocks.boot_ms += by_ms;
+        self.clocks.wall = self.clocks.wall.plus(by_ms);
+        self.read_clocks();
+    }
+
+    /// What the wall clock of the run shows, whatever the server believes.
+    pub(crate) fn run_wall(&self) -> Wall {
+        self.run_clock.wall(self.clocks)
+    }
+
+    /// The server reads the clocks.
+    pub(crate) fn read_clocks(&mut self) {
+        let believes = self.flaw == Some(Flaw::WallStepBelieved);
+        self.now.wall = if believes { self.clocks.wall } else { self.run_wall() };
+    }
+
+    /// A run begins by what the wall clock of the machine shows, wherever it was set meanwhile.
+    pub(crate) fn begin_run(&mut self) {
+        let before = self.run_wall();
+        self.watch.latest_wall = self.watch.latest_wall.max(before);
+        self.watch.clock_jumped |= before != self.clocks.wall;
+        self.watch.clock_went_back |= before > self.clocks.wall;
+        self.run_clock = RunClock::begun(self.clocks);
+        self.read_clocks();
     }
 
     /// The kernel is told that time passed.

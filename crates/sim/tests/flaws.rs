@@ -57,6 +57,10 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::LimitDeletesFiles => &[Promise::LimitsSpareFiles],
         Flaw::EndedKeepsFiles => &[Promise::EndedGone],
         Flaw::LossForgotten => &[Promise::FilesKept],
+        // Forward a lease ends early, back it ends late.
+        Flaw::WallStepBelieved => {
+            &[Promise::EndJustified, Promise::LeaseEnds, Promise::LeaseHonoured]
+        }
     }
 }
 
@@ -133,6 +137,7 @@ flaw_tests! {
     fn flaw_limit_deletes_files_is_caught: LimitDeletesFiles;
     fn flaw_ended_keeps_files_is_caught: EndedKeepsFiles;
     fn flaw_loss_forgotten_is_caught: LossForgotten;
+    fn flaw_wall_step_believed_is_caught: WallStepBelieved;
 }
 
 #[test]

@@ -99,7 +99,8 @@ pub struct ExecResult {
     pub stdout_truncated: bool,
     /// Whether there was more of `stderr`.
     pub stderr_truncated: bool,
-    /// Whether it was killed because its time was over.
+    /// Whether it was killed because its time was over. One that ended by itself just before that
+    /// was in time.
     pub timed_out: bool,
     /// Whether something in the sandbox was killed for want of memory, which is why it ended.
     pub oom: bool,
@@ -161,7 +162,8 @@ pub struct ExecExit {
     pub stdout_truncated: bool,
     /// Whether there was more of `stderr`.
     pub stderr_truncated: bool,
-    /// Whether it was killed because its time was over.
+    /// Whether it was killed because its time was over. One that ended by itself just before that
+    /// was in time.
     pub timed_out: bool,
     /// Whether something in the sandbox was killed for want of memory, which is why it ended.
     pub oom: bool,

@@ -42,7 +42,7 @@ pub use look::{
 pub use model::Template;
 pub use model::stats::{NodeStats, PoolCounters, PoolStats};
 pub use node::{Health, HealthStatus, SessionCounts, Stats};
-pub use pool::{PoolList, PoolResize, TemplateList};
+pub use pool::{EffectiveTemplate, PoolList, PoolResize, TemplateList};
 pub use port::{PortEntry, PortList};
 pub use problem::Problem;
 pub use process::{

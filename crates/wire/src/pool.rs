@@ -1,15 +1,29 @@
 //! Templates and their pools.
 
-use model::Template;
 use model::stats::PoolStats;
+use model::{Placed, Template, TemplateName};
 use serde::{Deserialize, Serialize};
 
 /// All templates, in the order of their names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TemplateList {
-    /// The templates.
+    /// The templates, as they were put.
     pub templates: Vec<Template>,
+    /// What they come to on this node where they leave something open, in the same order.
+    #[serde(default)]
+    pub effective: Vec<EffectiveTemplate>,
+}
+
+/// What a template comes to on a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct EffectiveTemplate {
+    /// The template.
+    pub template: TemplateName,
+    /// Where the files of its workspaces are; not there if the node cannot do what the template asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<Placed>,
 }
 
 /// All pools, in the order of their templates' names.

@@ -22,6 +22,8 @@ pub enum Trouble {
     Refused,
     /// Whoever wanted it does not any more.
     CalledOff,
+    /// It was removed while something was done with it.
+    Went,
     /// The kernel refused.
     System,
 }
@@ -70,6 +72,13 @@ impl WorkspaceError {
     /// Whoever wanted it does not any more.
     pub fn called_off(step: &'static str) -> Self {
         Self::new(step, crate::walk::called_off())
+    }
+
+    /// It was removed meanwhile, by whoever it belongs to.
+    pub fn went(step: &'static str, workspace: WorkspaceId) -> Self {
+        let why = format!("workspace {workspace} was removed meanwhile");
+        let source = io::Error::new(io::ErrorKind::NotFound, why);
+        Self { trouble: Trouble::Went, ..Self::new(step, source) }
     }
 
     /// What was kept is not there any more.

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use jail::image::Devices;
 use jail::sys::{btrfs, project};
+use model::HardLimits;
 use rustix::fs::{Mode, OFlags, fstatfs, mkdirat, openat};
 use rustix::io::Errno;
 
@@ -57,6 +58,17 @@ impl HardLimit {
             let _ = write!(text, "{separator}{}: {why}", by.as_str());
         }
         text
+    }
+
+    /// What that means for templates that leave their limit open.
+    pub fn kept(&self) -> HardLimits {
+        match self.by {
+            Some(by @ (HardBy::Btrfs | HardBy::ProjectQuota)) => {
+                HardLimits::FileSystem(by.as_str())
+            }
+            Some(HardBy::Image) => HardLimits::Image(self.reasons()),
+            None => HardLimits::None(self.reasons()),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use axum::response::Response;
 use engine::Put;
 use http::{HeaderMap, StatusCode};
 use model::{ErrorCode, Template, TemplateName};
-use wire::TemplateList;
+use wire::{EffectiveTemplate, TemplateList};
 
 use crate::answer;
 use crate::app::App;
@@ -57,7 +57,7 @@ pub(super) fn routes() -> Vec<Route> {
         .answers(201, "It was made", [json("Template")]);
     let list = Operation::new("list_templates", "All templates").answers(
         200,
-        "In the order of their names",
+        "In the order of their names, with what each comes to where it leaves something open",
         [json("TemplateList")],
     );
     let get = Operation::new("get_template", "A template").answers(
@@ -140,8 +140,14 @@ async fn put(
 }
 
 async fn list(State(app): State<App>, NoQuery: NoQuery) -> Result<Response, Refused> {
-    let templates = app.engine.templates().iter().map(|template| (**template).clone()).collect();
-    answer::ok(&TemplateList { templates })
+    let all = app.engine.templates();
+    let effective = all.iter().map(|template| EffectiveTemplate {
+        template: template.name.clone(),
+        workspace: app.engine.placed(template).ok(),
+    });
+    let effective = effective.collect();
+    let templates = all.iter().map(|template| (**template).clone()).collect();
+    answer::ok(&TemplateList { templates, effective })
 }
 
 async fn read(

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use model::{ErrorCode, SandboxState};
+use model::{EndCause, ErrorCode, SandboxState};
 use runtime::fake::{Fault, Operation};
 use store::StoreErrorCode;
 use tokio::time::timeout;
 
 use super::node::{ADMIN, ALICE, BOB, Node, config, name};
-use crate::{CheckoutPath, CheckoutRequest, UseKind};
+use crate::{CheckoutPath, CheckoutRequest, SessionRequest, UseKind};
 
 #[tokio::test(start_paused = true)]
 async fn a_sandbox_is_handed_out_used_and_returned() {
@@ -201,4 +201,30 @@ async fn what_was_changed_stays_unless_it_is_configured() {
     node.engine.resize_pool(&name("default"), Some(5), None).await.unwrap();
     let node = node.kill_and_start().await;
     assert_eq!(node.engine.pool(&name("default")).unwrap().pool_size, 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ended_with_the_run_before_is_gone_with_its_reason_at_once() {
+    let node = Node::start(config()).await;
+    let lease = node.checkout(ALICE).await.unwrap().keep();
+    let session = node.engine.create_session(ALICE, SessionRequest::of(name("default"))).await;
+    let session = session.unwrap().id;
+    node.engine.use_session(ALICE, session, UseKind::Exec).await.unwrap();
+    let slept = node.engine.session(ALICE, session).unwrap().sandbox_id.unwrap();
+    let node = node.kill_and_start().await;
+    // At once, and when everything that is left was removed.
+    for _ in 0..2 {
+        let engine = &node.engine;
+        let refusals = [
+            engine.use_sandbox(ALICE, lease.sandbox, UseKind::Exec).await.err().unwrap(),
+            engine.freeze(ALICE, lease.sandbox).await.unwrap_err(),
+            engine.freeze(ALICE, slept).await.unwrap_err(),
+            engine.renew_lease(ALICE, lease.lease, None).await.unwrap_err(),
+        ];
+        for refusal in refusals {
+            assert_eq!(refusal.code.status(), 410, "{refusal}");
+            assert_eq!(refusal.reason, Some(EndCause::Restart.reason()), "{refusal}");
+        }
+        node.settle().await;
+    }
 }

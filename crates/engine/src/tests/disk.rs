@@ -12,7 +12,7 @@ use model::{EndCause, ErrorCode, Template, TerminatedReason, WorkspaceId};
 use runtime::fake::{Fault, Operation};
 use workspaces::{Size, Workspaces};
 
-use super::node::{ALICE, Node, config, name, template};
+use super::node::{ALICE, Node, config, in_memory, name, template};
 use crate::measuring::{Haste, round};
 use crate::{CheckoutRequest, EngineConfig};
 
@@ -56,8 +56,11 @@ impl Drop for Place {
 
 fn on_disk(called: &str, limit: WorkspaceLimit) -> Template {
     let mut template = template(called);
-    template.workspace =
-        WorkspaceSettings { kind: WorkspaceKind::Disk, limit, ..WorkspaceSettings::default() };
+    template.workspace = WorkspaceSettings {
+        kind: Some(WorkspaceKind::Disk),
+        limit: Some(limit),
+        ..WorkspaceSettings::default()
+    };
     template.limits.workspace_mb = 4;
     template.pool.pool_size = 0;
     template
@@ -73,7 +76,7 @@ async fn a_workspace_comes_and_goes_with_its_sandbox() {
     node.engine.return_lease(ALICE, lease.lease).await.unwrap();
     node.settle().await;
     assert_eq!(place.there().len(), 0);
-    let memory = node.engine.put_template(template("memory")).await;
+    let memory = node.engine.put_template(in_memory("memory")).await;
     memory.unwrap();
     let asked = CheckoutRequest::of(name("memory"));
     let _lease = node.engine.checkout(ALICE, asked).await.unwrap();
@@ -167,7 +170,7 @@ async fn a_disk_below_its_floor_takes_no_more_and_says_so() {
     assert!(refusal.retry_after_ms.is_some());
     let degraded = node.engine.health().degraded;
     assert!(degraded.iter().any(|one| one.what == "disk"), "{degraded:?}");
-    node.engine.put_template(template("memory")).await.unwrap();
+    node.engine.put_template(in_memory("memory")).await.unwrap();
     let asked = CheckoutRequest::of(name("memory"));
     drop(node.engine.checkout(ALICE, asked).await.unwrap());
 }
@@ -179,4 +182,61 @@ async fn what_this_node_cannot_do_is_refused_by_field() {
     let refusal = refused.unwrap_err();
     assert_eq!(refusal.code, ErrorCode::Unsupported);
     assert!(refusal.cause.starts_with("workspace.kind: "), "{refusal}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_template_leaves_open_is_on_disk_whatever_else_it_says() {
+    let place = Place::new();
+    let node = Node::start(place.config()).await;
+    for (called, pool_size) in [("plain", 0), ("changed", 1)] {
+        let mut open = template(called);
+        open.pool.pool_size = pool_size;
+        node.engine.put_template(open).await.unwrap();
+        let known = node.engine.template(&name(called)).unwrap();
+        assert_eq!(known.workspace.kind, None, "what is left open stays open");
+        let placed = node.engine.placed(&known).unwrap();
+        assert_eq!(placed.kind, WorkspaceKind::Disk);
+        assert!(placed.why.unwrap().contains("workspace.kind is not given"));
+    }
+    node.settle().await;
+    assert_eq!(place.there().len(), 1, "that of the warm one");
+    let asked = CheckoutRequest::of(name("plain"));
+    let lease = node.engine.checkout(ALICE, asked).await.unwrap().keep();
+    assert_eq!(place.there().len(), 2);
+    let Why::Alive(why) = node.engine.why(ALICE, lease.sandbox).await.unwrap() else { panic!() };
+    assert!(why.workspace_limit.is_some(), "{why:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_a_template_left_it_open_each_start_looks_again() {
+    let place = Place::new();
+    let mut config = place.config();
+    let mut open = template("default");
+    open.pool.pool_size = 0;
+    config.templates = vec![open.clone()];
+    // The first run has no place for workspaces on disk.
+    let workspaces = config.workspaces.take();
+    let node = Node::start(config.clone()).await;
+    let traits = |node: &Node| node.engine.core.read(|kernel| kernel.traits_of(&name("default")));
+    let placed = node.engine.placed(&open).unwrap();
+    assert_eq!((placed.kind, traits(&node).unwrap().disk), (WorkspaceKind::Memory, None));
+    config.workspaces = workspaces;
+    let node = node.kill_and_start_with(config).await;
+    assert!(traits(&node).unwrap().disk.is_some(), "now there is one");
+    let _lease = node.checkout(ALICE).await.unwrap().keep();
+    assert_eq!(place.there().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_that_failed_decides_for_those_who_leave_it_open_alone() {
+    let place = Place::new();
+    let config = place.config();
+    let node = Node::start_without_disk(config, "it was tried in vain").await;
+    node.engine.put_template(template("open")).await.unwrap();
+    let open = node.engine.template(&name("open")).unwrap();
+    let placed = node.engine.placed(&open).unwrap();
+    assert_eq!(placed.kind, WorkspaceKind::Memory);
+    assert!(placed.why.unwrap().ends_with("it was tried in vain"));
+    let said = node.engine.template(&name("default")).unwrap();
+    assert_eq!(node.engine.placed(&said).unwrap().kind, WorkspaceKind::Disk);
 }

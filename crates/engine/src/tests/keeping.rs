@@ -5,15 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::template::{WorkspaceKind, WorkspaceLimit, WorkspaceSettings};
-use model::{ErrorCode, LifecycleEvent, SeedId, SessionId, SessionStatus, TerminatedReason};
+use model::{
+    ErrorCode, InstanceId, LifecycleEvent, SeedId, SessionId, SessionStatus, TerminatedReason,
+    WorkspaceId,
+};
 use runtime::RuntimeError;
 use runtime::RuntimeErrorCode;
 use runtime::fake::{Fault, Operation};
 use tokio::io::AsyncWriteExt as _;
 use workspaces::{Archives, Seeds, Workspaces};
 
-use super::node::{ALICE, Node, Place, config, name, template};
+use super::node::{ALICE, Node, Place, config, in_memory, name, template};
 use super::sessions::outcome;
+use crate::effects::EffectError;
 use crate::{EngineConfig, SeedFile, SessionRequest, UseKind, keeping, seeds};
 
 impl Place {
@@ -22,11 +26,11 @@ impl Place {
         let mut config = config();
         let mut disk = template("disk");
         disk.workspace = WorkspaceSettings {
-            kind: WorkspaceKind::Disk,
-            limit: WorkspaceLimit::Soft,
+            kind: Some(WorkspaceKind::Disk),
+            limit: Some(WorkspaceLimit::Soft),
             ..WorkspaceSettings::default()
         };
-        config.templates = vec![template("memory"), disk];
+        config.templates = vec![in_memory("memory"), disk];
         for template in &mut config.templates {
             template.limits.workspace_mb = 8;
             template.pool.pool_size = 0;
@@ -233,7 +237,7 @@ async fn a_fork_has_a_copy_whatever_its_parent_is_doing() {
         let parent = node.session_of("disk").await;
         node.said(parent, "true").await;
         let workspace = node.engine.session(ALICE, parent).unwrap().workspace.unwrap();
-        let of = |id: model::WorkspaceId| place.0.join(format!("workspaces/{id}/host-file"));
+        let of = |id: WorkspaceId| place.0.join(format!("workspaces/{id}/host-file"));
         std::fs::write(of(workspace), "kept").unwrap();
         if cold {
             node.engine.stop_session(ALICE, parent).await.unwrap();
@@ -244,6 +248,57 @@ async fn a_fork_has_a_copy_whatever_its_parent_is_doing() {
         node.settle().await;
         if !cold {
             assert_eq!(node.said(parent, "echo awake").await, "awake\n", "it was thawed");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parent_that_ends_meanwhile_leaves_the_fork_or_a_reason_to_try_again() {
+    let place = Place::new();
+    let node = Node::start(place.config()).await;
+    let core = &node.engine.core;
+    let over = InstanceId::from_u128(7);
+    let to = |n| WorkspaceId::from_u128(n);
+    let code_of = |error: EffectError| error.into_runtime_error().code;
+    // In memory its files went with it; what was saved of them may be older.
+    let parent = node.session_of("memory").await;
+    node.said(parent, "echo theirs > f").await;
+    let of = |session| node.engine.session(ALICE, session).unwrap().workspace.unwrap();
+    let memory = node.engine.template(&name("memory")).unwrap();
+    let copied = keeping::copy(core, of(parent), Some(over), to(1), &memory).await;
+    assert_eq!(code_of(copied.unwrap_err()), RuntimeErrorCode::SandboxGone);
+    node.engine.stop_session(ALICE, parent).await.unwrap();
+    let copied = keeping::copy(core, of(parent), Some(over), to(1), &memory).await;
+    assert_eq!(code_of(copied.unwrap_err()), RuntimeErrorCode::SandboxGone);
+    assert_eq!(place.there(), (0, 1, 0), "nothing of the copy is left");
+    // On disk they are within reach without it.
+    let parent = node.session_of("disk").await;
+    node.said(parent, "true").await;
+    let disk = node.engine.template(&name("disk")).unwrap();
+    keeping::copy(core, of(parent), Some(over), to(2), &disk).await.unwrap();
+    assert_eq!(place.there(), (2, 1, 0));
+    // Unless they are removed while they are copied: a part is no copy.
+    const FILES: usize = 2_000;
+    let known = core.disk.workspaces.clone().unwrap();
+    let from = place.0.join(format!("workspaces/{}", of(parent)));
+    for n in 0..FILES {
+        std::fs::write(from.join(n.to_string()), "x").unwrap();
+    }
+    let copying = keeping::copy(core, of(parent), Some(over), to(3), &disk);
+    let removing = tokio::task::spawn_blocking({
+        let (known, source) = (Arc::clone(&known), of(parent));
+        move || known.remove(source)
+    });
+    let (copied, removed) = tokio::join!(copying, removing);
+    removed.unwrap().unwrap();
+    match copied {
+        Ok(()) => {
+            let copy = place.0.join(format!("workspaces/{}", to(3)));
+            assert_eq!(std::fs::read_dir(copy).unwrap().count(), FILES);
+        }
+        Err(error) => {
+            assert_eq!(code_of(error), RuntimeErrorCode::SandboxGone);
+            assert!(!known.has(to(3)), "a part is no copy");
         }
     }
 }
@@ -333,7 +388,7 @@ async fn what_no_record_names_is_removed_at_the_start() {
     node.said(session, "echo one > f").await;
     node.engine.stop_session(ALICE, session).await.unwrap();
     let stray = node.engine.core.disk.archives.as_ref().unwrap();
-    stray.write(model::WorkspaceId::from_u128(7), 0).unwrap().finish().unwrap();
+    stray.write(WorkspaceId::from_u128(7), 0).unwrap().finish().unwrap();
     assert_eq!(place.there(), (0, 2, 0));
     let node = node.kill_and_start().await;
     assert_eq!(place.there(), (0, 1, 0));

@@ -2,6 +2,7 @@
 
 mod basics;
 mod chance;
+mod clocks;
 mod disk;
 mod going_wrong;
 mod harnesses;

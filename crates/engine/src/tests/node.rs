@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use model::template::{Recycle, RuntimeKind};
+use model::template::{Recycle, RuntimeKind, WorkspaceKind};
 use model::{KeyId, NodeConfig, Refusal, Role, Template, TemplateName, Wall};
 use runtime::fake::{FakeRuntime, FakeSettings};
 use runtime::{Capabilities, Collected, ExecSpec, RunLimits};
@@ -59,6 +59,13 @@ pub(super) fn template(text: &str) -> Template {
     Template { runtime: RuntimeKind::Fake, ..Template::named(name(text)) }
 }
 
+/// The same, with its workspaces in memory wherever it is.
+pub(super) fn in_memory(text: &str) -> Template {
+    let mut template = template(text);
+    template.workspace.kind = Some(WorkspaceKind::Memory);
+    template
+}
+
 pub(super) fn config() -> EngineConfig {
     EngineConfig {
         node: NodeConfig::default(),
@@ -90,11 +97,29 @@ impl Node {
         Self::recycling(store, config, place, Recycle::Wipe).await
     }
 
+    /// A node on which a trial of a workspace on disk failed.
+    pub(super) async fn start_without_disk(config: EngineConfig, why: &str) -> Self {
+        let store = Arc::new(MemoryStore::new(Retention::default()));
+        let place = Arc::new(Place::new());
+        let tried = |runtimes: Runtimes| runtimes.without_disk(RuntimeKind::Fake, why);
+        Self::of(store, config, place, Recycle::Wipe, tried).await
+    }
+
     async fn recycling(
+        store: Arc<MemoryStore>,
+        config: EngineConfig,
+        place: Arc<Place>,
+        recycle: Recycle,
+    ) -> Self {
+        Self::of(store, config, place, recycle, |runtimes| runtimes).await
+    }
+
+    async fn of(
         store: Arc<MemoryStore>,
         mut config: EngineConfig,
         place: Arc<Place>,
         recycle: Recycle,
+        changed: impl FnOnce(Runtimes) -> Runtimes,
     ) -> Self {
         // What is in memory is saved here, unless a test has a place of its own.
         let archives = || Archives::open(place.0.join("archives")).unwrap();
@@ -115,6 +140,7 @@ impl Node {
             .with(RuntimeKind::Fake, Arc::clone(&runtime) as _)
             .with(RuntimeKind::Docker, Arc::clone(&docker) as _)
             .without(RuntimeKind::Runc, "it is not in PATH");
+        let runtimes = changed(runtimes);
         let started = Engine::start(config.clone(), Arc::clone(&store) as _, runtimes).await;
         Self { engine: started.unwrap().engine, runtime, docker, store, config, place }
     }
@@ -130,6 +156,12 @@ impl Node {
         let store = Arc::new(self.store.crash());
         self.engine.core.halt();
         Self::recycling(store, self.config, self.place, recycle).await
+    }
+
+    /// The same, on a node that is set up otherwise by then.
+    pub(super) async fn kill_and_start_with(mut self, config: EngineConfig) -> Self {
+        self.config = config;
+        self.kill_and_start().await
     }
 
     /// Lets everything that is on its way arrive.

@@ -6,7 +6,7 @@ use model::{
     WorkspaceId,
 };
 
-use super::rig::{NATIVE, Rig, copy, delete_workspace, freeze, launch, template, trouble};
+use super::rig::{NATIVE, Rig, copy, delete_workspace, freeze, gone, launch, template, trouble};
 use crate::{Action, DeathCause, Event, Outcome, Reply, UseKind, UseTarget, WhenBusy};
 
 /// A node on which only sessions have sandboxes.
@@ -171,6 +171,28 @@ fn a_copy_that_fails_is_told_and_leaves_no_fork() {
 }
 
 #[test]
+fn a_parent_that_ends_while_it_is_copied_is_no_trouble_with_the_disk() {
+    // The sandbox died, and the runtime says so before anybody else does.
+    let mut rig = alone();
+    let (parent, _) = rig.session();
+    rig.session_work(parent);
+    let (fork, request) = rig.fork(parent);
+    rig.finish(copy, gone());
+    let refusal = rig.answer(request).unwrap().as_ref().unwrap_err();
+    assert_eq!((refusal.code, refusal.code.status()), (ErrorCode::SessionBusy, 409));
+    assert_eq!(refusal.code.retry(), model::Retry::Later);
+    assert_eq!(rig.kernel.session(fork), None);
+    // Its owner ends it, and files go while they are read.
+    let mut rig = alone();
+    let (parent, _) = rig.session();
+    rig.session_work(parent);
+    let (_, request) = rig.fork(parent);
+    rig.end(parent);
+    rig.finish(copy, trouble());
+    assert_eq!(rig.refused(request), ErrorCode::SessionBusy);
+}
+
+#[test]
 fn a_turn_queued_behind_another_in_a_fork_that_fails_ends_too() {
     let mut rig = alone();
     let (parent, _) = rig.slept_session();
@@ -269,7 +291,7 @@ fn a_fork_whose_sandbox_is_deleted_meanwhile_is_off_and_lets_go_of_its_parent() 
     let deleted = rig.delete(copy_of);
     rig.run();
     assert_eq!(rig.answered(deleted), Reply::Gone);
-    assert_eq!(rig.refused(request), ErrorCode::PersistFailed);
+    assert_eq!(rig.refused(request), ErrorCode::Aborted);
     assert_eq!(rig.kernel.session(fork), None);
     rig.live(3_600_000);
     assert_eq!(rig.state(sandbox), SandboxState::Cold, "nothing holds the parent");

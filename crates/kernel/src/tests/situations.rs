@@ -256,7 +256,7 @@ fn a_fork_that_is_deleted_while_it_is_copied_lets_its_parent_go() {
     let deleted = rig.delete(sandbox);
     rig.run();
     assert_eq!(rig.answered(deleted), Reply::Gone);
-    assert_eq!(rig.refused(request), ErrorCode::PersistFailed);
+    assert_eq!(rig.refused(request), ErrorCode::Aborted);
     assert!(rig.kernel.session(child).is_none(), "nobody got to know it");
     assert!(rig.store.doomed.is_empty(), "what was copied is deleted");
     rig.live(HOUR_MS);

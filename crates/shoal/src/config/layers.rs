@@ -40,7 +40,7 @@ pub(crate) struct Effective {
     pub(crate) config: Config,
     /// Plain values by path.
     pub(crate) values: BTreeMap<String, Sourced>,
-    /// Where each template came from.
+    /// Where each template that is given came from.
     pub(crate) templates: Vec<Source>,
     /// The file that was read.
     pub(crate) file: Option<PathBuf>,
@@ -174,16 +174,16 @@ fn text_of<'a>(name: &str, value: &'a std::ffi::OsString) -> Result<&'a str, Con
 /// The values so far.
 struct Stack {
     values: BTreeMap<String, Sourced>,
-    templates: Value,
+    templates: Option<Value>,
     template_sources: Vec<Source>,
 }
 
 impl Stack {
     fn of_defaults(around: &Surroundings) -> Self {
         let mut table = Table::try_from(Config::defaults(around)).unwrap_or_default();
-        let templates = table.remove(keys::TEMPLATES).unwrap_or(Value::Array(Vec::new()));
+        let templates = table.remove(keys::TEMPLATES);
         let sourced = |(path, value)| (path, Sourced { value, source: Source::Default });
-        let template_sources = vec![Source::Default; templates.as_array().map_or(0, Vec::len)];
+        let template_sources = Vec::new();
         let values = keys::leaves(&table).into_iter().map(sourced).collect();
         Self { values, templates, template_sources }
     }
@@ -198,7 +198,7 @@ impl Stack {
             let place = |n| file.source(&format!("{}.{n}", keys::TEMPLATES));
             self.template_sources =
                 (0..count).map(|n| place(n).unwrap_or(Source::Default)).collect();
-            self.templates = templates.clone();
+            self.templates = Some(templates.clone());
         }
     }
 
@@ -280,7 +280,9 @@ impl Stack {
         for (path, sourced) in &self.values {
             keys::insert(&mut table, path, sourced.value.clone());
         }
-        table.insert(keys::TEMPLATES.to_owned(), self.templates);
+        if let Some(templates) = self.templates {
+            table.insert(keys::TEMPLATES.to_owned(), templates);
+        }
         let refused = |key: Option<String>, source, problem| ConfigError {
             source,
             key,

@@ -16,6 +16,7 @@ mod tests;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use model::Template;
 use serde_json::json;
 
 pub(crate) use self::flags::Overrides;
@@ -25,6 +26,7 @@ pub(crate) use self::source::ConfigError;
 pub(crate) use self::surroundings::Surroundings;
 use crate::failure::Failure;
 use crate::output::{Output, Paint};
+use crate::placing::Ground;
 
 /// What was typed.
 #[derive(Debug, clap::Args)]
@@ -62,10 +64,12 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     }
     let effective = load(&arguments.overrides, &around).map_err(ConfigError::failure)?;
     warn_of_strays(&effective, output);
+    let ground = Ground::look(&effective.config.server.data_dir);
+    let placing = |template: &Template| ground.placed(template);
     if arguments.json {
-        output.say_json(&show::as_json(&effective));
+        output.say_json(&show::as_json(&effective, &placing));
     } else {
-        output.say(show::as_toml(&effective).trim_end());
+        output.say(show::as_toml(&effective, &placing).trim_end());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -25,7 +25,9 @@ pub(crate) struct Config {
     pub(crate) store: StoreSettings,
     pub(crate) ash: Ash,
     pub(crate) blaxel: Blaxel,
-    pub(crate) templates: Vec<Template>,
+    /// None where none are given: then a node that has no template begins with the built-in one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) templates: Option<Vec<Template>>,
 }
 
 /// The listener and its limits.
@@ -350,7 +352,7 @@ impl Default for Config {
             store: StoreSettings::default(),
             ash: Ash::default(),
             blaxel: Blaxel::default(),
-            templates: TemplateName::new("default").map(Template::named).into_iter().collect(),
+            templates: None,
         }
     }
 }
@@ -363,6 +365,16 @@ impl Config {
         Self { server, ..Self::default() }
     }
 
+    /// The templates that somebody wrote.
+    pub(crate) fn given_templates(&self) -> &[Template] {
+        self.templates.as_deref().unwrap_or_default()
+    }
+
+    /// What a node begins with that has no template and is given none.
+    pub(crate) fn built_in() -> Vec<Template> {
+        TemplateName::new("default").map(Template::named).into_iter().collect()
+    }
+
     /// One with a value for every key, also those that have none by default: which keys there are
     /// is read from it.
     pub(super) fn specimen() -> Self {
@@ -373,7 +385,6 @@ impl Config {
         config.blaxel.listen = Some(config.server.listen);
         config.node.prune_after_ms = Some(1);
         config.docker.host = Some(String::new());
-        config.templates = Vec::new();
         config
     }
 
@@ -445,11 +456,12 @@ impl Config {
         self.node
             .validate()
             .map_err(|wrong| Wrong::new(format!("node.{}", wrong.field), wrong.problem))?;
-        for (at, template) in self.templates.iter().enumerate() {
+        let given = self.given_templates();
+        for (at, template) in given.iter().enumerate() {
             template.validate().map_err(|wrong| {
                 Wrong::new(format!("templates.{at}.{}", wrong.field), wrong.problem)
             })?;
-            if self.templates[..at].iter().any(|other| other.name == template.name) {
+            if given[..at].iter().any(|other| other.name == template.name) {
                 let problem = format!("there are two templates called {}", template.name);
                 return Err(Wrong::new(format!("templates.{at}.name"), problem));
             }

@@ -1,14 +1,20 @@
 //! The configuration that holds, as a file that could be used as it is, with the source of each
-//! value beside it.
+//! value beside it. What is not given is said as a remark, with what it comes to on this machine:
+//! written out, it would be given.
 
+use model::{Placed, Template};
 use serde_json::{Map, json};
 use toml::{Table, Value};
 
 use super::keys;
 use super::layers::Effective;
+use super::settings::Config;
+
+/// What the workspaces of a template come to on this machine.
+pub(super) type Placing<'a> = &'a dyn Fn(&Template) -> Result<Placed, String>;
 
 /// As TOML. Reading it gives the same configuration.
-pub(super) fn as_toml(effective: &Effective) -> String {
+pub(super) fn as_toml(effective: &Effective, placing: Placing<'_>) -> String {
     let mut text = String::new();
     let mut section = String::new();
     let width = effective
@@ -32,31 +38,67 @@ pub(super) fn as_toml(effective: &Effective) -> String {
         };
         text.push_str(&line);
     }
-    for (template, source) in effective.config.templates.iter().zip(&effective.templates) {
-        let mut table = Table::new();
-        let value = Value::try_from(template).unwrap_or(Value::Table(Table::new()));
-        table.insert(keys::TEMPLATES.to_owned(), Value::Array(vec![value]));
-        let written = table.to_string();
-        let header = format!("[[{}]]", keys::TEMPLATES);
+    for (template, source) in effective.config.given_templates().iter().zip(&effective.templates) {
         text.push('\n');
-        text.push_str(&written.replacen(&header, &format!("{header}  # {source}"), 1));
+        text.push_str(&template_in_toml(template, &source.to_string()));
+        text.push_str(&remark(template, placing));
+    }
+    if effective.config.templates.is_none() {
+        text.push_str("\n# templates are not set: a node that has none begins with this one\n");
+        for template in Config::built_in() {
+            for line in template_in_toml(&template, "default").lines() {
+                text.push_str(format!("# {line}").trim_end());
+                text.push('\n');
+            }
+            text.push_str(&remark(&template, placing));
+        }
     }
     text
 }
 
+fn template_in_toml(template: &Template, source: &str) -> String {
+    let mut table = Table::new();
+    let value = Value::try_from(template).unwrap_or(Value::Table(Table::new()));
+    table.insert(keys::TEMPLATES.to_owned(), Value::Array(vec![value]));
+    let header = format!("[[{}]]", keys::TEMPLATES);
+    table.to_string().replacen(&header, &format!("{header}  # {source}"), 1)
+}
+
+/// Where the files of its workspaces are, and why if it does not say so itself.
+fn remark(template: &Template, placing: Placing<'_>) -> String {
+    match placing(template) {
+        Ok(Placed { kind, limit, why }) => {
+            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+            let (kind, limit) = (kind.as_str(), limit.as_str());
+            format!("# {}: workspace on {kind}, limit {limit}{why}\n", template.name)
+                .replace(" on memory,", " in memory,")
+        }
+        Err(why) => {
+            format!("# {}: where its workspaces are cannot be told: {why}\n", template.name)
+        }
+    }
+}
+
 /// As JSON, for scripts.
-pub(super) fn as_json(effective: &Effective) -> serde_json::Value {
+pub(super) fn as_json(effective: &Effective, placing: Placing<'_>) -> serde_json::Value {
     let values = effective.values.iter().map(|(path, sourced)| {
         let about = json!({ "value": sourced.value, "source": sourced.source.to_string() });
         (path.clone(), about)
     });
-    let templates: Vec<_> = effective
-        .config
-        .templates
-        .iter()
-        .zip(&effective.templates)
-        .map(|(template, source)| json!({ "value": template, "source": source.to_string() }))
-        .collect();
+    let told = |template: &Template, source: String| match placing(template) {
+        Ok(placed) => {
+            let effective = json!({ "workspace": placed });
+            json!({ "value": template, "source": source, "effective": effective })
+        }
+        Err(why) => json!({ "value": template, "source": source, "why_not": why }),
+    };
+    let templates: Vec<_> = match &effective.config.templates {
+        Some(given) => {
+            let sourced = given.iter().zip(&effective.templates);
+            sourced.map(|(template, source)| told(template, source.to_string())).collect()
+        }
+        None => Config::built_in().iter().map(|one| told(one, "default".to_owned())).collect(),
+    };
     json!({
         "file": effective.file,
         "values": values.collect::<Map<_, _>>(),

@@ -262,6 +262,37 @@ fn what_could_never_work_is_refused_where_it_was_written() {
     }
 }
 
+/// A machine on which all that is left open is on disk.
+fn on_disk(template: &Template) -> Result<model::Placed, String> {
+    let ground = model::HardLimits::FileSystem("project quota");
+    model::placed(template, Ok(&ground)).map_err(|refusal| refusal.to_string())
+}
+
+#[test]
+fn what_is_not_given_stays_so_and_what_it_comes_to_is_said() {
+    let scratch = Scratch::new("open");
+    let plain = loaded(&[], &[]).unwrap();
+    assert_eq!(plain.config.templates, None);
+    let text = show::as_toml(&plain, &on_disk);
+    assert!(text.contains("# default: workspace on disk, limit hard: workspace.kind"), "{text}");
+    let again = check(Path::new(&scratch.file("again.toml", &text)), &around(&[])).unwrap();
+    assert_eq!(again.config.templates, None, "{text}");
+    let json = show::as_json(&plain, &on_disk);
+    assert_eq!(json["templates"][0]["effective"]["workspace"]["kind"], "disk");
+    assert_eq!(json["templates"][0]["value"]["workspace"].get("kind"), None);
+    // Another setting of the same template moves nothing.
+    let pool = "[[templates]]\nname = \"default\"\n[templates.pool]\npool_size = 3\n";
+    let changed = check(Path::new(&scratch.file("pool.toml", pool)), &around(&[])).unwrap();
+    let text = show::as_toml(&changed, &on_disk);
+    assert!(text.contains("# default: workspace on disk"), "{text}");
+    assert!(!text.contains("\nkind = \"memory\""), "{text}");
+    // What somebody writes is what is shown.
+    let said = "[[templates]]\nname = \"default\"\nworkspace = { kind = \"memory\" }\n";
+    let said = check(Path::new(&scratch.file("said.toml", said)), &around(&[])).unwrap();
+    let text = show::as_toml(&said, &on_disk);
+    assert!(text.contains("# default: workspace in memory, limit hard\n"), "{text}");
+}
+
 #[test]
 fn what_is_shown_can_be_used_as_it_is() {
     let scratch = Scratch::new("shown");
@@ -273,7 +304,7 @@ fn what_is_shown_can_be_used_as_it_is() {
     );
     let effective =
         loaded(&["--config", &file, "--set", "server.hosts=a"], &[("HOME", "/h")]).unwrap();
-    let text = show::as_toml(&effective);
+    let text = show::as_toml(&effective, &on_disk);
     let again = scratch.file("again.toml", &text);
     let reread = check(Path::new(&again), &around(&[])).unwrap();
     assert_eq!(reread.config, effective.config, "{text}");
@@ -286,11 +317,11 @@ fn what_is_shown_can_be_used_as_it_is() {
         assert!(text.contains(&expected), "{expected} is missing:\n{text}");
     }
     assert!(text.starts_with("[server]\n"), "{text}");
-    let json = show::as_json(&effective);
+    let json = show::as_json(&effective, &on_disk);
     assert_eq!(json["values"]["log.level"]["value"], "debug");
     assert_eq!(json["values"]["node.max_live"]["source"], "default");
     assert_eq!(json["templates"][1]["value"]["name"], "b");
-    let unset = show::as_toml(&loaded(&[], &[]).unwrap());
+    let unset = show::as_toml(&loaded(&[], &[]).unwrap(), &on_disk);
     assert!(unset.contains("# memory_budget_mb is not set\n"), "{unset}");
 }
 

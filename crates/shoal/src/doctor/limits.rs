@@ -1,28 +1,21 @@
 //! Which limits of workspaces on disk work where data is kept. It is tried there, in a directory
 //! that is gone afterwards; nothing that is there already is touched.
 
-use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use workspaces::{HardLimit, probe};
+use workspaces::HardLimit;
 
 use super::judge::Finding;
-use crate::config::{self, Overrides, Surroundings};
+use crate::placing::{nearest, tried_in};
 
 const NAME: &str = "hard limit of workspaces";
-const REMEDY: &str = "templates with a workspace on disk need `limit = \"soft\"` or \
-                      limits.best_effort; or put the data directory on btrfs with quotas, or on \
+const REMEDY: &str = "templates that ask for `limit = \"hard\"` are refused without \
+                      limits.best_effort; put the data directory on btrfs with quotas, or on \
                       ext4 or xfs mounted with prjquota; or run it with sudo, with e2fsprogs";
 
-/// What works in the data directory of the server that would be started now.
-pub(super) fn finding() -> Finding {
-    let around = Surroundings::read();
-    let data_dir = match config::load(&Overrides::default(), &around) {
-        Ok(effective) => effective.config.server.data_dir,
-        Err(_) => around.data_dir(),
-    };
-    let place = nearest(&data_dir);
+/// What works in a data directory.
+pub(super) fn finding(data_dir: &Path) -> Finding {
+    let place = nearest(data_dir);
     match tried_in(&place) {
         Ok(found) => judge(&place, &found),
         Err(error) => {
@@ -49,19 +42,6 @@ fn judge(place: &Path, found: &HardLimit) -> Finding {
     }
 }
 
-/// The data directory, or what is there of the way to it.
-fn nearest(data_dir: &Path) -> PathBuf {
-    data_dir.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned()
-}
-
-fn tried_in(place: &Path) -> io::Result<HardLimit> {
-    let trial = place.join(format!(".shoal-doctor-{}", std::process::id()));
-    std::fs::DirBuilder::new().mode(0o700).create(&trial)?;
-    let found = probe(&trial);
-    std::fs::remove_dir_all(&trial)?;
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::judge::State;
@@ -81,15 +61,5 @@ mod tests {
         assert!(none.why.contains("soft") && none.remedy.is_some(), "{none:?}");
         let best = judge(place, &HardLimit { by: Some(HardBy::Btrfs), not: Vec::new() });
         assert_eq!(best.why, "by btrfs subvolumes in /data");
-    }
-
-    #[test]
-    fn a_trial_leaves_nothing() {
-        let place = std::env::temp_dir().join(format!("doctor-limits-{}", std::process::id()));
-        std::fs::create_dir(&place).unwrap();
-        assert_eq!(nearest(&place.join("not/there")), place);
-        tried_in(&place).unwrap();
-        assert_eq!(std::fs::read_dir(&place).unwrap().count(), 0);
-        std::fs::remove_dir(&place).unwrap();
     }
 }

@@ -6,14 +6,20 @@ mod judge;
 mod limits;
 mod runtimes;
 
-use std::path::PathBuf;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use jail::machine::Machine;
+use jail::plan::USER;
+use model::template::WorkspaceKind;
+use model::{Placed, Template, TemplateName};
 use runtime::{
-    Capabilities, Collected, ExecSpec, RunLimits, Runtime, RuntimeError, RuntimeErrorCode, Users,
+    Capabilities, Collected, ExecSpec, LaunchSpec, RunLimits, Runtime, RuntimeError,
+    RuntimeErrorCode, Users,
 };
+use serde::Serialize;
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
@@ -23,8 +29,9 @@ use self::runtimes::Report;
 use crate::config::{self, Config, Overrides, Surroundings};
 use crate::duration;
 use crate::failure::Failure;
-use crate::native::{self, Settings};
+use crate::native::{self, Lent, Settings};
 use crate::output::{Output, Paint};
+use crate::placing::{Ground, nearest};
 
 /// How long the trial may take in all.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(15);
@@ -57,20 +64,26 @@ pub(crate) struct Arguments {
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
     let machine = Machine::probe();
     let mut findings = judge::findings(&machine);
-    findings.push(limits::finding());
+    let (config, unusable) = configured(arguments);
+    let data_dir = &config.server.data_dir;
+    findings.push(limits::finding(data_dir));
+    let mut ground = Ground::look(data_dir);
     let mut abilities = Vec::new();
     if !arguments.no_trial && !findings.iter().any(Finding::is_fatal) {
-        let (found, can) = trial()?;
+        let Tried { found, can, disk } = trial(data_dir)?;
         findings.push(found);
         if let Some(mut can) = can {
-            // The sandbox that was tried had no use for one.
-            can.disk_workspaces = !machine.is_root || machine.idmapped_mounts;
+            let looks_able = !machine.is_root || machine.idmapped_mounts;
+            can.disk_workspaces = disk.as_ref().map_or(looks_able, Result::is_ok);
             findings.extend(subordinate(can.users));
             abilities = abilities::abilities(can);
+            if let Some(disk) = disk {
+                ground = ground.tried(disk);
+            }
         }
     }
-    let (config, found) = configured(arguments);
-    findings.extend(found);
+    findings.extend(unusable);
+    let templates = template_reports(&config, &ground);
     let reports = choices(&config, &findings, !arguments.no_trial)?;
     let able = reports.iter().any(|one| one.state != State::No);
     if arguments.json {
@@ -83,11 +96,13 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
             "findings": findings,
             "abilities": abilities,
             "runtimes": reports,
+            "templates": templates,
         }));
     } else {
         tell(&findings, output);
         tell_abilities(&abilities, output);
         tell_runtimes(&reports, output);
+        tell_templates(&templates, output);
         verdict(able, output);
     }
     Ok(if able { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -105,6 +120,48 @@ fn configured(arguments: &Arguments) -> (Config, Option<Finding>) {
             let found = Finding::no("configuration", error.to_string(), remedy);
             (Config::default(), Some(found))
         }
+    }
+}
+
+/// Where the files of a template's workspaces are here.
+#[derive(Debug, Serialize)]
+struct TemplateReport {
+    template: TemplateName,
+    workspace: Option<Placed>,
+    /// Why that cannot be told, or why the template is refused.
+    why_not: Option<String>,
+}
+
+/// What the templates that are configured come to, or the built-in one.
+fn template_reports(config: &Config, ground: &Ground) -> Vec<TemplateReport> {
+    let templates = config.templates.clone().unwrap_or_else(Config::built_in);
+    let report = |template: Template| {
+        let placed = ground.placed(&template);
+        let (workspace, why_not) = match placed {
+            Ok(placed) => (Some(placed), None),
+            Err(why) => (None, Some(why)),
+        };
+        TemplateReport { template: template.name, workspace, why_not }
+    };
+    templates.into_iter().map(report).collect()
+}
+
+fn tell_templates(reports: &[TemplateReport], output: &Output) {
+    output.say(&format!("\n{}", output.paint(Paint::Strong, "Where files of workspaces are:")));
+    let width = reports.iter().map(|one| one.template.as_str().len()).max().unwrap_or(0);
+    for TemplateReport { template, workspace, why_not } in reports {
+        let (state, why) = match (workspace, why_not) {
+            (Some(Placed { kind, limit, why }), _) => {
+                let state = match (kind, why) {
+                    (WorkspaceKind::Memory, Some(_)) => State::Partly,
+                    (WorkspaceKind::Memory, None) | (WorkspaceKind::Disk, _) => State::Yes,
+                };
+                let why = why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+                (state, format!("{}, {} limit{why}", kind.as_str(), limit.as_str()))
+            }
+            (None, why) => (State::No, why.clone().unwrap_or_default()),
+        };
+        tell_row(width, (template.as_str(), state, &why, None), false, output);
     }
 }
 
@@ -207,16 +264,30 @@ async fn try_one(runtime: &dyn Runtime) -> Result<(Collected, Duration), Runtime
     Ok((sandbox.run(ExecSpec::shell("echo fine"), limits).await?, took))
 }
 
-/// Starts a sandbox and a program in it.
-fn trial() -> Result<(Finding, Option<Capabilities>), Failure> {
+/// What came of trying a sandbox.
+struct Tried {
+    found: Finding,
+    can: Option<Capabilities>,
+    /// Whether one with its workspace where data is kept starts, or why not, if that was tried.
+    disk: Option<Result<(), String>>,
+}
+
+/// Starts a sandbox and a program in it, and another one with its workspace where data is kept.
+fn trial(data_dir: &Path) -> Result<Tried, Failure> {
     const NAME: &str = "a sandbox starts";
     let tokio = native::tokio()?;
+    let lent = Trial::make_in(&nearest(data_dir));
+    let mut disk = None;
     let attempt = async {
         // As many as a server has: whoever has users for two may not have them for all.
         let slots = model::NodeConfig::default().max_live;
-        let opened = native::open(Settings { slots, ..Settings::for_one(None) }).await?;
+        let workspace = lent.as_ref().map(|trial| &trial.lent);
+        let opened = native::open(Settings { slots, ..Settings::for_one(workspace) }).await?;
         let can = opened.capabilities();
         let tried = try_one(&*opened).await;
+        if let (Ok(_), Some(lent)) = (&tried, workspace) {
+            disk = Some(try_on_disk(&*opened, lent).await);
+        }
         let closed = opened.shutdown().await;
         let (ran, took) =
             tried.map_err(|error| Failure::of_runtime("cannot start a sandbox", &error))?;
@@ -243,5 +314,48 @@ fn trial() -> Result<(Finding, Option<Capabilities>), Failure> {
             Finding::no(NAME, why, REPORT)
         }
     };
-    Ok((found.needed(), can))
+    Ok(Tried { found: found.needed(), can, disk })
+}
+
+/// A directory that is a workspace for as long as it is tried.
+struct Trial {
+    path: PathBuf,
+    lent: Lent,
+}
+
+impl Trial {
+    /// None where we may not make one: who runs the server may.
+    fn make_in(place: &Path) -> Option<Self> {
+        let path = place.join(format!(".shoal-workspace-{}", std::process::id()));
+        std::fs::DirBuilder::new().mode(0o755).create(&path).ok()?;
+        let owned = if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(USER), Some(USER))
+        } else {
+            Ok(())
+        };
+        match owned.ok().and_then(|()| Lent::check(&path).ok()) {
+            Some(lent) => Some(Self { path, lent }),
+            None => {
+                let _ = std::fs::remove_dir(&path);
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Starts a sandbox with this workspace, and ends it.
+async fn try_on_disk(runtime: &dyn Runtime, lent: &Lent) -> Result<(), String> {
+    let limits = model::Limits { best_effort: true, ..model::Limits::default() };
+    let spec = native::spec(limits).map_err(|failure| Failure::to_string(&failure))?;
+    let (instance, workspace) = (spec.instance, lent.source());
+    let launched = runtime.launch(LaunchSpec { workspace, ..spec }).await;
+    // Whoever closes the runtime ends what is left.
+    let _ = runtime.kill(instance).await;
+    launched.map(|_| ()).map_err(|error| error.to_string())
 }

@@ -183,7 +183,7 @@ async fn streamed(
         drained.map_err(|error| Failure::of_runtime("cannot pass on output", &error))?;
     }
     drop(raw);
-    let limit = wish.timeout.filter(|_| timed_out);
+    let limit = wish.timeout.filter(|_| exit.timed_out(timed_out));
     Ok(Ending::of(exit, started_at.elapsed(), limit, wish.limits.memory_mb))
 }
 

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use api::AshSettings;
 use engine::Engine;
-use model::template::{Harness, HarnessProgram, WorkspaceKind, WorkspaceLimit, WorkspaceSettings};
-use model::{ErrorCode, Role, Template, TemplateName};
+use model::template::{Harness, HarnessProgram};
+use model::{Role, Template, TemplateName};
 
 use super::data_dir::DataDir;
 use crate::config::{Ash, Config, Surroundings};
@@ -51,7 +51,7 @@ pub(super) async fn put_template(
 ) -> Result<(), Failure> {
     let ash = &config.ash;
     let Ok(name) = TemplateName::new(&ash.template) else { return Ok(()) };
-    let configured = config.templates.iter().any(|template| template.name == name);
+    let configured = config.given_templates().iter().any(|template| template.name == name);
     if ash.listen.is_none() || configured || ash.template != Ash::TEMPLATE {
         return Ok(());
     }
@@ -68,14 +68,7 @@ pub(super) async fn put_template(
     if engine.template(&template.name).is_some_and(|known| *known == template) {
         return Ok(());
     }
-    let mut put = engine.put_template(template.clone()).await;
-    if put.as_ref().is_err_and(|refusal| refusal.code == ErrorCode::Unsupported) {
-        tracing::warn!(
-            "sessions of Ash have their files in memory: this node cannot keep them on disk"
-        );
-        template.workspace = WorkspaceSettings::default();
-        put = engine.put_template(template).await;
-    }
+    let put = engine.put_template(template).await;
     put.map(|_| ()).map_err(|refusal| {
         Failure::new("cannot make the template of Ash", &refusal).remedy(refusal.code.remedy())
     })
@@ -85,11 +78,6 @@ fn template(name: TemplateName, entry: &str, memory_mb: u32) -> Template {
     let command = vec!["node".to_owned(), entry.to_owned()];
     let mut template = Template::named(name);
     template.harness = Harness::AshBridge(HarnessProgram { command, prewarm: false });
-    template.workspace = WorkspaceSettings {
-        kind: WorkspaceKind::Disk,
-        limit: WorkspaceLimit::Soft,
-        ..WorkspaceSettings::default()
-    };
     template.limits.memory_mb = memory_mb;
     template.limits.workspace_mb = WORKSPACE_MB;
     template

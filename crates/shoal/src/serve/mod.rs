@@ -22,6 +22,7 @@ use engine::{
     Archives, Engine, EngineConfig, Mounts, ProcessLogs, Reaped, Recovery, Roots, Seeds,
     StartError, Started, Strays, Workspaces,
 };
+use model::template::RuntimeKind;
 use runtime::native::{LauncherProcess, Native, NativeConfig};
 use store::memory::MemoryStore;
 use store::sqlite::SqliteStore;
@@ -187,8 +188,10 @@ async fn start(
     let (runtimes, usual) = runtimes::gather(parts, native, &images, &place.node()?).await?;
     let (store, strays) = open_store(config, place)?;
     // The built-in template is for a first start; what somebody configured counts at every start.
-    let mut built_in = Config::default().templates;
-    let configured = config.templates != built_in;
+    let mut built_in = match &config.templates {
+        Some(_) => Vec::new(),
+        None => Config::built_in(),
+    };
     for template in &mut built_in {
         template.runtime = usual;
     }
@@ -208,17 +211,15 @@ async fn start(
         Failure::new("cannot use the directory of workspaces", error)
             .remedy("check DATA_DIR/workspaces, or choose another with --data-dir")
     })?;
-    if let Some(native) = alive.filter(|_| !configured) {
-        // Files of a session are to survive whatever happens, also for who has no template yet.
-        match trial::of_disk(&*native, &workspaces).await {
-            Ok(()) => built_in.iter_mut().for_each(trial::put_on_disk),
-            Err(why) => tracing::warn!(
-                %why,
-                "the built-in template has its workspaces in memory, since sandboxes cannot have \
-                 one in the data directory: a crash takes what was not saved"
-            ),
-        }
-    }
+    // Files of a session are to survive whatever happens: templates that leave open where they are
+    // have them on disk, if a sandbox can.
+    let runtimes = match &alive {
+        None => runtimes,
+        Some(native) => match trial::of_disk(&**native, &workspaces).await {
+            Ok(()) => runtimes,
+            Err(why) => runtimes.without_disk(RuntimeKind::Native, why),
+        },
+    };
     let unusable = |what: &str, error| {
         Failure::new(format!("cannot use the directory of {what}"), error)
             .remedy(format!("check DATA_DIR/{what}, or choose another with --data-dir"))
@@ -232,7 +233,7 @@ async fn start(
         strays,
         node: config.node.clone(),
         shutdown_grace_ms: config.server.shutdown_grace_ms,
-        templates: if configured { config.templates.clone() } else { Vec::new() },
+        templates: config.given_templates().to_vec(),
         first_templates: built_in,
         process_logs: Some(ProcessLogs {
             directory: place.processes(),

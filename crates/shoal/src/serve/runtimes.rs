@@ -140,7 +140,7 @@ fn is_wanted(parts: &Parts<'_>, endpoint: &Endpoint) -> bool {
                 Endpoint::Unix(path) => Path::new(path).exists(),
                 Endpoint::Tcp(_) => true,
             };
-            let named = config.templates.iter();
+            let named = config.given_templates().iter();
             is_there
                 || parts.place.had_docker()
                 || settings.host.is_some()

@@ -10,6 +10,8 @@ use serde_json::Value;
 use crate::served::{Scratch, Served, alone, names};
 use crate::shell::{able, eventually, skipped};
 
+const HARD: &str = ", limit = \"hard\"";
+
 /// Puts a template with its workspace on disk.
 fn put(served: &Served, name: &str, workspace_mb: u32, more: &str) {
     let said = try_put(served, name, workspace_mb, more);
@@ -57,7 +59,7 @@ fn a_hard_limit_is_met_as_a_full_disk() {
         return;
     }
     let served = Served::start().without_spares();
-    put(&served, "hard", 32, "");
+    put(&served, "hard", 32, HARD);
     let id = sandbox(&served, "hard");
     let filled = served.said(&["exec", &id, "--", "sh", "-c", "head -c 100000000 /dev/zero > big"]);
     assert_eq!(filled.code, Some(1), "{filled:?}");
@@ -106,7 +108,7 @@ fn kill_9_leaves_nothing_that_the_next_start_does_not_remove() {
     put(&served, "soft", 8, ", limit = \"soft\"");
     let root = rustix::process::geteuid().is_root();
     if root {
-        put(&served, "hard", 8, "");
+        put(&served, "hard", 8, HARD);
     }
     for template in if root { vec!["soft", "hard"] } else { vec!["soft"] } {
         let id = sandbox(&served, template);
@@ -134,12 +136,12 @@ fn where_no_hard_limit_works_a_template_is_refused_unless_it_agrees() {
     let mut flags = fast();
     flags.extend(["--store", "memory", "--set", "node.workspace_free_floor_mb=0"]);
     let served = Served::start_by(disk.scratch(), &flags, without_loop_devices);
-    let refused = try_put(&served, "hard", 4, "");
+    let refused = try_put(&served, "hard", 4, HARD);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("unsupported"), "{refused:?}");
     assert!(refused.stderr.contains("workspace.limit"), "{refused:?}");
-    let text = "name = \"agreed\"\nworkspace = { kind = \"disk\" }\n[limits]\nworkspace_mb = 4\n\
-                best_effort = true\n[pool]\npool_size = 0\n";
+    let text = "name = \"agreed\"\nworkspace = { kind = \"disk\", limit = \"hard\" }\n[limits]\n\
+                workspace_mb = 4\nbest_effort = true\n[pool]\npool_size = 0\n";
     let agreed = served.said_with(&["templates", "put", "-"], Some(text.as_bytes()));
     assert_eq!(agreed.code, Some(0), "{agreed:?}");
     assert!(served.log().contains("soft limit"), "{}", served.log());
@@ -210,10 +212,10 @@ fn a_full_disk_refuses_what_needs_it_and_nothing_else() {
     let mut flags = fast();
     flags.extend(["--set", "node.workspace_free_floor_mb=100"]);
     let served = Served::start_on(disk.scratch(), &flags);
-    put(&served, "hard", 32, "");
+    put(&served, "hard", 32, HARD);
     let id = sandbox(&served, "hard");
     served.text(&["exec", &id, "--", "sh", "-c", "echo kept > file"]);
-    put(&served, "promised", 256, "");
+    put(&served, "promised", 256, HARD);
     let refused = served.said(&["create", "--template", "promised"]);
     assert!(refused.code == Some(1) && refused.stderr.contains("disk_full"), "{refused:?}");
     let ballast = served.scratch.0.join("ballast");
@@ -222,7 +224,10 @@ fn a_full_disk_refuses_what_needs_it_and_nothing_else() {
         let refused = served.said(&["create", "--template", "hard"]);
         refused.code == Some(1) && refused.stderr.contains("disk_full")
     });
-    served.text(&["rm", &sandbox(&served, "default")]);
+    let text = "name = \"memory\"\nworkspace = { kind = \"memory\" }\n[pool]\npool_size = 0\n";
+    let memory = served.said_with(&["templates", "put", "-"], Some(text.as_bytes()));
+    assert_eq!(memory.code, Some(0), "{memory:?}");
+    served.text(&["rm", &sandbox(&served, "memory")]);
     assert_eq!(served.text(&["exec", &id, "--", "cat", "file"]), "kept", "nothing is lost");
     std::fs::remove_file(&ballast).unwrap();
     eventually("there is room again", || {
@@ -301,4 +306,45 @@ fn doctor_says_which_hard_limit_works_where_data_is_kept() {
     if with_root() && Path::new("/usr/sbin/mkfs.ext4").exists() {
         assert_eq!(found["state"], "yes", "{found}");
     }
+}
+
+/// What a template leaves open is the same whatever else it says, and is shown wherever one looks.
+#[test]
+fn where_files_are_does_not_depend_on_other_settings_and_is_shown() {
+    if !able() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let file = scratch.0.join("shoal.toml");
+    let text = "[[templates]]\nname = \"default\"\n[templates.limits]\nbest_effort = true\n\
+                [templates.pool]\npool_size = 1\n";
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap().to_owned();
+    let served = Served::start_on(scratch, &["--config", &file]);
+    let list = served.json(&["templates", "--json"]);
+    assert_eq!(list["effective"][0]["workspace"]["kind"], "disk", "{list}");
+    let why = list["effective"][0]["workspace"]["why"].as_str().unwrap();
+    assert!(why.contains("workspace.kind is not given"), "{why}");
+    assert_eq!(list["templates"][0]["workspace"].get("kind"), None, "{list}");
+    assert!(served.text(&["templates"]).contains("MB disk"));
+    let shown = served.text(&["templates", "get", "default"]);
+    assert!(shown.starts_with("# workspace: disk, "), "{shown}");
+    let again = served.said_with(&["templates", "put", "-"], Some(shown.as_bytes()));
+    assert_eq!(again.code, Some(0), "what is shown can be put: {again:?}");
+    let data = served.data().to_str().unwrap().to_owned();
+    let config = crate::shell::said(&["config", "--config", &file, "--data-dir", &data, "--json"]);
+    let config: Value = serde_json::from_str(config.text()).unwrap();
+    let workspace = &config["templates"][0]["effective"]["workspace"];
+    assert_eq!(*workspace, list["effective"][0]["workspace"], "both say the same");
+    let doctor = crate::shell::said(&["doctor", "--config", &file, "--data-dir", &data, "--json"]);
+    let doctor: Value = serde_json::from_str(doctor.text()).unwrap();
+    assert_eq!(doctor["templates"][0]["workspace"], *workspace, "{doctor}");
+    // Files of a session are where that says, and a kill does not take them.
+    let session = served.json(&["session", "create", "--json"]);
+    let session = session["id"].as_str().unwrap().to_owned();
+    served.text(&["session", "exec", &session, "--", "sh", "-c", "echo kept > f"]);
+    let (_, scratch) = served.stop(Signal::KILL);
+    let served = Served::start_on(scratch, &["--config", &file]);
+    let read = served.text(&["session", "exec", &session, "--", "cat", "f"]);
+    assert_eq!(read, "kept");
 }

@@ -10,6 +10,7 @@ mod acceptance;
 mod ash;
 mod attached;
 mod blaxel;
+mod clock;
 mod conversations;
 mod disk;
 mod doctor;

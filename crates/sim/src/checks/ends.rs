@@ -86,7 +86,7 @@ fn judge(
         }
         EndCause::LeaseExpired => match record.owner {
             Owner::Lease(lease) => asked(world.ledger.leases.get(&lease).is_none_or(|lease| {
-                lease.phase != LeasePhase::Held || lease.expires_at <= world.now.wall
+                lease.phase != LeasePhase::Held || lease.expires_at <= world.run_wall()
             })),
             Owner::Nobody | Owner::Session(_) => asked(false),
         },
@@ -143,7 +143,7 @@ fn is_held(world: &World, lease: model::LeaseId) -> bool {
         .ledger
         .leases
         .get(&lease)
-        .is_some_and(|lease| lease.phase == LeasePhase::Held && lease.expires_at > world.now.wall)
+        .is_some_and(|lease| lease.phase == LeasePhase::Held && lease.expires_at > world.run_wall())
 }
 
 /// Nothing that is in use, wanted or held may be taken for want of use or place.

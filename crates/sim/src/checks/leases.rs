@@ -45,7 +45,7 @@ pub(crate) fn refused(world: &World, target: UseTarget, refusal: &Refusal) -> Ju
     let held = world.ledger.leases.values().find(|lease| {
         lease.sandbox == sandbox
             && lease.phase == LeasePhase::Held
-            && lease.expires_at > world.now.wall
+            && lease.expires_at > world.run_wall()
     });
     let works = held.is_some_and(|lease| {
         world
@@ -111,12 +111,12 @@ pub(crate) fn ticked(world: &World) -> Judged {
     // A small difference of the clocks is drift, which is not looked at.
     let drift_ms = if world.watch.clock_jumped { 1_000 } else { 0 };
     for (id, lease) in &world.ledger.leases {
-        if lease.phase != LeasePhase::Held || lease.expires_at.plus(drift_ms) > world.now.wall {
+        if lease.phase != LeasePhase::Held || lease.expires_at.plus(drift_ms) > world.run_wall() {
             continue;
         }
         let lives = world.store.of_lease.contains_key(id);
         holds(Promise::LeaseEnds, !lives, || {
-            format!("{id:?} ended at {:?} and it is {:?}", lease.expires_at, world.now.wall)
+            format!("{id:?} ended at {:?} and it is {:?}", lease.expires_at, world.run_wall())
         })?;
     }
     Ok(())

@@ -7,13 +7,14 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, StatusCode};
-use model::{ErrorCode, Refusal};
+use model::{ErrorCode, Refusal, TerminatedReason};
 use serde_json::json;
 
 use super::answer::JSON;
 use crate::refused::{RETRY_AFTER_MS, Refused};
 
 const CODE: HeaderName = HeaderName::from_static("x-shoal-error");
+const REASON: HeaderName = HeaderName::from_static("x-shoal-reason");
 
 /// Why something was not done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub(crate) struct BlaxelError {
     pub(super) text: Cow<'static, str>,
     shape: Shape,
     code: Option<ErrorCode>,
+    /// Why a sandbox is gone.
+    reason: Option<TerminatedReason>,
     retry_after_ms: Option<u64>,
 }
 
@@ -39,7 +42,7 @@ enum Shape {
 impl BlaxelError {
     pub(super) fn new(status: u16, text: impl Into<Cow<'static, str>>) -> Self {
         let (shape, code) = (Shape::Sandbox, None);
-        Self { status, text: text.into(), shape, code, retry_after_ms: None }
+        Self { status, text: text.into(), shape, code, reason: None, retry_after_ms: None }
     }
 
     /// A request that cannot be read.
@@ -87,6 +90,9 @@ impl BlaxelError {
         }
         if let Some(code) = self.code {
             headers.insert(CODE, HeaderValue::from_static(code.as_str()));
+        }
+        if let Some(reason) = self.reason {
+            headers.insert(REASON, HeaderValue::from_static(reason.as_str()));
         }
         if self.status == 401 {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -184,8 +190,8 @@ impl From<Refusal> for BlaxelError {
         };
         let is_unknown = code == Code::ProcessUnknown;
         let text = if is_unknown { "process not found".into() } else { refusal.cause };
-        let retry_after_ms = refusal.retry_after_ms;
-        Self { code: Some(code), retry_after_ms, ..Self::new(status, text) }
+        let (retry_after_ms, reason) = (refusal.retry_after_ms, refusal.reason);
+        Self { code: Some(code), reason, retry_after_ms, ..Self::new(status, text) }
     }
 }
 

@@ -1,0 +1,80 @@
+//! Clocks of the machine: setting its time ends no lease and lets none last longer; sleeping counts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use model::{ErrorCode, MachineClocks, Wall};
+use tokio::time::Instant;
+
+use super::node::{ALICE, Node, config};
+use crate::{EngineConfig, WallClock};
+
+const BEGAN: Wall = Wall(1_700_000_000_000);
+const HOUR_MS: i64 = 3_600_000;
+
+/// A machine that can sleep, and whose time can be set.
+#[derive(Clone, Default)]
+struct Machine {
+    slept_ms: Arc<AtomicU64>,
+    set_by_ms: Arc<AtomicI64>,
+}
+
+impl Machine {
+    fn config(&self) -> EngineConfig {
+        let (machine, began) = (self.clone(), Instant::now());
+        let mut config = config();
+        config.wall = WallClock::Machine(Arc::new(move || {
+            let slept_ms = machine.slept_ms.load(Ordering::Relaxed);
+            let boot_ms = 9_000 + slept_ms + began.elapsed().as_millis() as u64;
+            let set_by_ms = machine.set_by_ms.load(Ordering::Relaxed);
+            let wall = BEGAN.plus(boot_ms).0.saturating_add_signed(set_by_ms);
+            MachineClocks { boot_ms, wall: Wall(wall) }
+        }));
+        config
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_whose_time_is_set_ends_no_lease_and_lets_none_last_longer() {
+    for set_by_ms in [HOUR_MS, 24 * HOUR_MS, -24 * HOUR_MS] {
+        let machine = Machine::default();
+        let node = Node::start(machine.config()).await;
+        let lease = node.checkout(ALICE).await.unwrap().keep();
+        let idle = node.engine.stats().warm;
+        machine.set_by_ms.store(set_by_ms, Ordering::Relaxed);
+        // Long enough that the clocks are looked at, and that whatever is due happens.
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        node.run(ALICE, lease.sandbox, "echo hi").await.unwrap();
+        assert_eq!(node.engine.stats().warm, idle, "the pool is as it was");
+        let shown = node.engine.sandbox(ALICE, lease.sandbox).unwrap();
+        assert_eq!(shown.expires_at, Some(lease.expires_at));
+        tokio::time::sleep(Duration::from_secs(575)).await;
+        let lost = node.engine.renew_lease(ALICE, lease.lease, None).await.unwrap_err();
+        assert_eq!(lost.code, ErrorCode::LeaseLost, "after its ten minutes, and no later");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_sleeps_lets_leases_end_soon_after_it_wakes() {
+    let machine = Machine::default();
+    let node = Node::start(machine.config()).await;
+    let lease = node.checkout(ALICE).await.unwrap().keep();
+    machine.slept_ms.store(3_600_000, Ordering::Relaxed);
+    // Nobody asks for anything: it is noticed all the same.
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let gone = node.engine.sandbox(ALICE, lease.sandbox).unwrap_err();
+    assert_eq!(gone.code, ErrorCode::SandboxGone);
+    assert!(gone.cause.contains("expired"), "{gone}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_run_begins_by_the_time_that_was_set() {
+    let machine = Machine::default();
+    let node = Node::start(machine.config()).await;
+    let before = node.engine.now().wall;
+    machine.set_by_ms.store(HOUR_MS, Ordering::Relaxed);
+    assert_eq!(node.engine.now().wall, before);
+    let node = node.kill_and_start().await;
+    assert_eq!(node.engine.now().wall, before.plus(3_600_000));
+}

@@ -1,0 +1,110 @@
+//! Where a server would keep the files of workspaces on this machine, found out without one: for
+//! `shoal config` and `shoal doctor`. It decides nothing: the rule is the one that servers go by.
+
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use jail::machine::Machine;
+use model::template::RuntimeKind;
+use model::{HardLimits, Placed, Template, placed};
+use workspaces::{HardLimit, probe};
+
+/// What was found.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    /// What keeps hard limits where data is, or why that cannot be tried.
+    hard: Result<HardLimits, String>,
+    /// Whether native sandboxes can have a workspace there, or why not.
+    native: Result<(), String>,
+}
+
+impl Ground {
+    /// Looks at the machine and tries limits where data is kept. It starts no sandbox.
+    pub(crate) fn look(data_dir: &Path) -> Self {
+        let place = nearest(data_dir);
+        let hard = tried_in(&place).map(|found| found.kept()).map_err(|error| {
+            format!("{}: {error}; run it as whoever runs the server", place.display())
+        });
+        let machine = Machine::probe();
+        let native = if machine.is_root && !machine.idmapped_mounts {
+            Err("mounts cannot show other owners, which needs Linux 5.12".to_owned())
+        } else {
+            Ok(())
+        };
+        Self { hard, native }
+    }
+
+    /// The same, where a sandbox with its workspace on disk was tried.
+    pub(crate) fn tried(self, native: Result<(), String>) -> Self {
+        Self { native: self.native.and(native), ..self }
+    }
+
+    /// What the workspaces of a template are here; why, where that cannot be told.
+    pub(crate) fn placed(&self, template: &Template) -> Result<Placed, String> {
+        let found = match template.runtime {
+            RuntimeKind::Docker
+            | RuntimeKind::Runc
+            | RuntimeKind::Runsc
+            | RuntimeKind::Crun
+            | RuntimeKind::Youki => {
+                placed(template, Err(&model::placing::in_memory_only(template.runtime)))
+            }
+            RuntimeKind::Native | RuntimeKind::Fake => {
+                let hard = self.hard.as_ref().map_err(Clone::clone)?;
+                let native = self.native.as_ref().map_err(String::as_str);
+                placed(template, native.map(|()| hard))
+            }
+        };
+        found.map_err(|refusal| refusal.to_string())
+    }
+}
+
+/// The data directory, or what is there of the way to it.
+pub(crate) fn nearest(data_dir: &Path) -> PathBuf {
+    data_dir.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned()
+}
+
+/// Tries limits in a directory that is gone afterwards.
+pub(crate) fn tried_in(place: &Path) -> io::Result<HardLimit> {
+    let trial = place.join(format!(".shoal-trial-{}", std::process::id()));
+    std::fs::DirBuilder::new().mode(0o700).create(&trial)?;
+    let found = probe(&trial);
+    std::fs::remove_dir_all(&trial)?;
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use model::TemplateName;
+    use model::template::WorkspaceKind;
+
+    use super::*;
+
+    #[test]
+    fn a_trial_leaves_nothing() {
+        let place = std::env::temp_dir().join(format!("placing-{}", std::process::id()));
+        std::fs::create_dir(&place).unwrap();
+        assert_eq!(nearest(&place.join("not/there")), place);
+        tried_in(&place).unwrap();
+        assert_eq!(std::fs::read_dir(&place).unwrap().count(), 0);
+        std::fs::remove_dir(&place).unwrap();
+    }
+
+    #[test]
+    fn containers_are_in_memory_and_what_cannot_be_tried_is_not_guessed() {
+        let mut template = Template::named(TemplateName::new("t").unwrap());
+        const WHY: &str = "there is no such thing";
+        let ground = Ground { hard: Err(WHY.to_owned()), native: Ok(()) };
+        assert_eq!(ground.placed(&template), Err(WHY.to_owned()));
+        template.runtime = RuntimeKind::Docker;
+        let found = ground.placed(&template).unwrap();
+        assert_eq!(found.kind, WorkspaceKind::Memory);
+        assert!(found.why.unwrap().contains("docker"));
+        template.runtime = RuntimeKind::Native;
+        let ground = Ground { hard: Ok(HardLimits::FileSystem("x")), native: Ok(()) };
+        assert_eq!(ground.placed(&template).unwrap().kind, WorkspaceKind::Disk);
+        let found = ground.tried(Err(WHY.to_owned())).placed(&template).unwrap();
+        assert_eq!(found.kind, WorkspaceKind::Memory, "a trial counts");
+    }
+}
