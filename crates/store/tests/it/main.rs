@@ -6,4 +6,5 @@ mod disk_full;
 mod memory;
 mod opening;
 mod place;
+mod sealed;
 mod sqlite;
