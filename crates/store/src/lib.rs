@@ -14,7 +14,6 @@ pub mod memory;
 mod node_key;
 mod processes;
 mod retention;
-pub mod sealing;
 pub mod sqlite;
 mod turns;
 

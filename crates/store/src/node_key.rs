@@ -8,7 +8,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use crate::error::{StoreError, StoreErrorCode};
-use crate::sealing::{NodeKey, SECRET_BYTES};
+use sealing::{NodeKey, SECRET_BYTES};
 
 /// The name of the file in the data directory.
 pub const NODE_KEY_FILE: &str = "node.key";
@@ -108,7 +108,7 @@ fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sealing::Place;
+    use sealing::Place;
 
     struct Directory(std::path::PathBuf);
 

@@ -284,6 +284,13 @@ fn open_store(config: &Config, place: &DataDir) -> Result<(Arc<dyn Store>, Stray
         StoreKind::Memory => Ok((Arc::new(MemoryStore::new(retention)), Strays::Remove)),
         StoreKind::Sqlite => match SqliteStore::open(place.path(), retention) {
             Ok(store) => {
+                if let Some(error) = store.clear_text_left() {
+                    tracing::warn!(
+                        %error,
+                        "environments and command lines that an older version stored in clear text \
+                         could not be removed from shoal.db; the next start tries again"
+                    );
+                }
                 let ours = place.belongs_to(store.id())?;
                 Ok((Arc::new(store), if ours { Strays::Remove } else { Strays::Leave }))
             }

@@ -10,7 +10,7 @@ use super::fault::at;
 use super::hidden::{DOCUMENT_BYTES, of_document, open_body};
 use crate::contract::{DocumentQuery, DocumentsSize};
 use crate::error::StoreError;
-use crate::sealing::NodeKey;
+use sealing::NodeKey;
 
 /// What a query asks for as a condition: parts that it does not name are not looked at.
 fn condition(query: &DocumentQuery) -> (String, Vec<Box<dyn ToSql>>) {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tables::read;
 use crate::error::{StoreError, StoreErrorCode};
-use crate::sealing::{NodeKey, OVERHEAD_BYTES, Place, SealError};
+use sealing::{NodeKey, OVERHEAD_BYTES, Place, SealError};
 
 /// What is sealed of a process.
 #[derive(Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use super::fault::at;
 use super::sealed_rows;
 use crate::error::{StoreError, StoreErrorCode};
-use crate::sealing::NodeKey;
+use sealing::NodeKey;
 
 /// Marks the file as ours: `SHOL`.
 const APPLICATION_ID: i64 = 0x5348_4f4c;

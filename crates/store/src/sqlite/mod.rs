@@ -53,7 +53,7 @@ use crate::contract::{
 };
 use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;
-use crate::sealing::NodeKey;
+use sealing::NodeKey;
 
 /// The name of the file in its directory.
 pub const FILE: &str = "shoal.db";

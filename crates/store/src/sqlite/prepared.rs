@@ -15,8 +15,8 @@ use serde::Serialize;
 use super::hidden;
 use crate::contract::Batch;
 use crate::error::{StoreError, StoreErrorCode};
-use crate::sealing::{NodeKey, Place};
 use crate::{processes, turns};
+use sealing::{NodeKey, Place};
 
 /// Where a text is among all the texts of the batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

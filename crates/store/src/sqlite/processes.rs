@@ -13,8 +13,8 @@ use crate::contract::{ProcessBy, ProcessKey, ProcessesQuery};
 use crate::error::StoreError;
 use crate::forgetting::{Forgetting, Next, Shares, Tally};
 use crate::retention::Retention;
-use crate::sealing::NodeKey;
 use crate::turns::PAGE_BYTES;
+use sealing::NodeKey;
 
 /// The process of a key that ended first.
 pub(super) const FIRST_OF_KEY: &str = "SELECT sandbox, number, bytes, tenant FROM processes \

@@ -15,7 +15,7 @@ use super::turn_pages;
 use crate::contract::{EventPage, EventQuery, Loaded, TurnQuery};
 use crate::error::StoreError;
 use crate::retention::Retention;
-use crate::sealing::NodeKey;
+use sealing::NodeKey;
 
 /// Reads.
 pub(super) struct Reader {

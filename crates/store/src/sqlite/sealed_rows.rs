@@ -20,7 +20,7 @@ use super::migrate::backup_path;
 use super::tables::read;
 use crate::error::{StoreError, StoreErrorCode};
 use crate::node_key::{NODE_KEY_FILE, make_node_key, read_node_key};
-use crate::sealing::{NodeKey, Place, SealError};
+use sealing::{NodeKey, Place, SealError};
 
 /// The version of the schema from which on rows are sealed.
 pub(super) const SEALED_SINCE: u32 = 7;

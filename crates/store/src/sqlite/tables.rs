@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use super::fault::at;
 use super::hidden::join_session;
 use crate::error::{StoreError, StoreErrorCode};
-use crate::sealing::NodeKey;
+use sealing::NodeKey;
 
 /// A table of records by slot.
 pub(super) struct Table {

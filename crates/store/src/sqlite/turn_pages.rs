@@ -12,8 +12,8 @@ use super::tables::read;
 use super::turns::key;
 use crate::contract::TurnQuery;
 use crate::error::StoreError;
-use crate::sealing::NodeKey;
 use crate::turns::{PAGE_BYTES, shown_bytes};
+use sealing::NodeKey;
 
 /// A turn.
 pub(super) fn turn(

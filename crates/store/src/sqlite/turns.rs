@@ -11,8 +11,8 @@ use super::hidden::{TURN_BYTES, of_turn};
 use super::prepared::{PieceLine, Prepared, PreparedTurn};
 use crate::forgetting::{Forgetting, Next, Shares, Tally};
 use crate::retention::Retention;
-use crate::sealing::{NodeKey, SealError};
 use crate::turns::{FORKED_TURNS_MAX, forked, forked_id, numbered};
+use sealing::{NodeKey, SealError};
 
 /// So many blocks of forgotten turns go in one commit, besides twice as many as came.
 const BLOCKS_AT_ONCE: u64 = 16;

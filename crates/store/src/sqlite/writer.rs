@@ -19,7 +19,7 @@ use super::turns::TurnTables;
 use crate::error::{StoreError, StoreErrorCode};
 use crate::forgetting::Shares;
 use crate::retention::Retention;
-use crate::sealing::NodeKey;
+use sealing::NodeKey;
 
 /// How long readers may keep the log from being cut.
 const READERS: Duration = Duration::from_millis(100);

@@ -1,7 +1,8 @@
 //! Encryption at rest. What is sealed can be read only with the key of the node, and only in the
 //! place it was sealed for: the envelope of one row, put into another, does not open.
 //!
-//! An envelope is a version (1 byte), the id of the key (8), a random nonce (24) and the ciphertext
+//! A crate of its own, so that whatever is to seal something can without having a database: it knows
+//! no files and no tables. An envelope is a version (1 byte), the id of the key (8), a random nonce (24) and the ciphertext
 //! with its tag (XChaCha20-Poly1305). Nothing here may print or log a key or what was sealed.
 
 use std::fmt;
@@ -21,7 +22,7 @@ const HEAD_BYTES: usize = 1 + KEY_ID_BYTES + NONCE_BYTES;
 pub const OVERHEAD_BYTES: usize = HEAD_BYTES + TAG_BYTES;
 
 /// Length of the secret part of a key.
-pub(crate) const SECRET_BYTES: usize = 32;
+pub const SECRET_BYTES: usize = 32;
 
 /// The key of a node. It is never printed.
 #[derive(Clone)]
@@ -69,7 +70,7 @@ impl Place {
 
 impl NodeKey {
     /// The key that has this secret.
-    pub(crate) fn from_secret(secret: &[u8; SECRET_BYTES]) -> Self {
+    pub fn from_secret(secret: &[u8; SECRET_BYTES]) -> Self {
         let digest = Sha256::new().chain_update(b"shoal node key id").chain_update(secret);
         let mut id = [0; KEY_ID_BYTES];
         id.copy_from_slice(&digest.finalize()[..KEY_ID_BYTES]);
