@@ -8,6 +8,7 @@
 
 mod answers;
 pub mod archive;
+mod backup;
 mod claim;
 mod clock;
 mod commit;
@@ -26,6 +27,7 @@ mod keys;
 mod lanes;
 mod leases;
 mod log;
+mod lost_found;
 mod measuring;
 mod metrics;
 mod mounts;
@@ -56,6 +58,7 @@ mod tests;
 
 use std::sync::Arc;
 
+pub use crate::backup::{Backup, StoppedNode};
 pub use crate::clock::WallClock;
 pub use crate::events::EventWatch;
 pub use crate::explain::{Degraded, Health};
@@ -94,7 +97,7 @@ pub use runtime::{
     TerminalSize, TextMatch, WatchQuery,
 };
 pub use store::{EventPage, EventQuery};
-pub use workspaces::{Archives, SeedFile, Seeds, Workspaces};
+pub use workspaces::{Archives, LostFound, SeedFile, Seeds, Workspaces};
 
 use crate::core::Core;
 

@@ -5,6 +5,7 @@
 //! One store at a time may have the file: it remembers what is in there. Whoever opens it sees to
 //! that, by a lock on the data directory.
 
+mod backup;
 mod checkpoints;
 mod documents;
 mod fault;
@@ -28,16 +29,17 @@ mod writer;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use model::process::ProcessRecord;
+use model::record::Journal;
 use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{Document, KeyRecord, SandboxId, SeedId, TurnId};
+use model::{Document, KeyRecord, SandboxId, SeedId, SessionId, TurnId};
 use tokio::runtime::Handle;
 
 use self::checkpoints::{Bell, Checkpoints, Cut};
@@ -62,6 +64,8 @@ pub const FILE: &str = "shoal.db";
 #[derive(Debug)]
 pub struct SqliteStore {
     id: u64,
+    path: PathBuf,
+    retention: Retention,
     clear_text_left: Option<StoreError>,
     shared: Arc<Shared>,
     checkpoints: Arc<Mutex<Option<Checkpoints>>>,
@@ -109,7 +113,8 @@ impl SqliteStore {
         });
         let checkpoints = Checkpoints::start(&path, &shared, large_log_bytes)?;
         let checkpoints = Arc::new(Mutex::new(Some(checkpoints)));
-        Ok(Self { id, clear_text_left: scrubbed.err(), shared, checkpoints })
+        let clear_text_left = scrubbed.err();
+        Ok(Self { id, path, retention, clear_text_left, shared, checkpoints })
     }
 
     /// A number that no other store has, for as long as the file exists.
@@ -273,6 +278,21 @@ impl Store for SqliteStore {
 
     async fn unfinished_processes(&self, limit: u32) -> Result<Vec<ProcessRecord>, StoreError> {
         self.read(move |reader| processes::unfinished(reader.conn(), reader.key(), limit)).await
+    }
+
+    async fn backup(&self, to: &Path) -> Result<Journal, StoreError> {
+        let (from, to, key) = (self.path.clone(), to.to_owned(), self.shared.key.clone());
+        let retention = self.retention;
+        elsewhere(move || backup::copy(&from, &to, retention, key)).await
+    }
+
+    async fn forget_in_backup(
+        &self,
+        copy: &Path,
+        sessions: &BTreeSet<SessionId>,
+    ) -> Result<(), StoreError> {
+        let (copy, sessions) = (copy.to_owned(), sessions.clone());
+        elsewhere(move || backup::forget(&copy, &sessions)).await
     }
 
     async fn close(&self) -> Result<(), StoreError> {

@@ -1,5 +1,6 @@
 //! Tests of the stores as whoever uses them meets them.
 
+mod backups;
 mod child;
 mod crash;
 mod disk_full;
