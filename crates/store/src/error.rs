@@ -49,7 +49,7 @@ store_error_codes! {
     /// It was written by a newer version of this program.
     NewerVersion, "newer_version", Never, "run the newer version again; or, with this version, `shoal restore` a backup that it made into a new data directory";
     /// It cannot be read as what it should be.
-    Corrupt, "corrupt", Never, "put a backup in place of shoal.db; or move shoal.db, shoal.db-wal and shoal.db-shm away and start afresh: sandboxes that are left are removed, but sessions, keys and history are lost";
+    Corrupt, "corrupt", Never, "`shoal restore` a backup into a new data directory; or move shoal.db, shoal.db-wal and shoal.db-shm away and start afresh: sandboxes that are left are removed, but sessions, keys and history are lost";
     /// The file with the key of the node is not there, and what is stored was sealed with it.
     NodeKeyMissing, "node_key_missing", Never, "put node.key back into the data directory, from where it is kept or from a backup; without it environments, command lines and messages of sessions cannot be read, and none is made in its place";
     /// The file with the key of the node is damaged, or belongs to another database.
