@@ -307,6 +307,12 @@ impl Parts {
                     }
                     why = cause;
                 }
+                Ok(Err(EffectError::Runtime(error)))
+                    if error.code == RuntimeErrorCode::DiskFull =>
+                {
+                    let cause = format!("to pack the files of workspace {id}: {error}");
+                    return Err(Refusal::new(ErrorCode::DiskFull, cause).into());
+                }
                 Ok(Err(EffectError::Runtime(error))) => {
                     if !self.is_there(id) && self.user(id).is_none() {
                         return Ok(None);

@@ -109,7 +109,7 @@ fn tell(
         }));
         return;
     }
-    output.remark(&format!(
+    output.note(&format!(
         "backed up {} sessions in {} files to {}",
         manifest.sessions,
         manifest.files.len(),
@@ -122,7 +122,7 @@ fn tell(
             told.without_files.join(", ")
         ));
     }
-    output.remark(if manifest.node_key {
+    output.note(if manifest.node_key {
         "it includes the key of the node (node.key) and admin.key: whoever has it can read every \
          secret and log in; keep it safe"
     } else {

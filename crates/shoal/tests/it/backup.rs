@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::served::{Scratch, Served, alone, told};
+use crate::served::{Scratch, Served, alone, names, told};
 use crate::shell::{Said, able, finish};
 
 fn say(words: &[&str]) -> Said {
@@ -94,6 +94,7 @@ fn everything_comes_back_from_a_server_that_runs_and_from_one_that_is_stopped() 
     for backup in [file, directory] {
         let served = restored(&backup);
         for session in &sessions {
+            served.text(&["session", "resume", session]);
             assert_eq!(run(&served, session, CHECK), AS_IT_WAS, "{}", backup.display());
         }
         assert!(!served.data().join("lost+found").exists());
@@ -148,6 +149,10 @@ fn no_session_is_in_a_backup_by_half() {
             backups.push(file);
         }
     });
+    let spooled = |name: &String| name.starts_with("6261636b-7570");
+    let archives = served.data().join("archives");
+    assert!(!names(&archives).iter().any(spooled), "{:?}", names(&archives));
+    assert_eq!(names(&archives.join("new")), Vec::<String>::new(), "nothing is left of backups");
     drop(served);
     for backup in backups {
         let served = restored(&backup);
