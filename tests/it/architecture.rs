@@ -35,6 +35,12 @@ const LAYERS: &[Layer] = &[
     layer("runtime", ""),
     layer("harness", "it speaks with programs in sandboxes, whatever isolates them"),
     layer("images", "it is blocking code, called off the async threads").never(&["tokio"]),
+    layer("sealing", "it knows neither files nor tables").only(&[
+        "chacha20poly1305",
+        "getrandom",
+        "sha2",
+        "thiserror",
+    ]),
     layer("store", ""),
     layer("engine", ""),
     layer("api", "it asks the engine").never(&["store", "runtime"]),

@@ -138,6 +138,10 @@ pub struct Download {
 }
 
 impl Download {
+    pub(crate) fn new(body: Incoming, patience: Patience) -> Self {
+        Self { body, patience }
+    }
+
     /// The next ones; none at the end. An end that comes too early is an error.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
         let quiet = self.patience.quiet;

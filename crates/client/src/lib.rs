@@ -19,6 +19,7 @@
 //! A [`Lease`] that is dropped is returned, too, but nobody hears whether that worked.
 
 mod address;
+mod backup;
 mod body;
 mod call;
 mod discover;

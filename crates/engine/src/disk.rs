@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use kernel::Launch;
 use model::template::RuntimeKind;
-use model::{HardLimits, Placed, Refusal, Template, WorkspaceId, placed};
+use model::{HardLimits, Placed, Refusal, Template, Wall, WorkspaceId, placed};
 use runtime::{RuntimeError, RuntimeErrorCode, WorkspaceSource};
 use tokio::task::spawn_blocking;
-use workspaces::{Archives, New, Seeds, Size, Trouble, WorkspaceError, Workspaces};
+use workspaces::{
+    Archives, LostFound, New, PutAside, Seeds, Size, Trouble, WorkspaceError, Workspaces,
+};
 
+use crate::backup;
 use crate::effects::EffectError;
 use crate::measuring::Measuring;
 use crate::works::{Entered, Haste, Waiting, Works};
@@ -28,10 +31,14 @@ pub(crate) struct Disk {
     pub(crate) why_not: BTreeMap<RuntimeKind, String>,
     pub(crate) archives: Option<Archives>,
     pub(crate) seeds: Option<Seeds>,
+    /// Where files are put that no record names; none if they are removed.
+    pub(crate) lost_found: Option<LostFound>,
     /// What workspaces with a hard limit must leave free, however full they are.
     pub(crate) spared_bytes: u64,
     pub(crate) measuring: Measuring,
     pub(crate) works: Works,
+    /// One backup at a time.
+    pub(crate) backing_up: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// What a sandbox that is to be launched begins with.
@@ -148,31 +155,39 @@ impl Disk {
         removed.await.map_err(EffectError::into_runtime_error)
     }
 
-    /// Removes what nobody wrote down, and archives that are older than what is there; says how
-    /// many there were.
-    pub(crate) async fn remove_all_but(
+    /// Puts aside what no record names, or removes it where there is no place for that, and removes
+    /// archives that are older than what is there.
+    pub(crate) async fn settle_strays(
         &self,
-        kept: BTreeSet<WorkspaceId>,
-    ) -> Result<u32, RuntimeError> {
+        named: BTreeSet<WorkspaceId>,
+        at: Wall,
+    ) -> Result<Settled, RuntimeError> {
         let (workspaces, archives) = (self.workspaces.clone(), self.archives.clone());
-        let removed = spawn_blocking(move || {
-            let mut removed = 0;
-            if let Some(workspaces) = &workspaces {
-                for id in workspaces.list().into_iter().filter(|id| !kept.contains(id)) {
-                    workspaces.remove(id)?;
-                    removed += 1;
-                }
-            }
-            for id in archives.iter().flat_map(Archives::list).map(|(id, _)| id) {
-                let is_old = workspaces.as_ref().is_some_and(|workspaces| workspaces.has(id));
-                if let Some(archives) = archives.as_ref().filter(|_| is_old || !kept.contains(&id))
-                {
-                    archives.remove(id)?;
-                    removed += u32::from(!is_old);
-                }
-            }
-            Ok::<_, WorkspaceError>(removed)
-        });
+        let strays = Strayed {
+            named,
+            lost_found: self.lost_found.clone(),
+            at_s: i64::try_from(at.0 / 1_000).unwrap_or(i64::MAX),
+            settled: Settled::default(),
+        };
+        let settled =
+            spawn_blocking(move || strays.settle(workspaces.as_deref(), archives.as_ref()));
+        settled.await.map_err(|error| given_up(&error))?.map_err(|error| failed(&error))
+    }
+
+    /// How many things are in lost+found.
+    pub(crate) async fn lost(&self) -> usize {
+        let Some(lost_found) = self.lost_found.clone() else { return 0 };
+        match spawn_blocking(move || lost_found.list()).await {
+            Ok(Ok(all)) => all.len(),
+            Ok(Err(_)) | Err(_) => 0,
+        }
+    }
+
+    /// Removes what was put aside before a moment.
+    pub(crate) async fn remove_lost(&self, before: Wall) -> Result<u32, RuntimeError> {
+        let Some(lost_found) = self.lost_found.clone() else { return Ok(0) };
+        let before_s = i64::try_from(before.0 / 1_000).unwrap_or(i64::MAX);
+        let removed = spawn_blocking(move || lost_found.remove(Some(before_s)));
         removed.await.map_err(|error| given_up(&error))?.map_err(|error| failed(&error))
     }
 
@@ -197,6 +212,91 @@ impl Disk {
     /// What could not be removed, in words.
     pub(crate) fn stuck(&self) -> Option<String> {
         self.workspaces.as_ref()?.stuck()
+    }
+}
+
+/// What became of files that no record names.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Settled {
+    /// Those that were put aside.
+    pub(crate) kept: u32,
+    /// Those that were removed: they were empty, or there is no place to put them.
+    pub(crate) removed: u32,
+    /// Those that cannot be moved to lost+found, which is on another file system.
+    pub(crate) left: u32,
+}
+
+struct Strayed {
+    named: BTreeSet<WorkspaceId>,
+    lost_found: Option<LostFound>,
+    at_s: i64,
+    settled: Settled,
+}
+
+impl Strayed {
+    fn settle(
+        mut self,
+        workspaces: Option<&Workspaces>,
+        archives: Option<&Archives>,
+    ) -> Result<Settled, WorkspaceError> {
+        if let Some(workspaces) = workspaces {
+            for id in workspaces.list() {
+                if self.named.contains(&id) {
+                    continue;
+                }
+                match &self.lost_found {
+                    Some(to) => {
+                        let put = workspaces.put_aside(id, to, self.at_s)?;
+                        self.count("workspace", id, put);
+                    }
+                    None => {
+                        workspaces.remove(id)?;
+                        self.settled.removed += 1;
+                    }
+                }
+            }
+        }
+        if let Some(archives) = archives {
+            for id in archives.list().into_keys() {
+                if workspaces.is_some_and(|workspaces| workspaces.has(id)) {
+                    archives.remove(id)?;
+                    continue;
+                }
+                if self.named.contains(&id) {
+                    continue;
+                }
+                if backup::is_spool(id) {
+                    archives.remove(id)?;
+                    continue;
+                }
+                if let Some(to) = &self.lost_found {
+                    let put = archives.put_aside(id, to, self.at_s)?;
+                    self.count("archive", id, put);
+                } else {
+                    archives.remove(id)?;
+                    self.settled.removed += 1;
+                }
+            }
+        }
+        Ok(self.settled)
+    }
+
+    fn count(&mut self, what: &str, id: WorkspaceId, put: PutAside) {
+        match put {
+            PutAside::Kept => {
+                self.settled.kept += 1;
+                tracing::warn!(what, %id, "no record names it: it was moved to lost+found");
+            }
+            PutAside::Empty => self.settled.removed += 1,
+            PutAside::LeftInPlace => {
+                self.settled.left += 1;
+                tracing::warn!(
+                    what,
+                    %id,
+                    "no record names it, and lost+found is on another file system: it stays where it is"
+                );
+            }
+        }
     }
 }
 

@@ -80,6 +80,6 @@ fn of(kind: &str, tenant: KeyId) -> DocumentQuery {
     DocumentQuery { kind, tenant: Some(tenant), ..DocumentQuery::default() }
 }
 
-fn refused(error: &StoreError) -> Refusal {
+pub(crate) fn refused(error: &StoreError) -> Refusal {
     unavailable(&format!("{error} ({})", error.remedy()))
 }

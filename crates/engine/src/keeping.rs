@@ -58,7 +58,11 @@ pub(crate) async fn copy(
             // A file system of its own is locked while it is copied: whoever starts on it waits.
             let source = closed.then_some(source);
             let Some(new) = disk.new_for(to, template)? else {
-                return into_archive(core, from, to).await;
+                let packed = into_archive(core, from, to);
+                return match live {
+                    Some(sandbox) => held_still(core, sandbox, packed).await,
+                    None => packed.await,
+                };
             };
             let target = disk.works.enter(to, Haste::Patient).await;
             let waiting = Waiting::default();

@@ -8,6 +8,7 @@
 
 mod answers;
 pub mod archive;
+mod backup;
 mod claim;
 mod clock;
 mod commit;
@@ -27,6 +28,7 @@ mod lanes;
 mod leases;
 mod log;
 mod losses;
+mod lost_found;
 mod measuring;
 mod metrics;
 mod mounts;
@@ -57,6 +59,7 @@ mod tests;
 
 use std::sync::Arc;
 
+pub use crate::backup::{Backup, StoppedNode};
 pub use crate::clock::WallClock;
 pub use crate::events::EventWatch;
 pub use crate::explain::{Degraded, Health};
@@ -96,7 +99,7 @@ pub use runtime::{
     TerminalSize, TextMatch, WatchQuery,
 };
 pub use store::{EventPage, EventQuery};
-pub use workspaces::{Archives, SeedFile, Seeds, Workspaces};
+pub use workspaces::{Archives, LostFound, SeedFile, Seeds, Workspaces};
 
 use crate::core::Core;
 

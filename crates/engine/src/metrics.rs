@@ -81,6 +81,7 @@ pub struct Metrics {
     workspace_scan: Histogram,
     archives: Gauge,
     archive_bytes: Gauge,
+    lost_found: Gauge,
     restore: Histogram,
     restores_failed: Counter<u64, AtomicU64>,
     turn: Times<ByOutcome>,
@@ -113,6 +114,7 @@ impl Default for Metrics {
             workspace_scan: times(),
             archives: Gauge::default(),
             archive_bytes: Gauge::default(),
+            lost_found: Gauge::default(),
             restore: times(),
             restores_failed: Counter::default(),
             turn: Family::new_with_constructor(times),
@@ -162,6 +164,8 @@ impl Metrics {
         registry.register("shoal_disk_free_bytes", free, self.disk_free_bytes.clone());
         let scan = "Time to measure all workspaces on disk once";
         registry.register("shoal_workspace_scan_seconds", scan, self.workspace_scan.clone());
+        let lost = "Workspaces and archives in lost+found, which no record names";
+        registry.register("shoal_lost_found", lost, self.lost_found.clone());
         let archives = "Archives of workspaces";
         registry.register("shoal_archives", archives, self.archives.clone());
         let bytes = "What archives of workspaces take on disk";
@@ -279,6 +283,10 @@ impl Metrics {
     pub(crate) fn disk_is(&self, workspaces: usize, free_bytes: u64) {
         self.workspaces.set(workspaces.cast_signed() as i64);
         self.disk_free_bytes.set(free_bytes.cast_signed());
+    }
+
+    pub(crate) fn lost_found_is(&self, count: usize) {
+        self.lost_found.set(count.cast_signed() as i64);
     }
 
     pub(crate) fn archives_are(&self, (count, bytes): (usize, u64)) {

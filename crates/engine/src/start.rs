@@ -15,7 +15,7 @@ use model::{ErrorCode, NodeConfig, Refusal, Template, TemplateName, WorkspaceId}
 use runtime::{Reaped, RuntimeError};
 use store::{Store, StoreError};
 use tokio::time::{Instant, sleep};
-use workspaces::{Archives, Seeds, Workspaces};
+use workspaces::{Archives, LostFound, Seeds, Workspaces};
 
 use crate::clock::{Clock, WallClock};
 use crate::core::{Core, Parts};
@@ -26,7 +26,9 @@ use crate::processes::{ProcessLogs, Shelf};
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
 use crate::templates::say_placed;
-use crate::{Engine, clock, commit, deaths, measuring, needed, processes, scale, seeds, timer};
+use crate::{
+    Engine, clock, commit, deaths, lost_found, measuring, needed, processes, scale, seeds, timer,
+};
 
 /// How long pools that were being removed may take to be gone.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(30);
@@ -53,6 +55,10 @@ pub struct EngineConfig {
     pub archives: Option<Archives>,
     /// Where files are that workspaces begin with.
     pub seeds: Option<Seeds>,
+    /// Where workspaces and archives are put that the store does not name; none if they are removed.
+    pub lost_found: Option<LostFound>,
+    /// For how long they are kept there; for ever if not given.
+    pub lost_found_keep: Option<Duration>,
     /// Where the output of processes is kept; none if only what fits beside their records is.
     pub process_logs: Option<ProcessLogs>,
     /// What becomes of files there that the store does not name.
@@ -64,7 +70,8 @@ pub struct EngineConfig {
 /// What becomes of workspaces, archives and seeds that the store does not name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Strays {
-    /// They are left of an earlier run, and removed.
+    /// This store is the one that knows. Workspaces and archives are put into lost+found if there is
+    /// one; everything else is left of an earlier run, and removed.
     #[default]
     Remove,
     /// Another store may name them.
@@ -132,18 +139,16 @@ impl Engine {
             workspaces: config.workspaces,
             archives: config.archives,
             seeds: config.seeds,
+            lost_found: config.lost_found,
             spared_bytes: config.node.workspace_free_floor_mb.saturating_mul(1 << 20),
             ..Disk::default()
         };
+        let clock = Clock::new(config.wall);
         match config.strays {
             Strays::Remove => {
-                let stray = disk.remove_all_but(written_down(&loaded.journal)).await?;
-                if stray > 0 {
-                    tracing::info!(
-                        stray,
-                        "workspaces that no record names were removed, archives included"
-                    );
-                }
+                let now = clock.now().wall;
+                let settled = disk.settle_strays(written_down(&loaded.journal), now).await?;
+                lost_found::tell(settled, disk.lost_found.as_ref());
             }
             Strays::Leave => {}
         }
@@ -157,7 +162,6 @@ impl Engine {
         };
         let max_processes = config.node.max_processes as usize;
         let scan_interval_ms = config.node.workspace_scan_interval_ms;
-        let clock = Clock::new(config.wall.clone());
         let left = processes::end_left_over(&*store, process_logs.as_ref(), clock.now().wall);
         match left.await? {
             0 => {}
@@ -195,6 +199,7 @@ impl Engine {
             Strays::Remove => core.keep_running(seeds::run(Arc::clone(&core))),
             Strays::Leave => {}
         }
+        core.keep_running(lost_found::run(Arc::clone(&core), config.lost_found_keep));
         needed::hold_now(&core).await;
         core.keep_running(needed::run(Arc::clone(&core)));
         for watch in watches {

@@ -44,6 +44,12 @@ impl Kernel {
         .collect()
     }
 
+    /// The sandbox that has a workspace now, if one has.
+    pub fn user_of_workspace(&self, workspace: WorkspaceId) -> Option<InstanceId> {
+        let mut all = self.entries.iter().map(|(_, entry)| entry);
+        all.find(|entry| entry.workspace == workspace && is_up(entry)).map(|entry| entry.instance)
+    }
+
     /// Whether the disk has so little left that nothing more is launched on it.
     pub fn is_disk_short(&self) -> bool {
         self.disk_short

@@ -1,28 +1,44 @@
-//! `shoal clean`: removes what runs that are over left behind: processes, control groups, files.
+//! `shoal clean`: removes what runs that are over left behind: processes, control groups, files. What
+//! lies in lost+found may be somebody's files, and goes only when that is asked for.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use engine::LostFound;
 use runtime::Reaped;
 use serde_json::json;
 
+use crate::config::{self, ConfigError, Overrides, Surroundings};
 use crate::failure::Failure;
 use crate::native;
 use crate::output::{Output, Paint};
+use crate::serve::data_dir::LOST_FOUND;
 
 /// What was typed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     sudo shoal clean              remove what is left of runs that are over\n  \
-    sudo shoal clean --json       the same, for scripts\n\n\
+    sudo shoal clean --json       the same, for scripts\n  \
+    sudo shoal clean --lost-found         remove for good what is in DATA_DIR/lost+found\n\n\
     Runs that are alive are not touched. Containers of a Docker engine are removed by the next start\n\
-    of their server, not here. The exit code is 1 if something could not be removed.")]
+    of their server, not here. Workspaces and archives that no record names are in lost+found; only\n\
+    --lost-found removes them, also while the server runs. The exit code is 1 if something could not be removed.")]
 pub(crate) struct Arguments {
+    /// Remove what is in lost+found of the data directory, and nothing else
+    #[arg(long)]
+    lost_found: bool,
+    /// Whose lost+found
+    #[arg(long, value_name = "DIR", requires = "lost_found")]
+    data_dir: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
+    if arguments.lost_found {
+        return lost_found(arguments, output);
+    }
     let reaped = native::clean()?;
     if arguments.json {
         let stuck = reaped.stuck.iter();
@@ -45,6 +61,27 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         }
     }
     Ok(if reaped.stuck.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn lost_found(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
+    let overrides = Overrides::of_data_dir(arguments.data_dir.as_deref());
+    let effective = config::load(&overrides, &Surroundings::read());
+    let data_dir = effective.map_err(ConfigError::failure)?.config.server.data_dir;
+    let place = data_dir.join(LOST_FOUND);
+    let removed = LostFound::at(&place).remove(None).map_err(|error| {
+        Failure::new(format!("cannot remove what is in {}", place.display()), error)
+            .remedy("run it with sudo, or remove it by hand: nothing uses it")
+    })?;
+    if arguments.json {
+        output.say_json(&json!({ "lost_found": removed }));
+    } else {
+        output.say(&match removed {
+            0 => "nothing is in lost+found".to_owned(),
+            1 => "removed 1 thing that was in lost+found".to_owned(),
+            more => format!("removed {more} things that were in lost+found"),
+        });
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What was removed, in words.

@@ -8,8 +8,9 @@ use clap::{Parser, Subcommand};
 use crate::failure::OWN_FAILURE;
 use crate::output::Color;
 use crate::{
-    attach, bench, clean, completions, config, cp, create, doctor, events, exec, forward, image,
-    key, look, mcp, pools, process, ps, rm, run, serve, session, stats, status, templates, why,
+    attach, backup, bench, clean, completions, config, cp, create, doctor, events, exec, forward,
+    image, key, look, mcp, pools, process, ps, restore, rm, run, serve, session, stats, status,
+    templates, why,
 };
 
 /// Sandboxes for programs you do not trust, in a millisecond.
@@ -93,6 +94,10 @@ pub(crate) enum Verb {
     Mcp(mcp::Arguments),
     /// Say what this machine can do, why not, and what to do about it
     Doctor(doctor::Arguments),
+    /// Back up the database, the files of all sessions and the keys
+    Backup(backup::Arguments),
+    /// Make a data directory from a backup
+    Restore(restore::Arguments),
     /// Remove what runs that are over left behind
     Clean(clean::Arguments),
     /// Measure sandboxes beside a bare spawn and beside others

@@ -2,6 +2,7 @@
 //! decided here that a library could decide, and every failure ends here, said once.
 
 mod attach;
+mod backup;
 mod bench;
 mod clean;
 mod cli;
@@ -26,6 +27,7 @@ mod placing;
 mod pools;
 mod process;
 mod ps;
+mod restore;
 mod rm;
 mod run;
 mod serve;
@@ -84,6 +86,8 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Verb::Mcp(arguments) => mcp::main(&arguments),
         Verb::Doctor(arguments) => doctor::main(&arguments, output),
         Verb::Bench(arguments) => bench::main(&arguments, output),
+        Verb::Backup(arguments) => backup::main(&arguments, output),
+        Verb::Restore(arguments) => restore::main(&arguments, output),
         Verb::Clean(arguments) => clean::main(&arguments, output),
         Verb::Config(arguments) => config::main(&arguments, output),
         Verb::Completions(arguments) => Ok(completions::main(&arguments, output)),

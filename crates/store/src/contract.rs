@@ -2,6 +2,7 @@
 //! tests.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use async_trait::async_trait;
 use model::process::{ProcessChange, ProcessRecord};
@@ -12,7 +13,7 @@ use model::{
     Document, KeyId, KeyRecord, ProcessId, SandboxId, SeedId, SessionId, StoredEvent, TurnId,
 };
 
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreErrorCode};
 
 /// Keeps what the kernel is rebuilt from, the history, and the keys. Any future may be dropped at
 /// any await: what it was to write is then there as a whole or not at all.
@@ -85,6 +86,24 @@ pub trait Store: Send + Sync {
 
     /// Processes that are not over, in no particular order.
     async fn unfinished_processes(&self, limit: u32) -> Result<Vec<ProcessRecord>, StoreError>;
+
+    /// Copies everything, as of one moment and while it is in use, into a new file that a store can
+    /// be opened from later with the same key. Says which records are in the copy.
+    async fn backup(&self, to: &Path) -> Result<Journal, StoreError> {
+        let _ = to;
+        Err(StoreError::new(StoreErrorCode::Io, "a store in memory has no file to copy"))
+    }
+
+    /// Forgets sessions in such a copy: they were deleted after it was made, and their files with
+    /// them.
+    async fn forget_in_backup(
+        &self,
+        copy: &Path,
+        sessions: &BTreeSet<SessionId>,
+    ) -> Result<(), StoreError> {
+        let _ = (copy, sessions);
+        Err(StoreError::new(StoreErrorCode::Io, "a store in memory has no file to copy"))
+    }
 
     /// Brings everything to rest and closes. Later calls fail, except this one.
     async fn close(&self) -> Result<(), StoreError>;

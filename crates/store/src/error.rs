@@ -47,9 +47,13 @@ store_error_codes! {
     /// Another program has the database and does not let go.
     Locked, "locked", Later, "end the other program that writes to shoal.db: a second server, or an open sqlite3";
     /// It was written by a newer version of this program.
-    NewerVersion, "newer_version", Never, "run the newer version again, or put the backup that it made (shoal.db.backup-v<N>) in place of shoal.db";
+    NewerVersion, "newer_version", Never, "run the newer version again; or, with this version, `shoal restore` a backup that it made into a new data directory";
     /// It cannot be read as what it should be.
-    Corrupt, "corrupt", Never, "put a backup in place of shoal.db; or move shoal.db, shoal.db-wal and shoal.db-shm away and start afresh: sandboxes that are left are removed, but sessions, keys and history are lost";
+    Corrupt, "corrupt", Never, "`shoal restore` a backup into a new data directory; or move shoal.db, shoal.db-wal and shoal.db-shm away and start afresh: sandboxes that are left are removed, but sessions, keys and history are lost";
+    /// The file with the key of the node is not there, and what is stored was sealed with it.
+    NodeKeyMissing, "node_key_missing", Never, "put node.key back into the data directory, from where it is kept or from a backup; without it environments, command lines and messages of sessions cannot be read, and none is made in its place";
+    /// The file with the key of the node is damaged, or belongs to another database.
+    NodeKeyWrong, "node_key_wrong", Never, "put the node.key that belongs to this shoal.db into the data directory, from where it is kept or from a backup; none is made in its place";
     /// The file system refused.
     Io, "io", Later, "see the cause; check that the data directory exists, belongs to the server's user, and that its disk is well";
     /// It was closed.

@@ -11,6 +11,7 @@ mod contract;
 pub mod error;
 mod forgetting;
 pub mod memory;
+mod node_key;
 mod processes;
 mod retention;
 pub mod sqlite;
@@ -21,5 +22,6 @@ pub use contract::{
     ProcessesQuery, Store, TurnQuery,
 };
 pub use error::{StoreError, StoreErrorCode};
+pub use node_key::{NODE_KEY_FILE, read_node_key};
 pub use retention::Retention;
 pub use turns::{FORKED_BYTES_MAX, FORKED_TURNS_MAX};

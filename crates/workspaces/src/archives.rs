@@ -162,6 +162,37 @@ impl Archives {
         Ok(())
     }
 
+    /// The name of the file of one.
+    pub fn file_name(workspace: WorkspaceId) -> String {
+        name_of(workspace)
+    }
+
+    /// A path for a file of one's own beside those that are being written: whatever is there goes at
+    /// the next start.
+    pub fn spool(&self, name: &str) -> PathBuf {
+        self.shelf.path().join("new").join(name)
+    }
+
+    /// The directory itself.
+    pub(crate) fn top(&self) -> &OwnedFd {
+        &self.shelf.top
+    }
+
+    /// It was taken away.
+    pub(crate) fn forget(&self, workspace: WorkspaceId) {
+        self.known().remove(&workspace);
+    }
+
+    /// Opens one as it is in its file, compressed; that there is none is no error. It can be read to
+    /// its end also when it is removed meanwhile.
+    pub fn open_file(&self, workspace: WorkspaceId) -> Result<Option<File>, WorkspaceError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match openat(&self.shelf.top, name_of(workspace), flags, Mode::empty()) {
+            Err(Errno::NOENT) => Ok(None),
+            file => Ok(Some(file.during("open an archive")?.into())),
+        }
+    }
+
     fn known(&self) -> MutexGuard<'_, BTreeMap<WorkspaceId, Archived>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -283,7 +314,7 @@ impl Write for Spared {
     }
 }
 
-fn name_of(workspace: WorkspaceId) -> String {
+pub(crate) fn name_of(workspace: WorkspaceId) -> String {
     format!("{workspace}{ENDING}")
 }
 

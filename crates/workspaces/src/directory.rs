@@ -175,6 +175,14 @@ impl Workspaces {
         !is_gone
     }
 
+    /// What tells a workspace from another that has its name later: one that was archived and brought
+    /// back, say. None if there is none.
+    pub fn incarnation(&self, workspace: WorkspaceId) -> Option<u64> {
+        let kind = self.known().get(&workspace).copied()?;
+        let found = statat(&self.places.top, kind.name(workspace), AtFlags::SYMLINK_NOFOLLOW);
+        found.ok().map(|found| found.st_ino)
+    }
+
     /// Whether what one takes can be had without walking through it.
     pub fn is_counted(&self, workspace: WorkspaceId) -> bool {
         match self.known().get(&workspace) {

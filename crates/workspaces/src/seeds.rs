@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -222,6 +223,19 @@ impl Seeds {
             file => file.during(STEP)?,
         };
         Ok(Some(ArchiveReader::of(file).during(STEP)?))
+    }
+
+    /// Opens one as it is in its file, compressed, with the name of that; that there is none is no
+    /// error. It can be read to its end also when it is removed meanwhile.
+    pub fn open_file(&self, seed: SeedId) -> Result<Option<(String, File)>, WorkspaceError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match openat(&self.shelf.top, name_of(seed), flags, Mode::empty()) {
+            Err(Errno::NOENT) => Ok(None),
+            file => {
+                let file = file.during("open files for workspaces")?;
+                Ok(Some((name_of(seed), file.into())))
+            }
+        }
     }
 
     /// Removes those that nobody names; says how many there were. Each is asked for once more at

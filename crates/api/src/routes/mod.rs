@@ -4,6 +4,7 @@
 mod about;
 mod archives;
 mod awake;
+mod backup;
 mod checkouts;
 mod docs;
 mod events;
@@ -69,6 +70,7 @@ pub(crate) fn all() -> Vec<Route> {
         events::routes(),
         keys::routes(),
         node::routes(),
+        backup::routes(),
         docs::routes(),
     ]
     .into_iter()

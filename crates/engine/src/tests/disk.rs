@@ -10,7 +10,7 @@ use model::template::{WorkspaceKind, WorkspaceLimit, WorkspaceSettings};
 use model::why::Why;
 use model::{EndCause, ErrorCode, Template, TerminatedReason, WorkspaceId};
 use runtime::fake::{Fault, Operation};
-use workspaces::{Size, Workspaces};
+use workspaces::{LostFound, Size, Workspaces};
 
 use super::node::{ALICE, Node, config, in_memory, name, template};
 use crate::measuring::{Haste, round};
@@ -110,6 +110,57 @@ async fn what_nobody_wrote_down_is_removed_at_the_start() {
     node.settle().await;
     assert_eq!(place.there().len(), 0);
     assert_eq!(node.engine.stats().total, 0);
+}
+
+/// An older copy of the database knows nothing of what came after it: that is put aside, and nothing
+/// of it is lost.
+#[tokio::test(start_paused = true)]
+async fn files_that_no_record_names_are_put_aside_and_stay_there() {
+    let place = Place::new();
+    let (stray, empty) = (WorkspaceId::from_u128(5), WorkspaceId::from_u128(6));
+    for id in [stray, empty] {
+        place.open().create(id, Size::SMALLEST, WorkspaceLimit::Soft, 0).unwrap();
+    }
+    std::fs::write(place.0.join(stray.to_string()).join("file"), "mine").unwrap();
+    let lost = LostFound::at(place.0.join("lost+found"));
+    let config = EngineConfig { lost_found: Some(lost.clone()), ..place.config() };
+    let node = Node::start(config).await;
+    let kept: Vec<_> = lost.list().unwrap().into_iter().map(|one| one.name).collect();
+    assert_eq!(kept, [format!("{stray}@1700000000")], "the empty one is none");
+    let file = lost.path().join(&kept[0]).join("file");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+
+    // What a killed server leaves of sandboxes was written down, and goes: used or not.
+    let lease = node.checkout(ALICE).await.unwrap().keep();
+    let workspace = place.there().into_iter().find(|path| !path.ends_with("lost+found")).unwrap();
+    std::fs::write(workspace.join("scratch"), "of a lease").unwrap();
+    let node = node.kill_and_start().await;
+    node.settle().await;
+    assert!(node.engine.lease(ALICE, lease.lease).is_err());
+    assert_eq!(place.there().len(), 1, "lost+found alone");
+    assert_eq!(lost.list().unwrap().len(), 1, "and nothing was added to it");
+    assert!(file.exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_put_aside_goes_after_the_time_that_is_configured() {
+    let place = Place::new();
+    let stray = WorkspaceId::from_u128(5);
+    place.open().create(stray, Size::SMALLEST, WorkspaceLimit::Soft, 0).unwrap();
+    std::fs::write(place.0.join(stray.to_string()).join("file"), "mine").unwrap();
+    let lost = LostFound::at(place.0.join("lost+found"));
+    let keep = Duration::from_hours(24);
+    let config = EngineConfig {
+        lost_found: Some(lost.clone()),
+        lost_found_keep: Some(keep),
+        ..place.config()
+    };
+    let node = Node::start(config).await;
+    tokio::time::sleep(keep - Duration::from_mins(20)).await;
+    assert_eq!(lost.list().unwrap().len(), 1);
+    tokio::time::sleep(Duration::from_mins(60)).await;
+    node.settle().await;
+    assert_eq!(lost.list().unwrap().len(), 0);
 }
 
 #[tokio::test(start_paused = true)]

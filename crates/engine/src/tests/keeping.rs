@@ -398,6 +398,38 @@ async fn what_no_record_names_is_removed_at_the_start() {
     assert!(view.is_err() || view.unwrap().status == SessionStatus::Ended);
 }
 
+/// What a server that was killed left of a backup is nobody's.
+#[tokio::test(start_paused = true)]
+async fn what_was_packed_for_a_backup_goes_at_the_start_and_the_rest_is_put_aside() {
+    let place = Place::new();
+    let lost = workspaces::LostFound::at(place.0.join("lost+found"));
+    let config = EngineConfig { lost_found: Some(lost.clone()), ..place.config() };
+    let node = Node::start(config).await;
+    let archives = node.engine.core.disk.archives.clone().unwrap();
+    let spool = "6261636b-7570-0000-0000-000000000007".parse().unwrap();
+    let other = model::WorkspaceId::from_u128(7);
+    for id in [spool, other] {
+        archives.write(id, 0).unwrap().finish().unwrap();
+    }
+    let _node = node.kill_and_start().await;
+    assert!(archives.get(spool).is_none() && archives.get(other).is_none());
+    let kept: Vec<_> = lost.list().unwrap().into_iter().map(|lost| lost.name).collect();
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    assert!(kept[0].starts_with(&other.to_string()), "{kept:?}");
+}
+
+/// A store in memory goes with its server: there is nothing that could be brought back.
+#[tokio::test(start_paused = true)]
+async fn a_store_in_memory_cannot_be_backed_up() {
+    let place = Place::new();
+    let node = Node::start(place.config()).await;
+    let refusal = node.engine.backup().await.unwrap_err();
+    assert_eq!(refusal.code, model::ErrorCode::StoreUnavailable, "{refusal}");
+    // And the next one is not told that another is being made.
+    let again = node.engine.backup().await.unwrap_err();
+    assert_eq!(again.code, model::ErrorCode::StoreUnavailable, "{again}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_session_begins_with_its_seed_and_never_again() {
     let file = |path: &str, text: &str| SeedFile {

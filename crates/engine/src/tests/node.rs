@@ -75,6 +75,8 @@ pub(super) fn config() -> EngineConfig {
         workspaces: None,
         archives: None,
         seeds: None,
+        lost_found: None,
+        lost_found_keep: None,
         process_logs: None,
         strays: crate::Strays::Remove,
         wall: WallClock::Steady(Wall(1_700_000_000_000)),

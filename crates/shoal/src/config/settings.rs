@@ -198,6 +198,8 @@ pub(crate) struct StoreSettings {
     pub(crate) process_log_mb: u32,
     /// How much is kept of what all processes write.
     pub(crate) process_logs_mb: u32,
+    /// Days for which workspaces that no record names stay in `lost+found`; 0 is for ever.
+    pub(crate) lost_found_keep_days: u32,
 }
 
 /// The dialect of Ash.
@@ -308,6 +310,7 @@ impl Default for StoreSettings {
             processes_age_days: 30,
             process_log_mb: 16,
             process_logs_mb: 4_096,
+            lost_found_keep_days: 0,
         }
     }
 }

@@ -16,7 +16,8 @@ use crate::config::StoreKind;
 use crate::failure::Failure;
 use crate::native;
 
-const LOCK_FILE: &str = "lock";
+/// Locked by the server that has the directory.
+pub(crate) const LOCK_FILE: &str = "lock";
 /// Says which store the files beside it belong to.
 const STORE_FILE: &str = "store.id";
 /// Says what containers of this data directory are labelled with.
@@ -27,12 +28,14 @@ const DOCKER_FILE: &str = "docker.used";
 const MEMORY: &str = "memory";
 /// Where Ash leaves its first key.
 const ASH_KEY_FILE: &str = "initial-api-key";
+/// Where files are put that no record names.
+pub(crate) const LOST_FOUND: &str = "lost+found";
 /// Longest process id that is read from a lock.
 const PID_BYTES_MAX: u64 = 20;
 
 /// A data directory that is ours until this is dropped.
 #[derive(Debug)]
-pub(super) struct DataDir {
+pub(crate) struct DataDir {
     path: PathBuf,
     /// Where what the store names is: here, or in a directory that goes with it.
     of_store: PathBuf,
@@ -42,7 +45,7 @@ pub(super) struct DataDir {
 
 impl DataDir {
     /// Makes it if need be, and makes sure that nobody else uses it.
-    pub(super) fn open(path: &Path, store: StoreKind) -> Result<Self, Failure> {
+    pub(crate) fn open(path: &Path, store: StoreKind) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
             Failure::new(format!("cannot use {} for data", path.display()), error)
                 .remedy("choose another with --data-dir, or run it with sudo")
@@ -132,19 +135,24 @@ impl DataDir {
         write(&self.path, DOCKER_FILE, 0o600, "")
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn workspaces(&self) -> PathBuf {
+    pub(crate) fn workspaces(&self) -> PathBuf {
         self.of_store.join("workspaces")
     }
 
-    pub(super) fn archives(&self) -> PathBuf {
+    pub(crate) fn archives(&self) -> PathBuf {
         self.of_store.join("archives")
     }
 
-    pub(super) fn seeds(&self) -> PathBuf {
+    /// Where files go that the store does not name.
+    pub(super) fn lost_found(&self) -> PathBuf {
+        self.of_store.join(LOST_FOUND)
+    }
+
+    pub(crate) fn seeds(&self) -> PathBuf {
         self.of_store.join("seeds")
     }
 

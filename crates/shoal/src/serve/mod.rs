@@ -4,7 +4,7 @@
 mod ash;
 mod banner;
 mod blaxel;
-mod data_dir;
+pub(crate) mod data_dir;
 mod first_key;
 mod logs;
 mod runtimes;
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use api::{Api, ConnectionLimits, Settings};
 use engine::{
-    Archives, Engine, EngineConfig, Mounts, ProcessLogs, Reaped, Recovery, Roots, Seeds,
+    Archives, Engine, EngineConfig, LostFound, Mounts, ProcessLogs, Reaped, Recovery, Roots, Seeds,
     StartError, Started, Strays, Workspaces,
 };
 use model::template::RuntimeKind;
@@ -230,6 +230,11 @@ async fn start(
         workspaces: Some(Arc::new(workspaces)),
         archives: Some(archives),
         seeds: Some(seeds),
+        lost_found: Some(LostFound::at(place.lost_found())),
+        lost_found_keep: match config.store.lost_found_keep_days {
+            0 => None,
+            days => Some(Duration::from_hours(24 * u64::from(days))),
+        },
         strays,
         node: config.node.clone(),
         shutdown_grace_ms: config.server.shutdown_grace_ms,
@@ -285,6 +290,13 @@ fn open_store(config: &Config, place: &DataDir) -> Result<(Arc<dyn Store>, Stray
         StoreKind::Memory => Ok((Arc::new(MemoryStore::new(retention)), Strays::Remove)),
         StoreKind::Sqlite => match SqliteStore::open(place.path(), retention) {
             Ok(store) => {
+                if let Some(error) = store.clear_text_left() {
+                    tracing::warn!(
+                        %error,
+                        "environments and command lines that an older version stored in clear text \
+                         could not be removed from shoal.db; the next start tries again"
+                    );
+                }
                 let ours = place.belongs_to(store.id())?;
                 Ok((Arc::new(store), if ours { Strays::Remove } else { Strays::Leave }))
             }

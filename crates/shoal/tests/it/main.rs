@@ -8,7 +8,9 @@
 
 mod acceptance;
 mod ash;
+mod at_rest;
 mod attached;
+mod backup;
 mod blaxel;
 mod clock;
 mod conversations;

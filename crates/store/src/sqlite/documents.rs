@@ -7,8 +7,10 @@ use rusqlite::types::ToSql;
 use rusqlite::{Connection, Row, params};
 
 use super::fault::at;
+use super::hidden::{DOCUMENT_BYTES, of_document, open_body};
 use crate::contract::{DocumentQuery, DocumentsSize};
 use crate::error::StoreError;
+use sealing::NodeKey;
 
 /// What a query asks for as a condition: parts that it does not name are not looked at.
 fn condition(query: &DocumentQuery) -> (String, Vec<Box<dyn ToSql>>) {
@@ -30,24 +32,35 @@ const fn key(tenant: KeyId) -> [u8; 16] {
     tenant.as_u128().to_be_bytes()
 }
 
-pub(super) fn all(conn: &Connection, query: &DocumentQuery) -> Result<Vec<Document>, StoreError> {
+pub(super) fn all(
+    conn: &Connection,
+    key: &NodeKey,
+    query: &DocumentQuery,
+) -> Result<Vec<Document>, StoreError> {
     let step = at("read documents");
     let (condition, values) = condition(query);
     let sql = format!(
-        "SELECT kind, tenant, name, seed, body FROM documents WHERE {condition} \
+        "SELECT kind, tenant, name, seed, sealed FROM documents WHERE {condition} \
          ORDER BY kind, tenant, name"
     );
     let mut select = conn.prepare_cached(&sql).map_err(&step)?;
     let values = rusqlite::params_from_iter(values);
-    let rows = select.query_map(values, document).map_err(&step)?;
-    rows.collect::<Result<_, _>>().map_err(&step)
+    let mut rows = select.query(values).map_err(&step)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(&step)? {
+        let (mut document, sealed) = document(row).map_err(&step)?;
+        let place = of_document(&document.kind, document.tenant, &document.name);
+        document.body = open_body(key, &place, &sealed)?;
+        found.push(document);
+    }
+    Ok(found)
 }
 
 pub(super) fn size(conn: &Connection, query: &DocumentQuery) -> Result<DocumentsSize, StoreError> {
     let step = at("count documents");
     let (condition, values) = condition(query);
     let sql = format!(
-        "SELECT COUNT(*), COALESCE(SUM(octet_length(body)), 0) FROM documents WHERE {condition}"
+        "SELECT COUNT(*), COALESCE(SUM({DOCUMENT_BYTES}), 0) FROM documents WHERE {condition}"
     );
     let mut select = conn.prepare_cached(&sql).map_err(&step)?;
     let number = |row: &Row<'_>, at| row.get(at).map(i64::cast_unsigned);
@@ -64,23 +77,29 @@ pub(super) fn seeds(conn: &Connection) -> Result<BTreeSet<SeedId>, StoreError> {
     rows.collect::<Result<_, _>>().map_err(&step)
 }
 
-fn document(row: &Row<'_>) -> rusqlite::Result<Document> {
-    let body: String = row.get(4)?;
-    Ok(Document {
+/// A document without what it says, and the envelope with that.
+fn document(row: &Row<'_>) -> rusqlite::Result<(Document, Vec<u8>)> {
+    let document = Document {
         kind: row.get(0)?,
         tenant: KeyId::from_u128(u128::from_be_bytes(row.get(1)?)),
         name: row.get(2)?,
         seed: row.get::<_, Option<[u8; 32]>>(3)?.map(SeedId::from_bytes),
-        body: body.into(),
-    })
+        body: "".into(),
+    };
+    Ok((document, row.get(4)?))
 }
 
-pub(super) fn put(conn: &Connection, document: &Document) -> rusqlite::Result<usize> {
-    let Document { kind, tenant, name, seed, body } = document;
-    let sql = "INSERT OR REPLACE INTO documents (kind, tenant, name, seed, body) \
-               VALUES (?1, ?2, ?3, ?4, ?5)";
+/// Writes a document, with the envelope of what it says.
+pub(super) fn put(
+    conn: &Connection,
+    document: &Document,
+    sealed: &[u8],
+) -> rusqlite::Result<usize> {
+    let Document { kind, tenant, name, seed, body: _ } = document;
+    let sql = "INSERT OR REPLACE INTO documents (kind, tenant, name, seed, body, sealed) \
+               VALUES (?1, ?2, ?3, ?4, '', ?5)";
     let seed = seed.as_ref().map(SeedId::as_bytes);
-    conn.prepare_cached(sql)?.execute(params![kind, key(*tenant), name, seed, &**body])
+    conn.prepare_cached(sql)?.execute(params![kind, key(*tenant), name, seed, sealed])
 }
 
 pub(super) fn remove(conn: &Connection, query: &DocumentQuery) -> rusqlite::Result<usize> {

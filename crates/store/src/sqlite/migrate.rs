@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 
 use super::fault::at;
+use super::sealed_rows;
 use crate::error::{StoreError, StoreErrorCode};
+use sealing::NodeKey;
 
 /// Marks the file as ours: `SHOL`.
 const APPLICATION_ID: i64 = 0x5348_4f4c;
@@ -19,6 +21,17 @@ pub(super) struct Migration {
     pub(super) version: u32,
     /// What changes. Records are changed by SQLite's JSON functions.
     pub(super) sql: &'static str,
+    /// What SQL cannot do, in the same transaction.
+    pub(super) then: Then,
+}
+
+/// What a migration does besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Then {
+    /// Nothing.
+    Nothing,
+    /// Seals what older versions wrote in clear text.
+    SealAll,
 }
 
 /// Runs what is missing. Versions are numbered from 1 without gaps.
@@ -26,7 +39,25 @@ pub(super) fn migrate(
     conn: &mut Connection,
     path: &Path,
     migrations: &[Migration],
+    key: &NodeKey,
 ) -> Result<(), StoreError> {
+    let found = found(conn, path, migrations)?;
+    for migration in migrations.iter().filter(|migration| migration.version > found) {
+        // There is nothing in a new file that a backup could save.
+        if found > 0 {
+            backup(conn, &backup_path(path, migration.version - 1))?;
+        }
+        apply(conn, migration, key)?;
+    }
+    Ok(())
+}
+
+/// The version that a database has; 0 if it is new. One that is not for this program is refused.
+pub(super) fn found(
+    conn: &Connection,
+    path: &Path,
+    migrations: &[Migration],
+) -> Result<u32, StoreError> {
     let latest = migrations.last().map_or(0, |migration| migration.version);
     let found = version(conn)?;
     if found > latest {
@@ -39,14 +70,7 @@ pub(super) fn migrate(
         ));
     }
     recognise(conn, path, found)?;
-    for migration in migrations.iter().filter(|migration| migration.version > found) {
-        // There is nothing in a new file that a backup could save.
-        if found > 0 {
-            backup(conn, &backup_path(path, migration.version - 1))?;
-        }
-        apply(conn, migration)?;
-    }
-    Ok(())
+    Ok(found)
 }
 
 /// The name of the backup that is made of a version before it is left.
@@ -77,12 +101,16 @@ fn recognise(conn: &Connection, path: &Path, version: u32) -> Result<(), StoreEr
     Err(StoreError::new(StoreErrorCode::Corrupt, cause))
 }
 
-fn apply(conn: &mut Connection, migration: &Migration) -> Result<(), StoreError> {
+fn apply(conn: &mut Connection, migration: &Migration, key: &NodeKey) -> Result<(), StoreError> {
     let step = format!("migrate to version {}", migration.version);
     let step = at(&step);
     // Dropped without a commit, it takes everything back.
     let transaction = conn.transaction().map_err(&step)?;
     transaction.execute_batch(migration.sql).map_err(&step)?;
+    match migration.then {
+        Then::Nothing => {}
+        Then::SealAll => sealed_rows::seal_all(&transaction, key)?,
+    }
     transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(&step)?;
     transaction.pragma_update(None, "user_version", migration.version).map_err(&step)?;
     transaction.commit().map_err(&step)

@@ -5,9 +5,11 @@
 //! One store at a time may have the file: it remembers what is in there. Whoever opens it sees to
 //! that, by a lock on the data directory.
 
+mod backup;
 mod checkpoints;
 mod documents;
 mod fault;
+mod hidden;
 mod history;
 mod lines;
 mod migrate;
@@ -17,6 +19,7 @@ mod prepared;
 mod processes;
 mod reader;
 mod schema;
+mod sealed_rows;
 mod slots;
 mod tables;
 mod trim;
@@ -26,16 +29,17 @@ mod writer;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use model::process::ProcessRecord;
+use model::record::Journal;
 use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{Document, KeyRecord, SandboxId, SeedId, TurnId};
+use model::{Document, KeyRecord, SandboxId, SeedId, SessionId, TurnId};
 use tokio::runtime::Handle;
 
 use self::checkpoints::{Bell, Checkpoints, Cut};
@@ -51,6 +55,7 @@ use crate::contract::{
 };
 use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;
+use sealing::NodeKey;
 
 /// The name of the file in its directory.
 pub const FILE: &str = "shoal.db";
@@ -59,6 +64,9 @@ pub const FILE: &str = "shoal.db";
 #[derive(Debug)]
 pub struct SqliteStore {
     id: u64,
+    path: PathBuf,
+    retention: Retention,
+    clear_text_left: Option<StoreError>,
     shared: Arc<Shared>,
     checkpoints: Arc<Mutex<Option<Checkpoints>>>,
 }
@@ -70,6 +78,7 @@ struct Shared {
     reader: Mutex<Option<Reader>>,
     pace: Pace,
     bell: Bell,
+    key: NodeKey,
 }
 
 impl SqliteStore {
@@ -87,21 +96,36 @@ impl SqliteStore {
         let path = directory.join(FILE);
         open::make_file(&path)?;
         let mut conn = open::to_write(&path)?;
-        migrate::migrate(&mut conn, &path, MIGRATIONS)?;
+        let found = migrate::found(&conn, &path, MIGRATIONS)?;
+        let key = sealed_rows::key_of(&conn, directory)?;
+        migrate::migrate(&mut conn, &path, MIGRATIONS, &key)?;
+        let scrubbed = match found {
+            0 => sealed_rows::never_had_clear_text(&conn),
+            _ => sealed_rows::scrub(&conn, &path),
+        };
         let id = open::identity(&conn)?;
         let shared = Arc::new(Shared {
-            writer: Mutex::new(Some(Writer::new(conn, retention)?)),
-            reader: Mutex::new(Some(Reader::new(open::to_read(&path)?, retention))),
+            writer: Mutex::new(Some(Writer::new(conn, retention, key.clone())?)),
+            reader: Mutex::new(Some(Reader::new(open::to_read(&path)?, retention, key.clone()))),
             pace: Pace::default(),
             bell: Bell::default(),
+            key,
         });
         let checkpoints = Checkpoints::start(&path, &shared, large_log_bytes)?;
-        Ok(Self { id, shared, checkpoints: Arc::new(Mutex::new(Some(checkpoints))) })
+        let checkpoints = Arc::new(Mutex::new(Some(checkpoints)));
+        let clear_text_left = scrubbed.err();
+        Ok(Self { id, path, retention, clear_text_left, shared, checkpoints })
     }
 
     /// A number that no other store has, for as long as the file exists.
     pub const fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Why what an older version wrote in clear text is still in the file, if it is: what is to
+    /// remove it failed, and is tried again at the next start.
+    pub const fn clear_text_left(&self) -> Option<&StoreError> {
+        self.clear_text_left.as_ref()
     }
 
     async fn read<T: Send + 'static>(
@@ -147,7 +171,7 @@ impl Store for SqliteStore {
     }
 
     async fn commit(&self, batch: &Batch) -> Result<(), StoreError> {
-        let prepared = Prepared::new(batch)?;
+        let prepared = Prepared::new(batch, &self.shared.key)?;
         if let Some(done) = self.shared.commit_here(&prepared) {
             return done;
         }
@@ -175,7 +199,7 @@ impl Store for SqliteStore {
 
     async fn documents(&self, query: &DocumentQuery) -> Result<Vec<Document>, StoreError> {
         let query = query.clone();
-        self.read(move |reader| documents::all(reader.conn(), &query)).await
+        self.read(move |reader| documents::all(reader.conn(), reader.key(), &query)).await
     }
 
     async fn documents_size(&self, query: &DocumentQuery) -> Result<DocumentsSize, StoreError> {
@@ -189,9 +213,13 @@ impl Store for SqliteStore {
 
     async fn put_document(&self, document: &Document) -> Result<(), StoreError> {
         let document = document.clone();
+        let place = hidden::of_document(&document.kind, document.tenant, &document.name);
+        let sealed = self.shared.key.seal(&place, document.body.as_bytes());
+        let sealed = sealed.map_err(hidden::unsealed)?;
         self.write(move |shared, writer| {
-            writer.patiently(PATIENCE, |writer| documents::put(writer.conn(), &document))?;
-            shared.bell.ring(document.body.len());
+            let put = |writer: &Writer| documents::put(writer.conn(), &document, &sealed);
+            writer.patiently(PATIENCE, put)?;
+            shared.bell.ring(sealed.len());
             Ok(())
         })
         .await
@@ -232,12 +260,12 @@ impl Store for SqliteStore {
 
     async fn process(&self, key: &ProcessKey) -> Result<Option<ProcessRecord>, StoreError> {
         let key = key.clone();
-        self.read(move |reader| processes::one(reader.conn(), &key)).await
+        self.read(move |reader| processes::one(reader.conn(), reader.key(), &key)).await
     }
 
     async fn processes(&self, query: &ProcessesQuery) -> Result<Vec<ProcessRecord>, StoreError> {
         let query = *query;
-        self.read(move |reader| processes::page(reader.conn(), &query)).await
+        self.read(move |reader| processes::page(reader.conn(), reader.key(), &query)).await
     }
 
     async fn process_log(
@@ -249,7 +277,22 @@ impl Store for SqliteStore {
     }
 
     async fn unfinished_processes(&self, limit: u32) -> Result<Vec<ProcessRecord>, StoreError> {
-        self.read(move |reader| processes::unfinished(reader.conn(), limit)).await
+        self.read(move |reader| processes::unfinished(reader.conn(), reader.key(), limit)).await
+    }
+
+    async fn backup(&self, to: &Path) -> Result<Journal, StoreError> {
+        let (from, to, key) = (self.path.clone(), to.to_owned(), self.shared.key.clone());
+        let retention = self.retention;
+        elsewhere(move || backup::copy(&from, &to, retention, key)).await
+    }
+
+    async fn forget_in_backup(
+        &self,
+        copy: &Path,
+        sessions: &BTreeSet<SessionId>,
+    ) -> Result<(), StoreError> {
+        let (copy, sessions) = (copy.to_owned(), sessions.clone());
+        elsewhere(move || backup::forget(&copy, &sessions)).await
     }
 
     async fn close(&self) -> Result<(), StoreError> {

@@ -69,6 +69,12 @@ pub(super) fn to_checkpoint(path: &Path) -> Result<Connection, StoreError> {
     connect(path)
 }
 
+/// A connection that copies the file. SQLite takes writing to the copy for writing, so that this one
+/// may not be for reading only.
+pub(super) fn to_copy(path: &Path) -> Result<Connection, StoreError> {
+    connect(path)
+}
+
 fn connect(path: &Path) -> Result<Connection, StoreError> {
     let open = format!("open {}", path.display());
     let step = at(&open);

@@ -7,14 +7,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use model::process::ProcessChange;
-use model::record::JournalEntry;
-use model::turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord};
+use model::record::{JournalEntry, SessionRecord};
+use model::turn::{TurnChange, TurnEnd, TurnPiece};
 use model::{KeyId, ProcessId, SandboxId, SessionId, TemplateName, TurnId, Wall, WorkspaceId};
 use serde::Serialize;
 
+use super::hidden;
 use crate::contract::Batch;
 use crate::error::{StoreError, StoreErrorCode};
 use crate::{processes, turns};
+use sealing::{NodeKey, Place};
 
 /// Where a text is among all the texts of the batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,9 +32,11 @@ type Last<K> = Vec<(K, Option<Span>)>;
 #[derive(Debug, Default)]
 pub(super) struct Prepared {
     text: String,
+    /// All envelopes.
+    sealed: Vec<u8>,
     pub(super) pools: Last<TemplateName>,
     pub(super) sandboxes: Last<SandboxId>,
-    pub(super) sessions: Last<SessionId>,
+    pub(super) sessions: Vec<(SessionId, Option<PutSession>)>,
     pub(super) doomed: Last<WorkspaceId>,
     ends: Span,
     pub(super) ends_count: u64,
@@ -45,6 +49,13 @@ pub(super) struct Prepared {
     pub(super) processes: Vec<PreparedProcess>,
     /// The latest moment that the processes speak of.
     pub(super) processes_at: Wall,
+}
+
+/// A session as it is written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PutSession {
+    pub(super) record: Span,
+    pub(super) sealed: Option<Span>,
 }
 
 /// A change of a process: what it is now, or that it is forgotten.
@@ -64,13 +75,16 @@ pub(super) struct PutProcess {
     pub(super) tenant: KeyId,
     pub(super) ended_at: Option<i64>,
     pub(super) record: Span,
+    pub(super) sealed: Span,
+    /// What it takes without what it wrote.
+    pub(super) bytes: u64,
     pub(super) log: Option<Arc<[u8]>>,
 }
 
 /// A change of a turn.
 #[derive(Debug)]
 pub(super) enum PreparedTurn {
-    Put { turn: TurnId, session: SessionId, tenant: KeyId, record: Span },
+    Put { turn: TurnId, session: SessionId, tenant: KeyId, record: Span, sealed: Span },
     Pieces { turn: TurnId, lines: Vec<PieceLine>, to: usize },
     Started { turn: TurnId, start: Span },
     Ended { turn: TurnId, end: TurnEnd },
@@ -93,7 +107,7 @@ pub(super) struct EventLine {
 }
 
 impl Prepared {
-    pub(super) fn new(batch: &Batch) -> Result<Self, StoreError> {
+    pub(super) fn new(batch: &Batch, key: &NodeKey) -> Result<Self, StoreError> {
         let mut pools = BTreeMap::new();
         let mut sandboxes = BTreeMap::new();
         let mut sessions = BTreeMap::new();
@@ -114,16 +128,16 @@ impl Prepared {
                 JournalEntry::Ended(ended) => ends.push(ended),
             }
         }
-        let mut text = Text::default();
+        let mut text = Text { clear: Vec::new(), sealed: Vec::new(), key };
         let mut made = Self {
             pools: text.last(pools)?,
             sandboxes: text.last(sandboxes)?,
-            sessions: text.last(sessions)?,
+            sessions: text.sessions(sessions)?,
             doomed: text.last(doomed)?,
             ..Self::default()
         };
         made.ends_count = ends.len() as u64;
-        made.ends.from = text.0.len();
+        made.ends.from = text.clear.len();
         for ended in ends {
             made.ends.to = text.line(ended)?.to;
         }
@@ -141,14 +155,14 @@ impl Prepared {
             made.processes.push(text.process(change)?);
         }
         made.processes_at = processes::latest(&batch.processes);
-        made.text = text.finish()?;
+        (made.text, made.sealed) = text.finish()?;
         Ok(made)
     }
 
     /// The length of all that is written.
     pub(super) fn bytes(&self) -> usize {
         let logs = self.processes.iter().filter_map(|change| change.put.as_ref()?.log.as_ref());
-        self.text.len() + logs.map(|log| log.len()).sum::<usize>()
+        self.text.len() + self.sealed.len() + logs.map(|log| log.len()).sum::<usize>()
     }
 
     /// All ends, a line each. Only if there are some.
@@ -166,25 +180,42 @@ impl Prepared {
         self.text(Span { from: first.from, to })
     }
 
+    /// An envelope.
+    pub(super) fn sealed(&self, at: Span) -> &[u8] {
+        &self.sealed[Range { start: at.from, end: at.to }]
+    }
+
     pub(super) fn text(&self, at: Span) -> &str {
         &self.text[Range { start: at.from, end: at.to }]
     }
 }
 
-#[derive(Default)]
-struct Text(Vec<u8>);
+struct Text<'k> {
+    clear: Vec<u8>,
+    sealed: Vec<u8>,
+    key: &'k NodeKey,
+}
 
-impl Text {
+impl Text<'_> {
     fn push(&mut self, value: &impl Serialize) -> Result<Span, StoreError> {
-        let from = self.0.len();
-        serde_json::to_writer(&mut self.0, value).map_err(|error| unencodable(&error))?;
-        Ok(Span { from, to: self.0.len() })
+        let from = self.clear.len();
+        serde_json::to_writer(&mut self.clear, value).map_err(|error| unencodable(&error))?;
+        Ok(Span { from, to: self.clear.len() })
+    }
+
+    /// Seals something as text.
+    fn seal(&mut self, place: &Place, value: &impl Serialize) -> Result<Span, StoreError> {
+        let clear = serde_json::to_vec(value).map_err(|error| unencodable(&error))?;
+        let envelope = self.key.seal(place, &clear).map_err(hidden::unsealed)?;
+        let from = self.sealed.len();
+        self.sealed.extend_from_slice(&envelope);
+        Ok(Span { from, to: self.sealed.len() })
     }
 
     /// JSON has no line breaks of its own: those in a text are escaped.
     fn line(&mut self, value: &impl Serialize) -> Result<Span, StoreError> {
         let span = self.push(value)?;
-        self.0.push(b'\n');
+        self.clear.push(b'\n');
         Ok(span)
     }
 
@@ -198,6 +229,19 @@ impl Text {
         last.into_iter().map(encode).collect()
     }
 
+    fn sessions(
+        &mut self,
+        last: BTreeMap<SessionId, Option<&SessionRecord>>,
+    ) -> Result<Vec<(SessionId, Option<PutSession>)>, StoreError> {
+        let mut put = |record: &SessionRecord| {
+            let claim = record.claim.as_ref();
+            let sealed = claim.map(|claim| self.seal(&hidden::of_session(record.id), claim));
+            let sealed = sealed.transpose()?;
+            Ok(PutSession { record: self.push(&hidden::bare_session(record))?, sealed })
+        };
+        last.into_iter().map(|(id, record)| Ok((id, record.map(&mut put).transpose()?))).collect()
+    }
+
     fn turn(
         &mut self,
         change: &TurnChange,
@@ -206,10 +250,9 @@ impl Text {
         match change {
             TurnChange::Put(record) => {
                 let (turn, session, tenant) = (record.id, record.session, record.tenant);
-                // What became of it has columns of its own.
-                let put = TurnRecord { number: 0, started: None, end: None, ..record.clone() };
-                let put = self.push(&put)?;
-                turns.push(PreparedTurn::Put { turn, session, tenant, record: put });
+                let sealed = self.seal(&hidden::of_turn(turn), &record.input)?;
+                let put = self.push(&hidden::bare_turn(record))?;
+                turns.push(PreparedTurn::Put { turn, session, tenant, record: put, sealed });
                 if let Some(start) = record.started {
                     turns.push(PreparedTurn::Started { turn, start: self.push(&start)? });
                 }
@@ -220,7 +263,7 @@ impl Text {
             TurnChange::Pieces { turn, pieces } => {
                 let lines =
                     pieces.iter().map(|piece| self.piece(piece)).collect::<Result<_, _>>()?;
-                turns.push(PreparedTurn::Pieces { turn: *turn, lines, to: self.0.len() });
+                turns.push(PreparedTurn::Pieces { turn: *turn, lines, to: self.clear.len() });
             }
             TurnChange::Started { turn, start } => {
                 turns.push(PreparedTurn::Started { turn: *turn, start: self.push(start)? });
@@ -237,19 +280,23 @@ impl Text {
 
     fn process(&mut self, change: &ProcessChange) -> Result<PreparedProcess, StoreError> {
         Ok(match change {
-            ProcessChange::Put { record, log } => PreparedProcess {
-                sandbox: record.sandbox,
-                number: record.number.cast_signed(),
-                put: Some(PutProcess {
+            ProcessChange::Put { record, log } => {
+                let number = record.number.cast_signed();
+                let (bare, hidden) = hidden::split_process(record);
+                let place = hidden::of_process(record.sandbox, number);
+                let put = PutProcess {
                     id: record.id,
                     pid: record.pid,
                     name: Arc::clone(&record.name),
                     tenant: record.tenant,
                     ended_at: record.end.as_ref().map(|end| end.at.0.cast_signed()),
-                    record: self.push(&**record)?,
+                    record: self.push(&bare)?,
+                    sealed: self.seal(&place, &hidden)?,
+                    bytes: turns::text_bytes(&**record),
                     log: log.clone(),
-                }),
-            },
+                };
+                PreparedProcess { sandbox: record.sandbox, number, put: Some(put) }
+            }
             ProcessChange::Removed { sandbox, number } => {
                 PreparedProcess { sandbox: *sandbox, number: number.cast_signed(), put: None }
             }
@@ -258,12 +305,13 @@ impl Text {
 
     fn piece(&mut self, piece: &TurnPiece) -> Result<PieceLine, StoreError> {
         let from = self.line(piece)?.from;
-        let bytes = (self.0.len() - from) as u64;
+        let bytes = (self.clear.len() - from) as u64;
         Ok(PieceLine { seq: piece.seq.cast_signed(), bytes, from })
     }
 
-    fn finish(self) -> Result<String, StoreError> {
-        String::from_utf8(self.0).map_err(|error| unencodable(&error))
+    fn finish(self) -> Result<(String, Vec<u8>), StoreError> {
+        let text = String::from_utf8(self.clear).map_err(|error| unencodable(&error))?;
+        Ok((text, self.sealed))
     }
 }
 

@@ -6,6 +6,7 @@ use model::{KeyId, SandboxId};
 use rusqlite::{Connection, OptionalExtension as _, Row, ToSql, params};
 
 use super::fault::at;
+use super::hidden::join_process;
 use super::prepared::Prepared;
 use super::tables::read;
 use crate::contract::{ProcessBy, ProcessKey, ProcessesQuery};
@@ -13,6 +14,7 @@ use crate::error::StoreError;
 use crate::forgetting::{Forgetting, Next, Shares, Tally};
 use crate::retention::Retention;
 use crate::turns::PAGE_BYTES;
+use sealing::NodeKey;
 
 /// The process of a key that ended first.
 pub(super) const FIRST_OF_KEY: &str = "SELECT sandbox, number, bytes, tenant FROM processes \
@@ -23,7 +25,7 @@ pub(super) const FIRST_OF_KEY: &str = "SELECT sandbox, number, bytes, tenant FRO
 pub(super) const FIRST_BEFORE: &str = "SELECT sandbox, number, bytes, tenant FROM processes \
     INDEXED BY processes_by_end WHERE ended_at < ?1 ORDER BY ended_at, sandbox, number LIMIT 1";
 
-pub(super) const UNFINISHED: &str = "SELECT number, record FROM processes \
+pub(super) const UNFINISHED: &str = "SELECT number, record, sealed FROM processes \
     INDEXED BY processes_unfinished WHERE ended_at IS NULL LIMIT ?1";
 
 /// Looks who has how much.
@@ -65,10 +67,10 @@ pub(super) fn write(
             None => log_bytes(conn, sandbox, number)?,
         };
         let record = batch.text(put.record);
-        let bytes = (record.len() as u64 + log_bytes).cast_signed();
+        let bytes = (put.bytes + log_bytes).cast_signed();
         let sql = "INSERT OR REPLACE INTO processes \
-                   (sandbox, number, id, pid, name, tenant, ended_at, bytes, record) \
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+                   (sandbox, number, id, pid, name, tenant, ended_at, bytes, record, sealed) \
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
         let (id, tenant) = (put.id.as_u128().to_be_bytes(), put.tenant.as_u128().to_be_bytes());
         let row: &[&dyn ToSql] = &[
             &sandbox,
@@ -80,6 +82,7 @@ pub(super) fn write(
             &put.ended_at,
             &bytes,
             &record,
+            &batch.sealed(put.sealed),
         ];
         conn.prepare_cached(sql)?.execute(row)?;
         if put.ended_at.is_some() {
@@ -159,6 +162,7 @@ fn forget(
 /// A process.
 pub(super) fn one(
     conn: &Connection,
+    node_key: &NodeKey,
     asked: &ProcessKey,
 ) -> Result<Option<ProcessRecord>, StoreError> {
     let sandbox = key(asked.sandbox);
@@ -172,26 +176,31 @@ pub(super) fn one(
         ProcessBy::Name(name) => ("name", name),
     };
     let sql = format!(
-        "SELECT number, record FROM processes WHERE sandbox = ?1 AND {column} = ?2 \
+        "SELECT number, record, sealed FROM processes WHERE sandbox = ?1 AND {column} = ?2 \
          ORDER BY number DESC LIMIT 1"
     );
-    Ok(records(conn, &sql, &[&sandbox, value])?.pop())
+    Ok(records(conn, node_key, &sql, &[&sandbox, value])?.pop())
 }
 
 /// Processes of a sandbox.
 pub(super) fn page(
     conn: &Connection,
+    node_key: &NodeKey,
     query: &ProcessesQuery,
 ) -> Result<Vec<ProcessRecord>, StoreError> {
     let before = query.before.map_or(i64::MAX, |number| i64::try_from(number).unwrap_or(i64::MAX));
-    let sql = "SELECT number, record FROM processes WHERE sandbox = ?1 AND number < ?2 \
+    let sql = "SELECT number, record, sealed FROM processes WHERE sandbox = ?1 AND number < ?2 \
                ORDER BY number DESC LIMIT ?3";
-    records(conn, sql, &[&key(query.sandbox), &before, &query.limit])
+    records(conn, node_key, sql, &[&key(query.sandbox), &before, &query.limit])
 }
 
 /// Processes that are not over.
-pub(super) fn unfinished(conn: &Connection, limit: u32) -> Result<Vec<ProcessRecord>, StoreError> {
-    records(conn, UNFINISHED, &[&limit])
+pub(super) fn unfinished(
+    conn: &Connection,
+    node_key: &NodeKey,
+    limit: u32,
+) -> Result<Vec<ProcessRecord>, StoreError> {
+    records(conn, node_key, UNFINISHED, &[&limit])
 }
 
 /// What a process wrote.
@@ -209,6 +218,7 @@ pub(super) fn log(
 
 fn records(
     conn: &Connection,
+    node_key: &NodeKey,
     sql: &str,
     values: &[&dyn ToSql],
 ) -> Result<Vec<ProcessRecord>, StoreError> {
@@ -221,8 +231,12 @@ fn records(
     {
         let number = row.get(0).map_err(&step)?;
         let text: String = row.get(1).map_err(&step)?;
-        bytes += text.len();
-        found.push(read("processes", number, text)?);
+        let sealed = row.get_ref(2).and_then(|sealed| Ok(sealed.as_blob_or_null()?));
+        let sealed = sealed.map_err(&step)?;
+        bytes += text.len() + sealed.map_or(0, <[u8]>::len);
+        let mut record = read("processes", number, text)?;
+        join_process(node_key, &mut record, sealed)?;
+        found.push(record);
     }
     Ok(found)
 }

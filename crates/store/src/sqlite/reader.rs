@@ -15,16 +15,22 @@ use super::turn_pages;
 use crate::contract::{EventPage, EventQuery, Loaded, TurnQuery};
 use crate::error::StoreError;
 use crate::retention::Retention;
+use sealing::NodeKey;
 
 /// Reads.
 pub(super) struct Reader {
     conn: Connection,
     retention: Retention,
+    key: NodeKey,
 }
 
 impl Reader {
-    pub(super) const fn new(conn: Connection, retention: Retention) -> Self {
-        Self { conn, retention }
+    pub(super) const fn new(conn: Connection, retention: Retention, key: NodeKey) -> Self {
+        Self { conn, retention, key }
+    }
+
+    pub(super) const fn key(&self) -> &NodeKey {
+        &self.key
     }
 
     pub(super) const fn conn(&self) -> &Connection {
@@ -43,7 +49,7 @@ impl Reader {
         for (_, record) in rows(&moment, &tables::SANDBOXES)? {
             records.write(JournalEntry::SandboxPut(record));
         }
-        for (_, record) in rows(&moment, &tables::SESSIONS)? {
+        for record in tables::sessions(&moment, &self.key)? {
             records.write(JournalEntry::SessionPut(record));
         }
         for (_, id) in rows(&moment, &tables::DOOMED)? {
@@ -97,11 +103,11 @@ impl Reader {
     }
 
     pub(super) fn turn(&self, turn: TurnId) -> Result<Option<TurnRecord>, StoreError> {
-        turn_pages::turn(&self.conn, turn)
+        turn_pages::turn(&self.conn, &self.key, turn)
     }
 
     pub(super) fn turns(&self, query: &TurnQuery) -> Result<Vec<TurnRecord>, StoreError> {
-        turn_pages::turns(&self.conn, query)
+        turn_pages::turns(&self.conn, &self.key, query)
     }
 
     pub(super) fn pieces(

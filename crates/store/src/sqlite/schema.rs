@@ -16,11 +16,11 @@
 //! A process is a row by sandbox and number, and what it wrote, where that is little, a row beside
 //! it: who looks for one among those of its sandbox reads no output.
 
-use super::migrate::Migration;
+use super::migrate::{Migration, Then};
 
 /// All versions, from an empty file to the present one.
 pub(super) const MIGRATIONS: &[Migration] =
-    &[RECORDS_AND_EVENTS, TURNS, DOCUMENTS, TURNS_BY_KEY, IDENTITY, PROCESSES];
+    &[RECORDS_AND_EVENTS, TURNS, DOCUMENTS, TURNS_BY_KEY, IDENTITY, PROCESSES, SEALED];
 
 const RECORDS_AND_EVENTS: Migration = Migration {
     version: 1,
@@ -44,6 +44,7 @@ const RECORDS_AND_EVENTS: Migration = Migration {
 
         CREATE TABLE keys (id BLOB PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOUT ROWID;
     ",
+    then: Then::Nothing,
 };
 
 const TURNS: Migration = Migration {
@@ -73,6 +74,7 @@ const TURNS: Migration = Migration {
         ) STRICT, WITHOUT ROWID;
         CREATE TABLE forgotten_pieces (turn INTEGER PRIMARY KEY) STRICT;
     ",
+    then: Then::Nothing,
 };
 
 const DOCUMENTS: Migration = Migration {
@@ -87,6 +89,7 @@ const DOCUMENTS: Migration = Migration {
             PRIMARY KEY (kind, tenant, name)
         ) STRICT;
     ",
+    then: Then::Nothing,
 };
 
 /// What a turn takes was counted by less than it takes until here.
@@ -103,6 +106,7 @@ const TURNS_BY_KEY: Migration = Migration {
         CREATE INDEX turns_by_key ON turns (tenant, ended_at, number, bytes)
             WHERE ended_at IS NOT NULL;
     ",
+    then: Then::Nothing,
 };
 
 /// What tells one store from another, for whoever keeps files beside it that only it knows.
@@ -112,6 +116,7 @@ const IDENTITY: Migration = Migration {
         CREATE TABLE identity (id INTEGER NOT NULL) STRICT;
         INSERT INTO identity (id) VALUES (random());
     ",
+    then: Then::Nothing,
 };
 
 const PROCESSES: Migration = Migration {
@@ -142,4 +147,20 @@ const PROCESSES: Migration = Migration {
             PRIMARY KEY (sandbox, number)
         ) STRICT, WITHOUT ROWID;
     ",
+    then: Then::Nothing,
+};
+
+/// What may be secret of a record is in an envelope beside it, made with the key of the node. Of
+/// that key there is only what it is known again by, and whether clear text of older versions may be
+/// left in the file.
+const SEALED: Migration = Migration {
+    version: 7,
+    sql: "
+        CREATE TABLE node_key (key_check BLOB NOT NULL, scrubbed INTEGER NOT NULL) STRICT;
+        ALTER TABLE sessions ADD COLUMN sealed BLOB;
+        ALTER TABLE turns ADD COLUMN sealed BLOB;
+        ALTER TABLE processes ADD COLUMN sealed BLOB;
+        ALTER TABLE documents ADD COLUMN sealed BLOB;
+    ",
+    then: Then::SealAll,
 };

@@ -1,10 +1,13 @@
 //! The tables of records, and how a record is read back.
 
+use model::record::SessionRecord;
 use rusqlite::Connection;
 use serde::de::DeserializeOwned;
 
 use super::fault::at;
+use super::hidden::join_session;
 use crate::error::{StoreError, StoreErrorCode};
+use sealing::NodeKey;
 
 /// A table of records by slot.
 pub(super) struct Table {
@@ -27,7 +30,10 @@ macro_rules! table {
 
 pub(super) const POOLS: Table = table!("pools");
 pub(super) const SANDBOXES: Table = table!("sandboxes");
-pub(super) const SESSIONS: Table = table!("sessions");
+pub(super) const SESSIONS: Table = Table {
+    put: "INSERT OR REPLACE INTO sessions (slot, record, sealed) VALUES (?1, ?2, ?3)",
+    ..table!("sessions")
+};
 pub(super) const DOOMED: Table = table!("doomed_workspaces");
 
 /// All records of a table, with their slots.
@@ -43,6 +49,24 @@ pub(super) fn rows<R: DeserializeOwned>(
         let slot = row.get(0).map_err(&step)?;
         let text = row.get_ref(1).map_err(&step)?.as_str().map_err(|error| step(error.into()))?;
         found.push((slot, read(table.name, slot, text)?));
+    }
+    Ok(found)
+}
+
+/// All sessions, with what is sealed of them.
+pub(super) fn sessions(conn: &Connection, key: &NodeKey) -> Result<Vec<SessionRecord>, StoreError> {
+    let step = at("sessions");
+    let sql = "SELECT slot, record, sealed FROM sessions ORDER BY slot";
+    let mut all = conn.prepare_cached(sql).map_err(&step)?;
+    let mut rows = all.query([]).map_err(&step)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(&step)? {
+        let slot = row.get(0).map_err(&step)?;
+        let text = row.get_ref(1).map_err(&step)?.as_str().map_err(|error| step(error.into()))?;
+        let sealed = row.get_ref(2).and_then(|sealed| Ok(sealed.as_blob_or_null()?));
+        let mut record = read("sessions", slot, text)?;
+        join_session(key, slot, &mut record, sealed.map_err(&step)?)?;
+        found.push(record);
     }
     Ok(found)
 }

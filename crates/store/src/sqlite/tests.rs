@@ -10,8 +10,8 @@ use model::turn::TurnChange;
 use super::*;
 use crate::conformance::Subject;
 use crate::conformance::material::{
-    ended, key, pieces, sandbox, session, session_id, talk, turn, turn_end, turn_id, turn_start,
-    whole,
+    ended, key, pieces, process, sandbox, session, session_id, talk, turn, turn_end, turn_id,
+    turn_start, whole,
 };
 
 struct Directory(PathBuf);
@@ -82,7 +82,9 @@ mod elsewhere_only {
 
         async fn commit(&self, batch: &Batch) -> Result<(), StoreError> {
             self.0.shared.pace.took(Duration::from_secs(1));
-            assert!(self.0.shared.commit_here(&Prepared::new(batch)?).is_none());
+            assert!(
+                self.0.shared.commit_here(&Prepared::new(batch, &self.0.shared.key)?).is_none()
+            );
             self.0.commit(batch).await
         }
 
@@ -306,7 +308,9 @@ async fn the_log_is_brought_over_when_commits_stop() {
     directory.until_log_below(before.min(32 << 10));
     // The file alone, as a power cut might leave it.
     let copy = Directory::new();
-    fs::copy(directory.0.join(FILE), copy.0.join(FILE)).expect("copied");
+    for name in [FILE, crate::NODE_KEY_FILE] {
+        fs::copy(directory.0.join(name), copy.0.join(name)).expect("copied");
+    }
     assert_eq!(last(&copy.open()).await, 20);
     store.commit(&whole(21)).await.expect("it goes on");
     assert_eq!(last(&store).await, 21);
@@ -319,7 +323,8 @@ async fn a_store_of_the_first_version_is_carried_over() {
     let path = directory.0.join(FILE);
     open::make_file(&path).expect("made");
     let mut conn = open::to_write(&path).expect("opened");
-    migrate::migrate(&mut conn, &path, &MIGRATIONS[..1]).expect("the first version");
+    migrate::migrate(&mut conn, &path, &MIGRATIONS[..1], &NodeKey::from_secret(&[7; 32]))
+        .expect("the first version");
     let batch = whole(1);
     for (sql, record) in [
         (
@@ -352,11 +357,9 @@ async fn a_store_of_the_first_version_is_carried_over() {
     assert_eq!(store.turn(turn_id(2)).await, Ok(None));
     store.commit(&whole(2)).await.expect("written");
     assert!(store.turn(turn_id(2)).await.expect("read").is_some());
-    assert!(migrate::backup_path(&path, 1).exists());
-    let saved = rusqlite::Connection::open(migrate::backup_path(&path, 1)).expect("opened");
-    let version: u32 =
-        saved.pragma_query_value(None, "user_version", |row| row.get(0)).expect("a version");
-    assert_eq!(version, 1);
+    for version in 1..=6 {
+        assert!(!migrate::backup_path(&path, version).exists(), "it has clear text in it");
+    }
 }
 
 #[tokio::test]
@@ -390,7 +393,7 @@ async fn no_question_about_turns_or_processes_looks_at_all_of_them() {
     }
 }
 
-/// What is counted is the length of what is in the file.
+/// What is counted is the length of what is in the file, without what its envelope adds.
 #[tokio::test]
 async fn turns_are_counted_as_they_are_written() {
     let directory = Directory::new();
@@ -406,7 +409,9 @@ async fn turns_are_counted_as_they_are_written() {
     }
     let writer = locked(&store.shared.writer);
     let conn = writer.as_ref().expect("open").conn();
-    let sql = "SELECT bytes, octet_length(record) + octet_length(over) + \
+    // Its input is an empty text in the record, and in the envelope as it is.
+    let sql = "SELECT bytes, octet_length(record) - 2 + octet_length(sealed) - 49 + \
+               octet_length(over) + \
                (SELECT sum(octet_length(lines)) FROM pieces WHERE turn = 1) FROM turns";
     let mut select = conn.prepare(sql).expect("a question");
     let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).expect("rows");
@@ -444,7 +449,8 @@ async fn turns_of_the_third_version_have_their_keys() {
     let path = directory.0.join(FILE);
     open::make_file(&path).expect("made");
     let mut conn = open::to_write(&path).expect("opened");
-    migrate::migrate(&mut conn, &path, &MIGRATIONS[..3]).expect("the third version");
+    migrate::migrate(&mut conn, &path, &MIGRATIONS[..3], &NodeKey::from_secret(&[7; 32]))
+        .expect("the third version");
     for id in 1..=3_u64 {
         let record = serde_json::to_string(&turn(id, id as u8)).expect("text");
         let over = serde_json::to_string(&turn_end(id, 1)).expect("text");
@@ -502,4 +508,118 @@ async fn blocks_that_nobody_shows_go_in_time() {
     }
     assert_eq!(count("SELECT count(*) FROM pieces"), 0);
     assert_eq!(count("SELECT count(*) FROM forgotten_pieces"), 0);
+}
+
+/// What the sixth version wrote in clear text: as it is in a record, in a free page, in the log.
+fn with_clear_text(directory: &Directory) {
+    let path = directory.0.join(FILE);
+    open::make_file(&path).expect("made");
+    let mut conn = open::to_write(&path).expect("opened");
+    let none = NodeKey::from_secret(&[7; 32]);
+    migrate::migrate(&mut conn, &path, &MIGRATIONS[..6], &none).expect("the sixth version");
+    let claim = model::ClaimSettings {
+        env: [("TOKEN".to_owned(), "hunter2-env".to_owned())].into(),
+        ..model::ClaimSettings::default()
+    };
+    let one = model::record::SessionRecord { claim: Some(Arc::new(claim)), ..session(1, 1) };
+    let sent = TurnRecord { input: "\"hunter2-input\"".into(), ..turn(1, 1) };
+    let ran = ProcessRecord { command: "hunter2-argv".into(), ..process(1, 1, None) };
+    let text = |value: &dyn erased::Text| value.text();
+    let sandbox = ran.sandbox.as_u128().to_be_bytes();
+    conn.execute("INSERT INTO sessions VALUES (1, ?1)", [text(&one)]).expect("written");
+    conn.execute(
+        "INSERT INTO turns (id, session, bytes, record) VALUES (?1, ?2, 0, ?3)",
+        rusqlite::params![turns::key(sent.id), sent.session.as_u128().to_be_bytes(), text(&sent)],
+    )
+    .expect("written");
+    conn.execute(
+        "INSERT INTO processes (sandbox, number, id, pid, name, tenant, bytes, record) \
+         VALUES (?1, 1, x'01', 1, 'a', ?2, 1, ?3)",
+        rusqlite::params![sandbox, ran.tenant.as_u128().to_be_bytes(), text(&ran)],
+    )
+    .expect("written");
+    let sql = "INSERT INTO documents (kind, tenant, name, body) VALUES ('agent', ?1, 'a', ?2)";
+    conn.execute(sql, rusqlite::params![[0_u8; 16], "\"hunter2-body\""]).expect("written");
+    for gone in 0..200 {
+        let body = format!("hunter2-{gone}-{}", "x".repeat(2_000));
+        let row = rusqlite::params![[0_u8; 16], gone.to_string(), body];
+        let sql = "INSERT INTO documents (kind, tenant, name, body) VALUES ('gone', ?1, ?2, ?3)";
+        conn.execute(sql, row).expect("written");
+    }
+    conn.execute("DELETE FROM documents WHERE kind = 'gone'", []).expect("deleted");
+}
+
+/// Records as text, whatever they are.
+mod erased {
+    pub(super) trait Text {
+        fn text(&self) -> String;
+    }
+
+    impl<T: serde::Serialize> Text for T {
+        fn text(&self) -> String {
+            serde_json::to_string(self).expect("text")
+        }
+    }
+}
+
+fn clear_text_in(directory: &Directory) -> Vec<String> {
+    let files = fs::read_dir(&directory.0).expect("a directory");
+    let paths = files.map(|file| file.expect("a file").path());
+    let marked = paths.filter(|path| {
+        let bytes = fs::read(path).expect("read");
+        bytes.windows(7).any(|part| part == b"hunter2")
+    });
+    marked.map(|path| path.display().to_string()).collect()
+}
+
+async fn assert_secrets_there(store: &SqliteStore) {
+    let loaded = store.load().await.expect("loaded");
+    let claim = loaded.journal.sessions[0].claim.as_ref().expect("a claim");
+    assert_eq!(claim.env["TOKEN"], "hunter2-env");
+    let sent = store.turn(turn_id(1)).await.expect("read").expect("a turn");
+    assert_eq!(&*sent.input, "\"hunter2-input\"");
+    let running = store.unfinished_processes(9).await.expect("read");
+    assert_eq!(&*running[0].command, "hunter2-argv");
+    let documents = store.documents(&DocumentQuery::default()).await.expect("read");
+    assert_eq!((documents.len(), &*documents[0].body), (1, "\"hunter2-body\""));
+}
+
+#[tokio::test]
+async fn clear_text_of_the_sixth_version_is_sealed_and_no_trace_of_it_stays() {
+    let directory = Directory::new();
+    with_clear_text(&directory);
+    assert!(!clear_text_in(&directory).is_empty(), "there is something to seal");
+    let store = directory.open();
+    assert_eq!(store.clear_text_left(), None);
+    assert_eq!(clear_text_in(&directory), Vec::<String>::new(), "while it is open");
+    assert_secrets_there(&store).await;
+    store.close().await.expect("closed");
+    assert_eq!(clear_text_in(&directory), Vec::<String>::new(), "when it is closed");
+}
+
+#[tokio::test]
+async fn a_start_that_was_killed_before_all_clear_text_was_gone_is_made_good() {
+    let directory = Directory::new();
+    with_clear_text(&directory);
+    let path = directory.0.join(FILE);
+    let mut conn = open::to_write(&path).expect("opened");
+    let key = sealed_rows::key_of(&conn, &directory.0).expect("a key");
+    migrate::migrate(&mut conn, &path, MIGRATIONS, &key).expect("sealed");
+    drop(conn);
+    let left = clear_text_in(&directory);
+    assert!(left.iter().any(|file| file.contains("backup-v6")), "{left:?}");
+
+    // Another program that reads keeps the log from being cut: that is told, and nothing else fails.
+    let reader = rusqlite::Connection::open(&path).expect("opened");
+    reader.execute_batch("BEGIN; SELECT * FROM sessions").expect("read");
+    let store = directory.open();
+    assert!(store.clear_text_left().is_some());
+    assert_secrets_there(&store).await;
+    store.close().await.expect("closed");
+    drop(reader);
+
+    let store = directory.open();
+    assert_eq!(store.clear_text_left(), None);
+    assert_eq!(clear_text_in(&directory), Vec::<String>::new());
+    assert_secrets_there(&store).await;
 }

@@ -6,26 +6,36 @@ use model::turn::{TurnPiece, TurnRecord};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::fault::at;
+use super::hidden::join_turn;
 use super::lines;
 use super::tables::read;
 use super::turns::key;
 use crate::contract::TurnQuery;
 use crate::error::StoreError;
 use crate::turns::{PAGE_BYTES, shown_bytes};
+use sealing::NodeKey;
 
 /// A turn.
-pub(super) fn turn(conn: &Connection, turn: TurnId) -> Result<Option<TurnRecord>, StoreError> {
+pub(super) fn turn(
+    conn: &Connection,
+    node_key: &NodeKey,
+    turn: TurnId,
+) -> Result<Option<TurnRecord>, StoreError> {
     let step = at("read a turn");
-    let sql = "SELECT number, record, started, over FROM turns WHERE id = ?1";
+    let sql = "SELECT number, record, started, over, sealed FROM turns WHERE id = ?1";
     let mut select = conn.prepare_cached(sql).map_err(&step)?;
     let mut rows = select.query([key(turn)]).map_err(&step)?;
-    rows.next().map_err(&step)?.map(record).transpose()
+    rows.next().map_err(&step)?.map(|row| record(row, node_key)).transpose()
 }
 
 /// Turns of a session.
-pub(super) fn turns(conn: &Connection, query: &TurnQuery) -> Result<Vec<TurnRecord>, StoreError> {
+pub(super) fn turns(
+    conn: &Connection,
+    node_key: &NodeKey,
+    query: &TurnQuery,
+) -> Result<Vec<TurnRecord>, StoreError> {
     let step = at("read turns");
-    let sql = "SELECT number, record, started, over FROM turns \
+    let sql = "SELECT number, record, started, over, sealed FROM turns \
                WHERE session = ?1 AND number > ?2 ORDER BY number LIMIT ?3";
     let mut select = conn.prepare_cached(sql).map_err(&step)?;
     let session = query.session.as_u128().to_be_bytes();
@@ -35,7 +45,7 @@ pub(super) fn turns(conn: &Connection, query: &TurnQuery) -> Result<Vec<TurnReco
     while bytes < PAGE_BYTES as u64
         && let Some(row) = rows.next().map_err(&step)?
     {
-        let record = record(row)?;
+        let record = record(row, node_key)?;
         bytes += shown_bytes(&record);
         turns.push(record);
     }
@@ -80,11 +90,13 @@ pub(super) fn pieces(
 }
 
 /// A record from its row: what was sent is written once, what became of it beside it.
-fn record(row: &Row<'_>) -> Result<TurnRecord, StoreError> {
+fn record(row: &Row<'_>, node_key: &NodeKey) -> Result<TurnRecord, StoreError> {
     let step = at("read a turn");
     let number: i64 = row.get(0).map_err(&step)?;
     let text = |column| row.get::<_, Option<String>>(column).map_err(&step);
     let mut record: TurnRecord = read("turns", number, text(1)?.unwrap_or_default())?;
+    let sealed = row.get_ref(4).and_then(|sealed| Ok(sealed.as_blob_or_null()?));
+    join_turn(node_key, number, &mut record, sealed.map_err(&step)?)?;
     record.number = number.cast_unsigned();
     if let Some(start) = text(2)? {
         record.started = Some(read("turns", number, start)?);

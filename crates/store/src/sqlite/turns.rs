@@ -7,10 +7,12 @@ use model::{KeyId, SessionId, TurnId};
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
+use super::hidden::{TURN_BYTES, of_turn};
 use super::prepared::{PieceLine, Prepared, PreparedTurn};
 use crate::forgetting::{Forgetting, Next, Shares, Tally};
 use crate::retention::Retention;
 use crate::turns::{FORKED_TURNS_MAX, forked, forked_id, numbered};
+use sealing::{NodeKey, SealError};
 
 /// So many blocks of forgotten turns go in one commit, besides twice as many as came.
 const BLOCKS_AT_ONCE: u64 = 16;
@@ -35,6 +37,7 @@ pub(super) struct TurnTables {
 /// What a batch did so far.
 struct Writing<'t> {
     conn: &'t Connection,
+    node_key: &'t NodeKey,
     known: TurnTables,
     shares: &'t mut Shares,
     ended: u64,
@@ -75,17 +78,19 @@ impl TurnTables {
     pub(super) fn write(
         self,
         conn: &Connection,
+        node_key: &NodeKey,
         shares: &mut Shares,
         batch: &Prepared,
     ) -> rusqlite::Result<Self> {
         if batch.turns.is_empty() {
             return Ok(self);
         }
-        let mut writing = Writing { conn, known: self, shares, ended: 0, blocks: 0 };
+        let mut writing = Writing { conn, node_key, known: self, shares, ended: 0, blocks: 0 };
         for change in &batch.turns {
             match change {
-                PreparedTurn::Put { turn, session, tenant, record } => {
-                    writing.put(*turn, *session, *tenant, batch.text(*record))?;
+                PreparedTurn::Put { turn, session, tenant, record, sealed } => {
+                    let put = (batch.text(*record), batch.sealed(*sealed));
+                    writing.put(*turn, *session, *tenant, put)?;
                 }
                 PreparedTurn::Pieces { turn, lines, to } => {
                     writing.append(batch, *turn, lines, *to)?;
@@ -114,12 +119,14 @@ impl Writing<'_> {
         turn: TurnId,
         session: SessionId,
         tenant: KeyId,
-        record: &str,
+        (record, sealed): (&str, &[u8]),
     ) -> rusqlite::Result<()> {
-        let sql = "INSERT INTO turns (id, session, tenant, bytes, record) SELECT ?1, ?2, ?3, 0, ?4 \
+        let sql = "INSERT INTO turns (id, session, tenant, bytes, record, sealed) \
+                   SELECT ?1, ?2, ?3, 0, ?4, ?5 \
                    WHERE NOT EXISTS (SELECT 1 FROM turns WHERE id = ?1)";
         let (session, tenant) = (session.as_u128().to_be_bytes(), tenant.as_u128().to_be_bytes());
-        self.conn.prepare_cached(sql)?.execute(params![key(turn), session, tenant, record])?;
+        let row = params![key(turn), session, tenant, record, sealed];
+        self.conn.prepare_cached(sql)?.execute(row)?;
         Ok(())
     }
 
@@ -146,12 +153,13 @@ impl Writing<'_> {
     fn end(&mut self, turn: TurnId, end: &TurnEnd) -> rusqlite::Result<()> {
         let Some(turn) = self.unfinished(turn)? else { return Ok(()) };
         let end = numbered(end, turn.last_piece);
-        let sql = "SELECT octet_length(record), \
-                       (SELECT coalesce(sum(bytes), 0) FROM pieces WHERE turn = number) \
-                   FROM turns WHERE number = ?1";
+        let sql = format!(
+            "SELECT {TURN_BYTES}, (SELECT coalesce(sum(bytes), 0) FROM pieces WHERE turn = number) \
+             FROM turns WHERE number = ?1"
+        );
         let (record, pieces): (i64, i64) = self
             .conn
-            .prepare_cached(sql)?
+            .prepare_cached(&sql)?
             .query_row([turn.number], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let (at, over) = (end.at.0.cast_signed(), encoded(&end)?);
         let bytes = (record + pieces).cast_unsigned() + over.len() as u64;
@@ -170,25 +178,31 @@ impl Writing<'_> {
             return Ok(());
         }
         let Some(first) = self.first_forked(from_key)? else { return Ok(()) };
-        let sql = "SELECT coalesce(shows, number), ended_at, bytes, started, over, record, tenant \
+        let sql = "SELECT coalesce(shows, number), ended_at, bytes, started, over, record, tenant, sealed \
                    FROM turns WHERE session = ?1 AND number >= ?2 AND ended_at IS NOT NULL \
                    ORDER BY number";
         let mut select = self.conn.prepare_cached(sql)?;
         let mut rows = select.query(params![from_key, first])?;
         let sql = "INSERT INTO turns \
-                   (id, session, tenant, shows, ended_at, bytes, started, over, record) \
-                   SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 \
+                   (id, session, tenant, shows, ended_at, bytes, started, over, record, sealed) \
+                   SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10 \
                    WHERE NOT EXISTS (SELECT 1 FROM turns WHERE id = ?1)";
         let mut insert = self.conn.prepare_cached(sql)?;
         while let Some(row) = rows.next()? {
             let text: String = row.get(5)?;
             let record: TurnRecord = serde_json::from_str(&text).map_err(|_| unreadable(5))?;
-            let record = TurnRecord { id: forked_id(record.id, to), session: to, ..record };
+            let sealed: Vec<u8> = row.get(7)?;
+            let (was, record) = (record.id, TurnRecord { session: to, ..record });
+            let record = TurnRecord { id: forked_id(was, to), ..record };
+            // An envelope opens in its own row only.
+            let input = self.node_key.open(&of_turn(was), &sealed).map_err(|_| unreadable(7))?;
+            let sealed = self.node_key.seal(&of_turn(record.id), &input);
+            let sealed = sealed.map_err(|error| unsealed(&error))?;
             let (shows, at): (i64, i64) = (row.get(0)?, row.get(1)?);
             let (bytes, tenant): (i64, [u8; 16]) = (row.get(2)?, row.get(6)?);
             let (started, over): (Option<String>, String) = (row.get(3)?, row.get(4)?);
             let (id, text) = (key(record.id), encoded(&record)?);
-            let copy = params![id, to_key, tenant, shows, at, bytes, started, over, text];
+            let copy = params![id, to_key, tenant, shows, at, bytes, started, over, text, sealed];
             if insert.execute(copy)? > 0 {
                 self.shares.add(key_id(tenant), Tally::one(bytes.cast_unsigned()));
                 self.ended += 1;
@@ -199,9 +213,11 @@ impl Writing<'_> {
 
     /// The first turn of a session that a fork of it copies.
     fn first_forked(&self, session: [u8; 16]) -> rusqlite::Result<Option<i64>> {
-        let sql = "SELECT number, octet_length(record) + octet_length(over) FROM turns \
-                   WHERE session = ?1 AND ended_at IS NOT NULL ORDER BY number DESC LIMIT ?2";
-        let mut select = self.conn.prepare_cached(sql)?;
+        let sql = format!(
+            "SELECT number, {TURN_BYTES} + octet_length(over) FROM turns \
+             WHERE session = ?1 AND ended_at IS NOT NULL ORDER BY number DESC LIMIT ?2"
+        );
+        let mut select = self.conn.prepare_cached(&sql)?;
         let rows = select.query_map(params![session, FORKED_TURNS_MAX], |row| {
             Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?.cast_unsigned()))
         })?;
@@ -287,6 +303,12 @@ fn key_id(bytes: [u8; 16]) -> KeyId {
 fn encoded(value: &impl serde::Serialize) -> rusqlite::Result<String> {
     serde_json::to_string(value)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
+}
+
+/// What is not SQLite's failure has to look like one inside a transaction.
+fn unsealed(error: &SealError) -> rusqlite::Error {
+    let fault = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR);
+    rusqlite::Error::SqliteFailure(fault, Some(error.to_string()))
 }
 
 /// What is in there may be secret, so that nothing of it is told.

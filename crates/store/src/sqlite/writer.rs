@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use super::checkpoints::Cut;
 use super::fault::at;
 use super::history::History;
-use super::prepared::{Prepared, Span};
+use super::prepared::{Prepared, PutSession, Span};
 use super::processes;
 use super::slots::{Moves, Slots};
 use super::tables::{self, Table};
@@ -19,6 +19,7 @@ use super::turns::TurnTables;
 use crate::error::{StoreError, StoreErrorCode};
 use crate::forgetting::Shares;
 use crate::retention::Retention;
+use sealing::NodeKey;
 
 /// How long readers may keep the log from being cut.
 const READERS: Duration = Duration::from_millis(100);
@@ -34,6 +35,7 @@ pub(super) struct Writer {
     turns: TurnTables,
     shares: Held,
     retention: Retention,
+    key: NodeKey,
 }
 
 /// Who has how much of what is over.
@@ -59,13 +61,17 @@ impl Held {
 struct Plan {
     pools: Moves<TemplateName, Span>,
     sandboxes: Moves<SandboxId, Span>,
-    sessions: Moves<SessionId, Span>,
+    sessions: Moves<SessionId, PutSession>,
     doomed: Moves<WorkspaceId, Span>,
 }
 
 impl Writer {
     /// Looks what is there.
-    pub(super) fn new(conn: Connection, retention: Retention) -> Result<Self, StoreError> {
+    pub(super) fn new(
+        conn: Connection,
+        retention: Retention,
+        key: NodeKey,
+    ) -> Result<Self, StoreError> {
         let by_name = |pool: PoolRecord| pool.template.name.clone();
         let pools = slots(&conn, &tables::POOLS, by_name)?;
         let sandboxes = slots(&conn, &tables::SANDBOXES, |one: SandboxRecord| one.id)?;
@@ -77,7 +83,18 @@ impl Writer {
         let of_processes = processes::found(&conn).map_err(at("look at the processes"))?;
         let shares = Held { turns: of_turns, processes: of_processes };
         conn.busy_timeout(Duration::ZERO).map_err(at("prepare the database"))?;
-        Ok(Self { conn, pools, sandboxes, sessions, doomed, history, turns, shares, retention })
+        Ok(Self {
+            conn,
+            pools,
+            sandboxes,
+            sessions,
+            doomed,
+            history,
+            turns,
+            shares,
+            retention,
+            key,
+        })
     }
 
     /// Writes a batch, or nothing. Waits so long for another program that has the file locked.
@@ -203,9 +220,9 @@ impl Writer {
     ) -> rusqlite::Result<(History, TurnTables)> {
         self.write_records(&tables::POOLS, &plan.pools, batch)?;
         self.write_records(&tables::SANDBOXES, &plan.sandboxes, batch)?;
-        self.write_records(&tables::SESSIONS, &plan.sessions, batch)?;
+        self.write_sessions(&plan.sessions, batch)?;
         self.write_records(&tables::DOOMED, &plan.doomed, batch)?;
-        let turns = self.turns.write(&self.conn, &mut shares.turns, batch)?;
+        let turns = self.turns.write(&self.conn, &self.key, &mut shares.turns, batch)?;
         processes::write(&self.conn, self.retention, &mut shares.processes, batch)?;
         Ok((self.history.append(&self.conn, batch)?, turns))
     }
@@ -216,16 +233,37 @@ impl Writer {
         moves: &Moves<K, Span>,
         batch: &Prepared,
     ) -> rusqlite::Result<()> {
-        if !moves.deletes.is_empty() {
-            let mut delete = self.conn.prepare_cached(table.delete)?;
-            for slot in &moves.deletes {
-                delete.execute([slot])?;
-            }
-        }
+        self.delete_records(table, &moves.deletes)?;
         if !moves.puts.is_empty() {
             let mut put = self.conn.prepare_cached(table.put)?;
             for (slot, record) in &moves.puts {
                 put.execute(params![slot, batch.text(*record)])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_sessions(
+        &self,
+        moves: &Moves<SessionId, PutSession>,
+        batch: &Prepared,
+    ) -> rusqlite::Result<()> {
+        self.delete_records(&tables::SESSIONS, &moves.deletes)?;
+        if !moves.puts.is_empty() {
+            let mut put = self.conn.prepare_cached(tables::SESSIONS.put)?;
+            for (slot, PutSession { record, sealed }) in &moves.puts {
+                let sealed = sealed.map(|sealed| batch.sealed(sealed));
+                put.execute(params![slot, batch.text(*record), sealed])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn delete_records(&self, table: &Table, slots: &[i64]) -> rusqlite::Result<()> {
+        if !slots.is_empty() {
+            let mut delete = self.conn.prepare_cached(table.delete)?;
+            for slot in slots {
+                delete.execute([slot])?;
             }
         }
         Ok(())

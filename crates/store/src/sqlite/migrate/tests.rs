@@ -6,17 +6,23 @@ use std::os::unix::fs::PermissionsExt as _;
 use super::*;
 use crate::sqlite::open;
 
-const ONE: Migration = Migration { version: 1, sql: "CREATE TABLE things (record TEXT)" };
+const ONE: Migration =
+    Migration { version: 1, sql: "CREATE TABLE things (record TEXT)", then: Then::Nothing };
 /// A field gets another name, and a table an index.
 const TWO: Migration = Migration {
     version: 2,
     sql: "UPDATE things SET record =
               json_remove(json_set(record, '$.new', record ->> '$.old'), '$.old');
           CREATE INDEX things_by_new ON things (record ->> '$.new');",
+    then: Then::Nothing,
 };
-const BROKEN: Migration =
-    Migration { version: 3, sql: "DELETE FROM things; INSERT INTO nowhere VALUES (1);" };
-const THREE: Migration = Migration { version: 3, sql: "CREATE TABLE more (record TEXT)" };
+const BROKEN: Migration = Migration {
+    version: 3,
+    sql: "DELETE FROM things; INSERT INTO nowhere VALUES (1);",
+    then: Then::Nothing,
+};
+const THREE: Migration =
+    Migration { version: 3, sql: "CREATE TABLE more (record TEXT)", then: Then::Nothing };
 
 struct Directory(PathBuf);
 
@@ -43,7 +49,7 @@ impl Directory {
     fn migrated(&self, migrations: &[Migration]) -> Result<Connection, StoreError> {
         open::make_file(&self.path())?;
         let mut conn = open::to_write(&self.path())?;
-        migrate(&mut conn, &self.path(), migrations)?;
+        migrate(&mut conn, &self.path(), migrations, &NodeKey::from_secret(&[7; 32]))?;
         Ok(conn)
     }
 }
@@ -123,7 +129,7 @@ fn a_newer_version_is_refused_and_not_touched() {
     let error = directory.migrated(&[ONE]).unwrap_err();
     assert_eq!(error.code, StoreErrorCode::NewerVersion);
     assert!(error.cause.contains("version 3") && error.cause.contains("up to 1"), "{error}");
-    assert!(error.remedy().contains("backup-v"), "{}", error.remedy());
+    assert!(error.remedy().contains("shoal restore"), "{}", error.remedy());
     assert_eq!(version(&directory.migrated(&[ONE, TWO, THREE]).unwrap()).unwrap(), 3);
 }
 

@@ -1,0 +1,461 @@
+//! A backup, as the bytes of a tar archive: the files of every session as an archive each, the files
+//! that sessions begin with, then the database. It is made while everything goes on.
+//!
+//! The database is copied first and sent last. Every session in the copy has its files in the backup,
+//! as they were then or later: they are taken as a fork takes them. A session that is deleted in
+//! between is taken out of the copy, so that none is there by half. Keys are none of this: whoever
+//! may read their files adds them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use model::record::{Journal, Owner};
+use model::template::WorkspaceKind;
+use model::{ErrorCode, Refusal, SeedId, SessionId, Template, TemplateName, WorkspaceId};
+use runtime::{RuntimeError, RuntimeErrorCode};
+use serde_json::json;
+use store::Store;
+use tokio::sync::OwnedMutexGuard;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
+use workspaces::{Archives, Seeds, WorkspaceError, Workspaces};
+
+use crate::Engine;
+use crate::core::Core;
+use crate::documents::refused as store_refused;
+use crate::effects::EffectError;
+use crate::keeping;
+
+/// The member that says that everything before it is all there is.
+const COMPLETE: &str = "complete.json";
+/// The member that says why it ends too early.
+const FAILED: &str = "failed.json";
+
+/// Pieces on their way to whoever takes them.
+const PIECES: usize = 4;
+const PIECE_BYTES: usize = 256 << 10;
+const BLOCK: usize = 512;
+
+/// How often the files of a session are tried to be read, and how long one try may take.
+const TRIES: u32 = 8;
+const TRY: Duration = Duration::from_mins(30);
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Ids of archives that are made for a backup and go with it begin with this. Those of sessions never
+/// do: they begin with the time.
+const SPOOL: u128 = 0x6261_636b_7570_0000 << 64;
+
+/// Whether an archive was made for a backup, by its id: what a killed server left of one is worth
+/// nothing.
+pub(crate) fn is_spool(id: WorkspaceId) -> bool {
+    id.as_u128() >> 64 == SPOOL >> 64
+}
+
+/// A backup that is being made. Dropped, it is given up.
+#[derive(Debug)]
+pub struct Backup {
+    pieces: Receiver<Bytes>,
+}
+
+impl Backup {
+    /// The next bytes; none at the end. What fails is said in the last member.
+    pub async fn next(&mut self) -> Option<Bytes> {
+        self.pieces.recv().await
+    }
+}
+
+/// What a backup is made of where no server runs.
+#[derive(Clone)]
+pub struct StoppedNode {
+    /// Its store.
+    pub store: Arc<dyn Store>,
+    /// Its workspaces.
+    pub workspaces: Arc<Workspaces>,
+    /// Its archives.
+    pub archives: Archives,
+    /// Files that sessions begin with.
+    pub seeds: Seeds,
+}
+
+impl std::fmt::Debug for StoppedNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoppedNode").finish_non_exhaustive()
+    }
+}
+
+impl StoppedNode {
+    /// Begins a backup. Nobody else may use any of it.
+    pub async fn backup(self) -> Result<Backup, Refusal> {
+        let Self { store, workspaces, archives, seeds } = self;
+        let parts = Parts {
+            store,
+            archives,
+            workspaces: Some(workspaces),
+            seeds: Some(seeds),
+            live: None,
+            _alone: None,
+        };
+        parts.begin().await
+    }
+}
+
+impl Engine {
+    /// Begins a backup of everything that outlives this server, but its keys.
+    pub async fn backup(&self) -> Result<Backup, Refusal> {
+        let disk = &self.core.disk;
+        let Some(archives) = disk.archives.clone() else {
+            let cause = "this node has no place for archives";
+            return Err(Refusal::new(ErrorCode::Unsupported, cause));
+        };
+        let Ok(alone) = Arc::clone(&disk.backing_up).try_lock_owned() else {
+            let cause = "another backup is being made";
+            return Err(Refusal::new(ErrorCode::Overloaded, cause).retry_after(5_000));
+        };
+        let parts = Parts {
+            store: Arc::clone(&self.core.store),
+            archives,
+            workspaces: disk.workspaces.clone(),
+            seeds: disk.seeds.clone(),
+            live: Some(Arc::clone(&self.core)),
+            _alone: Some(alone),
+        };
+        parts.begin().await
+    }
+}
+
+struct Parts {
+    store: Arc<dyn Store>,
+    archives: Archives,
+    workspaces: Option<Arc<Workspaces>>,
+    seeds: Option<Seeds>,
+    /// The server, if one runs.
+    live: Option<Arc<Core>>,
+    _alone: Option<OwnedMutexGuard<()>>,
+}
+
+/// A file that is removed when it was used.
+struct Spooled(PathBuf);
+
+impl Drop for Spooled {
+    fn drop(&mut self) {
+        // What stays goes at the next start.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Why a backup ends too early.
+enum Stopped {
+    /// Nobody takes it any more.
+    Unwanted,
+    Failed(Refusal),
+}
+
+impl From<Refusal> for Stopped {
+    fn from(refusal: Refusal) -> Self {
+        Self::Failed(refusal)
+    }
+}
+
+/// Seeds, held open: one that is removed meanwhile can still be read.
+type OpenSeeds = BTreeMap<SeedId, (String, File)>;
+
+impl Parts {
+    async fn begin(self) -> Result<Backup, Refusal> {
+        let copy = Spooled(self.archives.spool(&format!("backup-{:016x}.db", random()?)));
+        // Those that are named now, and those that come to be named until the database is copied:
+        // who stores a seed has minutes to name it.
+        let mut seeds = OpenSeeds::new();
+        seeds = self.open_seeds(seeds).await?;
+        let journal = self.store.backup(&copy.0).await.map_err(|error| store_refused(&error))?;
+        seeds = self.open_seeds(seeds).await?;
+        let (to, pieces) = channel(PIECES);
+        tokio::spawn(async move {
+            let mut members = Members { to };
+            let stopped = match self.send_all(&mut members, &journal, seeds, &copy).await {
+                Ok(()) | Err(Stopped::Unwanted) => return,
+                Err(Stopped::Failed(refusal)) => refusal,
+            };
+            tracing::error!(refusal = %stopped, "a backup was given up");
+            let code = stopped.code.as_str();
+            let said = json!({ "code": code, "cause": stopped.cause }).to_string();
+            let _ = members.bytes(FAILED, said.as_bytes()).await;
+            let _ = members.end().await;
+        });
+        Ok(Backup { pieces })
+    }
+
+    async fn open_seeds(&self, mut open: OpenSeeds) -> Result<OpenSeeds, Refusal> {
+        let Some(seeds) = self.seeds.clone() else { return Ok(open) };
+        blocking(move || {
+            for seed in seeds.list() {
+                if !open.contains_key(&seed)
+                    && let Some(file) = seeds.open_file(seed)?
+                {
+                    open.insert(seed, file);
+                }
+            }
+            Ok(open)
+        })
+        .await
+    }
+
+    async fn send_all(
+        &self,
+        members: &mut Members,
+        journal: &Journal,
+        seeds: OpenSeeds,
+        copy: &Spooled,
+    ) -> Result<(), Stopped> {
+        let (mut archives, mut gone) = (0_u64, Vec::new());
+        for (id, session) in self.needed(journal) {
+            match self.take(id).await? {
+                Some(file) => {
+                    let name = format!("archives/{}", Archives::file_name(id));
+                    members.file(&name, file).await?;
+                    archives += 1;
+                }
+                None => gone.extend(session),
+            }
+        }
+        for (name, file) in seeds.into_values() {
+            members.file(&format!("seeds/{name}"), file).await?;
+        }
+        let (deleted, missing) = self.judge(gone).await?;
+        if !deleted.is_empty() {
+            let forgotten = self.store.forget_in_backup(&copy.0, &deleted).await;
+            forgotten.map_err(|error| store_refused(&error))?;
+        }
+        let database = File::open(&copy.0).map_err(|error| unreadable(&error))?;
+        members.file("shoal.db", database).await?;
+        let said = json!({
+            "sessions": journal.sessions.len() - deleted.len(),
+            "archives": archives,
+            "without_files": missing,
+        });
+        members.bytes(COMPLETE, said.to_string().as_bytes()).await?;
+        members.end().await
+    }
+
+    /// What a backup must have the files of, and whose they are. All archives are of sessions.
+    fn needed(&self, journal: &Journal) -> BTreeMap<WorkspaceId, Option<SessionId>> {
+        let archives = self.archives.list().into_keys().filter(|id| !is_spool(*id));
+        let mut needed: BTreeMap<_, _> = archives.map(|id| (id, None)).collect();
+        for record in &journal.sandboxes {
+            match record.owner {
+                Owner::Session(session) if record.has_files => {
+                    needed.insert(record.workspace, Some(session));
+                }
+                Owner::Session(_) | Owner::Nobody | Owner::Lease(_) => {}
+            }
+            if record.doomed {
+                needed.remove(&record.workspace);
+            }
+        }
+        for doomed in &journal.doomed_workspaces {
+            needed.remove(doomed);
+        }
+        needed
+    }
+
+    /// Of sessions whose files are gone: those that were deleted since, and those that have none now.
+    async fn judge(
+        &self,
+        gone: Vec<SessionId>,
+    ) -> Result<(BTreeSet<SessionId>, Vec<String>), Stopped> {
+        if gone.is_empty() {
+            return Ok((BTreeSet::new(), Vec::new()));
+        }
+        let now = self.store.load().await.map_err(|error| store_refused(&error))?;
+        let there: BTreeSet<_> = now.journal.sessions.iter().map(|session| session.id).collect();
+        let (missing, deleted): (Vec<_>, _) = gone.into_iter().partition(|id| there.contains(id));
+        Ok((deleted.into_iter().collect(), missing.iter().map(ToString::to_string).collect()))
+    }
+
+    /// The files of a session as an archive; none if they are gone.
+    async fn take(&self, id: WorkspaceId) -> Result<Option<File>, Stopped> {
+        let mut why = String::new();
+        for attempt in 0..TRIES {
+            if attempt > 0 {
+                sleep(PAUSE * attempt).await;
+            }
+            let incarnation = || self.workspaces.as_ref().and_then(|all| all.incarnation(id));
+            let before = incarnation();
+            let to = WorkspaceId::from_u128(SPOOL | u128::from(random()?));
+            // What is made for it goes, whatever becomes of this.
+            let spooled = SpooledArchive { archives: self.archives.clone(), id: to };
+            match timeout(TRY, self.copy(id, to)).await {
+                // One that lost its name meanwhile was being taken apart while it was read.
+                Ok(Ok(())) if incarnation() == before => {
+                    let archives = self.archives.clone();
+                    let file = blocking(move || archives.open_file(to)).await?;
+                    drop(spooled);
+                    if file.is_some() {
+                        return Ok(file);
+                    }
+                    why = "what was packed is gone".to_owned();
+                }
+                Ok(Ok(())) => why = "they were moved while they were read".to_owned(),
+                Ok(Err(EffectError::FilesGone(cause))) => {
+                    if !self.is_there(id) {
+                        return Ok(None);
+                    }
+                    why = cause;
+                }
+                Ok(Err(EffectError::Runtime(error)))
+                    if error.code == RuntimeErrorCode::DiskFull =>
+                {
+                    let cause = format!("to pack the files of workspace {id}: {error}");
+                    return Err(Refusal::new(ErrorCode::DiskFull, cause).into());
+                }
+                Ok(Err(EffectError::Runtime(error))) => {
+                    if !self.is_there(id) && self.user(id).is_none() {
+                        return Ok(None);
+                    }
+                    why = error.to_string();
+                }
+                Err(_) => why = "it takes too long".to_owned(),
+            }
+        }
+        let cause = format!("the files of workspace {id} could not be read: {why}");
+        Err(Refusal::new(ErrorCode::Internal, cause).into())
+    }
+
+    fn is_there(&self, id: WorkspaceId) -> bool {
+        let on_disk = self.workspaces.as_ref().is_some_and(|all| all.has(id));
+        on_disk || self.archives.get(id).is_some()
+    }
+
+    fn user(&self, id: WorkspaceId) -> Option<model::InstanceId> {
+        self.live.as_ref().and_then(|core| core.read(|kernel| kernel.user_of_workspace(id)))
+    }
+
+    /// Copies the files of a session into an archive, as a fork does.
+    async fn copy(&self, from: WorkspaceId, to: WorkspaceId) -> Result<(), EffectError> {
+        if let Some(core) = &self.live {
+            return keeping::copy(core, from, self.user(from), to, &in_memory()?).await;
+        }
+        let (workspaces, archives) = (self.workspaces.clone(), self.archives.clone());
+        let copied = spawn_blocking(move || {
+            if archives.get(from).is_some() && !workspaces.as_ref().is_some_and(|all| all.has(from))
+            {
+                return archives.copy(from, to);
+            }
+            let Some(workspaces) = workspaces.filter(|all| all.has(from)) else { return Ok(()) };
+            let mut writer = archives.write(to, 0)?;
+            workspaces.pack(from, &mut writer, &mut |_| true)?;
+            writer.finish().map(|_| ())
+        });
+        let copied = copied.await.map_err(|error| crate::disk::given_up(&error))?;
+        copied.map_err(|error| crate::disk::failed(&error))?;
+        if self.is_there(from) {
+            return Ok(());
+        }
+        Err(EffectError::FilesGone(format!(
+            "there is neither a workspace {from} nor an archive of it"
+        )))
+    }
+}
+
+/// An archive that goes when it was used.
+struct SpooledArchive {
+    archives: Archives,
+    id: WorkspaceId,
+}
+
+impl Drop for SpooledArchive {
+    fn drop(&mut self) {
+        // What stays goes at the next start.
+        let _ = self.archives.remove(self.id);
+    }
+}
+
+/// A template whose workspaces are archives while nothing runs: a copy for it is one.
+fn in_memory() -> Result<Template, RuntimeError> {
+    let name = TemplateName::new("backup").map_err(|error| {
+        RuntimeError::new(RuntimeErrorCode::Invalid, "name a copy", error.to_string())
+    })?;
+    let mut template = Template::named(name);
+    template.workspace.kind = WorkspaceKind::Memory;
+    Ok(template)
+}
+
+/// Writes members of a tar archive to whoever takes it.
+struct Members {
+    to: Sender<Bytes>,
+}
+
+impl Members {
+    async fn file(&mut self, name: &str, file: File) -> Result<(), Stopped> {
+        let bytes = file.metadata().map_err(|error| unreadable(&error))?.len();
+        self.head(name, bytes).await?;
+        let (mut left, mut file) = (bytes, Some(file));
+        while left > 0 {
+            let Some(mut reading) = file.take() else { break };
+            let want = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES);
+            let read = spawn_blocking(move || {
+                let mut piece = vec![0; want];
+                reading.read_exact(&mut piece).map(|()| (piece, reading))
+            });
+            let read = read.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+            let (piece, reading) = read.map_err(|error| unreadable(&error))?;
+            left -= piece.len() as u64;
+            file = Some(reading);
+            self.send(piece.into()).await?;
+        }
+        self.pad(bytes).await
+    }
+
+    async fn bytes(&mut self, name: &str, bytes: &[u8]) -> Result<(), Stopped> {
+        self.head(name, bytes.len() as u64).await?;
+        self.send(Bytes::copy_from_slice(bytes)).await?;
+        self.pad(bytes.len() as u64).await
+    }
+
+    async fn head(&mut self, name: &str, bytes: u64) -> Result<(), Stopped> {
+        let mut header = tar::Header::new_ustar();
+        header.set_path(name).map_err(|error| unreadable(&error))?;
+        header.set_size(bytes);
+        header.set_mode(0o600);
+        header.set_entry_type(tar::EntryType::Regular);
+        header.set_cksum();
+        self.send(Bytes::copy_from_slice(header.as_bytes())).await
+    }
+
+    async fn pad(&mut self, bytes: u64) -> Result<(), Stopped> {
+        let over = (bytes % BLOCK as u64) as usize;
+        if over == 0 {
+            return Ok(());
+        }
+        self.send(vec![0; BLOCK - over].into()).await
+    }
+
+    async fn end(&mut self) -> Result<(), Stopped> {
+        self.send(vec![0; 2 * BLOCK].into()).await
+    }
+
+    async fn send(&mut self, piece: Bytes) -> Result<(), Stopped> {
+        self.to.send(piece).await.map_err(|_| Stopped::Unwanted)
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    act: impl FnOnce() -> Result<T, WorkspaceError> + Send + 'static,
+) -> Result<T, Refusal> {
+    let done = spawn_blocking(act).await;
+    let done = done.map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?;
+    done.map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))
+}
+
+fn unreadable(error: &io::Error) -> Refusal {
+    Refusal::new(ErrorCode::Internal, format!("read what is to be in the backup: {error}"))
+}
+
+fn random() -> Result<u64, Refusal> {
+    getrandom::u64().map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))
+}

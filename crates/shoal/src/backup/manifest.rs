@@ -1,0 +1,78 @@
+//! What is in a backup: a list with the length and the digest of everything, at its end.
+
+use serde::{Deserialize, Serialize};
+
+/// The member that has it.
+pub(crate) const MANIFEST: &str = "manifest.json";
+/// The form of backups that is written now.
+pub(crate) const FORMAT: u32 = 1;
+/// The key of the node.
+pub(crate) const NODE_KEY: &str = store::NODE_KEY_FILE;
+/// Files that lie beside the database and go along if they are there.
+pub(crate) const KEY_FILES: &[&str] =
+    &[NODE_KEY, "admin.key", "initial-api-key", "node.id", "store.id", "docker.used"];
+
+/// The list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    /// The form of the backup.
+    pub(crate) format: u32,
+    /// Which program made it.
+    pub(crate) version: String,
+    /// Whether the key of the node is in it.
+    pub(crate) node_key: bool,
+    /// How many sessions there are.
+    pub(crate) sessions: u64,
+    /// Everything but the list itself.
+    pub(crate) files: Vec<Listed>,
+}
+
+/// A file of a backup.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Listed {
+    /// Its path in the data directory.
+    pub(crate) path: String,
+    /// How long it is.
+    pub(crate) bytes: u64,
+    /// Its SHA-256, in hexadecimal digits.
+    pub(crate) sha256: String,
+}
+
+/// Whether a backup may have a file of this path: nothing else is ever written from one.
+pub(crate) fn is_expected(path: &str) -> bool {
+    let is_name = |name: &str| {
+        name.strip_suffix(".tar.zst").is_some_and(|id| {
+            !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+        })
+    };
+    match path.split_once('/') {
+        Some(("archives" | "seeds", name)) => is_name(name),
+        Some(_) => false,
+        None => path == store::sqlite::FILE || KEY_FILES.contains(&path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_backup_has_is_taken_from_one() {
+        for (path, expected) in [
+            ("shoal.db", true),
+            ("node.key", true),
+            ("archives/00010203-0405-0607-0809-0a0b0c0d0e0f.tar.zst", true),
+            ("seeds/aa00.tar.zst", true),
+            ("archives/../../etc/passwd", false),
+            ("archives/a/b.tar.zst", false),
+            ("archives/.tar.zst", false),
+            ("../shoal.db", false),
+            ("/etc/passwd", false),
+            ("shoal.toml", false),
+            ("workspaces/a", false),
+            ("", false),
+        ] {
+            assert_eq!(is_expected(path), expected, "{path}");
+        }
+    }
+}

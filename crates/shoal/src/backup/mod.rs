@@ -1,0 +1,132 @@
+//! `shoal backup`: everything of a data directory that a server needs to go on elsewhere, as one file
+//! or as a directory. A server that runs is asked for it; where none runs, it is read here, and no
+//! server can start meanwhile. The keys of the node are read from their files in both cases: they
+//! never travel.
+
+mod local;
+pub(crate) mod manifest;
+mod sink;
+mod stream;
+
+pub(crate) use self::sink::{Summed, hex};
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use self::manifest::{KEY_FILES, Manifest, NODE_KEY};
+use self::sink::Sink;
+use self::stream::Told;
+use crate::config::{self, ConfigError, Overrides, Surroundings};
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    sudo shoal backup /backups/shoal-monday.tar.zst      one file, compressed\n  \
+    sudo shoal backup /backups/monday                    a directory, which must not exist yet\n  \
+    sudo shoal backup - | ssh elsewhere 'cat > shoal.tar.zst'\n  \
+    sudo shoal backup --without-node-key b.tar.zst       keep node.key somewhere else\n\n\
+    The server may run, or be stopped. In it are the database, the files of all sessions, what agents\n\
+    begin with, and the keys; not in it are images, the output of processes beyond what the database\n\
+    has of it, and the configuration. Sessions with a workspace in memory are in it as they were last\n\
+    saved. `shoal restore` brings it back.")]
+pub(crate) struct Arguments {
+    /// A file that ends with .tar.zst, - for standard output, or a directory to be made
+    #[arg(value_name = "FILE|DIR")]
+    to: PathBuf,
+    /// Leave the key of the node out: without it the backup cannot be started
+    #[arg(long)]
+    without_node_key: bool,
+    /// Whose backup
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
+    let overrides = Overrides::of_data_dir(arguments.data_dir.as_deref());
+    let effective = config::load(&overrides, &Surroundings::read());
+    let data_dir = effective.map_err(ConfigError::failure)?.config.server.data_dir;
+    if !data_dir.join(store::sqlite::FILE).is_file() {
+        let cause = format!("{} has no {}", data_dir.display(), store::sqlite::FILE);
+        return Err(Failure::new("there is nothing to back up", cause)
+            .remedy("name the data directory with --data-dir")
+            .usage());
+    }
+    let mut sink = Sink::open(&arguments.to)?;
+    let made = make(arguments, &data_dir, &mut sink, output);
+    output.progress("");
+    let (manifest, told) = made?;
+    let bytes = sink.finish(&manifest)?;
+    tell(arguments, output, &manifest, &told, bytes);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn make(
+    arguments: &Arguments,
+    data_dir: &Path,
+    sink: &mut Sink,
+    output: &Output,
+) -> Result<(Manifest, Told), Failure> {
+    let told = if local::is_served(data_dir)? {
+        stream::from_server(data_dir, sink, output)?
+    } else {
+        stream::from_directory(data_dir, sink, output)?
+    };
+    for name in KEY_FILES {
+        if *name != NODE_KEY || !arguments.without_node_key {
+            sink.put_file(name, &data_dir.join(name))?;
+        }
+    }
+    let node_key = sink.has(NODE_KEY);
+    if !node_key && !arguments.without_node_key {
+        return Err(Failure::new("cannot read node.key", "it is not in the data directory")
+            .remedy("put it back, or leave it out on purpose with --without-node-key"));
+    }
+    Ok((sink.manifest(node_key, told.sessions), told))
+}
+
+fn tell(
+    arguments: &Arguments,
+    output: &Output,
+    manifest: &Manifest,
+    told: &Told,
+    bytes: Option<u64>,
+) {
+    if arguments.json && arguments.to != Path::new("-") {
+        output.say_json(&json!({
+            "path": arguments.to.display().to_string(),
+            "bytes": bytes,
+            "files": manifest.files.len(),
+            "sessions": manifest.sessions,
+            "without_files": told.without_files,
+            "node_key": manifest.node_key,
+        }));
+        return;
+    }
+    output.note(&format!(
+        "backed up {} sessions in {} files to {}",
+        manifest.sessions,
+        manifest.files.len(),
+        arguments.to.display()
+    ));
+    if !told.without_files.is_empty() {
+        output.complain(&format!(
+            "{} sessions have no files in the data directory, so there are none in the backup: {}",
+            told.without_files.len(),
+            told.without_files.join(", ")
+        ));
+    }
+    output.note(if manifest.node_key {
+        "it includes the key of the node (node.key) and admin.key: whoever has it can read every \
+         secret and log in; keep it safe"
+    } else {
+        "it does not include the key of the node: keep DATA_DIR/node.key somewhere else, without it \
+         the backup cannot be started"
+    });
+}

@@ -1,0 +1,183 @@
+//! The bytes of a backup, from a server or from the data directory of one that is stopped, taken
+//! apart into its files. An end that comes too early is an error, and so is one that says why.
+
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use bytes::{Buf as _, Bytes};
+use client::{Client, Discovery};
+use engine::{Archives, Seeds, StoppedNode, Workspaces};
+use serde::Deserialize;
+use store::sqlite::SqliteStore;
+use store::{Retention, Store as _};
+
+use super::manifest::is_expected;
+use super::sink::Sink;
+use crate::config::StoreKind;
+use crate::failure::Failure;
+use crate::native;
+use crate::output::Output;
+use crate::serve::data_dir::DataDir;
+
+/// Pieces on their way.
+const PIECES: usize = 4;
+/// The longest word about how it went.
+const SAID_BYTES_MAX: u64 = 1 << 20;
+
+/// What the source says at the end.
+#[derive(Debug, Deserialize)]
+pub(super) struct Told {
+    pub(super) sessions: u64,
+    /// Sessions whose files were missing before the backup was made.
+    pub(super) without_files: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Failed {
+    code: String,
+    cause: String,
+}
+
+/// Asks the server of a data directory.
+pub(super) fn from_server(
+    data_dir: &Path,
+    sink: &mut Sink,
+    output: &Output,
+) -> Result<Told, Failure> {
+    let discovery = Discovery { data_dir: Some(data_dir.to_owned()), ..Discovery::default() };
+    let client = Client::found(discovery)
+        .map_err(|error| Failure::of_client("cannot talk to the server", &error))?;
+    let failed = |error: client::ClientError| Failure::of_client("cannot make a backup", &error);
+    taken(sink, output, async |to: SyncSender<Bytes>| {
+        let mut backup = client.backup().await.map_err(failed)?;
+        while let Some(piece) = backup.next().await.map_err(failed)? {
+            if to.send(piece).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Reads a data directory that no server uses, and keeps it from being used meanwhile.
+pub(super) fn from_directory(
+    data_dir: &Path,
+    sink: &mut Sink,
+    output: &Output,
+) -> Result<Told, Failure> {
+    let place = DataDir::open(data_dir, StoreKind::Sqlite)?;
+    // Nothing is committed here, so nothing is forgotten, however much is kept.
+    let store = SqliteStore::open(place.path(), Retention::default())
+        .map_err(|error| Failure::new("cannot open the store", &error).remedy(error.remedy()))?;
+    let store = Arc::new(store);
+    let unusable = |error| Failure::new("cannot use the files of sessions", error);
+    let node = StoppedNode {
+        store: Arc::<SqliteStore>::clone(&store),
+        workspaces: Arc::new(Workspaces::open(place.workspaces()).map_err(unusable)?),
+        archives: Archives::open(place.archives()).map_err(unusable)?,
+        seeds: Seeds::open(place.seeds()).map_err(unusable)?,
+    };
+    taken(sink, output, async |to: SyncSender<Bytes>| {
+        let failed = |refusal: model::Refusal| {
+            let remedy = refusal.code.remedy();
+            Failure::new("cannot make a backup", refusal).remedy(remedy)
+        };
+        let mut backup = node.backup().await.map_err(failed)?;
+        while let Some(piece) = backup.next().await {
+            if to.send(piece).is_err() {
+                break;
+            }
+        }
+        // Everything that was committed is in the file again, as after an orderly stop.
+        store.close().await.map_err(|error| Failure::new("cannot close the store", error))
+    })
+}
+
+/// Takes apart what comes, on a thread of its own.
+fn taken(
+    sink: &mut Sink,
+    output: &Output,
+    feed: impl AsyncFnOnce(SyncSender<Bytes>) -> Result<(), Failure>,
+) -> Result<Told, Failure> {
+    let (to, pieces) = sync_channel(PIECES);
+    std::thread::scope(|scope| {
+        let taking = scope.spawn(move || {
+            let reader = Pieces { pieces, at_hand: Bytes::new() };
+            split(reader, sink, output)
+        });
+        let tokio = native::tokio_of_one_thread()?;
+        let fed = tokio.block_on(feed(to));
+        tokio.shutdown_background();
+        let taken = taking.join().unwrap_or_else(|_| {
+            Err(Failure::new("cannot make a backup", "the thread that writes it ended"))
+        });
+        // What went wrong at the source is the cause of what went wrong here.
+        fed?;
+        taken
+    })
+}
+
+fn split(reader: impl Read, sink: &mut Sink, output: &Output) -> Result<Told, Failure> {
+    let failed = |error: io::Error| {
+        Failure::new("cannot write the backup", error)
+            .remedy("check the space of where it goes; the log of the server may say more")
+    };
+    let mut archive = tar::Archive::new(reader);
+    let (mut told, mut bytes, mut files) = (None, 0_u64, 0_u64);
+    for entry in archive.entries().map_err(failed)? {
+        let mut entry = entry.map_err(failed)?;
+        let path = entry.path().map_err(failed)?.to_string_lossy().into_owned();
+        let size = entry.size();
+        if is_expected(&path) {
+            sink.put(&path, size, &mut entry).map_err(failed)?;
+            (files, bytes) = (files + 1, bytes + size);
+            output.progress(&format!("{files} files, {} MB", bytes >> 20));
+            continue;
+        }
+        let mut said = Vec::new();
+        entry.take(SAID_BYTES_MAX).read_to_end(&mut said).map_err(failed)?;
+        match &*path {
+            "complete.json" => {
+                let read = serde_json::from_slice(&said);
+                told = Some(read.map_err(|error| Failure::new("cannot make a backup", error))?);
+            }
+            "failed.json" => {
+                let Failed { code, cause } = serde_json::from_slice(&said)
+                    .map_err(|error| Failure::new("cannot make a backup", error))?;
+                return Err(Failure::new("cannot make a backup", format!("{code}: {cause}"))
+                    .remedy("try again; the log of the server may say more"));
+            }
+            other => {
+                let cause = format!("the server sent {other:?}, which this program does not know");
+                return Err(Failure::new("cannot make a backup", cause)
+                    .remedy("use the program of the same version as the server"));
+            }
+        }
+    }
+    told.ok_or_else(|| {
+        Failure::new("cannot make a backup", "it ended too early")
+            .remedy("try again; the log of the server may say more")
+    })
+}
+
+/// What arrives, for whoever reads and waits.
+struct Pieces {
+    pieces: Receiver<Bytes>,
+    at_hand: Bytes,
+}
+
+impl Read for Pieces {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.at_hand.is_empty() {
+            match self.pieces.recv() {
+                Ok(piece) => self.at_hand = piece,
+                Err(_) => return Ok(0),
+            }
+        }
+        let count = self.at_hand.len().min(buffer.len());
+        self.at_hand.copy_to_slice(&mut buffer[..count]);
+        Ok(count)
+    }
+}

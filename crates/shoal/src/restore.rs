@@ -1,0 +1,249 @@
+//! `shoal restore`: makes a data directory from a backup. Everything is read, checked against the
+//! list of the backup and brought to the disk aside; then the directory gets its name. A restore that
+//! fails leaves nothing.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use zstd::stream::read::Decoder;
+
+use crate::backup::manifest::{FORMAT, Listed, MANIFEST, Manifest, is_expected};
+use crate::backup::{Summed, hex};
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// The longest list.
+const MANIFEST_BYTES_MAX: u64 = 1 << 30;
+
+/// What was typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    sudo shoal restore /backups/monday.tar.zst --data-dir /var/lib/shoal\n  \
+    sudo shoal restore /backups/monday --data-dir ./tried-out\n  \
+    ssh elsewhere cat shoal.tar.zst | sudo shoal restore - --data-dir /var/lib/shoal\n\n\
+    The data directory must be empty or not exist. Start the server on it afterwards: all sessions\n\
+    are there, paused, with their files. A copy that is to run beside the original must lose its\n\
+    node.id first.")]
+pub(crate) struct Arguments {
+    /// What `shoal backup` made: a file, a directory, or - for standard input
+    #[arg(value_name = "FILE|DIR")]
+    from: PathBuf,
+    /// The data directory to be made
+    #[arg(long, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
+    let to = &arguments.data_dir;
+    refuse_used(to)?;
+    let aside = Aside::make(to).map_err(|error| cannot_write(to, &error))?;
+    let restored = restore(&arguments.from, &aside, output);
+    output.progress("");
+    let manifest = restored?;
+    aside.put_in_place(to).map_err(|error| cannot_write(to, &error))?;
+    let bytes: u64 = manifest.files.iter().map(|file| file.bytes).sum();
+    if arguments.json {
+        output.say_json(&json!({
+            "data_dir": to.display().to_string(),
+            "files": manifest.files.len(),
+            "bytes": bytes,
+            "sessions": manifest.sessions,
+            "node_key": manifest.node_key,
+        }));
+    } else {
+        output.say(&format!(
+            "restored {} sessions to {}; start it with: shoal serve --data-dir {}",
+            manifest.sessions,
+            to.display(),
+            to.display()
+        ));
+        if !manifest.node_key {
+            output.complain(&format!(
+                "the key of the node is not in this backup: put node.key into {} first",
+                to.display()
+            ));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn refuse_used(to: &Path) -> Result<(), Failure> {
+    let is_empty = match fs::read_dir(to) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+        Err(error) => return Err(cannot_write(to, &error)),
+    };
+    if is_empty {
+        return Ok(());
+    }
+    Err(Failure::new(format!("cannot restore to {}", to.display()), "it is not empty")
+        .remedy("name a directory that does not exist with --data-dir")
+        .usage())
+}
+
+/// A directory beside the one that is to be made. It goes unless it got its name.
+struct Aside(PathBuf);
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Aside {
+    fn make(to: &Path) -> io::Result<Self> {
+        let mut beside = to.as_os_str().to_owned();
+        beside.push(format!(".restoring-{}", std::process::id()));
+        let aside = Self(beside.into());
+        for directory in ["", "archives", "seeds"] {
+            DirBuilder::new()
+                .recursive(directory.is_empty())
+                .mode(0o700)
+                .create(aside.0.join(directory))?;
+        }
+        Ok(aside)
+    }
+
+    /// An empty directory of that name gives way; anything else does not.
+    fn put_in_place(&self, to: &Path) -> io::Result<()> {
+        for directory in ["archives", "seeds", ""] {
+            File::open(self.0.join(directory))?.sync_all()?;
+        }
+        fs::rename(&self.0, to)?;
+        let above = to.parent().filter(|above| !above.as_os_str().is_empty());
+        File::open(above.unwrap_or(Path::new(".")))?.sync_all()
+    }
+}
+
+fn restore(from: &Path, aside: &Aside, output: &Output) -> Result<Manifest, Failure> {
+    let mut taken = Taken { aside, found: BTreeMap::new(), manifest: None, bytes: 0, output };
+    let read = if from == Path::new("-") {
+        taken.archive(io::stdin())
+    } else if from.is_dir() {
+        taken.directory(from)
+    } else {
+        File::open(from).and_then(|file| taken.archive(file))
+    };
+    read.map_err(|error| {
+        Failure::new(format!("cannot read the backup {}", from.display()), error)
+            .remedy("take another backup; nothing was restored")
+    })?;
+    taken.checked()
+}
+
+/// What was read so far.
+struct Taken<'a> {
+    aside: &'a Aside,
+    found: BTreeMap<String, Listed>,
+    manifest: Option<Manifest>,
+    bytes: u64,
+    output: &'a Output,
+}
+
+impl Taken<'_> {
+    fn archive(&mut self, from: impl Read) -> io::Result<()> {
+        let mut archive = tar::Archive::new(Decoder::new(from)?);
+        for entry in archive.entries()? {
+            let mut entry = entry?;
+            let path = entry.path()?.to_string_lossy().into_owned();
+            if entry.header().entry_type() != tar::EntryType::Regular {
+                return Err(unexpected(&path));
+            }
+            let bytes = entry.size();
+            self.take(&path, bytes, &mut entry)?;
+        }
+        // To the end, where the sum of all is.
+        io::copy(&mut archive.into_inner(), &mut io::sink()).map(drop)
+    }
+
+    fn directory(&mut self, from: &Path) -> io::Result<()> {
+        for room in ["", "archives", "seeds"] {
+            for entry in fs::read_dir(from.join(room))? {
+                let entry = entry?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                let path = if room.is_empty() { name } else { format!("{room}/{name}") };
+                let about = fs::symlink_metadata(entry.path())?;
+                if about.is_dir() && ["archives", "seeds"].contains(&&*path) {
+                    continue;
+                }
+                if !about.is_file() {
+                    return Err(unexpected(&path));
+                }
+                self.take(&path, about.len(), &mut File::open(entry.path())?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, path: &str, bytes: u64, from: &mut dyn Read) -> io::Result<()> {
+        if path == MANIFEST {
+            let manifest = serde_json::from_reader(from.take(MANIFEST_BYTES_MAX))?;
+            self.manifest = Some(manifest);
+            return Ok(());
+        }
+        if !is_expected(path) || self.found.contains_key(path) {
+            return Err(unexpected(path));
+        }
+        let options = File::options().write(true).create_new(true).mode(0o600).clone();
+        let mut file = options.open(self.aside.0.join(path))?;
+        let mut summed = Summed { from, digest: Sha256::new(), bytes: 0 };
+        io::copy(&mut (&mut summed).take(bytes), &mut file)?;
+        file.sync_all()?;
+        let (bytes, sha256) = (summed.bytes, hex(&summed.digest.finalize()));
+        self.found.insert(path.to_owned(), Listed { path: path.to_owned(), bytes, sha256 });
+        self.bytes += bytes;
+        self.output.progress(&format!("{} files, {} MB", self.found.len(), self.bytes >> 20));
+        Ok(())
+    }
+
+    /// Whether everything that the list names was there as it says, and nothing else.
+    fn checked(self) -> Result<Manifest, Failure> {
+        let wrong = |cause: String| {
+            Failure::new("cannot restore", cause)
+                .remedy("the backup is damaged or cut off: take another; nothing was restored")
+        };
+        let manifest =
+            self.manifest.ok_or_else(|| wrong("it has no list at its end".to_owned()))?;
+        if manifest.format != FORMAT {
+            let cause = format!("it has form {}, and this program knows {FORMAT}", manifest.format);
+            return Err(Failure::new("cannot restore", cause)
+                .remedy("use the program that made it, or a newer one"));
+        }
+        for listed in &manifest.files {
+            match self.found.get(&listed.path) {
+                Some(found) if found == listed => {}
+                Some(_) => return Err(wrong(format!("{} is not what was written", listed.path))),
+                None => return Err(wrong(format!("{} is missing", listed.path))),
+            }
+        }
+        if self.found.len() != manifest.files.len() {
+            return Err(wrong("it has files that its list does not name".to_owned()));
+        }
+        if !self.found.contains_key(store::sqlite::FILE) {
+            return Err(wrong(format!("it has no {}", store::sqlite::FILE)));
+        }
+        Ok(manifest)
+    }
+}
+
+fn unexpected(path: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{path:?} is nothing that a backup has"))
+}
+
+fn cannot_write(to: &Path, error: &io::Error) -> Failure {
+    Failure::new(format!("cannot restore to {}", to.display()), error)
+        .remedy(
+            "run it with sudo, with enough space; a data directory that is a mount itself cannot be \
+             made: name one beneath it",
+        )
+        .usage()
+}

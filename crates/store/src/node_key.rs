@@ -1,0 +1,174 @@
+//! The file with the key of a node: a line of text beside the database, for its owner alone. It is
+//! made at the first start and never again: where something may be sealed with a key that is not
+//! there, a new one would make that unreadable for good.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use crate::error::{StoreError, StoreErrorCode};
+use sealing::{NodeKey, SECRET_BYTES};
+
+/// The name of the file in the data directory.
+pub const NODE_KEY_FILE: &str = "node.key";
+
+/// What the line begins with.
+const MARK: &str = "shoal-node-key-v1";
+/// More than the line ever has.
+const BYTES_MAX: u64 = 256;
+
+/// The key in a directory, if there is a file with one. A file that cannot be read as a key is an
+/// error: it is never taken for none.
+pub fn read_node_key(directory: &Path) -> Result<Option<NodeKey>, StoreError> {
+    let path = directory.join(NODE_KEY_FILE);
+    let mut text = String::new();
+    let read = File::open(&path).and_then(|file| {
+        // A key that others can read is none.
+        if file.metadata()?.permissions().mode() & 0o077 != 0 {
+            file.set_permissions(fs::Permissions::from_mode(0o600))?;
+        }
+        file.take(BYTES_MAX).read_to_string(&mut text)
+    });
+    match read {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(garbled(&path)),
+        Err(error) => {
+            let cause = format!("read {}: {error}", path.display());
+            return Err(StoreError::new(StoreErrorCode::Io, cause));
+        }
+    }
+    parsed(&text).map(Some).ok_or_else(|| garbled(&path))
+}
+
+/// Makes a key and its file: whole and on the disk when this returns, or not there.
+pub(crate) fn make_node_key(directory: &Path) -> Result<NodeKey, StoreError> {
+    let (path, beside) = (directory.join(NODE_KEY_FILE), directory.join(".node.key.new"));
+    let mut secret = [0; SECRET_BYTES];
+    getrandom::fill(&mut secret).map_err(|error| {
+        StoreError::new(StoreErrorCode::Io, format!("no random numbers for a key: {error}"))
+    })?;
+    let key = NodeKey::from_secret(&secret);
+    let write = || -> io::Result<()> {
+        // What a run that was killed here left.
+        match fs::remove_file(&beside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&beside)?;
+        writeln!(file, "{MARK} {} {}", hex(&key.id()), hex(&secret))?;
+        file.sync_all()?;
+        fs::rename(&beside, &path)?;
+        File::open(directory)?.sync_all()
+    };
+    write().map_err(|error| {
+        let code = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreErrorCode::DiskFull,
+            _ => StoreErrorCode::Io,
+        };
+        StoreError::new(code, format!("write {}: {error}", path.display()))
+    })?;
+    Ok(key)
+}
+
+/// The key that a line says. Its id is in there too, so that a changed line is found out.
+fn parsed(text: &str) -> Option<NodeKey> {
+    let mut words = text.split_ascii_whitespace();
+    let (mark, id, secret) = (words.next()?, words.next()?, words.next()?);
+    if mark != MARK || words.next().is_some() {
+        return None;
+    }
+    let key = NodeKey::from_secret(&unhex(secret)?);
+    (unhex(id)? == key.id()).then_some(key)
+}
+
+fn garbled(path: &Path) -> StoreError {
+    let cause = format!("{} is there and has no key in it that can be read", path.display());
+    StoreError::new(StoreErrorCode::NodeKeyWrong, cause)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let text = text.as_bytes();
+    if text.len() != 2 * N {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+        let digit = |one: u8| char::from(one).to_digit(16);
+        *byte = u8::try_from(digit(pair[0])? * 16 + digit(pair[1])?).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sealing::Place;
+
+    struct Directory(std::path::PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let name = format!("store-node-key-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_key_reads_back_and_is_its_owners_alone() {
+        let directory = Directory::new("made");
+        assert!(read_node_key(&directory.0).unwrap().is_none());
+        // What a run that was killed left.
+        fs::write(directory.0.join(".node.key.new"), "half").unwrap();
+        let made = make_node_key(&directory.0).unwrap();
+        let file = directory.0.join(NODE_KEY_FILE);
+        let mode = || fs::metadata(&file).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(), 0o600);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        let read = read_node_key(&directory.0).unwrap().unwrap();
+        assert_eq!(mode(), 0o600);
+        let place = Place::new("t");
+        let envelope = made.seal(&place, b"a").unwrap();
+        assert_eq!(read.open(&place, &envelope).unwrap(), b"a");
+        assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 1, "nothing lies beside it");
+    }
+
+    #[test]
+    fn a_changed_file_is_refused_and_not_taken_for_none() {
+        let directory = Directory::new("changed");
+        make_node_key(&directory.0).unwrap();
+        let file = directory.0.join(NODE_KEY_FILE);
+        let good = fs::read(&file).unwrap();
+        let mut flipped = good.clone();
+        let last_digit = flipped.len() - 2;
+        flipped[last_digit] = if flipped[last_digit] == b'0' { b'1' } else { b'0' };
+        let twice = [good.clone(), good.clone()].concat();
+        for (what, bytes) in [
+            ("empty", Vec::new()),
+            ("cut", good[..good.len() - 10].to_vec()),
+            ("one digit", flipped),
+            ("not text", vec![0xff; 100]),
+            ("another line", twice),
+            ("another version", b"shoal-node-key-v2 00 00\n".to_vec()),
+        ] {
+            fs::write(&file, bytes).unwrap();
+            let error = read_node_key(&directory.0).unwrap_err();
+            assert_eq!(error.code, StoreErrorCode::NodeKeyWrong, "{what}");
+        }
+        fs::write(&file, good).unwrap();
+        assert!(read_node_key(&directory.0).unwrap().is_some());
+    }
+}

@@ -1,0 +1,67 @@
+//! A copy of the whole database, made by SQLite as of one moment while others read and write. It is
+//! complete and on the disk when it has its name. What is sealed stays sealed: the copy is worth
+//! nothing without the key of the node.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use model::SessionId;
+use model::record::Journal;
+use rusqlite::{Connection, params};
+use sealing::NodeKey;
+
+use super::fault::at;
+use super::open;
+use super::reader::Reader;
+use crate::error::{StoreError, StoreErrorCode};
+use crate::retention::Retention;
+
+const STEP: &str = "copy the database";
+
+/// Copies everything into a new file, and says which records are in there.
+pub(super) fn copy(
+    from: &Path,
+    to: &Path,
+    retention: Retention,
+    key: NodeKey,
+) -> Result<Journal, StoreError> {
+    let refused = |error: std::io::Error| {
+        StoreError::new(StoreErrorCode::Io, format!("{STEP} to {}: {error}", to.display()))
+    };
+    // Made by us and not by SQLite, which would let everybody read it.
+    drop(
+        fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(to)
+            .map_err(refused)?,
+    );
+    // A connection of its own: neither commits nor readers wait for it.
+    let conn = open::to_copy(from)?;
+    conn.execute("VACUUM INTO ?1", [to.to_string_lossy()]).map_err(at(STEP))?;
+    fs::File::open(to).and_then(|file| file.sync_all()).map_err(refused)?;
+    let copied = Connection::open(to).map_err(at(STEP))?;
+    Ok(Reader::new(copied, retention, key).load()?.journal)
+}
+
+/// Removes sessions from a copy, with their sandboxes and turns.
+pub(super) fn forget(copy: &Path, sessions: &BTreeSet<SessionId>) -> Result<(), StoreError> {
+    let step = at("forget what was deleted while the database was copied");
+    let mut conn = Connection::open(copy).map_err(&step)?;
+    let change = conn.transaction().map_err(&step)?;
+    for session in sessions {
+        let (id, text) = (session.as_u128().to_be_bytes(), session.to_string());
+        for sql in [
+            "DELETE FROM sandboxes WHERE record ->> '$.owner.session' = ?1",
+            "DELETE FROM sessions WHERE record ->> '$.id' = ?1",
+        ] {
+            change.execute(sql, params![text]).map_err(&step)?;
+        }
+        // Blocks that another session shows stay, and the rest is found by nobody.
+        change.execute("DELETE FROM turns WHERE session = ?1", params![id]).map_err(&step)?;
+    }
+    change.commit().map_err(&step)
+}

@@ -1,0 +1,205 @@
+//! The key of the node and the database: which key belongs to it, how the rows of older versions are
+//! sealed with it, and how what they said in clear text is removed from the file.
+//!
+//! A key is made only where nothing can be sealed yet. Beside a database that names its key, that
+//! key is there or nothing starts.
+
+use std::fs;
+use std::path::Path;
+
+use model::KeyId;
+use model::process::ProcessRecord;
+use model::record::SessionRecord;
+use model::turn::TurnRecord;
+use rusqlite::{Connection, OptionalExtension as _, params};
+use serde::Serialize;
+
+use super::fault::at;
+use super::hidden;
+use super::migrate::backup_path;
+use super::tables::read;
+use crate::error::{StoreError, StoreErrorCode};
+use crate::node_key::{NODE_KEY_FILE, make_node_key, read_node_key};
+use sealing::{NodeKey, Place, SealError};
+
+/// The version of the schema from which on rows are sealed.
+pub(super) const SEALED_SINCE: u32 = 7;
+
+/// What is sealed to know the key again.
+const CHECKED: &[u8] = b"shoal node key";
+
+fn check_place() -> Place {
+    Place::new("node_key")
+}
+
+/// The key that belongs to a database, from the file beside it. It is made if neither has one.
+pub(super) fn key_of(conn: &Connection, directory: &Path) -> Result<NodeKey, StoreError> {
+    let file = directory.join(NODE_KEY_FILE);
+    let found = read_node_key(directory)?;
+    let Some(check) = key_check(conn)? else {
+        // Nothing is sealed yet. A key that is there already was made by a start that was killed,
+        // or belongs to what is stored beside the database.
+        return found.map_or_else(|| make_node_key(directory), Ok);
+    };
+    let Some(key) = found else {
+        let cause = format!("{} is missing, and what is stored was sealed with it", file.display());
+        return Err(StoreError::new(StoreErrorCode::NodeKeyMissing, cause));
+    };
+    match key.open(&check_place(), &check) {
+        Ok(_) => Ok(key),
+        Err(SealError::AnotherKey) => {
+            let cause = format!("{} is the key of another database", file.display());
+            Err(StoreError::new(StoreErrorCode::NodeKeyWrong, cause))
+        }
+        Err(error) => {
+            let cause = format!("the check of the node key cannot be read: {error}");
+            Err(StoreError::new(StoreErrorCode::Corrupt, cause))
+        }
+    }
+}
+
+fn key_check(conn: &Connection) -> Result<Option<Vec<u8>>, StoreError> {
+    let step = at("read which key it has");
+    let sql = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'node_key'";
+    let tables: i64 = conn.query_row(sql, [], |row| row.get(0)).map_err(&step)?;
+    if tables == 0 {
+        return Ok(None);
+    }
+    let check = conn.query_row("SELECT key_check FROM node_key", [], |row| row.get(0));
+    check.optional().map_err(&step)
+}
+
+/// Seals what older versions wrote in clear text, in the transaction of the migration.
+pub(super) fn seal_all(conn: &Connection, key: &NodeKey) -> Result<(), StoreError> {
+    let check = key.seal(&check_place(), CHECKED).map_err(hidden::unsealed)?;
+    conn.execute("INSERT INTO node_key (key_check, scrubbed) VALUES (?1, 0)", [check])
+        .map_err(at("write which key it has"))?;
+    seal_sessions(conn, key)?;
+    seal_turns(conn, key)?;
+    seal_processes(conn, key)?;
+    seal_documents(conn, key)
+}
+
+fn seal_sessions(conn: &Connection, key: &NodeKey) -> Result<(), StoreError> {
+    let step = at("seal sessions");
+    let put = "UPDATE sessions SET record = ?2, sealed = ?3 WHERE slot = ?1";
+    let mut put = conn.prepare(put).map_err(&step)?;
+    for (slot, text) in texts(conn, "SELECT slot, record FROM sessions")? {
+        let record: SessionRecord = read("sessions", slot, text)?;
+        let Some(claim) = &record.claim else { continue };
+        let sealed = sealed(key, &hidden::of_session(record.id), claim)?;
+        let bare = encoded(&hidden::bare_session(&record))?;
+        put.execute(params![slot, bare, sealed]).map_err(&step)?;
+    }
+    Ok(())
+}
+
+fn seal_turns(conn: &Connection, key: &NodeKey) -> Result<(), StoreError> {
+    let step = at("seal turns");
+    let put = "UPDATE turns SET record = ?2, sealed = ?3 WHERE number = ?1";
+    let mut put = conn.prepare(put).map_err(&step)?;
+    let sql = "SELECT number, record FROM turns WHERE number > ?1 ORDER BY number LIMIT 1";
+    let mut next = conn.prepare(sql).map_err(&step)?;
+    let mut last = 0_i64;
+    // One at a time: all of them may be more than fits into memory.
+    while let Some((number, text)) = next
+        .query_row([last], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))
+        .optional()
+        .map_err(&step)?
+    {
+        let record: TurnRecord = read("turns", number, text)?;
+        let sealed = sealed(key, &hidden::of_turn(record.id), &record.input)?;
+        let bare = encoded(&hidden::bare_turn(&record))?;
+        put.execute(params![number, bare, sealed]).map_err(&step)?;
+        last = number;
+    }
+    Ok(())
+}
+
+fn seal_processes(conn: &Connection, key: &NodeKey) -> Result<(), StoreError> {
+    let step = at("seal processes");
+    let put = "UPDATE processes SET record = ?3, sealed = ?4 WHERE sandbox = ?1 AND number = ?2";
+    let mut put = conn.prepare(put).map_err(&step)?;
+    for (number, text) in texts(conn, "SELECT number, record FROM processes")? {
+        let record: ProcessRecord = read("processes", number, text)?;
+        let (bare, hidden) = hidden::split_process(&record);
+        let sealed = sealed(key, &hidden::of_process(record.sandbox, number), &hidden)?;
+        let sandbox = record.sandbox.as_u128().to_be_bytes();
+        put.execute(params![sandbox, number, encoded(&bare)?, sealed]).map_err(&step)?;
+    }
+    Ok(())
+}
+
+fn seal_documents(conn: &Connection, key: &NodeKey) -> Result<(), StoreError> {
+    let step = at("seal documents");
+    let put = "UPDATE documents SET body = '', sealed = ?4 \
+               WHERE kind = ?1 AND tenant = ?2 AND name = ?3";
+    let mut put = conn.prepare(put).map_err(&step)?;
+    let mut all = conn.prepare("SELECT kind, tenant, name FROM documents").map_err(&step)?;
+    let names = all.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+    let names: Vec<(String, [u8; 16], String)> =
+        names.and_then(Iterator::collect).map_err(&step)?;
+    let sql = "SELECT body FROM documents WHERE kind = ?1 AND tenant = ?2 AND name = ?3";
+    let mut body = conn.prepare(sql).map_err(&step)?;
+    for (kind, tenant, name) in names {
+        let text: String =
+            body.query_row(params![kind, tenant, name], |row| row.get(0)).map_err(&step)?;
+        let place =
+            hidden::of_document(&kind, KeyId::from_u128(u128::from_be_bytes(tenant)), &name);
+        let sealed = key.seal(&place, text.as_bytes()).map_err(hidden::unsealed)?;
+        put.execute(params![kind, tenant, name, sealed]).map_err(&step)?;
+    }
+    Ok(())
+}
+
+fn texts(conn: &Connection, sql: &str) -> Result<Vec<(i64, String)>, StoreError> {
+    let step = at("seal records");
+    let mut select = conn.prepare(sql).map_err(&step)?;
+    let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
+    rows.and_then(Iterator::collect).map_err(&step)
+}
+
+fn sealed(key: &NodeKey, place: &Place, value: &impl Serialize) -> Result<Vec<u8>, StoreError> {
+    key.seal(place, encoded(value)?.as_bytes()).map_err(hidden::unsealed)
+}
+
+fn encoded(value: &impl Serialize) -> Result<String, StoreError> {
+    serde_json::to_string(value).map_err(|error| {
+        StoreError::new(StoreErrorCode::Io, format!("write a record as text: {error}"))
+    })
+}
+
+/// Nothing was ever written to it in clear text.
+pub(super) fn never_had_clear_text(conn: &Connection) -> Result<(), StoreError> {
+    let done = conn.execute("UPDATE node_key SET scrubbed = 1", []);
+    done.map(drop).map_err(at("write which key it has"))
+}
+
+/// Removes what is left of rows in clear text: in free pages of the file, in its log, and in the
+/// backups that were made before. Done once; what fails is tried again at the next start.
+pub(super) fn scrub(conn: &Connection, path: &Path) -> Result<(), StoreError> {
+    let step = at("remove clear text that is left in the database");
+    let scrubbed: bool =
+        conn.query_row("SELECT scrubbed FROM node_key", [], |row| row.get(0)).map_err(&step)?;
+    if scrubbed {
+        return Ok(());
+    }
+    conn.execute_batch("VACUUM").map_err(&step)?;
+    let held_up: bool =
+        conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)).map_err(&step)?;
+    if held_up {
+        let cause = "another program reads the database, so that its log cannot be cut";
+        return Err(StoreError::new(StoreErrorCode::Locked, cause));
+    }
+    for version in 1..SEALED_SINCE {
+        let backup = backup_path(path, version);
+        match fs::remove_file(&backup) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                let cause = format!("remove {}: {error}", backup.display());
+                return Err(StoreError::new(StoreErrorCode::Io, cause));
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    never_had_clear_text(conn)
+}

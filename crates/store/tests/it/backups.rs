@@ -1,0 +1,65 @@
+//! A copy of a store that is in use: of one moment, readable with the same key, and without what was
+//! deleted since.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use model::record::JournalEntry;
+use store::conformance::material::{changes, session, session_id, turn_id, whole};
+use store::sqlite::{FILE, SqliteStore};
+use store::{NODE_KEY_FILE, Retention, Store as _};
+
+use crate::place::Place;
+
+fn open(place: &Place) -> SqliteStore {
+    SqliteStore::open(place.path(), Retention::default()).expect("opened")
+}
+
+/// A place with a copy in it, and the key that belongs to it.
+fn copied(from: &Place) -> Place {
+    let to = Place::new();
+    fs::rename(from.file("copy"), to.file(FILE)).expect("moved");
+    fs::copy(from.file(NODE_KEY_FILE), to.file(NODE_KEY_FILE)).expect("copied");
+    to
+}
+
+#[tokio::test]
+async fn a_copy_has_everything_of_one_moment() {
+    let place = Place::new();
+    let store = open(&place);
+    for number in 1..=50 {
+        store.commit(&whole(number)).await.expect("written");
+    }
+    let before = store.load().await.expect("loaded");
+    let journal = store.backup(&place.file("copy")).await.expect("copied while it is open");
+    assert_eq!(journal, before.journal);
+    store.commit(&whole(51)).await.expect("it goes on");
+    let again = store.backup(&place.file("copy")).await.expect_err("nothing is written over");
+    assert!(again.cause.contains("copy"), "{again}");
+
+    let elsewhere = copied(&place);
+    let copy = open(&elsewhere);
+    assert_eq!(copy.load().await.expect("loaded"), before);
+    assert_eq!(copy.id(), store.id(), "files beside it belong to it");
+    assert_eq!(copy.turn(turn_id(3)).await, store.turn(turn_id(3)).await);
+}
+
+#[tokio::test]
+async fn sessions_that_were_deleted_since_can_be_forgotten() {
+    let place = Place::new();
+    let store = open(&place);
+    store.commit(&whole(1)).await.expect("written");
+    let more = [4, 5].map(|id| JournalEntry::SessionPut(session(id, 13)));
+    store.commit(&changes(more)).await.expect("written");
+    let journal = store.backup(&place.file("copy")).await.expect("copied");
+    let all: BTreeSet<_> = journal.sessions.iter().map(|session| session.id).collect();
+    let deleted = BTreeSet::from([session_id(4)]);
+    store.forget_in_backup(&place.file("copy"), &deleted).await.expect("forgotten");
+
+    let elsewhere = copied(&place);
+    let left = open(&elsewhere).load().await.expect("loaded").journal;
+    let left: BTreeSet<_> = left.sessions.iter().map(|session| session.id).collect();
+    assert_eq!(left, all.difference(&deleted).copied().collect());
+    let there = store.load().await.expect("loaded").journal;
+    assert_eq!(there.sessions.len(), all.len(), "the store itself has it still");
+}
