@@ -49,7 +49,11 @@ store_error_codes! {
     /// It was written by a newer version of this program.
     NewerVersion, "newer_version", Never, "run the newer version again, or put the backup that it made (shoal.db.backup-v<N>) in place of shoal.db";
     /// It cannot be read as what it should be.
-    Corrupt, "corrupt", Never, "put a backup in place of shoal.db; or move shoal.db, shoal.db-wal and shoal.db-shm away and start afresh: sandboxes that are left are removed, but sessions, keys and history are lost";
+    Corrupt, "corrupt", Never, "restore a backup; or move shoal.db and the files whose names begin with shoal.db- away and start once with `shoal serve --accept-loss`: files of sessions are kept on the disk, but sessions, keys and history are lost";
+    /// It lacks commits that were made: its log is damaged or gone, or it is an older copy.
+    Incomplete, "incomplete", Never, "nothing was changed: bring shoal.db, shoal.db-wal and shoal.db-mark back as they were together, or restore a backup; if what is missing is gone for good, or an older copy was put there on purpose, start once with `shoal serve --accept-loss`";
+    /// There is no database, though there is other data of an earlier run.
+    Missing, "missing", Never, "nothing was changed: bring shoal.db back, or restore a backup, or choose another directory with --data-dir; if it is gone for good, start once with `shoal serve --accept-loss`, which makes a new database and a new admin.key: sessions, keys and history are lost";
     /// The file system refused.
     Io, "io", Later, "see the cause; check that the data directory exists, belongs to the server's user, and that its disk is well";
     /// It was closed.

@@ -27,7 +27,24 @@ pub(super) fn migrate(
     path: &Path,
     migrations: &[Migration],
 ) -> Result<(), StoreError> {
-    let latest = migrations.last().map_or(0, |migration| migration.version);
+    let found = check(conn, path, migrations)?;
+    for migration in migrations.iter().filter(|migration| migration.version > found) {
+        // There is nothing in a new file that a backup could save.
+        if found > 0 {
+            backup(conn, &backup_path(path, migration.version - 1))?;
+        }
+        apply(conn, migration)?;
+    }
+    Ok(())
+}
+
+/// The version of a database, if it is ours and not newer than this program. Changes nothing.
+pub(super) fn check(
+    conn: &Connection,
+    path: &Path,
+    migrations: &[Migration],
+) -> Result<u32, StoreError> {
+    let latest = latest(migrations);
     let found = version(conn)?;
     if found > latest {
         return Err(StoreError::new(
@@ -39,14 +56,12 @@ pub(super) fn migrate(
         ));
     }
     recognise(conn, path, found)?;
-    for migration in migrations.iter().filter(|migration| migration.version > found) {
-        // There is nothing in a new file that a backup could save.
-        if found > 0 {
-            backup(conn, &backup_path(path, migration.version - 1))?;
-        }
-        apply(conn, migration)?;
-    }
-    Ok(())
+    Ok(found)
+}
+
+/// The present version.
+pub(super) fn latest(migrations: &[Migration]) -> u32 {
+    migrations.last().map_or(0, |migration| migration.version)
 }
 
 /// The name of the backup that is made of a version before it is left.

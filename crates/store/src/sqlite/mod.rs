@@ -9,7 +9,10 @@ mod checkpoints;
 mod documents;
 mod fault;
 mod history;
+mod inspect;
 mod lines;
+mod log_walk;
+mod mark;
 mod migrate;
 mod open;
 mod pace;
@@ -22,6 +25,7 @@ mod tables;
 mod trim;
 mod turn_pages;
 mod turns;
+mod waiting;
 mod writer;
 
 use std::collections::BTreeSet;
@@ -38,12 +42,14 @@ use model::why::Ended;
 use model::{Document, KeyRecord, SandboxId, SeedId, TurnId};
 use tokio::runtime::Handle;
 
-use self::checkpoints::{Bell, Checkpoints, Cut};
+use self::checkpoints::{Bell, Checkpoints, Cut, DUE, Due};
+pub use self::inspect::{Inspected, Loss, Lost, Place};
+pub use self::mark::MARK_FILE;
 use self::open::PATIENCE;
 use self::pace::Pace;
 use self::prepared::Prepared;
 use self::reader::Reader;
-use self::schema::MIGRATIONS;
+use self::waiting::{Opened, Waiting};
 use self::writer::Writer;
 use crate::contract::{
     Batch, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, ProcessKey, ProcessesQuery,
@@ -59,44 +65,85 @@ pub const FILE: &str = "shoal.db";
 #[derive(Debug)]
 pub struct SqliteStore {
     id: u64,
+    lost: Option<Lost>,
     shared: Arc<Shared>,
-    checkpoints: Arc<Mutex<Option<Checkpoints>>>,
 }
 
 /// What commits, readers and the thread for checkpoints have in common. A connection that is not
 /// there was closed.
 struct Shared {
-    writer: Mutex<Option<Writer>>,
+    writer: Mutex<Pen>,
     reader: Mutex<Option<Reader>>,
+    checkpoints: Mutex<Option<Checkpoints>>,
     pace: Pace,
-    bell: Bell,
+    bell: Arc<Bell>,
+}
+
+/// Whether anything can be written.
+enum Pen {
+    Ready(Writer),
+    /// The disk had no space when it was opened. The next write tries again.
+    Waiting(Waiting),
+    Closed,
 }
 
 impl SqliteStore {
-    /// Opens the file in a directory, or makes it; brings it to the present version, after a
-    /// backup. Waits for the disk.
+    /// Opens the database in a directory, or makes it; brings it to the present version, after a
+    /// backup. Refuses one that lacks commits. Waits for the disk.
     pub fn open(directory: &Path, retention: Retention) -> Result<Self, StoreError> {
-        Self::open_as(directory, retention, checkpoints::LARGE)
+        Self::open_as(directory, retention, DUE)
     }
 
-    fn open_as(
-        directory: &Path,
+    fn open_as(directory: &Path, retention: Retention, due: Due) -> Result<Self, StoreError> {
+        let place = Place { directory: directory.to_owned(), ..Place::default() };
+        let inspected = Self::inspect(&place, retention)?;
+        Self::open_inspected_as(inspected, retention, due)
+    }
+
+    /// Looks whether the database in a directory may be opened. Changes nothing there, unless a loss
+    /// is accepted: then a damaged log is put aside.
+    pub fn inspect(place: &Place, retention: Retention) -> Result<Inspected, StoreError> {
+        inspect::inspect(place, retention)
+    }
+
+    /// Opens a database that was inspected, or makes it. Without space on the disk it can be read,
+    /// and can be written as soon as there is some.
+    pub fn open_inspected(inspected: Inspected, retention: Retention) -> Result<Self, StoreError> {
+        Self::open_inspected_as(inspected, retention, DUE)
+    }
+
+    fn open_inspected_as(
+        inspected: Inspected,
         retention: Retention,
-        large_log_bytes: u64,
+        due: Due,
     ) -> Result<Self, StoreError> {
-        let path = directory.join(FILE);
-        open::make_file(&path)?;
-        let mut conn = open::to_write(&path)?;
-        migrate::migrate(&mut conn, &path, MIGRATIONS)?;
-        let id = open::identity(&conn)?;
+        let Inspected { directory, present, lost } = inspected;
+        let waiting = Waiting { directory, retention, due };
+        let (id, pen, reader) = match waiting.open() {
+            Ok(Opened { id, writer, reader }) => (id, Pen::Ready(writer), reader),
+            Err(error) if error.code == StoreErrorCode::DiskFull && present => {
+                let (id, reader) = waiting.read_alone()?;
+                (id, Pen::Waiting(waiting.clone()), reader)
+            }
+            Err(error) => return Err(error),
+        };
+        let ready = matches!(pen, Pen::Ready(_));
         let shared = Arc::new(Shared {
-            writer: Mutex::new(Some(Writer::new(conn, retention)?)),
-            reader: Mutex::new(Some(Reader::new(open::to_read(&path)?, retention))),
+            writer: Mutex::new(pen),
+            reader: Mutex::new(Some(reader)),
+            checkpoints: Mutex::default(),
             pace: Pace::default(),
-            bell: Bell::default(),
+            bell: Arc::default(),
         });
-        let checkpoints = Checkpoints::start(&path, &shared, large_log_bytes)?;
-        Ok(Self { id, shared, checkpoints: Arc::new(Mutex::new(Some(checkpoints))) })
+        if ready {
+            shared.start_checkpoints(&waiting)?;
+        }
+        Ok(Self { id, lost, shared })
+    }
+
+    /// Commits that were missing when it was opened.
+    pub const fn lost(&self) -> Option<&Lost> {
+        self.lost.as_ref()
     }
 
     /// A number that no other store has, for as long as the file exists.
@@ -126,7 +173,7 @@ impl SqliteStore {
             if !asked.load(Ordering::Acquire) {
                 return Err(StoreError::new(StoreErrorCode::Closed, "nobody waits for it"));
             }
-            write(&shared, writer.as_mut().ok_or_else(StoreError::closed)?)
+            write(&shared, shared.ready(&mut writer)?)
         })
         .await;
         drop(wanted);
@@ -190,7 +237,7 @@ impl Store for SqliteStore {
     async fn put_document(&self, document: &Document) -> Result<(), StoreError> {
         let document = document.clone();
         self.write(move |shared, writer| {
-            writer.patiently(PATIENCE, |writer| documents::put(writer.conn(), &document))?;
+            writer.transact(PATIENCE, |writer| documents::put(writer.conn(), &document))?;
             shared.bell.ring(document.body.len());
             Ok(())
         })
@@ -201,7 +248,7 @@ impl Store for SqliteStore {
         let query = query.clone();
         self.write(move |shared, writer| {
             let removed =
-                writer.patiently(PATIENCE, |writer| documents::remove(writer.conn(), &query))?;
+                writer.transact(PATIENCE, |writer| documents::remove(writer.conn(), &query))?;
             shared.bell.ring(0);
             Ok(removed as u64)
         })
@@ -253,15 +300,16 @@ impl Store for SqliteStore {
     }
 
     async fn close(&self) -> Result<(), StoreError> {
-        let (shared, checkpoints) = (Arc::clone(&self.shared), Arc::clone(&self.checkpoints));
-        elsewhere(move || {
-            // The thread first, since it may be about to use the writer.
-            drop(locked(&checkpoints).take());
-            drop(locked(&shared.reader).take());
-            let writer = locked(&shared.writer).take();
-            writer.map_or(Ok(()), Writer::close)
-        })
-        .await
+        let shared = Arc::clone(&self.shared);
+        elsewhere(move || shared.close()).await
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.shared.bell.end();
+        // What is still being written keeps the rest until it is done.
+        drop(locked(&self.shared.checkpoints).take());
     }
 }
 
@@ -276,7 +324,12 @@ impl Shared {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        let Some(writer) = writer.as_mut() else { return Some(Err(StoreError::closed())) };
+        let writer = match &mut *writer {
+            Pen::Ready(writer) => writer,
+            // Opening takes a while.
+            Pen::Waiting(_) => return None,
+            Pen::Closed => return Some(Err(StoreError::closed())),
+        };
         match self.commit(writer, prepared, Duration::ZERO) {
             Err(error) if error.code == StoreErrorCode::Locked => None,
             done => Some(done),
@@ -299,8 +352,63 @@ impl Shared {
         done
     }
 
+    /// The writer, if there is one, or if there is space for one by now.
+    fn ready<'p>(self: &Arc<Self>, pen: &'p mut Pen) -> Result<&'p mut Writer, StoreError> {
+        if let Pen::Waiting(waiting) = pen {
+            let waiting = waiting.clone();
+            *pen = Pen::Ready(self.wake(&waiting)?);
+        }
+        match pen {
+            Pen::Ready(writer) => Ok(writer),
+            Pen::Waiting(_) | Pen::Closed => Err(StoreError::closed()),
+        }
+    }
+
+    /// Opens everything. The one who reads alone must let go for that, and is there again if it
+    /// fails.
+    fn wake(self: &Arc<Self>, waiting: &Waiting) -> Result<Writer, StoreError> {
+        let mut reader = locked(&self.reader);
+        drop(reader.take());
+        match waiting.open().and_then(|opened| {
+            self.start_checkpoints(waiting)?;
+            Ok(opened)
+        }) {
+            Ok(Opened { id: _, writer, reader: with_it }) => {
+                *reader = Some(with_it);
+                Ok(writer)
+            }
+            Err(error) => {
+                *reader = Some(waiting.read_alone()?.1);
+                Err(error)
+            }
+        }
+    }
+
+    fn start_checkpoints(self: &Arc<Self>, waiting: &Waiting) -> Result<(), StoreError> {
+        let started = Checkpoints::start(&waiting.path(), self, waiting.due)?;
+        *locked(&self.checkpoints) = Some(started);
+        if self.bell.is_over() {
+            // The store was dropped meanwhile.
+            drop(locked(&self.checkpoints).take());
+        }
+        Ok(())
+    }
+
     fn restart_log(&self, cut: Cut) -> Result<(), StoreError> {
-        locked(&self.writer).as_ref().map_or(Ok(()), |writer| writer.restart_log(cut))
+        match &mut *locked(&self.writer) {
+            Pen::Ready(writer) => writer.restart_log(cut),
+            Pen::Waiting(_) | Pen::Closed => Ok(()),
+        }
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        // The thread first, since it may be about to use the writer.
+        drop(locked(&self.checkpoints).take());
+        drop(locked(&self.reader).take());
+        match std::mem::replace(&mut *locked(&self.writer), Pen::Closed) {
+            Pen::Ready(writer) => writer.close(),
+            Pen::Waiting(_) | Pen::Closed => Ok(()),
+        }
     }
 }
 

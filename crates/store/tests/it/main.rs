@@ -2,6 +2,7 @@
 
 mod child;
 mod crash;
+mod damage;
 mod disk_full;
 mod memory;
 mod opening;

@@ -1,0 +1,66 @@
+//! A database that is opened, or waits to be: without space on the disk SQLite can make neither its
+//! log nor the memory that connections share. Then it is read by one connection that needs
+//! neither, and everything is opened with the first write for which there is space.
+
+use std::path::PathBuf;
+
+use super::checkpoints::{Cut, Due};
+use super::fault::at;
+use super::mark::{self, Mark, MarkFile, Stop};
+use super::reader::Reader;
+use super::schema::MIGRATIONS;
+use super::writer::{Writer, brought_over};
+use super::{FILE, migrate, open};
+use crate::error::StoreError;
+use crate::retention::Retention;
+
+/// What opening needs to know.
+#[derive(Debug, Clone)]
+pub(super) struct Waiting {
+    pub(super) directory: PathBuf,
+    pub(super) retention: Retention,
+    pub(super) due: Due,
+}
+
+/// A database that can be written.
+pub(super) struct Opened {
+    pub(super) id: u64,
+    pub(super) writer: Writer,
+    pub(super) reader: Reader,
+}
+
+impl Waiting {
+    pub(super) fn path(&self) -> PathBuf {
+        self.directory.join(FILE)
+    }
+
+    /// Opens it to be read and written. It was inspected before.
+    pub(super) fn open(&self) -> Result<Opened, StoreError> {
+        let path = self.path();
+        open::make_file(&path)?;
+        let mut conn = open::to_write(&path)?;
+        migrate::migrate(&mut conn, &path, MIGRATIONS)?;
+        let id = open::identity(&conn)?;
+        let sequence = open::sequence(&conn)?;
+        // What an earlier run left in the log is brought over, and nothing of it is mistaken for
+        // this run's. From here on there is a log.
+        let durable = brought_over(&conn, Cut::GiveBack).map_err(at("bring the log over"))?;
+        let mark = Mark {
+            store: id,
+            boot: mark::this_boot(),
+            sequence,
+            durable: if durable { sequence } else { 0 },
+            stop: Stop::None,
+        };
+        let mark = MarkFile::take(&self.directory, mark)?;
+        let writer = Writer::new(conn, mark, self.retention)?;
+        let reader = Reader::new(open::to_read(&path)?, self.retention);
+        Ok(Opened { id, writer, reader })
+    }
+
+    /// Opens it to be read alone.
+    pub(super) fn read_alone(&self) -> Result<(u64, Reader), StoreError> {
+        let conn = open::to_read_alone(&self.path())?;
+        Ok((open::identity(&conn)?, Reader::new(conn, self.retention)))
+    }
+}
