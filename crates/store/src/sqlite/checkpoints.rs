@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -166,7 +167,7 @@ impl Work {
                 let worth = seen.bytes - brought_over >= self.due.large_bytes / 16;
                 let cut = if quiet == QUIET_LOOKS {
                     Cut::GiveBack
-                } else if looks >= self.due.old_looks || (worth && self.is_large()) {
+                } else if looks >= self.due.old_looks || (self.is_large() && worth) {
                     Cut::WriteOver
                 } else {
                     continue;
@@ -178,7 +179,13 @@ impl Work {
     }
 
     fn is_large(&self) -> bool {
-        fs::metadata(&self.log).is_ok_and(|log| log.len() >= self.due.large_bytes)
+        self.log_bytes() >= self.due.large_bytes
+    }
+
+    fn log_bytes(&self) -> u64 {
+        let bytes = fs::metadata(&self.log).map_or(0, |log| log.len());
+        self.shared.sizes.log_bytes.store(bytes, Ordering::Relaxed);
+        bytes
     }
 
     /// A failure, for want of space say, leaves everything in the log, and it is tried again.
@@ -186,6 +193,7 @@ impl Work {
         if (0..PASSES).try_for_each(|_| self.pass()).is_ok() {
             let _ = self.shared.restart_log(cut);
         }
+        self.log_bytes();
     }
 
     /// Brings over what is in the log now, while commits go on.

@@ -5,6 +5,7 @@
 //! One store at a time may have the file: it remembers what is in there. Whoever opens it sees to
 //! that, by a lock on the data directory.
 
+mod bound;
 mod checkpoints;
 mod documents;
 mod fault;
@@ -31,7 +32,7 @@ mod writer;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,7 @@ use model::why::Ended;
 use model::{Document, KeyRecord, SandboxId, SeedId, TurnId};
 use tokio::runtime::Handle;
 
+use self::bound::Pages;
 use self::checkpoints::{Bell, Checkpoints, Cut, DUE, Due};
 pub use self::inspect::{Inspected, Loss, Lost, Place};
 pub use self::mark::MARK_FILE;
@@ -52,8 +54,8 @@ use self::reader::Reader;
 use self::waiting::{Opened, Waiting};
 use self::writer::Writer;
 use crate::contract::{
-    Batch, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, ProcessKey, ProcessesQuery,
-    Store, TurnQuery,
+    Batch, Condition, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, ProcessKey,
+    ProcessesQuery, Store, TurnQuery,
 };
 use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;
@@ -66,6 +68,7 @@ pub const FILE: &str = "shoal.db";
 pub struct SqliteStore {
     id: u64,
     lost: Option<Lost>,
+    bound_bytes: u64,
     shared: Arc<Shared>,
 }
 
@@ -77,6 +80,23 @@ struct Shared {
     checkpoints: Mutex<Option<Checkpoints>>,
     pace: Pace,
     bell: Arc<Bell>,
+    sizes: Sizes,
+}
+
+/// How large the files are, as far as is known.
+#[derive(Default)]
+struct Sizes {
+    database_bytes: AtomicU64,
+    used_bytes: AtomicU64,
+    log_bytes: AtomicU64,
+    waits: AtomicBool,
+}
+
+impl Sizes {
+    fn are(&self, pages: Pages) {
+        self.database_bytes.store(pages.all * pages.bytes_each, Ordering::Relaxed);
+        self.used_bytes.store(pages.used * pages.bytes_each, Ordering::Relaxed);
+    }
 }
 
 /// Whether anything can be written.
@@ -134,11 +154,16 @@ impl SqliteStore {
             checkpoints: Mutex::default(),
             pace: Pace::default(),
             bell: Arc::default(),
+            sizes: Sizes::default(),
         });
         if ready {
             shared.start_checkpoints(&waiting)?;
+            shared.look_at_size();
+        } else {
+            shared.sizes.waits.store(true, Ordering::Relaxed);
+            waiting::keep_trying(&shared)?;
         }
-        Ok(Self { id, lost, shared })
+        Ok(Self { id, lost, bound_bytes: retention.database_bytes, shared })
     }
 
     /// Commits that were missing when it was opened.
@@ -299,6 +324,18 @@ impl Store for SqliteStore {
         self.read(move |reader| processes::unfinished(reader.conn(), limit)).await
     }
 
+    fn condition(&self) -> Condition {
+        let sizes = &self.shared.sizes;
+        Condition {
+            database_bytes: sizes.database_bytes.load(Ordering::Relaxed),
+            used_bytes: sizes.used_bytes.load(Ordering::Relaxed),
+            log_bytes: sizes.log_bytes.load(Ordering::Relaxed),
+            bound_bytes: self.bound_bytes,
+            lost_commits: self.lost.as_ref().map_or(0, |lost| lost.commits.unwrap_or(0)),
+            waits_for_space: sizes.waits.load(Ordering::Relaxed),
+        }
+    }
+
     async fn close(&self) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
         elsewhere(move || shared.close()).await
@@ -347,6 +384,7 @@ impl Shared {
         let done = writer.commit(prepared, patience);
         self.pace.took(began.elapsed());
         if done.is_ok() {
+            self.sizes.are(writer.pages());
             self.bell.ring(prepared.bytes());
         }
         done
@@ -357,6 +395,7 @@ impl Shared {
         if let Pen::Waiting(waiting) = pen {
             let waiting = waiting.clone();
             *pen = Pen::Ready(self.wake(&waiting)?);
+            self.sizes.waits.store(false, Ordering::Relaxed);
         }
         match pen {
             Pen::Ready(writer) => Ok(writer),
@@ -381,6 +420,20 @@ impl Shared {
                 *reader = Some(waiting.read_alone()?.1);
                 Err(error)
             }
+        }
+    }
+
+    /// Tries to open what waits for space. Says whether it is still to be tried.
+    fn try_to_wake(self: &Arc<Self>) -> bool {
+        let mut pen = locked(&self.writer);
+        // Whether it worked is seen by what became of it.
+        let _ = self.ready(&mut pen);
+        matches!(&*pen, Pen::Waiting(_))
+    }
+
+    fn look_at_size(&self) {
+        if let Pen::Ready(writer) = &*locked(&self.writer) {
+            self.sizes.are(writer.pages());
         }
     }
 

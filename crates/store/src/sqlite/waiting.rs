@@ -3,6 +3,8 @@
 //! neither, and everything is opened with the first write for which there is space.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::checkpoints::{Cut, Due};
 use super::fault::at;
@@ -10,8 +12,8 @@ use super::mark::{self, Mark, MarkFile, Stop};
 use super::reader::Reader;
 use super::schema::MIGRATIONS;
 use super::writer::{Writer, brought_over};
-use super::{FILE, migrate, open};
-use crate::error::StoreError;
+use super::{FILE, Shared, migrate, open};
+use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;
 
 /// What opening needs to know.
@@ -27,6 +29,25 @@ pub(super) struct Opened {
     pub(super) id: u64,
     pub(super) writer: Writer,
     pub(super) reader: Reader,
+}
+
+/// How often it is tried to open what waits for space.
+const TRY_EVERY: Duration = Duration::from_secs(1);
+
+/// Opens what waits for space as soon as there is some, also if nobody writes.
+pub(super) fn keep_trying(shared: &Arc<Shared>) -> Result<(), StoreError> {
+    let shared = Arc::downgrade(shared);
+    let trying = move || loop {
+        std::thread::sleep(TRY_EVERY);
+        let Some(shared) = shared.upgrade() else { return };
+        if !shared.try_to_wake() {
+            return;
+        }
+    };
+    let thread = std::thread::Builder::new().name("store-waiting".to_owned()).spawn(trying);
+    thread
+        .map(drop)
+        .map_err(|error| StoreError::new(StoreErrorCode::Io, format!("start a thread: {error}")))
 }
 
 impl Waiting {

@@ -9,6 +9,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, params};
 use serde::de::DeserializeOwned;
 
+use super::bound::{self, Pages};
 use super::checkpoints::Cut;
 use super::fault::at;
 use super::history::History;
@@ -42,13 +43,14 @@ struct Known {
     history: History,
     turns: TurnTables,
     shares: Held,
+    pages: Pages,
 }
 
 /// Who has how much of what is over.
 #[derive(Default)]
-struct Held {
-    turns: Shares,
-    processes: Shares,
+pub(super) struct Held {
+    pub(super) turns: Shares,
+    pub(super) processes: Shares,
 }
 
 impl Held {
@@ -84,7 +86,8 @@ impl Known {
             TurnTables::found(conn, retention).map_err(at("look at the turns"))?;
         let of_processes = processes::found(conn).map_err(at("look at the processes"))?;
         let shares = Held { turns: of_turns, processes: of_processes };
-        Ok(Self { pools, sandboxes, sessions, doomed, history, turns, shares })
+        let pages = Pages::found(conn).map_err(at("look at the pages"))?;
+        Ok(Self { pools, sandboxes, sessions, doomed, history, turns, shares, pages })
     }
 }
 
@@ -129,7 +132,7 @@ impl Writer {
                 Err(_) => shares.take_back(),
             }
             self.known.shares = shares;
-            (self.known.history, self.known.turns) = written?;
+            (self.known.turns, self.known.history, self.known.pages) = written?;
         }
         self.known.pools.accept(plan.pools);
         self.known.sandboxes.accept(plan.sandboxes);
@@ -181,6 +184,11 @@ impl Writer {
             self.mark.stopped();
         }
         Ok(!held_up)
+    }
+
+    /// How large the database is, as of the last batch.
+    pub(super) const fn pages(&self) -> Pages {
+        self.known.pages
     }
 
     pub(super) const fn conn(&self) -> &Connection {
@@ -237,14 +245,16 @@ impl Writer {
         batch: &Prepared,
         plan: &Plan,
         shares: &mut Held,
-    ) -> rusqlite::Result<(History, TurnTables)> {
+    ) -> rusqlite::Result<(TurnTables, History, Pages)> {
         self.write_records(&tables::POOLS, &plan.pools, batch)?;
         self.write_records(&tables::SANDBOXES, &plan.sandboxes, batch)?;
         self.write_records(&tables::SESSIONS, &plan.sessions, batch)?;
         self.write_records(&tables::DOOMED, &plan.doomed, batch)?;
         let turns = self.known.turns.write(&self.conn, &mut shares.turns, batch)?;
         processes::write(&self.conn, self.retention, &mut shares.processes, batch)?;
-        Ok((self.known.history.append(&self.conn, batch)?, turns))
+        let history = self.known.history.append(&self.conn, batch)?;
+        let bound_bytes = self.retention.database_bytes;
+        bound::keep(&self.conn, bound_bytes, self.known.pages, turns, history, shares)
     }
 
     fn write_records<K>(

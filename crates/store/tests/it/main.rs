@@ -1,5 +1,6 @@
 //! Tests of the stores as whoever uses them meets them.
 
+mod bound;
 mod child;
 mod crash;
 mod damage;
