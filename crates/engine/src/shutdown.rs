@@ -21,8 +21,10 @@ const TRASH_PATIENCE: Duration = Duration::from_secs(5);
 const STORED_PATIENCE: Duration = Duration::from_secs(10);
 const STORED_PAUSE: Duration = Duration::from_millis(5);
 
-/// How long the store may be unable to write before what can no longer be written down is given up.
-const WRITE_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the store may be unable to write before what can no longer be written down is given up:
+/// half of the grace, within these bounds.
+const WRITE_PATIENCE_MIN: Duration = Duration::from_secs(2);
+const WRITE_PATIENCE_MAX: Duration = Duration::from_secs(10);
 /// How often it is looked whether something runs.
 const RUNNING_PAUSE: Duration = Duration::from_millis(50);
 
@@ -90,12 +92,12 @@ impl Engine {
     /// runs may finish within its grace; then there is nothing to wait for.
     async fn cannot_be_written(&self, grace_ms: u64) -> Arc<str> {
         let core = &self.core;
-        let began = Instant::now();
+        let (began, grace) = (Instant::now(), Duration::from_millis(grace_ms));
+        let patience = (grace / 2).clamp(WRITE_PATIENCE_MIN, WRITE_PATIENCE_MAX);
         loop {
-            let cause = core.trouble.lasting(WRITE_PATIENCE).await;
+            let cause = core.trouble.lasting(patience).await;
             while core.trouble.now().is_some() {
-                let grace_left = began.elapsed() < Duration::from_millis(grace_ms);
-                if !grace_left || self.stats().running == 0 {
+                if began.elapsed() >= grace || self.stats().running == 0 {
                     return cause;
                 }
                 sleep(RUNNING_PAUSE).await;

@@ -242,7 +242,7 @@ async fn a_start_without_space_begins_when_there_is_some() {
     assert!(degraded.iter().any(|one| one.cause.contains("disk_full")), "{degraded:?}");
     let refusal = node.checkout(ALICE).await.err().unwrap();
     assert_eq!(refusal.code, ErrorCode::StoreUnavailable, "{refusal}");
-    tokio::time::sleep(Duration::from_secs(120)).await;
+    sleep(Duration::from_mins(2)).await;
     assert_eq!(node.engine.health().degraded, []);
     assert!(node.engine.template(&name("default")).is_some());
     drop(node.checkout(ALICE).await.unwrap());
@@ -262,5 +262,5 @@ async fn a_stop_without_space_ends_within_its_grace() {
     assert!(refusal.to_string().contains("disk_full"), "{refusal}");
     // On paused time: it is what was waited for, not what it took.
     assert!(began.elapsed() <= Duration::from_secs(10), "{:?}", began.elapsed());
-    assert!(node.runtime.alive().is_empty(), "{lease:?}");
+    assert_eq!(node.runtime.alive().sandboxes, 0, "{lease:?}");
 }

@@ -26,7 +26,7 @@ use engine::{
 use runtime::native::{LauncherProcess, Native, NativeConfig};
 use store::memory::MemoryStore;
 use store::sqlite::{self, Inspected, Loss, SqliteStore};
-use store::{Retention, Store, StoreError};
+use store::{Retention, Store, StoreError, StoreErrorCode};
 use tokio::sync::watch;
 
 use self::ash::NotPut;
@@ -56,7 +56,8 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
     sudo shoal serve --ash                            also for clients of Ash, on 127.0.0.1:4100\n  \
     sudo shoal serve --blaxel default                 also one sandbox for clients of Blaxel, on 127.0.0.1:8080\n  \
     sudo shoal serve --templates web,batch            the pools of these templates only\n  \
-    sudo shoal serve --new-admin-key                  when DATA_DIR/admin.key is lost\n\n\
+    sudo shoal serve --new-admin-key                  when DATA_DIR/admin.key is lost\n  \
+    sudo shoal serve --accept-loss                    when commits are lost for good, and it did not start\n\n\
     `shoal config` shows every value that can be set. SIGTERM or Ctrl-C stops it in order: what runs\n\
     may finish, nothing is left. A second one ends it at once.\n\n\
     Exit codes: 0 after an orderly stop; 1 if something was left; 2 if the configuration, the\n\
@@ -320,8 +321,19 @@ fn inspect_store(
 }
 
 fn not_opened(error: StoreError) -> Failure {
-    let remedy = error.remedy();
-    Failure::new("cannot open the store", error).remedy(remedy)
+    let (code, remedy) = (error.code, error.remedy());
+    let failure = Failure::new("cannot open the store", error).remedy(remedy);
+    match code {
+        // It goes on by itself only once it is open.
+        StoreErrorCode::DiskFull => {
+            failure.remedy("free space on the file system of the data directory, and start again")
+        }
+        StoreErrorCode::NewerVersion
+        | StoreErrorCode::Corrupt
+        | StoreErrorCode::Incomplete
+        | StoreErrorCode::Missing => failure.usage(),
+        StoreErrorCode::Locked | StoreErrorCode::Io | StoreErrorCode::Closed => failure,
+    }
 }
 
 /// Opens the store, and says what becomes of files that it does not name.

@@ -187,5 +187,6 @@ fn a_first_start_on_a_full_disk_is_refused_with_its_remedy() {
     let said = crate::served::told(crate::shell::finish(alone(&arguments).spawn().unwrap(), &[]));
     assert!(![Some(0), None].contains(&said.code), "{said:?}");
     assert!(said.stderr.contains("space"), "{}", said.stderr);
+    assert!(!said.stderr.contains("by itself"), "{}", said.stderr);
     assert!(!Path::new(data).join("admin.key").exists());
 }
