@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kernel::Event;
 use model::{ErrorCode, Refusal};
+use runtime::Runtime;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::Engine;
@@ -13,6 +14,10 @@ use crate::core::unavailable;
 
 /// How long removing everything may take when nothing runs any more.
 const END_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long one try to end a runtime may take, and what is waited before the next.
+const END_TRY: Duration = Duration::from_secs(10);
+const END_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long files of what ended may take to be gone; what is left is removed at the next start.
 const TRASH_PATIENCE: Duration = Duration::from_secs(5);
@@ -62,11 +67,7 @@ impl Engine {
         // What could not be drained is ended by force: a runtime owns what it launched.
         let mut failed = None;
         for runtime in core.runtimes.iter() {
-            match timeout(END_PATIENCE, runtime.shutdown()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => failed = Some(Refusal::from(error)),
-                Err(_) => failed = Some(late("a runtime did not stop in time")),
-            }
+            failed = end(&**runtime).await.err().or(failed);
         }
         core.disk.wait_until_removed(TRASH_PATIENCE).await;
         // The ends of processes are told first and stored behind.
@@ -103,6 +104,22 @@ impl Engine {
                 sleep(RUNNING_PAUSE).await;
             }
         }
+    }
+}
+
+/// Ends a runtime, by more than one try if need be: it meets what nobody could end before.
+async fn end(runtime: &dyn Runtime) -> Result<(), Refusal> {
+    let began = Instant::now();
+    loop {
+        let failed = match timeout(END_TRY, runtime.shutdown()).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => Refusal::from(error),
+            Err(_) => late("a runtime did not stop in time"),
+        };
+        if began.elapsed() >= END_PATIENCE {
+            return Err(failed);
+        }
+        sleep(END_PAUSE).await;
     }
 }
 
