@@ -195,10 +195,8 @@ fn checksum(bytes: &[u8]) -> u64 {
 }
 
 fn refused(act: &str, error: &io::Error) -> StoreError {
-    let code = match error.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StoreErrorCode::DiskFull,
-        _ => StoreErrorCode::Io,
-    };
+    let full = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded].contains(&error.kind());
+    let code = if full { StoreErrorCode::DiskFull } else { StoreErrorCode::Io };
     StoreError::new(code, format!("{act} {MARK_FILE}: {error}"))
 }
 

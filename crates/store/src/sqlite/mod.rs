@@ -101,7 +101,7 @@ impl Sizes {
 
 /// Whether anything can be written.
 enum Pen {
-    Ready(Writer),
+    Ready(Box<Writer>),
     /// The disk had no space when it was opened. The next write tries again.
     Waiting(Waiting),
     Closed,
@@ -140,7 +140,7 @@ impl SqliteStore {
         let Inspected { directory, present, lost } = inspected;
         let waiting = Waiting { directory, retention, due };
         let (id, pen, reader) = match waiting.open() {
-            Ok(Opened { id, writer, reader }) => (id, Pen::Ready(writer), reader),
+            Ok(Opened { id, writer, reader }) => (id, Pen::Ready(Box::new(writer)), reader),
             Err(error) if error.code == StoreErrorCode::DiskFull && present => {
                 let (id, reader) = waiting.read_alone()?;
                 (id, Pen::Waiting(waiting.clone()), reader)
@@ -394,7 +394,7 @@ impl Shared {
     fn ready<'p>(self: &Arc<Self>, pen: &'p mut Pen) -> Result<&'p mut Writer, StoreError> {
         if let Pen::Waiting(waiting) = pen {
             let waiting = waiting.clone();
-            *pen = Pen::Ready(self.wake(&waiting)?);
+            *pen = Pen::Ready(Box::new(self.wake(&waiting)?));
             self.sizes.waits.store(false, Ordering::Relaxed);
         }
         match pen {
