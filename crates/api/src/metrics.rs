@@ -151,6 +151,33 @@ impl Collector for Gauges {
         let healthy = self.0.health().degraded.is_empty();
         let up = encoder.encode_descriptor("shoal_healthy", help, None, MetricType::Gauge)?;
         ConstGauge::new(i64::from(healthy)).encode(up)?;
+        let store = self.0.store_condition();
+        for (name, help, value) in [
+            (
+                "shoal_store_bytes",
+                "Bytes of the database on the disk, without its log",
+                store.database_bytes,
+            ),
+            (
+                "shoal_store_used_bytes",
+                "Bytes of the database that are in use; the rest is written over before it grows",
+                store.used_bytes,
+            ),
+            ("shoal_store_log_bytes", "Bytes of the log of the database", store.log_bytes),
+            (
+                "shoal_store_bound_bytes",
+                "What history may make the database grow to",
+                store.bound_bytes,
+            ),
+            (
+                "shoal_store_lost_commits",
+                "Commits that the database lacked when the server started",
+                store.lost_commits,
+            ),
+        ] {
+            let gauge = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(gauge)?;
+        }
         let help = "Whether a runtime works, as far as is known: its engine answers";
         let mut runtimes =
             encoder.encode_descriptor("shoal_runtime_up", help, None, MetricType::Gauge)?;

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use kernel::{Effect, Event, Kernel, Notice, Reply};
 use model::lifecycle::StoredEvent;
@@ -53,6 +53,8 @@ pub(crate) struct Core {
     pub(crate) metrics: Metrics,
     pub(crate) keyring: Keyring,
     pub(crate) trouble: Trouble,
+    /// Why what is configured could not be put in place after a start without space on the disk.
+    pub(crate) not_begun: OnceLock<String>,
     /// Turns in progress.
     pub(crate) turns: Turns,
     pub(crate) harnesses: Harnesses,
@@ -147,6 +149,7 @@ impl Core {
             metrics: Metrics::default(),
             keyring: parts.keyring,
             trouble: Trouble::default(),
+            not_begun: OnceLock::new(),
             turns: Turns::default(),
             harnesses: Harnesses::default(),
             processes: Processes::new(parts.process_logs),

@@ -7,6 +7,7 @@ use model::Now;
 use model::state::PoolPhase;
 use model::stats::NodeStats;
 use model::template::RuntimeKind;
+use store::{Condition, StoreErrorCode};
 
 use crate::Engine;
 use crate::metrics::Metrics;
@@ -52,6 +53,14 @@ impl Engine {
         let mut degraded = Vec::new();
         if let Some(cause) = self.core.trouble.now() {
             degraded.push(Degraded { what: "store".to_owned(), cause: cause.to_string() });
+        } else if self.store_condition().waits_for_space {
+            let code = StoreErrorCode::DiskFull;
+            let cause = format!("{code}: the database cannot be written ({})", code.remedy());
+            degraded.push(Degraded { what: "store".to_owned(), cause });
+        }
+        if let Some(cause) = self.core.not_begun.get() {
+            let what = "configuration".to_owned();
+            degraded.push(Degraded { what, cause: cause.clone() });
         }
         if self.core.read(Kernel::is_disk_short) {
             let cause = "less is free than node.workspace_free_floor_mb".to_owned();
@@ -78,6 +87,11 @@ impl Engine {
         }
         let stopping = self.core.read(Kernel::is_stopping);
         Health { degraded, stopping, uptime: self.core.clock.uptime() }
+    }
+
+    /// How the store is, besides what is in it.
+    pub fn store_condition(&self) -> Condition {
+        self.core.store.condition()
     }
 
     /// The runtimes, each with what keeps it from working, if anything does.

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use workspaces::{Archives, LostFound, Seeds, Workspaces};
 
 use crate::clock::{Clock, WallClock};
-use crate::core::{Core, Parts};
+use crate::core::{Core, Parts, unavailable};
 use crate::disk::Disk;
 use crate::keys::Keyring;
 use crate::mounts::Mounts;
@@ -32,6 +32,9 @@ use crate::{
 
 /// How long pools that were being removed may take to be gone.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long is waited before it is tried again to put in place what is configured.
+const BEGIN_PAUSE: Duration = Duration::from_secs(1);
 
 /// How a node is to be.
 #[derive(Debug, Clone, Default)]
@@ -76,6 +79,27 @@ pub enum Strays {
     Remove,
     /// Another store may name them.
     Leave,
+}
+
+/// What a node is to serve from the start.
+struct Beginning {
+    templates: Vec<Template>,
+    first: Vec<Template>,
+    wanted: Vec<TemplateName>,
+}
+
+impl StartError {
+    /// Whether it would have started if the store could be written.
+    fn is_for_want_of_the_store(&self) -> bool {
+        match self {
+            Self::Template(_, refusal) => refusal.code == ErrorCode::StoreUnavailable,
+            Self::Config(_)
+            | Self::Store(_)
+            | Self::Runtime(_)
+            | Self::ProcessLogs(_)
+            | Self::Random(_) => false,
+        }
+    }
 }
 
 /// A node that works.
@@ -163,7 +187,8 @@ impl Engine {
         let max_processes = config.node.max_processes as usize;
         let scan_interval_ms = config.node.workspace_scan_interval_ms;
         let left = processes::end_left_over(&*store, process_logs.as_ref(), clock.now().wall);
-        match left.await? {
+        let left = left.await?;
+        match left.ended {
             0 => {}
             left => tracing::info!(left, "processes ended with the run before"),
         }
@@ -185,6 +210,10 @@ impl Engine {
             shutdown_grace_ms: config.shutdown_grace_ms,
             id_base: random()?,
         }));
+        if let Some(error) = left.why {
+            tracing::warn!(%error, "the store cannot be written: what is there can be read");
+            core.keep_running(processes::store_left_over(Arc::clone(&core), left.unstored));
+        }
         core.take_first_decision();
         core.keep_running(commit::run(Arc::clone(&core)));
         core.keep_running(timer::run(Arc::clone(&core)));
@@ -210,11 +239,19 @@ impl Engine {
         }
         let engine = Self::of(core);
         engine.look_at_images().await;
-        let begun = engine.begin(config.templates, config.first_templates, &wanted).await;
-        if let Err(error) = begun {
-            // Pools may be warming already: nothing of them stays behind.
-            let _ = engine.shutdown_now().await;
-            return Err(error);
+        let beginning =
+            Beginning { templates: config.templates, first: config.first_templates, wanted };
+        match engine.begin(&beginning).await {
+            Ok(()) => {}
+            Err(error) if error.is_for_want_of_the_store() => {
+                tracing::warn!(%error, "what is configured is put in place when the store can be written");
+                engine.core.keep_running(engine.clone().begin_later(beginning));
+            }
+            Err(error) => {
+                // Pools may be warming already: nothing of them stays behind.
+                let _ = engine.shutdown_now().await;
+                return Err(error);
+            }
         }
         Ok(Started { engine, recovery, reaped })
     }
@@ -222,21 +259,31 @@ impl Engine {
 
 impl Engine {
     /// Begins to serve what is configured.
-    async fn begin(
-        &self,
-        mut templates: Vec<Template>,
-        first: Vec<Template>,
-        wanted: &[TemplateName],
-    ) -> Result<(), StartError> {
+    async fn begin(&self, beginning: &Beginning) -> Result<(), StartError> {
         self.finish_removals().await?;
-        if templates.is_empty() && self.templates().is_empty() {
-            templates = first;
-        }
+        let none = beginning.templates.is_empty() && self.templates().is_empty();
+        let templates = if none { &beginning.first } else { &beginning.templates };
         for template in templates {
-            self.put_configured(template).await?;
+            self.put_configured(template.clone()).await?;
         }
         self.tell_pools().await;
-        self.refuse_unknown(wanted)
+        self.refuse_unknown(&beginning.wanted)
+    }
+
+    /// Begins once the store can be written. Then it is too late to refuse to start.
+    async fn begin_later(self, beginning: Beginning) {
+        loop {
+            self.core.trouble.over().await;
+            match self.begin(&beginning).await {
+                Ok(()) => return,
+                Err(error) if error.is_for_want_of_the_store() => sleep(BEGIN_PAUSE).await,
+                Err(error) => {
+                    tracing::error!(%error, "what is configured cannot be put in place");
+                    let _ = self.core.not_begun.set(error.to_string());
+                    return;
+                }
+            }
+        }
     }
 
     /// Whether used sandboxes are wiped, and where the files of workspaces are, depends on how runtimes
@@ -286,6 +333,9 @@ impl Engine {
         let removing = || self.pools().into_iter().find(|pool| pool.phase == PoolPhase::Destroying);
         let began = Instant::now();
         while let Some(pool) = removing() {
+            if let Some(cause) = self.core.trouble.now() {
+                return Err(StartError::Template(pool.template.to_string(), unavailable(&cause)));
+            }
             if began.elapsed() > REMOVAL_PATIENCE {
                 let cause = "its removal, which a crash interrupted, takes very long";
                 let refusal = Refusal::new(ErrorCode::DeadlineExceeded, cause);

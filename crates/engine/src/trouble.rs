@@ -49,6 +49,12 @@ impl Trouble {
         });
     }
 
+    /// Waits until there is none.
+    pub(crate) async fn over(&self) {
+        // The sender is in `self`: it cannot be gone.
+        let _ = self.cause.subscribe().wait_for(Option::is_none).await;
+    }
+
     /// Waits until there is trouble that lasts this long.
     pub(crate) async fn lasting(&self, patience: Duration) -> Arc<str> {
         let mut watched = self.cause.subscribe();

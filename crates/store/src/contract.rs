@@ -105,8 +105,30 @@ pub trait Store: Send + Sync {
         Err(StoreError::new(StoreErrorCode::Io, "a store in memory has no file to copy"))
     }
 
+    /// How it is, besides what is in it. At once, and without the disk.
+    fn condition(&self) -> Condition {
+        Condition::default()
+    }
+
     /// Brings everything to rest and closes. Later calls fail, except this one.
     async fn close(&self) -> Result<(), StoreError>;
+}
+
+/// How a store is, besides what is in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Condition {
+    /// Bytes of the database on the disk; 0 where there is none.
+    pub database_bytes: u64,
+    /// Bytes of it that are in use. The rest is written over before it grows.
+    pub used_bytes: u64,
+    /// Bytes of its log.
+    pub log_bytes: u64,
+    /// What history may make it grow to.
+    pub bound_bytes: u64,
+    /// Commits that were missing when it was opened.
+    pub lost_commits: u64,
+    /// It can be read only, until there is space on the disk.
+    pub waits_for_space: bool,
 }
 
 /// What a start begins with.

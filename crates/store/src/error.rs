@@ -49,7 +49,11 @@ store_error_codes! {
     /// It was written by a newer version of this program.
     NewerVersion, "newer_version", Never, "run the newer version again; or, with this version, `shoal restore` a backup that it made into a new data directory";
     /// It cannot be read as what it should be.
-    Corrupt, "corrupt", Never, "`shoal restore` a backup into a new data directory; or move shoal.db, shoal.db-wal and shoal.db-shm away and start afresh: sandboxes that are left are removed, but sessions, keys and history are lost";
+    Corrupt, "corrupt", Never, "`shoal restore` a backup into a new data directory; or move shoal.db and the files whose names begin with shoal.db- away and start once with `shoal serve --accept-loss`: files of sessions are kept on the disk, but sessions, keys and history are lost";
+    /// It lacks commits that were made: its log is damaged or gone, or it is an older copy.
+    Incomplete, "incomplete", Never, "nothing was changed: bring shoal.db, shoal.db-wal and shoal.db-mark back as they were together, or `shoal restore` a backup into a new data directory; if what is missing is gone for good, or an older copy was put there on purpose, start once with `shoal serve --accept-loss`";
+    /// There is no database, though there is other data of an earlier run.
+    Missing, "missing", Never, "nothing was changed: bring shoal.db back, or `shoal restore` a backup into a new data directory, or choose another directory with --data-dir; if it is gone for good, start once with `shoal serve --accept-loss`, which makes a new database and a new admin.key: sessions, keys and history are lost";
     /// The file with the key of the node is not there, and what is stored was sealed with it.
     NodeKeyMissing, "node_key_missing", Never, "put node.key back into the data directory, from where it is kept or from a backup; without it environments, command lines and messages of sessions cannot be read, and none is made in its place";
     /// The file with the key of the node is damaged, or belongs to another database.

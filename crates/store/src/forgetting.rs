@@ -62,6 +62,16 @@ impl Shares {
         self.set(tenant, had.minus(less));
     }
 
+    /// What all keys have together, in bytes.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.all.bytes
+    }
+
+    /// The key that has most, by bytes.
+    pub(crate) fn largest(&self) -> Option<KeyId> {
+        self.by_bytes.last().map(|(_, tenant)| *tenant)
+    }
+
     /// What was changed is so for good.
     pub(crate) fn settle(&mut self) {
         self.before.clear();

@@ -18,8 +18,8 @@ pub mod sqlite;
 mod turns;
 
 pub use contract::{
-    Batch, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, ProcessBy, ProcessKey,
-    ProcessesQuery, Store, TurnQuery,
+    Batch, Condition, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, ProcessBy,
+    ProcessKey, ProcessesQuery, Store, TurnQuery,
 };
 pub use error::{StoreError, StoreErrorCode};
 pub use node_key::{NODE_KEY_FILE, read_node_key};

@@ -27,6 +27,9 @@ pub struct Retention {
     /// How much all processes that are over may take together, with what is kept of their output
     /// beside their records.
     pub process_bytes: u64,
+    /// What the history may make a database on disk grow to, in bytes. Before it is that large, what
+    /// takes most is forgotten first: turns, processes, events or ends. Records never are.
+    pub database_bytes: u64,
 }
 
 /// How much of one kind of thing is kept.
@@ -49,6 +52,7 @@ impl Default for Retention {
             processes: 100_000,
             processes_age: Duration::from_hours(30 * 24),
             process_bytes: 1 << 28,
+            database_bytes: 1 << 30,
         }
     }
 }

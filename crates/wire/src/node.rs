@@ -15,6 +15,10 @@ pub struct Health {
     pub version: String,
     /// How long it has been running, in seconds.
     pub uptime_s: u64,
+    /// Commits that its database lacked when it started: a power cut took them, or its operator
+    /// accepted their loss.
+    #[serde(default)]
+    pub lost_commits: u64,
     /// Its sandboxes.
     pub pool: NodeStats,
     /// How many sessions lost files since it started because a setting of the server allowed it.

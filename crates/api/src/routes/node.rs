@@ -59,6 +59,7 @@ async fn health(
         reasons: health.degraded.into_iter().map(told).collect(),
         version: VERSION.to_owned(),
         uptime_s: health.uptime.as_secs(),
+        lost_commits: app.engine.store_condition().lost_commits,
         pool: app.engine.stats(),
         files_given_up: app.engine.files_given_up(),
     };

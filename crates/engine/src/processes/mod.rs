@@ -23,7 +23,7 @@ pub use self::asked::{
 pub use self::log::files::ProcessLogs;
 pub(crate) use self::log::files::Shelf;
 pub use self::reading::LogFollow;
-pub(crate) use self::recovering::{end_left_over, sweep};
+pub(crate) use self::recovering::{end_left_over, store_left_over, sweep};
 pub(crate) use self::saving::run as save;
 pub(crate) use self::stopping::kill_overdue;
 pub(crate) use self::storing::run as store;

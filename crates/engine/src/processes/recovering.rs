@@ -21,35 +21,72 @@ const GROUP: u32 = 256;
 /// How often tables that nobody needs are looked for, and after how many times logs are.
 const PAUSE: Duration = Duration::from_secs(30);
 const LOGS_EVERY: u32 = 20;
+/// How long is waited before ends are tried to be stored again.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 const SERVER_ENDED: &str = "the server ended, and its sandboxes with it";
 
-/// Ends what an earlier run left running. Gives back how many there were.
+/// What was done about processes that an earlier run left running.
+#[derive(Debug, Default)]
+pub(crate) struct LeftOver {
+    /// How many were ended.
+    pub(crate) ended: usize,
+    /// Those whose ends could not be stored.
+    pub(crate) unstored: Vec<Arc<ProcessRecord>>,
+    /// Why not.
+    pub(crate) why: Option<StoreError>,
+}
+
+/// Ends what an earlier run left running. Ends that cannot be stored now are given back.
 pub(crate) async fn end_left_over(
     store: &dyn Store,
     shelf: Option<&Arc<Shelf>>,
     now: Wall,
-) -> Result<usize, StoreError> {
-    let mut ended = 0;
+) -> Result<LeftOver, StoreError> {
+    let mut done = LeftOver::default();
     let mut causes = BTreeMap::new();
     loop {
-        let left = store.unfinished_processes(GROUP).await?;
+        // If nothing can be stored, all are asked for at once: the same ones would come again.
+        let limit = if done.why.is_some() { u32::MAX } else { GROUP };
+        let left = store.unfinished_processes(limit).await?;
         if left.is_empty() {
-            return Ok(ended);
+            return Ok(done);
         }
-        ended += left.len();
-        let mut processes = Vec::with_capacity(left.len());
+        let mut records = Vec::with_capacity(left.len());
         for record in left {
             if let Entry::Vacant(unknown) = causes.entry(record.sandbox) {
                 let ended = store.ended(record.sandbox).await?;
                 unknown.insert(ended.map(|ended| cause_in_words(ended.cause)));
             }
             let cause = causes.get(&record.sandbox).cloned().flatten();
-            let record = Arc::new(end(shelf, now, record, cause).await);
-            processes.push(ProcessChange::Put { record, log: None });
+            records.push(Arc::new(end(shelf, now, record, cause).await));
         }
-        store.commit(&Batch { processes, ..Batch::default() }).await?;
+        if done.why.is_some() {
+            done.unstored = records;
+            return Ok(done);
+        }
+        match store.commit(&batch(&records)).await {
+            Ok(()) => done.ended += records.len(),
+            Err(error) if error.retryable() => done.why = Some(error),
+            Err(error) => return Err(error),
+        }
     }
+}
+
+/// Stores ends that could not be stored at start, once that is possible.
+pub(crate) async fn store_left_over(core: Arc<Core>, unstored: Vec<Arc<ProcessRecord>>) {
+    for group in unstored.chunks(GROUP as usize) {
+        while core.store.commit(&batch(group)).await.is_err() {
+            sleep(STORE_PAUSE).await;
+        }
+    }
+    tracing::info!(left = unstored.len(), "processes ended with the run before");
+}
+
+fn batch(records: &[Arc<ProcessRecord>]) -> Batch {
+    let put =
+        |record: &Arc<ProcessRecord>| ProcessChange::Put { record: Arc::clone(record), log: None };
+    Batch { processes: records.iter().map(put).collect(), ..Batch::default() }
 }
 
 async fn end(

@@ -107,7 +107,9 @@ async fn world(seed: u64) {
             node.store.release_commits();
             if let Err(refusal) = node.engine.shutdown().await {
                 // Kills that hang, one after another, may take longer than anyone waits.
-                assert_eq!(refusal.code, ErrorCode::DeadlineExceeded, "seed {seed}: {refusal}");
+                // And so may a store that fails again and again.
+                let expected = [ErrorCode::DeadlineExceeded, ErrorCode::StoreUnavailable];
+                assert!(expected.contains(&refusal.code), "seed {seed}: {refusal}");
             }
             assert_eq!(node.runtime.alive().sandboxes, 0, "seed {seed}: after an orderly stop");
         }

@@ -1,12 +1,15 @@
 //! What goes wrong around sessions and must not be felt: a store that is slow or fails, clients that
 //! leave at the worst moment, strangers, and a server that stops.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::lifecycle::TurnOutcome;
 use model::record::OnDisconnect;
 use model::template::{Harness, HarnessProgram};
 use model::{ErrorCode, Generation, LifecycleEvent, SessionId};
+use store::Retention;
+use store::memory::MemoryStore;
 use tokio::time::{sleep, timeout};
 
 use super::node::{ALICE, BOB, Node, config, name};
@@ -228,4 +231,36 @@ async fn an_id_that_another_had_before_shows_nobody_the_others_history() {
     assert_eq!(taken.code, ErrorCode::IdConflict);
     let hidden = node.engine.turns(BOB, id, 0, 10).await.unwrap_err();
     assert_eq!(hidden.code, ErrorCode::SessionUnknown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_without_space_begins_when_there_is_some() {
+    let store = Arc::new(MemoryStore::new(Retention::default()));
+    store.fail_commits(40, store::StoreErrorCode::DiskFull);
+    let node = Node::on(Arc::clone(&store), config()).await;
+    let degraded = node.engine.health().degraded;
+    assert!(degraded.iter().any(|one| one.cause.contains("disk_full")), "{degraded:?}");
+    let refusal = node.checkout(ALICE).await.err().unwrap();
+    assert_eq!(refusal.code, ErrorCode::StoreUnavailable, "{refusal}");
+    sleep(Duration::from_mins(2)).await;
+    assert_eq!(node.engine.health().degraded, []);
+    assert!(node.engine.template(&name("default")).is_some());
+    drop(node.checkout(ALICE).await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_without_space_ends_within_its_grace() {
+    let node = Node::start(config()).await;
+    node.settle().await;
+    let lease = node.checkout(ALICE).await.unwrap().keep();
+    node.store.fail_commits(u32::MAX, store::StoreErrorCode::DiskFull);
+    let refused = node.checkout(BOB).await.err().unwrap();
+    assert_eq!(refused.code, ErrorCode::StoreUnavailable);
+    let began = tokio::time::Instant::now();
+    let stopped = node.engine.shutdown().await;
+    let refusal = stopped.expect_err("it could not be in order");
+    assert!(refusal.to_string().contains("disk_full"), "{refusal}");
+    // On paused time: it is what was waited for, not what it took.
+    assert!(began.elapsed() <= Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!(node.runtime.alive().sandboxes, 0, "{lease:?}");
 }

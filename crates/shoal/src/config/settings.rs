@@ -30,6 +30,9 @@ pub(crate) struct Config {
     pub(crate) templates: Option<Vec<Template>>,
 }
 
+/// The smallest bound of the database: one commit may bring some megabytes.
+const DATABASE_MB_MIN: u32 = 64;
+
 /// The listener and its limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -180,6 +183,8 @@ pub(crate) struct MountSettings {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct StoreSettings {
     pub(crate) kind: StoreKind,
+    /// What history may make the database grow to. Before that, what takes most of it is forgotten.
+    pub(crate) database_mb: u32,
     /// Events kept.
     pub(crate) events: u32,
     /// Ends of sandboxes kept.
@@ -301,6 +306,7 @@ impl Default for StoreSettings {
     fn default() -> Self {
         Self {
             kind: StoreKind::default(),
+            database_mb: 1_024,
             events: 100_000,
             ends: 10_000,
             turns: 100_000,
@@ -413,6 +419,10 @@ impl Config {
         ];
         if let Some((key, _)) = above_0.into_iter().find(|(_, value)| *value == 0) {
             return Err(Wrong::new(key, "must be above 0"));
+        }
+        if self.store.database_mb < DATABASE_MB_MIN {
+            let problem = format!("must be at least {DATABASE_MB_MIN}");
+            return Err(Wrong::new("store.database_mb", problem));
         }
         if !self.server.data_dir.is_absolute() {
             return Err(Wrong::new("server.data_dir", "must be an absolute path"));

@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use api::AshSettings;
 use engine::Engine;
 use model::template::{Harness, HarnessProgram};
-use model::{Role, Template, TemplateName};
+use model::{ErrorCode, Refusal, Role, Template, TemplateName};
+use tokio::time::sleep;
 
 use super::data_dir::DataDir;
 use crate::config::{Ash, Config, Surroundings};
@@ -43,12 +45,39 @@ pub(super) fn settings(config: &Config, around: &Surroundings) -> AshSettings {
     }
 }
 
+/// Why there is no template.
+pub(super) enum NotPut {
+    /// The store cannot be written, for want of space say.
+    Later(Refusal),
+    /// It was refused.
+    Never(Failure),
+}
+
+/// How long is waited before it is tried again.
+const PUT_PAUSE: Duration = Duration::from_secs(1);
+
+/// Puts the template once the store can be written.
+pub(super) async fn put_template_later(engine: Engine, config: Config, best_effort: bool) {
+    loop {
+        sleep(PUT_PAUSE).await;
+        match put_template(&engine, &config, best_effort).await {
+            Ok(()) => return,
+            Err(NotPut::Later(_)) if !engine.health().stopping => {}
+            Err(NotPut::Later(_)) => return,
+            Err(NotPut::Never(failure)) => {
+                tracing::error!(%failure, "the template of Ash cannot be made");
+                return;
+            }
+        }
+    }
+}
+
 /// The template of its sessions, unless somebody made one of that name.
 pub(super) async fn put_template(
     engine: &Engine,
     config: &Config,
     best_effort: bool,
-) -> Result<(), Failure> {
+) -> Result<(), NotPut> {
     let ash = &config.ash;
     let Ok(name) = TemplateName::new(&ash.template) else { return Ok(()) };
     let configured = config.given_templates().iter().any(|template| template.name == name);
@@ -68,10 +97,14 @@ pub(super) async fn put_template(
     if engine.template(&template.name).is_some_and(|known| *known == template) {
         return Ok(());
     }
-    let put = engine.put_template(template).await;
-    put.map(|_| ()).map_err(|refusal| {
-        Failure::new("cannot make the template of Ash", &refusal).remedy(refusal.code.remedy())
-    })
+    match engine.put_template(template).await {
+        Ok(_) => Ok(()),
+        Err(refusal) if refusal.code == ErrorCode::StoreUnavailable => Err(NotPut::Later(refusal)),
+        Err(refusal) => {
+            let failure = Failure::new("cannot make the template of Ash", &refusal);
+            Err(NotPut::Never(failure.remedy(refusal.code.remedy())))
+        }
+    }
 }
 
 fn template(name: TemplateName, entry: &str, memory_mb: u32) -> Template {

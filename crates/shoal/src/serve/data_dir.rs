@@ -7,8 +7,10 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use client::{ADDRESS_FILE, ADMIN_KEY_FILE};
+use model::WorkspaceId;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -30,6 +32,16 @@ const MEMORY: &str = "memory";
 const ASH_KEY_FILE: &str = "initial-api-key";
 /// Where files are put that no record names.
 pub(crate) const LOST_FOUND: &str = "lost+found";
+/// How many digits a name has that we made.
+const NAME_DIGITS: usize = 16;
+/// How long the id of a workspace is.
+const ID_CHARS: usize = 36;
+const NODE_REMEDY: &str = "nothing was changed: put the id back, which containers of this server \
+    have as their label shoal.node (`docker ps -a --filter label=shoal.node`); or remove the file: a \
+    new id is made, and containers with the old label are then yours to remove";
+const STORE_REMEDY: &str = "nothing was changed: if shoal.db beside it is the database that these \
+    files belong to, remove the file, and it is made again; if not, bring that database back first, or \
+    choose another directory with --data-dir";
 /// Longest process id that is read from a lock.
 const PID_BYTES_MAX: u64 = 20;
 
@@ -39,6 +51,8 @@ pub(crate) struct DataDir {
     path: PathBuf,
     /// Where what the store names is: here, or in a directory that goes with it.
     of_store: PathBuf,
+    /// Whether the file with the address is ours.
+    wrote_address: AtomicBool,
     /// Open as long as it is ours. The kernel unlocks it if we are killed.
     _lock: File,
 }
@@ -65,10 +79,11 @@ impl DataDir {
             Err(Errno::WOULDBLOCK) => return Err(taken(path, &mut lock)),
             Err(error) => return Err(failed(error.into())),
         }
-        lock.set_len(0)
-            .and_then(|()| lock.rewind())
-            .and_then(|()| writeln!(lock, "{}", std::process::id()))
-            .map_err(failed)?;
+        // Who has it is only told to whoever comes second: a full disk is no reason not to start.
+        match write_pid(&mut lock) {
+            Err(error) if error.kind() != io::ErrorKind::StorageFull => return Err(failed(error)),
+            Ok(()) | Err(_) => {}
+        }
         // Whatever it was, it did not outlive its server.
         remove(&path.join(MEMORY)).map_err(failed)?;
         let of_store = match store {
@@ -79,7 +94,41 @@ impl DataDir {
                 of_store
             }
         };
-        Ok(Self { path: path.to_owned(), of_store, _lock: lock })
+        let wrote_address = AtomicBool::new(false);
+        Ok(Self { path: path.to_owned(), of_store, wrote_address, _lock: lock })
+    }
+
+    /// Refuses names that are garbled, before anything is changed.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        for (name, remedy) in [(NODE_FILE, NODE_REMEDY), (STORE_FILE, STORE_REMEDY)] {
+            let file = self.path.join(name);
+            match fs::read(&file) {
+                Ok(bytes) if is_name(&bytes) => {}
+                Ok(_) => {
+                    let what = format!("cannot use {}", file.display());
+                    let cause = "garbled: it is not a line of 16 hexadecimal digits";
+                    return Err(Failure::new(what, cause).remedy(remedy).usage());
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(unreadable(&file, error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Something here that an earlier run left, besides the database: then there must be one.
+    pub(super) fn left_by_an_earlier_run(&self) -> Option<String> {
+        let files = [ADMIN_KEY_FILE, ASH_KEY_FILE, STORE_FILE];
+        let file = files.into_iter().find(|name| self.path.join(name).exists());
+        let kept = || {
+            let kinds = [(self.workspaces(), "workspaces"), (self.archives(), "archives")];
+            kinds.into_iter().find_map(|(directory, kind)| {
+                let names = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.file_name());
+                let count = names.filter(|name| is_of_session(&name.to_string_lossy())).count();
+                (count > 0).then(|| format!("{count} {kind} of sessions"))
+            })
+        };
+        file.map(str::to_owned).or_else(kept)
     }
 
     /// Whether the files here belong to this store: what it does not name may be removed then. Those
@@ -103,8 +152,7 @@ impl DataDir {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 write(&self.path, STORE_FILE, 0o600, &ours).map(|()| true)
             }
-            Err(error) => Err(Failure::new(format!("cannot read {}", file.display()), error)
-                .remedy("check the permissions of the data directory")),
+            Err(error) => Err(unreadable(&file, error)),
         }
     }
 
@@ -112,13 +160,9 @@ impl DataDir {
     pub(super) fn node(&self) -> Result<String, Failure> {
         let file = self.path.join(NODE_FILE);
         match fs::read_to_string(&file) {
-            Ok(name) if !name.trim().is_empty() => return Ok(name.trim().to_owned()),
-            Ok(_) => {}
+            Ok(name) => return Ok(name.trim().to_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => {
-                return Err(Failure::new(format!("cannot read {}", file.display()), error)
-                    .remedy("check the permissions of the data directory"));
-            }
+            Err(error) => return Err(unreadable(&file, error)),
         }
         let name = format!("{:016x}", native::random()? as u64);
         write(&self.path, NODE_FILE, 0o600, &name)?;
@@ -180,44 +224,87 @@ impl DataDir {
 
     /// Says where the server is, and where its key is if that is not the one beside it. It goes with
     /// this.
-    pub(super) fn write_address(&self, address: SocketAddr) -> Result<(), Failure> {
+    pub(super) fn write_address(&self, address: SocketAddr) -> io::Result<()> {
+        self.wrote_address.store(true, Ordering::Relaxed);
+        try_write(&self.path, ADDRESS_FILE, 0o644, &self.address_line(address))
+    }
+
+    pub(super) fn address_file(&self) -> PathBuf {
+        self.path.join(ADDRESS_FILE)
+    }
+
+    /// Whether the file says where the server is.
+    pub(super) fn says_address(&self, address: SocketAddr) -> bool {
+        let said = fs::read_to_string(self.address_file());
+        said.is_ok_and(|said| said.trim_end() == self.address_line(address))
+    }
+
+    fn address_line(&self, address: SocketAddr) -> String {
         let key = match self.of_store.strip_prefix(&self.path) {
             Ok(beneath) if beneath != Path::new("") => {
                 format!("\n{}", beneath.join(ADMIN_KEY_FILE).display())
             }
             Ok(_) | Err(_) => String::new(),
         };
-        write(&self.path, ADDRESS_FILE, 0o644, &format!("http://{address}{key}"))
+        format!("http://{address}{key}")
     }
 }
 
 impl Drop for DataDir {
     fn drop(&mut self) {
-        // A file that stays says where a server was; whoever goes there finds nobody.
-        let _ = fs::remove_file(self.path.join(ADDRESS_FILE));
+        // A file that stays says where a server was; whoever goes there finds nobody. A server that
+        // was refused leaves it as it is, like everything else.
+        if self.wrote_address.load(Ordering::Relaxed) {
+            let _ = fs::remove_file(self.path.join(ADDRESS_FILE));
+        }
         // What cannot be removed now is at the next start.
         let _ = remove(&self.path.join(MEMORY));
     }
 }
 
+fn write_pid(lock: &mut File) -> io::Result<()> {
+    lock.set_len(0)?;
+    lock.rewind()?;
+    writeln!(lock, "{}", std::process::id())
+}
+
+/// Whether a file has a name that we made, and nothing else.
+fn is_name(bytes: &[u8]) -> bool {
+    let digits = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    digits.len() == NAME_DIGITS && digits.iter().all(u8::is_ascii_hexdigit)
+}
+
+/// Whether a file or directory has the id of a session's files in its name.
+fn is_of_session(name: &str) -> bool {
+    name.get(..ID_CHARS).is_some_and(|id| id.parse::<WorkspaceId>().is_ok())
+}
+
+fn unreadable(file: &Path, error: io::Error) -> Failure {
+    Failure::new(format!("cannot read {}", file.display()), error)
+        .remedy("check the permissions of the data directory")
+}
+
 /// Writes a file of one line, whole or not at all.
 fn write(place: &Path, name: &str, mode: u32, line: &str) -> Result<(), Failure> {
+    try_write(place, name, mode, line).map_err(|error| unwritable(&place.join(name), error))
+}
+
+fn try_write(place: &Path, name: &str, mode: u32, line: &str) -> io::Result<()> {
     let (file, beside) = (place.join(name), place.join(format!(".{name}.new")));
-    let write = || -> io::Result<()> {
-        // What an earlier try left could have other permissions.
-        match fs::remove_file(&beside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-        let mut new = File::options().write(true).create_new(true).mode(mode).open(&beside)?;
-        writeln!(new, "{line}")?;
-        new.sync_all()?;
-        fs::rename(&beside, &file)
-    };
-    write().map_err(|error| {
-        Failure::new(format!("cannot write {}", file.display()), error)
-            .remedy("check the permissions of the data directory, and that its disk has space")
-    })
+    // What an earlier try left could have other permissions.
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let mut new = File::options().write(true).create_new(true).mode(mode).open(&beside)?;
+    writeln!(new, "{line}")?;
+    new.sync_all()?;
+    fs::rename(&beside, &file)
+}
+
+pub(super) fn unwritable(file: &Path, error: io::Error) -> Failure {
+    Failure::new(format!("cannot write {}", file.display()), error)
+        .remedy("check the permissions of the data directory, and that its disk has space")
 }
 
 /// Removes a directory with everything in it. That there is none is fine.
@@ -271,6 +358,40 @@ mod tests {
         drop(first);
         assert!(!path.join("deep").join(ADDRESS_FILE).exists());
         drop(DataDir::open(&path.join("deep"), StoreKind::Sqlite).unwrap());
+        fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn a_garbled_name_is_refused_with_its_own_remedy() {
+        let path = std::env::temp_dir().join(format!("shoal-garbled-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        let place = DataDir::open(&path, StoreKind::Sqlite).unwrap();
+        place.check().unwrap();
+        assert_eq!(place.left_by_an_earlier_run(), None);
+        let node = place.node().unwrap();
+        assert_eq!(place.left_by_an_earlier_run(), None, "a first start that was cut short");
+        assert!(place.belongs_to(7).unwrap());
+        place.check().unwrap();
+        assert_eq!(place.node().unwrap(), node);
+        for (name, remedy) in [(NODE_FILE, "shoal.node"), (STORE_FILE, "shoal.db beside it")] {
+            let good = fs::read(path.join(name)).unwrap();
+            let garbled: [&[u8]; 4] = [b"", b"0123456789abcde\n", b"\xff\xfe", b"0123456789abcdex"];
+            for garbled in garbled {
+                fs::write(path.join(name), garbled).unwrap();
+                let told = format!("{:?}", place.check().unwrap_err());
+                assert!(told.contains(name) && told.contains(remedy), "{told}");
+                assert_eq!(fs::read(path.join(name)).unwrap(), garbled, "it is not touched");
+            }
+            fs::write(path.join(name), good).unwrap();
+        }
+        assert_eq!(place.left_by_an_earlier_run().as_deref(), Some(STORE_FILE));
+        fs::remove_file(path.join(STORE_FILE)).unwrap();
+        let id = WorkspaceId::from_u128(5).to_string();
+        fs::create_dir_all(place.workspaces().join("trash")).unwrap();
+        assert_eq!(place.left_by_an_earlier_run(), None);
+        fs::create_dir_all(place.workspaces().join(id)).unwrap();
+        let left = place.left_by_an_earlier_run().unwrap();
+        assert_eq!(left, "1 workspaces of sessions");
         fs::remove_dir_all(&path).unwrap();
     }
 

@@ -1,6 +1,7 @@
 //! `shoal serve`: the server. Here its parts are named and put together: configuration, data
 //! directory, launcher, store, engine, API. What they do is theirs to decide.
 
+mod address_file;
 mod ash;
 mod banner;
 mod blaxel;
@@ -25,10 +26,11 @@ use engine::{
 use model::template::RuntimeKind;
 use runtime::native::{LauncherProcess, Native, NativeConfig};
 use store::memory::MemoryStore;
-use store::sqlite::SqliteStore;
-use store::{Retention, Store};
+use store::sqlite::{self, Inspected, Loss, SqliteStore};
+use store::{Retention, Store, StoreError, StoreErrorCode};
 use tokio::sync::watch;
 
+use self::ash::NotPut;
 use self::data_dir::DataDir;
 use self::stop::Stops;
 use crate::config::{self, Config, ConfigError, Overrides, StoreKind, Surroundings};
@@ -55,7 +57,8 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
     sudo shoal serve --ash                            also for clients of Ash, on 127.0.0.1:4100\n  \
     sudo shoal serve --blaxel default                 also one sandbox for clients of Blaxel, on 127.0.0.1:8080\n  \
     sudo shoal serve --templates web,batch            the pools of these templates only\n  \
-    sudo shoal serve --new-admin-key                  when DATA_DIR/admin.key is lost\n\n\
+    sudo shoal serve --new-admin-key                  when DATA_DIR/admin.key is lost\n  \
+    sudo shoal serve --accept-loss                    when commits are lost for good, and it did not start\n\n\
     `shoal config` shows every value that can be set. SIGTERM or Ctrl-C stops it in order: what runs\n\
     may finish, nothing is left. A second one ends it at once.\n\n\
     Exit codes: 0 after an orderly stop; 1 if something was left; 2 if the configuration, the\n\
@@ -66,6 +69,9 @@ pub(crate) struct Arguments {
     /// Make another key of role admin and write it to `DATA_DIR/admin.key`; older keys still work
     #[arg(long)]
     new_admin_key: bool,
+    /// Start although the database lacks commits or is gone, once the start was refused for that
+    #[arg(long)]
+    accept_loss: bool,
 }
 
 pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
@@ -74,6 +80,9 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     config::warn_of_strays(&effective, output);
     let config = effective.config;
     let place = DataDir::open(&config.server.data_dir, config.store.kind)?;
+    // Before anything is changed: what is damaged stays as it is until its operator decides.
+    place.check()?;
+    let inspected = inspect_store(&config, &place, arguments.accept_loss)?;
     let listeners = Listeners {
         main: listen(config.server.listen, "--listen")?,
         ash: config.ash.listen.map(|address| listen(address, "--ash")).transpose()?,
@@ -93,7 +102,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         .map_err(|error| Failure::new("cannot start threads", error))?;
     let served = tokio.block_on(async {
         let parts = Parts { config: &config, place: &place, mounts, output };
-        let started = start(&parts, launcher, images).await?;
+        let started = start(&parts, launcher, images, inspected).await?;
         serve(&parts, started, listeners, arguments.new_admin_key).await
     });
     tokio.shutdown_timeout(END_PATIENCE);
@@ -177,6 +186,7 @@ async fn start(
     parts: &Parts<'_>,
     launcher: Result<LauncherProcess, Failure>,
     images: images::Store,
+    inspected: Option<Inspected>,
 ) -> Result<Started, Failure> {
     let (config, place) = (parts.config, parts.place);
     let native = native_of(launcher).await;
@@ -186,7 +196,7 @@ async fn start(
     };
     let alive = native.as_ref().ok().cloned();
     let (runtimes, usual) = runtimes::gather(parts, native, &images, &place.node()?).await?;
-    let (store, strays) = open_store(config, place)?;
+    let (store, strays) = open_store(config, place, inspected)?;
     // The built-in template is for a first start; what somebody configured counts at every start.
     let mut built_in = match &config.templates {
         Some(_) => Vec::new(),
@@ -252,12 +262,21 @@ async fn start(
     let started =
         Engine::start(engine, store, runtimes).await.map_err(|error| not_started(&error))?;
     tell_of_the_past(&started.recovery, &started.reaped);
-    if let Err(failure) = ash::put_template(&started.engine, config, !unenforced.is_empty()).await {
-        // Nothing of what was started stays behind.
-        let _ = started.engine.shutdown_now().await;
-        return Err(failure);
+    let best_effort = !unenforced.is_empty();
+    match ash::put_template(&started.engine, config, best_effort).await {
+        Ok(()) => Ok(started),
+        Err(NotPut::Later(refusal)) => {
+            tracing::warn!(%refusal, "the template of Ash is made when the store can be written");
+            let (engine, config) = (started.engine.clone(), config.clone());
+            tokio::spawn(async move { ash::put_template_later(engine, config, best_effort).await });
+            Ok(started)
+        }
+        Err(NotPut::Never(failure)) => {
+            // Nothing of what was started stays behind.
+            let _ = started.engine.shutdown_now().await;
+            Err(failure)
+        }
     }
-    Ok(started)
 }
 
 /// Native sandboxes, if this machine can have them.
@@ -273,9 +292,8 @@ async fn native_of(launcher: Result<LauncherProcess, Failure>) -> Result<Arc<Nat
     Ok(Arc::new(native))
 }
 
-/// Opens the store, and says what becomes of files that it does not name.
-fn open_store(config: &Config, place: &DataDir) -> Result<(Arc<dyn Store>, Strays), Failure> {
-    let retention = Retention {
+fn retention(config: &Config) -> Retention {
+    Retention {
         events: config.store.events,
         ends: config.store.ends,
         remembered_ends: config.node.remembered_ends.min(config.store.ends),
@@ -285,24 +303,72 @@ fn open_store(config: &Config, place: &DataDir) -> Result<(Arc<dyn Store>, Stray
         processes: config.store.processes,
         processes_age: Duration::from_hours(24 * u64::from(config.store.processes_age_days)),
         process_bytes: PROCESS_BYTES_MAX,
-    };
-    match config.store.kind {
-        StoreKind::Memory => Ok((Arc::new(MemoryStore::new(retention)), Strays::Remove)),
-        StoreKind::Sqlite => match SqliteStore::open(place.path(), retention) {
-            Ok(store) => {
-                if let Some(error) = store.clear_text_left() {
-                    tracing::warn!(
-                        %error,
-                        "environments and command lines that an older version stored in clear text \
-                         could not be removed from shoal.db; the next start tries again"
-                    );
-                }
-                let ours = place.belongs_to(store.id())?;
-                Ok((Arc::new(store), if ours { Strays::Remove } else { Strays::Leave }))
-            }
-            Err(error) => Err(Failure::new("cannot open the store", &error).remedy(error.remedy())),
-        },
+        database_bytes: u64::from(config.store.database_mb) << 20,
     }
+}
+
+/// Looks whether the database may be opened; there is none where the store is in memory.
+fn inspect_store(
+    config: &Config,
+    place: &DataDir,
+    accept_loss: bool,
+) -> Result<Option<Inspected>, Failure> {
+    match config.store.kind {
+        StoreKind::Memory => Ok(None),
+        StoreKind::Sqlite => {
+            let database = sqlite::Place {
+                directory: place.path().to_owned(),
+                beside: place.left_by_an_earlier_run(),
+                loss: if accept_loss { Loss::Accept } else { Loss::Refuse },
+            };
+            SqliteStore::inspect(&database, retention(config)).map(Some).map_err(not_opened)
+        }
+    }
+}
+
+fn not_opened(error: StoreError) -> Failure {
+    let (code, remedy) = (error.code, error.remedy());
+    let failure = Failure::new("cannot open the store", error).remedy(remedy);
+    match code {
+        // It goes on by itself only once it is open.
+        StoreErrorCode::DiskFull => {
+            failure.remedy("free space on the file system of the data directory, and start again")
+        }
+        StoreErrorCode::NewerVersion
+        | StoreErrorCode::Corrupt
+        | StoreErrorCode::Incomplete
+        | StoreErrorCode::Missing => failure.usage(),
+        StoreErrorCode::Locked | StoreErrorCode::Io | StoreErrorCode::Closed => failure,
+    }
+}
+
+/// Opens the store, and says what becomes of files that it does not name.
+fn open_store(
+    config: &Config,
+    place: &DataDir,
+    inspected: Option<Inspected>,
+) -> Result<(Arc<dyn Store>, Strays), Failure> {
+    let retention = retention(config);
+    let Some(inspected) = inspected else {
+        return Ok((Arc::new(MemoryStore::new(retention)), Strays::Remove));
+    };
+    if let Some(lost) = inspected.lost() {
+        tracing::warn!(
+            commits = lost.commits,
+            cause = lost.cause,
+            "the database lacks commits: it goes on from what is there"
+        );
+    }
+    let store = SqliteStore::open_inspected(inspected, retention).map_err(not_opened)?;
+    if let Some(error) = store.clear_text_left() {
+        tracing::warn!(
+            %error,
+            "environments and command lines that an older version stored in clear text could not be \
+             removed from shoal.db; the next start tries again"
+        );
+    }
+    let ours = place.belongs_to(store.id())?;
+    Ok((Arc::new(store), if ours { Strays::Remove } else { Strays::Leave }))
 }
 
 fn not_started(error: &StartError) -> Failure {
@@ -358,7 +424,7 @@ async fn serve(
         let of_blaxel = listeners.blaxel.map(of).transpose().map_err(no_listener)?;
         blaxel::tell_of_template(&engine, parts.config);
         let address = listener.local_addr().map_err(no_listener)?;
-        parts.place.write_address(reachable(address))?;
+        address_file::write(parts.place, reachable(address))?;
         banner::show(parts, &engine, address);
         let (stop, stopping) = watch::channel(false);
         let api = Api::new(engine.clone(), api_settings(parts.config));
@@ -382,10 +448,13 @@ async fn serve(
             );
             api::Served { cut: main.cut + ash + blaxel }
         });
-        Ok((stop, serving))
+        Ok((stop, serving, reachable(address)))
     };
     match served.await {
-        Ok((stop, serving)) => stop::when_told(&engine, parts, &mut stops, stop, serving).await,
+        Ok((stop, serving, address)) => tokio::select! {
+            stopped = stop::when_told(&engine, parts, &mut stops, stop, serving) => stopped,
+            never = address_file::keep(parts.place, address) => match never {},
+        },
         Err(failure) => {
             // Nothing of what was started stays behind.
             let _ = engine.shutdown_now().await;

@@ -53,25 +53,52 @@ impl Served {
         Self::start_by(scratch, flags, alone)
     }
 
+    /// Starts one whose flags say themselves where it listens.
+    pub(crate) fn start_plain(scratch: Scratch, flags: &[&str]) -> Self {
+        Self::start_without_waiting(scratch, flags).up()
+    }
+
     /// Starts one whose command is made in some way of its own.
     pub(crate) fn start_by(
         scratch: Scratch,
         flags: &[&str],
         command: impl FnOnce(&[&str]) -> Command,
     ) -> Self {
+        Self::spawn(scratch, flags, command).up()
+    }
+
+    /// Starts one that cannot say where it is.
+    pub(crate) fn start_without_waiting(scratch: Scratch, flags: &[&str]) -> Self {
+        Self::spawn(scratch, flags, alone)
+    }
+
+    fn spawn(scratch: Scratch, flags: &[&str], command: impl FnOnce(&[&str]) -> Command) -> Self {
         let mut served = Self { child: None, scratch };
         let data = served.data();
-        let fixed = ["serve", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap()];
-        let mut command = command(&[&fixed, flags].concat());
+        let mut fixed = vec!["serve", "--data-dir", data.to_str().unwrap()];
+        if !flags.contains(&"--listen") {
+            fixed.extend(["--listen", "127.0.0.1:0"]);
+        }
+        let mut command = command(&[&*fixed, flags].concat());
         let log = std::fs::File::create(served.scratch.0.join("log")).unwrap();
         let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
         served.child = Some(child);
-        eventually("the server is up", || {
-            let ended = served.child.as_mut().unwrap().try_wait().unwrap();
-            assert!(ended.is_none(), "it ended: {}", served.log());
-            served.data().join("address").exists() && served.said(&["stats"]).code == Some(0)
-        });
         served
+    }
+
+    fn up(mut self) -> Self {
+        eventually("the server is up", || {
+            self.assert_alive();
+            self.data().join("address").exists() && self.said(&["stats"]).code == Some(0)
+        });
+        self
+    }
+
+    /// It did not end.
+    #[track_caller]
+    pub(crate) fn assert_alive(&mut self) {
+        let ended = self.child.as_mut().unwrap().try_wait().unwrap();
+        assert!(ended.is_none(), "it ended: {}", self.log());
     }
 
     /// Takes the pool of the built-in template away, whose sandboxes have workspaces, too.

@@ -8,7 +8,7 @@ use model::process::{
     LogExtent, ProcessChange, ProcessEnd, ProcessEndReason, ProcessRecord, ProcessStatus,
     RestartPolicy,
 };
-use model::record::{JournalEntry, OnDisconnect, Owner, PoolRecord, SandboxRecord, SessionRecord};
+use model::record::{JournalEntry, KeptFiles, OnDisconnect, Owner, PoolRecord, SandboxRecord, SessionRecord};
 use model::state::PoolPhase;
 use model::template::{Recycle, RuntimeTraits};
 use model::turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord, TurnStart};
@@ -112,6 +112,13 @@ pub fn session(id: u8, n: u32) -> SessionRecord {
         idle_timeout_ms: (n & 16 != 0).then_some(u64::MAX),
         on_disconnect: if n & 1 != 0 { OnDisconnect::Abort } else { OnDisconnect::Continue },
         state_lost: (n & 2 != 0).then_some(TerminatedReason::Evicted),
+        lost_generation: Generation(u64::from(n) / 2),
+        files: (n & 4 == 0).then(|| KeptFiles {
+            sandbox: sandbox_id(id),
+            workspace: WorkspaceId::from_u128(n.into()),
+            archived: n & 1 != 0,
+            last_used_at: Wall(n.into()),
+        }),
         told_id: None,
         turn: Some(TurnId::from_u128(n.into())),
         queued: (0..n % 4).map(|turn| TurnId::from_u128(turn.into())).collect(),

@@ -37,6 +37,7 @@ const RETENTION: Retention = Retention {
     processes: 30,
     processes_age: Duration::from_secs(100),
     process_bytes: 1_000_000,
+    database_bytes: 1 << 30,
 };
 
 type CaseFuture<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;

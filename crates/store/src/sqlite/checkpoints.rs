@@ -1,9 +1,11 @@
-//! The thread that brings the log into the file. It does so when the log has grown large, and once
-//! commits have stopped for a moment: then everything is safe from a power cut too. It holds up
-//! commits only to begin the log anew, when almost all of it is brought over.
+//! The thread that brings the log into the file. It does so when the log has grown large or old, and
+//! once commits have stopped for a moment: then everything is safe from a power cut too. So the file
+//! is never far behind. It holds up commits only to begin the log anew, when almost all of it is
+//! brought over.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,8 +21,17 @@ const LOOK: Duration = Duration::from_millis(200);
 /// So many looks without a commit in between, and commits have stopped.
 const QUIET_LOOKS: u32 = 5;
 
-/// A log of this many bytes is large.
-pub(super) const LARGE: u64 = 32 << 20;
+/// When a log is brought over while commits go on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Due {
+    /// It is large: so many bytes.
+    pub(super) large_bytes: u64,
+    /// It is old: so many looks after it was begun.
+    pub(super) old_looks: u32,
+}
+
+/// How far the file may be behind: 8 MB, or five seconds of commits.
+pub(super) const DUE: Due = Due { large_bytes: 8 << 20, old_looks: 25 };
 
 /// The second pass brings over what was written during the first, so that little is left for when
 /// commits have to wait.
@@ -68,9 +79,15 @@ impl Bell {
         }
     }
 
-    fn end(&self) {
+    /// The thread is to end, and none is to begin.
+    pub(super) fn end(&self) {
         self.state().over = true;
         self.rung.notify_one();
+    }
+
+    /// Whether it is over.
+    pub(super) fn is_over(&self) -> bool {
+        self.state().over
     }
 
     /// What was written, once that is more than what was seen; nothing when it is over.
@@ -98,29 +115,27 @@ impl Bell {
 /// The thread. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Checkpoints {
-    shared: Arc<Shared>,
+    bell: Arc<Bell>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Checkpoints {
-    pub(super) fn start(path: &Path, shared: &Arc<Shared>, large: u64) -> Result<Self, StoreError> {
+    pub(super) fn start(path: &Path, shared: &Arc<Shared>, due: Due) -> Result<Self, StoreError> {
         let conn = open::to_checkpoint(path)?;
-        let mut log = path.as_os_str().to_owned();
-        log.push("-wal");
-        let work = Work { conn, log: log.into(), shared: Arc::clone(shared), large };
+        let work = Work { conn, log: open::log_of(path), shared: Arc::clone(shared), due };
         let thread = std::thread::Builder::new()
             .name("store-checkpoints".to_owned())
             .spawn(move || work.run())
             .map_err(|error| {
                 StoreError::new(StoreErrorCode::Io, format!("start a thread: {error}"))
             })?;
-        Ok(Self { shared: Arc::clone(shared), thread: Some(thread) })
+        Ok(Self { bell: Arc::clone(&shared.bell), thread: Some(thread) })
     }
 }
 
 impl Drop for Checkpoints {
     fn drop(&mut self) {
-        self.shared.bell.end();
+        self.bell.end();
         if let Some(thread) = self.thread.take() {
             // A panic in there is no reason for another one here.
             let _ = thread.join();
@@ -132,42 +147,45 @@ struct Work {
     conn: Connection,
     log: PathBuf,
     shared: Arc<Shared>,
-    large: u64,
+    due: Due,
 }
 
 impl Work {
     fn run(&self) {
-        // A large log may have been left by a crash.
-        if self.may_be_large() {
-            self.checkpoint(Cut::GiveBack);
-        }
         let mut seen = Written::default();
         let mut brought_over = 0;
         while let Some(written) = self.shared.bell.rest(seen) {
             seen = written;
-            let mut quiet = 0;
+            let (mut quiet, mut looks) = (0, 0);
             while quiet < QUIET_LOOKS {
                 let Some(written) = self.shared.bell.pause(LOOK) else { return };
                 quiet = if written == seen { quiet + 1 } else { 0 };
                 seen = written;
+                looks += 1;
                 // A file that is written over stays as large as it is: after some text more of it is
                 // in use again. The log has up to twenty times as much as the text.
-                let worth = seen.bytes - brought_over >= self.large / 16;
+                let worth = seen.bytes - brought_over >= self.due.large_bytes / 16;
                 let cut = if quiet == QUIET_LOOKS {
                     Cut::GiveBack
-                } else if worth && self.may_be_large() {
+                } else if looks >= self.due.old_looks || (self.is_large() && worth) {
                     Cut::WriteOver
                 } else {
                     continue;
                 };
-                brought_over = seen.bytes;
+                (brought_over, looks) = (seen.bytes, 0);
                 self.checkpoint(cut);
             }
         }
     }
 
-    fn may_be_large(&self) -> bool {
-        fs::metadata(&self.log).is_ok_and(|log| log.len() >= self.large)
+    fn is_large(&self) -> bool {
+        self.log_bytes() >= self.due.large_bytes
+    }
+
+    fn log_bytes(&self) -> u64 {
+        let bytes = fs::metadata(&self.log).map_or(0, |log| log.len());
+        self.shared.sizes.log_bytes.store(bytes, Ordering::Relaxed);
+        bytes
     }
 
     /// A failure, for want of space say, leaves everything in the log, and it is tried again.
@@ -175,6 +193,7 @@ impl Work {
         if (0..PASSES).try_for_each(|_| self.pass()).is_ok() {
             let _ = self.shared.restart_log(cut);
         }
+        self.log_bytes();
     }
 
     /// Brings over what is in the log now, while commits go on.

@@ -12,8 +12,10 @@ use crate::retention::Retention;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct History {
     events: Trim,
+    event_bytes: u64,
     last_event: i64,
     ends: Trim,
+    end_bytes: u64,
     last_ends: i64,
 }
 
@@ -24,30 +26,71 @@ struct Cut {
 }
 
 const EVENTS: Cut = Cut {
-    oldest: "SELECT last, count FROM events ORDER BY last",
+    oldest: "SELECT last, count, octet_length(lines) FROM events ORDER BY last",
     forget: "DELETE FROM events WHERE last <= ?1",
 };
 const ENDS: Cut = Cut {
-    oldest: "SELECT block, count FROM ends ORDER BY block",
+    oldest: "SELECT block, count, octet_length(lines) FROM ends ORDER BY block",
     forget: "DELETE FROM ends WHERE block <= ?1",
 };
 
 impl History {
     /// Looks what is there.
     pub(super) fn found(conn: &Connection, retention: Retention) -> rusqlite::Result<Self> {
-        let known = |sql| -> rusqlite::Result<(i64, i64)> {
-            conn.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))
+        let known = |sql| -> rusqlite::Result<(i64, i64, i64)> {
+            conn.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
         };
-        let (events, last_event) =
-            known("SELECT coalesce(sum(count), 0), coalesce(max(last), 0) FROM events")?;
-        let (ends, last_ends) =
-            known("SELECT coalesce(sum(count), 0), coalesce(max(block), 0) FROM ends")?;
+        // How long a text is is known without reading it.
+        let (events, last_event, event_bytes) = known(
+            "SELECT coalesce(sum(count), 0), coalesce(max(last), 0), \
+             coalesce(sum(octet_length(lines)), 0) FROM events",
+        )?;
+        let (ends, last_ends, end_bytes) = known(
+            "SELECT coalesce(sum(count), 0), coalesce(max(block), 0), \
+             coalesce(sum(octet_length(lines)), 0) FROM ends",
+        )?;
         Ok(Self {
             events: Trim::new(events.cast_unsigned(), retention.events_kept() as u64),
+            event_bytes: event_bytes.cast_unsigned(),
             last_event,
             ends: Trim::new(ends.cast_unsigned(), retention.ends.into()),
+            end_bytes: end_bytes.cast_unsigned(),
             last_ends,
         })
+    }
+
+    /// What events and ends take, in bytes.
+    pub(super) const fn bytes(&self) -> (u64, u64) {
+        (self.event_bytes, self.end_bytes)
+    }
+
+    /// Forgets the oldest events, besides the last ones: they say where numbering goes on. Says
+    /// whether there were some.
+    pub(super) fn forget_events(&mut self, conn: &Connection) -> rusqlite::Result<bool> {
+        let Some((block, count, bytes)) = EVENTS.first(conn)? else { return Ok(false) };
+        if block == self.last_event {
+            // They cannot go, and are not counted as what could.
+            self.event_bytes = 0;
+            return Ok(true);
+        }
+        conn.prepare_cached(EVENTS.forget)?.execute([block])?;
+        self.events = self.events.after(0, count);
+        self.event_bytes = self.event_bytes.saturating_sub(bytes);
+        Ok(true)
+    }
+
+    /// Forgets the oldest ends. Says whether there were some.
+    pub(super) fn forget_ends(&mut self, conn: &Connection) -> rusqlite::Result<bool> {
+        let Some((block, count, bytes)) = ENDS.first(conn)? else { return Ok(false) };
+        if block == self.last_ends {
+            // A batch that is given again is recognised by them.
+            self.end_bytes = 0;
+            return Ok(true);
+        }
+        conn.prepare_cached(ENDS.forget)?.execute([block])?;
+        self.ends = self.ends.after(0, count);
+        self.end_bytes = self.end_bytes.saturating_sub(bytes);
+        Ok(true)
     }
 
     /// Writes what the batch adds, in its transaction, and says what is known if that is committed.
@@ -85,7 +128,8 @@ impl History {
         let count = batch.ends_count;
         let row = params![self.last_ends, count.cast_signed(), batch.ends_lines()];
         conn.prepare_cached(sql)?.execute(row)?;
-        self.ends = ENDS.cut(conn, self.ends, count)?;
+        self.end_bytes += batch.ends_lines().len() as u64;
+        self.ends = ENDS.cut(conn, self.ends, count, &mut self.end_bytes)?;
         Ok(())
     }
 
@@ -99,14 +143,30 @@ impl History {
         let row = params![last.number, first.number, count.cast_signed(), lines];
         conn.prepare_cached(sql)?.execute(row)?;
         self.last_event = last.number;
-        self.events = EVENTS.cut(conn, self.events, count)?;
+        self.event_bytes += lines.len() as u64;
+        self.events = EVENTS.cut(conn, self.events, count, &mut self.event_bytes)?;
         Ok(())
     }
 }
 
 impl Cut {
-    /// Forgets the oldest blocks, if it is time to.
-    fn cut(&self, conn: &Connection, trim: Trim, added: u64) -> rusqlite::Result<Trim> {
+    /// The oldest block: its number, how many are in it, and how much it takes.
+    fn first(&self, conn: &Connection) -> rusqlite::Result<Option<(i64, u64, u64)>> {
+        let mut select = conn.prepare_cached(self.oldest)?;
+        let mut blocks = select.query([])?;
+        let Some(block) = blocks.next()? else { return Ok(None) };
+        let number = |column| block.get::<_, i64>(column).map(i64::cast_unsigned);
+        Ok(Some((block.get(0)?, number(1)?, number(2)?)))
+    }
+
+    /// Forgets the oldest blocks, if it is time to, and counts their bytes no more.
+    fn cut(
+        &self,
+        conn: &Connection,
+        trim: Trim,
+        added: u64,
+        bytes: &mut u64,
+    ) -> rusqlite::Result<Trim> {
         let mut due = trim.due(added);
         if !due.more() {
             return Ok(trim.after(added, 0));
@@ -119,6 +179,7 @@ impl Cut {
             && due.take(block.get::<_, i64>(1)?.cast_unsigned())
         {
             up_to = Some(block.get(0)?);
+            *bytes = bytes.saturating_sub(block.get::<_, i64>(2)?.cast_unsigned());
         }
         drop(blocks);
         if let Some(up_to) = up_to {

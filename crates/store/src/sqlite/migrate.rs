@@ -41,7 +41,7 @@ pub(super) fn migrate(
     migrations: &[Migration],
     key: &NodeKey,
 ) -> Result<(), StoreError> {
-    let found = found(conn, path, migrations)?;
+    let found = check(conn, path, migrations)?;
     for migration in migrations.iter().filter(|migration| migration.version > found) {
         // There is nothing in a new file that a backup could save.
         if found > 0 {
@@ -52,13 +52,13 @@ pub(super) fn migrate(
     Ok(())
 }
 
-/// The version that a database has; 0 if it is new. One that is not for this program is refused.
-pub(super) fn found(
+/// The version of a database, if it is ours and not newer than this program. Changes nothing.
+pub(super) fn check(
     conn: &Connection,
     path: &Path,
     migrations: &[Migration],
 ) -> Result<u32, StoreError> {
-    let latest = migrations.last().map_or(0, |migration| migration.version);
+    let latest = latest(migrations);
     let found = version(conn)?;
     if found > latest {
         return Err(StoreError::new(
@@ -71,6 +71,11 @@ pub(super) fn found(
     }
     recognise(conn, path, found)?;
     Ok(found)
+}
+
+/// The present version.
+pub(super) fn latest(migrations: &[Migration]) -> u32 {
+    migrations.last().map_or(0, |migration| migration.version)
 }
 
 /// The name of the backup that is made of a version before it is left.

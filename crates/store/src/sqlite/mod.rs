@@ -6,12 +6,16 @@
 //! that, by a lock on the data directory.
 
 mod backup;
+mod bound;
 mod checkpoints;
 mod documents;
 mod fault;
 mod hidden;
 mod history;
+mod inspect;
 mod lines;
+mod log_walk;
+mod mark;
 mod migrate;
 mod open;
 mod pace;
@@ -25,12 +29,13 @@ mod tables;
 mod trim;
 mod turn_pages;
 mod turns;
+mod waiting;
 mod writer;
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -42,16 +47,19 @@ use model::why::Ended;
 use model::{Document, KeyRecord, SandboxId, SeedId, SessionId, TurnId};
 use tokio::runtime::Handle;
 
-use self::checkpoints::{Bell, Checkpoints, Cut};
+use self::bound::Pages;
+use self::checkpoints::{Bell, Checkpoints, Cut, DUE, Due};
+pub use self::inspect::{Inspected, Loss, Lost, Place};
+pub use self::mark::MARK_FILE;
 use self::open::PATIENCE;
 use self::pace::Pace;
 use self::prepared::Prepared;
 use self::reader::Reader;
-use self::schema::MIGRATIONS;
+use self::waiting::{Opened, Waiting};
 use self::writer::Writer;
 use crate::contract::{
-    Batch, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, ProcessKey, ProcessesQuery,
-    Store, TurnQuery,
+    Batch, Condition, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, ProcessKey,
+    ProcessesQuery, Store, TurnQuery,
 };
 use crate::error::{StoreError, StoreErrorCode};
 use crate::retention::Retention;
@@ -67,54 +75,115 @@ pub struct SqliteStore {
     path: PathBuf,
     retention: Retention,
     clear_text_left: Option<StoreError>,
+    lost: Option<Lost>,
+    bound_bytes: u64,
     shared: Arc<Shared>,
-    checkpoints: Arc<Mutex<Option<Checkpoints>>>,
 }
 
 /// What commits, readers and the thread for checkpoints have in common. A connection that is not
 /// there was closed.
 struct Shared {
-    writer: Mutex<Option<Writer>>,
+    writer: Mutex<Pen>,
     reader: Mutex<Option<Reader>>,
+    checkpoints: Mutex<Option<Checkpoints>>,
     pace: Pace,
-    bell: Bell,
     key: NodeKey,
+    bell: Arc<Bell>,
+    sizes: Sizes,
+}
+
+/// How large the files are, as far as is known.
+#[derive(Default)]
+struct Sizes {
+    database_bytes: AtomicU64,
+    used_bytes: AtomicU64,
+    log_bytes: AtomicU64,
+    waits: AtomicBool,
+}
+
+impl Sizes {
+    fn are(&self, pages: Pages) {
+        self.database_bytes.store(pages.all * pages.bytes_each, Ordering::Relaxed);
+        self.used_bytes.store(pages.used * pages.bytes_each, Ordering::Relaxed);
+    }
+}
+
+/// Whether anything can be written.
+enum Pen {
+    Ready(Box<Writer>),
+    /// The disk had no space when it was opened. The next write tries again.
+    Waiting(Waiting),
+    Closed,
 }
 
 impl SqliteStore {
-    /// Opens the file in a directory, or makes it; brings it to the present version, after a
-    /// backup. Waits for the disk.
+    /// Opens the database in a directory, or makes it; brings it to the present version, after a
+    /// backup. Refuses one that lacks commits. Waits for the disk.
     pub fn open(directory: &Path, retention: Retention) -> Result<Self, StoreError> {
-        Self::open_as(directory, retention, checkpoints::LARGE)
+        Self::open_as(directory, retention, DUE)
     }
 
-    fn open_as(
-        directory: &Path,
+    fn open_as(directory: &Path, retention: Retention, due: Due) -> Result<Self, StoreError> {
+        let place = Place { directory: directory.to_owned(), ..Place::default() };
+        let inspected = Self::inspect(&place, retention)?;
+        Self::open_inspected_as(inspected, retention, due)
+    }
+
+    /// Looks whether the database in a directory may be opened. Changes nothing there, unless a loss
+    /// is accepted: then a damaged log is put aside.
+    pub fn inspect(place: &Place, retention: Retention) -> Result<Inspected, StoreError> {
+        inspect::inspect(place, retention)
+    }
+
+    /// Opens a database that was inspected, or makes it. Without space on the disk it can be read,
+    /// and can be written as soon as there is some.
+    pub fn open_inspected(inspected: Inspected, retention: Retention) -> Result<Self, StoreError> {
+        Self::open_inspected_as(inspected, retention, DUE)
+    }
+
+    fn open_inspected_as(
+        inspected: Inspected,
         retention: Retention,
-        large_log_bytes: u64,
+        due: Due,
     ) -> Result<Self, StoreError> {
-        let path = directory.join(FILE);
-        open::make_file(&path)?;
-        let mut conn = open::to_write(&path)?;
-        let found = migrate::found(&conn, &path, MIGRATIONS)?;
-        let key = sealed_rows::key_of(&conn, directory)?;
-        migrate::migrate(&mut conn, &path, MIGRATIONS, &key)?;
-        let scrubbed = match found {
-            0 => sealed_rows::never_had_clear_text(&conn),
-            _ => sealed_rows::scrub(&conn, &path),
+        let Inspected { directory, present, lost } = inspected;
+        let waiting = Waiting { directory, retention, due };
+        let mut clear_text_left = None;
+        let (id, key, pen, reader) = match waiting.open() {
+            Ok(opened) => {
+                clear_text_left = opened.clear_text_left;
+                (opened.id, opened.key, Pen::Ready(Box::new(opened.writer)), opened.reader)
+            }
+            Err(error) if error.code == StoreErrorCode::DiskFull && present => {
+                let (id, key, reader) = waiting.read_alone()?;
+                (id, key, Pen::Waiting(waiting.clone()), reader)
+            }
+            Err(error) => return Err(error),
         };
-        let id = open::identity(&conn)?;
+        let ready = matches!(pen, Pen::Ready(_));
         let shared = Arc::new(Shared {
-            writer: Mutex::new(Some(Writer::new(conn, retention, key.clone())?)),
-            reader: Mutex::new(Some(Reader::new(open::to_read(&path)?, retention, key.clone()))),
+            writer: Mutex::new(pen),
+            reader: Mutex::new(Some(reader)),
+            checkpoints: Mutex::default(),
             pace: Pace::default(),
-            bell: Bell::default(),
             key,
+            bell: Arc::default(),
+            sizes: Sizes::default(),
         });
-        let checkpoints = Checkpoints::start(&path, &shared, large_log_bytes)?;
-        let checkpoints = Arc::new(Mutex::new(Some(checkpoints)));
-        let clear_text_left = scrubbed.err();
-        Ok(Self { id, path, retention, clear_text_left, shared, checkpoints })
+        if ready {
+            shared.start_checkpoints(&waiting)?;
+            shared.look_at_size();
+        } else {
+            shared.sizes.waits.store(true, Ordering::Relaxed);
+            waiting::keep_trying(&shared)?;
+        }
+        let (path, bound_bytes) = (waiting.path(), retention.database_bytes);
+        Ok(Self { id, path, retention, clear_text_left, lost, bound_bytes, shared })
+    }
+
+    /// Commits that were missing when it was opened.
+    pub const fn lost(&self) -> Option<&Lost> {
+        self.lost.as_ref()
     }
 
     /// A number that no other store has, for as long as the file exists.
@@ -150,7 +219,7 @@ impl SqliteStore {
             if !asked.load(Ordering::Acquire) {
                 return Err(StoreError::new(StoreErrorCode::Closed, "nobody waits for it"));
             }
-            write(&shared, writer.as_mut().ok_or_else(StoreError::closed)?)
+            write(&shared, shared.ready(&mut writer)?)
         })
         .await;
         drop(wanted);
@@ -218,7 +287,7 @@ impl Store for SqliteStore {
         let sealed = sealed.map_err(hidden::unsealed)?;
         self.write(move |shared, writer| {
             let put = |writer: &Writer| documents::put(writer.conn(), &document, &sealed);
-            writer.patiently(PATIENCE, put)?;
+            writer.transact(PATIENCE, put)?;
             shared.bell.ring(sealed.len());
             Ok(())
         })
@@ -229,7 +298,7 @@ impl Store for SqliteStore {
         let query = query.clone();
         self.write(move |shared, writer| {
             let removed =
-                writer.patiently(PATIENCE, |writer| documents::remove(writer.conn(), &query))?;
+                writer.transact(PATIENCE, |writer| documents::remove(writer.conn(), &query))?;
             shared.bell.ring(0);
             Ok(removed as u64)
         })
@@ -295,16 +364,29 @@ impl Store for SqliteStore {
         elsewhere(move || backup::forget(&copy, &sessions)).await
     }
 
+    fn condition(&self) -> Condition {
+        let sizes = &self.shared.sizes;
+        Condition {
+            database_bytes: sizes.database_bytes.load(Ordering::Relaxed),
+            used_bytes: sizes.used_bytes.load(Ordering::Relaxed),
+            log_bytes: sizes.log_bytes.load(Ordering::Relaxed),
+            bound_bytes: self.bound_bytes,
+            lost_commits: self.lost.as_ref().map_or(0, |lost| lost.commits.unwrap_or(0)),
+            waits_for_space: sizes.waits.load(Ordering::Relaxed),
+        }
+    }
+
     async fn close(&self) -> Result<(), StoreError> {
-        let (shared, checkpoints) = (Arc::clone(&self.shared), Arc::clone(&self.checkpoints));
-        elsewhere(move || {
-            // The thread first, since it may be about to use the writer.
-            drop(locked(&checkpoints).take());
-            drop(locked(&shared.reader).take());
-            let writer = locked(&shared.writer).take();
-            writer.map_or(Ok(()), Writer::close)
-        })
-        .await
+        let shared = Arc::clone(&self.shared);
+        elsewhere(move || shared.close()).await
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.shared.bell.end();
+        // What is still being written keeps the rest until it is done.
+        drop(locked(&self.shared.checkpoints).take());
     }
 }
 
@@ -319,7 +401,12 @@ impl Shared {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        let Some(writer) = writer.as_mut() else { return Some(Err(StoreError::closed())) };
+        let writer = match &mut *writer {
+            Pen::Ready(writer) => writer,
+            // Opening takes a while.
+            Pen::Waiting(_) => return None,
+            Pen::Closed => return Some(Err(StoreError::closed())),
+        };
         match self.commit(writer, prepared, Duration::ZERO) {
             Err(error) if error.code == StoreErrorCode::Locked => None,
             done => Some(done),
@@ -337,13 +424,84 @@ impl Shared {
         let done = writer.commit(prepared, patience);
         self.pace.took(began.elapsed());
         if done.is_ok() {
+            self.sizes.are(writer.pages());
             self.bell.ring(prepared.bytes());
         }
         done
     }
 
+    /// The writer, if there is one, or if there is space for one by now.
+    fn ready<'p>(self: &Arc<Self>, pen: &'p mut Pen) -> Result<&'p mut Writer, StoreError> {
+        if let Pen::Waiting(waiting) = pen {
+            let waiting = waiting.clone();
+            *pen = Pen::Ready(Box::new(self.wake(&waiting)?));
+            self.sizes.waits.store(false, Ordering::Relaxed);
+        }
+        match pen {
+            Pen::Ready(writer) => Ok(writer),
+            Pen::Waiting(_) | Pen::Closed => Err(StoreError::closed()),
+        }
+    }
+
+    /// Opens everything. The one who reads alone must let go for that, and is there again if it
+    /// fails.
+    fn wake(self: &Arc<Self>, waiting: &Waiting) -> Result<Writer, StoreError> {
+        let mut reader = locked(&self.reader);
+        drop(reader.take());
+        match waiting.open().and_then(|opened| {
+            self.start_checkpoints(waiting)?;
+            Ok(opened)
+        }) {
+            Ok(Opened { writer, reader: with_it, .. }) => {
+                *reader = Some(with_it);
+                Ok(writer)
+            }
+            Err(error) => {
+                *reader = Some(waiting.read_alone()?.2);
+                Err(error)
+            }
+        }
+    }
+
+    /// Tries to open what waits for space. Says whether it is still to be tried.
+    fn try_to_wake(self: &Arc<Self>) -> bool {
+        let mut pen = locked(&self.writer);
+        // Whether it worked is seen by what became of it.
+        let _ = self.ready(&mut pen);
+        matches!(&*pen, Pen::Waiting(_))
+    }
+
+    fn look_at_size(&self) {
+        if let Pen::Ready(writer) = &*locked(&self.writer) {
+            self.sizes.are(writer.pages());
+        }
+    }
+
+    fn start_checkpoints(self: &Arc<Self>, waiting: &Waiting) -> Result<(), StoreError> {
+        let started = Checkpoints::start(&waiting.path(), self, waiting.due)?;
+        *locked(&self.checkpoints) = Some(started);
+        if self.bell.is_over() {
+            // The store was dropped meanwhile.
+            drop(locked(&self.checkpoints).take());
+        }
+        Ok(())
+    }
+
     fn restart_log(&self, cut: Cut) -> Result<(), StoreError> {
-        locked(&self.writer).as_ref().map_or(Ok(()), |writer| writer.restart_log(cut))
+        match &mut *locked(&self.writer) {
+            Pen::Ready(writer) => writer.restart_log(cut),
+            Pen::Waiting(_) | Pen::Closed => Ok(()),
+        }
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        // The thread first, since it may be about to use the writer.
+        drop(locked(&self.checkpoints).take());
+        drop(locked(&self.reader).take());
+        match std::mem::replace(&mut *locked(&self.writer), Pen::Closed) {
+            Pen::Ready(writer) => writer.close(),
+            Pen::Waiting(_) | Pen::Closed => Ok(()),
+        }
     }
 }
 

@@ -1,15 +1,18 @@
 //! How connections to the file are made. The file is its owner's alone, and what SQLite is told
 //! here is what durability and speed rest on.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use super::fault::at;
+use super::fault::{at, told};
 use crate::error::{StoreError, StoreErrorCode};
 
 /// How long another program may keep the file locked before we give up.
@@ -51,6 +54,12 @@ pub(super) fn to_write(path: &Path) -> Result<Connection, StoreError> {
     Ok(conn)
 }
 
+/// The sequence of the last commit.
+pub(super) fn sequence(conn: &Connection) -> Result<u64, StoreError> {
+    let sequence = conn.query_row("SELECT sequence FROM progress", [], |row| row.get(0));
+    sequence.map(i64::cast_unsigned).map_err(at("read the sequence of the last commit"))
+}
+
 /// The number that the store was given when it was made.
 pub(super) fn identity(conn: &Connection) -> Result<u64, StoreError> {
     let id = conn.query_row("SELECT id FROM identity", [], |row| row.get(0));
@@ -64,6 +73,54 @@ pub(super) fn to_read(path: &Path) -> Result<Connection, StoreError> {
     Ok(conn)
 }
 
+/// A connection that reads without any other, and needs no space on the disk: it keeps the index of
+/// the log in its own memory. Nothing on the disk changes, also when it is closed.
+pub(super) fn to_read_alone(path: &Path) -> Result<Connection, StoreError> {
+    let log = fs::metadata(log_of(path)).map_or(0, |log| log.len());
+    if log == 0 {
+        // SQLite would make a log, empty as it is. Nobody writes as long as we have this.
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX
+            | OpenFlags::SQLITE_OPEN_URI;
+        let uri = format!("file:{}?immutable=1", escaped(path));
+        let conn = Connection::open_with_flags(uri, flags).map_err(opening(path))?;
+        return prepared(conn, path);
+    }
+    let conn = Connection::open_with_flags(path, READ_WRITE).map_err(opening(path))?;
+    // Before anything is read: then the memory that connections share is not used.
+    let mode: String = conn
+        .pragma_update_and_check(None, "locking_mode", "EXCLUSIVE", |row| row.get(0))
+        .map_err(opening(path))?;
+    if mode != "exclusive" {
+        let cause = format!("{} cannot be locked as a whole", path.display());
+        return Err(StoreError::new(StoreErrorCode::Io, cause));
+    }
+    let conn = prepared(conn, path)?;
+    conn.pragma_update(None, "query_only", true).map_err(at("prepare the database"))?;
+    Ok(conn)
+}
+
+/// The log of a database.
+pub(super) fn log_of(path: &Path) -> PathBuf {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    log.into()
+}
+
+/// A path as part of a URI.
+fn escaped(path: &Path) -> String {
+    path.as_os_str().as_bytes().iter().fold(String::new(), |mut uri, byte| {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => {
+                uri.push(char::from(*byte));
+            }
+            // Writing to a string cannot fail.
+            byte => drop(write!(uri, "%{byte:02x}")),
+        }
+        uri
+    })
+}
+
 /// A connection that brings the log into the file.
 pub(super) fn to_checkpoint(path: &Path) -> Result<Connection, StoreError> {
     connect(path)
@@ -74,13 +131,26 @@ pub(super) fn to_checkpoint(path: &Path) -> Result<Connection, StoreError> {
 pub(super) fn to_copy(path: &Path) -> Result<Connection, StoreError> {
     connect(path)
 }
+/// Each connection is behind a lock of ours.
+const READ_WRITE: OpenFlags =
+    OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 
 fn connect(path: &Path) -> Result<Connection, StoreError> {
-    let open = format!("open {}", path.display());
-    let step = at(&open);
-    // Each connection is behind a lock of ours.
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(path, flags).map_err(&step)?;
+    let conn = Connection::open_with_flags(path, READ_WRITE).map_err(opening(path))?;
+    prepared(conn, path)
+}
+
+fn opening(path: &Path) -> impl Fn(rusqlite::Error) -> StoreError {
+    let step = format!("open {}", path.display());
+    move |error| told(&step, &error)
+}
+
+/// What holds for every connection.
+fn prepared(conn: Connection, path: &Path) -> Result<Connection, StoreError> {
+    let step = opening(path);
+    // The last connection would bring the log over and remove it, and nothing would tell that from a
+    // log that was lost. Only an orderly stop does that, and says so in the mark.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(&step)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
     conn.busy_timeout(PATIENCE).map_err(&step)?;
     conn.pragma_update(None, "synchronous", "NORMAL").map_err(&step)?;

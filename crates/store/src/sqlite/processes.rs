@@ -136,27 +136,40 @@ fn remove(conn: &Connection, sandbox: [u8; 16], number: i64) -> rusqlite::Result
     Ok(())
 }
 
+/// Forgets the process that ended first, of the key that has most. Says whether there was one.
+pub(super) fn forget_one(conn: &Connection, shares: &mut Shares) -> rusqlite::Result<bool> {
+    let Some(tenant) = shares.largest() else { return Ok(false) };
+    forget_first(conn, shares, Next::Of(tenant))
+}
+
 fn forget(
     conn: &Connection,
     shares: &mut Shares,
     mut forgetting: Forgetting,
 ) -> rusqlite::Result<()> {
     while let Some(next) = forgetting.next(shares) {
-        let mut first = conn.prepare_cached(match next {
-            Next::Of(_) => FIRST_OF_KEY,
-            Next::EndedBefore(_) => FIRST_BEFORE,
-        })?;
-        let found = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
-        let found: Option<([u8; 16], i64, i64, [u8; 16])> = match next {
-            Next::Of(tenant) => first.query_row([tenant.as_u128().to_be_bytes()], found),
-            Next::EndedBefore(moment) => first.query_row([moment.0.cast_signed()], found),
+        if !forget_first(conn, shares, next)? {
+            return Ok(());
         }
-        .optional()?;
-        let Some((sandbox, number, bytes, tenant)) = found else { return Ok(()) };
-        remove(conn, sandbox, number)?;
-        shares.remove(key_id(tenant), Tally::one(bytes.cast_unsigned()));
     }
     Ok(())
+}
+
+fn forget_first(conn: &Connection, shares: &mut Shares, next: Next) -> rusqlite::Result<bool> {
+    let mut first = conn.prepare_cached(match next {
+        Next::Of(_) => FIRST_OF_KEY,
+        Next::EndedBefore(_) => FIRST_BEFORE,
+    })?;
+    let found = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
+    let found: Option<([u8; 16], i64, i64, [u8; 16])> = match next {
+        Next::Of(tenant) => first.query_row([tenant.as_u128().to_be_bytes()], found),
+        Next::EndedBefore(moment) => first.query_row([moment.0.cast_signed()], found),
+    }
+    .optional()?;
+    let Some((sandbox, number, bytes, tenant)) = found else { return Ok(false) };
+    remove(conn, sandbox, number)?;
+    shares.remove(key_id(tenant), Tally::one(bytes.cast_unsigned()));
+    Ok(true)
 }
 
 /// A process.

@@ -20,7 +20,13 @@ use super::migrate::{Migration, Then};
 
 /// All versions, from an empty file to the present one.
 pub(super) const MIGRATIONS: &[Migration] =
-    &[RECORDS_AND_EVENTS, TURNS, DOCUMENTS, TURNS_BY_KEY, IDENTITY, PROCESSES, SEALED];
+    &[RECORDS_AND_EVENTS, TURNS, DOCUMENTS, TURNS_BY_KEY, IDENTITY, PROCESSES, SEALED, PROGRESS];
+
+/// The version since which a database has an identity.
+pub(super) const WITH_IDENTITY: u32 = IDENTITY.version;
+
+/// The version since which a database counts its commits.
+pub(super) const WITH_PROGRESS: u32 = PROGRESS.version;
 
 const RECORDS_AND_EVENTS: Migration = Migration {
     version: 1,
@@ -163,4 +169,15 @@ const SEALED: Migration = Migration {
         ALTER TABLE documents ADD COLUMN sealed BLOB;
     ",
     then: Then::SealAll,
+};
+
+/// Every commit raises the sequence. The mark beside the database has it too, so that a database
+/// that lacks commits is found out.
+const PROGRESS: Migration = Migration {
+    version: 8,
+    sql: "
+        CREATE TABLE progress (sequence INTEGER NOT NULL) STRICT;
+        INSERT INTO progress (sequence) VALUES (0);
+    ",
+    then: Then::Nothing,
 };

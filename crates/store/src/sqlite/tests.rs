@@ -7,6 +7,7 @@ use std::task::{Context, Waker};
 
 use model::turn::TurnChange;
 
+use super::schema::MIGRATIONS;
 use super::*;
 use crate::conformance::Subject;
 use crate::conformance::material::{
@@ -14,10 +15,10 @@ use crate::conformance::material::{
     turn_start, whole,
 };
 
-struct Directory(PathBuf);
+pub(super) struct Directory(pub(super) PathBuf);
 
 impl Directory {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("store-sqlite-{}-{n}", std::process::id()));
@@ -54,6 +55,15 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Pen {
+    fn writer(&self) -> &Writer {
+        match self {
+            Self::Ready(writer) => writer,
+            Self::Waiting(_) | Self::Closed => panic!("it cannot be written"),
+        }
     }
 }
 
@@ -217,7 +227,7 @@ async fn a_full_file_takes_nothing_and_goes_on_later() {
     let store = directory.open();
     let limit = |pages: u32| {
         let writer = locked(&store.shared.writer);
-        let conn = writer.as_ref().expect("open").conn();
+        let conn = writer.writer().conn();
         let set = conn.pragma_update_and_check(None, "max_page_count", pages, |row| row.get(0));
         set.expect("limited")
     };
@@ -261,7 +271,7 @@ async fn a_batch_that_fails_half_way_leaves_nothing() {
     let before = store.load().await.expect("loaded");
     let run = |sql| {
         let writer = locked(&store.shared.writer);
-        writer.as_ref().expect("open").conn().execute_batch(sql).expect("run");
+        writer.writer().conn().execute_batch(sql).expect("run");
     };
     // Events are written last.
     run("CREATE TEMP TRIGGER no BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'no'); END");
@@ -277,7 +287,12 @@ async fn a_batch_that_fails_half_way_leaves_nothing() {
 #[tokio::test]
 async fn a_large_log_is_written_over_while_commits_go_on() {
     let directory = Directory::new();
-    let store = SqliteStore::open_as(&directory.0, Retention::default(), 1 << 20).expect("opened");
+    let store = SqliteStore::open_as(
+        &directory.0,
+        Retention::default(),
+        Due { large_bytes: 1 << 20, ..DUE },
+    )
+    .expect("opened");
     let first = whole(1);
     store.commit(&first).await.expect("written");
     let (begun, mut number) = (directory.log_restarts(), 1);
@@ -314,6 +329,44 @@ async fn the_log_is_brought_over_when_commits_stop() {
     assert_eq!(last(&copy.open()).await, 20);
     store.commit(&whole(21)).await.expect("it goes on");
     assert_eq!(last(&store).await, 21);
+}
+
+#[tokio::test]
+async fn the_file_is_never_far_behind_while_commits_go_on() {
+    let directory = Directory::new();
+    let due = Due { old_looks: 2, ..DUE };
+    let store = SqliteStore::open_as(&directory.0, Retention::default(), due).expect("opened");
+    let copy = Directory::new();
+    let mut number = 0;
+    loop {
+        number += 1;
+        assert!(number < 2_000, "the file follows at some time");
+        store.commit(&whole(number)).await.expect("written");
+        // Commits never stop for as long as would have the log brought over.
+        std::thread::sleep(Duration::from_millis(20));
+        if number.is_multiple_of(20) {
+            fs::copy(directory.0.join(FILE), copy.0.join(FILE)).expect("copied");
+            let alone = open::to_read_alone(&copy.0.join(FILE)).expect("opened");
+            if open::sequence(&alone).is_ok_and(|sequence| sequence > 20) {
+                break;
+            }
+        }
+    }
+    let mark = mark::read(&directory.0).expect("read").expect("a mark");
+    assert_eq!(mark.sequence, number);
+    assert!(mark.durable > 20 && mark.durable <= number, "{mark:?}");
+}
+
+#[tokio::test]
+async fn a_new_database_is_whole_without_its_log() {
+    let directory = Directory::new();
+    let store = directory.open();
+    let error = open::to_read_alone(&directory.0.join(FILE)).expect_err("it is in use");
+    assert_eq!(error.code, StoreErrorCode::Locked, "{error}");
+    let copy = Directory::new();
+    fs::copy(directory.0.join(FILE), copy.0.join(FILE)).expect("copied");
+    let alone = open::to_read_alone(&copy.0.join(FILE)).expect("opened");
+    assert_eq!(open::identity(&alone), Ok(store.id()));
 }
 
 /// What the first version wrote is there after the migration, and turns are taken.
@@ -368,7 +421,7 @@ async fn no_question_about_turns_or_processes_looks_at_all_of_them() {
     let store = directory.open();
     store.commit(&whole(1)).await.expect("written");
     let writer = locked(&store.shared.writer);
-    let conn = writer.as_ref().expect("open").conn();
+    let conn = writer.writer().conn();
     for sql in [
         "SELECT number FROM turns WHERE session = ?1 AND number > ?2 ORDER BY number LIMIT ?3",
         "SELECT number FROM turns WHERE id = ?1 AND ended_at IS NULL",
@@ -408,7 +461,7 @@ async fn turns_are_counted_as_they_are_written() {
         store.commit(batch).await.expect("written");
     }
     let writer = locked(&store.shared.writer);
-    let conn = writer.as_ref().expect("open").conn();
+    let conn = writer.writer().conn();
     // Its input is an empty text in the record, and in the envelope as it is.
     let sql = "SELECT bytes, octet_length(record) - 2 + octet_length(sealed) - 49 + \
                octet_length(over) + \
@@ -429,7 +482,7 @@ async fn what_was_not_committed_is_not_counted() {
     store.commit(&whole(1)).await.expect("written");
     let run = |sql| {
         let writer = locked(&store.shared.writer);
-        writer.as_ref().expect("open").conn().execute_batch(sql).expect("run");
+        writer.writer().conn().execute_batch(sql).expect("run");
     };
     run("CREATE TEMP TRIGGER no BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'no'); END");
     for _ in 0..5 {
@@ -464,7 +517,7 @@ async fn turns_of_the_third_version_have_their_keys() {
     drop(conn);
     let store = directory.open();
     let writer = locked(&store.shared.writer);
-    let conn = writer.as_ref().expect("open").conn();
+    let conn = writer.writer().conn();
     let mut select = conn.prepare("SELECT tenant, bytes FROM turns").expect("a question");
     let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).expect("rows");
     let rows: Vec<([u8; 16], i64)> = rows.map(|row| row.expect("a row")).collect();
@@ -484,7 +537,7 @@ async fn blocks_that_nobody_shows_go_in_time() {
     let store = SqliteStore::open(&directory.0, retention).expect("opened");
     let count = |sql: &str| -> u64 {
         let writer = locked(&store.shared.writer);
-        let conn = writer.as_ref().expect("open").conn();
+        let conn = writer.writer().conn();
         conn.query_row(sql, [], |row| row.get::<_, i64>(0)).expect("counted").cast_unsigned()
     };
     store.commit(&talk([TurnChange::Put(turn(1, 1))])).await.expect("written");
@@ -610,9 +663,13 @@ async fn a_start_that_was_killed_before_all_clear_text_was_gone_is_made_good() {
     assert!(left.iter().any(|file| file.contains("backup-v6")), "{left:?}");
 
     // Another program that reads keeps the log from being cut: that is told, and nothing else fails.
+    // One that reads before the database was inspected is waited for, and refused.
+    let place = Place { directory: directory.0.clone(), ..Place::default() };
+    let retention = Retention::default();
+    let inspected = SqliteStore::inspect(&place, retention).expect("inspected");
     let reader = rusqlite::Connection::open(&path).expect("opened");
     reader.execute_batch("BEGIN; SELECT * FROM sessions").expect("read");
-    let store = directory.open();
+    let store = SqliteStore::open_inspected(inspected, retention).expect("opened");
     assert!(store.clear_text_left().is_some());
     assert_secrets_there(&store).await;
     store.close().await.expect("closed");

@@ -73,6 +73,37 @@ impl TurnTables {
         Ok((Self { retention, forgotten: forgotten.cast_unsigned() }, shares))
     }
 
+    /// Whether blocks of forgotten turns are left.
+    pub(super) const fn has_forgotten(self) -> bool {
+        self.forgotten > 0
+    }
+
+    /// Removes some of the blocks of forgotten turns.
+    pub(super) fn sweep_some(
+        self,
+        conn: &Connection,
+        node_key: &NodeKey,
+        shares: &mut Shares,
+    ) -> rusqlite::Result<Self> {
+        let blocks = BLOCKS_AT_ONCE;
+        let mut writing = Writing { conn, node_key, known: self, shares, ended: 0, blocks };
+        writing.sweep()?;
+        Ok(writing.known)
+    }
+
+    /// Forgets the turn that ended first, of the key that has most. Says whether there was one.
+    pub(super) fn forget_one(
+        self,
+        conn: &Connection,
+        node_key: &NodeKey,
+        shares: &mut Shares,
+    ) -> rusqlite::Result<(Self, bool)> {
+        let Some(tenant) = shares.largest() else { return Ok((self, false)) };
+        let mut writing = Writing { conn, node_key, known: self, shares, ended: 0, blocks: 0 };
+        let gone = writing.forget_first(Next::Of(tenant))?;
+        Ok((writing.known, gone))
+    }
+
     /// Writes what the batch says of turns, in its transaction, and says what is known if that is
     /// committed. The shares are changed at once, and are to be taken back if it is not.
     pub(super) fn write(
@@ -241,21 +272,29 @@ impl Writing<'_> {
     /// Forgets turns, those that ended first first.
     fn forget(&mut self, mut forgetting: Forgetting) -> rusqlite::Result<()> {
         while let Some(next) = forgetting.next(self.shares) {
-            let mut first = self.conn.prepare_cached(match next {
-                Next::Of(_) => FIRST_OF_KEY,
-                Next::EndedBefore(_) => FIRST_BEFORE,
-            })?;
-            let found = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
-            let found: Option<(i64, i64, [u8; 16])> = match next {
-                Next::Of(tenant) => first.query_row([tenant.as_u128().to_be_bytes()], found),
-                Next::EndedBefore(moment) => first.query_row([moment.0.cast_signed()], found),
+            if !self.forget_first(next)? {
+                return Ok(());
             }
-            .optional()?;
-            let Some((number, bytes, tenant)) = found else { return Ok(()) };
-            self.remove(number)?;
-            self.shares.remove(key_id(tenant), Tally::one(bytes.cast_unsigned()));
         }
         Ok(())
+    }
+
+    /// Forgets one turn. Says whether there was one.
+    fn forget_first(&mut self, next: Next) -> rusqlite::Result<bool> {
+        let mut first = self.conn.prepare_cached(match next {
+            Next::Of(_) => FIRST_OF_KEY,
+            Next::EndedBefore(_) => FIRST_BEFORE,
+        })?;
+        let found = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+        let found: Option<(i64, i64, [u8; 16])> = match next {
+            Next::Of(tenant) => first.query_row([tenant.as_u128().to_be_bytes()], found),
+            Next::EndedBefore(moment) => first.query_row([moment.0.cast_signed()], found),
+        }
+        .optional()?;
+        let Some((number, bytes, tenant)) = found else { return Ok(false) };
+        self.remove(number)?;
+        self.shares.remove(key_id(tenant), Tally::one(bytes.cast_unsigned()));
+        Ok(true)
     }
 
     /// Removes a turn. Its blocks go later, if nobody else shows them.

@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use model::record::{PoolRecord, SandboxRecord, SessionRecord};
 use model::{KeyRecord, SandboxId, SessionId, TemplateName, WorkspaceId};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, params};
 use serde::de::DeserializeOwned;
 
+use super::bound::{self, Database, Pages};
 use super::checkpoints::Cut;
 use super::fault::at;
 use super::history::History;
+use super::mark::MarkFile;
 use super::prepared::{Prepared, PutSession, Span};
 use super::processes;
 use super::slots::{Moves, Slots};
@@ -27,6 +30,14 @@ const READERS: Duration = Duration::from_millis(100);
 /// Writes batches.
 pub(super) struct Writer {
     conn: Connection,
+    mark: MarkFile,
+    known: Known,
+    retention: Retention,
+    key: NodeKey,
+}
+
+/// What is known of the tables.
+struct Known {
     pools: Slots<TemplateName>,
     sandboxes: Slots<SandboxId>,
     sessions: Slots<SessionId>,
@@ -34,15 +45,14 @@ pub(super) struct Writer {
     history: History,
     turns: TurnTables,
     shares: Held,
-    retention: Retention,
-    key: NodeKey,
+    pages: Pages,
 }
 
 /// Who has how much of what is over.
 #[derive(Default)]
-struct Held {
-    turns: Shares,
-    processes: Shares,
+pub(super) struct Held {
+    pub(super) turns: Shares,
+    pub(super) processes: Shares,
 }
 
 impl Held {
@@ -65,36 +75,40 @@ struct Plan {
     doomed: Moves<WorkspaceId, Span>,
 }
 
+impl Known {
+    /// Looks what is there.
+    fn found(conn: &Connection, retention: Retention) -> Result<Self, StoreError> {
+        let by_name = |pool: PoolRecord| pool.template.name.clone();
+        let pools = slots(conn, &tables::POOLS, by_name)?;
+        let sandboxes = slots(conn, &tables::SANDBOXES, |one: SandboxRecord| one.id)?;
+        let sessions = slots(conn, &tables::SESSIONS, |one: SessionRecord| one.id)?;
+        let doomed = slots(conn, &tables::DOOMED, |id: WorkspaceId| id)?;
+        let history = History::found(conn, retention).map_err(at("look at the history"))?;
+        let (turns, of_turns) =
+            TurnTables::found(conn, retention).map_err(at("look at the turns"))?;
+        let of_processes = processes::found(conn).map_err(at("look at the processes"))?;
+        let shares = Held { turns: of_turns, processes: of_processes };
+        let pages = Pages::found(conn).map_err(at("look at the pages"))?;
+        Ok(Self { pools, sandboxes, sessions, doomed, history, turns, shares, pages })
+    }
+}
+
+/// Whether a writer could begin on this database.
+pub(super) fn check(conn: &Connection, retention: Retention) -> Result<(), StoreError> {
+    Known::found(conn, retention).map(drop)
+}
+
 impl Writer {
     /// Looks what is there.
     pub(super) fn new(
         conn: Connection,
+        mark: MarkFile,
         retention: Retention,
         key: NodeKey,
     ) -> Result<Self, StoreError> {
-        let by_name = |pool: PoolRecord| pool.template.name.clone();
-        let pools = slots(&conn, &tables::POOLS, by_name)?;
-        let sandboxes = slots(&conn, &tables::SANDBOXES, |one: SandboxRecord| one.id)?;
-        let sessions = slots(&conn, &tables::SESSIONS, |one: SessionRecord| one.id)?;
-        let doomed = slots(&conn, &tables::DOOMED, |id: WorkspaceId| id)?;
-        let history = History::found(&conn, retention).map_err(at("look at the history"))?;
-        let (turns, of_turns) =
-            TurnTables::found(&conn, retention).map_err(at("look at the turns"))?;
-        let of_processes = processes::found(&conn).map_err(at("look at the processes"))?;
-        let shares = Held { turns: of_turns, processes: of_processes };
+        let known = Known::found(&conn, retention)?;
         conn.busy_timeout(Duration::ZERO).map_err(at("prepare the database"))?;
-        Ok(Self {
-            conn,
-            pools,
-            sandboxes,
-            sessions,
-            doomed,
-            history,
-            turns,
-            shares,
-            retention,
-            key,
-        })
+        Ok(Self { conn, mark, known, retention, key })
     }
 
     /// Writes a batch, or nothing. Waits so long for another program that has the file locked.
@@ -104,70 +118,80 @@ impl Writer {
         patience: Duration,
     ) -> Result<(), StoreError> {
         let plan = Plan {
-            pools: self.pools.plan(&batch.pools),
-            sandboxes: self.sandboxes.plan(&batch.sandboxes),
-            sessions: self.sessions.plan(&batch.sessions),
-            doomed: self.doomed.plan(&batch.doomed),
+            pools: self.known.pools.plan(&batch.pools),
+            sandboxes: self.known.sandboxes.plan(&batch.sandboxes),
+            sessions: self.known.sessions.plan(&batch.sessions),
+            doomed: self.known.doomed.plan(&batch.doomed),
         };
         let appends = batch.ends_count > 0
             || !batch.events.is_empty()
             || !batch.turns.is_empty()
             || !batch.processes.is_empty();
         if appends || plan.writes() {
-            let mut shares = std::mem::take(&mut self.shares);
-            let written =
-                self.patiently(patience, |writer| writer.transact(batch, &plan, &mut shares));
+            let mut shares = std::mem::take(&mut self.known.shares);
+            let written = self.transact(patience, |writer| writer.write(batch, &plan, &mut shares));
             match &written {
                 Ok(_) => shares.settle(),
                 Err(_) => shares.take_back(),
             }
-            self.shares = shares;
-            (self.history, self.turns) = written?;
+            self.known.shares = shares;
+            (self.known.turns, self.known.history, self.known.pages) = written?;
         }
-        self.pools.accept(plan.pools);
-        self.sandboxes.accept(plan.sandboxes);
-        self.sessions.accept(plan.sessions);
-        self.doomed.accept(plan.doomed);
+        self.known.pools.accept(plan.pools);
+        self.known.sandboxes.accept(plan.sandboxes);
+        self.known.sessions.accept(plan.sessions);
+        self.known.doomed.accept(plan.doomed);
         Ok(())
     }
 
-    pub(super) fn put_key(&self, key: &KeyRecord, patience: Duration) -> Result<(), StoreError> {
+    pub(super) fn put_key(
+        &mut self,
+        key: &KeyRecord,
+        patience: Duration,
+    ) -> Result<(), StoreError> {
         let text = serde_json::to_string(key).map_err(|error| {
             StoreError::new(StoreErrorCode::Io, format!("write a key as text: {error}"))
         })?;
         let sql = "INSERT OR REPLACE INTO keys (id, record) VALUES (?1, ?2)";
         let id = key.id.as_u128().to_be_bytes();
-        self.patiently(patience, |writer| writer.conn.execute(sql, params![id, text]))?;
+        self.transact(patience, |writer| writer.conn.execute(sql, params![id, text]))?;
         Ok(())
     }
 
     /// Brings the whole log into the file and begins it anew, so that no commit has to: the first
     /// write to a new log waits for the disk, and that is made here too.
-    pub(super) fn restart_log(&self, cut: Cut) -> Result<(), StoreError> {
-        self.patiently(READERS, |writer| {
-            let sql = match cut {
-                Cut::WriteOver => "PRAGMA wal_checkpoint(RESTART)",
-                Cut::GiveBack => "PRAGMA wal_checkpoint(TRUNCATE)",
-            };
-            let held_up: bool = writer.conn.query_row(sql, [], |row| row.get(0))?;
-            if held_up {
-                return Ok(());
-            }
-            let version: u32 =
-                writer.conn.pragma_query_value(None, "user_version", |r| r.get(0))?;
-            writer.conn.pragma_update(None, "user_version", version)
-        })
+    pub(super) fn restart_log(&mut self, cut: Cut) -> Result<(), StoreError> {
+        if self.patiently(READERS, |writer| brought_over(&writer.conn, cut))? {
+            self.mark.checkpointed();
+        }
+        Ok(())
     }
 
     /// Brings the whole log into the file and lets go of it.
-    pub(super) fn close(self) -> Result<(), StoreError> {
-        let step = at("close the database");
-        let held_up: bool = self.patiently(READERS, |writer| {
-            writer.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
-        })?;
-        // What could not be brought over stays in the log, and is found there by the next start.
-        let _ = held_up;
-        self.conn.close().map_err(|(_, error)| step(error))
+    pub(super) fn close(mut self) -> Result<(), StoreError> {
+        if self.stop()? {
+            // The log is empty now, so that it may go.
+            let config = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+            self.conn.set_db_config(config, false).map_err(at("close the database"))?;
+        }
+        Ok(())
+    }
+
+    /// Brings the whole log into the file, and says so in the mark. What could not be brought over
+    /// stays in the log, and is found there by the next start.
+    fn stop(&mut self) -> Result<bool, StoreError> {
+        let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
+        let held_up: bool =
+            self.patiently(READERS, |writer| writer.conn.query_row(sql, [], |row| row.get(0)))?;
+        if !held_up {
+            self.mark.stopped();
+        }
+        Ok(!held_up)
+    }
+
+    /// How large the database is, as of the last batch.
+    pub(super) const fn pages(&self) -> Pages {
+        self.known.pages
     }
 
     pub(super) const fn conn(&self) -> &Connection {
@@ -191,25 +215,32 @@ impl Writer {
         result
     }
 
-    fn transact(
-        &self,
-        batch: &Prepared,
-        plan: &Plan,
-        shares: &mut Held,
-    ) -> rusqlite::Result<(History, TurnTables)> {
-        // Only if an earlier one could not be taken back at the time.
-        self.roll_back()?;
-        self.run("BEGIN IMMEDIATE")?;
-        let written = self.write(batch, plan, shares).and_then(|known| {
-            self.run("COMMIT")?;
-            Ok(known)
-        });
-        if written.is_err() {
-            // If that fails too, it is tried again before the next one; nothing can be committed in
-            // between.
-            let _ = self.roll_back();
-        }
-        written
+    /// Commits what `write` writes, or nothing of it. Every commit raises the sequence.
+    pub(super) fn transact<T>(
+        &mut self,
+        patience: Duration,
+        write: impl FnOnce(&Self) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let sequence = self.mark.sequence() + 1;
+        let written = self.patiently(patience, |writer| {
+            // Only if an earlier one could not be taken back at the time.
+            writer.roll_back()?;
+            writer.run("BEGIN IMMEDIATE")?;
+            let written = write(writer).and_then(|written| {
+                let sql = "UPDATE progress SET sequence = ?1";
+                writer.conn.prepare_cached(sql)?.execute([sequence.cast_signed()])?;
+                writer.run("COMMIT")?;
+                Ok(written)
+            });
+            if written.is_err() {
+                // If that fails too, it is tried again before the next one; nothing can be
+                // committed in between.
+                let _ = writer.roll_back();
+            }
+            written
+        })?;
+        self.mark.committed(sequence);
+        Ok(written)
     }
 
     fn write(
@@ -217,14 +248,18 @@ impl Writer {
         batch: &Prepared,
         plan: &Plan,
         shares: &mut Held,
-    ) -> rusqlite::Result<(History, TurnTables)> {
+    ) -> rusqlite::Result<(TurnTables, History, Pages)> {
         self.write_records(&tables::POOLS, &plan.pools, batch)?;
         self.write_records(&tables::SANDBOXES, &plan.sandboxes, batch)?;
         self.write_sessions(&plan.sessions, batch)?;
         self.write_records(&tables::DOOMED, &plan.doomed, batch)?;
-        let turns = self.turns.write(&self.conn, &self.key, &mut shares.turns, batch)?;
+        let turns =
+            self.known.turns.write(&self.conn, &self.key, &mut shares.turns, batch)?;
         processes::write(&self.conn, self.retention, &mut shares.processes, batch)?;
-        Ok((self.history.append(&self.conn, batch)?, turns))
+        let history = self.known.history.append(&self.conn, batch)?;
+        let bound_bytes = self.retention.database_bytes;
+        let database = Database { conn: &self.conn, node_key: &self.key, bound_bytes };
+        bound::keep(database, self.known.pages, turns, history, shares)
     }
 
     fn write_records<K>(
@@ -276,6 +311,28 @@ impl Writer {
     fn roll_back(&self) -> rusqlite::Result<()> {
         if self.conn.is_autocommit() { Ok(()) } else { self.run("ROLLBACK") }
     }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Whoever closes it gets to know of a failure; here it leaves everything in the log.
+        let _ = self.stop();
+    }
+}
+
+/// Brings the log into the file and begins it anew. Says no if readers were in the way.
+pub(super) fn brought_over(conn: &Connection, cut: Cut) -> rusqlite::Result<bool> {
+    let sql = match cut {
+        Cut::WriteOver => "PRAGMA wal_checkpoint(RESTART)",
+        Cut::GiveBack => "PRAGMA wal_checkpoint(TRUNCATE)",
+    };
+    let held_up: bool = conn.query_row(sql, [], |row| row.get(0))?;
+    if held_up {
+        return Ok(false);
+    }
+    let version: u32 = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    conn.pragma_update(None, "user_version", version)?;
+    Ok(true)
 }
 
 impl Plan {

@@ -66,6 +66,89 @@ fn child_on_a_small_disk() {
     });
 }
 
+#[test]
+fn a_start_on_a_full_disk_reads_and_goes_on_by_itself() {
+    if let Err(why) = private_mounts() {
+        assert!(std::env::var_os("CI").is_none(), "{why}: in CI nothing may be skipped");
+        println!("!!!! skipped: {why} !!!!");
+        return;
+    }
+    let place = Place::new();
+    let (program, arguments) = child::command("disk_full::child_that_starts_on_a_full_disk");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", "mount -t tmpfs -o size=16m none \"$0\" && exec \"$@\""]);
+    command.arg(place.path()).arg(program).args(arguments);
+    let output = child::with_directory(&mut command, place.path()).output().expect("run");
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+    assert!(String::from_utf8_lossy(&said).contains("started on a full disk"));
+}
+
+#[test]
+fn child_that_starts_on_a_full_disk() {
+    let Some(directory) = child::directory() else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().build().expect("a runtime");
+    runtime.block_on(async {
+        for orderly in [true, false] {
+            let store = SqliteStore::open(&directory, Retention::default()).expect("opened");
+            let first = store.load().await.expect("loaded").last_event;
+            for number in first + 1..=first + 50 {
+                store.commit(&whole(number)).await.expect("written");
+            }
+            let last = first + 50;
+            if orderly {
+                store.close().await.expect("closed");
+            } else {
+                // As a kill leaves it: with a log, and with memory that connections share.
+                let copies = ["shoal.db", "shoal.db-wal", "shoal.db-shm", "shoal.db-mark"];
+                for name in copies {
+                    fs::copy(directory.join(name), directory.join(format!("{name}.copy")))
+                        .expect("copied");
+                }
+                store.close().await.expect("closed");
+                for name in copies {
+                    fs::rename(directory.join(format!("{name}.copy")), directory.join(name))
+                        .expect("put back");
+                }
+            }
+            fill_up(&directory);
+            let store = SqliteStore::open(&directory, Retention::default()).expect("to read");
+            assert!(store.condition().waits_for_space, "orderly {orderly}");
+            assert_eq!(store.load().await.expect("read").last_event, last);
+            let error = store.commit(&whole(last + 1)).await.expect_err("there is no space");
+            assert_eq!(error.code, StoreErrorCode::DiskFull, "{error}");
+            assert!(error.retryable());
+            assert_eq!(store.load().await.expect("read").last_event, last, "reading goes on");
+            // Closed and opened again while it is full.
+            store.close().await.expect("closed");
+            let store = SqliteStore::open(&directory, Retention::default()).expect("to read");
+            assert!(store.condition().waits_for_space);
+            fs::remove_file(directory.join(BALLAST)).expect("space is freed");
+            if orderly {
+                store.commit(&whole(last + 1)).await.expect("the first write opens it");
+            } else {
+                while store.condition().waits_for_space {
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+                store.commit(&whole(last + 1)).await.expect("it opened by itself");
+            }
+            assert!(!store.condition().waits_for_space);
+            assert_eq!(store.load().await.expect("read").last_event, last + 1);
+            store.close().await.expect("closed");
+        }
+        println!("started on a full disk");
+    });
+}
+
+/// Takes all space that there is.
+fn fill_up(directory: &Path) {
+    use std::io::Write as _;
+    let mut ballast = fs::File::create(directory.join(BALLAST)).expect("made");
+    for size in [64 << 10, 4 << 10, 1] {
+        while ballast.write_all(&vec![1; size]).is_ok() {}
+    }
+}
+
 /// As after a kill while the disk is full.
 fn reopened(directory: &Path, store: SqliteStore) -> SqliteStore {
     drop(store);

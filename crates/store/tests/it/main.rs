@@ -1,8 +1,10 @@
 //! Tests of the stores as whoever uses them meets them.
 
 mod backups;
+mod bound;
 mod child;
 mod crash;
+mod damage;
 mod disk_full;
 mod memory;
 mod opening;

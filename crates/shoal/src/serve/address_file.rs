@@ -1,0 +1,39 @@
+//! The file by which commands on this machine find the server. A disk without space is no reason
+//! not to serve: then the file is written as soon as there is some.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::data_dir::{DataDir, unwritable};
+use crate::failure::Failure;
+
+/// How long is waited before it is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Writes the file, unless there is no space for it.
+pub(super) fn write(place: &DataDir, address: SocketAddr) -> Result<(), Failure> {
+    match place.write_address(address) {
+        Err(error) if error.kind() == ErrorKind::StorageFull => {
+            tracing::warn!(
+                %address,
+                "there is no space to say where the server is: until then commands need --server"
+            );
+            Ok(())
+        }
+        Err(error) => Err(unwritable(&place.address_file(), error)),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Sees to it that the file is there at some time, for as long as it is waited for.
+pub(super) async fn keep(place: &DataDir, address: SocketAddr) -> Infallible {
+    while !place.says_address(address) && place.write_address(address).is_err() {
+        sleep(PAUSE).await;
+    }
+    pending().await
+}

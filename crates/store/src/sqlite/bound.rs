@@ -1,0 +1,117 @@
+//! Keeps the database within its bound. Text is counted elsewhere; here pages are, of which a row
+//! may need several times as much as its text has. When little is left, what takes most of the
+//! history is forgotten in the transaction of a commit, more than the commit added, so that the
+//! file does not grow past its bound. Records are never forgotten.
+
+use rusqlite::Connection;
+use sealing::NodeKey;
+
+use super::history::History;
+use super::processes;
+use super::turns::TurnTables;
+use super::writer::Held;
+
+/// The part of the bound that is kept free for what one commit may bring.
+const RESERVE: u64 = 8;
+/// The most that is forgotten in one commit.
+const STEPS_MAX: u32 = 2_048;
+/// What is freed besides twice what the commit took.
+const FREED_PAGES: u64 = 64;
+
+/// Pages of the database.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Pages {
+    pub(super) all: u64,
+    pub(super) used: u64,
+    pub(super) bytes_each: u64,
+}
+
+impl Pages {
+    /// Looks how many there are, as the transaction in progress sees it.
+    pub(super) fn found(conn: &Connection) -> rusqlite::Result<Self> {
+        let number = |sql: &str| -> rusqlite::Result<u64> {
+            conn.prepare_cached(sql)?
+                .query_row([], |row| row.get::<_, i64>(0))
+                .map(i64::cast_unsigned)
+        };
+        let all = number("PRAGMA page_count")?;
+        let free = number("PRAGMA freelist_count")?;
+        Ok(Self { all, used: all.saturating_sub(free), bytes_each: number("PRAGMA page_size")? })
+    }
+
+    const fn used_bytes(self) -> u64 {
+        self.used * self.bytes_each
+    }
+}
+
+/// A database and its bound.
+#[derive(Clone, Copy)]
+pub(super) struct Database<'d> {
+    pub(super) conn: &'d Connection,
+    pub(super) node_key: &'d NodeKey,
+    pub(super) bound_bytes: u64,
+}
+
+/// What takes most of the history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Largest {
+    Turns,
+    Processes,
+    Events,
+    Ends,
+}
+
+/// Forgets some of the history if the database is close to its bound. `before` is how it was before
+/// this transaction.
+pub(super) fn keep(
+    Database { conn, node_key, bound_bytes }: Database<'_>,
+    before: Pages,
+    mut turns: TurnTables,
+    mut history: History,
+    shares: &mut Held,
+) -> rusqlite::Result<(TurnTables, History, Pages)> {
+    let mut now = Pages::found(conn)?;
+    let most = bound_bytes - bound_bytes / RESERVE;
+    let goal = now.used.saturating_sub(before.used) + FREED_PAGES;
+    let enough = before.used.saturating_sub(goal);
+    for _ in 0..STEPS_MAX {
+        if now.used_bytes() <= most || now.used <= enough {
+            break;
+        }
+        let went_on = if turns.has_forgotten() {
+            turns = turns.sweep_some(conn, node_key, &mut shares.turns)?;
+            true
+        } else {
+            match largest(shares, &history) {
+                None => false,
+                Some(Largest::Turns) => {
+                    let (next, gone) = turns.forget_one(conn, node_key, &mut shares.turns)?;
+                    turns = next;
+                    gone
+                }
+                Some(Largest::Processes) => processes::forget_one(conn, &mut shares.processes)?,
+                Some(Largest::Events) => history.forget_events(conn)?,
+                Some(Largest::Ends) => history.forget_ends(conn)?,
+            }
+        };
+        if !went_on {
+            break;
+        }
+        now = Pages::found(conn)?;
+    }
+    Ok((turns, history, now))
+}
+
+fn largest(shares: &Held, history: &History) -> Option<Largest> {
+    let (events, ends) = history.bytes();
+    let all = [
+        (shares.turns.bytes(), Largest::Turns),
+        (shares.processes.bytes(), Largest::Processes),
+        (events, Largest::Events),
+        (ends, Largest::Ends),
+    ];
+    all.into_iter()
+        .filter(|(bytes, _)| *bytes > 0)
+        .max_by_key(|(bytes, _)| *bytes)
+        .map(|(_, of)| of)
+}

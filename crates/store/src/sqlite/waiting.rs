@@ -1,0 +1,98 @@
+//! A database that is opened, or waits to be: without space on the disk SQLite can make neither its
+//! log nor the memory that connections share. Then it is read by one connection that needs
+//! neither, and everything is opened with the first write for which there is space.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::checkpoints::{Cut, Due};
+use super::fault::at;
+use super::mark::{self, Mark, MarkFile, Stop};
+use super::reader::Reader;
+use super::schema::MIGRATIONS;
+use super::writer::{Writer, brought_over};
+use super::{FILE, Shared, migrate, open, sealed_rows};
+use crate::error::{StoreError, StoreErrorCode};
+use crate::retention::Retention;
+use sealing::NodeKey;
+
+/// What opening needs to know.
+#[derive(Debug, Clone)]
+pub(super) struct Waiting {
+    pub(super) directory: PathBuf,
+    pub(super) retention: Retention,
+    pub(super) due: Due,
+}
+
+/// A database that can be written.
+pub(super) struct Opened {
+    pub(super) id: u64,
+    pub(super) key: NodeKey,
+    pub(super) writer: Writer,
+    pub(super) reader: Reader,
+    /// Why clear text of an older version is still in the file.
+    pub(super) clear_text_left: Option<StoreError>,
+}
+
+/// How often it is tried to open what waits for space.
+const TRY_EVERY: Duration = Duration::from_secs(1);
+
+/// Opens what waits for space as soon as there is some, also if nobody writes.
+pub(super) fn keep_trying(shared: &Arc<Shared>) -> Result<(), StoreError> {
+    let shared = Arc::downgrade(shared);
+    let trying = move || loop {
+        std::thread::sleep(TRY_EVERY);
+        let Some(shared) = shared.upgrade() else { return };
+        if !shared.try_to_wake() {
+            return;
+        }
+    };
+    let thread = std::thread::Builder::new().name("store-waiting".to_owned()).spawn(trying);
+    thread
+        .map(drop)
+        .map_err(|error| StoreError::new(StoreErrorCode::Io, format!("start a thread: {error}")))
+}
+
+impl Waiting {
+    pub(super) fn path(&self) -> PathBuf {
+        self.directory.join(FILE)
+    }
+
+    /// Opens it to be read and written. It was inspected before.
+    pub(super) fn open(&self) -> Result<Opened, StoreError> {
+        let path = self.path();
+        open::make_file(&path)?;
+        let mut conn = open::to_write(&path)?;
+        let found = migrate::check(&conn, &path, MIGRATIONS)?;
+        let key = sealed_rows::key_of(&conn, &self.directory)?;
+        migrate::migrate(&mut conn, &path, MIGRATIONS, &key)?;
+        let scrubbed = match found {
+            0 => sealed_rows::never_had_clear_text(&conn),
+            _ => sealed_rows::scrub(&conn, &path),
+        };
+        let id = open::identity(&conn)?;
+        let sequence = open::sequence(&conn)?;
+        // What an earlier run left in the log is brought over, and nothing of it is mistaken for
+        // this run's. From here on there is a log.
+        let durable = brought_over(&conn, Cut::GiveBack).map_err(at("bring the log over"))?;
+        let mark = Mark {
+            store: id,
+            boot: mark::this_boot(),
+            sequence,
+            durable: if durable { sequence } else { 0 },
+            stop: Stop::None,
+        };
+        let mark = MarkFile::take(&self.directory, mark)?;
+        let writer = Writer::new(conn, mark, self.retention, key.clone())?;
+        let reader = Reader::new(open::to_read(&path)?, self.retention, key.clone());
+        Ok(Opened { id, key, writer, reader, clear_text_left: scrubbed.err() })
+    }
+
+    /// Opens it to be read alone.
+    pub(super) fn read_alone(&self) -> Result<(u64, NodeKey, Reader), StoreError> {
+        let conn = open::to_read_alone(&self.path())?;
+        let (id, key) = (open::identity(&conn)?, sealed_rows::key_of(&conn, &self.directory)?);
+        Ok((id, key.clone(), Reader::new(conn, self.retention, key)))
+    }
+}

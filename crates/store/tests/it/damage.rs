@@ -1,0 +1,262 @@
+//! What a kill leaves is damaged, lost or exchanged before the next start: a database that lacks
+//! acknowledged commits is refused and nothing is changed, and what a power cut takes is reported.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use store::conformance::material::{key, whole};
+use store::sqlite::{FILE, Loss, MARK_FILE, Place as Directory, SqliteStore};
+use store::{Retention, Store as _, StoreError, StoreErrorCode};
+
+use crate::child;
+use crate::place::Place;
+
+const LOG: &str = "shoal.db-wal";
+const COMMITS: u64 = 60;
+/// Of a log with pages of 4 KiB.
+const FRAME_BYTES: usize = 4_096 + 24;
+const LOG_HEADER_BYTES: usize = 32;
+
+#[test]
+fn child_that_is_killed_with_a_log() {
+    let Some(directory) = child::directory() else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async {
+        let store = SqliteStore::open(&directory, Retention::default()).expect("opened");
+        store.put_key(&key(1, 1)).await.expect("written");
+        for number in 1..=COMMITS {
+            store.commit(&whole(number)).await.expect("written");
+        }
+        writeln!(std::io::stdout(), "\nall written").expect("somebody listens");
+        loop {
+            std::thread::park();
+        }
+    });
+}
+
+/// A directory as a server leaves it that is killed right after its commits.
+fn killed() -> Place {
+    let place = Place::new();
+    let (program, arguments) = child::command("damage::child_that_is_killed_with_a_log");
+    let mut command = Command::new(program);
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = child::with_directory(&mut command, place.path()).spawn().expect("started");
+    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    assert!(lines.any(|line| line.is_ok_and(|line| line == "all written")));
+    child.kill().expect("killed");
+    child.wait().expect("gone");
+    place
+}
+
+fn open(place: &Place) -> Result<SqliteStore, StoreError> {
+    SqliteStore::open(place.path(), Retention::default())
+}
+
+fn files(place: &Place) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(place.path()).expect("a directory").map(|entry| {
+        let entry = entry.expect("an entry");
+        let bytes = fs::read(entry.path()).expect("read");
+        (entry.file_name().into_string().expect("text"), bytes)
+    });
+    entries.collect()
+}
+
+fn change(place: &Place, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(place.file(name)).expect("read");
+    change(&mut bytes);
+    fs::write(place.file(name), bytes).expect("written");
+}
+
+/// As if the machine had been started again since.
+fn another_boot(place: &Place) {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot");
+    let text = fs::read_to_string(place.file(MARK_FILE)).expect("a mark");
+    let slots = text.lines().map(|slot| {
+        let (said, _) = slot.rsplit_once(" sum=").expect("a sum");
+        let said = said.replace(boot.trim(), "another-boot");
+        let sum = said.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
+            (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        format!("{:<255}\n", format!("{said} sum={sum:016x}"))
+    });
+    let slots: String = slots.collect();
+    fs::write(place.file(MARK_FILE), slots).expect("written");
+}
+
+fn remove(place: &Place, name: &str) {
+    fs::remove_file(place.file(name)).expect("removed");
+}
+
+#[tokio::test]
+async fn what_a_kill_leaves_is_whole() {
+    let place = killed();
+    let store = open(&place).expect("opened");
+    assert_eq!(store.lost(), None);
+    assert_eq!(store.load().await.expect("loaded").last_event, COMMITS);
+    store.close().await.expect("closed");
+    assert!(!place.file(LOG).exists(), "an orderly stop leaves no log");
+    assert_eq!(open(&place).expect("opened").lost(), None);
+}
+
+#[tokio::test]
+async fn a_database_that_lacks_commits_is_refused_and_not_touched() {
+    type Damage = fn(&Place);
+    let cases: [(&str, Damage, StoreErrorCode, &str); 10] = [
+        (
+            "the log is damaged in the middle",
+            |place| {
+                change(place, LOG, |log| {
+                    let frames = (log.len() - LOG_HEADER_BYTES) / FRAME_BYTES;
+                    log[LOG_HEADER_BYTES + frames / 2 * FRAME_BYTES + 500] ^= 0xff;
+                });
+            },
+            StoreErrorCode::Incomplete,
+            "damaged after frame",
+        ),
+        (
+            "the same, and there is no mark",
+            |place| {
+                remove(place, MARK_FILE);
+                change(place, LOG, |log| {
+                    log[LOG_HEADER_BYTES + 20 * FRAME_BYTES + 500] ^= 0xff;
+                });
+            },
+            StoreErrorCode::Incomplete,
+            "whole commits behind the damage",
+        ),
+        (
+            "the log begins with something else",
+            |place| change(place, LOG, |log| log[..100].fill(0x55)),
+            StoreErrorCode::Incomplete,
+            "the beginning of its log",
+        ),
+        (
+            "the tail of the log is cut in the same boot",
+            |place| change(place, LOG, |log| log.truncate(log.len() - 5_000)),
+            StoreErrorCode::Incomplete,
+            "are missing",
+        ),
+        ("the log is gone", |place| remove(place, LOG), StoreErrorCode::Incomplete, "not there"),
+        (
+            "the log is empty",
+            |place| change(place, LOG, Vec::clear),
+            StoreErrorCode::Incomplete,
+            "are missing",
+        ),
+        (
+            "the database is empty",
+            |place| change(place, FILE, Vec::clear),
+            StoreErrorCode::Missing,
+            "is empty",
+        ),
+        ("the database is gone", |place| remove(place, FILE), StoreErrorCode::Missing, "not there"),
+        (
+            "the database and its log are gone",
+            |place| {
+                remove(place, FILE);
+                remove(place, LOG);
+                remove(place, "shoal.db-shm");
+            },
+            StoreErrorCode::Missing,
+            MARK_FILE,
+        ),
+        (
+            "the database is garbled",
+            |place| change(place, FILE, |file| file.fill(0x55)),
+            StoreErrorCode::Corrupt,
+            "malformed",
+        ),
+    ];
+    for (what, damage, code, cause) in cases {
+        let place = killed();
+        damage(&place);
+        let before = files(&place);
+        for _ in 0..2 {
+            let error = open(&place).expect_err(what);
+            assert_eq!(error.code, code, "{what}: {error}");
+            assert!(error.cause.contains(cause), "{what}: {error}");
+            assert!(!error.retryable() && error.remedy().contains("--accept-loss"), "{what}");
+            assert!(files(&place) == before, "{what}: something was changed");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_loss_that_is_accepted_is_reported_and_the_damaged_log_kept() {
+    let place = killed();
+    change(&place, LOG, |log| log[LOG_HEADER_BYTES + 20 * FRAME_BYTES + 500] ^= 0xff);
+    let damaged = fs::read(place.file(LOG)).expect("read");
+    let accept = |directory: &Path| {
+        let directory = directory.to_owned();
+        let place = Directory { directory, loss: Loss::Accept, ..Directory::default() };
+        let inspected = SqliteStore::inspect(&place, Retention::default()).expect("accepted");
+        SqliteStore::open_inspected(inspected, Retention::default()).expect("opened")
+    };
+    let store = accept(place.path());
+    let lost = store.lost().expect("told").clone();
+    let there = store.load().await.expect("loaded").last_event;
+    // The key was a commit, too.
+    assert_eq!(lost.commits, Some(COMMITS - there), "{lost:?}");
+    assert!(there < COMMITS);
+    assert!(fs::read(place.file("shoal.db-wal.damaged")).expect("kept") == damaged);
+    store.commit(&whole(there + 1)).await.expect("it goes on");
+    drop(store);
+    assert_eq!(open(&place).expect("nothing is missing now").lost(), None);
+
+    let gone = killed();
+    remove(&gone, FILE);
+    let store = accept(gone.path());
+    assert_eq!(store.lost().and_then(|lost| lost.commits), Some(COMMITS + 1));
+    assert_eq!(store.keys().await, Ok(Vec::new()));
+    drop(store);
+    assert_eq!(open(&gone).expect("it is another database now").lost(), None);
+}
+
+#[tokio::test]
+async fn what_a_power_cut_takes_is_reported_and_no_more() {
+    let place = killed();
+    change(&place, LOG, |log| log.truncate(log.len() - 3 * FRAME_BYTES - 100));
+    another_boot(&place);
+    let store = open(&place).expect("a torn tail is normal");
+    let lost = store.lost().expect("told").clone();
+    let there = store.load().await.expect("loaded").last_event;
+    assert_eq!(lost.commits, Some(COMMITS - there), "{lost:?}");
+    assert!((COMMITS - 4..COMMITS).contains(&there), "{there}");
+    store.commit(&whole(there + 1)).await.expect("it goes on");
+    store.close().await.expect("closed");
+    assert_eq!(open(&place).expect("opened").lost(), None, "it is told once");
+
+    // What was in the database itself before the cut cannot be taken by it.
+    let older = fs::read(place.file(FILE)).expect("read");
+    let store = open(&place).expect("opened");
+    store.commit(&whole(there + 2)).await.expect("written");
+    store.close().await.expect("closed");
+    fs::write(place.file(FILE), older).expect("an older copy");
+    another_boot(&place);
+    let error = open(&place).expect_err("an older copy");
+    assert_eq!(error.code, StoreErrorCode::Incomplete, "{error}");
+    assert!(error.cause.contains("older copy"), "{error}");
+}
+
+#[test]
+fn data_beside_no_database_is_told_and_an_empty_directory_is_fine() {
+    let place = Place::new();
+    let directory = Directory {
+        directory: place.path().to_owned(),
+        beside: Some("admin.key".to_owned()),
+        loss: Loss::Refuse,
+    };
+    for make_empty in [false, true] {
+        if make_empty {
+            fs::write(place.file(FILE), "").expect("made");
+        }
+        let error = SqliteStore::inspect(&directory, Retention::default()).expect_err("missing");
+        assert_eq!(error.code, StoreErrorCode::Missing, "{error}");
+        assert!(error.cause.contains("admin.key"), "{error}");
+    }
+    // A first start that was killed at once leaves as much.
+    assert!(open(&place).is_ok());
+}
