@@ -286,7 +286,7 @@ fn cold_resume_works_after_every_setback_with_its_own_files_and_settings() {
             rig.run();
             let ready = rig.session_ready(resume);
             assert_eq!(ready.sandbox, own.sandbox, "{what}");
-            assert!(ready.generation.0 > 1 && !ready.lost().is_some(), "{what}");
+            assert!(ready.generation.0 > 1 && ready.lost().is_none(), "{what}");
             assert_eq!(rig.losses(session), [], "{what}");
             assert_eq!(rig.kernel.stats().resume_cold_hits, 1, "{what}");
             rig.whole_turn(session);

@@ -208,7 +208,7 @@ fn a_loss_is_told_exactly_when_files_are_given_up() {
         assert_eq!(rig.last_active(session).state_lost, !lost.is_empty());
         // Told is told.
         rig.live(3_600_000);
-        assert!(!rig.resumed(session).lost().is_some());
+        assert!(rig.resumed(session).lost().is_none());
         assert_eq!(rig.loss_reasons(session), lost);
     }
 }
@@ -223,7 +223,7 @@ fn files_that_were_saved_survive_a_death_wherever_they_were() {
     rig.dies_of(sandbox, DeathCause::Crash);
     rig.run();
     assert!(rig.loss_reasons(session).is_empty());
-    assert!(!rig.resumed(session).lost().is_some());
+    assert!(rig.resumed(session).lost().is_none());
 }
 
 #[test]

@@ -1,20 +1,20 @@
 //! Losses are reported: from when files of a session are lost until an answer has said so, every
 //! answer about its sandbox carries it, also over restarts and into forks.
 
-use model::{Generation, SandboxId, SessionId, TerminatedReason};
+use model::{Generation, SessionId, TerminatedReason};
 
 use super::rig::{DOCKER, NATIVE, Rig, template};
 use crate::{DeathCause, Event, Loss, UseKind, UseTarget};
 
 /// A session whose files were deleted under it, and whose answers do not arrive.
-fn scene() -> (Rig, SessionId, SandboxId) {
+fn scene() -> (Rig, SessionId) {
     let mut rig = Rig::with_pool(template(0, 5), NATIVE);
     let (session, sandbox) = rig.session();
     rig.session_work(session);
     rig.delete(sandbox);
     rig.run();
     rig.answers_arrive = false;
-    (rig, session, sandbox)
+    (rig, session)
 }
 
 fn reported(rig: &mut Rig, session: SessionId, generation: u64) {
@@ -32,19 +32,19 @@ fn carried(rig: &mut Rig, session: SessionId, kind: UseKind) -> Option<Loss> {
     lost
 }
 
-fn of(session: SessionId, generation: u64) -> Option<Loss> {
+fn of(session: SessionId, generation: u64) -> Loss {
     let generation = Generation(generation);
-    Some(Loss { session, generation, reason: TerminatedReason::Deleted })
+    Loss { session, generation, reason: TerminatedReason::Deleted }
 }
 
 #[test]
 fn every_answer_carries_a_loss_until_one_has_reported_it() {
-    let (mut rig, session, _) = scene();
+    let (mut rig, session) = scene();
     for kind in [UseKind::Exec, UseKind::Files, UseKind::Read, UseKind::Port, UseKind::Stream] {
-        assert_eq!(carried(&mut rig, session, kind), of(session, 2), "{kind:?}");
+        assert_eq!(carried(&mut rig, session, kind), Some(of(session, 2)), "{kind:?}");
     }
-    assert_eq!(rig.whole_turn(session).lost(), of(session, 2));
-    assert_eq!(rig.resumed(session).lost(), of(session, 2));
+    assert_eq!(rig.whole_turn(session).lost(), Some(of(session, 2)));
+    assert_eq!(rig.resumed(session).lost(), Some(of(session, 2)));
     assert!(rig.of(session).state_lost && rig.last_active(session).state_lost);
     assert_eq!(rig.losses(session).len(), 1, "it happened once");
     reported(&mut rig, session, 2);
@@ -56,9 +56,9 @@ fn every_answer_carries_a_loss_until_one_has_reported_it() {
 
 #[test]
 fn a_report_does_not_cover_what_was_lost_after_its_answer() {
-    let (mut rig, session, _) = scene();
+    let (mut rig, session) = scene();
     let ready = rig.resumed(session);
-    assert_eq!(ready.lost(), of(session, 2));
+    assert_eq!(ready.lost(), Some(of(session, 2)));
     rig.session_work(session);
     rig.dies_of(ready.sandbox, DeathCause::Crash);
     rig.run();
@@ -68,14 +68,14 @@ fn a_report_does_not_cover_what_was_lost_after_its_answer() {
     rig.run();
     reported(&mut rig, session, 2);
     assert!(rig.of(session).state_lost, "that was about the loss before");
-    assert_eq!(carried(&mut rig, session, UseKind::Exec), of(session, 3));
+    assert_eq!(carried(&mut rig, session, UseKind::Exec), Some(of(session, 3)));
     reported(&mut rig, session, 3);
     assert_eq!(carried(&mut rig, session, UseKind::Exec), None);
 }
 
 #[test]
 fn a_report_of_nothing_changes_nothing() {
-    let (mut rig, session, _) = scene();
+    let (mut rig, session) = scene();
     reported(&mut rig, session, 1);
     assert!(rig.of(session).state_lost, "the answer was about the sandbox with the files");
     reported(&mut rig, SessionId::from_u128(404), 9);
@@ -87,11 +87,11 @@ fn a_report_of_nothing_changes_nothing() {
 
 #[test]
 fn an_unreported_loss_survives_restarts_and_a_reported_one_is_not_back() {
-    let (mut rig, session, _) = scene();
+    let (mut rig, session) = scene();
     rig.restart(&[]);
     rig.run();
     assert!(rig.of(session).state_lost);
-    assert_eq!(rig.resumed(session).lost(), of(session, 2));
+    assert_eq!(rig.resumed(session).lost(), Some(of(session, 2)));
     let alive: Vec<_> = rig.existing.iter().copied().collect();
     rig.restart(&alive);
     // The answer of before the restart arrived after all.
@@ -137,17 +137,17 @@ fn files_in_memory_that_a_crash_of_the_server_took_are_a_loss_whatever_was_going
 
 #[test]
 fn a_fork_reports_what_its_parent_lost_and_had_not_reported() {
-    let (mut rig, parent, _) = scene();
+    let (mut rig, parent) = scene();
     rig.resumed(parent);
     rig.session_work(parent);
     let (fork, _) = rig.fork(parent);
     rig.run();
-    assert_eq!(rig.resumed(fork).lost(), of(fork, 1), "its first sandbox");
+    assert_eq!(rig.resumed(fork).lost(), Some(of(fork, 1)), "its first sandbox");
     reported(&mut rig, parent, 2);
     assert!(rig.of(fork).state_lost && !rig.of(parent).state_lost, "each has its own readers");
     rig.restart(&[]);
     rig.run();
-    assert_eq!(carried(&mut rig, fork, UseKind::Files), of(fork, 2));
+    assert_eq!(carried(&mut rig, fork, UseKind::Files), Some(of(fork, 2)));
     reported(&mut rig, fork, 2);
     assert_eq!(carried(&mut rig, fork, UseKind::Files), None);
     let (second, _) = rig.fork(parent);

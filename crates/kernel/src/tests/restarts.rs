@@ -353,7 +353,7 @@ fn a_session_that_never_had_files_is_not_told_that_it_lost_any() {
     let deleted = rig.delete(sandbox);
     assert_eq!(rig.answered(deleted), Reply::Gone);
     assert_eq!(rig.loss_reasons(session), []);
-    assert!(!rig.resumed(session).lost().is_some());
+    assert!(rig.resumed(session).lost().is_none());
 }
 
 #[test]
@@ -386,7 +386,7 @@ fn a_copy_that_was_in_progress_is_begun_again() {
     assert_eq!(rig.count(copy), 1);
     rig.run();
     let ready = rig.whole_turn(fork);
-    assert!(!ready.lost().is_some());
+    assert!(ready.lost().is_none());
     assert!(rig.store.sandboxes[&ready.sandbox].copying_from.is_none());
 }
 

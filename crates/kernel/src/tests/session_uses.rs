@@ -160,7 +160,7 @@ fn a_session_whose_claim_fails_takes_the_next_idle_one_at_once() {
         let another = rig.effects.iter().filter(|effect| claim(&effect.action));
         assert!(another.count() >= 1, "it does not wait for the first to be removed");
         rig.run();
-        assert!(!rig.session_ready(created).lost().is_some());
+        assert!(rig.session_ready(created).lost().is_none());
         let of_nobody = rig.store.sandboxes.values().filter(|record| !record.state.is_live());
         assert_eq!(of_nobody.count(), 0, "nothing is left of the first");
     }

@@ -188,15 +188,12 @@ fn an_archive_that_fails_is_tried_again_and_takes_nothing_away() {
         let (session, _) = rig.cold_session();
         let workspace = workspace_of(&rig, session);
         let (_, request) = rig.create_session();
-        match outcome {
-            Some(outcome) => {
-                rig.finish(archive, outcome);
-            }
-            None => {
-                rig.effects.retain(|effect| !archive(&effect.action));
-                rig.run();
-                rig.pass(NodeConfig::default().deadlines.workspace_ms * 10);
-            }
+        if let Some(outcome) = outcome {
+            rig.finish(archive, outcome);
+        } else {
+            rig.effects.retain(|effect| !archive(&effect.action));
+            rig.run();
+            rig.pass(NodeConfig::default().deadlines.workspace_ms * 10);
         }
         rig.run();
         rig.session_ready(request);

@@ -327,7 +327,7 @@ fn a_session_is_not_cut_off_in_the_middle_of_a_turn() {
     assert_eq!(rig.state(sandbox), SandboxState::Cold);
     assert_eq!(rig.end_causes(sandbox), [EndCause::LifetimeOver]);
     let ready = rig.whole_turn(session);
-    assert!(!ready.lost().is_some());
+    assert!(ready.lost().is_none());
 }
 
 #[test]
