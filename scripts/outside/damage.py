@@ -1,0 +1,293 @@
+"""Damage to the store: a server refuses to start rather than forget, and changes nothing.
+
+    damage.py --shoal PATH
+
+One data directory is made, with sessions on disk and in archives, and its server is killed. Each case damages
+a copy of it. Damage in the middle of the log, a log that is missing after a crash, an empty database and
+garbled ids are refused with a remedy, and every file stays as it was; with the damage undone the server starts
+and every session has its files. A torn end of the log is what a power cut leaves: it starts, and reports it.
+An older database beside newer workspaces removes none of them.
+"""
+
+import hashlib
+import os
+import shutil
+import sqlite3
+
+from ledger import Books
+from outside import DidNotStart, Server, Test, search_disk, wait_until
+
+CONFIG = """
+[server]
+shutdown_grace_ms = 5000
+[node]
+max_live = 30
+[[templates]]
+name = "disk"
+[templates.limits]
+memory_mb = 128
+workspace_mb = 16
+[templates.pool]
+pool_size = 0
+[templates.workspace]
+kind = "disk"
+limit = "soft"
+[[templates]]
+name = "memory"
+[templates.limits]
+memory_mb = 128
+workspace_mb = 16
+[templates.pool]
+pool_size = 0
+[templates.workspace]
+kind = "memory"
+"""
+SESSIONS = 12
+WAL_HEAD, FRAME_HEAD = 32, 24
+
+
+def make_data(test):
+    """A data directory after a crash, the copy of the database of an earlier moment, and the books."""
+    server = Server(test, "original", CONFIG).start()
+    books = Books(test)
+    sessions, early = [], None
+    for number in range(SESSIONS):
+        session, answer = books.create(server, "disk" if number % 3 else "memory")
+        if session is None:
+            raise RuntimeError(f"no session: {answer}")
+        sessions.append(session)
+        books.write(session, session.file("own"), "put")
+        for _ in range(3):
+            session.call("turn", "POST", "/turns", {"input": "true"}, accept="application/json")
+        if number % 3 == 0:
+            # In memory: saved as an archive, so that a crash takes nothing.
+            session.call("stop", "POST", "/stop")
+        if number == SESSIONS // 2:
+            early = test.work / "early.db"
+            test.check(
+                backed_up(server.data / "shoal.db", early), "a copy of the database was made half-way"
+            )
+    server.kill()
+    sizes = {path.name: path.stat().st_size for path in server.data.glob("shoal.db*")}
+    test.saw(f"after the crash: {sizes}")
+    return server.data, books, sessions, early
+
+
+def backed_up(source, target):
+    with sqlite3.connect(f"file:{source}?mode=ro", uri=True) as old, sqlite3.connect(target) as new:
+        old.backup(new)
+    return target.stat().st_size > 0
+
+
+def prints(directory, but=()):
+    """A digest of every file, by path; and what a start may always touch is left out."""
+    found = {}
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            path = os.path.join(parent, name)
+            relative = os.path.relpath(path, directory)
+            if relative in but or not os.path.isfile(path) or os.path.islink(path):
+                continue
+            with open(path, "rb") as file:
+                found[relative] = hashlib.sha256(file.read()).hexdigest()
+    return found
+
+
+# What says where a server runs and who holds the lock is no data; nor is SQLite's index of its log.
+PASSING = ("address", "lock", "shoal.lock", "server.lock", ".lock", "shoal.db-shm", "pid")
+
+
+class Case:
+    """A copy of the data directory, damaged."""
+
+    def __init__(self, test, name, original, damage):
+        self.test, self.name = test, name
+        self.data = test.work / f"case-{name.replace(' ', '-')}"
+        shutil.copytree(original, self.data, symlinks=True)
+        damage(self.data)
+        self.before = prints(self.data, PASSING)
+        self.server = Server(test, f"case-{name.replace(' ', '-')}", CONFIG, data=self.data)
+
+    def refused(self, words):
+        """It does not start, says what to do, and has changed nothing."""
+        try:
+            self.server.start(20)
+        except DidNotStart as refusal:
+            text = refusal.log
+            code = refusal.exit_code
+            good = isinstance(code, int) and code not in (0, 101) and code > 0
+            self.test.check(good, f"{self.name}: refused to start, exit code {code}", f"{self.name}: exit code {code}: {text[-300:]}")
+            low = text.lower()
+            missing = [word for word in words if word not in low]
+            said = " ".join(text.split())[-420:]
+            self.test.check(not missing, f"{self.name}: it said: {said}", f"{self.name}: nothing about {missing} in: {said}")
+        else:
+            health = self.server.health().json
+            sessions = self.server.call("GET", "/v1/sessions?limit=100").json
+            count = len(sessions.get("sessions", [])) if sessions else None
+            self.test.lie(f"{self.name}: it started, health {health['status']}, {count} of {SESSIONS} sessions")
+            self.server.stop()
+        after = prints(self.data, PASSING)
+        changed = sorted(path for path in self.before.keys() | after.keys() if self.before.get(path) != after.get(path))
+        self.test.check(not changed, f"{self.name}: nothing was changed", f"{self.name}: {len(changed)} files were changed: {changed[:6]}")
+
+    def mended(self, original, names, books, sessions):
+        """With the damage undone every session has its files."""
+        for name in names:
+            if (original / name).exists():
+                shutil.copy2(original / name, self.data / name)
+        try:
+            self.server.start()
+        except DidNotStart as error:
+            self.test.lie(f"{self.name}: mended, and still it does not start: {error}")
+            return
+        self.all_there(books, sessions, f"{self.name}, mended")
+        self.server.stop()
+
+    def all_there(self, books, sessions, what):
+        books.counts.clear()
+        for session in sessions:
+            session.server, session.key = self.server, self.server.key
+            wait_until(10, lambda session=session: books.read(session, session.file("own")), 0.2)
+        kept = books.counts["reads as acknowledged"]
+        self.test.check(kept == len(sessions), f"{what}: {kept} of {len(sessions)} sessions have their files")
+
+
+def frames(wal):
+    """Size of a page, and how many frames the log has."""
+    data = wal.read_bytes()
+    page = int.from_bytes(data[8:12], "big")
+    return page, (len(data) - WAL_HEAD) // (page + FRAME_HEAD)
+
+
+def garble(path, at, length=64):
+    with open(path, "r+b") as file:
+        file.seek(at)
+        old = file.read(length)
+        file.seek(at)
+        file.write(bytes(byte ^ 0x5A for byte in old))
+
+
+def damage_middle(data):
+    wal = data / "shoal.db-wal"
+    page, count = frames(wal)
+    garble(wal, WAL_HEAD + (count // 2) * (page + FRAME_HEAD) + FRAME_HEAD + page // 2)
+
+
+def remove_log(data):
+    (data / "shoal.db-wal").unlink(missing_ok=True)
+    (data / "shoal.db-shm").unlink(missing_ok=True)
+
+
+def empty_database(data):
+    remove_log(data)
+    (data / "shoal.db").write_bytes(b"")
+
+
+def empty_database_keep_log(data):
+    (data / "shoal.db").write_bytes(b"")
+
+
+def tear_end(data):
+    """Half of the last frame, as a power cut leaves it."""
+    wal = data / "shoal.db-wal"
+    page, count = frames(wal)
+    with open(wal, "r+b") as file:
+        file.truncate(WAL_HEAD + count * (page + FRAME_HEAD) - page // 2)
+
+
+def garbled(name):
+    return lambda data: (data / name).write_bytes(b"\x00\xffnot an id\n")
+
+
+def body(test):
+    original, books, sessions, early = make_data(test)
+    wal = original / "shoal.db-wal"
+    main = (original / "shoal.db").stat().st_size
+    count = frames(wal)[1] if wal.exists() and wal.stat().st_size > WAL_HEAD else 0
+    test.check(main > 4096, f"the main file has {main >> 10} KiB, the log {count} frames", f"the main file has {main} bytes: it was never brought up to date")
+
+    refused = [
+        ("missing log", remove_log, ["wal"], ["shoal.db-wal"]),
+        ("empty database", empty_database, ["shoal.db"], ["shoal.db", "shoal.db-wal"]),
+        ("empty database with its log", empty_database_keep_log, ["shoal.db"], ["shoal.db"]),
+        ("garbled store.id", garbled("store.id"), ["store.id"], ["store.id"]),
+        ("garbled node.id", garbled("node.id"), ["node.id"], ["node.id"]),
+    ]
+    if count >= 3:
+        refused.insert(0, ("log damaged in the middle", damage_middle, ["wal"], ["shoal.db-wal"]))
+    else:
+        test.saw("the log is too short to be damaged in the middle")
+    for name, damage, words, undo in refused:
+        if name.startswith("garbled") and not (original / name.split()[1]).exists():
+            test.saw(f"{name}: there is no such file")
+            continue
+        case = Case(test, name, original, damage)
+        case.refused(words)
+        case.mended(original, undo, books, sessions)
+        shutil.rmtree(case.data, ignore_errors=True)
+
+    torn_end(test, original, books, sessions, count)
+    older_database(test, original, books, sessions, early)
+    orderly(test, original, books, sessions)
+
+
+def torn_end(test, original, books, sessions, count):
+    if count < 2:
+        test.saw("the log is too short to be torn")
+        return
+    case = Case(test, "torn end", original, tear_end)
+    try:
+        case.server.start()
+    except DidNotStart as error:
+        test.lie(f"torn end: what a power cut leaves is refused: {error}")
+        return
+    health = case.server.health().json
+    said = [line for line in case.server.log().splitlines() if "wal" in line.lower() or "torn" in line.lower() or "tail" in line.lower()]
+    test.check(said or health["reasons"], f"torn end: it started and reported: {(said or health['reasons'])[0][-200:]}", "torn end: it started and reported nothing")
+    left = search_disk(case.data, books.pattern())
+    test.check(len(left) >= len(sessions), "torn end: no file is gone", f"torn end: only {len(left)} files of sessions are left on the disk")
+    case.server.stop()
+
+
+def older_database(test, original, books, sessions, early):
+    """Point 6: the database of an earlier moment beside workspaces that it does not know."""
+
+    def damage(data):
+        remove_log(data)
+        shutil.copy2(early, data / "shoal.db")
+
+    case = Case(test, "older database", original, damage)
+    before = search_disk(case.data, books.pattern())
+    marks = set().union(*before.values())
+    try:
+        case.server.start()
+    except DidNotStart as refusal:
+        test.saw(f"older database: refused: {' '.join(refusal.log.split())[-300:]}")
+    else:
+        said = [line for line in case.server.log().splitlines() if "lost+found" in line]
+        test.check(said, f"older database: it said: {said[:1]}", "older database: it started, and no line names lost+found")
+        case.server.stop()
+    after = search_disk(case.data, books.pattern())
+    left = set().union(*after.values()) if after else set()
+    kept = len(marks & left)
+    test.check(marks <= left, f"older database: files of {kept} sessions are there, as before", f"older database: files of {len(marks) - kept} of {len(marks)} sessions were deleted")
+
+
+def orderly(test, original, books, sessions):
+    """After an orderly stop no log is missing: it starts."""
+    case = Case(test, "orderly stop", original, lambda data: None)
+    case.server.start()
+    test.check(case.server.stop() == 0, "orderly stop: exit code 0")
+    remove_log(case.data)
+    try:
+        case.server.start()
+    except DidNotStart as error:
+        test.lie(f"orderly stop: without a log it does not start: {error}")
+        return
+    case.all_there(books, sessions, "orderly stop, then without a log")
+    case.server.stop()
+
+
+if __name__ == "__main__":
+    Test(__doc__, deadline_s=240).run(body)
