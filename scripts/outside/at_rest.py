@@ -11,6 +11,7 @@ and makes no new one.
 import os
 import pathlib
 import stat
+import time
 import uuid
 
 from outside import DidNotStart, Server, Test, search_disk
@@ -31,6 +32,7 @@ pool_size = 1
 kind = "disk"
 limit = "soft"
 """
+STORED_WITHIN_S = 2
 # Files that say who may call; they are keys of callers, and hold no key of the node.
 KEYS_OF_CALLERS = ("admin.key", "initial-api-key")
 
@@ -123,6 +125,8 @@ def check_key_file(test, server):
 def body(test):
     server = Server(test, "secrets", CONFIG).start()
     placed, session = place(server)
+    # What is stored behind the answers is stored by then.
+    time.sleep(STORED_WITHIN_S)
     search(test, server, placed, "while it runs")
     server.kill()
     search(test, server, placed, "after kill -9")

@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 import sqlite3
+import time
 
 from ledger import Books
 from outside import DidNotStart, Server, Test, search_disk, wait_until
@@ -44,6 +45,8 @@ kind = "memory"
 """
 SESSIONS = 12
 WAL_HEAD, FRAME_HEAD = 32, 24
+# More than this in the log and nothing in the main file is far behind.
+LOG_BEHIND_MAX = 2 << 20
 
 
 def make_data(test):
@@ -68,6 +71,14 @@ def make_data(test):
                 backed_up(server.data / "shoal.db", early), "a copy of the database was made half-way"
             )
     server.kill()
+    # A log that was just brought into the main file has nothing to damage: a little more, and another crash.
+    for _ in range(5):
+        if live_frames(server.data / "shoal.db-wal") >= 8:
+            break
+        server.start()
+        for session in sessions[1:3]:
+            session.call("turn", "POST", "/turns", {"input": "true"}, accept="application/json")
+        server.kill()
     sizes = {path.name: path.stat().st_size for path in server.data.glob("shoal.db*")}
     test.saw(f"after the crash: {sizes}")
     return server.data, books, sessions, early
@@ -105,11 +116,11 @@ class Case:
         self.data = test.work / f"case-{name.replace(' ', '-')}"
         shutil.copytree(original, self.data, symlinks=True)
         damage(self.data)
-        self.before = prints(self.data, PASSING)
+        self.before, self.started = prints(self.data, PASSING), False
         self.server = Server(test, f"case-{name.replace(' ', '-')}", CONFIG, data=self.data)
 
-    def refused(self, words):
-        """It does not start, says what to do, and has changed nothing."""
+    def refused(self, words, wrong, may_change):
+        """It does not start, says what to do and not something else, and has changed nothing."""
         try:
             self.server.start(20)
         except DidNotStart as refusal:
@@ -121,18 +132,42 @@ class Case:
             missing = [word for word in words if word not in low]
             said = " ".join(text.split())[-420:]
             self.test.check(not missing, f"{self.name}: it said: {said}", f"{self.name}: nothing about {missing} in: {said}")
+            misleading = [word for word in wrong if word in low]
+            if misleading:
+                self.test.lie(f"{self.name}: the remedy is the wrong one: {said}")
         else:
             health = self.server.health().json
             sessions = self.server.call("GET", "/v1/sessions?limit=100").json
             count = len(sessions.get("sessions", [])) if sessions else None
             self.test.lie(f"{self.name}: it started, health {health['status']}, {count} of {SESSIONS} sessions")
             self.server.stop()
-        after = prints(self.data, PASSING)
-        changed = sorted(path for path in self.before.keys() | after.keys() if self.before.get(path) != after.get(path))
+            self.started = True
+        changed = self.changed(may_change)
         self.test.check(not changed, f"{self.name}: nothing was changed", f"{self.name}: {len(changed)} files were changed: {changed[:6]}")
 
+    def whole(self, books, sessions):
+        """Whether it starts with everything that was there: then nothing was missing."""
+        try:
+            self.server.start(20)
+        except DidNotStart:
+            return False
+        listed = self.server.call("GET", "/v1/sessions?limit=100").json["sessions"]
+        whole = len(listed) == len(sessions) and "admin.key" not in self.changed()
+        if whole:
+            self.test.saw(f"{self.name}: it started, since the main file had everything")
+            self.all_there(books, sessions, self.name)
+        self.server.stop()
+        return whole
+
+    def changed(self, may_change=()):
+        after = prints(self.data, PASSING)
+        every = self.before.keys() | after.keys()
+        return sorted(path for path in every if self.before.get(path) != after.get(path) and path not in may_change)
+
     def mended(self, original, names, books, sessions):
-        """With the damage undone every session has its files."""
+        """With the damage undone every session has its files. After a start there is nothing left to mend."""
+        if self.started:
+            return
         for name in names:
             if (original / name).exists():
                 shutil.copy2(original / name, self.data / name)
@@ -146,18 +181,30 @@ class Case:
 
     def all_there(self, books, sessions, what):
         books.counts.clear()
+        until = time.monotonic() + 20
         for session in sessions:
             session.server, session.key = self.server, self.server.key
-            wait_until(10, lambda session=session: books.read(session, session.file("own")), 0.2)
+            if self.server.call("GET", f"/v1/sessions/{session.id}").json.get("status") == "stopped":
+                session.call("resume", "POST", "/resume")
+            wait_until(until - time.monotonic(), lambda session=session: books.read(session, session.file("own")), 0.2)
         kept = books.counts["reads as acknowledged"]
         self.test.check(kept == len(sessions), f"{what}: {kept} of {len(sessions)} sessions have their files")
 
 
 def frames(wal):
-    """Size of a page, and how many frames the log has."""
-    data = wal.read_bytes()
-    page = int.from_bytes(data[8:12], "big")
-    return page, (len(data) - WAL_HEAD) // (page + FRAME_HEAD)
+    """Size of a page, and how many frames of the log count: those after the last restart of the log."""
+    data = wal.read_bytes() if wal.exists() else b""
+    if len(data) <= WAL_HEAD:
+        return 4096, 0
+    page, salts = int.from_bytes(data[8:12], "big"), data[16:24]
+    count = 0
+    while data[WAL_HEAD + count * (page + FRAME_HEAD) + 8 :][:8] == salts:
+        count += 1
+    return page, count
+
+
+def live_frames(wal):
+    return frames(wal)[1]
 
 
 def garble(path, at, length=64):
@@ -204,8 +251,10 @@ def body(test):
     original, books, sessions, early = make_data(test)
     wal = original / "shoal.db-wal"
     main = (original / "shoal.db").stat().st_size
-    count = frames(wal)[1] if wal.exists() and wal.stat().st_size > WAL_HEAD else 0
-    test.check(main > 4096, f"the main file has {main >> 10} KiB, the log {count} frames", f"the main file has {main} bytes: it was never brought up to date")
+    count = live_frames(wal)
+    behind = count * (frames(wal)[0] + FRAME_HEAD)
+    text = f"the main file has {main >> 10} KiB, what counts of the log {behind >> 10} KiB"
+    test.check(main > 4096 or behind < LOG_BEHIND_MAX, text, f"the main file was never brought up to date: {text}")
 
     refused = [
         ("missing log", remove_log, ["wal"], ["shoal.db-wal"]),
@@ -223,7 +272,11 @@ def body(test):
             test.saw(f"{name}: there is no such file")
             continue
         case = Case(test, name, original, damage)
-        case.refused(words)
+        # Nothing is wrong with the database beside a garbled id: it may be opened and closed.
+        may_change = ("shoal.db", "shoal.db-wal") if name.startswith("garbled") else ()
+        if name == "missing log" and case.whole(books, sessions):
+            continue
+        case.refused(words, ["permission"], may_change)
         case.mended(original, undo, books, sessions)
         shutil.rmtree(case.data, ignore_errors=True)
 
@@ -243,8 +296,10 @@ def torn_end(test, original, books, sessions, count):
         test.lie(f"torn end: what a power cut leaves is refused: {error}")
         return
     health = case.server.health().json
-    said = [line for line in case.server.log().splitlines() if "wal" in line.lower() or "torn" in line.lower() or "tail" in line.lower()]
-    test.check(said or health["reasons"], f"torn end: it started and reported: {(said or health['reasons'])[0][-200:]}", "torn end: it started and reported nothing")
+    warnings = [line.replace(str(case.data), "DATA") for line in case.server.log().splitlines() if " WARN " in line]
+    said = [line for line in warnings if any(word in line.lower() for word in ("wal", "torn", "tail", "journal", "power"))]
+    reported = (said + health["reasons"])[:1]
+    test.check(reported, f"torn end: it started and reported: {reported}", "torn end: it started and reported nothing")
     left = search_disk(case.data, books.pattern())
     test.check(len(left) >= len(sessions), "torn end: no file is gone", f"torn end: only {len(left)} files of sessions are left on the disk")
     case.server.stop()

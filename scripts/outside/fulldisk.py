@@ -15,12 +15,14 @@ from ledger import Books
 from outside import DidNotStart, Server, SmallDisk, Test, wait_until
 
 GRACE_MS = 3000
+FLOOR_MB = 16
 CONFIG = f"""
 [server]
 shutdown_grace_ms = {GRACE_MS}
 [node]
 max_live = 20
-workspace_free_floor_mb = 8
+workspace_free_floor_mb = {FLOOR_MB}
+workspace_scan_interval_ms = 500
 [[templates]]
 name = "disk"
 [templates.limits]
@@ -67,23 +69,46 @@ def make_sessions(test, server):
     return books, sessions
 
 
-def while_running(test, disk, server, books, sessions):
-    disk.fill()
+def refused_for_now(test, answer, what):
+    """A refusal with 503, a cause and a remedy, that may be tried again."""
+    problem = answer.json if isinstance(answer.json, dict) else {}
+    good = answer.status == 503 and problem.get("remedy") and problem.get("retryable")
+    test.check(good, f"{what}: refused with 503 {answer.code}", f"{what}: {answer}")
+
+
+def at_the_floor(test, disk, server, books, sessions):
+    """Less is free than the floor, and the journal can be written: writes and launches wait, reads do not."""
+    disk.fill(leave_mb=FLOOR_MB // 2)
     shown = wait_until(15, lambda: degraded(server), 0.2)
-    test.check(shown, f"full: health is degraded: {shown and shown['reasons']}", f"full: health stays {server.health()}")
-    session, answer = books.create(server, "disk")
-    if answer.unanswered or answer.ok or answer.status not in (503, 507):
-        test.lie(f"full: a launch on disk: {answer}")
-    else:
-        remedy = isinstance(answer.json, dict) and answer.json.get("remedy") and answer.json.get("retryable")
-        test.check(remedy, f"full: a launch is refused with 503 {answer.code}", f"full: no remedy or retry in {answer}")
-    written = sessions[0].call("put big", "PUT", "/files?path=/workspace/big", b"x" * (4 << 20))
-    test.check(not written.ok and not written.unanswered and written.status != 500, f"full: a write of 4 MiB is refused: {written.status} {written.code}", f"full: a write of 4 MiB: {written}")
+    test.check(shown, f"floor: health is degraded: {shown and shown['reasons']}", f"floor: health stays {server.health()}")
+    _, answer = books.create(server, "disk")
+    refused_for_now(test, answer, "floor: a launch on disk")
+    test.check(answer.code == "disk_full", "floor: its code is disk_full", f"floor: a launch: {answer}")
+    written = sessions[0].call("put", "PUT", "/files?path=/workspace/more", b"x" * 1000)
+    refused_for_now(test, written, "floor: a write on disk")
     before = books.counts["reads as acknowledged"]
     for one in sessions[0::2]:
         books.read(one, one.file("own"))
     reads = books.counts["reads as acknowledged"] - before
-    test.check(reads == len(sessions[0::2]), f"full: {reads} of {len(sessions[0::2])} files of live sessions were read", f"full: only {reads} of {len(sessions[0::2])} files could be read: {[one.history[-1] for one in sessions[0::2]]}")
+    failed = [one.history[-1] for one in sessions[0::2]]
+    test.check(reads == len(failed), f"floor: {reads} of {len(failed)} files of live sessions were read", f"floor: only {reads} of {len(failed)} files could be read: {failed}")
+
+
+def not_a_byte(test, disk, server, books, sessions):
+    """Nothing fits any more, not even the journal: every request is answered, and nothing is made up."""
+    disk.fill()
+    shown = wait_until(15, lambda: degraded(server), 0.2)
+    test.check(shown, f"full: health is degraded: {shown and shown['reasons']}", f"full: health stays {server.health()}")
+    _, answer = books.create(server, "disk")
+    refused_for_now(test, answer, "full: a launch on disk")
+    written = sessions[0].call("put big", "PUT", "/files?path=/workspace/big", b"x" * (4 << 20))
+    refused_for_now(test, written, "full: a write of 4 MiB")
+    for one in sessions[0::2]:
+        if not books.read(one, one.file("own")):
+            test.saw(f"full: a read of a live session: {one.history[-1].strip()}")
+            test.check(": 503 " in one.history[-1], "full: which may be tried again", f"full: a read: {one.history[-1]}")
+    listed = server.call("GET", "/v1/sessions?limit=100")
+    test.check(listed.ok, "full: sessions are listed", f"full: sessions: {listed}")
 
 
 def recovers(test, server, books, sessions, what):
@@ -143,7 +168,10 @@ def body(test):
     server = Server(test, "full", CONFIG, data=disk.data).start()
     retention(test, server)
     books, sessions = make_sessions(test, server)
-    while_running(test, disk, server, books, sessions)
+    at_the_floor(test, disk, server, books, sessions)
+    disk.free()
+    recovers(test, server, books, sessions, "above the floor again")
+    not_a_byte(test, disk, server, books, sessions)
     disk.free()
     recovers(test, server, books, sessions, "space again")
     # On disk, so that nothing has to be saved when it is killed or cannot be.

@@ -65,9 +65,11 @@ def read_all(test, books, sessions, what):
         if not wait_until(15, lambda session=session: books.read(session, session.file("own")), 0.1):
             unread += 1
             test.lie(f"files of a session cannot be read for 15 s\n    {session.account()}")
-    lost = books.counts["losses reported"] + books.counts["SILENT LOSSES"]
+    silent = books.counts["SILENT LOSSES"]
+    lost = books.counts["losses reported"] + silent
     kept = len(sessions) - lost - unread
-    test.check(kept == len(sessions), f"{what}: {kept} of {len(sessions)} sessions kept their files")
+    text = f"{what}: {kept} of {len(sessions)} sessions kept their files"
+    test.check(kept == len(sessions), text, f"{text}, {silent} lost them without a report")
 
 
 def many_in_use(test, server, template):

@@ -99,6 +99,13 @@ class Answer:
         return self.header("x-shoal-error") or str(self.status)
 
     @property
+    def detail(self):
+        """The cause of a refusal, or what there is of it."""
+        if isinstance(self.json, dict):
+            return str(self.json.get("detail") or self.json.get("error") or "")
+        return self.error
+
+    @property
     def reports_loss(self):
         """Whether it says that files of the session were lost: in a header, a JSON field or an event."""
         for name, value in self.headers:
@@ -286,8 +293,8 @@ class SmallDisk:
         self.data, self.ballast = self.at / "data", self.at / "ballast"
         self.data.mkdir()
 
-    def fill(self):
-        """Until not one byte more fits."""
+    def fill(self, leave_mb=0):
+        """Until not one byte more fits, or just so much."""
         with open(self.ballast, "ab", buffering=0) as ballast:
             for piece in (1 << 20, 1 << 12, 1):
                 try:
@@ -295,6 +302,8 @@ class SmallDisk:
                         ballast.write(b"\0" * piece)
                 except OSError:
                     pass
+            if leave_mb:
+                ballast.truncate(ballast.tell() - (leave_mb << 20))
 
     def free(self):
         self.ballast.unlink(missing_ok=True)

@@ -55,7 +55,7 @@ def configured_kind(text, template):
 def shown_kind(server, template):
     """What `shoal templates` says, in whatever form it says it."""
     told = {}
-    for arguments in (("templates", "show", template, "--json"), ("templates", "show", template), ("templates",), ("templates", "ls")):
+    for arguments in (("templates", "get", template), ("templates", "get", template, "--json"), ("templates", "ls")):
         done = server.cli(*arguments)
         if done.returncode:
             continue
