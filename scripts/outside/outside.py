@@ -296,14 +296,16 @@ class SmallDisk:
     def fill(self, leave_mb=0):
         """Until not one byte more fits, or just so much."""
         with open(self.ballast, "ab", buffering=0) as ballast:
-            for piece in (1 << 20, 1 << 12, 1):
+            size = ballast.tell()
+            for piece in (64 << 20, 1 << 20, 1 << 12):
                 try:
                     while True:
-                        ballast.write(b"\0" * piece)
+                        os.posix_fallocate(ballast.fileno(), size, piece)
+                        size += piece
                 except OSError:
-                    pass
+                    ballast.truncate(size)
             if leave_mb:
-                ballast.truncate(ballast.tell() - (leave_mb << 20))
+                ballast.truncate(size - (leave_mb << 20))
 
     def free(self):
         self.ballast.unlink(missing_ok=True)

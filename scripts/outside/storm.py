@@ -42,6 +42,7 @@ kind = "{kind}"
 """
 GONE_WITHIN_S = 10
 DISK_MB = 384
+MADE_WITHIN_S = 40
 WAYS = (
     ("put", 24), ("exec", 14), ("turn", 7), ("stream", 6), ("read", 26), ("run", 5), ("say", 4),
     ("pause", 4), ("resume", 3), ("stop", 2), ("fork", 2), ("abort", 3), ("delete", 2),
@@ -127,7 +128,9 @@ class Sea:
         finally:
             file.busy.release()
         last = session.history[-1] if session.history else ""
-        if ": 0 no_connection" in last or ": 503 store_unavailable" in last:
+        if ": 409 session_stopped" in last:
+            self.told(session, session.call("resume", "POST", "/resume"))
+        elif ": 0 no_connection" in last or ": 503 store_unavailable" in last:
             time.sleep(0.05)
         elif ": 500" in last and not self.was_full_lately():
             with self.lock:
@@ -173,7 +176,8 @@ class Sea:
     def weather(self, seconds):
         began = time.monotonic()
         fill_at, full_for = seconds * 0.4, min(15, max(1.5, seconds * 0.12))
-        next_kill = self.random.uniform(1.5, 3)
+        pauses_s = (1, 2.5) if seconds < 60 else (2, 6)
+        next_kill = self.random.uniform(*pauses_s)
         while not self.over.is_set():
             at = time.monotonic() - began
             if at > seconds:
@@ -191,7 +195,7 @@ class Sea:
                 self.books.count("full disks")
             elif at > next_kill:
                 self.crash()
-                next_kill = time.monotonic() - began + self.random.uniform(1.5, 4)
+                next_kill = time.monotonic() - began + self.random.uniform(*pauses_s)
             self.over.wait(0.05)
 
     def crash(self):
@@ -206,6 +210,13 @@ class Sea:
 
     # The end.
 
+    def read_at_last(self, session, file):
+        if self.books.read(session, file):
+            return True
+        if "session_stopped" in session.history[-1]:
+            self.told(session, session.call("resume", "POST", "/resume"))
+        return False
+
     def read_everything(self):
         """Every file of every session, each within a time in which every refusal for a moment is over."""
         for session in list(self.sessions):
@@ -213,7 +224,7 @@ class Sea:
                 if file.uncertain:
                     self.books.count("files of which nothing can be said")
                     continue
-                if not wait_until(20, lambda: self.books.read(session, file), 0.1):
+                if not wait_until(20, lambda: self.read_at_last(session, file), 0.2):
                     self.test.lie(f"{self.kind}: {file.name} cannot be read for 20 s\n    {session.account()}")
                     return
 
@@ -280,6 +291,8 @@ def body(test):
             clients.append(threading.Thread(target=sea.client, args=(f"{options.seed} {sea.kind} {number}",), daemon=True))
     for client in clients:
         client.start()
+    made = wait_until(MADE_WITHIN_S, lambda: all(len(sea.sessions) >= sea.wanted for sea in seas))
+    test.check(made, "all sessions were made", f"sessions made within {MADE_WITHIN_S} s: {[len(sea.sessions) for sea in seas]}")
     in_parallel([(sea.weather, options.seconds) for sea in seas])
     for sea in seas:
         sea.over.set()
