@@ -133,7 +133,7 @@ class Books:
             session.note(answer)
             if done and not others:
                 file.floor = version
-            if answer.status == -1:
+            if may_go_on(answer):
                 file.uncertain = True
         self.count(f"writes acknowledged by {how}" if done else "writes not acknowledged")
         return done
@@ -281,6 +281,12 @@ class Books:
     def calls_summary(self):
         with self.lock:
             return json.dumps(dict(sorted(self.calls.items())))
+
+
+def may_go_on(answer):
+    """Whether what was asked for may still happen: nobody waited for its end, or heard of it."""
+    cut_off = answer.ok and answer.events and answer.events[-1][0] != "turn_ended"
+    return answer.status in (-1, 504) or bool(cut_off)
 
 
 def turn_worked(ended):

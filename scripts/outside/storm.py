@@ -26,6 +26,9 @@ max_live = {places}
 max_sandboxes = {entries}
 workspace_free_floor_mb = 8
 archive_after_ms = 1500
+bind_timeout_ms = 15000
+control_timeout_ms = 15000
+wait_ms = 10000
 [[templates]]
 name = "{kind}"
 freeze_after_ms = 400
@@ -41,7 +44,7 @@ kind = "{kind}"
 {limit}
 """
 GONE_WITHIN_S = 10
-DISK_MB = 384
+DISK_MB, LONG_DISK_MB = 384, 2048
 MADE_WITHIN_S = 40
 WAYS = (
     ("put", 24), ("exec", 14), ("turn", 7), ("stream", 6), ("read", 26), ("run", 5), ("say", 4),
@@ -54,7 +57,7 @@ class Sea:
 
     def __init__(self, test, kind, sessions, places):
         self.test, self.kind, self.wanted = test, kind, sessions
-        self.disk = SmallDisk(test, f"storm-{kind}", DISK_MB)
+        self.disk = SmallDisk(test, f"storm-{kind}", DISK_MB if test.options.seconds < 60 else LONG_DISK_MB)
         limit = 'limit = "soft"' if kind == "disk" else ""
         # Fewer entries than sessions: a limit on their number is part of the storm.
         config = CONFIG.format(places=places, entries=test.options.entries or max(places, sessions // 2), kind=kind, limit=limit)
@@ -262,6 +265,9 @@ class Sea:
             self.test.lie(f"{self.kind}: hardly anything worked: {acknowledged} writes")
         if self.kind == "disk" and counts["losses reported"]:
             self.test.lie(f"disk: {counts['losses reported']} writes were lost, and their loss reported; on disk none may be")
+        hung = {what: number for what, number in self.books.calls.items() if what.endswith("patience_over")}
+        if hung:
+            self.test.lie(f"{self.kind}: calls without an answer within 30 s: {hung}")
         if self.broken:
             some = "\n      ".join(self.broken[:5])
             self.test.lie(f"{self.kind}: {len(self.broken)} answers were 500 while the disk was not full:\n      {some}")
