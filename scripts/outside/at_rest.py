@@ -105,7 +105,17 @@ def check_key_file(test, server):
     mode = stat.S_IMODE(key.stat().st_mode)
     test.check(mode == 0o600, f"{key.name} has mode 0600", f"{key.name} has mode {mode:04o}")
     good = key.read_bytes()
-    for what, change in (("missing", key.unlink), ("another one", lambda: key.write_bytes(os.urandom(len(good)))), ("empty", lambda: key.write_bytes(b""))):
+    other = Server(test, "another-node", CONFIG).start()
+    foreign = (other.data / key.name).read_bytes()
+    other.stop()
+    test.check(foreign != good, "each node has a key of its own")
+    ways = {
+        "missing": key.unlink,
+        "of another node": lambda: key.write_bytes(foreign),
+        "garbled": lambda: key.write_bytes(os.urandom(len(good))),
+        "empty": lambda: key.write_bytes(b""),
+    }
+    for what, change in ways.items():
         change()
         left = key.read_bytes() if key.exists() else None
         try:
