@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 
-readonly TESTS=(eviction deletion limits losses where at_rest damage fulldisk backup ends storm)
+readonly TESTS=(selfcheck eviction deletion limits losses where at_rest damage fulldisk backup ends storm)
 # Longer than the deadline that each test has of its own.
 readonly PATIENCE_S=400
 
