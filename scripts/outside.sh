@@ -47,11 +47,10 @@ for name in "${named[@]}"; do
     status=0
     timeout --kill-after=20 "$patience_s" python3 -B "scripts/outside/$name.py" "${options[@]}" >"$work/$name" 2>&1 || status=$?
     case "$status" in
-        0) passed=$((passed + 1)) ;;
-        3) skipped+=("$name") ;;
+        0) passed=$((passed + 1)); tail -n 1 "$work/$name" ;;
+        3) skipped+=("$name"); tail -n 2 "$work/$name" ;;
         *) failed+=("$name"); cat "$work/$name" ;;
     esac
-    tail -n 1 "$work/$name"
 done
 
 printf '%s passed, %s failed' "$passed" "${#failed[@]}"
