@@ -133,14 +133,20 @@ def stop_while_full(test, disk, server):
 
 
 def start_while_full(test, disk, server, books, sessions):
-    try:
-        server.start(20)
-    except DidNotStart as error:
-        test.lie(f"a start on a full disk: {error}")
-        disk.free()
-        server.start()
-        return
-    test.saw("a start on a full disk: it serves")
+    # More than once: what the last start left behind may have been what this one needed.
+    for again in range(3):
+        disk.fill()
+        try:
+            server.start(20)
+        except DidNotStart as error:
+            test.lie(f"start {again + 1} on a full disk: {error}")
+            server.kill()
+            disk.free()
+            server.start()
+            return
+        if again < 2:
+            server.kill()
+    test.saw("three starts on a full disk: it serves")
     shown = wait_until(10, lambda: degraded(server), 0.2)
     test.check(shown, f"started full: health is degraded: {shown and shown['reasons']}", f"started full: health says {server.health()}")
     listed = server.call("GET", "/v1/sessions?limit=100")

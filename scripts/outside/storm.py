@@ -66,7 +66,7 @@ class Sea:
         self.sessions, self.deleted, self.lock = [], [], threading.Lock()
         self.over = threading.Event()
         self.full_from = self.full_until = None
-        self.broken = []
+        self.broken, self.down_s = [], 0
         self.random = random.Random(f"{test.options.seed} {kind}")
 
     # Clients.
@@ -204,12 +204,14 @@ class Sea:
     def crash(self):
         self.server.kill()
         self.over.wait(self.random.choice((0, 0, 0.1)))
+        began = time.monotonic()
         try:
             self.server.start(40)
         except DidNotStart as error:
             self.test.lie(f"{self.kind}: after kill -9 the server does not start: {error}")
             self.over.set()
         self.books.count("kills")
+        self.down_s += time.monotonic() - began
 
     # The end.
 
@@ -272,6 +274,7 @@ class Sea:
             some = "\n      ".join(self.broken[:5])
             self.test.lie(f"{self.kind}: {len(self.broken)} answers were 500 while the disk was not full:\n      {some}")
         database = sum(path.stat().st_size for path in self.disk.data.glob("shoal.db*"))
+        self.test.saw(f"{self.kind}: starts after kills took {self.down_s:.1f} s in all")
         self.test.saw(f"{self.kind}: the database takes {database >> 10} KiB")
         code = self.server.stop()
         self.test.check(code == 0, f"{self.kind}: the server stopped in order", f"{self.kind}: exit code {code}: {self.server.log()[-500:]}")
