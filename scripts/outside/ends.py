@@ -1,4 +1,4 @@
-"""Ends are told as they are: forks while the parent ends, programs whose time is over, sandboxes that are gone.
+"""Ends are reported as they are: forks while the parent ends, programs whose time is over, sandboxes that are gone.
 
     ends.py --shoal PATH [--seconds N]
 

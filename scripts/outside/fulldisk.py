@@ -112,7 +112,7 @@ def not_a_byte(test, disk, server, books, sessions):
 
 
 def recovers(test, server, books, sessions, what):
-    """Once there is space: health is ok, and writes work, without anyone doing anything."""
+    """Once there is space: health is ok, and writes work without any intervention."""
     test.check(wait_until(25, lambda: server.health().ok and server.health().json["status"] == "ok", 0.2), f"{what}: health is ok again", f"{what}: health stays {server.health()}")
     for session in sessions:
         file = session.file("own")
@@ -160,7 +160,7 @@ def start_while_full(test, disk, server, books, sessions):
 
 
 def retention(test, server):
-    """What the configuration lets the database hold, if nobody chooses otherwise."""
+    """What the configuration lets the database hold by default."""
     shown = server.cli("config")
     section = shown.stdout.split("[store]", 1)[-1].split("\n[", 1)[0]
     sizes = {name: int(value) for name, value in re.findall(r"^(\w*turns_mb|process_logs_mb|database_mb|\w*_mb)\s*=\s*(\d+)", section, re.M)}

@@ -185,7 +185,7 @@ class Books:
                 return False
             version = self.version_of(session, file, found)
             if version is None:
-                text = f"{file.name} of session {session.id} has what nobody wrote: {found[:200]!r}"
+                text = f"{file.name} of session {session.id} has content that no client wrote: {found[:200]!r}"
                 self.test.lie(f"{text}\n    {session.account()}")
                 return True
             told = session.reports != before or floor_before > file.floor
@@ -211,7 +211,7 @@ class Books:
             self.test.lie(f"{text}\n    {session.account()}")
 
     def version_of(self, session, file, found):
-        """Which version this is; 0 if there is no file, None if nobody wrote this."""
+        """Which version this is; 0 if there is no file, None if no client wrote this content."""
         if found == b"":
             return 0
         try:
@@ -284,7 +284,7 @@ class Books:
 
 
 def may_go_on(answer):
-    """Whether what was asked for may still happen: nobody waited for its end, or heard of it."""
+    """Whether what was asked for may still happen: the client did not learn how it ended."""
     cut_off = answer.ok and answer.events and answer.events[-1][0] != "turn_ended"
     return answer.status in (-1, 504) or bool(cut_off)
 

@@ -111,7 +111,7 @@ def body(test):
     stream = b"event: sandbox_active\ndata: {\"state_lost\": true}\n\n: beat\n\nevent: turn_ended\ndata: {}\n\n"
     test.check([name for name, _ in parse_events(stream)] == ["sandbox_active", "turn_ended"], "streams are read")
     told = Answer(200, [("content-type", "text/event-stream")], stream)
-    test.check(told.reports_loss and not Answer(200, JSON, b'{"state_lost": false}').reports_loss, "reports are told apart")
+    test.check(told.reports_loss and not Answer(200, JSON, b'{"state_lost": false}').reports_loss, "reports are distinguished")
     on_disk(test)
 
 

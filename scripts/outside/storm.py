@@ -208,10 +208,21 @@ class Sea:
         try:
             self.server.start(40)
         except DidNotStart as error:
-            self.test.lie(f"{self.kind}: after kill -9 the server does not start: {error}")
-            self.over.set()
+            full = " on a full disk" if self.disk.ballast.exists() else ""
+            self.test.lie(f"{self.kind}: after kill -9 the server does not start{full}: {error}")
+            self.start_at_all()
         self.books.count("kills")
         self.down_s += time.monotonic() - began
+
+    def start_at_all(self):
+        """With space on the disk; without a server there is no storm."""
+        self.disk.free()
+        self.server.kill()
+        try:
+            self.server.start(40)
+        except DidNotStart as error:
+            self.test.lie(f"{self.kind}: the server does not start at all: {error}")
+            self.over.set()
 
     # The end.
 
@@ -223,7 +234,10 @@ class Sea:
         return False
 
     def read_everything(self):
-        """Every file of every session, each within a time in which every refusal for a moment is over."""
+        """If there is a server: every file of every session, each within a time in which every refusal for a moment is over."""
+        if not self.server.health().ok:
+            self.test.lie(f"{self.kind}: the server is gone: {self.server.log()[-300:]}")
+            return
         for session in list(self.sessions):
             for file in list(session.files.values()):
                 if file.uncertain:
@@ -234,6 +248,8 @@ class Sea:
                     return
 
     def delete_everything(self):
+        if not self.server.health().ok:
+            return
         for session in list(self.sessions):
             if not wait_until(20, lambda: self.books.delete(session), 0.1):
                 self.test.lie(f"{self.kind}: a session cannot be deleted\n    {session.account()}")
