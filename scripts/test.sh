@@ -108,7 +108,7 @@ need_command cc 'gcc libc6-dev'
 need_command git 'git ca-certificates'
 for program in python3:python3 pip3:python3-pip node:nodejs npm:npm git:git cc:gcc make:make bash:bash perl:perl \
     curl:curl sqlite3:sqlite3 newuidmap:uidmap newgidmap:uidmap busybox:busybox-static \
-    mkfs.ext4:e2fsprogs mkfs.btrfs:btrfs-progs mkfs.xfs:xfsprogs ip:iproute2; do
+    mkfs.ext4:e2fsprogs zstd:zstd mkfs.btrfs:btrfs-progs mkfs.xfs:xfsprogs ip:iproute2; do
     need_program "${program%%:*}" "${program##*:}"
 done
 # Debian has what `python3 -m venv` needs in a package of its own.
@@ -154,6 +154,7 @@ check_with 'client of Ash' scripts/ash.sh
 check_with 'clients of Blaxel' scripts/blaxel.sh
 check_with 'client of MCP' scripts/mcp.sh
 check_with 'package for Python' scripts/python-sdk.sh
+check_with 'files, from outside' scripts/outside.sh
 
 heading 'doctests'
 cargo test --doc --workspace --locked --quiet

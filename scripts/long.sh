@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# The tests that take long, and their report: docs/reports/long-YYYY-MM-DD.md, to be committed. Not part of CI.
+#
+#   scripts/long.sh [--seconds N] [--seed S]     N seconds of storm (600); the seed is of today if not given
+#   SHOAL_BIN=target/release/shoal  which server; without it the release build is made first
+#
+# Ends with 0 if every promise holds; the report is written either way.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+exec </dev/null
+
+seconds=600
+seed="$(date +%Y%m%d)"
+while [ "$#" -gt 0 ]; do
+    case "$1" in
+        --seconds) seconds="$2"; shift 2 ;;
+        --seed) seed="$2"; shift 2 ;;
+        *) printf 'long.sh: unknown option %s\n' "$1" >&2; exit 2 ;;
+    esac
+done
+
+if [ -z "${SHOAL_BIN:-}" ]; then
+    cargo build --release --locked --quiet -p shoal
+    SHOAL_BIN="$(realpath -m "${CARGO_TARGET_DIR:-target}")/release/shoal"
+fi
+[ -x "$SHOAL_BIN" ] || { printf 'long.sh: there is no %s\n' "$SHOAL_BIN" >&2; exit 1; }
+
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+today="$(date +%Y-%m-%d)"
+readonly report="docs/reports/long-$today.md"
+commit="$(git rev-parse --short HEAD)"
+if [ -n "$(git status --porcelain --untracked-files=no)" ]; then commit="$commit, with changes"; fi
+cores="$(nproc)"
+memory="$(awk '/^MemTotal/ { printf "%.0f", $2 / 1048576 }' /proc/meminfo)"
+
+began="$SECONDS"
+status=0
+timeout --kill-after=30 "$((seconds + 600))" python3 -B scripts/outside/storm.py \
+    --shoal "$SHOAL_BIN" --seconds "$seconds" --seed "$seed" >"$work/storm" 2>&1 || status=$?
+cat "$work/storm"
+took="$((SECONDS - began))"
+result='every promise held'
+if [ "$status" -ne 0 ]; then result="**failed** (exit code $status)"; fi
+
+{
+    printf '# Long tests of %s\n\n' "$today"
+    # Backticks are Markdown here.
+    # shellcheck disable=SC2016
+    printf 'Written by `scripts/long.sh` at commit %s, on a machine with %s cores and %s GB of memory.\n\n' "$commit" "$cores" "$memory"
+    printf '## Storm\n\n'
+    printf '200 sessions on 20 places, in memory and on disk; evictions, pauses, forks, aborts, deletes, a kill of the server every few seconds, a full disk.\n\n'
+    printf '| seed | seconds of storm | seconds in all | result |\n|---|---|---|---|\n'
+    printf '| %s | %s | %s | %s |\n\n' "$seed" "$seconds" "$took" "$result"
+    # Only what the test itself says; work directories are of no interest to readers.
+    printf '```text\n'
+    # The histories of single sessions help to find a cause and do not belong in a report.
+    sed -e '/^       /d' -e 's/[[:space:]]*$//' -e "s#${TMPDIR:-/tmp}/shoal-outside-[^ /]*#WORK#g" "$work/storm" | cut -c 1-1200 | sed -n 1,200p
+    printf '```\n'
+} >"$report"
+echo "long.sh: $result; the report is $report"
+exit "$status"
