@@ -201,7 +201,9 @@ mod tests {
         async fn signal(&self, _signal: i32, _tree: bool) -> Result<(), RuntimeError> {
             let mut killed = self.killed.lock().unwrap();
             killed.0 = true;
-            killed.1.take().map(Waker::wake);
+            if let Some(waiting) = killed.1.take() {
+                waiting.wake();
+            }
             Ok(())
         }
 

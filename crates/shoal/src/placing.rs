@@ -93,8 +93,8 @@ mod tests {
 
     #[test]
     fn containers_are_in_memory_and_what_cannot_be_tried_is_not_guessed() {
-        let mut template = Template::named(TemplateName::new("t").unwrap());
         const WHY: &str = "there is no such thing";
+        let mut template = Template::named(TemplateName::new("t").unwrap());
         let ground = Ground { hard: Err(WHY.to_owned()), native: Ok(()) };
         assert_eq!(ground.placed(&template), Err(WHY.to_owned()));
         template.runtime = RuntimeKind::Docker;

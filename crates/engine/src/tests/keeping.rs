@@ -254,6 +254,7 @@ async fn a_fork_has_a_copy_whatever_its_parent_is_doing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_parent_that_ends_meanwhile_leaves_the_fork_or_a_reason_to_try_again() {
+    const FILES: usize = 2_000;
     let place = Place::new();
     let node = Node::start(place.config()).await;
     let core = &node.engine.core;
@@ -278,7 +279,6 @@ async fn a_parent_that_ends_meanwhile_leaves_the_fork_or_a_reason_to_try_again()
     keeping::copy(core, of(parent), Some(over), to(2), &disk).await.unwrap();
     assert_eq!(place.there(), (2, 1, 0));
     // Unless they are removed while they are copied: a part is no copy.
-    const FILES: usize = 2_000;
     let known = core.disk.workspaces.clone().unwrap();
     let from = place.0.join(format!("workspaces/{}", of(parent)));
     for n in 0..FILES {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::surroundings::Surroundings;
 
 /// The whole configuration.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
     pub(crate) server: Server,
@@ -346,24 +346,6 @@ impl Default for Blaxel {
 impl Ash {
     /// The template that is made where there is none.
     pub(crate) const TEMPLATE: &str = "ash";
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            server: Server::default(),
-            node: NodeConfig::default(),
-            log: Log::default(),
-            native: NativeSettings::default(),
-            docker: DockerSettings::default(),
-            oci: OciSettings::default(),
-            mounts: MountSettings::default(),
-            store: StoreSettings::default(),
-            ash: Ash::default(),
-            blaxel: Blaxel::default(),
-            templates: None,
-        }
-    }
 }
 
 impl Config {

@@ -333,13 +333,11 @@ impl Trial {
         } else {
             Ok(())
         };
-        match owned.ok().and_then(|()| Lent::check(&path).ok()) {
-            Some(lent) => Some(Self { path, lent }),
-            None => {
-                let _ = std::fs::remove_dir(&path);
-                None
-            }
+        if let Some(lent) = owned.ok().and_then(|()| Lent::check(&path).ok()) {
+            return Some(Self { path, lent });
         }
+        let _ = std::fs::remove_dir(&path);
+        None
     }
 }
 
