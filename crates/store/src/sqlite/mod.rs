@@ -381,4 +381,6 @@ async fn elsewhere<T: Send + 'static>(
 }
 
 #[cfg(test)]
+mod clear_text_tests;
+#[cfg(test)]
 mod tests;
