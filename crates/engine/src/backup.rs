@@ -6,6 +6,7 @@
 //! between is taken out of the copy, so that none is there by half. Keys are none of this: whoever
 //! may read their files adds them.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -257,6 +258,11 @@ impl Parts {
                 needed.remove(&record.workspace);
             }
         }
+        for session in &journal.sessions {
+            if let Some(files) = session.files {
+                needed.insert(files.workspace, Some(session.id));
+            }
+        }
         for doomed in &journal.doomed_workspaces {
             needed.remove(doomed);
         }
@@ -279,7 +285,7 @@ impl Parts {
 
     /// The files of a session as an archive; none if they are gone.
     async fn take(&self, id: WorkspaceId) -> Result<Option<File>, Stopped> {
-        let mut why = String::new();
+        let mut why = Cow::Borrowed("");
         for attempt in 0..TRIES {
             if attempt > 0 {
                 sleep(PAUSE * attempt).await;
@@ -298,14 +304,14 @@ impl Parts {
                     if file.is_some() {
                         return Ok(file);
                     }
-                    why = "what was packed is gone".to_owned();
+                    why = "what was packed is gone".into();
                 }
-                Ok(Ok(())) => why = "they were moved while they were read".to_owned(),
+                Ok(Ok(())) => why = "they were moved while they were read".into(),
                 Ok(Err(EffectError::FilesGone(cause))) => {
                     if !self.is_there(id) {
                         return Ok(None);
                     }
-                    why = cause;
+                    why = cause.into();
                 }
                 Ok(Err(EffectError::Runtime(error)))
                     if error.code == RuntimeErrorCode::DiskFull =>
@@ -317,9 +323,9 @@ impl Parts {
                     if !self.is_there(id) && self.user(id).is_none() {
                         return Ok(None);
                     }
-                    why = error.to_string();
+                    why = error.to_string().into();
                 }
-                Err(_) => why = "it takes too long".to_owned(),
+                Err(_) => why = "it takes too long".into(),
             }
         }
         let cause = format!("the files of workspace {id} could not be read: {why}");
@@ -381,7 +387,7 @@ fn in_memory() -> Result<Template, RuntimeError> {
         RuntimeError::new(RuntimeErrorCode::Invalid, "name a copy", error.to_string())
     })?;
     let mut template = Template::named(name);
-    template.workspace.kind = WorkspaceKind::Memory;
+    template.workspace.kind = Some(WorkspaceKind::Memory);
     Ok(template)
 }
 

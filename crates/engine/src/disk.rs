@@ -244,15 +244,12 @@ impl Strayed {
                 if self.named.contains(&id) {
                     continue;
                 }
-                match &self.lost_found {
-                    Some(to) => {
-                        let put = workspaces.put_aside(id, to, self.at_s)?;
-                        self.count("workspace", id, put);
-                    }
-                    None => {
-                        workspaces.remove(id)?;
-                        self.settled.removed += 1;
-                    }
+                if let Some(to) = &self.lost_found {
+                    let put = workspaces.put_aside(id, to, self.at_s)?;
+                    self.count("workspace", id, put);
+                } else {
+                    workspaces.remove(id)?;
+                    self.settled.removed += 1;
                 }
             }
         }

@@ -63,10 +63,9 @@ pub(crate) fn make_node_key(directory: &Path) -> Result<NodeKey, StoreError> {
         File::open(directory)?.sync_all()
     };
     write().map_err(|error| {
-        let code = match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreErrorCode::DiskFull,
-            _ => StoreErrorCode::Io,
-        };
+        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+        let is_full = full.contains(&error.kind());
+        let code = if is_full { StoreErrorCode::DiskFull } else { StoreErrorCode::Io };
         StoreError::new(code, format!("write {}: {error}", path.display()))
     })?;
     Ok(key)
@@ -89,7 +88,12 @@ fn garbled(path: &Path) -> StoreError {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a text cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {

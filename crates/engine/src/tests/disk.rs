@@ -156,9 +156,9 @@ async fn what_was_put_aside_goes_after_the_time_that_is_configured() {
         ..place.config()
     };
     let node = Node::start(config).await;
-    tokio::time::sleep(keep - Duration::from_mins(20)).await;
+    tokio::time::sleep(Duration::from_hours(23)).await;
     assert_eq!(lost.list().unwrap().len(), 1);
-    tokio::time::sleep(Duration::from_mins(60)).await;
+    tokio::time::sleep(Duration::from_hours(2)).await;
     node.settle().await;
     assert_eq!(lost.list().unwrap().len(), 0);
 }

@@ -424,10 +424,10 @@ async fn a_store_in_memory_cannot_be_backed_up() {
     let place = Place::new();
     let node = Node::start(place.config()).await;
     let refusal = node.engine.backup().await.unwrap_err();
-    assert_eq!(refusal.code, model::ErrorCode::StoreUnavailable, "{refusal}");
+    assert_eq!(refusal.code, ErrorCode::StoreUnavailable, "{refusal}");
     // And the next one is not told that another is being made.
     let again = node.engine.backup().await.unwrap_err();
-    assert_eq!(again.code, model::ErrorCode::StoreUnavailable, "{again}");
+    assert_eq!(again.code, ErrorCode::StoreUnavailable, "{again}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -539,4 +539,6 @@ async fn elsewhere<T: Send + 'static>(
 }
 
 #[cfg(test)]
+mod clear_text_tests;
+#[cfg(test)]
 mod tests;

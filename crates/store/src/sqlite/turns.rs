@@ -228,7 +228,7 @@ impl Writing<'_> {
             // An envelope opens in its own row only.
             let input = self.node_key.open(&of_turn(was), &sealed).map_err(|_| unreadable(7))?;
             let sealed = self.node_key.seal(&of_turn(record.id), &input);
-            let sealed = sealed.map_err(|error| unsealed(&error))?;
+            let sealed = sealed.map_err(unsealed)?;
             let (shows, at): (i64, i64) = (row.get(0)?, row.get(1)?);
             let (bytes, tenant): (i64, [u8; 16]) = (row.get(2)?, row.get(6)?);
             let (started, over): (Option<String>, String) = (row.get(3)?, row.get(4)?);
@@ -345,7 +345,7 @@ fn encoded(value: &impl serde::Serialize) -> rusqlite::Result<String> {
 }
 
 /// What is not SQLite's failure has to look like one inside a transaction.
-fn unsealed(error: &SealError) -> rusqlite::Error {
+fn unsealed(error: SealError) -> rusqlite::Error {
     let fault = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR);
     rusqlite::Error::SqliteFailure(fault, Some(error.to_string()))
 }
