@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kernel::Kernel;
 use model::{ErrorCode, KeyId, Refusal, SeedId};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 use workspaces::tar::{Entries, Kind};
@@ -19,9 +19,15 @@ use crate::{Caller, Engine, documents};
 /// How long whoever stored files has to name them.
 const HELD: Duration = Duration::from_mins(10);
 
-/// How often those that nobody names are looked for. The first time is after a while, too: who
-/// names some may come up later than we do.
+/// How often those that nobody names are looked for, besides whenever a session ends that began
+/// with some.
 const SWEEP: Duration = Duration::from_mins(10);
+
+/// When that is done first: who names some may come up later than we do.
+const FIRST_SWEEP: Duration = Duration::from_secs(5);
+
+/// How long to wait for more sessions that end.
+const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 
 /// How much one may be.
 const BYTES_MAX: u64 = 256 << 20;
@@ -43,10 +49,18 @@ type Holder = Box<dyn Fn() -> BTreeSet<SeedId> + Send + Sync>;
 /// removes one looks here last. So neither waits for the other.
 pub(crate) struct Sowing {
     writers: Arc<Semaphore>,
-    held: Mutex<BTreeMap<SeedId, Instant>>,
+    held: Mutex<BTreeMap<SeedId, Hold>>,
+    /// A session that began with a seed has ended.
+    unnamed: Notify,
     holders: Mutex<Vec<Holder>>,
     /// Who stored what is there, since the start.
     stored_by: Mutex<BTreeMap<SeedId, KeyId>>,
+}
+
+/// How many are about to name a seed, and when the last of them said so.
+struct Hold {
+    count: u32,
+    since: Instant,
 }
 
 impl Default for Sowing {
@@ -54,6 +68,7 @@ impl Default for Sowing {
         Self {
             writers: Arc::new(Semaphore::new(WRITERS)),
             held: Mutex::default(),
+            unnamed: Notify::new(),
             holders: Mutex::default(),
             stored_by: Mutex::default(),
         }
@@ -61,7 +76,7 @@ impl Default for Sowing {
 }
 
 impl Sowing {
-    fn held(&self) -> MutexGuard<'_, BTreeMap<SeedId, Instant>> {
+    fn held(&self) -> MutexGuard<'_, BTreeMap<SeedId, Hold>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,7 +89,26 @@ impl Sowing {
     }
 
     fn hold(&self, seed: SeedId) {
-        self.held().insert(seed, Instant::now());
+        let mut held = self.held();
+        let hold = held.entry(seed).or_insert(Hold { count: 0, since: Instant::now() });
+        hold.count += 1;
+        hold.since = Instant::now();
+    }
+
+    /// One who held a seed has named it.
+    pub(crate) fn release(&self, seed: SeedId) {
+        let mut held = self.held();
+        if let Some(hold) = held.get_mut(&seed) {
+            hold.count = hold.count.saturating_sub(1);
+            if hold.count == 0 {
+                held.remove(&seed);
+            }
+        }
+    }
+
+    /// A session that named a seed has ended: its files go, if they are nobody else's.
+    pub(crate) fn unname(&self) {
+        self.unnamed.notify_one();
     }
 
     /// Whether a key may store another one.
@@ -92,7 +126,7 @@ impl Sowing {
         let mut named = core.read(Kernel::seeds);
         named.extend(self.holders().iter().flat_map(|holder| holder()));
         let mut held = self.held();
-        held.retain(|_, since| since.elapsed() < HELD);
+        held.retain(|_, hold| hold.since.elapsed() < HELD);
         named.extend(held.keys());
         named
     }
@@ -160,9 +194,12 @@ impl Engine {
 /// Removes what nobody names, for as long as the engine lives.
 pub(crate) async fn run(core: Arc<Core>) {
     let Some(seeds) = core.disk.seeds.clone() else { return };
+    sleep(FIRST_SWEEP).await;
     loop {
-        sleep(SWEEP).await;
         sweep(&core, &seeds).await;
+        // That nothing was said for so long is a reason to look, too.
+        let _ = timeout(SWEEP, core.sowing.unnamed.notified()).await;
+        sleep(SWEEP_PAUSE).await;
     }
 }
 

@@ -152,6 +152,10 @@ impl Engine {
         self.ready_harness(caller, session).await?;
         let view = self.session(caller, session)?;
         unknown.becomes_known();
+        if let Some(seed) = asked.seed {
+            // From here on the session names it.
+            self.core.sowing.release(seed);
+        }
         Ok(view)
     }
 
@@ -261,6 +265,10 @@ impl Engine {
         let before = self.core.read(|kernel| kernel.session(id));
         let request = self.core.request();
         self.core.ask(request, Event::SessionEndRequested { request, session: id }).await?;
+        let seed = before.as_ref().and_then(|view| view.claim.as_ref()?.seed);
+        if seed.is_some() {
+            self.core.sowing.unname();
+        }
         let now = self.core.read(|kernel| kernel.session(id));
         Ok(now.or(before.map(|view| SessionView {
             status: SessionStatus::Ended,

@@ -73,14 +73,14 @@ fn above_the_limit_of_a_key_its_least_recently_used_files_go() {
     for session in &all[..2] {
         measure(&mut rig, *session, 50);
     }
-    assert_eq!(given_up(&rig, &all), [], "exactly as much as it may");
+    assert_eq!(given_up(&rig, &all), [0_usize; 0], "exactly as much as it may");
     let doomed = workspace_of(&rig, all[1]);
     measure(&mut rig, all[2], 1);
     assert_eq!(given_up(&rig, &all), [1]);
     assert!(rig.store.doomed.contains(&doomed) && rig.count(delete_workspace) == 1);
     measure(&mut rig, all[3], 99);
     assert_eq!(given_up(&rig, &all), [1, 2, 3], "until it is enough");
-    assert_eq!(given_up(&rig, &others), [], "another key pays for nothing");
+    assert_eq!(given_up(&rig, &others), [0_usize; 0], "another key pays for nothing");
     assert_eq!(rig.kernel.files_given_up(), 3);
     rig.run();
     assert_eq!(rig.resumed(all[2]).state_lost, Some(TerminatedReason::Policy));
@@ -116,7 +116,7 @@ fn files_that_are_wanted_are_passed_over_and_count_all_the_same() {
     let resumed = rig.resume(large);
     assert!(rig.pending(resumed), "its place is not free yet");
     measure(&mut rig, large, 80);
-    assert_eq!(given_up(&rig, &[large, small]), []);
+    assert_eq!(given_up(&rig, &[large, small]), [0_usize; 0]);
     measure(&mut rig, small, 30);
     assert_eq!(given_up(&rig, &[large, small]), [1]);
     rig.run();
@@ -145,7 +145,7 @@ fn at_the_floor_one_at_a_time_goes_if_the_operator_says_so() {
     let mut rig = node(|config| config.give_up_at_floor = true);
     let session = sleeper(&mut rig, ONE, 20);
     let _ = rig.apply(Event::DiskMeasured { free_bytes: u64::MAX });
-    assert_eq!(given_up(&rig, &[session]), [], "there is room");
+    assert_eq!(given_up(&rig, &[session]), [0_usize; 0], "there is room");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn what_is_to_be_measured_is_listed_until_it_is_and_again_when_it_moved() {
     assert_eq!(sorted(&rig).len(), 3);
     let unknown = WorkspaceId::from_u128(404);
     let _ = rig.apply(Event::FilesMeasured { workspace: unknown, bytes: u64::MAX });
-    assert_eq!(given_up(&rig, &all), []);
+    assert_eq!(given_up(&rig, &all), [0_usize; 0]);
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn nothing_is_given_up_while_the_server_stops() {
     rig.shut_down(1_000);
     measure(&mut rig, session, 100);
     let _ = rig.apply(Event::DiskMeasured { free_bytes: 0 });
-    assert_eq!(given_up(&rig, &[session]), []);
+    assert_eq!(given_up(&rig, &[session]), [0_usize; 0]);
     rig.restart(&[]);
     measure(&mut rig, session, 100);
     assert_eq!(given_up(&rig, &[session]), [0]);

@@ -1,6 +1,7 @@
 //! What is known about one sandbox besides its connection: its process, its control groups, and
 //! how it ended.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use async_trait::async_trait;
@@ -21,6 +22,8 @@ pub(super) struct Instance {
     scale: Arc<ScaleBoard>,
     made: OnceLock<Made>,
     died: Mutex<Option<Died>>,
+    /// We froze its group, and did not thaw it since.
+    froze: AtomicBool,
     told: Notify,
 }
 
@@ -33,7 +36,14 @@ struct Made {
 
 impl Instance {
     pub(super) fn new(id: InstanceId, scale: Arc<ScaleBoard>) -> Self {
-        Self { id, scale, made: OnceLock::new(), died: Mutex::default(), told: Notify::new() }
+        Self {
+            id,
+            scale,
+            made: OnceLock::new(),
+            died: Mutex::default(),
+            froze: AtomicBool::new(false),
+            told: Notify::new(),
+        }
     }
 
     /// It has a process now.
@@ -56,6 +66,16 @@ impl Instance {
         self.made.get()?.freezer.as_ref()
     }
 
+    /// Its group is about to be frozen by us.
+    pub(super) fn freezes(&self) {
+        self.froze.store(true, Ordering::Release);
+    }
+
+    /// Its group is thawed.
+    pub(super) fn thawed(&self) {
+        self.froze.store(false, Ordering::Release);
+    }
+
     /// How it ended, if it has.
     pub(super) fn died(&self) -> Option<Died> {
         *self.died.lock().unwrap_or_else(PoisonError::into_inner)
@@ -64,6 +84,14 @@ impl Instance {
     /// It is over.
     pub(super) fn set_died(&self, died: Died) {
         self.died.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(died);
+        // It may have been frozen after the launcher gave its group back: the next sandbox there
+        // would be frozen from its birth, and never be ready.
+        if self.froze.swap(false, Ordering::AcqRel)
+            && let Some(freezer) = self.freezer()
+        {
+            // A group that is gone freezes nobody.
+            let _ = freezer.thaw();
+        }
         self.told.notify_waiters();
     }
 }

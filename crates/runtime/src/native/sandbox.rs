@@ -172,6 +172,7 @@ impl Sandbox for NativeSandbox {
         match (self.instance.died(), self.instance.freezer()) {
             (Some(died), _) => Err(died.error("freeze")),
             (None, Some(freezer)) => {
+                self.instance.freezes();
                 freezer.freeze().await?;
                 // Its group may be another's by now, who must not be frozen for it.
                 match self.instance.died() {
@@ -189,7 +190,11 @@ impl Sandbox for NativeSandbox {
     async fn thaw(&self) -> Result<(), RuntimeError> {
         match (self.instance.died(), self.instance.freezer()) {
             (Some(died), _) => Err(died.error("thaw")),
-            (None, Some(freezer)) => freezer.thaw(),
+            (None, Some(freezer)) => {
+                freezer.thaw()?;
+                self.instance.thawed();
+                Ok(())
+            }
             (None, None) => Err(unfreezable("thaw")),
         }
     }

@@ -337,7 +337,9 @@ fn not_opened(error: StoreError) -> Failure {
         StoreErrorCode::NewerVersion
         | StoreErrorCode::Corrupt
         | StoreErrorCode::Incomplete
-        | StoreErrorCode::Missing => failure.usage(),
+        | StoreErrorCode::Missing
+        | StoreErrorCode::NodeKeyMissing
+        | StoreErrorCode::NodeKeyWrong => failure.usage(),
         StoreErrorCode::Locked | StoreErrorCode::Io | StoreErrorCode::Closed => failure,
     }
 }

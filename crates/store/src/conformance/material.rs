@@ -8,7 +8,9 @@ use model::process::{
     LogExtent, ProcessChange, ProcessEnd, ProcessEndReason, ProcessRecord, ProcessStatus,
     RestartPolicy,
 };
-use model::record::{JournalEntry, KeptFiles, OnDisconnect, Owner, PoolRecord, SandboxRecord, SessionRecord};
+use model::record::{
+    JournalEntry, KeptFiles, OnDisconnect, Owner, PoolRecord, SandboxRecord, SessionRecord,
+};
 use model::state::PoolPhase;
 use model::template::{Recycle, RuntimeTraits};
 use model::turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord, TurnStart};

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::schema::MIGRATIONS;
 use super::*;
 use crate::conformance::material::{process, session, turn, turn_id};
 

@@ -253,8 +253,7 @@ impl Writer {
         self.write_records(&tables::SANDBOXES, &plan.sandboxes, batch)?;
         self.write_sessions(&plan.sessions, batch)?;
         self.write_records(&tables::DOOMED, &plan.doomed, batch)?;
-        let turns =
-            self.known.turns.write(&self.conn, &self.key, &mut shares.turns, batch)?;
+        let turns = self.known.turns.write(&self.conn, &self.key, &mut shares.turns, batch)?;
         processes::write(&self.conn, self.retention, &mut shares.processes, batch)?;
         let history = self.known.history.append(&self.conn, batch)?;
         let bound_bytes = self.retention.database_bytes;
