@@ -26,13 +26,13 @@ fn run(served: &Served, session: &str, line: &str) -> String {
 /// A server with a template for each kind of workspace.
 fn start(scratch: Scratch) -> Served {
     let served = Served::start_on(scratch, &[]).without_spares();
-    let mut kinds = vec![("memory", "memory", "soft"), ("soft", "disk", "soft")];
+    let mut kinds = vec![("memory", "memory", ""), ("soft", "disk", ", limit = \"soft\"")];
     if rustix::process::geteuid().is_root() {
-        kinds.push(("hard", "disk", "hard"));
+        kinds.push(("hard", "disk", ", limit = \"hard\""));
     }
     for (name, kind, limit) in kinds {
         let text = format!(
-            "name = \"{name}\"\nworkspace = {{ kind = \"{kind}\", limit = \"{limit}\" }}\n\
+            "name = \"{name}\"\nworkspace = {{ kind = \"{kind}\"{limit} }}\n\
              [limits]\nworkspace_mb = 24\nbest_effort = true\n[pool]\npool_size = 0\n"
         );
         let said = served.said_with(&["templates", "put", "-"], Some(text.as_bytes()));

@@ -82,6 +82,11 @@ enum Verdict {
     Torn {
         commits: u64,
     },
+    /// The last server stopped in order, with everything in this file: so somebody put an older
+    /// one in its place.
+    Older {
+        commits: u64,
+    },
     /// Commits are missing that must be there.
     Incomplete {
         commits: Option<u64>,
@@ -127,6 +132,10 @@ pub(super) fn inspect(place: &Place, retention: Retention) -> Result<Inspected, 
         Verdict::Whole => None,
         Verdict::Torn { commits } => {
             let cause = "the machine stopped before the disk had the last commits".to_owned();
+            Some(Lost { commits: Some(commits), cause })
+        }
+        Verdict::Older { commits } => {
+            let cause = "an older copy of the database was put in place".to_owned();
             Some(Lost { commits: Some(commits), cause })
         }
         Verdict::Incomplete { commits, cause } if accepts => {
@@ -177,6 +186,13 @@ fn judge(mark: Option<&Mark>, found: LogFound, content: &Content, boot: &str) ->
         );
         Verdict::Incomplete { commits: Some(missing), cause }
     };
+    let in_order = match mark.stop {
+        Stop::None => false,
+        Stop::Orderly => true,
+    };
+    if let Some(commits) = missing.filter(|_| in_order && found.walk.is_none()) {
+        return Verdict::Older { commits };
+    }
     if mark.boot == boot {
         return match missing {
             Some(missing) => lacks(missing),
@@ -295,13 +311,14 @@ mod tests {
             ),
             ("no log", 6, None, ran, "now", "4 are missing; its log, shoal.db-wal, is not there"),
             ("no log, and nothing lost", 10, None, ran, "now", "did not stop in order"),
-            ("an older copy", 3, None, stopped, "now", "7 are missing; it may be an older copy"),
+            ("an older copy", 3, None, stopped, "now", "older by 7"),
+            ("an older copy with a log", 3, whole, stopped, "now", "it may be an older copy"),
             ("what an interrupted commit left", 10, damaged, ran, "now", "whole"),
             ("a power cut", 7, torn, ran, "then", "torn 3"),
             ("a power cut out of order", 7, damaged, ran, "then", "torn 3"),
             ("a power cut that took nothing", 10, torn, ran, "then", "whole"),
             ("a power cut cannot take what the disk has", 5, torn, ran, "then", "5 are missing"),
-            ("nor after an orderly stop", 5, None, stopped, "then", "5 are missing"),
+            ("an older copy after another boot", 5, None, stopped, "then", "older by 5"),
         ] {
             let mark = Mark { store: 1, boot: boot.to_owned(), sequence: 10, durable: 6, stop };
             let content = Content { version: 7, store: Some(1), sequence };
@@ -309,6 +326,7 @@ mod tests {
             let said = match judge(Some(&mark), found, &content, "now") {
                 Verdict::Whole => "whole".to_owned(),
                 Verdict::Torn { commits } => format!("torn {commits}"),
+                Verdict::Older { commits } => format!("older by {commits}"),
                 Verdict::Incomplete { cause, .. } => cause,
             };
             assert!(said.contains(verdict), "{what}: {said}");
