@@ -187,7 +187,7 @@ fn judge(mark: Option<&Mark>, found: LogFound, content: &Content, boot: &str) ->
         Verdict::Incomplete { commits: Some(missing), cause }
     };
     let in_order = match mark.stop {
-        Stop::None => false,
+        Stop::None | Stop::Held => false,
         Stop::Orderly => true,
     };
     if let Some(commits) = missing.filter(|_| in_order && found.walk.is_none()) {
@@ -311,6 +311,8 @@ mod tests {
             ),
             ("no log", 6, None, ran, "now", "4 are missing; its log, shoal.db-wal, is not there"),
             ("no log, and nothing lost", 10, None, ran, "now", "did not stop in order"),
+            ("a reader took the log along", 10, None, Stop::Held, "now", "whole"),
+            ("the log that a reader kept is gone", 7, None, Stop::Held, "now", "3 are missing"),
             ("an older copy", 3, None, stopped, "now", "older by 7"),
             ("an older copy with a log", 3, whole, stopped, "now", "it may be an older copy"),
             ("what an interrupted commit left", 10, damaged, ran, "now", "whole"),

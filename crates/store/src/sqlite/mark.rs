@@ -31,6 +31,9 @@ pub(super) enum Stop {
     None,
     /// In order: the log was brought into the database.
     Orderly,
+    /// In order, but another program that read kept the log from being cut. That program may bring
+    /// it over and remove it when it is done.
+    Held,
 }
 
 /// What the file says.
@@ -104,6 +107,13 @@ impl MarkFile {
         self.checkpointed();
     }
 
+    /// The server stops in order, and the log is left.
+    pub(super) fn stopped_with_log(&mut self) {
+        self.mark.stop = Stop::Held;
+        // What cannot be written is found by the next start as if we had been killed.
+        let _ = self.write();
+    }
+
     fn write(&mut self) -> io::Result<()> {
         let writes = self.writes + 1;
         let offset = (writes as usize % SLOTS) * SLOT_BYTES;
@@ -148,6 +158,7 @@ fn encode(writes: u64, mark: &Mark) -> Vec<u8> {
     let stop = match mark.stop {
         Stop::None => "none",
         Stop::Orderly => "orderly",
+        Stop::Held => "held",
     };
     let boot = if mark.boot.is_empty() { "unknown" } else { &mark.boot };
     let mut line = format!(
@@ -182,6 +193,7 @@ fn decode(slot: &[u8]) -> Option<(u64, Mark)> {
     let stop = match field("stop")? {
         "none" => Stop::None,
         "orderly" => Stop::Orderly,
+        "held" => Stop::Held,
         _ => return None,
     };
     Some((writes, Mark { store, boot, sequence, durable, stop }))

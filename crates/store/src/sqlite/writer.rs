@@ -183,7 +183,9 @@ impl Writer {
         let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
         let held_up: bool =
             self.patiently(READERS, |writer| writer.conn.query_row(sql, [], |row| row.get(0)))?;
-        if !held_up {
+        if held_up {
+            self.mark.stopped_with_log();
+        } else {
             self.mark.stopped();
         }
         Ok(!held_up)
