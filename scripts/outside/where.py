@@ -74,7 +74,8 @@ def look(test, server, template, what):
     really = "disk" if search_disk(server.data, mark.encode()) else "memory"
     said = must(server.call("GET", f"/v1/sessions/{session['id']}"), "a look").get("workspace") or {}
     test.check(said.get("place") == really, f"{what}: the file is in {really}, and the session says so", f"{what}: the file is in {really}, and the session says {said}")
-    api = must(server.call("GET", f"/v1/templates/{template}"), "the template")["workspace"]["kind"]
+    listed = must(server.call("GET", "/v1/templates"), "the templates")["effective"]
+    api = next(one for one in listed if one["template"] == template)["workspace"]["kind"]
     test.check(api == really, f"{what}: GET /v1/templates says {api}", f"{what}: the file is in {really}, and GET /v1/templates says {api}")
     for command, kind in shown_kind(server, template).items():
         test.check(kind == really, f"{what}: `shoal {command}` says {kind}", f"{what}: the file is in {really}, and `shoal {command}` says {kind}")

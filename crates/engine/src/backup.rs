@@ -214,15 +214,24 @@ impl Parts {
         copy: &Spooled,
     ) -> Result<(), Stopped> {
         let (mut archives, mut gone) = (0_u64, Vec::new());
+        let mut taken = BTreeSet::new();
         for (id, session) in self.needed(journal) {
             match self.take(id).await? {
                 Some(file) => {
                     let name = format!("archives/{}", Archives::file_name(id));
                     members.file(&name, file).await?;
+                    taken.insert(id);
                     archives += 1;
                 }
                 None => gone.extend(session),
             }
+        }
+        // Files in memory were packed as they are now: the copy has to say that they are saved.
+        let mut saved = in_memory_of(journal);
+        saved.retain(|id| taken.contains(id));
+        if !saved.is_empty() {
+            let noted = self.store.saved_in_backup(&copy.0, &saved).await;
+            noted.map_err(|error| store_refused(&error))?;
         }
         for (name, file) in seeds.into_values() {
             members.file(&format!("seeds/{name}"), file).await?;
@@ -249,7 +258,8 @@ impl Parts {
         let mut needed: BTreeMap<_, _> = archives.map(|id| (id, None)).collect();
         for record in &journal.sandboxes {
             match record.owner {
-                Owner::Session(session) if record.has_files => {
+                // What is in memory may never have been saved, and is there all the same.
+                Owner::Session(session) if record.has_files || record.instance.is_some() => {
                     needed.insert(record.workspace, Some(session));
                 }
                 Owner::Session(_) | Owner::Nobody | Owner::Lease(_) => {}
@@ -320,7 +330,11 @@ impl Parts {
                     return Err(Refusal::new(ErrorCode::DiskFull, cause).into());
                 }
                 Ok(Err(EffectError::Runtime(error))) => {
-                    if !self.is_there(id) && self.user(id).is_none() {
+                    let over = matches!(
+                        error.code,
+                        RuntimeErrorCode::SandboxGone | RuntimeErrorCode::SandboxUnknown
+                    );
+                    if !self.is_there(id) && (over || self.user(id).is_none()) {
                         return Ok(None);
                     }
                     why = error.to_string().into();
@@ -366,6 +380,13 @@ impl Parts {
             "there is neither a workspace {from} nor an archive of it"
         )))
     }
+}
+
+/// Workspaces whose files go with the processes of a sandbox.
+fn in_memory_of(journal: &Journal) -> BTreeSet<WorkspaceId> {
+    let live = journal.sandboxes.iter().filter(|record| record.instance.is_some());
+    let in_memory = live.filter(|record| !record.traits.workspace_survives);
+    in_memory.map(|record| record.workspace).collect()
 }
 
 /// An archive that goes when it was used.

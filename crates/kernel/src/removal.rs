@@ -309,6 +309,13 @@ impl Kernel {
         }
     }
 
+    /// What an answer about a session that needs no sandbox has to report.
+    pub fn unreported_loss_of(&self, id: SessionId) -> Option<Loss> {
+        let known = &self.sessions[self.session_index.get(id.as_u128())?];
+        let generation = known.lost_generation.next();
+        known.state_lost.map(|reason| Loss { session: id, generation, reason })
+    }
+
     /// What the next answer about the sandbox of a session has to report.
     pub(crate) fn unreported_loss(&self, ix: Ix) -> Option<Loss> {
         let entry = &self.entries[ix];

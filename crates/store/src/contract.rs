@@ -11,6 +11,7 @@ use model::turn::{TurnChange, TurnPiece, TurnRecord};
 use model::why::Ended;
 use model::{
     Document, KeyId, KeyRecord, ProcessId, SandboxId, SeedId, SessionId, StoredEvent, TurnId,
+    WorkspaceId,
 };
 
 use crate::error::{StoreError, StoreErrorCode};
@@ -102,6 +103,16 @@ pub trait Store: Send + Sync {
         sessions: &BTreeSet<SessionId>,
     ) -> Result<(), StoreError> {
         let _ = (copy, sessions);
+        Err(StoreError::new(StoreErrorCode::Io, "a store in memory has no file to copy"))
+    }
+
+    /// Notes in such a copy that the files of these workspaces are saved: they are beside it.
+    async fn saved_in_backup(
+        &self,
+        copy: &Path,
+        workspaces: &BTreeSet<WorkspaceId>,
+    ) -> Result<(), StoreError> {
+        let _ = (copy, workspaces);
         Err(StoreError::new(StoreErrorCode::Io, "a store in memory has no file to copy"))
     }
 

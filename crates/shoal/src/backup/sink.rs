@@ -51,8 +51,13 @@ impl Sink {
         if to == Path::new("-") {
             return Ok(To::Output { packed: packed(Box::new(io::stdout()))? });
         }
-        if fs::symlink_metadata(to).is_ok() {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it exists already"));
+        let is_archive = to.to_string_lossy().ends_with(".tar.zst");
+        let is_empty = fs::read_dir(to).is_ok_and(|mut entries| entries.next().is_none());
+        if fs::symlink_metadata(to).is_ok() && (is_archive || !is_empty) {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "it exists already, and is no empty directory",
+            ));
         }
         let mut beside = to.as_os_str().to_owned();
         beside.push(format!(".partial-{}", std::process::id()));

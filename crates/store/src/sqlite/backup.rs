@@ -7,8 +7,8 @@ use std::fs;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use model::SessionId;
 use model::record::Journal;
+use model::{SessionId, WorkspaceId};
 use rusqlite::{Connection, params};
 use sealing::NodeKey;
 
@@ -62,6 +62,22 @@ pub(super) fn forget(copy: &Path, sessions: &BTreeSet<SessionId>) -> Result<(), 
         }
         // Blocks that another session shows stay, and the rest is found by nobody.
         change.execute("DELETE FROM turns WHERE session = ?1", params![id]).map_err(&step)?;
+    }
+    change.commit().map_err(&step)
+}
+
+/// Notes that the files of workspaces are saved: they were packed for the backup itself.
+pub(super) fn note_saved(
+    copy: &Path,
+    workspaces: &BTreeSet<WorkspaceId>,
+) -> Result<(), StoreError> {
+    let step = at("note which files are in the backup");
+    let mut conn = Connection::open(copy).map_err(&step)?;
+    let change = conn.transaction().map_err(&step)?;
+    for workspace in workspaces {
+        let sql = "UPDATE sandboxes SET record = json_set(record, '$.has_files', json('true'), \
+                   '$.dirty', json('false')) WHERE record ->> '$.workspace' = ?1";
+        change.execute(sql, params![workspace.to_string()]).map_err(&step)?;
     }
     change.commit().map_err(&step)
 }

@@ -193,8 +193,14 @@ fn judge(mark: Option<&Mark>, found: LogFound, content: &Content, boot: &str) ->
     if let Some(commits) = missing.filter(|_| in_order && found.walk.is_none()) {
         return Verdict::Older { commits };
     }
+    // A log that ends early may have been cut by a power cut, or by a machine that was copied while
+    // it ran: what the disk was never promised to have is reported. One with whole commits behind
+    // the damage was changed by something else, and one of which nothing is left is as good as gone.
+    let usable = found.walk.is_some_and(|walk| !walk.is_damaged() && walk.usable > 0);
+    let torn = usable && is >= mark.durable;
     if mark.boot == boot {
         return match missing {
+            Some(commits) if torn => Verdict::Torn { commits },
             Some(missing) => lacks(missing),
             None if found.walk.is_none() && mark.stop == Stop::None => {
                 let cause = "the log of the database, shoal.db-wal, is not there, though the last \
@@ -287,20 +293,17 @@ mod tests {
         let torn = Some(Walk { usable: 4, ends_early: true, ..Walk::default() });
         let damaged =
             Some(Walk { usable: 4, ends_early: true, commits_behind: 3, headless: false });
+        let emptied = Some(Walk::default());
         let (ran, stopped) = (Stop::None, Stop::Orderly);
         // The mark says 10 commits, of which the disk has 6.
         for (what, sequence, walk, stop, boot, verdict) in [
             ("as it was left", 10, whole, ran, "now", "whole"),
             ("killed before the mark was written", 11, whole, ran, "now", "whole"),
             ("stopped in order", 10, None, stopped, "now", "whole"),
-            (
-                "a lost tail",
-                9,
-                torn,
-                ran,
-                "now",
-                "1 are missing; its log cannot be used after frame 4",
-            ),
+            ("a lost tail", 9, torn, ran, "now", "torn 1"),
+            ("a log that was cut behind a commit", 9, whole, ran, "now", "torn 1"),
+            ("a log without a beginning", 9, emptied, ran, "now", "1 are missing"),
+            ("a tail that the disk had", 5, torn, ran, "now", "cannot be used after frame 4"),
             (
                 "damage in the middle",
                 7,

@@ -44,7 +44,7 @@ use model::process::ProcessRecord;
 use model::record::Journal;
 use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{Document, KeyRecord, SandboxId, SeedId, SessionId, TurnId};
+use model::{Document, KeyRecord, SandboxId, SeedId, SessionId, TurnId, WorkspaceId};
 use tokio::runtime::Handle;
 
 use self::bound::Pages;
@@ -362,6 +362,15 @@ impl Store for SqliteStore {
     ) -> Result<(), StoreError> {
         let (copy, sessions) = (copy.to_owned(), sessions.clone());
         elsewhere(move || backup::forget(&copy, &sessions)).await
+    }
+
+    async fn saved_in_backup(
+        &self,
+        copy: &Path,
+        workspaces: &BTreeSet<WorkspaceId>,
+    ) -> Result<(), StoreError> {
+        let (copy, workspaces) = (copy.to_owned(), workspaces.clone());
+        elsewhere(move || backup::note_saved(&copy, &workspaces)).await
     }
 
     fn condition(&self) -> Condition {
