@@ -364,14 +364,12 @@ impl Engine {
         // From here on the kernel says what becomes of it.
         expected.goes_on();
         let reply = self.core.ask_with(request, event, Some(TurnChange::Put(record))).await?;
-        let queued = match reply {
-            Reply::TurnQueued { .. } => true,
-            Reply::TurnStarted(ready) => {
-                losses::note(ready.lost());
-                false
-            }
-            reply => return Err(unexpected(&reply)),
-        };
+        let queued = matches!(reply, Reply::TurnQueued { .. });
+        if let Reply::TurnStarted(ready) = &reply {
+            losses::note(ready.lost());
+        } else if !queued {
+            return Err(unexpected(&reply));
+        }
         Ok(StartedTurn { turn, queued, follow: follow.of_client(request) })
     }
 

@@ -41,7 +41,7 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
             &[Promise::LeaseHonoured, Promise::IdNeverReused, Promise::NoPanic]
         }
         Flaw::DeadlineIgnored => &[Promise::DeadlineKept],
-        Flaw::SilentStateLoss => &[Promise::FilesKept],
+        Flaw::SilentStateLoss | Flaw::LossForgotten => &[Promise::FilesKept],
         Flaw::StopTakesLaterProcesses => &[Promise::HoldsExact, Promise::HoldsKept],
         Flaw::TimeRunsInSleep => &[Promise::TimeGiven],
         Flaw::IdReused => &[Promise::IdNeverReused],
@@ -56,7 +56,6 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::FrozenUnsaved => &[Promise::FrozenSaved],
         Flaw::LimitDeletesFiles => &[Promise::LimitsSpareFiles],
         Flaw::EndedKeepsFiles => &[Promise::EndedGone],
-        Flaw::LossForgotten => &[Promise::FilesKept],
         // Forward a lease ends early, back it ends late.
         Flaw::WallStepBelieved => {
             &[Promise::EndJustified, Promise::LeaseEnds, Promise::LeaseHonoured]

@@ -407,7 +407,7 @@ async fn what_was_packed_for_a_backup_goes_at_the_start_and_the_rest_is_put_asid
     let node = Node::start(config).await;
     let archives = node.engine.core.disk.archives.clone().unwrap();
     let spool = "6261636b-7570-0000-0000-000000000007".parse().unwrap();
-    let other = model::WorkspaceId::from_u128(7);
+    let other = WorkspaceId::from_u128(7);
     for id in [spool, other] {
         archives.write(id, 0).unwrap().finish().unwrap();
     }

@@ -45,12 +45,13 @@ fn serve(scratch: &Scratch, more: &[&str]) -> crate::shell::Said {
     told(finish(alone(&[&fixed, more].concat()).spawn().unwrap(), &[]))
 }
 
+type Damage = fn(&Path);
+
 #[test]
 fn a_server_that_lacks_commits_does_not_start_and_changes_nothing() {
     if !able() {
         return;
     }
-    type Damage = fn(&Path);
     let cases: [(&str, Damage, &str); 6] = [
         (
             "the log is damaged in the middle",
