@@ -61,9 +61,8 @@ pub(super) async fn put_template_later(engine: Engine, config: Config, best_effo
     loop {
         sleep(PUT_PAUSE).await;
         match put_template(&engine, &config, best_effort).await {
-            Ok(()) => return,
             Err(NotPut::Later(_)) if !engine.health().stopping => {}
-            Err(NotPut::Later(_)) => return,
+            Ok(()) | Err(NotPut::Later(_)) => return,
             Err(NotPut::Never(failure)) => {
                 tracing::error!(%failure, "the template of Ash cannot be made");
                 return;
