@@ -42,6 +42,9 @@ def must(answer, what):
 
 def configured_kind(text, template):
     """What `shoal config` prints as the kind of the workspace of a template; None if it prints none."""
+    effective = re.search(rf"^#?\s*{template}: workspace (?:on|in) (disk|memory)", text, re.M)
+    if effective:
+        return effective[1]
     for part in text.split("[[templates]]")[1:]:
         name = re.search(r'^\s*name\s*=\s*"([^"]+)"', part, re.M)
         if not name or name[1] != template:

@@ -208,12 +208,12 @@ where
             })
         });
         Box::pin(async move {
-            let (mut response, loss) = match handled {
-                Err(response) => (response, None),
+            let (mut response, mut losses) = match handled {
+                Err(response) => (response, Vec::new()),
                 Ok(handling) => {
                     match AssertUnwindSafe(with_losses(handling)).catch_unwind().await {
-                        Ok((Ok(response), loss)) => (response, loss),
-                        Err(panic) => (record.panicked(panic.as_ref()), None),
+                        Ok((Ok(response), losses)) => (response, losses),
+                        Err(panic) => (record.panicked(panic.as_ref()), Vec::new()),
                     }
                 }
             };
@@ -221,11 +221,15 @@ where
                 Cors::mark(origin, response.headers_mut());
             }
             // The head of an answer from inside a sandbox is not ours to add to.
-            let loss = loss.filter(|_| response.extensions().get::<OfInside>().is_none());
+            if response.extensions().get::<OfInside>().is_some() {
+                losses.clear();
+            }
             record.finish(&mut response);
-            let Some(loss) = loss else { return Ok(response) };
+            if losses.is_empty() {
+                return Ok(response);
+            }
             let (engine, fields) = (record.app.engine.clone(), record.dialect.loss_fields());
-            Ok(lost::report(engine, response, loss, fields).await)
+            Ok(lost::report(engine, response, losses, fields).await)
         })
     }
 }

@@ -41,9 +41,10 @@ impl Fields {
 pub(crate) async fn report(
     engine: Engine,
     response: Response,
-    loss: Loss,
+    losses: Vec<Loss>,
     fields: Fields,
 ) -> Response {
+    let Some(loss) = losses.last().copied() else { return response };
     let (mut parts, body) = response.into_parts();
     parts.headers.insert(STATE_LOST, HeaderValue::from_static(loss.reason.as_str()));
     let body = if is_json(&parts.headers) {
@@ -53,7 +54,7 @@ pub(crate) async fn report(
     } else {
         body
     };
-    let taken = Taken { body, report: Some((engine, loss)) };
+    let taken = Taken { body, report: Some((engine, losses)) };
     // An answer without a body is not asked for one: its head is all there is to take.
     let body = if taken.body.is_end_stream() { taken.without_body() } else { Body::new(taken) };
     Response::from_parts(parts, body)
@@ -82,13 +83,13 @@ async fn with_fields(body: Body, loss: Loss, fields: Fields) -> Body {
 /// A body that tells when it is taken.
 struct Taken {
     body: Body,
-    report: Option<(Engine, Loss)>,
+    report: Option<(Engine, Vec<Loss>)>,
 }
 
 impl Taken {
     fn tell(&mut self) {
-        if let Some((engine, loss)) = self.report.take() {
-            engine.loss_reported(loss);
+        if let Some((engine, losses)) = self.report.take() {
+            engine.losses_reported(&losses);
         }
     }
 

@@ -2,7 +2,7 @@
 //! exec, a file, a turn. What an answer has to report is collected here while it is worked out, and
 //! the kernel hears that it was reported only when an answer that carried it was taken.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 
 use kernel::{Event, Loss};
 
@@ -10,16 +10,16 @@ use crate::Engine;
 
 tokio::task_local! {
     /// What the answer that this task works out has to report.
-    static TO_REPORT: Cell<Option<Loss>>;
+    static TO_REPORT: RefCell<Vec<Loss>>;
 }
 
 /// Works out an answer, and says what it has to report.
-pub async fn with_losses<T>(answer: impl Future<Output = T>) -> (T, Option<Loss>) {
+pub async fn with_losses<T>(answer: impl Future<Output = T>) -> (T, Vec<Loss>) {
     let noting = async {
         let answer = answer.await;
-        (answer, TO_REPORT.with(Cell::take))
+        (answer, TO_REPORT.with(RefCell::take))
     };
-    TO_REPORT.scope(Cell::new(None), noting).await
+    TO_REPORT.scope(RefCell::default(), noting).await
 }
 
 /// The answer in progress has to report this. Work that is no answer to anybody reports nothing, and
@@ -27,14 +27,15 @@ pub async fn with_losses<T>(answer: impl Future<Output = T>) -> (T, Option<Loss>
 pub(crate) fn note(loss: Option<Loss>) {
     if let Some(loss) = loss {
         // Outside of an answer there is no place for it.
-        let _ = TO_REPORT.try_with(|slot| slot.set(Some(loss)));
+        let _ = TO_REPORT.try_with(|losses| losses.borrow_mut().push(loss));
     }
 }
 
 impl Engine {
-    /// An answer that reported a loss was taken.
-    pub fn loss_reported(&self, loss: Loss) {
-        let Loss { session, generation, .. } = loss;
-        self.core.tell(Event::LossReported { session, generation });
+    /// An answer that reported losses was taken.
+    pub fn losses_reported(&self, losses: &[Loss]) {
+        for Loss { session, generation, .. } in losses.iter().copied() {
+            self.core.tell(Event::LossReported { session, generation });
+        }
     }
 }

@@ -299,7 +299,9 @@ impl Engine {
         let view = self.session(caller, session)?;
         unknown.becomes_known();
         // What the parent lost and had not reported, the copy lacks too.
-        losses::note(self.core.read(|kernel| kernel.unreported_loss_of(session)));
+        for of in [id, session] {
+            losses::note(self.core.read(|kernel| kernel.unreported_loss_of(of)));
+        }
         Ok(view)
     }
 

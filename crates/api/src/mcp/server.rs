@@ -68,15 +68,15 @@ impl<W: Of> Server<W> {
         };
         let running = tool.run(call, asked.arguments.unwrap_or_default());
         match AssertUnwindSafe(with_losses(running)).catch_unwind().await {
-            Ok((Ok(mut value), Some(loss))) => {
+            Ok((Ok(mut value), losses)) => {
                 // A model reads results, so that is where it is told.
-                if let Value::Object(object) = &mut value {
-                    Fields::SNAKE.add(object, loss);
-                    self.app.engine.loss_reported(loss);
+                if let (Value::Object(object), Some(loss)) = (&mut value, losses.last()) {
+                    Fields::SNAKE.add(object, *loss);
+                    self.app.engine.losses_reported(&losses);
                 }
                 Ok(value)
             }
-            Ok((done, _)) => done,
+            Ok((refused, _)) => refused,
             Err(panic) => Err(panicked(&tool.shown.name, panic.as_ref())),
         }
     }

@@ -149,7 +149,11 @@ impl Sink {
                 packed.into_inner()?.finish()?.flush()?;
                 (path, partial)
             }
-            To::Directory { path, partial } => (path, partial),
+            To::Directory { path, partial } => {
+                // An empty directory gives way. If it is none by now, the next step says so.
+                let _ = fs::remove_dir(&path);
+                (path, partial)
+            }
         };
         let made = File::open(&partial.0)?;
         made.sync_all()?;

@@ -131,7 +131,7 @@ pub(super) fn inspect(place: &Place, retention: Retention) -> Result<Inspected, 
     let lost = match verdict {
         Verdict::Whole => None,
         Verdict::Torn { commits } => {
-            let cause = "the machine stopped before the disk had the last commits".to_owned();
+            let cause = "the end of its log is torn, as after a power cut".to_owned();
             Some(Lost { commits: Some(commits), cause })
         }
         Verdict::Older { commits } => {

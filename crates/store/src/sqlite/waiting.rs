@@ -35,6 +35,9 @@ pub(super) struct Opened {
     pub(super) clear_text_left: Option<StoreError>,
 }
 
+/// What must be free to open a database: its log, and the memory that connections share.
+const SPACE_BYTES_MIN: u64 = 1 << 20;
+
 /// How often it is tried to open what waits for space.
 const TRY_EVERY: Duration = Duration::from_secs(1);
 
@@ -62,6 +65,7 @@ impl Waiting {
     /// Opens it to be read and written. It was inspected before.
     pub(super) fn open(&self) -> Result<Opened, StoreError> {
         let path = self.path();
+        self.refuse_without_space()?;
         open::make_file(&path)?;
         let mut conn = open::to_write(&path)?;
         let found = migrate::check(&conn, &path, MIGRATIONS)?;
@@ -87,6 +91,18 @@ impl Waiting {
         let writer = Writer::new(conn, mark, self.retention, key.clone())?;
         let reader = Reader::new(open::to_read(&path)?, self.retention, key.clone());
         Ok(Opened { id, key, writer, reader, clear_text_left: scrubbed.err() })
+    }
+
+    /// SQLite maps a file that connections share. Where the disk has no page for it, touching that
+    /// memory kills the process instead of failing.
+    fn refuse_without_space(&self) -> Result<(), StoreError> {
+        let Ok(disk) = rustix::fs::statvfs(&self.directory) else { return Ok(()) };
+        let free_bytes = disk.f_bfree.saturating_mul(disk.f_frsize);
+        if free_bytes >= SPACE_BYTES_MIN {
+            return Ok(());
+        }
+        let cause = format!("open {}: {free_bytes} bytes are free", self.path().display());
+        Err(StoreError::new(StoreErrorCode::DiskFull, cause))
     }
 
     /// Opens it to be read alone.
