@@ -96,13 +96,21 @@ impl Waiting {
     /// SQLite maps a file that connections share. Where the disk has no page for it, touching that
     /// memory kills the process instead of failing.
     fn refuse_without_space(&self) -> Result<(), StoreError> {
-        let Ok(disk) = rustix::fs::statvfs(&self.directory) else { return Ok(()) };
-        let free_bytes = disk.f_bfree.saturating_mul(disk.f_frsize);
-        if free_bytes >= SPACE_BYTES_MIN {
-            return Ok(());
+        use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open};
+        // A file without a name, so that nothing is left of it. What file systems say is free is
+        // not all to be had.
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let tried = open(&self.directory, flags, Mode::RUSR | Mode::WUSR)
+            .and_then(|probe| fallocate(&probe, FallocateFlags::empty(), 0, SPACE_BYTES_MIN));
+        match tried {
+            Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => {
+                let path = self.path();
+                let cause = format!("open {}: no space is left on the disk", path.display());
+                Err(StoreError::new(StoreErrorCode::DiskFull, cause))
+            }
+            // A file system that cannot say it is tried.
+            Ok(()) | Err(_) => Ok(()),
         }
-        let cause = format!("open {}: {free_bytes} bytes are free", self.path().display());
-        Err(StoreError::new(StoreErrorCode::DiskFull, cause))
     }
 
     /// Opens it to be read alone.
