@@ -48,7 +48,7 @@ pub(crate) async fn report(
     let (mut parts, body) = response.into_parts();
     parts.headers.insert(STATE_LOST, HeaderValue::from_static(loss.reason.as_str()));
     let body = if is_json(&parts.headers) {
-        // What was there is what was sent, so its length may be another.
+        // The fields make the body longer: its length is counted anew.
         parts.headers.remove(CONTENT_LENGTH);
         with_fields(body, loss, fields).await
     } else {
