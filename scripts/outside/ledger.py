@@ -50,6 +50,8 @@ class Session:
         self.lock = threading.Lock()
         self.files = {file.name: file for file in files}
         self.reports, self.deleted = 0, False
+        # What became of calls to delete it. Without an answer it may be gone or not.
+        self.deletes, self.delete_unanswered = 0, False
         self.history = collections.deque(maxlen=HISTORY_KEPT)
 
     @property
@@ -182,6 +184,7 @@ class Books:
             session.note(answer)
             if found is None:
                 self.count("reads not answered")
+                self.judge_refusal(session, answer)
                 return False
             version = self.version_of(session, file, found)
             if version is None:
@@ -194,6 +197,11 @@ class Books:
             if session.reports == before or answer.reports_loss:
                 file.floor = version
         return True
+
+    def judge_refusal(self, session, answer):
+        """A session is gone only if a client asked for its end."""
+        if answer.code in ("session_unknown", "session_ended") and not session.deletes:
+            self.test.lie(f"session {session.id} is gone, and no client deleted it\n    {session.account()}")
 
     def judge(self, session, file, version, floor, told):
         if version >= floor:
@@ -269,7 +277,10 @@ class Books:
         return fork
 
     def delete(self, session):
+        session.deletes += 1
         answer = session.call("delete", "DELETE", "")
+        if answer.unanswered:
+            session.delete_unanswered = True
         if answer.ok or answer.code in ("session_unknown", "session_ended"):
             session.deleted = True
         return session.deleted

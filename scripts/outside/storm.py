@@ -229,7 +229,12 @@ class Sea:
     def read_at_last(self, session, file):
         if self.books.read(session, file):
             return True
-        if "session_stopped" in session.history[-1]:
+        last = session.history[-1]
+        if session.delete_unanswered and ("session_unknown" in last or "session_ended" in last):
+            self.books.count("deletes that took effect without an answer")
+            session.deleted = True
+            return True
+        if "session_stopped" in last:
             self.told(session, session.call("resume", "POST", "/resume"))
         return False
 
@@ -240,6 +245,8 @@ class Sea:
             return
         for session in list(self.sessions):
             for file in list(session.files.values()):
+                if session.deleted:
+                    break
                 if file.uncertain:
                     self.books.count("files of which nothing can be said")
                     continue

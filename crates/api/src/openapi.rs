@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use model::{ErrorCode, Template};
 use utoipa::OpenApi as _;
 use utoipa::openapi::content::{Content, ContentBuilder};
+use utoipa::openapi::header::Header;
 use utoipa::openapi::path::{
     HttpMethod, OperationBuilder, Parameter, ParameterBuilder, ParameterIn, PathItemBuilder,
 };
@@ -28,6 +29,8 @@ const PROBLEM: &str = wire::Problem::MEDIA_TYPE;
 /// A form with files in it.
 const FORM: &str = "multipart/form-data";
 const KEY: &str = "key";
+/// Where answers report files that were lost.
+const OF_SESSION: &str = "/v1/sessions/{id}";
 
 /// The words of the API.
 #[derive(utoipa::OpenApi)]
@@ -202,10 +205,27 @@ fn operation(route: &Route, id: &str) -> OperationBuilder {
     for (status, codes) in refused {
         responses.insert(status, problem(&codes));
     }
-    let responses = responses
-        .into_iter()
-        .fold(ResponsesBuilder::new(), |all, (status, one)| all.response(status.to_string(), one));
+    let reports_losses = route.path.starts_with(OF_SESSION);
+    let responses =
+        responses.into_iter().fold(ResponsesBuilder::new(), |all, (status, mut one)| {
+            if reports_losses && status < 400 {
+                one.headers.insert(wire::STATE_LOST_HEADER.to_owned(), RefOr::T(state_lost()));
+            }
+            all.response(status.to_string(), one)
+        });
     built.responses(responses)
+}
+
+/// The header of an answer that reports lost files.
+fn state_lost() -> Header {
+    let mut header = Header::new(text());
+    header.description = Some(
+        "Only if files of the session were lost since the last answer that said so: the reason. \
+         An answer that is a JSON object then also has `state_lost` and `state_lost_reason`. \
+         Refusals say it in the same way."
+            .to_owned(),
+    );
+    header
 }
 
 fn tag(path: &str) -> &str {

@@ -174,9 +174,19 @@ impl DataDir {
         self.path.join(DOCKER_FILE).exists()
     }
 
-    /// There are containers of an engine from now on.
+    /// There may be containers of an engine from now on. A full disk is no reason not to start: at
+    /// worst a later start does not wait for an engine that is away.
     pub(super) fn remember_docker(&self) -> Result<(), Failure> {
-        write(&self.path, DOCKER_FILE, 0o600, "")
+        if self.had_docker() {
+            return Ok(());
+        }
+        match try_write(&self.path, DOCKER_FILE, 0o600, "") {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                tracing::warn!(%error, file = DOCKER_FILE, "cannot note that Docker is used");
+                Ok(())
+            }
+            result => result.map_err(|error| unwritable(&self.path.join(DOCKER_FILE), error)),
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -358,6 +368,22 @@ mod tests {
         drop(first);
         assert!(!path.join("deep").join(ADDRESS_FILE).exists());
         drop(DataDir::open(&path.join("deep"), StoreKind::Sqlite).unwrap());
+        fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn that_docker_was_used_is_noted_once_so_that_a_later_start_needs_no_space() {
+        use std::os::unix::fs::MetadataExt as _;
+        let path = std::env::temp_dir().join(format!("shoal-docker-used-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        let place = DataDir::open(&path, StoreKind::Sqlite).unwrap();
+        assert!(!place.had_docker());
+        place.remember_docker().unwrap();
+        assert!(place.had_docker());
+        let inode = || fs::metadata(path.join(DOCKER_FILE)).unwrap().ino();
+        let first = inode();
+        place.remember_docker().unwrap();
+        assert_eq!(inode(), first, "it was written again");
         fs::remove_dir_all(&path).unwrap();
     }
 
