@@ -53,6 +53,8 @@ class Session:
         # What became of calls to delete it. Without an answer it may be gone or not.
         self.deletes, self.delete_unanswered = 0, False
         self.history = collections.deque(maxlen=HISTORY_KEPT)
+        # The session that this one is a fork of.
+        self.parent = None
 
     @property
     def mark(self):
@@ -68,7 +70,8 @@ class Session:
         answer = self.server.call(method, f"/v1/sessions/{self.id}{path}", body, key=self.key, **options)
         lost = ", reports a loss" if answer.reports_loss else ""
         said = "" if answer.ok else f" {answer.code}: {answer.detail}"
-        self.history.append(f"{began - self.books.began:8.3f} s  {what}: {answer.status}{lost}{said}"[:200])
+        ended = time.monotonic() - self.books.began
+        self.history.append(f"{began - self.books.began:8.3f} to {ended:8.3f} s  {what}: {answer.status}{lost}{said}"[:200])
         self.books.count_call(what.split(" ")[0], answer)
         return answer
 
@@ -80,8 +83,10 @@ class Session:
                 file.floor = 0
 
     def account(self):
-        lines = [f"session {self.id} ({self.label}), {self.server.name}; its last calls:"]
-        return "\n      ".join(lines + list(self.history))
+        lines = [f"session {self.id} ({self.label}), {self.server.name}; its last calls:", *self.history]
+        if self.parent:
+            lines += [f"its parent {self.parent.id} ({self.parent.label}):", *self.parent.history]
+        return "\n      ".join(lines)
 
 
 class Books:
@@ -273,6 +278,7 @@ class Books:
             file.floor, file.uncertain = 0 if told else floor, uncertain
             files.append(file)
         fork = Session(self, session.server, session.key, answer.json["id"], self.label(), files)
+        fork.parent = session
         fork.history.append(f"{time.monotonic() - self.began:8.3f} s  forked from {session.id} ({session.label})")
         return fork
 

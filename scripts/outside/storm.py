@@ -48,7 +48,7 @@ DISK_MB, LONG_DISK_MB = 384, 2048
 MADE_WITHIN_S = 40
 WAYS = (
     ("put", 24), ("exec", 14), ("turn", 7), ("stream", 6), ("read", 26), ("run", 5), ("say", 4),
-    ("pause", 4), ("resume", 3), ("stop", 2), ("fork", 2), ("abort", 3), ("delete", 2),
+    ("pause", 4), ("resume", 3), ("stop", 2), ("fork", 4), ("abort", 3), ("delete", 4),
 )
 
 
@@ -262,6 +262,7 @@ class Sea:
                 self.test.lie(f"{self.kind}: a session cannot be deleted\n    {session.account()}")
                 return
         self.deleted += self.sessions
+        self.delete_unknown()
         pattern = self.books.pattern()
         if wait_until(GONE_WITHIN_S, lambda: not search_disk(self.disk.at, pattern), 0.5):
             self.test.saw(f"{self.kind}: nothing of {len(self.deleted)} deleted sessions is in the data directory")
@@ -280,6 +281,20 @@ class Sea:
         wait_until(5, lambda: self.server.call("GET", "/v1/stats").json["pool"]["cold"] == 0, 0.2)
         cold = self.server.call("GET", "/v1/stats").json["pool"]["cold"]
         self.test.check(cold == 0, f"{self.kind}: no cold entry is left", f"{self.kind}: {cold} cold entries of deleted sessions")
+
+    def delete_unknown(self):
+        """Sessions that were made though their client got no answer: nobody else can delete them."""
+        after = ""
+        while after is not None:
+            page = self.server.call("GET", f"/v1/sessions?limit=100{after}").json
+            after = f"&after={page['next']}" if page.get("next") else None
+            for one in page["sessions"]:
+                if one["status"] == "ended":
+                    continue
+                self.books.count("sessions deleted of which no client knew")
+                answer = self.server.call("DELETE", f"/v1/sessions/{one['id']}")
+                if not answer.ok:
+                    self.test.lie(f"{self.kind}: a session cannot be deleted: {answer}")
 
     def finish(self):
         self.test.saw(f"{self.kind}: {self.books.summary()}")

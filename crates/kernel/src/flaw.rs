@@ -81,6 +81,8 @@ pub enum Flaw {
     LossForgotten,
     /// Somebody who sets the wall clock of the machine is believed within a run.
     WallStepBelieved,
+    /// A fork copies the files of a sandbox into which they are still being restored.
+    HalfRestoredCopied,
 }
 
 impl Flaw {
@@ -124,6 +126,7 @@ impl Flaw {
         Self::EndedKeepsFiles,
         Self::LossForgotten,
         Self::WallStepBelieved,
+        Self::HalfRestoredCopied,
     ];
 
     /// Its name on the command line.
@@ -167,6 +170,7 @@ impl Flaw {
             Self::EndedKeepsFiles => "ended-keeps-files",
             Self::LossForgotten => "loss-forgotten",
             Self::WallStepBelieved => "wall-step-believed",
+            Self::HalfRestoredCopied => "half-restored-copied",
         }
     }
 }

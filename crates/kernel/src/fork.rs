@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use model::lifecycle::SessionChange;
 use model::why::{Shortage, Tier};
-use model::{EndCause, ErrorCode, Refusal, RequestId, SessionId, SessionStatus};
+use model::{EndCause, ErrorCode, InstanceId, Refusal, RequestId, SessionId, SessionStatus};
 
 use crate::Kernel;
 use crate::admission::capacity_exhausted;
 use crate::effect::Action;
 use crate::entry::{After, OpKind, Own, Phase, Resolve};
 use crate::event::{FailureKind, Outcome};
+use crate::flaw::Flaw;
 use crate::reply::Reply;
 use crate::session::ControlKind;
 use crate::slab::Ix;
@@ -76,9 +77,20 @@ impl Kernel {
         self.sessions[session].entry = Some(ix);
         self.entries[ix].copying_from = Some(self.entries[source].workspace);
         self.entries[ix].holds_source = true;
-        let instance = self.entries[source].live.then_some(self.entries[source].instance);
+        let instance = self.instance_to_copy_from(source);
         self.copy_workspace(ix, instance);
         Ok(Reply::Pending)
+    }
+
+    /// The sandbox through which files are copied, if it has them. One that is being started or
+    /// removed has a part of them or none: what is kept of it is the whole then. A disk that only
+    /// its sandbox can see into is whole from the first moment.
+    fn instance_to_copy_from(&self, ix: Ix) -> Option<InstanceId> {
+        let entry = &self.entries[ix];
+        let whole = entry.phase == Phase::InUse
+            || entry.traits.workspace_survives
+            || self.flawed(Flaw::HalfRestoredCopied);
+        (entry.live && whole).then_some(entry.instance)
     }
 
     /// Whether the files of a sandbox that is being removed go with it, or are about to move.
@@ -115,7 +127,7 @@ impl Kernel {
     }
 
     /// Copies the workspace that a cold sandbox is to start from.
-    pub(crate) fn copy_workspace(&mut self, ix: Ix, instance: Option<model::InstanceId>) {
+    pub(crate) fn copy_workspace(&mut self, ix: Ix, instance: Option<InstanceId>) {
         let entry = &mut self.entries[ix];
         let Some(from) = entry.copying_from else { return };
         entry.copying_live = instance;

@@ -104,7 +104,15 @@ impl World {
             | (Ask::Pause { .. }, Reply::Paused)
             | (Ask::Stop { .. }, Reply::Stopped) => Ok(()),
             (Ask::End { session }, Reply::Ended) => checks::sessions::over(self, session),
-            (Ask::Fork { session, .. }, Reply::Forked { session: made }) if made == session => {
+            (Ask::Fork { session, held, .. }, Reply::Forked { session: made })
+                if made == session =>
+            {
+                // An answered fork has everything that its parent had when it was asked for.
+                if let Some(known) = self.ledger.sessions.get_mut(&session)
+                    && let Expect::AtLeast(floor) = known.expect
+                {
+                    known.expect = Expect::AtLeast(floor.max(held));
+                }
                 Ok(())
             }
             (ask, reply) => broken(Promise::AnswerFits, || format!("{ask:?} got {reply:?}")),

@@ -90,7 +90,7 @@ pub(crate) enum Ask {
     Resume { session: SessionId },
     Stop { session: SessionId },
     End { session: SessionId },
-    Fork { parent: SessionId, session: SessionId },
+    Fork { parent: SessionId, session: SessionId, held: u64 },
     Destroy { template: TemplateName },
 }
 

@@ -249,6 +249,18 @@ impl Runtime {
         Some(self.writes)
     }
 
+    /// What a copy of a workspace that begins now gets: through a sandbox that has its files in
+    /// memory what that has, which is a part while they are still being restored; else what is kept.
+    pub(crate) fn copied_of(&self, from: WorkspaceId, through: Option<InstanceId>) -> u64 {
+        let Some(held) = self.workspaces.get(&from) else { return 0 };
+        let through = through.and_then(|id| self.instances.get(&id));
+        match through.filter(|one| !one.traits.workspace_survives).map(|one| one.phase) {
+            None => held.durable,
+            Some(Phase::Starting) => 0,
+            Some(Phase::Up | Phase::Dead) => held.live,
+        }
+    }
+
     /// What a process in the instance sees in its workspace.
     pub(crate) fn contents(&self, id: InstanceId) -> Option<u64> {
         let workspace = self.instances.get(&id)?.workspace;

@@ -41,7 +41,9 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
             &[Promise::LeaseHonoured, Promise::IdNeverReused, Promise::NoPanic]
         }
         Flaw::DeadlineIgnored => &[Promise::DeadlineKept],
-        Flaw::SilentStateLoss | Flaw::LossForgotten => &[Promise::FilesKept],
+        Flaw::SilentStateLoss | Flaw::LossForgotten | Flaw::HalfRestoredCopied => {
+            &[Promise::FilesKept]
+        }
         Flaw::StopTakesLaterProcesses => &[Promise::HoldsExact, Promise::HoldsKept],
         Flaw::TimeRunsInSleep => &[Promise::TimeGiven],
         Flaw::IdReused => &[Promise::IdNeverReused],
@@ -136,6 +138,7 @@ flaw_tests! {
     fn flaw_limit_deletes_files_is_caught: LimitDeletesFiles;
     fn flaw_ended_keeps_files_is_caught: EndedKeepsFiles;
     fn flaw_loss_forgotten_is_caught: LossForgotten;
+    fn flaw_half_restored_copied_is_caught: HalfRestoredCopied;
     fn flaw_wall_step_believed_is_caught: WallStepBelieved;
 }
 

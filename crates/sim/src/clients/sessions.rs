@@ -181,12 +181,12 @@ impl World {
         let sandbox = own.and_then(|id| self.store.sandboxes.get(id));
         let shelved = self.store.sessions.get(&parent).and_then(|record| record.files);
         let workspace = sandbox.map(|record| record.workspace).or(shelved.map(|f| f.workspace));
-        let floor = workspace
-            .and_then(|workspace| self.runtime.workspaces.get(&workspace))
-            .map_or(0, |workspace| workspace.durable);
+        let files = workspace.and_then(|workspace| self.runtime.workspaces.get(&workspace));
+        // Until the fork is answered, a crash may leave no more than what was durable.
+        let (floor, held) = files.map_or((0, 0), |files| (files.durable, files.live));
         let expect = Expect::AtLeast(floor);
         self.add_session(session, tenant, template, claim, on_disconnect, expect);
         let event = Event::ForkRequested { request, parent, session };
-        self.control(parent, Ask::Fork { parent, session }, event, request)
+        self.control(parent, Ask::Fork { parent, session, held }, event, request)
     }
 }

@@ -145,6 +145,9 @@ impl World {
             Action::Persist { workspace, .. } => {
                 self.runtime.workspaces.get(workspace).map_or(0, |held| held.live)
             }
+            Action::CopyWorkspace { from, instance, .. } => {
+                self.runtime.copied_of(*from, *instance)
+            }
             Action::Launch(_)
             | Action::Claim { .. }
             | Action::Probe { .. }
@@ -156,7 +159,6 @@ impl World {
             | Action::StopTurn { .. }
             | Action::KillProcess { .. }
             | Action::Kill { .. }
-            | Action::CopyWorkspace { .. }
             | Action::ArchiveWorkspace { .. }
             | Action::DeleteWorkspace { .. } => 0,
         }

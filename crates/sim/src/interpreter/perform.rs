@@ -117,11 +117,19 @@ impl World {
                     self.runtime.workspaces.remove(workspace);
                 }
             }
-            Action::CopyWorkspace { from, to, .. } => {
-                let Some(source) = self.runtime.workspaces.get(from).copied() else {
+            Action::CopyWorkspace { from, instance, to, .. } => {
+                if !self.runtime.workspaces.contains_key(from) {
                     return Ok(failed(FailureKind::Trouble));
-                };
-                let copy = Workspace { live: source.live, durable: source.live };
+                }
+                // Files in memory go with their sandbox, also while they are copied.
+                if let Some(instance) = instance
+                    && !self.runtime.instances.get(instance).is_some_and(|one| {
+                        one.traits.workspace_survives || one.phase != Phase::Dead
+                    })
+                {
+                    return gone;
+                }
+                let copy = Workspace { live: began_with, durable: began_with };
                 self.runtime.workspaces.insert(*to, copy);
             }
             Action::DeleteWorkspace { workspace } => {
