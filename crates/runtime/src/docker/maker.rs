@@ -34,6 +34,8 @@ const STEP: &str = "launch";
 const END_PATIENCE: Duration = Duration::from_millis(1500);
 /// How long to wait before it is asked again.
 const END_PAUSE: Duration = Duration::from_millis(20);
+/// How often a container is asked to pause or to go on: what was asked before may still be carried out.
+const PAUSE_ATTEMPTS: u32 = 3;
 /// An exit code above this says which signal it was.
 const SIGNALS_ABOVE: i64 = 128;
 const SIGNAL_MAX: i64 = 64;
@@ -183,25 +185,29 @@ impl Shared {
         let step = if wanted { "freeze" } else { "thaw" };
         let container = self.names.container(instance);
         let name = container.as_str();
-        let asked = self
-            .engine
-            .ask(QUICK, |docker| async move {
-                if wanted {
-                    docker.pause_container(name).await
-                } else {
-                    docker.unpause_container(name).await
-                }
-            })
-            .await;
-        let Err(trouble) = asked else { return Ok(()) };
-        // It says the same of one that is as it should be and of one that has ended.
-        if let Ok(found) = self.inspect(name, QUICK).await
-            && let Some(state) = found.state
-            && state.running == Some(true)
-            && state.paused == Some(wanted)
-        {
-            return Ok(());
-        }
+        let mut attempt = 1;
+        let trouble = loop {
+            let asked = self
+                .engine
+                .ask(QUICK, |docker| async move {
+                    if wanted {
+                        docker.pause_container(name).await
+                    } else {
+                        docker.unpause_container(name).await
+                    }
+                })
+                .await;
+            let Err(trouble) = asked else { return Ok(()) };
+            // The engine says the same of one that is as it should be and of one that has ended.
+            let state = self.inspect(name, QUICK).await.ok().and_then(|found| found.state);
+            let running = state.filter(|state| state.running == Some(true));
+            match running.and_then(|state| state.paused) {
+                Some(paused) if paused == wanted => return Ok(()),
+                // An earlier request whose caller went away was carried out in between.
+                Some(_) if attempt < PAUSE_ATTEMPTS => attempt += 1,
+                Some(_) | None => break trouble,
+            }
+        };
         let code = match &trouble {
             trouble if trouble.is_missing() => RuntimeErrorCode::SandboxUnknown,
             Trouble::Unanswered(_) => RuntimeErrorCode::DeadlineExceeded,
