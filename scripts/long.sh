@@ -55,7 +55,8 @@ if [ "$status" -ne 0 ]; then result="**failed** (exit code $status)"; fi
     # Only what the test itself says; work directories are of no interest to readers.
     printf '```text\n'
     # The histories of single sessions help to find a cause and do not belong in a report.
-    sed -e '/^       /d' -e 's/[[:space:]]*$//' -e "s#${TMPDIR:-/tmp}/shoal-outside-[^ /]*#WORK#g" "$work/storm" | cut -c 1-1200 | sed -n 1,200p
+    sed -e '/^       /d' -e "s#${TMPDIR:-/tmp}/shoal-outside-[^ /]*#WORK#g" "$work/storm" | cut -c 1-1200 |
+        sed -e 's/[[:space:]]*$//' -e 200q
     printf '```\n'
 } >"$report"
 echo "long.sh: $result; the report is $report"
