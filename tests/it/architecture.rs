@@ -43,13 +43,19 @@ const LAYERS: &[Layer] = &[
     ]),
     layer("store", ""),
     layer("engine", ""),
-    layer("api", "it asks the engine").never(&["store", "runtime"]),
+    layer("web", "it asks the engine, and knows no vendor").never(&["store", "runtime", "rmcp"]),
+    layer("v1", "it asks the engine").never(&["store", "runtime"]),
+    layer("ash", DIALECT).never(&["store", "runtime", "v1", "blaxel", "mcp"]),
+    layer("blaxel", DIALECT).never(&["store", "runtime", "v1", "ash", "mcp"]),
+    layer("mcp", DIALECT).never(&["store", "runtime", "v1", "ash", "blaxel"]),
+    layer("api", "it puts the routes together, and asks the engine").never(&["store", "runtime"]),
     layer("client", ""),
     layer("shoal", ""),
     layer(TESTS, ""),
 ];
 
 const TESTS: &str = "integration-tests";
+const DIALECT: &str = "a dialect translates, asks the engine and knows no other dialect";
 const TABLE: &str = "the table in tests/it/architecture.rs";
 
 /// The simulator is a tool of tests: only they may use it.
@@ -208,7 +214,10 @@ fn each_wrong_direction_is_refused() -> Result<()> {
         ("guest", uses("tokio"), &none, Some("single-threaded")),
         ("engine", uses("tokio"), &none, None),
         ("api", uses("engine"), &none, None),
-        ("api", uses("store"), &none, Some("it asks the engine")),
+        ("v1", uses("store"), &none, Some("it asks the engine")),
+        ("ash", uses("web"), &none, None),
+        ("ash", uses("blaxel"), &none, Some("knows no other dialect")),
+        ("web", uses("ash"), &none, Some("`ash` is not above it")),
         ("extra", uses("model"), &none, Some("add it to the table")),
         ("engine", flawed("kernel"), &none, Some("the product never does")),
         ("sim", uses("kernel"), &json!({"flaws": ["kernel/flaws"]}), None),

@@ -1,69 +1,36 @@
-//! The HTTP API: requests in, the engine's answers out. It translates and guards (keys, hosts, sizes,
-//! rates, pauses); it decides nothing about sandboxes, and knows neither stores nor runtimes.
-//!
-//! [`Api`] is the router with everything in front of it, [`serve`] an accept loop that bounds what
-//! connections may cost.
+//! The HTTP API of one engine: our own routes, the dialects and the Model Context Protocol, put
+//! together. What they have in common is in `web`; no dialect knows another.
 
-mod answer;
-mod app;
-mod archive;
-mod body;
-mod body_memory;
-mod body_reader;
-mod compat;
-mod cors;
-mod cursor;
-pub mod errors;
-mod exec_stream;
-mod file_watch;
-mod front;
-mod handed_out;
-mod harness_lines;
-mod hosts;
-mod idempotency;
-mod key_watch;
-mod lasting;
-mod log_stream;
-mod log_text;
-mod lost;
-mod mcp;
-mod metrics;
-mod octal;
-pub mod openapi;
-mod operation;
-mod passed_on;
-mod path;
-mod pieces;
-mod proxy;
-mod pulse;
-mod query;
-mod range;
-mod rate;
-mod refused;
-mod request_id;
-mod routes;
-mod schemas;
-mod seed;
-mod serve;
-mod settings;
-mod stream;
-mod subprotocol;
-mod terminal;
-mod tunnel;
-mod turn_stream;
-mod view;
+mod tools;
 
 use std::sync::Arc;
 
+pub use ash::AshSettings;
 use axum::Router;
+use blaxel::Blaxel;
+pub use blaxel::BlaxelSettings;
 use engine::Engine;
 use tokio::sync::watch;
+pub use v1::errors;
+use web::app::App;
+pub use web::serve::{ConnectionLimits, Listen, Peer, Served};
+pub use web::settings::Settings as WebSettings;
 
-use crate::app::App;
-pub use crate::compat::ash::AshSettings;
-pub use crate::compat::blaxel::BlaxelSettings;
-pub use crate::serve::{ConnectionLimits, Listen, Peer, Served, serve};
-pub use crate::settings::Settings;
+/// The document that describes our own routes.
+pub mod openapi {
+    pub use v1::document;
+}
+
+/// Settings of the API.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// What holds for every route.
+    pub web: WebSettings,
+    /// The dialect of Ash.
+    pub ash: AshSettings,
+    /// The dialect of Blaxel.
+    pub blaxel: BlaxelSettings,
+}
 
 /// The API of one engine. Cheap to clone.
 #[derive(Clone)]
@@ -78,11 +45,22 @@ impl Api {
     /// The API of an engine.
     pub fn new(engine: Engine, settings: Settings) -> Self {
         let (stopping, stops) = watch::channel(false);
-        let app = App::new(engine, settings, openapi::document().into(), stops);
-        let ash = compat::ash::router(&app).with_state(app.clone());
-        let listener = compat::blaxel::Mounted::Listener;
-        let blaxel = compat::blaxel::router(&app, listener).with_state(app.clone());
-        Self { router: routes::router(&app), ash, blaxel, stopping: Arc::new(stopping) }
+        let Settings { web, ash: of_ash, blaxel: of_blaxel } = settings;
+        let standing = [
+            of_ash.api_key.is_some().then_some(ash::OF_ENVIRONMENT),
+            of_blaxel.keyless.then_some(blaxel::OF_LISTENER),
+        ];
+        let standing = standing.into_iter().flatten().collect();
+        let document = v1::document();
+        let app = App::new(engine, web, document.clone().into(), standing, stops);
+        let ash = ash::router(&app, &of_ash);
+        let blaxel = Blaxel::new(&app, &of_blaxel, Arc::new(tools::Mcp));
+        let others = Router::new()
+            .nest(ash::PREFIX, ash.clone())
+            .nest(blaxel::PREFIX, blaxel.router())
+            .merge(mcp::router(&app, v1::routes(), &document));
+        let router = v1::router(&app, others);
+        Self { router, ash, blaxel: blaxel.listener(), stopping: Arc::new(stopping) }
     }
 
     /// One sandbox of the same engine in the dialect of Blaxel, for a listener of its own.
@@ -106,4 +84,18 @@ impl Api {
     pub fn stop(&self) {
         self.stopping.send_replace(true);
     }
+}
+
+/// Serves until `shutdown`, then finishes what is being worked on, for as long as the limits say.
+pub async fn serve<L: Listen>(
+    listener: L,
+    api: &Api,
+    limits: ConnectionLimits,
+    shutdown: impl Future<Output = ()>,
+) -> Served {
+    let stopping = async {
+        shutdown.await;
+        api.stop();
+    };
+    web::serve::serve(listener, &api.router, limits, stopping).await
 }

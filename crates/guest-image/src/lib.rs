@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 /// The static binary, for whatever root filesystem.
-pub const BYTES: &[u8] = include_bytes!(env!("GUEST_BINARY"));
+pub static BYTES: &[u8] = include_bytes!(env!("GUEST_BINARY"));
 
 /// A sealed, executable file in memory with the binary in it.
 pub fn memfd() -> io::Result<OwnedFd> {

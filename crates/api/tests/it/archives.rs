@@ -155,8 +155,8 @@ async fn what_points_out_of_the_directory_is_refused_by_name() {
 #[tokio::test]
 async fn archives_have_bounds() {
     let mut plan = Plan::default();
-    plan.settings.archive_entries_max = 3;
-    plan.settings.archive_bytes_max = 1000;
+    plan.settings.web.archive_entries_max = 3;
+    plan.settings.web.archive_bytes_max = 1000;
     let stage = Stage::with(plan).await;
     let (_, id) = stage.checkout().await;
     let many: Vec<u8> = (0..4).flat_map(|n| raw(b'0', &n.to_string(), "", b"")).collect();

@@ -12,7 +12,7 @@ fn short() -> Plan {
     let mut plan = Plan::default();
     plan.limits.head = Duration::from_millis(200);
     plan.limits.idle = Duration::from_millis(400);
-    plan.settings.body_stall = Duration::from_millis(200);
+    plan.settings.web.body_stall = Duration::from_millis(200);
     plan
 }
 
@@ -92,7 +92,7 @@ async fn one_connection_too_many_is_told_so() {
 #[tokio::test]
 async fn too_many_requests_at_once_are_refused() {
     let mut plan = Plan::default();
-    plan.settings.max_requests = 1;
+    plan.settings.web.max_requests = 1;
     plan.engine.templates[0].pool.pool_size = 0;
     plan.engine.templates[0].pool.max_overflow = 1;
     let stage = Stage::with(plan).await;

@@ -259,7 +259,7 @@ fn begun(key: &str, path: &str, announced: usize, sent: usize) -> Vec<u8> {
 #[tokio::test]
 async fn bodies_take_no_more_memory_than_there_is() {
     let mut plan = Plan::default();
-    plan.settings.body_memory_bytes = 1 << 20;
+    plan.settings.web.body_memory_bytes = 1 << 20;
     let stage = Stage::with(plan).await;
     let (_, id) = stage.checkout().await;
     let path = format!("/v1/sandboxes/{id}/exec");
@@ -295,8 +295,8 @@ async fn who_may_not_use_a_sandbox_is_told_before_its_body_is_read() {
 #[tokio::test]
 async fn hosts_and_origins_are_checked() {
     let mut plan = Plan::default();
-    plan.settings.hosts = vec!["shoal.example".to_owned()];
-    plan.settings.cors_origins = vec!["https://app.example".to_owned()];
+    plan.settings.web.hosts = vec!["shoal.example".to_owned()];
+    plan.settings.web.cors_origins = vec!["https://app.example".to_owned()];
     let stage = Stage::with(plan).await;
     let get = |headers: &str| format!("GET /health HTTP/1.1\r\n{headers}\r\n").into_bytes();
     for (headers, status) in [
@@ -326,7 +326,7 @@ async fn hosts_and_origins_are_checked() {
 #[tokio::test]
 async fn a_key_that_calls_too_often_is_told_when_to_come_back() {
     let mut plan = Plan::default();
-    plan.settings.rate_limit_per_s = Some(2);
+    plan.settings.web.rate_limit_per_s = Some(2);
     let stage = Stage::with(plan).await;
     let mut refused = 0;
     for _ in 0..10 {

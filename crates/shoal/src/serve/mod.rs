@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{Api, ConnectionLimits, Settings};
+use api::{Api, ConnectionLimits, Settings, WebSettings};
 use engine::{
     Archives, Engine, EngineConfig, LostFound, Mounts, ProcessLogs, Reaped, Recovery, Roots, Seeds,
     StartError, Started, Strays, Workspaces,
@@ -475,16 +475,19 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
 
 fn api_settings(config: &Config) -> Settings {
     let server = &config.server;
-    Settings {
+    let web = WebSettings {
         hosts: server.hosts.clone(),
         cors_origins: server.cors_origins.clone(),
         rate_limit_per_s: (server.rate_limit_per_s > 0).then_some(server.rate_limit_per_s),
         max_requests: server.max_requests,
         json_bytes_max: server.max_body_bytes,
         body_stall: Duration::from_millis(server.body_timeout_ms),
+        ..WebSettings::default()
+    };
+    Settings {
+        web,
         ash: ash::settings(config, &Surroundings::read()),
         blaxel: blaxel::settings(config),
-        ..Settings::default()
     }
 }
 

@@ -107,8 +107,8 @@ async fn keys_come_in_two_headers_and_roles_count() {
     assert_eq!(before.status, 204);
     assert_eq!(before.headers["access-control-allow-origin"], "*");
     let named = "origin: https://app.example\r\naccess-control-request-method: GET\r\n";
-    let settings =
-        Settings { cors_origins: vec!["https://app.example".to_owned()], ..Settings::default() };
+    let mut settings = Settings::default();
+    settings.web.cors_origins = vec!["https://app.example".to_owned()];
     let other = Stage::with(Plan { settings, ..Plan::default() }).await;
     let bytes =
         format!("OPTIONS /compat/blaxel/box/process HTTP/1.1\r\nhost: localhost\r\n{named}\r\n");

@@ -1,0 +1,39 @@
+//! What every handler of the dialect knows.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::registry::Registry;
+use crate::settings::AshSettings;
+
+/// What every handler of the dialect knows. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct App(Arc<Parts>);
+
+pub(crate) struct Parts {
+    pub(crate) web: web::app::App,
+    pub(crate) options: AshSettings,
+    pub(crate) agents: Registry,
+}
+
+impl App {
+    pub(crate) fn new(web: web::app::App, options: AshSettings) -> Self {
+        Self(Arc::new(Parts { web, options, agents: Registry::default() }))
+    }
+}
+
+impl Deref for App {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+impl Deref for Parts {
+    type Target = web::app::App;
+
+    fn deref(&self) -> &web::app::App {
+        &self.web
+    }
+}

@@ -1,0 +1,41 @@
+//! Whether the server works, in the form of Ash. Reading it never counts as use.
+
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::MethodFilter;
+use serde_json::json;
+
+use super::metrics::Numbers;
+use super::{Routes, VERSION, answer};
+use crate::app::App;
+use web::front::Needs;
+
+pub(super) fn routes(routes: &mut Routes) {
+    routes.add(MethodFilter::GET, "/health", "/compat/ash/health", Needs::Nothing, health);
+}
+
+async fn health(State(app): State<App>) -> Response {
+    let Numbers { stats, active_sessions, active_sandboxes, pre_warm_hits, uptime_s } =
+        Numbers::of(&app);
+    answer::ok(&json!({
+        "status": "ok",
+        "activeSessions": active_sessions,
+        "activeSandboxes": active_sandboxes,
+        "uptime": uptime_s,
+        "pool": {
+            "total": stats.total,
+            "cold": stats.cold,
+            "warming": stats.warming,
+            "warm": stats.warm,
+            "waiting": stats.waiting,
+            "running": stats.running,
+            "maxCapacity": stats.max_capacity,
+            "resumeWarmHits": stats.resume_warm_hits,
+            "resumeColdHits": stats.resume_cold_hits,
+            "preWarmHits": pre_warm_hits,
+        },
+        "version": VERSION,
+        "coordinatorId": format!("shoal-{}", std::process::id()),
+        "remoteRunners": 0,
+    }))
+}

@@ -1,0 +1,29 @@
+//! How the clients of Ash show their key, and how they read a refusal.
+
+use axum::extract::Request;
+use axum::response::Response;
+use engine::Caller;
+use web::dialect::Dialect;
+use web::lost::Fields;
+use web::refused::Refused;
+
+use crate::access::authenticate;
+use crate::app::App;
+use crate::errors::AshError;
+
+/// The words of Ash.
+pub(crate) struct Words(pub(crate) App);
+
+impl Dialect for Words {
+    fn authenticate(&self, _: &web::app::App, request: &Request) -> Result<Caller, Refused> {
+        authenticate(&self.0, request.headers())
+    }
+
+    fn refuse(&self, refused: Refused, response: &mut Response, _: &str) {
+        AshError::from(refused).write(response);
+    }
+
+    fn loss_fields(&self) -> Fields {
+        Fields::CAMEL
+    }
+}

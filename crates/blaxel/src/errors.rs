@@ -1,0 +1,248 @@
+//! Refusals in the form of Blaxel: a text under `error`, with the status that its clients look at.
+//! The code that we know it by is in a header, so that nothing is lost.
+
+use std::borrow::Cow;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderName, HeaderValue, StatusCode};
+use model::{ErrorCode, Refusal, TerminatedReason};
+use serde_json::json;
+
+use super::answer::JSON;
+use web::refused::{RETRY_AFTER_MS, Refused};
+
+const CODE: HeaderName = HeaderName::from_static("x-shoal-error");
+const REASON: HeaderName = HeaderName::from_static("x-shoal-reason");
+
+/// Why something was not done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BlaxelError {
+    pub(super) status: u16,
+    pub(super) text: Cow<'static, str>,
+    shape: Shape,
+    code: Option<ErrorCode>,
+    /// Why a sandbox is gone.
+    reason: Option<TerminatedReason>,
+    retry_after_ms: Option<u64>,
+}
+
+/// How the body of a refusal is built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    /// By a sandbox: `error` alone.
+    Sandbox,
+    /// By the control plane: `code`, `error` and `message`.
+    Control,
+    /// What is no route of a sandbox, in the words of its framework.
+    NoRoute,
+}
+
+impl BlaxelError {
+    pub(super) fn new(status: u16, text: impl Into<Cow<'static, str>>) -> Self {
+        let (shape, code) = (Shape::Sandbox, None);
+        Self { status, text: text.into(), shape, code, reason: None, retry_after_ms: None }
+    }
+
+    /// A request that cannot be read.
+    pub(super) fn bad(text: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(400, text)
+    }
+
+    pub(super) fn no_route() -> Self {
+        Self { shape: Shape::NoRoute, ..Self::new(404, "404 page not found") }
+    }
+
+    /// What Blaxel has and this has not.
+    pub(super) fn not_here(what: &'static str) -> Self {
+        let code = Some(ErrorCode::Unsupported);
+        Self { code, ..Self::new(ErrorCode::Unsupported.status(), what) }
+    }
+
+    /// The same, as the control plane says it.
+    pub(super) fn of_control(self) -> Self {
+        Self { shape: Shape::Control, ..self }
+    }
+
+    /// The same, with the status that one route has for it.
+    pub(super) fn with_status(self, status: u16) -> Self {
+        Self { status, ..self }
+    }
+
+    /// The same in other words.
+    pub(super) fn with_text(self, text: impl Into<Cow<'static, str>>) -> Self {
+        Self { text: text.into(), ..self }
+    }
+
+    pub(super) fn is(&self, code: ErrorCode) -> bool {
+        self.code == Some(code)
+    }
+
+    /// Puts it into a response.
+    pub(crate) fn write(&self, response: &mut Response) {
+        let status = StatusCode::from_u16(self.status);
+        *response.status_mut() = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let headers = response.headers_mut();
+        let default_ms = (self.status == 503).then_some(RETRY_AFTER_MS);
+        if let Some(ms) = self.retry_after_ms.or(default_ms) {
+            headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000).max(1)));
+        }
+        if let Some(code) = self.code {
+            headers.insert(CODE, HeaderValue::from_static(code.as_str()));
+        }
+        if let Some(reason) = self.reason {
+            headers.insert(REASON, HeaderValue::from_static(reason.as_str()));
+        }
+        if self.status == 401 {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        let (text, status) = (&*self.text, self.status);
+        let (kind, body) = match self.shape {
+            Shape::Sandbox => (JSON, json!({"error": text}).to_string()),
+            Shape::Control => {
+                (JSON, json!({"code": status, "error": text, "message": text}).to_string())
+            }
+            Shape::NoRoute => (HeaderValue::from_static("text/plain"), text.to_owned()),
+        };
+        headers.insert(CONTENT_TYPE, kind);
+        *response.body_mut() = Body::from(body);
+    }
+}
+
+impl From<Refused> for BlaxelError {
+    fn from(refused: Refused) -> Self {
+        Self::from(refused.refusal)
+    }
+}
+
+impl From<Refusal> for BlaxelError {
+    fn from(refusal: Refusal) -> Self {
+        use ErrorCode as Code;
+        let code = refusal.code;
+        let status = match code {
+            Code::BadRequest | Code::ProcessNameTaken | Code::InvalidArgument => 400,
+            Code::ProcessUnknown => 404,
+            Code::PathWrongKind
+            | Code::PathDenied
+            | Code::PathExists
+            | Code::PortTaken
+            | Code::DiskLimit
+            | Code::LimitReached
+            | Code::Oom => 422,
+            Code::PortClosed
+            | Code::TemplateUnknown
+            | Code::TemplateInvalid
+            | Code::TemplateInUse
+            | Code::ImageUnknown
+            | Code::ImageInvalid
+            | Code::ImageInUse
+            | Code::SandboxUnknown
+            | Code::LeaseUnknown
+            | Code::SessionUnknown
+            | Code::ProcessOver
+            | Code::StdinClosed
+            | Code::IdConflict
+            | Code::CapacityExhausted
+            | Code::CheckoutTimeout
+            | Code::QueueFull
+            | Code::PoolEmpty
+            | Code::PoolClosed
+            | Code::LaunchFailed
+            | Code::ReadyTimeout
+            | Code::SandboxGone
+            | Code::LeaseLost
+            | Code::SandboxCrashed
+            | Code::SessionEnded
+            | Code::SessionStopped
+            | Code::SessionBusy
+            | Code::TurnInProgress
+            | Code::TurnQueueFull
+            | Code::TurnUnknown
+            | Code::HarnessFailed
+            | Code::HarnessBusy
+            | Code::NoHarness
+            | Code::NotLeased
+            | Code::SandboxBusy
+            | Code::Aborted
+            | Code::PersistFailed
+            | Code::Unsupported
+            | Code::DeadlineExceeded
+            | Code::IdempotencyConflict
+            | Code::PathNotFound
+            | Code::RangeNotSatisfiable
+            | Code::RequestTimeout
+            | Code::TooLarge
+            | Code::UnsupportedMediaType
+            | Code::RateLimited
+            | Code::MethodNotAllowed
+            | Code::NotFound
+            | Code::Unauthorized
+            | Code::Forbidden
+            | Code::HostRefused
+            | Code::UpgradeRequired
+            | Code::ClientGone
+            | Code::DiskFull
+            | Code::StoreUnavailable
+            | Code::Overloaded
+            | Code::ShuttingDown
+            | Code::Internal => code.status(),
+        };
+        let is_unknown = code == Code::ProcessUnknown;
+        let text = if is_unknown { "process not found".into() } else { refusal.cause };
+        let (retry_after_ms, reason) = (refusal.retry_after_ms, refusal.reason);
+        Self { code: Some(code), reason, retry_after_ms, ..Self::new(status, text) }
+    }
+}
+
+impl IntoResponse for BlaxelError {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::empty());
+        self.write(&mut response);
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    async fn told(error: BlaxelError) -> (u16, String) {
+        let response = error.into_response();
+        let status = response.status().as_u16();
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(bytes.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_refusal_has_the_form_of_its_place() {
+        let json = |text: &str| format!("{{\"error\":\"{text}\"}}");
+        let of = |code, cause: &'static str| BlaxelError::from(Refusal::new(code, cause));
+        for (error, status, text) in [
+            (of(ErrorCode::ProcessUnknown, "x"), 404, json("process not found")),
+            (of(ErrorCode::ProcessNameTaken, "taken"), 400, json("taken")),
+            (of(ErrorCode::StdinClosed, "closed"), 409, json("closed")),
+            (of(ErrorCode::PathWrongKind, "no"), 422, json("no")),
+            (BlaxelError::no_route(), 404, "404 page not found".to_owned()),
+            (
+                BlaxelError::new(404, "none").of_control(),
+                404,
+                r#"{"code":404,"error":"none","message":"none"}"#.to_owned(),
+            ),
+        ] {
+            assert_eq!(told(error).await, (status, text));
+        }
+    }
+
+    #[test]
+    fn every_refusal_keeps_its_code_and_says_when_to_come_back() {
+        for &code in ErrorCode::ALL {
+            let response = BlaxelError::from(Refusal::new(code, "why")).into_response();
+            assert_eq!(response.headers()[CODE], code.as_str());
+            let is_later = response.status() == 503;
+            assert_eq!(response.headers().contains_key(RETRY_AFTER), is_later, "{code}");
+        }
+    }
+}

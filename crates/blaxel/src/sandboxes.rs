@@ -1,0 +1,341 @@
+//! The few routes of Blaxel's control plane that its clients need to make a sandbox, find it again
+//! and end it. What is asked for is told back; what of it means something here is the name, the
+//! image, if a template has its name, the environment and the labels.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::response::Response;
+use engine::{Caller, SessionRequest};
+use http::header::HOST;
+use http::{HeaderMap, Uri};
+use model::{ErrorCode, KeyId, Refusal, SandboxId, TemplateName};
+use serde_json::{Map, Value, json};
+
+use super::errors::BlaxelError;
+use super::registry::{self, Named};
+use super::target::{OF_ITS_OWN, is_there};
+use super::{OF_LISTENER, PREFIX, answer, reading};
+use crate::app::App;
+use web::front::Needs;
+
+const NAME_CHARS_MAX: usize = 128;
+const BODY_BYTES_MAX: u64 = 256 << 10;
+const PAGE: usize = 200;
+/// The label of a session that has the name of its sandbox.
+const LABEL: &str = "blaxel.sandbox";
+const WORKSPACE_NAME: &str = "shoal";
+
+/// Where the server was called.
+pub(super) struct Here(String);
+
+impl Here {
+    pub(super) fn of(headers: &HeaderMap, uri: &Uri) -> Self {
+        let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+        let host = uri.authority().map(http::uri::Authority::as_str).or(host);
+        // A proxy that has TLS says so.
+        let proto = headers.get("x-forwarded-proto").and_then(|proto| proto.to_str().ok());
+        let scheme = if proto == Some("https") { "https" } else { "http" };
+        Self(format!("{scheme}://{}{PREFIX}", host.unwrap_or("localhost")))
+    }
+
+    fn url(&self, name: &str) -> String {
+        format!("{}/{name}", self.0)
+    }
+}
+
+/// As it is told.
+fn shown(named: &Named, status: &str, here: &Here) -> Value {
+    let mut object = named.object.clone();
+    if !object["metadata"].is_object() {
+        object["metadata"] = json!({});
+    }
+    if !object["spec"].is_object() {
+        object["spec"] = json!({});
+    }
+    // Clients that are told a region send what they ask, and their keys, to Blaxel's own server there.
+    if let Some(spec) = object["spec"].as_object_mut() {
+        spec.remove("region");
+    }
+    let metadata = &mut object["metadata"];
+    metadata["name"] = named.name.clone().into();
+    metadata["url"] = here.url(&named.name).into();
+    metadata["workspace"] = WORKSPACE_NAME.into();
+    metadata["createdAt"] = answer::moment(named.created_at).into();
+    metadata["updatedAt"] = answer::moment(named.updated_at).into();
+    object["status"] = status.into();
+    object["events"] = json!([]);
+    object
+}
+
+fn status(app: &App, caller: Caller, named: &Named) -> &'static str {
+    if is_there(app, caller, named.session) { "DEPLOYED" } else { "TERMINATED" }
+}
+
+/// What could be the name of one.
+fn check_name(name: &str) -> Result<(), BlaxelError> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || ['-', '_', '.'].contains(&c);
+    let begins = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
+    let taken = name == "sandboxes" || name.parse::<SandboxId>().is_ok();
+    if begins && name.len() <= NAME_CHARS_MAX && name.chars().all(fits) && !taken {
+        return Ok(());
+    }
+    let cause = format!(
+        "metadata.name: {name:?} is no name: at most {NAME_CHARS_MAX} letters, digits, dots, \
+         dashes and underscores, and no id of a sandbox"
+    );
+    Err(BlaxelError::bad(cause))
+}
+
+fn fresh_name() -> Result<String, BlaxelError> {
+    let number = getrandom::u32().map_err(|error| BlaxelError::new(500, error.to_string()))?;
+    Ok(format!("sandbox-{number:08x}"))
+}
+
+/// The template that an image means: one of its name, or of its last part without a tag.
+fn template(app: &App, object: &Value) -> Result<TemplateName, BlaxelError> {
+    let image = object["spec"]["runtime"]["image"].as_str().unwrap_or_default();
+    let last = image.rsplit('/').next().unwrap_or_default();
+    let last = last.split(':').next().unwrap_or_default();
+    let known = [image, last].into_iter().find_map(|word| {
+        TemplateName::new(word).ok().filter(|name| app.engine.template(name).is_some())
+    });
+    match known {
+        Some(name) => Ok(name),
+        None => default_template(app),
+    }
+}
+
+fn default_template(app: &App) -> Result<TemplateName, BlaxelError> {
+    TemplateName::new(&app.options.template)
+        .map_err(|error| BlaxelError::new(500, format!("blaxel.template: {error}")))
+}
+
+fn env(object: &Value) -> BTreeMap<String, String> {
+    let envs = object["spec"]["runtime"]["envs"].as_array();
+    let pair =
+        |env: &Value| Some((env["name"].as_str()?.to_owned(), env["value"].as_str()?.to_owned()));
+    envs.into_iter().flatten().filter_map(pair).collect()
+}
+
+/// Makes the session of one and writes it down, to the end, also if whoever asked goes away. Gives
+/// the one that is there if somebody else was quicker.
+async fn make(
+    app: &App,
+    caller: Caller,
+    name: String,
+    object: Value,
+    template: TemplateName,
+) -> Result<(Arc<Named>, bool), Refusal> {
+    let app = app.clone();
+    let making = tokio::spawn(async move {
+        let _turn = app.blaxel.making(caller.key, &name).await?;
+        let before = registry::find(&app, caller.key, &name).await?;
+        if let Some(before) = before.filter(|named| is_there(&app, caller, named.session)) {
+            return Ok((before, false));
+        }
+        let mut asked = SessionRequest::of(template);
+        asked.env = env(&object);
+        asked.metadata = BTreeMap::from([(LABEL.to_owned(), name.clone())]);
+        let view = app.engine.create_session(caller, asked).await?;
+        let now = app.engine.now().wall;
+        let sandboxes = view.sandbox_id.into_iter().collect();
+        let (session, created_at, updated_at) = (view.id, now, now);
+        let named = Named { name, session, object, created_at, updated_at, sandboxes };
+        let written = async { app.blaxel.change().await?.put(&app, caller.key, named).await };
+        match written.await {
+            Ok(named) => Ok((named, true)),
+            Err(refusal) => {
+                // Nobody could reach it.
+                if let Err(left) = app.engine.end_session(caller, session).await {
+                    tracing::warn!(%session, cause = %left, "a session without a name is left");
+                }
+                Err(refusal)
+            }
+        }
+    });
+    making.await.unwrap_or_else(|error| {
+        Err(Refusal::new(ErrorCode::Internal, format!("a sandbox was not made: {error}")))
+    })
+}
+
+/// The sandbox of the listener.
+pub(super) async fn make_own(app: &App, caller: Caller) -> Result<Arc<Named>, BlaxelError> {
+    if !Needs::Use.allow(caller.role) {
+        let cause =
+            format!("there is no sandbox yet, and a key with the role {} makes none", caller.role);
+        return Err(Refusal::new(ErrorCode::Forbidden, cause).into());
+    }
+    let (name, template) = (OF_ITS_OWN.to_owned(), default_template(app)?);
+    debug_assert_eq!(caller.key, OF_LISTENER);
+    let (named, _) = make(app, caller, name, json!({}), template).await?;
+    Ok(named)
+}
+
+pub(super) async fn create(
+    app: &App,
+    caller: Caller,
+    request: Request,
+) -> Result<Response, BlaxelError> {
+    let here = Here::of(request.headers(), request.uri());
+    let (mut query, request) = reading::query(request).await?;
+    let may_exist = reading::flag(&mut query, "createIfNotExist", false)?;
+    let object = object(request, app).await?;
+    let name = match object["metadata"]["name"].as_str().filter(|name| !name.is_empty()) {
+        Some(name) => name.to_owned(),
+        None => fresh_name()?,
+    };
+    check_name(&name)?;
+    let there = registry::find(app, caller.key, &name).await?;
+    let there = there.filter(|named| is_there(app, caller, named.session));
+    let (named, is_new) = if let Some(named) = there {
+        (named, false)
+    } else {
+        let template = template(app, &object)?;
+        make(app, caller, name, object, template).await?
+    };
+    if !is_new && !may_exist {
+        let cause = format!("sandbox {:?} already exists", named.name);
+        return Err(BlaxelError::new(409, cause));
+    }
+    answer::ok(&shown(&named, "DEPLOYED", &here))
+}
+
+async fn object(request: Request, app: &App) -> Result<Value, BlaxelError> {
+    let (bytes, _share) = reading::bytes(request, app, BODY_BYTES_MAX).await?;
+    let map: Map<String, Value> = reading::parse(&bytes)?;
+    Ok(Value::Object(map))
+}
+
+async fn known(app: &App, tenant: KeyId, name: &str) -> Result<Arc<Named>, BlaxelError> {
+    let found = registry::find(app, tenant, name).await?;
+    found.ok_or_else(|| BlaxelError::new(404, format!("sandbox {name:?} not found")))
+}
+
+pub(super) async fn get(
+    app: &App,
+    caller: Caller,
+    name: &str,
+    here: &Here,
+) -> Result<Response, BlaxelError> {
+    let named = known(app, caller.key, name).await?;
+    answer::ok(&shown(&named, status(app, caller, &named), here))
+}
+
+pub(super) async fn list(
+    app: &App,
+    caller: Caller,
+    request: Request,
+) -> Result<Response, BlaxelError> {
+    let here = Here::of(request.headers(), request.uri());
+    let (mut query, _) = reading::query(request).await?;
+    let limit = reading::number(&mut query, "limit", PAGE as u32)?.clamp(1, PAGE as u32) as usize;
+    let after = query.text("cursor")?.unwrap_or_default();
+    let all = registry::all(app, caller.key).await?;
+    let mut left = all.iter().filter(|named| named.name > after);
+    let page: Vec<_> = left.by_ref().take(limit).collect();
+    let next = left.next().and(page.last()).map(|named| named.name.clone());
+    let data: Vec<_> =
+        page.iter().map(|named| shown(named, status(app, caller, named), &here)).collect();
+    let has_more = next.is_some();
+    answer::ok(&json!({
+        "data": data,
+        "meta": {"hasMore": has_more, "nextCursor": next.unwrap_or_default(), "total": all.len()},
+    }))
+}
+
+pub(super) async fn update(
+    app: &App,
+    caller: Caller,
+    name: &str,
+    request: Request,
+) -> Result<Response, BlaxelError> {
+    let here = Here::of(request.headers(), request.uri());
+    let object = object(request, app).await?;
+    let change = app.blaxel.change().await?;
+    let named = known(app, caller.key, name).await?;
+    let now = app.engine.now().wall;
+    let named = Named { object, updated_at: now, ..Named::clone(&named) };
+    let named = change.put(app, caller.key, named).await?;
+    answer::ok(&shown(&named, status(app, caller, &named), &here))
+}
+
+pub(super) async fn remove(
+    app: &App,
+    caller: Caller,
+    name: &str,
+    here: &Here,
+) -> Result<Response, BlaxelError> {
+    let named = known(app, caller.key, name).await?;
+    match app.engine.end_session(caller, named.session).await {
+        Ok(_) => {}
+        Err(refusal) if refusal.code == ErrorCode::SessionUnknown => {}
+        Err(refusal) => return Err(refusal.into()),
+    }
+    let change = app.blaxel.change().await?;
+    // By now there may be another one of that name.
+    let now = registry::find(app, caller.key, name).await?;
+    if now.is_some_and(|now| now.session == named.session) {
+        change.remove(app, caller.key, name).await?;
+    }
+    answer::ok(&shown(&named, "TERMINATED", here))
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{SessionId, Wall};
+
+    use super::*;
+
+    #[test]
+    fn names_are_such_that_they_can_be_in_a_path() {
+        for (name, fits) in [
+            ("my-app", true),
+            ("a.b_C9", true),
+            ("", false),
+            ("-a", false),
+            ("a/b", false),
+            ("a b", false),
+            ("sandboxes", false),
+            ("00000000-0000-0000-0000-000000000007", false),
+            (&"x".repeat(NAME_CHARS_MAX + 1), false),
+        ] {
+            assert_eq!(check_name(name).is_ok(), fits, "{name}");
+        }
+        check_name(&fresh_name().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn what_was_asked_for_is_told_back_with_an_address() {
+        let named = Named {
+            name: "my-app".to_owned(),
+            session: SessionId::from_u128(1),
+            object: json!({
+                "metadata": {"labels": {"a": "b"}, "url": "http://elsewhere"},
+                "spec": {"region": "us-pdx-1"},
+            }),
+            created_at: Wall(0),
+            updated_at: Wall(1),
+            sandboxes: Vec::new(),
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert(HOST, "localhost:7600".parse().unwrap());
+        let told = shown(&named, "DEPLOYED", &Here::of(&headers, &Uri::default()));
+        assert_eq!(told["metadata"]["url"], "http://localhost:7600/compat/blaxel/my-app");
+        assert_eq!(told["metadata"]["labels"], json!({"a": "b"}));
+        assert_eq!((&told["status"], &told["spec"]), (&json!("DEPLOYED"), &json!({})));
+        headers.insert("x-forwarded-proto", "https".parse().unwrap());
+        let told = shown(&named, "DEPLOYED", &Here::of(&headers, &Uri::default()));
+        assert_eq!(told["metadata"]["url"], "https://localhost:7600/compat/blaxel/my-app");
+    }
+
+    #[test]
+    fn environments_are_read_from_where_clients_put_them() {
+        let object = json!({"spec": {"runtime": {"envs": [
+            {"name": "A", "value": "1"}, {"name": "B"}, "nonsense",
+        ]}}});
+        assert_eq!(env(&object), BTreeMap::from([("A".to_owned(), "1".to_owned())]));
+        assert_eq!(env(&json!({})), BTreeMap::new());
+    }
+}

@@ -1,0 +1,264 @@
+//! Terminals over web sockets in the words of Blaxel: texts of JSON both ways. A terminal is a process
+//! that is known by the id of its session: whoever comes back finds it as it is, others may look at
+//! it too, and it ends when nobody did for a while.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{FromRequestParts as _, Request};
+use axum::response::Response;
+use engine::{
+    Command, LogFollow, ProcessInput, ProcessRef, ProcessRequest, TerminalSize, Use, UseKind,
+};
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt as _, StreamExt as _};
+use model::{ErrorCode, ProcessId, ProcessRecord, Refusal};
+use serde::{Deserialize, Serialize};
+use tokio::time::{sleep, timeout};
+
+use super::as_text::AsText;
+use super::errors::BlaxelError;
+use super::paths::FilePath;
+use super::processes::BOTH;
+use super::reading;
+use super::target::Target;
+use web::key_watch::KeyWatch;
+
+const COLUMNS: u32 = 80;
+const ROWS: u32 = 24;
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// How much of what was written before is shown to whoever comes back.
+const REPLAYED_BYTES: u64 = 100 << 10;
+const PLAIN: &str = "\u{1b}[0m";
+/// How long a terminal that nobody looks at is kept.
+const FORGOTTEN: Duration = Duration::from_mins(10);
+/// How long a client may take nothing.
+const STALL: Duration = Duration::from_mins(1);
+/// How often it is looked whether the key still works.
+const LOOK: Duration = Duration::from_secs(15);
+const STOP_GRACE_MS: u64 = 2_000;
+const SHELL: &str = "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi";
+
+/// How many look at each terminal, and how often that changed.
+#[derive(Default)]
+pub(super) struct Terminals(Mutex<BTreeMap<ProcessId, (u32, u64)>>);
+
+impl Terminals {
+    fn change(&self, process: ProcessId, by: i32) -> (u32, u64) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, times) = all.entry(process).or_default();
+        *count = count.saturating_add_signed(by);
+        *times += 1;
+        (*count, *times)
+    }
+
+    /// Whether nobody came since; then it is forgotten.
+    fn is_forgotten(&self, process: ProcessId, since: u64) -> bool {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_so = all.get(&process).is_some_and(|(count, times)| *count == 0 && *times == since);
+        if is_so {
+            all.remove(&process);
+        }
+        is_so
+    }
+}
+
+/// Somebody who looks at a terminal. Dropped, he is gone.
+struct Looking {
+    target: Target,
+    record: ProcessRecord,
+}
+
+impl Looking {
+    fn new(target: &Target, record: ProcessRecord) -> Self {
+        target.app.blaxel.terminals.change(record.id, 1);
+        Self { target: target.clone(), record }
+    }
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        let (target, id, sandbox) = (self.target.clone(), self.record.id, self.record.sandbox);
+        let (left, since) = target.app.blaxel.terminals.change(id, -1);
+        if left > 0 {
+            return;
+        }
+        tokio::spawn(async move {
+            tokio::select! {
+                () = sleep(FORGOTTEN) => {}
+                () = target.server_stops() => return,
+            }
+            if target.app.blaxel.terminals.is_forgotten(id, since) {
+                let (engine, of) = (&target.app.engine, ProcessRef::Id(id));
+                // One that is over meanwhile needs no end.
+                let _ = engine.stop_process(target.caller, sandbox, &of, STOP_GRACE_MS).await;
+            }
+        });
+    }
+}
+
+/// What the client says.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Said {
+    Input { data: String },
+    Resize { cols: u16, rows: u16 },
+}
+
+#[derive(Serialize)]
+struct Word<'a> {
+    r#type: &'static str,
+    data: &'a str,
+}
+
+pub(super) async fn open(target: &Target, request: Request) -> Result<Response, BlaxelError> {
+    let (mut query, request) = reading::query(request).await?;
+    let columns = reading::number(&mut query, "cols", COLUMNS)?;
+    let rows = reading::number(&mut query, "rows", ROWS)?;
+    let side = |number: u32| u16::try_from(number).unwrap_or(u16::MAX).max(1);
+    let size = TerminalSize { rows: side(rows), columns: side(columns) };
+    let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+    let shell = given(query.text("shell")?).unwrap_or_else(|| SHELL.to_owned());
+    let cwd = given(query.text("workingDir")?).map(|path| FilePath::new(&path).whole);
+    let session = given(query.text("sessionId")?).unwrap_or_else(|| "default".to_owned());
+    let (mut parts, _) = request.into_parts();
+    let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &target.app).await;
+    let upgrade = upgrade.map_err(|rejection| {
+        BlaxelError::bad(format!("this is for WebSockets: {}", rejection.body_text()))
+    })?;
+    let used = target.begin(UseKind::Stream).await?;
+    let name = format!("terminal-{session}");
+    let engine = &target.app.engine;
+    let there =
+        engine.process(target.caller, used.sandbox(), &ProcessRef::Name(name.clone())).await;
+    let record = match there {
+        Ok(record) if record.end.is_none() && record.terminal => record,
+        Ok(_) | Err(_) => {
+            let mut process = ProcessRequest::new(Command::Shell(shell));
+            (process.name, process.cwd) = (Some(name), cwd);
+            (process.stdin, process.terminal) = (ProcessInput::Open, Some(size));
+            process.timeout_ms = Some(0);
+            used.start_process(process).await?
+        }
+    };
+    let of = ProcessRef::Id(record.id);
+    // Where it is shown on another screen, too, the latest counts.
+    engine.resize_process(target.caller, record.sandbox, &of, size).await?;
+    let from = record.log.end.saturating_sub(REPLAYED_BYTES);
+    let follow = engine.follow_log(target.caller, record.sandbox, &of, BOTH, from).await?;
+    let looking = Looking::new(target, record);
+    let upgrade = upgrade.max_message_size(MESSAGE_BYTES_MAX).max_frame_size(MESSAGE_BYTES_MAX);
+    Ok(upgrade.on_upgrade(|socket| speak(looking, follow, used, socket)))
+}
+
+async fn speak(looking: Looking, mut follow: LogFollow, used: Use, socket: WebSocket) {
+    let (mut to, mut from) = socket.split();
+    let target = &looking.target;
+    let mut key = KeyWatch::new(target.key);
+    let revoked = async {
+        while key.works(&target.app) {
+            sleep(LOOK).await;
+        }
+    };
+    let failed = tokio::select! {
+        failed = show(&mut follow, &mut to) => failed,
+        failed = hear(&looking, &mut from) => failed,
+        () = revoked => Some(Refusal::new(ErrorCode::Unauthorized, "the key works no more")),
+        () = target.server_stops() => {
+            Some(Refusal::new(ErrorCode::ShuttingDown, "the server stops"))
+        }
+    };
+    if let Some(refusal) = failed {
+        let _ = say(&mut to, "error", &refusal.cause).await;
+    }
+    let _ = timeout(STALL, to.close()).await;
+    // Held to the end, since whoever looks counts as activity.
+    drop(used);
+}
+
+/// Says something; whether it was taken.
+async fn say(to: &mut SplitSink<WebSocket, Message>, kind: &'static str, data: &str) -> bool {
+    let Ok(text) = serde_json::to_string(&Word { r#type: kind, data }) else { return false };
+    matches!(timeout(STALL, to.send(Message::Text(text.into()))).await, Ok(Ok(())))
+}
+
+/// Shows what is written until the end of the process, or of whoever looks.
+async fn show(follow: &mut LogFollow, to: &mut SplitSink<WebSocket, Message>) -> Option<Refusal> {
+    let mut text = AsText::default();
+    if !say(to, "output", PLAIN).await {
+        return None;
+    }
+    loop {
+        let piece = match follow.next().await {
+            Ok(Some(piece)) => text.push(&piece.bytes),
+            Ok(None) => return None,
+            Err(refusal) => return Some(refusal),
+        };
+        if !piece.is_empty() && !say(to, "output", &piece).await {
+            return None;
+        }
+    }
+}
+
+/// Does what is said until nothing more is.
+async fn hear(looking: &Looking, from: &mut SplitStream<WebSocket>) -> Option<Refusal> {
+    let (target, record) = (&looking.target, &looking.record);
+    let (engine, caller) = (&target.app.engine, target.caller);
+    let of = ProcessRef::Id(record.id);
+    while let Some(Ok(message)) = from.next().await {
+        let said = match message {
+            Message::Text(text) => serde_json::from_str(&text).ok(),
+            Message::Binary(bytes) => serde_json::from_slice(&bytes).ok(),
+            Message::Ping(_) | Message::Pong(_) => None,
+            Message::Close(_) => return None,
+        };
+        let done = match said {
+            Some(Said::Input { data }) => {
+                engine.write_stdin(caller, record.sandbox, &of, data.into()).await
+            }
+            Some(Said::Resize { cols, rows }) if cols > 0 && rows > 0 => {
+                let size = TerminalSize { rows, columns: cols };
+                engine.resize_process(caller, record.sandbox, &of, size).await
+            }
+            // What nobody understands is passed over, as in Blaxel.
+            Some(Said::Resize { .. }) | None => Ok(()),
+        };
+        match done {
+            Ok(()) => {}
+            // Its end is told by what it wrote last.
+            Err(refusal) if refusal.code == ErrorCode::ProcessOver => {}
+            Err(refusal) => return Some(refusal),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_is_forgotten_when_nobody_came_back() {
+        let (terminals, id) = (Terminals::default(), ProcessId::from_u128(1));
+        assert_eq!(terminals.change(id, 1).0, 1);
+        let (left, since) = terminals.change(id, -1);
+        assert_eq!(left, 0);
+        terminals.change(id, 1);
+        assert!(!terminals.is_forgotten(id, since), "somebody looks");
+        let (_, later) = terminals.change(id, -1);
+        assert!(!terminals.is_forgotten(id, since), "somebody did since");
+        assert!(terminals.is_forgotten(id, later));
+        assert!(!terminals.is_forgotten(id, later), "once");
+    }
+
+    #[test]
+    fn what_clients_say_is_understood() {
+        let said = |text| serde_json::from_str::<Said>(text).ok();
+        assert!(matches!(said(r#"{"type":"input","data":"ls\r"}"#), Some(Said::Input { .. })));
+        let resize = said(r#"{"type":"resize","cols":100,"rows":30}"#);
+        assert!(matches!(resize, Some(Said::Resize { cols: 100, rows: 30 })));
+        assert!(said(r#"{"type":"other"}"#).is_none());
+    }
+}

@@ -1,0 +1,40 @@
+//! The sandbox as tools for models: whoever speaks that protocol is given to the dialect, which only
+//! says for which sandbox.
+
+use axum::extract::Request;
+use axum::response::Response;
+use futures_util::future::BoxFuture;
+use web::app::App;
+use web::front::Admitted;
+use web::refused::Refused;
+use web::used::Used;
+
+/// Answers messages of the Model Context Protocol about one sandbox.
+pub trait SandboxTools: Send + Sync + 'static {
+    /// Answers one message.
+    fn answer<'a>(
+        &'a self,
+        app: &'a App,
+        by: Admitted,
+        used: Used,
+        request: Request,
+    ) -> BoxFuture<'a, Result<Response, Refused>>;
+}
+
+/// Nobody speaks the protocol.
+#[cfg(test)]
+pub(crate) struct None;
+
+#[cfg(test)]
+impl SandboxTools for None {
+    fn answer<'a>(
+        &'a self,
+        _: &'a App,
+        _: Admitted,
+        _: Used,
+        _: Request,
+    ) -> BoxFuture<'a, Result<Response, Refused>> {
+        let refused = Refused::new(model::ErrorCode::NotFound, "there are no tools in this test");
+        Box::pin(std::future::ready(Err(refused)))
+    }
+}

@@ -1,0 +1,76 @@
+//! The tools of one sandbox: no tool takes its id. Their names are those that clients of Blaxel's
+//! sandboxes know; where those would lie, cut short or kill too early, these do not.
+
+mod code;
+mod files;
+mod lifecycle;
+mod processes;
+
+use std::sync::OnceLock;
+
+use engine::{Caller, Use, UseKind};
+use model::{ErrorCode, SandboxId};
+use rmcp::schemars::{self, JsonSchema};
+use serde::Deserialize;
+
+use super::server::Of;
+use super::tool::{Call, Tool};
+use web::app::App;
+use web::refused::Refused;
+use web::used::Used;
+
+/// Where programs and relative paths begin.
+const WORKSPACE: &str = "/workspace";
+
+impl Of for Used {
+    const NAME: &'static str = "shoal-sandbox";
+    const INSTRUCTIONS: &'static str = "One sandbox, with its programs and files. Programs start, and relative \
+        paths begin, in /workspace. A process with keepAlive keeps the sandbox awake until it ends, \
+        its timeout is over, or `stop` is called; otherwise the sandbox may be frozen between calls, and wakes by itself.";
+
+    fn tools(&self) -> &[Tool<Self>] {
+        static TOOLS: OnceLock<Vec<Tool<Used>>> = OnceLock::new();
+        TOOLS.get_or_init(|| {
+            let all = [processes::tools(), files::tools(), code::tools(), lifecycle::tools()];
+            all.into_iter().flatten().collect()
+        })
+    }
+}
+
+/// What belongs to another key does not exist. What is gone is still known: its processes and their
+/// logs can be read.
+pub(crate) async fn check(used: Used, app: &App, caller: Caller) -> Result<(), Refused> {
+    match used {
+        Used::Sandbox(id) => match app.engine.check_sandbox(caller, id) {
+            Ok(()) => Ok(()),
+            Err(_) => Ok(app.engine.why(caller, id).await.map(drop)?),
+        },
+        Used::Session(id) => Ok(app.engine.check_session(caller, id)?),
+    }
+}
+
+/// Which sandbox it is now, without waking anything: a session may have none.
+fn now(used: Used, app: &App, caller: Caller) -> Result<Option<SandboxId>, Refused> {
+    match used {
+        Used::Sandbox(id) => Ok(Some(id)),
+        Used::Session(id) => Ok(app.engine.session(caller, id)?.sandbox_id),
+    }
+}
+
+impl Call<Used> {
+    async fn begin(&self, kind: UseKind) -> Result<Use, Refused> {
+        self.of.begin(&self.app, self.caller, kind).await
+    }
+
+    /// The sandbox whose processes are meant.
+    fn sandbox(&self) -> Result<SandboxId, Refused> {
+        now(self.of, &self.app, self.caller)?.ok_or_else(|| {
+            Refused::new(ErrorCode::ProcessUnknown, "the session has no sandbox, and no processes")
+        })
+    }
+}
+
+/// No arguments.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}

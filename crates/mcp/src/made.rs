@@ -1,0 +1,66 @@
+//! What a tool made for its caller: a sandbox under a lease, or a session. It is the caller's once
+//! the answer is taken for writing; an answer that is dropped before takes it back, as with the
+//! routes that make such things.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use engine::Caller;
+use model::{LeaseId, SessionId};
+
+use web::app::App;
+use web::handed_out::Kept;
+
+/// What was made while one message was answered.
+#[derive(Clone, Default)]
+pub(super) struct Made(Arc<Mutex<Vec<Unknown>>>);
+
+impl Made {
+    pub(super) fn lease(&self, app: &App, caller: Caller, lease: LeaseId) {
+        self.push(Unknown { app: app.clone(), caller, thing: Some(Thing::Lease(lease)) });
+    }
+
+    pub(super) fn session(&self, app: &App, caller: Caller, session: SessionId) {
+        self.push(Unknown { app: app.clone(), caller, thing: Some(Thing::Session(session)) });
+    }
+
+    fn push(&self, made: Unknown) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(made);
+    }
+}
+
+impl Kept for Made {
+    fn keep(self) {
+        for mut made in self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            let _ = made.thing.take();
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Thing {
+    Lease(LeaseId),
+    Session(SessionId),
+}
+
+/// Something that its caller does not know of yet. Dropped before they do, it is taken back.
+struct Unknown {
+    app: App,
+    caller: Caller,
+    thing: Option<Thing>,
+}
+
+impl Drop for Unknown {
+    fn drop(&mut self) {
+        let Some(thing) = self.thing.take() else { return };
+        let (app, caller) = (self.app.clone(), self.caller);
+        tokio::spawn(async move {
+            let taken_back = match thing {
+                Thing::Lease(lease) => app.engine.return_lease(caller, lease).await,
+                Thing::Session(session) => app.engine.end_session(caller, session).await.map(drop),
+            };
+            if let Err(error) = taken_back {
+                tracing::warn!(%error, "something that nobody knows of stays");
+            }
+        });
+    }
+}

@@ -1,0 +1,55 @@
+//! The tools of the server. Most are routes; a few do what no single route does: they read and write
+//! files as texts, and give a sandbox back by its own id.
+
+mod files;
+mod held;
+mod table;
+
+use std::sync::Arc;
+
+use axum::Router;
+
+use super::server::Of;
+use super::tool::Tool;
+use web::app::App;
+use web::operation::{Route, Verb};
+
+/// The server.
+#[derive(Clone)]
+pub(super) struct Node(Arc<Parts>);
+
+struct Parts {
+    router: Router,
+    tools: Vec<Tool<Node>>,
+}
+
+impl Node {
+    /// Handlers without the front, which every message has passed already. `document` describes them.
+    pub(super) fn new(app: &App, routes: Vec<Route>, document: &str) -> Self {
+        let all = [table::tools(&routes, document), held::tools(), files::tools()];
+        let tools = all.into_iter().flatten().collect();
+        let routes = routes
+            .into_iter()
+            .filter(|route| route.path.starts_with("/v1/") && route.method != Verb::Any);
+        let router =
+            routes.fold(Router::new(), |router, route| router.route(route.path, route.handler));
+        Self(Arc::new(Parts { router: router.with_state(app.clone()), tools }))
+    }
+
+    pub(super) fn routes(&self) -> Router {
+        self.0.router.clone()
+    }
+}
+
+impl Of for Node {
+    const NAME: &'static str = "shoal";
+    const INSTRUCTIONS: &'static str = "Sandboxes to run programs in. `checkout` gives you one \
+        of your own within milliseconds; `exec`, `write_file`, `read_file` and the others take its \
+        `sandbox_id`; `return_sandbox` gives it back. Relative paths are those of /workspace. \
+        Programs that are to run on are processes: `start_process`. A session is a conversation \
+        whose files survive its sandbox. `why_sandbox` says why a sandbox is as it is, or how it ended.";
+
+    fn tools(&self) -> &[Tool<Self>] {
+        &self.0.tools
+    }
+}

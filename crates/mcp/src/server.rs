@@ -1,0 +1,152 @@
+//! What the protocol asks of a server of tools: who it is, which tools there are, and what comes of
+//! calling one. A tool that fails says so in its result, with the code, the cause and the remedy of
+//! every other refusal; a model reads results, not errors of the protocol.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+
+use engine::with_losses;
+use futures_util::FutureExt as _;
+use model::ErrorCode;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
+    ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool as Shown,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+use serde_json::Value;
+
+use super::made::Made;
+use super::tool::{Call, Tool};
+use web::app::App;
+use web::front::Admitted;
+use web::lost::Fields;
+use web::refused::Refused;
+
+/// What tools can be of.
+pub(super) trait Of: Clone + Send + Sync + 'static {
+    /// How the server of them is called.
+    const NAME: &'static str;
+    /// What a model is told before it sees the tools.
+    const INSTRUCTIONS: &'static str;
+
+    fn tools(&self) -> &[Tool<Self>];
+}
+
+/// The tools of something for one caller, for the length of one message.
+#[derive(Clone)]
+pub(super) struct Server<W> {
+    app: App,
+    by: Admitted,
+    made: Made,
+    of: W,
+}
+
+impl<W: Of> Server<W> {
+    pub(super) const fn new(app: App, by: Admitted, made: Made, of: W) -> Self {
+        Self { app, by, made, of }
+    }
+
+    /// What the key may not call is not shown to it.
+    fn shown(&self) -> impl Iterator<Item = &Tool<W>> {
+        let role = self.by.caller.role;
+        self.of.tools().iter().filter(move |tool| tool.needs.allow(role))
+    }
+
+    async fn called(&self, tool: &Tool<W>, asked: CallToolRequestParams) -> Result<Value, Refused> {
+        let caller = self.by.caller;
+        if !tool.needs.allow(caller.role) {
+            let cause = format!("a key with the role {} may not do this", caller.role);
+            return Err(Refused::new(ErrorCode::Forbidden, cause));
+        }
+        let call = Call {
+            app: self.app.clone(),
+            caller,
+            request_id: self.by.request_id.clone(),
+            made: self.made.clone(),
+            of: self.of.clone(),
+        };
+        let running = tool.run(call, asked.arguments.unwrap_or_default());
+        match AssertUnwindSafe(with_losses(running)).catch_unwind().await {
+            Ok((Ok(mut value), losses)) => {
+                // A model reads results, so that is where it is told.
+                if let (Value::Object(object), Some(loss)) = (&mut value, losses.last()) {
+                    Fields::SNAKE.add(object, *loss);
+                    self.app.engine.losses_reported(&losses);
+                }
+                Ok(value)
+            }
+            Ok((refused, _)) => refused,
+            Err(panic) => Err(panicked(&tool.shown.name, panic.as_ref())),
+        }
+    }
+
+    fn result(&self, done: Result<Value, Refused>) -> CallToolResult {
+        match done {
+            Ok(value) => CallToolResult::structured(value),
+            Err(refused) => {
+                let problem = refused.problem(self.by.request_id.to_str().unwrap_or_default());
+                let again = if problem.retryable {
+                    "The same call may work later."
+                } else {
+                    "The same call will fail again."
+                };
+                let (code, detail, remedy) = (&problem.code, &problem.detail, &problem.remedy);
+                let text = format!("{code}: {detail}\nWhat to do: {remedy}. {again}");
+                let mut result = CallToolResult::error(vec![ContentBlock::text(text)]);
+                result.structured_content = serde_json::to_value(&problem).ok();
+                result
+            }
+        }
+    }
+}
+
+impl<W: Of> ServerHandler for Server<W> {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder().enable_tools().build();
+        ServerConfig::new(capabilities)
+            .with_server_info(Implementation::new(W::NAME, env!("CARGO_PKG_VERSION")))
+            .with_instructions(W::INSTRUCTIONS)
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Shown> {
+        self.shown().find(|tool| tool.shown.name == name).map(|tool| tool.shown.clone())
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let tools = self.shown().map(|tool| tool.shown.clone()).collect();
+        Ok(ListToolsResult::with_all_items(tools))
+    }
+
+    async fn call_tool(
+        &self,
+        asked: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let Some(tool) = self.of.tools().iter().find(|tool| tool.shown.name == asked.name) else {
+            let cause = format!("there is no tool {:?}", asked.name);
+            return Err(ErrorData::invalid_params(cause, None));
+        };
+        // The library lets a tool run on when its client has gone; ours end with their clients.
+        tokio::select! {
+            biased;
+            done = self.called(tool, asked) => Ok(self.result(done).into()),
+            () = context.ct.cancelled() => {
+                Err(ErrorData::internal_error("the client has gone", None))
+            }
+        }
+    }
+}
+
+/// Without this the client would wait for an answer that never comes.
+fn panicked(tool: &str, panic: &(dyn Any + Send)) -> Refused {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let said = text.unwrap_or("something that is not text");
+    tracing::error!(tool, said, "a tool panicked");
+    Refused::new(ErrorCode::Internal, "the tool failed in a way that it should not")
+}

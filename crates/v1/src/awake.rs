@@ -1,0 +1,102 @@
+//! What keeps a sandbox awake, and taking that away. Neither wakes it, and asking counts as nothing.
+
+use axum::extract::State;
+use axum::response::Response;
+use engine::SandboxStatusReport;
+use model::{ErrorCode, SandboxId};
+use wire::{StatusReport, StopRequest, Time};
+
+use crate::view;
+use web::answer;
+use web::app::App;
+use web::body::OptionalJson;
+use web::front::{By, Needs};
+use web::operation::{Operation, Route, Takes, Verb, json};
+use web::path::Named;
+use web::query::NoQuery;
+use web::refused::Refused;
+use web::used::told_of_now;
+
+/// A year, as everywhere else.
+const AFTER_S_MAX: u64 = 31_536_000;
+
+const REFUSES: &[ErrorCode] = &[
+    ErrorCode::SandboxUnknown,
+    ErrorCode::SandboxGone,
+    ErrorCode::NotLeased,
+    ErrorCode::InvalidArgument,
+    ErrorCode::StoreUnavailable,
+    ErrorCode::ShuttingDown,
+    ErrorCode::DeadlineExceeded,
+];
+
+pub(super) fn routes() -> Vec<Route> {
+    let told =
+        |id, about| Operation::new(id, about).answers(200, "How it is now", [json("StatusReport")]);
+    let status = told("sandbox_status", "What keeps a sandbox awake, and when it will rest");
+    let stop = told(
+        "stop_keeping_awake",
+        "Let the processes that keep a sandbox awake now do so no longer, at once or in a while. Nothing \
+         is killed, and the latest call counts",
+    );
+    vec![
+        Route::new(
+            Verb::Get,
+            "/v1/sandboxes/{id}/status",
+            Needs::Read,
+            self::status,
+            status.refuses(REFUSES),
+        ),
+        Route::new(
+            Verb::Post,
+            "/v1/sandboxes/{id}/stop",
+            Needs::Use,
+            self::stop,
+            stop.takes(Takes::OptionalJson("StopRequest")).refuses(REFUSES),
+        ),
+    ]
+}
+
+fn told(report: &SandboxStatusReport) -> StatusReport {
+    let wake = &report.wake;
+    StatusReport {
+        state: wake.wakefulness,
+        scheduled_stop_at: wake.scheduled_stop_at.map(Time::from),
+        keep_alive_processes: report.keep_alive.iter().map(view::process).collect(),
+        scale: wake.scale,
+        frozen: report.frozen,
+        freezes_at: report.freezes_at.map(Time::from),
+        sleeps_at: report.sleeps_at.map(Time::from),
+        because: wake.because.words().to_owned(),
+    }
+}
+
+async fn status(
+    State(app): State<App>,
+    By(caller): By,
+    NoQuery: NoQuery,
+    Named(id): Named<SandboxId>,
+) -> Result<Response, Refused> {
+    match app.engine.sandbox_status(caller, id).await {
+        Ok(report) => answer::ok(&told(&report)),
+        Err(refusal) => Err(told_of_now(&app, caller, id, refusal.into()).await),
+    }
+}
+
+async fn stop(
+    State(app): State<App>,
+    By(caller): By,
+    NoQuery: NoQuery,
+    Named(id): Named<SandboxId>,
+    OptionalJson(request): OptionalJson<StopRequest>,
+) -> Result<Response, Refused> {
+    let after_s = request.after_s.unwrap_or(0);
+    if after_s > AFTER_S_MAX {
+        let cause = format!("after_s: must be at most {AFTER_S_MAX}");
+        return Err(Refused::invalid("after_s", cause));
+    }
+    match app.engine.stop_keeping_awake(caller, id, after_s * 1000).await {
+        Ok(report) => answer::ok(&told(&report)),
+        Err(refusal) => Err(told_of_now(&app, caller, id, refusal.into()).await),
+    }
+}

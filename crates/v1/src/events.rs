@@ -1,0 +1,341 @@
+//! What happened: as a page of the past, or as a stream that goes on. A stream reads from the
+//! history, so a slow reader costs nothing and misses nothing, and one that was away is told if
+//! some of it is forgotten.
+
+use std::collections::VecDeque;
+
+use axum::extract::State;
+use axum::response::Response;
+use bytes::Bytes;
+use engine::{Caller, EventQuery, EventWatch};
+use http::HeaderMap;
+use model::{ErrorCode, SandboxId, SessionId};
+use tokio::time::sleep;
+use wire::{Event, EventList, EventsReset};
+
+use crate::accepts;
+use web::answer;
+use web::app::App;
+use web::front::{By, Needs};
+use web::key_watch::KeyWatch;
+use web::lasting::Place;
+use web::operation::{Content, Kind, Operation, Param, Route, Verb, json};
+use web::path::Named;
+use web::query::Query;
+use web::refused::Refused;
+use web::stream::{self, Format, HEARTBEAT, Pieces, SSE};
+
+const PAGE: u64 = 100;
+const PAGE_MAX: u64 = 1000;
+/// How many a stream reads at once.
+const STREAM_PAGE: u32 = 250;
+/// What fits into the numbers of a store.
+pub(super) const AFTER_MAX: u64 = i64::MAX as u64;
+const LAST_EVENT_ID: &str = "last-event-id";
+
+const AFTER: Param = Param::new(
+    "after",
+    Kind::Number(0, AFTER_MAX),
+    "Only events with a higher number. Without it a page begins with the oldest, a stream with the next",
+);
+const LIMIT: Param =
+    Param::new("limit", Kind::Number(1, PAGE_MAX), "At most so many in a page; 100 if not given");
+pub(super) const RESUME: Param = Param::new(
+    "Last-Event-ID",
+    Kind::Number(0, AFTER_MAX),
+    "The last event that was read: the stream goes on after it",
+);
+const TOLD: &str = "A stream of `Event`s; a page of them if only `application/json` is accepted. A stream \
+    tells by a `reset` event that some are forgotten, or that the history is another one";
+
+pub(super) fn routes() -> Vec<Route> {
+    let told = |id, about| {
+        let content = [json("EventList"), Content(SSE, Some("Event"))];
+        Operation::new(id, about).answers(200, TOLD, content)
+    };
+    let all = told("list_events", "What happened, and what happens");
+    let of_one = told("list_sandbox_events", "The same for one sandbox");
+    let of_session = told(
+        "list_session_events",
+        "The same for one session, also when it has ended, as long as any are kept",
+    );
+    vec![
+        Route::new(
+            Verb::Get,
+            "/v1/events",
+            Needs::Read,
+            self::all,
+            all.query([AFTER, LIMIT])
+                .headers([RESUME])
+                .refuses(&[ErrorCode::StoreUnavailable, ErrorCode::ShuttingDown]),
+        ),
+        Route::new(
+            Verb::Get,
+            "/v1/sandboxes/{id}/events",
+            Needs::Read,
+            one,
+            of_one.query([AFTER, LIMIT]).headers([RESUME]).refuses(&[
+                ErrorCode::SandboxUnknown,
+                ErrorCode::StoreUnavailable,
+                ErrorCode::ShuttingDown,
+            ]),
+        ),
+        Route::new(
+            Verb::Get,
+            "/v1/sessions/{id}/events",
+            Needs::Read,
+            session,
+            of_session.query([AFTER, LIMIT]).headers([RESUME]).refuses(&[
+                ErrorCode::SessionUnknown,
+                ErrorCode::StoreUnavailable,
+                ErrorCode::ShuttingDown,
+            ]),
+        ),
+    ]
+}
+
+async fn all(
+    State(app): State<App>,
+    By(caller): By,
+    query: Query,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    tell(&app, caller, query, &headers, Of::default()).await
+}
+
+async fn one(
+    State(app): State<App>,
+    By(caller): By,
+    query: Query,
+    Named(id): Named<SandboxId>,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    // Also of one that ended, as long as anything is remembered of it.
+    app.engine.why(caller, id).await?;
+    tell(&app, caller, query, &headers, Of { sandbox: Some(id), session: None }).await
+}
+
+async fn session(
+    State(app): State<App>,
+    By(caller): By,
+    query: Query,
+    Named(id): Named<SessionId>,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    let of = Of { sandbox: None, session: Some(id) };
+    if let Err(unknown) = app.engine.check_session(caller, id) {
+        // One that ended long ago is known by what is told of it.
+        let page = app.engine.events(caller, of.query(0, 1)).await?;
+        if page.events.is_empty() {
+            return Err(unknown.into());
+        }
+    }
+    tell(&app, caller, query, &headers, of).await
+}
+
+/// Whose events are told; everybody's that the caller may know of if neither is named.
+#[derive(Debug, Clone, Copy, Default)]
+struct Of {
+    sandbox: Option<SandboxId>,
+    session: Option<SessionId>,
+}
+
+impl Of {
+    const fn query(self, after: u64, limit: u32) -> EventQuery {
+        let Self { sandbox, session } = self;
+        EventQuery { sandbox, session, ..EventQuery::after(after, limit) }
+    }
+}
+
+async fn tell(
+    app: &App,
+    caller: Caller,
+    mut query: Query,
+    headers: &HeaderMap,
+    of: Of,
+) -> Result<Response, Refused> {
+    let after = query.number("after", 0..=AFTER_MAX)?;
+    let limit = query.number("limit", 1..=PAGE_MAX)?;
+    query.done()?;
+    let after = last_event_id(headers)?.or(after);
+    if accepts(headers, "application/json") && !accepts(headers, SSE) {
+        return page(app, caller, after.unwrap_or(0), limit.unwrap_or(PAGE), of).await;
+    }
+    let place = app.lasting.begin(caller.key)?;
+    let watch = app.engine.watch();
+    let told = Told {
+        _place: place,
+        app: app.clone(),
+        caller,
+        of,
+        after: after.unwrap_or_else(|| watch.last()),
+        // Who begins now missed nothing.
+        looks_back: after.is_some(),
+        resumed: after.is_some(),
+        watch,
+        key: KeyWatch::new(caller.key),
+        ready: VecDeque::new(),
+        over: false,
+    };
+    Ok(stream::response(Format::Sse, told))
+}
+
+/// The last event that a client says it has read.
+pub(super) fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Refused> {
+    let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
+    let number = value.to_str().ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let number = number.filter(|number| *number <= AFTER_MAX);
+    let wrong = || Refused::bad("Last-Event-ID", "Last-Event-ID is not a number");
+    Ok(Some(number.ok_or_else(wrong)?))
+}
+
+async fn page(
+    app: &App,
+    caller: Caller,
+    after: u64,
+    limit: u64,
+    of: Of,
+) -> Result<Response, Refused> {
+    let page = app.engine.events(caller, of.query(after, limit as u32)).await?;
+    let (oldest, last) = (page.oldest, page.last);
+    let events: Vec<_> = page.events.into_iter().map(Event::from).collect();
+    // What comes later may belong to others: then the next page is the empty one.
+    let is_full = events.len() as u64 == limit;
+    let next = events.last().filter(|event| is_full && event.id < last).map(|event| event.id);
+    answer::ok(&EventList { events, next, oldest })
+}
+
+/// A stream of events.
+struct Told {
+    _place: Place,
+    app: App,
+    caller: Caller,
+    of: Of,
+    /// The last one that was read.
+    after: u64,
+    looks_back: bool,
+    /// Its beginning was said by the client, and not looked at yet.
+    resumed: bool,
+    watch: EventWatch,
+    key: KeyWatch,
+    ready: VecDeque<Bytes>,
+    over: bool,
+}
+
+impl Told {
+    /// Reads the next part of the history; false if there is nothing new.
+    async fn read(&mut self) -> Result<bool, Refused> {
+        let query = self.of.query(self.after, STREAM_PAGE);
+        let page = self.app.engine.events(self.caller, query).await?;
+        // Numbers that are not given out yet are those of another history, which ended.
+        let is_of_another = std::mem::take(&mut self.resumed) && self.after > page.last;
+        if is_of_another || self.looks_back && page.forgot_since(self.after) {
+            let reset = EventsReset { oldest: page.oldest };
+            let id = Some(page.oldest.saturating_sub(1));
+            self.ready.push_back(Format::Sse.event(id, EventsReset::NAME, &reset));
+            self.after = page.oldest.saturating_sub(1);
+        }
+        if is_of_another {
+            return Ok(true);
+        }
+        self.looks_back = true;
+        let is_all = page.events.len() < STREAM_PAGE as usize;
+        for stored in page.events {
+            self.after = stored.number;
+            let event = Event::from(stored);
+            let name = event.body.name();
+            self.ready.push_back(Format::Sse.event(Some(event.id), name, &event));
+        }
+        if is_all {
+            // What is left belongs to others.
+            self.after = self.after.max(page.last);
+        }
+        Ok(!self.ready.is_empty())
+    }
+
+    /// Waits for more; none if the stream is over.
+    async fn wait(&mut self) -> Option<Waited> {
+        let mut stopping = self.app.stopping.clone();
+        tokio::select! {
+            more = self.watch.wait_past(self.after) => more.then_some(Waited::More),
+            () = sleep(HEARTBEAT) => Some(Waited::Quiet),
+            _ = stopping.wait_for(|stopping| *stopping) => None,
+        }
+    }
+}
+
+enum Waited {
+    More,
+    Quiet,
+}
+
+impl Pieces for Told {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(ready) = self.ready.pop_front() {
+                return Some(ready);
+            }
+            if self.over || !self.key.works(&self.app) {
+                return None;
+            }
+            match self.read().await {
+                Ok(true) => continue,
+                Ok(false) => {}
+                // The client comes back with the last number it read.
+                Err(refused) => {
+                    tracing::warn!(cause = %refused.refusal, "a stream of events ends");
+                    return None;
+                }
+            }
+            match self.wait().await {
+                None => self.over = true,
+                Some(Waited::More) => {}
+                Some(Waited::Quiet) => return Format::Sse.heartbeat(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use std::sync::Arc;
+
+    use http_body_util::BodyExt as _;
+    use model::Role;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    async fn stream(app: &App, caller: Caller) -> Body {
+        let told = tell(app, caller, Query::default(), &HeaderMap::new(), Of::default()).await;
+        told.unwrap_or_else(|refused| panic!("{refused:?}")).into_body()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quiet_stream_says_that_it_is_there_until_its_key_is_revoked() {
+        let store = store::memory::MemoryStore::new(store::Retention::default());
+        let (config, runtimes) = (engine::EngineConfig::default(), engine::Runtimes::new());
+        let started = engine::Engine::start(config, Arc::new(store), runtimes).await.unwrap();
+        let (stop, stopping) = tokio::sync::watch::channel(false);
+        let settings = web::settings::Settings::default();
+        let app = App::new(started.engine, settings, Bytes::new(), Vec::new(), stopping);
+        let key = app.engine.create_key("k", Role::Read, None).await.unwrap().record;
+        let caller = Caller { key: key.id, role: key.role };
+        let mut quiet = stream(&app, caller).await;
+        let began = Instant::now();
+        for n in 1..=3 {
+            let beat = quiet.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert!(beat.starts_with(b":"), "{beat:?}");
+            assert_eq!(began.elapsed().as_secs(), 15 * n);
+        }
+        app.engine.revoke_key(key.id).await.unwrap();
+        // One more may have been on its way.
+        let rest = quiet.frame().await;
+        assert!(rest.is_none() || quiet.frame().await.is_none());
+        let other = app.engine.create_key("k", Role::Read, None).await.unwrap().record;
+        let mut stopped = stream(&app, Caller { key: other.id, role: other.role }).await;
+        stop.send_replace(true);
+        assert!(stopped.frame().await.is_none());
+    }
+}

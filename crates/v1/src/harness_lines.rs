@@ -1,0 +1,232 @@
+//! The harness of a sandbox on a WebSocket: a text is a line, either way, and nothing is understood.
+//! Both ways go on at once; whoever does not take lines is waited for, and so is the program, but not
+//! for ever. The program ends with the socket, and the socket with the program, saying why.
+
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
+use engine::{Caller, HarnessError, HarnessErrorCode, Held, HeldInput, HeldOutput, Use};
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
+use model::{ErrorCode, Refusal};
+use tokio::time::timeout;
+use wire::harness::{
+    CLOSE_EXITED, CLOSE_LINE_TOO_LONG, CLOSE_NOT_TEXT, CLOSE_OUT_OF_MEMORY, CLOSE_SANDBOX_GONE,
+    HARNESS_LINE_BYTES_MAX, HarnessClosed,
+};
+
+use web::app::App;
+use web::lasting::Place;
+use web::pulse::{Heard, Pulse};
+use web::tunnel::revoked;
+
+/// How long a client may take nothing.
+const STALL: Duration = Duration::from_mins(1);
+/// How long a client has to say goodbye.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// A harness that somebody speaks with.
+pub(crate) struct Spoken {
+    pub(crate) app: App,
+    pub(crate) caller: Caller,
+    pub(crate) held: Held,
+    pub(crate) used: Use,
+    pub(crate) place: Place,
+}
+
+/// Why it came to its end.
+enum End {
+    /// The client left.
+    Left,
+    /// The client takes nothing, or does not answer.
+    Deaf,
+    /// What the client said is no line.
+    NoLine(u16, Refusal),
+    /// Nothing more will be said.
+    Silent(HarnessError),
+    /// The sandbox is gone.
+    Gone(Refusal),
+    /// The server stops, or the key works no more.
+    Cut(u16, Refusal),
+}
+
+impl Spoken {
+    /// Speaks until either end is over.
+    pub(crate) async fn speak(self, socket: WebSocket) {
+        let Self { app, caller, mut held, used, place } = self;
+        let (mut to, mut from) = socket.split();
+        let (mut pulse, heard) = Pulse::new();
+        let mut stops = app.stopping.clone();
+        let cut = |number, code, cause| End::Cut(number, Refusal::new(code, cause));
+        let end = tokio::select! {
+            end = show(&mut held.says, &mut to, &mut pulse) => end,
+            end = listen(&mut held.hears, &mut from, &heard) => end,
+            refusal = used.broken() => End::Gone(refusal),
+            // That nobody will say so any more is a stop too.
+            _ = stops.wait_for(|stops| *stops) => {
+                cut(close_code::AWAY, ErrorCode::ShuttingDown, "the server stops")
+            }
+            () = revoked(&app, caller) => {
+                cut(close_code::POLICY, ErrorCode::Unauthorized, "the key works no more")
+            }
+        };
+        let closed = closed(end, &used).await;
+        // The next one may begin when nothing of this is left.
+        drop(held);
+        drop(used);
+        if let Some(closed) = closed {
+            close(&mut to, &mut from, &closed).await;
+        }
+        drop(place);
+    }
+}
+
+/// Passes on what the harness says, and asks now and then whether anybody is there.
+async fn show(
+    says: &mut HeldOutput,
+    to: &mut SplitSink<WebSocket, Message>,
+    pulse: &mut Pulse,
+) -> End {
+    loop {
+        let message = tokio::select! {
+            said = says.next() => match said {
+                Ok(line) => Message::Text(line.into()),
+                Err(error) => return End::Silent(error),
+            },
+            beats = pulse.beats() => {
+                if !beats {
+                    return End::Deaf;
+                }
+                Message::Ping(Bytes::new())
+            }
+        };
+        match timeout(STALL, to.send(message)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return End::Left,
+            Err(_) => return End::Deaf,
+        }
+    }
+}
+
+/// Passes on what the client says. The next line is read when the harness has taken the last one.
+async fn listen(hears: &mut HeldInput, from: &mut SplitStream<WebSocket>, heard: &Heard) -> End {
+    while let Some(message) = from.next().await {
+        heard.note();
+        match message {
+            Ok(Message::Text(text)) => match line(&text) {
+                Ok(line) => heard.while_busy(hears.line(line)).await,
+                Err(end) => return end,
+            },
+            Ok(Message::Binary(_)) => {
+                let refusal = Refusal::new(ErrorCode::InvalidArgument, "a line is a text");
+                return End::NoLine(close_code::UNSUPPORTED, refusal);
+            }
+            Ok(Message::Ping(_) | Message::Pong(_)) => {}
+            Ok(Message::Close(_)) => return End::Left,
+            Err(_) => {
+                let cause = "what was sent cannot be read, or is far too long";
+                let refusal = Refusal::new(ErrorCode::BadRequest, cause);
+                return End::NoLine(close_code::PROTOCOL, refusal);
+            }
+        }
+    }
+    End::Left
+}
+
+/// What may be said to a harness.
+fn line(text: &str) -> Result<&str, End> {
+    if text.len() > HARNESS_LINE_BYTES_MAX {
+        let cause = format!("a line has at most {HARNESS_LINE_BYTES_MAX} bytes");
+        return Err(End::NoLine(close_code::SIZE, Refusal::new(ErrorCode::TooLarge, cause)));
+    }
+    if text.contains('\n') {
+        let refusal = Refusal::new(ErrorCode::InvalidArgument, "a line has no line break in it");
+        return Err(End::NoLine(close_code::INVALID, refusal));
+    }
+    Ok(text)
+}
+
+/// What the client is told; nothing if it is not there.
+async fn closed(end: End, used: &Use) -> Option<HarnessClosed> {
+    let told = |number, refusal: &Refusal| {
+        Some(HarnessClosed::new(number, refusal.code.as_str(), &refusal.cause))
+    };
+    let gone = |refusal: &Refusal| {
+        let oom = refusal.code == ErrorCode::Oom;
+        told(if oom { CLOSE_OUT_OF_MEMORY } else { CLOSE_SANDBOX_GONE }, refusal)
+    };
+    let error = match end {
+        End::Left => return None,
+        // It may only be slow: then it reads this last.
+        End::Deaf => {
+            let cause = "the client took nothing, or did not answer, for a minute";
+            let refusal = Refusal::new(ErrorCode::DeadlineExceeded, cause);
+            return told(close_code::POLICY, &refusal);
+        }
+        End::NoLine(number, refusal) | End::Cut(number, refusal) => return told(number, &refusal),
+        End::Gone(refusal) => return gone(&refusal),
+        End::Silent(error) => error,
+    };
+    // That the sandbox is gone explains everything else.
+    let is_gone = error.code == HarnessErrorCode::SandboxGone;
+    let reason = if is_gone { used.gone().await } else { used.broken().now_or_never() };
+    if let Some(refusal) = reason {
+        return gone(&refusal);
+    }
+    let number = match error.code {
+        HarnessErrorCode::Died => CLOSE_EXITED,
+        HarnessErrorCode::OutOfMemory => CLOSE_OUT_OF_MEMORY,
+        HarnessErrorCode::SandboxGone => CLOSE_SANDBOX_GONE,
+        HarnessErrorCode::TooLarge => CLOSE_LINE_TOO_LONG,
+        HarnessErrorCode::Protocol => CLOSE_NOT_TEXT,
+        HarnessErrorCode::ReadyTimeout
+        | HarnessErrorCode::NotStarted
+        | HarnessErrorCode::Busy
+        | HarnessErrorCode::Input => close_code::ERROR,
+    };
+    Some(HarnessClosed::new(number, error.code.as_str(), &error.cause))
+}
+
+/// Says why, and hears the client out for a moment: a connection that is given up with something
+/// unread takes along what was said last.
+async fn close(
+    to: &mut SplitSink<WebSocket, Message>,
+    from: &mut SplitStream<WebSocket>,
+    closed: &HarnessClosed,
+) {
+    let frame = CloseFrame { code: closed.number, reason: closed.reason().into() };
+    let goodbye = async {
+        // Who is gone does not hear it.
+        if to.send(Message::Close(Some(frame))).await.is_err() {
+            return;
+        }
+        while let Some(Ok(message)) = from.next().await {
+            if matches!(message, Message::Close(_)) {
+                return;
+            }
+        }
+    };
+    let _ = timeout(GOODBYE, goodbye).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_one_line_of_some_length() {
+        let most = "x".repeat(HARNESS_LINE_BYTES_MAX);
+        for text in ["", "{}", "a\rb", "grün", &*most] {
+            assert!(line(text).is_ok(), "{}", text.len());
+        }
+        for (text, number) in [
+            ("a\nb".to_owned(), close_code::INVALID),
+            ("a\n".to_owned(), close_code::INVALID),
+            (format!("{most}x"), close_code::SIZE),
+        ] {
+            let Err(End::NoLine(found, _)) = line(&text) else { panic!("{}", text.len()) };
+            assert_eq!(found, number);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Keys. Only those who may do everything make and see them.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use http::{HeaderMap, StatusCode};
+use model::{ErrorCode, KeyId};
+use wire::{Key, KeyList, KeyRequest, NewKey};
+
+use crate::checkouts::{ONCE, replayed};
+use web::answer;
+use web::app::App;
+use web::body::Json;
+use web::front::{By, Needs, no_content};
+use web::idempotency::{Answer, Claim};
+use web::operation::{Operation, Route, Takes, Verb, json};
+use web::path::Named;
+use web::query::NoQuery;
+use web::refused::Refused;
+
+pub(super) fn routes() -> Vec<Route> {
+    let new = Operation::new(
+        "create_key",
+        "Make a key; its secret is told in this answer and never again",
+    )
+    .answers(201, "The key with its secret", [json("NewKey")]);
+    let list = Operation::new("list_keys", "All keys, the expired and revoked ones included")
+        .answers(200, "Without their secrets", [json("KeyList")]);
+    let revoke = Operation::new("revoke_key", "Make a key useless, at once and for ever").answers(
+        204,
+        "It works no more",
+        [],
+    );
+    vec![
+        Route::new(
+            Verb::Post,
+            "/v1/keys",
+            Needs::Admin,
+            create,
+            new.takes(Takes::Json("KeyRequest")).headers([ONCE]).refuses(&[
+                ErrorCode::InvalidArgument,
+                ErrorCode::IdempotencyConflict,
+                ErrorCode::LimitReached,
+                ErrorCode::StoreUnavailable,
+                ErrorCode::DeadlineExceeded,
+            ]),
+        ),
+        Route::new(Verb::Get, "/v1/keys", Needs::Admin, self::list, list),
+        Route::new(
+            Verb::Delete,
+            "/v1/keys/{id}",
+            Needs::Admin,
+            self::revoke,
+            revoke.refuses(&[ErrorCode::NotFound, ErrorCode::StoreUnavailable]),
+        ),
+    ]
+}
+
+async fn create(
+    State(app): State<App>,
+    By(caller): By,
+    NoQuery: NoQuery,
+    headers: HeaderMap,
+    request: Json<KeyRequest>,
+) -> Result<Response, Refused> {
+    let claim = app.idempotency.claim(&headers, caller.key, "/v1/keys", &request.bytes).await?;
+    if let Some(Answer::Said(status, bytes)) = claim.as_ref().and_then(Claim::answer) {
+        let mut response = answer::bytes(status, Body::from(bytes));
+        replayed(&mut response);
+        return Ok(response);
+    }
+    let KeyRequest { name, role, ttl_s } = request.value;
+    let most = KeyRequest::TTL_S_MAX;
+    if ttl_s.is_some_and(|seconds| seconds == 0 || seconds > most) {
+        return Err(Refused::invalid("ttl_s", format!("ttl_s: must be from 1 to {most}")));
+    }
+    let made = app.engine.create_key(&name, role, ttl_s.map(|seconds| seconds * 1000)).await?;
+    let bytes = answer::json_bytes(&NewKey::new(&made.record, made.secret))?;
+    if let Some(claim) = claim {
+        claim.settle(Answer::Said(StatusCode::CREATED, bytes.clone()));
+    }
+    Ok(answer::bytes(StatusCode::CREATED, Body::from(bytes)))
+}
+
+async fn list(State(app): State<App>, NoQuery: NoQuery) -> Result<Response, Refused> {
+    answer::ok(&KeyList { keys: app.engine.keys().iter().map(Key::from).collect() })
+}
+
+async fn revoke(
+    State(app): State<App>,
+    NoQuery: NoQuery,
+    Named(id): Named<KeyId>,
+) -> Result<Response, Refused> {
+    app.engine.revoke_key(id).await?;
+    Ok(no_content())
+}

@@ -1,0 +1,150 @@
+//! Our own routes, one module for each kind of thing, and the document that describes them. A handler
+//! translates: it reads a request, asks the engine, and writes the answer. It decides nothing.
+
+mod about;
+mod archives;
+mod awake;
+mod backup;
+mod checkouts;
+mod cursor;
+mod docs;
+pub mod errors;
+mod events;
+mod exec;
+mod exec_stream;
+mod file_watch;
+mod files;
+mod harness;
+mod harness_lines;
+mod images;
+mod keys;
+mod log_stream;
+mod log_text;
+mod look;
+mod node;
+mod pools;
+mod ports;
+mod processes;
+mod sandboxes;
+mod schemas;
+mod seed;
+mod session_logs;
+mod sessions;
+mod templates;
+mod terminal;
+mod terminals;
+mod turn_stream;
+mod turns;
+mod uploads;
+mod used;
+mod view;
+mod watches;
+mod words;
+
+use axum::Router;
+use axum::handler::Handler as _;
+use http::HeaderMap;
+use http::header::ACCEPT;
+use web::app::App;
+use web::dialect;
+use web::front::{Front, Needs, no_method, no_route};
+use web::operation::{Route, Takes, Verb};
+
+/// Every route.
+pub fn routes() -> Vec<Route> {
+    [
+        checkouts::routes(),
+        sandboxes::routes(),
+        sessions::routes(),
+        turns::routes(),
+        session_logs::routes(),
+        exec::routes(),
+        files::routes(),
+        about::routes(),
+        look::routes(),
+        watches::routes(),
+        uploads::routes(),
+        processes::routes(),
+        awake::routes(),
+        ports::routes(),
+        terminals::routes(),
+        harness::routes(),
+        archives::routes(),
+        templates::routes(),
+        images::routes(),
+        pools::routes(),
+        events::routes(),
+        keys::routes(),
+        node::routes(),
+        backup::routes(),
+        docs::routes(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// The OpenAPI document that describes every route.
+pub fn document() -> String {
+    web::openapi::document(&routes(), words::schemas())
+}
+
+/// The routes; `others` are beside them, and what is neither is answered like a route that does not
+/// exist.
+pub fn router(app: &App, others: Router) -> Router {
+    let front = |route, needs, takes_body| Front {
+        app: app.clone(),
+        route,
+        needs,
+        takes_body,
+        dialect: dialect::own(),
+    };
+    let mut router = Router::new();
+    for route in routes() {
+        // What is passed on may have a body, whatever its method.
+        let is_any = route.method == Verb::Any;
+        let takes_body = is_any || route.operation.takes != Takes::Nothing;
+        let front = front(route.path, route.needs, takes_body);
+        let handler =
+            if is_any { route.handler.layer(front) } else { route.handler.route_layer(front) };
+        router = route.also.iter().fold(router, |router, also| router.route(also, handler.clone()));
+        router = router.route(route.path, handler);
+    }
+    // Which routes there are is no secret.
+    let other = || front("other", Needs::Nothing, true);
+    router
+        .merge(others.with_state(()))
+        .fallback(no_route.layer(other()))
+        .method_not_allowed_fallback(no_method.layer(other()))
+        .with_state(app.clone())
+}
+
+/// Whether the client names this media type among those that it takes.
+fn accepts(headers: &HeaderMap, media_type: &str) -> bool {
+    let taken = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    taken.flat_map(|value| value.split(',')).any(|one| {
+        let one = one.split(';').next().unwrap_or_default();
+        one.trim().eq_ignore_ascii_case(media_type)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_media_type_is_taken_when_it_is_named() {
+        let mut headers = HeaderMap::new();
+        assert!(!accepts(&headers, "text/event-stream"));
+        for (value, taken) in [
+            ("text/event-stream", true),
+            ("Text/Event-Stream;q=0.9, */*", true),
+            ("application/json,text/event-stream", true),
+            ("*/*", false),
+            ("text/event-streams", false),
+        ] {
+            headers.insert(ACCEPT, value.parse().unwrap());
+            assert_eq!(accepts(&headers, "text/event-stream"), taken, "{value}");
+        }
+    }
+}

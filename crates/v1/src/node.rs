@@ -1,0 +1,102 @@
+//! The server as a whole: whether it works, and what it counts. Reading it never counts as use.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use engine::Degraded;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use model::{ErrorCode, Role, SessionStatus};
+use wire::{Health, HealthStatus, SessionCounts, Stats};
+
+use web::answer;
+use web::app::App;
+use web::front::{Needs, authenticate};
+use web::operation::{Content, Operation, Route, Verb, json};
+use web::query::NoQuery;
+use web::refused::{RETRY_AFTER_MS, Refused};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+const PROMETHEUS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+pub(super) fn routes() -> Vec<Route> {
+    let health = Operation::new("get_health", "Whether the server works")
+        .answers(200, "It works, perhaps not all of it", [json("Health")])
+        .answers(503, "It is stopping", [json("Health")]);
+    let stats = Operation::new("get_stats", "Counts of the server and of each pool").answers(
+        200,
+        "The counts",
+        [json("Stats")],
+    );
+    let metrics = Operation::new("get_metrics", "Everything that is counted, for Prometheus")
+        .answers(200, "The metrics", [Content(PROMETHEUS, None)]);
+    vec![
+        Route::new(Verb::Get, "/health", Needs::Nothing, self::health, health),
+        Route::new(Verb::Get, "/v1/stats", Needs::Read, self::stats, stats),
+        Route::new(Verb::Get, "/metrics", Needs::Read, self::metrics, metrics),
+    ]
+}
+
+async fn health(
+    State(app): State<App>,
+    NoQuery: NoQuery,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    let health = app.engine.health();
+    // Causes name paths and programs of the machine. A key that is wrong is no reason to call the
+    // server ill.
+    let is_admin = authenticate(&app, &headers).is_ok_and(|caller| caller.role == Role::Admin);
+    let told = |Degraded { what, cause }: Degraded| {
+        if is_admin { format!("{what}: {cause}") } else { what }
+    };
+    let (status, code) = match (health.stopping, health.degraded.is_empty()) {
+        (true, _) => (HealthStatus::Stopping, StatusCode::SERVICE_UNAVAILABLE),
+        (false, true) => (HealthStatus::Ok, StatusCode::OK),
+        (false, false) => (HealthStatus::Degraded, StatusCode::OK),
+    };
+    let said = Health {
+        status,
+        reasons: health.degraded.into_iter().map(told).collect(),
+        version: VERSION.to_owned(),
+        uptime_s: health.uptime.as_secs(),
+        lost_commits: app.engine.store_condition().lost_commits,
+        pool: app.engine.stats(),
+        files_given_up: app.engine.files_given_up(),
+    };
+    let mut response = answer::json(code, &said)?;
+    if code == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_MS / 1000));
+    }
+    Ok(response)
+}
+
+async fn stats(State(app): State<App>, NoQuery: NoQuery) -> Result<Response, Refused> {
+    answer::ok(&Stats {
+        pool: app.engine.stats(),
+        pools: app.engine.pools(),
+        sessions: sessions(&app),
+        uptime_s: app.engine.health().uptime.as_secs(),
+        version: VERSION.to_owned(),
+    })
+}
+
+fn sessions(app: &App) -> SessionCounts {
+    let mut counts = SessionCounts::default();
+    for (status, count) in app.engine.sessions_by_status() {
+        *match status {
+            SessionStatus::Starting => &mut counts.starting,
+            SessionStatus::Active => &mut counts.active,
+            SessionStatus::Paused => &mut counts.paused,
+            SessionStatus::Stopped => &mut counts.stopped,
+            SessionStatus::Ended => &mut counts.ended,
+        } = count;
+    }
+    counts
+}
+
+async fn metrics(State(app): State<App>, NoQuery: NoQuery) -> Result<Response, Refused> {
+    let failed = |error: std::fmt::Error| Refused::new(ErrorCode::Internal, error.to_string());
+    let mut response = Response::new(Body::from(app.metrics.page().map_err(failed)?));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROMETHEUS));
+    Ok(response)
+}

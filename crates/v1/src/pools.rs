@@ -1,0 +1,117 @@
+//! Pools: what they hold, and how large they are.
+
+use axum::extract::State;
+use axum::response::Response;
+use model::{ErrorCode, TemplateName};
+use wire::{PoolList, PoolResize};
+
+use crate::templates::{FORCE, REMOVING, remove, unknown};
+use web::answer;
+use web::app::App;
+use web::body::Json;
+use web::front::Needs;
+use web::operation::{Operation, Route, Takes, Verb, json};
+use web::path::Named;
+use web::query::NoQuery;
+use web::refused::Refused;
+
+const CHANGING: &[ErrorCode] = &[
+    ErrorCode::TemplateUnknown,
+    ErrorCode::TemplateInvalid,
+    ErrorCode::InvalidArgument,
+    ErrorCode::PoolClosed,
+    ErrorCode::StoreUnavailable,
+    ErrorCode::ShuttingDown,
+    ErrorCode::DeadlineExceeded,
+];
+
+pub(super) fn routes() -> Vec<Route> {
+    let the_pool =
+        |id, about| Operation::new(id, about).answers(200, "The pool", [json("PoolStats")]);
+    let list = Operation::new("list_pools", "All pools").answers(
+        200,
+        "In the order of their templates",
+        [json("PoolList")],
+    );
+    let get = the_pool("get_pool", "A pool");
+    let resize = the_pool("resize_pool", "Change how many sandboxes a pool keeps and allows");
+    let drain =
+        the_pool("drain_pool", "Let a pool hand out nothing and keep nothing idle; leases run on");
+    let resume = the_pool("resume_pool", "Let a drained pool work again");
+    let delete = Operation::new("delete_pool", "Remove a pool with its template").answers(
+        204,
+        "Nothing of it is left",
+        [],
+    );
+    let one = "/v1/pools/{template}";
+    vec![
+        Route::new(Verb::Get, "/v1/pools", Needs::Read, self::list, list),
+        Route::new(Verb::Get, one, Needs::Read, read, get.refuses(&[ErrorCode::TemplateUnknown])),
+        Route::new(
+            Verb::Patch,
+            one,
+            Needs::Admin,
+            self::resize,
+            resize.takes(Takes::Json("PoolResize")).refuses(CHANGING),
+        ),
+        Route::new(
+            Verb::Post,
+            "/v1/pools/{template}/drain",
+            Needs::Admin,
+            self::drain,
+            drain.refuses(CHANGING),
+        ),
+        Route::new(
+            Verb::Post,
+            "/v1/pools/{template}/resume",
+            Needs::Admin,
+            self::resume,
+            resume.refuses(CHANGING),
+        ),
+        Route::new(
+            Verb::Delete,
+            one,
+            Needs::Admin,
+            remove,
+            delete.query([FORCE]).refuses(REMOVING),
+        ),
+    ]
+}
+
+async fn list(State(app): State<App>, NoQuery: NoQuery) -> Result<Response, Refused> {
+    answer::ok(&PoolList { pools: app.engine.pools() })
+}
+
+async fn read(
+    State(app): State<App>,
+    NoQuery: NoQuery,
+    Named(name): Named<TemplateName>,
+) -> Result<Response, Refused> {
+    answer::ok(&app.engine.pool(&name).ok_or_else(|| unknown(&name))?)
+}
+
+async fn resize(
+    State(app): State<App>,
+    NoQuery: NoQuery,
+    Named(name): Named<TemplateName>,
+    request: Json<PoolResize>,
+) -> Result<Response, Refused> {
+    let PoolResize { pool_size, max_overflow } = request.value;
+    answer::ok(&app.engine.resize_pool(&name, pool_size, max_overflow).await?)
+}
+
+async fn drain(
+    State(app): State<App>,
+    NoQuery: NoQuery,
+    Named(name): Named<TemplateName>,
+) -> Result<Response, Refused> {
+    answer::ok(&app.engine.drain_pool(&name).await?)
+}
+
+async fn resume(
+    State(app): State<App>,
+    NoQuery: NoQuery,
+    Named(name): Named<TemplateName>,
+) -> Result<Response, Refused> {
+    answer::ok(&app.engine.resume_pool(&name).await?)
+}

@@ -1,0 +1,172 @@
+//! Ports inside a sandbox: who listens, waiting for somebody to, and reaching him, by HTTP and
+//! whatever that goes over to, or by a connection of one's own. Whoever is connected uses the sandbox;
+//! one that is frozen or cold wakes for it.
+
+use std::future::ready;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use engine::UseKind;
+use http::header::{CONNECTION, UPGRADE};
+use http::{HeaderValue, StatusCode};
+use model::ErrorCode;
+use tokio::time::timeout;
+use wire::{PortEntry, PortList, ProcessRequest};
+
+use crate::exec::USING;
+use crate::used::{BOTH, Of};
+use web::answer;
+use web::app::App;
+use web::front::{By, Needs};
+use web::operation::{Content, Kind, Operation, Param, Route, Verb, json};
+use web::passed_on::until_open;
+use web::path::{Name as _, PortNumber};
+use web::port::{dial, pass_to};
+use web::proxy::{self};
+use web::query::{NoQuery, Query};
+use web::refused::Refused;
+use web::tunnel::{Tunnel, client_of};
+use web::used::Used;
+use web::used::UsedPort;
+
+/// What a plain connection is called.
+const TCP: &str = "shoal-tcp";
+const WAIT_MS: u64 = 60_000;
+
+pub(super) fn routes() -> Vec<Route> {
+    BOTH.iter().flat_map(routes_of).collect()
+}
+
+fn routes_of(of: &Of) -> Vec<Route> {
+    let at = of.at;
+    let list = Operation::new(at.ports.id, "The ports on which something listens inside").answers(
+        200,
+        "The ports, in their order",
+        [json("PortList")],
+    );
+    let proxied = Operation::new(
+        at.proxy.id,
+        "Speak with the server that listens on a port inside: HTTP with any method, or what it goes over to, \
+         such as a WebSocket",
+    )
+    .answers(101, "Both went over to something else", [])
+    .answers(200, "What that server answers, with any status", [Content("*/*", None)]);
+    let forward = Operation::new(
+        at.forward.id,
+        "A connection to a port inside, after `Upgrade: shoal-tcp`: bytes both ways as they are",
+    )
+    .answers(101, "It is connected", []);
+    let using = |operation: Operation| {
+        operation.refuses(USING).refuses(of.refuses).refuses(&[ErrorCode::PortClosed])
+    };
+    vec![
+        Route::new(
+            Verb::Get,
+            at.ports.path,
+            Needs::Read,
+            self::list,
+            list.query([
+                Param::new(
+                    "wait_for",
+                    Kind::Repeated("^[1-9][0-9]{0,3}$|^[1-5][0-9]{4}$|^6[0-4][0-9]{3}$"),
+                    "The answer comes when somebody listens on this one too",
+                ),
+                Param::new(
+                    "timeout_ms",
+                    Kind::Number(1, ProcessRequest::WAIT_MS_MAX),
+                    "How long that is waited for; a minute if not given",
+                ),
+            ])
+            .refuses(USING)
+            .refuses(of.refuses),
+        ),
+        Route::new(Verb::Any, at.proxy.path, Needs::Use, pass_on, using(proxied))
+            .also(at.proxy_root),
+        Route::new(
+            Verb::Get,
+            at.forward.path,
+            Needs::Use,
+            self::forward,
+            using(forward).refuses(&[ErrorCode::UpgradeRequired]),
+        ),
+    ]
+}
+
+async fn list(
+    State(app): State<App>,
+    By(caller): By,
+    mut query: Query,
+    id: Used,
+) -> Result<Response, Refused> {
+    let mut wanted = Vec::new();
+    for text in query.all("wait_for") {
+        let port = PortNumber::read(&text);
+        let PortNumber(port) =
+            port.map_err(|refused| Refused::bad("wait_for", refused.refusal.cause))?;
+        wanted.push(port);
+    }
+    let timeout_ms =
+        query.number("timeout_ms", 1..=ProcessRequest::WAIT_MS_MAX)?.unwrap_or(WAIT_MS);
+    query.done()?;
+    if wanted.len() > ProcessRequest::PORTS_MAX {
+        let cause = format!("at most {} ports are waited for", ProcessRequest::PORTS_MAX);
+        return Err(Refused::bad("wait_for", cause));
+    }
+    let used = id.begin(&app, caller, UseKind::Port).await?;
+    let mut stops = app.stopping.clone();
+    let open = tokio::select! {
+        open = timeout(Duration::from_millis(timeout_ms), until_open(&used, &wanted)) => open,
+        // That nobody will say so any more is a stop too.
+        _ = stops.wait_for(|stops| *stops) => {
+            return Err(Refused::new(ErrorCode::ShuttingDown, "the server stops while a port is waited for"));
+        }
+    };
+    let Ok(listening) = open else {
+        let cause = format!("nothing listens on all of {wanted:?} after {timeout_ms} ms");
+        return Err(Refused::new(ErrorCode::DeadlineExceeded, cause));
+    };
+    let entry =
+        |port: engine::Port| PortEntry { port: port.port, loopback_only: port.loopback_only };
+    let mut ports: Vec<_> = listening?.into_iter().map(entry).collect();
+    ports.sort_by_key(|entry| entry.port);
+    answer::ok(&PortList { ports })
+}
+
+async fn pass_on(
+    State(app): State<App>,
+    By(caller): By,
+    UsedPort(id, port): UsedPort,
+    request: Request,
+) -> Result<Response, Refused> {
+    let Some(place) = proxy::place(request.uri()) else {
+        return Err(Refused::bad("path", "this is no path that could be passed on"));
+    };
+    let used = id.begin(&app, caller, UseKind::Port).await?;
+    pass_to(app, caller, used, port, place, request).await
+}
+
+async fn forward(
+    State(app): State<App>,
+    By(caller): By,
+    NoQuery: NoQuery,
+    UsedPort(id, port): UsedPort,
+    mut request: Request,
+) -> Result<Response, Refused> {
+    let wants = proxy::upgrade(request.headers()).is_some_and(|to| to == TCP);
+    let Some(client) = client_of(&mut request).filter(|_| wants) else {
+        let cause = format!("this needs `Connection: Upgrade` and `Upgrade: {TCP}`");
+        return Err(Refused::upgrade(cause));
+    };
+    let used = id.begin(&app, caller, UseKind::Port).await?;
+    let inside = dial(&used, port).await?;
+    let place = app.lasting.begin(caller.key)?;
+    Tunnel { app, caller, used, place }.open(client, ready(Some(inside)));
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static(TCP));
+    Ok(response)
+}

@@ -1,0 +1,169 @@
+//! Terminals over web sockets: a new one, or one that is there already. Refusals come as problems
+//! before anything is agreed on.
+
+use axum::extract::State;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::response::Response;
+use engine::{Command, ProcessInput, ProcessRef, ProcessRequest, TerminalSize, UseKind};
+use model::{ErrorCode, SandboxId};
+
+use crate::events::AFTER_MAX;
+use crate::exec::USING;
+use crate::terminal::{Attached, Ending};
+use crate::used::SANDBOX_REFUSES;
+use web::app::App;
+use web::checks::checked;
+use web::front::{Admitted, Needs};
+use web::operation::{Kind, Operation, Param, Route, Verb};
+use web::path::{Named, NamedOf};
+use web::query::Query;
+use web::refused::Refused;
+use web::subprotocol;
+use web::used::Used;
+
+const ROWS: u64 = 24;
+const COLUMNS: u64 = 80;
+/// What is said at once at most, either way.
+const MESSAGE_BYTES_MAX: usize = 256 << 10;
+/// How much of what was written before is shown first.
+const REPLAYED_BYTES: u64 = 64 << 10;
+/// The best shell there is.
+const SHELL: &str = "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi";
+const TERM: &str = "xterm-256color";
+
+pub(super) fn routes() -> Vec<Route> {
+    let spoken = |id, about| {
+        Operation::new(id, about).answers(
+            101,
+            "A WebSocket: bytes both ways, and `TerminalWord`s as texts: `resize` from the client, `process` first \
+             and `exit` or `error` last from the server",
+            [],
+        )
+    };
+    let open = spoken(
+        "open_terminal",
+        "A terminal with a shell or another program in it, which ends with the WebSocket unless it is kept",
+    );
+    let attach =
+        spoken("attach_process", "The input and output of a process that is there already");
+    let using = |operation: Operation| operation.refuses(USING).refuses(SANDBOX_REFUSES);
+    vec![
+        Route::new(
+            Verb::Get,
+            "/v1/sandboxes/{id}/terminal",
+            Needs::Use,
+            self::open,
+            using(open.query([
+                Param::new("rows", Kind::Number(1, 65535), "24 if not given"),
+                Param::new("columns", Kind::Number(1, 65535), "80 if not given"),
+                Param::new(
+                    "command",
+                    Kind::Text,
+                    "A line for the shell; a shell itself if not given",
+                ),
+                Param::new("cwd", Kind::Text, "Where it starts; `/workspace` if not given"),
+                Param::new("name", Kind::Text, "What the process is called"),
+                Param::new("keep", Kind::Flag, "The process runs on when the WebSocket is over"),
+            ]))
+            .refuses(&[ErrorCode::ProcessNameTaken, ErrorCode::UpgradeRequired]),
+        ),
+        Route::new(
+            Verb::Get,
+            "/v1/sandboxes/{id}/processes/{process}/attach",
+            Needs::Use,
+            self::attach,
+            using(attach.query([Param::new(
+                "offset",
+                Kind::Number(0, AFTER_MAX),
+                "Where in its log to begin; with the last 64 KiB if not given",
+            )]))
+            .refuses(&[ErrorCode::UpgradeRequired]),
+        ),
+    ]
+}
+
+pub(super) type Asked = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
+
+/// A WebSocket on which so much is said at once at most, either way.
+pub(super) fn agreed(asked: Asked, message_bytes_max: usize) -> Result<WebSocketUpgrade, Refused> {
+    let wrong = |rejection: WebSocketUpgradeRejection| {
+        Refused::upgrade(format!("this is for WebSockets: {}", rejection.body_text()))
+    };
+    let upgrade = asked.map_err(wrong)?;
+    Ok(upgrade
+        .protocols([subprotocol::NAME])
+        .max_message_size(message_bytes_max)
+        .max_frame_size(message_bytes_max))
+}
+
+async fn open(
+    State(app): State<App>,
+    Admitted { caller, request_id }: Admitted,
+    mut query: Query,
+    Named(id): Named<SandboxId>,
+    asked: Asked,
+) -> Result<Response, Refused> {
+    let rows = query.number("rows", 1..=65535)?.unwrap_or(ROWS) as u16;
+    let columns = query.number("columns", 1..=65535)?.unwrap_or(COLUMNS) as u16;
+    let text = |text: Option<String>, field| text.map(|text| checked(field, text)).transpose();
+    let command = text(query.text("command")?, "command")?;
+    let cwd = text(query.text("cwd")?, "cwd")?;
+    let name = query.text("name")?;
+    let keep = query.flag("keep")?;
+    query.done()?;
+    let upgrade = agreed(asked, MESSAGE_BYTES_MAX)?;
+    let place = app.lasting.begin(caller.key)?;
+    let used = Used::from(id).begin(&app, caller, UseKind::Stream).await?;
+    let process = ProcessRequest {
+        name,
+        cwd,
+        env: vec![("TERM".to_owned(), TERM.to_owned())],
+        stdin: ProcessInput::Open,
+        terminal: Some(TerminalSize { rows, columns }),
+        ..ProcessRequest::new(Command::Shell(command.unwrap_or_else(|| SHELL.to_owned())))
+    };
+    let record = used.start_process(process).await?;
+    let of = ProcessRef::Id(record.id);
+    let ending = (!keep).then(|| Ending { app: app.clone(), caller, sandbox: id, of: of.clone() });
+    let follow = app.engine.follow_log(caller, id, &of, engine::LogWanted::Both, 0).await?;
+    let request_id = request_id.to_str().unwrap_or_default().to_owned();
+    let used = Some(used);
+    let attached =
+        Attached { app, caller, sandbox: id, record, follow, request_id, ending, used, place };
+    Ok(upgrade.on_upgrade(|socket| attached.speak(socket)))
+}
+
+async fn attach(
+    State(app): State<App>,
+    Admitted { caller, request_id }: Admitted,
+    mut query: Query,
+    NamedOf(id, of): NamedOf<SandboxId, ProcessRef>,
+    asked: Asked,
+) -> Result<Response, Refused> {
+    let offset = query.number("offset", 0..=AFTER_MAX)?;
+    query.done()?;
+    let upgrade = agreed(asked, MESSAGE_BYTES_MAX)?;
+    let place = app.lasting.begin(caller.key)?;
+    let record = app.engine.process(caller, id, &of).await?;
+    let used = match record.end {
+        Some(_) => None,
+        None => Some(Used::from(id).begin(&app, caller, UseKind::Stream).await?),
+    };
+    let of = ProcessRef::Id(record.id);
+    let offset = offset.unwrap_or(record.log.end.saturating_sub(REPLAYED_BYTES));
+    let follow = app.engine.follow_log(caller, id, &of, engine::LogWanted::Both, offset).await?;
+    let request_id = request_id.to_str().unwrap_or_default().to_owned();
+    let attached = Attached {
+        app,
+        caller,
+        sandbox: id,
+        record,
+        follow,
+        request_id,
+        ending: None,
+        used,
+        place,
+    };
+    Ok(upgrade.on_upgrade(|socket| attached.speak(socket)))
+}

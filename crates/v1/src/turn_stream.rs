@@ -1,0 +1,146 @@
+//! A turn on its way to a client: as a stream, piece by piece as it happens, or collected until its
+//! end. A client that goes away drops it here, and the engine decides what that means.
+
+use bytes::Bytes;
+use engine::{Caller, TurnFollow};
+use model::{ErrorCode, SessionId, TurnId};
+use serde_json::Value;
+use tokio::time::timeout;
+use wire::{TurnAnswer, TurnEnded, TurnOutput};
+
+use web::app::App;
+use web::key_watch::KeyWatch;
+use web::refused::Refused;
+use web::stream::{Format, HEARTBEAT, Pieces};
+
+/// How much of each output, and of all messages together, is kept for who waits for the end.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// A turn that is followed.
+pub(crate) struct Followed {
+    app: App,
+    key: KeyWatch,
+    follow: TurnFollow,
+    begun: bool,
+    over: bool,
+}
+
+impl Followed {
+    pub(crate) fn new(app: App, caller: Caller, follow: TurnFollow) -> Self {
+        Self { app, key: KeyWatch::new(caller.key), follow, begun: false, over: false }
+    }
+}
+
+impl Pieces for Followed {
+    async fn next(&mut self) -> Option<Bytes> {
+        if !std::mem::replace(&mut self.begun, true) {
+            return Some(Format::retry());
+        }
+        if self.over || !self.key.works(&self.app) {
+            return None;
+        }
+        match timeout(HEARTBEAT, self.follow.next()).await {
+            Err(_) => Format::Sse.heartbeat(),
+            Ok(Ok(Some(piece))) => {
+                self.over = &*piece.name == TurnEnded::NAME;
+                Some(Format::event_of_json(piece.seq, &piece.name, &piece.data))
+            }
+            Ok(Ok(None)) => None,
+            // The client comes back with the last number it read.
+            Ok(Err(refusal)) => {
+                tracing::warn!(cause = %refusal, "the stream of a turn ends");
+                None
+            }
+        }
+    }
+}
+
+/// Waits for the end of a turn, with what it gave as far as that is kept.
+pub(crate) async fn collected(
+    mut follow: TurnFollow,
+    session_id: SessionId,
+    id: TurnId,
+) -> Result<TurnAnswer, Refused> {
+    let mut kept = Kept::default();
+    while let Some(piece) = follow.next().await? {
+        match &*piece.name {
+            "output" => kept.output(&piece.data),
+            "message" => kept.message(&piece.data),
+            TurnEnded::NAME => {
+                let end: TurnEnded = serde_json::from_str(&piece.data).map_err(|error| {
+                    Refused::new(ErrorCode::Internal, format!("the end of a turn: {error}"))
+                })?;
+                let Kept { output, errors, messages, truncated, .. } = kept;
+                let TurnEnded { outcome, result, error, .. } = end;
+                return Ok(TurnAnswer {
+                    id,
+                    session_id,
+                    outcome,
+                    result,
+                    error,
+                    output,
+                    errors,
+                    messages,
+                    truncated,
+                });
+            }
+            _ => {}
+        }
+    }
+    let cause = "the server stops; the turn can be followed again when it is back";
+    Err(Refused::new(ErrorCode::ShuttingDown, cause))
+}
+
+#[derive(Default)]
+struct Kept {
+    output: String,
+    errors: String,
+    messages: Vec<Value>,
+    message_bytes: usize,
+    truncated: bool,
+}
+
+impl Kept {
+    fn output(&mut self, json: &str) {
+        let Ok(written) = serde_json::from_str::<TurnOutput>(json) else { return };
+        let to = if written.stream == "stderr" { &mut self.errors } else { &mut self.output };
+        let mut room = KEPT_BYTES.saturating_sub(to.len()).min(written.text.len());
+        while !written.text.is_char_boundary(room) {
+            room -= 1;
+        }
+        to.push_str(&written.text[..room]);
+        self.truncated |= room < written.text.len();
+    }
+
+    fn message(&mut self, json: &str) {
+        self.message_bytes += json.len();
+        match serde_json::from_str(json) {
+            Ok(message) if self.message_bytes <= KEPT_BYTES => self.messages.push(message),
+            Ok(_) | Err(_) => self.truncated = true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(stream: &str, text: &str) -> String {
+        serde_json::json!({ "stream": stream, "text": text }).to_string()
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_cut_between_characters() {
+        let mut kept = Kept::default();
+        kept.output(&written("stdout", "a"));
+        kept.output(&written("stderr", "b"));
+        kept.message(r#"{"n":1}"#);
+        assert_eq!((&*kept.output, &*kept.errors, kept.messages.len()), ("a", "b", 1));
+        assert!(!kept.truncated);
+        kept.output(&written("stdout", &"ü".repeat(KEPT_BYTES)));
+        assert!(kept.truncated && kept.output.len() >= KEPT_BYTES - 1);
+        assert!(kept.output.len() <= KEPT_BYTES);
+        kept.message(&format!("\"{}\"", "x".repeat(KEPT_BYTES)));
+        assert_eq!(kept.messages.len(), 1);
+    }
+}

@@ -1,0 +1,281 @@
+//! Turns: said, followed from anywhere in them, and read again.
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use engine::{Caller, INPUT_BYTES_MAX, StartedTurn, TurnRequest};
+use http::HeaderMap;
+use model::turn::{TurnPiece, TurnRecord};
+use model::{ErrorCode, SessionId, TurnId};
+use wire::{TurnEventList, TurnList, WhenBusy};
+
+use crate::accepts;
+use crate::events::{AFTER_MAX, RESUME, last_event_id};
+use crate::exec::USING;
+use crate::turn_stream::{Followed, collected};
+use crate::used::SESSION_REFUSES;
+use crate::view;
+use web::answer;
+use web::app::App;
+use web::body::{Json, json_up_to};
+use web::front::{By, Needs, no_content};
+use web::operation::{Content, Kind, Operation, Param, Route, Takes, Verb, json};
+use web::path::{Named, NamedOf};
+use web::query::{NoQuery, Query};
+use web::refused::Refused;
+use web::stream::{self, Format, SSE};
+
+const PAGE: u64 = 100;
+const PAGE_MAX: u64 = 1000;
+/// What a page with events says at most; the rest is at the turns' own addresses.
+const PAGE_BYTES: usize = 4 << 20;
+/// A message, escaped as JSON may do it, and the rest of the request.
+const BODY_BYTES_MAX: u64 = 2 * INPUT_BYTES_MAX as u64 + 4096;
+const JSON: &str = "application/json";
+
+const ALL: &str = "/v1/sessions/{id}/turns";
+const ONE: &str = "/v1/sessions/{id}/turns/{turn}";
+const EVENTS: &str = "/v1/sessions/{id}/turns/{turn}/events";
+
+const SAYING: &[ErrorCode] = &[
+    ErrorCode::TurnInProgress,
+    ErrorCode::HarnessBusy,
+    ErrorCode::TurnQueueFull,
+    ErrorCode::IdConflict,
+    ErrorCode::TooLarge,
+];
+
+const TOLD: &str = "A stream of what the turn gives, by name: `sandbox_active`, `turn_started`, \
+    `output`, `message`, `error`, `result`, `sandbox_terminated`, and last `turn_ended`";
+
+const READING: &[ErrorCode] = &[
+    ErrorCode::SessionUnknown,
+    ErrorCode::TurnUnknown,
+    ErrorCode::StoreUnavailable,
+    ErrorCode::ShuttingDown,
+];
+
+pub(super) fn routes() -> Vec<Route> {
+    let say = Operation::new(
+        "send_turn",
+        "Say something; what comes back is a stream, or with `Accept: application/json` its end",
+    )
+    .answers(200, TOLD, [Content(SSE, None), json("TurnAnswer")]);
+    let list = Operation::new("list_turns", "What was said to a session, and what came of it")
+        .answers(200, "A page of turns, oldest first", [json("TurnList")]);
+    let get = Operation::new("get_turn", "One turn").answers(200, "The turn", [json("Turn")]);
+    let follow = Operation::new(
+        "follow_turn",
+        "What a turn gave and gives, from anywhere in it, while it lasts and afterwards",
+    )
+    .answers(
+        200,
+        "As when it was said; a page of what is written down if only `application/json` is accepted",
+        [Content(SSE, None), json("TurnEventList")],
+    )
+    .answers(204, "Its end was seen already", []);
+    let limit = Param::new("limit", Kind::Number(1, PAGE_MAX), "At most so many; 100 if not given");
+    let after = |about| Param::new("after", Kind::Number(0, AFTER_MAX), about);
+    vec![
+        Route::new(
+            Verb::Post,
+            ALL,
+            Needs::Use,
+            send,
+            say.takes(Takes::Json("TurnRequest"))
+                .refuses(SAYING)
+                .refuses(USING)
+                .refuses(SESSION_REFUSES),
+        ),
+        Route::new(
+            Verb::Get,
+            ALL,
+            Needs::Read,
+            self::list,
+            list.query([
+                after("Only turns with a higher number: `next` of the page before"),
+                limit,
+                Param::new("include", Kind::OneOf(&["events"]), "With what each turn gave"),
+            ])
+            .refuses(READING),
+        ),
+        Route::new(Verb::Get, ONE, Needs::Read, read, get.refuses(READING)),
+        Route::new(
+            Verb::Get,
+            EVENTS,
+            Needs::Read,
+            self::follow,
+            follow
+                .query([
+                    after("Only what comes after this piece"),
+                    Param::new(
+                        "limit",
+                        Kind::Number(1, PAGE_MAX),
+                        "At most so many in a page; 100 if not given",
+                    ),
+                ])
+                .headers([RESUME])
+                .refuses(READING),
+        ),
+    ]
+}
+
+/// Whether one answer is wanted, and no stream.
+fn wants_json(headers: &HeaderMap) -> bool {
+    accepts(headers, JSON) && !accepts(headers, SSE)
+}
+
+async fn send(
+    State(app): State<App>,
+    By(caller): By,
+    NoQuery: NoQuery,
+    Named(id): Named<SessionId>,
+    request: Request,
+) -> Result<Response, Refused> {
+    // Who may not use the session has no business sending what is to be said.
+    app.engine.check_session(caller, id)?;
+    let is_waited_for = wants_json(request.headers());
+    let Json { value, bytes, share } =
+        json_up_to::<wire::TurnRequest>(request, &app, BODY_BYTES_MAX).await?;
+    drop(bytes);
+    if !value.input.is_string() && !value.input.is_object() {
+        return Err(Refused::invalid("input", "input: must be a text or an object"));
+    }
+    let asked = TurnRequest {
+        input: value.input.to_string().into(),
+        when_busy: match value.when_busy.unwrap_or_default() {
+            WhenBusy::Refuse => engine::WhenBusy::Refuse,
+            WhenBusy::Queue => engine::WhenBusy::Queue,
+        },
+        turn: value.id,
+    };
+    let StartedTurn { turn, follow, .. } = app.engine.start_turn(caller, id, asked).await?;
+    drop(share);
+    if is_waited_for {
+        return answer::ok(&collected(follow, id, turn).await?);
+    }
+    Ok(stream::response(Format::Sse, Followed::new(app, caller, follow)))
+}
+
+async fn list(
+    State(app): State<App>,
+    By(caller): By,
+    mut query: Query,
+    Named(id): Named<SessionId>,
+) -> Result<Response, Refused> {
+    let after = query.number("after", 0..=AFTER_MAX)?.unwrap_or(0);
+    let limit = query.number("limit", 1..=PAGE_MAX)?.unwrap_or(PAGE) as u32;
+    let with_events = match query.text("include")?.as_deref() {
+        None => false,
+        Some("events") => true,
+        Some(other) => {
+            return Err(Refused::bad("include", format!("{other:?} cannot be included")));
+        }
+    };
+    query.done()?;
+    let records = app.engine.turns(caller, id, after, limit).await?;
+    // A page that has become large is short: only what comes after it tells whether it is the last.
+    let next = match records.last() {
+        Some(last) if !app.engine.turns(caller, id, last.number, 1).await?.is_empty() => {
+            Some(last.number)
+        }
+        Some(_) | None => None,
+    };
+    let mut turns: Vec<_> = records.iter().map(view::turn).collect();
+    if with_events {
+        let mut room = PAGE_BYTES;
+        for turn in &mut turns {
+            let (events, more) = beginning(&app, caller, id, turn.id, &mut room).await?;
+            turn.events_next = more.then(|| events.last().map_or(0, |event| event.seq));
+            turn.events = Some(events.iter().map(view::turn_event).collect());
+        }
+    }
+    answer::ok(&TurnList { turns, next })
+}
+
+/// What a turn gave first, as far as there is room, and whether there is more.
+async fn beginning(
+    app: &App,
+    caller: Caller,
+    id: SessionId,
+    turn: TurnId,
+    room: &mut usize,
+) -> Result<(Vec<TurnPiece>, bool), Refused> {
+    let mut pieces: Vec<TurnPiece> = Vec::new();
+    loop {
+        if *room == 0 {
+            return Ok((pieces, true));
+        }
+        let after = pieces.last().map_or(0, |piece| piece.seq);
+        let page = app.engine.turn_pieces(caller, id, turn, after, PAGE_MAX as u32).await?;
+        if page.is_empty() {
+            return Ok((pieces, false));
+        }
+        for piece in page {
+            *room = room.saturating_sub(piece.data.len());
+            pieces.push(piece);
+            if *room == 0 {
+                break;
+            }
+        }
+    }
+}
+
+async fn read(
+    State(app): State<App>,
+    By(caller): By,
+    NoQuery: NoQuery,
+    NamedOf(id, turn): NamedOf<SessionId, TurnId>,
+) -> Result<Response, Refused> {
+    answer::ok(&view::turn(&app.engine.turn(caller, id, turn).await?))
+}
+
+async fn follow(
+    State(app): State<App>,
+    By(caller): By,
+    mut query: Query,
+    NamedOf(id, turn): NamedOf<SessionId, TurnId>,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    let after = query.number("after", 0..=AFTER_MAX)?;
+    let limit = query.number("limit", 1..=PAGE_MAX)?.unwrap_or(PAGE);
+    query.done()?;
+    let after = last_event_id(&headers)?.or(after).unwrap_or(0);
+    let record = app.engine.turn(caller, id, turn).await?;
+    if record.end.as_ref().is_some_and(|end| after >= end.seq) {
+        return Ok(no_content());
+    }
+    if wants_json(&headers) {
+        return page(&app, caller, &record, after, limit).await;
+    }
+    let follow = app.engine.follow_turn(caller, id, turn, after).await?;
+    Ok(stream::response(Format::Sse, Followed::new(app, caller, follow)))
+}
+
+/// What is written down of a turn, its end included.
+async fn page(
+    app: &App,
+    caller: Caller,
+    record: &TurnRecord,
+    after: u64,
+    limit: u64,
+) -> Result<Response, Refused> {
+    let (id, turn) = (record.session, record.id);
+    let mut events = Vec::new();
+    let mut ended = false;
+    if record.end.is_some() {
+        let mut follow = app.engine.follow_turn(caller, id, turn, after).await?;
+        let mut bytes = 0;
+        while (events.len() as u64) < limit && bytes < PAGE_BYTES {
+            let Some(piece) = follow.next().await? else { break };
+            ended = &*piece.name == wire::TurnEnded::NAME;
+            bytes += piece.data.len();
+            events.push(view::turn_event(&piece));
+        }
+    } else {
+        let pieces = app.engine.turn_pieces(caller, id, turn, after, limit as u32).await?;
+        events.extend(pieces.iter().map(view::turn_event));
+    }
+    // While it lasts there may be more at any time.
+    let last = events.last().map_or(after, |event| event.id);
+    answer::ok(&TurnEventList { events, next: (!ended).then_some(last) })
+}

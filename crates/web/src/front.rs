@@ -1,0 +1,409 @@
+//! What happens to every request before and after its handler: it gets an id, its host, key, role
+//! and rate are checked, it is counted and logged, and a refusal or a panic becomes a problem.
+//! One layer, so that the way of a checkout has no more steps than it needs. Nothing of bodies,
+//! environments or keys is ever logged.
+
+use std::any::Any;
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Request};
+use axum::response::{IntoResponse as _, Response};
+use engine::{Caller, with_losses};
+use futures_util::FutureExt as _;
+use futures_util::future::Either;
+use http::header::AUTHORIZATION;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method};
+use http_body::Body as _;
+use model::{ErrorCode, KeyId, Role};
+use tokio::time::Instant;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::app::{App, InProgress};
+use crate::body::next_chunk;
+use crate::cors::Cors;
+use crate::dialect::Dialect;
+use crate::lost;
+use crate::refused::Refused;
+use crate::request_id::X_REQUEST_ID;
+use crate::subprotocol;
+
+/// What a key must allow for a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// No key at all.
+    Nothing,
+    /// Any key.
+    Read,
+    /// One that may make and use sandboxes.
+    Use,
+    /// One that may do everything.
+    Admin,
+}
+
+impl Needs {
+    /// Whether a key of this role is enough.
+    pub const fn allow(self, role: Role) -> bool {
+        match self {
+            Self::Nothing | Self::Read => true,
+            Self::Use => matches!(role, Role::Admin | Role::Use),
+            Self::Admin => matches!(role, Role::Admin),
+        }
+    }
+
+    /// The least role that is enough, if one is needed.
+    pub const fn role(self) -> Option<Role> {
+        match self {
+            Self::Nothing => None,
+            Self::Read => Some(Role::Read),
+            Self::Use => Some(Role::Use),
+            Self::Admin => Some(Role::Admin),
+        }
+    }
+}
+
+/// The route that a request turned out to be for, where that is found out behind the front.
+#[derive(Debug, Clone, Copy)]
+pub struct RouteName(pub &'static str);
+
+/// What is put with an answer that somebody inside a sandbox gave: its head is not ours.
+#[derive(Debug, Clone, Copy)]
+pub struct OfInside;
+
+/// The layer in front of one route.
+#[derive(Clone)]
+pub struct Front {
+    /// What every handler knows.
+    pub app: App,
+    /// Its path with names in place of ids, for the log and the metrics.
+    pub route: &'static str,
+    /// What a key must allow.
+    pub needs: Needs,
+    /// Whether what the request carries is for the route to read. Where it is not, it must be empty.
+    pub takes_body: bool,
+    /// In whose words it answers.
+    pub dialect: Arc<dyn Dialect>,
+}
+
+impl<S> Layer<S> for Front {
+    type Service = Fronted<S>;
+
+    fn layer(&self, inner: S) -> Fronted<S> {
+        Fronted { front: self.clone(), inner }
+    }
+}
+
+/// A route behind its front.
+#[derive(Clone)]
+pub struct Fronted<S> {
+    front: Front,
+    inner: S,
+}
+
+impl<S> Service<Request> for Fronted<S>
+where
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        let began = Instant::now();
+        let app = self.front.app.clone();
+        let id = app.request_ids.of(request.headers());
+        let origin = app.cors.allowed(request.headers());
+        let mut record = Record {
+            app,
+            route: self.front.route,
+            dialect: self.front.dialect_of(request.uri().path()),
+            method: word(request.method()),
+            id,
+            key: None,
+            began,
+            answered: false,
+            place: None,
+        };
+        let asked =
+            origin.as_ref().and_then(|_| Cors::preflight(request.method(), request.headers()));
+        let admitted = match asked {
+            Some(preflight) => Err(preflight),
+            None => self.front.admit(&mut request, &mut record).map_err(Refused::into_response),
+        };
+        let stall = self.front.app.settings.body_stall;
+        let handled = admitted.map(|()| {
+            if self.front.takes_body || request.body().is_end_stream() {
+                return Either::Left(self.inner.call(request));
+            }
+            let mut inner = self.inner.clone();
+            Either::Right(async move {
+                match refuse_body(request, stall).await {
+                    Ok(request) => inner.call(request).await,
+                    Err(refused) => Ok(refused.into_response()),
+                }
+            })
+        });
+        Box::pin(async move {
+            let (mut response, mut losses) = match handled {
+                Err(response) => (response, Vec::new()),
+                Ok(handling) => {
+                    match AssertUnwindSafe(with_losses(handling)).catch_unwind().await {
+                        Ok((Ok(response), losses)) => (response, losses),
+                        Err(panic) => (record.panicked(panic.as_ref()), Vec::new()),
+                    }
+                }
+            };
+            if let Some(origin) = origin {
+                Cors::mark(origin, response.headers_mut());
+            }
+            // The head of an answer from inside a sandbox is not ours to add to.
+            if response.extensions().get::<OfInside>().is_some() {
+                losses.clear();
+            }
+            record.finish(&mut response);
+            if losses.is_empty() {
+                return Ok(response);
+            }
+            let (engine, fields) = (record.app.engine.clone(), record.dialect.loss_fields());
+            Ok(lost::report(engine, response, losses, fields).await)
+        })
+    }
+}
+
+impl Front {
+    /// In whose words one request is answered.
+    fn dialect_of(&self, path: &str) -> Arc<dyn Dialect> {
+        self.dialect.at(path).unwrap_or_else(|| Arc::clone(&self.dialect))
+    }
+
+    /// Lets a request in, or says why not.
+    fn admit(&self, request: &mut Request, record: &mut Record) -> Result<(), Refused> {
+        let app = &self.app;
+        app.hosts.check(request.headers(), request.uri())?;
+        if self.needs != Needs::Nothing {
+            let caller = record.dialect.authenticate(app, request)?;
+            record.key = Some(caller.key);
+            if let Some(rate) = &app.rate {
+                rate.take(caller.key, record.began)?;
+            }
+            if !self.needs.allow(caller.role) {
+                let cause = format!("a key with the role {} may not do this", caller.role);
+                return Err(Refused::new(ErrorCode::Forbidden, cause));
+            }
+            let request_id = record.id.clone();
+            request.extensions_mut().insert(Admitted { caller, request_id });
+        }
+        record.place = app.begin();
+        if record.place.is_none() {
+            let cause = format!("{} requests are being worked on", app.settings.max_requests);
+            let refusal = model::Refusal::new(ErrorCode::Overloaded, cause).retry_after(1000);
+            return Err(refusal.into());
+        }
+        Ok(())
+    }
+}
+
+/// The caller by the key in the `Authorization` header, or in the list of subprotocols.
+pub fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Refused> {
+    let refused = |cause: &'static str| Refused::new(ErrorCode::Unauthorized, cause);
+    let secret = match headers.get(AUTHORIZATION) {
+        Some(given) => given.to_str().ok().and_then(|text| {
+            let (scheme, secret) = text.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
+        }),
+        None => match subprotocol::key(headers) {
+            Some(secret) => Some(secret),
+            None => return Err(refused("there is no Authorization header")),
+        },
+    };
+    let Some(secret) = secret else {
+        return Err(refused("the Authorization header is not of the form `Bearer KEY`"));
+    };
+    app.engine
+        .authenticate(secret)
+        .ok_or_else(|| refused("the key is not known, or it is expired or revoked"))
+}
+
+/// A request without its body, if that is empty: its size may not have been told.
+async fn refuse_body(request: Request, stall: Duration) -> Result<Request, Refused> {
+    let (parts, mut body) = request.into_parts();
+    if body.size_hint().lower() == 0 && matches!(next_chunk(&mut body, stall).await, Ok(None)) {
+        return Ok(Request::from_parts(parts, Body::empty()));
+    }
+    Err(Refused::bad("body", "this route takes no body"))
+}
+
+/// A request in the log and the metrics. Dropped without an answer, its client went away.
+struct Record {
+    app: App,
+    route: &'static str,
+    dialect: Arc<dyn Dialect>,
+    method: &'static str,
+    id: HeaderValue,
+    key: Option<KeyId>,
+    began: Instant,
+    answered: bool,
+    place: Option<InProgress>,
+}
+
+impl Record {
+    fn id(&self) -> &str {
+        self.id.to_str().unwrap_or_default()
+    }
+
+    fn finish(&mut self, response: &mut Response) {
+        if let Some(refused) = response.extensions_mut().remove::<Refused>() {
+            self.dialect.refuse(refused, response, self.id());
+        }
+        if let Some(RouteName(route)) = response.extensions_mut().remove() {
+            self.route = route;
+        }
+        if response.extensions_mut().remove::<OfInside>().is_none() {
+            self.dialect.decorate(response);
+        }
+        response.headers_mut().insert(X_REQUEST_ID, self.id.clone());
+        self.answered = true;
+        self.tell(response.status().as_u16());
+    }
+
+    fn tell(&self, status: u16) {
+        let took = self.began.elapsed();
+        self.app.metrics.answered(self.route, self.method, status, took);
+        let (method, route, id) = (self.method, self.route, self.id());
+        let key = self.key.unwrap_or(KeyId::NIL);
+        let us = took.as_micros() as u64;
+        match status {
+            500.. => tracing::warn!(method, route, status, us, id, %key, "request"),
+            400.. => tracing::info!(method, route, status, us, id, %key, "request"),
+            _ => tracing::debug!(method, route, status, us, id, %key, "request"),
+        }
+    }
+
+    fn panicked(&self, panic: &(dyn Any + Send)) -> Response {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let said = text.unwrap_or("something that is not text");
+        tracing::error!(route = self.route, id = self.id(), said, "a handler panicked");
+        Refused::new(ErrorCode::Internal, "the server made a mistake").into_response()
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.tell(ErrorCode::ClientGone.status());
+        }
+    }
+}
+
+/// Methods as labels; there are as many as anyone cares to invent.
+fn word(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        "OPTIONS" => "OPTIONS",
+        _ => "other",
+    }
+}
+
+/// A request whose key was checked.
+#[derive(Clone)]
+pub struct Admitted {
+    /// Who asks.
+    pub caller: Caller,
+    /// The id of the request.
+    pub request_id: HeaderValue,
+}
+
+/// Who asks, in a handler.
+pub struct By(pub Caller);
+
+impl<S: Send + Sync> FromRequestParts<S> for Admitted {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refused> {
+        let admitted = parts.extensions.get::<Self>().cloned();
+        admitted.ok_or_else(|| Refused::new(ErrorCode::Unauthorized, "no key was checked"))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for By {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
+        Admitted::from_request_parts(parts, state).await.map(|admitted| Self(admitted.caller))
+    }
+}
+
+/// What is no route at all.
+#[expect(clippy::unused_async, reason = "handlers are async")]
+pub async fn no_route() -> Refused {
+    Refused::new(ErrorCode::NotFound, "there is no such route")
+}
+
+/// A route, but not with this method.
+#[expect(clippy::unused_async, reason = "handlers are async")]
+pub async fn no_method() -> Refused {
+    Refused::new(ErrorCode::MethodNotAllowed, "the route exists, but not with this method")
+}
+
+/// An empty answer.
+pub fn no_content() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = http::StatusCode::NO_CONTENT;
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dialect;
+
+    #[tokio::test]
+    async fn a_panic_is_answered_with_the_id_of_its_request() {
+        use http_body_util::BodyExt as _;
+        let (app, _stop) = App::for_tests().await;
+        let (needs, dialect) = (Needs::Nothing, dialect::own());
+        let front = Front { app, route: "/panic", needs, takes_body: false, dialect };
+        let panics = || async { panic!("on purpose") as Response };
+        let mut router =
+            axum::Router::new().route("/panic", axum::routing::get(panics).route_layer(front));
+        let request = Request::get("/panic")
+            .header("host", "localhost")
+            .header("x-request-id", "r-7")
+            .body(Body::empty())
+            .unwrap();
+        let response = router.call(request).await.unwrap();
+        assert_eq!(response.status(), 500);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let problem: wire::Problem = serde_json::from_slice(&body).unwrap();
+        assert_eq!(problem.error_code(), Some(ErrorCode::Internal));
+        assert_eq!(problem.request_id, "r-7");
+        assert!(!problem.detail.contains("on purpose"), "{problem}");
+    }
+
+    #[test]
+    fn a_role_may_do_what_those_below_it_may() {
+        let allowed = |needs: Needs| Role::ALL.map(|role| needs.allow(role));
+        assert_eq!(allowed(Needs::Nothing), [true, true, true]);
+        assert_eq!(allowed(Needs::Read), [true, true, true]);
+        assert_eq!(allowed(Needs::Use), [true, true, false]);
+        assert_eq!(allowed(Needs::Admin), [true, false, false]);
+    }
+}

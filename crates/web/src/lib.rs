@@ -1,0 +1,44 @@
+//! Serving HTTP: what every request passes through on its way in and every answer on its way out, for
+//! our own routes and for every dialect. Keys, hosts, sizes, rates and pauses are guarded here. It
+//! decides nothing about sandboxes, knows no vendor, and knows neither stores nor runtimes.
+
+pub mod answer;
+pub mod app;
+pub mod archive;
+pub mod body;
+pub mod body_memory;
+pub mod body_reader;
+pub mod checks;
+pub mod contents;
+pub mod cors;
+pub mod dialect;
+pub mod exit;
+pub mod front;
+pub mod handed_out;
+pub mod hosts;
+pub mod idempotency;
+pub mod key_watch;
+pub mod lasting;
+pub mod lost;
+pub mod metrics;
+pub mod octal;
+pub mod openapi;
+pub mod operation;
+pub mod passed_on;
+pub mod path;
+pub mod pieces;
+pub mod port;
+pub mod process_wait;
+pub mod proxy;
+pub mod pulse;
+pub mod query;
+pub mod range;
+pub mod rate;
+pub mod refused;
+pub mod request_id;
+pub mod serve;
+pub mod settings;
+pub mod stream;
+pub mod subprotocol;
+pub mod tunnel;
+pub mod used;

@@ -1,0 +1,214 @@
+//! A request that is answered by a server inside a sandbox. Bodies are passed on as they come, both
+//! ways; a client that goes away takes the exchange along, and so does the end of the sandbox.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use engine::{Caller, Duplex, Port, Use};
+use http::{Request, StatusCode};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use model::{ErrorCode, Refusal};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
+
+use crate::app::App;
+use crate::lasting::Place;
+use crate::refused::Refused;
+use crate::tunnel::{Tunnel, revoked};
+
+/// How long a server inside may think about its answer.
+const HEAD_PATIENCE: Duration = Duration::from_mins(10);
+/// How often it is looked whether somebody listens: seldom once it takes long.
+const LOOK_FIRST: Duration = Duration::from_millis(10);
+const LOOK_LAST: Duration = Duration::from_millis(250);
+
+/// Who listens, once somebody does on all of these ports.
+pub async fn until_open(used: &Use, ports: &[u16]) -> Result<Vec<Port>, Refusal> {
+    let mut pause = LOOK_FIRST;
+    loop {
+        let listening = used.ports().await?;
+        if ports.iter().all(|wanted| listening.iter().any(|one| one.port == *wanted)) {
+            return Ok(listening);
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(LOOK_LAST);
+    }
+}
+
+/// What moves the bytes of an exchange. Dropped, it is over.
+struct Driving(AbortHandle);
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Sends a request over a connection to a server inside, and gives its answer. If both go over to
+/// something else, `client` does with it.
+pub async fn exchange(
+    app: App,
+    caller: Caller,
+    used: Use,
+    connection: Box<dyn Duplex>,
+    request: Request<Body>,
+    client: Option<OnUpgrade>,
+) -> Result<Response, Refused> {
+    let failed = |error: hyper::Error| {
+        let cause = format!("what listens there does not answer as a server of HTTP does: {error}");
+        Refused::new(ErrorCode::PortClosed, cause)
+    };
+    let place = app.lasting.begin(caller.key)?;
+    let shaken = http1::handshake(TokioIo::new(connection)).await;
+    let (mut sender, moving) = shaken.map_err(failed)?;
+    let driving = tokio::spawn(async move {
+        // Whoever waits for the answer hears of it.
+        let _ = moving.with_upgrades().await;
+    });
+    let driving = Driving(driving.abort_handle());
+    let (request, moved) = flowing(request, app.settings.body_stall);
+    let mut stops = app.stopping.clone();
+    let answered = tokio::select! {
+        answered = sender.send_request(request) => answered,
+        refusal = used.broken() => return Err(refusal.into()),
+        () = silent(&moved) => {
+            let cause = "the server inside did not answer for ten minutes";
+            return Err(Refused::new(ErrorCode::DeadlineExceeded, cause));
+        }
+        // That nobody will say so any more is a stop too.
+        _ = stops.wait_for(|stops| *stops) => {
+            return Err(Refused::new(ErrorCode::ShuttingDown, "the server stops"));
+        }
+        () = revoked(&app, caller) => {
+            return Err(Refused::new(ErrorCode::Unauthorized, "the key works no more"));
+        }
+    };
+    let mut response = answered.map_err(failed)?;
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let cut = Box::pin(cut(app, caller, used, place));
+        return Ok(response.map(|body| Body::new(Passed { body, cut, _driving: driving })));
+    }
+    let Some(client) = client else {
+        let cause = "the server inside went over to something that nobody asked for";
+        return Err(Refused::new(ErrorCode::PortClosed, cause));
+    };
+    let inside = hyper::upgrade::on(&mut response);
+    Tunnel { app, caller, used, place }.open(client, async move {
+        let inside = inside.await.ok().map(TokioIo::new);
+        drop(driving);
+        inside
+    });
+    Ok(response.map(|_| Body::empty()))
+}
+
+/// Done when an answer is not to be passed on any more: its sandbox or its key is gone, or the server
+/// stops. Holds the use until then.
+async fn cut(app: App, caller: Caller, used: Use, place: Place) {
+    let mut stops = app.stopping.clone();
+    tokio::select! {
+        _ = used.broken() => {}
+        // That nobody will say so any more is a stop too.
+        _ = stops.wait_for(|stops| *stops) => {}
+        () = revoked(&app, caller) => {}
+    }
+    drop(place);
+}
+
+/// A request whose body is seen to move, and ends with an error when it pauses for too long.
+fn flowing(request: Request<Body>, stall: Duration) -> (Request<Body>, Moved) {
+    let (moves, moved) = watch::channel(Instant::now());
+    let pause = Box::pin(sleep(stall));
+    (request.map(|body| Body::new(Flowing { body, moves, stall, pause })), moved)
+}
+
+/// When something of a request moved last.
+type Moved = watch::Receiver<Instant>;
+
+/// Done when a server inside has thought for too long since it got all of its request.
+async fn silent(moved: &Moved) {
+    loop {
+        let last = *moved.borrow();
+        sleep_until(last + HEAD_PATIENCE).await;
+        if *moved.borrow() == last {
+            return;
+        }
+    }
+}
+
+/// The body of a request on its way inside.
+struct Flowing {
+    body: Body,
+    moves: watch::Sender<Instant>,
+    stall: Duration,
+    pause: Pin<Box<Sleep>>,
+}
+
+impl http_body::Body for Flowing {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            let now = Instant::now();
+            self.moves.send_replace(now);
+            let until = now + self.stall;
+            self.pause.as_mut().reset(until);
+            return Poll::Ready(frame);
+        }
+        ready!(self.pause.as_mut().poll(cx));
+        Poll::Ready(Some(Err(axum::Error::new(io::Error::from(io::ErrorKind::TimedOut)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of an answer, which keeps alive what it comes from.
+struct Passed {
+    body: Incoming,
+    cut: Pin<Box<dyn Future<Output = ()> + Send>>,
+    _driving: Driving,
+}
+
+impl http_body::Body for Passed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.cut.as_mut().poll(cx).is_ready() {
+            // An error and no end, so that what is missing is seen to be.
+            let gone = io::Error::from(io::ErrorKind::ConnectionAborted);
+            return Poll::Ready(Some(Err(axum::Error::new(gone))));
+        }
+        Pin::new(&mut self.body).poll_frame(cx).map_err(axum::Error::new)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

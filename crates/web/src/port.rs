@@ -1,0 +1,51 @@
+//! Ports inside a sandbox: connecting to one, and passing a request on to the server behind it.
+
+use axum::extract::Request;
+use axum::response::Response;
+use engine::{Caller, Duplex, Use};
+use http::{Extensions, StatusCode, Version};
+use model::ErrorCode;
+
+use crate::app::App;
+use crate::passed_on::exchange;
+use crate::proxy::{self, Place};
+use crate::refused::Refused;
+use crate::subprotocol;
+use crate::tunnel::client_of;
+
+/// Connects to a port inside.
+pub async fn dial(used: &Use, port: u16) -> Result<Box<dyn Duplex>, Refused> {
+    used.dial(port).await.map_err(|refusal| {
+        if refusal.code == ErrorCode::PathNotFound {
+            let cause = format!("nothing listens on port {port} inside");
+            return Refused::new(ErrorCode::PortClosed, cause);
+        }
+        refusal.into()
+    })
+}
+
+/// Passes a request on to the server that listens on a port inside.
+pub async fn pass_to(
+    app: App,
+    caller: Caller,
+    used: Use,
+    port: u16,
+    place: Place,
+    mut request: Request,
+) -> Result<Response, Refused> {
+    let client = client_of(&mut request);
+    let (mut head, body) = request.into_parts();
+    let had_key = proxy::inward(&mut head.headers, &place.prefix, port);
+    head.uri = place.inside.into();
+    head.version = Version::HTTP_11;
+    // Nothing that this server noted about the request is for the inside.
+    head.extensions = Extensions::new();
+    let connection = dial(&used, port).await?;
+    let asked = Request::from_parts(head, body);
+    let mut response = exchange(app, caller, used, connection, asked, client).await?;
+    proxy::outward(response.headers_mut(), &place.prefix, port);
+    if had_key && response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        subprotocol::choose(response.headers_mut());
+    }
+    Ok(response)
+}

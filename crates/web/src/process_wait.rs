@@ -1,0 +1,100 @@
+//! Waiting for a process. Whoever waits keeps its sandbox from being frozen by the use that he holds;
+//! a wait that is over, or given up, changes nothing.
+
+use engine::{Caller, ProcessRef, Use};
+use model::{ErrorCode, ProcessId, ProcessRecord, SandboxId};
+use tokio::time::{Instant, sleep_until};
+
+use crate::app::App;
+use crate::passed_on::until_open;
+use crate::refused::Refused;
+
+/// Somebody who waits for a process.
+#[derive(Clone, Copy)]
+pub struct Waiting<'a> {
+    /// What every handler knows.
+    pub app: &'a App,
+    /// Who waits.
+    pub caller: Caller,
+    /// The sandbox of the process.
+    pub sandbox: SandboxId,
+    /// The process.
+    pub process: ProcessId,
+}
+
+impl Waiting<'_> {
+    /// The process when it is over, or as it is at the deadline.
+    pub async fn end(
+        &self,
+        deadline: Instant,
+        record: ProcessRecord,
+    ) -> Result<ProcessRecord, Refused> {
+        if record.end.is_some() {
+            return Ok(record);
+        }
+        tokio::select! {
+            over = self.over() => over,
+            () = sleep_until(deadline) => self.now().await,
+            () = self.server_stops() => Err(stopping()),
+        }
+    }
+
+    /// The process when somebody listens on all ports, and whether that is so; else when it is over,
+    /// or at the deadline.
+    pub async fn ports(
+        &self,
+        deadline: Instant,
+        record: ProcessRecord,
+        used: &Use,
+        ports: &[u16],
+    ) -> Result<(ProcessRecord, bool), Refused> {
+        if record.end.is_some() {
+            return Ok((record, false));
+        }
+        tokio::select! {
+            biased;
+            open = until_open(used, ports) => {
+                open?;
+                Ok((self.now().await?, true))
+            }
+            over = self.over() => Ok((over?, false)),
+            () = sleep_until(deadline) => Ok((self.now().await?, false)),
+            () = self.server_stops() => Err(stopping()),
+        }
+    }
+
+    async fn over(&self) -> Result<ProcessRecord, Refused> {
+        let of = ProcessRef::Id(self.process);
+        Ok(self.app.engine.wait_process(self.caller, self.sandbox, &of).await?)
+    }
+
+    /// The process as it is.
+    pub async fn now(&self) -> Result<ProcessRecord, Refused> {
+        let of = ProcessRef::Id(self.process);
+        Ok(self.app.engine.process(self.caller, self.sandbox, &of).await?)
+    }
+
+    async fn server_stops(&self) {
+        let mut stops = self.app.stopping.clone();
+        // That nobody will say so any more is a stop too.
+        let _ = stops.wait_for(|stops| *stops).await;
+    }
+}
+
+fn stopping() -> Refused {
+    Refused::new(ErrorCode::ShuttingDown, "the server stops while the process is waited for")
+}
+
+/// Nothing is started for a port on which somebody else would answer.
+pub async fn refuse_taken(used: &Use, ports: &[u16]) -> Result<(), Refused> {
+    let listening = used.ports().await?;
+    match ports.iter().find(|wanted| listening.iter().any(|one| one.port == **wanted)) {
+        None => Ok(()),
+        Some(port) => {
+            let cause = format!("something listens on port {port} already; nothing was started");
+            let mut refused = Refused::new(ErrorCode::PortTaken, cause);
+            refused.field = Some("wait_for_ports".into());
+            Err(refused)
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The accept loop. Connections are bounded in number, and each in what it may cost: a head that
+//! dribbles in, a client that says nothing and one that takes nothing are let go. When the server
+//! stops, what is being worked on is finished first.
+//!
+//! HTTP/1.1 only: one request at a time on a connection, so that the bound on connections is one
+//! on requests too.
+
+mod connection;
+mod peer;
+mod watched;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use model::{ErrorCode, Refusal};
+use rustix::net::sockopt;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use wire::Problem;
+
+use crate::serve::connection::connection;
+pub use crate::serve::peer::Peer;
+
+/// How long to wait when nothing can be accepted, because descriptors are short for instance.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a client may be silent before it is asked whether it is there, how often, and how many
+/// times it may not answer.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
+/// How long what was sent may stay without an answer of the client's machine.
+const USER_TIMEOUT_MS: u32 = 60_000;
+
+/// What connections may cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// How many there may be.
+    pub connections: usize,
+    /// How long the head of a request may take, from its first byte.
+    pub head: Duration,
+    /// Size of the head of a request.
+    pub head_bytes: usize,
+    /// How long a connection may be without a request.
+    pub idle: Duration,
+    /// How long a client may take nothing of its answer.
+    pub write_stall: Duration,
+    /// How long requests may go on after the server was asked to stop.
+    pub stop_grace: Duration,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self {
+            connections: 4096,
+            head: Duration::from_secs(10),
+            head_bytes: 64 * 1024,
+            idle: Duration::from_secs(75),
+            write_stall: Duration::from_mins(1),
+            stop_grace: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Where connections come from.
+pub trait Listen: Send + 'static {
+    /// A connection.
+    type Stream: AsyncRead + AsyncWrite + Peer + Unpin + Send + 'static;
+
+    /// The next one. Dropped while it waits, none is lost.
+    fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+
+    /// Writes what fits at once, for a connection that is not to be served.
+    fn send_away(stream: Self::Stream, text: &[u8]);
+}
+
+impl Listen for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(&self) -> io::Result<TcpStream> {
+        let (stream, _) = self.accept().await?;
+        // Answers are written whole: waiting for more to send with them only costs time.
+        stream.set_nodelay(true)?;
+        notice_who_is_gone(&stream)?;
+        Ok(stream)
+    }
+
+    fn send_away(stream: TcpStream, text: &[u8]) {
+        // Whoever does not hear it sees the end of the connection.
+        let _ = stream.try_write(text);
+    }
+}
+
+/// A client whose machine vanished says nothing, and whoever waits for it would wait for ever: it is
+/// asked after a while of silence, and what it does not take in time ends its connection.
+fn notice_who_is_gone(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_EVERY)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    sockopt::set_tcp_user_timeout(stream, USER_TIMEOUT_MS)?;
+    Ok(())
+}
+
+impl Listen for UnixListener {
+    type Stream = UnixStream;
+
+    async fn accept(&self) -> io::Result<UnixStream> {
+        self.accept().await.map(|(stream, _)| stream)
+    }
+
+    fn send_away(stream: UnixStream, text: &[u8]) {
+        // Whoever does not hear it sees the end of the connection.
+        let _ = stream.try_write(text);
+    }
+}
+
+/// How serving ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Served {
+    /// Connections whose requests were not over in time, and which were cut.
+    pub cut: usize,
+}
+
+/// Serves until `shutdown`, then finishes what is being worked on, for as long as the limits say.
+pub async fn serve<L: Listen>(
+    listener: L,
+    router: &Router,
+    limits: ConnectionLimits,
+    shutdown: impl Future<Output = ()>,
+) -> Served {
+    let (stop, stops) = watch::channel(false);
+    let limits = Arc::new(limits);
+    let too_many = too_many();
+    let mut connections = JoinSet::new();
+    tokio::pin!(shutdown);
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut shutdown => break,
+            Some(ended) = connections.join_next() => report(ended),
+            accepted = listener.accept() => match accepted {
+                Ok(stream) if connections.len() < limits.connections => {
+                    let serving = connection(stream, router.clone(), Arc::clone(&limits), stops.clone());
+                    connections.spawn(serving);
+                }
+                Ok(stream) => L::send_away(stream, &too_many),
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "no connection can be accepted");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    stop.send_replace(true);
+    let finishing = async {
+        while let Some(ended) = connections.join_next().await {
+            report(ended);
+        }
+    };
+    let in_time = timeout(limits.stop_grace, finishing).await.is_ok();
+    let cut = if in_time { 0 } else { connections.len() };
+    connections.shutdown().await;
+    Served { cut }
+}
+
+/// What is told to a connection that is one too many.
+fn too_many() -> Vec<u8> {
+    let refusal = Refusal::new(ErrorCode::Overloaded, "there are too many connections");
+    let problem = Problem::new(&refusal.retry_after(1000), None, "none");
+    let body = serde_json::to_string(&problem).unwrap_or_default();
+    let (media_type, length) = (Problem::MEDIA_TYPE, body.len());
+    format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: {media_type}\r\n\
+         content-length: {length}\r\nretry-after: 1\r\nconnection: close\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(%error, "a connection panicked");
+    }
+}
+
+/// Whether an error is about the connection that would have been accepted, and not about us.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    [Kind::ConnectionAborted, Kind::ConnectionRefused, Kind::ConnectionReset, Kind::Interrupted]
+        .contains(&error.kind())
+}

@@ -1,0 +1,116 @@
+//! What a request uses: a sandbox by its own id, or the sandbox that a session has. Programs, files
+//! and archives are the same for both; only how a use begins differs.
+
+use axum::extract::{FromRequestParts, RawPathParams};
+use engine::{Caller, Use, UseKind};
+use http::request::Parts;
+use model::why::Why;
+use model::{ErrorCode, SandboxId, SessionId};
+
+use crate::app::App;
+use crate::path::{Name as _, PortNumber};
+use crate::refused::{Elsewhere, Refused};
+
+const OF_SESSIONS: &str = "/v1/sessions/";
+
+/// Something that can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Used {
+    /// A sandbox.
+    Sandbox(SandboxId),
+    /// Whatever sandbox the session has.
+    Session(SessionId),
+}
+
+impl Used {
+    /// What belongs to another key does not exist.
+    pub fn check(self, app: &App, caller: Caller) -> Result<(), Refused> {
+        match self {
+            Self::Sandbox(id) => app.engine.check_sandbox(caller, id)?,
+            Self::Session(id) => app.engine.check_session(caller, id)?,
+        }
+        Ok(())
+    }
+
+    /// Begins to use it.
+    pub async fn begin(self, app: &App, caller: Caller, kind: UseKind) -> Result<Use, Refused> {
+        match self {
+            Self::Sandbox(id) => match app.engine.use_sandbox(caller, id, kind).await {
+                Ok(used) => Ok(used),
+                Err(refusal) => Err(told_of_now(app, caller, id, refusal.into()).await),
+            },
+            Self::Session(id) => Ok(app.engine.use_session(caller, id, kind).await?),
+        }
+    }
+}
+
+impl From<SandboxId> for Used {
+    fn from(id: SandboxId) -> Self {
+        Self::Sandbox(id)
+    }
+}
+
+impl From<SessionId> for Used {
+    fn from(id: SessionId) -> Self {
+        Self::Session(id)
+    }
+}
+
+/// What the path of one of our own routes names with `{id}`.
+impl<S: Send + Sync> FromRequestParts<S> for Used {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
+        let params = params(parts, state).await?;
+        named(parts, &params)
+    }
+}
+
+/// What is used, and the port inside it that the path names.
+#[derive(Debug, Clone, Copy)]
+pub struct UsedPort(pub Used, pub u16);
+
+impl<S: Send + Sync> FromRequestParts<S> for UsedPort {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
+        let params = params(parts, state).await?;
+        let used = named(parts, &params)?;
+        let PortNumber(port) = PortNumber::read(value(&params, "port"))?;
+        Ok(Self(used, port))
+    }
+}
+
+async fn params<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<RawPathParams, Refused> {
+    let not_text = |_| Refused::new(ErrorCode::NotFound, "a part of the path is not UTF-8");
+    RawPathParams::from_request_parts(parts, state).await.map_err(not_text)
+}
+
+fn value<'a>(params: &'a RawPathParams, name: &str) -> &'a str {
+    params.iter().find(|(known, _)| *known == name).map(|(_, value)| value).unwrap_or_default()
+}
+
+fn named(parts: &Parts, params: &RawPathParams) -> Result<Used, Refused> {
+    let id = value(params, "id");
+    if parts.uri.path().starts_with(OF_SESSIONS) {
+        return SessionId::read(id).map(Used::Session);
+    }
+    SandboxId::read(id).map(Used::Sandbox)
+}
+
+/// The client that has the id of a sandbox that is gone learns why, and if it was a session's, which
+/// one the session has now.
+pub async fn told_of_now(app: &App, caller: Caller, id: SandboxId, refused: Refused) -> Refused {
+    if refused.refusal.code != ErrorCode::SandboxGone {
+        return refused;
+    }
+    let Ok(Why::Ended(ended)) = app.engine.why(caller, id).await else { return refused };
+    let session = ended.session;
+    let now = session.and_then(|session| app.engine.session(caller, session).ok());
+    let elsewhere = Box::new(Elsewhere {
+        reason: ended.cause.reason(),
+        session_id: session,
+        sandbox_id: now.and_then(|view| view.sandbox_id),
+    });
+    Refused { elsewhere: Some(elsewhere), ..refused }
+}
