@@ -283,7 +283,7 @@ class Sea:
         self.test.check(cold == 0, f"{self.kind}: no cold entry is left", f"{self.kind}: {cold} cold entries of deleted sessions")
 
     def delete_unknown(self):
-        """Sessions that were made though their client got no answer: nobody else can delete them."""
+        """Sessions that were made though their client got no answer: no client can delete them."""
         after = ""
         while after is not None:
             page = self.server.call("GET", f"/v1/sessions?limit=100{after}").json

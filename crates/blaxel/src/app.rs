@@ -16,7 +16,7 @@ pub(crate) struct Parts {
     pub(crate) options: BlaxelSettings,
     /// Sandboxes by their names.
     pub(crate) blaxel: Registry,
-    /// Who speaks the Model Context Protocol for a sandbox.
+    /// Answers the Model Context Protocol for a sandbox.
     pub(crate) tools: Arc<dyn SandboxTools>,
 }
 

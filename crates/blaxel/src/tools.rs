@@ -1,5 +1,5 @@
-//! The sandbox as tools for models: whoever speaks that protocol is given to the dialect, which only
-//! says for which sandbox.
+//! The sandbox as tools for models. The API gives the dialect an implementation of the protocol;
+//! the dialect only says for which sandbox a message is.
 
 use axum::extract::Request;
 use axum::response::Response;
@@ -21,7 +21,7 @@ pub trait SandboxTools: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Response, Refused>>;
 }
 
-/// Nobody speaks the protocol.
+/// No tools at all.
 #[cfg(test)]
 pub(crate) struct None;
 

@@ -18,7 +18,7 @@ pub struct Route {
     pub also: &'static [&'static str],
     /// What a key must allow.
     pub needs: Needs,
-    /// What is told about it.
+    /// Its description.
     pub operation: Operation,
     /// What answers it.
     pub handler: MethodRouter<App>,

@@ -85,7 +85,7 @@ fn stopping() -> Refused {
     Refused::new(ErrorCode::ShuttingDown, "the server stops while the process is waited for")
 }
 
-/// Nothing is started for a port on which somebody else would answer.
+/// Refuses a port on which another program listens already: that one would answer.
 pub async fn refuse_taken(used: &Use, ports: &[u16]) -> Result<(), Refused> {
     let listening = used.ports().await?;
     match ports.iter().find(|wanted| listening.iter().any(|one| one.port == **wanted)) {
