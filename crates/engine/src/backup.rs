@@ -3,8 +3,8 @@
 //!
 //! The database is copied first and sent last. Every session in the copy has its files in the backup,
 //! as they were then or later: they are taken as a fork takes them. A session that is deleted in
-//! between is taken out of the copy, so that none is there by half. Keys are none of this: whoever
-//! may read their files adds them.
+//! between, or was still being created, is taken out of the copy, so that none is there by half. Keys
+//! are none of this: whoever may read their files adds them.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,9 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::record::{Journal, Owner};
+use model::record::{Journal, Owner, SandboxRecord};
 use model::template::WorkspaceKind;
-use model::{ErrorCode, Refusal, SeedId, SessionId, Template, TemplateName, WorkspaceId};
+use model::{
+    EndCause, ErrorCode, Refusal, SeedId, SessionId, SessionStatus, Template, TemplateName,
+    WorkspaceId,
+};
 use runtime::{RuntimeError, RuntimeErrorCode};
 use serde_json::json;
 use store::Store;
@@ -236,7 +239,7 @@ impl Parts {
         for (name, file) in seeds.into_values() {
             members.file(&format!("seeds/{name}"), file).await?;
         }
-        let (deleted, missing) = self.judge(gone).await?;
+        let (deleted, missing) = self.judge(gone, journal).await?;
         if !deleted.is_empty() {
             let forgotten = self.store.forget_in_backup(&copy.0, &deleted).await;
             forgotten.map_err(|error| store_refused(&error))?;
@@ -279,18 +282,21 @@ impl Parts {
         needed
     }
 
-    /// Of sessions whose files are gone: those that were deleted since, and those that have none now.
+    /// Of sessions whose files are gone: those that are left out of the backup, and those that go
+    /// on without files.
     async fn judge(
         &self,
         gone: Vec<SessionId>,
+        copied: &Journal,
     ) -> Result<(BTreeSet<SessionId>, Vec<String>), Stopped> {
         if gone.is_empty() {
             return Ok((BTreeSet::new(), Vec::new()));
         }
-        let now = self.store.load().await.map_err(|error| store_refused(&error))?;
-        let there: BTreeSet<_> = now.journal.sessions.iter().map(|session| session.id).collect();
-        let (missing, deleted): (Vec<_>, _) = gone.into_iter().partition(|id| there.contains(id));
-        Ok((deleted.into_iter().collect(), missing.iter().map(ToString::to_string).collect()))
+        let now = self.store.load().await.map_err(|error| store_refused(&error))?.journal;
+        let is_left_out = |id: &SessionId| !goes_on(*id, &now) || was_starting(*id, copied);
+        let (left_out, missing): (BTreeSet<_>, BTreeSet<_>) =
+            gone.into_iter().partition(is_left_out);
+        Ok((left_out, missing.iter().map(ToString::to_string).collect()))
     }
 
     /// The files of a session as an archive; none if they are gone.
@@ -380,6 +386,21 @@ impl Parts {
             "there is neither a workspace {from} nor an archive of it"
         )))
     }
+}
+
+/// Whether a session is there and not being ended. Its files go before its record does, so a record
+/// alone says nothing.
+fn goes_on(id: SessionId, journal: &Journal) -> bool {
+    let is_ended = |record: &SandboxRecord| {
+        record.owner == Owner::Session(id) && record.ending == Some(EndCause::SessionEnded)
+    };
+    journal.sessions.iter().any(|it| it.id == id && it.status != SessionStatus::Ended)
+        && !journal.sandboxes.iter().any(is_ended)
+}
+
+/// Whether a session was still being created: its client had no answer, and it had no files.
+fn was_starting(id: SessionId, journal: &Journal) -> bool {
+    journal.sessions.iter().any(|it| it.id == id && it.status == SessionStatus::Starting)
 }
 
 /// Workspaces whose files go with the processes of a sandbox.

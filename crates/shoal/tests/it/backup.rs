@@ -127,13 +127,16 @@ fn no_session_is_in_a_backup_by_half() {
     let mut backups: Vec<PathBuf> = Vec::new();
     std::thread::scope(|scope| {
         let _ends = Ends(&over);
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                let session = create(&served, "soft");
-                run(&served, &session, "echo mine > file; head -c 2000000 /dev/zero > big");
-                served.text(&["session", "end", &session]);
-            }
-        });
+        // Several, so that one is being created or ended whenever a backup looks.
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let session = create(&served, "soft");
+                    run(&served, &session, "echo mine > file; head -c 2000000 /dev/zero > big");
+                    served.text(&["session", "end", &session]);
+                }
+            });
+        }
         scope.spawn(|| {
             for count in 1.. {
                 if over.load(Ordering::Relaxed) {
