@@ -17,6 +17,7 @@ export RUST_LIB_BACKTRACE=0
 
 work="$(mktemp -d)"
 step='start'
+step_began="$SECONDS"
 passed=()
 skipped=()
 
@@ -28,8 +29,14 @@ finish() {
 }
 trap finish EXIT
 
+# took SECONDS WHAT: notes how long a part took, for the list at the end.
+took() {
+    printf '%6d s  %s\n' "$1" "$2" >>"$work/took"
+}
 heading() {
+    took "$((SECONDS - step_began))" "$step"
     step="$1"
+    step_began="$SECONDS"
     printf '\n== %s\n' "$step"
 }
 fail() {
@@ -90,16 +97,49 @@ check_advisories() {
     passed+=(advisories)
 }
 
-# check_with WHAT SCRIPT: what cannot be tried here is said to be skipped; the script decides what CI may skip.
-check_with() {
-    local status=0
-    heading "$1"
-    "$2" || status=$?
-    case "$status" in
-        0) passed+=("$1") ;;
-        3) skipped+=("$1") ;;
-        *) exit "$status" ;;
-    esac
+# check_all WHAT=COMMAND...: side by side, because they mostly wait. What cannot be tried here is said to be
+# skipped; the scripts decide what CI may skip.
+check_all() {
+    local at_once=3 pair n failed=0 status
+    n=0
+    for pair in "$@"; do
+        while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do wait -n || true; done
+        (
+            status=0
+            began="$SECONDS"
+            # A command and its arguments.
+            # shellcheck disable=SC2086
+            ${pair#*=} >"$work/check.$n" 2>&1 || status=$?
+            echo "$status $((SECONDS - began))" >"$work/check.$n.end"
+        ) &
+        n=$((n + 1))
+    done
+    wait || true
+    n=0
+    for pair in "$@"; do
+        heading "${pair%%=*}"
+        cat "$work/check.$n"
+        read -r status seconds <"$work/check.$n.end"
+        took "$seconds" "$step"
+        case "$status" in
+            0) passed+=("$step") ;;
+            3) skipped+=("$step") ;;
+            *) failed=1; printf 'FAILED: %s\n' "$step" ;;
+        esac
+        n=$((n + 1))
+    done
+    return "$failed"
+}
+
+# The ten tests that take longest, of what nextest wrote down.
+slowest_tests() {
+    python3 -B - "$(realpath -m "${CARGO_TARGET_DIR:-target}")/nextest/ci/junit.xml" <<'EOF'
+import sys, xml.etree.ElementTree as tree
+cases = tree.parse(sys.argv[1]).iter("testcase")
+slowest = sorted(cases, key=lambda case: -float(case.get("time", 0)))[:10]
+for case in slowest:
+    print(f"{float(case.get('time', 0)):6.0f} s  {case.get('classname')} {case.get('name')}")
+EOF
 }
 
 heading 'tools'
@@ -149,12 +189,13 @@ cargo nextest run --workspace --locked --cargo-quiet --profile ci --color never 
 summary="$(grep -E '^ *Summary \[' "$work/tests" | tail -n 1)"
 passed+=(tests)
 
-check_with schemathesis scripts/schemathesis.sh
-check_with 'client of Ash' scripts/ash.sh
-check_with 'clients of Blaxel' scripts/blaxel.sh
-check_with 'client of MCP' scripts/mcp.sh
-check_with 'package for Python' scripts/python-sdk.sh
-check_with 'files, from outside' scripts/outside.sh
+heading 'clients and outside tests, side by side'
+cargo build --locked --quiet -p shoal
+SHOAL_BIN="$(realpath -m "${CARGO_TARGET_DIR:-target}")/debug/shoal"
+export SHOAL_BIN
+check_all 'outside tests=scripts/outside.sh' 'schemathesis=scripts/schemathesis.sh' \
+    'package for Python=scripts/python-sdk.sh' 'clients of Blaxel=scripts/blaxel.sh' \
+    'client of Ash=scripts/ash.sh' 'client of MCP=scripts/mcp.sh'
 
 heading 'doctests'
 cargo test --doc --workspace --locked --quiet
@@ -176,6 +217,10 @@ tail -n 3 "$work/sim.1"
 passed+=(simulator)
 
 heading 'summary'
+echo 'the ten slowest tests:'
+slowest_tests
+echo 'the ten slowest parts:'
+sort -rn "$work/took" | head -n 10
 echo "$summary"
 printf -v line '%s, ' "${passed[@]}"
 line="passed: ${line%, }"

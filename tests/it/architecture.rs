@@ -50,7 +50,9 @@ const LAYERS: &[Layer] = &[
     layer("mcp", DIALECT).never(&["store", "runtime", "v1", "ash", "blaxel"]),
     layer("api", "it puts the routes together, and asks the engine").never(&["store", "runtime"]),
     layer("client", ""),
+    layer("command", "it knows no command"),
     layer("shoal", ""),
+    layer("bench", "it measures servers from outside").never(&["engine", "api", "store"]),
     layer(TESTS, ""),
 ];
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::boxed;
 use crate::call::Call;
 use crate::error::ClientError;
 use crate::files::Download;
@@ -14,6 +15,7 @@ const PACKING: Duration = Duration::from_hours(4);
 impl Client {
     /// The bytes of a tar archive with everything but the keys. Its last member says whether it is
     /// whole: `complete.json`, or `failed.json` with the reason.
+    #[boxed]
     pub async fn backup(&self) -> Result<Download, ClientError> {
         let mut call = Call::post(Target::new("/v1/backup")).once().may_take(PACKING);
         let answer = self.stream(&mut call).await?;

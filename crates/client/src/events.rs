@@ -8,6 +8,7 @@ use model::{SandboxId, SessionId};
 use tokio::time::{Instant, sleep, timeout};
 use wire::{Event, EventList, EventsReset};
 
+use crate::boxed;
 use crate::call::Call;
 use crate::error::ClientError;
 use crate::lines::{Events, Lines, Told};
@@ -61,6 +62,7 @@ pub enum Seen {
 
 impl Client {
     /// One page of events, oldest first.
+    #[boxed]
     pub async fn events(&self, query: EventsQuery) -> Result<EventList, ClientError> {
         let target = query.target().maybe("after", query.after).maybe("limit", query.limit);
         self.json(Call::get(target).accept(JSON)).await

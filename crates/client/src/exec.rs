@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use wire::{ExecEvent, ExecRequest, ExecResult};
 
+use crate::boxed;
 use crate::call::Call;
 use crate::error::ClientError;
 use crate::inside::Inside;
@@ -20,6 +21,7 @@ fn may_take(request: &ExecRequest) -> Duration {
 impl Inside {
     /// Runs a program to its end, with its output kept. It is not sent again if the connection
     /// breaks: it may have run.
+    #[boxed]
     pub async fn exec(&self, request: ExecRequest) -> Result<ExecResult, ClientError> {
         let may_take = may_take(&request);
         let call = Call::post(self.at().part("exec")).json(&request)?.may_take(may_take);
@@ -27,6 +29,7 @@ impl Inside {
     }
 
     /// Runs a program and gives its output as it comes.
+    #[boxed]
     pub async fn exec_stream(&self, request: ExecRequest) -> Result<ExecStream, ClientError> {
         let may_take = may_take(&request);
         let mut call = Call::post(self.at().part("exec")).json(&request)?.accept(LINES_OF_JSON);

@@ -7,6 +7,7 @@ use tokio::time::timeout;
 use wire::{DirectoryRequest, FileEntry, FileList, MoveRequest, Unpacked};
 
 use crate::body::Upload;
+use crate::boxed;
 use crate::call::Call;
 use crate::error::ClientError;
 use crate::inside::Inside;
@@ -25,6 +26,7 @@ impl Inside {
     }
 
     /// Reads a file from a byte on.
+    #[boxed]
     pub async fn read_file(&self, path: &str, from: u64) -> Result<Download, ClientError> {
         let mut call = Call::get(self.files(path));
         if from > 0 {
@@ -35,6 +37,7 @@ impl Inside {
     }
 
     /// Reads a whole file that has at most so many bytes.
+    #[boxed]
     pub async fn read_small(&self, path: &str, limit: usize) -> Result<Vec<u8>, ClientError> {
         let mut download = self.read_file(path, 0).await?;
         let mut bytes = Vec::new();
@@ -59,6 +62,7 @@ impl Inside {
     }
 
     /// Writes a file from a stream.
+    #[boxed]
     pub async fn upload_file(
         &self,
         path: &str,
@@ -71,18 +75,21 @@ impl Inside {
     }
 
     /// Removes a file; a directory with all that is in it, if asked to.
+    #[boxed]
     pub async fn remove_file(&self, path: &str, recursive: bool) -> Result<(), ClientError> {
         let target = self.files(path).maybe("recursive", recursive.then_some(true));
         self.client.done(Call::delete(target)).await
     }
 
     /// What is at a path. A link is shown as such, not followed.
+    #[boxed]
     pub async fn stat(&self, path: &str) -> Result<FileEntry, ClientError> {
         let target = self.at().part("files").part("stat").with("path", path);
         self.client.json(Call::get(target)).await
     }
 
     /// One page of a directory.
+    #[boxed]
     pub async fn list_files(
         &self,
         path: &str,
@@ -94,11 +101,13 @@ impl Inside {
     }
 
     /// Gives a file or directory another name.
+    #[boxed]
     pub async fn move_file(&self, request: &MoveRequest) -> Result<(), ClientError> {
         self.client.done(Call::post(self.at().part("files").part("move")).json(request)?).await
     }
 
     /// Makes a directory and those above it.
+    #[boxed]
     pub async fn make_directory(&self, path: &str) -> Result<(), ClientError> {
         let target = self.at().part("files").part("directory");
         let request = DirectoryRequest { path: path.to_owned() };
@@ -106,11 +115,13 @@ impl Inside {
     }
 
     /// A directory with all that is in it, as a tar archive.
+    #[boxed]
     pub async fn download_archive(&self, path: &str) -> Result<Download, ClientError> {
         self.download(Call::get(self.at().part("archive").with("path", path))).await
     }
 
     /// Unpacks a tar archive into a directory.
+    #[boxed]
     pub async fn upload_archive(
         &self,
         path: &str,

@@ -5,12 +5,14 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use tokio_tungstenite::tungstenite::Message;
 use wire::harness::{HARNESS_LINE_BYTES_MAX, HarnessClosed};
 
+use crate::boxed;
 use crate::error::ClientError;
 use crate::sandbox::Handle;
 use crate::web_socket::Socket;
 
 impl Handle {
     /// Speaks with the harness of the sandbox, which is ready then. Nobody else does meanwhile.
+    #[boxed]
     pub async fn hold_harness(&self) -> Result<HeldHarness, ClientError> {
         let extra = self.client.patience().control;
         let socket = self.client.web_socket(self.at().part("harness"), extra).await?;
@@ -78,6 +80,7 @@ impl HarnessSays {
 
 impl HarnessHears {
     /// Says a line. Dropped, it may have been said.
+    #[boxed]
     pub async fn say(&mut self, line: &str) -> Result<(), ClientError> {
         if line.contains('\n') || line.len() > HARNESS_LINE_BYTES_MAX {
             let cause =

@@ -7,6 +7,7 @@ use model::ImageName;
 use wire::{Image, ImageList, ImageRemoved};
 
 use crate::body::Upload;
+use crate::boxed;
 use crate::call::Call;
 use crate::error::ClientError;
 use crate::query::Target;
@@ -22,17 +23,20 @@ fn at() -> Target {
 
 impl Client {
     /// All images, by name.
+    #[boxed]
     pub async fn images(&self) -> Result<Vec<Image>, ClientError> {
         let list: ImageList = self.json(Call::get(at())).await?;
         Ok(list.images)
     }
 
     /// One image, by its name, its id or a beginning of its id.
+    #[boxed]
     pub async fn image(&self, reference: &str) -> Result<Image, ClientError> {
         self.json(Call::get(at().part(reference))).await
     }
 
     /// Imports an image from its archive. `reference` says which one, if there are several in it.
+    #[boxed]
     pub async fn import_image(
         &self,
         name: &ImageName,
@@ -45,6 +49,7 @@ impl Client {
     }
 
     /// Forgets a name of an image, or all of them by its id. Forced, also if sandboxes use it.
+    #[boxed]
     pub async fn delete_image(
         &self,
         reference: &str,

@@ -46,6 +46,11 @@ mod transport;
 mod turns;
 mod web_socket;
 
+// A future that is not boxed is compiled in every crate that awaits it, with everything beneath it.
+// Public functions that are not in the way of a checkout or an exec are boxed, so that they are
+// compiled here, once.
+use async_recursion::async_recursion as boxed;
+
 pub use model::{KeyId, LeaseId, Role, SandboxId, SessionId, TemplateName, TurnId};
 pub use wire::harness::HarnessClosed;
 pub use wire::{

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use wire::{AboutRequest, FileEntry, FileEvent, FileTree, FoundList, LinkRequest, SearchResult};
 
+use crate::boxed;
 use crate::call::Call;
 use crate::error::ClientError;
 use crate::events::STREAM;
@@ -51,16 +52,19 @@ impl Inside {
     }
 
     /// What is beneath a directory.
+    #[boxed]
     pub async fn tree(&self, path: &str, filter: &FileFilter) -> Result<FileTree, ClientError> {
         self.client.json(Call::get(filter.of(self.look("tree", path)))).await
     }
 
     /// Files beneath a directory.
+    #[boxed]
     pub async fn find(&self, path: &str, filter: &FileFilter) -> Result<FoundList, ClientError> {
         self.client.json(Call::get(filter.of(self.look("find", path)))).await
     }
 
     /// A text in the files beneath a directory, or in one file.
+    #[boxed]
     pub async fn search(
         &self,
         path: &str,
@@ -74,6 +78,7 @@ impl Inside {
     }
 
     /// Changes the permissions of a file, or when it was last written.
+    #[boxed]
     pub async fn change_file(
         &self,
         path: &str,
@@ -84,12 +89,14 @@ impl Inside {
     }
 
     /// Makes a symbolic link.
+    #[boxed]
     pub async fn make_link(&self, path: &str, target: &str) -> Result<(), ClientError> {
         let request = LinkRequest { path: path.to_owned(), target: target.to_owned() };
         self.client.done(Call::post(self.at().part("files").part("link")).json(&request)?).await
     }
 
     /// What changes in a directory; it is armed when this is answered.
+    #[boxed]
     pub async fn watch(&self, path: &str, recursive: bool) -> Result<WatchStream, ClientError> {
         let target = self.look("watch", path).maybe("recursive", recursive.then_some(true));
         let mut call = Call::get(target).accept(STREAM);

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use model::{SandboxId, SessionId};
 
+use crate::boxed;
 use crate::call::Call;
 use crate::error::ClientError;
 use crate::query::Target;
@@ -47,6 +48,7 @@ pub struct McpMessage {
 
 impl Client {
     /// Passes on a message; the answer is none where none is due.
+    #[boxed]
     pub async fn pass_on(
         &self,
         place: McpPlace,

@@ -11,6 +11,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use wire::PortList;
 
+use crate::boxed;
 use crate::call::Call;
 use crate::error::ClientError;
 use crate::inside::Inside;
@@ -22,6 +23,7 @@ const WAIT: Duration = Duration::from_mins(1);
 
 impl Inside {
     /// The ports on which something listens inside, once something does on all of these.
+    #[boxed]
     pub async fn ports(
         &self,
         wait_for: &[u16],
@@ -36,6 +38,7 @@ impl Inside {
     }
 
     /// Connects to a port inside.
+    #[boxed]
     pub async fn forward(&self, port: u16) -> Result<Forwarded, ClientError> {
         let mut call = Call::get(self.at().part("forward").part(&port.to_string()))
             .header(CONNECTION, UPGRADES)

@@ -10,6 +10,7 @@ use wire::{
     TerminalSize,
 };
 
+use crate::boxed;
 use crate::call::Call;
 use crate::error::ClientError;
 use crate::files::Download;
@@ -62,6 +63,7 @@ impl Handle {
     }
 
     /// Starts a process. Marked, so that it is started once however often this is sent.
+    #[boxed]
     pub async fn start_process(&self, request: &ProcessRequest) -> Result<Process, ClientError> {
         let waits = request.wait || !request.wait_for_ports.is_empty();
         let wait_ms = request.wait_timeout_ms.unwrap_or(ProcessRequest::WAIT_MS);
@@ -71,6 +73,7 @@ impl Handle {
     }
 
     /// One page of its processes, the latest first.
+    #[boxed]
     pub async fn processes(&self, filter: ProcessFilter) -> Result<ProcessList, ClientError> {
         let target = self
             .at()
@@ -82,11 +85,13 @@ impl Handle {
     }
 
     /// One process.
+    #[boxed]
     pub async fn process(&self, process: &str) -> Result<Process, ClientError> {
         self.client.json(Call::get(self.of_process(process))).await
     }
 
     /// Asks a process to end, and kills it if it has not after a while; answered when it is over.
+    #[boxed]
     pub async fn stop_process(
         &self,
         process: &str,
@@ -99,11 +104,13 @@ impl Handle {
     }
 
     /// Kills a process; answered when it is over.
+    #[boxed]
     pub async fn kill_process(&self, process: &str) -> Result<Process, ClientError> {
         self.client.json(Call::post(self.of_process(process).part("kill"))).await
     }
 
     /// Sends a signal to a process, and to everything that descends from it if asked to.
+    #[boxed]
     pub async fn signal_process(
         &self,
         process: &str,
@@ -115,6 +122,7 @@ impl Handle {
     }
 
     /// Waits until a process is over, or until it has taken long; ten minutes if not said.
+    #[boxed]
     pub async fn wait_process(
         &self,
         process: &str,
@@ -136,11 +144,13 @@ impl Handle {
     }
 
     /// Ends the input of a process.
+    #[boxed]
     pub async fn close_stdin(&self, process: &str) -> Result<(), ClientError> {
         self.client.done(Call::delete(self.of_process(process).part("stdin"))).await
     }
 
     /// Gives the terminal of a process another size.
+    #[boxed]
     pub async fn resize_process(
         &self,
         process: &str,
@@ -150,6 +160,7 @@ impl Handle {
     }
 
     /// A part of what a process wrote; its end if it is not said from where on.
+    #[boxed]
     pub async fn process_log(
         &self,
         process: &str,
@@ -160,6 +171,7 @@ impl Handle {
     }
 
     /// All that is kept of what a process wrote, as it is.
+    #[boxed]
     pub async fn download_log(
         &self,
         process: &str,
@@ -178,11 +190,13 @@ impl Handle {
     }
 
     /// What keeps it awake, and when it will rest. Asking does not count as activity.
+    #[boxed]
     pub async fn status(&self) -> Result<StatusReport, ClientError> {
         self.client.json(Call::get(self.at().part("status"))).await
     }
 
     /// Lets its processes keep it awake no longer, at once or in so many seconds. Nothing is killed.
+    #[boxed]
     pub async fn stop_keeping_awake(
         &self,
         after_s: Option<u64>,

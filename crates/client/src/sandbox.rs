@@ -5,6 +5,7 @@ use std::ops::Deref;
 use model::SandboxId;
 use wire::{RenewRequest, Sandbox, Why};
 
+use crate::boxed;
 use crate::call::Call;
 use crate::error::ClientError;
 use crate::events::{EventStream, EventsQuery};
@@ -31,32 +32,38 @@ impl Handle {
     }
 
     /// The sandbox as it is now.
+    #[boxed]
     pub async fn get(&self) -> Result<Sandbox, ClientError> {
         self.client.json(Call::get(self.at())).await
     }
 
     /// Why it is as it is, or how it ended.
+    #[boxed]
     pub async fn why(&self) -> Result<Why, ClientError> {
         self.client.json(Call::get(self.at().part("why"))).await
     }
 
     /// Lets it live longer.
+    #[boxed]
     pub async fn renew(&self, ttl_s: Option<u64>) -> Result<Sandbox, ClientError> {
         let call = Call::post(self.at().part("renew")).json(&RenewRequest { ttl_s })?;
         self.client.json(call).await
     }
 
     /// Freezes it until its next use.
+    #[boxed]
     pub async fn freeze(&self) -> Result<Sandbox, ClientError> {
         self.client.json(Call::post(self.at().part("freeze"))).await
     }
 
     /// Wakes it.
+    #[boxed]
     pub async fn thaw(&self) -> Result<Sandbox, ClientError> {
         self.client.json(Call::post(self.at().part("thaw"))).await
     }
 
     /// Ends it; answered when it is gone.
+    #[boxed]
     pub async fn delete(&self) -> Result<(), ClientError> {
         let call = Call::delete(self.at()).may_take(self.client.patience().control);
         self.client.done(call).await

@@ -8,6 +8,7 @@ use wire::{
     TurnAnswer, TurnEventList, TurnList, TurnRequest,
 };
 
+use crate::boxed;
 use crate::call::Call;
 use crate::error::ClientError;
 use crate::events::{EventStream, EventsQuery, JSON};
@@ -33,12 +34,14 @@ pub struct SessionFilter {
 
 impl Client {
     /// Makes a session.
+    #[boxed]
     pub async fn create_session(&self, request: &SessionRequest) -> Result<Session, ClientError> {
         let call = Call::post(Target::new("/v1/sessions")).json(request)?.once();
         self.json(call.may_take(self.patience().control)).await
     }
 
     /// One page of sessions, newest first.
+    #[boxed]
     pub async fn sessions(&self, filter: &SessionFilter) -> Result<SessionList, ClientError> {
         let mut target = Target::new("/v1/sessions")
             .maybe("template", filter.template.as_ref())
@@ -81,37 +84,44 @@ impl Conversation {
     }
 
     /// The session as it is now.
+    #[boxed]
     pub async fn get(&self) -> Result<Session, ClientError> {
         self.client.json(Call::get(self.at())).await
     }
 
     /// Changes what it is found by, or what its harness is told.
+    #[boxed]
     pub async fn update(&self, update: &SessionUpdate) -> Result<Session, ClientError> {
         self.client.json(Call::patch(self.at()).json(update)?).await
     }
 
     /// Ends it; answered when nothing of it runs.
+    #[boxed]
     pub async fn end(&self) -> Result<(), ClientError> {
         let call = Call::delete(self.at()).may_take(self.client.patience().control);
         self.client.done(call).await
     }
 
     /// Sets it aside until it is used again.
+    #[boxed]
     pub async fn pause(&self) -> Result<Session, ClientError> {
         self.control("pause").await
     }
 
     /// Lets it go on: it has a sandbox when this is answered.
+    #[boxed]
     pub async fn resume(&self) -> Result<Session, ClientError> {
         self.control("resume").await
     }
 
     /// Ends its sandbox and keeps its files until it is resumed.
+    #[boxed]
     pub async fn stop(&self) -> Result<Session, ClientError> {
         self.control("stop").await
     }
 
     /// Makes another session with its files and its history.
+    #[boxed]
     pub async fn fork(&self) -> Result<Session, ClientError> {
         self.control("fork").await
     }
@@ -122,12 +132,14 @@ impl Conversation {
     }
 
     /// Calls off the turn in progress; answered when it is over.
+    #[boxed]
     pub async fn abort(&self, keep_sandbox: bool) -> Result<Aborted, ClientError> {
         let call = Call::post(self.at().part("abort")).json(&AbortRequest { keep_sandbox })?;
         self.client.json(call.may_take(self.client.patience().control)).await
     }
 
     /// Says something and gives what comes back as it comes.
+    #[boxed]
     pub async fn send(&self, request: TurnRequest) -> Result<TurnStream, ClientError> {
         let turn = request.id.unwrap_or_else(fresh_turn);
         let request = TurnRequest { id: Some(turn), ..request };
@@ -135,6 +147,7 @@ impl Conversation {
     }
 
     /// Says something and waits for the end.
+    #[boxed]
     pub async fn ask(&self, request: &TurnRequest) -> Result<TurnAnswer, ClientError> {
         let call = Call::post(self.at().part("turns")).json(request)?.accept(JSON);
         self.client.json(call.may_take(TURN_TIME_MAX)).await
@@ -146,6 +159,7 @@ impl Conversation {
     }
 
     /// One page of its turns, oldest first, with what each gave if asked to.
+    #[boxed]
     pub async fn turns(
         &self,
         after: Option<u64>,
@@ -158,11 +172,13 @@ impl Conversation {
     }
 
     /// One turn.
+    #[boxed]
     pub async fn turn(&self, turn: TurnId) -> Result<Turn, ClientError> {
         self.client.json(Call::get(self.at().part("turns").part(&turn.to_string()))).await
     }
 
     /// One page of what a turn gave and is written down.
+    #[boxed]
     pub async fn turn_events(
         &self,
         turn: TurnId,
@@ -175,6 +191,7 @@ impl Conversation {
     }
 
     /// What its harness wrote that belongs to no turn.
+    #[boxed]
     pub async fn logs(&self, after: Option<u64>) -> Result<LogList, ClientError> {
         let target = self.at().part("logs").maybe("after", after);
         self.client.json(Call::get(target).accept(JSON)).await

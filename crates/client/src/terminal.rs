@@ -6,6 +6,7 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use tokio_tungstenite::tungstenite::Message;
 use wire::{Process, TerminalSize, TerminalWord};
 
+use crate::boxed;
 use crate::error::ClientError;
 use crate::query::Target;
 use crate::sandbox::Handle;
@@ -26,6 +27,7 @@ pub struct TerminalRequest {
 
 impl Handle {
     /// Opens a terminal with a shell or another program in it.
+    #[boxed]
     pub async fn open_terminal(
         &self,
         request: &TerminalRequest,
@@ -44,6 +46,7 @@ impl Handle {
     }
 
     /// The input and output of a process that is there already.
+    #[boxed]
     pub async fn attach(&self, process: &str) -> Result<Terminal, ClientError> {
         self.connect(self.at().part("processes").part(process).part("attach")).await
     }
@@ -112,6 +115,7 @@ impl Terminal {
     }
 
     /// Gives it another size.
+    #[boxed]
     pub async fn resize(&mut self, size: TerminalSize) -> Result<(), ClientError> {
         let word = serde_json::to_string(&TerminalWord::Resize(size));
         let word = word.map_err(|error| ClientError::invalid(error.to_string()))?;

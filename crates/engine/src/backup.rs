@@ -31,6 +31,7 @@ use tokio::time::{sleep, timeout};
 use workspaces::{Archives, Seeds, WorkspaceError, Workspaces};
 
 use crate::Engine;
+use crate::boxed;
 use crate::core::Core;
 use crate::documents::refused as store_refused;
 use crate::effects::EffectError;
@@ -95,6 +96,7 @@ impl std::fmt::Debug for StoppedNode {
 
 impl StoppedNode {
     /// Begins a backup. Nobody else may use any of it.
+    #[boxed]
     pub async fn backup(self) -> Result<Backup, Refusal> {
         let Self { store, workspaces, archives, seeds } = self;
         let parts = Parts {
@@ -111,6 +113,7 @@ impl StoppedNode {
 
 impl Engine {
     /// Begins a backup of everything that outlives this server, but its keys.
+    #[boxed]
     pub async fn backup(&self) -> Result<Backup, Refusal> {
         let disk = &self.core.disk;
         let Some(archives) = disk.archives.clone() else {

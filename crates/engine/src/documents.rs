@@ -5,6 +5,7 @@ use model::{Document, ErrorCode, KeyId, Refusal};
 use store::{DocumentQuery, DocumentsSize, StoreError};
 
 use crate::Engine;
+use crate::boxed;
 use crate::core::{Core, unavailable};
 
 const NAME_BYTES_MAX: usize = 1_024;
@@ -12,6 +13,7 @@ const BODY_BYTES_MAX: usize = 4 << 20;
 
 impl Engine {
     /// A document.
+    #[boxed]
     pub async fn document(
         &self,
         kind: &str,
@@ -24,12 +26,14 @@ impl Engine {
     }
 
     /// All documents of a kind that belong to a key, by name.
+    #[boxed]
     pub async fn documents(&self, kind: &str, tenant: KeyId) -> Result<Vec<Document>, Refusal> {
         let found = self.core.store.documents(&of(kind, tenant)).await;
         found.map_err(|error| refused(&error))
     }
 
     /// How many documents of a kind belong to a key, and how much they are; or those of a name.
+    #[boxed]
     pub async fn documents_size(
         &self,
         kind: &str,
@@ -42,6 +46,7 @@ impl Engine {
 
     /// Writes a document down, in place of the one of its kind, key and name. It is durable when
     /// this returns.
+    #[boxed]
     pub async fn put_document(&self, document: Document) -> Result<(), Refusal> {
         if document.name.len() > NAME_BYTES_MAX || document.body.len() > BODY_BYTES_MAX {
             let cause = format!(
@@ -53,6 +58,7 @@ impl Engine {
     }
 
     /// Forgets a document; whether there was one.
+    #[boxed]
     pub async fn remove_document(
         &self,
         kind: &str,

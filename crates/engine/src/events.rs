@@ -6,6 +6,7 @@ use tokio::sync::watch;
 use model::{Refusal, Role};
 
 use crate::Engine;
+use crate::boxed;
 use crate::core::unavailable;
 use crate::keys::Caller;
 
@@ -32,6 +33,7 @@ impl EventWatch {
 
 impl Engine {
     /// Part of the history: what the caller may see of it.
+    #[boxed]
     pub async fn events(&self, caller: Caller, query: EventQuery) -> Result<EventPage, Refusal> {
         let tenant = match caller.role {
             Role::Admin => query.tenant,

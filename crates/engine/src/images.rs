@@ -15,6 +15,7 @@ use model::{ErrorCode, ImageId, ImageName, Refusal};
 use tokio::time::timeout;
 
 use crate::Engine;
+use crate::boxed;
 use crate::core::Core;
 use crate::needed::{self, needs};
 use crate::roots::in_background;
@@ -46,6 +47,7 @@ pub struct ImageRemoved {
 
 impl Engine {
     /// All images, by name.
+    #[boxed]
     pub async fn images(&self) -> Result<Vec<Image>, Refusal> {
         let store = self.core.roots.store()?;
         let images = in_background(move || store.list()).await?.map_err(Refusal::from)?;
@@ -54,12 +56,14 @@ impl Engine {
     }
 
     /// One image, by its name, its id or a beginning of its id.
+    #[boxed]
     pub async fn image(&self, reference: &str) -> Result<Image, Refusal> {
         let (store, reference) = (self.core.roots.store()?, reference.to_owned());
         in_background(move || store.get(&reference)).await?.map_err(ImageError::into)
     }
 
     /// Imports an image. What had its name before and is used by nothing is removed.
+    #[boxed]
     pub async fn import_image(&self, request: ImageRequest) -> Result<Image, Refusal> {
         let store = self.core.roots.store()?;
         let place = Arc::clone(&self.core.imports).try_acquire_owned().map_err(|_| {
@@ -89,6 +93,7 @@ impl Engine {
 
     /// Forgets a name, or all names of an image that is given by its id, and removes what nothing
     /// uses any more. What a template names stays.
+    #[boxed]
     pub async fn remove_image(
         &self,
         reference: &str,

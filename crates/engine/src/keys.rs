@@ -7,6 +7,7 @@ use model::{ErrorCode, KeyId, KeyRecord, Refusal, Role, Wall};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
+use crate::boxed;
 use crate::core::unavailable;
 use crate::{Engine, documents};
 
@@ -98,6 +99,7 @@ impl Engine {
     }
 
     /// Makes a key. It is told once, and only its hash is kept.
+    #[boxed]
     pub async fn create_key(
         &self,
         name: &str,
@@ -137,6 +139,7 @@ impl Engine {
     }
 
     /// Makes a key useless, at once and for ever. What was made with it stays until it ends.
+    #[boxed]
     pub async fn revoke_key(&self, id: KeyId) -> Result<(), Refusal> {
         let Some(mut record) = self.keys().into_iter().find(|key| key.id == id) else {
             return Err(Refusal::new(ErrorCode::NotFound, format!("no key {id} is known")));

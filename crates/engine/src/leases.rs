@@ -9,6 +9,7 @@ use kernel::{CheckedOut, Checkout, CheckoutPolicy, Event, Reply, SandboxView};
 use model::{ErrorCode, LeaseId, Refusal, SandboxId, TemplateName};
 use tokio::time::Instant;
 
+use crate::boxed;
 use crate::core::Core;
 use crate::ids::fresh_uuid;
 use crate::keys::Caller;
@@ -165,6 +166,7 @@ impl Engine {
     }
 
     /// Gives a lease more time.
+    #[boxed]
     pub async fn renew_lease(
         &self,
         caller: Caller,
@@ -177,6 +179,7 @@ impl Engine {
     }
 
     /// Gives the lease of a sandbox more time.
+    #[boxed]
     pub async fn renew_sandbox(
         &self,
         caller: Caller,

@@ -57,6 +57,11 @@ mod works;
 #[cfg(test)]
 mod tests;
 
+// A future that is not boxed is compiled in every crate that awaits it, with everything beneath it.
+// Public functions that are not in the way of a checkout or an exec are boxed, so that they are
+// compiled here, once.
+use async_recursion::async_recursion as boxed;
+
 use std::sync::Arc;
 
 pub use crate::backup::{Backup, StoppedNode};

@@ -4,6 +4,7 @@ use kernel::{Event, Kernel};
 use model::stats::PoolStats;
 use model::{ErrorCode, Refusal, TemplateName};
 
+use crate::boxed;
 use crate::{Engine, needed};
 
 impl Engine {
@@ -18,6 +19,7 @@ impl Engine {
     }
 
     /// Changes how many sandboxes a pool keeps and allows; what is not given stays.
+    #[boxed]
     pub async fn resize_pool(
         &self,
         template: &TemplateName,
@@ -35,6 +37,7 @@ impl Engine {
     }
 
     /// Lets a pool hand out nothing and keep nothing idle.
+    #[boxed]
     pub async fn drain_pool(&self, template: &TemplateName) -> Result<PoolStats, Refusal> {
         let event = Event::PoolDrained { template: template.clone() };
         self.core.ask(self.core.request(), event).await?;
@@ -42,6 +45,7 @@ impl Engine {
     }
 
     /// Lets a drained pool work again.
+    #[boxed]
     pub async fn resume_pool(&self, template: &TemplateName) -> Result<PoolStats, Refusal> {
         let event = Event::PoolResumed { template: template.clone() };
         self.core.ask(self.core.request(), event).await?;
@@ -50,6 +54,7 @@ impl Engine {
 
     /// Removes a pool with its template. Done when nothing of it is left. By force also what is
     /// checked out, or being launched.
+    #[boxed]
     pub async fn destroy_pool(&self, template: &TemplateName, force: bool) -> Result<(), Refusal> {
         let request = self.core.request();
         let event = Event::PoolDestroyed { request, template: template.clone(), force };

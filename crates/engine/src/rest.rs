@@ -5,6 +5,7 @@ use model::why::Why;
 use model::{EndCause, ProcessId, ProcessRecord, Refusal, SandboxId, Wall};
 
 use crate::Engine;
+use crate::boxed;
 use crate::keys::Caller;
 use crate::processes::ProcessRef;
 use crate::sandboxes::unexpected;
@@ -31,6 +32,7 @@ impl Engine {
     }
 
     /// What keeps a sandbox awake, and when it will rest. It does not count as activity.
+    #[boxed]
     pub async fn sandbox_status(
         &self,
         caller: Caller,
@@ -53,6 +55,7 @@ impl Engine {
 
     /// Takes keepAlive from the processes that have it now: at once, or after `after_ms`. The latest
     /// call counts; nothing is killed.
+    #[boxed]
     pub async fn stop_keeping_awake(
         &self,
         caller: Caller,

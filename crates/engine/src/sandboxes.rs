@@ -5,6 +5,7 @@ use model::why::Why;
 use model::{ErrorCode, Refusal, SandboxId};
 
 use crate::Engine;
+use crate::boxed;
 use crate::core::unavailable;
 use crate::keys::Caller;
 
@@ -42,6 +43,7 @@ impl Engine {
     }
 
     /// Why a sandbox is as it is, or why it is no more.
+    #[boxed]
     pub async fn why(&self, caller: Caller, id: SandboxId) -> Result<Why, Refusal> {
         let now = self.now();
         if let Some(why) = self.core.read(|kernel| kernel.why(now, id)) {
@@ -59,6 +61,7 @@ impl Engine {
     }
 
     /// Ends a sandbox, whatever it is doing. Done when it is gone.
+    #[boxed]
     pub async fn delete_sandbox(&self, caller: Caller, id: SandboxId) -> Result<(), Refusal> {
         self.check_sandbox(caller, id)?;
         let request = self.core.request();
@@ -67,6 +70,7 @@ impl Engine {
     }
 
     /// Stops everything in a sandbox from running until it is used again.
+    #[boxed]
     pub async fn freeze(&self, caller: Caller, id: SandboxId) -> Result<SandboxView, Refusal> {
         self.check_sandbox(caller, id)?;
         let request = self.core.request();
@@ -75,6 +79,7 @@ impl Engine {
     }
 
     /// Lets a sandbox run again.
+    #[boxed]
     pub async fn thaw(&self, caller: Caller, id: SandboxId) -> Result<SandboxView, Refusal> {
         self.check_sandbox(caller, id)?;
         let request = self.core.request();

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use workspaces::tar::{Entries, Kind};
 use workspaces::{NamedFiles, SeedBounds, SeedFile, Seeds, Trouble, WorkspaceError};
 
+use crate::boxed;
 use crate::core::Core;
 use crate::{Caller, Engine, documents};
 
@@ -135,6 +136,7 @@ impl Sowing {
 impl Engine {
     /// Stores files for workspaces to begin with. They stay for ten minutes, and for as long as a
     /// session or somebody who said so names them. What is there already is not written again.
+    #[boxed]
     pub async fn put_seed(&self, caller: Caller, files: Vec<SeedFile>) -> Result<SeedId, Refusal> {
         let seeds = self.seeds()?;
         let spared_bytes = self.core.disk.spared_bytes;
@@ -163,6 +165,7 @@ impl Engine {
     }
 
     /// The files of a seed.
+    #[boxed]
     pub async fn seed_files(&self, seed: SeedId) -> Result<Vec<SeedFile>, Refusal> {
         let seeds = self.seeds()?;
         let read = spawn_blocking(move || files_of(&seeds, seed)).await;

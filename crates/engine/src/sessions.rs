@@ -12,6 +12,7 @@ use model::{
 };
 use store::TurnQuery;
 
+use crate::boxed;
 use crate::core::{Core, unavailable};
 use crate::ids::fresh_uuid;
 use crate::keys::Caller;
@@ -127,6 +128,7 @@ pub struct Aborted {
 
 impl Engine {
     /// Makes a session. Done when it has a sandbox, and its harness is ready.
+    #[boxed]
     pub async fn create_session(
         &self,
         caller: Caller,
@@ -202,6 +204,7 @@ impl Engine {
     }
 
     /// Changes what a session is found by, or what its harness is told.
+    #[boxed]
     pub async fn update_session(
         &self,
         caller: Caller,
@@ -217,6 +220,7 @@ impl Engine {
     }
 
     /// Sets a session aside: nothing of it runs until it is used again.
+    #[boxed]
     pub async fn pause_session(
         &self,
         caller: Caller,
@@ -229,6 +233,7 @@ impl Engine {
     }
 
     /// Lets a session go on. Done when it has a sandbox, and its harness is ready.
+    #[boxed]
     pub async fn resume_session(
         &self,
         caller: Caller,
@@ -244,6 +249,7 @@ impl Engine {
     }
 
     /// Ends the sandbox of a session and keeps its files until it is resumed.
+    #[boxed]
     pub async fn stop_session(
         &self,
         caller: Caller,
@@ -256,6 +262,7 @@ impl Engine {
     }
 
     /// Ends a session. Done when nothing of it runs. That it has ended already is done too.
+    #[boxed]
     pub async fn end_session(
         &self,
         caller: Caller,
@@ -279,6 +286,7 @@ impl Engine {
     }
 
     /// Makes another session with the files and the history of this one.
+    #[boxed]
     pub async fn fork_session(
         &self,
         caller: Caller,
@@ -306,6 +314,7 @@ impl Engine {
     }
 
     /// Calls off the turn in progress. Done when it is over.
+    #[boxed]
     pub async fn abort_session(
         &self,
         caller: Caller,
@@ -321,6 +330,7 @@ impl Engine {
     }
 
     /// Sends a message. Done when the turn has started, or waits for those before it.
+    #[boxed]
     pub async fn start_turn(
         &self,
         caller: Caller,
@@ -384,6 +394,7 @@ impl Engine {
     }
 
     /// Follows a turn from a piece on, whether it is in progress or over.
+    #[boxed]
     pub async fn follow_turn(
         &self,
         caller: Caller,
@@ -402,6 +413,7 @@ impl Engine {
     }
 
     /// A turn as it is written down.
+    #[boxed]
     pub async fn turn(
         &self,
         caller: Caller,
@@ -425,6 +437,7 @@ impl Engine {
     }
 
     /// Turns of a session after a number, oldest first.
+    #[boxed]
     pub async fn turns(
         &self,
         caller: Caller,
@@ -453,6 +466,7 @@ impl Engine {
     }
 
     /// Pieces of a turn after a number.
+    #[boxed]
     pub async fn turn_pieces(
         &self,
         caller: Caller,

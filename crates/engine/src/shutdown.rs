@@ -10,6 +10,7 @@ use runtime::Runtime;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::Engine;
+use crate::boxed;
 use crate::core::unavailable;
 
 /// How long removing everything may take when nothing runs any more.
@@ -37,11 +38,13 @@ const LATE: &str = "not everything ended in time; what was left was killed";
 
 impl Engine {
     /// Stops the node. Done when nothing is left. What runs may finish within its grace.
+    #[boxed]
     pub async fn shutdown(&self) -> Result<(), Refusal> {
         self.shutdown_within(self.core.shutdown_grace_ms).await
     }
 
     /// Stops the node without waiting for what runs.
+    #[boxed]
     pub async fn shutdown_now(&self) -> Result<(), Refusal> {
         self.shutdown_within(0).await
     }

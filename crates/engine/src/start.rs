@@ -17,6 +17,7 @@ use store::{Store, StoreError};
 use tokio::time::{Instant, sleep};
 use workspaces::{Archives, LostFound, Seeds, Workspaces};
 
+use crate::boxed;
 use crate::clock::{Clock, WallClock};
 use crate::core::{Core, Parts, unavailable};
 use crate::disk::Disk;
@@ -137,6 +138,7 @@ pub enum StartError {
 
 impl Engine {
     /// Starts a node.
+    #[boxed]
     pub async fn start(
         config: EngineConfig,
         store: Arc<dyn Store>,

@@ -7,6 +7,7 @@ use model::template::{RuntimeTraits, WorkspaceKind, WorkspaceLimit};
 use model::{ErrorCode, NetworkPolicy, Placed, Refusal, Template, TemplateName};
 use runtime::Runtime;
 
+use crate::boxed;
 use crate::{Engine, needed};
 
 /// The most templates.
@@ -40,6 +41,7 @@ impl Engine {
     }
 
     /// Makes a template, or replaces the one of the same name.
+    #[boxed]
     pub async fn put_template(&self, template: Template) -> Result<Put, Refusal> {
         let name = template.name.clone();
         let put = self.put_quietly(template).await?;

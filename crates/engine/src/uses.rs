@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use crate::Engine;
+use crate::boxed;
 use crate::core::Core;
 use crate::keys::Caller;
 use crate::losses;
@@ -101,6 +102,7 @@ impl Engine {
     }
 
     /// Begins to use whatever sandbox a session has, or gets for it.
+    #[boxed]
     pub async fn use_session(
         &self,
         caller: Caller,
@@ -211,6 +213,7 @@ impl Use {
 
     /// The harness of the sandbox, ready to be spoken with. It is to be let go before the use is
     /// over, which must be one of the harness.
+    #[boxed]
     pub async fn hold_harness(&self) -> Result<Held, Refusal> {
         let core = self.core();
         self.while_there(core.harnesses.hold(core, &self.grant)).await
@@ -245,6 +248,7 @@ impl Use {
     }
 
     /// Opens a file for reading, from `offset` on and at most `length` bytes of it.
+    #[boxed]
     pub async fn read_file(
         &self,
         path: &str,
@@ -255,16 +259,19 @@ impl Use {
     }
 
     /// Begins to write a file, which has its name once the writer is finished.
+    #[boxed]
     pub async fn write_file(&self, path: &str, mode: Option<u32>) -> Result<FileWriter, Refusal> {
         self.hold.within(self.sandbox.write_file(path, mode)).await
     }
 
     /// A file is whole: gives it its name.
+    #[boxed]
     pub async fn finish_file(&self, writer: FileWriter) -> Result<Entry, Refusal> {
         self.hold.within(writer.finish()).await
     }
 
     /// Part of a directory.
+    #[boxed]
     pub async fn list_files(
         &self,
         path: &str,
@@ -275,26 +282,31 @@ impl Use {
     }
 
     /// Describes a file, without following a last link.
+    #[boxed]
     pub async fn stat(&self, path: &str) -> Result<Entry, Refusal> {
         self.hold.within(self.sandbox.stat(path)).await
     }
 
     /// Makes a directory.
+    #[boxed]
     pub async fn make_directory(&self, path: &str, parents: bool) -> Result<(), Refusal> {
         self.hold.within(self.sandbox.make_directory(path, parents)).await
     }
 
     /// Makes a symbolic link. Where it points is the sandbox's own affair.
+    #[boxed]
     pub async fn make_link(&self, path: &str, target: &str) -> Result<(), Refusal> {
         self.hold.within(self.sandbox.make_link(path, target)).await
     }
 
     /// Gives a file another name, a hard link.
+    #[boxed]
     pub async fn link_file(&self, path: &str, target: &str) -> Result<(), Refusal> {
         self.hold.within(self.sandbox.link_file(path, target)).await
     }
 
     /// Changes permissions, and when something was last written in milliseconds since 1970.
+    #[boxed]
     pub async fn set_about(
         &self,
         path: &str,
@@ -305,26 +317,31 @@ impl Use {
     }
 
     /// Renames a file or directory.
+    #[boxed]
     pub async fn move_file(&self, from: &str, to: &str, overwrite: bool) -> Result<(), Refusal> {
         self.hold.within(self.sandbox.move_file(from, to, overwrite)).await
     }
 
     /// Removes a file, or a directory with everything beneath it if `recursive`.
+    #[boxed]
     pub async fn remove(&self, path: &str, recursive: bool) -> Result<(), Refusal> {
         self.hold.within(self.sandbox.remove(path, recursive)).await
     }
 
     /// Looks for files beneath a directory.
+    #[boxed]
     pub async fn find(&self, query: &FindQuery) -> Result<Found, Refusal> {
         self.hold.within(self.sandbox.find(query)).await
     }
 
     /// Looks for a text in files beneath a directory.
+    #[boxed]
     pub async fn search(&self, query: &SearchQuery) -> Result<Searched, Refusal> {
         self.hold.within(self.sandbox.search(query)).await
     }
 
     /// Watches a directory; done when the watch is armed.
+    #[boxed]
     pub async fn watch(&self, query: &WatchQuery) -> Result<FileWatch, Refusal> {
         self.hold.within(self.sandbox.watch(query)).await
     }
@@ -335,16 +352,19 @@ impl Use {
     }
 
     /// Which ports are listened on inside.
+    #[boxed]
     pub async fn ports(&self) -> Result<Vec<Port>, Refusal> {
         self.hold.within(self.sandbox.ports()).await
     }
 
     /// Sockets of a program inside and of everything that descends from it.
+    #[boxed]
     pub async fn sockets(&self, pid: u32) -> Result<Vec<Socket>, Refusal> {
         self.hold.within(self.sandbox.sockets(pid)).await
     }
 
     /// Connects to a port inside. The use must be kept for as long as the connection.
+    #[boxed]
     pub async fn dial(&self, port: u16) -> Result<Box<dyn Duplex>, Refusal> {
         self.hold.within(self.sandbox.dial(port)).await
     }

@@ -15,6 +15,8 @@ mod text_file;
 mod tool;
 mod transport;
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -49,7 +51,7 @@ pub fn router(app: &App, routes: Vec<Route>, document: &str) -> Router {
     let node = Node::new(app, routes, document);
     let of_server = move |State(app): State<App>, by: Admitted, NoQuery: NoQuery, request| {
         let node = node.clone();
-        async move { transport::serve(&app, by, node, request).await }
+        async move { transport::serve(&app, by, Arc::new(node), request).await }
     };
     Router::new()
         .route(SERVER, post(of_server).route_layer(front(SERVER)))
@@ -86,5 +88,5 @@ pub async fn serve_inside(
     request: Request,
 ) -> Result<Response, Refused> {
     inside::check(inside, app, by.caller).await?;
-    transport::serve(app, by, inside, request).await
+    transport::serve(app, by, Arc::new(inside), request).await
 }

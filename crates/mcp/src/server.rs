@@ -4,22 +4,24 @@
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use engine::with_losses;
 use futures_util::FutureExt as _;
 use model::ErrorCode;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
-    ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool as Shown,
+    JsonObject, ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig,
+    Tool as Shown,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::Value;
 
 use super::made::Made;
-use super::tool::{Call, Tool};
+use super::tool::{Call, Running, Tool};
 use web::app::App;
-use web::front::Admitted;
+use web::front::{Admitted, Needs};
 use web::lost::Fields;
 use web::refused::Refused;
 
@@ -33,29 +35,68 @@ pub(super) trait Of: Clone + Send + Sync + 'static {
     fn tools(&self) -> &[Tool<Self>];
 }
 
+/// The tools of something, without its type: the protocol's library is generic over its server, and
+/// is compiled for one.
+pub(super) trait Toolbox: Send + Sync {
+    fn name(&self) -> &'static str;
+
+    fn instructions(&self) -> &'static str;
+
+    /// What is told of each tool, and what a key must allow for it.
+    fn shown(&self) -> Vec<(&Shown, Needs)>;
+
+    /// Calls a tool, if there is one of this name.
+    fn run(&self, tool: &str, call: Call<()>, arguments: JsonObject) -> Option<Running>;
+}
+
+impl<W: Of> Toolbox for W {
+    fn name(&self) -> &'static str {
+        W::NAME
+    }
+
+    fn instructions(&self) -> &'static str {
+        W::INSTRUCTIONS
+    }
+
+    fn shown(&self) -> Vec<(&Shown, Needs)> {
+        self.tools().iter().map(|tool| (&tool.shown, tool.needs)).collect()
+    }
+
+    fn run(&self, tool: &str, call: Call<()>, arguments: JsonObject) -> Option<Running> {
+        let tool = self.tools().iter().find(|known| known.shown.name == tool)?;
+        Some(tool.run(call.of(self.clone()), arguments))
+    }
+}
+
 /// The tools of something for one caller, for the length of one message.
 #[derive(Clone)]
-pub(super) struct Server<W> {
+pub(super) struct Server {
     app: App,
     by: Admitted,
     made: Made,
-    of: W,
+    of: Arc<dyn Toolbox>,
 }
 
-impl<W: Of> Server<W> {
-    pub(super) const fn new(app: App, by: Admitted, made: Made, of: W) -> Self {
+impl Server {
+    pub(super) fn new(app: App, by: Admitted, made: Made, of: Arc<dyn Toolbox>) -> Self {
         Self { app, by, made, of }
     }
 
     /// What the key may not call is not shown to it.
-    fn shown(&self) -> impl Iterator<Item = &Tool<W>> {
+    fn shown(&self) -> impl Iterator<Item = &Shown> {
         let role = self.by.caller.role;
-        self.of.tools().iter().filter(move |tool| tool.needs.allow(role))
+        let allowed = self.of.shown().into_iter().filter(move |(_, needs)| needs.allow(role));
+        allowed.map(|(shown, _)| shown)
     }
 
-    async fn called(&self, tool: &Tool<W>, asked: CallToolRequestParams) -> Result<Value, Refused> {
+    async fn called(
+        &self,
+        tool: &Shown,
+        needs: Needs,
+        asked: CallToolRequestParams,
+    ) -> Result<Value, Refused> {
         let caller = self.by.caller;
-        if !tool.needs.allow(caller.role) {
+        if !needs.allow(caller.role) {
             let cause = format!("a key with the role {} may not do this", caller.role);
             return Err(Refused::new(ErrorCode::Forbidden, cause));
         }
@@ -64,9 +105,12 @@ impl<W: Of> Server<W> {
             caller,
             request_id: self.by.request_id.clone(),
             made: self.made.clone(),
-            of: self.of.clone(),
+            of: (),
         };
-        let running = tool.run(call, asked.arguments.unwrap_or_default());
+        let running = self.of.run(&tool.name, call, asked.arguments.unwrap_or_default());
+        let Some(running) = running else {
+            return Err(Refused::new(ErrorCode::Internal, "the tool is not there"));
+        };
         match AssertUnwindSafe(with_losses(running)).catch_unwind().await {
             Ok((Ok(mut value), losses)) => {
                 // A model reads results, so that is where it is told.
@@ -77,7 +121,7 @@ impl<W: Of> Server<W> {
                 Ok(value)
             }
             Ok((refused, _)) => refused,
-            Err(panic) => Err(panicked(&tool.shown.name, panic.as_ref())),
+            Err(panic) => Err(panicked(&tool.name, panic.as_ref())),
         }
     }
 
@@ -101,16 +145,16 @@ impl<W: Of> Server<W> {
     }
 }
 
-impl<W: Of> ServerHandler for Server<W> {
+impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder().enable_tools().build();
         ServerConfig::new(capabilities)
-            .with_server_info(Implementation::new(W::NAME, env!("CARGO_PKG_VERSION")))
-            .with_instructions(W::INSTRUCTIONS)
+            .with_server_info(Implementation::new(self.of.name(), env!("CARGO_PKG_VERSION")))
+            .with_instructions(self.of.instructions())
     }
 
     fn get_tool(&self, name: &str) -> Option<Shown> {
-        self.shown().find(|tool| tool.shown.name == name).map(|tool| tool.shown.clone())
+        self.shown().find(|tool| tool.name == name).cloned()
     }
 
     async fn list_tools(
@@ -118,7 +162,7 @@ impl<W: Of> ServerHandler for Server<W> {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let tools = self.shown().map(|tool| tool.shown.clone()).collect();
+        let tools = self.shown().cloned().collect();
         Ok(ListToolsResult::with_all_items(tools))
     }
 
@@ -127,14 +171,15 @@ impl<W: Of> ServerHandler for Server<W> {
         asked: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let Some(tool) = self.of.tools().iter().find(|tool| tool.shown.name == asked.name) else {
+        let all = self.of.shown();
+        let Some(&(tool, needs)) = all.iter().find(|(tool, _)| tool.name == asked.name) else {
             let cause = format!("there is no tool {:?}", asked.name);
             return Err(ErrorData::invalid_params(cause, None));
         };
         // The library lets a tool run on when its client has gone; ours end with their clients.
         tokio::select! {
             biased;
-            done = self.called(tool, asked) => Ok(self.result(done).into()),
+            done = self.called(tool, needs, asked) => Ok(self.result(done).into()),
             () = context.ct.cancelled() => {
                 Err(ErrorData::internal_error("the client has gone", None))
             }

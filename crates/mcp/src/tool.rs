@@ -29,6 +29,14 @@ pub(super) struct Call<W> {
     pub(super) of: W,
 }
 
+impl Call<()> {
+    /// The same call, of a tool of something.
+    pub(super) fn of<W>(self, of: W) -> Call<W> {
+        let Self { app, caller, request_id, made, of: () } = self;
+        Call { app, caller, request_id, made, of }
+    }
+}
+
 /// What a tool does to the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
@@ -51,7 +59,7 @@ impl Effect {
     }
 }
 
-type Running = Pin<Box<dyn Future<Output = Result<Value, Refused>> + Send>>;
+pub(super) type Running = Pin<Box<dyn Future<Output = Result<Value, Refused>> + Send>>;
 
 /// A tool of something.
 pub(super) struct Tool<W> {

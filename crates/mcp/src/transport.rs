@@ -16,7 +16,7 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 
 use super::made::Made;
 use super::origin;
-use super::server::{Of, Server};
+use super::server::{Server, Toolbox};
 use web::app::App;
 use web::body::json_bytes;
 use web::front::Admitted;
@@ -38,10 +38,10 @@ const READ: [HeaderName; 3] = [
 static NO_SESSIONS: LazyLock<Arc<NeverSessionManager>> = LazyLock::new(Arc::default);
 
 /// Answers one message.
-pub(super) async fn serve<W: Of>(
+pub(super) async fn serve(
     app: &App,
     by: Admitted,
-    of: W,
+    of: Arc<dyn Toolbox>,
     request: Request,
 ) -> Result<Response, Refused> {
     origin::check(app, request.headers())?;

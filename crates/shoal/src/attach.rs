@@ -69,7 +69,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     let client = arguments.server.client().map_err(Failure::of_ours)?;
     // Two threads: a slow screen must not keep us from hearing a signal.
     let tokio = native::tokio()?;
-    let code = tokio.block_on(async {
+    let code = native::block_on(&tokio, async {
         let mut signals = Signals::listen()?;
         if arguments.harness {
             let sandbox = client.sandbox(arguments.sandbox);

@@ -8,16 +8,16 @@ use clap::{Parser, Subcommand};
 use crate::failure::OWN_FAILURE;
 use crate::output::Color;
 use crate::{
-    attach, backup, bench, clean, completions, config, cp, create, doctor, events, exec, forward,
-    image, key, look, mcp, pools, process, ps, restore, rm, run, serve, session, stats, status,
-    templates, why,
+    attach, backup, clean, completions, config, cp, create, doctor, events, exec, forward, image,
+    key, look, mcp, pools, process, ps, restore, rm, run, serve, session, stats, status, templates,
+    why,
 };
 
 /// Sandboxes for programs you do not trust, in a millisecond.
 #[derive(Debug, Parser)]
 #[command(
     name = "shoal",
-    version,
+    version = env!("SHOAL_VERSION"),
     propagate_version = true,
     after_help = "Examples:\n  \
         shoal serve                             a server that keeps sandboxes warm\n  \
@@ -26,8 +26,7 @@ use crate::{
         shoal run -- python3 -c 'print(1)'      run a program in a sandbox of its own, without a server\n  \
         shoal run --shell 'ls / | wc -l'        run a line of shell\n  \
         shoal doctor                            what this machine can do, and what to do about it\n  \
-        shoal clean                             remove what a killed run left behind\n  \
-        shoal bench --quick                     how fast all that is here\n\n\
+        shoal clean                             remove what a killed run left behind\n\n\
         Exit codes: 0 if it worked; 1 if the server refused; 2 if what was typed or configured cannot\n\
         be used; 3 if no server answers; 125 if shoal itself failed. `run` and `exec` end as their\n\
         program does.\n\n\
@@ -100,8 +99,6 @@ pub(crate) enum Verb {
     Restore(restore::Arguments),
     /// Remove what runs that are over left behind
     Clean(clean::Arguments),
-    /// Measure sandboxes beside a bare spawn and beside others
-    Bench(bench::Arguments),
     /// Show the configuration, and where each value comes from
     Config(Box<config::Arguments>),
     /// Print a completion script for a shell

@@ -65,7 +65,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
     let (place, ports) = place(arguments, &client)?;
     let pairs: Vec<_> = ports.iter().map(|text| pair(text)).collect::<Result<_, _>>()?;
     let tokio = native::tokio()?;
-    let done = tokio.block_on(serve(&client, &place, arguments.listen, &pairs, output));
+    let done = native::block_on(&tokio, serve(&client, &place, arguments.listen, &pairs, output));
     tokio.shutdown_background();
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -3,7 +3,6 @@
 
 mod attach;
 mod backup;
-mod bench;
 mod clean;
 mod cli;
 mod completions;
@@ -11,18 +10,14 @@ mod config;
 mod cp;
 mod create;
 mod doctor;
-mod duration;
 mod events;
 mod exec;
-mod failure;
 mod forward;
 mod image;
 mod key;
 mod look;
 mod mcp;
 mod moment;
-mod native;
-mod output;
 mod placing;
 mod pools;
 mod process;
@@ -41,6 +36,8 @@ mod wanted;
 mod why;
 
 use std::process::ExitCode;
+
+use command::{duration, failure, native, output};
 
 use crate::cli::{Cli, Verb};
 use crate::failure::Failure;
@@ -85,7 +82,6 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Failure> {
         Verb::Key(arguments) => key::main(*arguments, output),
         Verb::Mcp(arguments) => mcp::main(&arguments),
         Verb::Doctor(arguments) => doctor::main(&arguments, output),
-        Verb::Bench(arguments) => bench::main(&arguments, output),
         Verb::Backup(arguments) => backup::main(&arguments, output),
         Verb::Restore(arguments) => restore::main(&arguments, output),
         Verb::Clean(arguments) => clean::main(&arguments, output),

@@ -67,7 +67,7 @@ impl Server {
     ) -> Result<T, Failure> {
         let client = self.client()?;
         let tokio = native::tokio_of_one_thread()?;
-        let outcome = tokio.block_on(talk(client));
+        let outcome = native::block_on(&tokio, talk(client));
         // A thread that reads our input may still wait for some.
         tokio.shutdown_background();
         outcome

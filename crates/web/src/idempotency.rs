@@ -17,6 +17,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::{Instant, timeout};
 use wire::CheckoutPath;
 
+use crate::boxed;
 use crate::refused::Refused;
 
 /// The header in which a client names a request that it may send twice.
@@ -142,6 +143,7 @@ impl Drop for Claim {
 
 impl Idempotency {
     /// Waits for the turn of a request that has an `Idempotency-Key`; none if it has not.
+    #[boxed]
     pub async fn claim(
         &self,
         headers: &HeaderMap,
@@ -168,6 +170,7 @@ impl Idempotency {
 
     /// Whoever sent a request with this key does not take its answer: nothing more will come of it.
     /// The lease that was handed out for it, if there is one, is told when that is certain.
+    #[boxed]
     pub async fn abandon(
         &self,
         headers: &HeaderMap,

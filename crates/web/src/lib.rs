@@ -42,3 +42,8 @@ pub mod stream;
 pub mod subprotocol;
 pub mod tunnel;
 pub mod used;
+
+// A future that is not boxed is compiled in every crate that awaits it, with everything beneath it.
+// Public functions that are not in the way of a checkout or an exec are boxed, so that they are
+// compiled here, once.
+use async_recursion::async_recursion as boxed;

@@ -22,6 +22,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use crate::app::App;
+use crate::boxed;
 use crate::lasting::Place;
 use crate::refused::Refused;
 use crate::tunnel::{Tunnel, revoked};
@@ -33,6 +34,7 @@ const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_LAST: Duration = Duration::from_millis(250);
 
 /// Who listens, once somebody does on all of these ports.
+#[boxed]
 pub async fn until_open(used: &Use, ports: &[u16]) -> Result<Vec<Port>, Refusal> {
     let mut pause = LOOK_FIRST;
     loop {
@@ -56,6 +58,7 @@ impl Drop for Driving {
 
 /// Sends a request over a connection to a server inside, and gives its answer. If both go over to
 /// something else, `client` does with it.
+#[boxed]
 pub async fn exchange(
     app: App,
     caller: Caller,

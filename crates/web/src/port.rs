@@ -7,6 +7,7 @@ use http::{Extensions, StatusCode, Version};
 use model::ErrorCode;
 
 use crate::app::App;
+use crate::boxed;
 use crate::passed_on::exchange;
 use crate::proxy::{self, Place};
 use crate::refused::Refused;
@@ -14,6 +15,7 @@ use crate::subprotocol;
 use crate::tunnel::client_of;
 
 /// Connects to a port inside.
+#[boxed]
 pub async fn dial(used: &Use, port: u16) -> Result<Box<dyn Duplex>, Refused> {
     used.dial(port).await.map_err(|refusal| {
         if refusal.code == ErrorCode::PathNotFound {
@@ -25,6 +27,7 @@ pub async fn dial(used: &Use, port: u16) -> Result<Box<dyn Duplex>, Refused> {
 }
 
 /// Passes a request on to the server that listens on a port inside.
+#[boxed]
 pub async fn pass_to(
     app: App,
     caller: Caller,

@@ -6,6 +6,7 @@ use model::{ErrorCode, ProcessId, ProcessRecord, SandboxId};
 use tokio::time::{Instant, sleep_until};
 
 use crate::app::App;
+use crate::boxed;
 use crate::passed_on::until_open;
 use crate::refused::Refused;
 
@@ -24,6 +25,7 @@ pub struct Waiting<'a> {
 
 impl Waiting<'_> {
     /// The process when it is over, or as it is at the deadline.
+    #[boxed]
     pub async fn end(
         &self,
         deadline: Instant,
@@ -41,6 +43,7 @@ impl Waiting<'_> {
 
     /// The process when somebody listens on all ports, and whether that is so; else when it is over,
     /// or at the deadline.
+    #[boxed]
     pub async fn ports(
         &self,
         deadline: Instant,
@@ -69,6 +72,7 @@ impl Waiting<'_> {
     }
 
     /// The process as it is.
+    #[boxed]
     pub async fn now(&self) -> Result<ProcessRecord, Refused> {
         let of = ProcessRef::Id(self.process);
         Ok(self.app.engine.process(self.caller, self.sandbox, &of).await?)
@@ -86,6 +90,7 @@ fn stopping() -> Refused {
 }
 
 /// Refuses a port on which another program listens already: that one would answer.
+#[boxed]
 pub async fn refuse_taken(used: &Use, ports: &[u16]) -> Result<(), Refused> {
     let listening = used.ports().await?;
     match ports.iter().find(|wanted| listening.iter().any(|one| one.port == **wanted)) {

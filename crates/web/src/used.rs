@@ -8,6 +8,7 @@ use model::why::Why;
 use model::{ErrorCode, SandboxId, SessionId};
 
 use crate::app::App;
+use crate::boxed;
 use crate::path::{Name as _, PortNumber};
 use crate::refused::{Elsewhere, Refused};
 
@@ -100,6 +101,7 @@ fn named(parts: &Parts, params: &RawPathParams) -> Result<Used, Refused> {
 
 /// The client that has the id of a sandbox that is gone learns why, and if it was a session's, which
 /// one the session has now.
+#[boxed]
 pub async fn told_of_now(app: &App, caller: Caller, id: SandboxId, refused: Refused) -> Refused {
     if refused.refusal.code != ErrorCode::SandboxGone {
         return refused;

@@ -40,6 +40,7 @@ use store::{ProcessBy, ProcessKey, ProcessesQuery};
 
 use self::live::Live;
 use self::table::Entry;
+use crate::boxed;
 use crate::core::unavailable;
 use crate::keys::Caller;
 use crate::{Engine, Use, UseKind};
@@ -53,6 +54,7 @@ const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 impl Engine {
     /// A process of a sandbox, also of one that is gone.
+    #[boxed]
     pub async fn process(
         &self,
         caller: Caller,
@@ -63,6 +65,7 @@ impl Engine {
     }
 
     /// Processes of a sandbox, also of one that is gone, the latest first.
+    #[boxed]
     pub async fn processes(
         &self,
         caller: Caller,
@@ -97,6 +100,7 @@ impl Engine {
 
     /// Waits until a process is over for good. It may be given up at any moment. Whoever waits holds
     /// a use of the sandbox meanwhile, or it may be frozen.
+    #[boxed]
     pub async fn wait_process(
         &self,
         caller: Caller,
@@ -114,6 +118,7 @@ impl Engine {
 
     /// Asks a process and everything that descends from it to end, and kills it if it has not after
     /// `grace_ms`. Done when it is over; whoever goes away meanwhile does not call it off.
+    #[boxed]
     pub async fn stop_process(
         &self,
         caller: Caller,
@@ -126,6 +131,7 @@ impl Engine {
     }
 
     /// Kills a process and everything that descends from it. Done when it is over.
+    #[boxed]
     pub async fn kill_process(
         &self,
         caller: Caller,
@@ -137,6 +143,7 @@ impl Engine {
     }
 
     /// Sends a signal to a process, or to everything that descends from it too.
+    #[boxed]
     pub async fn signal_process(
         &self,
         caller: Caller,
@@ -163,6 +170,7 @@ impl Engine {
     }
 
     /// Writes to the input of a process: all of it, in one piece, before what others write later.
+    #[boxed]
     pub async fn write_stdin(
         &self,
         caller: Caller,
@@ -175,6 +183,7 @@ impl Engine {
     }
 
     /// Ends the input of a process. That it is ended is done too.
+    #[boxed]
     pub async fn close_stdin(
         &self,
         caller: Caller,
@@ -186,6 +195,7 @@ impl Engine {
     }
 
     /// Changes the size of a process's terminal.
+    #[boxed]
     pub async fn resize_process(
         &self,
         caller: Caller,
@@ -201,6 +211,7 @@ impl Engine {
     }
 
     /// Part of what a process wrote.
+    #[boxed]
     pub async fn process_log(
         &self,
         caller: Caller,
@@ -213,6 +224,7 @@ impl Engine {
     }
 
     /// What a process wrote from `offset` on, and what it writes until it is over.
+    #[boxed]
     pub async fn follow_log(
         &self,
         caller: Caller,

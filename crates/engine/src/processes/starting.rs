@@ -12,6 +12,7 @@ use super::asked::{ProcessInput, ProcessRequest};
 use super::live::Live;
 use super::running;
 use crate::Use;
+use crate::boxed;
 use crate::core::Core;
 use crate::ids::fresh_uuid;
 
@@ -23,6 +24,7 @@ const GIVEN_AGAIN_BYTES_MAX: usize = 64 * 1024;
 
 impl Use {
     /// Starts a process. It runs on when the use is over.
+    #[boxed]
     pub async fn start_process(&self, asked: ProcessRequest) -> Result<ProcessRecord, Refusal> {
         let core = self.core();
         let sandbox = self.sandbox();

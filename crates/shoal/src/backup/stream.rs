@@ -108,7 +108,7 @@ fn taken(
             split(reader, sink, output)
         });
         let tokio = native::tokio_of_one_thread()?;
-        let fed = tokio.block_on(feed(to));
+        let fed = native::block_on(&tokio, feed(to));
         tokio.shutdown_background();
         let taken = taking.join().unwrap_or_else(|_| {
             Err(Failure::new("cannot make a backup", "the thread that writes it ended"))

@@ -73,7 +73,7 @@ pub(crate) fn between(
     let (from, to) = (Place::parse(from), Place::parse(to));
     let client = server.client()?;
     let tokio = native::tokio()?;
-    let copied = tokio.block_on(async {
+    let copied = native::block_on(&tokio, async {
         match (from, to) {
             (Place::There(from), Place::Here(to)) => {
                 down::copy(&inside(&client, from.id), &from.path, &to, output).await

@@ -168,7 +168,7 @@ fn tell_templates(reports: &[TemplateReport], output: &Output) {
 /// What templates can choose.
 fn choices(config: &Config, findings: &[Finding], trial: bool) -> Result<Vec<Report>, Failure> {
     let tokio = native::tokio()?;
-    let reports = tokio.block_on(runtimes::reports(config, findings, trial));
+    let reports = native::block_on(&tokio, runtimes::reports(config, findings, trial));
     tokio.shutdown_background();
     Ok(reports)
 }
@@ -294,7 +294,7 @@ fn trial(data_dir: &Path) -> Result<Tried, Failure> {
         closed.map_err(|error| Failure::of_runtime("cannot clean up", &error))?;
         Ok((ran, took, can))
     };
-    let tried = tokio.block_on(async { timeout(TRIAL_TIMEOUT, attempt).await });
+    let tried = native::block_on(&tokio, async { timeout(TRIAL_TIMEOUT, attempt).await });
     tokio.shutdown_background();
     let can = match &tried {
         Ok(Ok((_, _, can))) => Some(*can),

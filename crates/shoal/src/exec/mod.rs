@@ -52,7 +52,7 @@ pub(crate) fn in_session(
 fn carry_out(client: &Client, plan: Plan, output: &Output) -> Result<ExitCode, Failure> {
     // Two threads: a reader of our output who is slow must not keep us from hearing a signal.
     let tokio = native::tokio()?;
-    let code = tokio.block_on(async {
+    let code = native::block_on(&tokio, async {
         let mut signals = Signals::listen()?;
         perform(client, plan, &mut signals, output).await
     });

@@ -47,7 +47,7 @@ pub(crate) fn main(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let client = arguments.server.client()?;
     // Two threads: who reads slowly must not keep us from hearing that a call is called off.
     let tokio = native::tokio()?;
-    let outcome = tokio.block_on(relay::run(&client, place));
+    let outcome = native::block_on(&tokio, relay::run(&client, place));
     // The thread that reads our input may still wait for some.
     tokio.shutdown_background();
     outcome.map(|()| ExitCode::SUCCESS)

@@ -16,7 +16,7 @@ pub(super) fn main(wanted: &LogsOf, output: &Output) -> Result<ExitCode, Failure
     let client = wanted.of.server.client()?;
     // Two threads: a slow reader of our output must not keep us from hearing the server.
     let tokio = native::tokio()?;
-    let code = tokio.block_on(async {
+    let code = native::block_on(&tokio, async {
         if wanted.follow {
             follow(&client, wanted, output).await
         } else {

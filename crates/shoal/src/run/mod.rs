@@ -59,7 +59,7 @@ pub(crate) fn main(typed: Arguments, output: &Output) -> Result<ExitCode, Failur
     };
     let source = workspace.as_ref().map_or(WorkspaceSource::Memory, native::Lent::source);
     let tokio = native::tokio()?;
-    let ending = tokio.block_on(async {
+    let ending = native::block_on(&tokio, async {
         let mut signals = Signals::listen()?;
         let opened = tokio::select! {
             opened = native::open(settings) => opened?,

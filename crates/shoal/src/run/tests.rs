@@ -33,7 +33,7 @@ fn wish(words: &[&str]) -> Wish {
 
 fn ran(wish: Wish) -> Result<Ending, Failure> {
     let tokio = crate::native::tokio().unwrap();
-    tokio.block_on(async {
+    crate::native::block_on(&tokio, async {
         let runtime = FakeRuntime::new(FakeSettings::default());
         let mut signals = Signals::listen().unwrap();
         let output = Output::new(Color::Never);

@@ -12,7 +12,8 @@ use crate::output::Paint;
 
 pub(super) fn show(parts: &Parts<'_>, engine: &Engine, address: SocketAddr) {
     let data_dir = parts.place.path().display().to_string();
-    let version = env!("CARGO_PKG_VERSION");
+    let version = env!("SHOAL_VERSION");
+    let key = parts.place.key_file().display().to_string();
     let ash = parts.config.ash.listen;
     let blaxel = parts.config.blaxel.listen;
     for address in [Some(address), ash, blaxel].into_iter().flatten() {
@@ -26,7 +27,7 @@ pub(super) fn show(parts: &Parts<'_>, engine: &Engine, address: SocketAddr) {
         );
     }
     if !io::stdout().is_terminal() {
-        tracing::info!(%address, data_dir, version, "ready");
+        tracing::info!(%address, key, data_dir, version, "ready");
         if let Some(ash) = ash {
             tracing::info!(address = %ash, "ready for clients of Ash");
         }
@@ -40,7 +41,6 @@ pub(super) fn show(parts: &Parts<'_>, engine: &Engine, address: SocketAddr) {
     // What commands find by themselves need not be typed.
     let found = parts.place.path() == Surroundings::read().data_dir();
     let flag = if found { String::new() } else { format!(" --data-dir {data_dir}") };
-    let key = parts.place.key_file().display().to_string();
     let pools = engine.templates();
     let pools: Vec<_> = pools
         .iter()

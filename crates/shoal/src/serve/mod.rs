@@ -100,7 +100,7 @@ pub(crate) fn main(arguments: &Arguments, output: &Output) -> Result<ExitCode, F
         .enable_all()
         .build()
         .map_err(|error| Failure::new("cannot start threads", error))?;
-    let served = tokio.block_on(async {
+    let served = native::block_on(&tokio, async {
         let parts = Parts { config: &config, place: &place, mounts, output };
         let started = start(&parts, launcher, images, inspected).await?;
         serve(&parts, started, listeners, arguments.new_admin_key).await

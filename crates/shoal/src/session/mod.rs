@@ -121,7 +121,7 @@ fn talk<T>(
 ) -> Result<T, Failure> {
     let client = server.client()?;
     let tokio = crate::native::tokio()?;
-    let outcome = tokio.block_on(act(client));
+    let outcome = crate::native::block_on(&tokio, act(client));
     tokio.shutdown_background();
     outcome
 }

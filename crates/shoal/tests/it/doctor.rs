@@ -43,12 +43,31 @@ fn clean_says_what_it_did() {
     assert_eq!((cleaned.code, json["stuck"].as_array().unwrap().len()), (Some(0), 0));
 }
 
+/// Built from a clone, it says from which commit.
+#[test]
+fn the_version_names_the_commit() {
+    let shown = said(&["--version"]);
+    let version = shown.text().trim().strip_prefix("shoal ").unwrap();
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let git = std::process::Command::new("git")
+        .args(["-C", root, "rev-parse", "--short=12", "HEAD"])
+        .output();
+    let package = env!("CARGO_PKG_VERSION");
+    match git {
+        Ok(git) if git.status.success() => {
+            let commit = String::from_utf8(git.stdout).unwrap();
+            assert_eq!(version, format!("{package} ({})", commit.trim()));
+        }
+        Ok(_) | Err(_) => assert_eq!(version, package),
+    }
+}
+
 #[test]
 fn completions_know_the_verbs() {
     for shell in ["bash", "zsh", "fish"] {
         let script = said(&["completions", shell]);
         assert_eq!(script.code, Some(0));
-        for verb in ["run", "doctor", "clean", "bench", "workspace-mb"] {
+        for verb in ["run", "doctor", "clean", "backup", "workspace-mb"] {
             assert!(script.text().contains(verb), "{shell} does not know {verb}");
         }
     }

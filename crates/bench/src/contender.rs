@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tokio::time::sleep;
 
 use super::samples::{Pace, Samples};
-use crate::failure::Failure;
+use command::failure::Failure;
 
 /// The pause before a sample: long enough for what waits for a grace period in the kernel.
 pub(crate) const GAP: Duration = Duration::from_millis(50);

@@ -15,8 +15,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::failed;
-use crate::failure::Failure;
-use crate::native;
+use command::failure::Failure;
+use command::native;
 
 /// Memory is at rest when it has not moved by more than this for as long as that.
 const STILL_BYTES: u64 = 1 << 20;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Reads one.
-pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+pub fn parse(text: &str) -> Result<Duration, String> {
     const EXPLAIN: &str = "a time like 30s, 1500ms, 2m or 1h30m";
     let wrong = || EXPLAIN.to_owned();
     let mut total = Duration::ZERO;
@@ -32,7 +32,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
 }
 
 /// Writes one, as short as it can be said.
-pub(crate) fn words(time: Duration) -> String {
+pub fn words(time: Duration) -> String {
     let ms = time.as_secs_f64() * 1000.0;
     if ms < 1.0 {
         format!("{:.0} µs", ms * 1000.0)

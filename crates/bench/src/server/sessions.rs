@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::super::contender::{Contender, Times};
 use super::http::Connection;
 use super::served::Served;
-use crate::failure::Failure;
+use command::failure::Failure;
 
 pub(in super::super) const CREATE: &str = "create a session";
 pub(in super::super) const TURN: &str = "turn until the first word";

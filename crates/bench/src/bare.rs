@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use super::contender::{Contender, Times};
-use crate::failure::Failure;
+use command::failure::Failure;
 
 /// A process that starts a program on demand and says how long that took.
 pub(crate) struct Bare {

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::failure::Failure;
+use command::failure::Failure;
 
 /// Memory file systems where programs may be executed, the likeliest first.
 const PLACES: [&str; 3] = ["/dev/shm", "/run", "/tmp"];

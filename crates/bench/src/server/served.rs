@@ -1,4 +1,4 @@
-//! A server of our own to be measured: the same program, on a port of its own, with a data directory
+//! A server to be measured: a process of its own, on a port of its own, with a data directory
 //! that goes with it.
 
 use std::net::{SocketAddr, TcpListener};
@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::http::Connection;
-use crate::failure::Failure;
+use command::failure::Failure;
 
 const START_PATIENCE: Duration = Duration::from_secs(20);
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ pub(super) struct Served {
 }
 
 impl Served {
-    pub(super) async fn start(kept: Kept, above: &Path) -> Result<Self, Failure> {
+    pub(super) async fn start(program: &Path, kept: Kept, above: &Path) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| Failure::new("cannot start a server", error);
         let name = match kept {
             Kept::Durable => "durable",
@@ -42,7 +42,6 @@ impl Served {
         let directory: PathBuf = above.join(name);
         std::fs::create_dir_all(&directory).map_err(failed)?;
         let address = free_address().map_err(failed)?;
-        let program = std::env::current_exe().map_err(failed)?;
         let mut command = Command::new(program);
         command.arg("serve").arg("--listen").arg(address.to_string());
         command.arg("--data-dir").arg(&directory);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::super::contender::{Contender, Times};
 use super::http::Connection;
 use super::served::Served;
-use crate::failure::Failure;
+use command::failure::Failure;
 
 pub(super) const ACQUIRE: &str = "acquire over HTTP";
 pub(super) const ACQUIRE_MEMORY: &str = "acquire over HTTP, memory store";

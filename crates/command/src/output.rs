@@ -12,7 +12,7 @@ use crate::failure::Failure;
 
 /// When to use colours.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Color {
+pub enum Color {
     /// On terminals, unless `NO_COLOR` is set.
     #[default]
     Auto,
@@ -24,11 +24,16 @@ pub(crate) enum Color {
 
 /// How a piece of text is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Paint {
+pub enum Paint {
+    /// As it should be.
     Good,
+    /// Worth a look.
     Middling,
+    /// Wrong.
     Bad,
+    /// A heading.
     Strong,
+    /// Beside the point.
     Faint,
 }
 
@@ -67,13 +72,14 @@ impl Stream {
 }
 
 /// Our two outputs.
-pub(crate) struct Output {
+pub struct Output {
     stdout: Stream,
     stderr: Stream,
 }
 
 impl Output {
-    pub(crate) fn new(color: Color) -> Self {
+    /// Stdout and stderr of this process.
+    pub fn new(color: Color) -> Self {
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let colored = |is_terminal: bool| match color {
             Color::Auto => is_terminal && !plain,
@@ -94,22 +100,22 @@ impl Output {
     }
 
     /// Text for stdout in a colour, if it has any.
-    pub(crate) fn paint(&self, paint: Paint, text: &str) -> String {
+    pub fn paint(&self, paint: Paint, text: &str) -> String {
         self.stdout.paint(paint, text)
     }
 
     /// Writes a result.
-    pub(crate) fn say(&self, text: &str) {
+    pub fn say(&self, text: &str) {
         self.stdout.write(format!("{text}\n").as_bytes());
     }
 
     /// Writes a result for scripts.
-    pub(crate) fn say_json(&self, value: &Value) {
+    pub fn say_json(&self, value: &Value) {
         self.say(&format!("{value:#}"));
     }
 
     /// Writes something of ours as a result for scripts.
-    pub(crate) fn say_value(&self, value: &impl Serialize) -> Result<(), Failure> {
+    pub fn say_value(&self, value: &impl Serialize) -> Result<(), Failure> {
         let value = serde_json::to_value(value)
             .map_err(|error| Failure::new("cannot write the result", error))?;
         self.say_json(&value);
@@ -117,38 +123,38 @@ impl Output {
     }
 
     /// Writes a result as it is.
-    pub(crate) fn say_bytes(&self, bytes: &[u8]) {
+    pub fn say_bytes(&self, bytes: &[u8]) {
         self.stdout.write(bytes);
     }
 
     /// Writes what is wrong.
-    pub(crate) fn complain(&self, text: &str) {
+    pub fn complain(&self, text: &str) {
         let name = self.stderr.paint(Paint::Bad, "shoal:");
         self.stderr.write(format!("{name} {text}\n").as_bytes());
     }
 
     /// Writes what happened to a program, or how far something is.
-    pub(crate) fn note(&self, text: &str) {
+    pub fn note(&self, text: &str) {
         let name = self.stderr.paint(Paint::Strong, "shoal:");
         self.stderr.write(format!("{name} {text}\n").as_bytes());
     }
 
     /// Writes what only a person cares about: nothing if none is there.
-    pub(crate) fn remark(&self, text: &str) {
+    pub fn remark(&self, text: &str) {
         if io::stderr().is_terminal() {
             self.note(text);
         }
     }
 
     /// Says how far something is, in place of what was said of it before; an empty text ends it.
-    pub(crate) fn progress(&self, text: &str) {
+    pub fn progress(&self, text: &str) {
         if io::stderr().is_terminal() {
             self.stderr.write(format!("\r\u{1b}[K{text}").as_bytes());
         }
     }
 
     /// Writes what can be done.
-    pub(crate) fn hint(&self, text: &str) {
+    pub fn hint(&self, text: &str) {
         let word = self.stderr.paint(Paint::Faint, "  try:");
         self.stderr.write(format!("{word} {text}\n").as_bytes());
     }

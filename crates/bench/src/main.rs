@@ -1,4 +1,4 @@
-//! `shoal bench`: how fast sandboxes are, beside a bare spawn and beside others. Gates are ratios
+//! `cargo run --release -p bench`: how fast sandboxes are, beside a bare spawn and beside others. Gates are ratios
 //! inside one run, because absolute times move with the machine's mood and ratios hardly do.
 
 mod bare;
@@ -11,10 +11,14 @@ mod sandboxes;
 mod scratch;
 mod server;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use clap::Parser as _;
+use command::failure::Failure;
+use command::native::{self, Settings};
+use command::output::{Color, Output};
 use jail::groups::Version;
 use jail::machine::Machine;
 use runtime::native::NetworkMode;
@@ -27,9 +31,6 @@ use self::report::{BARE, BARE_TRUE, Report};
 use self::samples::Pace;
 use self::sandboxes::{Captured, Launch, Ping, Run, Sleep, Warm};
 use self::scratch::Scratch;
-use crate::failure::Failure;
-use crate::native::{self, Settings};
-use crate::output::Output;
 
 /// The usual launch.
 const HOST_ROOT: &str = "launch, spare network";
@@ -42,19 +43,23 @@ const CONCURRENCIES: [u32; 3] = [1, 2, 8];
 const SLOTS_SPARED: u32 = 64;
 
 /// What was typed.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  \
-    sudo shoal bench                       everything, a few minutes\n  \
-    sudo shoal bench --quick               a first impression\n  \
-    sudo shoal bench --only exec           one thing and what it is compared with\n  \
-    sudo shoal bench --only memory --sandboxes 200\n  \
-    sudo shoal bench --server              a server of its own: acquire, exec, rates, memory\n  \
-    sudo shoal bench --processes           commands, logs, lists and waking, in the dialect of Blaxel\n  \
-    sudo shoal bench --containers          a Docker pool beside a native one and beside the engine\n  \
-    sudo shoal bench --json > bench.json   for scripts\n\n\
+#[derive(Debug, clap::Parser)]
+#[command(
+    name = "bench",
+    about,
+    after_help = "Examples:\n  \
+    sudo target/release/bench                       everything, a few minutes\n  \
+    sudo target/release/bench --quick               a first impression\n  \
+    sudo target/release/bench --only exec           one thing and what it is compared with\n  \
+    sudo target/release/bench --only memory --sandboxes 200\n  \
+    sudo target/release/bench --server              a server of its own: acquire, exec, rates, memory\n  \
+    sudo target/release/bench --processes           commands, logs, lists and waking, in the dialect of Blaxel\n  \
+    sudo target/release/bench --containers          a Docker pool beside a native one and beside the engine\n  \
+    sudo target/release/bench --json > bench.json   for scripts\n\n\
     Names for --only: times, rates, memory, stdout, or part of a name in the table of times.\n\
-    The exit code is 0 whatever the numbers are; `gates` in the JSON says which promises are kept.")]
-pub(crate) struct Arguments {
+    The exit code is 0 whatever the numbers are; `gates` in the JSON says which promises are kept."
+)]
+struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -79,6 +84,12 @@ pub(crate) struct Arguments {
     /// Rounds with pauses; back to back there are four times as many
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: Option<u32>,
+    /// The program whose servers are measured; the one beside this program if not given
+    #[arg(long, value_name = "PATH")]
+    shoal: Option<PathBuf>,
+    /// Another program, measured in turn with it: what a change costs, as a ratio
+    #[arg(long, value_name = "PATH", requires = "server")]
+    against: Option<PathBuf>,
     /// How many idle sandboxes to launch to measure their memory
     #[arg(long, value_name = "N", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(1..=8000))]
@@ -93,6 +104,9 @@ struct Wish {
     launches: u32,
     sandboxes: u32,
     megabytes: u32,
+    /// The program whose servers are measured.
+    shoal: PathBuf,
+    against: Option<PathBuf>,
 }
 
 impl Wish {
@@ -106,6 +120,8 @@ impl Wish {
             launches,
             sandboxes: typed.sandboxes,
             megabytes,
+            shoal: typed.shoal.clone().unwrap_or_else(beside_us),
+            against: typed.against.clone(),
         }
     }
 
@@ -126,7 +142,21 @@ impl Wish {
     }
 }
 
-pub(crate) fn main(typed: &Arguments, output: &Output) -> Result<ExitCode, Failure> {
+/// Where a build puts the program.
+fn beside_us() -> PathBuf {
+    let us = std::env::current_exe().unwrap_or_default();
+    us.with_file_name("shoal")
+}
+
+fn main() -> ExitCode {
+    let (typed, output) = (Arguments::parse(), Output::new(Color::Auto));
+    match measure(&typed, &output) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(&output),
+    }
+}
+
+fn measure(typed: &Arguments, output: &Output) -> Result<(), Failure> {
     let wish = Wish::of(typed);
     let scratch = Scratch::make()?;
     let found = Machine::probe();
@@ -139,16 +169,16 @@ pub(crate) fn main(typed: &Arguments, output: &Output) -> Result<ExitCode, Failu
     let mut report = Report { machine, v1_limits, ..Report::default() };
     if typed.server {
         let tokio = native::tokio_of_one_thread()?;
-        tokio.block_on(server::measure(&wish, &scratch, &mut report, output))?;
+        native::block_on(&tokio, server::measure(&wish, &scratch, &mut report, output))?;
     } else if typed.sessions {
         let tokio = native::tokio_of_one_thread()?;
-        tokio.block_on(server::measure_sessions(&wish, &scratch, &mut report, output))?;
+        native::block_on(&tokio, server::measure_sessions(&wish, &scratch, &mut report, output))?;
     } else if typed.processes {
         let tokio = native::tokio_of_one_thread()?;
-        tokio.block_on(server::measure_processes(&wish, &scratch, &mut report, output))?;
+        native::block_on(&tokio, server::measure_processes(&wish, &scratch, &mut report, output))?;
     } else if typed.containers {
         let tokio = native::tokio_of_one_thread()?;
-        tokio.block_on(server::measure_containers(&wish, &scratch, &mut report, output))?;
+        native::block_on(&tokio, server::measure_containers(&wish, &scratch, &mut report, output))?;
     } else {
         sandboxes_alone(&wish, &scratch, &mut report, output)?;
     }
@@ -157,7 +187,7 @@ pub(crate) fn main(typed: &Arguments, output: &Output) -> Result<ExitCode, Failu
     } else {
         report.tell(output);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Everything that needs no server.
@@ -170,10 +200,10 @@ fn sandboxes_alone(
     if wish.wants("times") {
         output.note("measuring times");
         let tokio = native::tokio_of_one_thread()?;
-        tokio.block_on(times(wish, scratch, report))?;
+        native::block_on(&tokio, times(wish, scratch, report))?;
     }
     let tokio = native::tokio()?;
-    tokio.block_on(counts(wish, report, output))
+    native::block_on(&tokio, counts(wish, report, output))
 }
 
 /// Everything that is counted.
@@ -266,7 +296,7 @@ async fn open(
     network: NetworkMode,
     slots: u32,
     limits: bool,
-    directory: Option<std::path::PathBuf>,
+    directory: Option<PathBuf>,
 ) -> Result<Arc<dyn Runtime>, Failure> {
     let settings = Settings {
         slots,
@@ -322,6 +352,8 @@ mod tests {
             launches: 1,
             sandboxes: 1,
             megabytes: 1,
+            shoal: PathBuf::new(),
+            against: None,
         };
         assert!(wish("rates").wants("rates") && !wish("rates").wants("times"));
         assert!(wish("exec").wants("times") && !wish("exec").wants("memory"));

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::failure::Failure;
+use command::failure::Failure;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const DEFAULT: &str = "/var/run/docker.sock";

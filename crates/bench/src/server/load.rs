@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 use super::super::samples::Series;
 use super::served::Served;
 use super::times::{checkout, exec, give_back};
-use crate::failure::Failure;
+use command::failure::Failure;
 
 /// How many clients there are at once.
 pub(super) const CLIENTS: u32 = 32;

@@ -1,5 +1,6 @@
-//! `shoal bench --server`: what a server adds, beside a bare spawn, in the same rounds.
+//! `bench --server`: what a server adds, beside a bare spawn, in the same rounds.
 
+pub(crate) mod against;
 pub(super) mod containers;
 mod engine;
 mod http;
@@ -25,8 +26,8 @@ use super::report::{BARE, BARE_TRUE, Report};
 use super::samples::Pace;
 use super::scratch::Scratch;
 use super::{HOST_PROGRAM, Wish};
-use crate::failure::Failure;
-use crate::output::Output;
+use command::failure::Failure;
+use command::output::Output;
 
 /// Gates of times: what, compared with what, and how often as long it may take.
 pub(super) const RATIOS: [(&str, &str, f64); 5] = [
@@ -63,8 +64,8 @@ pub(super) async fn measure(
     report: &mut Report,
     output: &Output,
 ) -> Result<(), Failure> {
-    let durable = start(Kept::Durable, &scratch.root()).await?;
-    let memory = start(Kept::Memory, &scratch.root()).await?;
+    let durable = start(&wish.shoal, Kept::Durable, &scratch.root()).await?;
+    let memory = start(&wish.shoal, Kept::Memory, &scratch.root()).await?;
     output.note("measuring times over HTTP");
     let program = scratch.program();
     let bytes = std::fs::read(&program).map_err(|error| Failure::new("cannot read", error))?;
@@ -77,6 +78,12 @@ pub(super) async fn measure(
         Box::new(Exec::of(&durable, &bytes).await?),
         Box::new(Sleep::of(&durable).await?),
     ];
+    let mut other = None;
+    if let Some(program) = &wish.against {
+        let (served, contenders) = against::start(program, &scratch.root(), &bytes).await?;
+        other = Some(served);
+        all.extend(contenders);
+    }
     // A server that was asked a moment ago is awake: that is what back to back is about.
     for (pace, burst) in [(Pace::Spaced, 1), (Pace::BackToBack, BURST)] {
         let (samples, skipped) = (&mut report.samples, &mut report.skipped);
@@ -84,6 +91,9 @@ pub(super) async fn measure(
     }
     drop(all);
     memory.stop().await;
+    if let Some(other) = other {
+        other.stop().await;
+    }
     let load = load(wish, &durable, output).await?;
     durable.stop().await;
     report.load = Some(load);
@@ -97,7 +107,7 @@ pub(super) async fn measure_sessions(
     report: &mut Report,
     output: &Output,
 ) -> Result<(), Failure> {
-    let served = Served::start(Kept::Durable, &scratch.root()).await?;
+    let served = Served::start(&wish.shoal, Kept::Durable, &scratch.root()).await?;
     sessions::prepare(&served).await?;
     output.note("measuring sessions over HTTP");
     let program = scratch.program();
@@ -123,7 +133,7 @@ pub(super) async fn measure_processes(
     report: &mut Report,
     output: &Output,
 ) -> Result<(), Failure> {
-    let served = start(Kept::Durable, &scratch.root()).await?;
+    let served = start(&wish.shoal, Kept::Durable, &scratch.root()).await?;
     output.note("measuring processes over HTTP");
     let program = scratch.program();
     let mut all: Vec<Box<dyn Contender>> = vec![
@@ -155,7 +165,7 @@ pub(super) async fn measure_containers(
 ) -> Result<(), Failure> {
     let engine = Engine::found()?;
     let stay = others::docker_stay(scratch).await?;
-    let served = Served::start(Kept::Durable, &scratch.root()).await?;
+    let served = Served::start(&wish.shoal, Kept::Durable, &scratch.root()).await?;
     output.note("filling pools of containers");
     containers::prepare(&served).await?;
     output.note("measuring containers over HTTP");
@@ -178,8 +188,8 @@ pub(super) async fn measure_containers(
     Ok(())
 }
 
-async fn start(kept: Kept, above: &Path) -> Result<Served, Failure> {
-    let served = Served::start(kept, above).await?;
+async fn start(program: &Path, kept: Kept, above: &Path) -> Result<Served, Failure> {
+    let served = Served::start(program, kept, above).await?;
     served.connect().await?.json("PUT", "/v1/templates/default", POOL).await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     Ok(served)

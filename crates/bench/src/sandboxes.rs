@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::contender::{Contender, Times};
 use super::failed;
 use super::scratch::PROGRAM_INSIDE;
-use crate::failure::Failure;
-use crate::native;
+use command::failure::Failure;
+use command::native;
 
 /// Where the binary is in a sandbox that shows the host's programs.
 const PROGRAM_IN_WORKSPACE: &str = "/workspace/noop";

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use super::contender::Skipped;
 use super::rates::{Footprint, LaunchRate, Throughput};
 use super::samples::{Pace, Samples};
-use super::server::{self, Load, containers, processes, sessions};
-use crate::duration;
-use crate::output::{Output, Paint};
+use super::server::{self, Load, against, containers, processes, sessions};
+use command::duration;
+use command::output::{Output, Paint};
 
 /// What everything is compared with.
 pub(crate) const BARE: &str = "bare";
@@ -84,6 +84,12 @@ impl Report {
                         Gate::at_most(format!("{name} / {to} ({word})"), ratio, limit)
                     }),
                 );
+            }
+            for (name, other) in against::PAIRS {
+                let ratio = self.samples.ratio(name, other, pace);
+                gates.extend(ratio.map(|ratio| {
+                    Gate::at_most(format!("{name} / {other} ({word})"), ratio, against::LIMIT)
+                }));
             }
             for (name, limit) in [("launch, brought root", 1.3), ("launch, ordinary user", 1.5)] {
                 let ratio = self.samples.ratio(name, "launch, spare network", pace);

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ const RUN_DIRECTORY: &str = "/run/shoal";
 
 /// Where runs leave their marks: those of an ordinary user where the system keeps such things for
 /// him, or else in a directory of his own beside those of others.
-pub(crate) fn run_directory() -> Result<PathBuf, Failure> {
+pub fn run_directory() -> Result<PathBuf, Failure> {
     let user = rustix::process::geteuid();
     if user.is_root() {
         return Ok(PathBuf::from(RUN_DIRECTORY));
@@ -56,27 +57,28 @@ fn own_directory(path: &Path, user: u32) -> io::Result<()> {
 
 /// What is opened.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub struct Settings {
     /// How many sandboxes at once.
-    pub(crate) slots: u32,
+    pub slots: u32,
     /// How many are kept ready.
-    pub(crate) spares: u32,
-    pub(crate) network: NetworkMode,
+    pub spares: u32,
+    /// How sandboxes get their network.
+    pub network: NetworkMode,
     /// Whether limits are enforced: off only to measure what they cost.
-    pub(crate) limits: bool,
+    pub limits: bool,
     /// A directory that is a workspace.
-    pub(crate) lent: Option<Lent>,
+    pub lent: Option<Lent>,
     /// Beneath which directory root filesystems are found.
-    pub(crate) directory: Option<PathBuf>,
+    pub directory: Option<PathBuf>,
     /// The image store.
-    pub(crate) images: Option<PathBuf>,
+    pub images: Option<PathBuf>,
     /// Whom the launcher becomes, and where he may leave his marks.
-    pub(crate) user: Option<(u32, PathBuf)>,
+    pub user: Option<(u32, PathBuf)>,
 }
 
 impl Settings {
     /// For one sandbox, which nothing can be prepared for.
-    pub(crate) fn for_one(workspace: Option<&Lent>) -> Self {
+    pub fn for_one(workspace: Option<&Lent>) -> Self {
         Self {
             slots: 2,
             spares: 1,
@@ -92,14 +94,14 @@ impl Settings {
 
 /// A directory that somebody lends to a sandbox.
 #[derive(Debug, Clone)]
-pub(crate) struct Lent {
+pub struct Lent {
     directory: PathBuf,
     id: WorkspaceId,
 }
 
 impl Lent {
     /// Checks that programs could use it.
-    pub(crate) fn check(directory: &Path) -> Result<Self, Failure> {
+    pub fn check(directory: &Path) -> Result<Self, Failure> {
         let what = || format!("cannot use {} as workspace", directory.display());
         let failed = |error: io::Error| Failure::new(what(), error);
         let directory = directory.canonicalize().map_err(failed)?;
@@ -119,14 +121,15 @@ impl Lent {
         Ok(Self { directory, id: WorkspaceId::from_u128(random()?) })
     }
 
-    pub(crate) fn source(&self) -> WorkspaceSource {
+    /// As a source of files for a sandbox.
+    pub fn source(&self) -> WorkspaceSource {
         WorkspaceSource::Disk(self.id)
     }
 }
 
 /// Lets this process, and the launcher that it starts, have as many descriptors as they may: each
 /// sandbox needs some in both, and what is usual is too few for what is usual here.
-pub(crate) fn raise_descriptor_limit() {
+pub fn raise_descriptor_limit() {
     let now = getrlimit(Resource::Nofile);
     if now.current != now.maximum {
         // What cannot be raised is as it was.
@@ -135,7 +138,7 @@ pub(crate) fn raise_descriptor_limit() {
 }
 
 /// What a limit is about.
-pub(crate) fn limit_in_words(name: &str) -> &str {
+pub fn limit_in_words(name: &str) -> &str {
     match name {
         "memory_mb" => "memory",
         "cpu_milli" => "processor time",
@@ -144,8 +147,15 @@ pub(crate) fn limit_in_words(name: &str) -> &str {
     }
 }
 
+/// Runs a future to its end. It is boxed, so that it is compiled once and not once for each kind of
+/// scheduler that tokio has.
+pub fn block_on<T>(tokio: &tokio::runtime::Runtime, doing: impl Future<Output = T>) -> T {
+    let doing: Pin<Box<dyn Future<Output = T> + '_>> = Box::pin(doing);
+    tokio.block_on(doing)
+}
+
 /// What futures run on.
-pub(crate) fn tokio() -> Result<tokio::runtime::Runtime, Failure> {
+pub fn tokio() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -154,7 +164,7 @@ pub(crate) fn tokio() -> Result<tokio::runtime::Runtime, Failure> {
 }
 
 /// What futures run on where only one thing happens at a time: nobody has to wake anybody else.
-pub(crate) fn tokio_of_one_thread() -> Result<tokio::runtime::Runtime, Failure> {
+pub fn tokio_of_one_thread() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -162,7 +172,7 @@ pub(crate) fn tokio_of_one_thread() -> Result<tokio::runtime::Runtime, Failure> 
 }
 
 /// 128 bits for an id.
-pub(crate) fn random() -> Result<u128, Failure> {
+pub fn random() -> Result<u128, Failure> {
     let mut bytes = [0; 16];
     let read = fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
     read.map_err(|error| Failure::new("cannot make an id", error))?;
@@ -170,7 +180,7 @@ pub(crate) fn random() -> Result<u128, Failure> {
 }
 
 /// A sandbox with its workspace in memory.
-pub(crate) fn spec(limits: Limits) -> Result<LaunchSpec, Failure> {
+pub fn spec(limits: Limits) -> Result<LaunchSpec, Failure> {
     Ok(LaunchSpec {
         instance: InstanceId::from_u128(random()?),
         root: Root::Host,
@@ -184,7 +194,7 @@ pub(crate) fn spec(limits: Limits) -> Result<LaunchSpec, Failure> {
 }
 
 /// Opens the native runtime.
-pub(crate) async fn open(settings: Settings) -> Result<Arc<dyn Runtime>, Failure> {
+pub async fn open(settings: Settings) -> Result<Arc<dyn Runtime>, Failure> {
     let (user, run_directory) = match settings.user {
         Some((user, directory)) => (Some(user), directory),
         None => (None, run_directory()?),
@@ -207,7 +217,7 @@ pub(crate) async fn open(settings: Settings) -> Result<Arc<dyn Runtime>, Failure
 }
 
 /// Removes what runs that are over left behind. Blocks.
-pub(crate) fn clean() -> Result<Reaped, Failure> {
+pub fn clean() -> Result<Reaped, Failure> {
     Leftovers::on_this_machine(run_directory()?)
         .and_then(|leftovers| leftovers.remove_all())
         .map_err(|error| Failure::new("cannot clean", error))

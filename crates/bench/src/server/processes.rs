@@ -16,7 +16,7 @@ use super::http::Connection;
 use super::load::CLIENTS;
 use super::served::Served;
 use super::times::{Leased, checkout};
-use crate::failure::Failure;
+use command::failure::Failure;
 
 pub(in super::super) const EXEC: &str = "process true and wait";
 pub(in super::super) const MUCH: &str = "50 MB of output and wait";

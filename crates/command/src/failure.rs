@@ -11,7 +11,7 @@ use runtime::{RuntimeError, RuntimeErrorCode};
 use crate::output::Output;
 
 /// We failed, not the program.
-pub(crate) const OWN_FAILURE: u8 = 125;
+pub const OWN_FAILURE: u8 = 125;
 /// The program is there but cannot be executed.
 const CANNOT_EXECUTE: u8 = 126;
 /// There is no such program.
@@ -27,7 +27,7 @@ const KILLED: u8 = 128 + 9;
 
 /// A failure, ready to be told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub struct Failure {
     /// What could not be done.
     what: String,
     /// Why.
@@ -38,32 +38,34 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    pub(crate) fn new(what: impl Into<String>, cause: impl fmt::Display) -> Self {
+    /// A failure of ours, without a remedy.
+    pub fn new(what: impl Into<String>, cause: impl fmt::Display) -> Self {
         let (what, cause) = (what.into(), cause.to_string());
         Self { what, cause, remedy: None, exit: OWN_FAILURE }
     }
 
+    /// The same failure, with what can be done about it.
     #[must_use]
-    pub(crate) fn remedy(mut self, remedy: impl Into<String>) -> Self {
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }
 
     /// The same failure, of what was typed or configured.
     #[must_use]
-    pub(crate) fn usage(self) -> Self {
+    pub fn usage(self) -> Self {
         Self { exit: UNUSABLE, ..self }
     }
 
     /// A sandbox could not be used.
-    pub(crate) fn of_runtime(what: impl Into<String>, error: &RuntimeError) -> Self {
+    pub fn of_runtime(what: impl Into<String>, error: &RuntimeError) -> Self {
         let killed = error.code == RuntimeErrorCode::OutOfMemory;
         let exit = if killed { KILLED } else { OWN_FAILURE };
         Self { exit, ..Self::new(what, error).remedy(error.code.remedy()) }
     }
 
     /// A program could not be started.
-    pub(crate) fn of_start(program: &str, error: &RuntimeError) -> Self {
+    pub fn of_start(program: &str, error: &RuntimeError) -> Self {
         let what = format!("cannot run {program}");
         let cannot = [RuntimeErrorCode::Denied, RuntimeErrorCode::WrongKind];
         if error.code == RuntimeErrorCode::NotFound {
@@ -79,7 +81,7 @@ impl Failure {
     }
 
     /// Something could not be done with an image.
-    pub(crate) fn of_image(what: impl Into<String>, error: &ImageError) -> Self {
+    pub fn of_image(what: impl Into<String>, error: &ImageError) -> Self {
         let exit = match error.code {
             ImageErrorCode::Store | ImageErrorCode::NoSpace | ImageErrorCode::Busy => OWN_FAILURE,
             ImageErrorCode::SourceUnreadable | ImageErrorCode::Unrecognised => UNUSABLE,
@@ -100,7 +102,7 @@ impl Failure {
     }
 
     /// A server refused, or could not be reached.
-    pub(crate) fn of_client(what: impl Into<String>, error: &ClientError) -> Self {
+    pub fn of_client(what: impl Into<String>, error: &ClientError) -> Self {
         let failure = Self { exit: REFUSED, ..Self::new(what, error) };
         match error {
             ClientError::Connect { address, cause } => {
@@ -127,7 +129,7 @@ impl Failure {
 
     /// A program could not be started by a server. Its own exit codes are taken, so ours are those
     /// that programs do not use.
-    pub(crate) fn of_exec(what: impl Into<String>, error: &ClientError) -> Self {
+    pub fn of_exec(what: impl Into<String>, error: &ClientError) -> Self {
         let exit = match error.code() {
             Some(ErrorCode::PathNotFound) => NOT_FOUND,
             Some(ErrorCode::PathDenied | ErrorCode::PathWrongKind) => CANNOT_EXECUTE,
@@ -139,12 +141,12 @@ impl Failure {
 
     /// The same failure, of a command that runs programs.
     #[must_use]
-    pub(crate) fn of_ours(self) -> Self {
+    pub fn of_ours(self) -> Self {
         Self { exit: OWN_FAILURE, ..self }
     }
 
     /// Says it on stderr and gives the exit code.
-    pub(crate) fn report(&self, output: &Output) -> ExitCode {
+    pub fn report(&self, output: &Output) -> ExitCode {
         output.complain(&format!("{}: {}", self.what, self.cause));
         if let Some(remedy) = &self.remedy {
             output.hint(remedy);
@@ -152,8 +154,8 @@ impl Failure {
         ExitCode::from(self.exit)
     }
 
-    #[cfg(test)]
-    pub(crate) const fn exit(&self) -> u8 {
+    /// The exit code.
+    pub const fn exit(&self) -> u8 {
         self.exit
     }
 }

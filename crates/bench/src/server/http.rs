@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::failure::Failure;
+use command::failure::Failure;
 
 /// The longest head of an answer.
 const HEAD_MAX: usize = 16 * 1024;

@@ -14,7 +14,7 @@ use super::engine::Engine;
 use super::http::Connection;
 use super::served::Served;
 use super::times::{Leased, checkout, exec, give_back};
-use crate::failure::Failure;
+use command::failure::Failure;
 
 pub(in super::super) const NATIVE: &str = "checkout, native pool";
 pub(in super::super) const DOCKER: &str = "checkout, Docker pool";

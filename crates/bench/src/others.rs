@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 
 use super::contender::{Contender, Skipped, Times};
 use super::scratch::{PROGRAM_INSIDE, Scratch};
-use crate::failure::Failure;
+use command::failure::Failure;
 
 /// How long one start of somebody else's may take.
 const PATIENCE: Duration = Duration::from_secs(20);
