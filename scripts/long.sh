@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # The tests that take long, and their report: docs/reports/long-YYYY-MM-DD.md, to be committed. Not part of CI.
+# A storm from outside on the release build, and tests that CI runs on a smaller scale.
 #
 #   scripts/long.sh [--seconds N] [--seed S]     N seconds of storm (600); the seed is of today if not given
 #   SHOAL_BIN=target/release/shoal  which server; without it the release build is made first
@@ -8,6 +9,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
+
+readonly SCALED='test(thousands_of_idle_sandboxes) + test(a_session_survives_kills) + test(storm::)'
 
 seconds=600
 seed="$(date +%Y%m%d)"
@@ -43,6 +46,14 @@ took="$((SECONDS - began))"
 result='every promise held'
 if [ "$status" -ne 0 ]; then result="**failed** (exit code $status)"; fi
 
+# What CI does on a smaller scale.
+scaled=0
+IDLE_SANDBOXES=5000 KILLS=200 STORM_SECONDS=150 SHOAL_CHAOS_S=120 timeout --kill-after=30 3600 \
+    cargo nextest run --locked --cargo-quiet --no-fail-fast --color never --status-level pass --test-threads 1 -E "$SCALED" \
+    -p shoal -p integration-tests >"$work/scaled" 2>&1 || scaled=$?
+cat "$work/scaled"
+if [ "$scaled" -ne 0 ]; then status=1; fi
+
 {
     printf '# Long tests of %s\n\n' "$today"
     # Backticks are Markdown here.
@@ -57,7 +68,11 @@ if [ "$status" -ne 0 ]; then result="**failed** (exit code $status)"; fi
     # The histories of single sessions help to find a cause and do not belong in a report.
     sed -e '/^       /d' -e "s#${TMPDIR:-/tmp}/shoal-outside-[^ /]*#WORK#g" "$work/storm" | cut -c 1-1200 |
         sed -e 's/[[:space:]]*$//' -e 200q
+    printf '```\n\n## On a larger scale than in CI\n\n'
+    printf '5,000 idle sandboxes, 200 kills in the middle of turns, storms of 120 and 150 seconds.\n\n```text\n'
+    grep -E '^ *(PASS|FAIL|SIGNAL|TIMEOUT|Summary)' "$work/scaled" | sed -e 's/^ *//' -e 's/[[:space:]]*$//' || true
     printf '```\n'
 } >"$report"
+if [ "$scaled" -ne 0 ]; then result="$result; a test on a larger scale failed"; fi
 echo "long.sh: $result; the report is $report"
 exit "$status"

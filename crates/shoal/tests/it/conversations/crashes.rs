@@ -13,7 +13,8 @@ use wire::{EventBody, SessionRequest, TurnRequest};
 
 use crate::storm::node::Server;
 
-const ROUNDS: u32 = 200;
+/// How often the server is killed if `KILLS` does not say; `scripts/long.sh` says 200.
+const KILLS: u32 = 50;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const CONFIG: &str = r#"
@@ -34,8 +35,9 @@ enum Became {
 }
 
 #[test]
-fn a_session_survives_two_hundred_kills_in_the_middle_of_its_turns() {
+fn a_session_survives_kills_in_the_middle_of_its_turns() {
     let Some(mut server) = Server::start("crashes", CONFIG) else { return };
+    let kills = std::env::var("KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS);
     let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     tokio.block_on(async {
         let template = "default".to_owned().try_into().unwrap();
@@ -43,7 +45,7 @@ fn a_session_survives_two_hundred_kills_in_the_middle_of_its_turns() {
         let mut became = BTreeMap::new();
         let mut begun = Vec::new();
         let mut moment = 0x2545_f491_4f6c_dd1d_u64;
-        for round in 0..ROUNDS {
+        for round in 0..kills {
             moment = moment.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let pause = Duration::from_micros((moment >> 33) % 40_000);
             let session = server.client().session(made.id);
@@ -64,8 +66,9 @@ fn a_session_survives_two_hundred_kills_in_the_middle_of_its_turns() {
             check_files(&session, &begun).await;
         }
         println!("{became:?}, {} seen to begin", begun.len());
-        assert!(begun.len() > 20 && became[&Became::Interrupted] > 20, "{became:?}");
-        check_events(&server.client(), &server.client().session(made.id)).await;
+        let enough = kills as usize / 10;
+        assert!(begun.len() > enough && became[&Became::Interrupted] > enough, "{became:?}");
+        check_events(&server.client(), &server.client().session(made.id), kills).await;
     });
     assert_eq!(server.stop(), Some(0), "{}", server.log());
     assert_eq!(server.leftovers(), Vec::<std::path::PathBuf>::new());
@@ -158,7 +161,7 @@ async fn check_files(session: &Conversation, begun: &[u32]) {
 }
 
 /// Each generation that was told of as active is told of as terminated once, except the last.
-async fn check_events(client: &Client, session: &Conversation) {
+async fn check_events(client: &Client, session: &Conversation, kills: u32) {
     let now = session.get().await.unwrap().generation;
     let mut stream = session.events(Some(0));
     let mut active: BTreeMap<Generation, u32> = BTreeMap::new();
@@ -192,5 +195,5 @@ async fn check_events(client: &Client, session: &Conversation) {
         assert!(terminated.contains_key(generation), "{generation} of {active:?} has no end");
     }
     assert!(!terminated.contains_key(&now), "the present one lives");
-    assert!(active.len() > 100, "{} generations", active.len());
+    assert!(active.len() > kills as usize / 2, "{} generations", active.len());
 }

@@ -39,7 +39,7 @@ struct Seen {
 
 #[test]
 fn promises_hold_while_an_engine_dies_with_its_containers() {
-    chaos("chaos", &[], 60);
+    chaos("chaos", &[], 15);
 }
 
 #[test]
