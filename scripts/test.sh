@@ -190,7 +190,7 @@ summary="$(grep -E '^ *Summary \[' "$work/tests" | tail -n 1)"
 passed+=(tests)
 
 heading 'clients and outside tests, side by side'
-cargo build --locked --quiet -p shoal
+# The tests have built it. Built alone it would have other features, and so would all that it needs.
 SHOAL_BIN="$(realpath -m "${CARGO_TARGET_DIR:-target}")/debug/shoal"
 export SHOAL_BIN
 check_all 'outside tests=scripts/outside.sh' 'schemathesis=scripts/schemathesis.sh' \
