@@ -33,6 +33,32 @@ impl fmt::Debug for Document {
     }
 }
 
+/// A change of a document that is written together with other things.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DocumentChange {
+    /// It is this from now on, in place of the one of its kind, key and name.
+    Put(Document),
+    /// It is gone.
+    Removed {
+        /// Its kind.
+        kind: String,
+        /// The key that it belonged to.
+        tenant: KeyId,
+        /// Its name.
+        name: String,
+    },
+}
+
+impl DocumentChange {
+    /// Bytes of what is written.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Put(document) => document.body.len(),
+            Self::Removed { .. } => 0,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

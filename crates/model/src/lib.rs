@@ -29,7 +29,7 @@ pub mod why;
 
 pub use claim::{ClaimSettings, NetworkPolicy};
 pub use config::{ColdEviction, NodeConfig};
-pub use document::Document;
+pub use document::{Document, DocumentChange};
 pub use error::{ErrorCode, Refusal, Retry};
 pub use ids::{
     EffectId, Generation, ImageId, InstanceId, KeyId, LeaseId, ProcessId, RequestId, SandboxId,

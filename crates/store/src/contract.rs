@@ -10,8 +10,8 @@ use model::record::{Journal, JournalEntry};
 use model::turn::{TurnChange, TurnPiece, TurnRecord};
 use model::why::Ended;
 use model::{
-    Document, KeyId, KeyRecord, ProcessId, SandboxId, SeedId, SessionId, StoredEvent, TurnId,
-    WorkspaceId,
+    Document, DocumentChange, KeyId, KeyRecord, ProcessId, SandboxId, SeedId, SessionId,
+    StoredEvent, TurnId, WorkspaceId,
 };
 
 use crate::error::{StoreError, StoreErrorCode};
@@ -165,6 +165,8 @@ pub struct Batch {
     pub turns: Vec<TurnChange>,
     /// Changes of processes. That one is forgotten that is not there is passed over.
     pub processes: Vec<ProcessChange>,
+    /// Changes of documents, in order. That one is removed that is not there is passed over.
+    pub documents: Vec<DocumentChange>,
 }
 
 impl Batch {
@@ -174,6 +176,7 @@ impl Batch {
             && self.events.is_empty()
             && self.turns.is_empty()
             && self.processes.is_empty()
+            && self.documents.is_empty()
     }
 }
 

@@ -5,9 +5,9 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-use super::material::{ended, sandbox, session, turn_end, turn_id, whole};
+use super::material::{document, ended, sandbox, session, turn_end, turn_id, whole};
 use super::{RETENTION, Subject, loaded, page, reopened};
-use crate::contract::{EventQuery, Loaded, Store};
+use crate::contract::{DocumentQuery, EventQuery, Loaded, Store};
 
 /// Polls a future so many times, then drops it.
 async fn cut<T>(polls: u32, future: impl Future<Output = T>) -> Option<T> {
@@ -34,6 +34,8 @@ async fn whole_one(store: &dyn Store) -> u64 {
         assert_eq!(page.events, whole(last_event).events);
         let turn = store.turn(turn_id(last_event)).await.expect("read").expect("a turn");
         assert_eq!(turn.end, Some(turn_end(last_event, 1)));
+        let documents = store.documents(&DocumentQuery::default()).await;
+        assert_eq!(documents, Ok(vec![document(last_event)]));
     }
     assert_eq!(store.turn(turn_id(last_event + 1)).await, Ok(None));
     last_event

@@ -16,9 +16,10 @@ use model::template::{Recycle, RuntimeTraits};
 use model::turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord, TurnStart};
 use model::why::{Candidate, Ended, Eviction, Shortage, Tier};
 use model::{
-    ClaimSettings, EndCause, Generation, InstanceId, KeyId, KeyRecord, LeaseId, LifecycleEvent,
-    NetworkPolicy, ProcessId, Role, SandboxId, SandboxState, SessionId, SessionStatus, StoredEvent,
-    Template, TemplateName, TerminatedReason, TurnId, Wall, WorkspaceId,
+    ClaimSettings, Document, DocumentChange, EndCause, Generation, InstanceId, KeyId, KeyRecord,
+    LeaseId, LifecycleEvent, NetworkPolicy, ProcessId, Role, SandboxId, SandboxState, SessionId,
+    SessionStatus, StoredEvent, Template, TemplateName, TerminatedReason, TurnId, Wall,
+    WorkspaceId,
 };
 
 use crate::contract::Batch;
@@ -214,7 +215,8 @@ pub fn events(numbers: std::ops::RangeInclusive<u64>) -> Batch {
     Batch { events: numbers.map(|n| event(n, (n % 7) as u8)).collect(), ..Batch::default() }
 }
 
-/// A batch that is seen to be there as a whole or not: a sandbox, a session, an end and an event.
+/// A batch that is seen to be there as a whole or not: a sandbox, a session, an end, an event and
+/// a document.
 pub fn whole(number: u64) -> Batch {
     let n = number as u32;
     Batch {
@@ -232,6 +234,18 @@ pub fn whole(number: u64) -> Batch {
             record: Arc::new(process(1, number, Some(number))),
             log: None,
         }],
+        documents: vec![DocumentChange::Put(document(number))],
+    }
+}
+
+/// The document of the last whole batch.
+pub fn document(number: u64) -> Document {
+    Document {
+        kind: "whole".to_owned(),
+        tenant: KeyId::from_u128(1),
+        name: "last".to_owned(),
+        seed: None,
+        body: number.to_string().into(),
     }
 }
 

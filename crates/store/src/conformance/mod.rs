@@ -71,6 +71,7 @@ cases! {
         a_batch_may_be_given_again numbers_go_on_after_a_restart;
     ends: the_latest_ends_are_loaded_and_more_are_kept the_last_end_of_a_sandbox_counts;
     rest: keys_are_put_and_replaced documents_are_put_replaced_found_and_removed
+        documents_of_a_batch_are_written_with_it_in_order documents_of_a_batch_may_be_given_again
         a_closed_store_refuses_everything
         nothing_committed_is_lost_by_a_crash parallel_commits_all_arrive;
     turns: turns_are_kept_in_the_order_they_came what_a_turn_gave_is_read_in_pages
@@ -132,6 +133,8 @@ macro_rules! conformance_tests {
             a_batch_may_be_given_again numbers_go_on_after_a_restart
             the_latest_ends_are_loaded_and_more_are_kept the_last_end_of_a_sandbox_counts
             keys_are_put_and_replaced documents_are_put_replaced_found_and_removed
+            documents_of_a_batch_are_written_with_it_in_order
+            documents_of_a_batch_may_be_given_again
             a_closed_store_refuses_everything
             nothing_committed_is_lost_by_a_crash parallel_commits_all_arrive
             turns_are_kept_in_the_order_they_came what_a_turn_gave_is_read_in_pages

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use model::record::JournalEntry;
-use model::{Document, KeyId, SeedId};
+use model::{Document, DocumentChange, KeyId, SeedId};
 
 use super::material::{changes, key, sandbox, sandbox_id, session_id, turn_id, whole};
 use super::{RETENTION, Subject, loaded, page, reopened};
-use crate::contract::{DocumentQuery, DocumentsSize, EventQuery, Store, TurnQuery};
+use crate::contract::{Batch, DocumentQuery, DocumentsSize, EventQuery, Store, TurnQuery};
 use crate::error::{StoreError, StoreErrorCode};
 
 fn code<T>(result: Result<T, StoreError>) -> Option<StoreErrorCode> {
@@ -89,6 +89,49 @@ pub(super) async fn documents_are_put_replaced_found_and_removed(on: &dyn Subjec
     assert_eq!(store.remove_documents(&of(None, Some(1), None)).await, Ok(2));
     let left = vec![document("a", 2, "X", 3)];
     assert_eq!(reopened(on, store).await.documents(&all).await, Ok(left));
+}
+
+fn removed(of: &Document) -> DocumentChange {
+    let Document { kind, tenant, name, .. } = of.clone();
+    DocumentChange::Removed { kind, tenant, name }
+}
+
+pub(super) async fn documents_of_a_batch_are_written_with_it_in_order(on: &dyn Subject) {
+    let store = on.open(RETENTION);
+    let (one, two) = (document("a", 1, "x", 1), document("a", 1, "y", 2));
+    let (other, later) = (document("b", 1, "x", 4), document("a", 1, "x", 6));
+    store.put_document(&two).await.expect("written");
+    let changes = vec![
+        DocumentChange::Put(one.clone()),
+        removed(&two),
+        DocumentChange::Put(other.clone()),
+        removed(&other),
+        removed(&document("c", 1, "never", 1)),
+        DocumentChange::Put(later.clone()),
+    ];
+    let batch = Batch { documents: changes, ..whole(1) };
+    assert!(!Batch { documents: batch.documents.clone(), ..Batch::default() }.is_empty());
+    store.commit(&batch).await.expect("written");
+    let all = DocumentQuery::default();
+    let store = reopened(on, store).await;
+    assert_eq!(store.documents(&all).await, Ok(vec![later.clone()]));
+    assert_eq!(loaded(&*store).await.last_event, 1);
+    assert_eq!(store.document_seeds().await, Ok(later.seed.into_iter().collect()));
+    // A batch of nothing but a document is one too.
+    let alone = Batch { documents: vec![removed(&later)], ..Batch::default() };
+    store.commit(&alone).await.expect("written");
+    assert_eq!(reopened(on, store).await.documents(&all).await, Ok(Vec::new()));
+}
+
+pub(super) async fn documents_of_a_batch_may_be_given_again(on: &dyn Subject) {
+    let store = on.open(RETENTION);
+    let (one, two) = (document("a", 1, "x", 1), document("a", 1, "y", 2));
+    let changes = vec![DocumentChange::Put(one.clone()), DocumentChange::Put(two.clone())];
+    let batch = Batch { documents: [changes, vec![removed(&two)]].concat(), ..whole(1) };
+    for _ in 0..3 {
+        store.commit(&batch).await.expect("written");
+        assert_eq!(store.documents(&DocumentQuery::default()).await, Ok(vec![one.clone()]));
+    }
 }
 
 pub(super) async fn a_closed_store_refuses_everything(on: &dyn Subject) {

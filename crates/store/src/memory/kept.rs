@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use model::record::JournalEntry;
 use model::why::Ended;
-use model::{Document, KeyId, KeyRecord, Records, StoredEvent};
+use model::{Document, DocumentChange, KeyId, KeyRecord, Records, StoredEvent};
 
 use super::processes::Processes;
 use super::turns::Turns;
@@ -64,7 +64,22 @@ impl Kept {
         self.events.drain(..surplus);
         self.turns.write(&batch.turns);
         self.processes.write(&batch.processes);
+        for change in &batch.documents {
+            self.write_document(change.clone());
+        }
         self.commits += 1;
+    }
+
+    pub(super) fn write_document(&mut self, change: DocumentChange) {
+        match change {
+            DocumentChange::Put(document) => {
+                let Document { kind, tenant, name, .. } = document.clone();
+                self.documents.insert((kind, tenant, name), document);
+            }
+            DocumentChange::Removed { kind, tenant, name } => {
+                self.documents.remove(&(kind, tenant, name));
+            }
+        }
     }
 
     /// Whether the batch has no ends but those that were written when it was given before.

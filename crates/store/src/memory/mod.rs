@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use model::process::ProcessRecord;
 use model::turn::{TurnPiece, TurnRecord};
 use model::why::Ended;
-use model::{Document, KeyRecord, SandboxId, SeedId, TurnId};
+use model::{Document, DocumentChange, KeyRecord, SandboxId, SeedId, TurnId};
 use tokio::sync::watch;
 
 use self::faults::{Faults, Gate};
@@ -149,8 +149,7 @@ impl Store for MemoryStore {
     }
 
     async fn put_document(&self, document: &Document) -> Result<(), StoreError> {
-        let Document { kind, tenant, name, .. } = document.clone();
-        self.open()?.documents.insert((kind, tenant, name), document.clone());
+        self.open()?.write_document(DocumentChange::Put(document.clone()));
         Ok(())
     }
 

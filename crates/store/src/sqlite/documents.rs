@@ -8,6 +8,7 @@ use rusqlite::{Connection, Row, params};
 
 use super::fault::at;
 use super::hidden::{DOCUMENT_BYTES, of_document, open_body};
+use super::prepared::{Prepared, PreparedDocument};
 use crate::contract::{DocumentQuery, DocumentsSize};
 use crate::error::StoreError;
 use sealing::NodeKey;
@@ -100,6 +101,19 @@ pub(super) fn put(
                VALUES (?1, ?2, ?3, ?4, '', ?5)";
     let seed = seed.as_ref().map(SeedId::as_bytes);
     conn.prepare_cached(sql)?.execute(params![kind, key(*tenant), name, seed, sealed])
+}
+
+/// Writes the changes of a batch.
+pub(super) fn write(conn: &Connection, batch: &Prepared) -> rusqlite::Result<()> {
+    for change in &batch.documents {
+        match change {
+            PreparedDocument::Put { document, sealed } => {
+                put(conn, document, batch.sealed(*sealed))?;
+            }
+            PreparedDocument::Removed(query) => drop(remove(conn, query)?),
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn remove(conn: &Connection, query: &DocumentQuery) -> rusqlite::Result<usize> {

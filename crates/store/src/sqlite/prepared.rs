@@ -9,11 +9,14 @@ use std::sync::Arc;
 use model::process::ProcessChange;
 use model::record::{JournalEntry, SessionRecord};
 use model::turn::{TurnChange, TurnEnd, TurnPiece};
-use model::{KeyId, ProcessId, SandboxId, SessionId, TemplateName, TurnId, Wall, WorkspaceId};
+use model::{
+    Document, DocumentChange, KeyId, ProcessId, SandboxId, SessionId, TemplateName, TurnId, Wall,
+    WorkspaceId,
+};
 use serde::Serialize;
 
 use super::hidden;
-use crate::contract::Batch;
+use crate::contract::{Batch, DocumentQuery};
 use crate::error::{StoreError, StoreErrorCode};
 use crate::{processes, turns};
 use sealing::{NodeKey, Place};
@@ -49,6 +52,7 @@ pub(super) struct Prepared {
     pub(super) processes: Vec<PreparedProcess>,
     /// The latest moment that the processes speak of.
     pub(super) processes_at: Wall,
+    pub(super) documents: Vec<PreparedDocument>,
 }
 
 /// A session as it is written down.
@@ -56,6 +60,15 @@ pub(super) struct Prepared {
 pub(super) struct PutSession {
     pub(super) record: Span,
     pub(super) sealed: Option<Span>,
+}
+
+/// A change of a document.
+#[derive(Debug)]
+pub(super) enum PreparedDocument {
+    /// A document, with the envelope of what it says.
+    Put { document: Document, sealed: Span },
+    /// The documents that are removed.
+    Removed(DocumentQuery),
 }
 
 /// A change of a process: what it is now, or that it is forgotten.
@@ -155,6 +168,9 @@ impl Prepared {
             made.processes.push(text.process(change)?);
         }
         made.processes_at = processes::latest(&batch.processes);
+        for change in &batch.documents {
+            made.documents.push(text.document(change)?);
+        }
         (made.text, made.sealed) = text.finish()?;
         Ok(made)
     }
@@ -206,7 +222,11 @@ impl Text<'_> {
     /// Seals something as text.
     fn seal(&mut self, place: &Place, value: &impl Serialize) -> Result<Span, StoreError> {
         let clear = serde_json::to_vec(value).map_err(|error| unencodable(&error))?;
-        let envelope = self.key.seal(place, &clear).map_err(hidden::unsealed)?;
+        self.seal_bytes(place, &clear)
+    }
+
+    fn seal_bytes(&mut self, place: &Place, clear: &[u8]) -> Result<Span, StoreError> {
+        let envelope = self.key.seal(place, clear).map_err(hidden::unsealed)?;
         let from = self.sealed.len();
         self.sealed.extend_from_slice(&envelope);
         Ok(Span { from, to: self.sealed.len() })
@@ -299,6 +319,24 @@ impl Text<'_> {
             }
             ProcessChange::Removed { sandbox, number } => {
                 PreparedProcess { sandbox: *sandbox, number: number.cast_signed(), put: None }
+            }
+        })
+    }
+
+    fn document(&mut self, change: &DocumentChange) -> Result<PreparedDocument, StoreError> {
+        Ok(match change {
+            DocumentChange::Put(document) => {
+                let place = hidden::of_document(&document.kind, document.tenant, &document.name);
+                let sealed = self.seal_bytes(&place, document.body.as_bytes())?;
+                let document = Document { body: Arc::from(""), ..document.clone() };
+                PreparedDocument::Put { document, sealed }
+            }
+            DocumentChange::Removed { kind, tenant, name } => {
+                PreparedDocument::Removed(DocumentQuery {
+                    kind: Some(kind.clone()),
+                    tenant: Some(*tenant),
+                    name: Some(name.clone()),
+                })
             }
         })
     }

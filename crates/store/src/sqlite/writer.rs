@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::bound::{self, Database, Pages};
 use super::checkpoints::Cut;
+use super::documents;
 use super::fault::at;
 use super::history::History;
 use super::mark::MarkFile;
@@ -126,7 +127,8 @@ impl Writer {
         let appends = batch.ends_count > 0
             || !batch.events.is_empty()
             || !batch.turns.is_empty()
-            || !batch.processes.is_empty();
+            || !batch.processes.is_empty()
+            || !batch.documents.is_empty();
         if appends || plan.writes() {
             let mut shares = std::mem::take(&mut self.known.shares);
             let written = self.transact(patience, |writer| writer.write(batch, &plan, &mut shares));
@@ -257,6 +259,7 @@ impl Writer {
         self.write_records(&tables::DOOMED, &plan.doomed, batch)?;
         let turns = self.known.turns.write(&self.conn, &self.key, &mut shares.turns, batch)?;
         processes::write(&self.conn, self.retention, &mut shares.processes, batch)?;
+        documents::write(&self.conn, batch)?;
         let history = self.known.history.append(&self.conn, batch)?;
         let bound_bytes = self.retention.database_bytes;
         let database = Database { conn: &self.conn, node_key: &self.key, bound_bytes };

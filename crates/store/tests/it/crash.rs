@@ -5,9 +5,9 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use store::conformance::material::{ended, event, sandbox, session, whole};
+use store::conformance::material::{document, ended, event, sandbox, session, whole};
 use store::sqlite::SqliteStore;
-use store::{EventQuery, Loaded, Retention, Store as _};
+use store::{DocumentQuery, EventQuery, Loaded, Retention, Store as _};
 
 use crate::child;
 use crate::place::Place;
@@ -75,6 +75,8 @@ async fn check(place: &Place, told: u64) -> u64 {
         let page = store.events(&EventQuery::after(0, u32::MAX)).await.expect("events");
         assert!(page.events.iter().enumerate().all(|(at, one)| one.number == at as u64 + 1));
         assert_eq!(page.events.last(), Some(&event(last_event, 1)));
+        let documents = store.documents(&DocumentQuery::default()).await;
+        assert_eq!(documents, Ok(vec![document(last_event)]));
     }
     last_event
 }
