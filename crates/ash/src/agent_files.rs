@@ -13,7 +13,7 @@ use super::deploy::{self, Files, inner_path};
 use super::errors::AshError;
 use super::fields::{At, Fields};
 use super::files::{JSON_FILE_MAX, as_download, format_of};
-use super::registry::Loaded;
+use super::registry::{self, Loaded};
 use super::{Routes, answer, reading};
 use crate::app::App;
 use web::front::{By, Needs};
@@ -121,12 +121,12 @@ async fn change(
     name: &str,
     edit: impl FnOnce(&mut Files) -> Result<(), AshError>,
 ) -> Result<(), AshError> {
-    let change = app.agents.change().await?;
+    let change = registry::change(app, caller).await?;
     let mut agent = known(app, caller, name).await?;
     let mut loaded = of_seed(app, agent.seed).await?;
     edit(&mut loaded.files)?;
     agent.seed = keep(app, caller, std::mem::take(&mut loaded.files)).await?;
     agent.updated_at = app.engine.now().wall;
-    change.put(app, caller.key, &agent).await?;
+    registry::put(app, change, &agent).await?;
     Ok(())
 }

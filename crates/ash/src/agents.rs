@@ -120,10 +120,10 @@ async fn deploy(
         }
         Origin::Request(files) => (format!("agents/{name}"), files),
     };
-    // Files may take their time; the right to change agents is everybody's.
+    // Files may take their time; others who change agents do not wait for them.
     let seed = keep(&app, caller, files).await?;
     drop(read.share);
-    let change = app.agents.change().await?;
+    let change = registry::change(&app, caller).await?;
     let before = registry::find(&app, caller.key, &name).await?;
     let now = app.engine.now().wall;
     let agent = match before {
@@ -147,7 +147,7 @@ async fn deploy(
             updated_at: now,
         },
     };
-    change.put(&app, caller.key, &agent).await?;
+    registry::put(&app, change, &agent).await?;
     Ok(answer::created(&json!({"agent": agent.shown(caller.key)})))
 }
 
@@ -183,12 +183,12 @@ async fn patch(
     let mut body = reading::fields(request, &app, app.settings.json_bytes_max).await?;
     let env = body.map_of_texts("env")?;
     let config = body.object("config")?;
-    let change = app.agents.change().await?;
+    let change = registry::change(&app, caller).await?;
     let mut agent = known(&app, caller, &name).await?;
     agent.env = env.unwrap_or(agent.env);
     merge(&mut agent, config.unwrap_or_default())?;
     agent.updated_at = app.engine.now().wall;
-    change.put(&app, caller.key, &agent).await?;
+    registry::put(&app, change, &agent).await?;
     Ok(answer::ok(&json!({"agent": agent.shown(caller.key)})))
 }
 
@@ -206,8 +206,8 @@ async fn remove(
     By(caller): By,
     At(name): At<String>,
 ) -> Result<Response, AshError> {
-    let change = app.agents.change().await?;
-    if !change.remove(&app, caller.key, &name).await? {
+    let change = registry::change(&app, caller).await?;
+    if !change.remove(&name).await? {
         return Err(AshError::no_agent());
     }
     Ok(answer::ok(&json!({"ok": true})))
@@ -230,10 +230,10 @@ async fn patch_config(
 ) -> Result<Response, AshError> {
     known(&app, caller, &name).await?;
     let body = reading::fields(request, &app, app.settings.json_bytes_max).await?;
-    let change = app.agents.change().await?;
+    let change = registry::change(&app, caller).await?;
     let mut agent = known(&app, caller, &name).await?;
     merge(&mut agent, body.rest())?;
     agent.updated_at = app.engine.now().wall;
-    change.put(&app, caller.key, &agent).await?;
+    registry::put(&app, change, &agent).await?;
     Ok(answer::ok(&json!({"config": agent.config})))
 }

@@ -1,27 +1,23 @@
-//! Agents, as they are written down: per key, by name, each with its files as a seed. One change is
-//! made at a time, so that no two deploys get the same version; a change that began to be written is
-//! written to its end, also if whoever asked goes away.
+//! Agents, as the engine keeps them: per key, by name, each with its files as a seed. An agent and its
+//! version are one document, and the files are stored before it names them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::Engine;
+use engine::{Caller, Engine, NamedChange, NamedError};
 use model::{Document, ErrorCode, KeyId, Refusal, SeedId, Wall};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::answer::time;
 use super::deploy::Files;
 use crate::app::App;
 
-/// What agents are called among the documents.
+/// What agents are called among what has a name.
 const KIND: &str = "ash.agent";
-/// Agents of one key, and how much is written down of them all, without their files.
-const AGENTS_MAX: u64 = 1_000;
-const BYTES_MAX: u64 = 32 << 20;
 
 /// An agent.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,25 +59,19 @@ impl Agent {
 
 /// How many have the files of an agent in memory at once.
 const LOADED_MAX: usize = 2;
-/// How long somebody waits for others who change agents, or have their files.
+/// How long one waits for others who have the files of agents.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Makes changes of agents one after the other, and bounds what their files take of the memory.
+/// Bounds what the files of agents take of the memory.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    changes: Arc<Mutex<()>>,
     loaded: Arc<Semaphore>,
 }
 
 impl Default for Registry {
     fn default() -> Self {
-        Self { changes: Arc::default(), loaded: Arc::new(Semaphore::new(LOADED_MAX)) }
+        Self { loaded: Arc::new(Semaphore::new(LOADED_MAX)) }
     }
-}
-
-/// The right to change agents.
-pub(super) struct Change {
-    _alone: OwnedMutexGuard<()>,
 }
 
 /// The files of an agent in memory.
@@ -91,11 +81,6 @@ pub(super) struct Loaded {
 }
 
 impl Registry {
-    pub(super) async fn change(&self) -> Result<Change, Refusal> {
-        let alone = timeout(PATIENCE, Arc::clone(&self.changes).lock_owned()).await;
-        alone.map(|alone| Change { _alone: alone }).map_err(|_| busy())
-    }
-
     /// The files of a seed, by path.
     pub(super) async fn load(&self, engine: &Engine, seed: SeedId) -> Result<Loaded, Refusal> {
         let place = timeout(PATIENCE, Arc::clone(&self.loaded).acquire_owned()).await;
@@ -110,34 +95,28 @@ fn busy() -> Refusal {
     Refusal::new(ErrorCode::Overloaded, "others are at work on agents").retry_after(1000)
 }
 
+/// Why an agent was not put or removed.
+fn refused(error: NamedError) -> Refusal {
+    let too_much = |cause: String| Refusal::new(ErrorCode::LimitReached, cause);
+    match error {
+        NamedError::Busy => busy(),
+        NamedError::TooMany(most) => too_much(format!("There are {most} agents already")),
+        NamedError::TooLarge(most) => too_much(format!(
+            "Environments and configurations of all agents have more than {most} bytes"
+        )),
+        NamedError::Refused(refusal) => refusal,
+    }
+}
+
 pub(super) async fn find(app: &App, tenant: KeyId, name: &str) -> Result<Option<Agent>, Refusal> {
-    let found = app.engine.document(KIND, tenant, name).await?;
+    let found = app.engine.named(KIND, tenant, name).await?;
     found.map(|document| read(&document)).transpose()
 }
 
 /// All agents of a key, by name.
 pub(super) async fn all(app: &App, tenant: KeyId) -> Result<Vec<Agent>, Refusal> {
-    let found = app.engine.documents(KIND, tenant).await?;
+    let found = app.engine.all_named(KIND, tenant).await?;
     found.iter().map(read).collect()
-}
-
-async fn refuse_too_much(
-    app: &App,
-    tenant: KeyId,
-    agent: &Agent,
-    bytes: u64,
-) -> Result<(), Refusal> {
-    app.engine.check_env(&agent.env)?;
-    let all = app.engine.documents_size(KIND, tenant, None).await?;
-    let before = app.engine.documents_size(KIND, tenant, Some(&agent.name)).await?;
-    let cause = if all.count - before.count >= AGENTS_MAX {
-        format!("There are {AGENTS_MAX} agents already")
-    } else if all.bytes - before.bytes + bytes > BYTES_MAX {
-        format!("Environments and configurations of all agents have more than {BYTES_MAX} bytes")
-    } else {
-        return Ok(());
-    };
-    Err(Refusal::new(ErrorCode::LimitReached, cause))
 }
 
 fn read(document: &Document) -> Result<Agent, Refusal> {
@@ -148,48 +127,17 @@ fn read(document: &Document) -> Result<Agent, Refusal> {
     })
 }
 
-impl Change {
-    /// Writes an agent down, in place of the one of its name.
-    pub(super) async fn put(self, app: &App, tenant: KeyId, agent: &Agent) -> Result<(), Refusal> {
-        let body = serde_json::to_string(agent)
-            .map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?;
-        refuse_too_much(app, tenant, agent, body.len() as u64).await?;
-        let document = Document {
-            kind: KIND.to_owned(),
-            tenant,
-            name: agent.name.clone(),
-            seed: Some(agent.seed),
-            body: body.into(),
-        };
-        let engine = app.engine.clone();
-        self.finish(async move { engine.put_document(document).await }).await
-    }
+/// The right to change agents of a caller.
+pub(super) async fn change(app: &App, caller: Caller) -> Result<NamedChange, Refusal> {
+    app.engine.change_named(KIND, caller).await.map_err(refused)
+}
 
-    /// Forgets an agent; whether there was one.
-    pub(super) async fn remove(
-        self,
-        app: &App,
-        tenant: KeyId,
-        name: &str,
-    ) -> Result<bool, Refusal> {
-        let (engine, name) = (app.engine.clone(), name.to_owned());
-        self.finish(async move { engine.remove_document(KIND, tenant, &name).await }).await
-    }
-
-    async fn finish<T: Send + 'static>(
-        self,
-        writing: impl Future<Output = Result<T, Refusal>> + Send + 'static,
-    ) -> Result<T, Refusal> {
-        let written = tokio::spawn(async move {
-            let written = writing.await;
-            drop(self);
-            written
-        });
-        written.await.unwrap_or_else(|error| {
-            let cause = format!("an agent was not written down: {error}");
-            Err(Refusal::new(ErrorCode::Internal, cause))
-        })
-    }
+/// Puts an agent in place of the one of its name.
+pub(super) async fn put(app: &App, change: NamedChange, agent: &Agent) -> Result<(), Refusal> {
+    app.engine.check_env(&agent.env)?;
+    let body = serde_json::to_string(agent)
+        .map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?;
+    change.put(&agent.name, Some(agent.seed), body).await.map_err(refused)
 }
 
 #[cfg(test)]

@@ -1,21 +1,17 @@
 //! Sessions as the routes meet them: those that live, and those that ended, which Ash shows for
-//! ever. What is shown of one is written down before it ends, and forgotten when it is among the
-//! oldest of its key.
+//! ever. What is shown of one is given to the engine before it ends; the engine decides how long that
+//! is kept.
 
 use engine::{Caller, SessionView};
-use model::{Document, ErrorCode, KeyId, Refusal, SessionId, SessionStatus};
+use model::{ErrorCode, KeyId, Refusal, SessionId, SessionStatus};
 use serde_json::Value;
 
 use super::answer;
 use super::errors::AshError;
 use crate::app::App;
 
-/// What sessions that ended are called among the documents.
+/// What sessions of Ash that ended are called among what is kept.
 const KIND: &str = "ash.session";
-/// How many of a key are kept, about: it is looked now and then.
-const ENDED_MAX: usize = 1_000;
-/// It is looked at one in so many ends.
-const LOOK_EVERY: u128 = 64;
 
 /// A session of Ash that the caller may see.
 pub(super) struct Known {
@@ -49,49 +45,24 @@ fn gone(refusal: &Refusal) -> AshError {
 }
 
 async fn ended(app: &App, caller: Caller, id: SessionId) -> Result<Option<Known>, AshError> {
-    let found = app.engine.document(KIND, caller.key, &id.to_string()).await?;
-    let shown = found.and_then(|document| serde_json::from_str(&document.body).ok());
+    let found = app.engine.past(KIND, caller.key, id).await?;
+    let shown = found.and_then(|body| serde_json::from_str(&body).ok());
     Ok(shown.map(|shown| {
         let (tenant, status) = (caller.key, SessionStatus::Ended);
         Known { tenant, status, shown, view: None }
     }))
 }
 
-/// Writes down what will be shown of a session that is about to end.
+/// Keeps what will be shown of a session that is about to end.
 pub(super) async fn remember(app: &App, view: &SessionView) -> Result<(), AshError> {
     let mut shown = answer::session(view);
     shown["status"] = "ended".into();
     shown["sandboxId"] = "".into();
-    let document = Document {
-        kind: KIND.to_owned(),
-        tenant: view.tenant,
-        name: view.id.to_string(),
-        seed: None,
-        body: shown.to_string().into(),
-    };
-    app.engine.put_document(document).await?;
-    if view.id.as_u128().is_multiple_of(LOOK_EVERY) {
-        forget_oldest(app, view.tenant).await?;
-    }
-    Ok(())
-}
-
-async fn forget_oldest(app: &App, tenant: KeyId) -> Result<(), AshError> {
-    // Ids begin with the time at which they were made, so the oldest come first.
-    let all = app.engine.documents(KIND, tenant).await?;
-    for document in all.iter().take(all.len().saturating_sub(ENDED_MAX)) {
-        app.engine.remove_document(KIND, tenant, &document.name).await?;
-    }
-    Ok(())
+    Ok(app.engine.keep_past(KIND, view.tenant, view.id, shown.to_string()).await?)
 }
 
 /// What is shown of the sessions of a key that ended and of which nothing else is known.
 pub(super) async fn all_ended(app: &App, caller: Caller) -> Result<Vec<Value>, AshError> {
-    let documents = app.engine.documents(KIND, caller.key).await?;
-    let is_over = |document: &&Document| {
-        let id: Option<SessionId> = document.name.parse().ok();
-        id.is_some_and(|id| app.engine.session(caller, id).is_err())
-    };
-    let over = documents.iter().filter(is_over);
-    Ok(over.filter_map(|document| serde_json::from_str(&document.body).ok()).collect())
+    let over = app.engine.all_past(KIND, caller).await?;
+    Ok(over.iter().filter_map(|body| serde_json::from_str(body).ok()).collect())
 }

@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::response::Response;
-use engine::{Caller, SessionRequest};
+use engine::{Caller, NamedSession, SessionRequest};
 use http::header::HOST;
 use http::{HeaderMap, Uri};
-use model::{ErrorCode, KeyId, Refusal, SandboxId, TemplateName};
+use model::{ErrorCode, Refusal, SandboxId, TemplateName};
 use serde_json::{Map, Value, json};
 
 use super::errors::BlaxelError;
-use super::registry::{self, Named};
-use super::target::{OF_ITS_OWN, is_there};
+use super::registry::{KIND, refused};
+use super::target::OF_ITS_OWN;
 use super::{OF_LISTENER, PREFIX, answer, reading};
 use crate::app::App;
 use web::front::Needs;
@@ -46,7 +46,7 @@ impl Here {
 }
 
 /// As it is told.
-fn shown(named: &Named, status: &str, here: &Here) -> Value {
+fn shown(named: &NamedSession, status: &str, here: &Here) -> Value {
     let mut object = named.object.clone();
     if !object["metadata"].is_object() {
         object["metadata"] = json!({});
@@ -69,8 +69,8 @@ fn shown(named: &Named, status: &str, here: &Here) -> Value {
     object
 }
 
-fn status(app: &App, caller: Caller, named: &Named) -> &'static str {
-    if is_there(app, caller, named.session) { "DEPLOYED" } else { "TERMINATED" }
+fn status(app: &App, caller: Caller, named: &NamedSession) -> &'static str {
+    if app.engine.session_lives(caller, named.session) { "DEPLOYED" } else { "TERMINATED" }
 }
 
 /// What could be the name of one.
@@ -119,49 +119,23 @@ fn env(object: &Value) -> BTreeMap<String, String> {
     envs.into_iter().flatten().filter_map(pair).collect()
 }
 
-/// Makes the session of one and writes it down, to the end, also if whoever asked goes away. Gives
-/// the one that is there if somebody else was quicker.
+/// Makes the session of one, or gives the one that is there if another request was quicker.
 async fn make(
     app: &App,
     caller: Caller,
     name: String,
     object: Value,
     template: TemplateName,
-) -> Result<(Arc<Named>, bool), Refusal> {
-    let app = app.clone();
-    let making = tokio::spawn(async move {
-        let _turn = app.blaxel.making(caller.key, &name).await?;
-        let before = registry::find(&app, caller.key, &name).await?;
-        if let Some(before) = before.filter(|named| is_there(&app, caller, named.session)) {
-            return Ok((before, false));
-        }
-        let mut asked = SessionRequest::of(template);
-        asked.env = env(&object);
-        asked.metadata = BTreeMap::from([(LABEL.to_owned(), name.clone())]);
-        let view = app.engine.create_session(caller, asked).await?;
-        let now = app.engine.now().wall;
-        let sandboxes = view.sandbox_id.into_iter().collect();
-        let (session, created_at, updated_at) = (view.id, now, now);
-        let named = Named { name, session, object, created_at, updated_at, sandboxes };
-        let written = async { app.blaxel.change().await?.put(&app, caller.key, named).await };
-        match written.await {
-            Ok(named) => Ok((named, true)),
-            Err(refusal) => {
-                // Nobody could reach it.
-                if let Err(left) = app.engine.end_session(caller, session).await {
-                    tracing::warn!(%session, cause = %left, "a session without a name is left");
-                }
-                Err(refusal)
-            }
-        }
-    });
-    making.await.unwrap_or_else(|error| {
-        Err(Refusal::new(ErrorCode::Internal, format!("a sandbox was not made: {error}")))
-    })
+) -> Result<(Arc<NamedSession>, bool), Refusal> {
+    let mut asked = SessionRequest::of(template);
+    asked.env = env(&object);
+    asked.metadata = BTreeMap::from([(LABEL.to_owned(), name.clone())]);
+    let made = app.engine.create_named_session(KIND, caller, &name, object, asked).await;
+    made.map_err(refused)
 }
 
 /// The sandbox of the listener.
-pub(super) async fn make_own(app: &App, caller: Caller) -> Result<Arc<Named>, BlaxelError> {
+pub(super) async fn make_own(app: &App, caller: Caller) -> Result<Arc<NamedSession>, BlaxelError> {
     if !Needs::Use.allow(caller.role) {
         let cause =
             format!("there is no sandbox yet, and a key with the role {} makes none", caller.role);
@@ -187,8 +161,8 @@ pub(super) async fn create(
         None => fresh_name()?,
     };
     check_name(&name)?;
-    let there = registry::find(app, caller.key, &name).await?;
-    let there = there.filter(|named| is_there(app, caller, named.session));
+    let there = app.engine.named_session(KIND, caller.key, &name).await?;
+    let there = there.filter(|named| app.engine.session_lives(caller, named.session));
     let (named, is_new) = if let Some(named) = there {
         (named, false)
     } else {
@@ -208,9 +182,8 @@ async fn object(request: Request, app: &App) -> Result<Value, BlaxelError> {
     Ok(Value::Object(map))
 }
 
-async fn known(app: &App, tenant: KeyId, name: &str) -> Result<Arc<Named>, BlaxelError> {
-    let found = registry::find(app, tenant, name).await?;
-    found.ok_or_else(|| BlaxelError::new(404, format!("sandbox {name:?} not found")))
+fn unknown(name: &str) -> BlaxelError {
+    BlaxelError::new(404, format!("sandbox {name:?} not found"))
 }
 
 pub(super) async fn get(
@@ -219,7 +192,8 @@ pub(super) async fn get(
     name: &str,
     here: &Here,
 ) -> Result<Response, BlaxelError> {
-    let named = known(app, caller.key, name).await?;
+    let found = app.engine.named_session(KIND, caller.key, name).await?;
+    let named = found.ok_or_else(|| unknown(name))?;
     answer::ok(&shown(&named, status(app, caller, &named), here))
 }
 
@@ -232,7 +206,7 @@ pub(super) async fn list(
     let (mut query, _) = reading::query(request).await?;
     let limit = reading::number(&mut query, "limit", PAGE as u32)?.clamp(1, PAGE as u32) as usize;
     let after = query.text("cursor")?.unwrap_or_default();
-    let all = registry::all(app, caller.key).await?;
+    let all = app.engine.named_sessions(KIND, caller.key).await?;
     let mut left = all.iter().filter(|named| named.name > after);
     let page: Vec<_> = left.by_ref().take(limit).collect();
     let next = left.next().and(page.last()).map(|named| named.name.clone());
@@ -253,11 +227,8 @@ pub(super) async fn update(
 ) -> Result<Response, BlaxelError> {
     let here = Here::of(request.headers(), request.uri());
     let object = object(request, app).await?;
-    let change = app.blaxel.change().await?;
-    let named = known(app, caller.key, name).await?;
-    let now = app.engine.now().wall;
-    let named = Named { object, updated_at: now, ..Named::clone(&named) };
-    let named = change.put(app, caller.key, named).await?;
+    let changed = app.engine.update_named_session(KIND, caller, name, object).await;
+    let named = changed.map_err(refused)?.ok_or_else(|| unknown(name))?;
     answer::ok(&shown(&named, status(app, caller, &named), &here))
 }
 
@@ -267,18 +238,8 @@ pub(super) async fn remove(
     name: &str,
     here: &Here,
 ) -> Result<Response, BlaxelError> {
-    let named = known(app, caller.key, name).await?;
-    match app.engine.end_session(caller, named.session).await {
-        Ok(_) => {}
-        Err(refusal) if refusal.code == ErrorCode::SessionUnknown => {}
-        Err(refusal) => return Err(refusal.into()),
-    }
-    let change = app.blaxel.change().await?;
-    // By now there may be another one of that name.
-    let now = registry::find(app, caller.key, name).await?;
-    if now.is_some_and(|now| now.session == named.session) {
-        change.remove(app, caller.key, name).await?;
-    }
+    let ended = app.engine.end_named_session(KIND, caller, name).await;
+    let named = ended.map_err(refused)?.ok_or_else(|| unknown(name))?;
     answer::ok(&shown(&named, "TERMINATED", here))
 }
 
@@ -308,7 +269,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_is_told_back_with_an_address() {
-        let named = Named {
+        let named = NamedSession {
             name: "my-app".to_owned(),
             session: SessionId::from_u128(1),
             object: json!({

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use engine::{Caller, ProcessRef, Use, UseKind};
-use model::{ErrorCode, KeyId, ProcessRecord, Refusal, SandboxId, SessionId};
+use engine::{Caller, NamedSession, ProcessRef, Use, UseKind};
+use model::{ErrorCode, KeyId, ProcessRecord, Refusal, SandboxId};
 
 use super::errors::BlaxelError;
-use super::registry::{self, Named};
+use super::registry::{KIND, refused};
 use super::{OF_LISTENER, sandboxes};
 use crate::app::App;
 use web::used::Used;
@@ -29,7 +29,7 @@ pub(super) struct Target {
 #[derive(Clone)]
 enum Of {
     Sandbox(SandboxId),
-    Named(Arc<Named>),
+    Named(Arc<NamedSession>),
     /// The one of the listener, which nobody has used yet.
     NotYet,
 }
@@ -43,8 +43,8 @@ impl Target {
         is_used: bool,
     ) -> Result<Self, BlaxelError> {
         let caller = Caller { key: OF_LISTENER, role: by.role };
-        let of = match registry::find(app, OF_LISTENER, OF_ITS_OWN).await? {
-            Some(named) if is_there(app, caller, named.session) => Of::Named(named),
+        let of = match app.engine.named_session(KIND, OF_LISTENER, OF_ITS_OWN).await? {
+            Some(named) if app.engine.session_lives(caller, named.session) => Of::Named(named),
             Some(_) | None if is_used => Of::Named(sandboxes::make_own(app, caller).await?),
             Some(_) | None => Of::NotYet,
         };
@@ -53,7 +53,7 @@ impl Target {
 
     /// One by its name or id.
     pub(super) async fn find(app: &App, by: Caller, word: &str) -> Result<Self, BlaxelError> {
-        let of = match registry::find(app, by.key, word).await? {
+        let of = match app.engine.named_session(KIND, by.key, word).await? {
             Some(named) => Of::Named(named),
             None => match word.parse::<SandboxId>() {
                 Ok(id) => Of::Sandbox(id),
@@ -71,11 +71,8 @@ impl Target {
         match &self.of {
             Of::Sandbox(id) => Ok(engine.use_sandbox(self.caller, *id, kind).await?),
             Of::Named(named) => {
-                let used = engine.use_session(self.caller, named.session, kind).await?;
-                if named.sandboxes.first() != Some(&used.sandbox()) {
-                    registry::moved(&self.app, self.caller, named, used.sandbox()).await?;
-                }
-                Ok(used)
+                let used = engine.use_named_session(KIND, self.caller, named, kind).await;
+                Ok(used.map_err(refused)?)
             }
             Of::NotYet => Err(not_yet()),
         }
@@ -147,9 +144,4 @@ fn not_yet() -> BlaxelError {
 pub(super) fn is_unknown(refusal: &Refusal) -> bool {
     let codes = [ErrorCode::ProcessUnknown, ErrorCode::SandboxUnknown, ErrorCode::SandboxGone];
     codes.contains(&refusal.code)
-}
-
-pub(super) fn is_there(app: &App, caller: Caller, session: SessionId) -> bool {
-    let view = app.engine.session(caller, session);
-    view.is_ok_and(|view| view.status != model::SessionStatus::Ended)
 }

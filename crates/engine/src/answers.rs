@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::{Event, Reply};
-use model::{Refusal, RequestId, TurnChange};
+use model::{Refusal, RequestId, SessionId, TurnChange, TurnId};
 use tokio::sync::oneshot;
 
-use crate::core::{Core, unavailable};
+use crate::core::{Attached, Core, unavailable};
 
 /// How long a request waits for a journal that cannot be written.
-const TROUBLE_PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const TROUBLE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the kernel answers.
 pub(crate) type Answer = Result<Reply, Refusal>;
@@ -22,6 +22,11 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
+    pub(crate) fn new() -> (Self, oneshot::Receiver<Answer>) {
+        let (sender, receiver) = oneshot::channel();
+        (Self { sender }, receiver)
+    }
+
     /// Gives the answer; if nobody is there, what the kernel must be told.
     pub(crate) fn give(self, answer: Answer) -> Option<Event> {
         self.sender.send(answer).err().and_then(nobody_took)
@@ -57,11 +62,13 @@ pub(crate) fn nobody_took(answer: Answer) -> Option<Event> {
 
 /// A request that waits for its answer. Dropped, the kernel is told that its client is gone, or
 /// what was granted is given back.
-struct Asked {
+pub(crate) struct Asked {
     core: Arc<Core>,
     request: RequestId,
     receiver: oneshot::Receiver<Answer>,
     answered: bool,
+    /// The turn that was sent with it.
+    put: Option<(SessionId, TurnId)>,
 }
 
 impl Drop for Asked {
@@ -96,44 +103,66 @@ impl Core {
         self.ask_with(request, event, None).await
     }
 
-    /// The same, with something about turns that is written down with it.
+    /// The same, with something that is written down with it.
     pub(crate) async fn ask_with(
         self: &Arc<Self>,
         request: RequestId,
         event: Event,
-        turn: Option<TurnChange>,
+        attached: Option<Attached>,
     ) -> Answer {
+        self.begin_asking(request, event, attached)?.answer().await
+    }
+
+    /// The same, and the answer is waited for later. The decision is made when this returns.
+    pub(crate) fn begin_asking(
+        self: &Arc<Self>,
+        request: RequestId,
+        event: Event,
+        attached: Option<Attached>,
+    ) -> Result<Asked, Refusal> {
+        let put = attached.as_ref().and_then(put);
         if let Err(refusal) = self.refuse_in_trouble() {
-            if let Some(TurnChange::Put(record)) = turn {
-                self.turns.forget(record.id);
+            if let Some((_, turn)) = put {
+                self.turns.forget(turn);
             }
             return Err(refusal);
         }
-        let put = match &turn {
-            Some(TurnChange::Put(record)) => Some((record.session, record.id)),
-            Some(
-                TurnChange::Pieces { .. }
-                | TurnChange::Started { .. }
-                | TurnChange::Ended { .. }
-                | TurnChange::Forked { .. },
-            )
-            | None => None,
-        };
-        let (sender, receiver) = oneshot::channel();
-        let mut asked = Asked { core: Arc::clone(self), request, receiver, answered: false };
-        self.decide(event, Some((request, Waiter { sender })), turn);
+        let (waiter, receiver) = Waiter::new();
+        let asked = Asked { core: Arc::clone(self), request, receiver, answered: false, put };
+        self.decide(event, Some((request, waiter)), attached);
+        Ok(asked)
+    }
+}
+
+impl Asked {
+    pub(crate) async fn answer(mut self) -> Answer {
+        let core = Arc::clone(&self.core);
         let answer = tokio::select! {
             biased;
-            answer = &mut asked.receiver => answer,
-            cause = self.trouble.lasting(TROUBLE_PATIENCE) => {
-                if let Some((session, turn)) = put {
+            answer = &mut self.receiver => answer,
+            cause = core.trouble.lasting(TROUBLE_PATIENCE) => {
+                if let Some((session, turn)) = self.put {
                     // Whoever is told to send it again must not be answered twice.
-                    self.tell(Event::TurnWithdrawn { session, turn });
+                    core.tell(Event::TurnWithdrawn { session, turn });
                 }
                 return Err(unavailable(&cause));
             }
         };
-        asked.answered = true;
+        self.answered = true;
         answer.unwrap_or_else(|_| Err(unavailable("the engine has stopped")))
+    }
+}
+
+/// The turn that is sent with a request.
+fn put(attached: &Attached) -> Option<(SessionId, TurnId)> {
+    match attached {
+        Attached::Turn(turn) => match &**turn {
+            TurnChange::Put(record) => Some((record.session, record.id)),
+            TurnChange::Pieces { .. }
+            | TurnChange::Started { .. }
+            | TurnChange::Ended { .. }
+            | TurnChange::Forked { .. } => None,
+        },
+        Attached::Name(_) => None,
     }
 }

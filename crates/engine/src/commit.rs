@@ -12,7 +12,7 @@ use crate::log;
 
 /// The most decisions in one transaction.
 const GROUP_MAX: usize = 512;
-/// What turns may have said in one transaction, and the last of them more.
+/// What turns and documents may have said in one transaction, and the last of them more.
 const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// What was decided waits for a commit that takes longer, and time must not run out meanwhile.
 const SLUGGISH: Duration = Duration::from_millis(250);
@@ -37,6 +37,7 @@ pub(crate) async fn run(core: Arc<Core>) {
                 commit(&core, &batch).await;
                 core.metrics.decided(decisions.len());
                 log::written(&core, &batch);
+                core.named.changed(&batch.documents);
             }
             core.written(decisions);
         }
@@ -49,6 +50,7 @@ fn taken_from(decisions: &mut [Decision]) -> Batch {
         batch.entries.append(&mut decision.journal);
         batch.events.append(&mut decision.events);
         batch.turns.append(&mut decision.turns.changes);
+        batch.documents.append(&mut decision.documents);
     }
     batch
 }

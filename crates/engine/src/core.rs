@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use kernel::{Effect, Event, Kernel, Notice, Reply};
 use model::lifecycle::StoredEvent;
 use model::record::JournalEntry;
-use model::{ErrorCode, Mono, Now, Refusal, RequestId, TurnChange, UseId, Wall};
+use model::{DocumentChange, ErrorCode, Mono, Now, Refusal, RequestId, TurnChange, UseId, Wall};
 use store::Store;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::task::AbortHandle;
 
 use crate::answers::{Answer, Waiter, nobody_took};
@@ -22,6 +22,8 @@ use crate::keys::Keyring;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::mounts::Mounts;
+use crate::named::Named;
+use crate::names::{NameChange, Names};
 use crate::needed::Needed;
 use crate::processes::{Processes, Shelf};
 use crate::roots::Roots;
@@ -47,6 +49,8 @@ pub(crate) struct Core {
     /// As many imports as may go on at once.
     pub(crate) imports: Arc<Semaphore>,
     pub(crate) disk: Disk,
+    /// What is kept under names.
+    pub(crate) named: Named,
     /// Who holds which seeds.
     pub(crate) sowing: Sowing,
     pub(crate) scan_interval_ms: u64,
@@ -85,6 +89,7 @@ pub(crate) struct Core {
 pub(crate) struct State {
     pub(crate) kernel: Kernel,
     pub(crate) lanes: Lanes,
+    pub(crate) names: Names,
     /// Decisions that are not written down yet, in order.
     queue: VecDeque<Decision>,
     /// Some that were taken out of the queue are being written down.
@@ -100,15 +105,23 @@ pub(crate) struct Decision {
     pub(crate) journal: Vec<JournalEntry>,
     pub(crate) events: Vec<StoredEvent>,
     pub(crate) turns: TurnNews,
+    pub(crate) documents: Vec<DocumentChange>,
     effects: Vec<Effect>,
     notices: Vec<Notice>,
     /// Who gets the answer that the kernel gave at once.
     reply: Option<(Waiter, Answer)>,
 }
 
+/// What is written with a decision besides what the kernel says, if the kernel accepts the event.
+pub(crate) enum Attached {
+    Turn(Box<TurnChange>),
+    Name(Box<NameChange>),
+}
+
 /// What [`Core`] is made of.
 pub(crate) struct Parts {
     pub(crate) kernel: Kernel,
+    pub(crate) names: Names,
     pub(crate) clock: Clock,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) runtimes: Runtimes,
@@ -129,6 +142,7 @@ impl Core {
         let state = State {
             kernel: parts.kernel,
             lanes: Lanes::default(),
+            names: parts.names,
             queue: VecDeque::new(),
             committing: false,
             next_event: parts.last_event + 1,
@@ -144,6 +158,7 @@ impl Core {
             needed: Needed::default(),
             imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
             disk: parts.disk,
+            named: Named::default(),
             sowing: Sowing::default(),
             scan_interval_ms: parts.scan_interval_ms,
             metrics: Metrics::default(),
@@ -222,25 +237,27 @@ impl Core {
     }
 
     /// Lets the kernel decide, and gives the answer to `waiter`: at once, when the decision is
-    /// written down, or when the kernel has one. What is to be written about turns is written with
-    /// the decision, unless the kernel refuses.
+    /// written down, or when the kernel has one. What is attached is written with the decision, unless
+    /// the kernel refuses.
     pub(crate) fn decide(
         self: &Arc<Self>,
         event: Event,
         waiter: Option<(RequestId, Waiter)>,
-        mut turn: Option<TurnChange>,
+        mut attached: Option<Attached>,
     ) {
         let mut state = self.state();
         let mut todo = VecDeque::from([(event, waiter)]);
         while let Some((event, waiter)) = todo.pop_front() {
             let now = self.clock.now();
             let reply = state.kernel.apply(now, event);
-            let turn = turn.take();
-            if let (Err(_), Some(TurnChange::Put(refused))) = (&reply, &turn) {
+            let attached = attached.take();
+            if let (Err(_), Some(Attached::Turn(turn))) = (&reply, &attached)
+                && let TurnChange::Put(refused) = &**turn
+            {
                 self.turns.forget(refused.id);
             }
-            let turn = turn.filter(|_| reply.is_ok());
-            let decision = state.take_decision(&self.turns, now.wall, reply, waiter, turn);
+            let attached = attached.filter(|_| reply.is_ok());
+            let decision = state.take_decision(&self.turns, now.wall, reply, waiter, attached);
             let must_wait = decision.must_be_written() || state.is_behind();
             if must_wait {
                 state.queue.push_back(decision);
@@ -268,7 +285,7 @@ impl Core {
         let mut bytes = 0;
         let fits = state.queue.iter().take(at_most).take_while(|decision| {
             let before = bytes;
-            bytes += decision.turns.bytes;
+            bytes += decision.bytes();
             before < bytes_max
         });
         let n = fits.count();
@@ -338,6 +355,24 @@ impl Core {
         }
     }
 
+    /// Writes documents after all that was decided before, and answers when they are written; nothing
+    /// if a name has changed with its session since `seen` was read.
+    pub(crate) fn queue_documents(
+        &self,
+        documents: Vec<DocumentChange>,
+        seen: Option<u64>,
+    ) -> Option<oneshot::Receiver<Answer>> {
+        let (waiter, receiver) = Waiter::new();
+        let mut state = self.state();
+        if seen.is_some_and(|seen| seen != state.names.followed()) {
+            return None;
+        }
+        let reply = Some((waiter, Ok(Reply::Noted)));
+        state.queue.push_back(Decision { documents, reply, ..Decision::default() });
+        self.to_commit.notify_one();
+        Some(receiver)
+    }
+
     /// Whoever uses a sandbox wants to be told if that breaks.
     pub(crate) fn watch_use(&self, use_id: UseId) -> Arc<Broken> {
         let broken = Arc::<Broken>::default();
@@ -399,7 +434,7 @@ impl State {
         at: Wall,
         reply: Answer,
         waiter: Option<(RequestId, Waiter)>,
-        turn: Option<TurnChange>,
+        attached: Option<Attached>,
     ) -> Decision {
         let out = self.kernel.outbox();
         let journal = std::mem::take(&mut out.journal);
@@ -408,10 +443,16 @@ impl State {
         let notices = std::mem::take(&mut out.notices);
         let mut events = Vec::with_capacity(published.len());
         let mut turns = TurnNews::default();
-        if let Some(TurnChange::Put(record)) = &turn {
-            turns.bytes = record.input.len();
+        let mut documents = Vec::new();
+        match attached {
+            Some(Attached::Turn(turn)) => turns.asked(*turn),
+            // What was over before the event was is not changed by it.
+            Some(Attached::Name(name)) if matches!(reply, Ok(Reply::Pending)) => {
+                self.names.begin(*name, &mut documents);
+            }
+            Some(Attached::Name(_)) | None => {}
         }
-        turns.changes.extend(turn);
+        self.names.follow(&journal, &mut documents);
         for one in published {
             known.hear(&mut turns, at, &one.event, &self.kernel);
             let number = self.next_event;
@@ -426,7 +467,7 @@ impl State {
             }
             (Some((_, waiter)), reply) => Some((waiter, reply)),
         };
-        Decision { journal, events, turns, effects, notices, reply }
+        Decision { journal, events, turns, documents, effects, notices, reply }
     }
 
     /// Decisions before this one are not carried out yet.
@@ -442,6 +483,14 @@ impl State {
 
 impl Decision {
     fn must_be_written(&self) -> bool {
-        !self.journal.is_empty() || !self.events.is_empty() || !self.turns.changes.is_empty()
+        !self.journal.is_empty()
+            || !self.events.is_empty()
+            || !self.turns.changes.is_empty()
+            || !self.documents.is_empty()
+    }
+
+    /// What turns and documents say.
+    fn bytes(&self) -> usize {
+        self.turns.bytes + self.documents.iter().map(DocumentChange::bytes).sum::<usize>()
     }
 }

@@ -33,7 +33,11 @@ mod measuring;
 mod metrics;
 mod mounts;
 mod moving;
+mod named;
+mod named_sessions;
+mod names;
 mod needed;
+mod past;
 mod pools;
 mod processes;
 mod rest;
@@ -75,6 +79,8 @@ pub use crate::leases::{CheckoutRequest, HandedOut};
 pub use crate::losses::with_losses;
 pub use crate::metrics::Metrics;
 pub use crate::mounts::Mounts;
+pub use crate::named::{NAMED_BYTES_MAX, NAMED_MAX, NamedChange, NamedError};
+pub use crate::named_sessions::NamedSession;
 pub use crate::processes::{
     LogFollow, LogPage, LogPiece, LogQuery, LogWanted, ProcessInput, ProcessLogs, ProcessPage,
     ProcessQuery, ProcessRef, ProcessRequest,

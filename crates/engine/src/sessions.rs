@@ -12,11 +12,13 @@ use model::{
 };
 use store::TurnQuery;
 
+use crate::answers::Asked;
 use crate::boxed;
-use crate::core::{Core, unavailable};
+use crate::core::{Attached, Core, unavailable};
 use crate::ids::fresh_uuid;
 use crate::keys::Caller;
 use crate::losses;
+use crate::names::NameChange;
 use crate::sandboxes::unexpected;
 use crate::turns::{Live, TurnFollow, Unexpected};
 use crate::{Engine, claim};
@@ -134,6 +136,26 @@ impl Engine {
         caller: Caller,
         asked: SessionRequest,
     ) -> Result<SessionView, Refusal> {
+        let session = match asked.session {
+            Some(session) => self.refuse_used_session(session).await?,
+            None => self.fresh_session()?,
+        };
+        self.begin_session(caller, session, asked, None)?.ready(self, caller).await
+    }
+
+    pub(crate) fn fresh_session(&self) -> Result<SessionId, Refusal> {
+        Ok(SessionId::from_uuid(fresh_uuid(self.now().wall)?))
+    }
+
+    /// Begins to make a session, under a name if one is given with it. It is decided when this
+    /// returns.
+    pub(crate) fn begin_session(
+        &self,
+        caller: Caller,
+        session: SessionId,
+        asked: SessionRequest,
+        name: Option<NameChange>,
+    ) -> Result<BegunSession, Refusal> {
         let claim = claim::session_settings(asked.env, asked.metadata, asked.config, asked.seed)?;
         let settings = SessionSettings {
             tenant: caller.key,
@@ -141,24 +163,11 @@ impl Engine {
             idle_timeout_ms: asked.idle_timeout_ms,
             on_disconnect: asked.on_disconnect,
         };
-        let session = match asked.session {
-            Some(session) => self.refuse_used_session(session).await?,
-            None => SessionId::from_uuid(fresh_uuid(self.now().wall)?),
-        };
-        let template = asked.template;
-        let request = self.core.request();
+        let (request, template) = (self.core.request(), asked.template);
         let event = Event::SessionCreated { request, session, template, settings };
-        let reply = self.core.ask(request, event).await?;
-        let Reply::SessionReady(_) = reply else { return Err(unexpected(&reply)) };
-        let unknown = Unknown { core: &self.core, session };
-        self.ready_harness(caller, session).await?;
-        let view = self.session(caller, session)?;
-        unknown.becomes_known();
-        if let Some(seed) = asked.seed {
-            // From here on the session names it.
-            self.core.sowing.release(seed);
-        }
-        Ok(view)
+        let name = name.map(|name| Attached::Name(Box::new(name)));
+        let answer = self.core.begin_asking(request, event, name)?;
+        Ok(BegunSession { session, seed: asked.seed, answer })
     }
 
     /// An id that had turns is never given to another session: they are still there.
@@ -268,10 +277,22 @@ impl Engine {
         caller: Caller,
         id: SessionId,
     ) -> Result<Option<SessionView>, Refusal> {
+        self.end_session_with(caller, id, None).await
+    }
+
+    /// The same, and its name goes with it if one is given.
+    pub(crate) async fn end_session_with(
+        &self,
+        caller: Caller,
+        id: SessionId,
+        name: Option<NameChange>,
+    ) -> Result<Option<SessionView>, Refusal> {
         self.check_session(caller, id)?;
         let before = self.core.read(|kernel| kernel.session(id));
         let request = self.core.request();
-        self.core.ask(request, Event::SessionEndRequested { request, session: id }).await?;
+        let event = Event::SessionEndRequested { request, session: id };
+        let name = name.map(|name| Attached::Name(Box::new(name)));
+        self.core.ask_with(request, event, name).await?;
         let seed = before.as_ref().and_then(|view| view.claim.as_ref()?.seed);
         if seed.is_some() {
             self.core.sowing.unname();
@@ -293,7 +314,7 @@ impl Engine {
         id: SessionId,
     ) -> Result<SessionView, Refusal> {
         self.check_session(caller, id)?;
-        let session = SessionId::from_uuid(fresh_uuid(self.now().wall)?);
+        let session = self.fresh_session()?;
         let request = self.core.request();
         let event = Event::ForkRequested { request, parent: id, session };
         let unknown = Unknown { core: &self.core, session };
@@ -375,7 +396,8 @@ impl Engine {
         let follow = TurnFollow::new(&self.core, id, turn, 0);
         // From here on the kernel says what becomes of it.
         expected.goes_on();
-        let reply = self.core.ask_with(request, event, Some(TurnChange::Put(record))).await?;
+        let put = Attached::Turn(Box::new(TurnChange::Put(record)));
+        let reply = self.core.ask_with(request, event, Some(put)).await?;
         let queued = matches!(reply, Reply::TurnQueued { .. });
         if let Reply::TurnStarted(ready) = &reply {
             losses::note(ready.lost());
@@ -503,6 +525,35 @@ impl Engine {
             Some(tenant) if caller.sees(tenant) => Ok(()),
             Some(_) | None => Err(unknown_session(id)),
         }
+    }
+}
+
+/// A session that is being made. Dropped, it is given up.
+pub(crate) struct BegunSession {
+    session: SessionId,
+    seed: Option<SeedId>,
+    answer: Asked,
+}
+
+impl BegunSession {
+    /// Waits until the session has a sandbox, and its harness is ready.
+    pub(crate) async fn ready(
+        self,
+        engine: &Engine,
+        caller: Caller,
+    ) -> Result<SessionView, Refusal> {
+        let Self { session, seed, answer } = self;
+        let reply = answer.answer().await?;
+        let Reply::SessionReady(_) = reply else { return Err(unexpected(&reply)) };
+        let unknown = Unknown { core: &engine.core, session };
+        engine.ready_harness(caller, session).await?;
+        let view = engine.session(caller, session)?;
+        unknown.becomes_known();
+        if let Some(seed) = seed {
+            // From here on the session names it.
+            engine.core.sowing.release(seed);
+        }
+        Ok(view)
     }
 }
 

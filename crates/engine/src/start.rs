@@ -28,7 +28,8 @@ use crate::roots::Roots;
 use crate::runtimes::Runtimes;
 use crate::templates::say_placed;
 use crate::{
-    Engine, clock, commit, deaths, lost_found, measuring, needed, processes, scale, seeds, timer,
+    Engine, clock, commit, deaths, lost_found, measuring, named_sessions, needed, processes, scale,
+    seeds, timer,
 };
 
 /// How long pools that were being removed may take to be gone.
@@ -194,10 +195,12 @@ impl Engine {
             0 => {}
             left => tracing::info!(left, "processes ended with the run before"),
         }
+        let names = named_sessions::left_over(&*store).await?;
         let boot = Boot::new(config.node, random()?, clock.now());
         let (kernel, recovery) = Kernel::restore(boot, loaded.journal, &alive);
         let core = Arc::new(Core::new(Parts {
             kernel,
+            names,
             clock,
             store,
             runtimes,
@@ -217,6 +220,7 @@ impl Engine {
             core.keep_running(processes::store_left_over(Arc::clone(&core), left.unstored));
         }
         core.take_first_decision();
+        named_sessions::go_on_ending(&core);
         core.keep_running(commit::run(Arc::clone(&core)));
         core.keep_running(timer::run(Arc::clone(&core)));
         core.keep_running(clock::watch(Arc::clone(&core)));

@@ -479,14 +479,8 @@ async fn seeds_that_nobody_names_are_removed() {
     let (named, forgotten) = (put("named").await.unwrap(), put("forgotten").await.unwrap());
     let (written, kept) = (put("written").await.unwrap(), put("kept").await.unwrap());
     node.engine.hold_seeds(move || BTreeSet::from([named]));
-    let document = model::Document {
-        kind: "k".to_owned(),
-        tenant: ALICE.key,
-        name: "n".to_owned(),
-        seed: Some(written),
-        body: "{}".into(),
-    };
-    node.engine.put_document(document).await.unwrap();
+    let change = node.engine.change_named("k", ALICE).await.unwrap();
+    change.put("n", Some(written), "{}".to_owned()).await.unwrap();
     let all = node.engine.core.disk.seeds.clone().unwrap();
     seeds::sweep(&node.engine.core, &all).await;
     assert_eq!(place.there().2, 4, "whoever stored some has a while");
@@ -499,7 +493,7 @@ async fn seeds_that_nobody_names_are_removed() {
     tokio::time::sleep(Duration::from_mins(21)).await;
     assert!(node.engine.has_seed(written), "a document names it");
     assert!(!node.engine.keep_seed(kept));
-    node.engine.remove_document("k", ALICE.key, "n").await.unwrap();
+    node.engine.change_named("k", ALICE).await.unwrap().remove("n").await.unwrap();
     seeds::sweep(&node.engine.core, &all).await;
     assert!(node.engine.has_seed(named) && !node.engine.has_seed(written));
     let bad = SeedFile { path: "../f".to_owned(), bytes: vec![], mode: 0o644 };

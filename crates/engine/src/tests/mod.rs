@@ -10,6 +10,8 @@ mod held;
 mod images;
 mod keeping;
 mod mounts;
+mod named;
+mod names;
 mod node;
 mod processes;
 mod processes_by_chance;

@@ -166,6 +166,14 @@ impl Turns {
 }
 
 impl TurnNews {
+    /// Adds a turn that is asked for.
+    pub(crate) fn asked(&mut self, turn: TurnChange) {
+        if let TurnChange::Put(record) = &turn {
+            self.bytes = record.input.len();
+        }
+        self.changes.push(turn);
+    }
+
     /// The pieces of a turn that are not stored yet, unless some are just being stored.
     pub(crate) fn unsaved(live: &Arc<Live>) -> Option<Self> {
         let (change, seq) = live.take_unsaved()?;

@@ -30,12 +30,33 @@ impl Gate {
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     queue: VecDeque<(u32, StoreErrorCode)>,
+    /// Writes that get through before all others wait.
+    left: Option<u64>,
 }
 
 impl Faults {
     pub(super) fn fail(&mut self, count: u32, code: StoreErrorCode) {
         if count > 0 {
             self.queue.push_back((count, code));
+        }
+    }
+
+    pub(super) const fn hang_after(&mut self, writes: u64) {
+        self.left = Some(writes);
+    }
+
+    /// Counts a write; whether it is one too many.
+    pub(super) const fn is_one_too_many(&mut self) -> bool {
+        match self.left {
+            Some(0) => {
+                self.left = None;
+                true
+            }
+            Some(left) => {
+                self.left = Some(left - 1);
+                false
+            }
+            None => false,
         }
     }
 

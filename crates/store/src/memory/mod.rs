@@ -54,6 +54,12 @@ impl MemoryStore {
         self.gate.send_if_modified(|gate| gate.shift(Gate::Open, Gate::Hanging));
     }
 
+    /// So many more writes get through, and all after them wait until they are released: commits, and
+    /// changes of documents. It stands for a server that is killed between two steps.
+    pub fn hang_after(&self, writes: u64) {
+        self.faults().hang_after(writes);
+    }
+
     /// Commits go on, those that wait and those to come.
     pub fn release_commits(&self) {
         self.gate.send_if_modified(|gate| gate.shift(Gate::Hanging, Gate::Open));
@@ -94,6 +100,9 @@ impl MemoryStore {
     }
 
     async fn pass_gate(&self) {
+        if self.faults().is_one_too_many() {
+            self.hang_commits();
+        }
         if *self.gate.borrow() == Gate::Hanging {
             // The sender is ours, so that it cannot be gone.
             let _ = self.gate.subscribe().wait_for(|gate| *gate != Gate::Hanging).await;
@@ -149,11 +158,13 @@ impl Store for MemoryStore {
     }
 
     async fn put_document(&self, document: &Document) -> Result<(), StoreError> {
+        self.pass_gate().await;
         self.open()?.write_document(DocumentChange::Put(document.clone()));
         Ok(())
     }
 
     async fn remove_documents(&self, query: &DocumentQuery) -> Result<u64, StoreError> {
+        self.pass_gate().await;
         let mut kept = self.open()?;
         let before = kept.documents.len();
         kept.documents.retain(|_, document| !query.takes(document));

@@ -69,3 +69,18 @@ async fn a_crash_forgets_nothing_that_was_committed() {
     next.commit(&late).await.expect("the next one does not hang");
     assert_eq!(last(&next).await, 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn so_many_writes_get_through_as_were_asked_to_and_the_others_wait() {
+    let store = MemoryStore::new(Retention::default());
+    store.hang_after(2);
+    let (first, second) = (batch(1), batch(2));
+    store.commit(&first).await.expect("written");
+    assert_eq!(store.remove_documents(&DocumentQuery::default()).await, Ok(0));
+    let mut commit = pin!(store.commit(&second));
+    assert!(commit.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert_eq!(last(&store).await, 1);
+    store.release_commits();
+    commit.await.expect("written at last");
+    assert_eq!(last(&store).await, 2);
+}
