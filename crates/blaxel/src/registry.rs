@@ -5,7 +5,6 @@ use engine::NamedError;
 use model::{ErrorCode, Refusal, Wall};
 
 use super::terminal::Terminals;
-use super::uploads::Uploads;
 
 /// What sandboxes of Blaxel are called among what has a name.
 pub(super) const KIND: &str = "blaxel.sandbox";
@@ -13,13 +12,12 @@ pub(super) const KIND: &str = "blaxel.sandbox";
 /// What the dialect keeps.
 pub(crate) struct Registry {
     pub(super) began: Wall,
-    pub(super) uploads: Uploads,
     pub(super) terminals: Terminals,
 }
 
 impl Registry {
     pub(crate) fn new(began: Wall) -> Self {
-        Self { began, uploads: Uploads::default(), terminals: Terminals::default() }
+        Self { began, terminals: Terminals::default() }
     }
 }
 

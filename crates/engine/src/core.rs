@@ -32,6 +32,7 @@ use crate::scale;
 use crate::seeds::Sowing;
 use crate::trouble::Trouble;
 use crate::turns::{Live, TurnNews, Turns};
+use crate::uploads::Uploads;
 use crate::uses::Broken;
 
 /// Imports at once: each takes two threads and the disk.
@@ -51,6 +52,8 @@ pub(crate) struct Core {
     pub(crate) disk: Disk,
     /// What is kept under names.
     pub(crate) named: Named,
+    /// Large files that come in parts.
+    pub(crate) uploads: Uploads,
     /// Who holds which seeds.
     pub(crate) sowing: Sowing,
     pub(crate) scan_interval_ms: u64,
@@ -159,6 +162,7 @@ impl Core {
             imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
             disk: parts.disk,
             named: Named::default(),
+            uploads: Uploads::default(),
             sowing: Sowing::default(),
             scan_interval_ms: parts.scan_interval_ms,
             metrics: Metrics::default(),

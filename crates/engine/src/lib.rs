@@ -54,6 +54,7 @@ mod templates;
 mod timer;
 mod trouble;
 mod turns;
+mod uploads;
 mod uses;
 mod whereabouts;
 mod works;
@@ -95,6 +96,7 @@ pub use crate::sessions::{
 pub use crate::start::{EngineConfig, StartError, Started, Strays};
 pub use crate::templates::Put;
 pub use crate::turns::{TurnFollow, turn_error};
+pub use crate::uploads::{UPLOAD_PARTS_MAX, Upload, UploadError, UploadPart, UploadPartWriter};
 pub use crate::uses::Use;
 pub use crate::whereabouts::{SessionWorkspace, WorkspacePlace};
 pub use ::images::Image;

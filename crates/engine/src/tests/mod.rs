@@ -21,3 +21,4 @@ mod rest;
 mod roots;
 mod sessions;
 mod talks_by_chance;
+mod uploads;
