@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::repo;
+use crate::rust_text::{code_only, has_token};
 
 /// A crate, the reason for its limits, and the limits. Tests of a crate may use anything.
 struct Layer {
@@ -59,6 +60,17 @@ const LAYERS: &[Layer] = &[
 const TESTS: &str = "integration-tests";
 const DIALECT: &str = "a dialect translates, asks the engine and knows no other dialect";
 const TABLE: &str = "the table in tests/it/architecture.rs";
+
+/// Dialects translate: what is kept, how much and for how long is decided by the engine.
+const DIALECTS: &[&str] = &["ash", "blaxel", "mcp"];
+/// What a dialect could keep things with itself, and what there is instead.
+const KEEPS: &[(&str, &str)] = &[
+    ("put_document", "`change_named`, `create_named_session` or `keep_past`"),
+    ("remove_document", "`change_named` or `end_named_session`"),
+    ("remove_documents", "`change_named` or `end_named_session`"),
+    ("store", "the engine"),
+    ("Store", "the engine"),
+];
 
 /// The simulator is a tool of tests: only they may use it.
 const ONLY_FOR_TESTS: &str = "sim";
@@ -165,6 +177,48 @@ fn flaws(package: &Package) -> Vec<String> {
     found
 }
 
+#[test]
+fn dialects_keep_nothing_by_themselves() -> Result<()> {
+    let mut found = Vec::new();
+    for name in DIALECTS {
+        let files = repo::files(&[&format!("crates/{name}/src")], &[".rs"])?;
+        ensure!(!files.is_empty(), "there is no dialect `{name}`");
+        found.extend(files.iter().flat_map(|file| kept(&file.path, &file.text)));
+    }
+    repo::assert_none(&found);
+    Ok(())
+}
+
+/// What a source of a dialect keeps things with, outside of its tests.
+fn kept(path: &str, source: &str) -> Vec<String> {
+    let code = without_tests(&code_only(source));
+    let used = KEEPS.iter().filter(|(word, _)| has_token(&code, word));
+    let told = |(word, instead): &(&str, &str)| {
+        format!("{path} uses `{word}`: {DIALECT}; there is {instead} (see {TABLE})")
+    };
+    used.map(told).collect()
+}
+
+/// The code without items that are only there for tests.
+fn without_tests(code: &str) -> String {
+    let mut rest = code;
+    let mut kept = String::new();
+    while let Some((before, after)) = rest.split_once("#[cfg(test)]") {
+        kept.push_str(before);
+        let mut depth = 0_u32;
+        let end = after.find(|c| {
+            match c {
+                '{' => depth += 1,
+                '}' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            depth == 0 && (c == '}' || c == ';')
+        });
+        rest = end.map_or("", |end| &after[end + 1..]);
+    }
+    kept + rest
+}
+
 fn packages(metadata: &Value) -> Result<Vec<Package>> {
     list(&metadata["packages"])?.iter().map(package).collect()
 }
@@ -245,4 +299,25 @@ fn each_wrong_direction_is_refused() -> Result<()> {
     let found = violations(&[package(&elsewhere)?]).join("\n");
     assert!(found.contains("must live in crates/model"), "{found}");
     Ok(())
+}
+
+#[test]
+fn a_dialect_that_keeps_something_is_found() {
+    for (source, expected) in [
+        ("fn a() { engine.put_document(document); }", Some("`put_document`")),
+        ("fn a() { engine.remove_document(KIND); }", Some("`remove_document`")),
+        ("use store::Batch;", Some("`store`")),
+        ("fn a(store: &dyn Store) {}", Some("`Store`")),
+        ("#[cfg(test)]\nuse store::Batch;\nuse store::Store;", Some("`store`")),
+        ("#[cfg(test)]\nmod tests { fn a() { b.put_document(); } }\nfn c() {}", None),
+        ("#[cfg(test)]\nuse store::Batch;\nfn a() {}", None),
+        ("// put_document\nfn a() { b(\"store\"); stores(); }", None),
+        ("fn a() { engine.change_named(KIND, caller); }", None),
+    ] {
+        let found = kept("crates/ash/src/a.rs", source).join("\n");
+        match expected {
+            None => assert_eq!(found, "", "{source}"),
+            Some(part) => assert!(found.contains(part), "{source} gave {found:?}"),
+        }
+    }
 }
