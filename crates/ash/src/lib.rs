@@ -30,6 +30,7 @@ mod registry;
 mod remembered;
 mod sessions;
 mod settings;
+mod startup;
 mod telling;
 mod words;
 mod workspace;
@@ -45,6 +46,7 @@ pub use self::access::OF_ENVIRONMENT;
 use self::app::App;
 use self::errors::AshError;
 pub use self::settings::AshSettings;
+pub use self::startup::tell_of_recovery;
 use self::words::Words;
 use web::front::{Front, Needs};
 

@@ -19,6 +19,7 @@ mod form;
 mod health;
 mod life;
 mod log_stream;
+mod log_words;
 mod network;
 mod paths;
 mod port;
@@ -85,6 +86,7 @@ impl Blaxel {
         settings: &BlaxelSettings,
         tools: Arc<dyn SandboxTools>,
     ) -> Self {
+        web.engine.observe(log_words::write);
         Self(App::new(web.clone(), settings.clone(), tools))
     }
 

@@ -25,6 +25,7 @@ use crate::mounts::Mounts;
 use crate::named::Named;
 use crate::names::{NameChange, Names};
 use crate::needed::Needed;
+use crate::observing::Observers;
 use crate::processes::{Processes, Shelf};
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
@@ -52,6 +53,8 @@ pub(crate) struct Core {
     pub(crate) disk: Disk,
     /// What is kept under names.
     pub(crate) named: Named,
+    /// Who hears what keeps sandboxes awake.
+    pub(crate) observers: Observers,
     /// Large files that come in parts.
     pub(crate) uploads: Uploads,
     /// Who holds which seeds.
@@ -162,6 +165,7 @@ impl Core {
             imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
             disk: parts.disk,
             named: Named::default(),
+            observers: Observers::default(),
             uploads: Uploads::default(),
             sowing: Sowing::default(),
             scan_interval_ms: parts.scan_interval_ms,

@@ -37,6 +37,7 @@ mod named;
 mod named_sessions;
 mod names;
 mod needed;
+mod observing;
 mod past;
 mod pools;
 mod processes;
@@ -82,6 +83,7 @@ pub use crate::metrics::Metrics;
 pub use crate::mounts::Mounts;
 pub use crate::named::{NAMED_BYTES_MAX, NAMED_MAX, NamedChange, NamedError};
 pub use crate::named_sessions::NamedSession;
+pub use crate::observing::Observed;
 pub use crate::processes::{
     LogFollow, LogPage, LogPiece, LogQuery, LogWanted, ProcessInput, ProcessLogs, ProcessPage,
     ProcessQuery, ProcessRef, ProcessRequest,

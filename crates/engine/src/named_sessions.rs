@@ -119,6 +119,8 @@ impl Engine {
         object: Value,
         asked: SessionRequest,
     ) -> Result<(Arc<NamedSession>, bool), NamedError> {
+        // Who waits for a name waits for the store, too.
+        self.core.refuse_in_trouble()?;
         let (engine, key) = (self.clone(), key(kind, caller.key, name));
         to_the_end(async move {
             let _alone = engine.core.named.lock(kind, key.tenant, Some(&key.name)).await?;
@@ -292,6 +294,7 @@ impl Engine {
         change: impl Fn(&NamedSession) -> Option<NamedSession> + Send + Sync,
     ) -> Result<Option<Arc<NamedSession>>, NamedError> {
         loop {
+            self.core.refuse_in_trouble()?;
             let alone = self.core.named.lock(&key.kind, key.tenant, None).await?;
             let seen = self.core.state().names.followed();
             let Some(now) = written(&self.core, key).await? else { return Ok(None) };

@@ -7,6 +7,7 @@ use model::{EndCause, ProcessId, ProcessRecord, Refusal, SandboxId, Wall};
 use crate::Engine;
 use crate::boxed;
 use crate::keys::Caller;
+use crate::observing::Observed;
 use crate::processes::ProcessRef;
 use crate::sandboxes::unexpected;
 
@@ -69,7 +70,7 @@ impl Engine {
         let event = Event::StopRequested { sandbox, after_ms };
         let reply = self.core.ask(request, event).await?;
         let Reply::Wakefulness(wake) = reply else { return Err(unexpected(&reply)) };
-        self.log_stop(caller, sandbox, after_ms, of.iter().map(|kept| kept.process)).await;
+        self.tell_of_stop(caller, sandbox, after_ms, of.iter().map(|kept| kept.process)).await;
         self.report(caller, sandbox, wake).await
     }
 
@@ -96,34 +97,22 @@ impl Engine {
         Ok(SandboxStatusReport { wake, keep_alive, frozen, freezes_at, sleeps_at })
     }
 
-    async fn log_stop(
+    async fn tell_of_stop(
         &self,
         caller: Caller,
         sandbox: SandboxId,
         after_ms: u64,
         of: impl ExactSizeIterator<Item = ProcessId>,
     ) {
-        let (count, after_s) = (of.len(), after_ms.div_ceil(1000));
-        match (count, after_ms) {
-            (0, _) => tracing::info!(%sandbox, "[Lifecycle] No keepAlive processes to stop"),
-            (_, 0) => {
-                tracing::info!(%sandbox, "[Lifecycle] Executing immediate stop for {count} processes");
-                for id in of {
-                    let Ok(record) = self.process(caller, sandbox, &ProcessRef::Id(id)).await
-                    else {
-                        continue;
-                    };
-                    let (pid, name) = (record.pid, record.name);
-                    tracing::info!(
-                        %sandbox,
-                        "[KeepAlive] Removed keepAlive from process {pid} (name: {name}) via force stop"
-                    );
-                }
+        let processes = of.len();
+        self.core.observers.tell(Observed::Released { sandbox, processes, after_ms });
+        if after_ms > 0 {
+            return;
+        }
+        for id in of {
+            if let Ok(record) = self.process(caller, sandbox, &ProcessRef::Id(id)).await {
+                self.core.observers.tell(Observed::ReleasedOne(&record));
             }
-            (_, _) => tracing::info!(
-                %sandbox,
-                "[Lifecycle] Scheduling stop in {after_s} seconds for {count} processes"
-            ),
         }
     }
 }

@@ -21,6 +21,7 @@ use super::live::Live;
 use super::log::Log;
 use super::saving;
 use crate::core::Core;
+use crate::observing::Observed;
 use crate::uses;
 
 /// What is read at once, first and at most: it grows with what flows.
@@ -372,7 +373,6 @@ pub(super) fn tell_started(core: &Arc<Core>, record: &ProcessRecord, live: &Live
 /// A process is over: remembers it and tells everyone.
 fn finish(core: &Arc<Core>, live: &Arc<Live>, end: ProcessEnd) {
     let (status, reason) = (end.status, end.reason);
-    let exit_code = end.exit_code.unwrap_or(-1);
     let before = live.record();
     // Those that end by themselves leave it as it was.
     let keeps = match reason {
@@ -388,12 +388,7 @@ fn finish(core: &Arc<Core>, live: &Arc<Live>, end: ProcessEnd) {
     let Some(record) = live.finish(end, keeps) else { return };
     core.tell(Event::ProcessEnded { instance: live.instance, process: live.id });
     if before.keep_alive {
-        tracing::info!(
-            "[KeepAlive] Stopped process {} (name: {}, status: {}, exit_code: {exit_code})",
-            record.pid,
-            record.name,
-            status.as_str(),
-        );
+        core.observers.tell(Observed::Ended(&record));
     }
     tracing::debug!(process = %live.id, status = status.as_str(), reason = reason.as_str(), "a process ended");
     core.metrics.process_ended(reason);

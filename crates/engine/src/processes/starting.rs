@@ -15,6 +15,7 @@ use crate::Use;
 use crate::boxed;
 use crate::core::Core;
 use crate::ids::fresh_uuid;
+use crate::observing::Observed;
 
 /// How much of a command is remembered.
 const COMMAND_BYTES_MAX: usize = 4 * 1024;
@@ -79,15 +80,7 @@ impl Use {
         core.metrics.process_started();
         core.processes.changed(&record, &live);
         if record.keep_alive {
-            let timeout = match record.timeout_ms {
-                0 => "infinite timeout".to_owned(),
-                ms => format!("timeout {}s", seconds(ms)),
-            };
-            tracing::info!(
-                "[KeepAlive] Started process {pid} (name: {}, command: {}) with {timeout}",
-                record.name,
-                on_one_line(&record.command),
-            );
+            core.observers.tell(Observed::Started(&record));
         }
         running::begin(core, live, process, again);
         Ok(record)
@@ -149,22 +142,6 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// The same without anything that could end a line or do worse to a terminal.
-fn on_one_line(text: &str) -> String {
-    let shown =
-        |one: char| if one.is_control() { one.escape_default().to_string() } else { one.into() };
-    text.chars().map(shown).collect()
-}
-
-/// Seconds as people write them.
-fn seconds(ms: u64) -> String {
-    if ms.is_multiple_of(1_000) {
-        (ms / 1_000).to_string()
-    } else {
-        format!("{}.{:03}", ms / 1_000, ms % 1_000)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,19 +156,6 @@ mod tests {
             (argv(&["echo", "it's"]), r"echo 'it'\''s'"),
         ] {
             assert_eq!(line(&command), expected);
-        }
-    }
-
-    #[test]
-    fn a_command_does_not_make_lines_of_its_own() {
-        assert_eq!(on_one_line("echo 'a b' \u{e9}"), "echo 'a b' \u{e9}");
-        assert_eq!(on_one_line("a\nb\u{1b}[m"), "a\\nb\\u{1b}[m");
-    }
-
-    #[test]
-    fn seconds_are_told_without_what_is_not_needed() {
-        for (ms, expected) in [(600_000, "600"), (1_500, "1.500"), (1, "0.001")] {
-            assert_eq!(seconds(ms), expected);
         }
     }
 }

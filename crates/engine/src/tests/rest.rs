@@ -1,5 +1,6 @@
 //! What keeps a sandbox awake, as whoever asks sees it, and what wakes it again.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kernel::RestCause;
@@ -9,7 +10,7 @@ use runtime::Command;
 use store::{EventQuery, Store as _};
 
 use super::node::{ALICE, BOB, Node, config};
-use crate::{ProcessRequest, SandboxStatusReport, UseKind};
+use crate::{Observed, ProcessRequest, SandboxStatusReport, UseKind};
 
 async fn scene() -> (Node, SandboxId) {
     let node = Node::start(config()).await;
@@ -116,4 +117,38 @@ async fn that_it_changed_is_told_with_the_reason_and_nobody_else_may_ask() {
         told,
         [(Wakefulness::Awake, "process_started", false), (Wakefulness::Auto, "stopped", true)]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_wants_to_hears_what_keeps_sandboxes_awake() {
+    let (node, sandbox) = scene().await;
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let hears = Arc::clone(&heard);
+    node.engine.observe(move |observed| {
+        let told = match observed {
+            Observed::Started(record) => format!("started {}", record.name),
+            Observed::Ended(record) => format!("ended {}: {}", record.name, record.end.is_some()),
+            Observed::Released { processes, after_ms, .. } => {
+                format!("released {processes} after {after_ms}")
+            }
+            Observed::ReleasedOne(record) => format!("released {}", record.name),
+        };
+        hears.lock().unwrap().push(told);
+    });
+    node.engine.stop_keeping_awake(ALICE, sandbox, 0).await.unwrap();
+    start(&node, sandbox, "dev", 0).await;
+    start(&node, sandbox, "timed", 1_000).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    node.engine.stop_keeping_awake(ALICE, sandbox, 5_000).await.unwrap();
+    node.engine.stop_keeping_awake(ALICE, sandbox, 0).await.unwrap();
+    let expected = [
+        "released 0 after 0",
+        "started dev",
+        "started timed",
+        "ended timed: true",
+        "released 1 after 5000",
+        "released 1 after 0",
+        "released dev",
+    ];
+    assert_eq!(*heard.lock().unwrap(), expected);
 }

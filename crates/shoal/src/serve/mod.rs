@@ -389,9 +389,8 @@ fn not_started(error: &StartError) -> Failure {
 
 /// Says what was found of earlier runs.
 fn tell_of_the_past(recovery: &Recovery, reaped: &[Reaped]) {
-    if recovery.marked_cold > 0 {
-        tracing::info!("Startup: marked {} stale sandbox(es) as cold", recovery.marked_cold);
-    }
+    api::tell_of_recovery(recovery);
+    tracing::debug!(cold = recovery.marked_cold, "sandboxes of the last run are cold");
     if recovery.ended > 0 || recovery.orphans > 0 {
         let (ended, orphans) = (recovery.ended, recovery.orphans);
         tracing::info!(ended, orphans, "sandboxes of the last run were removed");
