@@ -29,6 +29,7 @@ mod leases;
 mod log;
 mod losses;
 mod lost_found;
+mod making;
 mod measuring;
 mod metrics;
 mod mounts;

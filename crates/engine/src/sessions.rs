@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kernel::{Event, Reply, SessionFilter, SessionSettings, SessionView, UseKind, WhenBusy};
+use kernel::{Event, Reply, SessionFilter, SessionView, UseKind, WhenBusy};
 use model::record::OnDisconnect;
 use model::{
     ErrorCode, Refusal, Role, SeedId, SessionId, SessionStatus, TemplateName, TurnChange, TurnId,
@@ -12,12 +12,12 @@ use model::{
 };
 use store::TurnQuery;
 
-use crate::answers::Asked;
 use crate::boxed;
 use crate::core::{Attached, Core, unavailable};
 use crate::ids::fresh_uuid;
 use crate::keys::Caller;
 use crate::losses;
+use crate::making::Unknown;
 use crate::names::NameChange;
 use crate::sandboxes::unexpected;
 use crate::turns::{Live, TurnFollow, Unexpected};
@@ -141,33 +141,6 @@ impl Engine {
             None => self.fresh_session()?,
         };
         self.begin_session(caller, session, asked, None)?.ready(self, caller).await
-    }
-
-    pub(crate) fn fresh_session(&self) -> Result<SessionId, Refusal> {
-        Ok(SessionId::from_uuid(fresh_uuid(self.now().wall)?))
-    }
-
-    /// Begins to make a session, under a name if one is given with it. It is decided when this
-    /// returns.
-    pub(crate) fn begin_session(
-        &self,
-        caller: Caller,
-        session: SessionId,
-        asked: SessionRequest,
-        name: Option<NameChange>,
-    ) -> Result<BegunSession, Refusal> {
-        let claim = claim::session_settings(asked.env, asked.metadata, asked.config, asked.seed)?;
-        let settings = SessionSettings {
-            tenant: caller.key,
-            claim,
-            idle_timeout_ms: asked.idle_timeout_ms,
-            on_disconnect: asked.on_disconnect,
-        };
-        let (request, template) = (self.core.request(), asked.template);
-        let event = Event::SessionCreated { request, session, template, settings };
-        let name = name.map(|name| Attached::Name(Box::new(name)));
-        let answer = self.core.begin_asking(request, event, name)?;
-        Ok(BegunSession { session, seed: asked.seed, answer })
     }
 
     /// An id that had turns is never given to another session: they are still there.
@@ -503,7 +476,7 @@ impl Engine {
     }
 
     /// Waits until the harness of a session is ready, where there is a program to wait for.
-    async fn ready_harness(&self, caller: Caller, id: SessionId) -> Result<(), Refusal> {
+    pub(crate) async fn ready_harness(&self, caller: Caller, id: SessionId) -> Result<(), Refusal> {
         let template = self.session(caller, id)?.template;
         let has_program = self.template(&template).is_some_and(|it| it.harness.program().is_some());
         if !has_program {
@@ -525,60 +498,6 @@ impl Engine {
             Some(tenant) if caller.sees(tenant) => Ok(()),
             Some(_) | None => Err(unknown_session(id)),
         }
-    }
-}
-
-/// A session that is being made. Dropped, it is given up.
-pub(crate) struct BegunSession {
-    session: SessionId,
-    seed: Option<SeedId>,
-    answer: Asked,
-}
-
-impl BegunSession {
-    /// Waits until the session has a sandbox, and its harness is ready.
-    pub(crate) async fn ready(
-        self,
-        engine: &Engine,
-        caller: Caller,
-    ) -> Result<SessionView, Refusal> {
-        let Self { session, seed, answer } = self;
-        let reply = answer.answer().await?;
-        let Reply::SessionReady(_) = reply else { return Err(unexpected(&reply)) };
-        let unknown = Unknown { core: &engine.core, session };
-        engine.ready_harness(caller, session).await?;
-        let view = engine.session(caller, session)?;
-        unknown.becomes_known();
-        if let Some(seed) = seed {
-            // From here on the session names it.
-            engine.core.sowing.release(seed);
-        }
-        Ok(view)
-    }
-}
-
-/// A session that was made and whose maker was not told. Dropped, it is ended: nobody else could.
-struct Unknown<'a> {
-    core: &'a Arc<Core>,
-    session: SessionId,
-}
-
-impl Unknown<'_> {
-    fn becomes_known(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Unknown<'_> {
-    fn drop(&mut self) {
-        let (core, session) = (Arc::clone(self.core), self.session);
-        tokio::spawn(async move {
-            let request = core.request();
-            let ended = core.ask(request, Event::SessionEndRequested { request, session }).await;
-            if let Err(error) = ended {
-                tracing::warn!(%session, %error, "a session that nobody knows was not ended");
-            }
-        });
     }
 }
 

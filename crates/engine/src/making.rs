@@ -1,0 +1,98 @@
+//! A session that is being made: from the decision to make it until its maker has it. Given up in
+//! between, it is ended, because no one else could.
+
+use std::sync::Arc;
+
+use kernel::{Event, Reply, SessionSettings, SessionView};
+use model::{Refusal, SeedId, SessionId};
+
+use crate::answers::Asked;
+use crate::core::{Attached, Core};
+use crate::ids::fresh_uuid;
+use crate::keys::Caller;
+use crate::names::NameChange;
+use crate::sandboxes::unexpected;
+use crate::{Engine, SessionRequest, claim};
+
+impl Engine {
+    pub(crate) fn fresh_session(&self) -> Result<SessionId, Refusal> {
+        Ok(SessionId::from_uuid(fresh_uuid(self.now().wall)?))
+    }
+
+    /// Begins to make a session, under a name if one is given with it. It is decided when this
+    /// returns.
+    pub(crate) fn begin_session(
+        &self,
+        caller: Caller,
+        session: SessionId,
+        asked: SessionRequest,
+        name: Option<NameChange>,
+    ) -> Result<BegunSession, Refusal> {
+        let claim = claim::session_settings(asked.env, asked.metadata, asked.config, asked.seed)?;
+        let settings = SessionSettings {
+            tenant: caller.key,
+            claim,
+            idle_timeout_ms: asked.idle_timeout_ms,
+            on_disconnect: asked.on_disconnect,
+        };
+        let (request, template) = (self.core.request(), asked.template);
+        let event = Event::SessionCreated { request, session, template, settings };
+        let name = name.map(|name| Attached::Name(Box::new(name)));
+        let answer = self.core.begin_asking(request, event, name)?;
+        Ok(BegunSession { session, seed: asked.seed, answer })
+    }
+}
+
+/// A session that is being made. Dropped, it is given up.
+pub(crate) struct BegunSession {
+    session: SessionId,
+    seed: Option<SeedId>,
+    answer: Asked,
+}
+
+impl BegunSession {
+    /// Waits until the session has a sandbox, and its harness is ready.
+    pub(crate) async fn ready(
+        self,
+        engine: &Engine,
+        caller: Caller,
+    ) -> Result<SessionView, Refusal> {
+        let Self { session, seed, answer } = self;
+        let reply = answer.answer().await?;
+        let Reply::SessionReady(_) = reply else { return Err(unexpected(&reply)) };
+        let unknown = Unknown { core: &engine.core, session };
+        engine.ready_harness(caller, session).await?;
+        let view = engine.session(caller, session)?;
+        unknown.becomes_known();
+        if let Some(seed) = seed {
+            // From here on the session names it.
+            engine.core.sowing.release(seed);
+        }
+        Ok(view)
+    }
+}
+
+/// A session that was made and whose maker was not told. Dropped, it is ended: nobody else could.
+pub(crate) struct Unknown<'a> {
+    pub(crate) core: &'a Arc<Core>,
+    pub(crate) session: SessionId,
+}
+
+impl Unknown<'_> {
+    pub(crate) fn becomes_known(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unknown<'_> {
+    fn drop(&mut self) {
+        let (core, session) = (Arc::clone(self.core), self.session);
+        tokio::spawn(async move {
+            let request = core.request();
+            let ended = core.ask(request, Event::SessionEndRequested { request, session }).await;
+            if let Err(error) = ended {
+                tracing::warn!(%session, %error, "a session that nobody knows was not ended");
+            }
+        });
+    }
+}
