@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 
 use model::{ErrorCode, Refusal, Retry};
+use tar_stream::TarError;
 
 macro_rules! image_error_codes {
     ($($(#[$doc:meta])* $code:ident, $word:literal, $model:ident, $retry:ident, $remedy:literal;)+) => {
@@ -150,6 +151,18 @@ impl ImageError {
                 };
                 Self::new(code, format!("{what}: {error}"))
             }
+        }
+    }
+}
+
+/// An archive that could not be read.
+impl From<TarError> for ImageError {
+    fn from(error: TarError) -> Self {
+        match error {
+            TarError::Read(error) => Self::read("the archive", error),
+            TarError::Cut | TarError::Size | TarError::Broken(_) => Self::broken(error.to_string()),
+            TarError::TooLarge(_) => Self::new(ImageErrorCode::TooLarge, error.to_string()),
+            TarError::Unsupported(_) => Self::new(ImageErrorCode::Unsupported, error.to_string()),
         }
     }
 }

@@ -11,9 +11,8 @@ use std::io;
 use bytes::BytesMut;
 use model::{ErrorCode, Refusal};
 use runtime::{Entry, EntryKind, FileReader, Page};
-use tar::EntryType;
+use tar_stream::{Kind, Written, end, padding};
 use tokio::io::AsyncReadExt as _;
-use workspaces::tar::{Written, end, padding};
 
 use super::inside::Files;
 
@@ -159,7 +158,7 @@ impl<F: Files> Packing<F> {
             claims_left,
             lost: Lost::default(),
         });
-        packing.write(EntryType::Directory, &top, "./", 0, b"");
+        packing.write(Kind::Directory, &top, "./", 0, b"");
         Ok(packing)
     }
 
@@ -258,7 +257,7 @@ impl<F: Files> Packing<F> {
                 if self.keeping.is_some() && std::str::from_utf8(target).is_err() {
                     self.lose(path);
                 } else {
-                    self.write(EntryType::Symlink, entry, &path, 0, target);
+                    self.write(Kind::Symlink, entry, &path, 0, target);
                 }
             }
             EntryKind::Directory if self.open.len() == DEPTH_MAX => self.lose(path),
@@ -283,7 +282,7 @@ impl<F: Files> Packing<F> {
         match found? {
             Look::At(page) => {
                 let path = format!("{path}/");
-                self.write(EntryType::Directory, entry, &path, 0, b"");
+                self.write(Kind::Directory, entry, &path, 0, b"");
                 self.open.push(Directory { closed, ..Directory::new(path, page) });
             }
             Look::Gone => self.leave_out(path),
@@ -294,7 +293,7 @@ impl<F: Files> Packing<F> {
 
     async fn put_file(&mut self, entry: &Entry, path: String, at: &str) -> Result<(), Refusal> {
         if let Some(first) = self.known_as(entry) {
-            self.write(EntryType::Link, entry, &path, 0, first.as_bytes());
+            self.write(Kind::Hardlink, entry, &path, 0, first.as_bytes());
             return Ok(());
         }
         let closed = self.open_up(entry, at).await?;
@@ -324,7 +323,7 @@ impl<F: Files> Packing<F> {
                 keeping.first_names.insert(shared, path.clone());
             }
         }
-        self.write(EntryType::Regular, entry, &path, size, b"");
+        self.write(Kind::File, entry, &path, size, b"");
         self.file = Some(Contents { reader, left: size, padding: padding(size) });
         Ok(())
     }
@@ -381,7 +380,7 @@ impl<F: Files> Packing<F> {
         }
     }
 
-    fn write(&mut self, kind: EntryType, entry: &Entry, path: &str, size: u64, target: &[u8]) {
+    fn write(&mut self, kind: Kind, entry: &Entry, path: &str, size: u64, target: &[u8]) {
         let comment = self.remark();
         let written = Written {
             kind,
@@ -442,7 +441,7 @@ impl<F: Files> Packing<F> {
         {
             // A remark needs an entry to be about: the directory itself does no harm.
             let written = Written {
-                kind: EntryType::Directory,
+                kind: Kind::Directory,
                 path: b"./",
                 mode: 0o755,
                 owner: self.owner(),
