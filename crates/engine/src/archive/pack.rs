@@ -120,7 +120,7 @@ fn last_name(page: &Page) -> Option<Vec<u8>> {
 impl<F: Files> Packing<F> {
     /// Begins with a directory; that it is none is told at once.
     pub async fn start(used: F, root: &str, entries_max: u64) -> Result<Self, Refusal> {
-        let page = used.list_files(root, None, LIST).await?;
+        let page = used.within(used.inside().list_files(root, None, LIST)).await?;
         Ok(Self {
             used,
             root: root.trim_end_matches('/').to_owned(),
@@ -145,10 +145,10 @@ impl<F: Files> Packing<F> {
         user: u32,
         claims_left: u64,
     ) -> Result<Self, Refusal> {
-        let top = used.stat(root).await?;
+        let top = used.within(used.inside().stat(root)).await?;
         let closed = is_closed(&top).then_some(top.mode);
         if let Some(mode) = closed {
-            used.set_about(root, Some(opened(mode)), None).await?;
+            used.within(used.inside().set_about(root, Some(opened(mode)), None)).await?;
         }
         let mut packing = Self::start(used, root, u64::MAX).await?;
         packing.open[0].closed = closed;
@@ -235,7 +235,8 @@ impl<F: Files> Packing<F> {
             return Ok(());
         };
         let path = format!("{}/{}", self.root, directory.path);
-        let page = self.used.list_files(&path, Some(&after), LIST).await?;
+        let page =
+            self.used.within(self.used.inside().list_files(&path, Some(&after), LIST)).await?;
         if let Some(directory) = self.open.last_mut() {
             directory.more_after = last_name(&page);
             directory.entries = page.entries.into();
@@ -274,7 +275,7 @@ impl<F: Files> Packing<F> {
         at: &str,
     ) -> Result<(), Refusal> {
         let closed = self.open_up(entry, at).await?;
-        let listed = self.used.list_files(at, None, LIST).await;
+        let listed = self.used.within(self.used.inside().list_files(at, None, LIST)).await;
         let found = self.look(listed);
         if let (Some(mode), Ok(Look::Gone | Look::Closed) | Err(_)) = (closed, &found) {
             self.close(at, mode).await?;
@@ -297,7 +298,7 @@ impl<F: Files> Packing<F> {
             return Ok(());
         }
         let closed = self.open_up(entry, at).await?;
-        let reader = self.used.read_file(at).await;
+        let reader = self.used.within(self.used.inside().read_file(at, 0, None)).await;
         if let Some(mode) = closed {
             self.close(at, mode).await?;
         }
@@ -355,7 +356,8 @@ impl<F: Files> Packing<F> {
         if self.keeping.is_none() || !is_closed(entry) {
             return Ok(None);
         }
-        let set = self.used.set_about(at, Some(opened(entry.mode)), None).await;
+        let set = self.used.inside().set_about(at, Some(opened(entry.mode)), None);
+        let set = self.used.within(set).await;
         Ok(match self.look(set)? {
             Look::At(()) => Some(entry.mode),
             Look::Gone | Look::Closed => None,
@@ -364,7 +366,8 @@ impl<F: Files> Packing<F> {
 
     /// Closes it again.
     async fn close(&mut self, at: &str, mode: u32) -> Result<(), Refusal> {
-        let set = self.used.set_about(at, Some(settable(mode)), None).await;
+        let set = self.used.inside().set_about(at, Some(settable(mode)), None);
+        let set = self.used.within(set).await;
         self.look(set).map(|_| ())
     }
 

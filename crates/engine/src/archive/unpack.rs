@@ -108,7 +108,13 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
 
     /// Takes it apart.
     pub async fn run(mut self) -> Done<Unpacked, P> {
-        self.used.make_directory(if self.root.is_empty() { "/" } else { self.root }).await?;
+        self.used
+            .within(
+                self.used
+                    .inside()
+                    .make_directory(if self.root.is_empty() { "/" } else { self.root }, true),
+            )
+            .await?;
         while let Some(entry) = self.next_entry().await? {
             self.seen += 1;
             if self.seen > self.bounds.entries {
@@ -179,7 +185,7 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
     }
 
     async fn directory(&mut self, at: String, entry: &Entry) -> Done<(), P> {
-        self.used.make_directory(&at).await?;
+        self.used.within(self.used.inside().make_directory(&at, true)).await?;
         self.done.directories += 1;
         self.enter(at, entry);
         Ok(())
@@ -199,7 +205,13 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
             !at.strip_prefix(above.at.as_str()).is_some_and(|rest| rest.starts_with('/'))
         };
         while let Some(above) = self.open.as_mut().and_then(|open| open.pop_if(is_left)) {
-            self.used.set_about(&above.at, Some(above.mode), Some(above.modified_ms)).await?;
+            self.used
+                .within(self.used.inside().set_about(
+                    &above.at,
+                    Some(above.mode),
+                    Some(above.modified_ms),
+                ))
+                .await?;
         }
         Ok(())
     }
@@ -209,7 +221,7 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
         self.count(size)?;
         // What runs as its owner does so nowhere here.
         let mode = if self.open.is_some() { entry.mode & FILE_SETTABLE } else { entry.mode };
-        let mut writer = self.used.write_file(at, mode).await?;
+        let mut writer = self.used.within(self.used.inside().write_file(at, Some(mode))).await?;
         let mut left = size;
         while left > 0 {
             let piece = self.source.piece(left).await?;
@@ -219,9 +231,10 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
             left -= piece.len() as u64;
         }
         self.source.skip(padding(size)).await?;
-        self.used.finish_file(writer).await?;
+        self.used.within(writer.finish()).await?;
         if self.open.is_some() {
-            self.used.set_about(at, None, Some(modified_ms(entry))).await?;
+            let set = self.used.inside().set_about(at, None, Some(modified_ms(entry)));
+            self.used.within(set).await?;
         }
         self.done.files += 1;
         Ok(())
@@ -229,7 +242,7 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
 
     async fn another_name(&mut self, at: &str, target: &[u8]) -> Done<(), P> {
         let first = format!("{}/{}", self.root, inside(target)?);
-        match self.used.link_file(at, &first).await {
+        match self.used.within(self.used.inside().link_file(at, &first)).await {
             // It was left out, and so is this.
             Err(refusal) if refusal.code == ErrorCode::PathNotFound => return Ok(()),
             linked => linked?,
@@ -243,11 +256,11 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
         if target.is_empty() {
             return Err(broken("a link to nowhere"));
         }
-        match self.used.make_link(at, target).await {
+        match self.used.within(self.used.inside().make_link(at, target)).await {
             // As with files, the new one takes the place of the old one.
             Err(refusal) if refusal.code == ErrorCode::PathExists => {
-                self.used.remove(at).await?;
-                self.used.make_link(at, target).await?;
+                self.used.within(self.used.inside().remove(at, false)).await?;
+                self.used.within(self.used.inside().make_link(at, target)).await?;
             }
             made => made?,
         }
@@ -258,9 +271,10 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
     /// Another name of a file that came before becomes a copy of it.
     async fn copy(&mut self, at: &str, entry: &Entry) -> Done<(), P> {
         let from = format!("{}/{}", self.root, inside(&entry.target)?);
-        let mut reader = self.used.read_file(&from).await?;
+        let mut reader = self.used.within(self.used.inside().read_file(&from, 0, None)).await?;
         self.count(reader.entry.size)?;
-        let mut writer = self.used.write_file(at, entry.mode).await?;
+        let mut writer =
+            self.used.within(self.used.inside().write_file(at, Some(entry.mode))).await?;
         let mut buffer = vec![0; COPY_BYTES];
         loop {
             let copied = match reader.read(&mut buffer).await {
@@ -272,7 +286,7 @@ impl<'a, F: Files, P: Pieces> Unpacking<'a, F, P> {
                 return Err(UnpackError::Files(self.used.explain(error).await));
             }
         }
-        self.used.finish_file(writer).await?;
+        self.used.within(writer.finish()).await?;
         self.done.files += 1;
         Ok(())
     }
