@@ -174,7 +174,7 @@ pub(crate) async fn throughput(
         best.bare_gb_per_s = best.bare_gb_per_s.max(bare);
         let spec = ExecSpec { stderr: Sink::Null, ..ExecSpec::argv(argv) };
         let started_at = Instant::now();
-        let mut process = sandbox.exec(spec).await.map_err(failed)?;
+        let mut process = sandbox.inside().exec(spec).await.map_err(failed)?;
         let mut total = 0;
         if let Some(mut output) = process.stdout.take() {
             let mut buffer = vec![0; READ_BYTES];

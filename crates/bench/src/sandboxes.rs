@@ -24,7 +24,7 @@ fn silent(argv: &[&str]) -> ExecSpec {
 }
 
 async fn run_to_end(sandbox: &dyn Sandbox, argv: &[&str]) -> Result<(), Failure> {
-    let mut process = sandbox.exec(silent(argv)).await.map_err(failed)?;
+    let mut process = sandbox.inside().exec(silent(argv)).await.map_err(failed)?;
     let exit = process.wait().await.map_err(failed)?;
     if exit.success() {
         Ok(())
@@ -99,7 +99,11 @@ impl Warm {
     pub(crate) async fn launch(runtime: &dyn Runtime) -> Result<Self, Failure> {
         let sandbox = runtime.launch(native::spec(Limits::default())?).await.map_err(failed)?;
         let bytes = guest_image::BYTES;
-        sandbox.write_all(PROGRAM_IN_WORKSPACE, bytes, Some(0o755)).await.map_err(failed)?;
+        sandbox
+            .inside()
+            .write_all(PROGRAM_IN_WORKSPACE, bytes, Some(0o755))
+            .await
+            .map_err(failed)?;
         Ok(Self { sandbox, freezes: runtime.capabilities().freeze })
     }
 }
@@ -132,7 +136,7 @@ impl Contender for Captured {
         let spec = ExecSpec::argv([PROGRAM_IN_WORKSPACE, "noop"]);
         let limits = runtime::RunLimits { output_bytes: 4096, timeout: Duration::from_secs(10) };
         let started_at = Instant::now();
-        self.0.sandbox.run(spec, limits).await.map_err(failed)?;
+        self.0.sandbox.inside().run(spec, limits).await.map_err(failed)?;
         Ok(vec![(self.name(), started_at.elapsed())])
     }
 }
@@ -149,7 +153,7 @@ impl Contender for Ping {
 
     async fn sample(&mut self) -> Result<Times, Failure> {
         let started_at = Instant::now();
-        self.0.sandbox.ping().await.map_err(failed)?;
+        self.0.sandbox.inside().ping().await.map_err(failed)?;
         Ok(vec![(self.name(), started_at.elapsed())])
     }
 }

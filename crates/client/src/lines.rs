@@ -57,7 +57,7 @@ pub(crate) async fn piece(body: &mut Incoming) -> Result<Option<Bytes>, ClientEr
 }
 
 fn take_line(buffer: &mut Vec<u8>, searched: &mut usize, ended: bool) -> Option<Vec<u8>> {
-    let found = buffer[*searched..].iter().position(|&byte| byte == b'\n');
+    let found = memchr::memchr(b'\n', &buffer[*searched..]);
     let end = match found {
         Some(at) => *searched + at,
         None if ended && !buffer.is_empty() => buffer.len(),

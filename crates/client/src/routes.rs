@@ -6,7 +6,7 @@ use model::stats::PoolStats;
 use model::{KeyId, LeaseId, SandboxId, SandboxState, Template, TemplateName};
 use wire::{
     Checkout, CheckoutRequest, Health, Key, KeyList, KeyRequest, NewKey, PoolList, PoolResize,
-    RenewRequest, Sandbox, SandboxList, SandboxRequest, Stats, TemplateList,
+    RenewRequest, Sandbox, SandboxList, Stats, TemplateList,
 };
 
 use crate::boxed;
@@ -183,7 +183,7 @@ impl Client {
 
     /// Makes a sandbox that is there until it is deleted or expires.
     #[boxed]
-    pub async fn create_sandbox(&self, request: &SandboxRequest) -> Result<Sandbox, ClientError> {
+    pub async fn create_sandbox(&self, request: &CheckoutRequest) -> Result<Sandbox, ClientError> {
         let wait = wait(request);
         self.json(Call::post(at("/v1/sandboxes")).json(request)?.once().may_take(wait)).await
     }

@@ -5,30 +5,13 @@ use std::time::Duration;
 /// Reads one.
 pub fn parse(text: &str) -> Result<Duration, String> {
     const EXPLAIN: &str = "a time like 30s, 1500ms, 2m or 1h30m";
-    let wrong = || EXPLAIN.to_owned();
-    let mut total = Duration::ZERO;
-    let mut rest = text.trim();
-    if rest.is_empty() {
-        return Err(wrong());
+    let text = text.trim();
+    let unit = if text.ends_with(|last: char| last.is_ascii_digit()) { "s" } else { "" };
+    match humantime::parse_duration(&format!("{text}{unit}")) {
+        Ok(Duration::ZERO) => Err("a time above 0".to_owned()),
+        Ok(time) => Ok(time),
+        Err(_) => Err(EXPLAIN.to_owned()),
     }
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (number, tail) = rest.split_at(digits);
-        let letters = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(letters);
-        let unit_s = match unit {
-            "ms" => 0.001,
-            "" | "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return Err(wrong()),
-        };
-        let number: f64 = number.parse().map_err(|_| wrong())?;
-        let part = Duration::try_from_secs_f64(number * unit_s).map_err(|_| wrong())?;
-        total = total.checked_add(part).ok_or_else(wrong)?;
-        rest = tail;
-    }
-    if total.is_zero() { Err("a time above 0".to_owned()) } else { Ok(total) }
 }
 
 /// Writes one, as short as it can be said.
@@ -56,6 +39,9 @@ mod tests {
             ("1500ms", Some(1500)),
             ("2m", Some(120_000)),
             ("1h30m", Some(5_400_000)),
+            ("1.5", Some(1500)),
+            ("1h30", Some(3_630_000)),
+            (" 2m ", Some(120_000)),
             ("0s", None),
             ("", None),
             ("s", None),

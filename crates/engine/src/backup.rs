@@ -24,6 +24,7 @@ use model::{
 use runtime::{RuntimeError, RuntimeErrorCode};
 use serde_json::json;
 use store::Store;
+use tar_stream::{Kind, Written, end, padding};
 use tokio::sync::OwnedMutexGuard;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::spawn_blocking;
@@ -45,7 +46,6 @@ const FAILED: &str = "failed.json";
 /// Pieces on their way to whoever takes them.
 const PIECES: usize = 4;
 const PIECE_BYTES: usize = 256 << 10;
-const BLOCK: usize = 512;
 
 /// How often the files of a session are tried to be read, and how long one try may take.
 const TRIES: u32 = 8;
@@ -469,25 +469,33 @@ impl Members {
     }
 
     async fn head(&mut self, name: &str, bytes: u64) -> Result<(), Stopped> {
-        let mut header = tar::Header::new_ustar();
-        header.set_path(name).map_err(|error| unreadable(&error))?;
-        header.set_size(bytes);
-        header.set_mode(0o600);
-        header.set_entry_type(tar::EntryType::Regular);
-        header.set_cksum();
-        self.send(Bytes::copy_from_slice(header.as_bytes())).await
+        let written = Written {
+            kind: Kind::File,
+            path: name.as_bytes(),
+            mode: 0o600,
+            owner: (0, 0),
+            size: bytes,
+            modified: (0, 0),
+            target: b"",
+            attributes: &[],
+            comment: None,
+        };
+        let mut header = Vec::new();
+        written.write(&mut header);
+        self.send(header.into()).await
     }
 
     async fn pad(&mut self, bytes: u64) -> Result<(), Stopped> {
-        let over = (bytes % BLOCK as u64) as usize;
-        if over == 0 {
-            return Ok(());
+        match padding(bytes) as usize {
+            0 => Ok(()),
+            count => self.send(vec![0; count].into()).await,
         }
-        self.send(vec![0; BLOCK - over].into()).await
     }
 
     async fn end(&mut self) -> Result<(), Stopped> {
-        self.send(vec![0; 2 * BLOCK].into()).await
+        let mut last = Vec::new();
+        end(&mut last);
+        self.send(last.into()).await
     }
 
     async fn send(&mut self, piece: Bytes) -> Result<(), Stopped> {

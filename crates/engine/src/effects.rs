@@ -209,7 +209,7 @@ async fn claim(
     settings: Option<&ClaimSettings>,
 ) -> Result<(), EffectError> {
     let sandbox = find(core, instance)?;
-    let Some(settings) = settings else { return Ok(sandbox.ping().await?) };
+    let Some(settings) = settings else { return Ok(sandbox.inside().ping().await?) };
     sandbox.claim(settings, None).await?;
     match settings.seed {
         // Whoever is claimed has never been anybody's.
@@ -223,7 +223,7 @@ async fn probe(core: &Core, instance: InstanceId, effect: &Effect) -> Result<(),
     let sandbox = find(core, instance)?;
     let left = core.clock.instant(effect.deadline).saturating_duration_since(Instant::now());
     let limits = RunLimits { output_bytes: 0, timeout: left.max(Duration::from_millis(1)) };
-    let ran = sandbox.run(ExecSpec::argv(["true"]), limits).await?;
+    let ran = sandbox.inside().run(ExecSpec::argv(["true"]), limits).await?;
     if ran.exit.success() {
         return Ok(());
     }

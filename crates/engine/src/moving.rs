@@ -12,7 +12,7 @@ use runtime::{RuntimeError, RuntimeErrorCode, Sandbox};
 use tokio::task::spawn_blocking;
 use workspaces::{ArchiveReader, ArchiveWriter, Size, WorkspaceError};
 
-use crate::archive::{Bounds, Inside, Packing, Pieces, UnpackError, Unpacking, Unusual};
+use crate::archive::{Bounds, Packing, Pieces, UnpackError, Unpacking, Unusual, WithoutUse};
 use crate::disk::{Disk, failed, given_up};
 use crate::effects::EffectError;
 use crate::works::Haste;
@@ -78,7 +78,7 @@ impl Disk {
         let spared_bytes = self.spared_bytes;
         let writer = blocking(move || archives.write(id, spared_bytes)).await?;
         let claims_left = sandbox.spec().limits.workspace_bytes().saturating_mul(CLAIMED_MAX);
-        let inside = Inside(Arc::clone(&sandbox));
+        let inside = WithoutUse(Arc::clone(&sandbox));
         let packing = Packing::start_to_keep(inside, WORKSPACE, USER, claims_left).await;
         let mut packing = packing.map_err(|refusal| broken(&*sandbox, refusal.cause))?;
         let written = write(&mut packing, writer, &*sandbox).await;
@@ -114,7 +114,7 @@ impl Disk {
 }
 
 async fn write(
-    packing: &mut Packing<Inside>,
+    packing: &mut Packing<WithoutUse>,
     mut writer: ArchiveWriter,
     sandbox: &dyn Sandbox,
 ) -> Result<ArchiveWriter, RuntimeError> {
@@ -155,7 +155,7 @@ async fn unpack(
     manner: Manner,
 ) -> Result<(), EffectError> {
     let decoded = Decoded { reader: Some(reader) };
-    let inside = Inside(Arc::clone(&sandbox));
+    let inside = WithoutUse(Arc::clone(&sandbox));
     let unpacking = Unpacking::new(&inside, decoded, WORKSPACE, bounds);
     let unpacking = match manner {
         Manner::AsItWas => unpacking.as_it_was(),

@@ -27,7 +27,7 @@ pub(crate) async fn run(core: Arc<Core>, mut notes: ScaleNotes) {
 pub(crate) fn show(core: &Arc<Core>, instance: InstanceId, processes: u32, seen: u64) {
     let Some(sandbox) = core.runtimes.sandbox(instance) else { return };
     tokio::spawn(async move {
-        match timeout(PATIENCE, sandbox.show_holds(processes, seen)).await {
+        match timeout(PATIENCE, sandbox.inside().show_holds(processes, seen)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, %instance, "a scale file was not told"),
             Err(_) => tracing::debug!(%instance, "a scale file was not told in time"),

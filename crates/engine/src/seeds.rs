@@ -2,15 +2,16 @@
 //! nobody names any more are removed now and then.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kernel::Kernel;
 use model::{ErrorCode, KeyId, Refusal, SeedId};
+use tar_stream::{Bounds, Entries, Kind};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
-use workspaces::tar::{Entries, Kind};
 use workspaces::{NamedFiles, SeedBounds, SeedFile, Seeds, Trouble, WorkspaceError};
 
 use crate::boxed;
@@ -256,9 +257,9 @@ fn files_of(seeds: &Seeds, seed: SeedId) -> Result<Vec<SeedFile>, Refusal> {
     let Some(reader) = opened else {
         return Err(Refusal::new(ErrorCode::InvalidArgument, format!("there is no seed {seed}")));
     };
-    let mut entries = Entries::of(reader);
+    let mut entries = Entries::whole(reader, Bounds::NONE);
     let mut files = Vec::new();
-    while let Some(entry) = entries.next_entry().map_err(broken)? {
+    while let Some(entry) = entries.next_entry().map_err(|error| broken(error.into()))? {
         if entry.kind != Kind::File {
             continue;
         }

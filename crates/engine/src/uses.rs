@@ -11,8 +11,8 @@ use kernel::{Event, Grant, Reply, UseKind, UseTarget};
 use model::{ErrorCode, Limits, Refusal, SandboxId, SessionId, UseId};
 use runtime::{
     Collected, Duplex, Entry, ExecSpec, Exit, FileChange, FileReader, FileWatch, FileWriter,
-    FindQuery, Found, Page, Port, Process, RunLimits, RuntimeError, RuntimeErrorCode, Sandbox,
-    SearchQuery, Searched, Socket, WatchQuery,
+    FindQuery, Found, Inside, Page, Port, Process, RunLimits, RuntimeError, RuntimeErrorCode,
+    Sandbox, SearchQuery, Searched, Socket, WatchQuery,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -187,6 +187,19 @@ impl Use {
         &self.hold.core
     }
 
+    /// What is in the sandbox. Calls of it are waited for by [`Self::within`].
+    pub(crate) fn inside(&self) -> &dyn Inside {
+        self.sandbox.inside()
+    }
+
+    /// Waits for something that is done in the sandbox, for as long as that is there.
+    pub(crate) async fn within<T>(
+        &self,
+        doing: impl Future<Output = Result<T, RuntimeError>>,
+    ) -> Result<T, Refusal> {
+        self.hold.within(doing).await
+    }
+
     /// What the sandbox may consume.
     pub fn limits(&self) -> Limits {
         self.sandbox.spec().limits
@@ -227,7 +240,7 @@ impl Use {
     /// Runs a program to its end and keeps its output.
     pub async fn run(&self, spec: ExecSpec, limits: RunLimits) -> Result<Collected, Refusal> {
         let began = Instant::now();
-        let ran = self.hold.within(self.sandbox.run(spec, limits)).await;
+        let ran = self.hold.within(self.inside().run(spec, limits)).await;
         self.executed(ran.is_ok(), began.elapsed());
         ran
     }
@@ -239,7 +252,7 @@ impl Use {
 
     /// Starts a program.
     pub async fn exec(&self, spec: ExecSpec) -> Result<Process, Refusal> {
-        self.hold.within(self.sandbox.exec(spec)).await
+        self.hold.within(self.inside().exec(spec)).await
     }
 
     /// Waits for the end of a program that was started here.
@@ -255,13 +268,13 @@ impl Use {
         offset: u64,
         length: Option<u64>,
     ) -> Result<FileReader, Refusal> {
-        self.hold.within(self.sandbox.read_file(path, offset, length)).await
+        self.hold.within(self.inside().read_file(path, offset, length)).await
     }
 
     /// Begins to write a file, which has its name once the writer is finished.
     #[boxed]
     pub async fn write_file(&self, path: &str, mode: Option<u32>) -> Result<FileWriter, Refusal> {
-        self.hold.within(self.sandbox.write_file(path, mode)).await
+        self.hold.within(self.inside().write_file(path, mode)).await
     }
 
     /// A file is whole: gives it its name.
@@ -278,31 +291,31 @@ impl Use {
         after: Option<&[u8]>,
         limit: u32,
     ) -> Result<Page, Refusal> {
-        self.hold.within(self.sandbox.list_files(path, after, limit)).await
+        self.hold.within(self.inside().list_files(path, after, limit)).await
     }
 
     /// Describes a file, without following a last link.
     #[boxed]
     pub async fn stat(&self, path: &str) -> Result<Entry, Refusal> {
-        self.hold.within(self.sandbox.stat(path)).await
+        self.hold.within(self.inside().stat(path)).await
     }
 
     /// Makes a directory.
     #[boxed]
     pub async fn make_directory(&self, path: &str, parents: bool) -> Result<(), Refusal> {
-        self.hold.within(self.sandbox.make_directory(path, parents)).await
+        self.hold.within(self.inside().make_directory(path, parents)).await
     }
 
     /// Makes a symbolic link. Where it points is the sandbox's own affair.
     #[boxed]
     pub async fn make_link(&self, path: &str, target: &str) -> Result<(), Refusal> {
-        self.hold.within(self.sandbox.make_link(path, target)).await
+        self.hold.within(self.inside().make_link(path, target)).await
     }
 
     /// Gives a file another name, a hard link.
     #[boxed]
     pub async fn link_file(&self, path: &str, target: &str) -> Result<(), Refusal> {
-        self.hold.within(self.sandbox.link_file(path, target)).await
+        self.hold.within(self.inside().link_file(path, target)).await
     }
 
     /// Changes permissions, and when something was last written in milliseconds since 1970.
@@ -313,37 +326,37 @@ impl Use {
         mode: Option<u32>,
         modified_ms: Option<i64>,
     ) -> Result<(), Refusal> {
-        self.hold.within(self.sandbox.set_about(path, mode, modified_ms)).await
+        self.hold.within(self.inside().set_about(path, mode, modified_ms)).await
     }
 
     /// Renames a file or directory.
     #[boxed]
     pub async fn move_file(&self, from: &str, to: &str, overwrite: bool) -> Result<(), Refusal> {
-        self.hold.within(self.sandbox.move_file(from, to, overwrite)).await
+        self.hold.within(self.inside().move_file(from, to, overwrite)).await
     }
 
     /// Removes a file, or a directory with everything beneath it if `recursive`.
     #[boxed]
     pub async fn remove(&self, path: &str, recursive: bool) -> Result<(), Refusal> {
-        self.hold.within(self.sandbox.remove(path, recursive)).await
+        self.hold.within(self.inside().remove(path, recursive)).await
     }
 
     /// Looks for files beneath a directory.
     #[boxed]
     pub async fn find(&self, query: &FindQuery) -> Result<Found, Refusal> {
-        self.hold.within(self.sandbox.find(query)).await
+        self.hold.within(self.inside().find(query)).await
     }
 
     /// Looks for a text in files beneath a directory.
     #[boxed]
     pub async fn search(&self, query: &SearchQuery) -> Result<Searched, Refusal> {
-        self.hold.within(self.sandbox.search(query)).await
+        self.hold.within(self.inside().search(query)).await
     }
 
     /// Watches a directory; done when the watch is armed.
     #[boxed]
     pub async fn watch(&self, query: &WatchQuery) -> Result<FileWatch, Refusal> {
-        self.hold.within(self.sandbox.watch(query)).await
+        self.hold.within(self.inside().watch(query)).await
     }
 
     /// The next change that a watch of this use tells of; none when what it watches is gone.
@@ -354,19 +367,19 @@ impl Use {
     /// Which ports are listened on inside.
     #[boxed]
     pub async fn ports(&self) -> Result<Vec<Port>, Refusal> {
-        self.hold.within(self.sandbox.ports()).await
+        self.hold.within(self.inside().ports()).await
     }
 
     /// Sockets of a program inside and of everything that descends from it.
     #[boxed]
     pub async fn sockets(&self, pid: u32) -> Result<Vec<Socket>, Refusal> {
-        self.hold.within(self.sandbox.sockets(pid)).await
+        self.hold.within(self.inside().sockets(pid)).await
     }
 
     /// Connects to a port inside. The use must be kept for as long as the connection.
     #[boxed]
     pub async fn dial(&self, port: u16) -> Result<Box<dyn Duplex>, Refusal> {
-        self.hold.within(self.sandbox.dial(port)).await
+        self.hold.within(self.inside().dial(port)).await
     }
 
     /// Why the sandbox is gone, once it is.

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use model::{ErrorCode, Refusal, TerminatedReason};
+use model::{ErrorCode, Refusal, TerminatedReason, error_codes};
 use runtime::{RuntimeError, RuntimeErrorCode};
 
 use crate::link::HarnessEnd;
@@ -13,29 +13,10 @@ use crate::link::HarnessEnd;
 /// What the harness may call an error, at most.
 const CODE_BYTES_MAX: usize = 64;
 
-macro_rules! harness_error_codes {
-    ($($(#[$doc:meta])* $code:ident, $word:literal;)+) => {
-        /// Why something could not be done with a harness.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum HarnessErrorCode {
-            $($(#[$doc])* $code,)+
-        }
-
-        impl HarnessErrorCode {
-            /// All codes.
-            pub const ALL: &'static [Self] = &[$(Self::$code,)+];
-
-            /// The word used in logs and answers.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$code => $word,)+
-                }
-            }
-        }
-    };
-}
-
-harness_error_codes! {
+error_codes! {
+    /// Why something could not be done with a harness.
+    pub enum HarnessErrorCode {
+    }
     /// It was not ready in time.
     ReadyTimeout, "harness_ready_timeout";
     /// It could not be started.

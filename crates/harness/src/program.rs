@@ -61,7 +61,7 @@ impl Program {
         ready_byte: Option<u8>,
         logs: Arc<dyn Logs>,
     ) -> Result<Started, HarnessError> {
-        let mut process = sandbox.exec(spec).await?;
+        let mut process = sandbox.inside().exec(spec).await?;
         let (tell_ready, ready) = oneshot::channel();
         let (tell_ended, ended) = watch::channel(None);
         let channel = process.channel.take();

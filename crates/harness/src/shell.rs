@@ -91,7 +91,7 @@ impl Shell {
             cwd: line.cwd,
             ..ExecSpec::shell(line.command)
         };
-        let mut process = self.sandbox.exec(spec).await?;
+        let mut process = self.sandbox.inside().exec(spec).await?;
         let (out, err) = (process.stdout.take(), process.stderr.take());
         Ok(ShellTurn {
             process,

@@ -133,7 +133,7 @@ async fn bridge(
     let deadline = Instant::now() + ready_timeout;
     let socket = ash_bridge::socket_path(binding);
     // One that died there would be in the way of the next.
-    let _ = sandbox.remove(&socket, false).await;
+    let _ = sandbox.inside().remove(&socket, false).await;
     let mut env = binding.env.clone();
     env.extend(ash_bridge::environment(binding, &socket));
     let spec = spec(program, &env);
@@ -164,7 +164,7 @@ async fn dial(
     program: &Program,
 ) -> Result<Box<dyn Duplex>, HarnessError> {
     loop {
-        match sandbox.dial_unix(path).await {
+        match sandbox.inside().dial_unix(path).await {
             Ok(stream) => return Ok(stream),
             Err(error) if error.code == runtime::RuntimeErrorCode::NotFound => {}
             Err(error) => return Err(error.into()),

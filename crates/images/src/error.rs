@@ -5,92 +5,53 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io;
 
-use model::{ErrorCode, Refusal, Retry};
+use model::{ErrorCode, Refusal, Retry, error_codes};
+use tar_stream::TarError;
 
-macro_rules! image_error_codes {
-    ($($(#[$doc:meta])* $code:ident, $word:literal, $model:ident, $retry:ident, $remedy:literal;)+) => {
-        /// What kind of failure.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum ImageErrorCode {
-            $($(#[$doc])* $code,)+
-        }
-
-        impl ImageErrorCode {
-            /// All codes.
-            pub const ALL: &'static [Self] = &[$(Self::$code,)+];
-
-            /// The word used in logs, metrics and answers.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$code => $word,)+
-                }
-            }
-
-            /// The code of the API that says the same.
-            pub const fn model(self) -> ErrorCode {
-                match self {
-                    $(Self::$code => ErrorCode::$model,)+
-                }
-            }
-
-            /// Whether trying again helps.
-            pub const fn retry(self) -> Retry {
-                match self {
-                    $(Self::$code => Retry::$retry,)+
-                }
-            }
-
-            /// What can be done about it.
-            pub const fn remedy(self) -> &'static str {
-                match self {
-                    $(Self::$code => $remedy,)+
-                }
-            }
-        }
-    };
-}
-
-image_error_codes! {
-    /// No image of this name or id is in the store.
-    Unknown, "image_unknown", ImageUnknown, Never, "list the images, or import this one";
-    /// Somebody uses the image.
-    InUse, "image_in_use", ImageInUse, Never, "end what uses it first, or ask with force";
-    /// The source could not be read.
-    SourceUnreadable, "source_unreadable", InvalidArgument, Never, "check the path and its permissions";
-    /// The source is neither an archive nor an image.
-    Unrecognised, "unrecognised", ImageInvalid, Never, "give a directory, a tar archive, an OCI layout or what `docker save` wrote";
-    /// The archive is damaged or cut short.
-    Broken, "archive_broken", ImageInvalid, Never, "make or fetch the archive again";
-    /// An entry of the archive reaches, or could reach, out of its place.
-    Unsafe, "archive_unsafe", ImageInvalid, Never, "do not use this archive; make one without the named entry";
-    /// The archive uses something that is not supported.
-    Unsupported, "archive_unsupported", ImageInvalid, Never, "make the archive again in the way the cause names";
-    /// A digest differs from what the image says about itself.
-    DigestMismatch, "digest_mismatch", ImageInvalid, Never, "fetch the image again: it is damaged or was changed";
-    /// The image is for another kind of machine.
-    WrongPlatform, "wrong_platform", ImageInvalid, Never, "get the image for this machine's kind of processor";
-    /// The source holds several images.
-    Ambiguous, "several_images", ImageInvalid, Never, "say which one is meant";
-    /// A limit is reached.
-    TooLarge, "image_too_large", TooLarge, Never, "make the image smaller, or raise the limit";
-    /// The image has more layers than can be mounted.
-    TooManyLayers, "too_many_layers", ImageInvalid, Never, "flatten it: import what `docker export` writes";
-    /// The disk is full.
-    NoSpace, "no_space", StoreUnavailable, Later, "free disk space: `shoal image gc` removes what nothing uses";
-    /// Somebody else works on the store for longer than we wait.
-    Busy, "store_busy", Overloaded, Later, "try again when the import that is going on has ended";
-    /// The import was called off.
-    Cancelled, "cancelled", Aborted, Never, "import it again if it is still wanted";
-    /// Whoever was to get an archive stopped taking it.
-    NotTaken, "archive_not_taken", ClientGone, Never, "see what became of whoever was to get it, then write it again";
-    /// The store could not be read or written.
-    Store, "store_failed", Internal, Later, "see what the kernel said; check the permissions of the data directory";
-}
-
-impl fmt::Display for ImageErrorCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+error_codes! {
+    /// What kind of failure.
+    pub enum ImageErrorCode {
+        /// The code of the API that says the same.
+        model: ErrorCode,
+        /// Whether trying again helps.
+        retry: Retry,
+        /// What can be done about it.
+        remedy: &'static str,
     }
+    /// No image of this name or id is in the store.
+    Unknown, "image_unknown", ErrorCode::ImageUnknown, Retry::Never, "list the images, or import this one";
+    /// Somebody uses the image.
+    InUse, "image_in_use", ErrorCode::ImageInUse, Retry::Never, "end what uses it first, or ask with force";
+    /// The source could not be read.
+    SourceUnreadable, "source_unreadable", ErrorCode::InvalidArgument, Retry::Never, "check the path and its permissions";
+    /// The source is neither an archive nor an image.
+    Unrecognised, "unrecognised", ErrorCode::ImageInvalid, Retry::Never, "give a directory, a tar archive, an OCI layout or what `docker save` wrote";
+    /// The archive is damaged or cut short.
+    Broken, "archive_broken", ErrorCode::ImageInvalid, Retry::Never, "make or fetch the archive again";
+    /// An entry of the archive reaches, or could reach, out of its place.
+    Unsafe, "archive_unsafe", ErrorCode::ImageInvalid, Retry::Never, "do not use this archive; make one without the named entry";
+    /// The archive uses something that is not supported.
+    Unsupported, "archive_unsupported", ErrorCode::ImageInvalid, Retry::Never, "make the archive again in the way the cause names";
+    /// A digest differs from what the image says about itself.
+    DigestMismatch, "digest_mismatch", ErrorCode::ImageInvalid, Retry::Never, "fetch the image again: it is damaged or was changed";
+    /// The image is for another kind of machine.
+    WrongPlatform, "wrong_platform", ErrorCode::ImageInvalid, Retry::Never, "get the image for this machine's kind of processor";
+    /// The source holds several images.
+    Ambiguous, "several_images", ErrorCode::ImageInvalid, Retry::Never, "say which one is meant";
+    /// A limit is reached.
+    TooLarge, "image_too_large", ErrorCode::TooLarge, Retry::Never, "make the image smaller, or raise the limit";
+    /// The image has more layers than can be mounted.
+    TooManyLayers, "too_many_layers", ErrorCode::ImageInvalid, Retry::Never, "flatten it: import what `docker export` writes";
+    /// The disk is full.
+    NoSpace, "no_space", ErrorCode::StoreUnavailable, Retry::Later, "free disk space: `shoal image gc` removes what nothing uses";
+    /// Somebody else works on the store for longer than we wait.
+    Busy, "store_busy", ErrorCode::Overloaded, Retry::Later, "try again when the import that is going on has ended";
+    /// The import was called off.
+    Cancelled, "cancelled", ErrorCode::Aborted, Retry::Never, "import it again if it is still wanted";
+    /// Whoever was to get an archive stopped taking it.
+    NotTaken, "archive_not_taken", ErrorCode::ClientGone, Retry::Never, "see what became of whoever was to get it, then write it again";
+    /// The store could not be read or written.
+    Store, "store_failed", ErrorCode::Internal, Retry::Later, "see what the kernel said; check the permissions of the data directory";
 }
 
 /// Longest cause: what archives say of themselves gets into it, and they may say megabytes.
@@ -150,6 +111,18 @@ impl ImageError {
                 };
                 Self::new(code, format!("{what}: {error}"))
             }
+        }
+    }
+}
+
+/// An archive that could not be read.
+impl From<TarError> for ImageError {
+    fn from(error: TarError) -> Self {
+        match error {
+            TarError::Read(error) => Self::read("the archive", error),
+            TarError::Cut | TarError::Size | TarError::Broken(_) => Self::broken(error.to_string()),
+            TarError::TooLarge(_) => Self::new(ImageErrorCode::TooLarge, error.to_string()),
+            TarError::Unsupported(_) => Self::new(ImageErrorCode::Unsupported, error.to_string()),
         }
     }
 }

@@ -14,7 +14,6 @@ mod repack;
 mod source;
 mod store;
 mod stream;
-mod tar;
 pub mod unpack;
 
 pub use digest::Digest;

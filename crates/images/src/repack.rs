@@ -15,11 +15,10 @@ use rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, Stat, fgetxattr, openat2, readlinkat, statat,
 };
 use rustix::io::Errno;
-use tar::{Builder, EntryType, Header};
+use tar_stream::{BLOCK, Kind, padding};
 
 use crate::digest::{Digest, Hasher};
 use crate::error::{ImageError, ImageErrorCode};
-use crate::tar::BLOCK;
 use crate::unpack::{DIRECTORY, OPAQUE, OPAQUE_REST, RESOLVE, WHITEOUT};
 
 const FILE: OFlags =
@@ -29,8 +28,6 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// Names that are remembered of files with several. Of more such files than these bytes name, each
 /// name becomes a file.
 const LINKED_BYTES_MAX: usize = 64 << 20;
-/// Larger files do not fit the old headers.
-const OCTAL_SIZE_MAX: u64 = (8 << 30) - 1;
 
 /// How many bytes the archive of a layer has. Contents are not read for that.
 pub(crate) fn measure(layer: &OwnedFd) -> Result<u64, ImageError> {
@@ -56,9 +53,12 @@ pub(crate) fn not_taken(error: io::Error) -> ImageError {
 }
 
 fn pack<T: Target>(layer: &OwnedFd, to: T) -> Result<T, ImageError> {
-    let mut packing = Packing { builder: Builder::new(to), linked: Linked::default() };
+    let mut packing = Packing { to, header: Vec::new(), linked: Linked::default() };
     packing.directory(layer, b"")?;
-    packing.builder.into_inner().map_err(not_taken)
+    let mut last = Vec::new();
+    tar_stream::end(&mut last);
+    packing.to.write_all(&last).map_err(not_taken)?;
+    Ok(packing.to)
 }
 
 /// Where an archive goes.
@@ -91,7 +91,7 @@ impl Target for Length {
         bytes: u64,
         _open: impl FnOnce() -> Result<File, ImageError>,
     ) -> Result<(), ImageError> {
-        self.0 += bytes.next_multiple_of(BLOCK as u64);
+        self.0 += bytes + padding(bytes);
         Ok(())
     }
 }
@@ -138,8 +138,7 @@ impl<W: Write> Target for Written<W> {
         if file.limit() > 0 {
             return Err(changed());
         }
-        let padding = bytes.next_multiple_of(BLOCK as u64) - bytes;
-        self.write_all(&[0; BLOCK][..padding as usize]).map_err(not_taken)
+        self.write_all(&[0; BLOCK][..padding(bytes) as usize]).map_err(not_taken)
     }
 }
 
@@ -149,13 +148,15 @@ pub(crate) fn changed() -> ImageError {
 }
 
 struct Packing<T: Target> {
-    builder: Builder<T>,
+    to: T,
+    /// Where a header is put together.
+    header: Vec<u8>,
     linked: Linked,
 }
 
 /// What an entry is besides its path.
 struct About<'a> {
-    kind: EntryType,
+    kind: Kind,
     mode: u32,
     link: &'a [u8],
     bytes: u64,
@@ -165,7 +166,7 @@ struct About<'a> {
 
 impl About<'_> {
     const NOTHING: Self =
-        Self { kind: EntryType::Regular, mode: 0o644, link: b"", bytes: 0, mtime: (0, 0) };
+        Self { kind: Kind::File, mode: 0o644, link: b"", bytes: 0, mtime: (0, 0) };
 }
 
 impl<T: Target> Packing<T> {
@@ -198,20 +199,20 @@ impl<T: Target> Packing<T> {
         let mode = found.st_mode & 0o777;
         match kind {
             FileType::Directory => {
-                let kind = EntryType::Directory;
+                let kind = Kind::Directory;
                 self.head(&path, &About { kind, mode, ..About::NOTHING })?;
                 let opened = openat2(parent, name, DIRECTORY, Mode::empty(), RESOLVE);
                 self.directory(&opened.map_err(unreadable(&path))?, &path)
             }
             FileType::Symlink => {
                 let link = readlinkat(parent, name, Vec::new()).map_err(unreadable(&path))?;
-                let (kind, link) = (EntryType::Symlink, link.as_bytes());
+                let (kind, link) = (Kind::Symlink, link.as_bytes());
                 self.head(&path, &About { kind, mode: 0o777, link, ..About::NOTHING })
             }
             FileType::RegularFile => {
                 let mtime = (found.st_mtime, u32::try_from(found.st_mtime_nsec).unwrap_or(0));
                 if let Some(first) = self.linked.first_name(&found, &path) {
-                    let (kind, link) = (EntryType::Link, first.as_slice());
+                    let (kind, link) = (Kind::Hardlink, first.as_slice());
                     return self.head(&path, &About { kind, mode, link, bytes: 0, mtime });
                 }
                 let bytes = found.st_size.cast_unsigned();
@@ -220,7 +221,7 @@ impl<T: Target> Packing<T> {
                     let opened = openat2(parent, name, FILE, Mode::empty(), RESOLVE);
                     opened.map(File::from).map_err(unreadable(&path))
                 };
-                self.builder.get_mut().contents(bytes, open)
+                self.to.contents(bytes, open)
             }
             FileType::CharacterDevice if found.st_rdev == 0 => {
                 self.head(&beneath(at, &[WHITEOUT, name].concat()), &About::NOTHING)
@@ -235,30 +236,20 @@ impl<T: Target> Packing<T> {
 
     /// Writes the header of an entry, and one before it for what does not fit.
     fn head(&mut self, path: &[u8], about: &About<'_>) -> Result<(), ImageError> {
-        let mut header = Header::new_ustar();
-        let old = header.as_old_mut();
-        let is_long_path = fill(&mut old.name, path);
-        let is_long_link = fill(&mut old.linkname, about.link);
-        let (seconds, nanoseconds) = about.mtime;
-        header.set_entry_type(about.kind);
-        header.set_mode(about.mode);
-        header.set_uid(0);
-        header.set_gid(0);
-        header.set_size(about.bytes);
-        header.set_mtime(u64::try_from(seconds).unwrap_or(0));
-        header.set_cksum();
-        let (size, moment) = (about.bytes.to_string(), moment(seconds, nanoseconds));
-        let records = [
-            (is_long_path, "path", path),
-            (is_long_link, "linkpath", about.link),
-            (about.bytes > OCTAL_SIZE_MAX, "size", size.as_bytes()),
-            (seconds < 0 || nanoseconds > 0, "mtime", moment.as_bytes()),
-        ];
-        let records = records.into_iter().filter(|(needed, ..)| *needed);
-        self.builder
-            .append_pax_extensions(records.map(|(_, key, value)| (key, value)))
-            .and_then(|()| self.builder.append(&header, io::empty()))
-            .map_err(not_taken)
+        let written = tar_stream::Written {
+            kind: about.kind,
+            path,
+            mode: about.mode,
+            owner: (0, 0),
+            size: about.bytes,
+            modified: about.mtime,
+            target: about.link,
+            attributes: &[],
+            comment: None,
+        };
+        self.header.clear();
+        written.write(&mut self.header);
+        self.to.write_all(&self.header).map_err(not_taken)
     }
 }
 
@@ -290,22 +281,6 @@ fn beneath(at: &[u8], name: &[u8]) -> Vec<u8> {
     if at.is_empty() { name.to_vec() } else { [at, b"/", name].concat() }
 }
 
-/// Writes as much as there is room for. Whether that is not all.
-fn fill(field: &mut [u8], text: &[u8]) -> bool {
-    let room = field.len().min(text.len());
-    field[..room].copy_from_slice(&text[..room]);
-    room < text.len()
-}
-
-/// Seconds with a fraction, as extended headers have it.
-fn moment(seconds: i64, nanoseconds: u32) -> String {
-    let nanoseconds_all = i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
-    let sign = if nanoseconds_all < 0 { "-" } else { "" };
-    let whole = nanoseconds_all.unsigned_abs() / 1_000_000_000;
-    let fraction = nanoseconds_all.unsigned_abs() % 1_000_000_000;
-    if fraction == 0 { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction:09}") }
-}
-
 fn is_opaque(directory: &OwnedFd) -> Result<bool, Errno> {
     match fgetxattr(directory, OPAQUE, &mut [0; 8][..]) {
         Ok(_) => Ok(true),
@@ -326,20 +301,6 @@ fn foreign(path: &[u8]) -> ImageError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn moments_are_written_as_they_are_read() {
-        for (moment_of, expected) in [
-            ((12, 500_000_000), "12.500000000"),
-            ((12, 5), "12.000000005"),
-            ((-2, 750_000_000), "-1.250000000"),
-            ((-1, 750_000_000), "-0.250000000"),
-            ((-3, 0), "-3"),
-            ((0, 1), "0.000000001"),
-        ] {
-            assert_eq!(moment(moment_of.0, moment_of.1), expected);
-        }
-    }
 
     #[test]
     fn files_that_are_too_many_to_remember_become_files_of_their_own() {

@@ -8,10 +8,12 @@ use crate::reason::{EndCause, TerminatedReason};
 use crate::state::Wakefulness;
 use crate::time::Wall;
 
-/// An event on the global stream, and on a session's own where it names one.
+/// What happened, on the global stream and on a session's own where it names one. Its times are
+/// instants here and in the store; the API has the same events with times as text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "type")]
-pub enum LifecycleEvent {
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = EventBody, description = "What happened."))]
+pub enum LifecycleEvent<T = Wall> {
     /// A session or lease has a sandbox that works.
     SandboxActive {
         /// The session, if it is one's.
@@ -29,9 +31,9 @@ pub enum LifecycleEvent {
         /// Whether files were given up since the last one.
         state_lost: bool,
         /// When it will end unless renewed.
-        expires_at: Option<Wall>,
+        expires_at: Option<T>,
     },
-    /// A sandbox that had been ready is gone. Sent once per generation, when removal is confirmed.
+    /// A sandbox that had been ready is gone. Told once per generation.
     SandboxTerminated {
         /// The session, if it was one's.
         session: Option<SessionId>,
@@ -111,7 +113,7 @@ pub enum LifecycleEvent {
         /// Why that changed.
         because: WakeCause,
         /// When it will be frozen, if nothing happens and nobody uses it already.
-        freezes_at: Option<Wall>,
+        freezes_at: Option<T>,
     },
     /// The health of a pool changed.
     PoolHealth {
@@ -124,7 +126,82 @@ pub enum LifecycleEvent {
     },
 }
 
-impl LifecycleEvent {
+impl<T> LifecycleEvent<T> {
+    /// Its `type`, which is the name of the event in a stream.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::SandboxActive { .. } => "sandbox_active",
+            Self::SandboxTerminated { .. } => "sandbox_terminated",
+            Self::StateLost { .. } => "state_lost",
+            Self::WorkspaceDurable { .. } => "workspace_durable",
+            Self::SessionChanged { .. } => "session_changed",
+            Self::TurnStarted { .. } => "turn_started",
+            Self::TurnEnded { .. } => "turn_ended",
+            Self::SandboxFrozen { .. } => "sandbox_frozen",
+            Self::SandboxWakefulness { .. } => "sandbox_wakefulness",
+            Self::PoolHealth { .. } => "pool_health",
+        }
+    }
+
+    /// The same with its times told in another way.
+    pub fn with_times<U>(self, told: impl Fn(T) -> U) -> LifecycleEvent<U> {
+        use LifecycleEvent as To;
+        match self {
+            Self::SandboxActive {
+                session,
+                lease,
+                sandbox_id,
+                generation,
+                cause,
+                previous_id,
+                state_lost,
+                expires_at,
+            } => To::SandboxActive {
+                session,
+                lease,
+                sandbox_id,
+                generation,
+                cause,
+                previous_id,
+                state_lost,
+                expires_at: expires_at.map(told),
+            },
+            Self::SandboxTerminated { session, lease, sandbox_id, generation, reason, cause } => {
+                To::SandboxTerminated { session, lease, sandbox_id, generation, reason, cause }
+            }
+            Self::StateLost { session, sandbox_id, reason } => {
+                To::StateLost { session, sandbox_id, reason }
+            }
+            Self::WorkspaceDurable { session, sandbox_id, generation } => {
+                To::WorkspaceDurable { session, sandbox_id, generation }
+            }
+            Self::SessionChanged { session, change } => To::SessionChanged { session, change },
+            Self::TurnStarted { session, turn, sandbox_id, generation } => {
+                To::TurnStarted { session, turn, sandbox_id, generation }
+            }
+            Self::TurnEnded { session, turn, outcome } => To::TurnEnded { session, turn, outcome },
+            Self::SandboxFrozen { sandbox_id, generation, frozen } => {
+                To::SandboxFrozen { sandbox_id, generation, frozen }
+            }
+            Self::SandboxWakefulness {
+                sandbox_id,
+                generation,
+                wakefulness,
+                because,
+                freezes_at,
+            } => To::SandboxWakefulness {
+                sandbox_id,
+                generation,
+                wakefulness,
+                because,
+                freezes_at: freezes_at.map(told),
+            },
+            Self::PoolHealth { template, degraded, detail } => {
+                To::PoolHealth { template, degraded, detail }
+            }
+        }
+    }
+
     /// The sandbox it tells of, if it is of one.
     pub const fn sandbox(&self) -> Option<SandboxId> {
         match self {

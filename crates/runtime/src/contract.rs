@@ -1,4 +1,4 @@
-//! The two traits that every runtime fulfils. Their futures may be dropped at any await: what was
+//! What every runtime fulfils: itself, its sandboxes, and what is inside of them. Their futures may be dropped at any await: what was
 //! begun for them is then taken back, and nobody else notices.
 
 use std::sync::Arc;
@@ -107,6 +107,46 @@ pub trait Sandbox: Send + Sync {
         workspace: Option<WorkspaceId>,
     ) -> Result<(), RuntimeError>;
 
+    /// What can be done inside of it.
+    fn inside(&self) -> &dyn Inside;
+
+    /// Stops all its processes from running. Done when none runs. That it is frozen is done too.
+    async fn freeze(&self) -> Result<(), RuntimeError>;
+
+    /// Lets its processes run again. That it is not frozen is done too.
+    async fn thaw(&self) -> Result<(), RuntimeError>;
+
+    /// Hands what programs wrote to `/workspace` over to whatever it lies on, as far as it is the
+    /// sandbox's to do: a file system of its own is flushed into the file that holds it. It works
+    /// while the sandbox is frozen, too.
+    async fn sync(&self) -> Result<(), RuntimeError>;
+
+    /// Ends every program of the use that is over, also those that nobody remembers, and gives it
+    /// fresh, empty places to write to, whatever was in the old ones. Only where used sandboxes are
+    /// wiped; if it fails, the sandbox is not fit for anyone. Whoever has it until then reaches
+    /// nothing in it any more: [`Runtime::sandbox`] gives it as its next user knows it.
+    async fn wipe(&self) -> Result<(), RuntimeError> {
+        Err(cannot("wipe"))
+    }
+
+    /// Proves, from outside, that nothing of an earlier use is left, and that the guest answers.
+    async fn prove(&self) -> Result<(), RuntimeError> {
+        Err(cannot("prove"))
+    }
+
+    /// What its runtime calls it, where that is something people know: the id of a container.
+    fn container_id(&self) -> Option<String> {
+        None
+    }
+
+    /// Removes it and everything that was made for it. Done means that nothing is left.
+    async fn kill(&self) -> Result<(), RuntimeError>;
+}
+
+/// What programs and files there are in a sandbox, and what can be done with them: the same whatever
+/// isolates it. Once the sandbox is over, every call is refused as `sandbox_gone` or `oom`.
+#[async_trait]
+pub trait Inside: Send + Sync {
     /// Proves that the guest answers.
     async fn ping(&self) -> Result<(), RuntimeError>;
 
@@ -180,70 +220,23 @@ pub trait Sandbox: Send + Sync {
     async fn ports(&self) -> Result<Vec<Port>, RuntimeError>;
 
     /// Looks for files beneath a directory.
-    async fn find(&self, query: &FindQuery) -> Result<Found, RuntimeError> {
-        let _ = query;
-        Err(cannot("look for files"))
-    }
+    async fn find(&self, query: &FindQuery) -> Result<Found, RuntimeError>;
 
     /// Looks for a text in files beneath a directory.
-    async fn search(&self, query: &SearchQuery) -> Result<Searched, RuntimeError> {
-        let _ = query;
-        Err(cannot("look into files"))
-    }
+    async fn search(&self, query: &SearchQuery) -> Result<Searched, RuntimeError>;
 
     /// Watches a directory; done when the watch is armed.
-    async fn watch(&self, query: &WatchQuery) -> Result<FileWatch, RuntimeError> {
-        let _ = query;
-        Err(cannot("watch files"))
-    }
+    async fn watch(&self, query: &WatchQuery) -> Result<FileWatch, RuntimeError>;
 
     /// Sockets of a program, by its process id inside, and of everything that descends from it.
-    async fn sockets(&self, pid: u32) -> Result<Vec<Socket>, RuntimeError> {
-        let _ = pid;
-        Err(cannot("look at sockets"))
-    }
+    async fn sockets(&self, pid: u32) -> Result<Vec<Socket>, RuntimeError>;
 
     /// Tells the scale file how many processes keep the sandbox awake besides what was written to
     /// it, as of the note `seen`; 0 if there was none.
-    async fn show_holds(&self, processes: u32, seen: u64) -> Result<(), RuntimeError> {
-        let _ = (processes, seen);
-        Ok(())
-    }
+    async fn show_holds(&self, processes: u32, seen: u64) -> Result<(), RuntimeError>;
 
     /// Process ids inside of the programs that were started through here and are not over.
     async fn processes(&self) -> Result<Vec<u32>, RuntimeError>;
-
-    /// Stops all its processes from running. Done when none runs. That it is frozen is done too.
-    async fn freeze(&self) -> Result<(), RuntimeError>;
-
-    /// Lets its processes run again. That it is not frozen is done too.
-    async fn thaw(&self) -> Result<(), RuntimeError>;
-
-    /// Hands what programs wrote to `/workspace` over to whatever it lies on, as far as it is the
-    /// sandbox's to do: a file system of its own is flushed into the file that holds it. It works
-    /// while the sandbox is frozen, too.
-    async fn sync(&self) -> Result<(), RuntimeError>;
-
-    /// Ends every program of the use that is over, also those that nobody remembers, and gives it
-    /// fresh, empty places to write to, whatever was in the old ones. Only where used sandboxes are
-    /// wiped; if it fails, the sandbox is not fit for anyone. Whoever has it until then reaches
-    /// nothing in it any more: [`Runtime::sandbox`] gives it as its next user knows it.
-    async fn wipe(&self) -> Result<(), RuntimeError> {
-        Err(cannot("wipe"))
-    }
-
-    /// Proves, from outside, that nothing of an earlier use is left, and that the guest answers.
-    async fn prove(&self) -> Result<(), RuntimeError> {
-        Err(cannot("prove"))
-    }
-
-    /// What its runtime calls it, where that is something people know: the id of a container.
-    fn container_id(&self) -> Option<String> {
-        None
-    }
-
-    /// Removes it and everything that was made for it. Done means that nothing is left.
-    async fn kill(&self) -> Result<(), RuntimeError>;
 
     /// The whole of a file, unless it has more than `max_bytes`.
     async fn read_all(&self, path: &str, max_bytes: u64) -> Result<Vec<u8>, RuntimeError> {

@@ -7,106 +7,66 @@ use std::fmt;
 
 use guest_protocol::launcher::{LaunchRefusal, RefusalCode};
 use guest_protocol::message::{Fault, FaultCode};
-use model::{ErrorCode, Refusal, Retry, TerminatedReason};
+use model::{ErrorCode, Refusal, Retry, TerminatedReason, error_codes};
 
-macro_rules! runtime_error_codes {
-    ($($(#[$doc:meta])* $code:ident, $word:literal, $model:expr, $retry:ident, $remedy:literal;)+) => {
-        /// What kind of failure.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum RuntimeErrorCode {
-            $($(#[$doc])* $code,)+
-        }
-
-        impl RuntimeErrorCode {
-            /// All codes.
-            pub const ALL: &'static [Self] = &[$(Self::$code,)+];
-
-            /// The word used in logs, metrics and answers.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$code => $word,)+
-                }
-            }
-
-            /// The code of the API that says the same, where there is one.
-            pub const fn model(self) -> Option<ErrorCode> {
-                match self {
-                    $(Self::$code => $model,)+
-                }
-            }
-
-            /// Whether trying again helps.
-            pub const fn retry(self) -> Retry {
-                match self {
-                    $(Self::$code => Retry::$retry,)+
-                }
-            }
-
-            /// What can be done about it.
-            pub const fn remedy(self) -> &'static str {
-                match self {
-                    $(Self::$code => $remedy,)+
-                }
-            }
-        }
-    };
-}
-
-runtime_error_codes! {
-    /// The runtime has no root filesystem of this name.
-    RootUnknown, "root_unknown", Some(ErrorCode::LaunchFailed), Never, "see which images and root directories there are";
-    /// No sandbox of this instance id exists.
-    SandboxUnknown, "sandbox_unknown", Some(ErrorCode::SandboxUnknown), Never, "check the id";
-    /// The sandbox is over.
-    SandboxGone, "sandbox_gone", Some(ErrorCode::SandboxGone), Never, "see the cause; launch another one";
-    /// The sandbox is over because it ran out of memory.
-    OutOfMemory, "oom", Some(ErrorCode::Oom), Never, "use less memory, or raise limits.memory_mb";
-    /// All places of the runtime are taken.
-    Full, "capacity_exhausted", Some(ErrorCode::CapacityExhausted), Later, "retry when a sandbox has ended, or raise the number of slots";
-    /// The instance id is in use.
-    Duplicate, "id_conflict", Some(ErrorCode::IdConflict), Never, "use a new id";
-    /// The sandbox could not be made.
-    LaunchFailed, "launch_failed", Some(ErrorCode::LaunchFailed), Later, "see the step; `shoal doctor` tells what this machine can do";
-    /// The sandbox was made but did not say in time that it is ready.
-    ReadyTimeout, "ready_timeout", Some(ErrorCode::ReadyTimeout), Later, "retry, or raise ready_timeout_ms";
-    /// An answer did not come in time.
-    DeadlineExceeded, "deadline_exceeded", Some(ErrorCode::DeadlineExceeded), Later, "retry; if the sandbox is frozen, thaw it first";
-    /// The runtime, or this machine, cannot do this.
-    Unsupported, "unsupported", Some(ErrorCode::Unsupported), Never, "see `shoal doctor`";
-    /// The request makes no sense.
-    Invalid, "invalid_argument", Some(ErrorCode::InvalidArgument), Never, "correct the request";
-    /// No such process.
-    ProcessUnknown, "process_unknown", Some(ErrorCode::ProcessUnknown), Never, "list the sandbox's processes";
-    /// No such file, program or port.
-    NotFound, "path_not_found", Some(ErrorCode::PathNotFound), Never, "check the name";
-    /// There is something of that name already.
-    Exists, "path_exists", Some(ErrorCode::PathExists), Never, "choose another name, or ask to overwrite";
-    /// Not allowed.
-    Denied, "path_denied", Some(ErrorCode::PathDenied), Never, "use a path that the sandbox's user may use";
-    /// It is not of the kind that was expected: a directory where a file should be, say.
-    WrongKind, "path_wrong_kind", Some(ErrorCode::PathWrongKind), Never, "check what is there";
-    /// A limit of the sandbox is reached: space, processes, memory, descriptors.
-    LimitReached, "limit_reached", Some(ErrorCode::LimitReached), Never, "free some of it, or raise the limits of the template";
-    /// There is no room on the disk.
-    DiskFull, "disk_full", Some(ErrorCode::DiskFull), Later, "free disk space, then retry";
-    /// More bytes than the caller was ready to take.
-    TooLarge, "too_large", Some(ErrorCode::TooLarge), Never, "read it as a stream, or in parts";
-    /// Death events pile up unread, so nothing more is started.
-    EventsUnread, "events_unread", Some(ErrorCode::CapacityExhausted), Later, "take the events of the runtime";
-    /// The guest or the launcher said something that makes no sense.
-    Protocol, "protocol", Some(ErrorCode::SandboxCrashed), Later, "launch another sandbox, and report this";
-    /// What makes sandboxes is gone, and with it every sandbox.
-    LauncherLost, "launcher_lost", Some(ErrorCode::SandboxCrashed), Later, "retry if the cause says that another one is being started, else start the runtime again";
-    /// The runtime is shut down.
-    ShuttingDown, "shutting_down", Some(ErrorCode::ShuttingDown), Later, "start the runtime again";
-    /// The kernel refused.
-    System, "system", None, Later, "see what the kernel said";
-}
-
-impl fmt::Display for RuntimeErrorCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+error_codes! {
+    /// What kind of failure.
+    pub enum RuntimeErrorCode {
+        /// The code of the API that says the same, where there is one.
+        model: Option<ErrorCode>,
+        /// Whether trying again helps.
+        retry: Retry,
+        /// What can be done about it.
+        remedy: &'static str,
     }
+    /// The runtime has no root filesystem of this name.
+    RootUnknown, "root_unknown", Some(ErrorCode::LaunchFailed), Retry::Never, "see which images and root directories there are";
+    /// No sandbox of this instance id exists.
+    SandboxUnknown, "sandbox_unknown", Some(ErrorCode::SandboxUnknown), Retry::Never, "check the id";
+    /// The sandbox is over.
+    SandboxGone, "sandbox_gone", Some(ErrorCode::SandboxGone), Retry::Never, "see the cause; launch another one";
+    /// The sandbox is over because it ran out of memory.
+    OutOfMemory, "oom", Some(ErrorCode::Oom), Retry::Never, "use less memory, or raise limits.memory_mb";
+    /// All places of the runtime are taken.
+    Full, "capacity_exhausted", Some(ErrorCode::CapacityExhausted), Retry::Later, "retry when a sandbox has ended, or raise the number of slots";
+    /// The instance id is in use.
+    Duplicate, "id_conflict", Some(ErrorCode::IdConflict), Retry::Never, "use a new id";
+    /// The sandbox could not be made.
+    LaunchFailed, "launch_failed", Some(ErrorCode::LaunchFailed), Retry::Later, "see the step; `shoal doctor` tells what this machine can do";
+    /// The sandbox was made but did not say in time that it is ready.
+    ReadyTimeout, "ready_timeout", Some(ErrorCode::ReadyTimeout), Retry::Later, "retry, or raise ready_timeout_ms";
+    /// An answer did not come in time.
+    DeadlineExceeded, "deadline_exceeded", Some(ErrorCode::DeadlineExceeded), Retry::Later, "retry; if the sandbox is frozen, thaw it first";
+    /// The runtime, or this machine, cannot do this.
+    Unsupported, "unsupported", Some(ErrorCode::Unsupported), Retry::Never, "see `shoal doctor`";
+    /// The request makes no sense.
+    Invalid, "invalid_argument", Some(ErrorCode::InvalidArgument), Retry::Never, "correct the request";
+    /// No such process.
+    ProcessUnknown, "process_unknown", Some(ErrorCode::ProcessUnknown), Retry::Never, "list the sandbox's processes";
+    /// No such file, program or port.
+    NotFound, "path_not_found", Some(ErrorCode::PathNotFound), Retry::Never, "check the name";
+    /// There is something of that name already.
+    Exists, "path_exists", Some(ErrorCode::PathExists), Retry::Never, "choose another name, or ask to overwrite";
+    /// Not allowed.
+    Denied, "path_denied", Some(ErrorCode::PathDenied), Retry::Never, "use a path that the sandbox's user may use";
+    /// It is not of the kind that was expected: a directory where a file should be, say.
+    WrongKind, "path_wrong_kind", Some(ErrorCode::PathWrongKind), Retry::Never, "check what is there";
+    /// A limit of the sandbox is reached: space, processes, memory, descriptors.
+    LimitReached, "limit_reached", Some(ErrorCode::LimitReached), Retry::Never, "free some of it, or raise the limits of the template";
+    /// There is no room on the disk.
+    DiskFull, "disk_full", Some(ErrorCode::DiskFull), Retry::Later, "free disk space, then retry";
+    /// More bytes than the caller was ready to take.
+    TooLarge, "too_large", Some(ErrorCode::TooLarge), Retry::Never, "read it as a stream, or in parts";
+    /// Death events pile up unread, so nothing more is started.
+    EventsUnread, "events_unread", Some(ErrorCode::CapacityExhausted), Retry::Later, "take the events of the runtime";
+    /// The guest or the launcher said something that makes no sense.
+    Protocol, "protocol", Some(ErrorCode::SandboxCrashed), Retry::Later, "launch another sandbox, and report this";
+    /// What makes sandboxes is gone, and with it every sandbox.
+    LauncherLost, "launcher_lost", Some(ErrorCode::SandboxCrashed), Retry::Later, "retry if the cause says that another one is being started, else start the runtime again";
+    /// The runtime is shut down.
+    ShuttingDown, "shutting_down", Some(ErrorCode::ShuttingDown), Retry::Later, "start the runtime again";
+    /// The kernel refused.
+    System, "system", None, Retry::Later, "see what the kernel said";
 }
 
 /// A failure: its code, at which step, what the kernel said, and the cause in words.

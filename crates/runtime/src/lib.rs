@@ -28,7 +28,7 @@ mod socket;
 pub mod spec;
 
 pub use collect::{Collected, RunLimits};
-pub use contract::{Runtime, Sandbox};
+pub use contract::{Inside, Runtime, Sandbox};
 pub use deaths::{Deaths, Died};
 pub use error::{RuntimeError, RuntimeErrorCode};
 pub use exec::{CHANNEL_NAME, ExecSpec, Exit, Process, ProcessHandle, Sink, Stdin};

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
+use tar_stream::{Bounds, Entries, Kind};
 use zstd::stream::read::Decoder;
 
 use crate::backup::manifest::{FORMAT, Listed, MANIFEST, Manifest, is_expected};
@@ -151,18 +152,16 @@ struct Taken<'a> {
 
 impl Taken<'_> {
     fn archive(&mut self, from: impl Read) -> io::Result<()> {
-        let mut archive = tar::Archive::new(Decoder::new(from)?);
-        for entry in archive.entries()? {
-            let mut entry = entry?;
-            let path = entry.path()?.to_string_lossy().into_owned();
-            if entry.header().entry_type() != tar::EntryType::Regular {
+        // To the end, where the sum of all is.
+        let mut entries = Entries::whole(Decoder::new(from)?, Bounds::NONE);
+        while let Some(entry) = entries.next_entry()? {
+            let path = String::from_utf8_lossy(&entry.path).into_owned();
+            if entry.kind != Kind::File || entry.sparse.is_some() {
                 return Err(unexpected(&path));
             }
-            let bytes = entry.size();
-            self.take(&path, bytes, &mut entry)?;
+            self.take(&path, entry.size, &mut entries)?;
         }
-        // To the end, where the sum of all is.
-        io::copy(&mut archive.into_inner(), &mut io::sink()).map(drop)
+        Ok(())
     }
 
     fn directory(&mut self, from: &Path) -> io::Result<()> {

@@ -1,73 +1,36 @@
 //! Why a store did not do something. The code is for branching and never changes its meaning; the
 //! cause is for people. What is stored never goes in here: it may be secret.
 
-use std::fmt;
+use model::{Retry, error_codes};
 
-use model::Retry;
-
-macro_rules! store_error_codes {
-    ($($(#[$doc:meta])* $code:ident, $word:literal, $retry:ident, $remedy:literal;)+) => {
-        /// What kind of failure.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum StoreErrorCode {
-            $($(#[$doc])* $code,)+
-        }
-
-        impl StoreErrorCode {
-            /// All codes.
-            pub const ALL: &'static [Self] = &[$(Self::$code,)+];
-
-            /// The word used in logs, metrics and answers.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$code => $word,)+
-                }
-            }
-
-            /// Whether trying again helps.
-            pub const fn retry(self) -> Retry {
-                match self {
-                    $(Self::$code => Retry::$retry,)+
-                }
-            }
-
-            /// What can be done about it.
-            pub const fn remedy(self) -> &'static str {
-                match self {
-                    $(Self::$code => $remedy,)+
-                }
-            }
-        }
-    };
-}
-
-store_error_codes! {
-    /// There is no space left. Nothing that was written before is lost.
-    DiskFull, "disk_full", Later, "free space on the file system of the data directory; nothing is lost, and it goes on by itself";
-    /// Another program has the database and does not let go.
-    Locked, "locked", Later, "end the other program that writes to shoal.db: a second server, or an open sqlite3";
-    /// It was written by a newer version of this program.
-    NewerVersion, "newer_version", Never, "run the newer version again; or, with this version, `shoal restore` a backup that it made into a new data directory";
-    /// It cannot be read as what it should be.
-    Corrupt, "corrupt", Never, "`shoal restore` a backup into a new data directory; or move shoal.db and the files whose names begin with shoal.db- away and start once with `shoal serve --accept-loss`: files of sessions are kept on the disk, but sessions, keys and history are lost";
-    /// It lacks commits that were made: its log is damaged or gone, or it is an older copy.
-    Incomplete, "incomplete", Never, "nothing was changed: bring shoal.db, shoal.db-wal and shoal.db-mark back as they were together, or `shoal restore` a backup into a new data directory; if what is missing is gone for good, or an older copy was put there on purpose, start once with `shoal serve --accept-loss`";
-    /// There is no database, though there is other data of an earlier run.
-    Missing, "missing", Never, "nothing was changed: bring shoal.db back, or `shoal restore` a backup into a new data directory, or choose another directory with --data-dir; if it is gone for good, start once with `shoal serve --accept-loss`, which makes a new database and a new admin.key: sessions, keys and history are lost";
-    /// The file with the key of the node is not there, and what is stored was sealed with it.
-    NodeKeyMissing, "node_key_missing", Never, "put node.key back into the data directory, from where it is kept or from a backup; without it environments, command lines and messages of sessions cannot be read, and none is made in its place";
-    /// The file with the key of the node is damaged, or belongs to another database.
-    NodeKeyWrong, "node_key_wrong", Never, "put the node.key that belongs to this shoal.db into the data directory, from where it is kept or from a backup; none is made in its place";
-    /// The file system refused.
-    Io, "io", Later, "see the cause; check that the data directory exists, belongs to the server's user, and that its disk is well";
-    /// It was closed.
-    Closed, "closed", Never, "start the server again";
-}
-
-impl fmt::Display for StoreErrorCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+error_codes! {
+    /// What kind of failure.
+    pub enum StoreErrorCode {
+        /// Whether trying again helps.
+        retry: Retry,
+        /// What can be done about it.
+        remedy: &'static str,
     }
+    /// There is no space left. Nothing that was written before is lost.
+    DiskFull, "disk_full", Retry::Later, "free space on the file system of the data directory; nothing is lost, and it goes on by itself";
+    /// Another program has the database and does not let go.
+    Locked, "locked", Retry::Later, "end the other program that writes to shoal.db: a second server, or an open sqlite3";
+    /// It was written by a newer version of this program.
+    NewerVersion, "newer_version", Retry::Never, "run the newer version again; or, with this version, `shoal restore` a backup that it made into a new data directory";
+    /// It cannot be read as what it should be.
+    Corrupt, "corrupt", Retry::Never, "`shoal restore` a backup into a new data directory; or move shoal.db and the files whose names begin with shoal.db- away and start once with `shoal serve --accept-loss`: files of sessions are kept on the disk, but sessions, keys and history are lost";
+    /// It lacks commits that were made: its log is damaged or gone, or it is an older copy.
+    Incomplete, "incomplete", Retry::Never, "nothing was changed: bring shoal.db, shoal.db-wal and shoal.db-mark back as they were together, or `shoal restore` a backup into a new data directory; if what is missing is gone for good, or an older copy was put there on purpose, start once with `shoal serve --accept-loss`";
+    /// There is no database, though there is other data of an earlier run.
+    Missing, "missing", Retry::Never, "nothing was changed: bring shoal.db back, or `shoal restore` a backup into a new data directory, or choose another directory with --data-dir; if it is gone for good, start once with `shoal serve --accept-loss`, which makes a new database and a new admin.key: sessions, keys and history are lost";
+    /// The file with the key of the node is not there, and what is stored was sealed with it.
+    NodeKeyMissing, "node_key_missing", Retry::Never, "put node.key back into the data directory, from where it is kept or from a backup; without it environments, command lines and messages of sessions cannot be read, and none is made in its place";
+    /// The file with the key of the node is damaged, or belongs to another database.
+    NodeKeyWrong, "node_key_wrong", Retry::Never, "put the node.key that belongs to this shoal.db into the data directory, from where it is kept or from a backup; none is made in its place";
+    /// The file system refused.
+    Io, "io", Retry::Later, "see the cause; check that the data directory exists, belongs to the server's user, and that its disk is well";
+    /// It was closed.
+    Closed, "closed", Retry::Never, "start the server again";
 }
 
 /// A failure: its code, and the cause in words.

@@ -100,13 +100,7 @@ pub(super) fn routes() -> Vec<Route> {
                 ErrorCode::DeadlineExceeded,
             ]),
         ),
-        Route::new(
-            Verb::Post,
-            "/v1/checkouts",
-            Needs::Use,
-            create,
-            new.takes(Takes::Json("CheckoutRequest")).headers([ONCE]).refuses(GETTING),
-        ),
+        Route::new(Verb::Post, "/v1/checkouts", Needs::Use, create, getting(new)),
         Route::new(
             Verb::Get,
             one,
@@ -123,6 +117,12 @@ pub(super) fn routes() -> Vec<Route> {
         ),
         Route::new(Verb::Delete, one, Needs::Use, end, give_back.refuses(ENDING)),
     ]
+}
+
+/// What a route takes and refuses that hands out a sandbox: a checkout, and making one by itself. Both
+/// answer with [`Asked::hand_out`].
+pub(super) fn getting(operation: Operation) -> Operation {
+    operation.takes(Takes::Json("CheckoutRequest")).headers([ONCE]).refuses(GETTING)
 }
 
 async fn create(

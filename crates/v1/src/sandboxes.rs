@@ -10,7 +10,7 @@ use model::record::Owner;
 use model::{ErrorCode, LeaseId, SandboxId, SandboxState, TemplateName};
 use wire::{RenewRequest, SandboxList, Why};
 
-use crate::checkouts::{Asked, GETTING, ONCE, ttl_ms};
+use crate::checkouts::{Asked, getting, ttl_ms};
 use crate::view;
 use web::answer;
 use web::app::App;
@@ -88,13 +88,7 @@ pub(super) fn routes() -> Vec<Route> {
     );
     let (all, one) = ("/v1/sandboxes", "/v1/sandboxes/{id}");
     vec![
-        Route::new(
-            Verb::Post,
-            all,
-            Needs::Use,
-            create,
-            new.takes(Takes::Json("CheckoutRequest")).headers([ONCE]).refuses(GETTING),
-        ),
+        Route::new(Verb::Post, all, Needs::Use, create, getting(new)),
         Route::new(Verb::Get, all, Needs::Read, self::list, list.query(FILTERS)),
         Route::new(Verb::Get, one, Needs::Read, read, get.refuses(ONE)),
         Route::new(Verb::Delete, one, Needs::Use, end, delete.refuses(CHANGING)),
@@ -134,7 +128,7 @@ async fn create(
     By(caller): By,
     NoQuery: NoQuery,
     headers: HeaderMap,
-    request: Json<wire::SandboxRequest>,
+    request: Json<wire::CheckoutRequest>,
 ) -> Result<Response, Refused> {
     let asked = Asked { caller, route: "/v1/sandboxes", headers: &headers };
     asked.hand_out(&app, request, |_, sandbox, _| sandbox).await

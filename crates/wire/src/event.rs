@@ -1,11 +1,6 @@
 //! What happened, as it is told on streams and in pages.
 
-use model::lifecycle::{ActiveCause, SessionChange, TurnOutcome, WakeCause};
-use model::state::Wakefulness;
-use model::{
-    EndCause, Generation, KeyId, LeaseId, LifecycleEvent, SandboxId, SessionId, StoredEvent,
-    TemplateName, TerminatedReason, TurnId,
-};
+use model::{KeyId, LifecycleEvent, StoredEvent};
 use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
@@ -26,140 +21,8 @@ pub struct Event {
     pub body: EventBody,
 }
 
-/// What happened.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub enum EventBody {
-    /// A session or lease has a sandbox that works.
-    SandboxActive {
-        /// The session, if it is one's.
-        session: Option<SessionId>,
-        /// The lease, if it is one's.
-        lease: Option<LeaseId>,
-        /// The sandbox.
-        sandbox_id: SandboxId,
-        /// Its generation.
-        generation: Generation,
-        /// How it came about.
-        cause: ActiveCause,
-        /// The sandbox it takes the place of.
-        previous_id: Option<SandboxId>,
-        /// Whether files were given up since the last one.
-        state_lost: bool,
-        /// When it will end unless renewed.
-        expires_at: Option<Time>,
-    },
-    /// A sandbox that had been ready is gone. Told once per generation.
-    SandboxTerminated {
-        /// The session, if it was one's.
-        session: Option<SessionId>,
-        /// The lease, if it was one's.
-        lease: Option<LeaseId>,
-        /// The sandbox.
-        sandbox_id: SandboxId,
-        /// Its generation.
-        generation: Generation,
-        /// Why, for branching.
-        reason: TerminatedReason,
-        /// Why, exactly.
-        cause: EndCause,
-    },
-    /// A session's files were given up.
-    StateLost {
-        /// The session.
-        session: SessionId,
-        /// The sandbox that held them.
-        sandbox_id: SandboxId,
-        /// Why.
-        reason: TerminatedReason,
-    },
-    /// A session's files are safe even from a power cut.
-    WorkspaceDurable {
-        /// The session.
-        session: SessionId,
-        /// The sandbox that holds them.
-        sandbox_id: SandboxId,
-        /// Its generation.
-        generation: Generation,
-    },
-    /// The status of a session changed.
-    SessionChanged {
-        /// The session.
-        session: SessionId,
-        /// How.
-        change: SessionChange,
-    },
-    /// A turn was started in a sandbox.
-    TurnStarted {
-        /// The session.
-        session: SessionId,
-        /// The turn.
-        turn: TurnId,
-        /// The sandbox.
-        sandbox_id: SandboxId,
-        /// Its generation.
-        generation: Generation,
-    },
-    /// A turn is over.
-    TurnEnded {
-        /// The session.
-        session: SessionId,
-        /// The turn.
-        turn: TurnId,
-        /// How.
-        outcome: TurnOutcome,
-    },
-    /// A sandbox was frozen or thawed.
-    SandboxFrozen {
-        /// The sandbox.
-        sandbox_id: SandboxId,
-        /// Its generation.
-        generation: Generation,
-        /// Whether it is frozen now.
-        frozen: bool,
-    },
-    /// What keeps a sandbox awake began, or ended for good.
-    SandboxWakefulness {
-        /// The sandbox.
-        sandbox_id: SandboxId,
-        /// Its generation.
-        generation: Generation,
-        /// Whether it may hibernate now.
-        wakefulness: Wakefulness,
-        /// Why that changed.
-        because: WakeCause,
-        /// When it will be frozen, if nothing happens and nobody uses it already.
-        freezes_at: Option<Time>,
-    },
-    /// The health of a pool changed.
-    PoolHealth {
-        /// The pool's template.
-        template: TemplateName,
-        /// Whether launches fail at the moment.
-        degraded: bool,
-        /// The last failure.
-        detail: String,
-    },
-}
-
-impl EventBody {
-    /// The name of the event in a stream: its `type`.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::SandboxActive { .. } => "sandbox_active",
-            Self::SandboxTerminated { .. } => "sandbox_terminated",
-            Self::StateLost { .. } => "state_lost",
-            Self::WorkspaceDurable { .. } => "workspace_durable",
-            Self::SessionChanged { .. } => "session_changed",
-            Self::TurnStarted { .. } => "turn_started",
-            Self::TurnEnded { .. } => "turn_ended",
-            Self::SandboxFrozen { .. } => "sandbox_frozen",
-            Self::SandboxWakefulness { .. } => "sandbox_wakefulness",
-            Self::PoolHealth { .. } => "pool_health",
-        }
-    }
-}
+/// What happened, with times as text.
+pub type EventBody = LifecycleEvent<Time>;
 
 impl From<StoredEvent> for Event {
     fn from(stored: StoredEvent) -> Self {
@@ -167,75 +30,7 @@ impl From<StoredEvent> for Event {
             id: stored.number,
             at: stored.at.into(),
             key: (stored.tenant != KeyId::NIL).then_some(stored.tenant),
-            body: stored.event.into(),
-        }
-    }
-}
-
-impl From<LifecycleEvent> for EventBody {
-    fn from(event: LifecycleEvent) -> Self {
-        match event {
-            LifecycleEvent::SandboxActive {
-                session,
-                lease,
-                sandbox_id,
-                generation,
-                cause,
-                previous_id,
-                state_lost,
-                expires_at,
-            } => Self::SandboxActive {
-                session,
-                lease,
-                sandbox_id,
-                generation,
-                cause,
-                previous_id,
-                state_lost,
-                expires_at: expires_at.map(Time::from),
-            },
-            LifecycleEvent::SandboxTerminated {
-                session,
-                lease,
-                sandbox_id,
-                generation,
-                reason,
-                cause,
-            } => Self::SandboxTerminated { session, lease, sandbox_id, generation, reason, cause },
-            LifecycleEvent::StateLost { session, sandbox_id, reason } => {
-                Self::StateLost { session, sandbox_id, reason }
-            }
-            LifecycleEvent::WorkspaceDurable { session, sandbox_id, generation } => {
-                Self::WorkspaceDurable { session, sandbox_id, generation }
-            }
-            LifecycleEvent::SessionChanged { session, change } => {
-                Self::SessionChanged { session, change }
-            }
-            LifecycleEvent::TurnStarted { session, turn, sandbox_id, generation } => {
-                Self::TurnStarted { session, turn, sandbox_id, generation }
-            }
-            LifecycleEvent::TurnEnded { session, turn, outcome } => {
-                Self::TurnEnded { session, turn, outcome }
-            }
-            LifecycleEvent::SandboxFrozen { sandbox_id, generation, frozen } => {
-                Self::SandboxFrozen { sandbox_id, generation, frozen }
-            }
-            LifecycleEvent::SandboxWakefulness {
-                sandbox_id,
-                generation,
-                wakefulness,
-                because,
-                freezes_at,
-            } => Self::SandboxWakefulness {
-                sandbox_id,
-                generation,
-                wakefulness,
-                because,
-                freezes_at: freezes_at.map(Time::from),
-            },
-            LifecycleEvent::PoolHealth { template, degraded, detail } => {
-                Self::PoolHealth { template, degraded, detail }
-            }
+            body: stored.event.with_times(Time::from),
         }
     }
 }
@@ -269,7 +64,13 @@ impl EventsReset {
 
 #[cfg(test)]
 mod tests {
-    use model::Wall;
+    use model::lifecycle::{ActiveCause, SessionChange, TurnOutcome, WakeCause};
+    use model::state::Wakefulness;
+    use model::{
+        EndCause, Generation, LeaseId, SandboxId, SessionId, TemplateName, TerminatedReason,
+        TurnId, Wall,
+    };
+    use serde_json::json;
 
     use super::*;
 
@@ -317,6 +118,46 @@ mod tests {
             assert_eq!(value["at"], "2026-01-02T03:04:05.678Z");
             assert_eq!(serde_json::from_value::<Event>(value).unwrap(), event);
         }
+    }
+
+    #[test]
+    fn an_event_looks_on_the_wire_as_it_always_did() {
+        let (session, lease) = (Some(SessionId::from_u128(1)), None);
+        let (sandbox_id, generation) = (SandboxId::from_u128(2), Generation::FIRST);
+        let active = LifecycleEvent::SandboxActive {
+            session,
+            lease,
+            sandbox_id,
+            generation,
+            cause: ActiveCause::Resumed,
+            previous_id: None,
+            state_lost: true,
+            expires_at: Some(Wall(1_767_323_045_678)),
+        };
+        let id = |n: u128| serde_json::to_value(SandboxId::from_u128(n)).unwrap();
+        assert_eq!(
+            serde_json::to_string(&Event::from(stored(active))).unwrap(),
+            format!(
+                r#"{{"id":7,"at":"2026-01-02T03:04:05.678Z","key":{},"type":"sandbox_active","session":{},"lease":null,"sandbox_id":{},"generation":1,"cause":"resumed","previous_id":null,"state_lost":true,"expires_at":"2026-01-02T03:04:05.678Z"}}"#,
+                id(9),
+                id(1),
+                id(2)
+            )
+        );
+        let awake = LifecycleEvent::SandboxWakefulness {
+            sandbox_id,
+            generation,
+            wakefulness: Wakefulness::Auto,
+            because: WakeCause::Timeout,
+            freezes_at: Some(Wall(0)),
+        };
+        let kernel = serde_json::to_value(&awake).unwrap();
+        let value = serde_json::to_value(Event::from(stored(awake))).unwrap();
+        assert_eq!(
+            (&kernel["freezes_at"], &value["freezes_at"]),
+            (&json!(0), &json!("1970-01-01T00:00:00.000Z"))
+        );
+        assert_eq!(value["wakefulness"], kernel["wakefulness"]);
     }
 
     #[test]

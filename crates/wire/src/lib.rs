@@ -51,7 +51,6 @@ pub use process::{
 pub use process_log::{LogPiece, ProcessEvent, ProcessLog, TerminalWord};
 pub use sandbox::{
     Checkout, CheckoutPath, CheckoutPolicy, CheckoutRequest, RenewRequest, Sandbox, SandboxList,
-    SandboxRequest,
 };
 pub use session::{
     AbortRequest, Aborted, LogLine, LogList, LogStream, Session, SessionFile, SessionList,

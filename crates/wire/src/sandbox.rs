@@ -70,9 +70,6 @@ impl fmt::Debug for CheckoutRequest {
     }
 }
 
-/// A sandbox is wanted, until it is deleted or expires.
-pub type SandboxRequest = CheckoutRequest;
-
 /// How far a checkout goes to get a sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

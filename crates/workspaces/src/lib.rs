@@ -27,7 +27,6 @@ mod seeds;
 mod shelf;
 mod sowing;
 mod spares;
-pub mod tar;
 mod trash;
 mod unpack;
 mod walk;

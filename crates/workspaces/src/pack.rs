@@ -6,11 +6,10 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{FileType, fstat};
-use tar::EntryType;
+use tar_stream::{Attribute, Kind, Written, end, padding};
 
 use crate::directory::Size;
 use crate::fill::{About, each_attribute, read_some};
-use crate::tar::{Attribute, Written, end, padding};
 use crate::walk::{Place, Visitor, Walk, called_off};
 
 const BUFFER_BYTES: usize = 256 << 10;
@@ -43,7 +42,7 @@ pub(crate) fn pack_tree(
     let mut pack = Pack { to, header, buffer, claims_left, go_on: &mut within };
     let about = About::of(&fstat(&from)?);
     let attributes = attributes_of(&from)?;
-    pack.write(EntryType::Directory, b"./", about, 0, b"", &attributes)?;
+    pack.write(Kind::Directory, b"./", about, 0, b"", &attributes)?;
     Walk { limit, go_on: &mut between }.through(from, &mut pack)?;
     let mut last = Vec::new();
     end(&mut last);
@@ -53,7 +52,7 @@ pub(crate) fn pack_tree(
 impl<W: Write> Pack<'_, W> {
     fn write(
         &mut self,
-        kind: EntryType,
+        kind: Kind,
         path: &[u8],
         about: About,
         size: u64,
@@ -82,7 +81,7 @@ impl<W: Write> Visitor for Pack<'_, W> {
     fn enter(&mut self, place: &Place<'_>, directory: &OwnedFd) -> io::Result<()> {
         let attributes = attributes_of(directory)?;
         let path = [place.path, b"/"].concat();
-        self.write(EntryType::Directory, &path, About::of(&place.found), 0, b"", &attributes)
+        self.write(Kind::Directory, &path, About::of(&place.found), 0, b"", &attributes)
     }
 
     fn leave(&mut self) -> io::Result<()> {
@@ -96,14 +95,7 @@ impl<W: Write> Visitor for Pack<'_, W> {
             io::Error::new(io::ErrorKind::QuotaExceeded, cause)
         })?;
         let attributes = attributes_of(file)?;
-        self.write(
-            EntryType::Regular,
-            place.path,
-            About::of(&place.found),
-            size,
-            b"",
-            &attributes,
-        )?;
+        self.write(Kind::File, place.path, About::of(&place.found), size, b"", &attributes)?;
         let mut left = size;
         while left > 0 {
             let most = usize::try_from(left).unwrap_or(usize::MAX).min(BUFFER_BYTES);
@@ -123,19 +115,19 @@ impl<W: Write> Visitor for Pack<'_, W> {
     }
 
     fn another_name(&mut self, place: &Place<'_>, first: &[u8]) -> io::Result<bool> {
-        self.write(EntryType::Link, place.path, About::of(&place.found), 0, first, &[])?;
+        self.write(Kind::Hardlink, place.path, About::of(&place.found), 0, first, &[])?;
         Ok(true)
     }
 
     fn link(&mut self, place: &Place<'_>, target: &CStr) -> io::Result<()> {
         let about = About::of(&place.found);
-        self.write(EntryType::Symlink, place.path, about, 0, target.to_bytes(), &[])
+        self.write(Kind::Symlink, place.path, about, 0, target.to_bytes(), &[])
     }
 
     fn special(&mut self, place: &Place<'_>, kind: FileType) -> io::Result<()> {
         match kind {
             FileType::Fifo => {
-                self.write(EntryType::Fifo, place.path, About::of(&place.found), 0, b"", &[])
+                self.write(Kind::Fifo, place.path, About::of(&place.found), 0, b"", &[])
             }
             // Nobody listens on it any more, and no archive can hold one.
             FileType::Socket

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use model::SeedId;
 use rustix::fs::{AtFlags, Mode, OFlags, fstat, fsync, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
-use tar::EntryType;
+use tar_stream::{Bounds, Entries, Kind};
 use zstd::stream::write::Encoder;
 
 use crate::archives::{ArchiveReader, Spared};
@@ -21,7 +21,6 @@ use crate::error::{During as _, WorkspaceError};
 use crate::places::names_in;
 use crate::shelf::Shelf;
 use crate::sowing::{Aside, Said, Sowing, inside, refused, shown};
-use crate::tar::{Entries, Kind};
 
 /// What the name of a seed ends with.
 const ENDING: &str = ".tar.zst";
@@ -172,7 +171,7 @@ impl Seeds {
         bounds: SeedBounds,
     ) -> Result<SeedId, WorkspaceError> {
         const STEP: &str = "store an archive for workspaces";
-        let mut entries = Entries::of(from);
+        let mut entries = Entries::whole(from, Bounds::NONE);
         let (aside, encoder) = Aside::create(&self.shelf, bounds.spared_bytes).during(STEP)?;
         let mut sowing = Sowing::begin(encoder, bounds);
         let mut buffer = vec![0; BUFFER_BYTES];
@@ -181,25 +180,26 @@ impl Seeds {
             if path.is_empty() && entry.kind == Kind::Directory {
                 continue;
             }
-            let kind = match entry.kind {
-                Kind::File => EntryType::Regular,
-                Kind::Directory => {
-                    path.push(b'/');
-                    EntryType::Directory
+            let kind = entry.kind;
+            match kind {
+                Kind::File if entry.sparse.is_some() => {
+                    return Err(refused(&shown(&entry.path), "a file with holes")).during(STEP);
                 }
-                Kind::Symlink => EntryType::Symlink,
-                Kind::Hardlink => EntryType::Link,
-                Kind::Fifo | Kind::Other(_) => {
+                Kind::File | Kind::Symlink | Kind::Hardlink => {}
+                Kind::Directory => path.push(b'/'),
+                Kind::Device | Kind::Fifo | Kind::Other(_) => {
                     let why = "it is neither a file, a directory nor a link";
                     return Err(refused(&shown(&entry.path), why)).during(STEP);
                 }
-            };
-            let target = match entry.kind {
+            }
+            let target = match kind {
                 Kind::Hardlink => inside(&entry.target).during(STEP)?,
                 Kind::Symlink => entry.target.clone(),
-                Kind::File | Kind::Directory | Kind::Fifo | Kind::Other(_) => Vec::new(),
+                Kind::File | Kind::Directory | Kind::Device | Kind::Fifo | Kind::Other(_) => {
+                    Vec::new()
+                }
             };
-            let size = if entry.kind == Kind::File { entry.size } else { 0 };
+            let size = if kind == Kind::File { entry.size } else { 0 };
             sowing
                 .entry(&Said { kind, path: &path, mode: entry.mode, size }, &target)
                 .during(STEP)?;

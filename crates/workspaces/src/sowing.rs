@@ -7,13 +7,12 @@ use std::sync::Arc;
 use model::SeedId;
 use rustix::fs::{AtFlags, unlinkat};
 use sha2::{Digest as _, Sha256};
-use tar::EntryType;
+use tar_stream::{Kind, Written, end, padding};
 use zstd::stream::write::Encoder;
 
 use crate::archives::{Spared, encoder};
 use crate::seeds::SeedBounds;
 use crate::shelf::Shelf;
-use crate::tar::{Written, end, padding};
 use crate::unpack::way;
 
 /// The longest path, and the longest that a link may say.
@@ -27,7 +26,7 @@ const OWNER: (u32, u32) = (crate::directory::WORKSPACE_USER, crate::directory::W
 
 /// What is said of one entry.
 pub(crate) struct Said<'a> {
-    pub(crate) kind: EntryType,
+    pub(crate) kind: Kind,
     pub(crate) path: &'a [u8],
     pub(crate) mode: u32,
     pub(crate) size: u64,
@@ -57,7 +56,7 @@ impl<W: Write> Sowing<W> {
     /// One file with what is in it.
     pub(crate) fn file(&mut self, path: &[u8], mode: u32, bytes: &[u8]) -> io::Result<()> {
         let size = bytes.len() as u64;
-        self.entry(&Said { kind: EntryType::Regular, path, mode, size }, b"")?;
+        self.entry(&Said { kind: Kind::File, path, mode, size }, b"")?;
         self.write(bytes)?;
         self.pad(size)
     }
@@ -73,7 +72,7 @@ impl<W: Write> Sowing<W> {
         if said.path.split(|byte| *byte == b'/').any(|name| name.len() > NAME_BYTES_MAX) {
             return Err(refused(&path, "a name of more than 255 bytes"));
         }
-        if target.len() > PATH_BYTES_MAX || (said.kind == EntryType::Symlink && target.is_empty()) {
+        if target.len() > PATH_BYTES_MAX || (said.kind == Kind::Symlink && target.is_empty()) {
             return Err(refused(&path, "a link that says nothing, or too much"));
         }
         if [said.path, target].iter().any(|text| std::str::from_utf8(text).is_err()) {

@@ -11,12 +11,12 @@ use rustix::fs::{
     mknodat, openat2, seek, symlinkat,
 };
 use rustix::io::Errno;
+use tar_stream::{Bounds, Entries, Entry, Kind};
 
 use crate::copy::new_file;
 use crate::directory::Size;
 use crate::fill::{About, c_name, set_attribute, write_all};
 use crate::scan::DEPTH_MAX;
-use crate::tar::{Entries, Entry, Kind};
 use crate::walk::{called_off, too_much};
 
 /// What is read at once, and the smallest hole.
@@ -40,7 +40,7 @@ pub(crate) fn unpack_tree(
     limit: Size,
     go_on: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<()> {
-    let mut entries = Entries::of(from);
+    let mut entries = Entries::whole(from, Bounds::NONE);
     let open = vec![(Vec::new(), to, None)];
     let mut unpack = Unpack { open, limit, bytes: 0, files: 1, go_on };
     while let Some(entry) = entries.next_entry()? {
@@ -83,6 +83,8 @@ impl Unpack<'_> {
                 put_attributes(&made, entry)?;
                 self.open.push((name.into_bytes(), made, Some(about)));
             }
+            // Ours have none with holes: a stranger may have.
+            Kind::File if entry.sparse.is_some() => return Err(damaged("a file with holes")),
             Kind::File => {
                 let made = new_file(here, &name)?;
                 self.contents(&made, entry.size, entries)?;
@@ -99,7 +101,9 @@ impl Unpack<'_> {
                 mknodat(here, &name, FileType::Fifo, mode, 0)?;
                 about.put_on_name(here, &name)?;
             }
-            Kind::Other(_) => return Err(damaged("something that is never put into one")),
+            Kind::Device | Kind::Other(_) => {
+                return Err(damaged("something that is never put into one"));
+            }
         }
         Ok(())
     }

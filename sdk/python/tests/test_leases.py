@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,6 @@ from conftest import eventually
 from fake_server import CUT, PATIENCE_S, FakePools
 from shoal_sandbox import Pool, PoolExhausted, SyncPool
 from shoal_sandbox import _http as http
-from shoal_sandbox import _sync_pool as sync_pool_module
 
 
 @pytest.fixture
@@ -43,30 +43,70 @@ def test_closing_waits_for_returns_of_other_threads(pools: FakePools) -> None:
         closing = threads.submit(pool.close)
         time.sleep(0.2)
         assert not closing.done()
-        assert not pool._http._client.is_closed
+        assert not pool._pool._http._client.is_closed
         pools.let_go("return")
         returning.result(PATIENCE_S)
         closing.result(PATIENCE_S)
-    assert pool._http._client.is_closed
+    assert pool._pool._http._client.is_closed
     assert (pools.leased, pools.count("return")) == ({}, 1)
 
 
-def test_a_return_that_is_interrupted_is_made_up_for(
-    pools: FakePools, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(_: object) -> httpx.Response:
-        monkeypatch.undo()
-        raise KeyboardInterrupt
+def interrupt_when(what: str, is_so: Callable[[], Any], after: Callable[[], Any]) -> threading.Thread:
+    """Interrupts the main thread once something is so, and does something else a little later."""
 
-    with pytest.raises(KeyboardInterrupt), SyncPool(pools.url, "key") as pool, pool.checkout():
-        monkeypatch.setattr(pool._http, "send", interrupted)
+    def interrupting() -> None:
+        soon(what, is_so)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.1)
+        after()
+
+    thread = threading.Thread(target=interrupting, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_return_that_is_interrupted_is_made_up_for(pools: FakePools) -> None:
+    with SyncPool(pools.url, "key") as pool:
+        box = pool.checkout().take()
+        pools.keep_back("return")
+        thread = interrupt_when(
+            "it is being returned", lambda: pools.count("return") == 1, lambda: pools.let_go("return")
+        )
+        with pytest.raises(KeyboardInterrupt):
+            box.release()
+    thread.join(PATIENCE_S)
     assert (pools.leased, pools.count("return")) == ({}, 1)
 
 
-def test_who_is_still_in_line_when_the_pool_is_closed_has_nothing(
-    pools: FakePools, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sync_pool_module, "_CLOSE_S", 0.1)
+def test_a_checkout_that_is_interrupted_leaves_nothing(pools: FakePools) -> None:
+    with SyncPool(pools.url, "key") as pool:
+        pools.keep_back("checkout")
+        thread = interrupt_when(
+            "it waits", lambda: pools.count("checkout") == 1, lambda: pools.let_go("checkout")
+        )
+        with pytest.raises(KeyboardInterrupt):
+            pool.checkout(renew=False).take()
+        thread.join(PATIENCE_S)
+        soon("it is given up", lambda: pools.leased == {} and pools.count("abandon") == 1)
+
+
+def test_a_lease_that_came_when_nobody_took_it_any_more_goes_back(pools: FakePools) -> None:
+    with SyncPool(pools.url, "key") as pool:
+        checkout = pool.checkout(renew=False)
+        wait = pool._loop.wait
+
+        def interrupted(begun: Any) -> Any:
+            pool._loop.wait = wait  # type: ignore[method-assign]
+            wait(begun)
+            raise KeyboardInterrupt
+
+        pool._loop.wait = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            checkout.take()
+        assert (pools.leased, pools.count("return")) == ({}, 1)
+
+
+def test_who_is_still_in_line_when_the_pool_is_closed_has_nothing(pools: FakePools) -> None:
     with ThreadPoolExecutor(1) as threads:
         pool = SyncPool(pools.url, "key")
         pools.keep_back("checkout")
@@ -76,10 +116,10 @@ def test_who_is_still_in_line_when_the_pool_is_closed_has_nothing(
         pools.let_go("checkout")
         with pytest.raises(RuntimeError, match="the pool was closed"):
             late.result(PATIENCE_S)
-    assert (pools.leased, pools.count("checkout"), pools.count("return")) == ({}, 1, 1)
-    # Whoever was last closed them.
-    assert pool._http._client.is_closed
-    assert pool._http._waiting.is_closed
+    soon("it is given up", lambda: pools.leased == {})
+    assert (pools.count("checkout"), pools.count("abandon")) == (1, 1)
+    assert pool._pool._http._client.is_closed
+    assert pool._pool._http._waiting.is_closed
 
 
 async def test_a_lease_that_comes_while_the_pool_is_closed_goes_back(

@@ -20,8 +20,9 @@ from fake_server import PATIENCE_S, FakeHarness
 from shoal_sandbox import HarnessBusy, HarnessEnded, InvalidArgument, Timeout
 from shoal_sandbox._discover import Server
 from shoal_sandbox._lines import UNREAD_BYTES_MAX
+from shoal_sandbox._loop import Loop
 from shoal_sandbox._pipes import Harness, StdinPipe, StdoutPipe
-from shoal_sandbox._sync_pipes import SyncHarness, SyncStdinPipe, SyncStdoutPipe
+from shoal_sandbox._sync_pipes import SyncStdinPipe, SyncStdoutPipe
 
 LONG = 1 << 20
 
@@ -37,11 +38,15 @@ async def spoken(fake: FakeHarness) -> AsyncIterator[tuple[StdinPipe, StdoutPipe
 
 @contextlib.contextmanager
 def sync_spoken(fake: FakeHarness) -> Iterator[tuple[SyncStdinPipe, SyncStdoutPipe]]:
-    harness = SyncHarness(Server(fake.url, None), "box")
+    async def made() -> Harness:
+        return Harness(Server(fake.url, None), "box")
+
+    loop = Loop()
+    harness = loop.run(made())
     try:
-        yield SyncStdinPipe(harness), SyncStdoutPipe(harness)
+        yield SyncStdinPipe(loop, harness), SyncStdoutPipe(loop, harness)
     finally:
-        harness.close()
+        loop.close(harness.close)
 
 
 async def test_coroutines_may_write_at_once() -> None:
@@ -244,10 +249,18 @@ UNHEARD = """
 import sys
 from shoal_sandbox import Timeout
 from shoal_sandbox._discover import Server
-from shoal_sandbox._sync_pipes import SyncHarness, SyncStdoutPipe
+from shoal_sandbox._loop import Loop
+from shoal_sandbox._pipes import Harness
+from shoal_sandbox._sync_pipes import SyncStdoutPipe
 
+
+async def made():
+    return Harness(Server(sys.argv[1], None), "box")
+
+
+loop = Loop()
 try:
-    SyncStdoutPipe(SyncHarness(Server(sys.argv[1], None), "box")).readline(timeout=0.1)
+    SyncStdoutPipe(loop, loop.run(made())).readline(timeout=0.1)
 except Timeout:
     print("gave up")
 """

@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import pytest
@@ -80,18 +81,16 @@ def test_a_sandbox_that_is_killed_in_the_middle(sync_pool: SyncPool, admin: http
         assert isinstance(told.value, SandboxCrashed)
 
 
-def test_an_interrupt_while_waiting_in_line_leaves_nothing(
-    sync_pool: SyncPool, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    send = sync_pool._http.send
+def test_an_interrupt_while_waiting_in_line_leaves_nothing(sync_pool: SyncPool, admin: httpx.Client) -> None:
+    wait = sync_pool._loop.wait
 
-    def interrupted(call: object) -> httpx.Response:
+    def interrupted(begun: Any) -> Any:
         # The answer came, and nobody took it.
-        send(call)  # type: ignore[arg-type]
-        monkeypatch.setattr(sync_pool._http, "send", send)
+        sync_pool._loop.wait = wait  # type: ignore[method-assign]
+        wait(begun)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sync_pool._http, "send", interrupted)
+    sync_pool._loop.wait = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         sync_pool.checkout().take()
     assert leased(admin) == 0
@@ -118,7 +117,7 @@ def test_closing_returns_what_is_still_had_and_ends_the_thread(admin: httpx.Clie
     assert leased(admin) == 0
     for box in boxes:
         box.release()
-    assert not [thread for thread in threading.enumerate() if thread.name == "shoal-renewal"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "shoal-sandbox"]
     with pytest.raises(RuntimeError):
         pool.checkout().take()
 

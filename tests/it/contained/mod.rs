@@ -62,7 +62,8 @@ async fn sandbox(runtime: &dyn Runtime, number: u128) -> Result<Arc<dyn Sandbox>
 }
 
 async fn python(sandbox: &dyn Sandbox, program: &str, given: &str) -> Result<String> {
-    let ran = sandbox.run(ExecSpec::argv(["python3", "-c", program, given]), LIMITS).await?;
+    let ran =
+        sandbox.inside().run(ExecSpec::argv(["python3", "-c", program, given]), LIMITS).await?;
     let (said, wrong) = (String::from_utf8(ran.stdout)?, String::from_utf8_lossy(&ran.stderr));
     ensure!(ran.exit.success(), "{said}\n{wrong}");
     Ok(said)

@@ -181,8 +181,8 @@ async fn nothing_gets_through(
     ensure!(through.is_empty(), "not refused:\n{through:#?}");
     ensure!(*last == format!("tried: {}", attempts.len()), "some were not tried:\n{said}");
     ensure!(attempts.len() >= at_least, "only {} attempts", attempts.len());
-    one.ping().await?;
-    neighbour.ping().await?;
+    one.inside().ping().await?;
+    neighbour.inside().ping().await?;
     runtime.shutdown().await?;
     std::fs::remove_dir_all(&place)?;
     Ok(())

@@ -130,6 +130,7 @@ fn a_terminal_shows_nothing_of_the_last_user() -> Result<()> {
             let mut sandbox = node.sandbox().await?;
             for round in 0..4 {
                 let mut process = sandbox
+                    .inside()
                     .exec(on_terminal("tty; read -t 1 line; echo \"$line\"; cat /dev/pts/[1-9]*"))
                     .await?;
                 let mut stdout = process.stdout.take().context("a terminal has output")?;
@@ -141,7 +142,8 @@ fn a_terminal_shows_nothing_of_the_last_user() -> Result<()> {
                 ensure!(!said.contains("secret"), "round {round}: {said:?}");
                 ensure!(said.contains("/dev/pts/0"), "round {round}: not the first: {said:?}");
 
-                let mut process = sandbox.exec(on_terminal("echo secret; sleep 60")).await?;
+                let mut process =
+                    sandbox.inside().exec(on_terminal("echo secret; sleep 60")).await?;
                 let mut stdin = process.stdin.take().context("a terminal has input")?;
                 stdin.write_all(b"secret\n").await?;
                 let mut stdout = process.stdout.take().context("a terminal has output")?;

@@ -22,7 +22,7 @@ fn a_killed_guest_is_noticed_and_nothing_is_left() -> Result<()> {
             kill(node.guest_of(&sandbox)?);
             let died = tokio::time::timeout(Duration::from_secs(10), deaths.next()).await?;
             ensure!(died.context("a death is told")?.instance == sandbox.instance());
-            let code = sandbox.ping().await.err().map(|error| error.code().as_str());
+            let code = sandbox.inside().ping().await.err().map(|error| error.code().as_str());
             ensure!(code == Some("sandbox_gone"), "{code:?}");
             node.until_empty().await
         },
@@ -41,7 +41,7 @@ fn a_killed_launcher_takes_everything_along() -> Result<()> {
             node.sh(&held[0], "setsid sleep 600 & sleep 600 & true").await?;
             kill(node.launcher());
             for sandbox in &held {
-                while sandbox.ping().await.is_ok() {
+                while sandbox.inside().ping().await.is_ok() {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             }

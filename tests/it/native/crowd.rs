@@ -32,7 +32,7 @@ fn five_hundred_launches_at_once() -> Result<()> {
             }
             ensure!(made.len() >= 450, "only {} of 500: {refused:?}", made.len());
             for sandbox in &made {
-                sandbox.ping().await?;
+                sandbox.inside().ping().await?;
             }
             ensure!(node.native().list().await?.len() == made.len());
             for sandbox in made {
@@ -58,7 +58,7 @@ fn a_full_node_says_so_and_serves_again_when_there_is_room() -> Result<()> {
             ensure!(code == Some("capacity_exhausted"), "{code:?}");
             held.pop();
             held.remove(0).kill().await?;
-            node.sandbox().await?.ping().await?;
+            node.sandbox().await?.inside().ping().await?;
             Ok(())
         },
     )

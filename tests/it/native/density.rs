@@ -63,7 +63,7 @@ fn thousands_of_idle_sandboxes() -> Result<()> {
         |config| config.slots = count as u32,
         async |node: &Node| {
             let sandboxes = launch(node, count).await?;
-            at_once(&sandboxes, async |sandbox| sandbox.ping().await).await?;
+            at_once(&sandboxes, async |sandbox| sandbox.inside().ping().await).await?;
             full = Held::now()?;
             ensure!(node.native().list().await?.len() == count);
             for pid in [std::process::id(), node.launcher()] {

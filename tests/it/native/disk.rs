@@ -162,7 +162,9 @@ fn a_hundred_images_at_once() -> Result<()> {
                 ensure!(ran.stdout == b"1\n", "{ran:?}");
             }
             for (n, (_, sandbox)) in sandboxes.iter().enumerate() {
-                ensure!(sandbox.read_all("mine", 16).await? == format!("{n}\n").into_bytes());
+                ensure!(
+                    sandbox.inside().read_all("mine", 16).await? == format!("{n}\n").into_bytes()
+                );
             }
             for (workspace, sandbox) in sandboxes {
                 sandbox.kill().await?;

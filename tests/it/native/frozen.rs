@@ -56,7 +56,7 @@ fn two_hundred_busy_threads_stand_still_and_go_on() -> Result<()> {
             print('on', flush=True)\n\
             for one in threads: one.join()\n\
             print(sum(counts))";
-        let mut process = sandbox.exec(ExecSpec::argv(["python3", "-c", busy])).await?;
+        let mut process = sandbox.inside().exec(ExecSpec::argv(["python3", "-c", busy])).await?;
         let mut stdout = process.stdout.take().context("a stream")?;
         let mut said = String::new();
         let (frozen, read, exit) = tokio::join!(
@@ -91,7 +91,7 @@ fn files_being_written_are_whole_afterwards() -> Result<()> {
         // The same from outside, through the guest.
         let piece: Vec<u8> = (0..MIB).map(|n| (n % 251) as u8).collect();
         let outside = async {
-            let mut writer = sandbox.write_file("/workspace/brought", None).await?;
+            let mut writer = sandbox.inside().write_file("/workspace/brought", None).await?;
             for _ in 0..64 {
                 writer.write_all(&piece).await?;
             }
@@ -100,7 +100,7 @@ fn files_being_written_are_whole_afterwards() -> Result<()> {
         let (frozen, size) = tokio::join!(freeze_now_and_then(&*sandbox), outside);
         frozen?;
         ensure!(size? == 64 * MIB as u64);
-        let back = sandbox.read_all("/workspace/brought", 65 * MIB as u64).await?;
+        let back = sandbox.inside().read_all("/workspace/brought", 65 * MIB as u64).await?;
         ensure!(back.chunks(MIB).all(|one| one == piece), "what was written is not what is there");
         Ok(())
     })
@@ -116,7 +116,7 @@ fn connections_and_streams_lose_no_byte() -> Result<()> {
             \x20       while data := self.request.recv(65536): self.request.sendall(data)\n\
             socketserver.ThreadingTCPServer(('127.0.0.1', 8080), Echo).serve_forever()";
         let server = ExecSpec::argv(["python3", "-c", server]);
-        let _server = sandbox.exec(server).await?;
+        let _server = sandbox.inside().exec(server).await?;
         let connection = connected(&sandbox).await?;
         let (mut from, mut to) = tokio::io::split(connection);
         let sent: Vec<u8> = (0..16 * MIB).map(|n| (n % 253) as u8).collect();
@@ -129,7 +129,7 @@ fn connections_and_streams_lose_no_byte() -> Result<()> {
 
         // Nobody reads this one until the end: its pipe is full while it stands still.
         let spec = ExecSpec::shell("head -c 33554432 /dev/zero; echo end");
-        let mut program = sandbox.exec(spec).await?;
+        let mut program = sandbox.inside().exec(spec).await?;
         let mut stdout = program.stdout.take().context("a stream")?;
 
         let (frozen, sending, receiving) =
@@ -160,7 +160,7 @@ fn connections_and_streams_lose_no_byte() -> Result<()> {
 
 async fn connected(sandbox: &Arc<dyn Sandbox>) -> Result<Box<dyn runtime::Duplex>> {
     for _ in 0..500 {
-        if let Ok(connection) = sandbox.dial(8080).await {
+        if let Ok(connection) = sandbox.inside().dial(8080).await {
             return Ok(connection);
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -51,7 +51,7 @@ fn isolation_of_looks_into_hostile_trees() -> Result<()> {
         async |node: &Node| {
             let sandbox = node.sandbox().await?;
             node.python(&sandbox, TREE, &[]).await?;
-            let found = within(sandbox.find(&find("t"))).await??;
+            let found = within(sandbox.inside().find(&find("t"))).await??;
             ensure!(found.unreadable >= 1, "the deepest cannot be reached: {}", found.unreadable);
             ensure!(found.entries.len() > 1000, "{}", found.entries.len());
             let beyond = ["proc/", "root/", "up/", "self/", "fd/"];
@@ -62,7 +62,7 @@ fn isolation_of_looks_into_hostile_trees() -> Result<()> {
             ensure!(led_out.is_none(), "{led_out:?}");
             ensure!(found.entries.iter().any(|one| one.path == b"not\xfftext"));
 
-            let searched = within(sandbox.search(&search("t"))).await??;
+            let searched = within(sandbox.inside().search(&search("t"))).await??;
             ensure!(searched.matches.len() == 1000 && searched.truncated);
             let huge = searched.matches.iter().find(|one| one.path == b"huge");
             ensure!(huge.is_some_and(|one| one.column == (8 << 20) + 1 && one.text.len() <= 1024));
@@ -70,20 +70,22 @@ fn isolation_of_looks_into_hostile_trees() -> Result<()> {
             ensure!(!at(b"etc") && at(b"not\xfftext"));
 
             for path in ["/proc", "/proc/self", "t/proc", "t/fd"] {
-                let code = within(sandbox.find(&find(path))).await?.err().map(|error| error.code);
+                let code =
+                    within(sandbox.inside().find(&find(path))).await?.err().map(|error| error.code);
                 ensure!(code == Some(RuntimeErrorCode::Denied), "{path}: {code:?}");
                 let query = WatchQuery { path: path.to_owned(), recursive: true };
-                let code = within(sandbox.watch(&query)).await?.err().map(|error| error.code);
+                let code =
+                    within(sandbox.inside().watch(&query)).await?.err().map(|error| error.code);
                 ensure!(code == Some(RuntimeErrorCode::Denied), "{path}: {code:?}");
             }
             // A pipe that nobody writes to is not waited for.
-            let piped = within(sandbox.search(&search("t/pipe"))).await??;
+            let piped = within(sandbox.inside().search(&search("t/pipe"))).await??;
             ensure!(piped.matches.is_empty());
-            let everything = within(sandbox.find(&find("/"))).await??;
+            let everything = within(sandbox.inside().find(&find("/"))).await??;
             ensure!(!everything.entries.iter().any(|one| one.path.starts_with(b"proc/")));
 
             let query = WatchQuery { path: "t".to_owned(), recursive: true };
-            let watch = within(sandbox.watch(&query)).await?;
+            let watch = within(sandbox.inside().watch(&query)).await?;
             ensure!(
                 watch.is_ok() || watch.is_err_and(|e| e.code == RuntimeErrorCode::LimitReached)
             );
@@ -104,7 +106,7 @@ fn what_a_look_tells_is_bounded_in_bytes() -> Result<()> {
         async |node: &Node| {
             let sandbox = node.sandbox().await?;
             node.python(&sandbox, LONG, &[]).await?;
-            let found = within(sandbox.find(&find("l"))).await??;
+            let found = within(sandbox.inside().find(&find("l"))).await??;
             let bytes: usize = found.entries.iter().map(|one| one.path.len()).sum();
             ensure!(found.truncated && bytes <= 8 << 20, "{bytes}");
             ensure!(bytes > 4 << 20, "{bytes}");
@@ -136,14 +138,14 @@ fn isolation_of_looks_into_changing_trees() -> Result<()> {
             let sandbox = node.sandbox().await?;
             node.sh(&sandbox, "mkdir c").await?;
             let changer = ExecSpec::argv(["python3", "-c", CHANGE]);
-            let mut changer = sandbox.exec(changer).await?;
+            let mut changer = sandbox.inside().exec(changer).await?;
             let query = WatchQuery { path: "c".to_owned(), recursive: true };
-            let mut watch = within(sandbox.watch(&query)).await??;
+            let mut watch = within(sandbox.inside().watch(&query)).await??;
             let looks = async {
                 loop {
                     // What goes while it is looked at may be refused, but nothing hangs.
-                    let found = within(sandbox.find(&find("c"))).await?;
-                    let searched = within(sandbox.search(&search("c"))).await?;
+                    let found = within(sandbox.inside().find(&find("c"))).await?;
+                    let searched = within(sandbox.inside().search(&search("c"))).await?;
                     for path in found.into_iter().flat_map(|found| found.entries) {
                         ensure!(!path.path.windows(5).any(|part| part == b"/etc/"), "{path:?}");
                     }
@@ -191,7 +193,7 @@ fn isolation_of_the_scale_file_from_those_who_break_it() -> Result<()> {
                 "flock -n $F true; flock -x $F true",
             ] {
                 node.sh(&sandbox, &harm.replace("$F", "$SHOAL_SCALE_FILE")).await?;
-                sandbox.ping().await?;
+                sandbox.inside().ping().await?;
                 let mend = "chmod 644 $F; cat $F";
                 let found = said(node, &sandbox, mend).await?;
                 ensure!(found.starts_with('='), "{harm}: {found}");
@@ -229,7 +231,7 @@ async fn said(node: &Node, sandbox: &Arc<dyn Sandbox>, line: &str) -> Result<Str
 
 /// The guest answers, no look is left, and programs start.
 async fn still_works(node: &Node, sandbox: &Arc<dyn Sandbox>) -> Result<()> {
-    sandbox.ping().await?;
+    sandbox.inside().ping().await?;
     ensure!(said(node, sandbox, "echo on").await? == "on\n");
     Ok(())
 }

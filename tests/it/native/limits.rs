@@ -29,7 +29,7 @@ async fn beside_a_neighbour(
     let spec = ExecSpec::argv(["/usr/bin/python3", "-c", program]);
     let timeout = slowed(Duration::from_secs(20));
     let limits = RunLimits { timeout, ..RunLimits::from(&LIMITS) };
-    let (ran, beside) = tokio::join!(greedy.run(spec, limits), async {
+    let (ran, beside) = tokio::join!(greedy.inside().run(spec, limits), async {
         for _ in 0..20 {
             let echo = node.sh(&neighbour, "echo here").await?;
             ensure!(echo.stdout == b"here\n", "{echo:?}");
@@ -37,7 +37,7 @@ async fn beside_a_neighbour(
         anyhow::Ok(())
     });
     beside?;
-    neighbour.ping().await?;
+    neighbour.inside().ping().await?;
     Ok((ran?, greedy))
 }
 
@@ -59,7 +59,7 @@ fn a_fork_bomb_stays_inside() -> Result<()> {
             let (made, errno) = text.trim().split_once(' ').unwrap_or(("none", ""));
             ensure!(errno == "11", "{text}");
             ensure!(made.parse::<u32>()? <= LIMITS.pids, "{text}");
-            greedy.ping().await?;
+            greedy.inside().ping().await?;
             Ok(())
         },
     )
@@ -103,9 +103,9 @@ fn a_bomb_that_never_stops_is_ended_with_its_sandbox() -> Result<()> {
             let spec = ExecSpec::shell("bomb() { bomb | bomb & }; bomb; sleep 1; bomb; wait");
             let limits = RunLimits { timeout: Duration::from_secs(2), ..RunLimits::from(&LIMITS) };
             // However that ends: it must end, and take everything along.
-            let _ = greedy.run(spec, limits).await;
+            let _ = greedy.inside().run(spec, limits).await;
             greedy.kill().await?;
-            node.sandbox().await?.ping().await?;
+            node.sandbox().await?.inside().ping().await?;
             Ok(())
         },
     )
@@ -153,7 +153,7 @@ fn a_disk_filler_is_stopped_at_the_size() -> Result<()> {
                 let (size, errno) = text.trim().split_once(' ').unwrap_or(("none", ""));
                 ensure!(errno == "28", "{place}: {text}");
                 ensure!(size.parse::<u64>()? <= at_most, "{place}: {text}");
-                greedy.ping().await?;
+                greedy.inside().ping().await?;
             }
             Ok(())
         },
@@ -233,7 +233,7 @@ fn a_program_that_takes_too_long_is_ended_with_all_it_started() -> Result<()> {
             let spec = ExecSpec::shell("setsid sh -c 'sleep 600' & sleep 600");
             let limits =
                 RunLimits { timeout: Duration::from_millis(300), ..RunLimits::from(&LIMITS) };
-            let ran = sandbox.run(spec, limits).await?;
+            let ran = sandbox.inside().run(spec, limits).await?;
             ensure!(ran.timed_out && ran.exit.status == ExitStatus::Signal(9), "{ran:?}");
             let left = node
                 .sh(&sandbox, "grep -l '[6]00' /proc/[0-9]*/cmdline | grep -v self | wc -l")

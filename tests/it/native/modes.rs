@@ -19,7 +19,7 @@ async fn is_as_always(node: &Node) -> Result<()> {
         if node.native().capabilities().freeze {
             sandbox.freeze().await?;
             sandbox.thaw().await?;
-            sandbox.ping().await?;
+            sandbox.inside().ping().await?;
             // A sandbox that is frozen when it dies leaves a slot that works.
             sandbox.freeze().await?;
         }
@@ -59,10 +59,13 @@ fn a_root_without_a_libc_is_enough() -> Result<()> {
         let sandbox = node.native().launch(LaunchSpec { root, ..node.spec() }).await?;
         let ran = node.run(&sandbox, runtime::ExecSpec::argv(["/bin/only", "noop"])).await?;
         ensure!(ran.exit.success(), "{ran:?}");
-        sandbox.write_all("file", b"text", None).await?;
-        ensure!(sandbox.read_all("/workspace/file", 16).await? == b"text");
-        ensure!(sandbox.write_all("/bin/other", b"x", None).await.is_err(), "the root is writable");
-        let names = sandbox.list_files("/bin", None, 10).await?;
+        sandbox.inside().write_all("file", b"text", None).await?;
+        ensure!(sandbox.inside().read_all("/workspace/file", 16).await? == b"text");
+        ensure!(
+            sandbox.inside().write_all("/bin/other", b"x", None).await.is_err(),
+            "the root is writable"
+        );
+        let names = sandbox.inside().list_files("/bin", None, 10).await?;
         ensure!(names.entries.len() == 1, "{names:?}");
         Ok(())
     });

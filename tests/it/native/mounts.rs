@@ -143,9 +143,9 @@ fn a_root_of_its_own_gets_places_too() -> Result<()> {
             ..node.spec()
         };
         let sandbox = node.native().launch(spec).await?;
-        ensure!(sandbox.read_all("/opt/in/file", 64).await? == b"shown\n");
-        ensure!(sandbox.read_all("/one", 64).await? == b"shown\n");
-        ensure!(sandbox.read_all("/opt/own", 64).await? == b"own\n", "nothing is hidden");
+        ensure!(sandbox.inside().read_all("/opt/in/file", 64).await? == b"shown\n");
+        ensure!(sandbox.inside().read_all("/one", 64).await? == b"shown\n");
+        ensure!(sandbox.inside().read_all("/opt/own", 64).await? == b"own\n", "nothing is hidden");
         ensure!(!root.join("opt/in").exists(), "the root itself is as it was");
         Ok(())
     })
@@ -255,8 +255,8 @@ fn a_name_that_changes_meanwhile_never_leads_out() -> Result<()> {
                 continue;
             };
             seen += 1;
-            let read = sandbox.read_all("/data/inner/marker", 64).await;
-            let leaked = sandbox.read_all("/data/marker", 64).await;
+            let read = sandbox.inside().read_all("/data/inner/marker", 64).await;
+            let leaked = sandbox.inside().read_all("/data/marker", 64).await;
             sandbox.kill().await?;
             if leaked.is_ok() || read.is_ok_and(|text| text != b"shown") {
                 enough.store(true, Ordering::Relaxed);

@@ -264,7 +264,7 @@ impl Node {
     ) -> Result<Collected> {
         let timeout = slowed(Duration::from_secs(40));
         let limits = RunLimits { output_bytes: 1 << 20, timeout };
-        Ok(sandbox.run(spec, limits).await?)
+        Ok(sandbox.inside().run(spec, limits).await?)
     }
 
     /// Runs a line of the shell.

@@ -167,7 +167,7 @@ fn much_output_arrives_whole_and_apart() -> Result<()> {
             let writer = "import os, sys\nfor i in range(256):\n  sys.stdout.buffer.write(bytes([i]) * 65536)\n  sys.stderr.buffer.write(bytes([255 - i]) * 16384)\n";
             let spec = ExecSpec::argv(["/usr/bin/python3", "-c", writer]);
             let limits = RunLimits { output_bytes: 64 << 20, timeout: Duration::from_secs(30) };
-            let ran = sandbox.run(spec, limits).await?;
+            let ran = sandbox.inside().run(spec, limits).await?;
             let expected = |bytes: usize, of: &dyn Fn(u8) -> u8| {
                 (0..=255_u8)
                     .flat_map(|byte| std::iter::repeat_n(of(byte), bytes))
@@ -198,11 +198,11 @@ fn input_goes_through_and_comes_back() -> Result<()> {
             let bytes: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
             let spec = ExecSpec::argv(["cat"]).stdin(Stdin::Bytes(bytes.clone()));
             let limits = RunLimits { output_bytes: 8 << 20, timeout: Duration::from_secs(30) };
-            let ran = sandbox.run(spec, limits).await?;
+            let ran = sandbox.inside().run(spec, limits).await?;
             ensure!(ran.stdout == bytes, "{} of {} bytes", ran.stdout.len(), bytes.len());
             // A program that does not read its input does not hang anyone.
             let spec = ExecSpec::argv(["true"]).stdin(Stdin::Bytes(bytes));
-            ensure!(sandbox.run(spec, limits).await?.exit.success());
+            ensure!(sandbox.inside().run(spec, limits).await?.exit.success());
             Ok(())
         },
     )
@@ -232,8 +232,8 @@ fn deep_trees_are_killed_whole_and_nothing_stays_a_zombie() -> Result<()> {
             let sandbox = node.sandbox().await?;
             let deep = "import os, time\nfor _ in range(40):\n  if os.fork(): os.wait(); os._exit(0)\n  os.setsid() if _ % 7 == 0 else None\nopen('/workspace/deep', 'w').close()\ntime.sleep(600)\n";
             let spec = ExecSpec::argv(["/usr/bin/python3", "-c", deep]);
-            let mut process = sandbox.exec(spec).await?;
-            while sandbox.stat("/workspace/deep").await.is_err() {
+            let mut process = sandbox.inside().exec(spec).await?;
+            while sandbox.inside().stat("/workspace/deep").await.is_err() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             process.handle().kill().await?;

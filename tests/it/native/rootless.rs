@@ -196,7 +196,7 @@ fn a_limit_that_cannot_be_enforced_is_refused_by_name_unless_that_is_wanted() ->
                 (Err(error), None) => bail!("everything can be enforced, and yet: {error}"),
             }
             let limits = Limits { best_effort: true, ..Limits::default() };
-            native.launch(LaunchSpec { limits, ..node.spec() }).await?.ping().await?;
+            native.launch(LaunchSpec { limits, ..node.spec() }).await?.inside().ping().await?;
             if node.users() == Users::Ranges {
                 ensure!(missing.is_none(), "root can enforce everything: {missing:?}");
             }
@@ -239,21 +239,22 @@ fn whoever_breaks_his_guest_breaks_his_own_sandbox_alone() -> Result<()> {
             let (sandbox, neighbour) = (node.sandbox().await?, node.sandbox().await?);
             let spec = ExecSpec::argv(["/usr/bin/python3", "-c", SABOTAGE]);
             let limits = RunLimits { output_bytes: 1024, timeout: Duration::from_secs(20) };
-            let ran = sandbox.run(spec, limits).await;
+            let ran = sandbox.inside().run(spec, limits).await;
             match node.users() {
                 Users::Ranges | Users::Subordinate => {
                     let said = ran?.stdout;
                     ensure!(said == b"\n", "{}", String::from_utf8_lossy(&said));
-                    sandbox.ping().await?;
+                    sandbox.inside().ping().await?;
                     ensure!(node.sh(&sandbox, "true").await?.exit.success());
                 }
                 Users::Alone => {
                     // It may answer or be gone, but not keep anyone waiting.
-                    let asked = tokio::time::timeout(Duration::from_secs(20), sandbox.ping());
+                    let asked =
+                        tokio::time::timeout(Duration::from_secs(20), sandbox.inside().ping());
                     let _ = asked.await.context("a broken guest keeps its host waiting")?;
                 }
             }
-            neighbour.ping().await?;
+            neighbour.inside().ping().await?;
             ensure!(node.sh(&neighbour, "echo here").await?.stdout == b"here\n");
             sandbox.kill().await?;
             ensure!(node.sh(&node.sandbox().await?, "echo new").await?.stdout == b"new\n");

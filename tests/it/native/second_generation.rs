@@ -81,7 +81,7 @@ fn number(group: &Path, file: &str, name: &str) -> Result<u64> {
 
 async fn sh(sandbox: &Arc<dyn Sandbox>, line: &str) -> Result<runtime::Collected> {
     let limits = RunLimits { timeout: PROGRAM_PATIENCE, ..RunLimits::from(&LIMITS) };
-    Ok(sandbox.run(ExecSpec::shell(line), limits).await?)
+    Ok(sandbox.inside().run(ExecSpec::shell(line), limits).await?)
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn who_forks_too_often_is_stopped_at_the_number() -> Result<()> {
         // The shell is one of them.
         ensure!(made + 1 == LIMITS.pids, "{made} beside the shell: {:?}", ran.exit);
         ensure!(number(&group, "pids.events", "max")? > 0);
-        greedy.ping().await?;
+        greedy.inside().ping().await?;
         Ok(())
     })
 }
@@ -187,7 +187,7 @@ fn who_computes_gets_its_share_and_nothing_while_frozen() -> Result<()> {
         let sandbox = node.sandbox_with(Limits { cpu_milli: 100, ..LIMITS }).await?;
         let group = group_of(node, &sandbox)?;
         let used_us = || number(&group, "cpu.stat", "usage_usec");
-        let _busy = sandbox.exec(ExecSpec::shell(SPIN)).await?;
+        let _busy = sandbox.inside().exec(ExecSpec::shell(SPIN)).await?;
         let before_us = used_us()?;
         tokio::time::sleep(Duration::from_secs(5)).await;
         let share_us = used_us()? - before_us;
@@ -201,7 +201,7 @@ fn who_computes_gets_its_share_and_nothing_while_frozen() -> Result<()> {
         tokio::time::sleep(Duration::from_secs(2)).await;
         ensure!(used_us()? == frozen_us, "what is frozen has computed");
         sandbox.thaw().await?;
-        sandbox.ping().await?;
+        sandbox.inside().ping().await?;
         tokio::time::sleep(Duration::from_secs(2)).await;
         ensure!(used_us()? > frozen_us, "what was thawed does nothing");
 
@@ -209,7 +209,7 @@ fn who_computes_gets_its_share_and_nothing_while_frozen() -> Result<()> {
         sandbox.freeze().await?;
         sandbox.kill().await?;
         for _ in 0..2 {
-            node.sandbox_with(LIMITS).await?.ping().await?;
+            node.sandbox_with(LIMITS).await?.inside().ping().await?;
         }
         Ok(())
     })

@@ -110,7 +110,7 @@ fn every_call_that_is_not_allowed_is_refused_inside_as_the_policy_says() -> Resu
             });
             tried += told(node, &sandbox, &others).await?;
             ensure!(tried >= refused.len() + foreign.len(), "only {tried} were tried");
-            sandbox.ping().await?;
+            sandbox.inside().ping().await?;
             Ok(())
         },
     )

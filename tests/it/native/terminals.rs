@@ -23,6 +23,7 @@ fn a_terminal_has_its_size_and_is_one() -> Result<()> {
         async |node: &Node| {
             let sandbox = node.sandbox().await?;
             let mut process = sandbox
+                .inside()
                 .exec(on_terminal("tty; test -t 0 -a -t 1 -a -t 2 && echo all; stty size"))
                 .await?;
             let mut stdout = process.stdout.take().context("a terminal has output")?;
@@ -43,7 +44,7 @@ fn keys_become_signals_and_sizes_change() -> Result<()> {
         async |node: &Node| {
             let sandbox = node.sandbox().await?;
             let mut process = sandbox
-            .exec(on_terminal("trap 'stty size' WINCH; echo ready; while :; do read -r line && echo got $line; done"))
+            .inside().exec(on_terminal("trap 'stty size' WINCH; echo ready; while :; do read -r line && echo got $line; done"))
             .await?;
             let mut stdin = process.stdin.take().context("a terminal has input")?;
             let mut stdout = process.stdout.take().context("a terminal has output")?;

@@ -177,7 +177,7 @@ fn all_work(works: &[Work]) -> Result<()> {
                 let spec = runtime::LaunchSpec { limits: limits(), ..node.spec() };
                 let sandbox = node.native().launch(spec).await?;
                 let run = RunLimits { output_bytes: 1 << 20, timeout: Duration::from_secs(30) };
-                let ran = sandbox.run(ExecSpec::shell(*line), run).await.context(*tool)?;
+                let ran = sandbox.inside().run(ExecSpec::shell(*line), run).await.context(*tool)?;
                 let (said, complained) =
                     (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
                 let last = said.lines().map(str::trim).rfind(|line| !line.is_empty());

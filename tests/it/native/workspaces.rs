@@ -40,7 +40,7 @@ fn a_disk_workspace_outlives_its_sandbox_whenever_it_was_attached() -> Result<()
 
             let third = node.sandbox().await?;
             third.claim(&ClaimSettings::default(), Some(workspace)).await?;
-            ensure!(third.read_all("file", 1024).await? == b"kept\nmore\n");
+            ensure!(third.inside().read_all("file", 1024).await? == b"kept\nmore\n");
             let mounts =
                 node.sh(&third, "grep ' /workspace ' /proc/self/mountinfo | tail -n 1").await?;
             let mounts = String::from_utf8(mounts.stdout)?;

@@ -119,6 +119,36 @@ async fn what_cannot_be_read_is_refused_by_field() {
 }
 
 #[tokio::test]
+async fn a_sandbox_is_made_within_the_bounds_of_a_checkout() {
+    let stage = Stage::start().await;
+    for more in [
+        json!({"ttl_s": 0}),
+        json!({"ttl_s": u64::MAX}),
+        json!({"wait_ms": 600_001}),
+        json!({"policy": "never"}),
+        json!({"env": {"A=": ""}}),
+        json!({"labels": {"": ""}}),
+        json!({"ttl": 1}),
+        json!({"template": "none"}),
+    ] {
+        let mut body = json!({"template": "default"});
+        for (name, value) in more.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        let mut refused = Vec::new();
+        for path in ["/v1/checkouts", "/v1/sandboxes"] {
+            let answer = stage.call("POST", path, body.clone()).await;
+            let mut problem = answer.json();
+            // The only thing that is each request's own.
+            problem["request_id"].take();
+            refused.push((answer.status, problem));
+        }
+        assert!((400..500).contains(&refused[0].0), "{body}");
+        assert_eq!(refused[0], refused[1], "{body}");
+    }
+}
+
+#[tokio::test]
 async fn what_fails_in_a_sandbox_blames_no_field_by_mistake() {
     let stage = Stage::start().await;
     let (_, id) = stage.checkout().await;

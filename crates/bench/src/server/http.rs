@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use memchr::memmem;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -97,10 +98,7 @@ impl Connection {
             if self.answer.len() > STREAM_MAX || self.read().await? == 0 {
                 return Err(odd("a stream without an end"));
             }
-            let found = |bytes: &[u8]| {
-                bytes.windows(marker.len()).any(|window| window == marker.as_bytes())
-            };
-            if marked.is_none() && found(&self.answer) {
+            if marked.is_none() && memmem::find(&self.answer, marker.as_bytes()).is_some() {
                 marked = Some(began.elapsed());
             }
         }
@@ -156,7 +154,7 @@ impl Connection {
 }
 
 fn end_of_head(bytes: &[u8]) -> Option<usize> {
-    bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
+    memmem::find(bytes, b"\r\n\r\n").map(|at| at + 4)
 }
 
 /// The status, and how many bytes follow.

@@ -7,7 +7,7 @@ mod pack;
 mod pieces;
 mod unpack;
 
-pub use inside::{Files, Inside};
+pub use inside::{Files, WithoutUse};
 pub use pack::{Lost, Packing};
 pub use pieces::Pieces;
 pub use unpack::{Bounds, UnpackError, Unpacked, Unpacking, Unusual};

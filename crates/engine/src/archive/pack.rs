@@ -11,9 +11,8 @@ use std::io;
 use bytes::BytesMut;
 use model::{ErrorCode, Refusal};
 use runtime::{Entry, EntryKind, FileReader, Page};
-use tar::EntryType;
+use tar_stream::{Kind, Written, end, padding};
 use tokio::io::AsyncReadExt as _;
-use workspaces::tar::{Written, end, padding};
 
 use super::inside::Files;
 
@@ -121,7 +120,7 @@ fn last_name(page: &Page) -> Option<Vec<u8>> {
 impl<F: Files> Packing<F> {
     /// Begins with a directory; that it is none is told at once.
     pub async fn start(used: F, root: &str, entries_max: u64) -> Result<Self, Refusal> {
-        let page = used.list_files(root, None, LIST).await?;
+        let page = used.within(used.inside().list_files(root, None, LIST)).await?;
         Ok(Self {
             used,
             root: root.trim_end_matches('/').to_owned(),
@@ -146,10 +145,10 @@ impl<F: Files> Packing<F> {
         user: u32,
         claims_left: u64,
     ) -> Result<Self, Refusal> {
-        let top = used.stat(root).await?;
+        let top = used.within(used.inside().stat(root)).await?;
         let closed = is_closed(&top).then_some(top.mode);
         if let Some(mode) = closed {
-            used.set_about(root, Some(opened(mode)), None).await?;
+            used.within(used.inside().set_about(root, Some(opened(mode)), None)).await?;
         }
         let mut packing = Self::start(used, root, u64::MAX).await?;
         packing.open[0].closed = closed;
@@ -159,7 +158,7 @@ impl<F: Files> Packing<F> {
             claims_left,
             lost: Lost::default(),
         });
-        packing.write(EntryType::Directory, &top, "./", 0, b"");
+        packing.write(Kind::Directory, &top, "./", 0, b"");
         Ok(packing)
     }
 
@@ -236,7 +235,8 @@ impl<F: Files> Packing<F> {
             return Ok(());
         };
         let path = format!("{}/{}", self.root, directory.path);
-        let page = self.used.list_files(&path, Some(&after), LIST).await?;
+        let page =
+            self.used.within(self.used.inside().list_files(&path, Some(&after), LIST)).await?;
         if let Some(directory) = self.open.last_mut() {
             directory.more_after = last_name(&page);
             directory.entries = page.entries.into();
@@ -258,7 +258,7 @@ impl<F: Files> Packing<F> {
                 if self.keeping.is_some() && std::str::from_utf8(target).is_err() {
                     self.lose(path);
                 } else {
-                    self.write(EntryType::Symlink, entry, &path, 0, target);
+                    self.write(Kind::Symlink, entry, &path, 0, target);
                 }
             }
             EntryKind::Directory if self.open.len() == DEPTH_MAX => self.lose(path),
@@ -275,7 +275,7 @@ impl<F: Files> Packing<F> {
         at: &str,
     ) -> Result<(), Refusal> {
         let closed = self.open_up(entry, at).await?;
-        let listed = self.used.list_files(at, None, LIST).await;
+        let listed = self.used.within(self.used.inside().list_files(at, None, LIST)).await;
         let found = self.look(listed);
         if let (Some(mode), Ok(Look::Gone | Look::Closed) | Err(_)) = (closed, &found) {
             self.close(at, mode).await?;
@@ -283,7 +283,7 @@ impl<F: Files> Packing<F> {
         match found? {
             Look::At(page) => {
                 let path = format!("{path}/");
-                self.write(EntryType::Directory, entry, &path, 0, b"");
+                self.write(Kind::Directory, entry, &path, 0, b"");
                 self.open.push(Directory { closed, ..Directory::new(path, page) });
             }
             Look::Gone => self.leave_out(path),
@@ -294,11 +294,11 @@ impl<F: Files> Packing<F> {
 
     async fn put_file(&mut self, entry: &Entry, path: String, at: &str) -> Result<(), Refusal> {
         if let Some(first) = self.known_as(entry) {
-            self.write(EntryType::Link, entry, &path, 0, first.as_bytes());
+            self.write(Kind::Hardlink, entry, &path, 0, first.as_bytes());
             return Ok(());
         }
         let closed = self.open_up(entry, at).await?;
-        let reader = self.used.read_file(at).await;
+        let reader = self.used.within(self.used.inside().read_file(at, 0, None)).await;
         if let Some(mode) = closed {
             self.close(at, mode).await?;
         }
@@ -324,7 +324,7 @@ impl<F: Files> Packing<F> {
                 keeping.first_names.insert(shared, path.clone());
             }
         }
-        self.write(EntryType::Regular, entry, &path, size, b"");
+        self.write(Kind::File, entry, &path, size, b"");
         self.file = Some(Contents { reader, left: size, padding: padding(size) });
         Ok(())
     }
@@ -356,7 +356,8 @@ impl<F: Files> Packing<F> {
         if self.keeping.is_none() || !is_closed(entry) {
             return Ok(None);
         }
-        let set = self.used.set_about(at, Some(opened(entry.mode)), None).await;
+        let set = self.used.inside().set_about(at, Some(opened(entry.mode)), None);
+        let set = self.used.within(set).await;
         Ok(match self.look(set)? {
             Look::At(()) => Some(entry.mode),
             Look::Gone | Look::Closed => None,
@@ -365,7 +366,8 @@ impl<F: Files> Packing<F> {
 
     /// Closes it again.
     async fn close(&mut self, at: &str, mode: u32) -> Result<(), Refusal> {
-        let set = self.used.set_about(at, Some(settable(mode)), None).await;
+        let set = self.used.inside().set_about(at, Some(settable(mode)), None);
+        let set = self.used.within(set).await;
         self.look(set).map(|_| ())
     }
 
@@ -381,7 +383,7 @@ impl<F: Files> Packing<F> {
         }
     }
 
-    fn write(&mut self, kind: EntryType, entry: &Entry, path: &str, size: u64, target: &[u8]) {
+    fn write(&mut self, kind: Kind, entry: &Entry, path: &str, size: u64, target: &[u8]) {
         let comment = self.remark();
         let written = Written {
             kind,
@@ -442,7 +444,7 @@ impl<F: Files> Packing<F> {
         {
             // A remark needs an entry to be about: the directory itself does no harm.
             let written = Written {
-                kind: EntryType::Directory,
+                kind: Kind::Directory,
                 path: b"./",
                 mode: 0o755,
                 owner: self.owner(),

@@ -1,9 +1,9 @@
-//! The bytes of an archive as they arrive: in pieces of any size, taken as blocks and lines.
+//! The bytes of an archive as they arrive: in pieces of any size, taken as blocks and contents.
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use workspaces::tar::BLOCK;
+use tar_stream::{BLOCK, TarError};
 
-use super::unpack::{UnpackError, damaged};
+use super::unpack::UnpackError;
 
 /// Where the bytes of an archive come from.
 pub trait Pieces: Send {
@@ -58,15 +58,6 @@ impl<P: Pieces> Source<P> {
         Ok(self.ready.split_to(self.ready.len().min(most)).freeze())
     }
 
-    /// Exactly so many bytes.
-    pub(super) async fn exactly(&mut self, count: u64) -> Result<Vec<u8>, UnpackError<P::Error>> {
-        let mut bytes = Vec::new();
-        while (bytes.len() as u64) < count {
-            bytes.extend_from_slice(&self.piece(count - bytes.len() as u64).await?);
-        }
-        Ok(bytes)
-    }
-
     /// Passes over so many bytes.
     pub(super) async fn skip(&mut self, mut count: u64) -> Result<(), UnpackError<P::Error>> {
         while count > 0 {
@@ -88,5 +79,5 @@ impl<P: Pieces> Source<P> {
 }
 
 fn cut_off<E>() -> UnpackError<E> {
-    damaged("the archive ends in the middle")
+    TarError::Cut.into()
 }

@@ -191,7 +191,7 @@ impl TurnNews {
 
 /// An event of the kernel as a piece of a turn.
 fn lifecycle(event: &LifecycleEvent) -> (&'static str, Arc<str>) {
-    let body = wire::EventBody::from(event.clone());
+    let body = event.clone().with_times(wire::Time::from);
     let data = serde_json::to_string(&body).unwrap_or_default();
     (body.name(), data.into())
 }

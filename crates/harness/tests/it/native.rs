@@ -59,7 +59,7 @@ impl Node {
         if let Some(file) = file {
             let from = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
             let to = format!("/workspace/{}", from.file_name().unwrap().to_str().unwrap());
-            sandbox.write_all(&to, &std::fs::read(from).unwrap(), None).await.unwrap();
+            sandbox.inside().write_all(&to, &std::fs::read(from).unwrap(), None).await.unwrap();
         }
         Some(Self { native, sandbox, logs: Arc::default(), place })
     }
@@ -80,13 +80,13 @@ impl Node {
     /// What a command says.
     async fn said(&self, line: &str) -> String {
         let limits = RunLimits { output_bytes: 1000, timeout: PATIENCE };
-        let ran = self.sandbox.run(ExecSpec::shell(line), limits).await.unwrap();
+        let ran = self.sandbox.inside().run(ExecSpec::shell(line), limits).await.unwrap();
         String::from_utf8(ran.stdout).unwrap()
     }
 
     /// Which programs run in it.
     async fn programs(&self) -> usize {
-        self.sandbox.processes().await.unwrap().len()
+        self.sandbox.inside().processes().await.unwrap().len()
     }
 
     async fn until_no_program(&self) {
@@ -108,7 +108,7 @@ async fn example(name: &str, tool: &str, file: &str, command: &[&str]) {
     assert_eq!(words, [json!({ "word": "hello" }), json!({ "word": "wörld" })]);
     let session = binding().session.to_string();
     assert_eq!(completed(end), json!({ "text": "hello wörld", "turns": 1, "session": session }));
-    assert_eq!(node.sandbox.read_all("/workspace/turns.txt", 10).await.unwrap(), b"1");
+    assert_eq!(node.sandbox.inside().read_all("/workspace/turns.txt", 10).await.unwrap(), b"1");
 
     // It stops when it is told to, and goes on.
     let long = Value::from("word ".repeat(100_000)).to_string();
@@ -124,7 +124,9 @@ async fn example(name: &str, tool: &str, file: &str, command: &[&str]) {
     let slow = Some(r#"{"delay_ms":60000}"#);
     let mut turn = link.turn(turn_id(4), "\"one two\"", slow).await.unwrap();
     assert!(matches!(turn.next().await, HarnessEvent::Message(_)));
-    let [pid] = node.sandbox.processes().await.unwrap()[..] else { panic!("one program runs") };
+    let [pid] = node.sandbox.inside().processes().await.unwrap()[..] else {
+        panic!("one program runs")
+    };
     let (kill, before) = (format!("kill -9 {pid}"), Instant::now());
     let (_, (_, end)) = tokio::join!(node.said(&kill), read(&mut turn));
     assert_eq!(failed(end).1, "the harness was ended by SIGKILL");
@@ -168,7 +170,7 @@ for line in iter(lines.readline, b""):
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lines_of_a_program_go_both_ways_for_whoever_holds_it() {
     let Some(node) = Node::start("held", &[PYTHON], None).await else { return };
-    node.sandbox.write_all("/workspace/echo.py", ECHO.as_bytes(), None).await.unwrap();
+    node.sandbox.inside().write_all("/workspace/echo.py", ECHO.as_bytes(), None).await.unwrap();
     let harness = jsonl(&["python3", "/workspace/echo.py"]);
     for _ in 0..2 {
         let mut held = node.harness(&harness, false).await.hold().await.unwrap();

@@ -5,16 +5,16 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
+use tar_stream::{Bounds, Entries, Kind};
 
 use crate::error::{ImageError, ImageErrorCode};
 use crate::source::Wanted;
 use crate::source::files::{Files, Member};
 use crate::stream::Until;
-use crate::tar::{Entries, Kind};
 
 /// Members of an image are few: descriptions and layers.
 const MEMBERS_MAX: usize = 10_000;
-const HEADERS_MAX: u64 = 5 * MEMBERS_MAX as u64;
+const BOUNDS: Bounds = Bounds { headers: 5 * MEMBERS_MAX as u64, ..Bounds::NONE };
 const BUFFER_BYTES: usize = 64 << 10;
 /// What an image is described by.
 const DESCRIPTIONS: [&str; 2] = ["manifest.json", "oci-layout"];
@@ -26,8 +26,8 @@ pub(super) fn index(mut file: File) -> Result<Files, ImageError> {
     let length = file.metadata().map_err(failed)?.len();
     let mut members = BTreeMap::new();
     let reader = BufReader::with_capacity(BUFFER_BYTES, &file);
-    let mut entries = Entries::new(reader, HEADERS_MAX);
-    while let Some(entry) = entries.next()? {
+    let mut entries = Entries::new(reader, BOUNDS);
+    while let Some(entry) = entries.next_entry()? {
         let Some(path) = std::str::from_utf8(&entry.path).ok().and_then(|path| along("", path))
         else {
             continue;
@@ -39,16 +39,16 @@ pub(super) fn index(mut file: File) -> Result<Files, ImageError> {
                     return Err(ImageError::broken("the archive ends in the middle"));
                 }
                 members.insert(path, Member::Data { offset, size });
-                entries.seek_over()?;
+                seek_over(&mut entries)?;
             }
             Kind::Symlink | Kind::Hardlink => {
                 let from = if entry.kind == Kind::Symlink { parent(&path) } else { "" };
-                let target = std::str::from_utf8(&entry.link).ok();
+                let target = std::str::from_utf8(&entry.target).ok();
                 if let Some(target) = target.and_then(|target| along(from, target)) {
                     members.insert(path, Member::Link(target));
                 }
             }
-            Kind::File | Kind::Directory | Kind::Device | Kind::Fifo | Kind::Other => {}
+            Kind::File | Kind::Directory | Kind::Device | Kind::Fifo | Kind::Other(_) => {}
         }
         if members.len() > MEMBERS_MAX {
             let cause = format!("the archive of an image has more than {MEMBERS_MAX} files");
@@ -65,32 +65,28 @@ pub(super) fn describes_an_image(mut file: &File) -> bool {
     if file.rewind().is_err() {
         return false;
     }
-    let mut entries = Entries::new(BufReader::with_capacity(BUFFER_BYTES, file), HEADERS_MAX);
+    let mut entries = Entries::new(BufReader::with_capacity(BUFFER_BYTES, file), BOUNDS);
     for _ in 0..MEMBERS_MAX {
         // What is wrong with it is told by whoever reads all of it.
-        let Ok(Some(entry)) = entries.next() else { return false };
+        let Ok(Some(entry)) = entries.next_entry() else { return false };
         let path = std::str::from_utf8(&entry.path).ok().and_then(|path| along("", path));
         if entry.kind == Kind::File
             && path.is_some_and(|path| DESCRIPTIONS.contains(&path.as_str()))
         {
             return true;
         }
-        if entries.seek_over().is_err() {
+        if seek_over(&mut entries).is_err() {
             return false;
         }
     }
     false
 }
 
-impl<R: Read + Seek> Entries<BufReader<R>> {
-    /// Goes to the end of the current entry without reading it.
-    fn seek_over(&mut self) -> Result<(), ImageError> {
-        let (reader, count) = self.pass_over();
-        let count = i64::try_from(count).map_err(|_| ImageError::broken("an entry has no end"))?;
-        reader
-            .seek_relative(count)
-            .map_err(|error| ImageError::read("cannot read the archive", error))
-    }
+/// Goes to the end of the current entry without reading it.
+fn seek_over(entries: &mut Entries<BufReader<&File>>) -> Result<(), ImageError> {
+    let (reader, count) = entries.pass_over();
+    let count = i64::try_from(count).map_err(|_| ImageError::broken("an entry has no end"))?;
+    reader.seek_relative(count).map_err(|error| ImageError::read("cannot read the archive", error))
 }
 
 fn parent(path: &str) -> &str {

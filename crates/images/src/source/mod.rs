@@ -14,10 +14,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use tar_stream::{BLOCK, Bounds, Entries};
+
 use crate::digest::Digest;
 use crate::error::{ImageError, ImageErrorCode};
 use crate::stream::Compression;
-use crate::tar::{BLOCK, Entries};
 pub use config::ImageConfig;
 pub(crate) use config::architecture_here;
 pub(crate) use directory::pack;
@@ -191,10 +192,10 @@ fn begins_like_an_image(begin: &[u8]) -> Result<bool, ImageError> {
     if begin.len() < BLOCK {
         return Err(unrecognised());
     }
-    let mut entries = Entries::new(begin, 16);
+    let mut entries = Entries::new(begin, Bounds { headers: 16, ..Bounds::NONE });
     let mut is_first = true;
     loop {
-        let entry = match entries.next() {
+        let entry = match entries.next_entry() {
             Ok(Some(entry)) => entry,
             Err(_) if is_first => return Err(unrecognised()),
             // Only the beginning is here.

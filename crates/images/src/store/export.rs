@@ -8,14 +8,13 @@ use std::os::fd::OwnedFd;
 use model::ImageId;
 use rustix::fs::{CWD, Mode, openat};
 use serde::Serialize;
-use tar::Header;
+use tar_stream::{BLOCK, Kind, padding};
 
 use crate::digest::Digest;
 use crate::error::ImageError;
 use crate::repack::{self, not_taken};
 use crate::source::{ImageConfig, architecture_here};
 use crate::store::{Store, failed};
-use crate::tar::BLOCK;
 use crate::unpack::DIRECTORY;
 
 const BUFFER_BYTES: usize = 256 << 10;
@@ -126,18 +125,22 @@ fn json(value: &impl Serialize) -> Result<Vec<u8>, ImageError> {
 fn member(path: &str, bytes: &[u8], to: &mut impl Write) -> io::Result<()> {
     head(path, bytes.len() as u64, to)?;
     to.write_all(bytes)?;
-    let padding = bytes.len().next_multiple_of(BLOCK) - bytes.len();
-    to.write_all(&[0; BLOCK][..padding])
+    to.write_all(&[0; BLOCK][..padding(bytes.len() as u64) as usize])
 }
 
 fn head(path: &str, length: u64, to: &mut impl Write) -> io::Result<()> {
-    let mut header = Header::new_gnu();
-    header.set_path(path)?;
-    header.set_mode(0o644);
-    header.set_uid(0);
-    header.set_gid(0);
-    header.set_mtime(0);
-    header.set_size(length);
-    header.set_cksum();
-    to.write_all(header.as_bytes())
+    let written = tar_stream::Written {
+        kind: Kind::File,
+        path: path.as_bytes(),
+        mode: 0o644,
+        owner: (0, 0),
+        size: length,
+        modified: (0, 0),
+        target: b"",
+        attributes: &[],
+        comment: None,
+    };
+    let mut header = Vec::new();
+    written.write(&mut header);
+    to.write_all(&header)
 }

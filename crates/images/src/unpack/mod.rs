@@ -14,9 +14,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, Timespec, Timestamps, fchmod, ftruncate, futimens};
 use serde::{Deserialize, Serialize};
+use tar_stream::{Bounds, Entries, Entry, Kind, Region};
 
 use crate::error::{ImageError, ImageErrorCode};
-use crate::tar::{Entries, Entry, Kind, Region};
 use tree::Tree;
 pub(crate) use tree::{DIRECTORY, OPAQUE, RESOLVE};
 
@@ -24,7 +24,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// Headers that an entry may have besides its own: a long name, a long link, two extended ones.
 const HEADERS_PER_ENTRY: u64 = 5;
 /// Programs in a sandbox are this user and group inside.
-const USER_INSIDE: u64 = 1000;
+const USER_INSIDE: u32 = 1000;
 
 /// A name that says that another one is gone.
 pub(crate) const WHITEOUT: &[u8] = b".wh.";
@@ -86,14 +86,14 @@ pub(crate) fn unpack_watched(
     limits: &Limits,
     mut watch: impl FnMut(&Report) -> ControlFlow<()>,
 ) -> Result<Report, ImageError> {
-    let headers_max = limits.max_entries.saturating_mul(HEADERS_PER_ENTRY).saturating_add(1);
+    let headers = limits.max_entries.saturating_mul(HEADERS_PER_ENTRY).saturating_add(1);
     let mut unpacking = Unpacking {
-        entries: Entries::new(reader, headers_max),
+        entries: Entries::new(reader, Bounds { headers, ..Bounds::NONE }),
         tree: Tree::new(target.as_fd()),
         limits,
         report: Report::default(),
     };
-    while let Some(entry) = unpacking.entries.next()? {
+    while let Some(entry) = unpacking.entries.next_entry()? {
         unpacking.entry(&entry).map_err(|error| {
             let cause = format!("{} ({})", error.cause, entry.shown());
             if error.cause.contains(&entry.shown()) {
@@ -140,7 +140,7 @@ impl<R: BufRead> Unpacking<'_, R> {
             return self.whiteout(hidden, parents, entry);
         }
         match entry.kind {
-            Kind::Device | Kind::Fifo | Kind::Other => {
+            Kind::Device | Kind::Fifo | Kind::Other(_) => {
                 self.report.left_out += 1;
                 Ok(())
             }
@@ -149,7 +149,7 @@ impl<R: BufRead> Unpacking<'_, R> {
                 self.tree.directory(name, directory_mode(entry))
             }
             Kind::Symlink => {
-                let target = &entry.link;
+                let target = &entry.target;
                 if target.is_empty() || target.len() > self.limits.path_bytes || target.contains(&0)
                 {
                     return Err(refused("a link that says nothing, or too much"));
@@ -158,7 +158,7 @@ impl<R: BufRead> Unpacking<'_, R> {
                 self.tree.symlink(name, target)
             }
             Kind::Hardlink => {
-                let target = path::way(&entry.link, self.limits)?;
+                let target = path::way(&entry.target, self.limits)?;
                 self.tree.go(parents)?;
                 self.tree.hardlink(name, &target)
             }
@@ -186,7 +186,7 @@ impl<R: BufRead> Unpacking<'_, R> {
             }
         }
         fchmod(&file, file_mode(entry)).map_err(written)?;
-        let (tv_sec, tv_nsec) = (entry.mtime.0, entry.mtime.1.into());
+        let (tv_sec, tv_nsec) = (entry.modified.0, entry.modified.1.into());
         let moment = Timespec { tv_sec, tv_nsec };
         let times = Timestamps { last_access: moment, last_modification: moment };
         futimens(&file, &times).map_err(written)
@@ -204,7 +204,7 @@ impl<R: BufRead> Unpacking<'_, R> {
                 written => written,
             };
             let written = written.map_err(|error| ImageError::store("cannot write", error))?;
-            self.entries.take(written);
+            self.entries.take_data(written);
             offset += written as u64;
             left -= written as u64;
         }
@@ -257,9 +257,9 @@ fn file_mode(entry: &Entry) -> Mode {
 /// others.
 fn permissions(entry: &Entry) -> u32 {
     let mode = entry.mode & 0o777;
-    if entry.uid == USER_INSIDE {
+    if entry.owner.0 == USER_INSIDE {
         mode | mode >> 6
-    } else if entry.gid == USER_INSIDE {
+    } else if entry.owner.1 == USER_INSIDE {
         mode | (mode >> 3 & 7)
     } else {
         mode

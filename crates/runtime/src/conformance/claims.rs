@@ -46,7 +46,7 @@ pub(super) async fn unresolved_secrets_are_refused(stage: &Stage) -> CaseResult 
     let network = NetworkPolicy::Allow(vec!["example.com:443".to_owned()]);
     let network = ClaimSettings { network, ..ClaimSettings::default() };
     assert_eq!(code_of(sandbox.claim(&network, None).await), RuntimeErrorCode::Unsupported);
-    sandbox.ping().await.expect("it is as it was");
+    sandbox.inside().ping().await.expect("it is as it was");
     Ok(())
 }
 
@@ -64,11 +64,11 @@ pub(super) async fn workspaces_are_attached_late(stage: &Stage) -> CaseResult {
     assert_eq!(said(&*sandbox, "echo kept > file; printenv A").await, "1\n");
     sandbox.kill().await.expect("killed");
     let next = stage.launch().await;
-    assert_eq!(code_of(next.stat("/workspace/file").await), RuntimeErrorCode::NotFound);
+    assert_eq!(code_of(next.inside().stat("/workspace/file").await), RuntimeErrorCode::NotFound);
     next.claim(&env(&[]), Some(workspace)).await.expect("claimed");
     assert_eq!(said(&*next, "cat /workspace/file").await, "kept\n");
-    assert_eq!(next.read_all("/workspace/file", 10).await.expect("read"), b"kept\n");
-    next.write_all("/workspace/more", b"x", None).await.expect("written");
+    assert_eq!(next.inside().read_all("/workspace/file", 10).await.expect("read"), b"kept\n");
+    next.inside().write_all("/workspace/more", b"x", None).await.expect("written");
     Ok(())
 }
 
@@ -84,10 +84,10 @@ pub(super) async fn workspaces_outlive_sandboxes(stage: &Stage) -> CaseResult {
     };
     let on_disk = LaunchSpec { workspace: WorkspaceSource::Disk(workspace), ..stage.spec() };
     let sandbox = stage.runtime.launch(on_disk).await.expect("launched");
-    sandbox.write_all("/workspace/a/b", b"kept", Some(0o600)).await.expect("written");
+    sandbox.inside().write_all("/workspace/a/b", b"kept", Some(0o600)).await.expect("written");
     let next = stage.runtime.recreate(sandbox, new_instance()).await.expect("recreated");
-    assert_eq!(next.read_all("/workspace/a/b", 10).await.expect("read"), b"kept");
-    assert_eq!(next.stat("/workspace/a/b").await.expect("there").mode, 0o600);
+    assert_eq!(next.inside().read_all("/workspace/a/b", 10).await.expect("read"), b"kept");
+    assert_eq!(next.inside().stat("/workspace/a/b").await.expect("there").mode, 0o600);
     Ok(())
 }
 
@@ -100,12 +100,12 @@ pub(super) async fn workspaces_have_other_names(stage: &Stage) -> CaseResult {
     }
     let sandbox = launched.expect("launched");
     said(&*sandbox, "echo one > /app/file").await;
-    assert_eq!(sandbox.read_all("/workspace/file", 9).await.expect("read"), b"one\n");
-    sandbox.write_all("/code/d/other", b"two", None).await.expect("written");
+    assert_eq!(sandbox.inside().read_all("/workspace/file", 9).await.expect("read"), b"one\n");
+    sandbox.inside().write_all("/code/d/other", b"two", None).await.expect("written");
     assert_eq!(said(&*sandbox, "cat /workspace/d/other").await, "two");
     let inside = ExecSpec { cwd: Some("/app".to_owned()), ..ExecSpec::shell("cat file") };
     assert_eq!(run(&*sandbox, inside).await.stdout, b"one\n");
     let plain = stage.launch().await;
-    assert_eq!(code_of(plain.stat("/app").await), RuntimeErrorCode::NotFound);
+    assert_eq!(code_of(plain.inside().stat("/app").await), RuntimeErrorCode::NotFound);
     Ok(())
 }

@@ -15,7 +15,7 @@ const LIMITS: RunLimits =
 /// No program is left, and the sandbox is as good as new.
 async fn settled(sandbox: &dyn Sandbox) {
     eventually("no program is left", || async {
-        let left = sandbox.processes().await.expect("listed");
+        let left = sandbox.inside().processes().await.expect("listed");
         left.is_empty().then_some(()).ok_or(format!("{left:?}"))
     })
     .await;
@@ -38,7 +38,7 @@ pub(super) async fn dropped_launches_leave_nothing(stage: &Stage) -> CaseResult 
     }
     stage.until_empty().await;
     assert_eq!(deaths.try_next(), None, "what was never handed out does not die");
-    stage.launch().await.ping().await.expect("all is well");
+    stage.launch().await.inside().ping().await.expect("all is well");
     Ok(())
 }
 
@@ -46,7 +46,7 @@ pub(super) async fn dropped_execs_leave_nothing(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     let spec = ExecSpec { confirm_start: true, ..ExecSpec::shell("sleep 1000 & sleep 1000") };
     for polls in 0..MOST_POLLS {
-        let started = cut(polls, sandbox.exec(spec.clone())).await;
+        let started = cut(polls, sandbox.inside().exec(spec.clone())).await;
         if let Some(process) = started {
             drop(process.expect("started"));
             break;
@@ -61,7 +61,7 @@ pub(super) async fn dropped_runs_leave_nothing(stage: &Stage) -> CaseResult {
     for polls in 0..MOST_POLLS {
         let spec =
             ExecSpec::shell("cat; sleep 0.01; echo done").stdin(Stdin::Bytes(vec![b'x'; 200_000]));
-        if let Some(done) = cut(polls, sandbox.run(spec, LIMITS)).await {
+        if let Some(done) = cut(polls, sandbox.inside().run(spec, LIMITS)).await {
             assert!(done.expect("run").exit.success());
             break;
         }
@@ -80,7 +80,7 @@ pub(super) async fn dropped_claims_break_nothing(stage: &Stage) -> CaseResult {
         }
     }
     for polls in 0..MOST_POLLS {
-        if cut(polls, sandbox.ping()).await.is_some() {
+        if cut(polls, sandbox.inside().ping()).await.is_some() {
             break;
         }
     }
@@ -91,18 +91,19 @@ pub(super) async fn dropped_claims_break_nothing(stage: &Stage) -> CaseResult {
 pub(super) async fn dropped_file_calls_break_nothing(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     let bytes = vec![b'x'; 600_000];
-    sandbox.write_all("/workspace/file", &bytes, None).await.expect("written");
+    sandbox.inside().write_all("/workspace/file", &bytes, None).await.expect("written");
     for polls in 0..MOST_POLLS {
-        let read = cut(polls, sandbox.read_all("/workspace/file", 1 << 20)).await;
-        let written = cut(polls, sandbox.write_all("/workspace/other", &bytes, None)).await;
-        let listed = cut(polls, sandbox.list_files("/workspace", None, 10)).await;
-        let stat = cut(polls, sandbox.stat("/workspace/file")).await;
+        let read = cut(polls, sandbox.inside().read_all("/workspace/file", 1 << 20)).await;
+        let written =
+            cut(polls, sandbox.inside().write_all("/workspace/other", &bytes, None)).await;
+        let listed = cut(polls, sandbox.inside().list_files("/workspace", None, 10)).await;
+        let stat = cut(polls, sandbox.inside().stat("/workspace/file")).await;
         if read.is_some() && written.is_some() && listed.is_some() && stat.is_some() {
             break;
         }
     }
     eventually("only whole files stay", || async {
-        let page = sandbox.list_files("/workspace", None, 10).await.expect("listed");
+        let page = sandbox.inside().list_files("/workspace", None, 10).await.expect("listed");
         let whole = page.entries.iter().all(|entry| entry.size == bytes.len() as u64);
         (whole && page.entries.len() <= 2).then_some(()).ok_or(format!("{page:?}"))
     })

@@ -13,7 +13,7 @@ use crate::exec::ExecSpec;
 pub(super) async fn launch_ready_list_kill(stage: &Stage) -> CaseResult {
     let runtime = &stage.runtime;
     let (a, b) = (stage.launch().await, stage.launch().await);
-    a.ping().await.expect("it answers");
+    a.inside().ping().await.expect("it answers");
     let mut expected = vec![a.instance(), b.instance()];
     expected.sort_unstable();
     let mut listed = runtime.list().await.expect("listed");
@@ -26,7 +26,7 @@ pub(super) async fn launch_ready_list_kill(stage: &Stage) -> CaseResult {
     assert!(a.ended().is_some());
     assert!(runtime.sandbox(a.instance()).is_none());
     assert_eq!(runtime.list().await.expect("listed"), [b.instance()]);
-    b.ping().await.expect("the other one is not concerned");
+    b.inside().ping().await.expect("the other one is not concerned");
     Ok(())
 }
 
@@ -34,7 +34,7 @@ pub(super) async fn launch_twice_is_refused(stage: &Stage) -> CaseResult {
     let a = stage.launch().await;
     let again = stage.runtime.launch(a.spec().clone()).await;
     assert_eq!(code_of(again), RuntimeErrorCode::Duplicate);
-    a.ping().await.expect("the first one is not concerned");
+    a.inside().ping().await.expect("the first one is not concerned");
     Ok(())
 }
 
@@ -45,8 +45,8 @@ pub(super) async fn kill_is_idempotent(stage: &Stage) -> CaseResult {
     sandbox.kill().await.expect("killed again");
     stage.runtime.kill(sandbox.instance()).await.expect("killed by its id");
     stage.runtime.kill(new_instance()).await.expect("one that never existed");
-    assert_eq!(code_of(sandbox.ping().await), RuntimeErrorCode::SandboxGone);
-    let run = sandbox.exec(ExecSpec::shell("true")).await;
+    assert_eq!(code_of(sandbox.inside().ping().await), RuntimeErrorCode::SandboxGone);
+    let run = sandbox.inside().exec(ExecSpec::shell("true")).await;
     let refused = match run {
         Ok(mut process) => process.wait().await.expect_err("nothing runs in it"),
         Err(error) => error,
@@ -60,7 +60,7 @@ pub(super) async fn kill_ends_what_waits(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     let runner = Arc::clone(&sandbox);
     let waiting = tokio::spawn(async move {
-        let mut process = runner.exec(ExecSpec::shell("sleep 1000")).await?;
+        let mut process = runner.inside().exec(ExecSpec::shell("sleep 1000")).await?;
         process.wait().await
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -72,13 +72,13 @@ pub(super) async fn kill_ends_what_waits(stage: &Stage) -> CaseResult {
 
 pub(super) async fn recreate_gives_a_fresh_one(stage: &Stage) -> CaseResult {
     let old = stage.launch().await;
-    old.write_all("/workspace/secret", b"x", None).await.expect("written");
+    old.inside().write_all("/workspace/secret", b"x", None).await.expect("written");
     let (was, new_id) = (old.instance(), new_instance());
     let new = stage.runtime.recreate(old, new_id).await.expect("recreated");
     assert_eq!(new.instance(), new_id);
     assert_eq!(stage.runtime.list().await.expect("listed"), [new_id]);
     assert!(stage.runtime.sandbox(was).is_none());
-    assert_eq!(code_of(new.stat("/workspace/secret").await), RuntimeErrorCode::NotFound);
+    assert_eq!(code_of(new.inside().stat("/workspace/secret").await), RuntimeErrorCode::NotFound);
     Ok(())
 }
 
@@ -88,8 +88,11 @@ pub(super) async fn freeze_stops_and_thaw_goes_on(stage: &Stage) -> CaseResult {
         assert_eq!(code_of(sandbox.freeze().await), RuntimeErrorCode::Unsupported);
         return Ok(());
     }
-    let mut process =
-        sandbox.exec(ExecSpec::shell("sleep 0.1; echo done > done")).await.expect("started");
+    let mut process = sandbox
+        .inside()
+        .exec(ExecSpec::shell("sleep 0.1; echo done > done"))
+        .await
+        .expect("started");
     sandbox.freeze().await.expect("frozen");
     sandbox.freeze().await.expect("frozen already");
     let early = timeout(Duration::from_millis(400), process.wait()).await;
@@ -123,7 +126,7 @@ pub(super) async fn what_was_written_is_flushed_also_of_a_frozen_one(stage: &Sta
 pub(super) async fn shutdown_leaves_nothing(stage: &Stage) -> CaseResult {
     let mut deaths = stage.runtime.events();
     let (a, b) = (stage.launch().await, stage.launch().await);
-    let _busy = b.exec(ExecSpec::shell("sleep 1000")).await.expect("started");
+    let _busy = b.inside().exec(ExecSpec::shell("sleep 1000")).await.expect("started");
     stage.runtime.shutdown().await.expect("shut down");
     let mut told = Vec::new();
     while let Some(died) = timeout(PATIENCE, deaths.next()).await.expect("in time") {
@@ -165,6 +168,6 @@ pub(super) async fn many_at_once(stage: &Stage) -> CaseResult {
 pub(super) async fn reap_orphans_spares_the_living(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     stage.runtime.reap_orphans().await.expect("reaped");
-    sandbox.ping().await.expect("it lives");
+    sandbox.inside().ping().await.expect("it lives");
     Ok(())
 }

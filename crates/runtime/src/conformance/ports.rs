@@ -15,9 +15,9 @@ const PORT: u16 = 18_080;
 
 async fn serve(stage: &Stage, sandbox: &Arc<dyn Sandbox>) -> Process {
     let spec = ExecSpec::new(stage.subject.echo_server(PORT));
-    let process = sandbox.exec(spec).await.expect("started");
+    let process = sandbox.inside().exec(spec).await.expect("started");
     eventually("it listens", || async {
-        let ports = sandbox.ports().await.expect("listed");
+        let ports = sandbox.inside().ports().await.expect("listed");
         ports.iter().any(|port| port.port == PORT).then_some(()).ok_or(format!("{ports:?}"))
     })
     .await;
@@ -27,8 +27,8 @@ async fn serve(stage: &Stage, sandbox: &Arc<dyn Sandbox>) -> Process {
 pub(super) async fn connections_go_both_ways(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     let _server = serve(stage, &sandbox).await;
-    let mut one = sandbox.dial(PORT).await.expect("connected");
-    let mut two = sandbox.dial(PORT).await.expect("connected");
+    let mut one = sandbox.inside().dial(PORT).await.expect("connected");
+    let mut two = sandbox.inside().dial(PORT).await.expect("connected");
     for connection in [&mut two, &mut one] {
         let mut buf = [0; 5];
         connection.write_all(b"hello").await.expect("written");
@@ -51,11 +51,11 @@ pub(super) async fn connections_go_both_ways(stage: &Stage) -> CaseResult {
 
 pub(super) async fn ports_are_listed(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
-    assert_eq!(sandbox.ports().await.expect("listed"), []);
+    assert_eq!(sandbox.inside().ports().await.expect("listed"), []);
     let server = serve(stage, &sandbox).await;
     server.handle().kill().await.expect("killed");
     eventually("it listens no more", || async {
-        let ports = sandbox.ports().await.expect("listed");
+        let ports = sandbox.inside().ports().await.expect("listed");
         ports.is_empty().then_some(()).ok_or(format!("{ports:?}"))
     })
     .await;
@@ -64,22 +64,22 @@ pub(super) async fn ports_are_listed(stage: &Stage) -> CaseResult {
 
 pub(super) async fn nobody_listens(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
-    assert_eq!(code_of(sandbox.dial(PORT).await), RuntimeErrorCode::NotFound);
+    assert_eq!(code_of(sandbox.inside().dial(PORT).await), RuntimeErrorCode::NotFound);
     Ok(())
 }
 
 pub(super) async fn sockets_are_reached_by_path(stage: &Stage) -> CaseResult {
     const PATH: &str = "/tmp/echo.sock";
     let sandbox = stage.launch().await;
-    assert_eq!(code_of(sandbox.dial_unix(PATH).await), RuntimeErrorCode::NotFound);
+    assert_eq!(code_of(sandbox.inside().dial_unix(PATH).await), RuntimeErrorCode::NotFound);
     let spec = ExecSpec::new(stage.subject.echo_socket(PATH));
-    let server = sandbox.exec(spec).await.expect("started");
+    let server = sandbox.inside().exec(spec).await.expect("started");
     eventually("it listens", || async {
-        sandbox.dial_unix(PATH).await.map(drop).map_err(|error| error.to_string())
+        sandbox.inside().dial_unix(PATH).await.map(drop).map_err(|error| error.to_string())
     })
     .await;
-    let mut one = sandbox.dial_unix(PATH).await.expect("connected");
-    let mut two = sandbox.dial_unix(PATH).await.expect("connected");
+    let mut one = sandbox.inside().dial_unix(PATH).await.expect("connected");
+    let mut two = sandbox.inside().dial_unix(PATH).await.expect("connected");
     for connection in [&mut two, &mut one] {
         connection.write_all(b"hello").await.expect("written");
         connection.shutdown().await.expect("ended");
@@ -88,6 +88,6 @@ pub(super) async fn sockets_are_reached_by_path(stage: &Stage) -> CaseResult {
         assert_eq!(all, b"hello");
     }
     server.handle().kill().await.expect("killed");
-    assert_eq!(code_of(sandbox.dial_unix(PATH).await), RuntimeErrorCode::NotFound);
+    assert_eq!(code_of(sandbox.inside().dial_unix(PATH).await), RuntimeErrorCode::NotFound);
     Ok(())
 }

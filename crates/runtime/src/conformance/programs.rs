@@ -51,16 +51,17 @@ pub(super) async fn output_is_separate(stage: &Stage) -> CaseResult {
 pub(super) async fn missing_programs_are_told(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     let spec = ExecSpec::argv(["no-such-program-anywhere"]);
-    let mut process = sandbox.exec(spec.clone()).await.expect("asked to start");
+    let mut process = sandbox.inside().exec(spec.clone()).await.expect("asked to start");
     assert_eq!(code_of(process.wait().await), RuntimeErrorCode::NotFound);
     let confirmed = ExecSpec { confirm_start: true, ..spec };
-    assert_eq!(code_of(sandbox.exec(confirmed).await), RuntimeErrorCode::NotFound);
+    assert_eq!(code_of(sandbox.inside().exec(confirmed).await), RuntimeErrorCode::NotFound);
     let none = ExecSpec::argv(Vec::<String>::new());
     let refused = ExecSpec { confirm_start: true, ..none };
-    assert_eq!(code_of(sandbox.exec(refused).await), RuntimeErrorCode::Invalid);
+    assert_eq!(code_of(sandbox.inside().exec(refused).await), RuntimeErrorCode::Invalid);
     let shell = shell(&*sandbox, "no-such-program-anywhere").await;
     assert_eq!(shell.exit.status, ExitStatus::Code(127));
     let mut known = sandbox
+        .inside()
         .exec(ExecSpec { confirm_start: true, ..ExecSpec::argv(["true"]) })
         .await
         .expect("ok");
@@ -74,12 +75,12 @@ pub(super) async fn output_over_the_limit_is_dropped(stage: &Stage) -> CaseResul
     let sandbox = stage.launch().await;
     let limits = RunLimits { output_bytes: 1000, timeout: PATIENCE };
     let spec = ExecSpec::shell("head -c 300000 /dev/zero; echo e >&2; exit 7");
-    let collected = sandbox.run(spec, limits).await.expect("run");
+    let collected = sandbox.inside().run(spec, limits).await.expect("run");
     assert_eq!(collected.stdout, [0; 1000]);
     assert_eq!((collected.stdout_truncated, collected.stderr_truncated), (true, false));
     assert_eq!(collected.exit.status, ExitStatus::Code(7), "it was not killed for it");
     let exact = ExecSpec::shell("head -c 1000 /dev/zero");
-    let collected = sandbox.run(exact, limits).await.expect("run");
+    let collected = sandbox.inside().run(exact, limits).await.expect("run");
     assert_eq!((collected.stdout.len(), collected.stdout_truncated), (1000, false));
     Ok(())
 }
@@ -89,19 +90,19 @@ pub(super) async fn programs_over_their_time_are_killed(stage: &Stage) -> CaseRe
     let limits = RunLimits { output_bytes: 1000, timeout: Duration::from_millis(150) };
     let spec = ExecSpec::shell("echo early; sleep 1000 & sleep 1000");
     let started_at = Instant::now();
-    let collected = sandbox.run(spec, limits).await.expect("run");
+    let collected = sandbox.inside().run(spec, limits).await.expect("run");
     assert!(collected.timed_out);
     assert_eq!(collected.exit.status, ExitStatus::Signal(9));
     assert_eq!(collected.stdout, b"early\n");
     assert!(started_at.elapsed() < PATIENCE);
     eventually("its children are gone too", || async {
-        let left = sandbox.processes().await.expect("listed");
+        let left = sandbox.inside().processes().await.expect("listed");
         left.is_empty().then_some(()).ok_or(format!("{left:?}"))
     })
     .await;
     assert_eq!(said(&*sandbox, "echo on").await, "on\n");
     let never = RunLimits { output_bytes: 1, timeout: Duration::ZERO };
-    let refused = sandbox.run(ExecSpec::shell("true"), never).await;
+    let refused = sandbox.inside().run(ExecSpec::shell("true"), never).await;
     assert_eq!(code_of(refused), RuntimeErrorCode::Invalid);
     Ok(())
 }

@@ -39,14 +39,14 @@ pub(super) async fn the_scale_file_is_counted_and_told(stage: &Stage) -> CaseRes
     until(&mut notes, instance, (3, false)).await;
     said(&*sandbox, "echo - >> $SHOAL_SCALE_FILE").await;
     let seen = until(&mut notes, instance, (2, false)).await;
-    sandbox.show_holds(5, seen).await.expect("shown");
+    sandbox.inside().show_holds(5, seen).await.expect("shown");
     assert_eq!(said(&*sandbox, "cat $SHOAL_SCALE_FILE").await, "=7\n");
     said(&*sandbox, "echo =1 > $SHOAL_SCALE_FILE").await;
     let dropped = until(&mut notes, instance, (1, true)).await;
     assert!(dropped > seen);
-    sandbox.show_holds(5, seen).await.expect("of no use any more");
+    sandbox.inside().show_holds(5, seen).await.expect("of no use any more");
     assert_eq!(said(&*sandbox, "cat $SHOAL_SCALE_FILE").await, "=1\n");
-    sandbox.show_holds(2, dropped).await.expect("shown");
+    sandbox.inside().show_holds(2, dropped).await.expect("shown");
     assert_eq!(said(&*sandbox, "cat $SHOAL_SCALE_FILE").await, "=3\n");
 
     let fresh = stage.launch().await;

@@ -78,7 +78,7 @@ pub(super) async fn shell(sandbox: &dyn Sandbox, line: &str) -> Collected {
 /// Runs a program to its end.
 pub(super) async fn run(sandbox: &dyn Sandbox, spec: ExecSpec) -> Collected {
     let said = format!("{spec:?}");
-    match sandbox.run(spec, LIMITS).await {
+    match sandbox.inside().run(spec, LIMITS).await {
         Ok(collected) => collected,
         Err(error) => panic!("{said}: {error}"),
     }

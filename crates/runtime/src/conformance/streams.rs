@@ -28,7 +28,7 @@ pub(super) async fn input_reaches_the_program(stage: &Stage) -> CaseResult {
 pub(super) async fn a_stream_goes_both_ways(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     let spec = ExecSpec::argv(["cat"]).stdin(Stdin::Stream);
-    let mut process = sandbox.exec(spec).await.expect("started");
+    let mut process = sandbox.inside().exec(spec).await.expect("started");
     let mut stdin = process.stdin.take().expect("its input");
     let mut stdout = process.stdout.take().expect("its output");
     let mut buf = [0; 6];
@@ -51,14 +51,14 @@ pub(super) async fn a_stream_goes_both_ways(stage: &Stage) -> CaseResult {
 pub(super) async fn handles_signal_programs(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
     let spec = ExecSpec { confirm_start: true, ..ExecSpec::argv(["sleep", "1000"]) };
-    let mut process = sandbox.exec(spec.clone()).await.expect("started");
+    let mut process = sandbox.inside().exec(spec.clone()).await.expect("started");
     let handle = process.handle();
     handle.signal(15).await.expect("signalled");
     let exit = timeout(PATIENCE, process.wait()).await.expect("in time").expect("an exit");
     assert_eq!(exit.status, ExitStatus::Signal(15));
     handle.signal(15).await.expect("that it is over is fine");
     handle.kill().await.expect("that it is over is fine");
-    let mut process = sandbox.exec(spec).await.expect("started");
+    let mut process = sandbox.inside().exec(spec).await.expect("started");
     process.handle().kill().await.expect("killed");
     let exit = timeout(PATIENCE, process.wait()).await.expect("in time").expect("an exit");
     assert_eq!(exit.status, ExitStatus::Signal(9));
@@ -73,7 +73,7 @@ pub(super) async fn terminals_have_a_size(stage: &Stage) -> CaseResult {
     let size = TerminalSize { rows: 33, columns: 101 };
     let line = "stty size; sleep 0.3; stty size";
     let spec = ExecSpec { terminal: Some(size), confirm_start: true, ..ExecSpec::shell(line) };
-    let mut process = sandbox.exec(spec).await.expect("started");
+    let mut process = sandbox.inside().exec(spec).await.expect("started");
     assert!(process.stderr.is_none(), "a terminal has one output");
     let mut stdout = process.stdout.take().expect("its output");
     let mut first = [0; 6];
@@ -91,8 +91,11 @@ pub(super) async fn terminals_have_a_size(stage: &Stage) -> CaseResult {
 
 pub(super) async fn closed_output_ends_the_writer(stage: &Stage) -> CaseResult {
     let sandbox = stage.launch().await;
-    let mut process =
-        sandbox.exec(ExecSpec::shell("head -c 100000000 /dev/zero")).await.expect("started");
+    let mut process = sandbox
+        .inside()
+        .exec(ExecSpec::shell("head -c 100000000 /dev/zero"))
+        .await
+        .expect("started");
     let mut stdout = process.stdout.take().expect("its output");
     let mut buf = [0; 100];
     stdout.read_exact(&mut buf).await.expect("read");

@@ -24,7 +24,7 @@ async fn wipeable(stage: &Stage) -> Option<Arc<dyn Sandbox>> {
         Recycle::Recreate => {
             assert_eq!(code_of(sandbox.wipe().await), RuntimeErrorCode::Unsupported);
             assert_eq!(code_of(sandbox.prove().await), RuntimeErrorCode::Unsupported);
-            sandbox.ping().await.expect("it is as it was");
+            sandbox.inside().ping().await.expect("it is as it was");
             None
         }
     }
@@ -45,7 +45,7 @@ fn present(stage: &Stage, sandbox: &Arc<dyn Sandbox>) -> Arc<dyn Sandbox> {
 async fn names(sandbox: &dyn Sandbox) -> Vec<Vec<u8>> {
     let mut names = Vec::new();
     for place in ["/workspace", "/tmp"] {
-        let page = sandbox.list_files(place, None, 1_000).await.expect("listed");
+        let page = sandbox.inside().list_files(place, None, 1_000).await.expect("listed");
         names.extend(page.entries.into_iter().map(|entry| entry.name));
     }
     names
@@ -61,28 +61,35 @@ pub(super) async fn a_wiped_one_is_like_a_new_one(stage: &Stage) -> CaseResult {
         sandbox.claim(&settings, None).await.expect("claimed");
         assert_eq!(said(&*sandbox, "echo one > file; printenv TOKEN").await, "secret\n");
         said(&*sandbox, "echo one > /tmp/file").await;
-        sandbox.write_all("/workspace/a/b/c", b"secret", Some(0o400)).await.expect("written");
+        sandbox
+            .inside()
+            .write_all("/workspace/a/b/c", b"secret", Some(0o400))
+            .await
+            .expect("written");
         sandbox = wiped(stage, &sandbox).await;
         sandbox.prove().await.expect("proven");
         assert_eq!(names(&*sandbox).await, fresh, "after round {round}");
         assert!(!shell(&*sandbox, "printenv TOKEN").await.exit.success(), "it is bound no more");
-        assert_eq!(code_of(sandbox.stat("/workspace/a").await), RuntimeErrorCode::NotFound);
-        assert_eq!(sandbox.processes().await.expect("listed"), Vec::<u32>::new());
+        assert_eq!(
+            code_of(sandbox.inside().stat("/workspace/a").await),
+            RuntimeErrorCode::NotFound
+        );
+        assert_eq!(sandbox.inside().processes().await.expect("listed"), Vec::<u32>::new());
     }
-    sandbox.write_all("/workspace/mine", b"x", None).await.expect("it can be used");
+    sandbox.inside().write_all("/workspace/mine", b"x", None).await.expect("it can be used");
     Ok(())
 }
 
 pub(super) async fn whatever_runs_ends_with_its_use(stage: &Stage) -> CaseResult {
     let Some(sandbox) = wipeable(stage).await else { return Ok(()) };
-    let mut watched = sandbox.exec(ExecSpec::shell("sleep 1000")).await.expect("started");
+    let mut watched = sandbox.inside().exec(ExecSpec::shell("sleep 1000")).await.expect("started");
     let background = "sleep 1000 & echo on";
     assert_eq!(said(&*sandbox, background).await, "on\n");
     let sandbox = wiped(stage, &sandbox).await;
     let told = timeout(PATIENCE, watched.wait()).await.expect("told in time");
     assert!(told.is_err() || !told.is_ok_and(|exit| exit.success()), "it was ended");
     sandbox.prove().await.expect("proven");
-    assert_eq!(sandbox.processes().await.expect("listed"), Vec::<u32>::new());
+    assert_eq!(sandbox.inside().processes().await.expect("listed"), Vec::<u32>::new());
     assert_eq!(said(&*sandbox, "echo on").await, "on\n");
     Ok(())
 }
@@ -90,12 +97,12 @@ pub(super) async fn whatever_runs_ends_with_its_use(stage: &Stage) -> CaseResult
 /// Of a use that is over nothing can be asked.
 async fn refuses_everything(last: &dyn Sandbox) {
     let gone = RuntimeErrorCode::SandboxGone;
-    assert_eq!(code_of(last.ping().await), gone);
+    assert_eq!(code_of(last.inside().ping().await), gone);
     assert_eq!(code_of(last.claim(&ClaimSettings::default(), None).await), gone);
-    assert_eq!(code_of(last.stat("/workspace").await), gone);
-    assert_eq!(code_of(last.make_directory("/workspace/late", false).await), gone);
-    assert_eq!(code_of(last.write_all("/workspace/late", b"x", None).await), gone);
-    let started = last.exec(ExecSpec::shell("echo late > late")).await;
+    assert_eq!(code_of(last.inside().stat("/workspace").await), gone);
+    assert_eq!(code_of(last.inside().make_directory("/workspace/late", false).await), gone);
+    assert_eq!(code_of(last.inside().write_all("/workspace/late", b"x", None).await), gone);
+    let started = last.inside().exec(ExecSpec::shell("echo late > late")).await;
     if let Ok(mut process) = started {
         assert_eq!(code_of(process.wait().await), gone);
     }
@@ -105,12 +112,16 @@ pub(super) async fn whoever_held_something_does_not_reach_the_next_use(
     stage: &Stage,
 ) -> CaseResult {
     let Some(sandbox) = wipeable(stage).await else { return Ok(()) };
-    sandbox.write_all("/workspace/read", &vec![b'x'; 300_000], None).await.expect("written");
-    let mut writer = sandbox.write_file("/workspace/late", None).await.expect("begun");
+    sandbox
+        .inside()
+        .write_all("/workspace/read", &vec![b'x'; 300_000], None)
+        .await
+        .expect("written");
+    let mut writer = sandbox.inside().write_file("/workspace/late", None).await.expect("begun");
     writer.write_all(b"late").await.expect("written");
-    let mut reader = sandbox.read_file("/workspace/read", 0, None).await.expect("opened");
+    let mut reader = sandbox.inside().read_file("/workspace/read", 0, None).await.expect("opened");
     let query = WatchQuery { path: "/workspace".to_owned(), recursive: true };
-    let mut watch = sandbox.watch(&query).await.expect("watched");
+    let mut watch = sandbox.inside().watch(&query).await.expect("watched");
     let last = sandbox;
     let sandbox = wiped(stage, &last).await;
     sandbox.prove().await.expect("proven");
@@ -121,12 +132,12 @@ pub(super) async fn whoever_held_something_does_not_reach_the_next_use(
     // What had arrived may still be read.
     let read = timeout(PATIENCE, reader.read_to_end(&mut rest)).await.expect("in time");
     assert!(read.is_err() || rest.len() <= 300_000);
-    sandbox.write_all("/workspace/new", b"x", None).await.expect("written");
+    sandbox.inside().write_all("/workspace/new", b"x", None).await.expect("written");
     // What happened before may still be told, and then it is over.
     while let Ok(Some(change)) = timeout(PATIENCE, watch.next()).await.expect("the watch is over") {
         assert!(!change.path.ends_with(b"/new"), "a watch sees the next use");
     }
-    assert_eq!(code_of(sandbox.stat("/workspace/late").await), RuntimeErrorCode::NotFound);
+    assert_eq!(code_of(sandbox.inside().stat("/workspace/late").await), RuntimeErrorCode::NotFound);
     Ok(())
 }
 
@@ -134,11 +145,11 @@ pub(super) async fn a_proof_fails_if_anything_is_left(stage: &Stage) -> CaseResu
     let Some(sandbox) = wipeable(stage).await else { return Ok(()) };
     let sandbox = wiped(stage, &sandbox).await;
     sandbox.prove().await.expect("proven");
-    sandbox.write_all("/workspace/left", b"x", None).await.expect("written");
+    sandbox.inside().write_all("/workspace/left", b"x", None).await.expect("written");
     assert!(sandbox.prove().await.is_err(), "a file is left");
     let sandbox = wiped(stage, &sandbox).await;
     sandbox.prove().await.expect("proven");
-    let mut left = sandbox.exec(ExecSpec::shell("sleep 1000")).await.expect("started");
+    let mut left = sandbox.inside().exec(ExecSpec::shell("sleep 1000")).await.expect("started");
     assert_eq!(said(&*sandbox, "echo on").await, "on\n");
     assert!(sandbox.prove().await.is_err(), "a program is left");
     sandbox.kill().await.expect("killed");

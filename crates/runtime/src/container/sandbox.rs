@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use async_trait::async_trait;
-use guest_protocol::message::{Entry, Port};
 use model::{ClaimSettings, InstanceId, WorkspaceId};
 
 use super::Shared;
@@ -14,13 +13,10 @@ use super::keeper::Baseline;
 use super::life::{Life, Watch};
 use super::maker::Maker;
 use crate::claim::environment;
-use crate::contract::Sandbox;
+use crate::contract::{Inside, Sandbox};
 use crate::deaths::Died;
 use crate::error::{RuntimeError, RuntimeErrorCode};
-use crate::exec::{ExecSpec, Process};
-use crate::files::{Duplex, FileReader, FileWriter, Page};
 use crate::guest_link::GuestLink;
-use crate::inside::{FileWatch, FindQuery, Found, SearchQuery, Searched, Socket, WatchQuery};
 use crate::spec::LaunchSpec;
 
 /// A sandbox in a container, for one use.
@@ -127,103 +123,8 @@ impl<M: Maker> Sandbox for Contained<M> {
         self.link().claim(env).await
     }
 
-    async fn ping(&self) -> Result<(), RuntimeError> {
-        self.link().ping().await
-    }
-
-    async fn exec(&self, spec: ExecSpec) -> Result<Process, RuntimeError> {
-        self.link().exec(spec).await
-    }
-
-    async fn read_file(
-        &self,
-        path: &str,
-        offset: u64,
-        length: Option<u64>,
-    ) -> Result<FileReader, RuntimeError> {
-        self.link().read_file(path, offset, length).await
-    }
-
-    async fn write_file(&self, path: &str, mode: Option<u32>) -> Result<FileWriter, RuntimeError> {
-        self.link().write_file(path, mode)
-    }
-
-    async fn list_files(
-        &self,
-        path: &str,
-        after: Option<&[u8]>,
-        limit: u32,
-    ) -> Result<Page, RuntimeError> {
-        self.link().list_files(path, after, limit).await
-    }
-
-    async fn stat(&self, path: &str) -> Result<Entry, RuntimeError> {
-        self.link().stat(path).await
-    }
-
-    async fn make_directory(&self, path: &str, parents: bool) -> Result<(), RuntimeError> {
-        self.link().make_directory(path, parents).await
-    }
-
-    async fn make_link(&self, path: &str, target: &str) -> Result<(), RuntimeError> {
-        self.link().make_link(path, target).await
-    }
-
-    async fn link_file(&self, path: &str, target: &str) -> Result<(), RuntimeError> {
-        self.link().link_file(path, target).await
-    }
-
-    async fn set_about(
-        &self,
-        path: &str,
-        mode: Option<u32>,
-        modified_ms: Option<i64>,
-    ) -> Result<(), RuntimeError> {
-        self.link().set_about(path, mode, modified_ms).await
-    }
-
-    async fn move_file(&self, from: &str, to: &str, overwrite: bool) -> Result<(), RuntimeError> {
-        self.link().move_file(from, to, overwrite).await
-    }
-
-    async fn remove(&self, path: &str, recursive: bool) -> Result<(), RuntimeError> {
-        self.link().remove(path, recursive).await
-    }
-
-    async fn dial(&self, port: u16) -> Result<Box<dyn Duplex>, RuntimeError> {
-        self.link().dial(port).await
-    }
-
-    async fn dial_unix(&self, path: &str) -> Result<Box<dyn Duplex>, RuntimeError> {
-        self.link().dial_unix(path).await
-    }
-
-    async fn ports(&self) -> Result<Vec<Port>, RuntimeError> {
-        self.link().ports().await
-    }
-
-    async fn find(&self, query: &FindQuery) -> Result<Found, RuntimeError> {
-        self.link().find(query).await
-    }
-
-    async fn search(&self, query: &SearchQuery) -> Result<Searched, RuntimeError> {
-        self.link().search(query).await
-    }
-
-    async fn watch(&self, query: &WatchQuery) -> Result<FileWatch, RuntimeError> {
-        self.link().watch(query).await
-    }
-
-    async fn sockets(&self, pid: u32) -> Result<Vec<Socket>, RuntimeError> {
-        self.link().sockets(pid).await
-    }
-
-    async fn show_holds(&self, processes: u32, seen: u64) -> Result<(), RuntimeError> {
-        self.link().show_holds(processes, seen).await
-    }
-
-    async fn processes(&self) -> Result<Vec<u32>, RuntimeError> {
-        self.link().processes().await
+    fn inside(&self) -> &dyn Inside {
+        &*self.connected.link
     }
 
     async fn freeze(&self) -> Result<(), RuntimeError> {

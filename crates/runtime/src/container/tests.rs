@@ -165,7 +165,7 @@ async fn one_that_dies_by_itself_is_told_once_with_its_reason_when_it_is_removed
     assert_eq!((died.instance, died.status), (sandbox.instance(), Some(ExitStatus::Code(7))));
     assert_eq!(containers.maker().stubborn.load(Ordering::Relaxed), 0, "it is removed by then");
     assert_eq!(sandbox.ended(), Some(died));
-    assert_eq!(code(sandbox.ping().await), RuntimeErrorCode::SandboxGone);
+    assert_eq!(code(sandbox.inside().ping().await), RuntimeErrorCode::SandboxGone);
     sandbox.kill().await.unwrap();
     assert_eq!(deaths.try_next(), None);
     assert!(containers.list().await.unwrap().is_empty());

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use super::keeper::{Baseline, Keeper};
 use super::maker::Maker;
 use super::sandbox::Contained;
+use crate::contract::Inside as _;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 
 /// How long a guest may take to begin again.

@@ -17,7 +17,7 @@ use super::program::{Out, PROGRAMS, Program};
 use super::sandbox::{Address, FakeSandbox, NewFile, PIPE_BYTES};
 use super::scale::SCALE_FILE;
 use super::script::{self, Step};
-use crate::contract::Sandbox;
+use crate::contract::{Inside, Sandbox};
 use crate::deaths::Died;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::exec::{ExecSpec, Process, ProcessControl, Sink, Stdin};
@@ -124,6 +124,57 @@ impl Sandbox for Handle {
         self.bind(settings, workspace)
     }
 
+    fn inside(&self) -> &dyn Inside {
+        self
+    }
+
+    async fn freeze(&self) -> Result<(), RuntimeError> {
+        self.meet_faults(Operation::Freeze).await?;
+        self.set_frozen(true);
+        Ok(())
+    }
+
+    async fn thaw(&self) -> Result<(), RuntimeError> {
+        self.meet_faults(Operation::Thaw).await?;
+        self.set_frozen(false);
+        Ok(())
+    }
+
+    async fn sync(&self) -> Result<(), RuntimeError> {
+        self.meet_faults(Operation::Sync).await?;
+        self.check(Operation::Sync.step())
+    }
+
+    async fn wipe(&self) -> Result<(), RuntimeError> {
+        self.renew().await
+    }
+
+    async fn prove(&self) -> Result<(), RuntimeError> {
+        self.prove_clean().await
+    }
+
+    fn container_id(&self) -> Option<String> {
+        // Where it is wiped it stands for a container.
+        self.world
+            .upgrade()
+            .filter(|world| world.wipes)
+            .map(|_| format!("fake-{}", self.instance()))
+    }
+
+    async fn kill(&self) -> Result<(), RuntimeError> {
+        if self.phase().ended.is_none() {
+            match self.meet_faults(Operation::Kill).await {
+                Err(error) if self.phase().ended.is_none() => return Err(error),
+                Ok(()) | Err(_) => self.die(Some(ExitStatus::Signal(9)), false),
+            }
+        }
+        self.vanished().await;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Inside for Handle {
     async fn ping(&self) -> Result<(), RuntimeError> {
         self.enter(Operation::Ping).await
     }
@@ -313,49 +364,5 @@ impl Sandbox for Handle {
         self.enter(Operation::Ports).await?;
         let state = self.state();
         Ok(state.processes.iter().filter(|one| one.lives()).map(|one| one.pid).collect())
-    }
-
-    async fn freeze(&self) -> Result<(), RuntimeError> {
-        self.meet_faults(Operation::Freeze).await?;
-        self.set_frozen(true);
-        Ok(())
-    }
-
-    async fn thaw(&self) -> Result<(), RuntimeError> {
-        self.meet_faults(Operation::Thaw).await?;
-        self.set_frozen(false);
-        Ok(())
-    }
-
-    async fn sync(&self) -> Result<(), RuntimeError> {
-        self.meet_faults(Operation::Sync).await?;
-        self.check(Operation::Sync.step())
-    }
-
-    async fn wipe(&self) -> Result<(), RuntimeError> {
-        self.renew().await
-    }
-
-    async fn prove(&self) -> Result<(), RuntimeError> {
-        self.prove_clean().await
-    }
-
-    fn container_id(&self) -> Option<String> {
-        // Where it is wiped it stands for a container.
-        self.world
-            .upgrade()
-            .filter(|world| world.wipes)
-            .map(|_| format!("fake-{}", self.instance()))
-    }
-
-    async fn kill(&self) -> Result<(), RuntimeError> {
-        if self.phase().ended.is_none() {
-            match self.meet_faults(Operation::Kill).await {
-                Err(error) if self.phase().ended.is_none() => return Err(error),
-                Ok(()) | Err(_) => self.die(Some(ExitStatus::Signal(9)), false),
-            }
-        }
-        self.vanished().await;
-        Ok(())
     }
 }

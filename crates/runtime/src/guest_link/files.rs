@@ -17,7 +17,7 @@ use crate::files::{Duplex, FileReader, FileSink, FileWriter};
 
 impl GuestLink {
     /// Opens a file for reading.
-    pub async fn read_file(
+    pub(super) async fn open_file(
         &self,
         path: &str,
         offset: u64,
@@ -33,7 +33,11 @@ impl GuestLink {
     }
 
     /// Begins to write a file. What the guest has against it is told by the writer.
-    pub fn write_file(&self, path: &str, mode: Option<u32>) -> Result<FileWriter, RuntimeError> {
+    pub(super) fn new_file(
+        &self,
+        path: &str,
+        mode: Option<u32>,
+    ) -> Result<FileWriter, RuntimeError> {
         let request = Request::WriteFile { path: path.to_owned(), mode, parents: true };
         let call =
             Call::open(&self.connection, "write a file", Kind::Writing, &request, Vec::new())?;
@@ -44,17 +48,8 @@ impl GuestLink {
         Ok(FileWriter::new(Box::new(sink)))
     }
 
-    /// Connects to a port inside.
-    pub async fn dial(&self, port: u16) -> Result<Box<dyn Duplex>, RuntimeError> {
-        self.connect(&Request::Dial { port }).await
-    }
-
-    /// Connects to a Unix socket inside.
-    pub async fn dial_unix(&self, path: &str) -> Result<Box<dyn Duplex>, RuntimeError> {
-        self.connect(&Request::DialUnix { path: path.to_owned() }).await
-    }
-
-    async fn connect(&self, request: &Request) -> Result<Box<dyn Duplex>, RuntimeError> {
+    /// Connects to a port or a Unix socket inside.
+    pub(super) async fn connect(&self, request: &Request) -> Result<Box<dyn Duplex>, RuntimeError> {
         let call = Call::open(&self.connection, "dial", Kind::Connection, request, Vec::new())?;
         let reply = call.first().await?;
         let Reply::Started { .. } = reply else { return Err(call.nonsense(&reply)) };

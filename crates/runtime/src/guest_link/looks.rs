@@ -40,7 +40,7 @@ const PIECE_BYTES: usize = 64 * 1024;
 
 impl GuestLink {
     /// Looks for files beneath a directory.
-    pub async fn find(&self, query: &FindQuery) -> Result<Found, RuntimeError> {
+    pub(super) async fn find_files(&self, query: &FindQuery) -> Result<Found, RuntimeError> {
         const STEP: &str = "look for files";
         let results = query.max_results.min(MAX_RESULTS);
         let look = Look::Find {
@@ -68,7 +68,7 @@ impl GuestLink {
     }
 
     /// Looks for a text in files beneath a directory.
-    pub async fn search(&self, query: &SearchQuery) -> Result<Searched, RuntimeError> {
+    pub(super) async fn search_files(&self, query: &SearchQuery) -> Result<Searched, RuntimeError> {
         const STEP: &str = "look into files";
         let results = query.max_results.min(MAX_RESULTS);
         let look = Look::Search {
@@ -94,7 +94,7 @@ impl GuestLink {
     }
 
     /// Sockets of a program and of everything that descends from it.
-    pub async fn sockets(&self, pid: u32) -> Result<Vec<Socket>, RuntimeError> {
+    pub(super) async fn sockets_of(&self, pid: u32) -> Result<Vec<Socket>, RuntimeError> {
         let mut sockets = Vec::new();
         self.look("look at sockets", Look::Sockets { pid }, |sighting| {
             let Sighting::Socket {
@@ -132,7 +132,7 @@ impl GuestLink {
     }
 
     /// Watches a directory; done when the watch is armed.
-    pub async fn watch(&self, query: &WatchQuery) -> Result<FileWatch, RuntimeError> {
+    pub(super) async fn watch_files(&self, query: &WatchQuery) -> Result<FileWatch, RuntimeError> {
         const STEP: &str = "watch files";
         let look = Look::Watch { path: query.path.clone(), recursive: query.recursive };
         let mut seeing = self.begin(STEP, look)?;

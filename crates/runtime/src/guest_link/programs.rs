@@ -42,7 +42,7 @@ enum Ours {
 
 impl GuestLink {
     /// Starts a program. Without confirmation it returns as soon as the request is on its way.
-    pub async fn exec(&self, spec: ExecSpec) -> Result<Process, RuntimeError> {
+    pub(super) async fn spawn(&self, spec: ExecSpec) -> Result<Process, RuntimeError> {
         let spec = spec.settled()?;
         let pass = self.connection.settings.pass_descriptors;
         let mut passed = Vec::new();

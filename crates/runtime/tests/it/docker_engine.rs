@@ -53,7 +53,7 @@ async fn start(subject: &DockerSubject) -> Arc<dyn Runtime> {
 
 /// What a line of shell says.
 async fn said(sandbox: &dyn Sandbox, line: &str) -> String {
-    let run = sandbox.run(ExecSpec::shell(line), LIMITS).await.expect("run");
+    let run = sandbox.inside().run(ExecSpec::shell(line), LIMITS).await.expect("run");
     assert!(run.exit.success(), "{line}: {run:?}");
     String::from_utf8(run.stdout).expect("text")
 }
@@ -138,7 +138,7 @@ async fn containers_are_as_hard_as_they_should_be() {
         for refused in
             ["touch /x", "touch /etc/x", "touch /usr/x", "touch /.shoal/x", "touch /dev/x"]
         {
-            let run = sandbox.run(ExecSpec::shell(refused), LIMITS).await.expect("run");
+            let run = sandbox.inside().run(ExecSpec::shell(refused), LIMITS).await.expect("run");
             assert!(!run.exit.success(), "{refused}");
         }
         let places = "df --output=size,target -k /workspace /tmp /dev/shm /run/shoal | tail -n +2 \
@@ -146,7 +146,7 @@ async fn containers_are_as_hard_as_they_should_be() {
         let sizes = "524288 /workspace\n262144 /tmp\n262144 /dev/shm\n64 /run/shoal\n";
         assert_eq!(said(&*sandbox, places).await, sizes);
         let no_programs = "cp /usr/bin/true /run/shoal/true && /run/shoal/true";
-        let run = sandbox.run(ExecSpec::shell(no_programs), LIMITS).await.expect("run");
+        let run = sandbox.inside().run(ExecSpec::shell(no_programs), LIMITS).await.expect("run");
         assert!(!run.exit.success(), "programs are not run from the scale file's directory");
         said(&*sandbox, "cp /usr/bin/true /tmp/true && /tmp/true").await;
         // The way in is gone before any program is there.
@@ -198,7 +198,7 @@ async fn what_is_shown_of_the_host_is_where_and_as_it_should_be() {
     let seen = "cat /shown/file /opt/file /mapped/inner /said/inner";
     assert_eq!(said(&*sandbox, seen).await, "texttextinnerinner");
     for refused in ["echo x > /shown/new", "echo x > /opt/file", "echo x > /mapped/inner"] {
-        let run = sandbox.run(ExecSpec::shell(refused), LIMITS).await.expect("run");
+        let run = sandbox.inside().run(ExecSpec::shell(refused), LIMITS).await.expect("run");
         assert!(!run.exit.success(), "{refused}");
     }
     said(&*sandbox, "echo written > /again/new").await;
@@ -252,11 +252,14 @@ async fn an_image_that_the_engine_has_is_used_and_its_wishes_are_not_granted() {
     assert_eq!(found["Config"]["User"], json!("1000:1000"));
     assert_eq!(found["Config"]["Healthcheck"]["Test"], json!(["NONE"]));
     assert_eq!(subject.containers().len(), 1, "found by our label, not by the image's");
-    assert!(sandbox.write_all("/data/x", b"x", None).await.is_err(), "no place to write to");
-    sandbox.write_all("/workspace/x", b"x", None).await.expect("one to write to");
+    assert!(
+        sandbox.inside().write_all("/data/x", b"x", None).await.is_err(),
+        "no place to write to"
+    );
+    sandbox.inside().write_all("/workspace/x", b"x", None).await.expect("one to write to");
     // There is nothing in this image but what we bring.
     let guest = ExecSpec::argv(["/.shoal/guest", "nothing"]);
-    let run = sandbox.run(guest, LIMITS).await.expect("run");
+    let run = sandbox.inside().run(guest, LIMITS).await.expect("run");
     assert!(!run.exit.success());
     // Those without a name of ours are called by their hashes.
     let anonymous = || {
@@ -321,7 +324,10 @@ async fn an_image_of_the_store_is_brought_to_the_engine() {
     let named = Root::Named { name: format!("stored-{}", std::process::id()), stored: Some(id) };
     for (number, root) in [(1, named), (2, Root::Image(id))] {
         let sandbox = runtime.launch(LaunchSpec { root, ..spec(number) }).await.expect("launched");
-        assert_eq!(sandbox.read_all("/etc/made", 100).await.expect("read"), text.as_bytes());
+        assert_eq!(
+            sandbox.inside().read_all("/etc/made", 100).await.expect("read"),
+            text.as_bytes()
+        );
     }
     let missing = Root::Image(ImageId::from_bytes([9; 32]));
     let refused = runtime.launch(LaunchSpec { root: missing, ..spec(3) }).await.err();
@@ -366,9 +372,9 @@ async fn an_engine_behind_a_port_is_as_good_as_one_behind_a_socket() {
     greedy_image(&name);
     let root = Root::Named { name: name.clone(), stored: None };
     let sandbox = runtime.launch(LaunchSpec { root, ..spec(2) }).await.expect("launched");
-    sandbox.write_all("/workspace/kept", b"kept", None).await.expect("written");
-    assert_eq!(sandbox.read_all("/workspace/kept", 10).await.expect("read"), b"kept");
-    let run = sandbox.run(ExecSpec::argv(["/.shoal/guest", "nothing"]), LIMITS).await;
+    sandbox.inside().write_all("/workspace/kept", b"kept", None).await.expect("written");
+    assert_eq!(sandbox.inside().read_all("/workspace/kept", 10).await.expect("read"), b"kept");
+    let run = sandbox.inside().run(ExecSpec::argv(["/.shoal/guest", "nothing"]), LIMITS).await;
     assert_eq!(run.expect("run").exit.status, ExitStatus::Code(2), "nobody asks for nothing");
     docker(&["kill", &sandbox.container_id().expect("a container")]);
     assert_eq!(died(&mut deaths).await.instance, sandbox.instance());
@@ -394,10 +400,9 @@ async fn whoever_ends_a_container_its_end_is_told_once() {
         for (number, (way, signal)) in (1..).zip(ways) {
             let sandbox = runtime.launch(spec(number)).await.expect("launched");
             let waiting = Arc::clone(&sandbox);
-            let waiting =
-                tokio::spawn(
-                    async move { waiting.run(ExecSpec::shell("sleep 100"), LIMITS).await },
-                );
+            let waiting = tokio::spawn(async move {
+                waiting.inside().run(ExecSpec::shell("sleep 100"), LIMITS).await
+            });
             let id = sandbox.container_id().expect("a container");
             docker(&[way, &[id.as_str()]].concat());
             let died = died(&mut deaths).await;
@@ -406,7 +411,10 @@ async fn whoever_ends_a_container_its_end_is_told_once() {
                 assert_eq!(died.status, Some(ExitStatus::Signal(signal)), "{way:?}");
             }
             assert!(waiting.await.expect("no panic").is_err(), "who waits is told");
-            assert_eq!(sandbox.ping().await.expect_err("gone").code, RuntimeErrorCode::SandboxGone);
+            assert_eq!(
+                sandbox.inside().ping().await.expect_err("gone").code,
+                RuntimeErrorCode::SandboxGone
+            );
             assert!(deaths.try_next().is_none(), "once");
         }
         close(runtime, &subject).await;
@@ -426,10 +434,10 @@ async fn memory_that_runs_out_is_told_of_programs_and_of_sandboxes() {
         small.limits.best_effort = true;
         let sandbox = runtime.launch(small).await.expect("launched");
         let hog = "exec python3 -c 'x = bytearray(1 << 30)'";
-        let run = sandbox.run(ExecSpec::shell(hog), LIMITS).await.expect("run");
+        let run = sandbox.inside().run(ExecSpec::shell(hog), LIMITS).await.expect("run");
         assert_eq!(run.exit.status, ExitStatus::Signal(9), "{run:?}");
         assert!(run.exit.out_of_memory, "{link:?}: {run:?}");
-        let run = sandbox.run(ExecSpec::shell("kill -9 $$"), LIMITS).await.expect("run");
+        let run = sandbox.inside().run(ExecSpec::shell("kill -9 $$"), LIMITS).await.expect("run");
         assert!(!run.exit.out_of_memory, "told once");
         close(runtime, &subject).await;
     }
@@ -448,7 +456,7 @@ async fn frozen_containers_are_removed_too_and_paused_ones_are_thawed() {
     assert_eq!(inspected(&*sandbox)["State"]["Paused"], json!(true));
     docker(&["unpause", &sandbox.container_id().expect("a container")]);
     sandbox.thaw().await.expect("that it is not frozen is fine");
-    sandbox.ping().await.expect("it answers");
+    sandbox.inside().ping().await.expect("it answers");
     sandbox.freeze().await.expect("frozen");
     timeout(PATIENCE, sandbox.kill()).await.expect("in time").expect("killed");
     assert_eq!(subject.containers(), Vec::<String>::new());
@@ -490,12 +498,12 @@ fn what_a_run_left_behind_is_reaped_by_the_next_and_nobody_elses() {
         assert_eq!(reaped.runs, ["run-1"]);
         assert_eq!(reaped.stuck, vec![]);
         assert_eq!(subject.containers(), [mine.container_id().expect("a container")]);
-        its.ping().await.expect("a neighbour is left alone");
-        mine.ping().await.expect("and so is what is ours");
+        its.inside().ping().await.expect("a neighbour is left alone");
+        mine.inside().ping().await.expect("and so is what is ours");
         let again = second.reap_orphans().await.expect("reaped");
         assert_eq!(again.runs, Vec::<String>::new());
         close(second, &subject).await;
-        its.ping().await.expect("still");
+        its.inside().ping().await.expect("still");
         close(neighbour, &foreign).await;
     });
 }

@@ -196,9 +196,9 @@ async fn an_engine_that_is_killed_takes_its_sandboxes_along_and_is_used_again() 
         assert_eq!(told(&runtime, false).await, None);
         let died = timeout(PATIENCE, deaths.next()).await.expect("in time").expect("a death");
         assert_eq!(died.instance, sandbox.instance());
-        assert!(sandbox.ping().await.is_err());
+        assert!(sandbox.inside().ping().await.is_err());
         let next = launched(&runtime, 3).await;
-        next.ping().await.expect("it answers");
+        next.inside().ping().await.expect("it answers");
         runtime.shutdown().await.expect("shut down");
         assert_eq!(engine.containers(), "", "{link:?}");
     }
@@ -212,13 +212,13 @@ async fn sandboxes_by_socket_survive_an_engine_that_leaves_containers_alone() {
     let mut deaths = runtime.events();
     let sandbox = launched(&runtime, 1).await;
     engine.kill();
-    sandbox.ping().await.expect("it needs no engine");
+    sandbox.inside().ping().await.expect("it needs no engine");
     engine.begin();
     engine.is_up().await;
-    sandbox.ping().await.expect("still there");
+    sandbox.inside().ping().await.expect("still there");
     timeout(PATIENCE, sandbox.freeze()).await.expect("in time").expect("frozen");
     timeout(PATIENCE, sandbox.thaw()).await.expect("in time").expect("thawed");
-    sandbox.ping().await.expect("still there");
+    sandbox.inside().ping().await.expect("still there");
     assert!(deaths.try_next().is_none(), "nobody died");
     runtime.shutdown().await.expect("shut down");
     assert_eq!(engine.containers(), "");

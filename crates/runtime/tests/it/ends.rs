@@ -69,7 +69,7 @@ async fn a_guest_that_is_killed_is_told_with_its_signal() {
     let Some(native) = start(&place).await else { return };
     let mut deaths = native.events();
     let (sandbox, neighbour) = (launch(&native, 1).await, launch(&native, 2).await);
-    let mut process = sandbox.exec(ExecSpec::shell("sleep 1000")).await.expect("started");
+    let mut process = sandbox.inside().exec(ExecSpec::shell("sleep 1000")).await.expect("started");
     kill(native.guest_pid(sandbox.instance()).expect("its process"));
     let told = timeout(Duration::from_secs(1), process.wait()).await.expect("within a second");
     let error = told.unwrap_err();
@@ -78,7 +78,7 @@ async fn a_guest_that_is_killed_is_told_with_its_signal() {
     let died = timeout(PATIENCE, deaths.next()).await.expect("in time").expect("a death");
     assert_eq!((died.instance, died.status), (sandbox.instance(), Some(ExitStatus::Signal(9))));
     sandbox.kill().await.expect("that it is over is fine");
-    neighbour.ping().await.expect("it is not concerned");
+    neighbour.inside().ping().await.expect("it is not concerned");
     native.shutdown().await.expect("shut down");
     until_nothing_is_left(&place).await;
 }
@@ -89,7 +89,7 @@ async fn when_the_launcher_is_killed_all_are_told_and_nothing_is_left() {
     let Some(native) = start(&place).await else { return };
     let mut deaths = native.events();
     let sandbox = launch(&native, 3).await;
-    let mut process = sandbox.exec(ExecSpec::shell("sleep 1000")).await.expect("started");
+    let mut process = sandbox.inside().exec(ExecSpec::shell("sleep 1000")).await.expect("started");
     sandbox.freeze().await.expect("frozen");
     kill(native.launcher_pid());
     let told = timeout(Duration::from_secs(1), process.wait()).await.expect("within a second");
@@ -108,9 +108,9 @@ async fn a_runtime_that_is_dropped_leaves_nothing() {
     let place = place("dropped");
     let Some(native) = start(&place).await else { return };
     let sandbox = launch(&native, 4).await;
-    let _process = sandbox.exec(ExecSpec::shell("sleep 1000")).await.expect("started");
+    let _process = sandbox.inside().exec(ExecSpec::shell("sleep 1000")).await.expect("started");
     drop(native);
-    let gone = timeout(PATIENCE, async { while sandbox.ping().await.is_ok() {} }).await;
+    let gone = timeout(PATIENCE, async { while sandbox.inside().ping().await.is_ok() {} }).await;
     gone.expect("its sandboxes go with it");
     until_nothing_is_left(&place).await;
 }
@@ -164,7 +164,7 @@ async fn what_a_dead_run_left_is_removed_and_a_living_one_is_spared() {
     assert!(reaped.control_groups >= 2, "{reaped:?}");
     assert!(!groups.exists());
     waiting.join().expect("no panic").expect("it is over");
-    sandbox.ping().await.expect("the living are spared");
+    sandbox.inside().ping().await.expect("the living are spared");
     assert_eq!(leftovers.remove_all().expect("looked"), runtime::Reaped::default());
     living.shutdown().await.expect("shut down");
     until_nothing_is_left(&place).await;

@@ -59,9 +59,9 @@ async fn a_sandbox_dies_in_the_middle_of_what_it_is_asked() {
     let runtime = FakeRuntime::default();
     let mut deaths = runtime.events();
     let sandbox = launch(&runtime, 1).await;
-    let mut process = sandbox.exec(ExecSpec::shell("sleep 1000")).await.expect("started");
+    let mut process = sandbox.inside().exec(ExecSpec::shell("sleep 1000")).await.expect("started");
     runtime.inject(Operation::Ping, Fault::Die { out_of_memory: true });
-    assert_eq!(sandbox.ping().await.unwrap_err().code, RuntimeErrorCode::OutOfMemory);
+    assert_eq!(sandbox.inside().ping().await.unwrap_err().code, RuntimeErrorCode::OutOfMemory);
     assert_eq!(process.wait().await.unwrap_err().code, RuntimeErrorCode::OutOfMemory);
     let died = deaths.next().await.expect("a death");
     assert!(died.out_of_memory);
@@ -77,8 +77,8 @@ async fn a_sandbox_that_hangs_is_given_up_at_the_deadline_and_can_be_killed() {
     for operation in [Operation::Ping, Operation::Files, Operation::Kill] {
         runtime.inject(operation, Fault::Hang);
     }
-    assert_eq!(sandbox.ping().await.unwrap_err().code, RuntimeErrorCode::DeadlineExceeded);
-    let stat = timeout(Duration::from_secs(1), sandbox.stat("x")).await;
+    assert_eq!(sandbox.inside().ping().await.unwrap_err().code, RuntimeErrorCode::DeadlineExceeded);
+    let stat = timeout(Duration::from_secs(1), sandbox.inside().stat("x")).await;
     assert!(stat.is_err(), "it hangs until it is cancelled");
     assert_eq!(sandbox.kill().await.unwrap_err().code, RuntimeErrorCode::DeadlineExceeded);
     assert_eq!(runtime.alive().sandboxes, 1, "a kill that failed has killed nothing");
@@ -99,10 +99,10 @@ async fn slots_run_out_and_come_back() {
 async fn programs_may_crash_or_run_out_of_memory() {
     let runtime = FakeRuntime::default();
     let sandbox = launch(&runtime, 1).await;
-    let hog = sandbox.run(ExecSpec::argv(["oom"]), LIMITS).await.expect("run");
+    let hog = sandbox.inside().run(ExecSpec::argv(["oom"]), LIMITS).await.expect("run");
     assert!(hog.exit.out_of_memory);
-    sandbox.ping().await.expect("only the program died");
-    let crash = sandbox.run(ExecSpec::argv(["crash"]), LIMITS).await.unwrap_err();
+    sandbox.inside().ping().await.expect("only the program died");
+    let crash = sandbox.inside().run(ExecSpec::argv(["crash"]), LIMITS).await.unwrap_err();
     assert_eq!(crash.code, RuntimeErrorCode::SandboxGone);
     assert!(sandbox.ended().is_some());
     runtime.leave_orphan("earlier");

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use runtime::Inside as _;
 use runtime::guest_link::{GuestLink, LinkSettings, Surroundings};
 use runtime::{Died, ExecSpec, ExitStatus, Process, RuntimeErrorCode, Stdin, TerminalSize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

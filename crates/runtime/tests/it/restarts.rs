@@ -157,14 +157,15 @@ async fn a_killed_launcher_is_followed_by_another_again_and_again() {
             if n % 3 == 0 {
                 let line = "setsid sleep 600 & sleep 600 & true";
                 let limits = RunLimits { output_bytes: 100, timeout: PATIENCE };
-                sandbox.run(ExecSpec::shell(line), limits).await.expect("ran");
+                sandbox.inside().run(ExecSpec::shell(line), limits).await.expect("ran");
             }
             if n == 1 {
                 sandbox.freeze().await.expect("frozen");
             }
             live.push(sandbox);
         }
-        let mut waiting = live[0].exec(ExecSpec::shell("sleep 600")).await.expect("started");
+        let mut waiting =
+            live[0].inside().exec(ExecSpec::shell("sleep 600")).await.expect("started");
         let mut launches = JoinSet::new();
         for _ in 0..20 {
             let native = Arc::clone(&node.native);
@@ -190,7 +191,7 @@ async fn a_killed_launcher_is_followed_by_another_again_and_again() {
         assert!(old.len() >= 6, "all of the old ones are over");
         for sandbox in &old {
             sandbox.kill().await.expect("that it is over is fine");
-            let refused = sandbox.ping().await.unwrap_err();
+            let refused = sandbox.inside().ping().await.unwrap_err();
             assert_eq!(refused.code, RuntimeErrorCode::SandboxGone);
             assert!(node.native.sandbox(sandbox.instance()).is_none());
         }
@@ -200,7 +201,7 @@ async fn a_killed_launcher_is_followed_by_another_again_and_again() {
         all.extend(dead);
         runs.push(run);
 
-        fresh.ping().await.expect("it has nothing to do with the old ones");
+        fresh.inside().ping().await.expect("it has nothing to do with the old ones");
         let listed = node.native.list().await.expect("listed");
         assert_eq!(listed.len(), new.len() + 1, "{listed:?}");
         let fresh: Vec<_> = new.into_iter().chain([fresh]).collect();

@@ -12,6 +12,7 @@ use engine::{Archives, Seeds, StoppedNode, Workspaces};
 use serde::Deserialize;
 use store::sqlite::SqliteStore;
 use store::{Retention, Store as _};
+use tar_stream::{Bounds, Entries};
 
 use super::manifest::is_expected;
 use super::sink::Sink;
@@ -124,20 +125,19 @@ fn split(reader: impl Read, sink: &mut Sink, output: &Output) -> Result<Told, Fa
         Failure::new("cannot write the backup", error)
             .remedy("check the space of where it goes; the log of the server may say more")
     };
-    let mut archive = tar::Archive::new(reader);
+    let mut entries = Entries::new(reader, Bounds::NONE);
     let (mut told, mut bytes, mut files) = (None, 0_u64, 0_u64);
-    for entry in archive.entries().map_err(failed)? {
-        let mut entry = entry.map_err(failed)?;
-        let path = entry.path().map_err(failed)?.to_string_lossy().into_owned();
-        let size = entry.size();
+    while let Some(entry) = entries.next_entry().map_err(|error| failed(error.into()))? {
+        let path = String::from_utf8_lossy(&entry.path).into_owned();
+        let size = entry.size;
         if is_expected(&path) {
-            sink.put(&path, size, &mut entry).map_err(failed)?;
+            sink.put(&path, size, &mut entries).map_err(failed)?;
             (files, bytes) = (files + 1, bytes + size);
             output.progress(&format!("{files} files, {} MB", bytes >> 20));
             continue;
         }
         let mut said = Vec::new();
-        entry.take(SAID_BYTES_MAX).read_to_end(&mut said).map_err(failed)?;
+        (&mut entries).take(SAID_BYTES_MAX).read_to_end(&mut said).map_err(failed)?;
         match &*path {
             "complete.json" => {
                 let read = serde_json::from_slice(&said);

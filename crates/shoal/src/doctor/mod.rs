@@ -261,7 +261,7 @@ async fn try_one(runtime: &dyn Runtime) -> Result<(Collected, Duration), Runtime
     let sandbox = runtime.launch(spec).await?;
     let took = started_at.elapsed();
     let limits = RunLimits { output_bytes: 4096, timeout: TRIAL_TIMEOUT };
-    Ok((sandbox.run(ExecSpec::shell("echo fine"), limits).await?, took))
+    Ok((sandbox.inside().run(ExecSpec::shell("echo fine"), limits).await?, took))
 }
 
 /// What came of trying a sandbox.

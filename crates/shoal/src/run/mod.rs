@@ -141,7 +141,7 @@ async fn streamed(
     };
     let failed = |error| Failure::of_start(&wish.name, &error);
     let started_at = Instant::now();
-    let mut process = sandbox.exec(spec).await.map_err(failed)?;
+    let mut process = sandbox.inside().exec(spec).await.map_err(failed)?;
     let handle = process.handle();
     let raw = wish.terminal.then(terminal::Raw::enter);
     if let Some(input) = process.stdin.take() {
@@ -206,7 +206,7 @@ async fn kept(
         timeout: wish.timeout.unwrap_or(FOREVER),
     };
     let collected: Collected = tokio::select! {
-        ran = sandbox.run(spec, limits) => ran.map_err(|e| Failure::of_start(&wish.name, &e))?,
+        ran = sandbox.inside().run(spec, limits) => ran.map_err(|e| Failure::of_start(&wish.name, &e))?,
         number = signals.ending() => return Ok(Ending::interrupted(number)),
     };
     let limit = wish.timeout.filter(|_| collected.timed_out);

@@ -1,9 +1,8 @@
-"""Sends requests and reads answers, again where no harm can come of it: for coroutines and for threads."""
+"""Sends requests and reads answers, again where no harm can come of it: for coroutines."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import httpx
@@ -24,7 +23,7 @@ def _headers(server: Server) -> dict[str, str]:
 
 
 def _options(server: Server) -> dict[str, Any]:
-    """How a server is reached, for both kinds of connections."""
+    """How a server is reached."""
     # One on this machine is reached without any proxy.
     trust_env = not server.is_local
     return {
@@ -38,7 +37,7 @@ def _options(server: Server) -> dict[str, Any]:
 
 
 class Http:
-    """The connections of an asynchronous pool."""
+    """The connections of a pool."""
 
     def __init__(self, server: Server, timeout_s: float, retries: int) -> None:
         self.server = server
@@ -75,43 +74,3 @@ class Http:
     async def aclose(self) -> None:
         await self._waiting.aclose()
         await self._client.aclose()
-
-
-class SyncHttp:
-    """The connections of a synchronous pool, which any thread may use."""
-
-    def __init__(self, server: Server, timeout_s: float, retries: int) -> None:
-        self.server = server
-        self._timeout_s = timeout_s
-        self._retries = retries
-        options = _options(server)
-        self._client = httpx.Client(**options)
-        self._waiting = httpx.Client(**options)
-
-    def send(self, call: Call) -> httpx.Response:
-        """Sends a request; a refusal is raised."""
-        attempts = Attempts(call, self._retries)
-        client = self._waiting if call.waits else self._client
-        while True:
-            try:
-                response = client.request(
-                    call.method,
-                    call.path,
-                    content=call.body or None,
-                    params=call.query or None,
-                    headers=call.headers,
-                    timeout=call.timeout(self._timeout_s, _CONNECT_S),
-                )
-                if response.is_success:
-                    return response
-                error, sent = refused(response), True
-            except httpx.HTTPError as broken:
-                error, sent = failed(call, broken)
-            pause_s = attempts.pause_after(error, sent)
-            if pause_s is None:
-                raise error
-            time.sleep(pause_s)
-
-    def close(self) -> None:
-        self._waiting.close()
-        self._client.close()

@@ -178,6 +178,11 @@ class Pool:
         except ShoalError as error:
             renewal.not_abandoned(error)
 
+    async def _settled(self) -> None:
+        """Waits for what is being said at the moment."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
     async def _keep(self, held: Held, box: weakref.ref[Box]) -> None:
         """Renews a lease for as long as somebody has it."""
         while held.returning is None:

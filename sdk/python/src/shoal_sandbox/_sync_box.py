@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 
-from . import _calls as calls
-from ._box import DEFAULT_PYTHON
+from ._box import DEFAULT_PYTHON, Box
 from ._calls import Command, Data
-from ._http import SyncHttp
+from ._loop import CLOSED, Loop
 from ._sync_files import SyncFiles
-from ._sync_pipes import SyncHarness, SyncStdinPipe, SyncStdoutPipe
-from ._types import Lease, Result
-
-
-class SyncHeld:
-    """A lease while it is had, which may be longer than anybody has its box."""
-
-    def __init__(self, lease: Lease, harness: SyncHarness, ttl_s: int | None) -> None:
-        self.lease = lease
-        self.harness = harness
-        self.ttl_s = ttl_s
-        # Who is returning it, if anybody is.
-        self.returning: object | None = None
+from ._sync_pipes import SyncStdinPipe, SyncStdoutPipe
+from ._types import Result
 
 
 class SyncBox:
@@ -32,13 +20,12 @@ class SyncBox:
     lead to the template's harness.
     """
 
-    def __init__(self, http: SyncHttp, held: SyncHeld, give_back: Callable[[SyncHeld], None]) -> None:
-        self._http = http
-        self._held = held
-        self._give_back = give_back
-        self.files = SyncFiles(http, held.lease.sandbox_id)
-        self.stdin_pipe = SyncStdinPipe(held.harness)
-        self.stdout_pipe = SyncStdoutPipe(held.harness)
+    def __init__(self, loop: Loop, box: Box) -> None:
+        self._loop = loop
+        self._box = box
+        self.files = SyncFiles(loop, box.files)
+        self.stdin_pipe = SyncStdinPipe(loop, box._held.harness)
+        self.stdout_pipe = SyncStdoutPipe(loop, box._held.harness)
 
     def __repr__(self) -> str:
         return f"<SyncBox {self.sandbox_id} of {self.template}>"
@@ -46,35 +33,35 @@ class SyncBox:
     @property
     def lease(self) -> str:
         """The lease's id."""
-        return self._held.lease.id
+        return self._box.lease
 
     @property
     def sandbox_id(self) -> str:
-        return self._held.lease.sandbox_id
+        return self._box.sandbox_id
 
     @property
     def container_id(self) -> str:
         """The container's id where the runtime makes containers, else the sandbox's."""
-        return self._held.lease.container_id
+        return self._box.container_id
 
     @property
     def template(self) -> str:
-        return self._held.lease.template
+        return self._box.template
 
     @property
     def use_count(self) -> int:
         """How often the sandbox was handed out, this time included."""
-        return self._held.lease.use_count
+        return self._box.use_count
 
     @property
     def path(self) -> str | None:
         """How it was come by: ``fast``, ``overflow`` or ``blocked``."""
-        return self._held.lease.path
+        return self._box.path
 
     @property
     def expires_at(self) -> datetime | None:
         """When it ends unless it is renewed, which is done for you."""
-        return self._held.lease.expires_at
+        return self._box.expires_at
 
     def run(
         self,
@@ -87,10 +74,8 @@ class SyncBox:
         python: str = DEFAULT_PYTHON,
     ) -> Result:
         """Runs a piece of Python. At the timeout it is killed, and the result says so."""
-        argv, path = calls.python(python, code, args)
-        if path is not None:
-            self.files.write(path, code)
-        return self.exec(argv, timeout=timeout, env=env, cwd=cwd, stdin=stdin)
+        work = self._box.run(code, *args, timeout=timeout, env=env, cwd=cwd, stdin=stdin, python=python)
+        return self._loop.run(work)
 
     def exec(
         self,
@@ -102,14 +87,16 @@ class SyncBox:
         stdin: Data | None = None,
     ) -> Result:
         """Runs a program with its arguments, or a line of shell if the command is a text."""
-        call = calls.execute(self.sandbox_id, command, timeout=timeout, env=env, cwd=cwd, stdin=stdin)
-        return calls.result_of(self._http.send(call))
+        return self._loop.run(self._box.exec(command, timeout=timeout, env=env, cwd=cwd, stdin=stdin))
 
     def renew(self, ttl: int | None = None) -> None:
         """Lets the lease last so many seconds from now; as long as at first if not given."""
-        call = calls.renew(self.lease, self._held.ttl_s if ttl is None else ttl)
-        self._held.lease = calls.renewed(self._held.lease, self._http.send(call))
+        self._loop.run(self._box.renew(ttl))
 
     def release(self) -> None:
-        """Returns it. A second time nothing happens."""
-        self._give_back(self._held)
+        """Returns it. A second time nothing happens, nor after the pool was closed, which returned it."""
+        try:
+            self._loop.run(self._box.release())
+        except RuntimeError as error:
+            if str(error) != CLOSED:
+                raise

@@ -51,17 +51,17 @@ print("\n".join(sorted(found)))
 async fn scanned(node: &Node, programs: &[ExecSpec]) -> Result<Vec<String>> {
     let sandbox = node.sandbox().await?;
     let script = "#!/proc/self/exe\n";
-    sandbox.write_all("evil", script.as_bytes(), Some(0o755)).await?;
+    sandbox.inside().write_all("evil", script.as_bytes(), Some(0o755)).await?;
     let spec = ExecSpec::argv(["/usr/bin/python3", "-c", SCANNER]);
     let limits = RunLimits { output_bytes: 1 << 20, timeout: Duration::from_secs(40) };
-    let (scan, ran) = tokio::join!(sandbox.run(spec, limits), async {
-        while sandbox.stat("/workspace/scanning").await.is_err() {
+    let (scan, ran) = tokio::join!(sandbox.inside().run(spec, limits), async {
+        while sandbox.inside().stat("/workspace/scanning").await.is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let begun = Instant::now();
         for round in 0..10_000 {
             // On a busy machine the one who looks may be far behind.
-            let enough = round >= 60 && sandbox.stat("/workspace/looked").await.is_ok();
+            let enough = round >= 60 && sandbox.inside().stat("/workspace/looked").await.is_ok();
             if enough || begun.elapsed() > Duration::from_secs(25) {
                 break;
             }
@@ -70,7 +70,7 @@ async fn scanned(node: &Node, programs: &[ExecSpec]) -> Result<Vec<String>> {
                 let _ = node.run(&sandbox, program.clone()).await;
             }
         }
-        sandbox.write_all("enough", b"", None).await?;
+        sandbox.inside().write_all("enough", b"", None).await?;
         anyhow::Ok(())
     });
     ran?;
@@ -78,7 +78,7 @@ async fn scanned(node: &Node, programs: &[ExecSpec]) -> Result<Vec<String>> {
     let mut lines = scan.lines().map(str::to_owned);
     let looks: u32 = lines.next().context("it says how often it looked")?.parse()?;
     ensure!(looks >= 200, "looked only {looks} times");
-    sandbox.ping().await?;
+    sandbox.inside().ping().await?;
     Ok(lines.filter(|line| !line.is_empty()).collect())
 }
 
@@ -146,7 +146,7 @@ fn cve_2024_21626_no_working_directory_is_outside() -> Result<()> {
                 ]
                 .map(str::to_owned),
             );
-            sandbox.make_link("/workspace/link", "/proc/self/fd/8").await?;
+            sandbox.inside().make_link("/workspace/link", "/proc/self/fd/8").await?;
             directories.push("/workspace/link".to_owned());
             let look = format!(
                 "import os\nhere = os.stat('.')\nprint(os.readlink('/proc/self/cwd'))\n\
@@ -168,7 +168,7 @@ fn cve_2024_21626_no_working_directory_is_outside() -> Result<()> {
                 ensure!(said.trim_end().ends_with("True"), "{directory}: {said} {ran:?}");
             }
             ensure!(entered > 0, "no directory could be entered at all: nothing was tested");
-            sandbox.ping().await?;
+            sandbox.inside().ping().await?;
             Ok(())
         },
     )
@@ -200,16 +200,16 @@ fn cve_2019_14271_whatever_copies_files_loads_no_code_of_the_sandbox() -> Result
             let env = env.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
             let settings = ClaimSettings { env: env.collect(), ..ClaimSettings::default() };
             sandbox.claim(&settings, None).await?;
-            sandbox.write_all("copied", b"text", None).await?;
-            sandbox.read_all("copied", 16).await?;
-            sandbox.list_files("/workspace", None, 10).await?;
-            sandbox.move_file("copied", "moved", false).await?;
-            sandbox.remove("moved", false).await?;
-            sandbox.ports().await?;
-            ensure!(sandbox.stat("loaded").await.is_err(), "code of the sandbox was run");
+            sandbox.inside().write_all("copied", b"text", None).await?;
+            sandbox.inside().read_all("copied", 16).await?;
+            sandbox.inside().list_files("/workspace", None, 10).await?;
+            sandbox.inside().move_file("copied", "moved", false).await?;
+            sandbox.inside().remove("moved", false).await?;
+            sandbox.inside().ports().await?;
+            ensure!(sandbox.inside().stat("loaded").await.is_err(), "code of the sandbox was run");
             // The trap works: a program of the sandbox falls into it, as itself.
             node.sh(&sandbox, "/usr/bin/true").await?;
-            let loaded = sandbox.read_all("loaded", 1024).await?;
+            let loaded = sandbox.inside().read_all("loaded", 1024).await?;
             ensure!(!String::from_utf8_lossy(&loaded).lines().any(|pid| pid == "1"), "{loaded:?}");
             Ok(())
         },
@@ -234,18 +234,21 @@ fn cve_2018_15664_a_copy_does_not_follow_a_link_that_was_just_put_there() -> Res
             let target = outside.to_str().context("temporary paths are text")?;
             let spec = ExecSpec::argv(["/usr/bin/python3", "-c", swap, target]);
             let limits = RunLimits { output_bytes: 1024, timeout: Duration::from_secs(30) };
-            let (swapped, copied) = tokio::join!(sandbox.run(spec, limits), async {
-                while sandbox.stat("/workspace/swapping").await.is_err() {
+            let (swapped, copied) = tokio::join!(sandbox.inside().run(spec, limits), async {
+                while sandbox.inside().stat("/workspace/swapping").await.is_err() {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
                 for round in 0..1000 {
-                    if let Ok(read) = sandbox.read_all("d/canary", 1024).await {
+                    if let Ok(read) = sandbox.inside().read_all("d/canary", 1024).await {
                         ensure!(!read.starts_with(b"canary"), "the host's file was copied out");
                     }
-                    let _ = sandbox.write_all(&format!("d/new{}", round % 8), b"x", None).await;
-                    let _ = sandbox.write_all("d/canary", b"mine", None).await;
+                    let _ = sandbox
+                        .inside()
+                        .write_all(&format!("d/new{}", round % 8), b"x", None)
+                        .await;
+                    let _ = sandbox.inside().write_all("d/canary", b"mine", None).await;
                 }
-                sandbox.write_all("enough", b"", None).await?;
+                sandbox.inside().write_all("enough", b"", None).await?;
                 anyhow::Ok(())
             });
             copied?;

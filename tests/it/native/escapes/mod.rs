@@ -30,7 +30,7 @@ fn refused(script: &str) -> Result<()> {
             let through: Vec<&str> = attempts.filter(|line| !as_meant(line)).collect();
             ensure!(through.is_empty(), "not refused, or not as meant:\n{}", through.join("\n"));
             ensure!(!said.contains("tried: 0") && said.contains("tried: "), "{said}");
-            sandbox.ping().await?;
+            sandbox.inside().ping().await?;
             Ok(())
         },
     )

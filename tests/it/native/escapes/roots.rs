@@ -128,7 +128,7 @@ impl<'a> Trap<'a> {
         let words = self.tool(sandbox, &["cat", "/proc/self/mountinfo"]).await?.join("\n");
         let told = self.node.directory().to_string_lossy().into_owned();
         ensure!(!words.contains(&told), "the mounts tell where the root is:\n{words}");
-        sandbox.ping().await?;
+        sandbox.inside().ping().await?;
         Ok(())
     }
 

@@ -47,7 +47,7 @@ fn cve_2021_30465_links_in_a_workspace_move_no_mount() -> Result<()> {
                     "{said}"
                 );
                 ensure!(
-                    sandbox.write_all("tmp/x", b"x", None).await.is_err(),
+                    sandbox.inside().write_all("tmp/x", b"x", None).await.is_err(),
                     "written through a link"
                 );
                 sandbox.kill().await?;
@@ -80,13 +80,13 @@ fn cve_2024_23651_cve_2024_45310_the_place_of_a_workspace_cannot_be_moved_meanwh
                     ..ExecSpec::argv(["/usr/bin/python3", "-c", meddle])
                 };
                 let limits = RunLimits { output_bytes: 1024, timeout: Duration::from_secs(30) };
-                let (meddled, attached) = tokio::join!(sandbox.run(spec, limits), async {
-                    while sandbox.stat("/tmp/meddling").await.is_err() {
+                let (meddled, attached) = tokio::join!(sandbox.inside().run(spec, limits), async {
+                    while sandbox.inside().stat("/tmp/meddling").await.is_err() {
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }
                     sandbox.claim(&ClaimSettings::default(), Some(workspace)).await?;
-                    sandbox.write_all("/workspace/file", b"kept", None).await?;
-                    sandbox.write_all("/tmp/enough", b"", None).await?;
+                    sandbox.inside().write_all("/workspace/file", b"kept", None).await?;
+                    sandbox.inside().write_all("/tmp/enough", b"", None).await?;
                     anyhow::Ok(())
                 });
                 attached?;
@@ -157,10 +157,10 @@ fn cve_2024_23652_a_workspace_full_of_links_is_removed_alone() -> Result<()> {
                 ("link", &outside.join("sub")),
                 ("up", "../..".as_ref()),
             ] {
-                sandbox.make_link(path, &target.to_string_lossy()).await?;
+                sandbox.inside().make_link(path, &target.to_string_lossy()).await?;
             }
-            sandbox.remove("/workspace/a", true).await?;
-            sandbox.remove("/workspace/link", true).await?;
+            sandbox.inside().remove("/workspace/a", true).await?;
+            sandbox.inside().remove("/workspace/link", true).await?;
             // A tree whose paths are longer than the kernel takes, with doors that are closed.
             let deep = "import os\nfor _ in range(300): os.mkdir('d' * 16); os.chdir('d' * 16)\n\
                         os.mkdir('closed'); os.symlink('/', 'closed/root'); os.chmod('closed', 0)";
@@ -199,9 +199,9 @@ fn cve_2018_15664_what_measures_and_removes_a_workspace_follows_no_link() -> Res
             let sandbox = node.native().launch(spec).await?;
             let target = outside.to_string_lossy().into_owned();
             let spec = ExecSpec::argv(["/usr/bin/python3", "-c", swap, &target]);
-            let process = sandbox.exec(spec).await?;
+            let process = sandbox.inside().exec(spec).await?;
             let mut scans = 0;
-            while scans < 300 || sandbox.stat("/tmp/turned").await.is_err() {
+            while scans < 300 || sandbox.inside().stat("/tmp/turned").await.is_err() {
                 scans += 1;
                 let scan = Scan { enough: Size::of_bytes(1 << 30), go_on: &mut |_| true };
                 // A directory that is gone in the middle may be an error.

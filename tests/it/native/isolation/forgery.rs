@@ -69,7 +69,7 @@ fn forged_frames_stay_output() -> Result<()> {
             let sandbox = node.sandbox().await?;
             let frames = forged()?;
             // Something that a believed frame would end.
-            let sleeper = sandbox.exec(ExecSpec::shell("sleep 0.5; exit 3")).await?;
+            let sleeper = sandbox.inside().exec(ExecSpec::shell("sleep 0.5; exit 3")).await?;
             let argv = ["/usr/bin/python3", "-c", WRITER, &hex(&frames), "1 2"];
             let ran = node.run(&sandbox, ExecSpec::argv(argv)).await?;
             ensure!(ran.stdout == frames && ran.stderr == frames, "output was changed");
@@ -77,7 +77,7 @@ fn forged_frames_stay_output() -> Result<()> {
             let mut sleeper = sleeper;
             let exit = sleeper.wait().await?;
             ensure!(exit.status == ExitStatus::Code(3), "a forged end was believed: {exit:?}");
-            sandbox.ping().await?;
+            sandbox.inside().ping().await?;
             Ok(())
         },
     )
@@ -102,14 +102,14 @@ fn forged_frames_on_a_terminal_stay_output() -> Result<()> {
                     "1",
                 ])
             };
-            let mut process = sandbox.exec(spec).await?;
+            let mut process = sandbox.inside().exec(spec).await?;
             let mut stdout = process.stdout.take().context("a terminal has output")?;
             let mut said = Vec::new();
             let reading = stdout.read_to_end(&mut said);
             tokio::time::timeout(Duration::from_secs(20), reading).await??;
             ensure!(said == frames, "{} bytes of {}", said.len(), frames.len());
             ensure!(process.wait().await?.status == ExitStatus::Code(5));
-            sandbox.ping().await?;
+            sandbox.inside().ping().await?;
             Ok(())
         },
     )
@@ -152,13 +152,14 @@ fn a_program_that_calls_itself_the_guest_is_not_taken_for_it() -> Result<()> {
                 confirm_start: true,
                 ..ExecSpec::argv(["/usr/bin/python3", "-c", &pretend])
             };
-            let process = sandbox.exec(spec).await?;
+            let process = sandbox.inside().exec(spec).await?;
             ensure!(node.guest_of(&sandbox)? == guest);
             let limits = RunLimits { output_bytes: 1024, timeout: Duration::from_secs(5) };
-            let ran = sandbox.run(ExecSpec::argv(["/usr/bin/printf", "true"]), limits).await?;
+            let ran =
+                sandbox.inside().run(ExecSpec::argv(["/usr/bin/printf", "true"]), limits).await?;
             ensure!(ran.stdout == b"true", "{ran:?}");
             process.handle().kill().await?;
-            sandbox.ping().await?;
+            sandbox.inside().ping().await?;
             Ok(())
         },
     )

@@ -53,8 +53,8 @@ fn nothing_gets_through((group, script, at_least): (&str, &str, usize)) -> Resul
             ensure!(through.is_empty(), "not refused, or not as meant:\n{through:#?}");
             ensure!(*last == format!("tried: {}", attempts.len()), "some were not tried:\n{said}");
             ensure!(attempts.len() >= at_least, "only {} attempts", attempts.len());
-            sandbox.ping().await?;
-            neighbour.ping().await?;
+            sandbox.inside().ping().await?;
+            neighbour.inside().ping().await?;
             Ok(())
         },
     )

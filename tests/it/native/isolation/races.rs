@@ -71,25 +71,26 @@ async fn while_names_change(
     let spec =
         ExecSpec::argv(["/usr/bin/python3", "-c", SWAPPER, places, targets, &TURNS.to_string()]);
     let limits = RunLimits { output_bytes: 1 << 16, timeout: Duration::from_secs(45) };
-    let (swapped, called) = tokio::join!(sandbox.run(spec, limits), async {
-        while sandbox.stat("/workspace/f").await.is_err() {
+    let (swapped, called) = tokio::join!(sandbox.inside().run(spec, limits), async {
+        while sandbox.inside().stat("/workspace/f").await.is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let called = calls(&sandbox).await;
-        sandbox.write_all("/workspace/enough", b"", None).await?;
+        sandbox.inside().write_all("/workspace/enough", b"", None).await?;
         called
     });
     called?;
     let swapped = String::from_utf8(swapped?.stdout)?;
     let turns: usize = swapped.lines().last().context("the swapper says how often")?.parse()?;
     ensure!(turns >= TURNS, "names changed only {turns} times");
-    sandbox.ping().await?;
+    sandbox.inside().ping().await?;
     Ok(())
 }
 
 /// The rounds to make: enough of them, and until names have changed often enough.
 async fn another(sandbox: &Arc<dyn Sandbox>, round: usize, begun: Instant) -> bool {
-    round < ROUNDS || (begun.elapsed() < BUSY && sandbox.stat("/workspace/turned").await.is_err())
+    round < ROUNDS
+        || (begun.elapsed() < BUSY && sandbox.inside().stat("/workspace/turned").await.is_err())
 }
 
 /// A call that is answered, however.
@@ -118,7 +119,8 @@ fn reading_while_links_are_swapped_gives_only_what_is_inside() -> Result<()> {
                     round += 1;
                     let name = ["environ", "comm", "mem", "canary"][round % 4];
                     for path in [format!("d/{name}"), "f".to_owned()] {
-                        let read = answered(&path, sandbox.read_all(&path, 1 << 16)).await?;
+                        let read =
+                            answered(&path, sandbox.inside().read_all(&path, 1 << 16)).await?;
                         ensure!(
                             read.as_ref().is_none_or(|bytes| bytes == b"mine"),
                             "{path} gave {:?}",
@@ -126,7 +128,8 @@ fn reading_while_links_are_swapped_gives_only_what_is_inside() -> Result<()> {
                         );
                         mine += usize::from(read.is_some());
                     }
-                    let listed = answered("a list", sandbox.list_files("d", None, 100)).await?;
+                    let listed =
+                        answered("a list", sandbox.inside().list_files("d", None, 100)).await?;
                     let inside = listed.is_none_or(|page| {
                         page.entries.iter().all(|entry| entry.name != b"exe" && entry.name != b"fd")
                     });
@@ -155,7 +158,7 @@ fn writing_while_links_are_swapped_changes_only_what_is_inside() -> Result<()> {
                 let guest = node.guest_of(sandbox)?;
                 let told = |name: &str| std::fs::read_to_string(format!("/proc/{guest}/{name}"));
                 let (comm, score) = (told("comm")?, told("oom_score_adj")?);
-                let passwd = sandbox.read_all("/etc/passwd", 1 << 16).await?;
+                let passwd = sandbox.inside().read_all("/etc/passwd", 1 << 16).await?;
                 let (mut written, mut round, begun) = (0, 0, Instant::now());
                 while written < 10 && begun.elapsed() < BUSY || another(sandbox, round, begun).await
                 {
@@ -164,16 +167,19 @@ fn writing_while_links_are_swapped_changes_only_what_is_inside() -> Result<()> {
                     for path in
                         [format!("d/{name}"), "f".to_owned(), format!("d/new{}", round % 50)]
                     {
-                        let done = answered(&path, sandbox.write_all(&path, b"7", None)).await?;
+                        let done =
+                            answered(&path, sandbox.inside().write_all(&path, b"7", None)).await?;
                         written += usize::from(done.is_some());
                     }
-                    answered("a directory", sandbox.make_directory("d/deep/er", true)).await?;
-                    answered("a move", sandbox.move_file("d/passwd", "d/canary", true)).await?;
-                    answered("a removal", sandbox.remove("d/deep", true)).await?;
+                    answered("a directory", sandbox.inside().make_directory("d/deep/er", true))
+                        .await?;
+                    answered("a move", sandbox.inside().move_file("d/passwd", "d/canary", true))
+                        .await?;
+                    answered("a removal", sandbox.inside().remove("d/deep", true)).await?;
                 }
                 ensure!(written >= 10, "only {written} writes got anywhere: nothing was tested");
                 ensure!(told("comm")? == comm && told("oom_score_adj")? == score);
-                ensure!(sandbox.read_all("/etc/passwd", 1 << 16).await? == passwd);
+                ensure!(sandbox.inside().read_all("/etc/passwd", 1 << 16).await? == passwd);
                 Ok(())
             })
             .await?;
@@ -218,21 +224,22 @@ print(swapped)
             let sandbox = node.sandbox().await?;
             let spec = ExecSpec::argv(["/usr/bin/python3", "-c", swap]);
             let limits = RunLimits { output_bytes: 1 << 16, timeout: Duration::from_secs(45) };
-            let (swapped, removed) = tokio::join!(sandbox.run(spec, limits), async {
-                while sandbox.stat("/workspace/link").await.is_err() {
+            let (swapped, removed) = tokio::join!(sandbox.inside().run(spec, limits), async {
+                while sandbox.inside().stat("/workspace/link").await.is_err() {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
                 for round in 0..100_000 {
-                    if round > 300 && sandbox.stat("/workspace/swapped").await.is_ok() {
+                    if round > 300 && sandbox.inside().stat("/workspace/swapped").await.is_ok() {
                         break;
                     }
                     for n in 0..4 {
                         let path = format!("/workspace/tree/a/b{n}");
-                        answered("a directory", sandbox.make_directory(&path, true)).await?;
+                        answered("a directory", sandbox.inside().make_directory(&path, true))
+                            .await?;
                     }
-                    answered("a removal", sandbox.remove("/workspace/tree", true)).await?;
+                    answered("a removal", sandbox.inside().remove("/workspace/tree", true)).await?;
                 }
-                sandbox.write_all("/workspace/enough", b"", None).await?;
+                sandbox.inside().write_all("/workspace/enough", b"", None).await?;
                 anyhow::Ok(())
             });
             removed?;

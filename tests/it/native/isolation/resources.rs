@@ -170,7 +170,7 @@ async fn taken_by_one(node: &Node, greed: &Greed) -> Result<()> {
     let neighbour = node.sandbox_with(limits()).await?;
     let program = TAKER.replace("{ONE}", greed.take);
     let spec = ExecSpec::argv(["/usr/bin/python3", "-c", &program, "60"]);
-    let mut process = greedy.exec(spec).await?;
+    let mut process = greedy.inside().exec(spec).await?;
     let mut stdout = process.stdout.take().context("it has output")?;
     let said = first_line(&mut stdout).await?;
     super::show(&format!("resources/{}: refused {}", greed.name, said.trim()));
@@ -192,7 +192,7 @@ async fn taken_by_one(node: &Node, greed: &Greed) -> Result<()> {
         let host = std::process::Command::new("/usr/bin/python3").args(["-c", &modest]).status()?;
         ensure!(host.success(), "nothing is left for the host");
     }
-    greedy.ping().await?;
+    greedy.inside().ping().await?;
     greedy.kill().await?;
     Ok(())
 }
@@ -221,7 +221,7 @@ fn threads_are_counted_as_processes_are() -> Result<()> {
             let threads = "import threading, time\nn = 0\ntry:\n  while n < 2000:\n    threading.Thread(target=time.sleep, args=(5,), daemon=True).start(); n += 1\nexcept RuntimeError: pass\nprint(n, flush=True)\nimport os; os._exit(0)\n";
             let made: u32 = node.python(&sandbox, threads, &[]).await?.trim().parse()?;
             ensure!(made < limits().pids, "{made} threads");
-            sandbox.ping().await?;
+            sandbox.inside().ping().await?;
             Ok(())
         },
     )
@@ -240,12 +240,12 @@ fn large_answers_are_cut_or_refused_and_the_guest_goes_on() -> Result<()> {
                         s = []\ntry:\n  for n in range(3000):\n    a = socket.socket(); a.bind(('127.0.0.1', 0)); a.listen(); s.append(a)\nexcept OSError: pass\n\
                         print(len(s), flush=True)\nif os.fork() == 0:\n  import time; os.close(1); os.close(2); time.sleep(100)\n";
             let listening: usize = node.python(&sandbox, make, &[]).await?.trim().parse()?;
-            let page = sandbox.list_files("many", None, u32::MAX).await?;
+            let page = sandbox.inside().list_files("many", None, u32::MAX).await?;
             ensure!(page.more && page.entries.len() < 6000, "{} names at once", page.entries.len());
             let mut after = None;
             let mut names = 0;
             loop {
-                let page = sandbox.list_files("many", after.as_deref(), 1000).await?;
+                let page = sandbox.inside().list_files("many", after.as_deref(), 1000).await?;
                 names += page.entries.len();
                 after = page.entries.last().map(|entry| entry.name.clone());
                 if !page.more {
@@ -253,17 +253,20 @@ fn large_answers_are_cut_or_refused_and_the_guest_goes_on() -> Result<()> {
                 }
             }
             ensure!(names == 6000, "{names} names in all");
-            let target = sandbox.stat("longlink").await?.target;
+            let target = sandbox.inside().stat("longlink").await?.target;
             ensure!(target.is_some_and(|target| target.len() == 4095));
-            ensure!(sandbox.read_all("sparse", 1 << 20).await.is_err(), "32 TiB were read");
-            let ports = sandbox.ports().await;
+            ensure!(
+                sandbox.inside().read_all("sparse", 1 << 20).await.is_err(),
+                "32 TiB were read"
+            );
+            let ports = sandbox.inside().ports().await;
             ensure!(
                 ports.as_ref().is_ok_and(|ports| ports.len() >= listening.min(1000)),
                 "{:?}",
                 ports.map(|p| p.len())
             );
-            sandbox.remove("d".repeat(200).as_str(), true).await?;
-            sandbox.ping().await?;
+            sandbox.inside().remove("d".repeat(200).as_str(), true).await?;
+            sandbox.inside().ping().await?;
             Ok(())
         },
     )
@@ -279,10 +282,10 @@ fn requests_that_are_too_large_are_refused_before_they_travel() -> Result<()> {
             let huge = "x".repeat(2 << 20);
             ensure!(node.run(&sandbox, ExecSpec::argv(["/bin/true", &huge])).await.is_err());
             ensure!(node.run(&sandbox, ExecSpec::shell("true").env("HUGE", &huge)).await.is_err());
-            ensure!(sandbox.stat(&huge).await.is_err());
-            ensure!(sandbox.make_link("link", &huge).await.is_err());
-            ensure!(sandbox.write_all(&huge, b"", None).await.is_err());
-            sandbox.ping().await?;
+            ensure!(sandbox.inside().stat(&huge).await.is_err());
+            ensure!(sandbox.inside().make_link("link", &huge).await.is_err());
+            ensure!(sandbox.inside().write_all(&huge, b"", None).await.is_err());
+            sandbox.inside().ping().await?;
             ensure!(node.sh(&sandbox, "true").await?.exit.success());
             Ok(())
         },
@@ -299,9 +302,9 @@ fn a_file_that_changes_while_it_is_read_ends_all_the_same() -> Result<()> {
             let change = "import os, time\nf = os.open('grows', os.O_CREAT | os.O_RDWR)\nend = time.monotonic() + 3\nwhile time.monotonic() < end:\n  try: os.write(f, bytes(1 << 20))\n  except OSError: os.ftruncate(f, 0); os.lseek(f, 0, 0)\n";
             let spec = ExecSpec::argv(["/usr/bin/python3", "-c", change]);
             let run = RunLimits { output_bytes: 1024, timeout: Duration::from_secs(20) };
-            let (changed, read) = tokio::join!(sandbox.run(spec, run), async {
+            let (changed, read) = tokio::join!(sandbox.inside().run(spec, run), async {
                 for _ in 0..40 {
-                    let reading = sandbox.read_all("grows", 64 << 20);
+                    let reading = sandbox.inside().read_all("grows", 64 << 20);
                     let _ = tokio::time::timeout(Duration::from_secs(10), reading)
                         .await
                         .context("a read hangs")?;
@@ -311,7 +314,7 @@ fn a_file_that_changes_while_it_is_read_ends_all_the_same() -> Result<()> {
             });
             ensure!(changed?.exit.success());
             read?;
-            sandbox.ping().await?;
+            sandbox.inside().ping().await?;
             Ok(())
         },
     )

@@ -30,7 +30,7 @@ fn the_files_call_is_no_way_around() -> Result<()> {
                 "/dev/zero",
                 "/dev/tty",
             ] {
-                let read = sandbox.read_all(path, 1 << 20).await;
+                let read = sandbox.inside().read_all(path, 1 << 20).await;
                 ensure!(read.is_err(), "{path} was read");
             }
             for path in [
@@ -43,15 +43,15 @@ fn the_files_call_is_no_way_around() -> Result<()> {
                 "/x",
                 "fifo",
             ] {
-                let written = sandbox.write_all(path, b"x", None).await;
+                let written = sandbox.inside().write_all(path, b"x", None).await;
                 if path == "mem" || path == "passwd" {
                     // It takes the place of the link, in a directory of the user's own.
                     continue;
                 }
                 ensure!(written.is_err(), "{path} was written");
             }
-            ensure!(!sandbox.read_all("/etc/passwd", 1 << 20).await?.starts_with(b"x"));
-            sandbox.ping().await?;
+            ensure!(!sandbox.inside().read_all("/etc/passwd", 1 << 20).await?.starts_with(b"x"));
+            sandbox.inside().ping().await?;
             Ok(())
         },
     )
@@ -88,13 +88,13 @@ fn what_others_do_with_the_same_files_is_not_seen_and_not_blocked() -> Result<()
             let (watcher, other) = (node.sandbox().await?, node.sandbox().await?);
             let watching = node.python(&watcher, WATCH, &[]);
             let doing = async {
-                while watcher.stat("/workspace/watching").await.is_err() {
+                while watcher.inside().stat("/workspace/watching").await.is_err() {
                     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
                 }
                 node.sh(&other, "whoami; env; cat /etc/passwd /dev/null").await?;
                 // The host does the same with its own.
                 std::process::Command::new("/usr/bin/env").arg("true").status()?;
-                watcher.write_all("/workspace/enough", b"", None).await?;
+                watcher.inside().write_all("/workspace/enough", b"", None).await?;
                 anyhow::Ok(())
             };
             let (said, ()) = tokio::try_join!(watching, doing)?;

@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 use crate::collect::RunLimits;
+use crate::contract::Inside as _;
 use crate::deaths::Died;
 use crate::exec::ExecSpec;
 use crate::guest_link::{GuestLink, LinkSettings, Surroundings};

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use super::fake_engine::{FakeEngine, Guest, STDERR, STDOUT, frame};
 use crate::conformance::cut;
+use crate::contract::Inside as _;
 use crate::deaths::Died;
 use crate::docker::attach::{AsSocket, LastWords, as_socket, attach};
 use crate::docker::engine::Engine;

@@ -54,7 +54,7 @@ async fn a_stream_that_ends_in_the_middle_of_a_frame_is_the_end_of_the_sandbox()
         let died = died(&runtime, &mut deaths).await;
         assert_eq!(died.instance, sandbox.instance());
         assert_eq!(fake.containers(), Vec::<String>::new(), "removed before it is told");
-        assert!(sandbox.ping().await.is_err());
+        assert!(sandbox.inside().ping().await.is_err());
         runtime.shutdown().await.unwrap();
     }
 }
@@ -64,7 +64,7 @@ async fn calls_go_through_the_engines_frames() {
     let mut fake = FakeEngine::start();
     let runtime = start(&fake).await;
     let (sandbox, mut guest) = launch(&mut fake, &runtime).await;
-    let pinging = tokio::spawn(async move { sandbox.ping().await });
+    let pinging = tokio::spawn(async move { sandbox.inside().ping().await });
     let (channel, _) = guest.request().await.unwrap();
     guest.raw(&frame(STDERR, b"noise\n")).await;
     guest.say(channel, &Reply::Done).await;

@@ -9,6 +9,7 @@ use model::InstanceId;
 use tokio::time::timeout;
 
 use super::peer::{Scenery, pair, ready_pair};
+use crate::contract::Inside as _;
 use crate::deaths::Died;
 use crate::error::RuntimeErrorCode;
 use crate::guest_link::LinkSettings;

@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use super::peer::{Peer, Scenery, pair, ready_pair};
 use crate::collect::{RunLimits, collect};
+use crate::contract::Inside as _;
 use crate::error::RuntimeErrorCode;
 use crate::exec::{ExecSpec, Stdin};
 use crate::guest_link::LinkSettings;

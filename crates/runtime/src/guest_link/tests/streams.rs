@@ -8,6 +8,7 @@ use guest_protocol::message::{Entry, EntryKind, Fault, FaultCode, Reply, Request
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::peer::{Peer, ready_pair};
+use crate::contract::Inside as _;
 use crate::error::{RuntimeError, RuntimeErrorCode};
 use crate::files::FileReader;
 use crate::guest_link::GuestLink;
@@ -89,7 +90,7 @@ async fn a_guest_that_stands_still_is_not_waited_for_for_ever() {
     let (_, mut reader) = open(&link, &mut peer).await;
     let error = RuntimeError::from_io("", reader.read(&mut [0; 3]).await.unwrap_err());
     assert_eq!(error.code, RuntimeErrorCode::DeadlineExceeded);
-    let mut writer = link.write_file("f", None).unwrap();
+    let mut writer = link.write_file("f", None).await.unwrap();
     let error = writer.write_all(&vec![0; 4 << 20]).await.unwrap_err();
     assert_eq!(RuntimeError::from_io("", error).code, RuntimeErrorCode::DeadlineExceeded);
     assert_eq!(writer.finish().await.unwrap_err().code, RuntimeErrorCode::DeadlineExceeded);
@@ -101,7 +102,7 @@ async fn a_file_is_written_through_a_narrow_socket_and_window() {
     let bytes: Vec<u8> = (0..2_000_000_u32).map(|n| (n % 251) as u8).collect();
     let sent = bytes.clone();
     let writing = tokio::spawn(async move {
-        let mut writer = link.write_file("f", Some(0o600)).unwrap();
+        let mut writer = link.write_file("f", Some(0o600)).await.unwrap();
         writer.write_all(&sent).await.unwrap();
         writer.finish().await
     });
@@ -117,7 +118,7 @@ async fn a_file_is_written_through_a_narrow_socket_and_window() {
 #[tokio::test]
 async fn a_writer_that_is_dropped_never_says_that_the_file_is_whole() {
     let (link, mut peer) = ready_pair().await;
-    let mut writer = link.write_file("f", None).unwrap();
+    let mut writer = link.write_file("f", None).await.unwrap();
     writer.write_all(b"abc").await.unwrap();
     drop(writer);
     let (channel, _) = peer.request().await;
@@ -129,7 +130,7 @@ async fn a_writer_that_is_dropped_never_says_that_the_file_is_whole() {
 #[tokio::test]
 async fn a_writer_learns_what_the_guest_has_against_it() {
     let (link, mut peer) = ready_pair().await;
-    let mut writer = link.write_file("f", None).unwrap();
+    let mut writer = link.write_file("f", None).await.unwrap();
     let (channel, _) = peer.request().await;
     let fault = Fault { code: FaultCode::Limit, errno: 28, message: "full".to_owned() };
     peer.endpoint.reset(channel, lane::MAIN);

@@ -302,7 +302,7 @@ async fn when_the_launcher_is_gone_everyone_is_told() {
     let waiting = launch(&native, 2);
     script.launch().await;
     let pinger = Arc::clone(&sandbox);
-    let ping = tokio::spawn(async move { pinger.ping().await });
+    let ping = tokio::spawn(async move { pinger.inside().ping().await });
     drop(script);
     assert_eq!(code(waiting).await, RuntimeErrorCode::LauncherLost);
     assert_eq!(ping.await.unwrap().unwrap_err().code, RuntimeErrorCode::SandboxGone);

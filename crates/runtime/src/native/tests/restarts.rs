@@ -125,7 +125,7 @@ async fn a_lost_launcher_is_followed_by_another_that_knows_nothing_of_its_sandbo
     until_launcher_is(&native, first_pid).await;
     assert_ne!(second, "first");
     assert_eq!(deaths.try_next(), None, "it is told once, and the launch that failed is no death");
-    assert_eq!(old.ping().await.unwrap_err().code, RuntimeErrorCode::SandboxGone);
+    assert_eq!(old.inside().ping().await.unwrap_err().code, RuntimeErrorCode::SandboxGone);
     old.kill().await.unwrap();
     let settings = model::ClaimSettings::default();
     let claim = old.claim(&settings, Some(WorkspaceId::from_u128(7)));

@@ -35,7 +35,7 @@ async fn one_that_is_killed_from_outside_is_told(program: Program) {
     let Some(runtime) = subject.begin(|_| {}).await else { return };
     let mut deaths = runtime.events();
     let sandbox = runtime.launch(spec()).await.expect("launched");
-    let mut process = sandbox.exec(ExecSpec::shell("sleep 1000")).await.expect("started");
+    let mut process = sandbox.inside().exec(ExecSpec::shell("sleep 1000")).await.expect("started");
     for pid in processes_of(&subject.run) {
         let pid = Pid::from_raw(pid.cast_signed()).expect("a process");
         // They go together.
@@ -94,12 +94,12 @@ async fn orphans_are_reaped_and_nobody_else(program: Program) {
     assert_eq!((reaped.runs.as_slice(), reaped.stuck.len()), (&[run.clone()][..], 0), "{reaped:?}");
     assert_eq!(processes_of(&run), Vec::<u32>::new());
     assert_eq!(processes_that_know(&run), Vec::<String>::new());
-    alive.ping().await.expect("whoever is alive stays so");
+    alive.inside().ping().await.expect("whoever is alive stays so");
     // Whoever cleans up from elsewhere finds nothing, and touches nothing.
     let place = subject.place.join("run");
     let again = Leftovers::on_this_machine(place).expect("found").remove_all().expect("removed");
     assert_eq!(again, Reaped::default());
-    alive.ping().await.expect("whoever is alive stays so");
+    alive.inside().ping().await.expect("whoever is alive stays so");
     subject.end(&*runtime).await;
     assert_eq!(subject.remains(), Vec::<String>::new());
 }

@@ -22,12 +22,12 @@ async fn memory_is_limited_and_its_want_is_told(program: Program) {
     let mut deaths = runtime.events();
     let sandbox = runtime.launch(LaunchSpec { limits, ..spec() }).await.expect("launched");
     let run = runtime::RunLimits { output_bytes: 1 << 16, timeout: PATIENCE };
-    match sandbox.run(runtime::ExecSpec::shell(HOG), run).await {
+    match sandbox.inside().run(runtime::ExecSpec::shell(HOG), run).await {
         // A program alone was killed, or had to do with what there is, and the sandbox lives on.
         Ok(ran) => {
             let was_refused = program == Program::Runsc && !ran.exit.success();
             assert!(ran.exit.out_of_memory || was_refused, "{ran:?}");
-            sandbox.ping().await.expect("it lives");
+            sandbox.inside().ping().await.expect("it lives");
         }
         // All of it was.
         Err(error) => {
@@ -55,7 +55,7 @@ async fn processes_are_limited(program: Program) {
     let count: u32 =
         said(&*sandbox, &format!("python3 -c '{many}'")).await.trim().parse().expect("a number");
     assert!((20..40).contains(&count), "{count} processes");
-    sandbox.ping().await.expect("it lives");
+    sandbox.inside().ping().await.expect("it lives");
     subject.end(&*runtime).await;
 }
 

@@ -100,7 +100,7 @@ fn spec() -> LaunchSpec {
 /// Runs a line of shell to its end.
 async fn sh(sandbox: &dyn Sandbox, line: &str) -> Collected {
     let limits = RunLimits { output_bytes: 1 << 20, timeout: PATIENCE };
-    sandbox.run(ExecSpec::shell(line), limits).await.expect("it runs")
+    sandbox.inside().run(ExecSpec::shell(line), limits).await.expect("it runs")
 }
 
 /// What a line of shell says.

@@ -14,10 +14,10 @@ async fn a_container_lives_and_ends(program: Program) {
     assert!(said(&*one, line).await.starts_with("1000\nx\nshoal-"));
     two.freeze().await.expect("frozen");
     two.thaw().await.expect("thawed");
-    two.ping().await.expect("it answers");
+    two.inside().ping().await.expect("it answers");
     two.freeze().await.expect("frozen");
     two.kill().await.expect("killed");
-    one.ping().await.expect("it answers");
+    one.inside().ping().await.expect("it answers");
     subject.end(&*runtime).await;
 }
 

@@ -1,9 +1,8 @@
 //! One entry of an archive as it is written: the old form that everything reads, and before it an
-//! extended one where names are long, files are large, or something is to be remarked.
+//! extended one where names are long, files are large, or something is to be remarked. The same entry
+//! always gives the same bytes: seeds are named by them.
 
-use tar::{EntryType, Header};
-
-use super::{ATTRIBUTE, BLOCK};
+use crate::{ATTRIBUTE, Attribute, BLOCK, Kind, padding};
 
 const NAME_BYTES: usize = 100;
 /// What eleven octal digits can say.
@@ -11,24 +10,16 @@ const SIZE_MAX: u64 = 0o777_7777_7777;
 /// What seven octal digits can say.
 const ID_MAX: u32 = 0o777_7777;
 
-/// How many bytes fill up the last block of `size` bytes.
-pub const fn padding(size: u64) -> u64 {
-    (BLOCK as u64 - size % BLOCK as u64) % BLOCK as u64
-}
-
 /// Ends an archive.
 pub fn end(to: &mut Vec<u8>) {
     to.resize(to.len() + 2 * BLOCK, 0);
 }
 
-/// An attribute: its name and what it says.
-pub type Attribute = (Box<[u8]>, Box<[u8]>);
-
 /// One entry.
 #[derive(Debug)]
 pub struct Written<'a> {
     /// What it is.
-    pub kind: EntryType,
+    pub kind: Kind,
     /// Where; a directory ends with a slash.
     pub path: &'a [u8],
     /// Its permissions.
@@ -68,8 +59,7 @@ impl Written<'_> {
         }
         let (modified_s, modified_ns) = self.modified;
         if modified_ns != 0 || modified_s < 0 {
-            let text = format!("{modified_s}.{modified_ns:09}");
-            record(&mut extended, b"mtime", text.as_bytes());
+            record(&mut extended, b"mtime", moment(modified_s, modified_ns).as_bytes());
         }
         for (name, value) in self.attributes {
             record(&mut extended, &[ATTRIBUTE, name].concat(), value);
@@ -79,14 +69,13 @@ impl Written<'_> {
         }
         if !extended.is_empty() {
             let size = extended.len() as u64;
-            let (kind, mode, owner) = (EntryType::XHeader, 0o644, (0, 0));
-            let about = Block { kind, mode, owner, size, modified_s: 0 };
+            let about = Block { letter: b'x', mode: 0o644, owner: (0, 0), size, modified_s: 0 };
             about.write(b"PaxHeaders/entry", b"", to);
             to.extend_from_slice(&extended);
             to.resize(to.len() + padding(size) as usize, 0);
         }
         let block = Block {
-            kind: self.kind,
+            letter: self.kind.letter(),
             mode: self.mode,
             owner: (user.min(ID_MAX), group.min(ID_MAX)),
             size: self.size.min(SIZE_MAX),
@@ -97,7 +86,7 @@ impl Written<'_> {
 }
 
 struct Block {
-    kind: EntryType,
+    letter: u8,
     mode: u32,
     owner: (u32, u32),
     size: u64,
@@ -106,22 +95,41 @@ struct Block {
 
 impl Block {
     fn write(&self, name: &[u8], target: &[u8], to: &mut Vec<u8>) {
-        let mut header = Header::new_ustar();
-        header.set_entry_type(self.kind);
-        header.set_mode(self.mode);
-        header.set_uid(self.owner.0.into());
-        header.set_gid(self.owner.1.into());
-        header.set_size(self.size);
-        header.set_mtime(self.modified_s);
-        let fields = header.as_old_mut();
-        fill(&mut fields.name, name);
-        fill(&mut fields.linkname, target);
-        header.set_cksum();
-        to.extend_from_slice(header.as_bytes());
+        let mut block = [0; BLOCK];
+        fill(&mut block[..100], name);
+        octal(&mut block[100..108], self.mode.into());
+        octal(&mut block[108..116], self.owner.0.into());
+        octal(&mut block[116..124], self.owner.1.into());
+        octal(&mut block[124..136], self.size);
+        octal(&mut block[136..148], self.modified_s);
+        block[148..156].fill(b' ');
+        block[156] = self.letter;
+        fill(&mut block[157..257], target);
+        block[257..265].copy_from_slice(b"ustar\x0000");
+        let sum: u64 = block.iter().map(|&byte| u64::from(byte)).sum();
+        octal(&mut block[148..156], sum);
+        to.extend_from_slice(&block);
     }
 }
 
-fn fill(field: &mut [u8; NAME_BYTES], text: &[u8]) {
+/// Digits with zeros before them, and a zero byte at the end. What does not fit is in the extended
+/// header, and here the largest that does.
+fn octal(field: &mut [u8], number: u64) {
+    let digits = field.len() - 1;
+    let number = number.min((1 << (3 * digits)) - 1);
+    field.copy_from_slice(format!("{number:0digits$o}\0").as_bytes());
+}
+
+/// Seconds with a fraction, as extended headers have it.
+fn moment(seconds: i64, nanoseconds: u32) -> String {
+    let all = i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
+    let sign = if all < 0 { "-" } else { "" };
+    let (whole, fraction) =
+        (all.unsigned_abs() / 1_000_000_000, all.unsigned_abs() % 1_000_000_000);
+    format!("{sign}{whole}.{fraction:09}")
+}
+
+fn fill(field: &mut [u8], text: &[u8]) {
     let fits = text.len().min(NAME_BYTES);
     field[..fits].copy_from_slice(&text[..fits]);
 }
@@ -156,12 +164,75 @@ mod tests {
     }
 
     #[test]
+    fn a_plain_header_has_the_bytes_that_it_always_had() {
+        let mut header = tar::Header::new_ustar();
+        header.set_entry_type(tar::EntryType::Link);
+        header.set_mode(0o4755);
+        header.set_uid(1000);
+        header.set_gid(7);
+        header.set_size(123_456_789);
+        header.set_mtime(1_767_323_045);
+        header.set_path("a/b").unwrap();
+        header.set_link_name("c").unwrap();
+        header.set_cksum();
+        let written = Written {
+            kind: Kind::Hardlink,
+            path: b"a/b",
+            mode: 0o4755,
+            owner: (1000, 7),
+            size: 123_456_789,
+            modified: (1_767_323_045, 0),
+            target: b"c",
+            attributes: &[],
+            comment: None,
+        };
+        let mut bytes = Vec::new();
+        written.write(&mut bytes);
+        assert_eq!(bytes, header.as_bytes());
+    }
+
+    #[test]
+    fn moments_are_written_as_they_are_read() {
+        for (seconds, nanoseconds, expected) in [
+            (12, 500_000_000, "12.500000000"),
+            (12, 5, "12.000000005"),
+            (-2, 750_000_000, "-1.250000000"),
+            (-1, 750_000_000, "-0.250000000"),
+            (-3, 0, "-3.000000000"),
+            (0, 1, "0.000000001"),
+            (i64::MIN, 999_999_999, "-9223372036854775807.000000001"),
+        ] {
+            assert_eq!(moment(seconds, nanoseconds), expected);
+        }
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_are_written_before_the_header() {
+        let written = Written {
+            kind: Kind::File,
+            path: b"large",
+            mode: u32::MAX,
+            owner: (u32::MAX, 0),
+            size: u64::MAX >> 1,
+            modified: (i64::MAX, 0),
+            target: b"",
+            attributes: &[],
+            comment: None,
+        };
+        let mut bytes = Vec::new();
+        written.write(&mut bytes);
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(text.contains("size=9223372036854775807\n"), "{text}");
+        assert!(text.contains("uid=4294967295\n"), "{text}");
+    }
+
+    #[test]
     fn what_is_written_is_read_by_others() {
         let long = "d/".repeat(120) + "file";
         let mut bytes = Vec::new();
         for (path, comment) in [("short", None), (long.as_str(), Some("skipped: x".to_owned()))] {
             let written = Written {
-                kind: EntryType::Symlink,
+                kind: Kind::Symlink,
                 path: path.as_bytes(),
                 mode: 0o640,
                 owner: (1000, 1000),

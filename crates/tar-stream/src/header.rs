@@ -1,35 +1,32 @@
 //! One block of 512 bytes: the header of an entry, as the three old formats have it.
 
-use crate::error::ImageError;
-
-/// The unit of archives.
-pub(crate) const BLOCK: usize = 512;
+use crate::BLOCK;
+use crate::error::TarError;
 
 /// A header as it stands there: what other headers said before is not in it yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Header {
-    pub(super) path: Vec<u8>,
-    pub(super) link: Vec<u8>,
-    pub(super) kind: u8,
-    pub(super) mode: u32,
-    pub(super) uid: u64,
-    pub(super) gid: u64,
-    pub(super) size: u64,
-    pub(super) mtime_s: i64,
+pub(crate) struct Header {
+    pub(crate) path: Vec<u8>,
+    pub(crate) target: Vec<u8>,
+    pub(crate) letter: u8,
+    pub(crate) mode: u32,
+    pub(crate) user: Option<u64>,
+    pub(crate) group: Option<u64>,
+    pub(crate) size: u64,
+    pub(crate) modified_s: i64,
 }
 
 /// Reads one. `None` is a block of zeros, the end of an archive.
-pub(super) fn parse(block: &[u8; BLOCK]) -> Result<Option<Header>, ImageError> {
+pub(crate) fn parse(block: &[u8; BLOCK]) -> Result<Option<Header>, TarError> {
     if block.iter().all(|&byte| byte == 0) {
         return Ok(None);
     }
-    let broken = |what: &str| ImageError::broken(format!("the {what} of a tar header is wrong"));
     if !checksum_fits(block) {
-        return Err(broken("checksum"));
+        return Err(TarError::broken("a header is damaged, or it is no tar archive"));
     }
-    let positive = |range: std::ops::Range<usize>, what: &str| {
-        number(&block[range]).and_then(|n| u64::try_from(n).ok()).ok_or_else(|| broken(what))
-    };
+    let positive =
+        |range: std::ops::Range<usize>| number(&block[range]).and_then(|n| u64::try_from(n).ok());
+    let wrong = |what: &str| TarError::broken(format!("the {what} of a tar header is wrong"));
     let mut path = text(&block[..100]).to_vec();
     // GNU keeps other things where ustar keeps the beginning of long names.
     let prefix = text(&block[345..500]);
@@ -38,23 +35,24 @@ pub(super) fn parse(block: &[u8; BLOCK]) -> Result<Option<Header>, ImageError> {
     }
     Ok(Some(Header {
         path,
-        link: text(&block[157..257]).to_vec(),
-        kind: block[156],
-        mode: (positive(100..108, "mode")? & 0o7777) as u32,
-        uid: positive(108..116, "owner")?,
-        gid: positive(116..124, "group")?,
-        size: positive(124..136, "size")?,
-        mtime_s: number(&block[136..148]).ok_or_else(|| broken("time"))?,
+        target: text(&block[157..257]).to_vec(),
+        letter: block[156],
+        mode: (positive(100..108).ok_or_else(|| wrong("mode"))? & 0o7777) as u32,
+        // An owner or a time that cannot be read is a pity, and no reason to refuse the rest.
+        user: positive(108..116),
+        group: positive(116..124),
+        size: positive(124..136).ok_or_else(|| wrong("size"))?,
+        modified_s: number(&block[136..148]).unwrap_or(0),
     }))
 }
 
 /// Up to the first zero.
-pub(super) fn text(field: &[u8]) -> &[u8] {
+pub(crate) fn text(field: &[u8]) -> &[u8] {
     field.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
 /// A number: octal digits, or base 256 where those were too few. An empty field is 0.
-pub(super) fn number(field: &[u8]) -> Option<i64> {
+pub(crate) fn number(field: &[u8]) -> Option<i64> {
     let (&first, rest) = field.split_first()?;
     if first & 0x80 != 0 {
         let negative = first & 0x40 != 0;
@@ -117,10 +115,10 @@ mod tests {
         written.set_link_name("x").unwrap();
         written.set_cksum();
         let header = parse(written.as_bytes()).unwrap().unwrap();
-        assert_eq!((header.path.as_slice(), header.link.as_slice()), (&b"a/b"[..], &b"x"[..]));
-        assert_eq!((header.mode, header.uid, header.gid), (0o4755, 1000, 7));
-        assert_eq!((header.size, header.mtime_s, header.kind), (123, 99, b'2'));
-        assert_eq!(parse(&[0; BLOCK]), Ok(None));
+        assert_eq!((header.path.as_slice(), header.target.as_slice()), (&b"a/b"[..], &b"x"[..]));
+        assert_eq!((header.mode, header.user, header.group), (0o4755, Some(1000), Some(7)));
+        assert_eq!((header.size, header.modified_s, header.letter), (123, 99, b'2'));
+        assert_eq!(parse(&[0; BLOCK]).unwrap(), None);
         let mut damaged = *written.as_bytes();
         damaged[0] ^= 1;
         assert!(parse(&damaged).is_err());

@@ -1,41 +1,32 @@
 //! What an extended header says: `LENGTH KEY=VALUE\n`, one after the other.
 
-use crate::error::ImageError;
-use crate::tar::sparse::{self, Region};
+use crate::error::TarError;
+use crate::sparse::{self, Region};
+use crate::{ATTRIBUTE, Attribute};
 
-/// The records of one extended header that mean something to us.
+/// The records of the extended headers of one entry that mean something to us.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Pax {
-    pub(super) path: Option<Vec<u8>>,
-    pub(super) link: Option<Vec<u8>>,
-    pub(super) size: Option<u64>,
-    pub(super) uid: Option<u64>,
-    pub(super) gid: Option<u64>,
-    pub(super) mtime: Option<(i64, u32)>,
-    pub(super) has_attributes: bool,
-    pub(super) sparse: PaxSparse,
+pub(crate) struct Pax {
+    pub(crate) path: Option<Vec<u8>>,
+    pub(crate) target: Option<Vec<u8>>,
+    pub(crate) size: Option<u64>,
+    pub(crate) user: Option<u64>,
+    pub(crate) group: Option<u64>,
+    pub(crate) modified: Option<(i64, u32)>,
+    pub(crate) attributes: Vec<Attribute>,
+    pub(crate) has_attributes: bool,
+    pub(crate) sparse: PaxSparse,
 }
 
 /// What it says about holes, in the three ways that GNU tar had over the years.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct PaxSparse {
-    pub(super) name: Option<Vec<u8>>,
-    pub(super) real_size: Option<u64>,
+pub(crate) struct PaxSparse {
+    pub(crate) name: Option<Vec<u8>>,
+    pub(crate) real_size: Option<u64>,
     /// The map is in the contents, not here.
-    pub(super) map_in_data: bool,
-    pub(super) map: Vec<Region>,
+    pub(crate) map_in_data: bool,
+    pub(crate) map: Vec<Region>,
     offset: Option<u64>,
-}
-
-pub(super) fn parse(mut records: &[u8]) -> Result<Pax, ImageError> {
-    let mut pax = Pax::default();
-    while !records.is_empty() {
-        let (key, value, rest) = record(records)
-            .ok_or_else(|| ImageError::broken("an extended tar header cannot be read"))?;
-        pax.take(key, value)?;
-        records = rest;
-    }
-    Ok(pax)
 }
 
 type Record<'a> = (&'a [u8], &'a [u8], &'a [u8]);
@@ -50,20 +41,31 @@ fn record(records: &[u8]) -> Option<Record<'_>> {
 }
 
 impl Pax {
-    fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), ImageError> {
+    /// Reads the records of one header. What it says holds, whatever one before it said.
+    pub(crate) fn read(&mut self, mut records: &[u8]) -> Result<(), TarError> {
+        while !records.is_empty() {
+            let (key, value, rest) = record(records)
+                .ok_or_else(|| TarError::broken("an extended header that makes no sense"))?;
+            self.take(key, value)?;
+            records = rest;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), TarError> {
         let wrong = || {
             let key = String::from_utf8_lossy(key).into_owned();
-            ImageError::broken(format!("{key} of an extended tar header cannot be read"))
+            TarError::broken(format!("{key} of an extended header"))
         };
         let number = || decimal(value).ok_or_else(wrong);
         let holes = &mut self.sparse;
         match key {
             b"path" => self.path = Some(value.to_vec()),
-            b"linkpath" => self.link = Some(value.to_vec()),
+            b"linkpath" => self.target = Some(value.to_vec()),
             b"size" => self.size = Some(number()?),
-            b"uid" => self.uid = Some(number()?),
-            b"gid" => self.gid = Some(number()?),
-            b"mtime" => self.mtime = Some(moment(value).ok_or_else(wrong)?),
+            b"uid" => self.user = Some(number()?),
+            b"gid" => self.group = Some(number()?),
+            b"mtime" => self.modified = moment(value),
             b"GNU.sparse.major" => holes.map_in_data = number()? == 1,
             b"GNU.sparse.name" => holes.name = Some(value.to_vec()),
             b"GNU.sparse.realsize" | b"GNU.sparse.size" => holes.real_size = Some(number()?),
@@ -80,20 +82,25 @@ impl Pax {
                     sparse::add(&mut holes.map, Region { offset, length })?;
                 }
             }
-            _ => self.has_attributes |= is_attribute(key),
+            key => {
+                self.has_attributes |= is_attribute(key);
+                if let Some(name) = key.strip_prefix(ATTRIBUTE) {
+                    self.attributes.push((name.into(), value.into()));
+                }
+            }
         }
         Ok(())
     }
 }
 
 fn is_attribute(key: &[u8]) -> bool {
-    [&b"SCHILY.xattr."[..], b"LIBARCHIVE.xattr.", b"SCHILY.acl.", b"RHT.security."]
+    [ATTRIBUTE, b"LIBARCHIVE.xattr.", b"SCHILY.acl.", b"RHT.security."]
         .iter()
         .any(|prefix| key.starts_with(prefix))
 }
 
 /// Digits only, as these headers have it.
-pub(super) fn decimal(text: &[u8]) -> Option<u64> {
+pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
     }
@@ -120,16 +127,24 @@ fn moment(text: &[u8]) -> Option<(i64, u32)> {
 mod tests {
     use super::*;
 
+    fn parse(records: &[u8]) -> Result<Pax, TarError> {
+        let mut pax = Pax::default();
+        pax.read(records)?;
+        Ok(pax)
+    }
+
     #[test]
     fn records_are_read_and_the_rest_is_passed_over() {
         let pax = parse(b"12 path=a/b\n20 comment=anything\n17 mtime=12.5000\n11 size=77\n");
         let pax = pax.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(pax.path.as_deref(), Some(&b"a/b"[..]));
-        assert_eq!((pax.size, pax.mtime), (Some(77), Some((12, 500_000_000))));
+        assert_eq!((pax.size, pax.modified), (Some(77), Some((12, 500_000_000))));
         let holes = parse(b"28 GNU.sparse.map=0,1,512,3\n").unwrap().sparse;
         assert_eq!(holes.map, [Region { offset: 0, length: 1 }, Region { offset: 512, length: 3 }]);
         assert!(parse(b"30 SCHILY.xattr.user.overlay=x\n").is_err(), "a wrong length");
-        assert!(parse(b"31 SCHILY.xattr.user.overlay=x\n").unwrap().has_attributes);
+        let noted = parse(b"31 SCHILY.xattr.user.overlay=x\n").unwrap();
+        assert!(noted.has_attributes);
+        assert_eq!(noted.attributes, [(b"user.overlay"[..].into(), b"x"[..].into())]);
     }
 
     #[test]

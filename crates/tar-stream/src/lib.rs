@@ -1,0 +1,118 @@
+//! The tar format, for archives of strangers and our own: ustar, GNU and pax, with long names, large
+//! sizes and files with holes. It makes no files.
+//!
+//! [`Decoder`] takes an archive block by block and does no I/O, so that code which waits for bytes and
+//! code which blocks read archives alike. [`Entries`] reads from a reader. [`Written`] is one entry on
+//! its way out.
+//!
+//! Whatever an archive claims, memory stays bounded, sums do not overflow, and names stay bytes.
+
+mod decoder;
+mod entries;
+mod error;
+mod header;
+mod pax;
+mod sparse;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use decoder::{Bounds, Decoder, Step};
+pub use entries::Entries;
+pub use error::TarError;
+pub use sparse::{Region, Sparse};
+pub use writer::{Written, end};
+
+/// Everything in an archive comes in blocks of this size.
+pub const BLOCK: usize = 512;
+
+/// What extended headers call the attributes of users.
+const ATTRIBUTE: &[u8] = b"SCHILY.xattr.";
+
+/// An extended attribute: its name and its value.
+pub type Attribute = (Box<[u8]>, Box<[u8]>);
+
+/// How many bytes fill up the last block of `size` bytes.
+pub const fn padding(size: u64) -> u64 {
+    (BLOCK as u64 - size % BLOCK as u64) % BLOCK as u64
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// Another name of a file that came before.
+    Hardlink,
+    /// A device of either kind.
+    Device,
+    /// A named pipe.
+    Fifo,
+    /// Anything else, by its letter.
+    Other(u8),
+}
+
+impl Kind {
+    fn of_letter(letter: u8) -> Self {
+        match letter {
+            0 | b'0' | b'7' | b'S' => Self::File,
+            b'1' => Self::Hardlink,
+            b'2' => Self::Symlink,
+            b'3' | b'4' => Self::Device,
+            b'5' | b'D' => Self::Directory,
+            b'6' => Self::Fifo,
+            other => Self::Other(other),
+        }
+    }
+
+    fn letter(self) -> u8 {
+        match self {
+            Self::File => b'0',
+            Self::Hardlink => b'1',
+            Self::Symlink => b'2',
+            Self::Device => b'3',
+            Self::Directory => b'5',
+            Self::Fifo => b'6',
+            Self::Other(letter) => letter,
+        }
+    }
+}
+
+/// One entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// What it is.
+    pub kind: Kind,
+    /// Where, as the archive has it.
+    pub path: Vec<u8>,
+    /// Where a link points, or what a file is another name of; empty without one.
+    pub target: Vec<u8>,
+    /// Its permissions, with their special bits.
+    pub mode: u32,
+    /// Whose it is: user and group. One that is no number of a user is `u32::MAX`.
+    pub owner: (u32, u32),
+    /// How many bytes of contents follow.
+    pub size: u64,
+    /// When it was last written, in seconds since 1970 and nanoseconds.
+    pub modified: (i64, u32),
+    /// Where the contents belong, if the file has holes.
+    pub sparse: Option<Sparse>,
+    /// The extended attributes that are kept in archives by their names.
+    pub attributes: Vec<Attribute>,
+    /// It has attributes or access lists, in whatever form.
+    pub has_attributes: bool,
+}
+
+/// How much of a path is shown.
+const SHOWN_BYTES_MAX: usize = 256;
+
+impl Entry {
+    /// For causes, which people read: the beginning of its path.
+    pub fn shown(&self) -> String {
+        self.path[..self.path.len().min(SHOWN_BYTES_MAX)].escape_ascii().to_string()
+    }
+}
