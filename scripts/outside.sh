@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The promises about files, tried by strangers: scripts/outside/*.py, one after the other, against a built server.
+# The promises about files and names, tried by strangers: scripts/outside/*.py, one after the other, against a built server.
 #
 #   scripts/outside.sh [--seconds N] [--seed S] [NAME...]     N seconds of storm (10); only the named tests
 #   SHOAL_BIN=target/release/shoal  which server; without it the release build is made first
@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 
-readonly TESTS=(selfcheck eviction deletion limits losses where at_rest damage fulldisk backup ends storm)
+readonly TESTS=(selfcheck eviction deletion limits losses where at_rest damage fulldisk backup ends names storm)
 # Longer than the deadline that each test has of its own.
 readonly PATIENCE_S=400
 

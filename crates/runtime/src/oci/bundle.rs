@@ -2,20 +2,13 @@
 //! It is as narrow as what native sandboxes have: a user without capabilities, a root that nobody
 //! writes to, the places that every container has, and no network but loopback. The filter of system
 //! calls is not in here: the guest loads the one that all sandboxes have.
-
-use std::path::Path;
+//!
+//! The description is plain JSON: types of the whole standard would be most of what this crate compiles.
 
 use jail::plan::{DESCRIPTORS, MASKED, READ_ONLY, USER, WORKSPACE};
 use model::{InstanceId, Limits};
-use oci_spec::OciSpecError;
-use oci_spec::runtime::{
-    Capabilities, Linux, LinuxBuilder, LinuxCapabilitiesBuilder, LinuxCpuBuilder,
-    LinuxDeviceCgroupBuilder, LinuxMemoryBuilder, LinuxNamespace, LinuxNamespaceBuilder,
-    LinuxNamespaceType, LinuxPidsBuilder, LinuxResources, LinuxResourcesBuilder, Mount,
-    MountBuilder, PosixRlimit, PosixRlimitBuilder, PosixRlimitType, Process, ProcessBuilder,
-    RootBuilder, Spec, SpecBuilder, UserBuilder,
-};
 use rustix::process::{Resource, getrlimit};
+use serde_json::{Value, json};
 
 use super::Program;
 use crate::container::{GUEST_PATH, Place, places};
@@ -24,7 +17,7 @@ use crate::spec::LaunchSpec;
 /// What a bundle says it is written for: what all of them know.
 const VERSION: &str = "1.0.2";
 
-const MIB: i64 = 1 << 20;
+const MIB: u64 = 1 << 20;
 /// How long the time is of which a container may use a part.
 const CPU_PERIOD_US: u64 = 100_000;
 /// A file of its own takes at least this much of a place.
@@ -41,7 +34,7 @@ pub(super) struct Surroundings<'a> {
     /// The run that the container belongs to.
     pub(super) run: &'a str,
     /// Where its root is.
-    pub(super) root: &'a Path,
+    pub(super) root: &'a str,
     /// How likely we are to be killed when memory runs out, as the kernel counts it.
     pub(super) oom_score: i32,
 }
@@ -51,19 +44,18 @@ pub(super) fn container_id(run: &str, instance: InstanceId) -> String {
     format!("shoal-{run}-{instance}")
 }
 
-/// Describes a container.
-pub(super) fn describe(spec: &LaunchSpec, around: &Surroundings<'_>) -> Result<Spec, OciSpecError> {
+/// Describes a container: what `config.json` of its bundle says.
+pub(super) fn describe(spec: &LaunchSpec, around: &Surroundings<'_>) -> Value {
     // It is mounted for reading only already, without devices and ids to set.
     let read_only = !around.program.keeps_the_root_as_mounted();
-    let root = RootBuilder::default().path(around.root).readonly(read_only).build()?;
-    SpecBuilder::default()
-        .version(VERSION)
-        .root(root)
-        .hostname(hostname(spec.instance))
-        .process(process(spec, around)?)
-        .mounts(mounts(spec, around.program)?)
-        .linux(linux(spec, around)?)
-        .build()
+    json!({
+        "ociVersion": VERSION,
+        "root": {"path": around.root, "readonly": read_only},
+        "hostname": hostname(spec.instance),
+        "process": process(spec, around),
+        "mounts": mounts(spec, around.program),
+        "linux": linux(spec, around),
+    })
 }
 
 fn hostname(instance: InstanceId) -> String {
@@ -71,73 +63,51 @@ fn hostname(instance: InstanceId) -> String {
     format!("shoal-{:08x}", instance.as_u128() as u32)
 }
 
-fn process(spec: &LaunchSpec, around: &Surroundings<'_>) -> Result<Process, OciSpecError> {
-    let none = Capabilities::default;
-    let capabilities = LinuxCapabilitiesBuilder::default()
-        .bounding(none())
-        .effective(none())
-        .inheritable(none())
-        .permitted(none())
-        .ambient(none())
-        .build()?;
-    let process = ProcessBuilder::default()
-        .terminal(false)
-        .user(UserBuilder::default().uid(USER).gid(USER).umask(0o022_u32).build()?)
-        .args([GUEST_PATH, "contained", "stdin"].map(str::to_owned))
-        .env(["PATH=/usr/local/bin:/usr/bin:/bin".to_owned()])
-        .cwd(WORKSPACE)
-        .capabilities(capabilities)
-        .rlimits(limits_of_processes(&spec.limits, around.program)?)
-        .no_new_privileges(true);
-    // Whoever is spared when memory runs out must not have sandboxes that are. To be spared more than
-    // before is not for everybody to ask for.
-    let process = if around.oom_score < 0 { process.oom_score_adj(0) } else { process };
-    process.build()
+fn process(spec: &LaunchSpec, around: &Surroundings<'_>) -> Value {
+    let mut process = json!({
+        "terminal": false,
+        "user": {"uid": USER, "gid": USER, "umask": 0o022},
+        "args": [GUEST_PATH, "contained", "stdin"],
+        "env": ["PATH=/usr/local/bin:/usr/bin:/bin"],
+        "cwd": WORKSPACE,
+        "capabilities": {
+            "bounding": [], "effective": [], "inheritable": [], "permitted": [], "ambient": [],
+        },
+        "rlimits": limits_of_processes(&spec.limits, around.program),
+        "noNewPrivileges": true,
+    });
+    // A server that the kernel spares when memory runs out must not have sandboxes that are spared
+    // too. Lowering one's own value needs a privilege, so it is only asked for where it is needed.
+    if around.oom_score < 0 {
+        process["oomScoreAdj"] = 0.into();
+    }
+    process
 }
 
 /// The same as native sandboxes have, as far as we have it ourselves.
-fn limits_of_processes(
-    limits: &Limits,
-    program: Program,
-) -> Result<Vec<PosixRlimit>, OciSpecError> {
-    use PosixRlimitType::{
-        RlimitCore, RlimitMemlock, RlimitMsgqueue, RlimitNice, RlimitNofile, RlimitNproc,
-        RlimitRtprio, RlimitSigpending,
-    };
-    let counted = program.counts_processes().then(|| (RlimitNproc, processes(limits)));
+fn limits_of_processes(limits: &Limits, program: Program) -> Vec<Value> {
+    let counted = program.counts_processes().then(|| ("RLIMIT_NPROC", processes(limits)));
     // One byte: too little for a file, and the only value at which nothing is piped to a program of
     // the host either.
-    let fixed = [(RlimitCore, 1), (RlimitNice, 0), (RlimitRtprio, 0)];
+    let fixed = [("RLIMIT_CORE", 1), ("RLIMIT_NICE", 0), ("RLIMIT_RTPRIO", 0)];
     let bounded = [
-        (RlimitNofile, Resource::Nofile, DESCRIPTORS),
-        (RlimitMsgqueue, Resource::Msgqueue, 819_200),
-        (RlimitSigpending, Resource::Sigpending, 4096),
-        (RlimitMemlock, Resource::Memlock, 8 << 20),
+        ("RLIMIT_NOFILE", Resource::Nofile, DESCRIPTORS),
+        ("RLIMIT_MSGQUEUE", Resource::Msgqueue, 819_200),
+        ("RLIMIT_SIGPENDING", Resource::Sigpending, 4096),
+        ("RLIMIT_MEMLOCK", Resource::Memlock, 8 << 20),
     ];
     let bounded = bounded.into_iter().map(|(kind, resource, most)| {
         (kind, getrlimit(resource).maximum.map_or(most, |now| now.min(most)))
     });
-    let limit = |(kind, value): (PosixRlimitType, u64)| {
-        PosixRlimitBuilder::default().typ(kind).hard(value).soft(value).build()
-    };
+    let limit = |(kind, value): (&str, u64)| json!({"type": kind, "hard": value, "soft": value});
     fixed.into_iter().chain(bounded).chain(counted).map(limit).collect()
 }
 
-fn mount(
-    path: &str,
-    kind: &str,
-    source: &str,
-    options: impl IntoIterator<Item = String>,
-) -> Result<Mount, OciSpecError> {
-    MountBuilder::default()
-        .destination(path)
-        .typ(kind)
-        .source(source)
-        .options(options.into_iter().collect::<Vec<_>>())
-        .build()
+fn mount(path: &str, kind: &str, source: &str, options: &[String]) -> Value {
+    json!({"destination": path, "type": kind, "source": source, "options": options})
 }
 
-fn mounts(spec: &LaunchSpec, program: Program) -> Result<Vec<Mount>, OciSpecError> {
+fn mounts(spec: &LaunchSpec, program: Program) -> Vec<Value> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let proc = words(&["nosuid", "noexec", "nodev"]);
     let mut devices = words(&["nosuid", "noexec", "strictatime", "mode=755", "size=65536"]);
@@ -155,19 +125,19 @@ fn mounts(spec: &LaunchSpec, program: Program) -> Result<Vec<Mount>, OciSpecErro
         "max=32",
     ]);
     let mut all = vec![
-        mount("/proc", "proc", "proc", proc)?,
-        mount("/dev", "tmpfs", "tmpfs", devices)?,
-        mount("/dev/pts", "devpts", "devpts", terminals)?,
+        mount("/proc", "proc", "proc", &proc),
+        mount("/dev", "tmpfs", "tmpfs", &devices),
+        mount("/dev/pts", "devpts", "devpts", &terminals),
     ];
     for place in places(spec) {
-        all.push(mount(place.path, "tmpfs", "tmpfs", options_of(&place, program))?);
+        all.push(mount(place.path, "tmpfs", "tmpfs", &options_of(&place, program)));
     }
     for shown in &spec.mounts {
         let access = if shown.read_only { "ro" } else { "rw" };
         let options = words(&["bind", access, "nosuid", "nodev", "private"]);
-        all.push(mount(&shown.path, "bind", &shown.host_path, options)?);
+        all.push(mount(&shown.path, "bind", &shown.host_path, &options));
     }
-    Ok(all)
+    all
 }
 
 fn options_of(place: &Place, program: Program) -> Vec<String> {
@@ -189,24 +159,22 @@ fn options_of(place: &Place, program: Program) -> Vec<String> {
     options
 }
 
-fn linux(spec: &LaunchSpec, around: &Surroundings<'_>) -> Result<Linux, OciSpecError> {
-    use LinuxNamespaceType::{Cgroup, Ipc, Mount, Network, Pid, Uts};
-    let kinds = [Some(Pid), Some(Mount), Some(Ipc), Some(Uts), Some(Cgroup)];
+fn linux(spec: &LaunchSpec, around: &Surroundings<'_>) -> Value {
+    let mut namespaces = vec!["pid", "mount", "ipc", "uts", "cgroup"];
     // Otherwise the program begins in one that is the container's alone.
-    let network = (!around.program.begins_in_a_network()).then_some(Network);
-    let namespaces = kinds.into_iter().chain([network]).flatten();
-    let namespaces: Vec<LinuxNamespace> = namespaces
-        .map(|kind| LinuxNamespaceBuilder::default().typ(kind).build())
-        .collect::<Result<_, _>>()?;
+    if !around.program.begins_in_a_network() {
+        namespaces.push("network");
+    }
+    let namespaces: Vec<_> = namespaces.into_iter().map(|kind| json!({"type": kind})).collect();
     let absolute = |paths: &[&str]| paths.iter().map(|path| format!("/{path}")).collect::<Vec<_>>();
-    LinuxBuilder::default()
-        .namespaces(namespaces)
-        .cgroups_path(format!("/shoal/{}/{}", around.run, spec.instance))
-        .resources(resources(&spec.limits, around.program)?)
-        .masked_paths(absolute(MASKED))
-        .readonly_paths(absolute(READ_ONLY))
-        .rootfs_propagation("private")
-        .build()
+    json!({
+        "namespaces": namespaces,
+        "cgroupsPath": format!("/shoal/{}/{}", around.run, spec.instance),
+        "resources": resources(&spec.limits, around.program),
+        "maskedPaths": absolute(MASKED),
+        "readonlyPaths": absolute(READ_ONLY),
+        "rootfsPropagation": "private",
+    })
 }
 
 /// The guest is one of them.
@@ -214,23 +182,69 @@ fn processes(limits: &Limits) -> u64 {
     u64::from(limits.pids) + 1
 }
 
-fn resources(limits: &Limits, program: Program) -> Result<LinuxResources, OciSpecError> {
-    let memory_bytes = i64::from(limits.memory_mb) * MIB;
-    let memory = LinuxMemoryBuilder::default().limit(memory_bytes).swap(memory_bytes).build()?;
-    let quota_us = i64::from(limits.cpu_milli) * CPU_PERIOD_US.cast_signed() / 1000;
-    let cpu = LinuxCpuBuilder::default().quota(quota_us).period(CPU_PERIOD_US).build()?;
+fn resources(limits: &Limits, program: Program) -> Value {
+    let memory_bytes = u64::from(limits.memory_mb) * MIB;
+    let quota_us = u64::from(limits.cpu_milli) * CPU_PERIOD_US / 1000;
     let pids = if program.counts_processes() {
         HOSTS_EACH * processes(limits) + HOSTS_BESIDES
     } else {
         processes(limits)
     };
-    let pids = LinuxPidsBuilder::default().limit(pids.cast_signed()).build()?;
-    // Each program then allows those that every container has.
-    let no_devices = LinuxDeviceCgroupBuilder::default().allow(false).access("rwm").build()?;
-    LinuxResourcesBuilder::default()
-        .devices(vec![no_devices])
-        .memory(memory)
-        .cpu(cpu)
-        .pids(pids)
-        .build()
+    json!({
+        // Each program then allows those that every container has.
+        "devices": [{"allow": false, "access": "rwm"}],
+        "memory": {"limit": memory_bytes, "swap": memory_bytes},
+        "cpu": {"quota": quota_us, "period": CPU_PERIOD_US},
+        "pids": {"limit": pids},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Template, TemplateName};
+
+    use super::*;
+
+    fn described(program: Program, oom_score: i32) -> Value {
+        let template = Template::named(TemplateName::new("t").unwrap());
+        let mut spec = LaunchSpec::of(&template, InstanceId::from_u128(5));
+        spec.limits = Limits { memory_mb: 256, cpu_milli: 1500, pids: 7, ..spec.limits };
+        describe(&spec, &Surroundings { program, run: "run", root: "/root-of-it", oom_score })
+    }
+
+    #[test]
+    fn a_container_has_no_capability_no_network_and_no_device() {
+        for program in [Program::Runc, Program::Crun, Program::Runsc] {
+            let it = described(program, 0);
+            for (set, capabilities) in it["process"]["capabilities"].as_object().unwrap() {
+                assert_eq!(capabilities, &json!([]), "{set}");
+            }
+            assert_eq!(it["process"]["capabilities"].as_object().unwrap().len(), 5);
+            assert_eq!(it["process"]["noNewPrivileges"], json!(true));
+            assert_eq!(it["process"]["user"]["uid"], json!(USER));
+            let network = json!({"type": "network"});
+            let namespaces = it["linux"]["namespaces"].as_array().unwrap();
+            assert_eq!(namespaces.contains(&network), !program.begins_in_a_network());
+            assert_eq!(
+                it["linux"]["resources"]["devices"],
+                json!([{"allow": false, "access": "rwm"}])
+            );
+            let masked = it["linux"]["maskedPaths"].as_array().unwrap();
+            assert!(masked.contains(&json!("/proc/kcore")), "{masked:?}");
+        }
+    }
+
+    #[test]
+    fn limits_of_a_template_are_limits_of_its_containers() {
+        let resources = &described(Program::Runc, 0)["linux"]["resources"];
+        assert_eq!(resources["memory"], json!({"limit": 256 << 20, "swap": 256 << 20}));
+        assert_eq!(resources["cpu"], json!({"quota": 150_000, "period": 100_000}));
+        assert_eq!(resources["pids"], json!({"limit": 8}));
+    }
+
+    #[test]
+    fn containers_of_a_server_that_is_spared_are_not() {
+        assert_eq!(described(Program::Runc, -1)["process"]["oomScoreAdj"], json!(0));
+        assert_eq!(described(Program::Runc, 0)["process"]["oomScoreAdj"], Value::Null);
+    }
 }

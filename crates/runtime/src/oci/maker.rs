@@ -93,9 +93,12 @@ impl OciMaker {
             bundle.make()?;
             roots::add_places(&bundle.top(), &spec)?;
             let root = bundle.root();
-            let around = Surroundings { program, run: &run, root: &root, oom_score };
-            let described = describe(&spec, &around).map_err(std::io::Error::other)?;
-            described.save(bundle.config()).map_err(std::io::Error::other)
+            let Some(root) = root.to_str() else {
+                let cause = format!("{} is not UTF-8, and bundles are", root.display());
+                return Err(std::io::Error::other(cause));
+            };
+            let around = Surroundings { program, run: &run, root, oom_score };
+            std::fs::write(bundle.config(), describe(&spec, &around).to_string())
         })
         .await
     }
