@@ -60,8 +60,18 @@ need_inside() {
 }
 
 # install_python WHAT VENV MODULE PACKAGE...: packages in a place of their own, once. They are there if the
-# module can be imported; the first package is the one that is asked for.
+# module can be imported; the first package is the one that is asked for. Scripts that run side by side may need
+# the same place: one of them makes it.
 install_python() {
+    local lock
+    mkdir -p "$(dirname "$2")"
+    exec {lock}>"$2.lock"
+    flock "$lock"
+    install_python_alone "$@"
+    exec {lock}>&-
+}
+
+install_python_alone() {
     local what="$1" venv="$2" module="$3"
     shift 3
     command -v python3 >/dev/null || skip "no $what (no python3)"

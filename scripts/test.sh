@@ -18,6 +18,7 @@ export RUST_LIB_BACKTRACE=0
 work="$(mktemp -d)"
 step='start'
 step_began="$SECONDS"
+step_cpu_s=0
 passed=()
 skipped=()
 
@@ -33,10 +34,17 @@ trap finish EXIT
 took() {
     printf '%6d s  %s\n' "$1" "$2" >>"$work/took"
 }
+# Leaves in cpu_s the CPU seconds that all commands so far have used.
+count_cpu() {
+    times >"$work/times"
+    cpu_s="$(sed -n 2p "$work/times" | tr 'ms' '  ' | awk '{ print int($1 * 60 + $2 + $3 * 60 + $4) }')"
+}
 heading() {
-    took "$((SECONDS - step_began))" "$step"
+    count_cpu
+    took "$((SECONDS - step_began))" "$step (CPU: $((cpu_s - step_cpu_s)) s)"
     step="$1"
     step_began="$SECONDS"
+    step_cpu_s="$cpu_s"
     printf '\n== %s\n' "$step"
 }
 fail() {
@@ -100,7 +108,7 @@ check_advisories() {
 # check_all WHAT=COMMAND...: side by side, because they mostly wait. What cannot be tried here is said to be
 # skipped; the scripts decide what CI may skip.
 check_all() {
-    local at_once=3 pair n failed=0 status
+    local at_once=3 pair n failed=0 status group="$step"
     n=0
     for pair in "$@"; do
         while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do wait -n || true; done
@@ -117,7 +125,8 @@ check_all() {
     wait || true
     n=0
     for pair in "$@"; do
-        heading "${pair%%=*}"
+        step="${pair%%=*}"
+        printf '\n== %s\n' "$step"
         cat "$work/check.$n"
         read -r status seconds <"$work/check.$n.end"
         took "$seconds" "$step"
@@ -128,6 +137,7 @@ check_all() {
         esac
         n=$((n + 1))
     done
+    step="$group"
     return "$failed"
 }
 
@@ -193,7 +203,8 @@ heading 'clients and outside tests, side by side'
 # The tests have built it. Built alone it would have other features, and so would all that it needs.
 SHOAL_BIN="$(realpath -m "${CARGO_TARGET_DIR:-target}")/debug/shoal"
 export SHOAL_BIN
-check_all 'outside tests=scripts/outside.sh' 'schemathesis=scripts/schemathesis.sh' \
+check_all 'outside tests=scripts/outside.sh' 'schemathesis, admin=env ROLES=admin scripts/schemathesis.sh' \
+    'schemathesis, use=env ROLES=use scripts/schemathesis.sh' 'schemathesis, read=env ROLES=read scripts/schemathesis.sh' \
     'package for Python=scripts/python-sdk.sh' 'clients of Blaxel=scripts/blaxel.sh' \
     'client of Ash=scripts/ash.sh' 'client of MCP=scripts/mcp.sh'
 
