@@ -1,9 +1,13 @@
-//! Builds the guest as a static binary and hands its path to the library, so that a plain
-//! `cargo build` of anything that needs it is all there is to do.
+//! Builds the guest as a static binary and packs it for the library, so that a plain `cargo build` of
+//! anything that needs it is all there is to do.
 
-use std::env;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{env, fs};
+
+use flate2::Compression;
+use flate2::write::DeflateEncoder;
 
 /// What the guest is made of. Cargo does not tell a build script about a nested build's sources.
 const SOURCES: &[&str] = &["crates/guest", "crates/jail", "crates/guest-protocol", "Cargo.lock"];
@@ -37,7 +41,8 @@ fn main() {
         println!("cargo::rerun-if-changed={}", workspace.join(source).display());
     }
     let target = variable("TARGET");
-    let target_directory = PathBuf::from(variable("OUT_DIR")).join("guest");
+    let out = PathBuf::from(variable("OUT_DIR"));
+    let target_directory = out.join("guest");
     let mut build = Command::new(variable("CARGO"));
     for name in NOT_INHERITED {
         build.env_remove(name);
@@ -58,5 +63,15 @@ fn main() {
         .expect("cargo can be started again");
     assert!(status.success(), "building the guest failed: see above");
     let binary = target_directory.join(target).join("guest").join("guest");
-    println!("cargo::rustc-env=GUEST_BINARY={}", binary.display());
+    pack(&binary, &out.join("guest.deflate"));
+}
+
+/// More than half of a program is what a packer finds.
+fn pack(binary: &Path, packed: &Path) {
+    let bytes = fs::read(binary).expect("the guest was built");
+    let mut encoder = DeflateEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(&bytes).expect("memory can be written to");
+    let result = encoder.finish().expect("memory can be written to");
+    fs::write(packed, result).expect("the build directory can be written to");
+    println!("cargo::rustc-env=GUEST_BYTES={}", bytes.len());
 }

@@ -98,10 +98,11 @@ pub(crate) struct Warm {
 impl Warm {
     pub(crate) async fn launch(runtime: &dyn Runtime) -> Result<Self, Failure> {
         let sandbox = runtime.launch(native::spec(Limits::default())?).await.map_err(failed)?;
-        let bytes = guest_image::BYTES;
+        let bytes = guest_image::bytes()
+            .map_err(|error| Failure::new("cannot unpack the program to measure", error))?;
         sandbox
             .inside()
-            .write_all(PROGRAM_IN_WORKSPACE, bytes, Some(0o755))
+            .write_all(PROGRAM_IN_WORKSPACE, &bytes, Some(0o755))
             .await
             .map_err(failed)?;
         Ok(Self { sandbox, freezes: runtime.capabilities().freeze })

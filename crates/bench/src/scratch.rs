@@ -34,7 +34,7 @@ impl Scratch {
         let scratch = Self { directory };
         fs::create_dir_all(scratch.root().join("bin")).map_err(failed)?;
         let program = scratch.program();
-        fs::write(&program, guest_image::BYTES).map_err(failed)?;
+        fs::write(&program, guest_image::bytes().map_err(failed)?).map_err(failed)?;
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).map_err(failed)?;
         Ok(scratch)
     }

@@ -1,17 +1,29 @@
 //! The guest binary as bytes, and as a file in memory that can be executed and never changed: what
 //! runs as every sandbox's first process cannot be overwritten through `/proc`.
 
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 
+use flate2::read::DeflateDecoder;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
+/// The binary as it is shipped. Another binary has other bytes here.
+pub static PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest.deflate"));
+
 /// The static binary, for whatever root filesystem.
-pub static BYTES: &[u8] = include_bytes!(env!("GUEST_BINARY"));
+pub fn bytes() -> io::Result<Vec<u8>> {
+    let size: usize = env!("GUEST_BYTES").parse().map_err(io::Error::other)?;
+    let mut bytes = Vec::with_capacity(size);
+    DeflateDecoder::new(PACKED).read_to_end(&mut bytes)?;
+    if bytes.len() != size {
+        return Err(io::Error::other("the guest in this program is damaged"));
+    }
+    Ok(bytes)
+}
 
 /// A sealed, executable file in memory with the binary in it.
 pub fn memfd() -> io::Result<OwnedFd> {
-    sealed("shoal-guest", BYTES)
+    sealed("shoal-guest", &bytes()?)
 }
 
 /// A file in memory with these contents, which nobody can change any more.
@@ -33,9 +45,9 @@ mod tests {
     const INTERPRETER: u32 = 3;
 
     /// Reads the table of segments of a 64-bit ELF file.
-    fn kinds_of_segments() -> Vec<u32> {
+    fn kinds_of_segments(bytes: &[u8]) -> Vec<u32> {
         let number = |at: usize, length: usize| {
-            BYTES[at..at + length]
+            bytes[at..at + length]
                 .iter()
                 .rev()
                 .fold(0, |value, byte| value << 8 | usize::from(*byte))
@@ -46,9 +58,10 @@ mod tests {
 
     #[test]
     fn the_binary_is_static_small_and_cannot_be_changed() {
-        assert_eq!(&BYTES[..4], b"\x7fELF");
-        assert!(BYTES.len() < 3 << 20, "{} bytes", BYTES.len());
-        assert!(!kinds_of_segments().contains(&INTERPRETER), "needs a loader to start");
+        let bytes = bytes().unwrap();
+        assert_eq!(&bytes[..4], b"\x7fELF");
+        assert!(bytes.len() < 3 << 20, "{} bytes", bytes.len());
+        assert!(!kinds_of_segments(&bytes).contains(&INTERPRETER), "needs a loader to start");
         let mut file = std::fs::File::from(memfd().unwrap());
         assert!(file.write_all(b"x").is_err());
     }

@@ -50,7 +50,7 @@ fn a_root_without_a_libc_is_enough() -> Result<()> {
     std::fs::create_dir_all(root.join("bin"))?;
     // The only static program that is surely there is the guest itself.
     let program = root.join("bin/only");
-    std::fs::write(&program, guest_image::BYTES)?;
+    std::fs::write(&program, guest_image::bytes()?)?;
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&program, mode)?;
     let change = |config: &mut NativeConfig| config.directories = vec![place.clone()];

@@ -141,7 +141,7 @@ impl Preparation {
 
     /// The volume with the guest.
     pub(super) fn volume(&self) -> String {
-        self.names.guest_volume(&hash_of(guest_image::BYTES))
+        self.names.guest_volume(&hash_of(guest_image::PACKED))
     }
 
     fn present(&self) -> MutexGuard<'_, Option<Arc<Ground>>> {
@@ -327,8 +327,9 @@ impl Preparation {
     async fn fill(&self, carrier: &str, look: bool) -> Result<bool, Trouble> {
         let name = GUEST_PATH.strip_prefix(GUEST_DIRECTORY).unwrap_or(GUEST_PATH);
         let name = name.trim_start_matches('/');
-        let archive = archive_of_program(name, guest_image::BYTES, LINK_DIRECTORY);
-        let archive = archive.map_err(|error| Trouble::Unanswered(error.to_string()))?;
+        let archive = guest_image::bytes()
+            .and_then(|guest| archive_of_program(name, &guest, LINK_DIRECTORY))
+            .map_err(|error| Trouble::Unanswered(error.to_string()))?;
         let options = UploadToContainerOptionsBuilder::new().path(GUEST_DIRECTORY).build();
         let body = bollard::body_full(archive.into());
         self.engine

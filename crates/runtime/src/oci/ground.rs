@@ -57,7 +57,7 @@ impl Ground {
         }
         let mut guest =
             OpenOptions::new().write(true).create_new(true).mode(0o555).open(ground.guest())?;
-        guest.write_all(guest_image::BYTES)?;
+        guest.write_all(&guest_image::bytes()?)?;
         // Whatever the mask took away: somebody else runs it.
         fchmod(guest.as_fd(), rustix::fs::Mode::from_raw_mode(0o555))?;
         Ok(ground)

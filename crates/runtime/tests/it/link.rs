@@ -42,7 +42,7 @@ impl Guest {
             .join(format!("link-{}-{name}-{pass_descriptors}", std::process::id()));
         std::fs::create_dir_all(place.join("workspace")).expect("a place");
         let program = place.join("guest");
-        std::fs::write(&program, guest_image::BYTES).expect("written");
+        std::fs::write(&program, guest_image::bytes().expect("unpacked")).expect("written");
         let executable = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(&program, executable).expect("executable");
         let (ours, theirs) = UnixStream::pair().expect("a pair");

@@ -49,7 +49,7 @@ impl Store {
         let layer = self.place.join("layers").join(digest(byte));
         std::fs::create_dir_all(layer.join("bin"))?;
         let program = layer.join("bin/only");
-        std::fs::write(&program, guest_image::BYTES)?;
+        std::fs::write(&program, guest_image::bytes()?)?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&program, mode)?;
         Ok(layer)

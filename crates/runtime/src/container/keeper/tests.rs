@@ -52,7 +52,7 @@ impl Container {
         std::fs::create_dir_all(directory.join("root")).unwrap();
         let guest = directory.join("guest");
         let mut file = std::fs::File::create(&guest).unwrap();
-        file.write_all(guest_image::BYTES).unwrap();
+        file.write_all(&guest_image::bytes().unwrap()).unwrap();
         file.set_permissions(std::fs::Permissions::from_mode(0o755)).unwrap();
         drop(file);
         let (ours, theirs) = UnixStream::pair().unwrap();
