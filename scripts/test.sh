@@ -12,7 +12,7 @@ readonly NEXTEST_VERSION=0.9.143
 readonly DENY_VERSION=0.20.2
 readonly SEEDS="${SIM_SEEDS:-3000}"
 
-# CI builds once: what the compiler notes for the next build is a fifth of its work.
+# CI builds once: what the compiler would keep for the next build is of no use.
 if [ "${CI:-}" = true ]; then export CARGO_INCREMENTAL=0; fi
 
 # A test that returns an error is explained by its message; a panic keeps its backtrace.

@@ -1,4 +1,4 @@
-//! Documents: what is written down beside the journal, by kind, key and name. They are bounded here;
+//! Documents: what the store keeps beside the journal, by kind, key and name. They are bounded here;
 //! what they say is the affair of who wrote them. Dialects reach them by `named` only.
 
 use model::{Document, ErrorCode, KeyId, Refusal};

@@ -72,7 +72,7 @@ impl BegunSession {
     }
 }
 
-/// A session that was made and whose maker was not told. Dropped, it is ended: nobody else could.
+/// A session that was made and whose maker does not have it yet. Dropped, it is ended: no one else can.
 pub(crate) struct Unknown<'a> {
     pub(crate) core: &'a Arc<Core>,
     pub(crate) session: SessionId,

@@ -46,7 +46,7 @@ impl From<Refusal> for NamedError {
     }
 }
 
-/// Locks of a kind and a key as a whole, or of one name. Each is there for as long as somebody has it
+/// Locks of a kind and a key as a whole, or of one name. Each is there for as long as a task has it
 /// or waits for it.
 type Locks = BTreeMap<(String, KeyId, Option<String>), Weak<tokio::sync::Mutex<()>>>;
 
@@ -207,7 +207,7 @@ impl Engine {
         documents::all(&self.core, kind, tenant).await
     }
 
-    /// The right to change what a caller has of a kind: until it is dropped, nobody else does.
+    /// The right to change what a caller has of a kind: until it is dropped, no other task does.
     #[boxed]
     pub async fn change_named(
         &self,
@@ -256,7 +256,7 @@ impl NamedChange {
     }
 }
 
-/// Goes on also if whoever waits for it goes away.
+/// Runs work to its end, also if its caller goes away.
 pub(crate) async fn to_the_end<T: Send + 'static, E: From<Refusal> + Send + 'static>(
     work: impl Future<Output = Result<T, E>> + Send + 'static,
 ) -> Result<T, E> {

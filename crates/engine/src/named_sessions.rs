@@ -320,8 +320,8 @@ async fn written(core: &Core, key: &NameKey) -> Result<Option<Arc<NamedSession>>
 }
 
 impl Core {
-    /// Keeps the right to change names until everything that was decided is written, so that whoever
-    /// has it next reads all of it.
+    /// Keeps the right to change names until everything that was decided is written, so that the
+    /// task that has it next reads all of it.
     fn hold_until_written(&self, alone: OwnedMutexGuard<()>) {
         let Some(receiver) = self.queue_documents(Vec::new(), None) else { return };
         tokio::spawn(async move {
@@ -332,7 +332,7 @@ impl Core {
     }
 
     /// Writes names, unless some have changed with their sessions since `seen` was read; whether it
-    /// did. What was begun is written also if nobody waits for it.
+    /// did. What was begun is written also if no caller waits for it.
     async fn write_names(
         &self,
         alone: OwnedMutexGuard<()>,
@@ -399,7 +399,7 @@ pub(crate) fn go_on_ending(core: &Arc<Core>) {
             Some(_) => {}
             None => {
                 let gone = core.state().names.gone(session);
-                // Nobody waits for it.
+                // No caller waits for it.
                 drop(core.queue_documents(gone, None));
             }
         }

@@ -143,7 +143,7 @@ impl<T> LifecycleEvent<T> {
         }
     }
 
-    /// The same with its times told in another way.
+    /// The same event with its times in another form.
     pub fn with_times<U>(self, told: impl Fn(T) -> U) -> LifecycleEvent<U> {
         use LifecycleEvent as To;
         match self {

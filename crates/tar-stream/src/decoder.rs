@@ -1,4 +1,4 @@
-//! An archive block by block, without I/O. Whoever has the bytes gives one block after another until
+//! An archive block by block, without I/O. The caller gives one block after another until
 //! there is an entry, goes past its contents and their padding, and gives the next block.
 
 use crate::error::TarError;
