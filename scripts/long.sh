@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The tests that take long, and their report: docs/reports/long-YYYY-MM-DD.md, to be committed. Not part of CI.
-# A storm from outside on the release build, and tests that CI runs on a smaller scale.
+# A storm from outside on the release build, many made-up requests to it, and tests that CI runs on a
+# smaller scale.
 #
 #   scripts/long.sh [--seconds N] [--seed S]     N seconds of storm (600); the seed is of today if not given
 #   SHOAL_BIN=target/release/shoal  which server; without it the release build is made first
@@ -10,7 +11,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 
-readonly SCALED='test(thousands_of_idle_sandboxes) + test(a_session_survives_kills) + test(storm::)'
+readonly SCALED='test(thousands_of_idle_sandboxes) + test(a_session_survives_kills) + test(storm::)
+    + test(many_sessions_share) + test(death_at_random)'
 
 seconds=600
 seed="$(date +%Y%m%d)"
@@ -29,7 +31,11 @@ fi
 [ -x "$SHOAL_BIN" ] || { printf 'long.sh: there is no %s\n' "$SHOAL_BIN" >&2; exit 1; }
 
 work="$(mktemp -d)"
-trap 'rm -rf "$work"' EXIT
+finish() {
+    scripts/containers.sh stop "$work/containers" || true
+    rm -rf "$work"
+}
+trap finish EXIT
 today="$(date +%Y-%m-%d)"
 readonly report="docs/reports/long-$today.md"
 commit="$(git rev-parse --short HEAD)"
@@ -46,9 +52,23 @@ took="$((SECONDS - began))"
 result='every promise held'
 if [ "$status" -ne 0 ]; then result="**failed** (exit code $status)"; fi
 
-# What CI does on a smaller scale.
+# The next three are what CI does on a smaller scale.
+made_up=0
+EXAMPLES=60 SHOAL_BIN="$SHOAL_BIN" scripts/schemathesis.sh >"$work/made-up" 2>&1 || made_up=$?
+cat "$work/made-up"
+if [ "$made_up" -ne 0 ]; then status=1; fi
+
+sim=0
+cargo run --release --locked --quiet -p sim -- --seeds 30000 >"$work/sim" 2>&1 || sim=$?
+tail -n 40 "$work/sim"
+if [ "$sim" -ne 0 ]; then status=1; fi
+
 scaled=0
-IDLE_SANDBOXES=5000 KILLS=200 STORM_SECONDS=150 SHOAL_CHAOS_S=120 timeout --kill-after=30 3600 \
+scripts/containers.sh start "$work/containers" >"$work/env"
+# What it says is for this shell.
+# shellcheck source=/dev/null
+. "$work/env"
+IDLE_SANDBOXES=5000 KILLS=200 SESSIONS=1000 LAUNCHES=1000 STORM_SECONDS=150 SHOAL_CHAOS_S=120 timeout --kill-after=30 3600 \
     cargo nextest run --locked --cargo-quiet --no-fail-fast --color never --status-level pass --test-threads 1 -E "$SCALED" \
     -p shoal -p integration-tests >"$work/scaled" 2>&1 || scaled=$?
 cat "$work/scaled"
@@ -69,10 +89,15 @@ if [ "$scaled" -ne 0 ]; then status=1; fi
     sed -e '/^       /d' -e "s#${TMPDIR:-/tmp}/shoal-outside-[^ /]*#WORK#g" "$work/storm" | cut -c 1-1200 |
         sed -e 's/[[:space:]]*$//' -e 200q
     printf '```\n\n## On a larger scale than in CI\n\n'
-    printf '5,000 idle sandboxes, 200 kills in the middle of turns, storms of 120 and 150 seconds.\n\n```text\n'
+    printf 'Schemathesis, 60 made-up requests to each route, exit code %s:\n\n```text\n' "$made_up"
+    tail -n 20 "$work/made-up" | sed -e "s#${TMPDIR:-/tmp}/[^ ]*#WORK#g" -e 's/[[:space:]]*$//'
+    printf '```\n\nThe simulator, 30,000 worlds, exit code %s:\n\n```text\n' "$sim"
+    tail -n 3 "$work/sim"
+    printf '```\n\n'
+    printf '5,000 idle sandboxes, 200 kills in the middle of turns, 1,000 sessions on 50 places, 1,000 launches with deaths, storms of 120 and 150 seconds.\n\n```text\n'
     grep -E '^ *(PASS|FAIL|SIGNAL|TIMEOUT|Summary)' "$work/scaled" | sed -e 's/^ *//' -e 's/[[:space:]]*$//' || true
     printf '```\n'
 } >"$report"
-if [ "$scaled" -ne 0 ]; then result="$result; a test on a larger scale failed"; fi
+if [ "$((made_up + sim + scaled))" -ne 0 ]; then result="$result; a test on a larger scale failed"; fi
 echo "long.sh: $result; the report is $report"
 exit "$status"

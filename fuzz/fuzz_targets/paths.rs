@@ -14,6 +14,8 @@ use guest_protocol::message::{EntryKind, FaultCode, Reply, Request, lane};
 use guest_protocol::{Endpoint, Incoming, decode};
 use libfuzzer_sys::fuzz_target;
 
+#[path = "../../crates/guest/src/contained.rs"]
+mod contained;
 #[path = "place.rs"]
 mod place;
 #[path = "../../crates/guest/src/serve/mod.rs"]
@@ -132,11 +134,16 @@ impl Host {
     /// Starts a guest.
     fn start() -> Self {
         let (stream, theirs) = UnixStream::pair().expect("a connection");
-        let settings = serve::Settings { workload: None, workspace: "/workspace".into() };
+        let settings = serve::Settings {
+            workload: None,
+            workspace: "/workspace".into(),
+            scale: None,
+            contained: None,
+        };
         // Only the guest is another user: what is found is written down by us.
         std::thread::spawn(move || {
             become_nobody();
-            let reason = serve::serve(theirs.into(), settings);
+            let reason = serve::serve(serve::Link::Socket(theirs.into()), settings);
             panic!("the guest has ended: {reason}");
         });
         let mut host = Self { endpoint: Endpoint::new(), stream, channel: 0 };

@@ -32,6 +32,7 @@ const LAYERS: &[Layer] = &[
     layer("jail", "it runs in the launcher, which is single-threaded").never(&["tokio"]),
     layer("guest", "it is in every sandbox, small and single-threaded").never(&["tokio"]),
     layer("guest-image", ""),
+    layer("tasks", "it starts tasks and knows none").only(&["tokio"]),
     layer("tar-stream", "it is a format, for code that waits and code that blocks").only(&[]),
     layer("workspaces", "it blocks, and is asked from threads of its own").never(&["tokio"]),
     layer("runtime", ""),

@@ -19,6 +19,8 @@ pub use web::settings::Settings as WebSettings;
 /// The document that describes our own routes.
 pub mod openapi {
     pub use v1::document;
+    #[cfg(feature = "schema")]
+    pub use v1::made_document;
 }
 
 /// Settings of the API.

@@ -222,7 +222,7 @@ pub(super) async fn from_directory_elsewhere(
     roots: Vec<PathBuf>,
     given: String,
 ) -> Result<(PathBuf, Files), AshError> {
-    let reading = tokio::task::spawn_blocking(move || from_directory(&roots, &given));
+    let reading = tasks::spawn_blocking(move || from_directory(&roots, &given));
     reading.await.unwrap_or_else(|error| {
         Err(Refusal::new(ErrorCode::Internal, format!("on another thread: {error}")).into())
     })

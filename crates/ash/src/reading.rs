@@ -4,7 +4,7 @@
 use axum::extract::Request;
 use bytes::Bytes;
 use serde_json::{Map, Value};
-use tokio::task::spawn_blocking;
+use tasks::spawn_blocking;
 
 use super::bounded_json::{PART_BYTES, PARTS_MAX, parse};
 use super::errors::AshError;

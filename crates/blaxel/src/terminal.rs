@@ -85,7 +85,7 @@ impl Drop for Looking {
         if left > 0 {
             return;
         }
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             tokio::select! {
                 () = sleep(FORGOTTEN) => {}
                 () = target.server_stops() => return,

@@ -25,9 +25,9 @@ use runtime::{RuntimeError, RuntimeErrorCode};
 use serde_json::json;
 use store::Store;
 use tar_stream::{Kind, Written, end, padding};
+use tasks::spawn_blocking;
 use tokio::sync::OwnedMutexGuard;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use workspaces::{Archives, Seeds, WorkspaceError, Workspaces};
 
@@ -182,7 +182,7 @@ impl Parts {
         let journal = self.store.backup(&copy.0).await.map_err(|error| store_refused(&error))?;
         seeds = self.open_seeds(seeds).await?;
         let (to, pieces) = channel(PIECES);
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             let mut members = Members { to };
             let stopped = match self.send_all(&mut members, &journal, seeds, &copy).await {
                 Ok(()) | Err(Stopped::Unwanted) => return,

@@ -9,7 +9,7 @@ use kernel::Launch;
 use model::template::RuntimeKind;
 use model::{HardLimits, Placed, Refusal, Template, Wall, WorkspaceId, placed};
 use runtime::{RuntimeError, RuntimeErrorCode, WorkspaceSource};
-use tokio::task::spawn_blocking;
+use tasks::spawn_blocking;
 use workspaces::{
     Archives, LostFound, New, PutAside, Seeds, Size, Trouble, WorkspaceError, Workspaces,
 };

@@ -32,7 +32,7 @@ pub(crate) async fn persist(
         sandbox.sync().await?;
     }
     // Somebody who removes it need not wait until it is durable.
-    let synced = tokio::task::spawn_blocking(move || workspaces.sync(workspace)).await;
+    let synced = tasks::spawn_blocking(move || workspaces.sync(workspace)).await;
     let synced = synced.map_err(|error| crate::disk::given_up(&error))?;
     Ok(synced.map_err(|error| crate::disk::failed(&error))?)
 }

@@ -157,7 +157,7 @@ impl Engine {
     /// Goes on to its end also if whoever asked goes away: what is written counts here too.
     async fn write_key(&self, record: &KeyRecord) -> Result<(), Refusal> {
         let (core, record) = (Arc::clone(&self.core), record.clone());
-        let writing = tokio::spawn(async move {
+        let writing = tasks::spawn(async move {
             let written = core.store.put_key(&record).await;
             written.map_err(|error| unavailable(&format!("{error} ({})", error.remedy())))?;
             core.keyring.put(record);

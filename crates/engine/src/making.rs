@@ -87,7 +87,7 @@ impl Unknown<'_> {
 impl Drop for Unknown<'_> {
     fn drop(&mut self) {
         let (core, session) = (Arc::clone(self.core), self.session);
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             let request = core.request();
             let ended = core.ask(request, Event::SessionEndRequested { request, session }).await;
             if let Err(error) = ended {

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use kernel::{Event, Kernel, Measured};
 use model::{InstanceId, WorkspaceId};
-use tokio::task::{JoinError, spawn_blocking};
+use tasks::spawn_blocking;
+use tokio::task::JoinError;
 use tokio::time::{Instant, sleep};
 use workspaces::{Archives, Scan, Size, Usage, WorkspaceError, Workspaces};
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use model::{ErrorCode, Limits, SeedId, WorkspaceId};
 use runtime::{RuntimeError, RuntimeErrorCode, Sandbox};
-use tokio::task::spawn_blocking;
+use tasks::spawn_blocking;
 use workspaces::{ArchiveReader, ArchiveWriter, Size, WorkspaceError};
 
 use crate::archive::{Bounds, Packing, Pieces, UnpackError, Unpacking, Unusual, WithoutUse};

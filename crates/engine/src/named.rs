@@ -260,7 +260,7 @@ impl NamedChange {
 pub(crate) async fn to_the_end<T: Send + 'static, E: From<Refusal> + Send + 'static>(
     work: impl Future<Output = Result<T, E>> + Send + 'static,
 ) -> Result<T, E> {
-    tokio::spawn(work).await.unwrap_or_else(|error| {
+    tasks::spawn(work).await.unwrap_or_else(|error| {
         let cause = format!("what was begun was given up: {error}");
         Err(Refusal::new(ErrorCode::Internal, cause).into())
     })

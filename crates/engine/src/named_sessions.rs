@@ -324,7 +324,7 @@ impl Core {
     /// task that has it next reads all of it.
     fn hold_until_written(&self, alone: OwnedMutexGuard<()>) {
         let Some(receiver) = self.queue_documents(Vec::new(), None) else { return };
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             // An engine that has stopped drops the other end.
             let _ = receiver.await;
             drop(alone);
@@ -341,7 +341,7 @@ impl Core {
     ) -> Result<bool, Refusal> {
         self.refuse_in_trouble()?;
         let Some(receiver) = self.queue_documents(changes, seen) else { return Ok(false) };
-        let writing = tokio::spawn(async move {
+        let writing = tasks::spawn(async move {
             let written = receiver.await;
             drop(alone);
             written.is_ok()

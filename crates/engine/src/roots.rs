@@ -9,7 +9,7 @@ use images::{Held, ImageError, ImageErrorCode, Store};
 use model::template::{RootFs, RuntimeKind};
 use model::{ErrorCode, ImageId, Refusal};
 use runtime::{Root, RuntimeError, RuntimeErrorCode};
-use tokio::task::spawn_blocking;
+use tasks::spawn_blocking;
 
 /// Where root filesystems are found besides the host's own.
 #[derive(Debug, Clone, Default)]

@@ -26,7 +26,7 @@ pub(crate) async fn run(core: Arc<Core>, mut notes: ScaleNotes) {
 /// Tells the file of a sandbox how many processes keep that awake; nobody waits for it.
 pub(crate) fn show(core: &Arc<Core>, instance: InstanceId, processes: u32, seen: u64) {
     let Some(sandbox) = core.runtimes.sandbox(instance) else { return };
-    tokio::spawn(async move {
+    tasks::spawn(async move {
         match timeout(PATIENCE, sandbox.inside().show_holds(processes, seen)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, %instance, "a scale file was not told"),

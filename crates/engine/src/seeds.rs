@@ -9,8 +9,8 @@ use std::time::Duration;
 use kernel::Kernel;
 use model::{ErrorCode, KeyId, Refusal, SeedId};
 use tar_stream::{Bounds, Entries, Kind};
+use tasks::spawn_blocking;
 use tokio::sync::{Notify, Semaphore};
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 use workspaces::{NamedFiles, SeedBounds, SeedFile, Seeds, Trouble, WorkspaceError};
 

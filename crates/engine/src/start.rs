@@ -181,7 +181,7 @@ impl Engine {
         }
         let process_logs = match config.process_logs {
             Some(settings) => {
-                let opened = tokio::task::spawn_blocking(move || Shelf::open(settings)).await;
+                let opened = tasks::spawn_blocking(move || Shelf::open(settings)).await;
                 let opened = opened.unwrap_or_else(|error| Err(std::io::Error::other(error)));
                 Some(Arc::new(opened.map_err(StartError::ProcessLogs)?))
             }

@@ -19,7 +19,6 @@ use rustix::process::{DumpableBehavior, chdir, set_dumpable_behavior};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stderr, stdin, stdout};
 use rustix::thread::{SecureComputingMode, secure_computing_mode, set_no_new_privs};
 
-use crate::code_of;
 use crate::serve::{Link, Settings, refuse, serve};
 
 /// Nothing that is kept has one of the first three numbers: those are `/dev/null`.
@@ -58,7 +57,7 @@ pub(crate) fn main(link: &str, life: Life) -> ExitCode {
                 scale: Some(SCALE.to_owned()),
                 contained: Some(filter),
             };
-            code_of(serve(link, settings))
+            serve(link, settings).exit_code()
         }
         Err(Failed { step, source }) => {
             refuse(&link, step.to_owned(), source.raw_os_error().unwrap_or(0));

@@ -15,7 +15,7 @@ use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 
 use contained::Life;
-use serve::{ExitReason, Identity, Link, Settings, serve};
+use serve::{Identity, Link, Settings, serve};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -51,13 +51,5 @@ fn serve_standard_input(
     };
     let scale = scale.map(str::to_owned);
     let settings = Settings { workload, workspace: workspace.to_owned(), scale, contained: None };
-    code_of(serve(Link::Socket(connection), settings))
-}
-
-fn code_of(reason: ExitReason) -> ExitCode {
-    match reason {
-        ExitReason::Closed => ExitCode::SUCCESS,
-        ExitReason::Protocol(_) => ExitCode::from(3),
-        ExitReason::System { .. } => ExitCode::from(4),
-    }
+    serve(Link::Socket(connection), settings).exit_code()
 }

@@ -70,7 +70,7 @@ impl Program {
         let last_words = LastWords::default();
         let watched =
             watch_over(process, ready_byte, Arc::clone(&logs), last_words.clone(), tell_ended);
-        let task = tokio::spawn(watched);
+        let task = tasks::spawn(watched);
         let is_abandoned = AtomicBool::new(false);
         let program = Self { handle, ended, task, is_abandoned, last_words, logs };
         Ok(Started { program, channel, ready })

@@ -53,7 +53,7 @@ impl Drop for Unknown {
     fn drop(&mut self) {
         let Some(thing) = self.thing.take() else { return };
         let (app, caller) = (self.app.clone(), self.caller);
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             let taken_back = match thing {
                 Thing::Lease(lease) => app.engine.return_lease(caller, lease).await,
                 Thing::Session(session) => app.engine.end_session(caller, session).await.map(drop),

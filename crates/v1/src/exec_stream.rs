@@ -59,7 +59,7 @@ impl Deadline {
     fn keep(process: &Process, at: Instant) -> Self {
         let passed = Arc::new(AtomicBool::new(false));
         let (handle, seen) = (process.handle(), Arc::clone(&passed));
-        let keeping = tokio::spawn(async move {
+        let keeping = tasks::spawn(async move {
             sleep_until(at).await;
             seen.store(true, Ordering::Relaxed);
             // That it could not be killed is seen by its end, which then does not come.

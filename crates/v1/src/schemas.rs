@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     fn schemas() -> Value {
-        let document: Value = serde_json::from_str(&crate::document()).unwrap();
+        let document: Value = serde_json::from_str(&crate::made_document()).unwrap();
         document["components"]["schemas"].clone()
     }
 

@@ -242,7 +242,7 @@ impl Drop for Unknown {
     fn drop(&mut self) {
         let Some(id) = self.session.take() else { return };
         let (app, caller) = (self.app.clone(), self.caller);
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             if let Err(error) = app.engine.end_session(caller, id).await {
                 tracing::warn!(session = %id, %error, "a session that nobody knows of stays");
             }

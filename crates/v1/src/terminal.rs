@@ -55,7 +55,7 @@ impl Drop for Ending {
     fn drop(&mut self) {
         let (app, caller, sandbox) = (self.app.clone(), self.caller, self.sandbox);
         let of = self.of.clone();
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             let engine = &app.engine;
             // What a terminal says to its programs when it is closed. One that is over hears nothing.
             let _ = engine.signal_process(caller, sandbox, &of, SIGHUP, true).await;

@@ -22,6 +22,7 @@ pub mod lasting;
 pub mod lost;
 pub mod metrics;
 pub mod octal;
+#[cfg(feature = "schema")]
 pub mod openapi;
 pub mod operation;
 pub mod passed_on;

@@ -74,7 +74,7 @@ pub async fn exchange(
     let place = app.lasting.begin(caller.key)?;
     let shaken = http1::handshake(TokioIo::new(connection)).await;
     let (mut sender, moving) = shaken.map_err(failed)?;
-    let driving = tokio::spawn(async move {
+    let driving = tasks::spawn(async move {
         // Whoever waits for the answer hears of it.
         let _ = moving.with_upgrades().await;
     });

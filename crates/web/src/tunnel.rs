@@ -44,7 +44,7 @@ impl Tunnel {
         F: Future<Output = Option<S>> + Send + 'static,
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             let both = async { tokio::join!(client, inside) };
             if let Ok((Ok(client), Some(inside))) = timeout(AGREED_WITHIN, both).await {
                 self.pass(TokioIo::new(client), inside).await;

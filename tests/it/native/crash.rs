@@ -9,8 +9,8 @@ use runtime::Runtime as _;
 
 use super::node::{Node, dice, kill, on_node};
 
-/// Launches in all.
-const LAUNCHES: u32 = 1000;
+/// Launches in all if `LAUNCHES` does not say; `scripts/long.sh` says 1,000.
+const LAUNCHES: u32 = 300;
 
 #[test]
 fn a_killed_guest_is_noticed_and_nothing_is_left() -> Result<()> {
@@ -51,11 +51,13 @@ fn a_killed_launcher_takes_everything_along() -> Result<()> {
 }
 
 #[test]
-fn death_at_random_during_a_thousand_launches() -> Result<()> {
+fn death_at_random_during_launches() -> Result<()> {
+    let launches = std::env::var("LAUNCHES").ok().and_then(|text| text.parse().ok());
+    let launches = launches.unwrap_or(LAUNCHES);
     let mut dice = dice(20_261_115);
     let mut launched = 0;
     let mut nodes = 0;
-    while launched < LAUNCHES {
+    while launched < launches {
         nodes += 1;
         let lives = 20 + dice() % 60;
         on_node(
@@ -97,6 +99,6 @@ fn death_at_random_during_a_thousand_launches() -> Result<()> {
         )?;
         launched += lives as u32;
     }
-    ensure!(nodes > 5, "only {nodes} launchers were killed");
+    ensure!(nodes > 3, "only {nodes} launchers were killed");
     Ok(())
 }

@@ -220,7 +220,7 @@ async fn the_server_says_how_it_is() {
     let page = stage.raw(page).await;
     assert!(String::from_utf8(page.body).unwrap().starts_with("# oom\n"));
     let document = stage.get("/v1/openapi.json").await;
-    assert_eq!(String::from_utf8(document.body).unwrap(), api::openapi::document());
+    assert_eq!(String::from_utf8(document.body).unwrap(), api::openapi::made_document());
 }
 
 #[tokio::test]

@@ -245,7 +245,7 @@ impl Live {
             written
         };
         let waited = if held.0 {
-            let write = tokio::spawn(write);
+            let write = tasks::spawn(write);
             timeout(INPUT_PATIENCE, async { write.await.unwrap_or_else(|_| Err(closed())) }).await
         } else {
             timeout(INPUT_PATIENCE, write).await

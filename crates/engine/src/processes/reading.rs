@@ -104,9 +104,7 @@ impl Reader {
         ask: impl FnOnce(&Shelf) -> T + Send + 'static,
     ) -> T {
         match self.core.processes.shelf_to_share() {
-            Some(shelf) => {
-                tokio::task::spawn_blocking(move || ask(&shelf)).await.unwrap_or_default()
-            }
+            Some(shelf) => tasks::spawn_blocking(move || ask(&shelf)).await.unwrap_or_default(),
             None => T::default(),
         }
     }

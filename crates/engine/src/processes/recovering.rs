@@ -110,7 +110,7 @@ async fn end(
     let mut record = ProcessRecord { end: Some(end), keep_alive: false, ..record };
     if let Some(shelf) = shelf {
         let (shelf, sandbox, number) = (Arc::clone(shelf), record.sandbox, record.number);
-        let found = tokio::task::spawn_blocking(move || shelf.extent(sandbox, number)).await;
+        let found = tasks::spawn_blocking(move || shelf.extent(sandbox, number)).await;
         if let Ok(Some(extent)) = found {
             record.log = extent;
         }
@@ -136,7 +136,7 @@ async fn remove_strays(core: &Arc<Core>) {
     let Some(shelf) = core.processes.shelf_to_share() else { return };
     let places = {
         let shelf = Arc::clone(&shelf);
-        tokio::task::spawn_blocking(move || shelf.places().unwrap_or_default()).await
+        tasks::spawn_blocking(move || shelf.places().unwrap_or_default()).await
     };
     for (sandbox, number) in places.unwrap_or_default() {
         if core.processes.knows(sandbox, number) {
@@ -151,7 +151,7 @@ async fn remove_strays(core: &Arc<Core>) {
             continue;
         }
         let shelf = Arc::clone(&shelf);
-        let removed = tokio::task::spawn_blocking(move || shelf.remove(sandbox, number)).await;
+        let removed = tasks::spawn_blocking(move || shelf.remove(sandbox, number)).await;
         if removed.is_err() {
             return;
         }

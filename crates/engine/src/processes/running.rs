@@ -38,11 +38,11 @@ const RESTART_PATIENCE: Duration = Duration::from_mins(1);
 /// Lets a process run. It goes on by itself; `again` is what to start when it fails.
 pub(super) fn begin(core: &Arc<Core>, live: Arc<Live>, process: Process, again: Option<ExecSpec>) {
     let core = Arc::clone(core);
-    tokio::spawn(async move {
+    tasks::spawn(async move {
         // In a task of its own: also a mistake of ours ends the process.
         let running = {
             let (core, live) = (Arc::clone(&core), Arc::clone(&live));
-            tokio::spawn(async move { run(&core, &live, process, again).await })
+            tasks::spawn(async move { run(&core, &live, process, again).await })
         };
         let end = running.await.unwrap_or_else(|error| mistaken(&core, &error));
         finish(&core, &live, end);

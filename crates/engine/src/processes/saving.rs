@@ -32,7 +32,7 @@ pub(crate) async fn run(core: Arc<Core>) {
 pub(super) fn save(core: &Arc<Core>, live: &Arc<Live>, all: bool) {
     if live.log.begin_saving(all) {
         let (core, live) = (Arc::clone(core), Arc::clone(live));
-        tokio::task::spawn_blocking(move || write(&core, &live, all));
+        tasks::spawn_blocking(move || write(&core, &live, all));
     }
 }
 

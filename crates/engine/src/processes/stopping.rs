@@ -102,7 +102,7 @@ async fn force(live: &Live, how: EndAsked) -> Result<(), Refusal> {
 async fn to_the_end<T: Send + 'static>(
     doing: impl Future<Output = Result<T, Refusal>> + Send + 'static,
 ) -> Result<T, Refusal> {
-    tokio::spawn(doing).await.unwrap_or_else(|error| {
+    tasks::spawn(doing).await.unwrap_or_else(|error| {
         Err(Refusal::new(ErrorCode::Internal, format!("a mistake of the server: {error}")))
     })
 }

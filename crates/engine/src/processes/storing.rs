@@ -126,7 +126,7 @@ async fn store(core: &Arc<Core>, taken: Vec<((SandboxId, u64), Unstored)>) {
         core.processes.stored(record);
     }
     if let Some(shelf) = core.processes.shelf_to_share().filter(|_| !removed.is_empty()) {
-        let removing = tokio::task::spawn_blocking(move || {
+        let removing = tasks::spawn_blocking(move || {
             for (sandbox, number) in removed {
                 shelf.remove(sandbox, number);
             }
@@ -147,7 +147,7 @@ fn as_stored(core: &Arc<Core>, live: &Arc<Live>) -> (ProcessRecord, Option<Arc<[
     let mut whole = true;
     let log = if has_disk && (live.log.is_on_disk() || kept_bytes > INLINE_BYTES) {
         if live.begins_to_finish() {
-            tokio::spawn(finish_log(Arc::clone(core), Arc::clone(live)));
+            tasks::spawn(finish_log(Arc::clone(core), Arc::clone(live)));
         }
         whole = live.log.is_saved();
         None
@@ -178,7 +178,7 @@ async fn finish_log(core: Arc<Core>, live: Arc<Live>) {
     let record = live.record();
     if let Some(shelf) = core.processes.shelf_to_share() {
         let ended = record.clone();
-        let told = tokio::task::spawn_blocking(move || shelf.ended(&ended));
+        let told = tasks::spawn_blocking(move || shelf.ended(&ended));
         // If that fails it stays until the next start.
         let _ = told.await;
     }

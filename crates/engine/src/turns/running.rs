@@ -55,7 +55,7 @@ pub(crate) fn begin(
     let running = Running { stop: Arc::clone(&stop), done };
     core.turns.running.lock().unwrap_or_else(PoisonError::into_inner).insert(turn, running);
     let core = Arc::clone(core);
-    tokio::spawn(async move {
+    tasks::spawn(async move {
         let of = Work { core: &core, live: &live, instance, session };
         of.say_where();
         of.run(&stop).await;

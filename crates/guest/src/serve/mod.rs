@@ -23,6 +23,7 @@ mod stream;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::process::ExitCode;
 
 use guest_protocol::message::{GUEST_CHANNEL, Reply};
 use guest_protocol::{Endpoint, ProtocolError};
@@ -73,6 +74,17 @@ pub(crate) enum ExitReason {
         /// What the kernel said.
         errno: Errno,
     },
+}
+
+impl ExitReason {
+    /// What the process ends with.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Closed => ExitCode::SUCCESS,
+            Self::Protocol(_) => ExitCode::from(3),
+            Self::System { .. } => ExitCode::from(4),
+        }
+    }
 }
 
 impl fmt::Display for ExitReason {

@@ -33,7 +33,7 @@ pub(super) async fn launch<M: Maker>(
     let ready_timeout = spec.ready_timeout;
     let (told, asked) = oneshot::channel();
     let (maker, alive) = (Arc::clone(shared), Arc::clone(&life));
-    tokio::spawn(async move { Birth { shared: maker, spec, life: alive }.run(env, told).await });
+    tasks::spawn(async move { Birth { shared: maker, spec, life: alive }.run(env, told).await });
     // Dropped or late, the other end notices.
     match timeout(ready_timeout, asked).await {
         Ok(Ok(born)) => born?.hand_out(),

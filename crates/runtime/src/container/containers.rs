@@ -94,7 +94,7 @@ impl<M: Maker> Containers<M> {
             closing: AtomicBool::new(false),
         });
         let watched = Arc::clone(&shared);
-        let watching = tokio::spawn(async move {
+        let watching = tasks::spawn(async move {
             loop {
                 let fallen = watched.maker.fallen().await;
                 watched.bury(fallen, Cause::Itself);
@@ -182,7 +182,7 @@ impl<M: Maker> Shared<M> {
     /// Buries a sandbox when this connection breaks, unless another has taken its place by then.
     pub(super) fn watch(self: &Arc<Self>, watch: Arc<Watch<M>>) {
         let shared = Arc::clone(self);
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             let broken = tokio::select! {
                 broken = watch.is_broken() => broken,
                 () = watch.life.removed() => false,
@@ -211,7 +211,7 @@ impl<M: Maker> Shared<M> {
             sandbox
         };
         let shared = Arc::clone(self);
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             let died = shared.autopsy(id, cause).await;
             let died = sandbox.life.ends(died);
             sandbox.connected.link.fail(&died);

@@ -88,7 +88,7 @@ pub(super) fn as_socket(
     theirs.set_nonblocking(true)?;
     let (read, write) = UnixStream::from_std(theirs)?.into_split();
     let (speaks, spoke) = oneshot::channel();
-    tokio::spawn(async move {
+    tasks::spawn(async move {
         let AttachContainerResults { output, input } = attached;
         let to = Outward { to: write, instance, words, speaks: Some(speaks) };
         // Whatever ends first ends both: neither is dropped in the middle of anything that goes on.

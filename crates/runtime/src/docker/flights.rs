@@ -73,7 +73,7 @@ where
         let known = Known { outcome: outcome.clone(), until: Arc::clone(&until) };
         flying.insert(name.to_owned(), known);
         let (work, failures_count) = (work(), self.failures_count);
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             let done = work.await;
             let counts = if done.is_ok() { Duration::ZERO } else { failures_count };
             let end = Instant::now() + counts;

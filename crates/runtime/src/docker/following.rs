@@ -123,7 +123,7 @@ impl Shared {
         // Not here: what happens meanwhile must be heard.
         if (owed || !strays.is_empty()) && !self.tidying.swap(true, Ordering::Relaxed) {
             let shared = Arc::clone(self);
-            tokio::spawn(async move { shared.tidy(strays).await });
+            tasks::spawn(async move { shared.tidy(strays).await });
         }
         Ok(())
     }

@@ -254,7 +254,7 @@ async fn import(engine: &Engine, root: &HostRoot) -> Result<(), Trouble> {
 async fn load(engine: &Engine, id: ImageId, store: Arc<dyn StoredImages>) -> Result<(), Trouble> {
     let docker = engine.find().await?.docker;
     let (pieces, coming) = mpsc::channel(PIECES);
-    let writing = tokio::task::spawn_blocking(move || {
+    let writing = tasks::spawn_blocking(move || {
         let mut to = Pieces { pieces, piece: Vec::new() };
         store.write_archive(id, &stored_tag(id), &mut to)?;
         to.flush()
@@ -336,7 +336,7 @@ impl Write for Pieces {
 }
 
 async fn build_host_root() -> Result<Arc<HostRoot>, RuntimeError> {
-    let built = tokio::task::spawn_blocking(HostRoot::build).await;
+    let built = tasks::spawn_blocking(HostRoot::build).await;
     built
         .map_err(io::Error::other)
         .flatten()

@@ -82,7 +82,7 @@ impl DockerMaker {
             tidying: AtomicBool::new(false),
             renewable: AtomicBool::new(is_near && config.link != LinkMode::Attach),
         });
-        let following = tokio::spawn(follow(Arc::clone(&shared)));
+        let following = tasks::spawn(follow(Arc::clone(&shared)));
         Ok(Self { shared, following })
     }
 

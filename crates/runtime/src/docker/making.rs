@@ -119,7 +119,7 @@ impl Making<'_> {
         let asked = self.instance.asked();
         engine.is_asked_to_make();
         let (tell, told) = oneshot::channel();
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             let created = engine
                 .ask(CREATE_PATIENCE, |docker| async move {
                     docker.create_container(Some(options), body).await

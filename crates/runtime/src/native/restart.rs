@@ -164,7 +164,7 @@ impl Launchers {
     async fn attempt(&self, buffer: &mut [u8]) -> Result<Run, RuntimeError> {
         let config = NativeConfig { run: new_run(), ..self.config.clone() };
         let start = Arc::clone(&self.start);
-        let process = tokio::task::spawn_blocking(move || start(config))
+        let process = tasks::spawn_blocking(move || start(config))
             .await
             .map_err(|error| {
                 RuntimeError::system("start the launcher", &std::io::Error::other(error))

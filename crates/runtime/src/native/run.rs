@@ -174,7 +174,7 @@ impl Run {
 /// Waits until a launcher has ended, and removes what it left.
 async fn remove(pid: Pid, run: String, leftovers: Leftovers) {
     // What cannot be removed now is found by the next cleaning.
-    let _ = tokio::task::spawn_blocking(move || {
+    let _ = tasks::spawn_blocking(move || {
         process::wait_for_end(pid);
         leftovers.remove_ended_run(&run)
     })

@@ -41,7 +41,7 @@ async fn blocking<T: Send + 'static>(
     step: &'static str,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, RuntimeError> {
-    match tokio::task::spawn_blocking(work).await {
+    match tasks::spawn_blocking(work).await {
         Ok(done) => done.map_err(|error| RuntimeError::system(step, &error)),
         Err(error) => Err(RuntimeError::new(RuntimeErrorCode::System, step, error.to_string())),
     }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use client::Inside;
-use tokio::task::spawn_blocking;
+use tasks::spawn_blocking;
 use wire::FileKind;
 
 use super::Copied;

@@ -68,7 +68,7 @@ impl Arriving {
     /// Bytes of a download, taken off the connection as they are read.
     pub(super) fn of(mut download: Download, count: Counter) -> Self {
         let (sender, pieces) = mpsc::channel(PIECES);
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             loop {
                 let piece = match download.next().await {
                     Ok(None) => return,

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use client::{ClientError, Inside, Upload};
 use model::ErrorCode;
-use tokio::task::{JoinError, spawn_blocking};
+use tasks::spawn_blocking;
+use tokio::task::JoinError;
 use wire::FileKind;
 
 use super::Copied;

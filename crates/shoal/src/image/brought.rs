@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use client::Upload;
 use model::ImageName;
-use tokio::task::spawn_blocking;
+use tasks::spawn_blocking;
 use wire::Image;
 
 use crate::cp::pieces::{Counter, Outgoing};

@@ -34,7 +34,7 @@ pub(crate) fn feed(mut input: ByteWriter) {
             }
         }
     });
-    tokio::spawn(async move {
+    tasks::spawn(async move {
         while let Some(piece) = arriving.recv().await {
             if input.write_all(&piece).await.is_err() {
                 return;
@@ -50,7 +50,7 @@ pub(crate) fn drain(
     output: Option<ByteReader>,
     ours: Ours,
 ) -> JoinHandle<Result<(), RuntimeError>> {
-    tokio::spawn(async move {
+    tasks::spawn(async move {
         let Some(mut output) = output else { return Ok(()) };
         let mut buffer = vec![0; CHUNK_BYTES];
         loop {

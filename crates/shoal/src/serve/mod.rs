@@ -268,7 +268,7 @@ async fn start(
         Err(NotPut::Later(refusal)) => {
             tracing::warn!(%refusal, "the template of Ash is made when the store can be written");
             let (engine, config) = (started.engine.clone(), config.clone());
-            tokio::spawn(async move { ash::put_template_later(engine, config, best_effort).await });
+            tasks::spawn(async move { ash::put_template_later(engine, config, best_effort).await });
             Ok(started)
         }
         Err(NotPut::Never(failure)) => {
@@ -430,7 +430,7 @@ async fn serve(
         let (stop, stopping) = watch::channel(false);
         let api = Api::new(engine.clone(), api_settings(parts.config));
         let limits = connection_limits(parts.config);
-        let serving = tokio::spawn(async move {
+        let serving = tasks::spawn(async move {
             let told = || {
                 let mut stopping = stopping.clone();
                 // That nobody could stop it any more means that it should.

@@ -18,12 +18,19 @@ const STEPS_MAX: u32 = 2_048;
 /// What is freed besides twice what the commit took.
 const FREED_PAGES: u64 = 64;
 
+/// So many small commits may follow each other without counting the pages.
+const UNCOUNTED_MAX: u64 = 64;
+/// More than a small commit takes.
+const SMALL_PAGES: u64 = 64;
+
 /// Pages of the database.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Pages {
     pub(super) all: u64,
     pub(super) used: u64,
     pub(super) bytes_each: u64,
+    /// How many commits followed since they were counted.
+    uncounted: u64,
 }
 
 impl Pages {
@@ -36,7 +43,17 @@ impl Pages {
         };
         let all = number("PRAGMA page_count")?;
         let free = number("PRAGMA freelist_count")?;
-        Ok(Self { all, used: all.saturating_sub(free), bytes_each: number("PRAGMA page_size")? })
+        let bytes_each = number("PRAGMA page_size")?;
+        Ok(Self { all, used: all.saturating_sub(free), bytes_each, uncounted: 0 })
+    }
+
+    /// After one more small commit, if that cannot lead above so many bytes. Counting is left out
+    /// then: `SQLite` parses a pragma each time it runs, which takes longer than the commit of a lease.
+    fn after_small_commit(self, most_bytes: u64) -> Option<Self> {
+        let uncounted = self.uncounted + 1;
+        let used_at_most = self.used + uncounted * SMALL_PAGES;
+        let fits = self.bytes_each > 0 && used_at_most * self.bytes_each <= most_bytes;
+        (fits && uncounted <= UNCOUNTED_MAX).then_some(Self { uncounted, ..self })
     }
 
     const fn used_bytes(self) -> u64 {
@@ -62,16 +79,20 @@ enum Largest {
 }
 
 /// Forgets some of the history if the database is close to its bound. `before` is how it was before
-/// this transaction.
+/// this transaction, which is small if `is_small`.
 pub(super) fn keep(
     Database { conn, node_key, bound_bytes }: Database<'_>,
     before: Pages,
+    is_small: bool,
     mut turns: TurnTables,
     mut history: History,
     shares: &mut Held,
 ) -> rusqlite::Result<(TurnTables, History, Pages)> {
-    let mut now = Pages::found(conn)?;
     let most = bound_bytes - bound_bytes / RESERVE;
+    if is_small && let Some(now) = before.after_small_commit(most) {
+        return Ok((turns, history, now));
+    }
+    let mut now = Pages::found(conn)?;
     let goal = now.used.saturating_sub(before.used) + FREED_PAGES;
     let enough = before.used.saturating_sub(goal);
     for _ in 0..STEPS_MAX {

@@ -21,6 +21,9 @@ use crate::error::{StoreError, StoreErrorCode};
 use crate::{processes, turns};
 use sealing::{NodeKey, Place};
 
+/// A batch with more is not small.
+const SMALL_BYTES: usize = 64 * 1024;
+
 /// Where a text is among all the texts of the batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Span {
@@ -179,6 +182,14 @@ impl Prepared {
     pub(super) fn bytes(&self) -> usize {
         let logs = self.processes.iter().filter_map(|change| change.put.as_ref()?.log.as_ref());
         self.text.len() + self.sealed.len() + logs.map(|log| log.len()).sum::<usize>()
+    }
+
+    /// Whether it is about a few records alone, such as those of a lease.
+    pub(super) fn is_small(&self) -> bool {
+        self.turns.is_empty()
+            && self.processes.is_empty()
+            && self.documents.is_empty()
+            && self.bytes() <= SMALL_BYTES
     }
 
     /// All ends, a line each. Only if there are some.

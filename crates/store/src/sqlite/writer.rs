@@ -263,7 +263,7 @@ impl Writer {
         let history = self.known.history.append(&self.conn, batch)?;
         let bound_bytes = self.retention.database_bytes;
         let database = Database { conn: &self.conn, node_key: &self.key, bound_bytes };
-        bound::keep(database, self.known.pages, turns, history, shares)
+        bound::keep(database, self.known.pages, batch.is_small(), turns, history, shares)
     }
 
     fn write_records<K>(

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use guest_protocol::keeper::{Ask, Fact, FromKeeper, MAX_PACKET_BYTES, Place, ToKeeper};
+use tasks::spawn_blocking;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::process::{End, KeeperProcess};

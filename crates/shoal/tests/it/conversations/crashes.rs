@@ -14,7 +14,7 @@ use wire::{EventBody, SessionRequest, TurnRequest};
 use crate::storm::node::Server;
 
 /// How often the server is killed if `KILLS` does not say; `scripts/long.sh` says 200.
-const KILLS: u32 = 50;
+const KILLS: u32 = 25;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const CONFIG: &str = r#"

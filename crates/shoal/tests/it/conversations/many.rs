@@ -1,5 +1,5 @@
-//! A thousand sessions where fifty may be alive: all make progress, each finds its own files every
-//! time, never more than fifty live, and the server's memory stays small.
+//! Many more sessions than may be alive: all make progress, each finds its own files every
+//! time, never more live than may be, and the server's memory stays small.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,7 +13,8 @@ use wire::{SessionRequest, TurnRequest};
 
 use crate::storm::node::Server;
 
-const SESSIONS: u32 = 1_000;
+/// If `SESSIONS` does not say; `scripts/long.sh` says 1,000.
+const SESSIONS: u32 = 300;
 const LIVE: u32 = 50;
 const ROUNDS: u32 = 3;
 const CLIENTS: u32 = 24;
@@ -34,7 +35,9 @@ workspace = { kind = "disk", limit = "soft" }
 "#;
 
 #[test]
-fn a_thousand_sessions_share_fifty_places() {
+fn many_sessions_share_fifty_places() {
+    let count =
+        std::env::var("SESSIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(SESSIONS);
     let Some(mut server) = Server::start("many", CONFIG) else { return };
     let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     tokio.block_on(async {
@@ -42,12 +45,12 @@ fn a_thousand_sessions_share_fifty_places() {
         let over = Arc::new(AtomicBool::new(false));
         let most = Arc::new(AtomicU32::new(0));
         let watch = tokio::spawn(watch(client.clone(), Arc::clone(&over), Arc::clone(&most)));
-        let mut sessions = each(&client, (0..SESSIONS).map(|_| None).collect(), create).await;
+        let mut sessions = each(&client, (0..count).map(|_| None).collect(), create).await;
         for round in 1..=ROUNDS {
             let told = sessions.iter().map(|session| Some((*session, round))).collect();
             sessions = each(&client, told, say).await;
         }
-        assert_eq!(sessions.len(), SESSIONS as usize);
+        assert_eq!(sessions.len(), count as usize);
         over.store(true, Ordering::SeqCst);
         watch.await.unwrap();
         let most = most.load(Ordering::SeqCst);
@@ -56,7 +59,7 @@ fn a_thousand_sessions_share_fifty_places() {
         println!("at most {most} alive, {memory_mb} MB");
         assert!(memory_mb < MEMORY_MB_MAX, "{memory_mb} MB");
         let stats = client.stats().await.unwrap().pool;
-        assert!(stats.resume_cold_hits > 1_000, "{stats:?}");
+        assert!(stats.resume_cold_hits > u64::from(count), "{stats:?}");
     });
     assert_eq!(server.stop(), Some(0), "{}", server.log());
     assert_eq!(server.leftovers(), Vec::<std::path::PathBuf>::new());

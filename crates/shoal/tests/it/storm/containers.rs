@@ -39,12 +39,12 @@ struct Seen {
 
 #[test]
 fn promises_hold_while_an_engine_dies_with_its_containers() {
-    chaos("chaos", &[], 15);
+    chaos("chaos", &[], 8);
 }
 
 #[test]
 fn promises_hold_while_an_engine_dies_and_finds_its_containers_again() {
-    chaos("restored", &["--live-restore"], 10);
+    chaos("restored", &["--live-restore"], 8);
 }
 
 fn chaos(name: &str, flags: &'static [&'static str], usual_s: u64) {

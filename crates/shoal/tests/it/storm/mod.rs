@@ -49,7 +49,7 @@ struct Seen {
 fn two_hundred_clients_and_a_server_that_is_killed_again_and_again() {
     let Some(mut server) = Server::start("storm", CONFIG) else { return };
     let seconds = std::env::var("STORM_SECONDS").ok().and_then(|text| text.parse().ok());
-    let lasting = Duration::from_secs(seconds.unwrap_or(15));
+    let lasting = Duration::from_secs(seconds.unwrap_or(8));
     let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let seen = Arc::new(Seen::default());
     tokio.block_on(async {
