@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use model::why::Shortage;
 use model::{ErrorCode, Refusal};
 
-use crate::slab::Ix;
+use crate::entry::EntryIx;
+use crate::pool::PoolIx;
+use crate::session::SessionIx;
 use crate::{Flaw, Kernel};
 
 /// What is taken and what is asked for.
@@ -38,9 +40,9 @@ pub(crate) struct Applicant {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     /// For those who wait for a pool.
-    Pool(Ix),
+    Pool(PoolIx),
     /// For a session.
-    Session(Ix),
+    Session(SessionIx),
 }
 
 impl Admission {
@@ -104,37 +106,36 @@ impl Kernel {
 
     /// Whether one more process fits right now, and nobody is ahead in the line.
     pub(crate) fn has_room_for(&self, memory_mb: u64) -> bool {
-        !self.admission.has_applicants()
-            && self.fits(&Applicant { who: Who::Pool(0), needs_entry: true, memory_mb })
+        !self.admission.has_applicants() && self.fits(true, memory_mb)
     }
 
-    fn fits(&self, applicant: &Applicant) -> bool {
+    fn fits(&self, needs_entry: bool, memory_mb: u64) -> bool {
         let taken = &self.admission;
         taken.live < self.config.max_live
             && self
                 .config
                 .memory_budget_mb
-                .is_none_or(|budget| taken.memory_mb + applicant.memory_mb <= budget)
-            && (!applicant.needs_entry || taken.entries < self.config.max_sandboxes)
+                .is_none_or(|budget| taken.memory_mb + memory_mb <= budget)
+            && (!needs_entry || taken.entries < self.config.max_sandboxes)
     }
 
-    pub(crate) fn reserve_live(&mut self, ix: Ix) {
-        let entry = &mut self.entries[ix];
-        debug_assert!(!entry.live, "a place is reserved once");
-        entry.live = true;
+    pub(crate) fn reserve_live(&mut self, entry: EntryIx) {
+        let sandbox = &mut self.entries[entry];
+        debug_assert!(!sandbox.live, "a place is reserved once");
+        sandbox.live = true;
         if self.flawed(Flaw::NoReservation) {
             return;
         }
         self.admission.live += 1;
-        self.admission.memory_mb += self.entries[ix].memory_mb();
+        self.admission.memory_mb += self.entries[entry].memory_mb();
     }
 
-    pub(crate) fn release_live(&mut self, ix: Ix) {
-        let entry = &mut self.entries[ix];
-        debug_assert!(entry.live, "a place is given back once");
-        entry.live = false;
-        let memory_mb = entry.memory_mb();
-        self.settle(ix);
+    pub(crate) fn release_live(&mut self, entry: EntryIx) {
+        let sandbox = &mut self.entries[entry];
+        debug_assert!(sandbox.live, "a place is given back once");
+        sandbox.live = false;
+        let memory_mb = sandbox.memory_mb();
+        self.settle(entry);
         if !self.flawed(Flaw::NoReservation) {
             self.admission.live -= 1;
             self.admission.memory_mb -= memory_mb;
@@ -146,7 +147,7 @@ impl Kernel {
     pub(crate) fn admit(&mut self) {
         while let Some((seq, applicant)) = self.admission.queue.first_key_value() {
             let (seq, applicant) = (*seq, *applicant);
-            if !self.fits(&applicant) {
+            if !self.fits(applicant.needs_entry, applicant.memory_mb) {
                 break;
             }
             self.admission.leave(seq);

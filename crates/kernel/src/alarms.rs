@@ -6,19 +6,22 @@ use std::collections::BTreeSet;
 
 use model::Mono;
 
-use crate::slab::Ix;
+use crate::entry::EntryIx;
+use crate::pool::PoolIx;
+use crate::request::RequestIx;
+use crate::session::SessionIx;
 
 /// What an alarm is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Ringer {
     /// A sandbox.
-    Entry(Ix),
+    Entry(EntryIx),
     /// A session.
-    Session(Ix),
+    Session(SessionIx),
     /// A pool.
-    Pool(Ix),
+    Pool(PoolIx),
     /// A request that waits.
-    Request(Ix),
+    Request(RequestIx),
     /// Removals that are not of a sandbox: workspaces and orphans.
     Debts,
     /// Files of sessions without a sandbox that are to go into archives.
@@ -77,7 +80,7 @@ mod tests {
     fn an_alarm_moves_earlier_but_not_later() {
         let mut alarms = Alarms::default();
         let mut current = Mono::NEVER;
-        let ringer = Ringer::Entry(1);
+        let ringer = Ringer::Shelf;
         alarms.at_latest(ringer, &mut current, Mono(50));
         alarms.at_latest(ringer, &mut current, Mono(80));
         assert_eq!((current, alarms.next(), alarms.len()), (Mono(50), Some(Mono(50)), 1));

@@ -8,9 +8,9 @@ use model::why::Tier;
 use model::{InstanceId, KeyId, SandboxState, SessionStatus, WorkspaceId};
 
 use crate::Kernel;
-use crate::entry::{Own, Phase};
-use crate::request::Waiting;
-use crate::slab::Ix;
+use crate::entry::{EntryIx, Own, Phase};
+use crate::pool::PoolIx;
+use crate::request::{RequestIx, Waiting};
 
 type Audit = Result<(), String>;
 
@@ -30,8 +30,8 @@ impl Kernel {
         for (pool, _) in self.pools.iter() {
             self.audit_pool(pool)?;
         }
-        for (ix, _) in self.entries.iter() {
-            self.audit_entry(ix)?;
+        for (entry, _) in self.entries.iter() {
+            self.audit_entry(entry)?;
         }
         self.audit_sessions()?;
         self.audit_shelves()?;
@@ -69,30 +69,30 @@ impl Kernel {
 
     fn audit_tiers(&self) -> Audit {
         for tier in Tier::ALL {
-            let listed: BTreeSet<Ix> =
+            let listed: BTreeSet<EntryIx> =
                 self.tiers[tier as usize].list(&self.entries).into_iter().collect();
-            let found: BTreeSet<Ix> = self
+            let found: BTreeSet<EntryIx> = self
                 .entries
                 .iter()
-                .filter(|(_, entry)| entry.derived.tier == Some(tier))
-                .map(|(ix, _)| ix)
+                .filter(|(_, sandbox)| sandbox.derived.tier == Some(tier))
+                .map(|(entry, _)| entry)
                 .collect();
             same("an eviction tier", &listed, &found)?;
         }
         Ok(())
     }
 
-    fn audit_pool(&self, pool: Ix) -> Audit {
+    fn audit_pool(&self, pool: PoolIx) -> Audit {
         let known = &self.pools[pool];
-        let idle: BTreeSet<Ix> = known.idle.list(&self.entries).into_iter().collect();
+        let idle: BTreeSet<EntryIx> = known.idle.list(&self.entries).into_iter().collect();
         let (mut found, mut slots) = (BTreeSet::new(), known.applying);
         let (mut launching, mut cleaning, mut leased, mut failing) = (0, 0, 0, 0);
-        for (ix, entry) in self.entries.iter().filter(|(_, e)| e.slot == Some(pool)) {
+        for (entry, sandbox) in self.entries.iter().filter(|(_, e)| e.slot == Some(pool)) {
             slots += 1;
-            failing += u32::from(entry.failed);
-            match entry.phase {
+            failing += u32::from(sandbox.failed);
+            match sandbox.phase {
                 Phase::Idle => {
-                    found.insert(ix);
+                    found.insert(entry);
                 }
                 Phase::Launching => launching += 1,
                 Phase::Wiping | Phase::Proving => cleaning += 1,
@@ -112,37 +112,39 @@ impl Kernel {
         Ok(())
     }
 
-    fn audit_entry(&self, ix: Ix) -> Audit {
-        let entry = &self.entries[ix];
-        same("what follows from a sandbox", &entry.derived, &entry.derive(self.now.mono))?;
-        same("an id", &self.entry_index.get(entry.id.as_u128()), &Some(ix))?;
-        let launched = entry.instance != InstanceId::NIL;
-        same("a process has an instance", &entry.live, &launched)?;
+    fn audit_entry(&self, entry: EntryIx) -> Audit {
+        let sandbox = &self.entries[entry];
+        same("what follows from a sandbox", &sandbox.derived, &sandbox.derive(self.now.mono))?;
+        same("an id", &self.entry_index.get(sandbox.id.as_u128()), &Some(entry))?;
+        let launched = sandbox.instance != InstanceId::NIL;
+        same("a process has an instance", &sandbox.live, &launched)?;
         if launched {
-            let indexed = self.instance_index.get(entry.instance.as_u128());
-            same("an instance", &indexed, &Some(ix))?;
+            let indexed = self.instance_index.get(sandbox.instance.as_u128());
+            same("an instance", &indexed, &Some(entry))?;
         }
-        same("a live phase", &entry.live, &(entry.phase != Phase::Cold))?;
-        let tenant = match entry.owner {
+        same("a live phase", &sandbox.live, &(sandbox.phase != Phase::Cold))?;
+        let tenant = match sandbox.owner {
             Own::Nobody => KeyId::NIL,
-            Own::Lease(_) => entry.tenant,
+            Own::Lease(_) => sandbox.tenant,
             Own::Session(session) => self.sessions[session].settings.tenant,
         };
-        same("the key of a sandbox", &entry.tenant, &tenant)?;
-        if let Own::Session(session) = entry.owner {
-            same("the sandbox of a session", &self.sessions[session].entry, &Some(ix))?;
-            same("a session's sandbox has no slot", &entry.slot, &None)?;
+        same("the key of a sandbox", &sandbox.tenant, &tenant)?;
+        if let Own::Session(session) = sandbox.owner {
+            same("the sandbox of a session", &self.sessions[session].entry, &Some(entry))?;
+            same("a session's sandbox has no slot", &sandbox.slot, &None)?;
         }
-        if let (Own::Lease(lease), Phase::InUse | Phase::Claiming(_)) = (entry.owner, entry.phase) {
-            same("a lease", &self.lease_index.get(lease.as_u128()), &Some(ix))?;
+        if let (Own::Lease(lease), Phase::InUse | Phase::Claiming(_)) =
+            (sandbox.owner, sandbox.phase)
+        {
+            same("a lease", &self.lease_index.get(lease.as_u128()), &Some(entry))?;
         }
-        if entry.phase == Phase::Killing && entry.ending.is_none() {
+        if sandbox.phase == Phase::Killing && sandbox.ending.is_none() {
             return Err("something is being killed without a cause".to_owned());
         }
-        if entry.ending.is_some()
-            && entry.alarm == model::Mono::NEVER
-            && entry.op.is_none()
-            && entry.saving.is_none()
+        if sandbox.ending.is_some()
+            && sandbox.alarm == model::Mono::NEVER
+            && sandbox.op.is_none()
+            && sandbox.saving.is_none()
         {
             return Err("something that is ending is not being looked at".to_owned());
         }
@@ -158,8 +160,8 @@ impl Kernel {
                 let knows = self.turn_clients.get(client.as_u128());
                 same("the session of a client", &knows, &Some(session))?;
             }
-            if let Some(ix) = known.entry {
-                same("the owner of a sandbox", &self.entries[ix].owner, &Own::Session(session))?;
+            if let Some(entry) = known.entry {
+                same("the owner of a sandbox", &self.entries[entry].owner, &Own::Session(session))?;
             }
             for req in &known.wanting {
                 if self.requests.get(*req).is_none() {
@@ -221,7 +223,7 @@ impl Kernel {
                 return Err(format!("nobody knows of a request that waits: {request:?}"));
             }
         }
-        let mut waiting: BTreeMap<Ix, usize> = BTreeMap::new();
+        let mut waiting: BTreeMap<RequestIx, usize> = BTreeMap::new();
         for (_, pool) in self.pools.iter() {
             for req in pool.queue.values() {
                 *waiting.entry(*req).or_default() += 1;

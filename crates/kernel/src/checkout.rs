@@ -7,19 +7,19 @@ use model::{EndCause, ErrorCode, KeyId, Refusal, TemplateName};
 
 use crate::admission::{Applicant, Who, capacity_exhausted};
 use crate::disk::disk_full;
-use crate::entry::{After, Phase, Resolve};
+use crate::entry::{After, EntryIx, Phase, Resolve};
 use crate::event::{Checkout, CheckoutPolicy};
 use crate::lease::refuse_ttl;
+use crate::pool::PoolIx;
 use crate::reply::{CheckoutPath, Reply};
-use crate::request::{Terms, Waiter, Waiting};
-use crate::slab::Ix;
+use crate::request::{RequestIx, Terms, Waiter, Waiting};
 use crate::{Flaw, Kernel};
 
 impl Kernel {
     pub(crate) fn checkout(&mut self, asked: Checkout) -> Result<Reply, Refusal> {
         self.refuse_when_stopping()?;
-        if let Some(ix) = self.lease_index.get(asked.lease.as_u128()) {
-            return self.checkout_again(ix, asked.tenant);
+        if let Some(entry) = self.lease_index.get(asked.lease.as_u128()) {
+            return self.checkout_again(entry, asked.tenant);
         }
         if self.ends.of_lease(asked.lease).is_some() {
             let cause = format!("lease {} was used before", asked.lease);
@@ -55,19 +55,19 @@ impl Kernel {
         }
         let claim = asked.claim.filter(|claim| !claim.is_empty());
         let terms = Terms { lease: asked.lease, tenant: asked.tenant, ttl_ms, claim };
-        if let Some(ix) = idle
-            && self.needs_no_word(ix, &terms)
+        if let Some(entry) = idle
+            && self.needs_no_word(entry, &terms)
         {
             self.pools[pool].counters.fast += 1;
-            return Ok(Reply::CheckedOut(self.hand_out(ix, terms, CheckoutPath::Fast)));
+            return Ok(Reply::CheckedOut(self.hand_out(entry, terms, CheckoutPath::Fast)));
         }
         let seq = self.next_seq();
         let waiter = Waiter { pool, seq, terms, policy, path: CheckoutPath::Fast, entry: None };
         let deadline = self.now.mono.plus(deadline_ms);
         let req = self.wait(asked.request, deadline, Waiting::Checkout(Box::new(waiter)));
-        if let Some(ix) = idle {
+        if let Some(entry) = idle {
             self.pools[pool].counters.fast += 1;
-            self.bind_to_lease(ix, req);
+            self.bind_to_lease(entry, req);
         } else {
             self.leases_pending.insert(asked.lease.as_u128(), ());
             self.enqueue(pool, seq, req);
@@ -76,13 +76,13 @@ impl Kernel {
     }
 
     /// The same lease was asked for again: it has its sandbox already.
-    fn checkout_again(&self, ix: Ix, tenant: KeyId) -> Result<Reply, Refusal> {
-        let entry = &self.entries[ix];
-        match entry.phase {
-            Phase::InUse if entry.tenant != tenant => {
+    fn checkout_again(&self, entry: EntryIx, tenant: KeyId) -> Result<Reply, Refusal> {
+        let sandbox = &self.entries[entry];
+        match sandbox.phase {
+            Phase::InUse if sandbox.tenant != tenant => {
                 Err(Refusal::new(ErrorCode::IdConflict, "this lease is another's"))
             }
-            Phase::InUse => Ok(Reply::CheckedOut(self.checked_out(ix, CheckoutPath::Fast))),
+            Phase::InUse => Ok(Reply::CheckedOut(self.checked_out(entry, CheckoutPath::Fast))),
             Phase::Cold
             | Phase::Launching
             | Phase::Idle
@@ -98,7 +98,7 @@ impl Kernel {
     /// Refuses a checkout that would have to do what its policy forbids.
     fn refuse_unserved(
         &mut self,
-        pool: Ix,
+        pool: PoolIx,
         policy: CheckoutPolicy,
         max_waiters: u32,
     ) -> Result<(), Refusal> {
@@ -129,7 +129,7 @@ impl Kernel {
     }
 
     /// Puts a checkout in line, and starts a sandbox for it if there is a slot.
-    fn enqueue(&mut self, pool: Ix, seq: u64, req: Ix) {
+    fn enqueue(&mut self, pool: PoolIx, seq: u64, req: RequestIx) {
         self.pools[pool].queue.insert(seq, req);
         self.arm_request(req);
         // It may have taken what the refill had begun.
@@ -164,7 +164,7 @@ impl Kernel {
     }
 
     /// Asks for as many launches as there are callers with nothing on its way to them.
-    pub(crate) fn launch_for_waiters(&mut self, pool: Ix) {
+    pub(crate) fn launch_for_waiters(&mut self, pool: PoolIx) {
         let allowed = self.launches_allowed(pool);
         let known = &self.pools[pool];
         let wanted = known.expecting().saturating_sub(known.coming());
@@ -177,7 +177,7 @@ impl Kernel {
     }
 
     /// A place must come from what is free or can be evicted, or from waiting, if that is allowed.
-    fn refuse_if_hopeless(&mut self, pool: Ix, req: Ix) {
+    fn refuse_if_hopeless(&mut self, pool: PoolIx, req: RequestIx) {
         self.make_room();
         let hopeless = self
             .admission
@@ -206,31 +206,32 @@ impl Kernel {
 
     /// The oldest idle sandbox that will live long enough. Those that will not are discarded, off
     /// the caller's path.
-    pub(crate) fn take_idle(&mut self, pool: Ix) -> Option<Ix> {
+    pub(crate) fn take_idle(&mut self, pool: PoolIx) -> Option<EntryIx> {
         let mut margin_ms = self.pools[pool].template.pool.acquire_margin_ms();
         if self.flawed(Flaw::MarginIgnored) {
             margin_ms = 0;
         }
-        while let Some(ix) = self.pools[pool].idle.first() {
-            if self.entries[ix].outlives(self.now.wall, margin_ms) {
-                return Some(ix);
+        while let Some(entry) = self.pools[pool].idle.first() {
+            if self.entries[entry].outlives(self.now.wall, margin_ms) {
+                return Some(entry);
             }
-            self.discard_near_expiry(ix, pool);
+            self.discard_near_expiry(entry, pool);
         }
         None
     }
 
-    pub(crate) fn discard_near_expiry(&mut self, ix: Ix, pool: Ix) {
+    pub(crate) fn discard_near_expiry(&mut self, entry: EntryIx, pool: PoolIx) {
         self.pools[pool].counters.discarded_near_expiry += 1;
-        self.end(ix, EndCause::NearExpiry, After::Gone, Resolve::Now);
+        self.end(entry, EndCause::NearExpiry, After::Gone, Resolve::Now);
     }
 
     /// Callers that want only an idle one, and did not get the next, get nothing.
-    pub(crate) fn refuse_idle_only(&mut self, pool: Ix) {
+    pub(crate) fn refuse_idle_only(&mut self, pool: PoolIx) {
         if !std::mem::take(&mut self.pools[pool].idle_only_in_line) {
             return;
         }
-        let line: Vec<(u64, Ix)> = self.pools[pool].queue.iter().map(|(s, r)| (*s, *r)).collect();
+        let line: Vec<(u64, RequestIx)> =
+            self.pools[pool].queue.iter().map(|(s, r)| (*s, *r)).collect();
         for (seq, req) in line {
             if self.waiter(req).policy == CheckoutPolicy::IdleOnly {
                 self.pools[pool].queue.remove(&seq);
@@ -240,7 +241,7 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn checkout_overdue(&mut self, req: Ix) {
+    pub(crate) fn checkout_overdue(&mut self, req: RequestIx) {
         let waiter = self.waiter(req);
         let (pool, seq, policy) = (waiter.pool, waiter.seq, waiter.policy);
         self.pools[pool].queue.remove(&seq);
@@ -259,7 +260,7 @@ impl Kernel {
     }
 
     /// A caller went away while it waited.
-    pub(crate) fn checkout_abandoned(&mut self, req: Ix) {
+    pub(crate) fn checkout_abandoned(&mut self, req: RequestIx) {
         let waiter = self.waiter(req);
         let (pool, seq, lease) = (waiter.pool, waiter.seq, waiter.terms.lease);
         let bound = waiter.entry;
@@ -274,26 +275,26 @@ impl Kernel {
         self.pools[pool].queue.remove(&seq);
         self.leases_pending.remove(lease.as_u128());
         self.forget_request(req);
-        if let Some(ix) = bound {
+        if let Some(entry) = bound {
             // The binding goes on, and the sandbox is returned as soon as it is done.
-            self.entries[ix].phase = Phase::Claiming(None);
+            self.entries[entry].phase = Phase::Claiming(None);
         }
         self.pool_due(pool);
     }
 
-    pub(crate) fn refuse_waiter(&mut self, req: Ix, refusal: Refusal) {
+    pub(crate) fn refuse_waiter(&mut self, req: RequestIx, refusal: Refusal) {
         let pool = self.waiter(req).pool;
         self.pools[pool].counters.refused += 1;
         self.drop_waiter(req, refusal);
     }
 
-    fn drop_waiter(&mut self, req: Ix, refusal: Refusal) {
+    fn drop_waiter(&mut self, req: RequestIx, refusal: Refusal) {
         let lease = self.waiter(req).terms.lease;
         self.leases_pending.remove(lease.as_u128());
         self.answer(req, Err(refusal));
     }
 
-    pub(crate) fn waiter(&mut self, req: Ix) -> &mut Waiter {
+    pub(crate) fn waiter(&mut self, req: RequestIx) -> &mut Waiter {
         match &mut self.requests[req].what {
             Waiting::Checkout(waiter) => waiter,
             Waiting::SessionUse { .. }
@@ -307,14 +308,14 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn pool_named(&self, template: &TemplateName) -> Result<Ix, Refusal> {
+    pub(crate) fn pool_named(&self, template: &TemplateName) -> Result<PoolIx, Refusal> {
         self.pool_index.get(template).copied().ok_or_else(|| {
             Refusal::new(ErrorCode::TemplateUnknown, format!("no template {template} is served"))
         })
     }
 
     /// The same, for who wants a sandbox of it.
-    pub(crate) fn served_pool(&self, template: &TemplateName) -> Result<Ix, Refusal> {
+    pub(crate) fn served_pool(&self, template: &TemplateName) -> Result<PoolIx, Refusal> {
         let pool = self.pool_named(template)?;
         if self.is_served(template) {
             return Ok(pool);
@@ -331,7 +332,7 @@ impl Kernel {
         self.config.templates.is_empty() || self.config.templates.contains(template)
     }
 
-    pub(crate) fn refuse_when_closed(&self, pool: Ix) -> Result<(), Refusal> {
+    pub(crate) fn refuse_when_closed(&self, pool: PoolIx) -> Result<(), Refusal> {
         match self.pools[pool].phase {
             PoolPhase::Active => Ok(()),
             PoolPhase::Draining => {

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use model::{EffectId, EndCause, InstanceId};
 
-use crate::entry::{Op, OpKind, Own};
+use crate::entry::{EntryIx, Op, OpKind, Own};
 use crate::event::{DeathCause, Failure, FailureKind, Outcome};
-use crate::slab::Ix;
 use crate::{Flaw, Kernel};
 
 impl Kernel {
@@ -15,66 +14,66 @@ impl Kernel {
         if self.debt_effect_ended(id.n, &outcome) || self.shelf_effect_ended(id.n, &outcome) {
             return;
         }
-        let Some(ix) = self.entry_index.get(id.sandbox.as_u128()) else { return };
+        let Some(entry) = self.entry_index.get(id.sandbox.as_u128()) else { return };
         let mut n = id.n;
-        let entry = &self.entries[ix];
+        let sandbox = &self.entries[entry];
         if self.flawed(Flaw::LateCompletionTrusted)
-            && let Some(op) = entry.op
+            && let Some(op) = sandbox.op
         {
             n = op.n;
         }
         let is = |op: &Option<Op>| op.is_some_and(|op| op.n == n);
-        let kind = if is(&entry.op) {
-            self.entries[ix].op.take().map(|op| op.kind)
-        } else if is(&entry.saving) {
-            self.entries[ix].saving.take().map(|op| op.kind)
-        } else if is(&entry.turn_op) {
-            self.entries[ix].turn_op.take().map(|op| op.kind)
+        let kind = if is(&sandbox.op) {
+            self.entries[entry].op.take().map(|op| op.kind)
+        } else if is(&sandbox.saving) {
+            self.entries[entry].saving.take().map(|op| op.kind)
+        } else if is(&sandbox.turn_op) {
+            self.entries[entry].turn_op.take().map(|op| op.kind)
         } else {
-            self.process_kill_ended(ix, n, &outcome);
+            self.process_kill_ended(entry, n, &outcome);
             None
         };
         if let Some(kind) = kind {
-            self.op_ended(ix, kind, outcome);
+            self.op_ended(entry, kind, outcome);
         }
     }
 
-    pub(crate) fn op_ended(&mut self, ix: Ix, kind: OpKind, outcome: Outcome) {
+    pub(crate) fn op_ended(&mut self, entry: EntryIx, kind: OpKind, outcome: Outcome) {
         if let Outcome::Failed(Failure { kind: FailureKind::Gone, detail }) = &outcome
             && let Some(cause) = kind.death()
         {
             let detail = Arc::clone(detail);
-            self.died(ix, cause, Some(detail));
+            self.died(entry, cause, Some(detail));
             return;
         }
         match kind {
-            OpKind::Launch => self.launch_ended(ix, outcome),
-            OpKind::Claim => self.claim_ended(ix, outcome),
-            OpKind::Probe(attempt) => self.probe_ended(ix, attempt, outcome),
-            OpKind::Wipe => self.wipe_ended(ix, &outcome),
-            OpKind::Prove => self.prove_ended(ix, &outcome),
-            OpKind::Freeze => self.freeze_ended(ix, outcome),
-            OpKind::Thaw => self.thaw_ended(ix, outcome),
-            OpKind::StartTurn => self.start_turn_ended(ix, outcome),
-            OpKind::StopTurn => self.stop_turn_ended(ix, &outcome),
-            OpKind::Persist => self.save_ended(ix, outcome),
-            OpKind::Kill => self.kill_ended(ix, &outcome),
-            OpKind::Copy => self.copy_ended(ix, outcome),
-            OpKind::Archive => self.archive_ended(ix, &outcome),
+            OpKind::Launch => self.launch_ended(entry, outcome),
+            OpKind::Claim => self.claim_ended(entry, outcome),
+            OpKind::Probe(attempt) => self.probe_ended(entry, attempt, outcome),
+            OpKind::Wipe => self.wipe_ended(entry, &outcome),
+            OpKind::Prove => self.prove_ended(entry, &outcome),
+            OpKind::Freeze => self.freeze_ended(entry, outcome),
+            OpKind::Thaw => self.thaw_ended(entry, outcome),
+            OpKind::StartTurn => self.start_turn_ended(entry, outcome),
+            OpKind::StopTurn => self.stop_turn_ended(entry, &outcome),
+            OpKind::Persist => self.save_ended(entry, outcome),
+            OpKind::Kill => self.kill_ended(entry, &outcome),
+            OpKind::Copy => self.copy_ended(entry, outcome),
+            OpKind::Archive => self.archive_ended(entry, &outcome),
         }
     }
 
     pub(crate) fn instance_died(&mut self, instance: InstanceId, cause: DeathCause) {
-        if let Some(ix) = self.instance_index.get(instance.as_u128()) {
+        if let Some(entry) = self.instance_index.get(instance.as_u128()) {
             let cause = match cause {
                 DeathCause::Crash => EndCause::Crash,
                 DeathCause::Oom => EndCause::Oom,
             };
-            let leased = matches!(self.entries[ix].owner, Own::Lease(_));
+            let leased = matches!(self.entries[entry].owner, Own::Lease(_));
             if leased && self.flawed(Flaw::DeathIgnored) {
                 return;
             }
-            self.died(ix, cause, None);
+            self.died(entry, cause, None);
         }
     }
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use model::template::{RuntimeTraits, WorkspaceLimit};
 use model::{EndCause, ErrorCode, InstanceId, Refusal, WorkspaceId};
 
-use crate::entry::{After, Entry, Own, Phase, Resolve};
+use crate::entry::{After, Entry, EntryIx, Own, Phase, Resolve};
 use crate::event::{Measured, UseKind};
-use crate::slab::Ix;
+use crate::pool::PoolIx;
 use crate::{Flaw, Kernel};
 
 /// Ending one that holds less than this would free next to nothing.
@@ -56,28 +56,29 @@ impl Kernel {
     }
 
     pub(crate) fn workspace_measured(&mut self, instance: InstanceId, measured: Measured) {
-        let Some(ix) = self.instance_index.get(instance.as_u128()) else { return };
+        let Some(entry) = self.instance_index.get(instance.as_u128()) else { return };
         let ignored = self.flawed(Flaw::DiskLimitIgnored);
-        let entry = &mut self.entries[ix];
-        if !is_soft(entry) || !is_up(entry) || ignored {
+        let sandbox = &mut self.entries[entry];
+        if !is_soft(sandbox) || !is_up(sandbox) || ignored {
             return;
         }
-        entry.disk_bytes = measured.bytes;
-        entry.disk_hidden = if measured.hidden { entry.disk_hidden.saturating_add(1) } else { 0 };
-        let limits = &entry.template.limits;
+        sandbox.disk_bytes = measured.bytes;
+        sandbox.disk_hidden =
+            if measured.hidden { sandbox.disk_hidden.saturating_add(1) } else { 0 };
+        let limits = &sandbox.template.limits;
         let (bytes, files) = (limits.workspace_bytes(), limits.workspace_files());
         let why = if measured.bytes > bytes {
             format!("its workspace holds more than {} MB", limits.workspace_mb)
         } else if measured.files > files {
             format!("its workspace has more than {files} files")
-        } else if entry.disk_hidden >= HIDDEN_MAX {
+        } else if sandbox.disk_hidden >= HIDDEN_MAX {
             "files of its workspace lie where they cannot be measured, too deep or in directories \
              that are closed"
                 .to_owned()
         } else {
             return;
         };
-        self.end_for_disk(ix, why.into());
+        self.end_for_disk(entry, why.into());
     }
 
     pub(crate) fn disk_measured(&mut self, free_bytes: u64) {
@@ -87,7 +88,7 @@ impl Kernel {
         let short = free_bytes < enough;
         if short != self.disk_short {
             self.disk_short = short;
-            let pools: Vec<Ix> = self.pools.iter().map(|(pool, _)| pool).collect();
+            let pools: Vec<PoolIx> = self.pools.iter().map(|(pool, _)| pool).collect();
             for pool in pools {
                 self.pool_due(pool);
             }
@@ -118,49 +119,49 @@ impl Kernel {
     /// Ends the one that holds most, unless one is on its way out already: what that frees is not
     /// measured yet.
     fn end_largest(&mut self, free_bytes: u64) {
-        let mut largest: Option<(u64, Ix)> = None;
-        for (ix, entry) in self.entries.iter() {
-            let going = entry.ending.as_ref().is_some_and(|e| e.cause == EndCause::DiskLimit);
+        let mut largest: Option<(u64, EntryIx)> = None;
+        for (entry, sandbox) in self.entries.iter() {
+            let going = sandbox.ending.as_ref().is_some_and(|e| e.cause == EndCause::DiskLimit);
             if going {
                 return;
             }
-            let larger = largest.is_none_or(|(bytes, _)| entry.disk_bytes > bytes);
-            let holds_much = entry.disk_bytes >= OFFENDER_BYTES_MIN;
-            if is_soft(entry) && is_up(entry) && holds_much && larger {
-                largest = Some((entry.disk_bytes, ix));
+            let larger = largest.is_none_or(|(bytes, _)| sandbox.disk_bytes > bytes);
+            let holds_much = sandbox.disk_bytes >= OFFENDER_BYTES_MIN;
+            if is_soft(sandbox) && is_up(sandbox) && holds_much && larger {
+                largest = Some((sandbox.disk_bytes, entry));
             }
         }
-        if let Some((bytes, ix)) = largest {
+        if let Some((bytes, entry)) = largest {
             let why = format!(
                 "the disk has {} MB left, and its workspace was the largest with {} MB",
                 free_bytes / MIB,
                 bytes / MIB
             );
-            self.end_for_disk(ix, why.into());
+            self.end_for_disk(entry, why.into());
         }
     }
 
-    fn end_for_disk(&mut self, ix: Ix, why: Arc<str>) {
-        let entry = &self.entries[ix];
+    fn end_for_disk(&mut self, entry: EntryIx, why: Arc<str>) {
+        let sandbox = &self.entries[entry];
         // A session keeps its files, as after a crash: it may want to see what filled the disk.
-        let after = match entry.owner {
-            Own::Session(_) if entry.phase == Phase::InUse => After::Renamed,
+        let after = match sandbox.owner {
+            Own::Session(_) if sandbox.phase == Phase::InUse => After::Renamed,
             Own::Session(_) | Own::Nobody | Own::Lease(_) => After::Gone,
         };
-        self.end(ix, EndCause::DiskLimit, after, Resolve::Now);
-        if let Some(ending) = self.entries.get_mut(ix).and_then(|e| e.ending.as_mut()) {
+        self.end(entry, EndCause::DiskLimit, after, Resolve::Now);
+        if let Some(ending) = self.entries.get_mut(entry).and_then(|e| e.ending.as_mut()) {
             ending.detail = Some(why);
         }
     }
 
     /// Whether nothing of a pool may be launched for want of room on the disk.
-    pub(crate) fn lacks_disk(&self, pool: Ix) -> bool {
+    pub(crate) fn lacks_disk(&self, pool: PoolIx) -> bool {
         let short = self.disk_short && !self.flawed(Flaw::FullDiskIgnored);
         short && self.pools[pool].traits.disk.is_some()
     }
 
     /// Those in line for whom nothing is on its way are told that nothing will be.
-    pub(crate) fn refuse_without_disk(&mut self, pool: Ix) {
+    pub(crate) fn refuse_without_disk(&mut self, pool: PoolIx) {
         if !self.lacks_disk(pool) {
             return;
         }

@@ -15,7 +15,13 @@ use model::{
 
 use crate::event::UseKind;
 use crate::orders::{Line, Links};
-use crate::slab::Ix;
+use crate::pool::PoolIx;
+use crate::request::RequestIx;
+use crate::session::SessionIx;
+use crate::slab::Place;
+
+/// The place of a sandbox.
+pub(crate) type EntryIx = Place<Entry>;
 
 /// A sandbox.
 #[derive(Debug)]
@@ -32,7 +38,7 @@ pub(crate) struct Entry {
     pub(crate) lease_end: Option<EndCause>,
     pub(crate) phase: Phase,
     /// The pool whose slot it takes. A session's sandbox takes none.
-    pub(crate) slot: Option<Ix>,
+    pub(crate) slot: Option<PoolIx>,
     /// Whether it counts as a process: from before its launch until its removal is confirmed.
     pub(crate) live: bool,
     /// The one thing that is being done to it.
@@ -119,7 +125,7 @@ pub(crate) struct Entry {
 pub(crate) enum Own {
     Nobody,
     Lease(LeaseId),
-    Session(Ix),
+    Session(SessionIx),
 }
 
 /// What a sandbox is doing, in more detail than its state shows.
@@ -132,7 +138,7 @@ pub(crate) enum Phase {
     /// In its pool, ready to be handed out.
     Idle,
     /// Being bound to a lease (with the request that waits for it) or a session.
-    Claiming(Option<Ix>),
+    Claiming(Option<RequestIx>),
     /// A lease's or a session's.
     InUse,
     /// Being wiped after a use.
@@ -245,7 +251,7 @@ pub(crate) struct Extra {
     /// Uses in progress.
     pub(crate) uses: Vec<(UseId, UseKind)>,
     /// Requests that wait for it to be thawed, frozen or gone.
-    pub(crate) waiting: Vec<Ix>,
+    pub(crate) waiting: Vec<RequestIx>,
     pub(crate) processes: BTreeMap<ProcessId, Process>,
     /// What programs wrote to the scale file.
     pub(crate) scale: u32,
@@ -294,7 +300,7 @@ pub(crate) struct Birth {
     pub(crate) traits: RuntimeTraits,
     pub(crate) owner: Own,
     pub(crate) tenant: KeyId,
-    pub(crate) slot: Option<Ix>,
+    pub(crate) slot: Option<PoolIx>,
     pub(crate) now: Now,
 }
 

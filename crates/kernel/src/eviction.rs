@@ -7,8 +7,7 @@ use std::sync::Arc;
 use model::why::{Candidate, Eviction, Shortage, Tier};
 use model::{ColdEviction, EndCause, SandboxState};
 
-use crate::entry::{After, Phase, Resolve};
-use crate::slab::Ix;
+use crate::entry::{After, EntryIx, Phase, Resolve};
 use crate::{Flaw, Kernel};
 
 impl Kernel {
@@ -48,15 +47,15 @@ impl Kernel {
         true
     }
 
-    fn choose_victim(&self, shortage: Shortage) -> Option<(Tier, Ix)> {
+    fn choose_victim(&self, shortage: Shortage) -> Option<(Tier, EntryIx)> {
         if self.flawed(Flaw::RunningEvicted)
-            && let Some((ix, _)) = self
+            && let Some((entry, _)) = self
                 .entries
                 .iter()
                 .filter(|(_, e)| e.phase == Phase::InUse && e.ending.is_none())
                 .find(|(_, e)| e.state() == SandboxState::Running)
         {
-            return Some((Tier::Waiting, ix));
+            return Some((Tier::Waiting, entry));
         }
         let order: &[Tier] = match shortage {
             Shortage::Entries => &[Tier::Cold, Tier::Warm, Tier::Waiting],
@@ -80,7 +79,7 @@ impl Kernel {
         Tier::ALL.into_iter().filter_map(candidate).collect()
     }
 
-    fn note_eviction(&mut self, victim: Ix, eviction: Arc<Eviction>) {
+    fn note_eviction(&mut self, victim: EntryIx, eviction: Arc<Eviction>) {
         // A victim without a process to wait for is gone already.
         if let Some(ending) = self.entries.get_mut(victim).and_then(|e| e.ending.as_mut()) {
             ending.eviction = Some(eviction);
@@ -88,7 +87,7 @@ impl Kernel {
     }
 
     /// Removes the entry of a cold sandbox: there is no process to wait for.
-    fn evict_cold(&mut self, victim: Ix, eviction: Arc<Eviction>) {
+    fn evict_cold(&mut self, victim: EntryIx, eviction: Arc<Eviction>) {
         match self.config.cold_eviction {
             ColdEviction::KeepFiles if !self.flawed(Flaw::LimitDeletesFiles) => {
                 self.call_off_archive(victim);

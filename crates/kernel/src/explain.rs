@@ -13,8 +13,7 @@ use model::{
 };
 
 use crate::Kernel;
-use crate::entry::{Entry, Frozen, OpKind, Own};
-use crate::slab::Ix;
+use crate::entry::{Entry, EntryIx, Frozen, OpKind, Own};
 use crate::view::{Resting, SandboxView};
 
 impl Kernel {
@@ -36,9 +35,9 @@ impl Kernel {
 
     /// Whether an instance is frozen and to stay so, as far as is known.
     pub fn is_frozen(&self, instance: InstanceId) -> bool {
-        let Some(ix) = self.instance_index.get(instance.as_u128()) else { return false };
-        let entry = &self.entries[ix];
-        entry.frozen == Frozen::Yes && entry.op.is_none_or(|op| op.kind != OpKind::Thaw)
+        let Some(entry) = self.instance_index.get(instance.as_u128()) else { return false };
+        let sandbox = &self.entries[entry];
+        sandbox.frozen == Frozen::Yes && sandbox.op.is_none_or(|op| op.kind != OpKind::Thaw)
     }
 
     /// The seeds that sessions begin with, or begin with again.
@@ -76,7 +75,7 @@ impl Kernel {
 
     /// The sandbox of a lease that is had, or is being handed out.
     pub fn lease(&self, lease: LeaseId) -> Option<SandboxView> {
-        self.lease_index.get(lease.as_u128()).map(|ix| self.view(ix))
+        self.lease_index.get(lease.as_u128()).map(|entry| self.view(entry))
     }
 
     /// How a lease ended, as long as that is remembered.
@@ -87,7 +86,7 @@ impl Kernel {
     /// The key that a lease belongs to, or did as long as that is remembered.
     pub fn tenant_of_lease(&self, lease: LeaseId) -> Option<KeyId> {
         match self.lease_index.get(lease.as_u128()) {
-            Some(ix) => Some(self.entries[ix].tenant),
+            Some(entry) => Some(self.entries[entry].tenant),
             None => self.ends.of_lease(lease).map(|end| end.tenant),
         }
     }
@@ -96,14 +95,14 @@ impl Kernel {
     /// nobody's.
     pub fn tenant_of_sandbox(&self, id: SandboxId) -> Option<KeyId> {
         match self.entry_index.get(id.as_u128()) {
-            Some(ix) => Some(self.entries[ix].tenant),
+            Some(entry) => Some(self.entries[entry].tenant),
             None => self.ends.of_sandbox(id).map(|ended| ended.tenant),
         }
     }
 
     /// A sandbox as it is now.
     pub fn sandbox(&self, id: SandboxId) -> Option<SandboxView> {
-        self.entry_index.get(id.as_u128()).map(|ix| self.view(ix))
+        self.entry_index.get(id.as_u128()).map(|entry| self.view(entry))
     }
 
     /// How many sandboxes are frozen, and how many something of their own keeps awake.
@@ -118,67 +117,67 @@ impl Kernel {
 
     /// All sandboxes, live and cold, in no particular but a fixed order.
     pub fn sandboxes(&self) -> Vec<SandboxView> {
-        self.entries.iter().map(|(ix, _)| self.view(ix)).collect()
+        self.entries.iter().map(|(entry, _)| self.view(entry)).collect()
     }
 
-    fn view(&self, ix: Ix) -> SandboxView {
-        let entry = &self.entries[ix];
+    fn view(&self, entry: EntryIx) -> SandboxView {
+        let sandbox = &self.entries[entry];
         let now = self.now;
         SandboxView {
-            id: entry.id,
-            generation: entry.generation,
-            instance: (entry.instance != InstanceId::NIL).then_some(entry.instance),
-            template: entry.template.name.clone(),
-            runtime: entry.template.runtime,
-            owner: self.owner(ix),
-            tenant: entry.tenant,
-            claim: entry.settings.clone(),
-            state: entry.derived.state,
-            frozen: entry.frozen == Frozen::Yes,
-            awake: entry.is_awake(),
+            id: sandbox.id,
+            generation: sandbox.generation,
+            instance: (sandbox.instance != InstanceId::NIL).then_some(sandbox.instance),
+            template: sandbox.template.name.clone(),
+            runtime: sandbox.template.runtime,
+            owner: self.owner(entry),
+            tenant: sandbox.tenant,
+            claim: sandbox.settings.clone(),
+            state: sandbox.derived.state,
+            frozen: sandbox.frozen == Frozen::Yes,
+            awake: sandbox.is_awake(),
             freezes_at: self
-                .freezes_at(ix)
+                .freezes_at(entry)
                 .map(|at| Wall(now.wall.0.saturating_add(at.since(now.mono)))),
-            ending: entry.ending.as_ref().map(|ending| ending.cause),
-            uses: uses(entry),
-            touched: entry.touched,
-            created_at: entry.created_at,
-            last_used_at: entry.last_used.wall,
-            expires_at: entry.expires_at,
+            ending: sandbox.ending.as_ref().map(|ending| ending.cause),
+            uses: uses(sandbox),
+            touched: sandbox.touched,
+            created_at: sandbox.created_at,
+            last_used_at: sandbox.last_used.wall,
+            expires_at: sandbox.expires_at,
         }
     }
 
     /// Why a sandbox is as it is, or how it ended.
     pub fn why(&self, now: Now, id: SandboxId) -> Option<Why> {
-        let Some(ix) = self.entry_index.get(id.as_u128()) else {
+        let Some(entry) = self.entry_index.get(id.as_u128()) else {
             return self.ends.of_sandbox(id).cloned().map(Why::Ended);
         };
-        let entry = &self.entries[ix];
+        let sandbox = &self.entries[entry];
         let wall = |at: Mono| Wall(now.wall.0.saturating_add(at.since(now.mono)));
-        let extra = entry.extra.as_deref();
+        let extra = sandbox.extra.as_deref();
         Some(Why::Alive(Box::new(Alive {
-            sandbox: entry.id,
-            generation: entry.generation,
-            template: entry.template.name.clone(),
-            runtime: entry.template.runtime,
-            uses: uses(entry),
-            state: entry.derived.state,
-            owner: self.owner(ix),
-            tenant: entry.tenant,
-            frozen: entry.frozen == Frozen::Yes,
-            wakefulness: if entry.is_awake() { Wakefulness::Awake } else { Wakefulness::Auto },
-            uses_in_progress: entry.uses_in_progress(),
+            sandbox: sandbox.id,
+            generation: sandbox.generation,
+            template: sandbox.template.name.clone(),
+            runtime: sandbox.template.runtime,
+            uses: uses(sandbox),
+            state: sandbox.derived.state,
+            owner: self.owner(entry),
+            tenant: sandbox.tenant,
+            frozen: sandbox.frozen == Frozen::Yes,
+            wakefulness: if sandbox.is_awake() { Wakefulness::Awake } else { Wakefulness::Auto },
+            uses_in_progress: sandbox.uses_in_progress(),
             keep_alive_processes: extra
                 .map_or(0, |e| e.processes.values().filter(|p| p.holds).count() as u32),
             scale: extra.map_or(0, |e| e.scale),
-            workspace_limit: entry.traits.disk,
-            workspace_bytes: (entry.disk_bytes > 0).then_some(entry.disk_bytes),
-            ending: entry.ending.as_ref().map(|ending| ending.cause),
-            slept: entry.slept,
-            last_used_at: entry.last_used.wall,
-            freezes_at: self.freezes_at(ix).map(wall),
-            sleeps_at: self.sleeps_at(ix).map(wall),
-            expires_at: entry.expires_at,
+            workspace_limit: sandbox.traits.disk,
+            workspace_bytes: (sandbox.disk_bytes > 0).then_some(sandbox.disk_bytes),
+            ending: sandbox.ending.as_ref().map(|ending| ending.cause),
+            slept: sandbox.slept,
+            last_used_at: sandbox.last_used.wall,
+            freezes_at: self.freezes_at(entry).map(wall),
+            sleeps_at: self.sleeps_at(entry).map(wall),
+            expires_at: sandbox.expires_at,
         })))
     }
 }

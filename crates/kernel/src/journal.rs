@@ -4,21 +4,22 @@ use model::record::{JournalEntry, Owner};
 use model::{LeaseId, SessionId};
 
 use crate::Kernel;
-use crate::entry::Own;
-use crate::slab::Ix;
+use crate::entry::{EntryIx, Own};
+use crate::pool::PoolIx;
+use crate::session::SessionIx;
 
 impl Kernel {
     /// The durable facts of a sandbox changed.
-    pub(crate) fn mark(&mut self, ix: Ix) {
-        let entry = &mut self.entries[ix];
-        if !entry.marked {
-            entry.marked = true;
-            self.marked_entries.push(ix);
+    pub(crate) fn mark(&mut self, entry: EntryIx) {
+        let sandbox = &mut self.entries[entry];
+        if !sandbox.marked {
+            sandbox.marked = true;
+            self.marked_entries.push(entry);
         }
     }
 
     /// The durable facts of a session changed.
-    pub(crate) fn mark_session(&mut self, session: Ix) {
+    pub(crate) fn mark_session(&mut self, session: SessionIx) {
         let known = &mut self.sessions[session];
         if !known.marked {
             known.marked = true;
@@ -27,7 +28,7 @@ impl Kernel {
     }
 
     /// The durable facts of a pool changed.
-    pub(crate) fn mark_pool(&mut self, pool: Ix) {
+    pub(crate) fn mark_pool(&mut self, pool: PoolIx) {
         let known = &mut self.pools[pool];
         if !known.marked {
             known.marked = true;
@@ -47,38 +48,38 @@ impl Kernel {
         }
         self.marked_pools.clear();
         for at in 0..self.marked_sessions.len() {
-            let ix = self.marked_sessions[at];
-            if let Some(session) = self.sessions.get_mut(ix)
-                && std::mem::take(&mut session.marked)
+            let session = self.marked_sessions[at];
+            if let Some(known) = self.sessions.get_mut(session)
+                && std::mem::take(&mut known.marked)
             {
-                let sandbox = session.entry.map(|entry| self.entries[entry].id);
-                let record = self.sessions[ix].record(sandbox);
+                let sandbox = known.entry.map(|entry| self.entries[entry].id);
+                let record = self.sessions[session].record(sandbox);
                 self.out.journal.push(JournalEntry::SessionPut(record));
             }
         }
         self.marked_sessions.clear();
         for at in 0..self.marked_entries.len() {
-            let ix = self.marked_entries[at];
-            if let Some(entry) = self.entries.get_mut(ix)
-                && std::mem::take(&mut entry.marked)
+            let entry = self.marked_entries[at];
+            if let Some(known) = self.entries.get_mut(entry)
+                && std::mem::take(&mut known.marked)
             {
-                let record = self.entries[ix].record(self.owner(ix));
+                let record = self.entries[entry].record(self.owner(entry));
                 self.out.journal.push(JournalEntry::SandboxPut(record));
             }
         }
         self.marked_entries.clear();
     }
 
-    pub(crate) fn owner(&self, ix: Ix) -> Owner {
-        match self.entries[ix].owner {
+    pub(crate) fn owner(&self, entry: EntryIx) -> Owner {
+        match self.entries[entry].owner {
             Own::Nobody => Owner::Nobody,
             Own::Lease(lease) => Owner::Lease(lease),
             Own::Session(session) => Owner::Session(self.sessions[session].id),
         }
     }
 
-    pub(crate) fn owner_ids(&self, ix: Ix) -> (Option<SessionId>, Option<LeaseId>) {
-        match self.owner(ix) {
+    pub(crate) fn owner_ids(&self, entry: EntryIx) -> (Option<SessionId>, Option<LeaseId>) {
+        match self.owner(entry) {
             Owner::Nobody => (None, None),
             Owner::Lease(lease) => (None, Some(lease)),
             Owner::Session(session) => (Some(session), None),

@@ -77,7 +77,7 @@ use crate::debts::Debts;
 pub use crate::disk::SoftWorkspace;
 pub use crate::effect::{Action, Effect, Launch, Notice};
 use crate::ends::Ends;
-use crate::entry::Entry;
+use crate::entry::{Entry, EntryIx};
 pub use crate::event::{
     Checkout, CheckoutPolicy, DeathCause, Event, Failure, FailureKind, Measured, Outcome,
     SessionSettings, UseKind, UseTarget, WhenBusy,
@@ -86,18 +86,18 @@ pub use crate::flaw::Flaw;
 use crate::index::IdIndex;
 use crate::minter::Minter;
 use crate::orders::{Line, Order};
-use crate::pool::Pool;
+use crate::pool::{Pool, PoolIx};
 pub use crate::process_end::{AfterExit, EndAsked, ProgramExit, RESTART_PAUSE_MS, after_exit};
 pub use crate::reply::{
     CheckedOut, CheckoutPath, Grant, KeptProcess, Loss, Reply, RestCause, SessionReady, WakeReport,
 };
-use crate::request::Request;
+use crate::request::{Request, RequestIx};
 pub use crate::restart::Recovery;
-use crate::session::Session;
+use crate::session::{Session, SessionIx};
 pub use crate::session_list::SessionFilter;
 use crate::shelf::ShelfArchives;
 use crate::shutdown::Shutdown;
-use crate::slab::{Ix, Slab};
+use crate::slab::Slab;
 pub use crate::view::{Resting, SandboxView, SessionView};
 
 /// What a kernel starts from.
@@ -179,29 +179,29 @@ pub struct Kernel {
     /// There may be room for one more.
     archive_due: bool,
     /// Those that wait for that.
-    archive_line: VecDeque<Ix>,
+    archive_line: VecDeque<EntryIx>,
     next_seq: u64,
     flaw: Option<Flaw>,
     out: Outbox,
     alarms: Alarms,
 
     entries: Slab<Entry>,
-    entry_index: IdIndex<Ix>,
-    instance_index: IdIndex<Ix>,
-    lease_index: IdIndex<Ix>,
+    entry_index: IdIndex<EntryIx>,
+    instance_index: IdIndex<EntryIx>,
+    lease_index: IdIndex<EntryIx>,
     /// Leases whose callers still wait.
     leases_pending: IdIndex<()>,
-    use_index: IdIndex<Ix>,
+    use_index: IdIndex<EntryIx>,
     sessions: Slab<Session>,
-    session_index: IdIndex<Ix>,
+    session_index: IdIndex<SessionIx>,
     /// Sessions, oldest first.
     session_order: BTreeSet<(Wall, SessionId)>,
     pools: Slab<Pool>,
-    pool_index: BTreeMap<TemplateName, Ix>,
+    pool_index: BTreeMap<TemplateName, PoolIx>,
     requests: Slab<Request>,
-    request_index: IdIndex<Ix>,
+    request_index: IdIndex<RequestIx>,
     /// The clients of turns in progress, by their request.
-    turn_clients: IdIndex<Ix>,
+    turn_clients: IdIndex<SessionIx>,
 
     admission: Admission,
     tiers: [Order; 3],
@@ -217,12 +217,12 @@ pub struct Kernel {
     resume_warm_hits: u64,
     resume_cold_hits: u64,
 
-    marked_entries: Vec<Ix>,
-    marked_sessions: Vec<Ix>,
-    marked_pools: Vec<Ix>,
-    due_sessions: VecDeque<Ix>,
-    due_pools: VecDeque<Ix>,
-    starved_pools: Vec<Ix>,
+    marked_entries: Vec<EntryIx>,
+    marked_sessions: Vec<SessionIx>,
+    marked_pools: Vec<PoolIx>,
+    due_sessions: VecDeque<SessionIx>,
+    due_pools: VecDeque<PoolIx>,
+    starved_pools: Vec<PoolIx>,
     admission_due: bool,
 }
 

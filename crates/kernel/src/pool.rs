@@ -11,7 +11,11 @@ use model::template::RuntimeTraits;
 use model::{Mono, Template};
 
 use crate::orders::{Line, Order};
-use crate::slab::Ix;
+use crate::request::RequestIx;
+use crate::slab::Place;
+
+/// The place of a pool.
+pub(crate) type PoolIx = Place<Pool>;
 
 /// How long a pool may have more idle sandboxes than wanted before it gives them up. Without this,
 /// every checkout would start one and every return would kill one.
@@ -26,7 +30,7 @@ pub(crate) struct Pool {
     /// Ready to be handed out, oldest first.
     pub(crate) idle: Order,
     /// Those who wait, by order of arrival.
-    pub(crate) queue: BTreeMap<u64, Ix>,
+    pub(crate) queue: BTreeMap<u64, RequestIx>,
     /// Someone in the line wants an idle one or nothing.
     pub(crate) idle_only_in_line: bool,
     pub(crate) launching: u32,
@@ -49,7 +53,7 @@ pub(crate) struct Pool {
     pub(crate) surplus_since: Option<Mono>,
     pub(crate) counters: PoolCounters,
     /// Who is to be told when it is gone.
-    pub(crate) destroyers: Vec<Ix>,
+    pub(crate) destroyers: Vec<RequestIx>,
     pub(crate) marked: bool,
     pub(crate) due: bool,
     pub(crate) alarm: Mono,

@@ -10,12 +10,11 @@ use model::{EndCause, ErrorCode, KeyId, LifecycleEvent, Mono, Refusal};
 use crate::admission::Who;
 use crate::alarms::Ringer;
 use crate::entry::{After, Resolve};
-use crate::pool::SURPLUS_PATIENCE_MS;
-use crate::slab::Ix;
+use crate::pool::{PoolIx, SURPLUS_PATIENCE_MS};
 use crate::{Flaw, Kernel};
 
 impl Kernel {
-    pub(crate) fn reconcile_pool(&mut self, pool: Ix) {
+    pub(crate) fn reconcile_pool(&mut self, pool: PoolIx) {
         match self.pools[pool].phase {
             PoolPhase::Active if self.shutdown.is_none() => {
                 self.serve_waiters(pool);
@@ -36,9 +35,9 @@ impl Kernel {
     }
 
     /// Gives idle sandboxes to those who wait, first come first served.
-    fn serve_waiters(&mut self, pool: Ix) {
+    fn serve_waiters(&mut self, pool: PoolIx) {
         while !self.pools[pool].queue.is_empty()
-            && let Some(ix) = self.take_idle(pool)
+            && let Some(entry) = self.take_idle(pool)
         {
             let next = if self.flawed(Flaw::LifoWaiters) {
                 self.pools[pool].queue.pop_last()
@@ -46,12 +45,12 @@ impl Kernel {
                 self.pools[pool].queue.pop_first()
             };
             let Some((_, req)) = next else { break };
-            self.serve(ix, req);
+            self.serve(entry, req);
         }
     }
 
     /// A launch that still waits for a place and is no longer needed is called off.
-    fn withdraw_surplus_applications(&mut self, pool: Ix) {
+    fn withdraw_surplus_applications(&mut self, pool: PoolIx) {
         let known = &self.pools[pool];
         let unneeded = known.coming().saturating_sub(known.expecting());
         // The pool may have been made smaller since.
@@ -76,7 +75,7 @@ impl Kernel {
     }
 
     /// Starts what is missing. It takes room that is free, and never makes any.
-    fn refill(&mut self, pool: Ix) {
+    fn refill(&mut self, pool: PoolIx) {
         if !self.is_served(&self.pools[pool].template.name) {
             return;
         }
@@ -101,7 +100,7 @@ impl Kernel {
 
     /// How many launches may begin now: any number, or while launches fail one at a time with
     /// pauses, or while the disk is short none.
-    pub(crate) fn launches_allowed(&self, pool: Ix) -> u32 {
+    pub(crate) fn launches_allowed(&self, pool: PoolIx) -> u32 {
         let known = &self.pools[pool];
         if self.lacks_disk(pool) {
             0
@@ -115,7 +114,7 @@ impl Kernel {
     }
 
     /// Gives up idle sandboxes that have been too many for a while, oldest first.
-    fn shrink(&mut self, pool: Ix) {
+    fn shrink(&mut self, pool: PoolIx) {
         let now = self.now.mono;
         let known = &mut self.pools[pool];
         let surplus = known.idle.len().saturating_sub(known.template.pool.pool_size);
@@ -129,14 +128,14 @@ impl Kernel {
         }
         known.surplus_since = None;
         for _ in 0..surplus {
-            if let Some(ix) = self.pools[pool].idle.first() {
-                self.end(ix, EndCause::Surplus, After::Gone, Resolve::Now);
+            if let Some(entry) = self.pools[pool].idle.first() {
+                self.end(entry, EndCause::Surplus, After::Gone, Resolve::Now);
             }
         }
     }
 
     /// A pool that is closing keeps nothing, starts nothing, and lets nobody wait.
-    fn empty_pool(&mut self, pool: Ix) {
+    fn empty_pool(&mut self, pool: PoolIx) {
         while let Some((_, req)) = self.pools[pool].queue.pop_first() {
             let refusal = match (&self.shutdown, self.pools[pool].phase) {
                 (Some(_), _) => crate::shutdown::stopping(),
@@ -152,14 +151,14 @@ impl Kernel {
         self.withdraw_surplus_applications(pool);
         self.pools[pool].surplus_since = None;
         let cause = if self.shutdown.is_some() { EndCause::Shutdown } else { EndCause::PoolClosed };
-        while let Some(ix) = self.pools[pool].idle.first() {
-            self.end(ix, cause, After::Gone, Resolve::Now);
+        while let Some(entry) = self.pools[pool].idle.first() {
+            self.end(entry, cause, After::Gone, Resolve::Now);
         }
         self.finish_destroying(pool);
     }
 
     /// Sees to it that the pool is looked at when something may be done that may not be done now.
-    fn arm_pool(&mut self, pool: Ix) {
+    fn arm_pool(&mut self, pool: PoolIx) {
         let now = self.now.mono;
         let degraded = self.pools[pool].is_degraded(self.config.backoff.degraded_after);
         let known = &mut self.pools[pool];
@@ -183,7 +182,7 @@ impl Kernel {
     }
 
     /// A launch failed.
-    pub(crate) fn pool_failed(&mut self, pool: Ix, began: Mono, detail: &Arc<str>) {
+    pub(crate) fn pool_failed(&mut self, pool: PoolIx, began: Mono, detail: &Arc<str>) {
         let backoff = &self.config.backoff;
         let known = &mut self.pools[pool];
         known.last_failure = Some(Arc::clone(detail));
@@ -210,7 +209,7 @@ impl Kernel {
     }
 
     /// A launch worked.
-    pub(crate) fn pool_recovered(&mut self, pool: Ix) {
+    pub(crate) fn pool_recovered(&mut self, pool: PoolIx) {
         let degraded_after = self.config.backoff.degraded_after;
         let known = &mut self.pools[pool];
         let degraded = known.is_degraded(degraded_after);

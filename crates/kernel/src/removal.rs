@@ -10,59 +10,60 @@ use model::{
 };
 
 use crate::effect::Notice;
-use crate::entry::{After, Frozen, Own, Phase};
+use crate::entry::{After, EntryIx, Frozen, Own, Phase};
+use crate::pool::PoolIx;
 use crate::reply::{Loss, Reply};
 use crate::request::Waiting;
-use crate::slab::Ix;
+use crate::session::SessionIx;
 use crate::{Flaw, Kernel};
 
 impl Kernel {
     /// The process of a sandbox is gone.
-    pub(crate) fn removed(&mut self, ix: Ix) {
-        self.announce_end(ix);
-        let entry = &mut self.entries[ix];
-        let ending = entry.ending.take().expect("what was removed had a cause");
-        entry.op = None;
-        entry.turn = false;
-        entry.used = false;
-        entry.frozen = Frozen::No;
-        entry.expires_at = None;
-        entry.hard_expires_at = None;
-        let instance = std::mem::replace(&mut entry.instance, InstanceId::NIL);
+    pub(crate) fn removed(&mut self, entry: EntryIx) {
+        self.announce_end(entry);
+        let sandbox = &mut self.entries[entry];
+        let ending = sandbox.ending.take().expect("what was removed had a cause");
+        sandbox.op = None;
+        sandbox.turn = false;
+        sandbox.used = false;
+        sandbox.frozen = Frozen::No;
+        sandbox.expires_at = None;
+        sandbox.hard_expires_at = None;
+        let instance = std::mem::replace(&mut sandbox.instance, InstanceId::NIL);
         self.instance_index.remove(instance.as_u128());
-        if self.entries[ix].live {
-            self.release_live(ix);
+        if self.entries[entry].live {
+            self.release_live(entry);
         }
         let died = ending.after == After::Renamed;
-        if self.files_go(ix, ending.after) {
-            self.lose_files(ix, ending.cause.reason());
+        if self.files_go(entry, ending.after) {
+            self.lose_files(entry, ending.cause.reason());
         }
         match ending.after {
             After::Gone => {
                 // What the removal did not take along is deleted next.
-                self.entries[ix].has_files = !ending.takes_workspace;
-                self.remove_entry(ix, ending.cause, ending.detail.as_ref(), ending.eviction);
+                self.entries[entry].has_files = !ending.takes_workspace;
+                self.remove_entry(entry, ending.cause, ending.detail.as_ref(), ending.eviction);
             }
             After::Shelved => {
-                self.shelve(ix);
-                self.remove_entry(ix, ending.cause, ending.detail.as_ref(), ending.eviction);
+                self.shelve(entry);
+                self.remove_entry(entry, ending.cause, ending.detail.as_ref(), ending.eviction);
             }
             After::Cold | After::Renamed => {
                 if died {
-                    self.rename(ix, ending.cause, ending.detail.clone());
+                    self.rename(entry, ending.cause, ending.detail.clone());
                 } else {
-                    self.write_ended(ix, ending.cause, ending.detail.clone(), ending.eviction);
+                    self.write_ended(entry, ending.cause, ending.detail.clone(), ending.eviction);
                 }
-                let entry = &mut self.entries[ix];
-                entry.phase = Phase::Cold;
-                entry.slept = Some(ending.cause);
-                entry.extra = None;
-                entry.settings = None;
-                entry.touched = false;
-                entry.dirty = false;
-                self.mark(ix);
-                self.settle(ix);
-                if let Own::Session(session) = self.entries[ix].owner {
+                let sandbox = &mut self.entries[entry];
+                sandbox.phase = Phase::Cold;
+                sandbox.slept = Some(ending.cause);
+                sandbox.extra = None;
+                sandbox.settings = None;
+                sandbox.touched = false;
+                sandbox.dirty = false;
+                self.mark(entry);
+                self.settle(entry);
+                if let Own::Session(session) = self.entries[entry].owner {
                     self.session_lost_sandbox(session, ending.cause, ending.detail.as_deref());
                 }
             }
@@ -70,95 +71,95 @@ impl Kernel {
     }
 
     /// Whether files go with this process, if there were any.
-    fn files_go(&self, ix: Ix, after: After) -> bool {
-        let entry = &self.entries[ix];
+    fn files_go(&self, entry: EntryIx, after: After) -> bool {
+        let sandbox = &self.entries[entry];
         match after {
             After::Gone => true,
             After::Cold | After::Renamed | After::Shelved => {
-                entry.dirty && !entry.traits.workspace_survives
+                sandbox.dirty && !sandbox.traits.workspace_survives
             }
         }
     }
 
     /// Tells the world that a sandbox is gone, once per generation that had been ready.
-    fn announce_end(&mut self, ix: Ix) {
-        let entry = &mut self.entries[ix];
-        if !std::mem::take(&mut entry.announced) {
+    fn announce_end(&mut self, entry: EntryIx) {
+        let sandbox = &mut self.entries[entry];
+        if !std::mem::take(&mut sandbox.announced) {
             return;
         }
-        let cause = entry.ending.as_ref().map_or(EndCause::Deleted, |ending| ending.cause);
+        let cause = sandbox.ending.as_ref().map_or(EndCause::Deleted, |ending| ending.cause);
         if self.flawed(Flaw::TerminatedTwice) {
-            self.publish_terminated(ix, cause);
+            self.publish_terminated(entry, cause);
         }
-        self.publish_terminated(ix, cause);
+        self.publish_terminated(entry, cause);
     }
 
-    fn publish_terminated(&mut self, ix: Ix, cause: EndCause) {
-        let entry = &self.entries[ix];
-        let (session, lease) = self.owner_ids(ix);
+    fn publish_terminated(&mut self, entry: EntryIx, cause: EndCause) {
+        let sandbox = &self.entries[entry];
+        let (session, lease) = self.owner_ids(entry);
         let event = LifecycleEvent::SandboxTerminated {
             session,
             lease,
-            sandbox_id: entry.id,
-            generation: entry.generation,
+            sandbox_id: sandbox.id,
+            generation: sandbox.generation,
             reason: cause.reason(),
             cause,
         };
-        self.publish(entry.tenant, event);
+        self.publish(sandbox.tenant, event);
     }
 
     /// Gives a sandbox another id, so that whoever knows this one cannot reach what comes next.
-    pub(crate) fn rename(&mut self, ix: Ix, cause: EndCause, detail: Option<Arc<str>>) {
-        self.write_ended(ix, cause, detail, None);
-        let old = self.entries[ix].id;
+    pub(crate) fn rename(&mut self, entry: EntryIx, cause: EndCause, detail: Option<Arc<str>>) {
+        self.write_ended(entry, cause, detail, None);
+        let old = self.entries[entry].id;
         let new = SandboxId::from_u128(self.mint());
         self.entry_index.remove(old.as_u128());
-        self.entry_index.insert(new.as_u128(), ix);
+        self.entry_index.insert(new.as_u128(), entry);
         self.out.journal.push(model::record::JournalEntry::SandboxRemoved(old));
-        if let Own::Session(session) = self.entries[ix].owner {
+        if let Own::Session(session) = self.entries[entry].owner {
             self.refuse_uses_by_id(session, cause);
         }
-        let entry = &mut self.entries[ix];
-        entry.id = new;
-        entry.previous_id = Some(old);
-        entry.created_at = self.now.wall;
-        self.mark(ix);
+        let sandbox = &mut self.entries[entry];
+        sandbox.id = new;
+        sandbox.previous_id = Some(old);
+        sandbox.created_at = self.now.wall;
+        self.mark(entry);
     }
 
     /// A clean sandbox goes back into its pool: to the world, the one that was used is gone.
-    pub(crate) fn rename_recycled(&mut self, ix: Ix) {
+    pub(crate) fn rename_recycled(&mut self, entry: EntryIx) {
         if self.flawed(Flaw::IdReused) {
-            self.write_ended(ix, EndCause::Returned, None, None);
+            self.write_ended(entry, EndCause::Returned, None, None);
             return;
         }
-        self.publish_terminated(ix, EndCause::Returned);
-        self.rename(ix, EndCause::Returned, None);
-        let entry = &mut self.entries[ix];
-        entry.previous_id = None;
-        entry.generation = Generation::FIRST;
+        self.publish_terminated(entry, EndCause::Returned);
+        self.rename(entry, EndCause::Returned, None);
+        let sandbox = &mut self.entries[entry];
+        sandbox.previous_id = None;
+        sandbox.generation = Generation::FIRST;
     }
 
     fn write_ended(
         &mut self,
-        ix: Ix,
+        entry: EntryIx,
         cause: EndCause,
         detail: Option<Arc<str>>,
         eviction: Option<Arc<Eviction>>,
     ) {
-        let (session, lease) = self.owner_ids(ix);
-        let entry = &self.entries[ix];
+        let (session, lease) = self.owner_ids(entry);
+        let sandbox = &self.entries[entry];
         let ended = Ended {
-            sandbox: entry.id,
-            generation: entry.generation,
-            template: entry.template.name.clone(),
+            sandbox: sandbox.id,
+            generation: sandbox.generation,
+            template: sandbox.template.name.clone(),
             lease,
-            lease_end: entry.lease_end,
+            lease_end: sandbox.lease_end,
             session,
-            tenant: entry.tenant,
+            tenant: sandbox.tenant,
             cause,
             detail,
             eviction,
-            created_at: entry.created_at,
+            created_at: sandbox.created_at,
             ended_at: self.now.wall,
         };
         self.ends.remember(&ended);
@@ -168,15 +169,15 @@ impl Kernel {
     /// Removes a sandbox from the books.
     pub(crate) fn remove_entry(
         &mut self,
-        ix: Ix,
+        entry: EntryIx,
         cause: EndCause,
         detail: Option<&Arc<str>>,
         eviction: Option<Arc<Eviction>>,
     ) {
-        self.call_off_archive(ix);
-        self.release_copy_source(ix);
-        self.write_ended(ix, cause, detail.cloned(), eviction);
-        for req in self.take_waiting(ix, |_| true) {
+        self.call_off_archive(entry);
+        self.release_copy_source(entry);
+        self.write_ended(entry, cause, detail.cloned(), eviction);
+        for req in self.take_waiting(entry, |_| true) {
             let result = match &self.requests[req].what {
                 Waiting::Delete { .. } => Ok(Reply::Gone),
                 Waiting::Checkout(_)
@@ -190,35 +191,35 @@ impl Kernel {
             };
             self.answer(req, result);
         }
-        self.count_out(ix);
-        let entry = self.entries.remove(ix);
-        self.entry_index.remove(entry.id.as_u128());
+        self.count_out(entry);
+        let sandbox = self.entries.remove(entry);
+        self.entry_index.remove(sandbox.id.as_u128());
         self.admission.entries -= 1;
         self.admission_due = true;
-        self.out.journal.push(model::record::JournalEntry::SandboxRemoved(entry.id));
-        if entry.has_files || entry.copying_from.is_some() {
-            if entry.copies > 0 {
+        self.out.journal.push(model::record::JournalEntry::SandboxRemoved(sandbox.id));
+        if sandbox.has_files || sandbox.copying_from.is_some() {
+            if sandbox.copies > 0 {
                 // A fork is reading it. It goes as soon as that has ended.
-                self.doom_copied_workspace(entry.workspace);
+                self.doom_copied_workspace(sandbox.workspace);
             } else {
-                self.doom_workspace(entry.workspace);
+                self.doom_workspace(sandbox.workspace);
             }
         }
-        if let Some(from) = entry.copying_from {
+        if let Some(from) = sandbox.copying_from {
             self.copied(from);
         }
-        if let Own::Session(session) = entry.owner {
+        if let Own::Session(session) = sandbox.owner {
             self.session_without_entry(session, cause, detail.map(|detail| &**detail));
         }
-        if let Some(pool) = entry.slot {
-            let failed = entry.failed.then_some(cause);
+        if let Some(pool) = sandbox.slot {
+            let failed = sandbox.failed.then_some(cause);
             self.slot_freed(pool, failed, detail.map(|detail| &**detail));
         }
     }
 
     /// A slot of a pool is free again. If that is because a launch failed, and nothing else is on
     /// its way to the first who waits, that one is told now.
-    fn slot_freed(&mut self, pool: Ix, failed: Option<EndCause>, detail: Option<&str>) {
+    fn slot_freed(&mut self, pool: PoolIx, failed: Option<EndCause>, detail: Option<&str>) {
         let freed = &mut self.pools[pool];
         freed.slots_used -= 1;
         freed.failing -= u32::from(failed.is_some());
@@ -237,12 +238,12 @@ impl Kernel {
     }
 
     /// Ends every use of a sandbox that is being removed.
-    pub(crate) fn break_uses(&mut self, ix: Ix, cause: EndCause) {
-        let entry = &mut self.entries[ix];
-        (entry.execs, entry.calls) = (0, 0);
-        entry.pinned = false;
-        entry.exec_wanted = false;
-        let uses = entry.extra.as_mut().map(|extra| std::mem::take(&mut extra.uses));
+    pub(crate) fn break_uses(&mut self, entry: EntryIx, cause: EndCause) {
+        let sandbox = &mut self.entries[entry];
+        (sandbox.execs, sandbox.calls) = (0, 0);
+        sandbox.pinned = false;
+        sandbox.exec_wanted = false;
+        let uses = sandbox.extra.as_mut().map(|extra| std::mem::take(&mut extra.uses));
         for (use_id, _) in uses.unwrap_or_default() {
             if self.use_index.remove(use_id.as_u128()).is_some() {
                 self.out.notices.push(Notice::UseBroken { use_id, refusal: broken(cause) });
@@ -250,27 +251,27 @@ impl Kernel {
         }
         let waits =
             |what: &Waiting| matches!(what, Waiting::LeaseUse { .. } | Waiting::Freeze { .. });
-        for req in self.take_waiting(ix, waits) {
+        for req in self.take_waiting(entry, waits) {
             self.answer(req, Err(broken(cause)));
         }
-        if let Some(extra) = &mut self.entries[ix].extra {
+        if let Some(extra) = &mut self.entries[entry].extra {
             extra.processes.clear();
             extra.scale = 0;
             extra.stop = None;
             extra.still_since = None;
         }
-        if let Own::Session(session) = self.entries[ix].owner {
+        if let Own::Session(session) = self.entries[entry].owner {
             self.turn_broken(session, cause);
         }
-        self.settle(ix);
+        self.settle(entry);
     }
 
     /// Files of a session are lost or given up: its next answer reports that.
-    pub(crate) fn lose_files(&mut self, ix: Ix, reason: TerminatedReason) {
-        let entry = &mut self.entries[ix];
+    pub(crate) fn lose_files(&mut self, entry: EntryIx, reason: TerminatedReason) {
+        let known = &mut self.entries[entry];
         // What was never saved is lost like what was.
-        let had_files = std::mem::take(&mut entry.dirty) || entry.has_files;
-        let (owner, sandbox) = (entry.owner, entry.id);
+        let had_files = std::mem::take(&mut known.dirty) || known.has_files;
+        let (owner, sandbox) = (known.owner, known.id);
         if let Own::Session(session) = owner
             && had_files
         {
@@ -281,7 +282,7 @@ impl Kernel {
     /// Remembers that files of a session were lost, until an answer has reported it.
     pub(crate) fn report_loss(
         &mut self,
-        session: Ix,
+        session: SessionIx,
         sandbox_id: SandboxId,
         reason: TerminatedReason,
     ) {
@@ -317,11 +318,11 @@ impl Kernel {
     }
 
     /// What the next answer about the sandbox of a session has to report.
-    pub(crate) fn unreported_loss(&self, ix: Ix) -> Option<Loss> {
-        let entry = &self.entries[ix];
-        let Own::Session(session) = entry.owner else { return None };
+    pub(crate) fn unreported_loss(&self, entry: EntryIx) -> Option<Loss> {
+        let sandbox = &self.entries[entry];
+        let Own::Session(session) = sandbox.owner else { return None };
         let known = &self.sessions[session];
-        let (session, generation) = (known.id, entry.generation);
+        let (session, generation) = (known.id, sandbox.generation);
         known.state_lost.map(|reason| Loss { session, generation, reason })
     }
 }

@@ -10,12 +10,11 @@ use model::why::Ended;
 use model::{EndCause, InstanceId, KeyId, Mono, Now, SessionStatus};
 
 use crate::ends::LeaseEnd;
-use crate::entry::{After, Birth, Ending, Entry, Own, Phase};
+use crate::entry::{After, Birth, Ending, Entry, EntryIx, Own, Phase};
 use crate::event::SessionSettings;
 use crate::pool::Pool;
 use crate::session::Session;
 use crate::shelf::Shelf;
-use crate::slab::Ix;
 use crate::{Boot, Flaw, Kernel};
 
 /// What a restart found.
@@ -56,8 +55,8 @@ impl Kernel {
         }
         kernel.remember_sessions(&journal.ended);
         kernel.hold_copy_sources();
-        for (ix, cause) in goes {
-            kernel.go_on_removing(ix, cause);
+        for (entry, cause) in goes {
+            kernel.go_on_removing(entry, cause);
         }
         for workspace in journal.doomed_workspaces {
             kernel.redoom_workspace(workspace);
@@ -142,7 +141,7 @@ impl Kernel {
         &mut self,
         record: &SandboxRecord,
         recovery: &mut Recovery,
-    ) -> Option<(Ix, EndCause)> {
+    ) -> Option<(EntryIx, EndCause)> {
         let owner = match record.owner {
             Owner::Nobody => Own::Nobody,
             Owner::Lease(lease) => Own::Lease(lease),
@@ -150,34 +149,34 @@ impl Kernel {
                 self.session_index.get(id.as_u128()).map_or(Own::Nobody, Own::Session)
             }
         };
-        let ix = self.insert_restored(record, owner);
+        let entry = self.insert_restored(record, owner);
         if let Own::Session(session) = owner {
-            self.sessions[session].entry = Some(ix);
+            self.sessions[session].entry = Some(entry);
             self.mark_session(session);
         }
         let over = self.was_ended(record, owner);
         let Some(instance) = record.instance else {
-            self.count_in(ix);
+            self.count_in(entry);
             return match owner {
-                Own::Session(_) if over => Some((ix, EndCause::SessionEnded)),
+                Own::Session(_) if over => Some((entry, EndCause::SessionEnded)),
                 Own::Session(_) if !record.doomed => {
-                    self.copy_workspace(ix, None);
+                    self.copy_workspace(entry, None);
                     None
                 }
                 Own::Session(session) => {
                     // It was given up while its files were being copied, and its session with it.
                     self.sessions[session].status = SessionStatus::Ended;
-                    Some((ix, EndCause::Deleted))
+                    Some((entry, EndCause::Deleted))
                 }
-                Own::Nobody | Own::Lease(_) => Some((ix, EndCause::Restart)),
+                Own::Nobody | Own::Lease(_) => Some((entry, EndCause::Restart)),
             };
         };
-        self.instance_index.insert(instance.as_u128(), ix);
-        self.count_in(ix);
-        self.reserve_live(ix);
+        self.instance_index.insert(instance.as_u128(), entry);
+        self.count_in(entry);
+        self.reserve_live(entry);
         if self.flawed(Flaw::LeaseSurvivesRestart)
             && let Owner::Lease(_) = record.owner
-            && self.readopt_flawed(ix)
+            && self.readopt_flawed(entry)
         {
             return None;
         }
@@ -194,25 +193,25 @@ impl Kernel {
                 After::Gone
             }
         };
-        self.forget_lease(ix, cause);
-        if after == After::Cold && self.entries[ix].has_unsaved_files() {
+        self.forget_lease(entry, cause);
+        if after == After::Cold && self.entries[entry].has_unsaved_files() {
             // They went with the run before this one, whatever that was about to do.
-            self.lose_files(ix, EndCause::Restart.reason());
+            self.lose_files(entry, EndCause::Restart.reason());
         }
-        let entry = &mut self.entries[ix];
-        entry.phase = Phase::Killing;
-        entry.ending = Some(Box::new(Ending { after, ..Ending::now(cause) }));
-        self.mark(ix);
-        self.settle(ix);
-        Some((ix, cause))
+        let sandbox = &mut self.entries[entry];
+        sandbox.phase = Phase::Killing;
+        sandbox.ending = Some(Box::new(Ending { after, ..Ending::now(cause) }));
+        self.mark(entry);
+        self.settle(entry);
+        Some((entry, cause))
     }
 
     /// Goes on with the removal of what a restart found.
-    fn go_on_removing(&mut self, ix: Ix, cause: EndCause) {
-        if self.entries[ix].live {
-            self.send_kill(ix);
+    fn go_on_removing(&mut self, entry: EntryIx, cause: EndCause) {
+        if self.entries[entry].live {
+            self.send_kill(entry);
         } else {
-            self.remove_entry(ix, cause, None, None);
+            self.remove_entry(entry, cause, None, None);
         }
     }
 
@@ -228,7 +227,7 @@ impl Kernel {
         over
     }
 
-    fn insert_restored(&mut self, record: &SandboxRecord, owner: Own) -> Ix {
+    fn insert_restored(&mut self, record: &SandboxRecord, owner: Own) -> EntryIx {
         let pool = self.pool_index.get(&record.template).copied();
         let template = match pool {
             Some(pool) => Arc::clone(&self.pools[pool].template),
@@ -252,32 +251,32 @@ impl Kernel {
             slot,
             now: last_used,
         };
-        let mut entry = Entry::new(birth);
-        entry.previous_id = record.previous_id;
-        entry.instance = record.instance.unwrap_or(InstanceId::NIL);
-        entry.generation = record.generation;
-        entry.lease_end = record.lease_end;
-        entry.announced = record.announced;
-        entry.uses = record.uses;
-        entry.dirty = record.dirty;
-        entry.has_files = record.has_files;
-        entry.archived = record.archived;
-        entry.copying_from = record.copying_from;
-        entry.created_at = record.created_at;
-        entry.slept = record.slept;
-        let ix = self.entries.insert(entry);
-        self.entry_index.insert(record.id.as_u128(), ix);
+        let mut sandbox = Entry::new(birth);
+        sandbox.previous_id = record.previous_id;
+        sandbox.instance = record.instance.unwrap_or(InstanceId::NIL);
+        sandbox.generation = record.generation;
+        sandbox.lease_end = record.lease_end;
+        sandbox.announced = record.announced;
+        sandbox.uses = record.uses;
+        sandbox.dirty = record.dirty;
+        sandbox.has_files = record.has_files;
+        sandbox.archived = record.archived;
+        sandbox.copying_from = record.copying_from;
+        sandbox.created_at = record.created_at;
+        sandbox.slept = record.slept;
+        let entry = self.entries.insert(sandbox);
+        self.entry_index.insert(record.id.as_u128(), entry);
         self.admission.entries += 1;
         if let Some(pool) = slot {
             self.pools[pool].slots_used += 1;
         }
-        ix
+        entry
     }
 
     /// The flaw of trusting what a restart finds.
-    fn readopt_flawed(&mut self, ix: Ix) -> bool {
-        self.entries[ix].disown();
-        self.put_idle(ix);
+    fn readopt_flawed(&mut self, entry: EntryIx) -> bool {
+        self.entries[entry].disown();
+        self.put_idle(entry);
         true
     }
 }

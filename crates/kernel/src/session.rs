@@ -11,10 +11,15 @@ use model::{
 };
 
 use crate::Kernel;
+use crate::entry::EntryIx;
 use crate::event::SessionSettings;
 use crate::reply::SessionReady;
+use crate::request::RequestIx;
 use crate::shelf::Shelf;
-use crate::slab::Ix;
+use crate::slab::Place;
+
+/// The place of a session.
+pub(crate) type SessionIx = Place<Session>;
 
 /// A conversation.
 #[derive(Debug)]
@@ -26,7 +31,7 @@ pub(crate) struct Session {
     pub(crate) generation: Generation,
     pub(crate) settings: SessionSettings,
     /// Its sandbox, live or cold.
-    pub(crate) entry: Option<Ix>,
+    pub(crate) entry: Option<EntryIx>,
     /// Its place in the line for a process.
     pub(crate) applied: Option<u64>,
     /// How it comes by the sandbox that it is getting.
@@ -42,7 +47,7 @@ pub(crate) struct Session {
     /// The sandbox that its client was told of last.
     pub(crate) told_id: Option<SandboxId>,
     /// Requests that want its sandbox.
-    pub(crate) wanting: Vec<Ix>,
+    pub(crate) wanting: Vec<RequestIx>,
     pub(crate) turn: Option<Turn>,
     pub(crate) queued: VecDeque<Queued>,
     /// The operation in progress.
@@ -59,7 +64,7 @@ pub(crate) struct Session {
 pub(crate) struct Turn {
     pub(crate) id: TurnId,
     /// The request that waits for it to start.
-    pub(crate) request: Option<Ix>,
+    pub(crate) request: Option<RequestIx>,
     /// The request of the client that follows it.
     pub(crate) client: Option<RequestId>,
     pub(crate) stage: Stage,
@@ -93,7 +98,7 @@ pub(crate) enum Stage {
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) kind: ControlKind,
-    pub(crate) requests: Vec<Ix>,
+    pub(crate) requests: Vec<RequestIx>,
 }
 
 /// Which operation.
@@ -194,7 +199,7 @@ impl Session {
 }
 
 impl Kernel {
-    pub(crate) fn session_by_id(&self, id: SessionId) -> Result<Ix, Refusal> {
+    pub(crate) fn session_by_id(&self, id: SessionId) -> Result<SessionIx, Refusal> {
         self.session_index.get(id.as_u128()).ok_or_else(|| {
             if self.ends.of_session(id).is_some() {
                 Refusal::new(ErrorCode::SessionEnded, "the session has ended")
@@ -205,7 +210,7 @@ impl Kernel {
     }
 
     /// Refuses work for a session that takes none.
-    pub(crate) fn refuse_when_over(&self, session: Ix) -> Result<(), Refusal> {
+    pub(crate) fn refuse_when_over(&self, session: SessionIx) -> Result<(), Refusal> {
         let known = &self.sessions[session];
         let (code, cause) = match known.status {
             SessionStatus::Ended => (ErrorCode::SessionEnded, "the session has ended"),

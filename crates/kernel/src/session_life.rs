@@ -12,13 +12,12 @@ use model::{
 };
 
 use crate::alarms::Ringer;
-use crate::entry::{After, Ending, Phase, Resolve};
+use crate::entry::{After, Ending, EntryIx, Phase, Resolve};
 use crate::event::SessionSettings;
 use crate::removal::launch_failure;
 use crate::reply::Reply;
 use crate::request::Waiting;
-use crate::session::{Control, ControlKind, Session};
-use crate::slab::Ix;
+use crate::session::{Control, ControlKind, Session, SessionIx};
 use crate::{Flaw, Kernel};
 
 impl Kernel {
@@ -57,7 +56,7 @@ impl Kernel {
         id: SessionId,
         template: TemplateName,
         settings: SessionSettings,
-    ) -> Ix {
+    ) -> SessionIx {
         let session = Session::new(id, template, settings, self.now.wall);
         let session = self.sessions.insert(session);
         self.session_index.insert(id.as_u128(), session);
@@ -65,7 +64,7 @@ impl Kernel {
         session
     }
 
-    fn await_bind(&mut self, request: RequestId, session: Ix) {
+    fn await_bind(&mut self, request: RequestId, session: SessionIx) {
         let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
         let req = self.wait(request, deadline, Waiting::Bind { session });
         self.arm_request(req);
@@ -112,10 +111,10 @@ impl Kernel {
         }
         let claim = (!claim.is_empty()).then(|| Arc::new(claim));
         known.settings.claim.clone_from(&claim);
-        if let Some(ix) = known.entry
-            && self.entries[ix].live
+        if let Some(entry) = known.entry
+            && self.entries[entry].live
         {
-            self.entries[ix].settings = claim;
+            self.entries[entry].settings = claim;
         }
         self.mark_session(session);
         Ok(Reply::Noted)
@@ -161,7 +160,7 @@ impl Kernel {
     fn leave(
         &mut self,
         request: RequestId,
-        session: Ix,
+        session: SessionIx,
         kind: ControlKind,
     ) -> Result<Reply, Refusal> {
         self.begin_control(request, session, kind)?;
@@ -180,7 +179,7 @@ impl Kernel {
     pub(crate) fn begin_control(
         &mut self,
         request: RequestId,
-        session: Ix,
+        session: SessionIx,
         kind: ControlKind,
     ) -> Result<(), Refusal> {
         if let Some(control) = &self.sessions[session].control
@@ -203,7 +202,7 @@ impl Kernel {
     }
 
     /// Goes on with an operation once the turn is over.
-    pub(crate) fn continue_control(&mut self, session: Ix) {
+    pub(crate) fn continue_control(&mut self, session: SessionIx) {
         // It may have been over with the turn, and the session with it.
         let Some(known) = self.sessions.get(session) else { return };
         let Some(control) = &known.control else { return };
@@ -211,10 +210,10 @@ impl Kernel {
             return;
         }
         let kind = control.kind;
-        let live = known.entry.filter(|ix| self.entries[*ix].live);
+        let live = known.entry.filter(|entry| self.entries[*entry].live);
         let (cause, resolve) = match kind {
             ControlKind::Abort { turn, keep_sandbox: true } => {
-                let sandbox_kept = live.is_some_and(|ix| self.entries[ix].ending.is_none());
+                let sandbox_kept = live.is_some_and(|entry| self.entries[entry].ending.is_none());
                 let reply = Reply::Aborted { turn: Some(turn), sandbox_kept };
                 self.finish_control(session, &Ok(reply));
                 return;
@@ -230,9 +229,9 @@ impl Kernel {
             ControlKind::Pause | ControlKind::Fork => return,
         };
         match live {
-            Some(ix) => {
-                let after = self.after_leaving(ix);
-                self.end(ix, cause, after, resolve);
+            Some(entry) => {
+                let after = self.after_leaving(entry);
+                self.end(entry, cause, after, resolve);
             }
             None => self.leave_finished(session),
         }
@@ -240,39 +239,39 @@ impl Kernel {
 
     /// A session ends with its files: its owner wants them gone. Their removal is written down
     /// together with the end of the sandbox, so that a restart goes on with it.
-    fn end_for_good(&mut self, session: Ix) {
+    fn end_for_good(&mut self, session: SessionIx) {
         let cause = EndCause::SessionEnded;
         if self.flawed(Flaw::EndedKeepsFiles) {
-            match self.sessions[session].entry.filter(|ix| self.entries[*ix].live) {
-                Some(ix) => self.end(ix, cause, self.after_leaving(ix), Resolve::Firm),
+            match self.sessions[session].entry.filter(|entry| self.entries[*entry].live) {
+                Some(entry) => self.end(entry, cause, self.after_leaving(entry), Resolve::Firm),
                 None => self.leave_finished(session),
             }
             return;
         }
         self.clear_shelf(session);
-        let Some(ix) = self.sessions[session].entry else {
+        let Some(entry) = self.sessions[session].entry else {
             self.leave_finished(session);
             return;
         };
-        let entry = &mut self.entries[ix];
-        if entry.live {
-            self.end(ix, cause, After::Gone, Resolve::Now);
-        } else if entry.op.is_some() && !entry.is_archiving() {
+        let sandbox = &mut self.entries[entry];
+        if sandbox.live {
+            self.end(entry, cause, After::Gone, Resolve::Now);
+        } else if sandbox.op.is_some() && !sandbox.is_archiving() {
             // Its files are still being copied into it: it goes when that is over.
-            entry.ending = Some(Box::new(Ending::now(cause)));
-            self.mark(ix);
-            self.settle(ix);
+            sandbox.ending = Some(Box::new(Ending::now(cause)));
+            self.mark(entry);
+            self.settle(entry);
         } else {
-            self.remove_entry(ix, cause, None, None);
+            self.remove_entry(entry, cause, None, None);
         }
     }
 
     /// What is left of a sandbox that its session gives up.
-    fn after_leaving(&self, ix: Ix) -> After {
-        let entry = &self.entries[ix];
-        match entry.phase {
+    fn after_leaving(&self, entry: EntryIx) -> After {
+        let sandbox = &self.entries[entry];
+        match sandbox.phase {
             Phase::InUse => After::Cold,
-            Phase::Launching if entry.has_files => After::Cold,
+            Phase::Launching if sandbox.has_files => After::Cold,
             // One that is still being bound was never its session's.
             Phase::Launching
             | Phase::Claiming(_)
@@ -280,12 +279,12 @@ impl Kernel {
             | Phase::Idle
             | Phase::Wiping
             | Phase::Proving => After::Gone,
-            Phase::Killing => entry.ending.as_ref().map_or(After::Gone, |ending| ending.after),
+            Phase::Killing => sandbox.ending.as_ref().map_or(After::Gone, |ending| ending.after),
         }
     }
 
     /// The sandbox of a session is gone, so an operation that ended it is over.
-    pub(crate) fn leave_finished(&mut self, session: Ix) {
+    pub(crate) fn leave_finished(&mut self, session: SessionIx) {
         let Some(known) = self.sessions.get(session) else { return };
         let Some(control) = &known.control else { return };
         if known.turn.is_some() && control.kind != ControlKind::Pause {
@@ -310,7 +309,7 @@ impl Kernel {
         self.drop_if_over(session);
     }
 
-    pub(crate) fn finish_control(&mut self, session: Ix, result: &Result<Reply, Refusal>) {
+    pub(crate) fn finish_control(&mut self, session: SessionIx, result: &Result<Reply, Refusal>) {
         let Some(control) = self.sessions[session].control.take() else { return };
         for req in control.requests {
             self.answer(req, result.clone());
@@ -323,7 +322,7 @@ impl Kernel {
     /// The sandbox of a session is cold now.
     pub(crate) fn session_lost_sandbox(
         &mut self,
-        session: Ix,
+        session: SessionIx,
         cause: EndCause,
         detail: Option<&str>,
     ) {
@@ -360,7 +359,7 @@ impl Kernel {
     /// The record of a session's sandbox is gone.
     pub(crate) fn session_without_entry(
         &mut self,
-        session: Ix,
+        session: SessionIx,
         cause: EndCause,
         detail: Option<&str>,
     ) {
@@ -385,14 +384,14 @@ impl Kernel {
     }
 
     /// A session that has ended and has nothing left is forgotten.
-    pub(crate) fn drop_if_over(&mut self, session: Ix) {
+    pub(crate) fn drop_if_over(&mut self, session: SessionIx) {
         let Some(known) = self.sessions.get(session) else { return };
         if known.status == SessionStatus::Ended && known.entry.is_none() {
             self.drop_session(session);
         }
     }
 
-    pub(crate) fn drop_session(&mut self, session: Ix) {
+    pub(crate) fn drop_session(&mut self, session: SessionIx) {
         let refusal = Refusal::new(ErrorCode::SessionEnded, "the session has ended");
         // Nobody else knows of them.
         self.clear_shelf(session);
@@ -415,7 +414,7 @@ impl Kernel {
         self.out.journal.push(JournalEntry::SessionRemoved(known.id));
     }
 
-    pub(crate) fn drop_queued_turns(&mut self, session: Ix) {
+    pub(crate) fn drop_queued_turns(&mut self, session: SessionIx) {
         if !self.sessions[session].queued.is_empty() {
             self.mark_session(session);
         }
@@ -428,13 +427,18 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn publish_session(&mut self, session: Ix, change: SessionChange) {
+    pub(crate) fn publish_session(&mut self, session: SessionIx, change: SessionChange) {
         let known = &self.sessions[session];
         let event = LifecycleEvent::SessionChanged { session: known.id, change };
         self.publish(known.settings.tenant, event);
     }
 
-    pub(crate) fn publish_turn_ended(&mut self, session: Ix, turn: TurnId, outcome: TurnOutcome) {
+    pub(crate) fn publish_turn_ended(
+        &mut self,
+        session: SessionIx,
+        turn: TurnId,
+        outcome: TurnOutcome,
+    ) {
         let known = &self.sessions[session];
         let event = LifecycleEvent::TurnEnded { session: known.id, turn, outcome };
         self.publish(known.settings.tenant, event);

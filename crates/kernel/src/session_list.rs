@@ -79,14 +79,14 @@ impl Kernel {
     }
 
     fn session_view(&self, known: &Session) -> SessionView {
-        let connected = known.entry.filter(|ix| {
-            self.entries[*ix].phase == Phase::InUse && self.entries[*ix].ending.is_none()
+        let connected = known.entry.filter(|entry| {
+            self.entries[*entry].phase == Phase::InUse && self.entries[*entry].ending.is_none()
         });
         let sandbox_status = match connected {
             Some(_) => SandboxStatus::Connected,
             None => SandboxStatus::Disconnected,
         };
-        let used_at = known.entry.map(|ix| self.entries[ix].last_used.wall);
+        let used_at = known.entry.map(|entry| self.entries[entry].last_used.wall);
         SessionView {
             id: known.id,
             tenant: known.settings.tenant,
@@ -94,7 +94,7 @@ impl Kernel {
             template: known.template.clone(),
             status: known.status,
             sandbox_status,
-            sandbox_id: connected.map(|ix| self.entries[ix].id),
+            sandbox_id: connected.map(|entry| self.entries[entry].id),
             generation: known.generation,
             turn: known.turn.as_ref().map(|turn| turn.id),
             queued_turns: known.queued.len() as u32,
@@ -104,9 +104,9 @@ impl Kernel {
             claim: known.settings.claim.clone(),
             workspace: known
                 .entry
-                .map(|ix| self.entries[ix].workspace)
+                .map(|entry| self.entries[entry].workspace)
                 .or(known.shelf.map(|shelf| shelf.files.workspace)),
-            files_durable: known.entry.is_none_or(|ix| !self.entries[ix].has_unsaved_files()),
+            files_durable: known.entry.is_none_or(|entry| !self.entries[entry].has_unsaved_files()),
             created_at: known.created_at,
             last_active_at: used_at.map_or(known.last_active_at, |at| at.max(known.last_active_at)),
         }

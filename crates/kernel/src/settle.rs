@@ -8,21 +8,23 @@ use model::why::Tier;
 use crate::Kernel;
 use crate::Mono;
 use crate::alarms::Ringer;
-use crate::slab::Ix;
+use crate::entry::EntryIx;
+use crate::pool::PoolIx;
+use crate::session::SessionIx;
 
 /// Far more rounds than any event takes: each round serves, starts or ends something.
 const ROUNDS_MAX: u32 = 100_000;
 
 impl Kernel {
     /// Brings counts and orders in step with the facts of a sandbox.
-    pub(crate) fn settle(&mut self, ix: Ix) {
-        let entry = &mut self.entries[ix];
-        let old = entry.derived;
-        let new = entry.derive(self.now.mono);
+    pub(crate) fn settle(&mut self, entry: EntryIx) {
+        let sandbox = &mut self.entries[entry];
+        let old = sandbox.derived;
+        let new = sandbox.derive(self.now.mono);
         if old == new {
             return;
         }
-        entry.derived = new;
+        sandbox.derived = new;
         if old.state != new.state {
             debug_assert!(
                 old.state.may_become(new.state),
@@ -33,7 +35,7 @@ impl Kernel {
             self.by_state[old.state as usize] -= 1;
             self.by_state[new.state as usize] += 1;
         }
-        let memory_mb = entry.memory_mb();
+        let memory_mb = sandbox.memory_mb();
         if old.dying_live != new.dying_live {
             self.admission.count_dying_live(new.dying_live, memory_mb);
         }
@@ -42,13 +44,13 @@ impl Kernel {
         }
         if old.tier != new.tier {
             if new.tier == Some(Tier::Cold) {
-                self.arm_cold(ix);
+                self.arm_cold(entry);
             }
             if let Some(tier) = old.tier {
-                self.tiers[tier as usize].remove(&mut self.entries, ix);
+                self.tiers[tier as usize].remove(&mut self.entries, entry);
             }
             if let Some(tier) = new.tier {
-                self.tiers[tier as usize].push(&mut self.entries, ix);
+                self.tiers[tier as usize].push(&mut self.entries, entry);
                 // There may be someone for whom this one could give way.
                 self.admission_due |= self.admission.has_applicants();
             }
@@ -56,26 +58,26 @@ impl Kernel {
     }
 
     /// Notes that a sandbox was used just now: it goes to the end of its line.
-    pub(crate) fn touch(&mut self, ix: Ix) {
-        let entry = &mut self.entries[ix];
-        entry.last_used = self.now;
-        if let Some(tier) = entry.derived.tier {
-            self.tiers[tier as usize].remove(&mut self.entries, ix);
-            self.tiers[tier as usize].push(&mut self.entries, ix);
+    pub(crate) fn touch(&mut self, entry: EntryIx) {
+        let sandbox = &mut self.entries[entry];
+        sandbox.last_used = self.now;
+        if let Some(tier) = sandbox.derived.tier {
+            self.tiers[tier as usize].remove(&mut self.entries, entry);
+            self.tiers[tier as usize].push(&mut self.entries, entry);
         }
     }
 
     /// Counts a new sandbox.
-    pub(crate) fn count_in(&mut self, ix: Ix) {
+    pub(crate) fn count_in(&mut self, entry: EntryIx) {
         self.by_state[SandboxState::Cold as usize] += 1;
-        self.settle(ix);
+        self.settle(entry);
     }
 
     /// Takes a sandbox out of every count and order.
-    pub(crate) fn count_out(&mut self, ix: Ix) {
-        let entry = &self.entries[ix];
-        let derived = entry.derived;
-        let memory_mb = entry.memory_mb();
+    pub(crate) fn count_out(&mut self, entry: EntryIx) {
+        let sandbox = &self.entries[entry];
+        let derived = sandbox.derived;
+        let memory_mb = sandbox.memory_mb();
         self.by_state[derived.state as usize] -= 1;
         if derived.dying_live {
             self.admission.count_dying_live(false, memory_mb);
@@ -84,15 +86,15 @@ impl Kernel {
             self.admission.count_dying_entry(false);
         }
         if let Some(tier) = derived.tier {
-            self.tiers[tier as usize].remove(&mut self.entries, ix);
+            self.tiers[tier as usize].remove(&mut self.entries, entry);
         }
-        let mut alarm = self.entries[ix].alarm;
-        self.alarms.clear(Ringer::Entry(ix), &mut alarm);
-        self.entries[ix].alarm = alarm;
+        let mut alarm = self.entries[entry].alarm;
+        self.alarms.clear(Ringer::Entry(entry), &mut alarm);
+        self.entries[entry].alarm = alarm;
     }
 
     /// The sandbox that gives way first in a tier.
-    pub(crate) fn first_of(&self, tier: Tier) -> Option<Ix> {
+    pub(crate) fn first_of(&self, tier: Tier) -> Option<EntryIx> {
         let order = &self.tiers[tier as usize];
         #[cfg(feature = "flaws")]
         if self.flawed(crate::Flaw::MruEviction) {
@@ -102,12 +104,12 @@ impl Kernel {
     }
 
     /// Sees to it that a sandbox is looked at by `at`.
-    pub(crate) fn arm(&mut self, ix: Ix, at: Mono) {
-        let entry = &mut self.entries[ix];
-        self.alarms.at_latest(Ringer::Entry(ix), &mut entry.alarm, at);
+    pub(crate) fn arm(&mut self, entry: EntryIx, at: Mono) {
+        let sandbox = &mut self.entries[entry];
+        self.alarms.at_latest(Ringer::Entry(entry), &mut sandbox.alarm, at);
     }
 
-    pub(crate) fn pool_due(&mut self, pool: Ix) {
+    pub(crate) fn pool_due(&mut self, pool: PoolIx) {
         let due = &mut self.pools[pool].due;
         if !*due {
             *due = true;
@@ -115,7 +117,7 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn session_due(&mut self, session: Ix) {
+    pub(crate) fn session_due(&mut self, session: SessionIx) {
         let due = &mut self.sessions[session].due;
         if !*due {
             *due = true;

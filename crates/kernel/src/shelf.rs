@@ -11,9 +11,9 @@ use crate::Kernel;
 use crate::alarms::Ringer;
 use crate::cold::{ARCHIVE_PATIENCE, ARCHIVES_AT_ONCE};
 use crate::effect::{Action, Effect};
-use crate::entry::Own;
+use crate::entry::{EntryIx, Own};
 use crate::event::Outcome;
-use crate::slab::Ix;
+use crate::session::SessionIx;
 
 /// The files of one session on the shelf.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +49,7 @@ impl Default for ShelfArchives {
 /// One of them.
 #[derive(Debug, Clone, Copy)]
 struct Job {
-    session: Ix,
+    session: SessionIx,
     /// The effect in progress.
     n: Option<u64>,
     /// When that is timed out, or when it may start.
@@ -63,7 +63,7 @@ impl ShelfArchives {
     }
 
     /// Files are to go into an archive, not before `at`.
-    fn wait(&mut self, workspace: WorkspaceId, session: Ix, at: Mono) {
+    fn wait(&mut self, workspace: WorkspaceId, session: SessionIx, at: Mono) {
         self.remove(workspace);
         self.jobs.insert(workspace, Job { session, n: None, at });
         self.line.insert((at, workspace));
@@ -96,7 +96,7 @@ impl ShelfArchives {
 
     /// The workspaces that are to go into an archive, and whose they are. Fails if the orders do
     /// not agree with that.
-    pub(crate) fn audited(&self) -> Result<BTreeMap<WorkspaceId, Ix>, String> {
+    pub(crate) fn audited(&self) -> Result<BTreeMap<WorkspaceId, SessionIx>, String> {
         let waits = |(at, id): &(Mono, WorkspaceId)| {
             self.jobs.get(id).is_some_and(|job| job.n.is_none() && job.at == *at)
         };
@@ -112,26 +112,26 @@ impl ShelfArchives {
 
 impl Kernel {
     /// Takes the files of a cold sandbox that is about to be removed onto its session's shelf.
-    pub(crate) fn shelve(&mut self, ix: Ix) {
-        let entry = &mut self.entries[ix];
-        let Own::Session(session) = entry.owner else { return };
-        if !std::mem::take(&mut entry.has_files) {
+    pub(crate) fn shelve(&mut self, entry: EntryIx) {
+        let sandbox = &mut self.entries[entry];
+        let Own::Session(session) = sandbox.owner else { return };
+        if !std::mem::take(&mut sandbox.has_files) {
             return;
         }
         let files = KeptFiles {
-            sandbox: entry.id,
-            workspace: entry.workspace,
+            sandbox: sandbox.id,
+            workspace: sandbox.workspace,
             // Only a workspace on a disk of ours can be put into an archive.
-            archived: entry.archived || entry.traits.disk.is_none(),
-            last_used_at: entry.last_used.wall,
+            archived: sandbox.archived || sandbox.traits.disk.is_none(),
+            last_used_at: sandbox.last_used.wall,
         };
-        self.sessions[session].shelf = Some(Shelf { files, bytes: entry.kept_bytes });
+        self.sessions[session].shelf = Some(Shelf { files, bytes: sandbox.kept_bytes });
         self.mark_session(session);
         self.shelved(session);
     }
 
     /// Sees to shelved files: they go into an archive, and they may grow too old.
-    pub(crate) fn shelved(&mut self, session: Ix) {
+    pub(crate) fn shelved(&mut self, session: SessionIx) {
         let Some(shelf) = &self.sessions[session].shelf else { return };
         if !shelf.files.archived {
             self.shelf_archives.wait(shelf.files.workspace, session, self.now.mono);
@@ -141,26 +141,26 @@ impl Kernel {
     }
 
     /// A session uses its shelved files again: they become those of its new, cold sandbox.
-    pub(crate) fn unshelve(&mut self, session: Ix, ix: Ix) -> bool {
+    pub(crate) fn unshelve(&mut self, session: SessionIx, entry: EntryIx) -> bool {
         let Some(shelf) = self.take_shelf(session) else { return false };
-        let entry = &mut self.entries[ix];
-        entry.workspace = shelf.files.workspace;
-        entry.has_files = true;
-        entry.archived = shelf.files.archived;
-        entry.kept_bytes = shelf.bytes;
-        entry.last_used.wall = shelf.files.last_used_at;
-        self.mark(ix);
+        let sandbox = &mut self.entries[entry];
+        sandbox.workspace = shelf.files.workspace;
+        sandbox.has_files = true;
+        sandbox.archived = shelf.files.archived;
+        sandbox.kept_bytes = shelf.bytes;
+        sandbox.last_used.wall = shelf.files.last_used_at;
+        self.mark(entry);
         true
     }
 
     /// Deletes the shelved files of a session.
-    pub(crate) fn clear_shelf(&mut self, session: Ix) {
+    pub(crate) fn clear_shelf(&mut self, session: SessionIx) {
         if let Some(shelf) = self.take_shelf(session) {
             self.doom_workspace(shelf.files.workspace);
         }
     }
 
-    fn take_shelf(&mut self, session: Ix) -> Option<Shelf> {
+    fn take_shelf(&mut self, session: SessionIx) -> Option<Shelf> {
         let shelf = self.sessions[session].shelf.take()?;
         // An archive in progress is called off by what happens to the workspace next.
         if self.shelf_archives.remove(shelf.files.workspace).is_some() {
@@ -171,7 +171,7 @@ impl Kernel {
     }
 
     /// When shelved files are given up by their age.
-    fn shelf_pruned_at(&self, session: Ix) -> Option<Mono> {
+    fn shelf_pruned_at(&self, session: SessionIx) -> Option<Mono> {
         let after_ms = self.config.prune_after_ms.filter(|ms| *ms > 0)?;
         let known = &self.sessions[session];
         let Wall(used) = known.shelf.as_ref()?.files.last_used_at;
@@ -180,14 +180,14 @@ impl Kernel {
     }
 
     /// Sees to it that the shelf of a session is looked at when its time comes.
-    pub(crate) fn arm_shelf(&mut self, session: Ix) {
+    pub(crate) fn arm_shelf(&mut self, session: SessionIx) {
         if let Some(at) = self.shelf_pruned_at(session) {
             self.arm_session(session, at);
         }
     }
 
     /// Gives up shelved files that are too old by the node's settings.
-    pub(crate) fn prune_shelf(&mut self, session: Ix) {
+    pub(crate) fn prune_shelf(&mut self, session: SessionIx) {
         match self.shelf_pruned_at(session) {
             Some(at) if at <= self.now.mono => self.give_up_shelf(session),
             Some(at) => self.arm_session(session, at),

@@ -7,9 +7,8 @@ use model::{EndCause, ErrorCode, Mono, Refusal};
 use crate::Kernel;
 use crate::alarms::Ringer;
 use crate::effect::Notice;
-use crate::entry::{After, Own, Phase, Resolve};
+use crate::entry::{After, EntryIx, Own, Phase, Resolve};
 use crate::session::Stage;
-use crate::slab::Ix;
 
 /// A stop in progress.
 #[derive(Debug)]
@@ -66,27 +65,27 @@ impl Kernel {
     }
 
     fn end_what_rests(&mut self) {
-        for ix in self.entries.places() {
-            if self.entries.get(ix).is_some() {
-                self.end_if_stopping(ix);
+        for entry in self.entries.places() {
+            if self.entries.get(entry).is_some() {
+                self.end_if_stopping(entry);
             }
         }
     }
 
     /// Ends a sandbox if the server is stopping and nothing runs in it, or its grace is over.
-    pub(crate) fn end_if_stopping(&mut self, ix: Ix) {
+    pub(crate) fn end_if_stopping(&mut self, entry: EntryIx) {
         let Some(shutdown) = &self.shutdown else { return };
-        let entry = &self.entries[ix];
-        if !entry.live || (!entry.is_quiet() && !shutdown.grace_over) {
+        let sandbox = &self.entries[entry];
+        if !sandbox.live || (!sandbox.is_quiet() && !shutdown.grace_over) {
             return;
         }
         let cause = EndCause::Shutdown;
-        match (entry.phase, entry.owner) {
+        match (sandbox.phase, sandbox.owner) {
             // A turn that is being stopped comes to rest first.
-            (Phase::InUse, Own::Session(_)) if entry.turn => {}
-            (Phase::InUse, Own::Session(_)) => self.end(ix, cause, After::Cold, Resolve::Firm),
-            (Phase::Launching, Own::Session(_)) if entry.has_files => {
-                self.end(ix, cause, After::Cold, Resolve::Now);
+            (Phase::InUse, Own::Session(_)) if sandbox.turn => {}
+            (Phase::InUse, Own::Session(_)) => self.end(entry, cause, After::Cold, Resolve::Firm),
+            (Phase::Launching, Own::Session(_)) if sandbox.has_files => {
+                self.end(entry, cause, After::Cold, Resolve::Now);
             }
             (
                 Phase::InUse
@@ -96,7 +95,7 @@ impl Kernel {
                 | Phase::Wiping
                 | Phase::Proving,
                 _,
-            ) => self.end(ix, cause, After::Gone, Resolve::Now),
+            ) => self.end(entry, cause, After::Gone, Resolve::Now),
             (Phase::Cold | Phase::Killing, _) => {}
         }
     }

@@ -3,25 +3,29 @@
 
 use model::{ErrorCode, Refusal, TemplateName};
 
-use crate::entry::Entry;
+use crate::entry::{Entry, EntryIx};
 use crate::event::UseKind;
-use crate::request::Waiting;
-use crate::slab::Ix;
+use crate::request::{RequestIx, Waiting};
+use crate::session::SessionIx;
 use crate::{Flaw, Kernel};
 
 impl Kernel {
     /// Refuses a harness that is not there, or that somebody of a leased sandbox holds already.
-    pub(crate) fn refuse_harness_of_lease(&self, ix: Ix, kind: UseKind) -> Result<(), Refusal> {
+    pub(crate) fn refuse_harness_of_lease(
+        &self,
+        entry: EntryIx,
+        kind: UseKind,
+    ) -> Result<(), Refusal> {
         if kind != UseKind::Harness {
             return Ok(());
         }
-        let entry = &self.entries[ix];
-        self.refuse_without_program(&entry.template.name)?;
-        let wants = |req: &Ix| {
+        let sandbox = &self.entries[entry];
+        self.refuse_without_program(&sandbox.template.name)?;
+        let wants = |req: &RequestIx| {
             matches!(self.requests[*req].what, Waiting::LeaseUse { kind: UseKind::Harness, .. })
         };
-        let waiting = entry.extra.iter().flat_map(|extra| &extra.waiting);
-        if entry.has_held_harness() || waiting.into_iter().any(wants) {
+        let waiting = sandbox.extra.iter().flat_map(|extra| &extra.waiting);
+        if sandbox.has_held_harness() || waiting.into_iter().any(wants) {
             return self.refuse_held();
         }
         Ok(())
@@ -30,7 +34,7 @@ impl Kernel {
     /// The same for a session, where a turn may have it.
     pub(crate) fn refuse_harness_of_session(
         &self,
-        session: Ix,
+        session: SessionIx,
         kind: UseKind,
     ) -> Result<(), Refusal> {
         if kind != UseKind::Harness {
@@ -46,12 +50,12 @@ impl Kernel {
     }
 
     /// Refuses a turn while somebody holds the harness, or is about to.
-    pub(crate) fn refuse_while_held(&self, session: Ix) -> Result<(), Refusal> {
+    pub(crate) fn refuse_while_held(&self, session: SessionIx) -> Result<(), Refusal> {
         let known = &self.sessions[session];
-        let wants = |req: &Ix| {
+        let wants = |req: &RequestIx| {
             matches!(self.requests[*req].what, Waiting::SessionUse { kind: UseKind::Harness, .. })
         };
-        let held = known.entry.is_some_and(|ix| self.entries[ix].has_held_harness());
+        let held = known.entry.is_some_and(|entry| self.entries[entry].has_held_harness());
         if held || known.wanting.iter().any(wants) {
             return self.refuse_held();
         }

@@ -4,9 +4,8 @@
 use model::{Mono, Now};
 
 use crate::alarms::Ringer;
-use crate::entry::{Entry, Op, Phase};
+use crate::entry::{Entry, EntryIx, Op, Phase};
 use crate::event::Outcome;
-use crate::slab::Ix;
 use crate::{Kernel, offset};
 
 /// How many alarms one event handles, so that no event takes long. The rest ring at once again.
@@ -25,9 +24,9 @@ impl Kernel {
             // The machine slept, or someone set its clock: whatever ends by the wall clock may end
             // sooner than was thought. (A clock that is set back only makes alarms ring early.)
             self.clock_lowest = offset;
-            for ix in self.entries.places() {
-                self.arm_expiry(ix);
-                self.arm_cold(ix);
+            for entry in self.entries.places() {
+                self.arm_expiry(entry);
+                self.arm_cold(entry);
             }
             for session in self.sessions.places() {
                 self.arm_shelf(session);
@@ -39,7 +38,7 @@ impl Kernel {
         for _ in 0..ALARMS_PER_TICK_MAX {
             let Some(ringer) = self.alarms.take_due(self.now.mono) else { break };
             match ringer {
-                Ringer::Entry(ix) => self.entry_rang(ix),
+                Ringer::Entry(entry) => self.entry_rang(entry),
                 Ringer::Session(session) => self.session_rang(session),
                 Ringer::Pool(pool) => {
                     self.pools[pool].alarm = Mono::NEVER;
@@ -54,75 +53,78 @@ impl Kernel {
     }
 
     /// Looks at a sandbox: first at what is in progress, then at its time, then at its rest.
-    fn entry_rang(&mut self, ix: Ix) {
-        self.entries[ix].alarm = Mono::NEVER;
+    fn entry_rang(&mut self, entry: EntryIx) {
+        self.entries[entry].alarm = Mono::NEVER;
         let now = self.now.mono;
         // One after the other: the end of one may call off the next.
-        let slots: [fn(&mut Entry) -> &mut Option<Op>; 3] =
-            [|entry| &mut entry.op, |entry| &mut entry.saving, |entry| &mut entry.turn_op];
+        let slots: [fn(&mut Entry) -> &mut Option<Op>; 3] = [
+            |sandbox| &mut sandbox.op,
+            |sandbox| &mut sandbox.saving,
+            |sandbox| &mut sandbox.turn_op,
+        ];
         for slot in slots {
-            let entry = self.entries.get_mut(ix);
-            let late = entry.and_then(|entry| slot(entry).take_if(|op| op.deadline <= now));
+            let sandbox = self.entries.get_mut(entry);
+            let late = sandbox.and_then(|sandbox| slot(sandbox).take_if(|op| op.deadline <= now));
             if let Some(op) = late {
-                self.op_ended(ix, op.kind, Outcome::TimedOut);
+                self.op_ended(entry, op.kind, Outcome::TimedOut);
             }
         }
-        if self.entries.get(ix).is_some() {
-            self.retry_ending(ix);
+        if self.entries.get(entry).is_some() {
+            self.retry_ending(entry);
         }
-        if self.entries.get(ix).is_some() {
-            self.processes_due(ix);
-            self.expire(ix);
+        if self.entries.get(entry).is_some() {
+            self.processes_due(entry);
+            self.expire(entry);
         }
-        if self.entries.get(ix).is_some() {
-            self.settle(ix);
-            self.sweep(ix);
+        if self.entries.get(entry).is_some() {
+            self.settle(entry);
+            self.sweep(entry);
         }
-        if self.entries.get(ix).is_some() {
-            self.keep_or_give_up(ix);
+        if self.entries.get(entry).is_some() {
+            self.keep_or_give_up(entry);
         }
-        if self.entries.get(ix).is_some() {
-            self.freeze_if_quiet(ix);
-            self.arm_again(ix);
+        if self.entries.get(entry).is_some() {
+            self.freeze_if_quiet(entry);
+            self.arm_again(entry);
         }
     }
 
-    fn retry_ending(&mut self, ix: Ix) {
+    fn retry_ending(&mut self, entry: EntryIx) {
         let now = self.now.mono;
-        let entry = &mut self.entries[ix];
-        let Some(ending) = &mut entry.ending else { return };
+        let sandbox = &mut self.entries[entry];
+        let Some(ending) = &mut sandbox.ending else { return };
         if ending.retry_at > now {
             return;
         }
         ending.retry_at = Mono::NEVER;
-        if entry.phase == Phase::Killing {
-            if entry.op.is_none() {
-                self.send_kill(ix);
+        if sandbox.phase == Phase::Killing {
+            if sandbox.op.is_none() {
+                self.send_kill(entry);
             }
-        } else if entry.saving.is_none() {
-            self.step_ending(ix);
+        } else if sandbox.saving.is_none() {
+            self.step_ending(entry);
         }
     }
 
     /// Sets the alarm for whatever comes next.
-    fn arm_again(&mut self, ix: Ix) {
-        let entry = &self.entries[ix];
+    fn arm_again(&mut self, entry: EntryIx) {
+        let sandbox = &self.entries[entry];
         let mut at = Mono::NEVER;
-        for op in [entry.op, entry.saving, entry.turn_op].into_iter().flatten() {
+        for op in [sandbox.op, sandbox.saving, sandbox.turn_op].into_iter().flatten() {
             at = at.min(op.deadline);
         }
-        if let Some(ending) = &entry.ending {
+        if let Some(ending) = &sandbox.ending {
             at = at.min(ending.retry_at);
         }
-        if entry.spared_until > self.now.mono {
-            at = at.min(entry.spared_until);
+        if sandbox.spared_until > self.now.mono {
+            at = at.min(sandbox.spared_until);
         }
         if at != Mono::NEVER {
-            self.arm(ix, at);
+            self.arm(entry, at);
         }
-        self.arm_processes(ix);
-        self.arm_expiry(ix);
-        self.arm_quiet(ix);
-        self.arm_cold(ix);
+        self.arm_processes(entry);
+        self.arm_expiry(entry);
+        self.arm_quiet(entry);
+        self.arm_cold(entry);
     }
 }

@@ -13,13 +13,12 @@ use model::{
 use crate::Kernel;
 use crate::alarms::Ringer;
 use crate::effect::Action;
-use crate::entry::{After, OpKind, Own, Phase, Resolve};
+use crate::entry::{After, EntryIx, OpKind, Own, Phase, Resolve};
 use crate::event::{Outcome, WhenBusy};
 use crate::removal::broken;
 use crate::reply::{Reply, SessionReady};
-use crate::request::Waiting;
-use crate::session::{ControlKind, Queued, Stage, Turn};
-use crate::slab::Ix;
+use crate::request::{RequestIx, Waiting};
+use crate::session::{ControlKind, Queued, SessionIx, Stage, Turn};
 
 impl Kernel {
     pub(crate) fn turn_requested(
@@ -70,9 +69,9 @@ impl Kernel {
 
     fn bind_turn(
         &mut self,
-        session: Ix,
+        session: SessionIx,
         id: TurnId,
-        request: Option<Ix>,
+        request: Option<RequestIx>,
         client: Option<RequestId>,
     ) {
         let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
@@ -80,55 +79,55 @@ impl Kernel {
         self.sessions[session].turn = Some(turn);
         self.sessions[session].last_active_at = self.now.wall;
         self.arm_session(session, deadline);
-        if let Some(ix) = self.sessions[session].entry
-            && self.entries[ix].phase == Phase::InUse
+        if let Some(entry) = self.sessions[session].entry
+            && self.entries[entry].phase == Phase::InUse
         {
-            let entry = &mut self.entries[ix];
-            entry.turn = true;
-            entry.used = true;
-            self.settle(ix);
+            let sandbox = &mut self.entries[entry];
+            sandbox.turn = true;
+            sandbox.used = true;
+            self.settle(entry);
         }
         self.mark_session(session);
         self.engage(session);
     }
 
     /// The sandbox is ready: the turn is given to the harness.
-    pub(crate) fn start_turn(&mut self, session: Ix, ix: Ix, ready: SessionReady) {
+    pub(crate) fn start_turn(&mut self, session: SessionIx, entry: EntryIx, ready: SessionReady) {
         let known = &mut self.sessions[session];
         let Some(turn) = &mut known.turn else { return };
         turn.stage = Stage::Starting;
         turn.deadline = Mono::NEVER;
         turn.ready = Some(ready);
         let (session_id, turn) = (known.id, turn.id);
-        let entry = &mut self.entries[ix];
-        entry.turn = true;
-        entry.used = true;
-        entry.touched = true;
-        entry.dirty = true;
-        entry.wrote = true;
-        let action = Action::StartTurn { instance: entry.instance, session: session_id, turn };
-        self.begin(ix, OpKind::StartTurn, self.config.deadlines.turn_ms, action);
-        self.mark(ix);
-        self.settle(ix);
+        let sandbox = &mut self.entries[entry];
+        sandbox.turn = true;
+        sandbox.used = true;
+        sandbox.touched = true;
+        sandbox.dirty = true;
+        sandbox.wrote = true;
+        let action = Action::StartTurn { instance: sandbox.instance, session: session_id, turn };
+        self.begin(entry, OpKind::StartTurn, self.config.deadlines.turn_ms, action);
+        self.mark(entry);
+        self.settle(entry);
     }
 
-    pub(crate) fn start_turn_ended(&mut self, ix: Ix, outcome: Outcome) {
-        let Own::Session(session) = self.entries[ix].owner else { return };
+    pub(crate) fn start_turn_ended(&mut self, entry: EntryIx, outcome: Outcome) {
+        let Own::Session(session) = self.entries[entry].owner else { return };
         let detail = match outcome {
             Outcome::Done => {
-                self.turn_started(session, ix);
+                self.turn_started(session, entry);
                 return;
             }
             Outcome::Failed(failure) => failure.detail,
             Outcome::TimedOut => Arc::from("the harness did not take the turn in time"),
         };
-        self.died(ix, EndCause::TurnFailed, Some(detail));
+        self.died(entry, EndCause::TurnFailed, Some(detail));
     }
 
-    fn turn_started(&mut self, session: Ix, ix: Ix) {
+    fn turn_started(&mut self, session: SessionIx, entry: EntryIx) {
         let now = self.now.mono;
-        self.entries[ix].proven_at = now;
-        let timeout_ms = self.entries[ix].template.turn_timeout_ms;
+        self.entries[entry].proven_at = now;
+        let timeout_ms = self.entries[entry].template.turn_timeout_ms;
         let known = &mut self.sessions[session];
         let Some(turn) = &mut known.turn else { return };
         if turn.stage != Stage::Starting {
@@ -138,12 +137,12 @@ impl Kernel {
         turn.deadline = now.plus(timeout_ms);
         let (id, deadline, request) = (turn.id, turn.deadline, turn.request.take());
         let ready = turn.ready.take();
-        let entry = &self.entries[ix];
+        let sandbox = &self.entries[entry];
         let event = LifecycleEvent::TurnStarted {
             session: known.id,
             turn: id,
-            sandbox_id: entry.id,
-            generation: entry.generation,
+            sandbox_id: sandbox.id,
+            generation: sandbox.generation,
         };
         let tenant = known.settings.tenant;
         self.publish(tenant, event);
@@ -165,7 +164,7 @@ impl Kernel {
     }
 
     /// A turn that waits is called off before its time.
-    fn drop_queued_turn(&mut self, session: Ix, at: usize) {
+    fn drop_queued_turn(&mut self, session: SessionIx, at: usize) {
         let Some(queued) = self.sessions[session].queued.remove(at) else { return };
         self.forget_turn_client(queued.client);
         self.publish_turn_ended(session, queued.turn, TurnOutcome::Aborted);
@@ -186,13 +185,13 @@ impl Kernel {
         if current.id != turn || stage == Stage::Binding {
             return;
         }
-        if let Some(ix) = self.sessions[session].entry {
+        if let Some(entry) = self.sessions[session].entry {
             if stage == Stage::Starting {
                 // It was so quick that its end was heard of before its start.
-                self.turn_started(session, ix);
+                self.turn_started(session, entry);
             }
-            self.entries[ix].proven_at = self.now.mono;
-            self.entries[ix].turn_op = None;
+            self.entries[entry].proven_at = self.now.mono;
+            self.entries[entry].turn_op = None;
         }
         let outcome = match stage {
             Stage::Stopping(decided) => decided,
@@ -202,7 +201,7 @@ impl Kernel {
     }
 
     /// A turn is over: it is told, the sandbox rests, and whatever waited for that goes on.
-    fn turn_over(&mut self, session: Ix, outcome: TurnOutcome, refusal: Option<&Refusal>) {
+    fn turn_over(&mut self, session: SessionIx, outcome: TurnOutcome, refusal: Option<&Refusal>) {
         let known = &mut self.sessions[session];
         let Some(turn) = known.turn.take() else { return };
         let binding = turn.stage == Stage::Binding;
@@ -216,14 +215,14 @@ impl Kernel {
             self.answer(req, Err(refusal));
         }
         self.mark_session(session);
-        if let Some(ix) = self.sessions[session].entry
-            && self.entries[ix].turn
+        if let Some(entry) = self.sessions[session].entry
+            && self.entries[entry].turn
         {
-            self.entries[ix].turn = false;
-            self.entries[ix].acknowledged = true;
-            if self.entries[ix].phase == Phase::InUse {
-                self.repin(ix);
-                self.came_to_rest(ix);
+            self.entries[entry].turn = false;
+            self.entries[entry].acknowledged = true;
+            if self.entries[entry].phase == Phase::InUse {
+                self.repin(entry);
+                self.came_to_rest(entry);
             }
         }
         if binding {
@@ -234,7 +233,7 @@ impl Kernel {
     }
 
     /// The session of a turn is gone.
-    pub(crate) fn drop_turn(&mut self, session: Ix, refusal: &Refusal) {
+    pub(crate) fn drop_turn(&mut self, session: SessionIx, refusal: &Refusal) {
         let Some(turn) = self.sessions[session].turn.take() else { return };
         self.publish_turn_ended(session, turn.id, TurnOutcome::NotStarted);
         self.forget_turn_client(turn.client);
@@ -244,7 +243,7 @@ impl Kernel {
     }
 
     /// Starts the next turn that waits, unless the session is doing something else.
-    pub(crate) fn start_next_turn(&mut self, session: Ix) {
+    pub(crate) fn start_next_turn(&mut self, session: SessionIx) {
         let Some(known) = self.sessions.get_mut(session) else { return };
         if known.turn.is_some() || known.control.is_some() || self.shutdown.is_some() {
             return;
@@ -255,12 +254,12 @@ impl Kernel {
     }
 
     /// No sandbox could be had for a turn.
-    pub(crate) fn turn_not_started(&mut self, session: Ix, refusal: &Refusal) {
+    pub(crate) fn turn_not_started(&mut self, session: SessionIx, refusal: &Refusal) {
         self.turn_over(session, TurnOutcome::NotStarted, Some(refusal));
     }
 
     /// Stops the turn of a session, if there is one, however far it is.
-    pub(crate) fn stop_any_turn(&mut self, session: Ix, refusal: &Refusal) {
+    pub(crate) fn stop_any_turn(&mut self, session: SessionIx, refusal: &Refusal) {
         let Some(turn) = &self.sessions[session].turn else { return };
         match turn.stage {
             Stage::Binding => self.turn_over(session, TurnOutcome::Aborted, Some(refusal)),
@@ -270,18 +269,18 @@ impl Kernel {
     }
 
     /// Has everything killed that a turn started.
-    pub(crate) fn stop_turn(&mut self, session: Ix, outcome: TurnOutcome) {
+    pub(crate) fn stop_turn(&mut self, session: SessionIx, outcome: TurnOutcome) {
         let known = &mut self.sessions[session];
-        let (Some(ix), Some(turn)) = (known.entry, &mut known.turn) else { return };
+        let (Some(entry), Some(turn)) = (known.entry, &mut known.turn) else { return };
         turn.stage = Stage::Stopping(outcome);
         turn.deadline = Mono::NEVER;
         let turn = turn.id;
-        let action = Action::StopTurn { instance: self.entries[ix].instance, turn };
-        self.begin(ix, OpKind::StopTurn, self.config.deadlines.turn_ms, action);
+        let action = Action::StopTurn { instance: self.entries[entry].instance, turn };
+        self.begin(entry, OpKind::StopTurn, self.config.deadlines.turn_ms, action);
     }
 
-    pub(crate) fn stop_turn_ended(&mut self, ix: Ix, outcome: &Outcome) {
-        let Own::Session(session) = self.entries[ix].owner else { return };
+    pub(crate) fn stop_turn_ended(&mut self, entry: EntryIx, outcome: &Outcome) {
+        let Own::Session(session) = self.entries[entry].owner else { return };
         let Some(Turn { stage: Stage::Stopping(decided), .. }) = self.sessions[session].turn else {
             return;
         };
@@ -300,14 +299,14 @@ impl Kernel {
                     | TurnOutcome::DiskLimit
                     | TurnOutcome::NotStarted => EndCause::TurnFailed,
                 };
-                self.end(ix, cause, After::Cold, Resolve::Firm);
+                self.end(entry, cause, After::Cold, Resolve::Firm);
             }
         }
         self.turn_over(session, decided, None);
     }
 
     /// The sandbox of a session is being removed, so what ran in it is over.
-    pub(crate) fn turn_broken(&mut self, session: Ix, cause: EndCause) {
+    pub(crate) fn turn_broken(&mut self, session: SessionIx, cause: EndCause) {
         let Some(turn) = &self.sessions[session].turn else { return };
         let outcome = match turn.stage {
             // It has not started: it will, in another sandbox.
@@ -329,7 +328,7 @@ impl Kernel {
     }
 
     /// The request that waits for a turn to start is over: its client went away, or waits no more.
-    pub(crate) fn turn_client_gone(&mut self, session: Ix, turn: TurnId, refusal: &Refusal) {
+    pub(crate) fn turn_client_gone(&mut self, session: SessionIx, turn: TurnId, refusal: &Refusal) {
         let Some(current) = &mut self.sessions[session].turn else { return };
         if current.id != turn {
             return;
@@ -343,7 +342,7 @@ impl Kernel {
     }
 
     /// The client of a turn went away, which is in progress or waits for others.
-    pub(crate) fn turn_client_lost(&mut self, session: Ix, client: RequestId) {
+    pub(crate) fn turn_client_lost(&mut self, session: SessionIx, client: RequestId) {
         let queued = &self.sessions[session].queued;
         let Some(at) = queued.iter().position(|queued| queued.client == Some(client)) else {
             self.running_client_lost(session);
@@ -359,7 +358,7 @@ impl Kernel {
     }
 
     /// Nobody follows a turn any more: it goes on, or is aborted if its session wants that.
-    fn running_client_lost(&mut self, session: Ix) {
+    fn running_client_lost(&mut self, session: SessionIx) {
         let Some(turn) = &mut self.sessions[session].turn else { return };
         let client = turn.client.take();
         self.forget_turn_client(client);
@@ -369,13 +368,13 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn arm_session(&mut self, session: Ix, at: Mono) {
+    pub(crate) fn arm_session(&mut self, session: SessionIx, at: Mono) {
         let known = &mut self.sessions[session];
         self.alarms.at_latest(Ringer::Session(session), &mut known.alarm, at);
     }
 
     /// Looks at the time that a session's turn takes.
-    pub(crate) fn session_rang(&mut self, session: Ix) {
+    pub(crate) fn session_rang(&mut self, session: SessionIx) {
         self.sessions[session].alarm = Mono::NEVER;
         let Some(turn) = &self.sessions[session].turn else {
             self.prune_shelf(session);
