@@ -120,9 +120,7 @@ impl Kernel {
     }
 
     pub(crate) fn reserve_live(&mut self, entry: EntryIx) {
-        let sandbox = &mut self.entries[entry];
-        debug_assert!(!sandbox.live, "a place is reserved once");
-        sandbox.live = true;
+        self.entries[entry].place_reserved();
         if self.flawed(Flaw::NoReservation) {
             return;
         }
@@ -132,8 +130,7 @@ impl Kernel {
 
     pub(crate) fn release_live(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
-        debug_assert!(sandbox.live, "a place is given back once");
-        sandbox.live = false;
+        sandbox.place_released();
         let memory_mb = sandbox.memory_mb();
         self.settle(entry);
         if !self.flawed(Flaw::NoReservation) {

@@ -8,7 +8,7 @@ use model::why::Tier;
 use model::{InstanceId, KeyId, SandboxState, SessionStatus, WorkspaceId};
 
 use crate::Kernel;
-use crate::entry::{EntryIx, Own, Phase};
+use crate::entry::{EntryIx, Own, Phase, Readiness};
 use crate::pool::PoolIx;
 use crate::request::{RequestIx, Waiting};
 
@@ -47,7 +47,7 @@ impl Kernel {
         same("workspaces on their way into archives", &self.archiving, &(archiving as u32))?;
         for (_, entry) in self.entries.iter() {
             by_state[entry.derived.state as usize] += 1;
-            if entry.live {
+            if entry.is_live() {
                 live += 1;
                 memory_mb += entry.memory_mb();
             }
@@ -89,7 +89,7 @@ impl Kernel {
         let (mut launching, mut cleaning, mut leased, mut failing) = (0, 0, 0, 0);
         for (entry, sandbox) in self.entries.iter().filter(|(_, e)| e.slot == Some(pool)) {
             slots += 1;
-            failing += u32::from(sandbox.failed);
+            failing += u32::from(sandbox.ready == Readiness::Failed);
             match sandbox.phase {
                 Phase::Idle => {
                     found.insert(entry);
@@ -117,24 +117,24 @@ impl Kernel {
         same("what follows from a sandbox", &sandbox.derived, &sandbox.derive(self.now.mono))?;
         same("an id", &self.entry_index.get(sandbox.id.as_u128()), &Some(entry))?;
         let launched = sandbox.instance != InstanceId::NIL;
-        same("a process has an instance", &sandbox.live, &launched)?;
+        same("a process has an instance", &sandbox.is_live(), &launched)?;
         if launched {
             let indexed = self.instance_index.get(sandbox.instance.as_u128());
             same("an instance", &indexed, &Some(entry))?;
         }
-        same("a live phase", &sandbox.live, &(sandbox.phase != Phase::Cold))?;
-        let tenant = match sandbox.owner {
+        same("a live phase", &sandbox.is_live(), &(sandbox.phase != Phase::Cold))?;
+        let tenant = match sandbox.owner() {
             Own::Nobody => KeyId::NIL,
-            Own::Lease(_) => sandbox.tenant,
+            Own::Lease(_) => sandbox.tenant(),
             Own::Session(session) => self.sessions[session].settings.tenant,
         };
-        same("the key of a sandbox", &sandbox.tenant, &tenant)?;
-        if let Own::Session(session) = sandbox.owner {
+        same("the key of a sandbox", &sandbox.tenant(), &tenant)?;
+        if let Some(session) = sandbox.session() {
             same("the sandbox of a session", &self.sessions[session].entry, &Some(entry))?;
             same("a session's sandbox has no slot", &sandbox.slot, &None)?;
         }
         if let (Own::Lease(lease), Phase::InUse | Phase::Claiming(_)) =
-            (sandbox.owner, sandbox.phase)
+            (sandbox.owner(), sandbox.phase)
         {
             same("a lease", &self.lease_index.get(lease.as_u128()), &Some(entry))?;
         }
@@ -143,8 +143,8 @@ impl Kernel {
         }
         if sandbox.ending.is_some()
             && sandbox.alarm == model::Mono::NEVER
-            && sandbox.op.is_none()
-            && sandbox.saving.is_none()
+            && sandbox.ops.is_free()
+            && !sandbox.ops.is_saving()
         {
             return Err("something that is ending is not being looked at".to_owned());
         }
@@ -161,7 +161,11 @@ impl Kernel {
                 same("the session of a client", &knows, &Some(session))?;
             }
             if let Some(entry) = known.entry {
-                same("the owner of a sandbox", &self.entries[entry].owner, &Own::Session(session))?;
+                same(
+                    "the owner of a sandbox",
+                    &self.entries[entry].owner(),
+                    &Own::Session(session),
+                )?;
             }
             for req in &known.wanting {
                 if self.requests.get(*req).is_none() {
@@ -197,12 +201,12 @@ impl Kernel {
     /// A workspace is deleted when no fork reads it, and not later.
     fn audit_debts(&self) -> Audit {
         let read: BTreeSet<WorkspaceId> =
-            self.entries.iter().filter_map(|(_, entry)| entry.copying_from).collect();
+            self.entries.iter().filter_map(|(_, entry)| Some(entry.copying?.from)).collect();
         for (workspace, waits) in self.debts.doomed() {
             same("a deletion waits for a fork", &waits, &read.contains(&workspace))?;
         }
         for (_, entry) in self.entries.iter() {
-            if entry.has_files && self.debts.owes(entry.workspace) {
+            if entry.files.has_files() && self.debts.owes(entry.workspace) {
                 return Err(format!("the files of {} are being deleted", entry.id));
             }
         }

@@ -56,11 +56,11 @@ impl Kernel {
         match sandbox.phase {
             Phase::Cold => {
                 self.call_off_archive(entry);
-                if self.entries[entry].op.is_none() && self.sessions[session].applied.is_none() {
+                if self.entries[entry].ops.is_free() && self.sessions[session].applied.is_none() {
                     self.apply_for_session(session);
                 }
             }
-            Phase::InUse if sandbox.ending.is_none() && sandbox.op.is_none() => {
+            Phase::InUse if sandbox.ending.is_none() && sandbox.ops.is_free() => {
                 if !self.is_restful(entry) {
                     self.thaw(entry);
                 } else if self.needs_probe(entry) {
@@ -107,16 +107,14 @@ impl Kernel {
         let known = &mut self.sessions[session];
         let sandbox = &mut self.entries[entry];
         sandbox.slot = None;
-        sandbox.owner = Own::Session(session);
-        sandbox.tenant = known.settings.tenant;
+        sandbox.belongs.given_to_session(session, known.settings.tenant);
         sandbox.generation = bound_generation(known.generation, sandbox.generation);
         sandbox.settings.clone_from(&known.settings.claim);
         sandbox.phase = Phase::Claiming(None);
         sandbox.uses += 1;
-        sandbox.used = false;
-        sandbox.touched = true;
-        sandbox.pinned = true;
-        sandbox.expires_at = sandbox.hard_expires_at;
+        sandbox.clean.given_to_session();
+        sandbox.holds.pin();
+        sandbox.life.unlimited();
         known.generation = sandbox.generation;
         known.entry = Some(entry);
         known.coming = Some(if known.status == SessionStatus::Starting {
@@ -127,7 +125,7 @@ impl Kernel {
         let action = Action::Claim {
             instance: sandbox.instance,
             settings: sandbox.settings.clone(),
-            expires_at: sandbox.expires_at,
+            expires_at: sandbox.life.expires_at(),
         };
         let timeout_ms = self.claim_timeout_ms(entry);
         self.begin(entry, OpKind::Claim, timeout_ms, action);
@@ -140,14 +138,14 @@ impl Kernel {
     pub(crate) fn claim_lost_by_session(&mut self, session: SessionIx, entry: EntryIx) {
         let known = &mut self.sessions[session];
         if known.wants() && known.control.is_none() {
-            self.entries[entry].disown();
+            self.entries[entry].belongs.given_back();
             known.entry = None;
             self.mark_session(session);
             self.session_due(session);
         } else {
             // Nobody wants another: whoever waits for the end of this one is told when it is gone.
             // Its files were never the session's.
-            self.entries[entry].has_files = false;
+            self.entries[entry].files.files_left();
         }
     }
 
@@ -231,8 +229,8 @@ impl Kernel {
         sandbox.traits = self.pools[pool].traits;
         sandbox.settings.clone_from(&known.settings.claim);
         sandbox.generation = known.generation;
-        sandbox.touched = true;
-        sandbox.pinned = true;
+        sandbox.clean.started_for_session();
+        sandbox.holds.pin();
         self.start(entry);
         self.sessions[session].generation = self.entries[entry].generation;
         self.mark_session(session);
@@ -298,7 +296,7 @@ impl Kernel {
             cause,
             previous_id,
             state_lost,
-            expires_at: sandbox.expires_at,
+            expires_at: sandbox.life.expires_at(),
         };
         let tenant = known.settings.tenant;
         self.publish(tenant, event);

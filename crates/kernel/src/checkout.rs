@@ -79,7 +79,7 @@ impl Kernel {
     fn checkout_again(&self, entry: EntryIx, tenant: KeyId) -> Result<Reply, Refusal> {
         let sandbox = &self.entries[entry];
         match sandbox.phase {
-            Phase::InUse if sandbox.tenant != tenant => {
+            Phase::InUse if sandbox.tenant() != tenant => {
                 Err(Refusal::new(ErrorCode::IdConflict, "this lease is another's"))
             }
             Phase::InUse => Ok(Reply::CheckedOut(self.checked_out(entry, CheckoutPath::Fast))),
@@ -212,7 +212,7 @@ impl Kernel {
             margin_ms = 0;
         }
         while let Some(entry) = self.pools[pool].idle.first() {
-            if self.entries[entry].outlives(self.now.wall, margin_ms) {
+            if self.entries[entry].life.outlives(self.now.wall, margin_ms) {
                 return Some(entry);
             }
             self.discard_near_expiry(entry, pool);

@@ -6,7 +6,7 @@ use model::why::Tier;
 use model::{EndCause, Mono, Wall};
 
 use crate::effect::Action;
-use crate::entry::{EntryIx, OpKind, Own, Phase};
+use crate::entry::{EntryIx, OpKind, Phase};
 use crate::event::Outcome;
 use crate::{Flaw, Kernel};
 
@@ -21,13 +21,12 @@ impl Kernel {
     fn archives_at(&self, entry: EntryIx) -> Option<Mono> {
         let sandbox = &self.entries[entry];
         let after_ms = self.config.archive_after_ms.filter(|ms| *ms > 0)?;
-        let wanted = sandbox.has_files
-            && !sandbox.archived
-            && !sandbox.archive_waits
-            && sandbox.op.is_none()
+        let wanted = sandbox.files.has_files()
+            && sandbox.cold.may_be_archived()
+            && sandbox.ops.is_free()
             && sandbox.traits.disk.is_some()
             && self.is_left_alone(entry);
-        wanted.then(|| self.at_age(entry, after_ms).max(sandbox.archive_at))
+        wanted.then(|| self.at_age(entry, after_ms).max(sandbox.cold.not_before()))
     }
 
     /// When files are given up, if nobody comes back for them.
@@ -40,7 +39,7 @@ impl Kernel {
     fn is_left_alone(&self, entry: EntryIx) -> bool {
         let sandbox = &self.entries[entry];
         self.shutdown.is_none()
-            && matches!(sandbox.owner, Own::Session(_))
+            && sandbox.session().is_some()
             && sandbox.phase == Phase::Cold
             && (sandbox.derived.tier == Some(Tier::Cold) || self.flawed(Flaw::WantedGivenUp))
     }
@@ -63,7 +62,7 @@ impl Kernel {
     /// Deals with the files of a cold sandbox whose time has come.
     pub(crate) fn keep_or_give_up(&mut self, entry: EntryIx) {
         if self.is_due(self.pruned_at(entry)) {
-            self.files_given_up += u64::from(self.entries[entry].has_files);
+            self.files_given_up += u64::from(self.entries[entry].files.has_files());
             self.lose_files(entry, EndCause::Pruned.reason());
             self.remove_entry(entry, EndCause::Pruned, None, None);
         } else if self.is_due(self.archives_at(entry)) {
@@ -77,7 +76,7 @@ impl Kernel {
 
     fn archive(&mut self, entry: EntryIx) {
         if self.archiving + self.shelf_archives.in_progress() >= ARCHIVES_AT_ONCE {
-            self.entries[entry].archive_waits = true;
+            self.entries[entry].cold.joined_line();
             self.archive_line.push_back(entry);
             return;
         }
@@ -92,15 +91,11 @@ impl Kernel {
         self.archiving -= 1;
         let sandbox = &mut self.entries[entry];
         match outcome {
-            Outcome::Done => {
-                sandbox.archived = true;
-                // It takes less room now.
-                sandbox.kept_bytes = None;
-            }
+            Outcome::Done => sandbox.cold.archived(),
             // It stays where it is, and nobody is the worse for it.
             Outcome::Failed(_) | Outcome::TimedOut => {
                 let pause_ms = self.config.backoff.max_ms.saturating_mul(ARCHIVE_PATIENCE);
-                sandbox.archive_at = self.now.mono.plus(pause_ms);
+                sandbox.cold.archive_failed(self.now.mono.plus(pause_ms));
             }
         }
         self.mark(entry);
@@ -114,8 +109,8 @@ impl Kernel {
         while self.archiving + self.shelf_archives.in_progress() < ARCHIVES_AT_ONCE
             && let Some(entry) = self.archive_line.pop_front()
         {
-            let waits = self.entries.get_mut(entry).map(|sandbox| &mut sandbox.archive_waits);
-            if waits.is_some_and(std::mem::take) {
+            let known = self.entries.get_mut(entry);
+            if known.is_some_and(|sandbox| sandbox.cold.left_line()) {
                 // Its time may be over altogether by now.
                 self.arm_cold(entry);
                 if self.is_due(self.archives_at(entry)) && !self.is_due(self.pruned_at(entry)) {
@@ -129,7 +124,7 @@ impl Kernel {
     /// Somebody wants the files: they stay where they are, or come back from where they went.
     pub(crate) fn call_off_archive(&mut self, entry: EntryIx) {
         if self.entries[entry].is_archiving() {
-            self.entries[entry].op = None;
+            self.entries[entry].ops.call_off();
             self.archiving -= 1;
             self.settle(entry);
             self.archive_due = true;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::{EffectId, EndCause, InstanceId};
 
-use crate::entry::{EntryIx, Op, OpKind, Own};
+use crate::entry::{EntryIx, OpKind, Own};
 use crate::event::{DeathCause, Failure, FailureKind, Outcome};
 use crate::{Flaw, Kernel};
 
@@ -16,25 +16,12 @@ impl Kernel {
         }
         let Some(entry) = self.entry_index.get(id.sandbox.as_u128()) else { return };
         let mut n = id.n;
-        let sandbox = &self.entries[entry];
-        if self.flawed(Flaw::LateCompletionTrusted)
-            && let Some(op) = sandbox.op
-        {
-            n = op.n;
+        if self.flawed(Flaw::LateCompletionTrusted) {
+            n = self.entries[entry].ops.number().unwrap_or(n);
         }
-        let is = |op: &Option<Op>| op.is_some_and(|op| op.n == n);
-        let kind = if is(&sandbox.op) {
-            self.entries[entry].op.take().map(|op| op.kind)
-        } else if is(&sandbox.saving) {
-            self.entries[entry].saving.take().map(|op| op.kind)
-        } else if is(&sandbox.turn_op) {
-            self.entries[entry].turn_op.take().map(|op| op.kind)
-        } else {
-            self.process_kill_ended(entry, n, &outcome);
-            None
-        };
-        if let Some(kind) = kind {
-            self.op_ended(entry, kind, outcome);
+        match self.entries[entry].ops.ended(n) {
+            Some(kind) => self.op_ended(entry, kind, outcome),
+            None => self.process_kill_ended(entry, n, &outcome),
         }
     }
 
@@ -69,7 +56,7 @@ impl Kernel {
                 DeathCause::Crash => EndCause::Crash,
                 DeathCause::Oom => EndCause::Oom,
             };
-            let leased = matches!(self.entries[entry].owner, Own::Lease(_));
+            let leased = matches!(self.entries[entry].owner(), Own::Lease(_));
             if leased && self.flawed(Flaw::DeathIgnored) {
                 return;
             }

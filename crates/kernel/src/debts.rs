@@ -105,7 +105,9 @@ impl Kernel {
 
     /// Whether a fork reads a workspace.
     fn is_copied(&self, workspace: WorkspaceId) -> bool {
-        self.entries.iter().any(|(_, entry)| entry.copying_from == Some(workspace))
+        self.entries
+            .iter()
+            .any(|(_, entry)| entry.copying.is_some_and(|copying| copying.from == workspace))
     }
 
     /// An instance exists that no record names. It takes a place until it is gone.

@@ -62,16 +62,14 @@ impl Kernel {
         if !is_soft(sandbox) || !is_up(sandbox) || ignored {
             return;
         }
-        sandbox.disk_bytes = measured.bytes;
-        sandbox.disk_hidden =
-            if measured.hidden { sandbox.disk_hidden.saturating_add(1) } else { 0 };
+        sandbox.disk.measured(&measured);
         let limits = &sandbox.template.limits;
         let (bytes, files) = (limits.workspace_bytes(), limits.workspace_files());
         let why = if measured.bytes > bytes {
             format!("its workspace holds more than {} MB", limits.workspace_mb)
         } else if measured.files > files {
             format!("its workspace has more than {files} files")
-        } else if sandbox.disk_hidden >= HIDDEN_MAX {
+        } else if sandbox.disk.hidden() >= HIDDEN_MAX {
             "files of its workspace lie where they cannot be measured, too deep or in directories \
              that are closed"
                 .to_owned()
@@ -125,10 +123,10 @@ impl Kernel {
             if going {
                 return;
             }
-            let larger = largest.is_none_or(|(bytes, _)| sandbox.disk_bytes > bytes);
-            let holds_much = sandbox.disk_bytes >= OFFENDER_BYTES_MIN;
+            let larger = largest.is_none_or(|(bytes, _)| sandbox.disk.bytes() > bytes);
+            let holds_much = sandbox.disk.bytes() >= OFFENDER_BYTES_MIN;
             if is_soft(sandbox) && is_up(sandbox) && holds_much && larger {
-                largest = Some((sandbox.disk_bytes, entry));
+                largest = Some((sandbox.disk.bytes(), entry));
             }
         }
         if let Some((bytes, entry)) = largest {
@@ -144,7 +142,7 @@ impl Kernel {
     fn end_for_disk(&mut self, entry: EntryIx, why: Arc<str>) {
         let sandbox = &self.entries[entry];
         // A session keeps its files, as after a crash: it may want to see what filled the disk.
-        let after = match sandbox.owner {
+        let after = match sandbox.owner() {
             Own::Session(_) if sandbox.phase == Phase::InUse => After::Renamed,
             Own::Session(_) | Own::Nobody | Own::Lease(_) => After::Gone,
         };

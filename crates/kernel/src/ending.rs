@@ -32,21 +32,7 @@ impl Kernel {
         let n = self.next_effect;
         let deadline = self.now.mono.plus(timeout_ms);
         let sandbox = &mut self.entries[entry];
-        let op = Some(Op { n, kind, deadline });
-        match kind {
-            OpKind::Persist => sandbox.saving = op,
-            OpKind::StartTurn | OpKind::StopTurn => sandbox.turn_op = op,
-            OpKind::Launch
-            | OpKind::Claim
-            | OpKind::Probe(_)
-            | OpKind::Wipe
-            | OpKind::Prove
-            | OpKind::Freeze
-            | OpKind::Thaw
-            | OpKind::Kill
-            | OpKind::Copy
-            | OpKind::Archive => sandbox.op = op,
-        }
+        sandbox.ops.began(Op { n, kind, deadline });
         let id = model::EffectId { sandbox: sandbox.id, generation: sandbox.generation, n };
         self.out.effects.push(Effect { id, deadline, action });
         self.arm(entry, deadline);
@@ -89,12 +75,12 @@ impl Kernel {
         let save = match ending.resolve {
             Resolve::Now => false,
             Resolve::Voidable | Resolve::Careful | Resolve::Firm => {
-                sandbox.dirty && sandbox.phase == Phase::InUse && !skip_save
+                sandbox.files.is_dirty() && sandbox.phase == Phase::InUse && !skip_save
             }
         };
         if !save {
             self.kill(entry);
-        } else if sandbox.saving.is_none() {
+        } else if !sandbox.ops.is_saving() {
             self.save(entry);
         }
     }
@@ -102,8 +88,7 @@ impl Kernel {
     /// Makes the files of a sandbox durable.
     pub(crate) fn save(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
-        sandbox.wrote = !sandbox.is_quiet();
-        sandbox.acknowledged = false;
+        sandbox.files.save_began(sandbox.holds.is_quiet());
         let action = Action::Persist { instance: sandbox.instance, workspace: sandbox.workspace };
         self.begin(entry, OpKind::Persist, self.config.deadlines.workspace_ms, action);
     }
@@ -113,8 +98,7 @@ impl Kernel {
         match outcome {
             Outcome::Done => {
                 let sandbox = &mut self.entries[entry];
-                sandbox.dirty = sandbox.wrote || sandbox.acknowledged || sandbox.is_awake();
-                sandbox.has_files = true;
+                sandbox.files.save_ended(sandbox.is_awake());
                 self.mark(entry);
                 self.publish_durable(entry);
                 // It was not frozen while its guest was needed.
@@ -128,9 +112,9 @@ impl Kernel {
                 // what a caller was answered while this save went on needs another one: uses in
                 // progress are the last, so that comes to an end.
                 ending.saves += 1;
-                let covered = !sandbox.acknowledged || covers_later;
+                let covered = !sandbox.files.lacks_answered() || covers_later;
                 if covered && (ending.saves >= SAVE_ATTEMPTS_MAX || sandbox.is_quiet()) {
-                    sandbox.dirty = false;
+                    sandbox.files.settled();
                 }
                 self.step_ending(entry);
             }
@@ -138,7 +122,7 @@ impl Kernel {
                 let again = match failure.kind {
                     FailureKind::FilesGone => {
                         // All but some files were saved, and the others never will be.
-                        self.entries[entry].has_files = true;
+                        self.entries[entry].files.saved_in_part();
                         self.mark(entry);
                         false
                     }
@@ -199,7 +183,7 @@ impl Kernel {
         for req in self.take_waiting(entry, |what| matches!(what, Waiting::Delete { .. })) {
             self.answer(req, Err(refusal.clone()));
         }
-        if let Own::Session(session) = self.entries[entry].owner {
+        if let Some(session) = self.entries[entry].session() {
             self.ending_voided(session, refusal);
             self.session_due(session);
         }
@@ -214,14 +198,14 @@ impl Kernel {
             self.pool_due(pool);
         }
         let sandbox = &mut self.entries[entry];
-        if !sandbox.live {
+        if !sandbox.is_live() {
             // Nothing was launched: it is gone already.
             self.removed(entry);
             return;
         }
         sandbox.phase = Phase::Killing;
-        sandbox.saving = None;
-        sandbox.turn_op = None;
+        sandbox.ops.call_off_save();
+        sandbox.ops.call_off_turn();
         if let Some(ending) = &mut sandbox.ending {
             ending.attempts = 0;
         }
@@ -237,8 +221,8 @@ impl Kernel {
         let ending = sandbox.ending.as_mut().expect("what is being killed has a cause");
         // A launch that was never heard of may have made one all the same.
         // A fork may be reading it: then it goes when that has ended.
-        let goes = ending.after == After::Gone && sandbox.copies == 0;
-        ending.takes_workspace = goes || !sandbox.has_files;
+        let goes = ending.after == After::Gone && !sandbox.holds.is_copied();
+        ending.takes_workspace = goes || !sandbox.files.has_files();
         let workspace = ending.takes_workspace.then_some(sandbox.workspace);
         let action = Action::Kill { instance: sandbox.instance, workspace };
         self.begin(entry, OpKind::Kill, self.config.deadlines.kill_ms, action);
@@ -262,7 +246,7 @@ impl Kernel {
     /// Whatever still depends on the phase that a sandbox is leaving.
     fn uncount_phase(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
-        sandbox.op = None;
+        sandbox.ops.call_off();
         match (sandbox.phase, sandbox.slot) {
             (Phase::Launching, Some(pool)) => self.pools[pool].launching -= 1,
             (Phase::Wiping | Phase::Proving, Some(pool)) => self.pools[pool].cleaning -= 1,
@@ -308,7 +292,7 @@ impl Kernel {
             );
             return;
         }
-        let after = match sandbox.owner {
+        let after = match sandbox.owner() {
             // One that was still being bound is not its session's yet.
             Own::Session(_) if sandbox.phase == Phase::InUse => After::Renamed,
             Own::Session(_) | Own::Nobody | Own::Lease(_) => After::Gone,
@@ -331,11 +315,11 @@ impl Kernel {
                 None => Err(sandbox_unknown(sandbox)),
             };
         };
-        if self.entries[entry].live {
+        if self.entries[entry].is_live() {
             self.await_deletion(request, entry)?;
             self.end(entry, EndCause::Deleted, After::Gone, Resolve::Now);
             Ok(Reply::Pending)
-        } else if self.entries[entry].op.is_some() && !self.entries[entry].is_archiving() {
+        } else if !self.entries[entry].ops.is_free() && !self.entries[entry].is_archiving() {
             // Its files are being copied. It goes as soon as that is over, one way or the other.
             self.await_deletion(request, entry)?;
             self.entries[entry].ending = Some(Box::new(Ending::now(EndCause::Deleted)));

@@ -32,7 +32,7 @@ impl Kernel {
                     ColdEviction::KeepFiles => (After::Shelved, Resolve::Voidable),
                     ColdEviction::DeleteFiles => {
                         let entry = &self.entries[victim];
-                        self.files_given_up += u64::from(entry.dirty || entry.has_files);
+                        self.files_given_up += u64::from(entry.files.has_any());
                         (After::Gone, Resolve::Now)
                     }
                 };
@@ -94,7 +94,7 @@ impl Kernel {
                 self.shelve(victim);
             }
             ColdEviction::KeepFiles | ColdEviction::DeleteFiles => {
-                self.files_given_up += u64::from(self.entries[victim].has_files);
+                self.files_given_up += u64::from(self.entries[victim].files.has_files());
                 self.lose_files(victim, EndCause::Evicted.reason());
             }
         }

@@ -37,7 +37,7 @@ impl Kernel {
     pub fn is_frozen(&self, instance: InstanceId) -> bool {
         let Some(entry) = self.instance_index.get(instance.as_u128()) else { return false };
         let sandbox = &self.entries[entry];
-        sandbox.frozen == Frozen::Yes && sandbox.op.is_none_or(|op| op.kind != OpKind::Thaw)
+        sandbox.frozen == Frozen::Yes && !sandbox.ops.is_doing(OpKind::Thaw)
     }
 
     /// The seeds that sessions begin with, or begin with again.
@@ -86,7 +86,7 @@ impl Kernel {
     /// The key that a lease belongs to, or did as long as that is remembered.
     pub fn tenant_of_lease(&self, lease: LeaseId) -> Option<KeyId> {
         match self.lease_index.get(lease.as_u128()) {
-            Some(entry) => Some(self.entries[entry].tenant),
+            Some(entry) => Some(self.entries[entry].tenant()),
             None => self.ends.of_lease(lease).map(|end| end.tenant),
         }
     }
@@ -95,7 +95,7 @@ impl Kernel {
     /// nobody's.
     pub fn tenant_of_sandbox(&self, id: SandboxId) -> Option<KeyId> {
         match self.entry_index.get(id.as_u128()) {
-            Some(entry) => Some(self.entries[entry].tenant),
+            Some(entry) => Some(self.entries[entry].tenant()),
             None => self.ends.of_sandbox(id).map(|ended| ended.tenant),
         }
     }
@@ -130,7 +130,7 @@ impl Kernel {
             template: sandbox.template.name.clone(),
             runtime: sandbox.template.runtime,
             owner: self.owner(entry),
-            tenant: sandbox.tenant,
+            tenant: sandbox.tenant(),
             claim: sandbox.settings.clone(),
             state: sandbox.derived.state,
             frozen: sandbox.frozen == Frozen::Yes,
@@ -140,10 +140,10 @@ impl Kernel {
                 .map(|at| Wall(now.wall.0.saturating_add(at.since(now.mono)))),
             ending: sandbox.ending.as_ref().map(|ending| ending.cause),
             uses: uses(sandbox),
-            touched: sandbox.touched,
+            touched: sandbox.clean.is_touched(),
             created_at: sandbox.created_at,
             last_used_at: sandbox.last_used.wall,
-            expires_at: sandbox.expires_at,
+            expires_at: sandbox.life.expires_at(),
         }
     }
 
@@ -163,28 +163,28 @@ impl Kernel {
             uses: uses(sandbox),
             state: sandbox.derived.state,
             owner: self.owner(entry),
-            tenant: sandbox.tenant,
+            tenant: sandbox.tenant(),
             frozen: sandbox.frozen == Frozen::Yes,
             wakefulness: if sandbox.is_awake() { Wakefulness::Awake } else { Wakefulness::Auto },
-            uses_in_progress: sandbox.uses_in_progress(),
+            uses_in_progress: sandbox.holds.uses_in_progress(),
             keep_alive_processes: extra
                 .map_or(0, |e| e.processes.values().filter(|p| p.holds).count() as u32),
             scale: extra.map_or(0, |e| e.scale),
             workspace_limit: sandbox.traits.disk,
-            workspace_bytes: (sandbox.disk_bytes > 0).then_some(sandbox.disk_bytes),
+            workspace_bytes: (sandbox.disk.bytes() > 0).then_some(sandbox.disk.bytes()),
             ending: sandbox.ending.as_ref().map(|ending| ending.cause),
             slept: sandbox.slept,
             last_used_at: sandbox.last_used.wall,
             freezes_at: self.freezes_at(entry).map(wall),
             sleeps_at: self.sleeps_at(entry).map(wall),
-            expires_at: sandbox.expires_at,
+            expires_at: sandbox.life.expires_at(),
         })))
     }
 }
 
 /// How often what was launched for a sandbox was handed out.
 fn uses(entry: &Entry) -> u32 {
-    match entry.owner {
+    match entry.owner() {
         Own::Nobody => entry.uses,
         // One that was launched for its session was never in a pool.
         Own::Lease(_) | Own::Session(_) => entry.uses.max(1),

@@ -10,7 +10,7 @@ use model::{EndCause, ErrorCode, InstanceId, Refusal, RequestId, SessionId, Sess
 use crate::Kernel;
 use crate::admission::capacity_exhausted;
 use crate::effect::Action;
-use crate::entry::{After, EntryIx, OpKind, Own, Phase, Resolve};
+use crate::entry::{After, Copying, EntryIx, OpKind, Own, Phase, Resolve};
 use crate::event::{FailureKind, Outcome};
 use crate::flaw::Flaw;
 use crate::pool::PoolIx;
@@ -28,7 +28,7 @@ impl Kernel {
         let parent = self.session_by_id(parent_id)?;
         self.refuse_new_session(id)?;
         let known = &self.sessions[parent];
-        if known.entry.is_some_and(|entry| self.entries[entry].copying_from.is_some()) {
+        if known.entry.is_some_and(|entry| self.entries[entry].copying.is_some()) {
             let cause = "the session's own files are still being copied";
             return Err(Refusal::new(ErrorCode::SessionBusy, cause));
         }
@@ -51,7 +51,7 @@ impl Kernel {
         let (template, settings) = (known.template.clone(), known.settings.clone());
         let source = known.entry.filter(|entry| {
             let sandbox = &self.entries[*entry];
-            sandbox.has_files || sandbox.phase == Phase::InUse
+            sandbox.files.has_files() || sandbox.phase == Phase::InUse
         });
         if let Some(entry) = source {
             self.call_off_archive(entry);
@@ -75,8 +75,9 @@ impl Kernel {
         self.begin_control(request, session, ControlKind::Fork)?;
         let entry = self.create_entry(pool, Own::Session(session), None);
         self.sessions[session].entry = Some(entry);
-        self.entries[entry].copying_from = Some(self.entries[source].workspace);
-        self.entries[entry].holds_source = true;
+        let mut copying = Copying::of(self.entries[source].workspace);
+        copying.hold_source();
+        self.entries[entry].copying = Some(copying);
         let instance = self.instance_to_copy_from(source);
         self.copy_workspace(entry, instance);
         Ok(Reply::Pending)
@@ -90,7 +91,7 @@ impl Kernel {
         let whole = sandbox.phase == Phase::InUse
             || sandbox.traits.workspace_survives
             || self.flawed(Flaw::HalfRestoredCopied);
-        (sandbox.live && whole).then_some(sandbox.instance)
+        (sandbox.is_live() && whole).then_some(sandbox.instance)
     }
 
     /// Whether the files of a sandbox that is being removed go with it, or are about to move.
@@ -130,8 +131,9 @@ impl Kernel {
     /// Copies the workspace that a cold sandbox is to start from.
     pub(crate) fn copy_workspace(&mut self, entry: EntryIx, instance: Option<InstanceId>) {
         let sandbox = &mut self.entries[entry];
-        let Some(from) = sandbox.copying_from else { return };
-        sandbox.copying_live = instance;
+        let Some(copying) = &mut sandbox.copying else { return };
+        copying.began(instance);
+        let from = copying.from;
         let template = Arc::clone(&sandbox.template);
         let action = Action::CopyWorkspace { from, instance, to: sandbox.workspace, template };
         self.begin(entry, OpKind::Copy, self.config.deadlines.workspace_ms, action);
@@ -153,7 +155,7 @@ impl Kernel {
         self.release_copy_source(entry);
         if let Some(ending) = self.entries[entry].ending.take() {
             // It was given up while it was being copied, and so its session never came to be.
-            if let Own::Session(session) = self.entries[entry].owner {
+            if let Some(session) = self.entries[entry].session() {
                 self.sessions[session].status = SessionStatus::Ended;
             }
             self.remove_entry(entry, ending.cause, ending.detail.as_ref(), None);
@@ -162,14 +164,14 @@ impl Kernel {
         let (gone, detail): (bool, Arc<str>) = match outcome {
             Outcome::Done => {
                 let sandbox = &mut self.entries[entry];
-                let from = sandbox.copying_from.take();
-                sandbox.has_files = true;
-                if let Some(from) = from {
-                    self.copied(from);
+                let copying = sandbox.copying.take();
+                sandbox.files.files_made();
+                if let Some(copying) = copying {
+                    self.copied(copying.from);
                 }
                 self.mark(entry);
                 self.settle(entry);
-                if let Own::Session(session) = self.entries[entry].owner {
+                if let Some(session) = self.entries[entry].session() {
                     self.publish_session(session, SessionChange::Forked);
                     let reply = Reply::Forked { session: self.sessions[session].id };
                     self.finish_control(session, &Ok(reply));
@@ -179,7 +181,7 @@ impl Kernel {
             Outcome::Failed(failure) => (failure.kind == FailureKind::Gone, failure.detail),
             Outcome::TimedOut => (false, "copying the workspace took too long".into()),
         };
-        if let Own::Session(session) = self.entries[entry].owner {
+        if let Some(session) = self.entries[entry].session() {
             let refusal = if gone || !self.is_source_there(session, entry) {
                 let cause = "the session's sandbox ended while its files were being copied";
                 Refusal::new(ErrorCode::SessionBusy, cause).retry_after(1_000)
@@ -199,14 +201,13 @@ impl Kernel {
     fn is_source_there(&self, fork: SessionIx, copy: EntryIx) -> bool {
         let parent = self.sessions[fork].parent;
         let parent = parent.and_then(|id| self.session_index.get(id.as_u128()));
-        let copy = &self.entries[copy];
+        let Some(copying) = self.entries[copy].copying else { return false };
         parent.is_some_and(|parent| {
             let known = &self.sessions[parent];
             let source = known.entry.map(|entry| &self.entries[entry]);
-            let source = source.filter(|source| Some(source.workspace) == copy.copying_from);
+            let source = source.filter(|source| source.workspace == copying.from);
             let there = source.is_some_and(|source| {
-                let same = copy.copying_live.is_none_or(|live| live == source.instance);
-                same && source.phase != Phase::Killing
+                copying.is_through(source.instance) && source.phase != Phase::Killing
             });
             there && !known.is_leaving() && known.status != SessionStatus::Ended
         })
@@ -214,21 +215,24 @@ impl Kernel {
 
     /// What is being copied may not be given up meanwhile.
     pub(crate) fn hold_for_copy(&mut self, entry: EntryIx) {
-        self.entries[entry].copies += 1;
+        self.entries[entry].holds.copy_began();
         self.settle(entry);
     }
 
     fn release_copy_hold(&mut self, entry: EntryIx) {
-        self.entries[entry].copies = self.entries[entry].copies.saturating_sub(1);
+        self.entries[entry].holds.copy_ended();
         self.settle(entry);
         self.arm_quiet(entry);
     }
 
     /// Releases the hold on the source of a copy, once, if both are still there.
     pub(crate) fn release_copy_source(&mut self, copy: EntryIx) {
-        let copying = std::mem::take(&mut self.entries[copy].holds_source);
-        let (true, Some(from)) = (copying, self.entries[copy].copying_from) else { return };
-        let Own::Session(session) = self.entries[copy].owner else { return };
+        let Some(copying) = &mut self.entries[copy].copying else { return };
+        let from = copying.from;
+        if !copying.release_source() {
+            return;
+        }
+        let Some(session) = self.entries[copy].session() else { return };
         let Some(parent) = self.sessions[session].parent else { return };
         let Some(parent) = self.session_index.get(parent.as_u128()) else { return };
         if let Some(entry) = self.sessions[parent].entry

@@ -38,8 +38,8 @@ impl Kernel {
         let sandbox = &self.entries[entry];
         let fresh = self.now.mono.since(sandbox.proven_at) < self.config.probe_fresh_ms
             || self.flawed(Flaw::StaleProofTrusted);
-        let as_it_is = terms.claim.is_none() && !sandbox.bound;
-        as_it_is && fresh && sandbox.frozen == Frozen::No && sandbox.op.is_none()
+        let as_it_is = terms.claim.is_none() && !sandbox.clean.may_be_bound();
+        as_it_is && fresh && sandbox.frozen == Frozen::No && sandbox.ops.is_free()
     }
 
     /// Hands out an idle sandbox in this very decision. It was not asked, so this proves nothing.
@@ -63,8 +63,11 @@ impl Kernel {
         self.let_to(entry, terms);
         let sandbox = &mut self.entries[entry];
         sandbox.phase = Phase::Claiming(Some(req));
-        let action =
-            Action::Claim { instance: sandbox.instance, settings, expires_at: sandbox.expires_at };
+        let action = Action::Claim {
+            instance: sandbox.instance,
+            settings,
+            expires_at: sandbox.life.expires_at(),
+        };
         let timeout_ms = self.claim_timeout_ms(entry);
         self.begin(entry, OpKind::Claim, timeout_ms, action);
         self.settle(entry);
@@ -76,16 +79,11 @@ impl Kernel {
         self.leave_pool_line(entry);
         self.lease_index.insert(terms.lease.as_u128(), entry);
         let sandbox = &mut self.entries[entry];
-        sandbox.owner = Own::Lease(terms.lease);
-        sandbox.tenant = terms.tenant;
+        sandbox.belongs.let_to_lease(terms.lease, terms.tenant);
         sandbox.uses += 1;
-        sandbox.used = false;
-        sandbox.touched = terms.claim.is_some();
-        sandbox.bound |= terms.claim.is_some();
+        sandbox.clean.let_to_lease(terms.claim.is_some());
         sandbox.settings = terms.claim;
-        let expires_at = self.now.wall.plus(terms.ttl_ms);
-        sandbox.expires_at =
-            Some(sandbox.hard_expires_at.map_or(expires_at, |hard| hard.min(expires_at)));
+        sandbox.life.limit_to(self.now.wall.plus(terms.ttl_ms));
         if let Some(pool) = sandbox.slot {
             self.pools[pool].leased += 1;
         }
@@ -102,7 +100,7 @@ impl Kernel {
             Outcome::Failed(failure) => failure.detail,
             Outcome::TimedOut => Arc::from("it did not answer in time"),
         };
-        if let Own::Session(session) = self.entries[entry].owner {
+        if let Some(session) = self.entries[entry].session() {
             self.count_failed_claim(session, &detail);
         }
         self.died(entry, EndCause::ClaimFailed, Some(detail));
@@ -123,9 +121,9 @@ impl Kernel {
     fn claimed(&mut self, entry: EntryIx, req: Option<RequestIx>) {
         let sandbox = &mut self.entries[entry];
         sandbox.proven_at = self.now.mono;
-        sandbox.bound = sandbox.settings.is_some();
+        sandbox.clean.confirmed(sandbox.settings.is_some());
         self.taken_up(entry);
-        if let Own::Session(session) = self.entries[entry].owner {
+        if let Some(session) = self.entries[entry].session() {
             self.session_due(session);
             return;
         }
@@ -143,7 +141,9 @@ impl Kernel {
     fn taken_up(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         sandbox.phase = Phase::InUse;
-        sandbox.used |= sandbox.exec_wanted;
+        if sandbox.holds.is_wanted_to_run() {
+            sandbox.clean.wanted();
+        }
         sandbox.last_used = self.now;
         self.settle(entry);
         self.arm_quiet(entry);
@@ -163,19 +163,21 @@ impl Kernel {
             state_lost: false,
             expires_at: Some(checked_out.expires_at),
         };
-        self.publish(self.entries[entry].tenant, event);
+        self.publish(self.entries[entry].tenant(), event);
         checked_out
     }
 
     pub(crate) fn checked_out(&self, entry: EntryIx, path: CheckoutPath) -> CheckedOut {
         let sandbox = &self.entries[entry];
-        let Own::Lease(lease) = sandbox.owner else { unreachable!("a lease leads to its sandbox") };
+        let Own::Lease(lease) = sandbox.owner() else {
+            unreachable!("a lease leads to its sandbox")
+        };
         CheckedOut {
             lease,
             sandbox: sandbox.id,
             generation: sandbox.generation,
             instance: sandbox.instance,
-            expires_at: sandbox.expires_at.unwrap_or_default(),
+            expires_at: sandbox.life.expires_at().unwrap_or_default(),
             path,
             uses: sandbox.uses - 1,
         }
@@ -183,10 +185,10 @@ impl Kernel {
 
     /// A sandbox that was being bound is lost: its caller goes back to where it stood in line.
     pub(crate) fn claim_lost(&mut self, entry: EntryIx, req: Option<RequestIx>) {
-        match self.entries[entry].owner {
+        match self.entries[entry].owner() {
             Own::Lease(lease) => {
                 self.lease_index.remove(lease.as_u128());
-                self.entries[entry].disown();
+                self.entries[entry].belongs.given_back();
                 let Some(req) = req else { return };
                 self.leases_pending.insert(lease.as_u128(), ());
                 let waiter = self.waiter(req);

@@ -29,7 +29,7 @@ impl Kernel {
     /// When the sweep will make a sandbox cold, if nothing happens. Sweeps happen at fixed times.
     pub(crate) fn sleeps_at(&self, entry: EntryIx) -> Option<Mono> {
         let sandbox = &self.entries[entry];
-        let Own::Session(session) = sandbox.owner else { return None };
+        let session = sandbox.session()?;
         let ignored = self.flawed(Flaw::SweepIgnoresHolds)
             && sandbox.phase == Phase::InUse
             && sandbox.ending.is_none();
@@ -87,7 +87,7 @@ impl Kernel {
         let extra = self.entries[entry].extra.as_ref();
         let asked =
             extra.is_some_and(|e| e.waiting.iter().any(|req| wanted(&self.requests[*req].what)));
-        if !asked || self.entries[entry].op.is_some_and(|op| op.kind == OpKind::Freeze) {
+        if !asked || self.entries[entry].ops.is_doing(OpKind::Freeze) {
             return;
         }
         if may_freeze(&self.entries[entry]) && !self.must_save_first(&self.entries[entry]) {
@@ -107,7 +107,7 @@ impl Kernel {
 
     /// Those who asked for a freeze do not get it.
     pub(crate) fn refuse_freezers(&mut self, entry: EntryIx, refusal: &Refusal) {
-        let freezing = self.entries[entry].op.is_some_and(|op| op.kind == OpKind::Freeze);
+        let freezing = self.entries[entry].ops.is_doing(OpKind::Freeze);
         if !freezing {
             self.answer_freezers(entry, true, &Err(refusal.clone()));
         }
@@ -158,7 +158,7 @@ impl Kernel {
         let sandbox = &self.entries[entry];
         let thaws = sandbox.frozen == Frozen::Yes
             && sandbox.phase == Phase::InUse
-            && sandbox.op.is_none()
+            && sandbox.ops.is_free()
             && sandbox.ending.is_none()
             && sandbox.is_awake();
         if thaws {
@@ -193,7 +193,7 @@ impl Kernel {
         for req in self.take_waiting(entry, wanted) {
             self.answer(req, answer.clone());
         }
-        if let Own::Session(session) = self.entries[entry].owner
+        if let Some(session) = self.entries[entry].session()
             && frozen
         {
             self.pause_frozen(session);
@@ -207,7 +207,7 @@ impl Kernel {
             generation: sandbox.generation,
             frozen: sandbox.frozen == Frozen::Yes,
         };
-        self.publish(sandbox.tenant, event);
+        self.publish(sandbox.tenant(), event);
     }
 
     pub(crate) fn freeze_requested(
@@ -218,7 +218,7 @@ impl Kernel {
         let entry = self.usable(sandbox)?;
         Self::refuse_when_crowded(self.entries[entry].waiting())?;
         let known = &self.entries[entry];
-        if known.frozen == Frozen::Yes && known.op.is_none() {
+        if known.frozen == Frozen::Yes && known.ops.is_free() {
             return Ok(Reply::Frozen { frozen: true });
         }
         if !known.traits.can_freeze {
@@ -248,7 +248,7 @@ impl Kernel {
         let entry = self.usable(sandbox)?;
         Self::refuse_when_crowded(self.entries[entry].waiting())?;
         let known = &self.entries[entry];
-        let freezing = known.op.is_some_and(|op| op.kind == OpKind::Freeze);
+        let freezing = known.ops.is_doing(OpKind::Freeze);
         if known.frozen == Frozen::No && !freezing {
             return Ok(Reply::Frozen { frozen: false });
         }
@@ -274,7 +274,7 @@ impl Kernel {
             });
         };
         let known = &self.entries[entry];
-        match (known.phase, known.owner) {
+        match (known.phase, known.owner()) {
             (Phase::InUse, Own::Lease(_) | Own::Session(_)) => Ok(entry),
             (Phase::Killing, _) => {
                 let cause = known.ending.as_ref().map_or(EndCause::Deleted, |e| e.cause);
@@ -299,10 +299,10 @@ fn may_freeze(entry: &Entry) -> bool {
         && entry.traits.can_freeze
         && entry.frozen == Frozen::No
         && entry.ending.is_none()
-        && entry.op.is_none()
+        && entry.ops.is_free()
         && !entry.is_saving_inside()
         // Its guest may be what gives the files out.
-        && entry.copies == 0
+        && !entry.holds.is_copied()
         && entry.may_rest()
         && !entry.is_awake()
 }

@@ -11,9 +11,7 @@ use crate::session::SessionIx;
 impl Kernel {
     /// The durable facts of a sandbox changed.
     pub(crate) fn mark(&mut self, entry: EntryIx) {
-        let sandbox = &mut self.entries[entry];
-        if !sandbox.marked {
-            sandbox.marked = true;
+        if self.entries[entry].mark() {
             self.marked_entries.push(entry);
         }
     }
@@ -61,7 +59,7 @@ impl Kernel {
         for at in 0..self.marked_entries.len() {
             let entry = self.marked_entries[at];
             if let Some(known) = self.entries.get_mut(entry)
-                && std::mem::take(&mut known.marked)
+                && known.unmark()
             {
                 let record = self.entries[entry].record(self.owner(entry));
                 self.out.journal.push(JournalEntry::SandboxPut(record));
@@ -71,7 +69,7 @@ impl Kernel {
     }
 
     pub(crate) fn owner(&self, entry: EntryIx) -> Owner {
-        match self.entries[entry].owner {
+        match self.entries[entry].owner() {
             Own::Nobody => Owner::Nobody,
             Own::Lease(lease) => Owner::Lease(lease),
             Own::Session(session) => Owner::Session(self.sessions[session].id),

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use model::{EndCause, InstanceId, KeyId, Mono, SandboxId, WorkspaceId};
 
 use crate::effect::{Action, Launch};
-use crate::entry::{After, Birth, Entry, EntryIx, OpKind, Own, Phase, Resolve};
+use crate::entry::{
+    After, Birth, DiskUse, Entry, EntryIx, Lifetime, OpKind, Own, Phase, Readiness, Resolve,
+};
 use crate::event::{FailureKind, Outcome};
 use crate::pool::PoolIx;
 use crate::{Flaw, Kernel};
@@ -65,26 +67,23 @@ impl Kernel {
         sandbox.phase = Phase::Launching;
         sandbox.slept = None;
         sandbox.uses = 0;
-        sandbox.archived = false;
-        sandbox.kept_bytes = None;
-        sandbox.disk_bytes = 0;
-        sandbox.disk_hidden = 0;
+        sandbox.cold.in_use();
+        sandbox.disk = DiskUse::default();
         sandbox.spared_until = Mono(0);
         sandbox.last_used = self.now;
-        sandbox.hard_expires_at = sandbox.template.max_lifetime_ms.map(|ms| self.now.wall.plus(ms));
-        sandbox.expires_at = sandbox.hard_expires_at;
+        sandbox.life = Lifetime::began(self.now.wall, sandbox.template.max_lifetime_ms);
         let launch = Launch {
             instance,
             sandbox: sandbox.id,
             generation: sandbox.generation,
             template: Arc::clone(&sandbox.template),
             workspace: sandbox.workspace,
-            restore: sandbox.has_files,
+            restore: sandbox.files.has_files(),
             settings: sandbox.settings.clone(),
         };
         let seeded = sandbox.settings.as_ref().is_some_and(|settings| settings.seed.is_some());
         let mut timeout_ms = sandbox.template.ready_timeout_ms;
-        if sandbox.has_files || seeded {
+        if sandbox.files.has_files() || seeded {
             // Files may have to be put into it.
             timeout_ms = timeout_ms.saturating_add(self.config.deadlines.workspace_ms);
         }
@@ -124,9 +123,11 @@ impl Kernel {
 
     fn launched(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
-        sandbox.announced = true;
+        sandbox.ready = Readiness::Ready;
         // What is only in memory is nothing to come back to before it was saved.
-        sandbox.has_files |= sandbox.traits.workspace_survives;
+        if sandbox.traits.workspace_survives {
+            sandbox.files.files_made();
+        }
         sandbox.proven_at = self.now.mono;
         sandbox.extra = None;
         self.mark(entry);
@@ -139,11 +140,13 @@ impl Kernel {
         } else {
             let sandbox = &mut self.entries[entry];
             sandbox.phase = Phase::InUse;
-            sandbox.used |= sandbox.exec_wanted;
+            if sandbox.holds.is_wanted_to_run() {
+                sandbox.clean.wanted();
+            }
             self.settle(entry);
             self.arm_quiet(entry);
             self.arm_expiry(entry);
-            if let Own::Session(session) = self.entries[entry].owner {
+            if let Some(session) = self.entries[entry].session() {
                 self.session_due(session);
             }
         }
@@ -153,7 +156,7 @@ impl Kernel {
         if let Some(pool) = self.entries[entry].slot {
             self.pools[pool].counters.launch_failed += 1;
             let began = self.entries[entry].last_used.mono;
-            self.entries[entry].failed = true;
+            self.entries[entry].ready = Readiness::Failed;
             self.pools[pool].failing += 1;
             self.pool_failed(pool, began, &detail);
         }
@@ -166,8 +169,10 @@ impl Kernel {
         let sandbox = &self.entries[entry];
         // A session that had files before keeps them, unless they are gone, and it is told so; one
         // that never had any keeps nothing.
-        let after = match sandbox.owner {
-            Own::Session(_) if sandbox.has_files && cause != EndCause::FilesGone => After::Cold,
+        let after = match sandbox.owner() {
+            Own::Session(_) if sandbox.files.has_files() && cause != EndCause::FilesGone => {
+                After::Cold
+            }
             Own::Session(_) | Own::Nobody | Own::Lease(_) => After::Gone,
         };
         self.end(entry, cause, after, Resolve::Now);

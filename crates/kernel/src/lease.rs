@@ -49,11 +49,7 @@ impl Kernel {
         }
         let ttl_ms = ttl_ms.unwrap_or(sandbox.template.pool.lease_ttl_ms);
         refuse_ttl(ttl_ms)?;
-        // A renewal gives time and never takes any, and none gives more than a whole life.
-        let wanted = self.now.wall.plus(ttl_ms);
-        let kept = sandbox.expires_at.map_or(wanted, |current| current.max(wanted));
-        let expires_at = sandbox.hard_expires_at.map_or(kept, |hard| hard.min(kept));
-        sandbox.expires_at = Some(expires_at);
+        let expires_at = sandbox.life.renew(self.now.wall.plus(ttl_ms));
         self.mark(entry);
         self.arm_expiry(entry);
         Ok(Reply::Renewed { expires_at })
@@ -68,7 +64,7 @@ impl Kernel {
 
     /// A lease is over. Until its end is announced the sandbox is still known as the lease's.
     pub(crate) fn forget_lease(&mut self, entry: EntryIx, cause: EndCause) {
-        let Own::Lease(lease) = self.entries[entry].owner else { return };
+        let Own::Lease(lease) = self.entries[entry].owner() else { return };
         self.lease_index.remove(lease.as_u128());
         self.lease_over(entry, lease, cause);
     }
@@ -76,21 +72,21 @@ impl Kernel {
     /// Remembers how a lease ended; what happens to its sandbox afterwards changes nothing of it.
     fn lease_over(&mut self, entry: EntryIx, lease: LeaseId, cause: EndCause) {
         let sandbox = &mut self.entries[entry];
-        let cause = *sandbox.lease_end.get_or_insert(cause);
-        self.ends.remember_lease(lease, LeaseEnd { cause, tenant: sandbox.tenant });
+        let cause = sandbox.belongs.lease_over(cause);
+        self.ends.remember_lease(lease, LeaseEnd { cause, tenant: sandbox.tenant() });
     }
 
     /// Sees to it that a sandbox is looked at when its time is over.
     pub(crate) fn arm_expiry(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
-        let Some(end) = sandbox.expires_at else { return };
+        let Some(end) = sandbox.life.expires_at() else { return };
         if sandbox.ending.is_some() {
             return;
         }
         let margin_ms = match sandbox.phase {
             Phase::Idle => sandbox.template.pool.acquire_margin_ms(),
             // What is in progress is not cut off: it is looked at when that ends.
-            Phase::InUse if matches!(sandbox.owner, Own::Session(_)) && !sandbox.may_rest() => {
+            Phase::InUse if sandbox.session().is_some() && !sandbox.may_rest() => {
                 return;
             }
             Phase::InUse => 0,
@@ -112,14 +108,14 @@ impl Kernel {
             Phase::Idle => {
                 if let Some(pool) = sandbox.slot {
                     let margin_ms = sandbox.template.pool.acquire_margin_ms();
-                    if !sandbox.outlives(self.now.wall, margin_ms) {
+                    if !sandbox.life.outlives(self.now.wall, margin_ms) {
                         self.discard_near_expiry(entry, pool);
                     }
                 }
             }
-            Phase::InUse if !sandbox.outlives(self.now.wall, 0) => match sandbox.owner {
+            Phase::InUse if !sandbox.life.outlives(self.now.wall, 0) => match sandbox.owner() {
                 Own::Lease(_) => {
-                    let over = sandbox.hard_expires_at.is_some_and(|hard| hard <= self.now.wall);
+                    let over = sandbox.life.is_over(self.now.wall);
                     let cause = if over { EndCause::LifetimeOver } else { EndCause::LeaseExpired };
                     self.end(entry, cause, After::Gone, Resolve::Now);
                 }

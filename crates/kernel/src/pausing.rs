@@ -4,7 +4,7 @@
 use model::{ErrorCode, LifecycleEvent, Refusal, RequestId, SessionId, SessionStatus};
 
 use crate::Kernel;
-use crate::entry::{EntryIx, Own, Phase};
+use crate::entry::{EntryIx, Phase};
 use crate::reply::Reply;
 use crate::session::{ControlKind, SessionIx};
 
@@ -41,8 +41,10 @@ impl Kernel {
             let cause = "something is going on in the session's sandbox";
             return Err(Refusal::new(ErrorCode::SandboxBusy, cause));
         }
-        let saves = resting
-            .filter(|entry| self.entries[*entry].dirty && self.entries[*entry].saving.is_none());
+        let saves = resting.filter(|entry| {
+            let sandbox = &self.entries[*entry];
+            sandbox.files.is_dirty() && !sandbox.ops.is_saving()
+        });
         // Where the guest is needed to save, it goes to sleep afterwards.
         let inside = saves.is_some_and(|entry| !self.entries[entry].traits.workspace_survives);
         let freezes = resting.filter(|entry| !inside && self.freezes_at(*entry).is_some());
@@ -69,13 +71,13 @@ impl Kernel {
     /// The files of a session are durable.
     pub(crate) fn publish_durable(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
-        if let Own::Session(session) = sandbox.owner {
+        if let Some(session) = sandbox.session() {
             let event = LifecycleEvent::WorkspaceDurable {
                 session: self.sessions[session].id,
                 sandbox_id: sandbox.id,
                 generation: sandbox.generation,
             };
-            self.publish(sandbox.tenant, event);
+            self.publish(sandbox.tenant(), event);
         }
     }
 }

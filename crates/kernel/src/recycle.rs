@@ -41,7 +41,7 @@ impl Kernel {
                 self.pools[pool].cleaning += 1;
                 let sandbox = &mut self.entries[entry];
                 sandbox.phase = Phase::Wiping;
-                sandbox.saving = None;
+                sandbox.ops.call_off_save();
                 let action = Action::Wipe { instance: sandbox.instance };
                 self.begin(entry, OpKind::Wipe, self.config.deadlines.wipe_ms, action);
                 self.mark(entry);
@@ -64,8 +64,8 @@ impl Kernel {
         if !std::sync::Arc::ptr_eq(&sandbox.template, &known.template) {
             return Fate::End(EndCause::TemplateReplaced);
         }
-        let busy = sandbox.op.is_some() || sandbox.frozen != Frozen::No;
-        let untouched = !sandbox.touched && !busy;
+        let busy = !sandbox.ops.is_free() || sandbox.frozen != Frozen::No;
+        let untouched = !sandbox.clean.is_touched() && !busy;
         if untouched || self.flawed(Flaw::WipeSkipped) {
             return Fate::Keep;
         }
@@ -161,21 +161,12 @@ impl Kernel {
         let expires_at = self.now.wall.plus(idle_ttl_ms - jitter_ms);
         let tenant_remains = self.flawed(Flaw::TenantRemains);
         let sandbox = &mut self.entries[entry];
-        sandbox.phase = Phase::Idle;
-        let tenant = sandbox.tenant;
-        sandbox.disown();
+        let tenant = sandbox.tenant();
+        sandbox.join_line(self.now);
         if tenant_remains {
-            sandbox.tenant = tenant;
+            sandbox.belongs.keep_tenant(tenant);
         }
-        sandbox.in_line = true;
-        sandbox.used = false;
-        sandbox.touched = false;
-        sandbox.dirty = false;
-        sandbox.settings = None;
-        sandbox.extra = None;
-        sandbox.last_used = self.now;
-        sandbox.expires_at =
-            Some(sandbox.hard_expires_at.map_or(expires_at, |hard| hard.min(expires_at)));
+        sandbox.life.limit_to(expires_at);
         self.pools[pool].idle.push(&mut self.entries, entry);
         self.mark(entry);
         self.settle(entry);
@@ -188,7 +179,7 @@ impl Kernel {
     /// Takes a sandbox out of the idle ones, if it is among them.
     pub(crate) fn leave_pool_line(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
-        if std::mem::take(&mut sandbox.in_line)
+        if sandbox.leave_line()
             && let Some(pool) = sandbox.slot
         {
             self.pools[pool].idle.remove(&mut self.entries, entry);

@@ -10,7 +10,7 @@ use model::{
 };
 
 use crate::effect::Notice;
-use crate::entry::{After, EntryIx, Frozen, Own, Phase};
+use crate::entry::{After, EntryIx, Frozen, Lifetime, Phase, Readiness};
 use crate::pool::PoolIx;
 use crate::reply::{Loss, Reply};
 use crate::request::Waiting;
@@ -23,15 +23,14 @@ impl Kernel {
         self.announce_end(entry);
         let sandbox = &mut self.entries[entry];
         let ending = sandbox.ending.take().expect("what was removed had a cause");
-        sandbox.op = None;
-        sandbox.turn = false;
-        sandbox.used = false;
+        sandbox.ops.call_off();
+        sandbox.holds.turn_over();
+        sandbox.clean.process_gone();
         sandbox.frozen = Frozen::No;
-        sandbox.expires_at = None;
-        sandbox.hard_expires_at = None;
+        sandbox.life = Lifetime::default();
         let instance = std::mem::replace(&mut sandbox.instance, InstanceId::NIL);
         self.instance_index.remove(instance.as_u128());
-        if self.entries[entry].live {
+        if self.entries[entry].is_live() {
             self.release_live(entry);
         }
         let died = ending.after == After::Renamed;
@@ -41,7 +40,7 @@ impl Kernel {
         match ending.after {
             After::Gone => {
                 // What the removal did not take along is deleted next.
-                self.entries[entry].has_files = !ending.takes_workspace;
+                self.entries[entry].files.process_removed(ending.takes_workspace);
                 self.remove_entry(entry, ending.cause, ending.detail.as_ref(), ending.eviction);
             }
             After::Shelved => {
@@ -59,11 +58,11 @@ impl Kernel {
                 sandbox.slept = Some(ending.cause);
                 sandbox.extra = None;
                 sandbox.settings = None;
-                sandbox.touched = false;
-                sandbox.dirty = false;
+                sandbox.clean.went_cold();
+                sandbox.files.settled();
                 self.mark(entry);
                 self.settle(entry);
-                if let Own::Session(session) = self.entries[entry].owner {
+                if let Some(session) = self.entries[entry].session() {
                     self.session_lost_sandbox(session, ending.cause, ending.detail.as_deref());
                 }
             }
@@ -75,16 +74,14 @@ impl Kernel {
         let sandbox = &self.entries[entry];
         match after {
             After::Gone => true,
-            After::Cold | After::Renamed | After::Shelved => {
-                sandbox.dirty && !sandbox.traits.workspace_survives
-            }
+            After::Cold | After::Renamed | After::Shelved => sandbox.has_volatile_files(),
         }
     }
 
     /// Tells the world that a sandbox is gone, once per generation that had been ready.
     fn announce_end(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
-        if !std::mem::take(&mut sandbox.announced) {
+        if !sandbox.ready.end_announced() {
             return;
         }
         let cause = sandbox.ending.as_ref().map_or(EndCause::Deleted, |ending| ending.cause);
@@ -105,7 +102,7 @@ impl Kernel {
             reason: cause.reason(),
             cause,
         };
-        self.publish(sandbox.tenant, event);
+        self.publish(sandbox.tenant(), event);
     }
 
     /// Gives a sandbox another id, so that whoever knows this one cannot reach what comes next.
@@ -116,7 +113,7 @@ impl Kernel {
         self.entry_index.remove(old.as_u128());
         self.entry_index.insert(new.as_u128(), entry);
         self.out.journal.push(model::record::JournalEntry::SandboxRemoved(old));
-        if let Own::Session(session) = self.entries[entry].owner {
+        if let Some(session) = self.entries[entry].session() {
             self.refuse_uses_by_id(session, cause);
         }
         let sandbox = &mut self.entries[entry];
@@ -153,9 +150,9 @@ impl Kernel {
             generation: sandbox.generation,
             template: sandbox.template.name.clone(),
             lease,
-            lease_end: sandbox.lease_end,
+            lease_end: sandbox.belongs.lease_end(),
             session,
-            tenant: sandbox.tenant,
+            tenant: sandbox.tenant(),
             cause,
             detail,
             eviction,
@@ -197,22 +194,22 @@ impl Kernel {
         self.admission.entries -= 1;
         self.admission_due = true;
         self.out.journal.push(model::record::JournalEntry::SandboxRemoved(sandbox.id));
-        if sandbox.has_files || sandbox.copying_from.is_some() {
-            if sandbox.copies > 0 {
+        if sandbox.files.has_files() || sandbox.copying.is_some() {
+            if sandbox.holds.is_copied() {
                 // A fork is reading it. It goes as soon as that has ended.
                 self.doom_copied_workspace(sandbox.workspace);
             } else {
                 self.doom_workspace(sandbox.workspace);
             }
         }
-        if let Some(from) = sandbox.copying_from {
-            self.copied(from);
+        if let Some(copying) = sandbox.copying {
+            self.copied(copying.from);
         }
-        if let Own::Session(session) = sandbox.owner {
+        if let Some(session) = sandbox.session() {
             self.session_without_entry(session, cause, detail.map(|detail| &**detail));
         }
         if let Some(pool) = sandbox.slot {
-            let failed = sandbox.failed.then_some(cause);
+            let failed = (sandbox.ready == Readiness::Failed).then_some(cause);
             self.slot_freed(pool, failed, detail.map(|detail| &**detail));
         }
     }
@@ -240,9 +237,7 @@ impl Kernel {
     /// Ends every use of a sandbox that is being removed.
     pub(crate) fn break_uses(&mut self, entry: EntryIx, cause: EndCause) {
         let sandbox = &mut self.entries[entry];
-        (sandbox.execs, sandbox.calls) = (0, 0);
-        sandbox.pinned = false;
-        sandbox.exec_wanted = false;
+        sandbox.holds.broken();
         let uses = sandbox.extra.as_mut().map(|extra| std::mem::take(&mut extra.uses));
         for (use_id, _) in uses.unwrap_or_default() {
             if self.use_index.remove(use_id.as_u128()).is_some() {
@@ -260,7 +255,7 @@ impl Kernel {
             extra.stop = None;
             extra.still_since = None;
         }
-        if let Own::Session(session) = self.entries[entry].owner {
+        if let Some(session) = self.entries[entry].session() {
             self.turn_broken(session, cause);
         }
         self.settle(entry);
@@ -269,10 +264,9 @@ impl Kernel {
     /// Files of a session are lost or given up: its next answer reports that.
     pub(crate) fn lose_files(&mut self, entry: EntryIx, reason: TerminatedReason) {
         let known = &mut self.entries[entry];
-        // What was never saved is lost like what was.
-        let had_files = std::mem::take(&mut known.dirty) || known.has_files;
-        let (owner, sandbox) = (known.owner, known.id);
-        if let Own::Session(session) = owner
+        let had_files = known.files.files_lost();
+        let sandbox = known.id;
+        if let Some(session) = known.session()
             && had_files
         {
             self.report_loss(session, sandbox, reason);
@@ -320,7 +314,7 @@ impl Kernel {
     /// What the next answer about the sandbox of a session has to report.
     pub(crate) fn unreported_loss(&self, entry: EntryIx) -> Option<Loss> {
         let sandbox = &self.entries[entry];
-        let Own::Session(session) = sandbox.owner else { return None };
+        let session = sandbox.session()?;
         let known = &self.sessions[session];
         let (session, generation) = (known.id, sandbox.generation);
         known.state_lost.map(|reason| Loss { session, generation, reason })

@@ -7,10 +7,13 @@ use std::sync::Arc;
 use model::lifecycle::TurnOutcome;
 use model::record::{Journal, Owner, PoolRecord, SandboxRecord, SessionRecord};
 use model::why::Ended;
-use model::{EndCause, InstanceId, KeyId, Mono, Now, SessionStatus};
+use model::{EndCause, InstanceId, Mono, Now, SessionStatus};
 
 use crate::ends::LeaseEnd;
-use crate::entry::{After, Birth, Ending, Entry, EntryIx, Own, Phase};
+use crate::entry::{
+    After, Belonging, Birth, ColdFiles, Copying, Durability, Ending, Entry, EntryIx, Own, Phase,
+    Readiness,
+};
 use crate::event::SessionSettings;
 use crate::pool::Pool;
 use crate::session::Session;
@@ -84,10 +87,12 @@ impl Kernel {
     /// What is being copied again may not be given up meanwhile.
     fn hold_copy_sources(&mut self) {
         for copy in self.entries.places() {
-            let Some(from) = self.entries[copy].copying_from else { continue };
+            let Some(Copying { from, .. }) = self.entries[copy].copying else { continue };
             let source = self.entries.iter().find(|(_, entry)| entry.workspace == from);
-            if let Some((source, _)) = source {
-                self.entries[copy].holds_source = true;
+            if let Some((source, _)) = source
+                && let Some(copying) = &mut self.entries[copy].copying
+            {
+                copying.hold_source();
                 self.hold_for_copy(source);
             }
         }
@@ -208,7 +213,7 @@ impl Kernel {
 
     /// Goes on with the removal of what a restart found.
     fn go_on_removing(&mut self, entry: EntryIx, cause: EndCause) {
-        if self.entries[entry].live {
+        if self.entries[entry].is_live() {
             self.send_kill(entry);
         } else {
             self.remove_entry(entry, cause, None, None);
@@ -247,7 +252,7 @@ impl Kernel {
             template,
             traits: record.traits,
             owner,
-            tenant: if owner == Own::Nobody { KeyId::NIL } else { record.tenant },
+            tenant: record.tenant,
             slot,
             now: last_used,
         };
@@ -255,13 +260,12 @@ impl Kernel {
         sandbox.previous_id = record.previous_id;
         sandbox.instance = record.instance.unwrap_or(InstanceId::NIL);
         sandbox.generation = record.generation;
-        sandbox.lease_end = record.lease_end;
-        sandbox.announced = record.announced;
+        sandbox.belongs = Belonging::recorded(owner, record.tenant, record.lease_end);
+        sandbox.ready = Readiness::recorded(record.announced);
         sandbox.uses = record.uses;
-        sandbox.dirty = record.dirty;
-        sandbox.has_files = record.has_files;
-        sandbox.archived = record.archived;
-        sandbox.copying_from = record.copying_from;
+        sandbox.files = Durability::recorded(record.dirty, record.has_files);
+        sandbox.cold = ColdFiles::new(record.archived);
+        sandbox.copying = record.copying_from.map(Copying::of);
         sandbox.created_at = record.created_at;
         sandbox.slept = record.slept;
         let entry = self.entries.insert(sandbox);
@@ -275,7 +279,7 @@ impl Kernel {
 
     /// The flaw of trusting what a restart finds.
     fn readopt_flawed(&mut self, entry: EntryIx) -> bool {
-        self.entries[entry].disown();
+        self.entries[entry].belongs.given_back();
         self.put_idle(entry);
         true
     }

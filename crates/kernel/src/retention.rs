@@ -8,7 +8,7 @@ use model::why::Tier;
 use model::{EndCause, KeyId, SandboxId, TerminatedReason, Wall, WorkspaceId};
 
 use crate::Kernel;
-use crate::entry::{EntryIx, Own};
+use crate::entry::EntryIx;
 use crate::session::SessionIx;
 
 /// Where kept files are.
@@ -46,7 +46,9 @@ impl Kernel {
             return Vec::new();
         }
         let cold = self.entries.iter().filter(|(_, entry)| {
-            entry.derived.tier == Some(Tier::Cold) && entry.has_files && entry.kept_bytes.is_none()
+            entry.derived.tier == Some(Tier::Cold)
+                && entry.files.has_files()
+                && entry.cold.bytes().is_none()
         });
         let cold = cold.map(|(_, entry)| entry.workspace);
         let shelved = self.sessions.iter().filter_map(|(_, known)| known.shelf.as_ref());
@@ -62,7 +64,7 @@ impl Kernel {
     pub(crate) fn files_measured(&mut self, workspace: WorkspaceId, bytes: u64) {
         let found = self.kept_files().into_iter().find(|kept| kept.workspace == workspace);
         match found.map(|kept| kept.at) {
-            Some(Where::Cold(entry)) => self.entries[entry].kept_bytes = Some(bytes),
+            Some(Where::Cold(entry)) => self.entries[entry].cold.measured(bytes),
             Some(Where::Shelf(session)) => {
                 if let Some(shelf) = &mut self.sessions[session].shelf {
                     shelf.bytes = Some(bytes);
@@ -108,13 +110,13 @@ impl Kernel {
     fn kept_files(&self) -> Vec<Kept> {
         let stopping = self.shutdown.is_some();
         let cold = self.entries.iter().filter(|(_, sandbox)| {
-            let owned = matches!(sandbox.owner, Own::Session(_));
-            owned && !sandbox.live && sandbox.has_files
+            let owned = sandbox.session().is_some();
+            owned && !sandbox.is_live() && sandbox.files.has_files()
         });
         let cold = cold.map(|(entry, sandbox)| Kept {
             at: Where::Cold(entry),
-            tenant: sandbox.tenant,
-            bytes: sandbox.kept_bytes.unwrap_or(0),
+            tenant: sandbox.tenant(),
+            bytes: sandbox.cold.bytes().unwrap_or(0),
             last_used_at: sandbox.last_used.wall,
             workspace: sandbox.workspace,
             may_go: sandbox.derived.tier == Some(Tier::Cold) && !stopping,

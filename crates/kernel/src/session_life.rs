@@ -112,7 +112,7 @@ impl Kernel {
         let claim = (!claim.is_empty()).then(|| Arc::new(claim));
         known.settings.claim.clone_from(&claim);
         if let Some(entry) = known.entry
-            && self.entries[entry].live
+            && self.entries[entry].is_live()
         {
             self.entries[entry].settings = claim;
         }
@@ -210,7 +210,7 @@ impl Kernel {
             return;
         }
         let kind = control.kind;
-        let live = known.entry.filter(|entry| self.entries[*entry].live);
+        let live = known.entry.filter(|entry| self.entries[*entry].is_live());
         let (cause, resolve) = match kind {
             ControlKind::Abort { turn, keep_sandbox: true } => {
                 let sandbox_kept = live.is_some_and(|entry| self.entries[entry].ending.is_none());
@@ -242,7 +242,7 @@ impl Kernel {
     fn end_for_good(&mut self, session: SessionIx) {
         let cause = EndCause::SessionEnded;
         if self.flawed(Flaw::EndedKeepsFiles) {
-            match self.sessions[session].entry.filter(|entry| self.entries[*entry].live) {
+            match self.sessions[session].entry.filter(|entry| self.entries[*entry].is_live()) {
                 Some(entry) => self.end(entry, cause, self.after_leaving(entry), Resolve::Firm),
                 None => self.leave_finished(session),
             }
@@ -254,9 +254,9 @@ impl Kernel {
             return;
         };
         let sandbox = &mut self.entries[entry];
-        if sandbox.live {
+        if sandbox.is_live() {
             self.end(entry, cause, After::Gone, Resolve::Now);
-        } else if sandbox.op.is_some() && !sandbox.is_archiving() {
+        } else if !sandbox.ops.is_free() && !sandbox.is_archiving() {
             // Its files are still being copied into it: it goes when that is over.
             sandbox.ending = Some(Box::new(Ending::now(cause)));
             self.mark(entry);
@@ -271,7 +271,7 @@ impl Kernel {
         let sandbox = &self.entries[entry];
         match sandbox.phase {
             Phase::InUse => After::Cold,
-            Phase::Launching if sandbox.has_files => After::Cold,
+            Phase::Launching if sandbox.files.has_files() => After::Cold,
             // One that is still being bound was never its session's.
             Phase::Launching
             | Phase::Claiming(_)

@@ -11,7 +11,7 @@ use crate::Kernel;
 use crate::alarms::Ringer;
 use crate::cold::{ARCHIVE_PATIENCE, ARCHIVES_AT_ONCE};
 use crate::effect::{Action, Effect};
-use crate::entry::{EntryIx, Own};
+use crate::entry::EntryIx;
 use crate::event::Outcome;
 use crate::session::SessionIx;
 
@@ -114,18 +114,18 @@ impl Kernel {
     /// Takes the files of a cold sandbox that is about to be removed onto its session's shelf.
     pub(crate) fn shelve(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
-        let Own::Session(session) = sandbox.owner else { return };
-        if !std::mem::take(&mut sandbox.has_files) {
+        let Some(session) = sandbox.session() else { return };
+        if !sandbox.files.files_left() {
             return;
         }
         let files = KeptFiles {
             sandbox: sandbox.id,
             workspace: sandbox.workspace,
             // Only a workspace on a disk of ours can be put into an archive.
-            archived: sandbox.archived || sandbox.traits.disk.is_none(),
+            archived: sandbox.cold.is_archived() || sandbox.traits.disk.is_none(),
             last_used_at: sandbox.last_used.wall,
         };
-        self.sessions[session].shelf = Some(Shelf { files, bytes: sandbox.kept_bytes });
+        self.sessions[session].shelf = Some(Shelf { files, bytes: sandbox.cold.bytes() });
         self.mark_session(session);
         self.shelved(session);
     }
@@ -145,9 +145,8 @@ impl Kernel {
         let Some(shelf) = self.take_shelf(session) else { return false };
         let sandbox = &mut self.entries[entry];
         sandbox.workspace = shelf.files.workspace;
-        sandbox.has_files = true;
-        sandbox.archived = shelf.files.archived;
-        sandbox.kept_bytes = shelf.bytes;
+        sandbox.files.files_made();
+        sandbox.cold.unshelved(shelf.files.archived, shelf.bytes);
         sandbox.last_used.wall = shelf.files.last_used_at;
         self.mark(entry);
         true

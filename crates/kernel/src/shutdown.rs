@@ -76,15 +76,15 @@ impl Kernel {
     pub(crate) fn end_if_stopping(&mut self, entry: EntryIx) {
         let Some(shutdown) = &self.shutdown else { return };
         let sandbox = &self.entries[entry];
-        if !sandbox.live || (!sandbox.is_quiet() && !shutdown.grace_over) {
+        if !sandbox.is_live() || (!sandbox.is_quiet() && !shutdown.grace_over) {
             return;
         }
         let cause = EndCause::Shutdown;
-        match (sandbox.phase, sandbox.owner) {
+        match (sandbox.phase, sandbox.owner()) {
             // A turn that is being stopped comes to rest first.
-            (Phase::InUse, Own::Session(_)) if sandbox.turn => {}
+            (Phase::InUse, Own::Session(_)) if sandbox.holds.has_turn() => {}
             (Phase::InUse, Own::Session(_)) => self.end(entry, cause, After::Cold, Resolve::Firm),
-            (Phase::Launching, Own::Session(_)) if sandbox.has_files => {
+            (Phase::Launching, Own::Session(_)) if sandbox.files.has_files() => {
                 self.end(entry, cause, After::Cold, Resolve::Now);
             }
             (

@@ -4,7 +4,7 @@
 use model::{Mono, Now};
 
 use crate::alarms::Ringer;
-use crate::entry::{Entry, EntryIx, Op, Phase};
+use crate::entry::{EntryIx, Lane, Phase};
 use crate::event::Outcome;
 use crate::{Kernel, offset};
 
@@ -57,16 +57,10 @@ impl Kernel {
         self.entries[entry].alarm = Mono::NEVER;
         let now = self.now.mono;
         // One after the other: the end of one may call off the next.
-        let slots: [fn(&mut Entry) -> &mut Option<Op>; 3] = [
-            |sandbox| &mut sandbox.op,
-            |sandbox| &mut sandbox.saving,
-            |sandbox| &mut sandbox.turn_op,
-        ];
-        for slot in slots {
+        for lane in Lane::ALL {
             let sandbox = self.entries.get_mut(entry);
-            let late = sandbox.and_then(|sandbox| slot(sandbox).take_if(|op| op.deadline <= now));
-            if let Some(op) = late {
-                self.op_ended(entry, op.kind, Outcome::TimedOut);
+            if let Some(kind) = sandbox.and_then(|sandbox| sandbox.ops.take_late(lane, now)) {
+                self.op_ended(entry, kind, Outcome::TimedOut);
             }
         }
         if self.entries.get(entry).is_some() {
@@ -98,10 +92,10 @@ impl Kernel {
         }
         ending.retry_at = Mono::NEVER;
         if sandbox.phase == Phase::Killing {
-            if sandbox.op.is_none() {
+            if sandbox.ops.is_free() {
                 self.send_kill(entry);
             }
-        } else if sandbox.saving.is_none() {
+        } else if !sandbox.ops.is_saving() {
             self.step_ending(entry);
         }
     }
@@ -110,8 +104,8 @@ impl Kernel {
     fn arm_again(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
         let mut at = Mono::NEVER;
-        for op in [sandbox.op, sandbox.saving, sandbox.turn_op].into_iter().flatten() {
-            at = at.min(op.deadline);
+        if let Some(deadline) = sandbox.ops.first_deadline() {
+            at = at.min(deadline);
         }
         if let Some(ending) = &sandbox.ending {
             at = at.min(ending.retry_at);

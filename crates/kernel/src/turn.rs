@@ -13,7 +13,7 @@ use model::{
 use crate::Kernel;
 use crate::alarms::Ringer;
 use crate::effect::Action;
-use crate::entry::{After, EntryIx, OpKind, Own, Phase, Resolve};
+use crate::entry::{After, EntryIx, OpKind, Phase, Resolve};
 use crate::event::{Outcome, WhenBusy};
 use crate::removal::broken;
 use crate::reply::{Reply, SessionReady};
@@ -83,8 +83,8 @@ impl Kernel {
             && self.entries[entry].phase == Phase::InUse
         {
             let sandbox = &mut self.entries[entry];
-            sandbox.turn = true;
-            sandbox.used = true;
+            sandbox.holds.turn_bound();
+            sandbox.clean.wanted();
             self.settle(entry);
         }
         self.mark_session(session);
@@ -100,11 +100,9 @@ impl Kernel {
         turn.ready = Some(ready);
         let (session_id, turn) = (known.id, turn.id);
         let sandbox = &mut self.entries[entry];
-        sandbox.turn = true;
-        sandbox.used = true;
-        sandbox.touched = true;
-        sandbox.dirty = true;
-        sandbox.wrote = true;
+        sandbox.holds.turn_bound();
+        sandbox.clean.began_use();
+        sandbox.files.write_began();
         let action = Action::StartTurn { instance: sandbox.instance, session: session_id, turn };
         self.begin(entry, OpKind::StartTurn, self.config.deadlines.turn_ms, action);
         self.mark(entry);
@@ -112,7 +110,7 @@ impl Kernel {
     }
 
     pub(crate) fn start_turn_ended(&mut self, entry: EntryIx, outcome: Outcome) {
-        let Own::Session(session) = self.entries[entry].owner else { return };
+        let Some(session) = self.entries[entry].session() else { return };
         let detail = match outcome {
             Outcome::Done => {
                 self.turn_started(session, entry);
@@ -191,7 +189,7 @@ impl Kernel {
                 self.turn_started(session, entry);
             }
             self.entries[entry].proven_at = self.now.mono;
-            self.entries[entry].turn_op = None;
+            self.entries[entry].ops.call_off_turn();
         }
         let outcome = match stage {
             Stage::Stopping(decided) => decided,
@@ -216,10 +214,9 @@ impl Kernel {
         }
         self.mark_session(session);
         if let Some(entry) = self.sessions[session].entry
-            && self.entries[entry].turn
+            && self.entries[entry].holds.turn_over()
         {
-            self.entries[entry].turn = false;
-            self.entries[entry].acknowledged = true;
+            self.entries[entry].files.write_answered();
             if self.entries[entry].phase == Phase::InUse {
                 self.repin(entry);
                 self.came_to_rest(entry);
@@ -280,7 +277,7 @@ impl Kernel {
     }
 
     pub(crate) fn stop_turn_ended(&mut self, entry: EntryIx, outcome: &Outcome) {
-        let Own::Session(session) = self.entries[entry].owner else { return };
+        let Some(session) = self.entries[entry].session() else { return };
         let Some(Turn { stage: Stage::Stopping(decided), .. }) = self.sessions[session].turn else {
             return;
         };

@@ -3,7 +3,7 @@
 
 use model::{ErrorCode, Refusal, RequestId, UseId};
 
-use crate::entry::{EntryIx, Frozen, Own, Phase};
+use crate::entry::{EntryIx, Frozen, Own, Phase, Wanted};
 use crate::event::{UseKind, UseTarget};
 use crate::reply::{Grant, Reply};
 use crate::request::Waiting;
@@ -27,7 +27,7 @@ impl Kernel {
             UseTarget::Sandbox(sandbox) => {
                 let known = self.entry_index.get(sandbox.as_u128());
                 let known = known.map(|entry| &self.entries[entry]);
-                match known.map(|entry| (entry.owner, entry.phase)) {
+                match known.map(|entry| (entry.owner(), entry.phase)) {
                     // A cold sandbox of a session wakes when it is used; one that is going does not.
                     Some((Own::Session(session), phase)) if phase != Phase::Killing => {
                         (session, true)
@@ -65,7 +65,7 @@ impl Kernel {
         kind: UseKind,
     ) -> Reply {
         let sandbox = &self.entries[entry];
-        if self.is_restful(entry) && sandbox.op.is_none() {
+        if self.is_restful(entry) && sandbox.ops.is_free() {
             return Reply::Granted(self.grant(entry, use_id, kind));
         }
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
@@ -86,14 +86,9 @@ impl Kernel {
     pub(crate) fn grant(&mut self, entry: EntryIx, use_id: UseId, kind: UseKind) -> Grant {
         self.touch(entry);
         let sandbox = &mut self.entries[entry];
-        match kind {
-            UseKind::Exec | UseKind::Harness => sandbox.execs += 1,
-            UseKind::Files | UseKind::Read | UseKind::Port | UseKind::Stream => sandbox.calls += 1,
-        }
-        sandbox.used = true;
-        sandbox.touched = true;
-        let newly_dirty = may_write(kind) && !std::mem::replace(&mut sandbox.dirty, true);
-        sandbox.wrote |= may_write(kind);
+        sandbox.holds.use_began(kind);
+        sandbox.clean.began_use();
+        let newly_dirty = may_write(kind) && sandbox.files.write_began();
         sandbox.extra().uses.push((use_id, kind));
         self.use_index.insert(use_id.as_u128(), entry);
         if newly_dirty {
@@ -117,12 +112,9 @@ impl Kernel {
         let uses = &mut sandbox.extra().uses;
         if let Some(at) = uses.iter().position(|(id, _)| *id == use_id) {
             let kind = uses.swap_remove(at).1;
-            sandbox.acknowledged |= may_write(kind);
-            match kind {
-                UseKind::Exec | UseKind::Harness => sandbox.execs -= 1,
-                UseKind::Files | UseKind::Read | UseKind::Port | UseKind::Stream => {
-                    sandbox.calls -= 1;
-                }
+            sandbox.holds.use_ended(kind);
+            if may_write(kind) {
+                sandbox.files.write_answered();
             }
         }
         sandbox.proven_at = now.mono;
@@ -132,7 +124,7 @@ impl Kernel {
     /// Something that was in progress in a sandbox is over.
     pub(crate) fn came_to_rest(&mut self, entry: EntryIx) {
         self.touch(entry);
-        if let Own::Session(session) = self.entries[entry].owner {
+        if let Some(session) = self.entries[entry].session() {
             self.sessions[session].last_active_at = self.now.wall;
         }
         self.settle(entry);
@@ -143,7 +135,7 @@ impl Kernel {
 
     /// Goes on with whoever waits for a sandbox, whatever just changed about it.
     pub(crate) fn drive_entry(&mut self, entry: EntryIx) {
-        match self.entries[entry].owner {
+        match self.entries[entry].owner() {
             Own::Session(session) => {
                 if !self.thaw_if_asked(entry) {
                     self.answer_thawed(entry);
@@ -158,7 +150,8 @@ impl Kernel {
     /// Someone asked for a thaw and nothing else.
     fn thaw_if_asked(&mut self, entry: EntryIx) -> bool {
         let sandbox = &self.entries[entry];
-        let thaws = sandbox.pinned && sandbox.op.is_none() && sandbox.frozen != Frozen::No;
+        let thaws =
+            sandbox.holds.is_wanted() && sandbox.ops.is_free() && sandbox.frozen != Frozen::No;
         if thaws {
             self.thaw(entry);
         }
@@ -166,7 +159,7 @@ impl Kernel {
     }
 
     pub(crate) fn drive_lease(&mut self, entry: EntryIx) {
-        if self.entries[entry].op.is_some() || self.entries[entry].ending.is_some() {
+        if !self.entries[entry].ops.is_free() || self.entries[entry].ending.is_some() {
             return;
         }
         if !self.is_restful(entry) {
@@ -184,7 +177,7 @@ impl Kernel {
 
     /// Tells those who asked for a thaw and nothing else.
     fn answer_thawed(&mut self, entry: EntryIx) {
-        if self.entries[entry].op.is_some() || self.entries[entry].frozen != Frozen::No {
+        if !self.entries[entry].ops.is_free() || self.entries[entry].frozen != Frozen::No {
             return;
         }
         let asked = |what: &Waiting| matches!(what, Waiting::Freeze { frozen: false, .. });
@@ -198,21 +191,23 @@ impl Kernel {
     pub(crate) fn repin(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
         let own = sandbox.extra.iter().flat_map(|extra| &extra.waiting);
-        let (session, binding) = match sandbox.owner {
+        let (session, binding) = match sandbox.owner() {
             Own::Session(session) => {
                 let session = &self.sessions[session];
                 (session.wanting.as_slice(), session.is_binding())
             }
             Own::Lease(_) | Own::Nobody => (&[][..], false),
         };
-        let (mut pinned, mut exec_wanted) = (binding, false);
+        let mut wanted = if binding { Wanted::Yes } else { Wanted::No };
         for req in own.chain(session) {
             match self.requests[*req].what {
                 Waiting::LeaseUse { kind, .. } | Waiting::SessionUse { kind, .. } => {
-                    pinned = true;
-                    exec_wanted |= matches!(kind, UseKind::Exec | UseKind::Harness);
+                    let runs = matches!(kind, UseKind::Exec | UseKind::Harness);
+                    wanted = wanted.max(if runs { Wanted::ToRun } else { Wanted::Yes });
                 }
-                Waiting::Bind { .. } | Waiting::Freeze { frozen: false, .. } => pinned = true,
+                Waiting::Bind { .. } | Waiting::Freeze { frozen: false, .. } => {
+                    wanted = wanted.max(Wanted::Yes);
+                }
                 Waiting::Freeze { frozen: true, .. }
                 | Waiting::Delete { .. }
                 | Waiting::Checkout(_)
@@ -222,9 +217,10 @@ impl Kernel {
             }
         }
         let sandbox = &mut self.entries[entry];
-        sandbox.pinned = pinned;
-        sandbox.exec_wanted = exec_wanted;
-        sandbox.used |= exec_wanted && sandbox.phase == Phase::InUse;
+        sandbox.holds.set_wanted(wanted);
+        if wanted == Wanted::ToRun && sandbox.phase == Phase::InUse {
+            sandbox.clean.wanted();
+        }
         self.settle(entry);
     }
 }

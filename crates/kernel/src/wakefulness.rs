@@ -164,7 +164,7 @@ impl Kernel {
         let sandbox = &self.entries[entry];
         let due = sandbox.extra.iter().flat_map(|extra| extra.processes.values());
         let unsure =
-            sandbox.frozen == Frozen::Unsure && sandbox.op.is_none() && sandbox.ending.is_none();
+            sandbox.frozen == Frozen::Unsure && sandbox.ops.is_free() && sandbox.ending.is_none();
         let thaws = unsure && due.into_iter().any(|process| process.kill_at <= now);
         if thaws {
             self.thaw(entry);
@@ -293,7 +293,7 @@ impl Kernel {
             because,
             freezes_at,
         };
-        self.publish(sandbox.tenant, event);
+        self.publish(sandbox.tenant(), event);
     }
 
     fn in_use(&self, instance: InstanceId) -> Option<EntryIx> {
@@ -331,7 +331,7 @@ impl Kernel {
 
 /// Whether the processes of a sandbox do not run, or are about not to.
 fn stands_still(entry: &Entry) -> bool {
-    let op = entry.op.map(|op| op.kind);
+    let op = entry.ops.doing();
     entry.frozen == Frozen::Yes || matches!(op, Some(OpKind::Freeze | OpKind::Thaw))
 }
 
