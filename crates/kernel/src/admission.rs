@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use model::why::Shortage;
 use model::{ErrorCode, Refusal};
 
+use crate::Kernel;
 use crate::entry::EntryIx;
 use crate::pool::PoolIx;
 use crate::session::SessionIx;
-use crate::{Flaw, Kernel};
 
 /// What is taken and what is asked for.
 #[derive(Debug, Default)]
@@ -121,11 +121,10 @@ impl Kernel {
 
     pub(crate) fn reserve_live(&mut self, entry: EntryIx) {
         self.entries[entry].place_reserved();
-        if self.flawed(Flaw::NoReservation) {
-            return;
+        if !self.flaws.leaves_live_uncounted() {
+            self.admission.live += 1;
+            self.admission.memory_mb += self.entries[entry].memory_mb();
         }
-        self.admission.live += 1;
-        self.admission.memory_mb += self.entries[entry].memory_mb();
     }
 
     pub(crate) fn release_live(&mut self, entry: EntryIx) {
@@ -133,7 +132,7 @@ impl Kernel {
         sandbox.place_released();
         let memory_mb = sandbox.memory_mb();
         self.settle(entry);
-        if !self.flawed(Flaw::NoReservation) {
+        if !self.flaws.leaves_live_uncounted() {
             self.admission.live -= 1;
             self.admission.memory_mb -= memory_mb;
         }

@@ -8,6 +8,7 @@ use model::lifecycle::{ActiveCause, SessionChange};
 use model::state::PoolPhase;
 use model::{EndCause, ErrorCode, LifecycleEvent, Refusal, SessionStatus};
 
+use crate::Kernel;
 use crate::admission::{Applicant, Who, capacity_exhausted};
 use crate::disk::disk_full;
 use crate::effect::Action;
@@ -18,7 +19,6 @@ use crate::removal::gone;
 use crate::reply::{Reply, SessionReady};
 use crate::request::{RequestIx, Waiting};
 use crate::session::{ControlKind, Session, SessionIx};
-use crate::{Flaw, Kernel};
 
 impl Kernel {
     /// Someone wants a session's sandbox: from now on nothing may take that away.
@@ -26,15 +26,11 @@ impl Kernel {
         if let Some(entry) = self.sessions[session].entry {
             let sandbox = &self.entries[entry];
             let voidable = sandbox.ending.as_ref().is_some_and(|e| e.resolve == Resolve::Voidable);
-            if voidable && sandbox.phase == Phase::InUse && !self.flawed(Flaw::VictimNotVoided) {
+            if voidable && sandbox.phase == Phase::InUse && !self.flaws.ends_victim_in_use() {
                 let refusal = Refusal::new(ErrorCode::SandboxBusy, "it came into use again");
                 self.void_ending(entry, &refusal);
             }
-            if self.flawed(Flaw::TwoSandboxesPerSession)
-                && self.entries[entry].phase == Phase::Launching
-            {
-                self.sessions[session].entry = None;
-            }
+            self.flaw_gets_another_sandbox(session, entry);
             self.repin(entry);
         }
         self.session_due(session);

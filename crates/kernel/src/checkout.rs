@@ -5,6 +5,7 @@
 use model::state::PoolPhase;
 use model::{EndCause, ErrorCode, KeyId, Refusal, TemplateName};
 
+use crate::Kernel;
 use crate::admission::{Applicant, Who, capacity_exhausted};
 use crate::disk::disk_full;
 use crate::entry::{After, EntryIx, Phase, Resolve};
@@ -13,7 +14,6 @@ use crate::lease::refuse_ttl;
 use crate::pool::PoolIx;
 use crate::reply::{CheckoutPath, Reply};
 use crate::request::{RequestIx, Terms, Waiter, Waiting};
-use crate::{Flaw, Kernel};
 
 impl Kernel {
     pub(crate) fn checkout(&mut self, asked: Checkout) -> Result<Reply, Refusal> {
@@ -207,10 +207,7 @@ impl Kernel {
     /// The oldest idle sandbox that will live long enough. Those that will not are discarded, off
     /// the caller's path.
     pub(crate) fn take_idle(&mut self, pool: PoolIx) -> Option<EntryIx> {
-        let mut margin_ms = self.pools[pool].template.pool.acquire_margin_ms();
-        if self.flawed(Flaw::MarginIgnored) {
-            margin_ms = 0;
-        }
+        let margin_ms = self.flaws.margin_ms(self.pools[pool].template.pool.acquire_margin_ms());
         while let Some(entry) = self.pools[pool].idle.first() {
             if self.entries[entry].life.outlives(self.now.wall, margin_ms) {
                 return Some(entry);
@@ -261,17 +258,12 @@ impl Kernel {
 
     /// A caller went away while it waited.
     pub(crate) fn checkout_abandoned(&mut self, req: RequestIx) {
+        if self.flaw_leaks_for_gone_client(req) {
+            return;
+        }
         let waiter = self.waiter(req);
         let (pool, seq, lease) = (waiter.pool, waiter.seq, waiter.terms.lease);
         let bound = waiter.entry;
-        if self.flawed(Flaw::GoneClientLeaks) {
-            if bound.is_none() {
-                self.pools[pool].slots_used += 1;
-                self.pools[pool].queue.remove(&seq);
-                self.forget_request(req);
-            }
-            return;
-        }
         self.pools[pool].queue.remove(&seq);
         self.leases_pending.remove(lease.as_u128());
         self.forget_request(req);

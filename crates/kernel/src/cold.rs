@@ -5,10 +5,10 @@
 use model::why::Tier;
 use model::{EndCause, Mono, Wall};
 
+use crate::Kernel;
 use crate::effect::Action;
 use crate::entry::{EntryIx, OpKind, Phase};
 use crate::event::Outcome;
-use crate::{Flaw, Kernel};
 
 /// How many workspaces are put into archives at once: each takes a processor and the disk.
 pub(crate) const ARCHIVES_AT_ONCE: u32 = 2;
@@ -41,7 +41,7 @@ impl Kernel {
         self.shutdown.is_none()
             && sandbox.session().is_some()
             && sandbox.phase == Phase::Cold
-            && (sandbox.derived.tier == Some(Tier::Cold) || self.flawed(Flaw::WantedGivenUp))
+            && (sandbox.derived.tier == Some(Tier::Cold) || self.flaws.gives_up_wanted())
     }
 
     /// The moment at which it was not used for so long, by the clock on the wall: it may be older

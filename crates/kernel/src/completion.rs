@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use model::{EffectId, EndCause, InstanceId};
 
+use crate::Kernel;
 use crate::entry::{EntryIx, OpKind, Own};
 use crate::event::{DeathCause, Failure, FailureKind, Outcome};
-use crate::{Flaw, Kernel};
 
 impl Kernel {
     pub(crate) fn effect_ended(&mut self, id: EffectId, outcome: Outcome) {
@@ -15,10 +15,7 @@ impl Kernel {
             return;
         }
         let Some(entry) = self.entry_index.get(id.sandbox.as_u128()) else { return };
-        let mut n = id.n;
-        if self.flawed(Flaw::LateCompletionTrusted) {
-            n = self.entries[entry].ops.number().unwrap_or(n);
-        }
+        let n = self.flaws.completed(id.n, &self.entries[entry]);
         match self.entries[entry].ops.ended(n) {
             Some(kind) => self.op_ended(entry, kind, outcome),
             None => self.process_kill_ended(entry, n, &outcome),
@@ -57,7 +54,7 @@ impl Kernel {
                 DeathCause::Oom => EndCause::Oom,
             };
             let leased = matches!(self.entries[entry].owner(), Own::Lease(_));
-            if leased && self.flawed(Flaw::DeathIgnored) {
+            if leased && self.flaws.ignores_death() {
                 return;
             }
             self.died(entry, cause, None);

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use model::template::{RuntimeTraits, WorkspaceLimit};
 use model::{EndCause, ErrorCode, InstanceId, Refusal, WorkspaceId};
 
+use crate::Kernel;
 use crate::entry::{After, Entry, EntryIx, Own, Phase, Resolve};
 use crate::event::{Measured, UseKind};
 use crate::pool::PoolIx;
-use crate::{Flaw, Kernel};
 
 /// Ending one that holds less than this would free next to nothing.
 const OFFENDER_BYTES_MIN: u64 = 16 << 20;
@@ -57,7 +57,7 @@ impl Kernel {
 
     pub(crate) fn workspace_measured(&mut self, instance: InstanceId, measured: Measured) {
         let Some(entry) = self.instance_index.get(instance.as_u128()) else { return };
-        let ignored = self.flawed(Flaw::DiskLimitIgnored);
+        let ignored = self.flaws.ignores_workspace_limit();
         let sandbox = &mut self.entries[entry];
         if !is_soft(sandbox) || !is_up(sandbox) || ignored {
             return;
@@ -110,7 +110,7 @@ impl Kernel {
                 false
             }
         };
-        let short = self.disk_short && !self.flawed(Flaw::FullDiskIgnored);
+        let short = self.disk_short && !self.flaws.ignores_full_disk();
         if writes && short && traits.disk.is_some() { Err(disk_full()) } else { Ok(()) }
     }
 
@@ -154,7 +154,7 @@ impl Kernel {
 
     /// Whether nothing of a pool may be launched for want of room on the disk.
     pub(crate) fn lacks_disk(&self, pool: PoolIx) -> bool {
-        let short = self.disk_short && !self.flawed(Flaw::FullDiskIgnored);
+        let short = self.disk_short && !self.flaws.ignores_full_disk();
         short && self.pools[pool].traits.disk.is_some()
     }
 

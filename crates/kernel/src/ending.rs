@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use model::{EndCause, ErrorCode, Refusal, RequestId, SandboxId};
 
+use crate::Kernel;
 use crate::effect::{Action, Effect};
 use crate::entry::{After, Ending, EntryIx, Frozen, Op, OpKind, Own, Phase, Resolve};
 use crate::event::{FailureKind, Outcome};
 use crate::reply::Reply;
 use crate::request::{RequestIx, Waiting};
-use crate::{Flaw, Kernel};
 
 /// How often saving is tried before a sandbox that must end is ended without it.
 const SAVE_ATTEMPTS_MAX: u32 = 3;
@@ -69,13 +69,14 @@ impl Kernel {
 
     /// Takes the next step to the end of a sandbox.
     pub(crate) fn step_ending(&mut self, entry: EntryIx) {
-        let skip_save = self.flawed(Flaw::PersistSkipped);
         let sandbox = &self.entries[entry];
         let Some(ending) = &sandbox.ending else { return };
         let save = match ending.resolve {
             Resolve::Now => false,
             Resolve::Voidable | Resolve::Careful | Resolve::Firm => {
-                sandbox.files.is_dirty() && sandbox.phase == Phase::InUse && !skip_save
+                sandbox.files.is_dirty()
+                    && sandbox.phase == Phase::InUse
+                    && !self.flaws.skips_save()
             }
         };
         if !save {
@@ -94,7 +95,6 @@ impl Kernel {
     }
 
     pub(crate) fn save_ended(&mut self, entry: EntryIx, outcome: Outcome) {
-        let covers_later = self.flawed(Flaw::SaveCoversLater);
         match outcome {
             Outcome::Done => {
                 let sandbox = &mut self.entries[entry];
@@ -112,7 +112,7 @@ impl Kernel {
                 // what a caller was answered while this save went on needs another one: uses in
                 // progress are the last, so that comes to an end.
                 ending.saves += 1;
-                let covered = !sandbox.files.lacks_answered() || covers_later;
+                let covered = !sandbox.files.lacks_answered() || self.flaws.counts_later_as_saved();
                 if covered && (ending.saves >= SAVE_ATTEMPTS_MAX || sandbox.is_quiet()) {
                     sandbox.files.settled();
                 }
@@ -137,7 +137,7 @@ impl Kernel {
     }
 
     fn save_failed(&mut self, entry: EntryIx, detail: &str, again: bool) {
-        let kills = self.flawed(Flaw::FailedPersistKills);
+        let kills = self.flaws.kills_after_failed_save();
         let now = self.now.mono;
         let sandbox = &mut self.entries[entry];
         let Some(ending) = &mut sandbox.ending else {
@@ -229,7 +229,7 @@ impl Kernel {
     }
 
     pub(crate) fn kill_ended(&mut self, entry: EntryIx, outcome: &Outcome) {
-        if *outcome == Outcome::Done || self.flawed(Flaw::KillNotRetried) {
+        if *outcome == Outcome::Done || self.flaws.forgets_failed_kill() {
             self.removed(entry);
             return;
         }

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use model::why::{Candidate, Eviction, Shortage, Tier};
-use model::{ColdEviction, EndCause, SandboxState};
+use model::{ColdEviction, EndCause};
 
-use crate::entry::{After, EntryIx, Phase, Resolve};
-use crate::{Flaw, Kernel};
+use crate::Kernel;
+use crate::entry::{After, EntryIx, Resolve};
 
 impl Kernel {
     /// Ends one sandbox to relieve a shortage. Tells whether there was one to end.
@@ -48,14 +48,8 @@ impl Kernel {
     }
 
     fn choose_victim(&self, shortage: Shortage) -> Option<(Tier, EntryIx)> {
-        if self.flawed(Flaw::RunningEvicted)
-            && let Some((entry, _)) = self
-                .entries
-                .iter()
-                .filter(|(_, e)| e.phase == Phase::InUse && e.ending.is_none())
-                .find(|(_, e)| e.state() == SandboxState::Running)
-        {
-            return Some((Tier::Waiting, entry));
+        if let Some(victim) = self.flaws.running_victim(&self.entries) {
+            return Some((Tier::Waiting, victim));
         }
         let order: &[Tier] = match shortage {
             Shortage::Entries => &[Tier::Cold, Tier::Warm, Tier::Waiting],
@@ -89,7 +83,7 @@ impl Kernel {
     /// Removes the entry of a cold sandbox: there is no process to wait for.
     fn evict_cold(&mut self, victim: EntryIx, eviction: Arc<Eviction>) {
         match self.config.cold_eviction {
-            ColdEviction::KeepFiles if !self.flawed(Flaw::LimitDeletesFiles) => {
+            ColdEviction::KeepFiles if !self.flaws.deletes_files_at_limit() => {
                 self.call_off_archive(victim);
                 self.shelve(victim);
             }

@@ -12,7 +12,6 @@ use crate::admission::capacity_exhausted;
 use crate::effect::Action;
 use crate::entry::{After, Copying, EntryIx, OpKind, Own, Phase, Resolve};
 use crate::event::{FailureKind, Outcome};
-use crate::flaw::Flaw;
 use crate::pool::PoolIx;
 use crate::reply::Reply;
 use crate::session::{ControlKind, SessionIx};
@@ -90,7 +89,7 @@ impl Kernel {
         let sandbox = &self.entries[entry];
         let whole = sandbox.phase == Phase::InUse
             || sandbox.traits.workspace_survives
-            || self.flawed(Flaw::HalfRestoredCopied);
+            || self.flaws.copies_half_restored();
         (sandbox.is_live() && whole).then_some(sandbox.instance)
     }
 

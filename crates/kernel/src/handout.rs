@@ -7,13 +7,13 @@ use std::sync::Arc;
 use model::lifecycle::ActiveCause;
 use model::{EndCause, ErrorCode, LifecycleEvent, Refusal};
 
+use crate::Kernel;
 use crate::effect::Action;
 use crate::entry::{EntryIx, Frozen, OpKind, Own, Phase};
 use crate::event::{CheckoutPolicy, Outcome};
 use crate::reply::{CheckedOut, CheckoutPath, Reply};
 use crate::request::{RequestIx, Terms};
 use crate::session::SessionIx;
-use crate::{Flaw, Kernel};
 
 /// How many sandboxes a session tries to have bound to it before it is told why that fails.
 const CLAIMS_MAX: u32 = 2;
@@ -37,7 +37,7 @@ impl Kernel {
     pub(crate) fn needs_no_word(&self, entry: EntryIx, terms: &Terms) -> bool {
         let sandbox = &self.entries[entry];
         let fresh = self.now.mono.since(sandbox.proven_at) < self.config.probe_fresh_ms
-            || self.flawed(Flaw::StaleProofTrusted);
+            || self.flaws.trusts_stale_proof();
         let as_it_is = terms.claim.is_none() && !sandbox.clean.may_be_bound();
         as_it_is && fresh && sandbox.frozen == Frozen::No && sandbox.ops.is_free()
     }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use model::{EndCause, ErrorCode, LifecycleEvent, Mono, Refusal, RequestId, SandboxId};
 
+use crate::Kernel;
 use crate::effect::Action;
 use crate::ending::sandbox_unknown;
 use crate::entry::{After, Entry, EntryIx, Frozen, OpKind, Own, Phase, Resolve};
 use crate::event::{FailureKind, Outcome};
 use crate::reply::Reply;
 use crate::request::Waiting;
-use crate::{Flaw, Kernel};
 
 impl Kernel {
     /// When a sandbox will be frozen, if nothing happens.
@@ -30,10 +30,8 @@ impl Kernel {
     pub(crate) fn sleeps_at(&self, entry: EntryIx) -> Option<Mono> {
         let sandbox = &self.entries[entry];
         let session = sandbox.session()?;
-        let ignored = self.flawed(Flaw::SweepIgnoresHolds)
-            && sandbox.phase == Phase::InUse
-            && sandbox.ending.is_none();
-        if self.shutdown.is_some() || (sandbox.tier(self.now.mono).is_none() && !ignored) {
+        let may_go = sandbox.tier(self.now.mono).is_some() || self.flaws.sweeps_held(sandbox);
+        if self.shutdown.is_some() || !may_go {
             return None;
         }
         if sandbox.phase == Phase::Cold {
@@ -78,7 +76,7 @@ impl Kernel {
     /// Whether its files would be lost with its processes: frozen, they could not be saved without
     /// waking it, and its session would believe them kept.
     fn must_save_first(&self, entry: &Entry) -> bool {
-        entry.has_unsaved_files() && !self.flawed(Flaw::FrozenUnsaved)
+        entry.has_unsaved_files() && !self.flaws.freezes_unsaved()
     }
 
     /// The files of a sandbox are saved: it is frozen, if that is what it was saved for.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use model::{EndCause, InstanceId, KeyId, Mono, SandboxId, WorkspaceId};
 
+use crate::Kernel;
 use crate::effect::{Action, Launch};
 use crate::entry::{
     After, Birth, DiskUse, Entry, EntryIx, Lifetime, OpKind, Own, Phase, Readiness, Resolve,
 };
 use crate::event::{FailureKind, Outcome};
 use crate::pool::PoolIx;
-use crate::{Flaw, Kernel};
 
 impl Kernel {
     pub(crate) fn mint(&mut self) -> u128 {
@@ -92,7 +92,7 @@ impl Kernel {
         }
         self.instance_index.insert(instance.as_u128(), entry);
         self.begin(entry, OpKind::Launch, timeout_ms, Action::Launch(Box::new(launch)));
-        if !self.flawed(Flaw::UnwrittenLaunch) {
+        if !self.flaws.launches_unwritten() {
             self.mark(entry);
         }
         self.settle(entry);

@@ -27,6 +27,7 @@ pub mod event;
 mod eviction;
 mod explain;
 mod flaw;
+mod flaws;
 mod fork;
 mod handout;
 mod hibernation;
@@ -83,6 +84,7 @@ pub use crate::event::{
     SessionSettings, UseKind, UseTarget, WhenBusy,
 };
 pub use crate::flaw::Flaw;
+use crate::flaws::Flaws;
 use crate::index::IdIndex;
 use crate::minter::Minter;
 use crate::orders::{Line, Order};
@@ -181,7 +183,7 @@ pub struct Kernel {
     /// Those that wait for that.
     archive_line: VecDeque<EntryIx>,
     next_seq: u64,
-    flaw: Option<Flaw>,
+    flaws: Flaws,
     out: Outbox,
     alarms: Alarms,
 
@@ -240,7 +242,7 @@ impl Kernel {
             archive_due: false,
             archive_line: VecDeque::new(),
             next_seq: 0,
-            flaw: boot.flaw,
+            flaws: Flaws::new(boot.flaw),
             out: Outbox::default(),
             alarms: Alarms::default(),
             entries: Slab::default(),
@@ -389,18 +391,6 @@ impl Kernel {
     /// Tells the world something that is the business of one key, or of nobody.
     fn publish(&mut self, tenant: KeyId, event: LifecycleEvent) {
         self.out.published.push(Published { tenant, event });
-    }
-
-    /// Whether the kernel is broken in this way. Without the feature, never.
-    const fn flawed(&self, flaw: Flaw) -> bool {
-        if cfg!(feature = "flaws") {
-            match self.flaw {
-                Some(present) => present as u8 == flaw as u8,
-                None => false,
-            }
-        } else {
-            false
-        }
     }
 }
 

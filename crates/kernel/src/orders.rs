@@ -43,7 +43,6 @@ impl Order {
         self.first
     }
 
-    #[cfg_attr(not(feature = "flaws"), expect(dead_code, reason = "only a flaw asks for it"))]
     pub(crate) const fn last(&self) -> Option<EntryIx> {
         self.last
     }

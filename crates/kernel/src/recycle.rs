@@ -6,11 +6,11 @@ use model::EndCause;
 use model::state::PoolPhase;
 use model::template::Recycle;
 
+use crate::Kernel;
 use crate::effect::Action;
 use crate::entry::{After, EntryIx, Frozen, OpKind, Phase, Resolve};
 use crate::event::{FailureKind, Outcome};
 use crate::pool::PoolIx;
-use crate::{Flaw, Kernel};
 
 /// What to do with a sandbox that comes back.
 #[derive(Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl Kernel {
         }
         let busy = !sandbox.ops.is_free() || sandbox.frozen != Frozen::No;
         let untouched = !sandbox.clean.is_touched() && !busy;
-        if untouched || self.flawed(Flaw::WipeSkipped) {
+        if untouched || self.flaws.skips_wipe() {
             return Fate::Keep;
         }
         // What was learned of the runtime since it was launched counts too.
@@ -159,19 +159,16 @@ impl Kernel {
         // that one could not be handed out.
         let jitter_ms = self.minter.below((idle_ttl_ms / 10).min(idle_ttl_ms - margin_ms));
         let expires_at = self.now.wall.plus(idle_ttl_ms - jitter_ms);
-        let tenant_remains = self.flawed(Flaw::TenantRemains);
         let sandbox = &mut self.entries[entry];
-        let tenant = sandbox.tenant();
+        let last_tenant = sandbox.tenant();
         sandbox.join_line(self.now);
-        if tenant_remains {
-            sandbox.belongs.keep_tenant(tenant);
-        }
+        self.flaws.tenant_may_remain(sandbox, last_tenant);
         sandbox.life.limit_to(expires_at);
         self.pools[pool].idle.push(&mut self.entries, entry);
         self.mark(entry);
         self.settle(entry);
         self.arm_expiry(entry);
-        if !self.flawed(Flaw::ReturnForgetsWaiters) || self.pools[pool].queue.is_empty() {
+        if !self.flaws.forgets_waiters() || self.pools[pool].queue.is_empty() {
             self.pool_due(pool);
         }
     }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use model::state::PoolPhase;
 use model::{EndCause, ErrorCode, KeyId, LifecycleEvent, Mono, Refusal};
 
+use crate::Kernel;
 use crate::admission::Who;
 use crate::alarms::Ringer;
 use crate::entry::{After, Resolve};
 use crate::pool::{PoolIx, SURPLUS_PATIENCE_MS};
-use crate::{Flaw, Kernel};
 
 impl Kernel {
     pub(crate) fn reconcile_pool(&mut self, pool: PoolIx) {
@@ -39,12 +39,8 @@ impl Kernel {
         while !self.pools[pool].queue.is_empty()
             && let Some(entry) = self.take_idle(pool)
         {
-            let next = if self.flawed(Flaw::LifoWaiters) {
-                self.pools[pool].queue.pop_last()
-            } else {
-                self.pools[pool].queue.pop_first()
-            };
-            let Some((_, req)) = next else { break };
+            let next = self.flaws.next_waiter(&mut self.pools[pool].queue);
+            let Some(req) = next else { break };
             self.serve(entry, req);
         }
     }

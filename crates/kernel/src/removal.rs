@@ -9,13 +9,13 @@ use model::{
     TerminatedReason,
 };
 
+use crate::Kernel;
 use crate::effect::Notice;
 use crate::entry::{After, EntryIx, Frozen, Lifetime, Phase, Readiness};
 use crate::pool::PoolIx;
 use crate::reply::{Loss, Reply};
 use crate::request::Waiting;
 use crate::session::SessionIx;
-use crate::{Flaw, Kernel};
 
 impl Kernel {
     /// The process of a sandbox is gone.
@@ -85,7 +85,7 @@ impl Kernel {
             return;
         }
         let cause = sandbox.ending.as_ref().map_or(EndCause::Deleted, |ending| ending.cause);
-        if self.flawed(Flaw::TerminatedTwice) {
+        if self.flaws.announces_twice() {
             self.publish_terminated(entry, cause);
         }
         self.publish_terminated(entry, cause);
@@ -125,7 +125,7 @@ impl Kernel {
 
     /// A clean sandbox goes back into its pool: to the world, the one that was used is gone.
     pub(crate) fn rename_recycled(&mut self, entry: EntryIx) {
-        if self.flawed(Flaw::IdReused) {
+        if self.flaws.reuses_id() {
             self.write_ended(entry, EndCause::Returned, None, None);
             return;
         }
@@ -220,7 +220,7 @@ impl Kernel {
         let freed = &mut self.pools[pool];
         freed.slots_used -= 1;
         freed.failing -= u32::from(failed.is_some());
-        if self.flawed(Flaw::SlotFreedTwice) {
+        if self.flaws.frees_slot_twice() {
             self.pools[pool].slots_used = self.pools[pool].slots_used.saturating_sub(1);
         }
         let known = &self.pools[pool];
@@ -280,7 +280,7 @@ impl Kernel {
         sandbox_id: SandboxId,
         reason: TerminatedReason,
     ) {
-        let silent = self.flawed(Flaw::SilentStateLoss);
+        let silent = self.flaws.hides_losses();
         let known = &mut self.sessions[session];
         if silent || known.status == model::SessionStatus::Ended || known.is_ending() {
             return;

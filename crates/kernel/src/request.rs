@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use model::{ClaimSettings, ErrorCode, KeyId, LeaseId, Mono, Refusal, RequestId, TurnId, UseId};
 
+use crate::Kernel;
 use crate::alarms::Ringer;
 use crate::effect::Notice;
 use crate::entry::EntryIx;
@@ -13,7 +14,6 @@ use crate::pool::PoolIx;
 use crate::reply::{CheckoutPath, Reply};
 use crate::session::SessionIx;
 use crate::slab::Place;
-use crate::{Flaw, Kernel};
 
 /// The place of a request that waits.
 pub(crate) type RequestIx = Place<Request>;
@@ -119,7 +119,7 @@ impl Kernel {
             self.arm_request(req);
             return;
         }
-        if self.flawed(Flaw::DeadlineIgnored) {
+        if self.flaws.ignores_deadlines() {
             return;
         }
         match &self.requests[req].what {

@@ -18,7 +18,7 @@ use crate::event::SessionSettings;
 use crate::pool::Pool;
 use crate::session::Session;
 use crate::shelf::Shelf;
-use crate::{Boot, Flaw, Kernel};
+use crate::{Boot, Kernel};
 
 /// What a restart found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -179,9 +179,8 @@ impl Kernel {
         self.instance_index.insert(instance.as_u128(), entry);
         self.count_in(entry);
         self.reserve_live(entry);
-        if self.flawed(Flaw::LeaseSurvivesRestart)
-            && let Owner::Lease(_) = record.owner
-            && self.readopt_flawed(entry)
+        if let Owner::Lease(_) = record.owner
+            && self.flaw_readopts(entry)
         {
             return None;
         }
@@ -275,12 +274,5 @@ impl Kernel {
             self.pools[pool].slots_used += 1;
         }
         entry
-    }
-
-    /// The flaw of trusting what a restart finds.
-    fn readopt_flawed(&mut self, entry: EntryIx) -> bool {
-        self.entries[entry].belongs.given_back();
-        self.put_idle(entry);
-        true
     }
 }

@@ -11,6 +11,7 @@ use model::{
     TemplateName, TerminatedReason, TurnId,
 };
 
+use crate::Kernel;
 use crate::alarms::Ringer;
 use crate::entry::{After, Ending, EntryIx, Phase, Resolve};
 use crate::event::SessionSettings;
@@ -18,7 +19,6 @@ use crate::removal::launch_failure;
 use crate::reply::Reply;
 use crate::request::Waiting;
 use crate::session::{Control, ControlKind, Session, SessionIx};
-use crate::{Flaw, Kernel};
 
 impl Kernel {
     pub(crate) fn session_created(
@@ -241,11 +241,7 @@ impl Kernel {
     /// together with the end of the sandbox, so that a restart goes on with it.
     fn end_for_good(&mut self, session: SessionIx) {
         let cause = EndCause::SessionEnded;
-        if self.flawed(Flaw::EndedKeepsFiles) {
-            match self.sessions[session].entry.filter(|entry| self.entries[*entry].is_live()) {
-                Some(entry) => self.end(entry, cause, self.after_leaving(entry), Resolve::Firm),
-                None => self.leave_finished(session),
-            }
+        if self.flaw_ends_without_files(session) {
             return;
         }
         self.clear_shelf(session);
@@ -267,7 +263,7 @@ impl Kernel {
     }
 
     /// What is left of a sandbox that its session gives up.
-    fn after_leaving(&self, entry: EntryIx) -> After {
+    pub(crate) fn after_leaving(&self, entry: EntryIx) -> After {
         let sandbox = &self.entries[entry];
         match sandbox.phase {
             Phase::InUse => After::Cold,

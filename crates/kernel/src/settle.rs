@@ -96,11 +96,7 @@ impl Kernel {
     /// The sandbox that gives way first in a tier.
     pub(crate) fn first_of(&self, tier: Tier) -> Option<EntryIx> {
         let order = &self.tiers[tier as usize];
-        #[cfg(feature = "flaws")]
-        if self.flawed(crate::Flaw::MruEviction) {
-            return order.last();
-        }
-        order.first()
+        self.flaws.first_of(order)
     }
 
     /// Sees to it that a sandbox is looked at by `at`.

@@ -3,11 +3,11 @@
 
 use model::{ErrorCode, Refusal, TemplateName};
 
+use crate::Kernel;
 use crate::entry::{Entry, EntryIx};
 use crate::event::UseKind;
 use crate::request::{RequestIx, Waiting};
 use crate::session::SessionIx;
-use crate::{Flaw, Kernel};
 
 impl Kernel {
     /// Refuses a harness that is not there, or that somebody of a leased sandbox holds already.
@@ -63,7 +63,7 @@ impl Kernel {
     }
 
     fn refuse_held(&self) -> Result<(), Refusal> {
-        if self.flawed(Flaw::HarnessShared) {
+        if self.flaws.shares_harness() {
             return Ok(());
         }
         let cause = "somebody speaks with the harness line by line";

@@ -3,11 +3,11 @@
 
 use model::{ErrorCode, Refusal, RequestId, UseId};
 
+use crate::Kernel;
 use crate::entry::{EntryIx, Frozen, Own, Phase, Wanted};
 use crate::event::{UseKind, UseTarget};
 use crate::reply::{Grant, Reply};
 use crate::request::Waiting;
-use crate::{Flaw, Kernel};
 
 impl Kernel {
     pub(crate) fn use_requested(
@@ -79,7 +79,7 @@ impl Kernel {
 
     /// Whether a sandbox can be used without being thawed first.
     pub(crate) fn is_restful(&self, entry: EntryIx) -> bool {
-        self.entries[entry].frozen == Frozen::No || self.flawed(Flaw::FrozenNotThawed)
+        self.entries[entry].frozen == Frozen::No || self.flaws.uses_frozen()
     }
 
     /// Lets a use begin.
@@ -101,7 +101,7 @@ impl Kernel {
             generation: sandbox.generation,
             instance: sandbox.instance,
             settings: sandbox.settings.clone(),
-            lost: self.unreported_loss(entry).filter(|_| !self.flawed(Flaw::LossForgotten)),
+            lost: self.unreported_loss(entry).filter(|_| !self.flaws.forgets_losses()),
         }
     }
 

@@ -12,11 +12,11 @@ use model::{
     Wall,
 };
 
+use crate::Kernel;
 use crate::effect::{Action, Effect, Notice};
 use crate::entry::{Entry, EntryIx, Extra, Frozen, OpKind, Phase, Process, ScheduledStop};
 use crate::event::{Failure, FailureKind, Outcome};
 use crate::reply::{KeptProcess, Reply, RestCause, WakeReport};
-use crate::{Flaw, Kernel};
 
 /// How often a process whose time is over is killed before we leave it to the end of its sandbox.
 const PROCESS_KILLS_MAX: u32 = 3;
@@ -123,7 +123,7 @@ impl Kernel {
     /// Kills processes whose time is over, and carries out a stop that was asked for ahead.
     pub(crate) fn processes_due(&mut self, entry: EntryIx) {
         let now = self.now.mono;
-        let takes_all = self.flawed(Flaw::StopTakesLaterProcesses);
+        let takes_all = self.flaws.stops_later_processes();
         let was_awake = self.entries[entry].is_awake();
         let stands_still = stands_still(&self.entries[entry]);
         if self.thawed_first(entry) {
@@ -183,7 +183,7 @@ impl Kernel {
     /// They run again: what was left of their time is left of it now.
     pub(crate) fn time_goes_on(&mut self, entry: EntryIx) {
         let now = self.now.mono;
-        if self.flawed(Flaw::TimeRunsInSleep) {
+        if self.flaws.lets_time_run_in_sleep() {
             return;
         }
         if let Some(extra) = &mut self.entries[entry].extra
