@@ -62,9 +62,10 @@ impl Kernel {
         same("memory of live sandboxes", &self.admission.memory_mb, &memory_mb)?;
         same("what is dying", &self.admission.dying(), &dying)?;
         same("entries", &self.admission.entries, &(self.entries.len() as u32))?;
-        same("ids of sandboxes", &self.entry_index.len(), &self.entries.len())?;
-        same("ordered sessions", &self.session_order.len(), &self.sessions.len())?;
-        same("ids of sessions", &self.session_index.len(), &self.sessions.len())
+        same("ids of sandboxes", &self.entries.ids(), &self.entries.len())?;
+        let (ids, ages, _) = self.sessions.indexed();
+        same("ordered sessions", &ages, &self.sessions.len())?;
+        same("ids of sessions", &ids, &self.sessions.len())
     }
 
     fn audit_tiers(&self) -> Audit {
@@ -115,11 +116,11 @@ impl Kernel {
     fn audit_entry(&self, entry: EntryIx) -> Audit {
         let sandbox = &self.entries[entry];
         same("what follows from a sandbox", &sandbox.derived, &sandbox.derive(self.now.mono))?;
-        same("an id", &self.entry_index.get(sandbox.id.as_u128()), &Some(entry))?;
+        same("an id", &self.entries.by_id(sandbox.id), &Some(entry))?;
         let launched = sandbox.instance != InstanceId::NIL;
         same("a process has an instance", &sandbox.is_live(), &launched)?;
         if launched {
-            let indexed = self.instance_index.get(sandbox.instance.as_u128());
+            let indexed = self.entries.by_instance(sandbox.instance);
             same("an instance", &indexed, &Some(entry))?;
         }
         same("a live phase", &sandbox.is_live(), &(sandbox.phase != Phase::Cold))?;
@@ -136,7 +137,7 @@ impl Kernel {
         if let (Own::Lease(lease), Phase::InUse | Phase::Claiming(_)) =
             (sandbox.owner(), sandbox.phase)
         {
-            same("a lease", &self.lease_index.get(lease.as_u128()), &Some(entry))?;
+            same("a lease", &self.entries.by_lease(lease), &Some(entry))?;
         }
         if sandbox.phase == Phase::Killing && sandbox.ending.is_none() {
             return Err("something is being killed without a cause".to_owned());
@@ -157,7 +158,7 @@ impl Kernel {
             let running = known.turn.iter().filter_map(|turn| turn.client);
             for client in running.chain(known.queued.iter().filter_map(|queued| queued.client)) {
                 clients += 1;
-                let knows = self.turn_clients.get(client.as_u128());
+                let knows = self.sessions.by_client(client);
                 same("the session of a client", &knows, &Some(session))?;
             }
             if let Some(entry) = known.entry {
@@ -173,7 +174,8 @@ impl Kernel {
                 }
             }
         }
-        same("clients of turns", &self.turn_clients.len(), &clients)
+        let (_, _, indexed) = self.sessions.indexed();
+        same("clients of turns", &indexed, &clients)
     }
 
     /// Files are in one place, and those that are to go into an archive are on their way there.
@@ -214,7 +216,7 @@ impl Kernel {
     }
 
     fn audit_requests(&self) -> Audit {
-        same("ids of requests", &self.request_index.len(), &self.requests.len())?;
+        same("ids of requests", &self.requests.ids(), &self.requests.len())?;
         for (req, request) in self.requests.iter() {
             let (Waiting::LeaseUse { entry, .. }
             | Waiting::Freeze { entry, .. }

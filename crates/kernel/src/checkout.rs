@@ -18,7 +18,7 @@ use crate::request::{RequestIx, Terms, Waiter, Waiting};
 impl Kernel {
     pub(crate) fn checkout(&mut self, asked: Checkout) -> Result<Reply, Refusal> {
         self.refuse_when_stopping()?;
-        if let Some(entry) = self.lease_index.get(asked.lease.as_u128()) {
+        if let Some(entry) = self.entries.by_lease(asked.lease) {
             return self.checkout_again(entry, asked.tenant);
         }
         if self.ends.of_lease(asked.lease).is_some() {
@@ -27,7 +27,7 @@ impl Kernel {
         }
         let pool = self.served_pool(&asked.template)?;
         self.refuse_when_closed(pool)?;
-        if self.leases_pending.contains(asked.lease.as_u128()) {
+        if self.requests.wants_lease(asked.lease) {
             let cause = format!("lease {} is being checked out already", asked.lease);
             return Err(Refusal::new(ErrorCode::IdConflict, cause));
         }
@@ -69,7 +69,7 @@ impl Kernel {
             self.pools[pool].counters.fast += 1;
             self.bind_to_lease(entry, req);
         } else {
-            self.leases_pending.insert(asked.lease.as_u128(), ());
+            self.requests.lease_wanted(asked.lease);
             self.enqueue(pool, seq, req);
         }
         Ok(Reply::Pending)
@@ -265,7 +265,7 @@ impl Kernel {
         let (pool, seq, lease) = (waiter.pool, waiter.seq, waiter.terms.lease);
         let bound = waiter.entry;
         self.pools[pool].queue.remove(&seq);
-        self.leases_pending.remove(lease.as_u128());
+        self.requests.lease_unwanted(lease);
         self.forget_request(req);
         if let Some(entry) = bound {
             // The binding goes on, and the sandbox is returned as soon as it is done.
@@ -282,7 +282,7 @@ impl Kernel {
 
     fn drop_waiter(&mut self, req: RequestIx, refusal: Refusal) {
         let lease = self.waiter(req).terms.lease;
-        self.leases_pending.remove(lease.as_u128());
+        self.requests.lease_unwanted(lease);
         self.answer(req, Err(refusal));
     }
 
@@ -301,7 +301,7 @@ impl Kernel {
     }
 
     pub(crate) fn pool_named(&self, template: &TemplateName) -> Result<PoolIx, Refusal> {
-        self.pool_index.get(template).copied().ok_or_else(|| {
+        self.pools.named(template).ok_or_else(|| {
             Refusal::new(ErrorCode::TemplateUnknown, format!("no template {template} is served"))
         })
     }

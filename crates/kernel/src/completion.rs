@@ -14,7 +14,7 @@ impl Kernel {
         if self.debt_effect_ended(id.n, &outcome) || self.shelf_effect_ended(id.n, &outcome) {
             return;
         }
-        let Some(entry) = self.entry_index.get(id.sandbox.as_u128()) else { return };
+        let Some(entry) = self.entries.by_id(id.sandbox) else { return };
         let n = self.flaws.completed(id.n, &self.entries[entry]);
         match self.entries[entry].ops.ended(n) {
             Some(kind) => self.op_ended(entry, kind, outcome),
@@ -48,7 +48,7 @@ impl Kernel {
     }
 
     pub(crate) fn instance_died(&mut self, instance: InstanceId, cause: DeathCause) {
-        if let Some(entry) = self.instance_index.get(instance.as_u128()) {
+        if let Some(entry) = self.entries.by_instance(instance) {
             let cause = match cause {
                 DeathCause::Crash => EndCause::Crash,
                 DeathCause::Oom => EndCause::Oom,

@@ -56,7 +56,7 @@ impl Kernel {
     }
 
     pub(crate) fn workspace_measured(&mut self, instance: InstanceId, measured: Measured) {
-        let Some(entry) = self.instance_index.get(instance.as_u128()) else { return };
+        let Some(entry) = self.entries.by_instance(instance) else { return };
         let ignored = self.flaws.ignores_workspace_limit();
         let sandbox = &mut self.entries[entry];
         if !is_soft(sandbox) || !is_up(sandbox) || ignored {

@@ -309,7 +309,7 @@ impl Kernel {
         request: RequestId,
         sandbox: SandboxId,
     ) -> Result<Reply, Refusal> {
-        let Some(entry) = self.entry_index.get(sandbox.as_u128()) else {
+        let Some(entry) = self.entries.by_id(sandbox) else {
             return match self.ends.of_sandbox(sandbox) {
                 Some(_) => Ok(Reply::Gone),
                 None => Err(sandbox_unknown(sandbox)),

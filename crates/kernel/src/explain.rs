@@ -35,7 +35,7 @@ impl Kernel {
 
     /// Whether an instance is frozen and to stay so, as far as is known.
     pub fn is_frozen(&self, instance: InstanceId) -> bool {
-        let Some(entry) = self.instance_index.get(instance.as_u128()) else { return false };
+        let Some(entry) = self.entries.by_instance(instance) else { return false };
         let sandbox = &self.entries[entry];
         sandbox.frozen == Frozen::Yes && !sandbox.ops.is_doing(OpKind::Thaw)
     }
@@ -48,34 +48,34 @@ impl Kernel {
 
     /// What a pool has and did.
     pub fn pool_stats(&self, template: &TemplateName) -> Option<PoolStats> {
-        let pool = self.pool_index.get(template)?;
-        Some(self.pools[*pool].stats(self.config.backoff.degraded_after))
+        let pool = self.pools.named(template)?;
+        Some(self.pools[pool].stats(self.config.backoff.degraded_after))
     }
 
     /// All pools, by name.
     pub fn pools(&self) -> Vec<PoolStats> {
         let degraded_after = self.config.backoff.degraded_after;
-        self.pool_index.values().map(|pool| self.pools[*pool].stats(degraded_after)).collect()
+        self.pools.by_name().map(|pool| pool.stats(degraded_after)).collect()
     }
 
     /// A template that is served, or whose pool is still being destroyed.
     pub fn template(&self, name: &TemplateName) -> Option<Arc<Template>> {
-        self.pool_index.get(name).map(|pool| Arc::clone(&self.pools[*pool].template))
+        self.pools.named(name).map(|pool| Arc::clone(&self.pools[pool].template))
     }
 
     /// What its runtime can do for it, as far as that is known.
     pub fn traits_of(&self, name: &TemplateName) -> Option<RuntimeTraits> {
-        self.pool_index.get(name).map(|pool| self.pools[*pool].traits)
+        self.pools.named(name).map(|pool| self.pools[pool].traits)
     }
 
     /// All of those, by name.
     pub fn templates(&self) -> Vec<Arc<Template>> {
-        self.pool_index.values().map(|pool| Arc::clone(&self.pools[*pool].template)).collect()
+        self.pools.by_name().map(|pool| Arc::clone(&pool.template)).collect()
     }
 
     /// The sandbox of a lease that is had, or is being handed out.
     pub fn lease(&self, lease: LeaseId) -> Option<SandboxView> {
-        self.lease_index.get(lease.as_u128()).map(|entry| self.view(entry))
+        self.entries.by_lease(lease).map(|entry| self.view(entry))
     }
 
     /// How a lease ended, as long as that is remembered.
@@ -85,7 +85,7 @@ impl Kernel {
 
     /// The key that a lease belongs to, or did as long as that is remembered.
     pub fn tenant_of_lease(&self, lease: LeaseId) -> Option<KeyId> {
-        match self.lease_index.get(lease.as_u128()) {
+        match self.entries.by_lease(lease) {
             Some(entry) => Some(self.entries[entry].tenant()),
             None => self.ends.of_lease(lease).map(|end| end.tenant),
         }
@@ -94,7 +94,7 @@ impl Kernel {
     /// The key that a sandbox belongs to, or did as long as that is remembered; nil if it is
     /// nobody's.
     pub fn tenant_of_sandbox(&self, id: SandboxId) -> Option<KeyId> {
-        match self.entry_index.get(id.as_u128()) {
+        match self.entries.by_id(id) {
             Some(entry) => Some(self.entries[entry].tenant()),
             None => self.ends.of_sandbox(id).map(|ended| ended.tenant),
         }
@@ -102,7 +102,7 @@ impl Kernel {
 
     /// A sandbox as it is now.
     pub fn sandbox(&self, id: SandboxId) -> Option<SandboxView> {
-        self.entry_index.get(id.as_u128()).map(|entry| self.view(entry))
+        self.entries.by_id(id).map(|entry| self.view(entry))
     }
 
     /// How many sandboxes are frozen, and how many something of their own keeps awake.
@@ -149,7 +149,7 @@ impl Kernel {
 
     /// Why a sandbox is as it is, or how it ended.
     pub fn why(&self, now: Now, id: SandboxId) -> Option<Why> {
-        let Some(entry) = self.entry_index.get(id.as_u128()) else {
+        let Some(entry) = self.entries.by_id(id) else {
             return self.ends.of_sandbox(id).cloned().map(Why::Ended);
         };
         let sandbox = &self.entries[entry];

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use model::{EndCause, KeyId, SandboxState};
 
+use crate::entries::Entries;
 use crate::entry::{Entry, EntryIx, Phase, Resolve};
 use crate::orders::Order;
 use crate::request::RequestIx;
 use crate::session::SessionIx;
-use crate::slab::Slab;
 use crate::{Flaw, Kernel};
 
 /// The bug that is in a kernel on purpose, if there is one.
@@ -155,7 +155,7 @@ impl Flaws {
     }
 
     /// A running sandbox that is evicted although it runs.
-    pub(crate) fn running_victim(self, entries: &Slab<Entry>) -> Option<EntryIx> {
+    pub(crate) fn running_victim(self, entries: &Entries) -> Option<EntryIx> {
         if !self.has(Flaw::RunningEvicted) {
             return None;
         }

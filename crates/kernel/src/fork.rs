@@ -199,7 +199,7 @@ impl Kernel {
     /// of the disk.
     fn is_source_there(&self, fork: SessionIx, copy: EntryIx) -> bool {
         let parent = self.sessions[fork].parent;
-        let parent = parent.and_then(|id| self.session_index.get(id.as_u128()));
+        let parent = parent.and_then(|id| self.sessions.by_id(id));
         let Some(copying) = self.entries[copy].copying else { return false };
         parent.is_some_and(|parent| {
             let known = &self.sessions[parent];
@@ -233,7 +233,7 @@ impl Kernel {
         }
         let Some(session) = self.entries[copy].session() else { return };
         let Some(parent) = self.sessions[session].parent else { return };
-        let Some(parent) = self.session_index.get(parent.as_u128()) else { return };
+        let Some(parent) = self.sessions.by_id(parent) else { return };
         if let Some(entry) = self.sessions[parent].entry
             && self.entries[entry].workspace == from
         {

@@ -23,7 +23,7 @@ impl Kernel {
     pub(crate) fn serve(&mut self, entry: EntryIx, req: RequestIx) {
         let waiter = self.waiter(req);
         let (terms, path) = (waiter.terms.clone(), waiter.path);
-        self.leases_pending.remove(terms.lease.as_u128());
+        self.requests.lease_unwanted(terms.lease);
         if self.needs_no_word(entry, &terms) {
             let checked_out = self.hand_out(entry, terms, path);
             self.answer(req, Ok(Reply::CheckedOut(checked_out)));
@@ -77,7 +77,7 @@ impl Kernel {
     /// nothing expires while it is being checked.
     fn let_to(&mut self, entry: EntryIx, terms: Terms) {
         self.leave_pool_line(entry);
-        self.lease_index.insert(terms.lease.as_u128(), entry);
+        self.entries.lease_began(terms.lease, entry);
         let sandbox = &mut self.entries[entry];
         sandbox.belongs.let_to_lease(terms.lease, terms.tenant);
         sandbox.uses += 1;
@@ -187,10 +187,10 @@ impl Kernel {
     pub(crate) fn claim_lost(&mut self, entry: EntryIx, req: Option<RequestIx>) {
         match self.entries[entry].owner() {
             Own::Lease(lease) => {
-                self.lease_index.remove(lease.as_u128());
+                self.entries.lease_over(lease);
                 self.entries[entry].belongs.given_back();
                 let Some(req) = req else { return };
-                self.leases_pending.insert(lease.as_u128(), ());
+                self.requests.lease_wanted(lease);
                 let waiter = self.waiter(req);
                 waiter.entry = None;
                 let (pool, seq, policy) = (waiter.pool, waiter.seq, waiter.policy);

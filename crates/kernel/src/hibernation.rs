@@ -265,7 +265,7 @@ impl Kernel {
 
     /// A sandbox that is someone's and alive, by its id.
     pub(crate) fn usable(&self, sandbox: SandboxId) -> Result<EntryIx, Refusal> {
-        let Some(entry) = self.entry_index.get(sandbox.as_u128()) else {
+        let Some(entry) = self.entries.by_id(sandbox) else {
             return Err(match self.ends.of_sandbox(sandbox) {
                 Some(ended) => crate::removal::gone(ended.cause),
                 None => sandbox_unknown(sandbox),

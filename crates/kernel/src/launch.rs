@@ -36,7 +36,6 @@ impl Kernel {
         };
         let birth = Birth { id, workspace, template, traits, owner, tenant, slot, now: *now };
         let entry = self.entries.insert(Entry::new(birth));
-        self.entry_index.insert(id.as_u128(), entry);
         self.admission.entries += 1;
         self.count_in(entry);
         entry
@@ -61,8 +60,8 @@ impl Kernel {
     pub(crate) fn start(&mut self, entry: EntryIx) {
         self.reserve_live(entry);
         let instance = InstanceId::from_u128(self.mint());
+        self.entries.launched(entry, instance);
         let sandbox = &mut self.entries[entry];
-        sandbox.instance = instance;
         sandbox.generation = sandbox.generation.next();
         sandbox.phase = Phase::Launching;
         sandbox.slept = None;
@@ -90,7 +89,6 @@ impl Kernel {
         if let Some(pool) = sandbox.slot {
             self.pools[pool].launching += 1;
         }
-        self.instance_index.insert(instance.as_u128(), entry);
         self.begin(entry, OpKind::Launch, timeout_ms, Action::Launch(Box::new(launch)));
         if !self.flaws.launches_unwritten() {
             self.mark(entry);

@@ -56,7 +56,7 @@ impl Kernel {
     }
 
     fn leased(&self, lease: LeaseId) -> Result<EntryIx, Refusal> {
-        self.lease_index.get(lease.as_u128()).ok_or_else(|| match self.ends.of_lease(lease) {
+        self.entries.by_lease(lease).ok_or_else(|| match self.ends.of_lease(lease) {
             Some(end) => lost(end.cause),
             None => Refusal::new(ErrorCode::LeaseUnknown, format!("no lease {lease} is known")),
         })
@@ -65,7 +65,7 @@ impl Kernel {
     /// A lease is over. Until its end is announced the sandbox is still known as the lease's.
     pub(crate) fn forget_lease(&mut self, entry: EntryIx, cause: EndCause) {
         let Own::Lease(lease) = self.entries[entry].owner() else { return };
-        self.lease_index.remove(lease.as_u128());
+        self.entries.lease_over(lease);
         self.lease_over(entry, lease, cause);
     }
 

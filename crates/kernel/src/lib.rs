@@ -22,6 +22,7 @@ mod disk;
 pub mod effect;
 mod ending;
 mod ends;
+mod entries;
 mod entry;
 pub mod event;
 mod eviction;
@@ -40,6 +41,7 @@ mod orders;
 mod pausing;
 mod pool;
 mod pool_life;
+mod pools;
 mod probe;
 mod process_end;
 mod recycle;
@@ -47,11 +49,13 @@ mod refill;
 mod removal;
 pub mod reply;
 mod request;
+mod requests;
 mod restart;
 mod retention;
 mod session;
 mod session_life;
 mod session_list;
+mod sessions;
 mod settle;
 mod shelf;
 mod shutdown;
@@ -66,11 +70,11 @@ mod wakefulness;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use model::record::JournalEntry;
 use model::state::SandboxState;
-use model::{KeyId, LifecycleEvent, Mono, NodeConfig, Now, Refusal, SessionId, TemplateName, Wall};
+use model::{KeyId, LifecycleEvent, Mono, NodeConfig, Now, Refusal};
 
 use crate::admission::Admission;
 use crate::alarms::Alarms;
@@ -78,28 +82,29 @@ use crate::debts::Debts;
 pub use crate::disk::SoftWorkspace;
 pub use crate::effect::{Action, Effect, Launch, Notice};
 use crate::ends::Ends;
-use crate::entry::{Entry, EntryIx};
+use crate::entries::Entries;
+use crate::entry::EntryIx;
 pub use crate::event::{
     Checkout, CheckoutPolicy, DeathCause, Event, Failure, FailureKind, Measured, Outcome,
     SessionSettings, UseKind, UseTarget, WhenBusy,
 };
 pub use crate::flaw::Flaw;
 use crate::flaws::Flaws;
-use crate::index::IdIndex;
 use crate::minter::Minter;
 use crate::orders::{Line, Order};
-use crate::pool::{Pool, PoolIx};
+use crate::pool::PoolIx;
+use crate::pools::Pools;
 pub use crate::process_end::{AfterExit, EndAsked, ProgramExit, RESTART_PAUSE_MS, after_exit};
 pub use crate::reply::{
     CheckedOut, CheckoutPath, Grant, KeptProcess, Loss, Reply, RestCause, SessionReady, WakeReport,
 };
-use crate::request::{Request, RequestIx};
+use crate::requests::Requests;
 pub use crate::restart::Recovery;
-use crate::session::{Session, SessionIx};
+use crate::session::SessionIx;
 pub use crate::session_list::SessionFilter;
+use crate::sessions::Sessions;
 use crate::shelf::ShelfArchives;
 use crate::shutdown::Shutdown;
-use crate::slab::Slab;
 pub use crate::view::{Resting, SandboxView, SessionView};
 
 /// What a kernel starts from.
@@ -187,23 +192,10 @@ pub struct Kernel {
     out: Outbox,
     alarms: Alarms,
 
-    entries: Slab<Entry>,
-    entry_index: IdIndex<EntryIx>,
-    instance_index: IdIndex<EntryIx>,
-    lease_index: IdIndex<EntryIx>,
-    /// Leases whose callers still wait.
-    leases_pending: IdIndex<()>,
-    use_index: IdIndex<EntryIx>,
-    sessions: Slab<Session>,
-    session_index: IdIndex<SessionIx>,
-    /// Sessions, oldest first.
-    session_order: BTreeSet<(Wall, SessionId)>,
-    pools: Slab<Pool>,
-    pool_index: BTreeMap<TemplateName, PoolIx>,
-    requests: Slab<Request>,
-    request_index: IdIndex<RequestIx>,
-    /// The clients of turns in progress, by their request.
-    turn_clients: IdIndex<SessionIx>,
+    entries: Entries,
+    sessions: Sessions,
+    pools: Pools,
+    requests: Requests,
 
     admission: Admission,
     tiers: [Order; 3],
@@ -245,20 +237,10 @@ impl Kernel {
             flaws: Flaws::new(boot.flaw),
             out: Outbox::default(),
             alarms: Alarms::default(),
-            entries: Slab::default(),
-            entry_index: IdIndex::default(),
-            instance_index: IdIndex::default(),
-            lease_index: IdIndex::default(),
-            leases_pending: IdIndex::default(),
-            use_index: IdIndex::default(),
-            sessions: Slab::default(),
-            session_index: IdIndex::default(),
-            session_order: BTreeSet::new(),
-            pools: Slab::default(),
-            pool_index: BTreeMap::new(),
-            requests: Slab::default(),
-            request_index: IdIndex::default(),
-            turn_clients: IdIndex::default(),
+            entries: Entries::default(),
+            sessions: Sessions::default(),
+            pools: Pools::default(),
+            requests: Requests::default(),
             admission: Admission::default(),
             tiers: [Order::new(Line::Tier); 3],
             by_state: [0; SandboxState::ALL.len()],
@@ -285,7 +267,7 @@ impl Kernel {
         self.advance_clock(now);
         // A request that is asked again while it waits is the same request.
         let asked = event.request();
-        if asked.is_some_and(|request| self.request_index.contains(request.as_u128())) {
+        if asked.is_some_and(|request| self.requests.by_id(request).is_some()) {
             return Ok(Reply::Pending);
         }
         let reply = self.handle(event);

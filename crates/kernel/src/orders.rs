@@ -2,8 +2,8 @@
 //! of each eviction tier. The links live in the sandboxes, so that joining, leaving and asking for
 //! the first cost the same whatever the number.
 
-use crate::entry::{Entry, EntryIx};
-use crate::slab::Slab;
+use crate::entries::Entries;
+use crate::entry::EntryIx;
 
 /// Which of its two sets of links an order uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Order {
 
     /// Joins the order behind all that were used before it. It is nearly always the latest, so the
     /// search from the end costs nothing.
-    pub(crate) fn push(&mut self, entries: &mut Slab<Entry>, entry: EntryIx) {
+    pub(crate) fn push(&mut self, entries: &mut Entries, entry: EntryIx) {
         let used = entries[entry].last_used.mono;
         let mut before = self.last;
         while let Some(earlier) = before
@@ -69,7 +69,7 @@ impl Order {
         self.len += 1;
     }
 
-    pub(crate) fn remove(&mut self, entries: &mut Slab<Entry>, entry: EntryIx) {
+    pub(crate) fn remove(&mut self, entries: &mut Entries, entry: EntryIx) {
         let Links { before, after } = std::mem::take(entries[entry].links(self.line));
         match before {
             Some(before) => entries[before].links(self.line).after = after,
@@ -83,7 +83,7 @@ impl Order {
     }
 
     /// The order as a list, for audits.
-    pub(crate) fn list(&self, entries: &Slab<Entry>) -> Vec<EntryIx> {
+    pub(crate) fn list(&self, entries: &Entries) -> Vec<EntryIx> {
         let mut list = Vec::with_capacity(self.len as usize);
         let mut next = self.first;
         while let Some(entry) = next

@@ -25,7 +25,7 @@ impl Kernel {
         template
             .validate()
             .map_err(|invalid| Refusal::new(ErrorCode::TemplateInvalid, invalid.to_string()))?;
-        if let Some(&pool) = self.pool_index.get(&template.name) {
+        if let Some(pool) = self.pools.named(&template.name) {
             let known = &self.pools[pool];
             if known.phase == PoolPhase::Destroying {
                 let cause = "a pool of this name is still being destroyed";
@@ -38,9 +38,7 @@ impl Kernel {
                 self.learn_recycling(pool, traits.recycle);
             }
         } else {
-            let name = template.name.clone();
             let pool = self.pools.insert(Pool::new(template, traits, self.now.mono));
-            self.pool_index.insert(name, pool);
             self.mark_pool(pool);
             self.pool_due(pool);
         }
@@ -161,7 +159,6 @@ impl Kernel {
         }
         let mut known = self.pools.remove(pool);
         self.alarms.clear(Ringer::Pool(pool), &mut known.alarm);
-        self.pool_index.remove(&known.template.name);
         self.starved_pools.retain(|starved| *starved != pool);
         self.out.journal.push(JournalEntry::PoolRemoved(known.template.name.clone()));
         for req in known.destroyers {

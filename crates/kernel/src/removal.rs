@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::why::{Ended, Eviction};
 use model::{
-    EndCause, ErrorCode, Generation, InstanceId, LifecycleEvent, Refusal, SandboxId, SessionId,
+    EndCause, ErrorCode, Generation, LifecycleEvent, Refusal, SandboxId, SessionId,
     TerminatedReason,
 };
 
@@ -28,8 +28,7 @@ impl Kernel {
         sandbox.clean.process_gone();
         sandbox.frozen = Frozen::No;
         sandbox.life = Lifetime::default();
-        let instance = std::mem::replace(&mut sandbox.instance, InstanceId::NIL);
-        self.instance_index.remove(instance.as_u128());
+        self.entries.instance_gone(entry);
         if self.entries[entry].is_live() {
             self.release_live(entry);
         }
@@ -108,16 +107,13 @@ impl Kernel {
     /// Gives a sandbox another id, so that whoever knows this one cannot reach what comes next.
     pub(crate) fn rename(&mut self, entry: EntryIx, cause: EndCause, detail: Option<Arc<str>>) {
         self.write_ended(entry, cause, detail, None);
-        let old = self.entries[entry].id;
-        let new = SandboxId::from_u128(self.mint());
-        self.entry_index.remove(old.as_u128());
-        self.entry_index.insert(new.as_u128(), entry);
+        let id = SandboxId::from_u128(self.mint());
+        let old = self.entries.rename(entry, id);
         self.out.journal.push(model::record::JournalEntry::SandboxRemoved(old));
         if let Some(session) = self.entries[entry].session() {
             self.refuse_uses_by_id(session, cause);
         }
         let sandbox = &mut self.entries[entry];
-        sandbox.id = new;
         sandbox.previous_id = Some(old);
         sandbox.created_at = self.now.wall;
         self.mark(entry);
@@ -190,7 +186,6 @@ impl Kernel {
         }
         self.count_out(entry);
         let sandbox = self.entries.remove(entry);
-        self.entry_index.remove(sandbox.id.as_u128());
         self.admission.entries -= 1;
         self.admission_due = true;
         self.out.journal.push(model::record::JournalEntry::SandboxRemoved(sandbox.id));
@@ -240,7 +235,7 @@ impl Kernel {
         sandbox.holds.broken();
         let uses = sandbox.extra.as_mut().map(|extra| std::mem::take(&mut extra.uses));
         for (use_id, _) in uses.unwrap_or_default() {
-            if self.use_index.remove(use_id.as_u128()).is_some() {
+            if self.entries.use_over(use_id).is_some() {
                 self.out.notices.push(Notice::UseBroken { use_id, refusal: broken(cause) });
             }
         }
@@ -296,7 +291,7 @@ impl Kernel {
 
     /// An answer has reported what was lost before the sandbox of this generation.
     pub(crate) fn loss_reported(&mut self, id: SessionId, generation: Generation) {
-        let Some(session) = self.session_index.get(id.as_u128()) else { return };
+        let Some(session) = self.sessions.by_id(id) else { return };
         let known = &mut self.sessions[session];
         if known.state_lost.is_some() && known.lost_generation < generation {
             known.state_lost = None;
@@ -306,7 +301,7 @@ impl Kernel {
 
     /// What an answer about a session that needs no sandbox has to report.
     pub fn unreported_loss_of(&self, id: SessionId) -> Option<Loss> {
-        let known = &self.sessions[self.session_index.get(id.as_u128())?];
+        let known = &self.sessions[self.sessions.by_id(id)?];
         let generation = known.lost_generation.next();
         known.state_lost.map(|reason| Loss { session: id, generation, reason })
     }

@@ -79,9 +79,7 @@ pub(crate) struct Terms {
 impl Kernel {
     /// Lets a request wait. Its alarm is set by those for whom nothing else bounds the wait.
     pub(crate) fn wait(&mut self, id: RequestId, deadline: Mono, what: Waiting) -> RequestIx {
-        let req = self.requests.insert(Request { id, deadline, what, alarm: Mono::NEVER });
-        self.request_index.insert(id.as_u128(), req);
-        req
+        self.requests.insert(Request { id, deadline, what, alarm: Mono::NEVER })
     }
 
     /// Refuses a request where too many wait already.
@@ -101,7 +99,6 @@ impl Kernel {
     /// Takes a request out of waiting without an answer.
     pub(crate) fn forget_request(&mut self, req: RequestIx) -> Request {
         let mut request = self.requests.remove(req);
-        self.request_index.remove(request.id.as_u128());
         self.alarms.clear(Ringer::Request(req), &mut request.alarm);
         request
     }
@@ -154,7 +151,7 @@ impl Kernel {
 
     /// A client went away before it took its answer.
     pub(crate) fn client_gone(&mut self, id: RequestId) {
-        if let Some(req) = self.request_index.get(id.as_u128()) {
+        if let Some(req) = self.requests.by_id(id) {
             if matches!(self.requests[req].what, Waiting::Checkout(_)) {
                 self.checkout_abandoned(req);
             } else {
@@ -162,7 +159,7 @@ impl Kernel {
                 let refusal = Refusal::new(ErrorCode::ClientGone, "the client went away");
                 self.unlink_request(req, &request.what, &refusal);
             }
-        } else if let Some(session) = self.turn_clients.get(id.as_u128()) {
+        } else if let Some(session) = self.sessions.by_client(id) {
             self.turn_client_lost(session, id);
         }
     }

@@ -65,7 +65,7 @@ impl Kernel {
             kernel.redoom_workspace(workspace);
         }
         for &instance in alive {
-            if !kernel.instance_index.contains(instance.as_u128()) {
+            if kernel.entries.by_instance(instance).is_none() {
                 recovery.orphans += 1;
                 kernel.remove_orphan(instance);
             }
@@ -78,7 +78,7 @@ impl Kernel {
     /// Sessions that had a sandbox and are written down no more are over.
     fn remember_sessions(&mut self, ended: &[Ended]) {
         for (session, tenant) in ended.iter().filter_map(|end| Some((end.session?, end.tenant))) {
-            if !self.session_index.contains(session.as_u128()) {
+            if self.sessions.by_id(session).is_none() {
                 self.ends.remember_session(session, tenant);
             }
         }
@@ -99,11 +99,9 @@ impl Kernel {
     }
 
     fn restore_pool(&mut self, record: PoolRecord) {
-        let name = record.template.name.clone();
         let mut pool = Pool::new(record.template, record.traits, self.now.mono);
         pool.phase = record.phase;
         let pool = self.pools.insert(pool);
-        self.pool_index.insert(name, pool);
         self.pool_due(pool);
     }
 
@@ -125,8 +123,6 @@ impl Kernel {
         // One of an older record is as old as it is.
         session.last_active_at = record.last_active_at.max(record.created_at);
         let session = self.sessions.insert(session);
-        self.session_index.insert(record.id.as_u128(), session);
-        self.session_order.insert((record.created_at, record.id));
         for turn in record.turn.into_iter().chain(record.queued) {
             self.publish_turn_ended(session, turn, TurnOutcome::Interrupted);
             self.mark_session(session);
@@ -150,9 +146,7 @@ impl Kernel {
         let owner = match record.owner {
             Owner::Nobody => Own::Nobody,
             Owner::Lease(lease) => Own::Lease(lease),
-            Owner::Session(id) => {
-                self.session_index.get(id.as_u128()).map_or(Own::Nobody, Own::Session)
-            }
+            Owner::Session(id) => self.sessions.by_id(id).map_or(Own::Nobody, Own::Session),
         };
         let entry = self.insert_restored(record, owner);
         if let Own::Session(session) = owner {
@@ -160,7 +154,7 @@ impl Kernel {
             self.mark_session(session);
         }
         let over = self.was_ended(record, owner);
-        let Some(instance) = record.instance else {
+        if record.instance.is_none() {
             self.count_in(entry);
             return match owner {
                 Own::Session(_) if over => Some((entry, EndCause::SessionEnded)),
@@ -175,8 +169,7 @@ impl Kernel {
                 }
                 Own::Nobody | Own::Lease(_) => Some((entry, EndCause::Restart)),
             };
-        };
-        self.instance_index.insert(instance.as_u128(), entry);
+        }
         self.count_in(entry);
         self.reserve_live(entry);
         if let Owner::Lease(_) = record.owner
@@ -232,7 +225,7 @@ impl Kernel {
     }
 
     fn insert_restored(&mut self, record: &SandboxRecord, owner: Own) -> EntryIx {
-        let pool = self.pool_index.get(&record.template).copied();
+        let pool = self.pools.named(&record.template);
         let template = match pool {
             Some(pool) => Arc::clone(&self.pools[pool].template),
             // Its template is gone; what is left of it only waits to be removed or resumed.
@@ -268,7 +261,6 @@ impl Kernel {
         sandbox.created_at = record.created_at;
         sandbox.slept = record.slept;
         let entry = self.entries.insert(sandbox);
-        self.entry_index.insert(record.id.as_u128(), entry);
         self.admission.entries += 1;
         if let Some(pool) = slot {
             self.pools[pool].slots_used += 1;

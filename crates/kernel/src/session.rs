@@ -200,7 +200,7 @@ impl Session {
 
 impl Kernel {
     pub(crate) fn session_by_id(&self, id: SessionId) -> Result<SessionIx, Refusal> {
-        self.session_index.get(id.as_u128()).ok_or_else(|| {
+        self.sessions.by_id(id).ok_or_else(|| {
             if self.ends.of_session(id).is_some() {
                 Refusal::new(ErrorCode::SessionEnded, "the session has ended")
             } else {

@@ -40,7 +40,7 @@ impl Kernel {
 
     /// Refuses a session whose id is not new, or for which there is no room.
     pub(crate) fn refuse_new_session(&self, id: SessionId) -> Result<(), Refusal> {
-        if self.session_index.contains(id.as_u128()) || self.ends.of_session(id).is_some() {
+        if self.sessions.by_id(id).is_some() || self.ends.of_session(id).is_some() {
             let cause = format!("session {id} exists already");
             return Err(Refusal::new(ErrorCode::IdConflict, cause));
         }
@@ -58,10 +58,7 @@ impl Kernel {
         settings: SessionSettings,
     ) -> SessionIx {
         let session = Session::new(id, template, settings, self.now.wall);
-        let session = self.sessions.insert(session);
-        self.session_index.insert(id.as_u128(), session);
-        self.session_order.insert((self.now.wall, id));
-        session
+        self.sessions.insert(session)
     }
 
     fn await_bind(&mut self, request: RequestId, session: SessionIx) {
@@ -403,9 +400,7 @@ impl Kernel {
         if let Some(seq) = known.applied {
             self.withdraw_application(seq);
         }
-        self.session_index.remove(known.id.as_u128());
         self.alarms.clear(Ringer::Session(session), &mut known.alarm);
-        self.session_order.remove(&(known.created_at, known.id));
         self.ends.remember_session(known.id, known.settings.tenant);
         self.out.journal.push(JournalEntry::SessionRemoved(known.id));
     }

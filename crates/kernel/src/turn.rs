@@ -53,7 +53,7 @@ impl Kernel {
                 }
                 WhenBusy::Queue => {
                     known.queued.push_back(Queued { turn, client: Some(request) });
-                    self.turn_clients.insert(request.as_u128(), session);
+                    self.sessions.client_came(request, session);
                     self.mark_session(session);
                     Ok(Reply::TurnQueued { turn })
                 }
@@ -62,7 +62,7 @@ impl Kernel {
         let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
         let req = self.wait(request, deadline, Waiting::Turn { session, turn });
         self.arm_request(req);
-        self.turn_clients.insert(request.as_u128(), session);
+        self.sessions.client_came(request, session);
         self.bind_turn(session, turn, Some(req), Some(request));
         Ok(Reply::Pending)
     }
@@ -151,7 +151,7 @@ impl Kernel {
     }
 
     pub(crate) fn turn_withdrawn(&mut self, id: SessionId, turn: TurnId) {
-        let Some(session) = self.session_index.get(id.as_u128()) else { return };
+        let Some(session) = self.sessions.by_id(id) else { return };
         let known = &mut self.sessions[session];
         if known.turn.as_ref().is_some_and(|current| current.id == turn) {
             let refusal = Refusal::new(ErrorCode::Aborted, "the message was withdrawn");
@@ -171,13 +171,13 @@ impl Kernel {
 
     pub(crate) fn forget_turn_client(&mut self, client: Option<RequestId>) {
         if let Some(client) = client {
-            self.turn_clients.remove(client.as_u128());
+            self.sessions.client_left(client);
         }
     }
 
     /// The harness says that a turn is over.
     pub(crate) fn turn_ended(&mut self, id: SessionId, turn: TurnId, outcome: TurnOutcome) {
-        let Some(session) = self.session_index.get(id.as_u128()) else { return };
+        let Some(session) = self.sessions.by_id(id) else { return };
         let Some(current) = &self.sessions[session].turn else { return };
         let stage = current.stage;
         if current.id != turn || stage == Stage::Binding {

@@ -18,14 +18,14 @@ impl Kernel {
         kind: UseKind,
     ) -> Result<Reply, Refusal> {
         self.refuse_when_stopping()?;
-        if self.use_index.contains(use_id.as_u128()) {
+        if self.entries.has_use(use_id) {
             let cause = format!("use {use_id} is in progress already");
             return Err(Refusal::new(ErrorCode::IdConflict, cause));
         }
         let (session, by_id) = match target {
             UseTarget::Session(session) => (self.session_by_id(session)?, false),
             UseTarget::Sandbox(sandbox) => {
-                let known = self.entry_index.get(sandbox.as_u128());
+                let known = self.entries.by_id(sandbox);
                 let known = known.map(|entry| &self.entries[entry]);
                 match known.map(|entry| (entry.owner(), entry.phase)) {
                     // A cold sandbox of a session wakes when it is used; one that is going does not.
@@ -90,7 +90,7 @@ impl Kernel {
         sandbox.clean.began_use();
         let newly_dirty = may_write(kind) && sandbox.files.write_began();
         sandbox.extra().uses.push((use_id, kind));
-        self.use_index.insert(use_id.as_u128(), entry);
+        self.entries.use_began(use_id, entry);
         if newly_dirty {
             self.mark(entry);
         }
@@ -106,7 +106,7 @@ impl Kernel {
     }
 
     pub(crate) fn use_ended(&mut self, use_id: UseId) {
-        let Some(entry) = self.use_index.remove(use_id.as_u128()) else { return };
+        let Some(entry) = self.entries.use_over(use_id) else { return };
         let now = self.now;
         let sandbox = &mut self.entries[entry];
         let uses = &mut sandbox.extra().uses;

@@ -297,13 +297,13 @@ impl Kernel {
     }
 
     fn in_use(&self, instance: InstanceId) -> Option<EntryIx> {
-        let entry = self.instance_index.get(instance.as_u128())?;
+        let entry = self.entries.by_instance(instance)?;
         (self.entries[entry].phase == Phase::InUse).then_some(entry)
     }
 
     /// What keeps a sandbox awake, by its id.
     pub fn wake_report(&self, sandbox: SandboxId) -> Option<WakeReport> {
-        let entry = self.entry_index.get(sandbox.as_u128())?;
+        let entry = self.entries.by_id(sandbox)?;
         Some(self.wake_report_of(entry))
     }
 
