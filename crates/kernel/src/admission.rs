@@ -93,15 +93,15 @@ impl Admission {
 impl Kernel {
     /// Lets someone stand in line for a process.
     pub(crate) fn apply_for_place(&mut self, applicant: Applicant) -> u64 {
-        let seq = self.next_seq();
+        let seq = self.minter.place_in_line();
         self.admission.join(seq, applicant);
-        self.admission_due = true;
+        self.due.look_at_line();
         seq
     }
 
     pub(crate) fn withdraw_application(&mut self, seq: u64) {
         self.admission.leave(seq);
-        self.admission_due = true;
+        self.due.look_at_line();
     }
 
     /// Whether one more process fits right now, and nobody is ahead in the line.
@@ -136,7 +136,7 @@ impl Kernel {
             self.admission.live -= 1;
             self.admission.memory_mb -= memory_mb;
         }
-        self.admission_due = true;
+        self.due.look_at_line();
     }
 
     /// Starts whatever fits, in order of arrival, and makes room for the rest.
@@ -154,7 +154,7 @@ impl Kernel {
         }
         self.make_room();
         if !self.admission.has_applicants() {
-            for pool in std::mem::take(&mut self.starved_pools) {
+            for pool in self.due.take_starved() {
                 if self.pools.get(pool).is_some() {
                     self.pool_due(pool);
                 }
@@ -220,11 +220,6 @@ impl Kernel {
             let each_mb = u64::from(pool.template.limits.memory_mb);
             (count + spares, memory_mb + u64::from(spares) * each_mb)
         })
-    }
-
-    pub(crate) fn next_seq(&mut self) -> u64 {
-        self.next_seq += 1;
-        self.next_seq
     }
 }
 

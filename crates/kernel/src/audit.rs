@@ -44,7 +44,11 @@ impl Kernel {
         let (mut live, mut memory_mb) = (self.debts.orphans() as u32, 0);
         let mut dying = (0, 0, 0);
         let archiving = self.entries.iter().filter(|(_, entry)| entry.is_archiving()).count();
-        same("workspaces on their way into archives", &self.archiving, &(archiving as u32))?;
+        same(
+            "workspaces on their way into archives",
+            &self.archiving.running(),
+            &(archiving as u32),
+        )?;
         for (_, entry) in self.entries.iter() {
             by_state[entry.derived.state as usize] += 1;
             if entry.is_live() {
@@ -57,7 +61,7 @@ impl Kernel {
             }
             dying.2 += u32::from(entry.derived.dying_entry);
         }
-        same("sandboxes by state", &self.by_state, &by_state)?;
+        same("sandboxes by state", self.counts.by_state(), &by_state)?;
         same("live sandboxes", &self.admission.live, &live)?;
         same("memory of live sandboxes", &self.admission.memory_mb, &memory_mb)?;
         same("what is dying", &self.admission.dying(), &dying)?;
@@ -71,7 +75,7 @@ impl Kernel {
     fn audit_tiers(&self) -> Audit {
         for tier in Tier::ALL {
             let listed: BTreeSet<EntryIx> =
-                self.tiers[tier as usize].list(&self.entries).into_iter().collect();
+                self.tiers.of(tier).list(&self.entries).into_iter().collect();
             let found: BTreeSet<EntryIx> = self
                 .entries
                 .iter()
@@ -197,7 +201,7 @@ impl Kernel {
                 wanted.insert(workspace, session);
             }
         }
-        same("archives of shelved files", &self.shelf_archives.audited()?, &wanted)
+        same("archives of shelved files", &self.archiving.shelves.audited()?, &wanted)
     }
 
     /// A workspace is deleted when no fork reads it, and not later.

@@ -303,8 +303,8 @@ impl Kernel {
         let set_aside =
             matches!(self.sessions[session].status, SessionStatus::Paused | SessionStatus::Stopped);
         match coming {
-            Some(ActiveCause::Resumed | ActiveCause::Replaced) => self.resume_cold_hits += 1,
-            Some(ActiveCause::Created) | None if set_aside => self.resume_warm_hits += 1,
+            Some(ActiveCause::Resumed | ActiveCause::Replaced) => self.counts.resumed_cold(),
+            Some(ActiveCause::Created) | None if set_aside => self.counts.resumed_warm(),
             Some(ActiveCause::Created | ActiveCause::Reconnected) | None => {}
         }
     }

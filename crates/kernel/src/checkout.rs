@@ -61,7 +61,7 @@ impl Kernel {
             self.pools[pool].counters.fast += 1;
             return Ok(Reply::CheckedOut(self.hand_out(entry, terms, CheckoutPath::Fast)));
         }
-        let seq = self.next_seq();
+        let seq = self.minter.place_in_line();
         let waiter = Waiter { pool, seq, terms, policy, path: CheckoutPath::Fast, entry: None };
         let deadline = self.now.mono.plus(deadline_ms);
         let req = self.wait(asked.request, deadline, Waiting::Checkout(Box::new(waiter)));

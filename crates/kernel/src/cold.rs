@@ -10,9 +10,6 @@ use crate::effect::Action;
 use crate::entry::{EntryIx, OpKind, Phase};
 use crate::event::Outcome;
 
-/// How many workspaces are put into archives at once: each takes a processor and the disk.
-pub(crate) const ARCHIVES_AT_ONCE: u32 = 2;
-
 /// How much longer than other things with a workspace it may take.
 pub(crate) const ARCHIVE_PATIENCE: u64 = 10;
 
@@ -62,7 +59,7 @@ impl Kernel {
     /// Deals with the files of a cold sandbox whose time has come.
     pub(crate) fn keep_or_give_up(&mut self, entry: EntryIx) {
         if self.is_due(self.pruned_at(entry)) {
-            self.files_given_up += u64::from(self.entries[entry].files.has_files());
+            self.counts.gave_up_files(self.entries[entry].files.has_files());
             self.lose_files(entry, EndCause::Pruned.reason());
             self.remove_entry(entry, EndCause::Pruned, None, None);
         } else if self.is_due(self.archives_at(entry)) {
@@ -75,12 +72,12 @@ impl Kernel {
     }
 
     fn archive(&mut self, entry: EntryIx) {
-        if self.archiving + self.shelf_archives.in_progress() >= ARCHIVES_AT_ONCE {
+        if !self.archiving.has_room() {
             self.entries[entry].cold.joined_line();
-            self.archive_line.push_back(entry);
+            self.archiving.wait(entry);
             return;
         }
-        self.archiving += 1;
+        self.archiving.began();
         let timeout_ms = self.config.deadlines.workspace_ms.saturating_mul(ARCHIVE_PATIENCE);
         let action = Action::ArchiveWorkspace { workspace: self.entries[entry].workspace };
         self.begin(entry, OpKind::Archive, timeout_ms, action);
@@ -88,7 +85,7 @@ impl Kernel {
     }
 
     pub(crate) fn archive_ended(&mut self, entry: EntryIx, outcome: &Outcome) {
-        self.archiving -= 1;
+        self.archiving.ended();
         let sandbox = &mut self.entries[entry];
         match outcome {
             Outcome::Done => sandbox.cold.archived(),
@@ -101,13 +98,13 @@ impl Kernel {
         self.mark(entry);
         self.settle(entry);
         self.arm_cold(entry);
-        self.archive_due = true;
+        self.due.look_at_archives();
     }
 
     /// There may be room for one that waits. It may have been wanted meanwhile, or be gone.
     pub(crate) fn archive_next(&mut self) {
-        while self.archiving + self.shelf_archives.in_progress() < ARCHIVES_AT_ONCE
-            && let Some(entry) = self.archive_line.pop_front()
+        while self.archiving.has_room()
+            && let Some(entry) = self.archiving.next()
         {
             let known = self.entries.get_mut(entry);
             if known.is_some_and(|sandbox| sandbox.cold.left_line()) {
@@ -125,9 +122,9 @@ impl Kernel {
     pub(crate) fn call_off_archive(&mut self, entry: EntryIx) {
         if self.entries[entry].is_archiving() {
             self.entries[entry].ops.call_off();
-            self.archiving -= 1;
+            self.archiving.ended();
             self.settle(entry);
-            self.archive_due = true;
+            self.due.look_at_archives();
         }
     }
 

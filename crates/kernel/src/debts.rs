@@ -126,8 +126,7 @@ impl Kernel {
     }
 
     fn pay(&mut self, creditor: Creditor) {
-        self.next_effect += 1;
-        let n = self.next_effect;
+        let n = self.minter.effect();
         let (action, timeout_ms, name) = match creditor {
             Creditor::Workspace(workspace) => (
                 Action::DeleteWorkspace { workspace },
@@ -170,7 +169,7 @@ impl Kernel {
             Creditor::Orphan(instance) => {
                 if self.debts.orphans.remove(&instance).is_some() {
                     self.admission.live -= 1;
-                    self.admission_due = true;
+                    self.due.look_at_line();
                 }
             }
         }

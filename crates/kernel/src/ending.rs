@@ -28,8 +28,7 @@ impl Kernel {
         timeout_ms: u64,
         action: Action,
     ) -> u64 {
-        self.next_effect += 1;
-        let n = self.next_effect;
+        let n = self.minter.effect();
         let deadline = self.now.mono.plus(timeout_ms);
         let sandbox = &mut self.entries[entry];
         sandbox.ops.began(Op { n, kind, deadline });
@@ -187,7 +186,7 @@ impl Kernel {
             self.ending_voided(session, refusal);
             self.session_due(session);
         }
-        self.admission_due = true;
+        self.due.look_at_line();
     }
 
     /// Removes a sandbox, whatever it is doing.

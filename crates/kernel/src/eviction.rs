@@ -32,7 +32,7 @@ impl Kernel {
                     ColdEviction::KeepFiles => (After::Shelved, Resolve::Voidable),
                     ColdEviction::DeleteFiles => {
                         let entry = &self.entries[victim];
-                        self.files_given_up += u64::from(entry.files.has_any());
+                        self.counts.gave_up_files(entry.files.has_any());
                         (After::Gone, Resolve::Now)
                     }
                 };
@@ -61,7 +61,7 @@ impl Kernel {
     /// The next in line of each tier.
     fn candidates(&self) -> Vec<Candidate> {
         let candidate = |tier: Tier| {
-            let order = &self.tiers[tier as usize];
+            let order = self.tiers.of(tier);
             let entry = &self.entries[order.first()?];
             Some(Candidate {
                 tier,
@@ -88,7 +88,7 @@ impl Kernel {
                 self.shelve(victim);
             }
             ColdEviction::KeepFiles | ColdEviction::DeleteFiles => {
-                self.files_given_up += u64::from(self.entries[victim].files.has_files());
+                self.counts.gave_up_files(self.entries[victim].files.has_files());
                 self.lose_files(victim, EndCause::Evicted.reason());
             }
         }

@@ -19,17 +19,19 @@ use crate::view::{Resting, SandboxView};
 impl Kernel {
     /// The nine numbers of the node.
     pub fn stats(&self) -> NodeStats {
-        let of = |state: SandboxState| self.by_state[state as usize];
+        let by_state = self.counts.by_state();
+        let of = |state: SandboxState| by_state[state as usize];
+        let (resume_warm_hits, resume_cold_hits) = self.counts.resumed();
         NodeStats {
-            total: self.by_state.iter().sum(),
+            total: by_state.iter().sum(),
             cold: of(SandboxState::Cold),
             warming: of(SandboxState::Warming),
             warm: of(SandboxState::Warm),
             waiting: of(SandboxState::Waiting),
             running: of(SandboxState::Running),
             max_capacity: self.config.max_sandboxes,
-            resume_warm_hits: self.resume_warm_hits,
-            resume_cold_hits: self.resume_cold_hits,
+            resume_warm_hits,
+            resume_cold_hits,
         }
     }
 

@@ -8,11 +8,20 @@ use crate::entry::{EntryIx, Own};
 use crate::pool::PoolIx;
 use crate::session::SessionIx;
 
+/// What changed in this decision and is to be written down. Each has a flag of its own that says so,
+/// and is here once.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    entries: Vec<EntryIx>,
+    sessions: Vec<SessionIx>,
+    pools: Vec<PoolIx>,
+}
+
 impl Kernel {
     /// The durable facts of a sandbox changed.
     pub(crate) fn mark(&mut self, entry: EntryIx) {
         if self.entries[entry].mark() {
-            self.marked_entries.push(entry);
+            self.marks.entries.push(entry);
         }
     }
 
@@ -21,7 +30,7 @@ impl Kernel {
         let known = &mut self.sessions[session];
         if !known.marked {
             known.marked = true;
-            self.marked_sessions.push(session);
+            self.marks.sessions.push(session);
         }
     }
 
@@ -30,42 +39,40 @@ impl Kernel {
         let known = &mut self.pools[pool];
         if !known.marked {
             known.marked = true;
-            self.marked_pools.push(pool);
+            self.marks.pools.push(pool);
         }
     }
 
     /// Writes the records of what changed. A place that was given up and taken again in the same
     /// decision is written once, as what it is now.
     pub(crate) fn flush_journal(&mut self) {
-        for at in 0..self.marked_pools.len() {
-            if let Some(pool) = self.pools.get_mut(self.marked_pools[at])
-                && std::mem::take(&mut pool.marked)
+        // The lists are put back empty: the next decision needs the room.
+        let mut marks = std::mem::take(&mut self.marks);
+        for pool in marks.pools.drain(..) {
+            if let Some(known) = self.pools.get_mut(pool)
+                && std::mem::take(&mut known.marked)
             {
-                self.out.journal.push(JournalEntry::PoolPut(pool.record()));
+                self.out.journal.push(JournalEntry::PoolPut(known.record()));
             }
         }
-        self.marked_pools.clear();
-        for at in 0..self.marked_sessions.len() {
-            let session = self.marked_sessions[at];
+        for session in marks.sessions.drain(..) {
             if let Some(known) = self.sessions.get_mut(session)
                 && std::mem::take(&mut known.marked)
             {
                 let sandbox = known.entry.map(|entry| self.entries[entry].id);
-                let record = self.sessions[session].record(sandbox);
+                let record = known.record(sandbox);
                 self.out.journal.push(JournalEntry::SessionPut(record));
             }
         }
-        self.marked_sessions.clear();
-        for at in 0..self.marked_entries.len() {
-            let entry = self.marked_entries[at];
-            if let Some(known) = self.entries.get_mut(entry)
-                && known.unmark()
+        for entry in marks.entries.drain(..) {
+            if let Some(sandbox) = self.entries.get_mut(entry)
+                && sandbox.unmark()
             {
                 let record = self.entries[entry].record(self.owner(entry));
                 self.out.journal.push(JournalEntry::SandboxPut(record));
             }
         }
-        self.marked_entries.clear();
+        self.marks = marks;
     }
 
     pub(crate) fn owner(&self, entry: EntryIx) -> Owner {

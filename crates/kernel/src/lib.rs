@@ -12,13 +12,16 @@
 mod abort;
 mod admission;
 mod alarms;
+mod archiving;
 mod audit;
 mod binding;
 mod checkout;
 mod cold;
 mod completion;
+mod counts;
 mod debts;
 mod disk;
+mod due;
 pub mod effect;
 mod ending;
 mod ends;
@@ -61,6 +64,7 @@ mod shelf;
 mod shutdown;
 mod slab;
 mod speaking;
+mod tiers;
 mod timers;
 mod turn;
 mod uses;
@@ -70,29 +74,27 @@ mod wakefulness;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
-
 use model::record::JournalEntry;
-use model::state::SandboxState;
 use model::{KeyId, LifecycleEvent, Mono, NodeConfig, Now, Refusal};
 
 use crate::admission::Admission;
 use crate::alarms::Alarms;
+use crate::archiving::Archiving;
+use crate::counts::Counts;
 use crate::debts::Debts;
 pub use crate::disk::SoftWorkspace;
+use crate::due::Due;
 pub use crate::effect::{Action, Effect, Launch, Notice};
 use crate::ends::Ends;
 use crate::entries::Entries;
-use crate::entry::EntryIx;
 pub use crate::event::{
     Checkout, CheckoutPolicy, DeathCause, Event, Failure, FailureKind, Measured, Outcome,
     SessionSettings, UseKind, UseTarget, WhenBusy,
 };
 pub use crate::flaw::Flaw;
 use crate::flaws::Flaws;
+use crate::journal::Marks;
 use crate::minter::Minter;
-use crate::orders::{Line, Order};
-use crate::pool::PoolIx;
 use crate::pools::Pools;
 pub use crate::process_end::{AfterExit, EndAsked, ProgramExit, RESTART_PAUSE_MS, after_exit};
 pub use crate::reply::{
@@ -100,11 +102,10 @@ pub use crate::reply::{
 };
 use crate::requests::Requests;
 pub use crate::restart::Recovery;
-use crate::session::SessionIx;
 pub use crate::session_list::SessionFilter;
 use crate::sessions::Sessions;
-use crate::shelf::ShelfArchives;
 use crate::shutdown::Shutdown;
+use crate::tiers::Tiers;
 pub use crate::view::{Resting, SandboxView, SessionView};
 
 /// What a kernel starts from.
@@ -172,22 +173,13 @@ impl Outbox {
     }
 }
 
-/// The state machine.
+/// The state machine. Each part owns one kind of facts, and keeps what leads to them in step; the
+/// decisions that take several parts are in `impl Kernel` blocks, one module each.
 #[derive(Debug)]
 pub struct Kernel {
     config: NodeConfig,
     now: Now,
-    /// The least by which the wall clock was ahead of the other since all alarms were last set.
-    clock_lowest: i64,
     minter: Minter,
-    next_effect: u64,
-    /// Workspaces that are being put into archives.
-    archiving: u32,
-    /// There may be room for one more.
-    archive_due: bool,
-    /// Those that wait for that.
-    archive_line: VecDeque<EntryIx>,
-    next_seq: u64,
     flaws: Flaws,
     out: Outbox,
     alarms: Alarms,
@@ -196,28 +188,19 @@ pub struct Kernel {
     sessions: Sessions,
     pools: Pools,
     requests: Requests,
+    ends: Ends,
 
     admission: Admission,
-    tiers: [Order; 3],
-    by_state: [u32; SandboxState::ALL.len()],
+    tiers: Tiers,
+    counts: Counts,
     debts: Debts,
-    shelf_archives: ShelfArchives,
-    /// How many sessions lost files by a setting of the node since it started.
-    files_given_up: u64,
+    archiving: Archiving,
     /// The disk of workspaces has less left than it should.
     disk_short: bool,
-    ends: Ends,
     shutdown: Option<Shutdown>,
-    resume_warm_hits: u64,
-    resume_cold_hits: u64,
 
-    marked_entries: Vec<EntryIx>,
-    marked_sessions: Vec<SessionIx>,
-    marked_pools: Vec<PoolIx>,
-    due_sessions: VecDeque<SessionIx>,
-    due_pools: VecDeque<PoolIx>,
-    starved_pools: Vec<PoolIx>,
-    admission_due: bool,
+    marks: Marks,
+    due: Due,
 }
 
 impl Kernel {
@@ -227,38 +210,24 @@ impl Kernel {
         Self {
             config: boot.config,
             now: boot.now,
-            clock_lowest: offset(boot.now),
             minter: Minter::new(boot.seed),
-            next_effect: 0,
-            archiving: 0,
-            archive_due: false,
-            archive_line: VecDeque::new(),
-            next_seq: 0,
             flaws: Flaws::new(boot.flaw),
             out: Outbox::default(),
-            alarms: Alarms::default(),
+            alarms: Alarms::new(boot.now),
             entries: Entries::default(),
             sessions: Sessions::default(),
             pools: Pools::default(),
             requests: Requests::default(),
-            admission: Admission::default(),
-            tiers: [Order::new(Line::Tier); 3],
-            by_state: [0; SandboxState::ALL.len()],
-            debts: Debts::default(),
-            shelf_archives: ShelfArchives::default(),
-            files_given_up: 0,
-            disk_short: false,
             ends: Ends::new(remembered),
+            admission: Admission::default(),
+            tiers: Tiers::default(),
+            counts: Counts::default(),
+            debts: Debts::default(),
+            archiving: Archiving::default(),
+            disk_short: false,
             shutdown: None,
-            resume_warm_hits: 0,
-            resume_cold_hits: 0,
-            marked_entries: Vec::new(),
-            marked_sessions: Vec::new(),
-            marked_pools: Vec::new(),
-            due_sessions: VecDeque::new(),
-            due_pools: VecDeque::new(),
-            starved_pools: Vec::new(),
-            admission_due: false,
+            marks: Marks::default(),
+            due: Due::default(),
         }
     }
 
@@ -374,8 +343,4 @@ impl Kernel {
     fn publish(&mut self, tenant: KeyId, event: LifecycleEvent) {
         self.out.published.push(Published { tenant, event });
     }
-}
-
-const fn offset(now: Now) -> i64 {
-    now.wall.0.cast_signed() - now.mono.0.cast_signed()
 }

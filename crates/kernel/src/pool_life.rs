@@ -159,7 +159,7 @@ impl Kernel {
         }
         let mut known = self.pools.remove(pool);
         self.alarms.clear(Ringer::Pool(pool), &mut known.alarm);
-        self.starved_pools.retain(|starved| *starved != pool);
+        self.due.forget_starved(pool);
         self.out.journal.push(JournalEntry::PoolRemoved(known.template.name.clone()));
         for req in known.destroyers {
             self.answer(req, Ok(Reply::Gone));

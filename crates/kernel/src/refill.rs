@@ -84,9 +84,7 @@ impl Kernel {
         let memory_mb = known.template.limits.memory_mb.into();
         for _ in 0..missing.min(known.free_slots()).min(allowed) {
             if !self.has_room_for(memory_mb) {
-                if !self.starved_pools.contains(&pool) {
-                    self.starved_pools.push(pool);
-                }
+                self.due.starved(pool);
                 break;
             }
             self.pools[pool].tokens_milli -= 1000;

@@ -187,7 +187,7 @@ impl Kernel {
         self.count_out(entry);
         let sandbox = self.entries.remove(entry);
         self.admission.entries -= 1;
-        self.admission_due = true;
+        self.due.look_at_line();
         self.out.journal.push(model::record::JournalEntry::SandboxRemoved(sandbox.id));
         if sandbox.files.has_files() || sandbox.copying.is_some() {
             if sandbox.holds.is_copied() {

@@ -58,7 +58,7 @@ impl Kernel {
 
     /// How many sessions lost their files by a setting of the node since it started.
     pub const fn files_given_up(&self) -> u64 {
-        self.files_given_up
+        self.counts.files_given_up()
     }
 
     pub(crate) fn files_measured(&mut self, workspace: WorkspaceId, bytes: u64) {
@@ -138,7 +138,7 @@ impl Kernel {
     fn give_up(&mut self, at: Where) {
         match at {
             Where::Cold(entry) => {
-                self.files_given_up += 1;
+                self.counts.gave_up_files(true);
                 self.lose_files(entry, EndCause::Pruned.reason());
                 self.remove_entry(entry, EndCause::Pruned, None, None);
             }
@@ -151,7 +151,7 @@ impl Kernel {
         let Some(shelf) = &self.sessions[session].shelf else { return };
         let sandbox: SandboxId = shelf.files.sandbox;
         self.report_loss(session, sandbox, TerminatedReason::Policy);
-        self.files_given_up += 1;
+        self.counts.gave_up_files(true);
         self.clear_shelf(session);
     }
 }

@@ -8,6 +8,7 @@ use model::why::Tier;
 use crate::Kernel;
 use crate::Mono;
 use crate::alarms::Ringer;
+use crate::due::Next;
 use crate::entry::EntryIx;
 use crate::pool::PoolIx;
 use crate::session::SessionIx;
@@ -32,8 +33,8 @@ impl Kernel {
                 old.state,
                 new.state
             );
-            self.by_state[old.state as usize] -= 1;
-            self.by_state[new.state as usize] += 1;
+            self.counts.went(old.state);
+            self.counts.came(new.state);
         }
         let memory_mb = sandbox.memory_mb();
         if old.dying_live != new.dying_live {
@@ -47,12 +48,14 @@ impl Kernel {
                 self.arm_cold(entry);
             }
             if let Some(tier) = old.tier {
-                self.tiers[tier as usize].remove(&mut self.entries, entry);
+                self.tiers.leave(tier, &mut self.entries, entry);
             }
             if let Some(tier) = new.tier {
-                self.tiers[tier as usize].push(&mut self.entries, entry);
+                self.tiers.join(tier, &mut self.entries, entry);
                 // There may be someone for whom this one could give way.
-                self.admission_due |= self.admission.has_applicants();
+                if self.admission.has_applicants() {
+                    self.due.look_at_line();
+                }
             }
         }
     }
@@ -62,14 +65,14 @@ impl Kernel {
         let sandbox = &mut self.entries[entry];
         sandbox.last_used = self.now;
         if let Some(tier) = sandbox.derived.tier {
-            self.tiers[tier as usize].remove(&mut self.entries, entry);
-            self.tiers[tier as usize].push(&mut self.entries, entry);
+            self.tiers.leave(tier, &mut self.entries, entry);
+            self.tiers.join(tier, &mut self.entries, entry);
         }
     }
 
     /// Counts a new sandbox.
     pub(crate) fn count_in(&mut self, entry: EntryIx) {
-        self.by_state[SandboxState::Cold as usize] += 1;
+        self.counts.came(SandboxState::Cold);
         self.settle(entry);
     }
 
@@ -78,7 +81,7 @@ impl Kernel {
         let sandbox = &self.entries[entry];
         let derived = sandbox.derived;
         let memory_mb = sandbox.memory_mb();
-        self.by_state[derived.state as usize] -= 1;
+        self.counts.went(derived.state);
         if derived.dying_live {
             self.admission.count_dying_live(false, memory_mb);
         }
@@ -86,7 +89,7 @@ impl Kernel {
             self.admission.count_dying_entry(false);
         }
         if let Some(tier) = derived.tier {
-            self.tiers[tier as usize].remove(&mut self.entries, entry);
+            self.tiers.leave(tier, &mut self.entries, entry);
         }
         let mut alarm = self.entries[entry].alarm;
         self.alarms.clear(Ringer::Entry(entry), &mut alarm);
@@ -95,8 +98,7 @@ impl Kernel {
 
     /// The sandbox that gives way first in a tier.
     pub(crate) fn first_of(&self, tier: Tier) -> Option<EntryIx> {
-        let order = &self.tiers[tier as usize];
-        self.flaws.first_of(order)
+        self.flaws.first_of(self.tiers.of(tier))
     }
 
     /// Sees to it that a sandbox is looked at by `at`.
@@ -109,7 +111,7 @@ impl Kernel {
         let due = &mut self.pools[pool].due;
         if !*due {
             *due = true;
-            self.due_pools.push_back(pool);
+            self.due.look_at_pool(pool);
         }
     }
 
@@ -117,34 +119,33 @@ impl Kernel {
         let due = &mut self.sessions[session].due;
         if !*due {
             *due = true;
-            self.due_sessions.push_back(session);
+            self.due.look_at_session(session);
         }
     }
 
     /// Lets the reconcilers look at whatever changed, until nothing more follows.
     pub(crate) fn reconcile_all(&mut self) {
         let mut rounds = 0_u32;
-        loop {
+        while let Some(next) = self.due.next() {
             rounds += 1;
             debug_assert!(rounds < ROUNDS_MAX, "the reconcilers never come to rest");
-            if let Some(session) = self.due_sessions.pop_front() {
-                if let Some(known) = self.sessions.get_mut(session)
-                    && std::mem::take(&mut known.due)
-                {
-                    self.drive_session(session);
+            match next {
+                Next::Session(session) => {
+                    if let Some(known) = self.sessions.get_mut(session)
+                        && std::mem::take(&mut known.due)
+                    {
+                        self.drive_session(session);
+                    }
                 }
-            } else if let Some(pool) = self.due_pools.pop_front() {
-                if let Some(known) = self.pools.get_mut(pool)
-                    && std::mem::take(&mut known.due)
-                {
-                    self.reconcile_pool(pool);
+                Next::Pool(pool) => {
+                    if let Some(known) = self.pools.get_mut(pool)
+                        && std::mem::take(&mut known.due)
+                    {
+                        self.reconcile_pool(pool);
+                    }
                 }
-            } else if std::mem::take(&mut self.admission_due) {
-                self.admit();
-            } else if std::mem::take(&mut self.archive_due) {
-                self.archive_next();
-            } else {
-                break;
+                Next::Line => self.admit(),
+                Next::Archives => self.archive_next(),
             }
         }
         self.finish_shutdown();

@@ -9,7 +9,7 @@ use model::{EffectId, Generation, Mono, SandboxId, Wall, WorkspaceId};
 
 use crate::Kernel;
 use crate::alarms::Ringer;
-use crate::cold::{ARCHIVE_PATIENCE, ARCHIVES_AT_ONCE};
+use crate::cold::ARCHIVE_PATIENCE;
 use crate::effect::{Action, Effect};
 use crate::entry::EntryIx;
 use crate::event::Outcome;
@@ -134,8 +134,8 @@ impl Kernel {
     pub(crate) fn shelved(&mut self, session: SessionIx) {
         let Some(shelf) = &self.sessions[session].shelf else { return };
         if !shelf.files.archived {
-            self.shelf_archives.wait(shelf.files.workspace, session, self.now.mono);
-            self.archive_due = true;
+            self.archiving.shelves.wait(shelf.files.workspace, session, self.now.mono);
+            self.due.look_at_archives();
         }
         self.arm_shelf(session);
     }
@@ -162,8 +162,8 @@ impl Kernel {
     fn take_shelf(&mut self, session: SessionIx) -> Option<Shelf> {
         let shelf = self.sessions[session].shelf.take()?;
         // An archive in progress is called off by what happens to the workspace next.
-        if self.shelf_archives.remove(shelf.files.workspace).is_some() {
-            self.archive_due = true;
+        if self.archiving.shelves.remove(shelf.files.workspace).is_some() {
+            self.due.look_at_archives();
         }
         self.mark_session(session);
         Some(shelf)
@@ -196,34 +196,33 @@ impl Kernel {
 
     /// Starts archives while there is room for more.
     pub(crate) fn archive_shelves(&mut self) {
-        while self.archiving + self.shelf_archives.in_progress() < ARCHIVES_AT_ONCE
+        while self.archiving.has_room()
             && self.shutdown.is_none()
-            && let Some(workspace) = self.shelf_archives.next(self.now.mono)
+            && let Some(workspace) = self.archiving.shelves.next(self.now.mono)
         {
             self.archive_shelf(workspace);
         }
     }
 
     fn archive_shelf(&mut self, workspace: WorkspaceId) {
-        self.next_effect += 1;
-        let n = self.next_effect;
+        let n = self.minter.effect();
         let timeout_ms = self.config.deadlines.workspace_ms.saturating_mul(ARCHIVE_PATIENCE);
         let deadline = self.now.mono.plus(timeout_ms);
-        self.shelf_archives.start(workspace, n, deadline);
+        self.archiving.shelves.start(workspace, n, deadline);
         // There is no sandbox, so the workspace gives the effect its name.
         let sandbox = SandboxId::from_u128(workspace.as_u128());
         let id = EffectId { sandbox, generation: Generation(0), n };
         let action = Action::ArchiveWorkspace { workspace };
         self.out.effects.push(Effect { id, deadline, action });
-        self.alarms.at_latest(Ringer::Shelf, &mut self.shelf_archives.alarm, deadline);
+        self.alarms.at_latest(Ringer::Shelf, &mut self.archiving.shelves.alarm, deadline);
     }
 
     /// Tells whether the effect was an archive of shelved files.
     pub(crate) fn shelf_effect_ended(&mut self, n: u64, outcome: &Outcome) -> bool {
-        let Some(workspace) = self.shelf_archives.running.get(&n).copied() else { return false };
+        let Some(workspace) = self.archiving.shelves.running.get(&n).copied() else { return false };
         match outcome {
             Outcome::Done => {
-                let Some(job) = self.shelf_archives.remove(workspace) else { return true };
+                let Some(job) = self.archiving.shelves.remove(workspace) else { return true };
                 if let Some(shelf) = &mut self.sessions[job.session].shelf {
                     shelf.files.archived = true;
                     // It takes less room now.
@@ -233,7 +232,7 @@ impl Kernel {
             }
             Outcome::Failed(_) | Outcome::TimedOut => self.retry_shelf(workspace),
         }
-        self.archive_due = true;
+        self.due.look_at_archives();
         true
     }
 
@@ -241,31 +240,31 @@ impl Kernel {
     fn retry_shelf(&mut self, workspace: WorkspaceId) {
         let pause_ms = self.config.backoff.max_ms.saturating_mul(ARCHIVE_PATIENCE);
         let at = self.now.mono.plus(pause_ms);
-        if let Some(job) = self.shelf_archives.remove(workspace) {
-            self.shelf_archives.wait(workspace, job.session, at);
+        if let Some(job) = self.archiving.shelves.remove(workspace) {
+            self.archiving.shelves.wait(workspace, job.session, at);
         }
-        self.alarms.at_latest(Ringer::Shelf, &mut self.shelf_archives.alarm, at);
+        self.alarms.at_latest(Ringer::Shelf, &mut self.archiving.shelves.alarm, at);
     }
 
     /// Looks at archives that take too long, and at those that may be tried again.
     pub(crate) fn shelves_due(&mut self) {
-        self.shelf_archives.alarm = Mono::NEVER;
+        self.archiving.shelves.alarm = Mono::NEVER;
         let now = self.now.mono;
-        let running: Vec<WorkspaceId> = self.shelf_archives.running.values().copied().collect();
+        let running: Vec<WorkspaceId> = self.archiving.shelves.running.values().copied().collect();
         for workspace in running {
-            match self.shelf_archives.jobs.get(&workspace).map(|job| job.at) {
+            match self.archiving.shelves.jobs.get(&workspace).map(|job| job.at) {
                 Some(deadline) if deadline > now => {
-                    let alarm = &mut self.shelf_archives.alarm;
+                    let alarm = &mut self.archiving.shelves.alarm;
                     self.alarms.at_latest(Ringer::Shelf, alarm, deadline);
                 }
                 Some(_) | None => self.retry_shelf(workspace),
             }
         }
         // Those whose time has come start as soon as there is room, without another alarm.
-        let later = self.shelf_archives.line.range((now.plus(1), WorkspaceId::NIL)..).next();
+        let later = self.archiving.shelves.line.range((now.plus(1), WorkspaceId::NIL)..).next();
         if let Some((at, _)) = later.copied() {
-            self.alarms.at_latest(Ringer::Shelf, &mut self.shelf_archives.alarm, at);
+            self.alarms.at_latest(Ringer::Shelf, &mut self.archiving.shelves.alarm, at);
         }
-        self.archive_due = true;
+        self.due.look_at_archives();
     }
 }

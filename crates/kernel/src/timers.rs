@@ -3,27 +3,19 @@
 
 use model::{Mono, Now};
 
+use crate::Kernel;
 use crate::alarms::Ringer;
 use crate::entry::{EntryIx, Lane, Phase};
 use crate::event::Outcome;
-use crate::{Kernel, offset};
 
 /// How many alarms one event handles, so that no event takes long. The rest ring at once again.
 const ALARMS_PER_TICK_MAX: u32 = 256;
-
-/// The wall clock may run ahead by this much before alarms are set again.
-const CLOCK_JUMP_MS: u64 = 1_000;
 
 impl Kernel {
     /// Moves the kernel's idea of time. It never goes back on the monotonic clock.
     pub(crate) fn advance_clock(&mut self, now: Now) {
         self.now = Now { mono: now.mono.max(self.now.mono), wall: now.wall };
-        let offset = offset(self.now);
-        self.clock_lowest = self.clock_lowest.min(offset);
-        if offset.abs_diff(self.clock_lowest) > CLOCK_JUMP_MS {
-            // The machine slept, or someone set its clock: whatever ends by the wall clock may end
-            // sooner than was thought. (A clock that is set back only makes alarms ring early.)
-            self.clock_lowest = offset;
+        if self.alarms.clock_jumped(self.now) {
             for entry in self.entries.places() {
                 self.arm_expiry(entry);
                 self.arm_cold(entry);

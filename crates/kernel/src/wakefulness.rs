@@ -198,8 +198,7 @@ impl Kernel {
     }
 
     fn kill_process(&mut self, entry: EntryIx, process: ProcessId) {
-        self.next_effect += 1;
-        let n = self.next_effect;
+        let n = self.minter.effect();
         let timeout_ms = self.config.deadlines.turn_ms;
         let deadline = self.now.mono.plus(timeout_ms);
         let sandbox = &mut self.entries[entry];
