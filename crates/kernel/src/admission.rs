@@ -15,9 +15,8 @@ use crate::session::SessionIx;
 /// What is taken and what is asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
-    pub(crate) entries: u32,
-    pub(crate) live: u32,
-    pub(crate) memory_mb: u64,
+    live: u32,
+    memory_mb: u64,
     /// Of those, what will be free once what is ending has ended.
     dying_live: u32,
     dying_memory_mb: u64,
@@ -48,6 +47,27 @@ pub(crate) enum Who {
 impl Admission {
     pub(crate) fn has_applicants(&self) -> bool {
         !self.queue.is_empty()
+    }
+
+    /// A process takes a place, and memory as far as that is known.
+    pub(crate) const fn process_began(&mut self, memory_mb: u64) {
+        self.live += 1;
+        self.memory_mb += memory_mb;
+    }
+
+    /// The process is gone, and its place is free.
+    pub(crate) const fn process_over(&mut self, memory_mb: u64) {
+        self.live -= 1;
+        self.memory_mb -= memory_mb;
+    }
+
+    pub(crate) const fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// The memory of all processes.
+    pub(crate) const fn memory_mb(&self) -> u64 {
+        self.memory_mb
     }
 
     pub(crate) fn count_dying_live(&mut self, dying: bool, memory_mb: u64) {
@@ -116,14 +136,13 @@ impl Kernel {
                 .config
                 .memory_budget_mb
                 .is_none_or(|budget| taken.memory_mb + memory_mb <= budget)
-            && (!needs_entry || taken.entries < self.config.max_sandboxes)
+            && (!needs_entry || self.entries.count() < self.config.max_sandboxes)
     }
 
     pub(crate) fn reserve_live(&mut self, entry: EntryIx) {
         self.entries[entry].place_reserved();
         if !self.flaws.leaves_live_uncounted() {
-            self.admission.live += 1;
-            self.admission.memory_mb += self.entries[entry].memory_mb();
+            self.admission.process_began(self.entries[entry].memory_mb());
         }
     }
 
@@ -133,8 +152,7 @@ impl Kernel {
         let memory_mb = sandbox.memory_mb();
         self.settle(entry);
         if !self.flaws.leaves_live_uncounted() {
-            self.admission.live -= 1;
-            self.admission.memory_mb -= memory_mb;
+            self.admission.process_over(memory_mb);
         }
         self.due.look_at_line();
     }
@@ -175,7 +193,8 @@ impl Kernel {
 
     /// What will still be short for those in line when everything that is ending has ended.
     fn shortage(&self) -> Option<Shortage> {
-        let Admission { entries, live, memory_mb, queue, .. } = &self.admission;
+        let Admission { live, memory_mb, queue, .. } = &self.admission;
+        let entries = self.entries.count();
         let (dying_live, dying_memory_mb, dying_entries) = self.admission.dying();
         let waiting = queue.len() as u32;
         if waiting == 0 {
@@ -201,7 +220,7 @@ impl Kernel {
         // A spare that is being launched can give way as soon as it is idle.
         let (spares, spare_memory_mb) = self.spares_coming();
         let mut live = taken.live.saturating_sub(dying_live + spares);
-        let mut entries = (taken.entries - dying_entries).saturating_sub(spares);
+        let mut entries = (self.entries.count() - dying_entries).saturating_sub(spares);
         let mut memory_mb = taken.memory_mb.saturating_sub(dying_memory_mb + spare_memory_mb);
         for (_, ahead) in taken.queue.range(..=seq) {
             live += 1;
@@ -216,7 +235,7 @@ impl Kernel {
     /// Launches that nobody waits for, and their memory.
     fn spares_coming(&self) -> (u32, u64) {
         self.pools.iter().fold((0, 0), |(count, memory_mb), (_, pool)| {
-            let spares = pool.launching.saturating_sub(pool.expecting());
+            let spares = pool.occupied.launching().saturating_sub(pool.expecting());
             let each_mb = u64::from(pool.template.limits.memory_mb);
             (count + spares, memory_mb + u64::from(spares) * each_mb)
         })

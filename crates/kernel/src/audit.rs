@@ -62,10 +62,9 @@ impl Kernel {
             dying.2 += u32::from(entry.derived.dying_entry);
         }
         same("sandboxes by state", self.counts.by_state(), &by_state)?;
-        same("live sandboxes", &self.admission.live, &live)?;
-        same("memory of live sandboxes", &self.admission.memory_mb, &memory_mb)?;
+        same("live sandboxes", &self.admission.live(), &live)?;
+        same("memory of live sandboxes", &self.admission.memory_mb(), &memory_mb)?;
         same("what is dying", &self.admission.dying(), &dying)?;
-        same("entries", &self.admission.entries, &(self.entries.len() as u32))?;
         same("ids of sandboxes", &self.entries.ids(), &self.entries.len())?;
         let (ids, ages, _) = self.sessions.indexed();
         same("ordered sessions", &ages, &self.sessions.len())?;
@@ -90,7 +89,7 @@ impl Kernel {
     fn audit_pool(&self, pool: PoolIx) -> Audit {
         let known = &self.pools[pool];
         let idle: BTreeSet<EntryIx> = known.idle.list(&self.entries).into_iter().collect();
-        let (mut found, mut slots) = (BTreeSet::new(), known.applying);
+        let (mut found, mut slots) = (BTreeSet::new(), known.occupied.applying());
         let (mut launching, mut cleaning, mut leased, mut failing) = (0, 0, 0, 0);
         for (entry, sandbox) in self.entries.iter().filter(|(_, e)| e.slot == Some(pool)) {
             slots += 1;
@@ -106,11 +105,11 @@ impl Kernel {
             }
         }
         same("idle sandboxes of a pool", &idle, &found)?;
-        same("slots of a pool", &known.slots_used, &slots)?;
-        same("launches of a pool", &known.launching, &launching)?;
-        same("sandboxes being cleaned", &known.cleaning, &cleaning)?;
-        same("failed launches", &known.failing, &failing)?;
-        same("leased sandboxes", &known.leased, &leased)?;
+        same("slots of a pool", &known.occupied.slots(), &slots)?;
+        same("launches of a pool", &known.occupied.launching(), &launching)?;
+        same("sandboxes being cleaned", &known.occupied.cleaning(), &cleaning)?;
+        same("failed launches", &known.occupied.failing(), &failing)?;
+        same("leased sandboxes", &known.occupied.leased(), &leased)?;
         if known.phase == PoolPhase::Active && !known.queue.is_empty() && known.idle.len() > 0 {
             return Err("someone waits while a sandbox is idle".to_owned());
         }

@@ -97,7 +97,7 @@ impl Kernel {
     /// Takes an idle sandbox out of its pool for a session.
     fn claim_for_session(&mut self, session: SessionIx, entry: EntryIx, pool: PoolIx) {
         self.leave_pool_line(entry);
-        self.pools[pool].slots_used -= 1;
+        self.pools[pool].occupied.slot_freed();
         self.pools[pool].counters.fast += 1;
         self.pool_due(pool);
         let known = &mut self.sessions[session];

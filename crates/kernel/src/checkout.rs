@@ -170,8 +170,7 @@ impl Kernel {
         let wanted = known.expecting().saturating_sub(known.coming());
         for _ in 0..wanted.min(known.free_slots()).min(allowed) {
             let memory_mb = self.pools[pool].template.limits.memory_mb.into();
-            self.pools[pool].applying += 1;
-            self.pools[pool].slots_used += 1;
+            self.pools[pool].occupied.applied();
             self.apply_for_place(Applicant { who: Who::Pool(pool), needs_entry: true, memory_mb });
         }
     }

@@ -112,7 +112,7 @@ impl Kernel {
 
     /// An instance exists that no record names. It takes a place until it is gone.
     pub(crate) fn remove_orphan(&mut self, instance: InstanceId) {
-        self.admission.live += 1;
+        self.admission.process_began(0);
         self.owe(Creditor::Orphan(instance));
     }
 
@@ -168,7 +168,7 @@ impl Kernel {
             }
             Creditor::Orphan(instance) => {
                 if self.debts.orphans.remove(&instance).is_some() {
-                    self.admission.live -= 1;
+                    self.admission.process_over(0);
                     self.due.look_at_line();
                 }
             }

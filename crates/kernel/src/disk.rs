@@ -165,7 +165,7 @@ impl Kernel {
         }
         loop {
             let known = &mut self.pools[pool];
-            if known.expecting() <= known.launching + known.cleaning {
+            if known.expecting() <= known.occupied.launching() + known.occupied.cleaning() {
                 return;
             }
             let Some((_, req)) = known.queue.pop_last() else { return };

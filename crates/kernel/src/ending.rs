@@ -247,17 +247,19 @@ impl Kernel {
         let sandbox = &mut self.entries[entry];
         sandbox.ops.call_off();
         match (sandbox.phase, sandbox.slot) {
-            (Phase::Launching, Some(pool)) => self.pools[pool].launching -= 1,
-            (Phase::Wiping | Phase::Proving, Some(pool)) => self.pools[pool].cleaning -= 1,
+            (Phase::Launching, Some(pool)) => self.pools[pool].occupied.launch_over(),
+            (Phase::Wiping | Phase::Proving, Some(pool)) => {
+                self.pools[pool].occupied.cleaning_over();
+            }
             (Phase::Claiming(req), _) => {
                 if let Some(pool) = sandbox.slot {
-                    self.pools[pool].leased -= 1;
+                    self.pools[pool].occupied.lease_over();
                 }
                 self.claim_lost(entry, req);
             }
             (Phase::InUse, Some(pool)) => {
                 let cause = sandbox.ending.as_ref().map_or(EndCause::Deleted, |e| e.cause);
-                self.pools[pool].leased -= 1;
+                self.pools[pool].occupied.lease_over();
                 self.forget_lease(entry, cause);
             }
             (

@@ -111,6 +111,11 @@ impl Entries {
         self.slab.len()
     }
 
+    /// How many there are, as limits are compared with it.
+    pub(crate) fn count(&self) -> u32 {
+        self.slab.len() as u32
+    }
+
     /// How many ids lead to a sandbox, for audits.
     pub(crate) fn ids(&self) -> usize {
         self.by_id.len()

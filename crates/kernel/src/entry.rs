@@ -40,6 +40,7 @@ pub(crate) use crate::entry::in_progress::{Lane, Op, OpKind};
 pub(crate) use crate::entry::lifetime::Lifetime;
 pub(crate) use crate::entry::readiness::Readiness;
 pub(crate) use crate::entry::way_out::{After, Ending, Resolve};
+use crate::flag::Flag;
 use crate::orders::{Line, Links};
 use crate::pool::PoolIx;
 use crate::request::RequestIx;
@@ -93,13 +94,13 @@ pub(crate) struct Entry {
     /// What few sandboxes have.
     pub(crate) extra: Option<Box<Extra>>,
     pub(crate) derived: Derived,
+    /// Its record has changed in this decision.
+    pub(crate) marked: Flag,
 
     /// Whether it counts as a process: from before its launch until its removal is confirmed.
     live: bool,
     /// It stands among the idle ones of its pool.
-    in_line: bool,
-    /// Its record has changed in this decision.
-    marked: bool,
+    in_line: Flag,
     idle_links: Links,
     tier_links: Links,
 }
@@ -190,9 +191,9 @@ impl Entry {
             alarm: Mono::NEVER,
             extra: None,
             derived: Derived::NOTHING,
+            marked: Flag::default(),
             live: false,
-            in_line: false,
-            marked: false,
+            in_line: Flag::default(),
             idle_links: Links::default(),
             tier_links: Links::default(),
         }
@@ -336,20 +337,10 @@ impl Entry {
         self.live
     }
 
-    /// Its record changed. Tells whether this is the first change in this decision.
-    pub(crate) const fn mark(&mut self) -> bool {
-        !std::mem::replace(&mut self.marked, true)
-    }
-
-    /// Its record is written. Tells whether it had changed.
-    pub(crate) const fn unmark(&mut self) -> bool {
-        std::mem::replace(&mut self.marked, false)
-    }
-
     /// It is clean and alive, and joins the idle ones of its pool: its last user is forgotten.
     pub(crate) fn join_line(&mut self, now: Now) {
         self.phase = Phase::Idle;
-        self.in_line = true;
+        self.in_line.raise();
         self.belongs.given_back();
         self.clean.cleaned();
         self.files.settled();
@@ -360,7 +351,7 @@ impl Entry {
 
     /// It leaves the idle ones of its pool. Tells whether it was among them.
     pub(crate) const fn leave_line(&mut self) -> bool {
-        std::mem::replace(&mut self.in_line, false)
+        self.in_line.lower()
     }
 
     pub(crate) const fn links(&mut self, line: Line) -> &mut Links {

@@ -228,7 +228,7 @@ impl Kernel {
         let waiter = self.waiter(req);
         let (pool, seq) = (waiter.pool, waiter.seq);
         if waiter.entry.is_none() {
-            self.pools[pool].slots_used += 1;
+            self.pools[pool].occupied.slot_taken();
             self.pools[pool].queue.remove(&seq);
             self.forget_request(req);
         }

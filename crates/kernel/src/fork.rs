@@ -142,7 +142,7 @@ impl Kernel {
 
     /// A cold entry can only be added where an entry is free; what is cold gives way at once.
     fn make_room_for_entry(&mut self) -> Result<(), Refusal> {
-        while self.admission.entries >= self.config.max_sandboxes {
+        while self.entries.count() >= self.config.max_sandboxes {
             if self.first_of(Tier::Cold).is_none() || !self.evict_one(Shortage::Entries) {
                 return Err(capacity_exhausted());
             }

@@ -85,7 +85,7 @@ impl Kernel {
         sandbox.settings = terms.claim;
         sandbox.life.limit_to(self.now.wall.plus(terms.ttl_ms));
         if let Some(pool) = sandbox.slot {
-            self.pools[pool].leased += 1;
+            self.pools[pool].occupied.lease_began();
         }
         self.mark(entry);
     }

@@ -20,25 +20,21 @@ pub(crate) struct Marks {
 impl Kernel {
     /// The durable facts of a sandbox changed.
     pub(crate) fn mark(&mut self, entry: EntryIx) {
-        if self.entries[entry].mark() {
+        if self.entries[entry].marked.raise() {
             self.marks.entries.push(entry);
         }
     }
 
     /// The durable facts of a session changed.
     pub(crate) fn mark_session(&mut self, session: SessionIx) {
-        let known = &mut self.sessions[session];
-        if !known.marked {
-            known.marked = true;
+        if self.sessions[session].marked.raise() {
             self.marks.sessions.push(session);
         }
     }
 
     /// The durable facts of a pool changed.
     pub(crate) fn mark_pool(&mut self, pool: PoolIx) {
-        let known = &mut self.pools[pool];
-        if !known.marked {
-            known.marked = true;
+        if self.pools[pool].marked.raise() {
             self.marks.pools.push(pool);
         }
     }
@@ -46,33 +42,34 @@ impl Kernel {
     /// Writes the records of what changed. A place that was given up and taken again in the same
     /// decision is written once, as what it is now.
     pub(crate) fn flush_journal(&mut self) {
-        // The lists are put back empty: the next decision needs the room.
-        let mut marks = std::mem::take(&mut self.marks);
-        for pool in marks.pools.drain(..) {
-            if let Some(known) = self.pools.get_mut(pool)
-                && std::mem::take(&mut known.marked)
+        // By number, because nothing is marked meanwhile and the lists keep their room.
+        for at in 0..self.marks.pools.len() {
+            if let Some(known) = self.pools.get_mut(self.marks.pools[at])
+                && known.marked.lower()
             {
                 self.out.journal.push(JournalEntry::PoolPut(known.record()));
             }
         }
-        for session in marks.sessions.drain(..) {
-            if let Some(known) = self.sessions.get_mut(session)
-                && std::mem::take(&mut known.marked)
+        self.marks.pools.clear();
+        for at in 0..self.marks.sessions.len() {
+            if let Some(known) = self.sessions.get_mut(self.marks.sessions[at])
+                && known.marked.lower()
             {
                 let sandbox = known.entry.map(|entry| self.entries[entry].id);
-                let record = known.record(sandbox);
-                self.out.journal.push(JournalEntry::SessionPut(record));
+                self.out.journal.push(JournalEntry::SessionPut(known.record(sandbox)));
             }
         }
-        for entry in marks.entries.drain(..) {
+        self.marks.sessions.clear();
+        for at in 0..self.marks.entries.len() {
+            let entry = self.marks.entries[at];
             if let Some(sandbox) = self.entries.get_mut(entry)
-                && sandbox.unmark()
+                && sandbox.marked.lower()
             {
                 let record = self.entries[entry].record(self.owner(entry));
                 self.out.journal.push(JournalEntry::SandboxPut(record));
             }
         }
-        self.marks = marks;
+        self.marks.entries.clear();
     }
 
     pub(crate) fn owner(&self, entry: EntryIx) -> Owner {

@@ -36,7 +36,6 @@ impl Kernel {
         };
         let birth = Birth { id, workspace, template, traits, owner, tenant, slot, now: *now };
         let entry = self.entries.insert(Entry::new(birth));
-        self.admission.entries += 1;
         self.count_in(entry);
         entry
     }
@@ -44,14 +43,14 @@ impl Kernel {
     /// A place was found for someone who waits for a pool; its slot was taken when it was asked
     /// for.
     pub(crate) fn place_for_pool(&mut self, pool: PoolIx) {
-        self.pools[pool].applying -= 1;
+        self.pools[pool].occupied.placed();
         let entry = self.create_entry(pool, Own::Nobody, Some(pool));
         self.start(entry);
     }
 
     /// Starts a sandbox to refill a pool.
     pub(crate) fn launch_spare(&mut self, pool: PoolIx) {
-        self.pools[pool].slots_used += 1;
+        self.pools[pool].occupied.slot_taken();
         let entry = self.create_entry(pool, Own::Nobody, Some(pool));
         self.start(entry);
     }
@@ -87,7 +86,7 @@ impl Kernel {
             timeout_ms = timeout_ms.saturating_add(self.config.deadlines.workspace_ms);
         }
         if let Some(pool) = sandbox.slot {
-            self.pools[pool].launching += 1;
+            self.pools[pool].occupied.launch_began();
         }
         self.begin(entry, OpKind::Launch, timeout_ms, Action::Launch(Box::new(launch)));
         if !self.flaws.launches_unwritten() {
@@ -131,7 +130,7 @@ impl Kernel {
         self.mark(entry);
         if let Some(pool) = self.entries[entry].slot {
             let counted = &mut self.pools[pool];
-            counted.launching -= 1;
+            counted.occupied.launch_over();
             counted.counters.launched += 1;
             self.pool_recovered(pool);
             self.put_idle(entry);
@@ -155,7 +154,7 @@ impl Kernel {
             self.pools[pool].counters.launch_failed += 1;
             let began = self.entries[entry].last_used.mono;
             self.entries[entry].ready = Readiness::Failed;
-            self.pools[pool].failing += 1;
+            self.pools[pool].occupied.failure_began();
             self.pool_failed(pool, began, &detail);
         }
         // Whatever was made must be removed first; those who wait are told then.

@@ -30,6 +30,7 @@ mod entry;
 pub mod event;
 mod eviction;
 mod explain;
+mod flag;
 mod flaw;
 mod flaws;
 mod fork;

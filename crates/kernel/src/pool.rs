@@ -1,6 +1,8 @@
 //! The warm pool of a template: what it has, who waits for it, how its launches fare. What to do
 //! about that is decided in `refill`, `checkout` and `recycle`.
 
+mod occupancy;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,7 +12,9 @@ use model::stats::{PoolCounters, PoolStats};
 use model::template::RuntimeTraits;
 use model::{Mono, Template};
 
+use crate::flag::Flag;
 use crate::orders::{Line, Order};
+use crate::pool::occupancy::Occupancy;
 use crate::request::RequestIx;
 use crate::slab::Place;
 
@@ -33,14 +37,7 @@ pub(crate) struct Pool {
     pub(crate) queue: BTreeMap<u64, RequestIx>,
     /// Someone in the line wants an idle one or nothing.
     pub(crate) idle_only_in_line: bool,
-    pub(crate) launching: u32,
-    /// Launches that wait for a place on the node.
-    pub(crate) applying: u32,
-    /// Launches that failed and are being removed: as many callers are told when they are.
-    pub(crate) failing: u32,
-    pub(crate) cleaning: u32,
-    pub(crate) leased: u32,
-    pub(crate) slots_used: u32,
+    pub(crate) occupied: Occupancy,
     /// Launches that failed in a row.
     pub(crate) failures: u32,
     /// When the last failure was counted: those that began before it are the same failure.
@@ -54,8 +51,8 @@ pub(crate) struct Pool {
     pub(crate) counters: PoolCounters,
     /// Who is to be told when it is gone.
     pub(crate) destroyers: Vec<RequestIx>,
-    pub(crate) marked: bool,
-    pub(crate) due: bool,
+    pub(crate) marked: Flag,
+    pub(crate) due: Flag,
     pub(crate) alarm: Mono,
 }
 
@@ -69,12 +66,7 @@ impl Pool {
             idle: Order::new(Line::Idle),
             queue: BTreeMap::new(),
             idle_only_in_line: false,
-            launching: 0,
-            applying: 0,
-            failing: 0,
-            cleaning: 0,
-            leased: 0,
-            slots_used: 0,
+            occupied: Occupancy::default(),
             failures: 0,
             failed_at: Mono(0),
             retry_at: Mono(0),
@@ -83,8 +75,8 @@ impl Pool {
             surplus_since: None,
             counters: PoolCounters::default(),
             destroyers: Vec::new(),
-            marked: false,
-            due: false,
+            marked: Flag::default(),
+            due: Flag::default(),
             alarm: Mono::NEVER,
         }
     }
@@ -94,12 +86,12 @@ impl Pool {
     }
 
     pub(crate) fn free_slots(&self) -> u32 {
-        self.slots().saturating_sub(self.slots_used)
+        self.slots().saturating_sub(self.occupied.slots())
     }
 
     /// Sandboxes on their way to those who wait, or to the idle ones.
     pub(crate) const fn coming(&self) -> u32 {
-        self.launching + self.applying + self.cleaning
+        self.occupied.launching() + self.occupied.applying() + self.occupied.cleaning()
     }
 
     pub(crate) fn waiters(&self) -> u32 {
@@ -109,7 +101,7 @@ impl Pool {
     /// Callers for whom something should be coming: those who will be told of a failed launch wait
     /// for nothing else.
     pub(crate) fn expecting(&self) -> u32 {
-        self.waiters().saturating_sub(self.failing)
+        self.waiters().saturating_sub(self.occupied.failing())
     }
 
     /// Whether launches fail so often that they are tried one at a time, with pauses.
@@ -145,10 +137,10 @@ impl Pool {
             degraded,
             last_failure: self.last_failure.as_deref().map(str::to_owned),
             idle: self.idle.len(),
-            launching: self.launching + self.applying,
-            leased: self.leased,
+            launching: self.occupied.launching() + self.occupied.applying(),
+            leased: self.occupied.leased(),
             waiters: self.waiters(),
-            slots_used: self.slots_used,
+            slots_used: self.occupied.slots(),
             slots: self.slots(),
             pool_size: self.template.pool.pool_size,
             max_overflow: self.template.pool.max_overflow,

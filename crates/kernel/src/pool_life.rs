@@ -154,7 +154,7 @@ impl Kernel {
     /// A pool goes when nothing of it is left.
     pub(crate) fn finish_destroying(&mut self, pool: PoolIx) {
         let known = &self.pools[pool];
-        if known.phase != PoolPhase::Destroying || known.slots_used > 0 {
+        if known.phase != PoolPhase::Destroying || known.occupied.slots() > 0 {
             return;
         }
         let mut known = self.pools.remove(pool);

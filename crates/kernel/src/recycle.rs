@@ -31,14 +31,14 @@ impl Kernel {
         self.forget_lease(entry, cause);
         match self.fate(entry, pool, cause) {
             Fate::Keep => {
-                self.pools[pool].leased -= 1;
+                self.pools[pool].occupied.lease_over();
                 self.pools[pool].counters.recycled += 1;
                 self.rename_recycled(entry);
                 self.put_idle(entry);
             }
             Fate::Wipe => {
-                self.pools[pool].leased -= 1;
-                self.pools[pool].cleaning += 1;
+                self.pools[pool].occupied.lease_over();
+                self.pools[pool].occupied.cleaning_began();
                 let sandbox = &mut self.entries[entry];
                 sandbox.phase = Phase::Wiping;
                 sandbox.ops.call_off_save();
@@ -81,7 +81,7 @@ impl Kernel {
                 Fate::End(EndCause::MaxUses)
             }
             // The pool was made smaller meanwhile.
-            Recycle::Wipe if known.slots_used > known.slots() => Fate::End(EndCause::Surplus),
+            Recycle::Wipe if known.occupied.slots() > known.slots() => Fate::End(EndCause::Surplus),
             Recycle::Wipe => Fate::Wipe,
         }
     }
@@ -133,7 +133,7 @@ impl Kernel {
             self.end(entry, EndCause::NotClean, After::Gone, Resolve::Now);
             return;
         }
-        self.pools[pool].cleaning -= 1;
+        self.pools[pool].occupied.cleaning_over();
         self.pools[pool].counters.recycled += 1;
         self.entries[entry].proven_at = self.now.mono;
         self.rename_recycled(entry);

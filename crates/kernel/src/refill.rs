@@ -50,8 +50,8 @@ impl Kernel {
         let known = &self.pools[pool];
         let unneeded = known.coming().saturating_sub(known.expecting());
         // The pool may have been made smaller since.
-        let too_many = known.slots_used.saturating_sub(known.slots());
-        let surplus = unneeded.max(too_many).min(known.applying);
+        let too_many = known.occupied.slots().saturating_sub(known.slots());
+        let surplus = unneeded.max(too_many).min(known.occupied.applying());
         if surplus == 0 {
             return;
         }
@@ -65,8 +65,7 @@ impl Kernel {
             .collect();
         for seq in latest {
             self.withdraw_application(seq);
-            self.pools[pool].applying -= 1;
-            self.pools[pool].slots_used -= 1;
+            self.pools[pool].occupied.withdrawn();
         }
     }
 
@@ -103,7 +102,7 @@ impl Kernel {
         } else if self.now.mono < known.retry_at {
             0
         } else {
-            1_u32.saturating_sub(known.launching + known.applying)
+            1_u32.saturating_sub(known.occupied.launching() + known.occupied.applying())
         }
     }
 

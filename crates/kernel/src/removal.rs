@@ -186,7 +186,6 @@ impl Kernel {
         }
         self.count_out(entry);
         let sandbox = self.entries.remove(entry);
-        self.admission.entries -= 1;
         self.due.look_at_line();
         self.out.journal.push(model::record::JournalEntry::SandboxRemoved(sandbox.id));
         if sandbox.files.has_files() || sandbox.copying.is_some() {
@@ -212,11 +211,13 @@ impl Kernel {
     /// A slot of a pool is free again. If that is because a launch failed, and nothing else is on
     /// its way to the first who waits, that one is told now.
     fn slot_freed(&mut self, pool: PoolIx, failed: Option<EndCause>, detail: Option<&str>) {
-        let freed = &mut self.pools[pool];
-        freed.slots_used -= 1;
-        freed.failing -= u32::from(failed.is_some());
-        if self.flaws.frees_slot_twice() {
-            self.pools[pool].slots_used = self.pools[pool].slots_used.saturating_sub(1);
+        let occupied = &mut self.pools[pool].occupied;
+        occupied.slot_freed();
+        if failed.is_some() {
+            occupied.failure_over();
+        }
+        if self.flaws.frees_slot_twice() && occupied.slots() > 0 {
+            occupied.slot_freed();
         }
         let known = &self.pools[pool];
         if let Some(code) = failed.and_then(launch_failure)

@@ -261,9 +261,8 @@ impl Kernel {
         sandbox.created_at = record.created_at;
         sandbox.slept = record.slept;
         let entry = self.entries.insert(sandbox);
-        self.admission.entries += 1;
         if let Some(pool) = slot {
-            self.pools[pool].slots_used += 1;
+            self.pools[pool].occupied.slot_taken();
         }
         entry
     }

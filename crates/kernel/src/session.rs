@@ -13,6 +13,7 @@ use model::{
 use crate::Kernel;
 use crate::entry::EntryIx;
 use crate::event::SessionSettings;
+use crate::flag::Flag;
 use crate::reply::SessionReady;
 use crate::request::RequestIx;
 use crate::shelf::Shelf;
@@ -54,8 +55,8 @@ pub(crate) struct Session {
     pub(crate) control: Option<Control>,
     pub(crate) created_at: Wall,
     pub(crate) last_active_at: Wall,
-    pub(crate) marked: bool,
-    pub(crate) due: bool,
+    pub(crate) marked: Flag,
+    pub(crate) due: Flag,
     pub(crate) alarm: Mono,
 }
 
@@ -139,8 +140,8 @@ impl Session {
             control: None,
             created_at,
             last_active_at: created_at,
-            marked: false,
-            due: false,
+            marked: Flag::default(),
+            due: Flag::default(),
             alarm: Mono::NEVER,
         }
     }

@@ -108,17 +108,13 @@ impl Kernel {
     }
 
     pub(crate) fn pool_due(&mut self, pool: PoolIx) {
-        let due = &mut self.pools[pool].due;
-        if !*due {
-            *due = true;
+        if self.pools[pool].due.raise() {
             self.due.look_at_pool(pool);
         }
     }
 
     pub(crate) fn session_due(&mut self, session: SessionIx) {
-        let due = &mut self.sessions[session].due;
-        if !*due {
-            *due = true;
+        if self.sessions[session].due.raise() {
             self.due.look_at_session(session);
         }
     }
@@ -132,14 +128,14 @@ impl Kernel {
             match next {
                 Next::Session(session) => {
                     if let Some(known) = self.sessions.get_mut(session)
-                        && std::mem::take(&mut known.due)
+                        && known.due.lower()
                     {
                         self.drive_session(session);
                     }
                 }
                 Next::Pool(pool) => {
                     if let Some(known) = self.pools.get_mut(pool)
-                        && std::mem::take(&mut known.due)
+                        && known.due.lower()
                     {
                         self.reconcile_pool(pool);
                     }

@@ -102,7 +102,7 @@ impl Kernel {
 
     /// Tells that nothing is left, once.
     pub(crate) fn finish_shutdown(&mut self) {
-        let nothing_left = self.admission.live == 0 && self.debts.orphans() == 0;
+        let nothing_left = self.admission.live() == 0 && self.debts.orphans() == 0;
         if let Some(shutdown) = &mut self.shutdown
             && !shutdown.complete
             && nothing_left
