@@ -4,20 +4,13 @@
 
 use std::sync::Arc;
 
-use model::{EndCause, ErrorCode, Refusal, RequestId, SandboxId};
+use model::{EndCause, Refusal};
 
 use crate::Kernel;
 use crate::effect::{Action, Effect};
 use crate::entry::{After, Ending, EntryIx, Frozen, Op, OpKind, Own, Phase, Resolve};
 use crate::event::{FailureKind, Outcome};
-use crate::reply::Reply;
 use crate::request::{RequestIx, Waiting};
-
-/// How often saving is tried before a sandbox that must end is ended without it.
-const SAVE_ATTEMPTS_MAX: u32 = 3;
-
-/// How long a sandbox whose files could not be saved is left alone.
-const SPARED_MS: u64 = 10_000;
 
 impl Kernel {
     /// Begins an effect on a sandbox.
@@ -82,90 +75,6 @@ impl Kernel {
             self.kill(entry);
         } else if !sandbox.ops.is_saving() {
             self.save(entry);
-        }
-    }
-
-    /// Makes the files of a sandbox durable.
-    pub(crate) fn save(&mut self, entry: EntryIx) {
-        let sandbox = &mut self.entries[entry];
-        sandbox.files.save_began(sandbox.holds.is_quiet());
-        let action = Action::Persist { instance: sandbox.instance, workspace: sandbox.workspace };
-        self.begin(entry, OpKind::Persist, self.config.deadlines.workspace_ms, action);
-    }
-
-    pub(crate) fn save_ended(&mut self, entry: EntryIx, outcome: Outcome) {
-        match outcome {
-            Outcome::Done => {
-                let sandbox = &mut self.entries[entry];
-                sandbox.files.save_ended(sandbox.is_awake());
-                self.mark(entry);
-                self.publish_durable(entry);
-                // It was not frozen while its guest was needed.
-                self.arm_quiet(entry);
-                let sandbox = &mut self.entries[entry];
-                let Some(ending) = &mut sandbox.ending else {
-                    self.freeze_saved(entry);
-                    return;
-                };
-                // A program of its own that goes on writing must not keep it from its end. But
-                // what a caller was answered while this save went on needs another one: uses in
-                // progress are the last, so that comes to an end.
-                ending.saves += 1;
-                let covered = !sandbox.files.lacks_answered() || self.flaws.counts_later_as_saved();
-                if covered && (ending.saves >= SAVE_ATTEMPTS_MAX || sandbox.is_quiet()) {
-                    sandbox.files.settled();
-                }
-                self.step_ending(entry);
-            }
-            Outcome::Failed(failure) => {
-                let again = match failure.kind {
-                    FailureKind::FilesGone => {
-                        // All but some files were saved, and the others never will be.
-                        self.entries[entry].files.saved_in_part();
-                        self.mark(entry);
-                        false
-                    }
-                    FailureKind::Trouble | FailureKind::Gone | FailureKind::Unsupported => true,
-                };
-                self.save_failed(entry, &failure.detail, again);
-            }
-            Outcome::TimedOut => {
-                self.save_failed(entry, "saving the workspace took too long", true);
-            }
-        }
-    }
-
-    fn save_failed(&mut self, entry: EntryIx, detail: &str, again: bool) {
-        let kills = self.flaws.kills_after_failed_save();
-        let now = self.now.mono;
-        let sandbox = &mut self.entries[entry];
-        let Some(ending) = &mut sandbox.ending else {
-            sandbox.spared_until = now.plus(SPARED_MS);
-            self.arm(entry, now.plus(SPARED_MS));
-            self.settle(entry);
-            self.arm_quiet(entry);
-            let refusal = Refusal::new(ErrorCode::PersistFailed, detail.to_owned());
-            self.refuse_freezers(entry, &refusal);
-            return;
-        };
-        match ending.resolve {
-            Resolve::Voidable | Resolve::Careful if !kills => {
-                sandbox.spared_until = now.plus(SPARED_MS);
-                self.arm(entry, now.plus(SPARED_MS));
-                let refusal = Refusal::new(ErrorCode::PersistFailed, detail.to_owned());
-                self.void_ending(entry, &refusal);
-                self.refuse_freezers(entry, &refusal);
-            }
-            Resolve::Voidable | Resolve::Careful | Resolve::Firm | Resolve::Now => {
-                ending.attempts += 1;
-                if kills || !again || ending.attempts >= SAVE_ATTEMPTS_MAX {
-                    self.kill(entry);
-                } else {
-                    let pause_ms = self.config.backoff.pause_ms(ending.attempts);
-                    ending.retry_at = now.plus(pause_ms);
-                    self.arm(entry, now.plus(pause_ms));
-                }
-            }
         }
     }
 
@@ -304,45 +213,6 @@ impl Kernel {
         }
     }
 
-    /// Someone wants a sandbox to go.
-    pub(crate) fn delete_requested(
-        &mut self,
-        request: RequestId,
-        sandbox: SandboxId,
-    ) -> Result<Reply, Refusal> {
-        let Some(entry) = self.entries.by_id(sandbox) else {
-            return match self.ends.of_sandbox(sandbox) {
-                Some(_) => Ok(Reply::Gone),
-                None => Err(sandbox_unknown(sandbox)),
-            };
-        };
-        if self.entries[entry].is_live() {
-            self.await_deletion(request, entry)?;
-            self.end(entry, EndCause::Deleted, After::Gone, Resolve::Now);
-            Ok(Reply::Pending)
-        } else if !self.entries[entry].ops.is_free() && !self.entries[entry].is_archiving() {
-            // Its files are being copied. It goes as soon as that is over, one way or the other.
-            self.await_deletion(request, entry)?;
-            self.entries[entry].ending = Some(Box::new(Ending::now(EndCause::Deleted)));
-            self.mark(entry);
-            self.settle(entry);
-            Ok(Reply::Pending)
-        } else {
-            self.lose_files(entry, EndCause::Deleted.reason());
-            self.remove_entry(entry, EndCause::Deleted, None, None);
-            Ok(Reply::Gone)
-        }
-    }
-
-    fn await_deletion(&mut self, request: RequestId, entry: EntryIx) -> Result<(), Refusal> {
-        Self::refuse_when_crowded(self.entries[entry].waiting())?;
-        let deadline = self.now.mono.plus(self.config.control_timeout_ms);
-        let req = self.wait(request, deadline, Waiting::Delete { entry });
-        self.arm_request(req);
-        self.entries[entry].extra().waiting.push(req);
-        Ok(())
-    }
-
     /// Takes the requests of one kind that wait for a sandbox.
     pub(crate) fn take_waiting(
         &mut self,
@@ -353,8 +223,4 @@ impl Kernel {
         let Some(extra) = &mut self.entries[entry].extra else { return Vec::new() };
         extra.waiting.extract_if(.., |req| wanted(&requests[*req].what)).collect()
     }
-}
-
-pub(crate) fn sandbox_unknown(sandbox: SandboxId) -> Refusal {
-    Refusal::new(ErrorCode::SandboxUnknown, format!("no sandbox {sandbox} is known"))
 }

@@ -1,18 +1,19 @@
-//! One sandbox as the kernel knows it, live or cold, and what follows from its facts: the state a
-//! user sees, the eviction tier it stands in, what it counts for. Facts are stored; what follows
-//! from them is computed here and nowhere else. Facts that belong together are a type of their own
-//! in a module beneath this one, which keeps them in agreement.
+//! One sandbox as the kernel knows it, live or cold. Only facts are stored; what follows from them is
+//! computed in `derived`. Facts that belong together are a type of their own in a module beneath
+//! this one, which keeps them in agreement.
 
 mod belonging;
 mod cleanliness;
 mod cold_files;
 mod copying;
+mod derived;
 mod disk_use;
 mod durability;
 mod extra;
 mod holds;
 mod in_progress;
 mod lifetime;
+mod phase;
 mod readiness;
 mod way_out;
 
@@ -20,16 +21,16 @@ use std::sync::Arc;
 
 use model::record::{Owner, SandboxRecord};
 use model::template::RuntimeTraits;
-use model::why::Tier;
 use model::{
-    ClaimSettings, EndCause, Generation, InstanceId, KeyId, Mono, Now, SandboxId, SandboxState,
-    Template, Wall, WorkspaceId,
+    ClaimSettings, EndCause, Generation, InstanceId, KeyId, Mono, Now, SandboxId, Template, Wall,
+    WorkspaceId,
 };
 
 pub(crate) use crate::entry::belonging::{Belonging, Own};
 use crate::entry::cleanliness::Cleanliness;
 pub(crate) use crate::entry::cold_files::ColdFiles;
 pub(crate) use crate::entry::copying::Copying;
+pub(crate) use crate::entry::derived::Derived;
 pub(crate) use crate::entry::disk_use::DiskUse;
 pub(crate) use crate::entry::durability::Durability;
 pub(crate) use crate::entry::extra::{Extra, Process, ScheduledStop};
@@ -38,12 +39,12 @@ pub(crate) use crate::entry::holds::Wanted;
 use crate::entry::in_progress::InProgress;
 pub(crate) use crate::entry::in_progress::{Lane, Op, OpKind};
 pub(crate) use crate::entry::lifetime::Lifetime;
+pub(crate) use crate::entry::phase::{Frozen, Phase};
 pub(crate) use crate::entry::readiness::Readiness;
 pub(crate) use crate::entry::way_out::{After, Ending, Resolve};
 use crate::flag::Flag;
 use crate::orders::{Line, Links};
 use crate::pool::PoolIx;
-use crate::request::RequestIx;
 use crate::session::SessionIx;
 use crate::slab::Place;
 
@@ -105,45 +106,6 @@ pub(crate) struct Entry {
     tier_links: Links,
 }
 
-/// What a sandbox is doing, in more detail than its state shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// No process.
-    Cold,
-    /// Being started.
-    Launching,
-    /// In its pool, ready to be handed out.
-    Idle,
-    /// Being bound to a lease (with the request that waits for it) or a session.
-    Claiming(Option<RequestIx>),
-    /// A lease's or a session's.
-    InUse,
-    /// Being wiped after a use.
-    Wiping,
-    /// Being proven clean after a wipe.
-    Proving,
-    /// Being removed, until that is confirmed.
-    Killing,
-}
-
-/// Whether its processes run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Frozen {
-    No,
-    Yes,
-    /// A freeze went wrong: it must be thawed before use, to be sure.
-    Unsure,
-}
-
-/// What follows from the facts, as it is counted at the moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Derived {
-    pub(crate) state: SandboxState,
-    pub(crate) tier: Option<Tier>,
-    pub(crate) dying_live: bool,
-    pub(crate) dying_entry: bool,
-}
-
 /// What a new entry starts from.
 pub(crate) struct Birth {
     pub(crate) id: SandboxId,
@@ -199,58 +161,6 @@ impl Entry {
         }
     }
 
-    /// The state a user sees.
-    pub(crate) fn state(&self) -> SandboxState {
-        match self.phase {
-            Phase::Cold => SandboxState::Cold,
-            Phase::Launching => SandboxState::Warming,
-            Phase::Wiping | Phase::Proving => SandboxState::Waiting,
-            Phase::Killing => match self.derived.state {
-                SandboxState::Cold => SandboxState::Warming,
-                state @ (SandboxState::Warming
-                | SandboxState::Warm
-                | SandboxState::Waiting
-                | SandboxState::Running) => state,
-            },
-            Phase::InUse if self.holds.is_running() => SandboxState::Running,
-            Phase::InUse if self.clean.is_used() => SandboxState::Waiting,
-            Phase::InUse | Phase::Idle | Phase::Claiming(_) => SandboxState::Warm,
-        }
-    }
-
-    /// The tier in which it may be chosen to give way.
-    pub(crate) fn tier(&self, now: Mono) -> Option<Tier> {
-        if self.ending.is_some() || self.holds.is_wanted() || self.holds.is_copied() {
-            return None;
-        }
-        match self.phase {
-            Phase::Cold => (self.ops.is_free() || self.is_archiving()).then_some(Tier::Cold),
-            Phase::Idle => Some(Tier::Warm),
-            Phase::InUse => {
-                let session = self.session().is_some();
-                (session && self.is_quiet() && !self.is_awake() && self.spared_until <= now)
-                    .then_some(Tier::Waiting)
-            }
-            Phase::Launching
-            | Phase::Claiming(_)
-            | Phase::Wiping
-            | Phase::Proving
-            | Phase::Killing => None,
-        }
-    }
-
-    pub(crate) fn derive(&self, now: Mono) -> Derived {
-        Derived {
-            state: self.state(),
-            tier: self.tier(now),
-            dying_live: self.live && self.ending.is_some(),
-            dying_entry: self
-                .ending
-                .as_ref()
-                .is_some_and(|e| matches!(e.after, After::Gone | After::Shelved)),
-        }
-    }
-
     /// Nothing is in progress in it.
     pub(crate) fn is_quiet(&self) -> bool {
         self.holds.is_quiet()
@@ -279,6 +189,20 @@ impl Entry {
     /// Nothing is in progress in it, and nobody is about to use it.
     pub(crate) fn may_rest(&self) -> bool {
         self.is_quiet() && !self.holds.is_wanted()
+    }
+
+    /// It may be frozen as things stand.
+    pub(crate) fn may_freeze(&self) -> bool {
+        self.phase == Phase::InUse
+            && self.traits.can_freeze
+            && self.frozen == Frozen::No
+            && self.ending.is_none()
+            && self.ops.is_free()
+            && !self.is_saving_inside()
+            // Its guest may be what gives the files out.
+            && !self.holds.is_copied()
+            && self.may_rest()
+            && !self.is_awake()
     }
 
     /// Something of its own keeps it awake.
@@ -396,10 +320,4 @@ impl Entry {
             expires_at: self.life.expires_at(),
         }
     }
-}
-
-impl Derived {
-    /// Of an entry that is not counted yet.
-    pub(crate) const NOTHING: Self =
-        Self { state: SandboxState::Cold, tier: None, dying_live: false, dying_entry: false };
 }

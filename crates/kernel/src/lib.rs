@@ -18,8 +18,10 @@ mod binding;
 mod checkout;
 mod cold;
 mod completion;
+mod control;
 mod counts;
 mod debts;
+mod deletion;
 mod disk;
 mod due;
 pub mod effect;
@@ -34,12 +36,14 @@ mod flag;
 mod flaw;
 mod flaws;
 mod fork;
+mod freezing;
 mod handout;
 mod hibernation;
 mod index;
 mod journal;
 mod launch;
 mod lease;
+mod losses;
 mod minter;
 mod orders;
 mod pausing;
@@ -48,6 +52,7 @@ mod pool_life;
 mod pools;
 mod probe;
 mod process_end;
+mod process_time;
 mod recycle;
 mod refill;
 mod removal;
@@ -56,6 +61,9 @@ mod request;
 mod requests;
 mod restart;
 mod retention;
+mod saving;
+mod served;
+mod serving;
 mod session;
 mod session_life;
 mod session_list;
@@ -68,8 +76,11 @@ mod speaking;
 mod tiers;
 mod timers;
 mod turn;
+mod turn_clients;
+mod turn_end;
 mod uses;
 pub mod view;
+mod waiters;
 mod wakefulness;
 
 #[cfg(test)]
@@ -341,7 +352,7 @@ impl Kernel {
     }
 
     /// Tells the world something that is the business of one key, or of nobody.
-    fn publish(&mut self, tenant: KeyId, event: LifecycleEvent) {
+    pub(crate) fn publish(&mut self, tenant: KeyId, event: LifecycleEvent) {
         self.out.published.push(Published { tenant, event });
     }
 }

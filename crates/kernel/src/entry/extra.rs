@@ -25,6 +25,17 @@ pub(crate) struct Extra {
     pub(crate) still_since: Option<Mono>,
 }
 
+impl Extra {
+    /// Processes keep their sandbox awake no more, as far as they still exist.
+    pub(crate) fn release(&mut self, processes: &[ProcessId]) {
+        for id in processes {
+            if let Some(process) = self.processes.get_mut(id) {
+                process.holds = false;
+            }
+        }
+    }
+}
+
 /// A process that keeps its sandbox awake, or did, or has a time limit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Process {
