@@ -46,7 +46,7 @@ impl Kernel {
         Ok(Reply::Pending)
     }
 
-    /// Aborts the turn in progress, for someone who waits for it or for nobody.
+    /// Aborts the turn in progress, whether a caller waits for that or not.
     pub(crate) fn abort_turn(&mut self, session: SessionIx, keep_sandbox: bool) {
         let Some(turn) = self.sessions[session].turn.as_ref().map(|turn| turn.id) else { return };
         let kind = ControlKind::Abort { turn, keep_sandbox };

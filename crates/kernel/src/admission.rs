@@ -27,7 +27,7 @@ pub(crate) struct Admission {
     queued_memory_mb: u64,
 }
 
-/// Someone who wants to start a process.
+/// A pool or a session that wants to start a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Applicant {
     pub(crate) who: Who,
@@ -111,7 +111,7 @@ impl Admission {
 }
 
 impl Kernel {
-    /// Lets someone stand in line for a process.
+    /// Lets an applicant stand in line for a process.
     pub(crate) fn apply_for_place(&mut self, applicant: Applicant) -> u64 {
         let seq = self.minter.place_in_line();
         self.admission.join(seq, applicant);
@@ -124,7 +124,7 @@ impl Kernel {
         self.due.look_at_line();
     }
 
-    /// Whether one more process fits right now, and nobody is ahead in the line.
+    /// Whether one more process fits right now, and no applicant is ahead.
     pub(crate) fn has_room_for(&self, memory_mb: u64) -> bool {
         !self.admission.has_applicants() && self.fits(true, memory_mb)
     }
@@ -232,7 +232,7 @@ impl Kernel {
             && self.config.memory_budget_mb.is_none_or(|budget| memory_mb <= budget)
     }
 
-    /// Launches that nobody waits for, and their memory.
+    /// Launches that no caller waits for, and their memory.
     fn spares_coming(&self) -> (u32, u64) {
         self.pools.iter().fold((0, 0), |(count, memory_mb), (_, pool)| {
             let spares = pool.occupied.launching().saturating_sub(pool.expecting());
@@ -242,7 +242,7 @@ impl Kernel {
     }
 }
 
-/// The refusal of someone for whom there is no place and none can be made.
+/// The refusal of a caller for whom there is no place and none can be made.
 pub(crate) fn capacity_exhausted() -> Refusal {
     Refusal::new(
         ErrorCode::CapacityExhausted,

@@ -46,8 +46,8 @@ impl Alarms {
         Self { set: BTreeSet::new(), lowest_offset: offset(now) }
     }
 
-    /// Whether all alarms for what ends by the wall clock are to be set again: the machine slept, or
-    /// somebody set its clock, and they would ring late. A clock that is set back only makes them
+    /// Whether all alarms for what ends by the wall clock are to be set again: the machine slept,
+    /// or its clock was set, and they would ring late. A clock that is set back only makes them
     /// ring early.
     pub(crate) fn clock_jumped(&mut self, now: Now) -> bool {
         let offset = offset(now);

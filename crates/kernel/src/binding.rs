@@ -1,5 +1,5 @@
-//! How a session comes by its sandbox. There is one flight at a time per session: whoever wants the
-//! sandbox waits for the same one. A live one is thawed and probed first; a cold one is launched on
+//! How a session comes by its sandbox. There is one attempt at a time per session: all who want the
+//! sandbox wait for the same one. A live one is thawed and probed first; a cold one is launched on
 //! its files; a session without any takes an idle one of the pool, or gets its own.
 
 use std::sync::Arc;
@@ -12,18 +12,16 @@ use crate::Kernel;
 use crate::admission::{Applicant, Who, capacity_exhausted};
 use crate::disk::disk_full;
 use crate::effect::Action;
-use crate::entry::{EntryIx, OpKind, Own, Phase, Resolve};
+use crate::entry::{EntryIx, OpKind, Own, Phase};
 use crate::event::bound_generation;
 use crate::pool::PoolIx;
 use crate::session::SessionIx;
 
 impl Kernel {
-    /// Someone wants a session's sandbox: from now on nothing may take that away.
+    /// A caller wants a session's sandbox: from now on nothing may take that away.
     pub(crate) fn engage(&mut self, session: SessionIx) {
         if let Some(entry) = self.sessions[session].entry {
-            let sandbox = &self.entries[entry];
-            let voidable = sandbox.ending.as_ref().is_some_and(|e| e.resolve == Resolve::Voidable);
-            if voidable && sandbox.phase == Phase::InUse && !self.flaws.ends_victim_in_use() {
+            if self.entries[entry].may_be_spared() && !self.flaws.ends_victim_in_use() {
                 let refusal = Refusal::new(ErrorCode::SandboxBusy, "it came into use again");
                 self.void_ending(entry, &refusal);
             }
@@ -136,8 +134,8 @@ impl Kernel {
             self.mark_session(session);
             self.session_due(session);
         } else {
-            // Nobody wants another: whoever waits for the end of this one is told when it is gone.
-            // Its files were never the session's.
+            // No caller wants another, and those who wait for the end of this one hear when it is
+            // gone. Its files were never the session's.
             self.entries[entry].files.files_left();
         }
     }

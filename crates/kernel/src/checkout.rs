@@ -1,6 +1,6 @@
 //! Checkouts: the fast path takes the oldest idle sandbox that will live long enough, the overflow
-//! path starts one, the blocked path waits in order of arrival until its deadline. Nobody overtakes
-//! anybody, and nobody waits while a sandbox is idle.
+//! path starts one, the blocked path waits in order of arrival until its deadline. No caller
+//! overtakes another, and none waits while a sandbox is idle.
 
 use model::{EndCause, ErrorCode, KeyId, Refusal};
 

@@ -1,6 +1,6 @@
-//! What becomes of files that nobody comes back for: after a while they go into an archive, where
-//! they take less room, and after another they are given up, if the node says so. Whoever wants
-//! them meanwhile comes first, and nobody loses anything without being told.
+//! What becomes of files that no caller comes back for: after a while they go into an archive,
+//! where they take less room, and after another they are given up, if the node says so. A session
+//! that wants them meanwhile comes first, and none loses anything without a report.
 
 use model::why::Tier;
 use model::{EndCause, Mono, Wall};
@@ -14,7 +14,7 @@ use crate::event::Outcome;
 pub(crate) const ARCHIVE_PATIENCE: u64 = 10;
 
 impl Kernel {
-    /// When files are put into an archive, if nobody comes back for them.
+    /// When files are put into an archive, if no caller comes back for them.
     fn archives_at(&self, entry: EntryIx) -> Option<Mono> {
         let sandbox = &self.entries[entry];
         let after_ms = self.config.archive_after_ms.filter(|ms| *ms > 0)?;
@@ -26,13 +26,13 @@ impl Kernel {
         wanted.then(|| self.at_age(entry, after_ms).max(sandbox.cold.not_before()))
     }
 
-    /// When files are given up, if nobody comes back for them.
+    /// When files are given up, if no caller comes back for them.
     fn pruned_at(&self, entry: EntryIx) -> Option<Mono> {
         let after_ms = self.config.prune_after_ms.filter(|ms| *ms > 0)?;
         self.is_left_alone(entry).then(|| self.at_age(entry, after_ms))
     }
 
-    /// Whether it is cold and nobody wants it, so that it may be dealt with.
+    /// Whether it is cold and not wanted, so that it may be dealt with.
     fn is_left_alone(&self, entry: EntryIx) -> bool {
         let sandbox = &self.entries[entry];
         self.shutdown.is_none()
@@ -89,7 +89,7 @@ impl Kernel {
         let sandbox = &mut self.entries[entry];
         match outcome {
             Outcome::Done => sandbox.cold.archived(),
-            // It stays where it is, and nobody is the worse for it.
+            // It stays where it is, and nothing is lost by that.
             Outcome::Failed(_) | Outcome::TimedOut => {
                 let pause_ms = self.config.backoff.max_ms.saturating_mul(ARCHIVE_PATIENCE);
                 sandbox.cold.archive_failed(self.now.mono.plus(pause_ms));
@@ -118,7 +118,7 @@ impl Kernel {
         self.archive_shelves();
     }
 
-    /// Somebody wants the files: they stay where they are, or come back from where they went.
+    /// A session wants the files: they stay where they are, or come back from where they went.
     pub(crate) fn call_off_archive(&mut self, entry: EntryIx) {
         if self.entries[entry].is_archiving() {
             self.entries[entry].ops.call_off();

@@ -1,5 +1,5 @@
-//! Operations on a session: abort, pause, stop, end and fork. One is in progress at a time; those who
-//! ask for the same one join it, and all get the same answer when it is over.
+//! Operations on a session: abort, pause, stop, end and fork. One is in progress at a time; those
+//! who ask for the same one join it, and all get the same answer when it is over.
 
 use model::{EndCause, ErrorCode, Refusal, RequestId, SessionStatus};
 

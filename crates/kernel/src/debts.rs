@@ -1,5 +1,5 @@
 //! Removals that outlive the sandbox they were for: workspaces to delete, and instances that a
-//! restart found and nobody knows. Each is tried until it is confirmed.
+//! restart found and no record names. Each is tried until it is confirmed.
 
 use std::collections::BTreeMap;
 

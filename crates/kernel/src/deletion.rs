@@ -1,4 +1,4 @@
-//! Deletions: somebody wants a sandbox to go, with its files, and hears when it has.
+//! Deletions: a caller wants a sandbox to go, with its files, and gets its answer when it has.
 
 use model::{EndCause, ErrorCode, Refusal, RequestId, SandboxId};
 
@@ -8,7 +8,7 @@ use crate::reply::Reply;
 use crate::request::Waiting;
 
 impl Kernel {
-    /// Someone wants a sandbox to go.
+    /// A caller wants a sandbox to go.
     pub(crate) fn delete_requested(
         &mut self,
         request: RequestId,

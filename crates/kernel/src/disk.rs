@@ -1,6 +1,7 @@
 //! What workspaces on disk may take. The file system keeps a hard limit by itself; a soft one is
-//! kept here: whoever was measured to have written too much ends. Where the disk itself runs short,
-//! nothing more is launched on it, and the largest of those with a soft limit ends, one at a time.
+//! kept here: a sandbox that was measured to have written too much ends. Where the disk itself runs
+//! short, nothing more is launched on it, and the largest of those with a soft limit ends, one at a
+//! time.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::pool::PoolIx;
 const OFFENDER_BYTES_MIN: u64 = 16 << 20;
 
 /// How often in a row some of a workspace may be hidden. Programs close directories for a moment,
-/// tests above all; whoever shows everything at each third look hides nothing for long.
+/// tests above all; one that shows everything at each third look hides nothing for long.
 const HIDDEN_MAX: u8 = 3;
 
 const MIB: u64 = 1 << 20;
@@ -147,9 +148,7 @@ impl Kernel {
             Own::Session(_) | Own::Nobody | Own::Lease(_) => After::Gone,
         };
         self.end(entry, EndCause::DiskLimit, after, Resolve::Now);
-        if let Some(ending) = self.entries.get_mut(entry).and_then(|e| e.ending.as_mut()) {
-            ending.detail = Some(why);
-        }
+        self.explain_end(entry, Some(why));
     }
 
     /// Whether nothing of a pool may be launched for want of room on the disk.
@@ -158,7 +157,7 @@ impl Kernel {
         short && self.pools[pool].traits.disk.is_some()
     }
 
-    /// Those in line for whom nothing is on its way are told that nothing will be.
+    /// Refuses those in line for whom nothing is on its way, because nothing will be.
     pub(crate) fn refuse_without_disk(&mut self, pool: PoolIx) {
         if !self.lacks_disk(pool) {
             return;
@@ -186,7 +185,7 @@ fn is_up(entry: &Entry) -> bool {
     }
 }
 
-/// The refusal of someone who needs a sandbox that the disk has no room for.
+/// The refusal of a caller that needs a sandbox that the disk has no room for.
 pub(crate) fn disk_full() -> Refusal {
     Refusal::new(ErrorCode::DiskFull, "the disk of the workspaces is nearly full")
         .retry_after(5_000)

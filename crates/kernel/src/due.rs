@@ -40,7 +40,7 @@ impl Due {
         self.pools.push_back(pool);
     }
 
-    /// A place may be free, or somebody may have joined or left the line.
+    /// A place may be free, or an applicant may have joined or left the line.
     pub(crate) const fn look_at_line(&mut self) {
         self.line = true;
     }
@@ -50,7 +50,7 @@ impl Due {
         self.archives = true;
     }
 
-    /// A pool is looked at again when no one is in line for a place.
+    /// A pool is looked at again when the line for places is empty.
     pub(crate) fn starved(&mut self, pool: PoolIx) {
         if !self.starved.contains(&pool) {
             self.starved.push(pool);

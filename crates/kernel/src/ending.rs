@@ -1,5 +1,5 @@
 //! The way to the end of a sandbox: save its files if they are worth it, then remove it. Promise 1
-//! lives here: a decision that is voidable is void as soon as someone uses the sandbox, and a
+//! lives here: a decision that is voidable is void as soon as a caller uses the sandbox, and a
 //! failed save never kills, except where the sandbox must end.
 
 use std::sync::Arc;
@@ -120,7 +120,7 @@ impl Kernel {
         self.mark(entry);
         self.settle(entry);
         self.send_kill(entry);
-        let cause = self.entries[entry].ending.as_ref().map_or(EndCause::Deleted, |e| e.cause);
+        let cause = self.entries[entry].end_cause();
         self.break_uses(entry, cause);
     }
 
@@ -167,7 +167,7 @@ impl Kernel {
                 self.claim_lost(entry, req);
             }
             (Phase::InUse, Some(pool)) => {
-                let cause = sandbox.ending.as_ref().map_or(EndCause::Deleted, |e| e.cause);
+                let cause = sandbox.end_cause();
                 self.pools[pool].occupied.lease_over();
                 self.forget_lease(entry, cause);
             }
@@ -208,6 +208,11 @@ impl Kernel {
             Own::Session(_) | Own::Nobody | Own::Lease(_) => After::Gone,
         };
         self.end(entry, cause, after, Resolve::Now);
+        self.explain_end(entry, detail);
+    }
+
+    /// Notes how a sandbox came to its end, unless it is gone already: then there was no process.
+    pub(crate) fn explain_end(&mut self, entry: EntryIx, detail: Option<Arc<str>>) {
         if let Some(ending) = self.entries.get_mut(entry).and_then(|e| e.ending.as_mut()) {
             ending.detail = detail;
         }

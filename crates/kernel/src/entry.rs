@@ -1,5 +1,5 @@
-//! One sandbox as the kernel knows it, live or cold. Only facts are stored; what follows from them is
-//! computed in `derived`. Facts that belong together are a type of their own in a module beneath
+//! One sandbox as the kernel knows it, live or cold. Only facts are stored; what follows from them
+//! is computed in `derived`. Facts that belong together are a type of their own in a module beneath
 //! this one, which keeps them in agreement.
 
 mod belonging;
@@ -186,7 +186,7 @@ impl Entry {
         self.files.is_dirty() && !self.traits.workspace_survives
     }
 
-    /// Nothing is in progress in it, and nobody is about to use it.
+    /// Nothing is in progress in it, and no caller is about to use it.
     pub(crate) fn may_rest(&self) -> bool {
         self.is_quiet() && !self.holds.is_wanted()
     }
@@ -242,6 +242,25 @@ impl Entry {
 
     pub(crate) const fn tenant(&self) -> KeyId {
         self.belongs.tenant()
+    }
+
+    /// Why it ends, if it does.
+    pub(crate) fn end_cause(&self) -> EndCause {
+        self.ending.as_ref().map_or(EndCause::Deleted, |ending| ending.cause)
+    }
+
+    /// It is to give way, but would not if it came into use now.
+    pub(crate) fn may_be_spared(&self) -> bool {
+        let voidable = |ending: &Ending| ending.resolve == Resolve::Voidable;
+        self.phase == Phase::InUse && self.ending.as_deref().is_some_and(voidable)
+    }
+
+    /// Its lease or session has it from now on.
+    pub(crate) fn came_into_use(&mut self) {
+        self.phase = Phase::InUse;
+        if self.holds.is_wanted_to_run() {
+            self.clean.wanted();
+        }
     }
 
     /// A process counts for it from now on.

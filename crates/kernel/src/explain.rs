@@ -93,8 +93,8 @@ impl Kernel {
         }
     }
 
-    /// The key that a sandbox belongs to, or did as long as that is remembered; nil if it is
-    /// nobody's.
+    /// The key that a sandbox belongs to, or did as long as that is remembered; nil if it has
+    /// no owner.
     pub fn tenant_of_sandbox(&self, id: SandboxId) -> Option<KeyId> {
         match self.entries.by_id(id) {
             Some(entry) => Some(self.entries[entry].tenant()),

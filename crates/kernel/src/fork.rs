@@ -10,7 +10,7 @@ use model::{EndCause, ErrorCode, InstanceId, Refusal, RequestId, SessionId, Sess
 use crate::Kernel;
 use crate::admission::capacity_exhausted;
 use crate::effect::Action;
-use crate::entry::{After, Copying, EntryIx, OpKind, Own, Phase, Resolve};
+use crate::entry::{After, Copying, EntryIx, OpKind, Own, Phase};
 use crate::event::{FailureKind, Outcome};
 use crate::pool::PoolIx;
 use crate::reply::Reply;
@@ -108,9 +108,7 @@ impl Kernel {
 
     /// A sandbox that was to give way stays: its files are being copied out of it.
     fn spare_source(&mut self, entry: EntryIx) {
-        let sandbox = &self.entries[entry];
-        let voidable = sandbox.ending.as_ref().is_some_and(|e| e.resolve == Resolve::Voidable);
-        if voidable && sandbox.phase == Phase::InUse {
+        if self.entries[entry].may_be_spared() {
             let refusal = Refusal::new(ErrorCode::SandboxBusy, "its files are being copied");
             self.void_ending(entry, &refusal);
         }
@@ -195,8 +193,8 @@ impl Kernel {
         self.remove_entry(entry, EndCause::LaunchFailed, Some(&detail), None);
     }
 
-    /// Whether what a fork reads from is still its parent's. If not, a copy that failed is no trouble
-    /// of the disk.
+    /// Whether what a fork reads from is still its parent's. If not, a copy that failed is no
+    /// trouble of the disk.
     fn is_source_there(&self, fork: SessionIx, copy: EntryIx) -> bool {
         let parent = self.sessions[fork].parent;
         let parent = parent.and_then(|id| self.sessions.by_id(id));

@@ -1,5 +1,6 @@
-//! Freezing and thawing: the processes of a sandbox stop running and go on again. Files that only its
-//! processes could save are saved first. After a freeze that went wrong it is thawed before use.
+//! Freezing and thawing: the processes of a sandbox stop running and go on again. Files that only
+//! its processes could save are saved first. After a freeze that went wrong it is thawed before
+//! use.
 
 use std::sync::Arc;
 

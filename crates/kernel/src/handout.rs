@@ -1,4 +1,4 @@
-//! Handing an idle sandbox to whoever is to have it. One that answered lately, and to which nothing
+//! Handing an idle sandbox to a lease or a session. One that answered lately, and to which nothing
 //! is to be bound, is handed out in the same decision; any other is bound and heard from first.
 //! Nothing is handed out on the word of a sandbox that was not asked for longer than that.
 
@@ -15,7 +15,8 @@ use crate::reply::{CheckedOut, CheckoutPath, Reply};
 use crate::request::{RequestIx, Terms};
 use crate::session::SessionIx;
 
-/// How many sandboxes a session tries to have bound to it before it is told why that fails.
+/// How many sandboxes a session tries to have bound to it before those who want one hear why that
+/// fails.
 const CLAIMS_MAX: u32 = 2;
 
 impl Kernel {
@@ -32,8 +33,8 @@ impl Kernel {
         }
     }
 
-    /// Whether a sandbox can be handed out as it is: nothing is to be bound to it or may be bound to
-    /// it still, and it answered so lately that asking again would tell little.
+    /// Whether a sandbox can be handed out as it is: nothing is to be bound to it or may be bound
+    /// to it still, and it answered so lately that asking again would tell little.
     pub(crate) fn needs_no_word(&self, entry: EntryIx, terms: &Terms) -> bool {
         let sandbox = &self.entries[entry];
         let fresh = self.now.mono.since(sandbox.proven_at) < self.config.probe_fresh_ms
@@ -106,8 +107,8 @@ impl Kernel {
         self.died(entry, EndCause::ClaimFailed, Some(detail));
     }
 
-    /// What fails with one sandbox after another is not their fault: those who want one are told,
-    /// before the pool is used up for nothing.
+    /// What fails with one sandbox after another is not their fault: those who want one are
+    /// refused, before the pool is used up for nothing.
     fn count_failed_claim(&mut self, session: SessionIx, detail: &str) {
         let known = &mut self.sessions[session];
         known.failed_claims += 1;
@@ -137,13 +138,10 @@ impl Kernel {
         self.answer(req, Ok(Reply::CheckedOut(checked_out)));
     }
 
-    /// From now on a sandbox is in use, whoever it is for.
+    /// From now on a sandbox is in use, by a lease or a session.
     fn taken_up(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
-        sandbox.phase = Phase::InUse;
-        if sandbox.holds.is_wanted_to_run() {
-            sandbox.clean.wanted();
-        }
+        sandbox.came_into_use();
         sandbox.last_used = self.now;
         self.settle(entry);
         self.arm_quiet(entry);

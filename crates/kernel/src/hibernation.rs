@@ -73,7 +73,7 @@ impl Kernel {
         entry.has_unsaved_files() && !self.flaws.freezes_unsaved()
     }
 
-    /// A sandbox that is someone's and alive, by its id.
+    /// A live sandbox of a lease or a session, by its id.
     pub(crate) fn usable(&self, sandbox: SandboxId) -> Result<EntryIx, Refusal> {
         let Some(entry) = self.entries.by_id(sandbox) else {
             return Err(match self.ends.of_sandbox(sandbox) {
@@ -85,7 +85,7 @@ impl Kernel {
         match (known.phase, known.owner()) {
             (Phase::InUse, Own::Lease(_) | Own::Session(_)) => Ok(entry),
             (Phase::Killing, _) => {
-                let cause = known.ending.as_ref().map_or(EndCause::Deleted, |e| e.cause);
+                let cause = known.end_cause();
                 Err(crate::removal::gone(cause))
             }
             (Phase::Wiping | Phase::Proving, _) => Err(crate::removal::gone(EndCause::Returned)),

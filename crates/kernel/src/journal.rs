@@ -8,8 +8,8 @@ use crate::entry::{EntryIx, Own};
 use crate::pool::PoolIx;
 use crate::session::SessionIx;
 
-/// What changed in this decision and is to be written down. Each has a flag of its own that says so,
-/// and is here once.
+/// What changed in this decision and is to be written down. Each has a flag of its own that says
+/// so, and is here once.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     entries: Vec<EntryIx>,

@@ -40,7 +40,7 @@ impl Kernel {
         entry
     }
 
-    /// A place was found for someone who waits for a pool; its slot was taken when it was asked
+    /// A place was found for a caller that waits for a pool; its slot was taken when it was asked
     /// for.
     pub(crate) fn place_for_pool(&mut self, pool: PoolIx) {
         self.pools[pool].occupied.placed();
@@ -135,11 +135,7 @@ impl Kernel {
             self.pool_recovered(pool);
             self.put_idle(entry);
         } else {
-            let sandbox = &mut self.entries[entry];
-            sandbox.phase = Phase::InUse;
-            if sandbox.holds.is_wanted_to_run() {
-                sandbox.clean.wanted();
-            }
+            self.entries[entry].came_into_use();
             self.settle(entry);
             self.arm_quiet(entry);
             self.arm_expiry(entry);
@@ -157,14 +153,14 @@ impl Kernel {
             self.pools[pool].occupied.failure_began();
             self.pool_failed(pool, began, &detail);
         }
-        // Whatever was made must be removed first; those who wait are told then.
+        // What was made must be removed first; those who wait hear of it then.
         self.end_unready(entry, cause, detail);
     }
 
     /// Ends a sandbox that never became ready.
     pub(crate) fn end_unready(&mut self, entry: EntryIx, cause: EndCause, detail: Arc<str>) {
         let sandbox = &self.entries[entry];
-        // A session that had files before keeps them, unless they are gone, and it is told so; one
+        // A session that had files before keeps them, unless they are gone, which is reported; one
         // that never had any keeps nothing.
         let after = match sandbox.owner() {
             Own::Session(_) if sandbox.files.has_files() && cause != EndCause::FilesGone => {
@@ -173,8 +169,6 @@ impl Kernel {
             Own::Session(_) | Own::Nobody | Own::Lease(_) => After::Gone,
         };
         self.end(entry, cause, after, Resolve::Now);
-        if let Some(ending) = self.entries.get_mut(entry).and_then(|e| e.ending.as_mut()) {
-            ending.detail = Some(detail);
-        }
+        self.explain_end(entry, Some(detail));
     }
 }

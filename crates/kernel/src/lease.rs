@@ -19,7 +19,7 @@ impl Kernel {
         match self.entries[entry].phase {
             Phase::InUse => self.recycle(entry, EndCause::Returned),
             Phase::Claiming(req) => {
-                // Returned before it was handed out: nobody wants it any more.
+                // Returned before it was handed out: it is not wanted any more.
                 if let Some(req) = req {
                     self.entries[entry].phase = Phase::Claiming(None);
                     self.lease_over(entry, lease, EndCause::Returned);
@@ -148,7 +148,7 @@ pub(crate) fn refuse_ttl(ttl_ms: u64) -> Result<(), Refusal> {
 
 /// Whether a return of a lease that ended like this is the same as one that came in time: it was
 /// returned before, or its sandbox is gone by its own fault or its user's wish. A lease that was
-/// taken away is lost, and whoever returns it late should know.
+/// taken away is lost, and a late return gets to know that.
 fn is_settled(cause: EndCause) -> bool {
     match cause.reason() {
         TerminatedReason::Crash
@@ -165,7 +165,7 @@ fn is_settled(cause: EndCause) -> bool {
     }
 }
 
-/// The refusal of whoever comes with a lease that is gone.
+/// The refusal of a caller that comes with a lease that is gone.
 pub(crate) fn lost(cause: EndCause) -> Refusal {
     let reason = cause.reason();
     let cause = format!("the lease is gone: {} ({})", reason.as_str(), cause.as_str());

@@ -150,18 +150,18 @@ impl Boot {
 pub struct Outbox {
     /// To be written down.
     pub journal: Vec<JournalEntry>,
-    /// To be told to the world, in order.
+    /// To be published, in order.
     pub published: Vec<Published>,
     /// To be done.
     pub effects: Vec<Effect>,
-    /// To be told to those who wait.
+    /// To be said to those who wait.
     pub notices: Vec<Notice>,
 }
 
 /// An event, and whose business it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
-    /// The key that what it tells of belongs to; nil where that is nobody's.
+    /// The key that what it tells of belongs to; nil where that has no owner.
     pub tenant: KeyId,
     /// The event.
     pub event: LifecycleEvent,
@@ -351,7 +351,7 @@ impl Kernel {
         Ok(Reply::Noted)
     }
 
-    /// Tells the world something that is the business of one key, or of nobody.
+    /// Publishes something that is the business of one key, or of none.
     pub(crate) fn publish(&mut self, tenant: KeyId, event: LifecycleEvent) {
         self.out.published.push(Published { tenant, event });
     }

@@ -1,5 +1,5 @@
-//! Lost files: that a session lost some is remembered, across restarts, until an answer has reported
-//! it. No loss is silent, except to a session that is ending.
+//! Lost files: that a session lost some is remembered, across restarts, until an answer has
+//! reported it. No loss is silent, except to a session that is ending.
 
 use model::{Generation, LifecycleEvent, SandboxId, SessionId, TerminatedReason};
 

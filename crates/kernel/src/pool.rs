@@ -35,7 +35,7 @@ pub(crate) struct Pool {
     pub(crate) idle: Order,
     /// Those who wait, by order of arrival.
     pub(crate) queue: BTreeMap<u64, RequestIx>,
-    /// Someone in the line wants an idle one or nothing.
+    /// A caller in the line wants an idle one or nothing.
     pub(crate) idle_only_in_line: bool,
     pub(crate) occupied: Occupancy,
     /// Launches that failed in a row.
@@ -49,7 +49,7 @@ pub(crate) struct Pool {
     pub(crate) tokens_at: Mono,
     pub(crate) surplus_since: Option<Mono>,
     pub(crate) counters: PoolCounters,
-    /// Who is to be told when it is gone.
+    /// Those who wait for it to be gone.
     pub(crate) destroyers: Vec<RequestIx>,
     pub(crate) marked: Flag,
     pub(crate) due: Flag,
@@ -98,7 +98,7 @@ impl Pool {
         self.queue.len() as u32
     }
 
-    /// Callers for whom something should be coming: those who will be told of a failed launch wait
+    /// Callers for whom something should be coming: those who will hear of a failed launch wait
     /// for nothing else.
     pub(crate) fn expecting(&self) -> u32 {
         self.waiters().saturating_sub(self.occupied.failing())

@@ -1,5 +1,5 @@
-//! The time that processes have: it stands still while their sandbox is frozen, and one whose time is
-//! over holds nothing any more and is killed, a few times if need be.
+//! The time that processes have: it stands still while their sandbox is frozen, and one whose time
+//! is over holds nothing any more and is killed, a few times if need be.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl Kernel {
         }
     }
 
-    /// Where nobody knows whether a sandbox runs, it is made to before anything in it is killed.
+    /// Thaws a sandbox of which it is not known whether it runs, before anything in it is killed.
     fn thawed_first(&mut self, entry: EntryIx) -> bool {
         let now = self.now.mono;
         let sandbox = &self.entries[entry];
@@ -125,7 +125,7 @@ impl Kernel {
             return;
         }
         match outcome {
-            // That it has ended is told by an event of its own.
+            // Its end is an event of its own.
             Outcome::Done => {
                 process.kill_at = Mono::NEVER;
                 self.arm_quiet(entry);

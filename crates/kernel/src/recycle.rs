@@ -1,6 +1,6 @@
-//! What becomes of a sandbox after a use. One that nobody touched goes back as it is. A touched one
-//! is destroyed, or wiped and proven clean and alive from outside where the runtime does that; any
-//! doubt destroys it. Whatever happens, its user never meets it again under the same id.
+//! What becomes of a sandbox after a use. One that was not touched goes back as it is. A touched
+//! one is destroyed, or wiped and proven clean and alive from outside where the runtime does that;
+//! any doubt destroys it. Whatever happens, its user never meets it again under the same id.
 
 use model::EndCause;
 use model::state::PoolPhase;

@@ -1,6 +1,6 @@
 //! The reconciler of a pool. It takes no input and is idempotent: it looks at what the pool has and
-//! at what it should have, serves those who wait in order, starts what is missing at a bounded rate,
-//! and gives up what has been too much for a while. Failures slow it down and never stop it.
+//! at what it should have, serves those who wait in order, starts what is missing at a bounded
+//! rate, and gives up what has been too much for a while. Failures slow it down and never stop it.
 
 use std::sync::Arc;
 
@@ -127,7 +127,7 @@ impl Kernel {
         }
     }
 
-    /// A pool that is closing keeps nothing, starts nothing, and lets nobody wait.
+    /// A pool that is closing keeps nothing, starts nothing, and lets no caller wait.
     fn empty_pool(&mut self, pool: PoolIx) {
         while let Some((_, req)) = self.pools[pool].queue.pop_first() {
             let refusal = match (&self.shutdown, self.pools[pool].phase) {

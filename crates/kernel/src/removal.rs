@@ -72,7 +72,7 @@ impl Kernel {
         if !sandbox.ready.end_announced() {
             return;
         }
-        let cause = sandbox.ending.as_ref().map_or(EndCause::Deleted, |ending| ending.cause);
+        let cause = sandbox.end_cause();
         if self.flaws.announces_twice() {
             self.publish_terminated(entry, cause);
         }
@@ -93,7 +93,8 @@ impl Kernel {
         self.publish(sandbox.tenant(), event);
     }
 
-    /// Gives a sandbox another id, so that whoever knows this one cannot reach what comes next.
+    /// Gives a sandbox another id, so that a caller who knows this one cannot reach what comes
+    /// next.
     pub(crate) fn rename(&mut self, entry: EntryIx, cause: EndCause, detail: Option<Arc<str>>) {
         self.write_ended(entry, cause, detail, None);
         let id = SandboxId::from_u128(self.mint());
@@ -198,7 +199,7 @@ impl Kernel {
     }
 
     /// A slot of a pool is free again. If that is because a launch failed, and nothing else is on
-    /// its way to the first who waits, that one is told now.
+    /// its way to the first who waits, that one gets its refusal now.
     fn slot_freed(&mut self, pool: PoolIx, failed: Option<EndCause>, detail: Option<&str>) {
         let occupied = &mut self.pools[pool].occupied;
         occupied.slot_freed();
@@ -258,12 +259,12 @@ pub(crate) const fn launch_failure(cause: EndCause) -> Option<ErrorCode> {
     }
 }
 
-/// The refusal of whoever asks for a sandbox that is gone.
+/// The refusal of a caller that asks for a sandbox that is gone.
 pub(crate) fn gone(cause: EndCause) -> Refusal {
     Refusal::sandbox_gone(cause)
 }
 
-/// The refusal of whoever was using a sandbox when it went.
+/// The refusal of a caller that was using a sandbox when it went.
 pub(crate) fn broken(cause: EndCause) -> Refusal {
     match cause.reason() {
         TerminatedReason::Crash | TerminatedReason::Replaced => Refusal::new(

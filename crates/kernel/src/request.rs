@@ -1,5 +1,5 @@
 //! Requests that wait for their answer. Each is answered exactly once: here is where it stops
-//! waiting, whoever answers it.
+//! waiting, wherever its answer comes from.
 
 use std::sync::Arc;
 

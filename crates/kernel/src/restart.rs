@@ -25,7 +25,7 @@ use crate::{Boot, Kernel};
 pub struct Recovery {
     /// Sandboxes that were live and are cold now, or will be when their removal is confirmed.
     pub marked_cold: u32,
-    /// Sandboxes that belonged to nobody or to a lease, and go.
+    /// Sandboxes that were idle in a pool or belonged to a lease, and go.
     pub ended: u32,
     /// Instances that no record names.
     pub orphans: u32,

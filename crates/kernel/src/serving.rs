@@ -90,7 +90,7 @@ impl Kernel {
         }
     }
 
-    /// Nobody can be served: everyone who wants the sandbox is told.
+    /// The sandbox cannot be had: refuses all who want it.
     pub(crate) fn fail_wants(&mut self, session: SessionIx, refusal: &Refusal) {
         for req in std::mem::take(&mut self.sessions[session].wanting) {
             self.answer(req, Err(refusal.clone()));
@@ -101,7 +101,7 @@ impl Kernel {
         self.session_unwanted(session);
     }
 
-    /// Those who want a sandbox by an id that is no more are told so.
+    /// Refuses those who want a sandbox by an id that is no more.
     pub(crate) fn refuse_uses_by_id(&mut self, session: SessionIx, cause: EndCause) {
         let requests = &self.requests;
         let stale = |req: &mut RequestIx| {
@@ -113,7 +113,7 @@ impl Kernel {
         }
     }
 
-    /// Someone stopped wanting a session's sandbox.
+    /// A caller stopped wanting a session's sandbox.
     pub(crate) fn session_unwanted(&mut self, session: SessionIx) {
         // It may be gone with the last one who wanted it.
         if self.sessions.get(session).is_none_or(Session::wants) {
@@ -131,7 +131,7 @@ impl Kernel {
         }
     }
 
-    /// A session that nobody got to know goes, with whatever was made for it.
+    /// A session that no caller got to know goes, with what was made for it.
     fn abandon_session(&mut self, session: SessionIx) {
         self.set_status(session, SessionStatus::Ended);
         match self.sessions[session].entry {

@@ -70,7 +70,7 @@ pub(crate) struct Turn {
     pub(crate) client: Option<RequestId>,
     pub(crate) stage: Stage,
     pub(crate) deadline: Mono,
-    /// What whoever waits for it is told when it has started.
+    /// The answer to the request that waits for it to start.
     pub(crate) ready: Option<SessionReady>,
 }
 
@@ -146,7 +146,7 @@ impl Session {
         }
     }
 
-    /// Someone waits for its sandbox.
+    /// A caller waits for its sandbox.
     pub(crate) fn wants(&self) -> bool {
         !self.wanting.is_empty() || self.is_binding()
     }

@@ -197,7 +197,7 @@ impl Kernel {
         detail: Option<&str>,
     ) {
         self.sessions[session].entry = None;
-        // Whoever stood in line for it alone must now ask for more.
+        // Its application was for a process alone, and it needs an entry too now.
         self.unapply(session);
         self.refuse_uses_by_id(session, cause);
         if let Some(control) = &self.sessions[session].control
@@ -226,7 +226,7 @@ impl Kernel {
 
     pub(crate) fn drop_session(&mut self, session: SessionIx) {
         let refusal = Refusal::new(ErrorCode::SessionEnded, "the session has ended");
-        // Nobody else knows of them.
+        // Nothing else knows of them.
         self.clear_shelf(session);
         for req in std::mem::take(&mut self.sessions[session].wanting) {
             self.answer(req, Err(refusal.clone()));
@@ -249,7 +249,7 @@ impl Kernel {
         if !self.sessions[session].queued.is_empty() {
             self.mark_session(session);
         }
-        // Whoever sent them may send them again when the server is back.
+        // Their senders may send them again when the server is back.
         let outcome =
             if self.shutdown.is_some() { TurnOutcome::Interrupted } else { TurnOutcome::Aborted };
         for queued in std::mem::take(&mut self.sessions[session].queued) {

@@ -1,6 +1,6 @@
 //! Keeps what follows from the facts in step with them: counts by state, eviction tiers, what is
-//! about to be freed. Whoever changes a sandbox calls [`Kernel::settle`]; the reconcilers then see
-//! to whatever became possible.
+//! about to be freed. Each change of a sandbox is followed by [`Kernel::settle`]; the reconcilers
+//! then see to what became possible.
 
 use model::SandboxState;
 use model::why::Tier;
@@ -52,7 +52,7 @@ impl Kernel {
             }
             if let Some(tier) = new.tier {
                 self.tiers.join(tier, &mut self.entries, entry);
-                // There may be someone for whom this one could give way.
+                // This one could give way for an applicant.
                 if self.admission.has_applicants() {
                     self.due.look_at_line();
                 }

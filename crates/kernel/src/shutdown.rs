@@ -1,5 +1,5 @@
 //! Stopping in order: no new work, no sweep and no refill; what runs may finish within its grace;
-//! files are saved, everything is removed, and only then is the server told that it may exit.
+//! files are saved, everything is removed, and only then does the server hear that it may exit.
 
 use model::lifecycle::TurnOutcome;
 use model::{EndCause, ErrorCode, Mono, Refusal};
@@ -123,7 +123,7 @@ impl Kernel {
     }
 }
 
-/// The refusal of whoever comes while the server stops.
+/// The refusal of a caller that comes while the server stops.
 pub(crate) fn stopping() -> Refusal {
     Refusal::new(ErrorCode::ShuttingDown, "the server is stopping").retry_after(5_000)
 }

@@ -1,5 +1,6 @@
-//! Who speaks with the harness of a sandbox: a turn, or whoever holds it, and never two. It is
-//! decided when it is asked for, so that who has to wait for the sandbox has the harness meanwhile.
+//! Who speaks with the harness of a sandbox: a turn, or a caller that holds it, and never two. It
+//! is decided when it is asked for, so that who has to wait for the sandbox has the harness
+//! meanwhile.
 
 use model::{ErrorCode, Refusal, TemplateName};
 
@@ -10,7 +11,7 @@ use crate::request::{RequestIx, Waiting};
 use crate::session::SessionIx;
 
 impl Kernel {
-    /// Refuses a harness that is not there, or that somebody of a leased sandbox holds already.
+    /// Refuses a harness that is not there, or that a caller of a leased sandbox holds already.
     pub(crate) fn refuse_harness_of_lease(
         &self,
         entry: EntryIx,
@@ -49,7 +50,7 @@ impl Kernel {
         self.refuse_while_held(session)
     }
 
-    /// Refuses a turn while somebody holds the harness, or is about to.
+    /// Refuses a turn while a caller holds the harness, or is about to.
     pub(crate) fn refuse_while_held(&self, session: SessionIx) -> Result<(), Refusal> {
         let known = &self.sessions[session];
         let wants = |req: &RequestIx| {
@@ -76,14 +77,14 @@ impl Kernel {
                 let cause = format!("the harness of {name} is the shell, and no program");
                 Err(Refusal::new(ErrorCode::NoHarness, cause))
             }
-            // That a template is gone is told by whoever needs it.
+            // That a template is gone is found out where it is needed.
             Some(_) | None => Ok(()),
         }
     }
 }
 
 impl Entry {
-    /// Somebody speaks with its harness directly.
+    /// A caller speaks with its harness directly.
     fn has_held_harness(&self) -> bool {
         self.extra.iter().flat_map(|extra| &extra.uses).any(|(_, kind)| *kind == UseKind::Harness)
     }

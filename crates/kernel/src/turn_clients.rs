@@ -64,7 +64,7 @@ impl Kernel {
         }
     }
 
-    /// Nobody follows a turn any more: it goes on, or is aborted if its session wants that.
+    /// No client follows a turn any more: it goes on, or is aborted if its session wants that.
     fn running_client_lost(&mut self, session: SessionIx) {
         let Some(turn) = &mut self.sessions[session].turn else { return };
         let client = turn.client.take();

@@ -35,7 +35,7 @@ impl Kernel {
         self.turn_over(session, outcome, None);
     }
 
-    /// A turn is over: it is told, the sandbox rests, and whatever waited for that goes on.
+    /// A turn is over: its end is published, the sandbox rests, and what waited for that goes on.
     pub(crate) fn turn_over(
         &mut self,
         session: SessionIx,

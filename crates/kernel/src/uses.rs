@@ -28,7 +28,8 @@ impl Kernel {
                 let known = self.entries.by_id(sandbox);
                 let known = known.map(|entry| &self.entries[entry]);
                 match known.map(|entry| (entry.owner(), entry.phase)) {
-                    // A cold sandbox of a session wakes when it is used; one that is going does not.
+                    // A cold sandbox of a session wakes when it is used; one that is going does
+                    // not.
                     Some((Own::Session(session), phase)) if phase != Phase::Killing => {
                         (session, true)
                     }
@@ -133,7 +134,7 @@ impl Kernel {
         self.end_if_stopping(entry);
     }
 
-    /// Goes on with whoever waits for a sandbox, whatever just changed about it.
+    /// Goes on with those who wait for a sandbox, after something changed about it.
     pub(crate) fn drive_entry(&mut self, entry: EntryIx) {
         match self.entries[entry].owner() {
             Own::Session(session) => {
@@ -147,7 +148,7 @@ impl Kernel {
         }
     }
 
-    /// Someone asked for a thaw and nothing else.
+    /// A caller asked for a thaw and nothing else.
     fn thaw_if_asked(&mut self, entry: EntryIx) -> bool {
         let sandbox = &self.entries[entry];
         let thaws =
@@ -175,7 +176,7 @@ impl Kernel {
         self.answer_thawed(entry);
     }
 
-    /// Tells those who asked for a thaw and nothing else.
+    /// Answers those who asked for a thaw and nothing else.
     fn answer_thawed(&mut self, entry: EntryIx) {
         if !self.entries[entry].ops.is_free() || self.entries[entry].frozen != Frozen::No {
             return;
@@ -187,7 +188,7 @@ impl Kernel {
         self.repin(entry);
     }
 
-    /// Whether someone is about to use a sandbox, from those who wait.
+    /// Finds out from those who wait whether a sandbox is about to be used.
     pub(crate) fn repin(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
         let own = sandbox.extra.iter().flat_map(|extra| &extra.waiting);

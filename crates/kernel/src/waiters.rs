@@ -1,5 +1,5 @@
-//! Checkouts that wait in the line of a pool, and how they leave it without a sandbox: their deadline
-//! passes, their client goes away, or nothing can come.
+//! Checkouts that wait in the line of a pool, and how they leave it without a sandbox: their
+//! deadline passes, their client goes away, or nothing can come.
 
 use model::{ErrorCode, Refusal};
 

@@ -123,7 +123,7 @@ impl Kernel {
         self.thaw_if_kept_awake(entry);
         let sandbox = &self.entries[entry];
         let Some(extra) = &sandbox.extra else { return };
-        // One that does not run shows nothing to anybody.
+        // Nothing can be seen of one that does not run.
         if sandbox.frozen == Frozen::No {
             let processes = extra.processes.values().filter(|p| p.holds).count() as u32;
             let (instance, seen) = (sandbox.instance, extra.scale_seen);

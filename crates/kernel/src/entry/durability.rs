@@ -91,7 +91,7 @@ impl Durability {
         self.has_files
     }
 
-    /// There is something that somebody may miss.
+    /// There is something that its session may miss.
     pub(crate) const fn has_any(self) -> bool {
         self.dirty || self.has_files
     }

@@ -36,7 +36,7 @@ impl Holds {
         self.wanted = wanted;
     }
 
-    /// It is made ready for somebody who waits.
+    /// It is made ready for a caller that waits.
     pub(crate) const fn pin(&mut self) {
         self.wanted = match self.wanted {
             Wanted::No | Wanted::Yes => Wanted::Yes,
@@ -92,12 +92,12 @@ impl Holds {
         !self.turn && self.execs == 0 && self.calls == 0
     }
 
-    /// Somebody is about to use it.
+    /// A caller is about to use it.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted != Wanted::No
     }
 
-    /// Somebody is about to run a command in it.
+    /// A caller is about to run a command in it.
     pub(crate) fn is_wanted_to_run(&self) -> bool {
         self.wanted == Wanted::ToRun
     }

@@ -8,7 +8,7 @@ pub(crate) enum Readiness {
     NotYet,
     /// It has been ready in this generation, so its end is to be announced.
     Ready,
-    /// Its launch failed, and somebody who waits is to hear of it when it is gone.
+    /// Its launch failed, and a caller that waits is to hear of it when it is gone.
     Failed,
 }
 

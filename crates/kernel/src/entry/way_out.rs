@@ -56,7 +56,7 @@ pub(crate) enum After {
 /// How firm the decision to end it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resolve {
-    /// Void as soon as someone uses it; its files come first.
+    /// Void as soon as a caller uses it; its files come first.
     Voidable,
     /// Its user wants it, but its files come first.
     Careful,
