@@ -152,10 +152,9 @@ impl Kernel {
         } else if !patient && self.pools[pool].expecting() > self.pools[pool].coming() {
             // There is a slot, but launches fail so often that none is started now.
             self.pools[pool].counters.blocked -= 1;
-            let failure = self.pools[pool].last_failure.clone();
-            let cause =
-                failure.map_or_else(|| "no launch may begin now".to_owned(), |f| f.to_string());
-            let wait_ms = self.pools[pool].retry_at.since(self.now.mono);
+            let health = &self.pools[pool].health;
+            let cause = health.last_failure().unwrap_or("no launch may begin now").to_owned();
+            let wait_ms = health.retry_at().since(self.now.mono);
             self.pools[pool].queue.remove(&seq);
             let refusal = Refusal::new(ErrorCode::LaunchFailed, cause).retry_after(wait_ms);
             self.refuse_waiter(req, refusal);

@@ -48,11 +48,11 @@ impl Kernel {
             return;
         }
         if let Some(ending) = &sandbox.ending
-            && ending.resolve as u8 >= resolve as u8
+            && ending.resolve >= resolve
         {
             return;
         }
-        sandbox.ending = Some(Box::new(Ending { after, resolve, ..Ending::now(cause) }));
+        sandbox.ending = Some(Box::new(Ending::new(cause, after, resolve)));
         self.mark(entry);
         self.leave_pool_line(entry);
         self.settle(entry);
@@ -115,7 +115,7 @@ impl Kernel {
         sandbox.ops.call_off_save();
         sandbox.ops.call_off_turn();
         if let Some(ending) = &mut sandbox.ending {
-            ending.attempts = 0;
+            ending.removal_began();
         }
         self.mark(entry);
         self.settle(entry);
@@ -145,9 +145,8 @@ impl Kernel {
         let backoff = &self.config.backoff;
         let sandbox = &mut self.entries[entry];
         let ending = sandbox.ending.as_mut().expect("what is being killed has a cause");
-        ending.attempts += 1;
-        ending.retry_at = self.now.mono.plus(backoff.pause_ms(ending.attempts));
-        let at = ending.retry_at;
+        let at = self.now.mono.plus(backoff.pause_ms(ending.attempt_failed()));
+        ending.retry(at);
         self.arm(entry, at);
     }
 

@@ -1,6 +1,8 @@
 //! The warm pool of a template: what it has, who waits for it, how its launches fare. What to do
 //! about that is decided in `refill`, `checkout` and `recycle`.
 
+mod bucket;
+mod health;
 mod occupancy;
 
 use std::collections::BTreeMap;
@@ -14,6 +16,8 @@ use model::{Mono, Template};
 
 use crate::flag::Flag;
 use crate::orders::{Line, Order};
+use crate::pool::bucket::Bucket;
+use crate::pool::health::Health;
 use crate::pool::occupancy::Occupancy;
 use crate::request::RequestIx;
 use crate::slab::Place;
@@ -38,15 +42,8 @@ pub(crate) struct Pool {
     /// A caller in the line wants an idle one or nothing.
     pub(crate) idle_only_in_line: bool,
     pub(crate) occupied: Occupancy,
-    /// Launches that failed in a row.
-    pub(crate) failures: u32,
-    /// When the last failure was counted: those that began before it are the same failure.
-    pub(crate) failed_at: Mono,
-    pub(crate) retry_at: Mono,
-    pub(crate) last_failure: Option<Arc<str>>,
-    /// Thousandths of launches that the refill may start, as of `tokens_at`.
-    pub(crate) tokens_milli: u64,
-    pub(crate) tokens_at: Mono,
+    pub(crate) health: Health,
+    pub(crate) bucket: Bucket,
     pub(crate) surplus_since: Option<Mono>,
     pub(crate) counters: PoolCounters,
     /// Those who wait for it to be gone.
@@ -59,7 +56,7 @@ pub(crate) struct Pool {
 impl Pool {
     pub(crate) fn new(template: Arc<Template>, traits: RuntimeTraits, now: Mono) -> Self {
         Self {
-            tokens_milli: u64::from(template.pool.refill_per_s) * 1000,
+            bucket: Bucket::full(template.pool.refill_per_s, now),
             template,
             traits,
             phase: PoolPhase::Active,
@@ -67,11 +64,7 @@ impl Pool {
             queue: BTreeMap::new(),
             idle_only_in_line: false,
             occupied: Occupancy::default(),
-            failures: 0,
-            failed_at: Mono(0),
-            retry_at: Mono(0),
-            last_failure: None,
-            tokens_at: now,
+            health: Health::default(),
             surplus_since: None,
             counters: PoolCounters::default(),
             destroyers: Vec::new(),
@@ -106,23 +99,17 @@ impl Pool {
 
     /// Whether launches fail so often that they are tried one at a time, with pauses.
     pub(crate) const fn is_degraded(&self, degraded_after: u32) -> bool {
-        self.failures >= degraded_after
+        self.health.is_degraded(degraded_after)
     }
 
     /// Fills the bucket of the refill up to now and tells how many launches it allows.
     pub(crate) fn refill_allowance(&mut self, now: Mono) -> u32 {
-        let rate = u64::from(self.template.pool.refill_per_s);
-        let gained = now.since(self.tokens_at).saturating_mul(rate);
-        self.tokens_milli = self.tokens_milli.saturating_add(gained).min(rate * 1000);
-        self.tokens_at = now;
-        (self.tokens_milli / 1000) as u32
+        self.bucket.fill(self.template.pool.refill_per_s, now)
     }
 
     /// When the bucket will allow the next launch.
     pub(crate) fn refill_at(&self) -> Mono {
-        let missing = 1000_u64.saturating_sub(self.tokens_milli);
-        let rate = u64::from(self.template.pool.refill_per_s).max(1);
-        self.tokens_at.plus(missing.div_ceil(rate))
+        self.bucket.next_at(self.template.pool.refill_per_s)
     }
 
     pub(crate) fn record(&self) -> PoolRecord {
@@ -135,7 +122,7 @@ impl Pool {
             template: self.template.name.clone(),
             phase: self.phase,
             degraded,
-            last_failure: self.last_failure.as_deref().map(str::to_owned),
+            last_failure: self.health.last_failure().map(str::to_owned),
             idle: self.idle.len(),
             launching: self.occupied.launching() + self.occupied.applying(),
             leased: self.occupied.leased(),

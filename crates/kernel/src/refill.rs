@@ -86,7 +86,7 @@ impl Kernel {
                 self.due.starved(pool);
                 break;
             }
-            self.pools[pool].tokens_milli -= 1000;
+            self.pools[pool].bucket.take();
             self.launch_spare(pool);
         }
     }
@@ -99,7 +99,7 @@ impl Kernel {
             0
         } else if !known.is_degraded(self.config.backoff.degraded_after) {
             u32::MAX
-        } else if self.now.mono < known.retry_at {
+        } else if self.now.mono < known.health.retry_at() {
             0
         } else {
             1_u32.saturating_sub(known.occupied.launching() + known.occupied.applying())
@@ -159,13 +159,13 @@ impl Kernel {
         if let Some(since) = known.surplus_since {
             at = at.min(since.plus(SURPLUS_PATIENCE_MS));
         }
-        if degraded && now < known.retry_at {
-            at = at.min(known.retry_at);
+        if degraded && now < known.health.retry_at() {
+            at = at.min(known.health.retry_at());
         }
         let have = (known.idle.len() + known.coming()).saturating_sub(known.expecting());
         if known.phase == PoolPhase::Active
             && have < known.template.pool.pool_size
-            && known.tokens_milli < 1000
+            && known.bucket.is_empty()
         {
             at = at.min(known.refill_at().max(now.plus(1)));
         }
@@ -178,21 +178,14 @@ impl Kernel {
     pub(crate) fn pool_failed(&mut self, pool: PoolIx, began: Mono, detail: &Arc<str>) {
         let backoff = &self.config.backoff;
         let known = &mut self.pools[pool];
-        known.last_failure = Some(Arc::clone(detail));
-        if began < known.failed_at {
+        let now = self.now.mono;
+        let Some(times) = known.health.failed(began, now, detail, backoff.degraded_after) else {
             return;
-        }
-        known.failed_at = self.now.mono;
-        known.failures = known.failures.saturating_add(1);
-        if known.failures < backoff.degraded_after {
-            return;
-        }
-        let pause_ms = backoff.pause_ms(known.failures - backoff.degraded_after + 1);
-        let first = known.failures == backoff.degraded_after;
+        };
+        let pause_ms = backoff.pause_ms(times);
         let jitter_ms = self.minter.below(pause_ms / 4 + 1);
-        let known = &mut self.pools[pool];
-        known.retry_at = self.now.mono.plus(pause_ms + jitter_ms);
-        if first {
+        known.health.pause_until(now.plus(pause_ms + jitter_ms));
+        if times == 1 {
             let template = known.template.name.clone();
             let detail = detail.to_string();
             let event = LifecycleEvent::PoolHealth { template, degraded: true, detail };
@@ -205,11 +198,7 @@ impl Kernel {
     pub(crate) fn pool_recovered(&mut self, pool: PoolIx) {
         let degraded_after = self.config.backoff.degraded_after;
         let known = &mut self.pools[pool];
-        let degraded = known.is_degraded(degraded_after);
-        known.failures = 0;
-        known.last_failure = None;
-        known.retry_at = Mono(0);
-        if degraded {
+        if known.health.recovered(degraded_after) {
             let template = known.template.name.clone();
             let detail = String::new();
             let event = LifecycleEvent::PoolHealth { template, degraded: false, detail };

@@ -12,7 +12,7 @@ use model::{EndCause, InstanceId, Mono, Now, SessionStatus};
 use crate::ends::LeaseEnd;
 use crate::entry::{
     After, Belonging, Birth, ColdFiles, Copying, Durability, Ending, Entry, EntryIx, Own, Phase,
-    Readiness,
+    Readiness, Resolve,
 };
 use crate::event::SessionSettings;
 use crate::pool::Pool;
@@ -197,7 +197,7 @@ impl Kernel {
         }
         let sandbox = &mut self.entries[entry];
         sandbox.phase = Phase::Killing;
-        sandbox.ending = Some(Box::new(Ending { after, ..Ending::now(cause) }));
+        sandbox.ending = Some(Box::new(Ending::new(cause, after, Resolve::Now)));
         self.mark(entry);
         self.settle(entry);
         Some((entry, cause))

@@ -40,9 +40,9 @@ impl Kernel {
                 // A program of its own that goes on writing must not keep it from its end. But
                 // what a caller was answered while this save went on needs another one: uses in
                 // progress are the last, so that comes to an end.
-                ending.saves += 1;
+                let saves = ending.save_worked();
                 let covered = !sandbox.files.lacks_answered() || self.flaws.counts_later_as_saved();
-                if covered && (ending.saves >= SAVE_ATTEMPTS_MAX || sandbox.is_quiet()) {
+                if covered && (saves >= SAVE_ATTEMPTS_MAX || sandbox.is_quiet()) {
                     sandbox.files.settled();
                 }
                 self.step_ending(entry);
@@ -87,13 +87,13 @@ impl Kernel {
                 self.refuse_freezers(entry, &refusal);
             }
             Resolve::Voidable | Resolve::Careful | Resolve::Firm | Resolve::Now => {
-                ending.attempts += 1;
-                if kills || !again || ending.attempts >= SAVE_ATTEMPTS_MAX {
+                let attempts = ending.attempt_failed();
+                if kills || !again || attempts >= SAVE_ATTEMPTS_MAX {
                     self.kill(entry);
                 } else {
-                    let pause_ms = self.config.backoff.pause_ms(ending.attempts);
-                    ending.retry_at = now.plus(pause_ms);
-                    self.arm(entry, now.plus(pause_ms));
+                    let at = now.plus(self.config.backoff.pause_ms(attempts));
+                    ending.retry(at);
+                    self.arm(entry, at);
                 }
             }
         }

@@ -79,10 +79,9 @@ impl Kernel {
         let now = self.now.mono;
         let sandbox = &mut self.entries[entry];
         let Some(ending) = &mut sandbox.ending else { return };
-        if ending.retry_at > now {
+        if !ending.take_retry(now) {
             return;
         }
-        ending.retry_at = Mono::NEVER;
         if sandbox.phase == Phase::Killing {
             if sandbox.ops.is_free() {
                 self.send_kill(entry);
@@ -100,7 +99,7 @@ impl Kernel {
             at = at.min(deadline);
         }
         if let Some(ending) = &sandbox.ending {
-            at = at.min(ending.retry_at);
+            at = at.min(ending.retry_at());
         }
         if sandbox.spared_until > self.now.mono {
             at = at.min(sandbox.spared_until);

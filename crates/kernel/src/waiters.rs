@@ -65,7 +65,7 @@ impl Kernel {
             CheckoutPolicy::FailFast => ErrorCode::CapacityExhausted,
             CheckoutPolicy::IdleOnly => ErrorCode::PoolEmpty,
         };
-        let cause = match &self.pools[pool].last_failure {
+        let cause = match self.pools[pool].health.last_failure() {
             Some(failure) => format!("no sandbox was free in time; launches fail: {failure}"),
             None => "no sandbox was free in time".to_owned(),
         };
