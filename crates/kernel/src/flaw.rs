@@ -1,6 +1,6 @@
 //! Deliberate bugs. Each breaks one promise at the place where it is kept, so that tests can show
-//! that the simulator notices. They exist only with the feature `flaws`, which no product crate
-//! may enable; without it the question "is this flaw present" is the constant no.
+//! that the simulator notices. How each bends a decision is in `flaws`. They exist only with the
+//! feature of that name, which no product crate may enable; without it none is ever present.
 
 /// A way in which the kernel can be broken on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
