@@ -45,8 +45,7 @@ impl Kernel {
         let waiting = self.sessions[session].control.as_ref().map_or(0, |c| c.requests.len());
         Self::refuse_when_crowded(waiting)?;
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
-        let req = self.wait(request, deadline, Waiting::Control { session });
-        self.arm_request(req);
+        let req = self.wait_until(request, deadline, Waiting::Control { session });
         self.sessions[session]
             .control
             .get_or_insert(Control { kind, requests: Vec::new() })

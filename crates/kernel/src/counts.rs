@@ -1,4 +1,5 @@
 //! What the node counts: sandboxes by the state that users see, and what happened since it started.
+//! No decision may depend on it.
 
 use model::SandboxState;
 

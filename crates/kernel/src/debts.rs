@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use model::record::JournalEntry;
-use model::{EffectId, Generation, InstanceId, Mono, SandboxId, WorkspaceId};
+use model::{InstanceId, Mono, WorkspaceId};
 
 use crate::Kernel;
 use crate::alarms::Ringer;
-use crate::effect::{Action, Effect};
+use crate::effect::Action;
 use crate::event::Outcome;
 
 /// What is still to be removed.
@@ -144,9 +144,7 @@ impl Kernel {
         debt.n = Some(n);
         debt.at = deadline;
         self.debts.paying.insert(n, creditor);
-        // There is no sandbox any more, so the thing itself gives the effect its name.
-        let id = EffectId { sandbox: SandboxId::from_u128(name), generation: Generation(0), n };
-        self.out.effects.push(Effect { id, deadline, action });
+        self.send_without_sandbox(name, n, deadline, action);
         self.alarms.at_latest(Ringer::Debts, &mut self.debts.alarm, deadline);
     }
 

@@ -41,8 +41,7 @@ impl Kernel {
     fn await_deletion(&mut self, request: RequestId, entry: EntryIx) -> Result<(), Refusal> {
         Self::refuse_when_crowded(self.entries[entry].waiting())?;
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
-        let req = self.wait(request, deadline, Waiting::Delete { entry });
-        self.arm_request(req);
+        let req = self.wait_until(request, deadline, Waiting::Delete { entry });
         self.entries[entry].extra().waiting.push(req);
         Ok(())
     }

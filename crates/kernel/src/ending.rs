@@ -7,30 +7,12 @@ use std::sync::Arc;
 use model::{EndCause, Refusal};
 
 use crate::Kernel;
-use crate::effect::{Action, Effect};
-use crate::entry::{After, Ending, EntryIx, Frozen, Op, OpKind, Own, Phase, Resolve};
+use crate::effect::Action;
+use crate::entry::{After, Ending, EntryIx, Frozen, OpKind, Own, Phase, Resolve};
 use crate::event::{FailureKind, Outcome};
 use crate::request::{RequestIx, Waiting};
 
 impl Kernel {
-    /// Begins an effect on a sandbox.
-    pub(crate) fn begin(
-        &mut self,
-        entry: EntryIx,
-        kind: OpKind,
-        timeout_ms: u64,
-        action: Action,
-    ) -> u64 {
-        let n = self.minter.effect();
-        let deadline = self.now.mono.plus(timeout_ms);
-        let sandbox = &mut self.entries[entry];
-        sandbox.ops.began(Op { n, kind, deadline });
-        let id = model::EffectId { sandbox: sandbox.id, generation: sandbox.generation, n };
-        self.out.effects.push(Effect { id, deadline, action });
-        self.arm(entry, deadline);
-        n
-    }
-
     /// Decides that a sandbox ends. A firmer decision replaces a weaker one; a weaker one is
     /// ignored.
     pub(crate) fn end(&mut self, entry: EntryIx, cause: EndCause, after: After, resolve: Resolve) {

@@ -193,8 +193,7 @@ impl Kernel {
 
     fn await_freeze(&mut self, request: RequestId, entry: EntryIx, frozen: bool) {
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
-        let req = self.wait(request, deadline, Waiting::Freeze { entry, frozen });
-        self.arm_request(req);
+        let req = self.wait_until(request, deadline, Waiting::Freeze { entry, frozen });
         self.entries[entry].extra().waiting.push(req);
     }
 }

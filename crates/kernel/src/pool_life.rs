@@ -126,8 +126,7 @@ impl Kernel {
         }
         Self::refuse_when_crowded(self.pools[pool].destroyers.len())?;
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
-        let req = self.wait(request, deadline, Waiting::Destroy { pool });
-        self.arm_request(req);
+        let req = self.wait_until(request, deadline, Waiting::Destroy { pool });
         let known = &mut self.pools[pool];
         known.phase = PoolPhase::Destroying;
         known.destroyers.push(req);

@@ -1,4 +1,5 @@
-//! All pools, by the name of their template.
+//! All pools, by the name of their template. A name never leads to two pools, nor to one that is
+//! gone.
 
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};

@@ -77,7 +77,14 @@ pub(crate) struct Terms {
 }
 
 impl Kernel {
-    /// Lets a request wait. Its alarm is set by those for whom nothing else bounds the wait.
+    /// Lets a request wait until its deadline, if it is not answered before.
+    pub(crate) fn wait_until(&mut self, id: RequestId, deadline: Mono, what: Waiting) -> RequestIx {
+        let req = self.wait(id, deadline, what);
+        self.arm_request(req);
+        req
+    }
+
+    /// Lets a request wait without an alarm, because something else bounds the wait.
     pub(crate) fn wait(&mut self, id: RequestId, deadline: Mono, what: Waiting) -> RequestIx {
         self.requests.insert(Request { id, deadline, what, alarm: Mono::NEVER })
     }

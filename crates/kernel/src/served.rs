@@ -1,4 +1,5 @@
-//! Which pool serves a template, and whether it takes callers.
+//! Which pool serves a template, and whether it takes callers. A template that this node was not
+//! started for may be known, and is never served.
 
 use model::state::PoolPhase;
 use model::{ErrorCode, Refusal, TemplateName};

@@ -62,8 +62,7 @@ impl Kernel {
 
     fn await_bind(&mut self, request: RequestId, session: SessionIx) {
         let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
-        let req = self.wait(request, deadline, Waiting::Bind { session });
-        self.arm_request(req);
+        let req = self.wait_until(request, deadline, Waiting::Bind { session });
         self.sessions[session].wanting.push(req);
         self.engage(session);
     }

@@ -1,4 +1,5 @@
-//! All sessions, and the ways to find one: by id, by the client of a turn, by age.
+//! All sessions, and the ways to find one: by id, by the client of a turn, by age. A session that
+//! is gone is found by none of them.
 
 use std::collections::BTreeSet;
 use std::ops::{Bound, Index, IndexMut};

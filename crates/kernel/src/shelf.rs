@@ -5,12 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::record::KeptFiles;
-use model::{EffectId, Generation, Mono, SandboxId, Wall, WorkspaceId};
+use model::{Mono, Wall, WorkspaceId};
 
 use crate::Kernel;
 use crate::alarms::Ringer;
 use crate::cold::ARCHIVE_PATIENCE;
-use crate::effect::{Action, Effect};
+use crate::effect::Action;
 use crate::entry::EntryIx;
 use crate::event::Outcome;
 use crate::session::SessionIx;
@@ -209,11 +209,8 @@ impl Kernel {
         let timeout_ms = self.config.deadlines.workspace_ms.saturating_mul(ARCHIVE_PATIENCE);
         let deadline = self.now.mono.plus(timeout_ms);
         self.archiving.shelves.start(workspace, n, deadline);
-        // There is no sandbox, so the workspace gives the effect its name.
-        let sandbox = SandboxId::from_u128(workspace.as_u128());
-        let id = EffectId { sandbox, generation: Generation(0), n };
         let action = Action::ArchiveWorkspace { workspace };
-        self.out.effects.push(Effect { id, deadline, action });
+        self.send_without_sandbox(workspace.as_u128(), n, deadline, action);
         self.alarms.at_latest(Ringer::Shelf, &mut self.archiving.shelves.alarm, deadline);
     }
 

@@ -55,8 +55,7 @@ impl Kernel {
             };
         }
         let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
-        let req = self.wait(request, deadline, Waiting::Turn { session, turn });
-        self.arm_request(req);
+        let req = self.wait_until(request, deadline, Waiting::Turn { session, turn });
         self.sessions.client_came(request, session);
         self.bind_turn(session, turn, Some(req), Some(request));
         Ok(Reply::Pending)

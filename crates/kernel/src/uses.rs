@@ -50,9 +50,11 @@ impl Kernel {
         }
         Self::refuse_when_crowded(self.sessions[session].wanting.len())?;
         let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
-        let req =
-            self.wait(request, deadline, Waiting::SessionUse { session, use_id, kind, by_id });
-        self.arm_request(req);
+        let req = self.wait_until(
+            request,
+            deadline,
+            Waiting::SessionUse { session, use_id, kind, by_id },
+        );
         self.sessions[session].wanting.push(req);
         self.engage(session);
         Ok(Reply::Pending)
@@ -70,8 +72,7 @@ impl Kernel {
             return Reply::Granted(self.grant(entry, use_id, kind));
         }
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
-        let req = self.wait(request, deadline, Waiting::LeaseUse { entry, use_id, kind });
-        self.arm_request(req);
+        let req = self.wait_until(request, deadline, Waiting::LeaseUse { entry, use_id, kind });
         self.entries[entry].extra().waiting.push(req);
         self.repin(entry);
         self.drive_lease(entry);

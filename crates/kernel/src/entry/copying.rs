@@ -1,4 +1,5 @@
-//! The files that a fork's sandbox is to start from, while they are being copied into it.
+//! The files that a fork's sandbox is to start from, while they are being copied into it. They must
+//! never be deleted meanwhile.
 
 use model::{InstanceId, WorkspaceId};
 

@@ -1,4 +1,5 @@
-//! What the workspace of a live sandbox takes on disk, as it was measured.
+//! What the workspace of a live sandbox takes on disk, as it was measured. A start forgets it: what
+//! was measured of an earlier process must never end the next.
 
 use crate::event::Measured;
 

@@ -1,4 +1,5 @@
-//! What a sandbox is doing: its phase, and whether its processes run.
+//! What a sandbox is doing: its phase, and whether its processes run. Where a freeze went wrong it
+//! is never assumed that they do.
 
 use crate::request::RequestIx;
 

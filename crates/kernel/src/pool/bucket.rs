@@ -1,5 +1,5 @@
-//! How many launches the refill of a pool may start: a bucket that fills at a rate, up to one second
-//! of it, so that a pool that lost everything does not start everything at once.
+//! How many launches the refill of a pool may start: a bucket that fills at a rate, up to one
+//! second of it, so that a pool that lost everything does not start everything at once.
 
 use model::Mono;
 

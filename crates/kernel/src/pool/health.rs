@@ -1,5 +1,5 @@
-//! How the launches of a pool fare. When too many have failed in a row the pool is degraded: launches
-//! are tried one at a time, with pauses, and never given up.
+//! How the launches of a pool fare. When too many have failed in a row the pool is degraded:
+//! launches are tried one at a time, with pauses, and never given up.
 
 use std::sync::Arc;
 

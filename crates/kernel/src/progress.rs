@@ -1,15 +1,39 @@
-//! What the end of an effect means. A completion counts only if it is of the effect that is in
-//! progress: late and repeated ones are of none, and are ignored.
+//! Effects in progress: how they begin, and what their end means. A completion counts only if it is
+//! of an effect in progress: late and repeated ones are of none, and change nothing.
 
 use std::sync::Arc;
 
-use model::{EffectId, EndCause, InstanceId};
+use model::{EffectId, EndCause, Generation, InstanceId, Mono, SandboxId};
 
 use crate::Kernel;
-use crate::entry::{EntryIx, OpKind, Own};
+use crate::effect::{Action, Effect};
+use crate::entry::{EntryIx, Op, OpKind, Own};
 use crate::event::{DeathCause, Failure, FailureKind, Outcome};
 
 impl Kernel {
+    /// Begins an effect on a sandbox.
+    pub(crate) fn begin(&mut self, entry: EntryIx, kind: OpKind, timeout_ms: u64, action: Action) {
+        let n = self.minter.effect();
+        let deadline = self.now.mono.plus(timeout_ms);
+        let sandbox = &mut self.entries[entry];
+        sandbox.ops.began(Op { n, kind, deadline });
+        let id = EffectId { sandbox: sandbox.id, generation: sandbox.generation, n };
+        self.out.effects.push(Effect { id, deadline, action });
+        self.arm(entry, deadline);
+    }
+
+    /// Sends an effect for which there is no sandbox any more: the thing itself gives it its name.
+    pub(crate) fn send_without_sandbox(
+        &mut self,
+        name: u128,
+        n: u64,
+        deadline: Mono,
+        action: Action,
+    ) {
+        let id = EffectId { sandbox: SandboxId::from_u128(name), generation: Generation(0), n };
+        self.out.effects.push(Effect { id, deadline, action });
+    }
+
     pub(crate) fn effect_ended(&mut self, id: EffectId, outcome: Outcome) {
         if self.debt_effect_ended(id.n, &outcome) || self.shelf_effect_ended(id.n, &outcome) {
             return;
