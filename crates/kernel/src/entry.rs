@@ -31,14 +31,14 @@ use crate::entry::cleanliness::Cleanliness;
 pub(crate) use crate::entry::cold_files::ColdFiles;
 pub(crate) use crate::entry::copying::Copying;
 pub(crate) use crate::entry::derived::Derived;
-pub(crate) use crate::entry::disk_use::DiskUse;
+use crate::entry::disk_use::DiskUse;
 pub(crate) use crate::entry::durability::Durability;
 pub(crate) use crate::entry::extra::{Extra, Process, ScheduledStop};
 use crate::entry::holds::Holds;
 pub(crate) use crate::entry::holds::Wanted;
 use crate::entry::in_progress::InProgress;
 pub(crate) use crate::entry::in_progress::{Lane, Op, OpKind};
-pub(crate) use crate::entry::lifetime::Lifetime;
+use crate::entry::lifetime::Lifetime;
 pub(crate) use crate::entry::phase::{Frozen, Phase};
 pub(crate) use crate::entry::readiness::Readiness;
 pub(crate) use crate::entry::way_out::{After, Ending, Resolve};
@@ -255,6 +255,19 @@ impl Entry {
         self.phase == Phase::InUse && self.ending.as_deref().is_some_and(voidable)
     }
 
+    /// A process is being started for it, in a generation and with a life of its own.
+    pub(crate) fn launch_began(&mut self, now: Now) {
+        self.generation = self.generation.next();
+        self.phase = Phase::Launching;
+        self.slept = None;
+        self.uses = 0;
+        self.cold.in_use();
+        self.disk = DiskUse::default();
+        self.spared_until = Mono(0);
+        self.last_used = now;
+        self.life = Lifetime::began(now.wall, self.template.max_lifetime_ms);
+    }
+
     /// Its lease or session has it from now on.
     pub(crate) fn came_into_use(&mut self) {
         self.phase = Phase::InUse;
@@ -278,6 +291,25 @@ impl Entry {
     /// Whether it counts as a process.
     pub(crate) const fn is_live(&self) -> bool {
         self.live
+    }
+
+    /// What was launched for it is gone, and what depended on that.
+    pub(crate) fn process_gone(&mut self) {
+        self.ops.call_off();
+        self.holds.turn_over();
+        self.clean.process_gone();
+        self.frozen = Frozen::No;
+        self.life = Lifetime::default();
+    }
+
+    /// Nothing is left of it but its record and its files.
+    pub(crate) fn went_cold(&mut self, cause: EndCause) {
+        self.phase = Phase::Cold;
+        self.slept = Some(cause);
+        self.extra = None;
+        self.settings = None;
+        self.clean.went_cold();
+        self.files.settled();
     }
 
     /// It is clean and alive, and joins the idle ones of its pool: its last user is forgotten.

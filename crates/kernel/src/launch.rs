@@ -3,13 +3,11 @@
 
 use std::sync::Arc;
 
-use model::{EndCause, InstanceId, KeyId, Mono, SandboxId, WorkspaceId};
+use model::{EndCause, InstanceId, KeyId, SandboxId, WorkspaceId};
 
 use crate::Kernel;
 use crate::effect::{Action, Launch};
-use crate::entry::{
-    After, Birth, DiskUse, Entry, EntryIx, Lifetime, OpKind, Own, Phase, Readiness, Resolve,
-};
+use crate::entry::{After, Birth, Entry, EntryIx, OpKind, Own, Readiness, Resolve};
 use crate::event::{FailureKind, Outcome};
 use crate::pool::PoolIx;
 
@@ -61,15 +59,7 @@ impl Kernel {
         let instance = InstanceId::from_u128(self.mint());
         self.entries.launched(entry, instance);
         let sandbox = &mut self.entries[entry];
-        sandbox.generation = sandbox.generation.next();
-        sandbox.phase = Phase::Launching;
-        sandbox.slept = None;
-        sandbox.uses = 0;
-        sandbox.cold.in_use();
-        sandbox.disk = DiskUse::default();
-        sandbox.spared_until = Mono(0);
-        sandbox.last_used = self.now;
-        sandbox.life = Lifetime::began(self.now.wall, sandbox.template.max_lifetime_ms);
+        sandbox.launch_began(self.now);
         let launch = Launch {
             instance,
             sandbox: sandbox.id,

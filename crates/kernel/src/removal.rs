@@ -10,7 +10,7 @@ use model::{
 
 use crate::Kernel;
 use crate::effect::Notice;
-use crate::entry::{After, EntryIx, Frozen, Lifetime, Phase, Readiness};
+use crate::entry::{After, EntryIx, Readiness};
 use crate::pool::PoolIx;
 use crate::reply::Reply;
 use crate::request::Waiting;
@@ -21,11 +21,7 @@ impl Kernel {
         self.announce_end(entry);
         let sandbox = &mut self.entries[entry];
         let ending = sandbox.ending.take().expect("what was removed had a cause");
-        sandbox.ops.call_off();
-        sandbox.holds.turn_over();
-        sandbox.clean.process_gone();
-        sandbox.frozen = Frozen::No;
-        sandbox.life = Lifetime::default();
+        sandbox.process_gone();
         self.entries.instance_gone(entry);
         if self.entries[entry].is_live() {
             self.release_live(entry);
@@ -50,13 +46,7 @@ impl Kernel {
                 } else {
                     self.write_ended(entry, ending.cause, ending.detail.clone(), ending.eviction);
                 }
-                let sandbox = &mut self.entries[entry];
-                sandbox.phase = Phase::Cold;
-                sandbox.slept = Some(ending.cause);
-                sandbox.extra = None;
-                sandbox.settings = None;
-                sandbox.clean.went_cold();
-                sandbox.files.settled();
+                self.entries[entry].went_cold(ending.cause);
                 self.mark(entry);
                 self.settle(entry);
                 if let Some(session) = self.entries[entry].session() {
