@@ -6,8 +6,7 @@ use model::{ErrorCode, Refusal, RequestId, SessionId};
 use crate::Kernel;
 use crate::entry::Phase;
 use crate::reply::Reply;
-use crate::session::{Control, ControlKind};
-use crate::slab::Ix;
+use crate::session::{Control, ControlKind, SessionIx};
 
 impl Kernel {
     pub(crate) fn abort_requested(
@@ -29,7 +28,7 @@ impl Kernel {
             self.drop_queued_turns(session);
             let sandbox_kept = self.sessions[session]
                 .entry
-                .is_some_and(|ix| self.entries[ix].phase == Phase::InUse);
+                .is_some_and(|entry| self.entries[entry].phase == Phase::InUse);
             return Ok(Reply::Aborted { turn: None, sandbox_kept });
         };
         match self.sessions[session].control.as_ref().map(|control| control.kind) {
@@ -47,8 +46,8 @@ impl Kernel {
         Ok(Reply::Pending)
     }
 
-    /// Aborts the turn in progress, for someone who waits for it or for nobody.
-    pub(crate) fn abort_turn(&mut self, session: Ix, keep_sandbox: bool) {
+    /// Aborts the turn in progress, whether a caller waits for that or not.
+    pub(crate) fn abort_turn(&mut self, session: SessionIx, keep_sandbox: bool) {
         let Some(turn) = self.sessions[session].turn.as_ref().map(|turn| turn.id) else { return };
         let kind = ControlKind::Abort { turn, keep_sandbox };
         let refusal = Refusal::new(ErrorCode::Aborted, "the turn was aborted");

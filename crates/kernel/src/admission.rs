@@ -7,15 +7,16 @@ use std::collections::BTreeMap;
 use model::why::Shortage;
 use model::{ErrorCode, Refusal};
 
-use crate::slab::Ix;
-use crate::{Flaw, Kernel};
+use crate::Kernel;
+use crate::entry::EntryIx;
+use crate::pool::PoolIx;
+use crate::session::SessionIx;
 
 /// What is taken and what is asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
-    pub(crate) entries: u32,
-    pub(crate) live: u32,
-    pub(crate) memory_mb: u64,
+    live: u32,
+    memory_mb: u64,
     /// Of those, what will be free once what is ending has ended.
     dying_live: u32,
     dying_memory_mb: u64,
@@ -26,7 +27,7 @@ pub(crate) struct Admission {
     queued_memory_mb: u64,
 }
 
-/// Someone who wants to start a process.
+/// A pool or a session that wants to start a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Applicant {
     pub(crate) who: Who,
@@ -38,14 +39,35 @@ pub(crate) struct Applicant {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     /// For those who wait for a pool.
-    Pool(Ix),
+    Pool(PoolIx),
     /// For a session.
-    Session(Ix),
+    Session(SessionIx),
 }
 
 impl Admission {
     pub(crate) fn has_applicants(&self) -> bool {
         !self.queue.is_empty()
+    }
+
+    /// A process takes a place, and memory as far as that is known.
+    pub(crate) const fn process_began(&mut self, memory_mb: u64) {
+        self.live += 1;
+        self.memory_mb += memory_mb;
+    }
+
+    /// The process is gone, and its place is free.
+    pub(crate) const fn process_over(&mut self, memory_mb: u64) {
+        self.live -= 1;
+        self.memory_mb -= memory_mb;
+    }
+
+    pub(crate) const fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// The memory of all processes.
+    pub(crate) const fn memory_mb(&self) -> u64 {
+        self.memory_mb
     }
 
     pub(crate) fn count_dying_live(&mut self, dying: bool, memory_mb: u64) {
@@ -89,64 +111,57 @@ impl Admission {
 }
 
 impl Kernel {
-    /// Lets someone stand in line for a process.
+    /// Lets an applicant stand in line for a process.
     pub(crate) fn apply_for_place(&mut self, applicant: Applicant) -> u64 {
-        let seq = self.next_seq();
+        let seq = self.minter.place_in_line();
         self.admission.join(seq, applicant);
-        self.admission_due = true;
+        self.due.look_at_line();
         seq
     }
 
     pub(crate) fn withdraw_application(&mut self, seq: u64) {
         self.admission.leave(seq);
-        self.admission_due = true;
+        self.due.look_at_line();
     }
 
-    /// Whether one more process fits right now, and nobody is ahead in the line.
+    /// Whether one more process fits right now, and no applicant is ahead.
     pub(crate) fn has_room_for(&self, memory_mb: u64) -> bool {
-        !self.admission.has_applicants()
-            && self.fits(&Applicant { who: Who::Pool(0), needs_entry: true, memory_mb })
+        !self.admission.has_applicants() && self.fits(true, memory_mb)
     }
 
-    fn fits(&self, applicant: &Applicant) -> bool {
+    fn fits(&self, needs_entry: bool, memory_mb: u64) -> bool {
         let taken = &self.admission;
         taken.live < self.config.max_live
             && self
                 .config
                 .memory_budget_mb
-                .is_none_or(|budget| taken.memory_mb + applicant.memory_mb <= budget)
-            && (!applicant.needs_entry || taken.entries < self.config.max_sandboxes)
+                .is_none_or(|budget| taken.memory_mb + memory_mb <= budget)
+            && (!needs_entry || self.entries.count() < self.config.max_sandboxes)
     }
 
-    pub(crate) fn reserve_live(&mut self, ix: Ix) {
-        let entry = &mut self.entries[ix];
-        debug_assert!(!entry.live, "a place is reserved once");
-        entry.live = true;
-        if self.flawed(Flaw::NoReservation) {
-            return;
+    pub(crate) fn reserve_live(&mut self, entry: EntryIx) {
+        self.entries[entry].place_reserved();
+        if !self.flaws.leaves_live_uncounted() {
+            self.admission.process_began(self.entries[entry].memory_mb());
         }
-        self.admission.live += 1;
-        self.admission.memory_mb += self.entries[ix].memory_mb();
     }
 
-    pub(crate) fn release_live(&mut self, ix: Ix) {
-        let entry = &mut self.entries[ix];
-        debug_assert!(entry.live, "a place is given back once");
-        entry.live = false;
-        let memory_mb = entry.memory_mb();
-        self.settle(ix);
-        if !self.flawed(Flaw::NoReservation) {
-            self.admission.live -= 1;
-            self.admission.memory_mb -= memory_mb;
+    pub(crate) fn release_live(&mut self, entry: EntryIx) {
+        let sandbox = &mut self.entries[entry];
+        sandbox.place_released();
+        let memory_mb = sandbox.memory_mb();
+        self.settle(entry);
+        if !self.flaws.leaves_live_uncounted() {
+            self.admission.process_over(memory_mb);
         }
-        self.admission_due = true;
+        self.due.look_at_line();
     }
 
     /// Starts whatever fits, in order of arrival, and makes room for the rest.
     pub(crate) fn admit(&mut self) {
         while let Some((seq, applicant)) = self.admission.queue.first_key_value() {
             let (seq, applicant) = (*seq, *applicant);
-            if !self.fits(&applicant) {
+            if !self.fits(applicant.needs_entry, applicant.memory_mb) {
                 break;
             }
             self.admission.leave(seq);
@@ -157,7 +172,7 @@ impl Kernel {
         }
         self.make_room();
         if !self.admission.has_applicants() {
-            for pool in std::mem::take(&mut self.starved_pools) {
+            for pool in self.due.take_starved() {
                 if self.pools.get(pool).is_some() {
                     self.pool_due(pool);
                 }
@@ -178,7 +193,8 @@ impl Kernel {
 
     /// What will still be short for those in line when everything that is ending has ended.
     fn shortage(&self) -> Option<Shortage> {
-        let Admission { entries, live, memory_mb, queue, .. } = &self.admission;
+        let Admission { live, memory_mb, queue, .. } = &self.admission;
+        let entries = self.entries.count();
         let (dying_live, dying_memory_mb, dying_entries) = self.admission.dying();
         let waiting = queue.len() as u32;
         if waiting == 0 {
@@ -204,7 +220,7 @@ impl Kernel {
         // A spare that is being launched can give way as soon as it is idle.
         let (spares, spare_memory_mb) = self.spares_coming();
         let mut live = taken.live.saturating_sub(dying_live + spares);
-        let mut entries = (taken.entries - dying_entries).saturating_sub(spares);
+        let mut entries = (self.entries.count() - dying_entries).saturating_sub(spares);
         let mut memory_mb = taken.memory_mb.saturating_sub(dying_memory_mb + spare_memory_mb);
         for (_, ahead) in taken.queue.range(..=seq) {
             live += 1;
@@ -216,22 +232,17 @@ impl Kernel {
             && self.config.memory_budget_mb.is_none_or(|budget| memory_mb <= budget)
     }
 
-    /// Launches that nobody waits for, and their memory.
+    /// Launches that no caller waits for, and their memory.
     fn spares_coming(&self) -> (u32, u64) {
         self.pools.iter().fold((0, 0), |(count, memory_mb), (_, pool)| {
-            let spares = pool.launching.saturating_sub(pool.expecting());
+            let spares = pool.occupied.launching().saturating_sub(pool.expecting());
             let each_mb = u64::from(pool.template.limits.memory_mb);
             (count + spares, memory_mb + u64::from(spares) * each_mb)
         })
     }
-
-    pub(crate) fn next_seq(&mut self) -> u64 {
-        self.next_seq += 1;
-        self.next_seq
-    }
 }
 
-/// The refusal of someone for whom there is no place and none can be made.
+/// The refusal of a caller for whom there is no place and none can be made.
 pub(crate) fn capacity_exhausted() -> Refusal {
     Refusal::new(
         ErrorCode::CapacityExhausted,

@@ -4,21 +4,24 @@
 
 use std::collections::BTreeSet;
 
-use model::Mono;
+use model::{Mono, Now};
 
-use crate::slab::Ix;
+use crate::entry::EntryIx;
+use crate::pool::PoolIx;
+use crate::request::RequestIx;
+use crate::session::SessionIx;
 
 /// What an alarm is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Ringer {
     /// A sandbox.
-    Entry(Ix),
+    Entry(EntryIx),
     /// A session.
-    Session(Ix),
+    Session(SessionIx),
     /// A pool.
-    Pool(Ix),
+    Pool(PoolIx),
     /// A request that waits.
-    Request(Ix),
+    Request(RequestIx),
     /// Removals that are not of a sandbox: workspaces and orphans.
     Debts,
     /// Files of sessions without a sandbox that are to go into archives.
@@ -27,13 +30,35 @@ pub(crate) enum Ringer {
     Shutdown,
 }
 
+/// The wall clock may run ahead by this much before alarms are set again.
+const CLOCK_JUMP_MS: u64 = 1_000;
+
 /// All alarms.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Alarms {
     set: BTreeSet<(Mono, Ringer)>,
+    /// The least by which the wall clock was ahead of the other since all alarms were last set.
+    lowest_offset: i64,
 }
 
 impl Alarms {
+    pub(crate) const fn new(now: Now) -> Self {
+        Self { set: BTreeSet::new(), lowest_offset: offset(now) }
+    }
+
+    /// Whether all alarms for what ends by the wall clock are to be set again: the machine slept,
+    /// or its clock was set, and they would ring late. A clock that is set back only makes them
+    /// ring early.
+    pub(crate) fn clock_jumped(&mut self, now: Now) -> bool {
+        let offset = offset(now);
+        self.lowest_offset = self.lowest_offset.min(offset);
+        let jumped = offset.abs_diff(self.lowest_offset) > CLOCK_JUMP_MS;
+        if jumped {
+            self.lowest_offset = offset;
+        }
+        jumped
+    }
+
     /// Sees to it that the alarm rings at `at` or before. `current` is when it is set to ring.
     pub(crate) fn at_latest(&mut self, ringer: Ringer, current: &mut Mono, at: Mono) {
         if at < *current {
@@ -69,15 +94,23 @@ impl Alarms {
     }
 }
 
+const fn offset(now: Now) -> i64 {
+    now.wall.0.cast_signed() - now.mono.0.cast_signed()
+}
+
 #[cfg(test)]
 mod tests {
+    use model::Wall;
+
     use super::*;
+
+    const START: Now = Now { mono: Mono(0), wall: Wall(0) };
 
     #[test]
     fn an_alarm_moves_earlier_but_not_later() {
-        let mut alarms = Alarms::default();
+        let mut alarms = Alarms::new(START);
         let mut current = Mono::NEVER;
-        let ringer = Ringer::Entry(1);
+        let ringer = Ringer::Shelf;
         alarms.at_latest(ringer, &mut current, Mono(50));
         alarms.at_latest(ringer, &mut current, Mono(80));
         assert_eq!((current, alarms.next(), alarms.len()), (Mono(50), Some(Mono(50)), 1));
@@ -90,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_cleared_alarm_does_not_ring() {
-        let mut alarms = Alarms::default();
+        let mut alarms = Alarms::new(START);
         let mut current = Mono::NEVER;
         alarms.clear(Ringer::Debts, &mut current);
         alarms.at_latest(Ringer::Debts, &mut current, Mono(1));

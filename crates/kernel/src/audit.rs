@@ -8,9 +8,9 @@ use model::why::Tier;
 use model::{InstanceId, KeyId, SandboxState, SessionStatus, WorkspaceId};
 
 use crate::Kernel;
-use crate::entry::{Own, Phase};
-use crate::request::Waiting;
-use crate::slab::Ix;
+use crate::entry::{EntryIx, Own, Phase, Readiness};
+use crate::pool::PoolIx;
+use crate::request::{RequestIx, Waiting};
 
 type Audit = Result<(), String>;
 
@@ -30,8 +30,8 @@ impl Kernel {
         for (pool, _) in self.pools.iter() {
             self.audit_pool(pool)?;
         }
-        for (ix, _) in self.entries.iter() {
-            self.audit_entry(ix)?;
+        for (entry, _) in self.entries.iter() {
+            self.audit_entry(entry)?;
         }
         self.audit_sessions()?;
         self.audit_shelves()?;
@@ -44,10 +44,14 @@ impl Kernel {
         let (mut live, mut memory_mb) = (self.debts.orphans() as u32, 0);
         let mut dying = (0, 0, 0);
         let archiving = self.entries.iter().filter(|(_, entry)| entry.is_archiving()).count();
-        same("workspaces on their way into archives", &self.archiving, &(archiving as u32))?;
+        same(
+            "workspaces on their way into archives",
+            &self.archiving.running(),
+            &(archiving as u32),
+        )?;
         for (_, entry) in self.entries.iter() {
             by_state[entry.derived.state as usize] += 1;
-            if entry.live {
+            if entry.is_live() {
                 live += 1;
                 memory_mb += entry.memory_mb();
             }
@@ -57,42 +61,42 @@ impl Kernel {
             }
             dying.2 += u32::from(entry.derived.dying_entry);
         }
-        same("sandboxes by state", &self.by_state, &by_state)?;
-        same("live sandboxes", &self.admission.live, &live)?;
-        same("memory of live sandboxes", &self.admission.memory_mb, &memory_mb)?;
+        same("sandboxes by state", self.counts.by_state(), &by_state)?;
+        same("live sandboxes", &self.admission.live(), &live)?;
+        same("memory of live sandboxes", &self.admission.memory_mb(), &memory_mb)?;
         same("what is dying", &self.admission.dying(), &dying)?;
-        same("entries", &self.admission.entries, &(self.entries.len() as u32))?;
-        same("ids of sandboxes", &self.entry_index.len(), &self.entries.len())?;
-        same("ordered sessions", &self.session_order.len(), &self.sessions.len())?;
-        same("ids of sessions", &self.session_index.len(), &self.sessions.len())
+        same("ids of sandboxes", &self.entries.ids(), &self.entries.len())?;
+        let (ids, ages, _) = self.sessions.indexed();
+        same("ordered sessions", &ages, &self.sessions.len())?;
+        same("ids of sessions", &ids, &self.sessions.len())
     }
 
     fn audit_tiers(&self) -> Audit {
         for tier in Tier::ALL {
-            let listed: BTreeSet<Ix> =
-                self.tiers[tier as usize].list(&self.entries).into_iter().collect();
-            let found: BTreeSet<Ix> = self
+            let listed: BTreeSet<EntryIx> =
+                self.tiers.of(tier).list(&self.entries).into_iter().collect();
+            let found: BTreeSet<EntryIx> = self
                 .entries
                 .iter()
-                .filter(|(_, entry)| entry.derived.tier == Some(tier))
-                .map(|(ix, _)| ix)
+                .filter(|(_, sandbox)| sandbox.derived.tier == Some(tier))
+                .map(|(entry, _)| entry)
                 .collect();
             same("an eviction tier", &listed, &found)?;
         }
         Ok(())
     }
 
-    fn audit_pool(&self, pool: Ix) -> Audit {
+    fn audit_pool(&self, pool: PoolIx) -> Audit {
         let known = &self.pools[pool];
-        let idle: BTreeSet<Ix> = known.idle.list(&self.entries).into_iter().collect();
-        let (mut found, mut slots) = (BTreeSet::new(), known.applying);
+        let idle: BTreeSet<EntryIx> = known.idle.list(&self.entries).into_iter().collect();
+        let (mut found, mut slots) = (BTreeSet::new(), known.occupied.applying());
         let (mut launching, mut cleaning, mut leased, mut failing) = (0, 0, 0, 0);
-        for (ix, entry) in self.entries.iter().filter(|(_, e)| e.slot == Some(pool)) {
+        for (entry, sandbox) in self.entries.iter().filter(|(_, e)| e.slot == Some(pool)) {
             slots += 1;
-            failing += u32::from(entry.failed);
-            match entry.phase {
+            failing += u32::from(sandbox.ready == Readiness::Failed);
+            match sandbox.phase {
                 Phase::Idle => {
-                    found.insert(ix);
+                    found.insert(entry);
                 }
                 Phase::Launching => launching += 1,
                 Phase::Wiping | Phase::Proving => cleaning += 1,
@@ -101,48 +105,50 @@ impl Kernel {
             }
         }
         same("idle sandboxes of a pool", &idle, &found)?;
-        same("slots of a pool", &known.slots_used, &slots)?;
-        same("launches of a pool", &known.launching, &launching)?;
-        same("sandboxes being cleaned", &known.cleaning, &cleaning)?;
-        same("failed launches", &known.failing, &failing)?;
-        same("leased sandboxes", &known.leased, &leased)?;
+        same("slots of a pool", &known.occupied.slots(), &slots)?;
+        same("launches of a pool", &known.occupied.launching(), &launching)?;
+        same("sandboxes being cleaned", &known.occupied.cleaning(), &cleaning)?;
+        same("failed launches", &known.occupied.failing(), &failing)?;
+        same("leased sandboxes", &known.occupied.leased(), &leased)?;
         if known.phase == PoolPhase::Active && !known.queue.is_empty() && known.idle.len() > 0 {
             return Err("someone waits while a sandbox is idle".to_owned());
         }
         Ok(())
     }
 
-    fn audit_entry(&self, ix: Ix) -> Audit {
-        let entry = &self.entries[ix];
-        same("what follows from a sandbox", &entry.derived, &entry.derive(self.now.mono))?;
-        same("an id", &self.entry_index.get(entry.id.as_u128()), &Some(ix))?;
-        let launched = entry.instance != InstanceId::NIL;
-        same("a process has an instance", &entry.live, &launched)?;
+    fn audit_entry(&self, entry: EntryIx) -> Audit {
+        let sandbox = &self.entries[entry];
+        same("what follows from a sandbox", &sandbox.derived, &sandbox.derive(self.now.mono))?;
+        same("an id", &self.entries.by_id(sandbox.id), &Some(entry))?;
+        let launched = sandbox.instance != InstanceId::NIL;
+        same("a process has an instance", &sandbox.is_live(), &launched)?;
         if launched {
-            let indexed = self.instance_index.get(entry.instance.as_u128());
-            same("an instance", &indexed, &Some(ix))?;
+            let indexed = self.entries.by_instance(sandbox.instance);
+            same("an instance", &indexed, &Some(entry))?;
         }
-        same("a live phase", &entry.live, &(entry.phase != Phase::Cold))?;
-        let tenant = match entry.owner {
+        same("a live phase", &sandbox.is_live(), &(sandbox.phase != Phase::Cold))?;
+        let tenant = match sandbox.owner() {
             Own::Nobody => KeyId::NIL,
-            Own::Lease(_) => entry.tenant,
+            Own::Lease(_) => sandbox.tenant(),
             Own::Session(session) => self.sessions[session].settings.tenant,
         };
-        same("the key of a sandbox", &entry.tenant, &tenant)?;
-        if let Own::Session(session) = entry.owner {
-            same("the sandbox of a session", &self.sessions[session].entry, &Some(ix))?;
-            same("a session's sandbox has no slot", &entry.slot, &None)?;
+        same("the key of a sandbox", &sandbox.tenant(), &tenant)?;
+        if let Some(session) = sandbox.session() {
+            same("the sandbox of a session", &self.sessions[session].entry, &Some(entry))?;
+            same("a session's sandbox has no slot", &sandbox.slot, &None)?;
         }
-        if let (Own::Lease(lease), Phase::InUse | Phase::Claiming(_)) = (entry.owner, entry.phase) {
-            same("a lease", &self.lease_index.get(lease.as_u128()), &Some(ix))?;
+        if let (Own::Lease(lease), Phase::InUse | Phase::Claiming(_)) =
+            (sandbox.owner(), sandbox.phase)
+        {
+            same("a lease", &self.entries.by_lease(lease), &Some(entry))?;
         }
-        if entry.phase == Phase::Killing && entry.ending.is_none() {
+        if sandbox.phase == Phase::Killing && sandbox.ending.is_none() {
             return Err("something is being killed without a cause".to_owned());
         }
-        if entry.ending.is_some()
-            && entry.alarm == model::Mono::NEVER
-            && entry.op.is_none()
-            && entry.saving.is_none()
+        if sandbox.ending.is_some()
+            && sandbox.alarm == model::Mono::NEVER
+            && sandbox.ops.is_free()
+            && !sandbox.ops.is_saving()
         {
             return Err("something that is ending is not being looked at".to_owned());
         }
@@ -155,11 +161,15 @@ impl Kernel {
             let running = known.turn.iter().filter_map(|turn| turn.client);
             for client in running.chain(known.queued.iter().filter_map(|queued| queued.client)) {
                 clients += 1;
-                let knows = self.turn_clients.get(client.as_u128());
+                let knows = self.sessions.by_client(client);
                 same("the session of a client", &knows, &Some(session))?;
             }
-            if let Some(ix) = known.entry {
-                same("the owner of a sandbox", &self.entries[ix].owner, &Own::Session(session))?;
+            if let Some(entry) = known.entry {
+                same(
+                    "the owner of a sandbox",
+                    &self.entries[entry].owner(),
+                    &Own::Session(session),
+                )?;
             }
             for req in &known.wanting {
                 if self.requests.get(*req).is_none() {
@@ -167,7 +177,8 @@ impl Kernel {
                 }
             }
         }
-        same("clients of turns", &self.turn_clients.len(), &clients)
+        let (_, _, indexed) = self.sessions.indexed();
+        same("clients of turns", &indexed, &clients)
     }
 
     /// Files are in one place, and those that are to go into an archive are on their way there.
@@ -189,18 +200,18 @@ impl Kernel {
                 wanted.insert(workspace, session);
             }
         }
-        same("archives of shelved files", &self.shelf_archives.audited()?, &wanted)
+        same("archives of shelved files", &self.archiving.shelves.audited()?, &wanted)
     }
 
     /// A workspace is deleted when no fork reads it, and not later.
     fn audit_debts(&self) -> Audit {
         let read: BTreeSet<WorkspaceId> =
-            self.entries.iter().filter_map(|(_, entry)| entry.copying_from).collect();
+            self.entries.iter().filter_map(|(_, entry)| Some(entry.copying?.from)).collect();
         for (workspace, waits) in self.debts.doomed() {
             same("a deletion waits for a fork", &waits, &read.contains(&workspace))?;
         }
         for (_, entry) in self.entries.iter() {
-            if entry.has_files && self.debts.owes(entry.workspace) {
+            if entry.files.has_files() && self.debts.owes(entry.workspace) {
                 return Err(format!("the files of {} are being deleted", entry.id));
             }
         }
@@ -208,7 +219,7 @@ impl Kernel {
     }
 
     fn audit_requests(&self) -> Audit {
-        same("ids of requests", &self.request_index.len(), &self.requests.len())?;
+        same("ids of requests", &self.requests.ids(), &self.requests.len())?;
         for (req, request) in self.requests.iter() {
             let (Waiting::LeaseUse { entry, .. }
             | Waiting::Freeze { entry, .. }
@@ -221,7 +232,7 @@ impl Kernel {
                 return Err(format!("nobody knows of a request that waits: {request:?}"));
             }
         }
-        let mut waiting: BTreeMap<Ix, usize> = BTreeMap::new();
+        let mut waiting: BTreeMap<RequestIx, usize> = BTreeMap::new();
         for (_, pool) in self.pools.iter() {
             for req in pool.queue.values() {
                 *waiting.entry(*req).or_default() += 1;

@@ -1,72 +1,63 @@
-//! How a session comes by its sandbox. There is one flight at a time per session: whoever wants the
-//! sandbox waits for the same one. A live one is thawed and probed first; a cold one is launched on
+//! How a session comes by its sandbox. There is one attempt at a time per session: all who want the
+//! sandbox wait for the same one. A live one is thawed and probed first; a cold one is launched on
 //! its files; a session without any takes an idle one of the pool, or gets its own.
 
 use std::sync::Arc;
 
-use model::lifecycle::{ActiveCause, SessionChange};
+use model::lifecycle::ActiveCause;
 use model::state::PoolPhase;
-use model::{EndCause, ErrorCode, LifecycleEvent, Refusal, SessionStatus};
+use model::{ErrorCode, Refusal, SessionStatus};
 
+use crate::Kernel;
 use crate::admission::{Applicant, Who, capacity_exhausted};
 use crate::disk::disk_full;
 use crate::effect::Action;
-use crate::entry::{After, OpKind, Own, Phase, Resolve};
+use crate::entry::{EntryIx, OpKind, Own, Phase};
 use crate::event::bound_generation;
-use crate::removal::gone;
-use crate::reply::{Reply, SessionReady};
-use crate::request::Waiting;
-use crate::session::{ControlKind, Session};
-use crate::slab::Ix;
-use crate::{Flaw, Kernel};
+use crate::pool::PoolIx;
+use crate::session::SessionIx;
 
 impl Kernel {
-    /// Someone wants a session's sandbox: from now on nothing may take that away.
-    pub(crate) fn engage(&mut self, session: Ix) {
-        if let Some(ix) = self.sessions[session].entry {
-            let entry = &self.entries[ix];
-            let voidable = entry.ending.as_ref().is_some_and(|e| e.resolve == Resolve::Voidable);
-            if voidable && entry.phase == Phase::InUse && !self.flawed(Flaw::VictimNotVoided) {
+    /// A caller wants a session's sandbox: from now on nothing may take that away.
+    pub(crate) fn engage(&mut self, session: SessionIx) {
+        if let Some(entry) = self.sessions[session].entry {
+            if self.entries[entry].may_be_spared() && !self.flaws.ends_victim_in_use() {
                 let refusal = Refusal::new(ErrorCode::SandboxBusy, "it came into use again");
-                self.void_ending(ix, &refusal);
+                self.void_ending(entry, &refusal);
             }
-            if self.flawed(Flaw::TwoSandboxesPerSession)
-                && self.entries[ix].phase == Phase::Launching
-            {
-                self.sessions[session].entry = None;
-            }
-            self.repin(ix);
+            self.flaw_gets_another_sandbox(session, entry);
+            self.repin(entry);
         }
         self.session_due(session);
     }
 
     /// Takes the next step to whatever a session wants.
-    pub(crate) fn drive_session(&mut self, session: Ix) {
+    pub(crate) fn drive_session(&mut self, session: SessionIx) {
         let known = &self.sessions[session];
         if !known.wants() || known.is_leaving() {
             return;
         }
-        let Some(ix) = known.entry else {
+        let Some(entry) = known.entry else {
             if known.applied.is_none() {
                 self.bind_new(session);
             }
             return;
         };
-        let entry = &self.entries[ix];
-        match entry.phase {
+        let sandbox = &self.entries[entry];
+        match sandbox.phase {
             Phase::Cold => {
-                self.call_off_archive(ix);
-                if self.entries[ix].op.is_none() && self.sessions[session].applied.is_none() {
+                self.call_off_archive(entry);
+                if self.entries[entry].ops.is_free() && self.sessions[session].applied.is_none() {
                     self.apply_for_session(session);
                 }
             }
-            Phase::InUse if entry.ending.is_none() && entry.op.is_none() => {
-                if !self.is_restful(ix) {
-                    self.thaw(ix);
-                } else if self.needs_probe(ix) {
-                    self.probe(ix, 1);
+            Phase::InUse if sandbox.ending.is_none() && sandbox.ops.is_free() => {
+                if !self.is_restful(entry) {
+                    self.thaw(entry);
+                } else if self.needs_probe(entry) {
+                    self.probe(entry, 1);
                 } else {
-                    self.serve_session(session, ix);
+                    self.serve_session(session, entry);
                 }
             }
             // Something is in progress, at whose end this is looked at again.
@@ -78,7 +69,7 @@ impl Kernel {
     }
 
     /// A session without a sandbox takes an idle one, or gets one of its own.
-    fn bind_new(&mut self, session: Ix) {
+    fn bind_new(&mut self, session: SessionIx) {
         let known = &self.sessions[session];
         let pool = match self.served_pool(&known.template) {
             Ok(pool) => pool,
@@ -93,66 +84,64 @@ impl Kernel {
             && self.pools[pool].queue.is_empty();
         let idle = if open { self.take_idle(pool) } else { None };
         match idle {
-            Some(ix) => self.claim_for_session(session, ix, pool),
+            Some(entry) => self.claim_for_session(session, entry, pool),
             None => self.apply_for_session(session),
         }
     }
 
     /// Takes an idle sandbox out of its pool for a session.
-    fn claim_for_session(&mut self, session: Ix, ix: Ix, pool: Ix) {
-        self.leave_pool_line(ix);
-        self.pools[pool].slots_used -= 1;
+    fn claim_for_session(&mut self, session: SessionIx, entry: EntryIx, pool: PoolIx) {
+        self.leave_pool_line(entry);
+        self.pools[pool].occupied.slot_freed();
         self.pools[pool].counters.fast += 1;
         self.pool_due(pool);
         let known = &mut self.sessions[session];
-        let entry = &mut self.entries[ix];
-        entry.slot = None;
-        entry.owner = Own::Session(session);
-        entry.tenant = known.settings.tenant;
-        entry.generation = bound_generation(known.generation, entry.generation);
-        entry.settings.clone_from(&known.settings.claim);
-        entry.phase = Phase::Claiming(None);
-        entry.uses += 1;
-        entry.used = false;
-        entry.touched = true;
-        entry.pinned = true;
-        entry.expires_at = entry.hard_expires_at;
-        known.generation = entry.generation;
-        known.entry = Some(ix);
+        let sandbox = &mut self.entries[entry];
+        sandbox.slot = None;
+        sandbox.belongs.given_to_session(session, known.settings.tenant);
+        sandbox.generation = bound_generation(known.generation, sandbox.generation);
+        sandbox.settings.clone_from(&known.settings.claim);
+        sandbox.phase = Phase::Claiming(None);
+        sandbox.uses += 1;
+        sandbox.clean.given_to_session();
+        sandbox.holds.pin();
+        sandbox.life.unlimited();
+        known.generation = sandbox.generation;
+        known.entry = Some(entry);
         known.coming = Some(if known.status == SessionStatus::Starting {
             ActiveCause::Created
         } else {
             ActiveCause::Replaced
         });
         let action = Action::Claim {
-            instance: entry.instance,
-            settings: entry.settings.clone(),
-            expires_at: entry.expires_at,
+            instance: sandbox.instance,
+            settings: sandbox.settings.clone(),
+            expires_at: sandbox.life.expires_at(),
         };
-        let timeout_ms = self.claim_timeout_ms(ix);
-        self.begin(ix, OpKind::Claim, timeout_ms, action);
-        self.mark(ix);
+        let timeout_ms = self.claim_timeout_ms(entry);
+        self.begin(entry, OpKind::Claim, timeout_ms, action);
+        self.mark(entry);
         self.mark_session(session);
-        self.settle(ix);
+        self.settle(entry);
     }
 
     /// The sandbox that was being bound to a session is lost: it looks for another.
-    pub(crate) fn claim_lost_by_session(&mut self, session: Ix, ix: Ix) {
+    pub(crate) fn claim_lost_by_session(&mut self, session: SessionIx, entry: EntryIx) {
         let known = &mut self.sessions[session];
         if known.wants() && known.control.is_none() {
-            self.entries[ix].disown();
+            self.entries[entry].belongs.given_back();
             known.entry = None;
             self.mark_session(session);
             self.session_due(session);
         } else {
-            // Nobody wants another: whoever waits for the end of this one is told when it is gone.
-            // Its files were never the session's.
-            self.entries[ix].has_files = false;
+            // No caller wants another, and those who wait for the end of this one hear when it is
+            // gone. Its files were never the session's.
+            self.entries[entry].files.files_left();
         }
     }
 
     /// Stands in line for a process for a session, unless there is no hope.
-    fn apply_for_session(&mut self, session: Ix) {
+    fn apply_for_session(&mut self, session: SessionIx) {
         let known = &self.sessions[session];
         let pool = match self.served_pool(&known.template) {
             Ok(pool) if self.pools[pool].phase != PoolPhase::Destroying => pool,
@@ -172,9 +161,9 @@ impl Kernel {
         }
         let memory_mb = self.pools[pool].template.limits.memory_mb.into();
         let needs_entry = known.entry.is_none();
-        if let Some(ix) = known.entry {
+        if let Some(entry) = known.entry {
             // A cold one that is about to be launched must not be evicted for its own sake.
-            self.repin(ix);
+            self.repin(entry);
         }
         let who = Who::Session(session);
         let seq = self.apply_for_place(Applicant { who, needs_entry, memory_mb });
@@ -186,14 +175,14 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn unapply(&mut self, session: Ix) {
+    pub(crate) fn unapply(&mut self, session: SessionIx) {
         if let Some(seq) = self.sessions[session].applied.take() {
             self.withdraw_application(seq);
         }
     }
 
     /// A process may be started for a session.
-    pub(crate) fn place_for_session(&mut self, session: Ix) {
+    pub(crate) fn place_for_session(&mut self, session: SessionIx) {
         self.sessions[session].applied = None;
         let pool = match self.served_pool(&self.sessions[session].template) {
             Ok(pool) => pool,
@@ -208,196 +197,33 @@ impl Kernel {
         }
         let known = &self.sessions[session];
         let first = known.status == SessionStatus::Starting;
-        let (ix, coming) = match known.entry {
+        let (entry, coming) = match known.entry {
             // It has another id than the one that died.
-            Some(ix) if self.entries[ix].previous_id.is_some() => (ix, ActiveCause::Replaced),
-            Some(ix) => (ix, ActiveCause::Resumed),
+            Some(entry) if self.entries[entry].previous_id.is_some() => {
+                (entry, ActiveCause::Replaced)
+            }
+            Some(entry) => (entry, ActiveCause::Resumed),
             None => {
-                let ix = self.create_entry(pool, Own::Session(session), None);
-                self.sessions[session].entry = Some(ix);
-                if self.unshelve(session, ix) {
-                    (ix, ActiveCause::Resumed)
+                let entry = self.create_entry(pool, Own::Session(session), None);
+                self.sessions[session].entry = Some(entry);
+                if self.unshelve(session, entry) {
+                    (entry, ActiveCause::Resumed)
                 } else {
-                    (ix, if first { ActiveCause::Created } else { ActiveCause::Replaced })
+                    (entry, if first { ActiveCause::Created } else { ActiveCause::Replaced })
                 }
             }
         };
         let known = &mut self.sessions[session];
         known.coming = Some(coming);
-        let entry = &mut self.entries[ix];
-        entry.template = Arc::clone(&self.pools[pool].template);
-        entry.traits = self.pools[pool].traits;
-        entry.settings.clone_from(&known.settings.claim);
-        entry.generation = known.generation;
-        entry.touched = true;
-        entry.pinned = true;
-        self.start(ix);
-        self.sessions[session].generation = self.entries[ix].generation;
+        let sandbox = &mut self.entries[entry];
+        sandbox.template = Arc::clone(&self.pools[pool].template);
+        sandbox.traits = self.pools[pool].traits;
+        sandbox.settings.clone_from(&known.settings.claim);
+        sandbox.generation = known.generation;
+        sandbox.clean.started_for_session();
+        sandbox.holds.pin();
+        self.start(entry);
+        self.sessions[session].generation = self.entries[entry].generation;
         self.mark_session(session);
-    }
-
-    /// The sandbox of a session is ready: everyone who wants it is served.
-    fn serve_session(&mut self, session: Ix, ix: Ix) {
-        self.call_off_freeze(ix);
-        let coming = self.sessions[session].coming.take();
-        self.sessions[session].failed_claims = 0;
-        let turn_starts = self.sessions[session].is_binding();
-        let cause = coming.unwrap_or(ActiveCause::Reconnected);
-        if coming.is_some() || turn_starts {
-            self.publish_active(session, ix, cause);
-        }
-        self.count_resume(session, coming);
-        self.set_status(session, SessionStatus::Active);
-        let entry = &self.entries[ix];
-        let ready = SessionReady {
-            session: self.sessions[session].id,
-            sandbox: entry.id,
-            generation: entry.generation,
-            instance: entry.instance,
-            cause,
-            state_lost: self.sessions[session].state_lost,
-        };
-        for req in std::mem::take(&mut self.sessions[session].wanting) {
-            let reply = match self.requests[req].what {
-                Waiting::SessionUse { use_id, kind, .. } => {
-                    Reply::Granted(self.grant(ix, use_id, kind))
-                }
-                Waiting::Bind { .. }
-                | Waiting::Checkout(_)
-                | Waiting::Turn { .. }
-                | Waiting::Control { .. }
-                | Waiting::LeaseUse { .. }
-                | Waiting::Freeze { .. }
-                | Waiting::Delete { .. }
-                | Waiting::Destroy { .. } => Reply::SessionReady(ready.clone()),
-            };
-            self.answer(req, Ok(reply));
-        }
-        if turn_starts {
-            self.start_turn(session, ix, ready);
-        }
-        self.touch(ix);
-        self.repin(ix);
-        self.mark_session(session);
-        self.arm_quiet(ix);
-    }
-
-    fn publish_active(&mut self, session: Ix, ix: Ix, cause: ActiveCause) {
-        let entry = &mut self.entries[ix];
-        let known = &mut self.sessions[session];
-        entry.previous_id = None;
-        let previous_id = known.told_id.replace(entry.id).filter(|told| *told != entry.id);
-        let state_lost = known.state_lost.is_some();
-        let event = LifecycleEvent::SandboxActive {
-            session: Some(known.id),
-            lease: None,
-            sandbox_id: entry.id,
-            generation: entry.generation,
-            cause,
-            previous_id,
-            state_lost,
-            expires_at: entry.expires_at,
-        };
-        let tenant = known.settings.tenant;
-        self.publish(tenant, event);
-    }
-
-    /// A resume by message counts like one by call.
-    fn count_resume(&mut self, session: Ix, coming: Option<ActiveCause>) {
-        let set_aside =
-            matches!(self.sessions[session].status, SessionStatus::Paused | SessionStatus::Stopped);
-        match coming {
-            Some(ActiveCause::Resumed | ActiveCause::Replaced) => self.resume_cold_hits += 1,
-            Some(ActiveCause::Created) | None if set_aside => self.resume_warm_hits += 1,
-            Some(ActiveCause::Created | ActiveCause::Reconnected) | None => {}
-        }
-    }
-
-    pub(crate) fn set_status(&mut self, session: Ix, status: SessionStatus) {
-        let known = &mut self.sessions[session];
-        if known.status == status {
-            return;
-        }
-        let change = match (known.status, status) {
-            (SessionStatus::Starting, SessionStatus::Active) => SessionChange::Created,
-            (_, SessionStatus::Active | SessionStatus::Starting) => SessionChange::Resumed,
-            (_, SessionStatus::Paused) => SessionChange::Paused,
-            (_, SessionStatus::Stopped) => SessionChange::Stopped,
-            (_, SessionStatus::Ended) => SessionChange::Ended,
-        };
-        known.status = status;
-        self.publish_session(session, change);
-        self.mark_session(session);
-    }
-
-    /// Nobody can be served: everyone who wants the sandbox is told.
-    pub(crate) fn fail_wants(&mut self, session: Ix, refusal: &Refusal) {
-        for req in std::mem::take(&mut self.sessions[session].wanting) {
-            self.answer(req, Err(refusal.clone()));
-        }
-        if self.sessions[session].is_binding() {
-            self.turn_not_started(session, refusal);
-        }
-        self.session_unwanted(session);
-    }
-
-    /// Those who want a sandbox by an id that is no more are told so.
-    pub(crate) fn refuse_uses_by_id(&mut self, session: Ix, cause: EndCause) {
-        let requests = &self.requests;
-        let stale =
-            |req: &mut Ix| matches!(requests[*req].what, Waiting::SessionUse { by_id: true, .. });
-        let stale: Vec<Ix> = self.sessions[session].wanting.extract_if(.., stale).collect();
-        for req in stale {
-            self.answer(req, Err(gone(cause)));
-        }
-    }
-
-    /// Someone stopped wanting a session's sandbox.
-    pub(crate) fn session_unwanted(&mut self, session: Ix) {
-        // It may be gone with the last one who wanted it.
-        if self.sessions.get(session).is_none_or(Session::wants) {
-            return;
-        }
-        self.unapply(session);
-        if let Some(ix) = self.sessions[session].entry {
-            self.repin(ix);
-        }
-        self.arm_shelf(session);
-        let known = &self.sessions[session];
-        // One that is being ended goes with that.
-        if known.status == SessionStatus::Starting && known.control.is_none() {
-            self.abandon_session(session);
-        }
-    }
-
-    /// A session that nobody got to know goes, with whatever was made for it.
-    fn abandon_session(&mut self, session: Ix) {
-        self.set_status(session, SessionStatus::Ended);
-        match self.sessions[session].entry {
-            Some(ix) => self.end(ix, EndCause::ClientGone, After::Gone, Resolve::Now),
-            None => self.drop_session(session),
-        }
-    }
-
-    pub(crate) fn bind_overdue(&self, session: Ix) -> Refusal {
-        if self.sessions[session].applied.is_some() {
-            capacity_exhausted()
-        } else {
-            Refusal::new(ErrorCode::ReadyTimeout, "no sandbox was ready in time")
-        }
-    }
-
-    /// The ending of a session's sandbox was called off, because its files could not be saved or
-    /// because it came into use.
-    pub(crate) fn ending_voided(&mut self, session: Ix, refusal: &Refusal) {
-        let Some(control) = &self.sessions[session].control else { return };
-        let result = match control.kind {
-            ControlKind::Abort { turn, .. } => {
-                Ok(Reply::Aborted { turn: Some(turn), sandbox_kept: true })
-            }
-            ControlKind::Stop | ControlKind::End => Err(refusal.clone()),
-            ControlKind::Pause | ControlKind::Fork => return,
-        };
-        self.finish_control(session, &result);
     }
 }

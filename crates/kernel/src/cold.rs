@@ -1,74 +1,69 @@
-//! What becomes of files that nobody comes back for: after a while they go into an archive, where
-//! they take less room, and after another they are given up, if the node says so. Whoever wants
-//! them meanwhile comes first, and nobody loses anything without being told.
+//! What becomes of files that no caller comes back for: after a while they go into an archive,
+//! where they take less room, and after another they are given up, if the node says so. A session
+//! that wants them meanwhile comes first, and none loses anything without a report.
 
 use model::why::Tier;
 use model::{EndCause, Mono, Wall};
 
+use crate::Kernel;
 use crate::effect::Action;
-use crate::entry::{OpKind, Own, Phase};
+use crate::entry::{EntryIx, OpKind, Phase};
 use crate::event::Outcome;
-use crate::slab::Ix;
-use crate::{Flaw, Kernel};
-
-/// How many workspaces are put into archives at once: each takes a processor and the disk.
-pub(crate) const ARCHIVES_AT_ONCE: u32 = 2;
 
 /// How much longer than other things with a workspace it may take.
 pub(crate) const ARCHIVE_PATIENCE: u64 = 10;
 
 impl Kernel {
-    /// When files are put into an archive, if nobody comes back for them.
-    fn archives_at(&self, ix: Ix) -> Option<Mono> {
-        let entry = &self.entries[ix];
+    /// When files are put into an archive, if no caller comes back for them.
+    fn archives_at(&self, entry: EntryIx) -> Option<Mono> {
+        let sandbox = &self.entries[entry];
         let after_ms = self.config.archive_after_ms.filter(|ms| *ms > 0)?;
-        let wanted = entry.has_files
-            && !entry.archived
-            && !entry.archive_waits
-            && entry.op.is_none()
-            && entry.traits.disk.is_some()
-            && self.is_left_alone(ix);
-        wanted.then(|| self.at_age(ix, after_ms).max(entry.archive_at))
+        let wanted = sandbox.files.has_files()
+            && sandbox.cold.may_be_archived()
+            && sandbox.ops.is_free()
+            && sandbox.traits.disk.is_some()
+            && self.is_left_alone(entry);
+        wanted.then(|| self.at_age(entry, after_ms).max(sandbox.cold.not_before()))
     }
 
-    /// When files are given up, if nobody comes back for them.
-    fn pruned_at(&self, ix: Ix) -> Option<Mono> {
+    /// When files are given up, if no caller comes back for them.
+    fn pruned_at(&self, entry: EntryIx) -> Option<Mono> {
         let after_ms = self.config.prune_after_ms.filter(|ms| *ms > 0)?;
-        self.is_left_alone(ix).then(|| self.at_age(ix, after_ms))
+        self.is_left_alone(entry).then(|| self.at_age(entry, after_ms))
     }
 
-    /// Whether it is cold and nobody wants it, so that it may be dealt with.
-    fn is_left_alone(&self, ix: Ix) -> bool {
-        let entry = &self.entries[ix];
+    /// Whether it is cold and not wanted, so that it may be dealt with.
+    fn is_left_alone(&self, entry: EntryIx) -> bool {
+        let sandbox = &self.entries[entry];
         self.shutdown.is_none()
-            && matches!(entry.owner, Own::Session(_))
-            && entry.phase == Phase::Cold
-            && (entry.derived.tier == Some(Tier::Cold) || self.flawed(Flaw::WantedGivenUp))
+            && sandbox.session().is_some()
+            && sandbox.phase == Phase::Cold
+            && (sandbox.derived.tier == Some(Tier::Cold) || self.flaws.gives_up_wanted())
     }
 
     /// The moment at which it was not used for so long, by the clock on the wall: it may be older
     /// than this run.
-    fn at_age(&self, ix: Ix, age_ms: u64) -> Mono {
-        let Wall(used) = self.entries[ix].last_used.wall;
+    fn at_age(&self, entry: EntryIx, age_ms: u64) -> Mono {
+        let Wall(used) = self.entries[entry].last_used.wall;
         self.now.mono_at(Wall(used.saturating_add(age_ms)))
     }
 
     /// Sees to it that a cold sandbox is looked at when its time comes.
-    pub(crate) fn arm_cold(&mut self, ix: Ix) {
-        let at = [self.archives_at(ix), self.pruned_at(ix)].into_iter().flatten().min();
+    pub(crate) fn arm_cold(&mut self, entry: EntryIx) {
+        let at = [self.archives_at(entry), self.pruned_at(entry)].into_iter().flatten().min();
         if let Some(at) = at {
-            self.arm(ix, at);
+            self.arm(entry, at);
         }
     }
 
     /// Deals with the files of a cold sandbox whose time has come.
-    pub(crate) fn keep_or_give_up(&mut self, ix: Ix) {
-        if self.is_due(self.pruned_at(ix)) {
-            self.files_given_up += u64::from(self.entries[ix].has_files);
-            self.lose_files(ix, EndCause::Pruned.reason());
-            self.remove_entry(ix, EndCause::Pruned, None, None);
-        } else if self.is_due(self.archives_at(ix)) {
-            self.archive(ix);
+    pub(crate) fn keep_or_give_up(&mut self, entry: EntryIx) {
+        if self.is_due(self.pruned_at(entry)) {
+            self.counts.gave_up_files(self.entries[entry].files.has_files());
+            self.lose_files(entry, EndCause::Pruned.reason());
+            self.remove_entry(entry, EndCause::Pruned, None, None);
+        } else if self.is_due(self.archives_at(entry)) {
+            self.archive(entry);
         }
     }
 
@@ -76,71 +71,67 @@ impl Kernel {
         at.is_some_and(|at| at <= self.now.mono)
     }
 
-    fn archive(&mut self, ix: Ix) {
-        if self.archiving + self.shelf_archives.in_progress() >= ARCHIVES_AT_ONCE {
-            self.entries[ix].archive_waits = true;
-            self.archive_line.push_back(ix);
+    fn archive(&mut self, entry: EntryIx) {
+        if !self.archiving.has_room() {
+            self.entries[entry].cold.joined_line();
+            self.archiving.wait(entry);
             return;
         }
-        self.archiving += 1;
+        self.archiving.began();
         let timeout_ms = self.config.deadlines.workspace_ms.saturating_mul(ARCHIVE_PATIENCE);
-        let action = Action::ArchiveWorkspace { workspace: self.entries[ix].workspace };
-        self.begin(ix, OpKind::Archive, timeout_ms, action);
-        self.settle(ix);
+        let action = Action::ArchiveWorkspace { workspace: self.entries[entry].workspace };
+        self.begin(entry, OpKind::Archive, timeout_ms, action);
+        self.settle(entry);
     }
 
-    pub(crate) fn archive_ended(&mut self, ix: Ix, outcome: &Outcome) {
-        self.archiving -= 1;
-        let entry = &mut self.entries[ix];
+    pub(crate) fn archive_ended(&mut self, entry: EntryIx, outcome: &Outcome) {
+        self.archiving.ended();
+        let sandbox = &mut self.entries[entry];
         match outcome {
-            Outcome::Done => {
-                entry.archived = true;
-                // It takes less room now.
-                entry.kept_bytes = None;
-            }
-            // It stays where it is, and nobody is the worse for it.
+            Outcome::Done => sandbox.cold.archived(),
+            // It stays where it is, and nothing is lost by that.
             Outcome::Failed(_) | Outcome::TimedOut => {
                 let pause_ms = self.config.backoff.max_ms.saturating_mul(ARCHIVE_PATIENCE);
-                entry.archive_at = self.now.mono.plus(pause_ms);
+                sandbox.cold.archive_failed(self.now.mono.plus(pause_ms));
             }
         }
-        self.mark(ix);
-        self.settle(ix);
-        self.arm_cold(ix);
-        self.archive_due = true;
+        self.mark(entry);
+        self.settle(entry);
+        self.arm_cold(entry);
+        self.due.look_at_archives();
     }
 
     /// There may be room for one that waits. It may have been wanted meanwhile, or be gone.
     pub(crate) fn archive_next(&mut self) {
-        while self.archiving + self.shelf_archives.in_progress() < ARCHIVES_AT_ONCE
-            && let Some(ix) = self.archive_line.pop_front()
+        while self.archiving.has_room()
+            && let Some(entry) = self.archiving.next()
         {
-            let waits = self.entries.get_mut(ix).map(|entry| &mut entry.archive_waits);
-            if waits.is_some_and(std::mem::take) {
+            let known = self.entries.get_mut(entry);
+            if known.is_some_and(|sandbox| sandbox.cold.left_line()) {
                 // Its time may be over altogether by now.
-                self.arm_cold(ix);
-                if self.is_due(self.archives_at(ix)) && !self.is_due(self.pruned_at(ix)) {
-                    self.archive(ix);
+                self.arm_cold(entry);
+                if self.is_due(self.archives_at(entry)) && !self.is_due(self.pruned_at(entry)) {
+                    self.archive(entry);
                 }
             }
         }
         self.archive_shelves();
     }
 
-    /// Somebody wants the files: they stay where they are, or come back from where they went.
-    pub(crate) fn call_off_archive(&mut self, ix: Ix) {
-        if self.entries[ix].is_archiving() {
-            self.entries[ix].op = None;
-            self.archiving -= 1;
-            self.settle(ix);
-            self.archive_due = true;
+    /// A session wants the files: they stay where they are, or come back from where they went.
+    pub(crate) fn call_off_archive(&mut self, entry: EntryIx) {
+        if self.entries[entry].is_archiving() {
+            self.entries[entry].ops.call_off();
+            self.archiving.ended();
+            self.settle(entry);
+            self.due.look_at_archives();
         }
     }
 
     /// How long binding settings may take: files may come with them.
-    pub(crate) fn claim_timeout_ms(&self, ix: Ix) -> u64 {
+    pub(crate) fn claim_timeout_ms(&self, entry: EntryIx) -> u64 {
         let deadlines = &self.config.deadlines;
-        match &self.entries[ix].settings {
+        match &self.entries[entry].settings {
             Some(settings) if settings.seed.is_some() => deadlines.workspace_ms,
             Some(_) | None => deadlines.claim_ms,
         }

@@ -1,14 +1,14 @@
 //! Removals that outlive the sandbox they were for: workspaces to delete, and instances that a
-//! restart found and nobody knows. Each is tried until it is confirmed.
+//! restart found and no record names. Each is tried until it is confirmed.
 
 use std::collections::BTreeMap;
 
 use model::record::JournalEntry;
-use model::{EffectId, Generation, InstanceId, Mono, SandboxId, WorkspaceId};
+use model::{InstanceId, Mono, WorkspaceId};
 
 use crate::Kernel;
 use crate::alarms::Ringer;
-use crate::effect::{Action, Effect};
+use crate::effect::Action;
 use crate::event::Outcome;
 
 /// What is still to be removed.
@@ -105,12 +105,14 @@ impl Kernel {
 
     /// Whether a fork reads a workspace.
     fn is_copied(&self, workspace: WorkspaceId) -> bool {
-        self.entries.iter().any(|(_, entry)| entry.copying_from == Some(workspace))
+        self.entries
+            .iter()
+            .any(|(_, entry)| entry.copying.is_some_and(|copying| copying.from == workspace))
     }
 
     /// An instance exists that no record names. It takes a place until it is gone.
     pub(crate) fn remove_orphan(&mut self, instance: InstanceId) {
-        self.admission.live += 1;
+        self.admission.process_began(0);
         self.owe(Creditor::Orphan(instance));
     }
 
@@ -124,8 +126,7 @@ impl Kernel {
     }
 
     fn pay(&mut self, creditor: Creditor) {
-        self.next_effect += 1;
-        let n = self.next_effect;
+        let n = self.minter.effect();
         let (action, timeout_ms, name) = match creditor {
             Creditor::Workspace(workspace) => (
                 Action::DeleteWorkspace { workspace },
@@ -143,9 +144,7 @@ impl Kernel {
         debt.n = Some(n);
         debt.at = deadline;
         self.debts.paying.insert(n, creditor);
-        // There is no sandbox any more, so the thing itself gives the effect its name.
-        let id = EffectId { sandbox: SandboxId::from_u128(name), generation: Generation(0), n };
-        self.out.effects.push(Effect { id, deadline, action });
+        self.send_without_sandbox(name, n, deadline, action);
         self.alarms.at_latest(Ringer::Debts, &mut self.debts.alarm, deadline);
     }
 
@@ -167,8 +166,8 @@ impl Kernel {
             }
             Creditor::Orphan(instance) => {
                 if self.debts.orphans.remove(&instance).is_some() {
-                    self.admission.live -= 1;
-                    self.admission_due = true;
+                    self.admission.process_over(0);
+                    self.due.look_at_line();
                 }
             }
         }

@@ -1,22 +1,23 @@
 //! What workspaces on disk may take. The file system keeps a hard limit by itself; a soft one is
-//! kept here: whoever was measured to have written too much ends. Where the disk itself runs short,
-//! nothing more is launched on it, and the largest of those with a soft limit ends, one at a time.
+//! kept here: a sandbox that was measured to have written too much ends. Where the disk itself runs
+//! short, nothing more is launched on it, and the largest of those with a soft limit ends, one at a
+//! time.
 
 use std::sync::Arc;
 
 use model::template::{RuntimeTraits, WorkspaceLimit};
 use model::{EndCause, ErrorCode, InstanceId, Refusal, WorkspaceId};
 
-use crate::entry::{After, Entry, Own, Phase, Resolve};
+use crate::Kernel;
+use crate::entry::{After, Entry, EntryIx, Own, Phase, Resolve};
 use crate::event::{Measured, UseKind};
-use crate::slab::Ix;
-use crate::{Flaw, Kernel};
+use crate::pool::PoolIx;
 
 /// Ending one that holds less than this would free next to nothing.
 const OFFENDER_BYTES_MIN: u64 = 16 << 20;
 
 /// How often in a row some of a workspace may be hidden. Programs close directories for a moment,
-/// tests above all; whoever shows everything at each third look hides nothing for long.
+/// tests above all; one that shows everything at each third look hides nothing for long.
 const HIDDEN_MAX: u8 = 3;
 
 const MIB: u64 = 1 << 20;
@@ -56,28 +57,27 @@ impl Kernel {
     }
 
     pub(crate) fn workspace_measured(&mut self, instance: InstanceId, measured: Measured) {
-        let Some(ix) = self.instance_index.get(instance.as_u128()) else { return };
-        let ignored = self.flawed(Flaw::DiskLimitIgnored);
-        let entry = &mut self.entries[ix];
-        if !is_soft(entry) || !is_up(entry) || ignored {
+        let Some(entry) = self.entries.by_instance(instance) else { return };
+        let ignored = self.flaws.ignores_workspace_limit();
+        let sandbox = &mut self.entries[entry];
+        if !is_soft(sandbox) || !is_up(sandbox) || ignored {
             return;
         }
-        entry.disk_bytes = measured.bytes;
-        entry.disk_hidden = if measured.hidden { entry.disk_hidden.saturating_add(1) } else { 0 };
-        let limits = &entry.template.limits;
+        sandbox.disk.measured(&measured);
+        let limits = &sandbox.template.limits;
         let (bytes, files) = (limits.workspace_bytes(), limits.workspace_files());
         let why = if measured.bytes > bytes {
             format!("its workspace holds more than {} MB", limits.workspace_mb)
         } else if measured.files > files {
             format!("its workspace has more than {files} files")
-        } else if entry.disk_hidden >= HIDDEN_MAX {
+        } else if sandbox.disk.hidden() >= HIDDEN_MAX {
             "files of its workspace lie where they cannot be measured, too deep or in directories \
              that are closed"
                 .to_owned()
         } else {
             return;
         };
-        self.end_for_disk(ix, why.into());
+        self.end_for_disk(entry, why.into());
     }
 
     pub(crate) fn disk_measured(&mut self, free_bytes: u64) {
@@ -87,7 +87,7 @@ impl Kernel {
         let short = free_bytes < enough;
         if short != self.disk_short {
             self.disk_short = short;
-            let pools: Vec<Ix> = self.pools.iter().map(|(pool, _)| pool).collect();
+            let pools: Vec<PoolIx> = self.pools.iter().map(|(pool, _)| pool).collect();
             for pool in pools {
                 self.pool_due(pool);
             }
@@ -111,62 +111,60 @@ impl Kernel {
                 false
             }
         };
-        let short = self.disk_short && !self.flawed(Flaw::FullDiskIgnored);
+        let short = self.disk_short && !self.flaws.ignores_full_disk();
         if writes && short && traits.disk.is_some() { Err(disk_full()) } else { Ok(()) }
     }
 
     /// Ends the one that holds most, unless one is on its way out already: what that frees is not
     /// measured yet.
     fn end_largest(&mut self, free_bytes: u64) {
-        let mut largest: Option<(u64, Ix)> = None;
-        for (ix, entry) in self.entries.iter() {
-            let going = entry.ending.as_ref().is_some_and(|e| e.cause == EndCause::DiskLimit);
+        let mut largest: Option<(u64, EntryIx)> = None;
+        for (entry, sandbox) in self.entries.iter() {
+            let going = sandbox.ending.as_ref().is_some_and(|e| e.cause == EndCause::DiskLimit);
             if going {
                 return;
             }
-            let larger = largest.is_none_or(|(bytes, _)| entry.disk_bytes > bytes);
-            let holds_much = entry.disk_bytes >= OFFENDER_BYTES_MIN;
-            if is_soft(entry) && is_up(entry) && holds_much && larger {
-                largest = Some((entry.disk_bytes, ix));
+            let larger = largest.is_none_or(|(bytes, _)| sandbox.disk.bytes() > bytes);
+            let holds_much = sandbox.disk.bytes() >= OFFENDER_BYTES_MIN;
+            if is_soft(sandbox) && is_up(sandbox) && holds_much && larger {
+                largest = Some((sandbox.disk.bytes(), entry));
             }
         }
-        if let Some((bytes, ix)) = largest {
+        if let Some((bytes, entry)) = largest {
             let why = format!(
                 "the disk has {} MB left, and its workspace was the largest with {} MB",
                 free_bytes / MIB,
                 bytes / MIB
             );
-            self.end_for_disk(ix, why.into());
+            self.end_for_disk(entry, why.into());
         }
     }
 
-    fn end_for_disk(&mut self, ix: Ix, why: Arc<str>) {
-        let entry = &self.entries[ix];
+    fn end_for_disk(&mut self, entry: EntryIx, why: Arc<str>) {
+        let sandbox = &self.entries[entry];
         // A session keeps its files, as after a crash: it may want to see what filled the disk.
-        let after = match entry.owner {
-            Own::Session(_) if entry.phase == Phase::InUse => After::Renamed,
+        let after = match sandbox.owner() {
+            Own::Session(_) if sandbox.phase == Phase::InUse => After::Renamed,
             Own::Session(_) | Own::Nobody | Own::Lease(_) => After::Gone,
         };
-        self.end(ix, EndCause::DiskLimit, after, Resolve::Now);
-        if let Some(ending) = self.entries.get_mut(ix).and_then(|e| e.ending.as_mut()) {
-            ending.detail = Some(why);
-        }
+        self.end(entry, EndCause::DiskLimit, after, Resolve::Now);
+        self.explain_end(entry, Some(why));
     }
 
     /// Whether nothing of a pool may be launched for want of room on the disk.
-    pub(crate) fn lacks_disk(&self, pool: Ix) -> bool {
-        let short = self.disk_short && !self.flawed(Flaw::FullDiskIgnored);
+    pub(crate) fn lacks_disk(&self, pool: PoolIx) -> bool {
+        let short = self.disk_short && !self.flaws.ignores_full_disk();
         short && self.pools[pool].traits.disk.is_some()
     }
 
-    /// Those in line for whom nothing is on its way are told that nothing will be.
-    pub(crate) fn refuse_without_disk(&mut self, pool: Ix) {
+    /// Refuses those in line for whom nothing is on its way, because nothing will be.
+    pub(crate) fn refuse_without_disk(&mut self, pool: PoolIx) {
         if !self.lacks_disk(pool) {
             return;
         }
         loop {
             let known = &mut self.pools[pool];
-            if known.expecting() <= known.launching + known.cleaning {
+            if known.expecting() <= known.occupied.launching() + known.occupied.cleaning() {
                 return;
             }
             let Some((_, req)) = known.queue.pop_last() else { return };
@@ -187,7 +185,7 @@ fn is_up(entry: &Entry) -> bool {
     }
 }
 
-/// The refusal of someone who needs a sandbox that the disk has no room for.
+/// The refusal of a caller that needs a sandbox that the disk has no room for.
 pub(crate) fn disk_full() -> Refusal {
     Refusal::new(ErrorCode::DiskFull, "the disk of the workspaces is nearly full")
         .retry_after(5_000)

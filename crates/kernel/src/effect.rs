@@ -118,7 +118,7 @@ pub enum Action {
         template: Arc<Template>,
     },
     /// Put a workspace that nothing uses into an archive and take it away from where it is, all or
-    /// nothing. That it is in its archive already is done too. Whoever starts on it meanwhile comes
+    /// nothing. That it is in its archive already is done too. A start on it meanwhile comes
     /// first.
     ArchiveWorkspace {
         /// Which.
@@ -150,7 +150,7 @@ pub struct Launch {
     pub settings: Option<Arc<ClaimSettings>>,
 }
 
-/// A word to someone who waits. Given only after the journal of its decision is durable.
+/// A word to a caller that waits. Given only after the journal of its decision is durable.
 #[derive(Debug, Clone)]
 pub enum Notice {
     /// The answer to a request that was pending.

@@ -1,5 +1,5 @@
-//! What is remembered of sandboxes, leases and sessions that are gone, so that whoever asks is told why, at
-//! once. The memory is bounded; the store remembers longer.
+//! What is remembered of sandboxes, leases and sessions that are gone, so that callers who ask get
+//! to know why, at once. The memory is bounded; the store remembers longer.
 
 use std::collections::VecDeque;
 

@@ -1,21 +1,55 @@
-//! One sandbox as the kernel knows it, live or cold, and what follows from its facts: the state a
-//! user sees, the eviction tier it stands in, what it counts for. Facts are stored; what follows
-//! from them is computed here and nowhere else.
+//! One sandbox as the kernel knows it, live or cold. Only facts are stored; what follows from them
+//! is computed in `derived`. Facts that belong together are a type of their own in a module beneath
+//! this one, which keeps them in agreement.
 
-use std::collections::BTreeMap;
+mod belonging;
+mod cleanliness;
+mod cold_files;
+mod copying;
+mod derived;
+mod disk_use;
+mod durability;
+mod extra;
+mod holds;
+mod in_progress;
+mod lifetime;
+mod phase;
+mod readiness;
+mod way_out;
+
 use std::sync::Arc;
 
 use model::record::{Owner, SandboxRecord};
 use model::template::RuntimeTraits;
-use model::why::{Eviction, Tier};
 use model::{
-    ClaimSettings, EndCause, Generation, InstanceId, KeyId, LeaseId, Mono, Now, ProcessId,
-    SandboxId, SandboxState, Template, UseId, Wall, WorkspaceId,
+    ClaimSettings, EndCause, Generation, InstanceId, KeyId, Mono, Now, SandboxId, Template, Wall,
+    WorkspaceId,
 };
 
-use crate::event::UseKind;
+pub(crate) use crate::entry::belonging::{Belonging, Own};
+use crate::entry::cleanliness::Cleanliness;
+pub(crate) use crate::entry::cold_files::ColdFiles;
+pub(crate) use crate::entry::copying::Copying;
+pub(crate) use crate::entry::derived::Derived;
+use crate::entry::disk_use::DiskUse;
+pub(crate) use crate::entry::durability::Durability;
+pub(crate) use crate::entry::extra::{Extra, Process, ScheduledStop};
+use crate::entry::holds::Holds;
+pub(crate) use crate::entry::holds::Wanted;
+use crate::entry::in_progress::InProgress;
+pub(crate) use crate::entry::in_progress::{Lane, Op, OpKind};
+use crate::entry::lifetime::Lifetime;
+pub(crate) use crate::entry::phase::{Frozen, Phase};
+pub(crate) use crate::entry::readiness::Readiness;
+pub(crate) use crate::entry::way_out::{After, Ending, Resolve};
+use crate::flag::Flag;
 use crate::orders::{Line, Links};
-use crate::slab::Ix;
+use crate::pool::PoolIx;
+use crate::session::SessionIx;
+use crate::slab::Place;
+
+/// The place of a sandbox.
+pub(crate) type EntryIx = Place<Entry>;
 
 /// A sandbox.
 #[derive(Debug)]
@@ -25,265 +59,51 @@ pub(crate) struct Entry {
     /// What was launched and is not confirmed as removed; nil if nothing.
     pub(crate) instance: InstanceId,
     pub(crate) generation: Generation,
-    pub(crate) owner: Own,
-    /// The key that its owner belongs to; nil while it is nobody's.
-    pub(crate) tenant: KeyId,
-    /// How its lease ended, while it is still known as that lease's.
-    pub(crate) lease_end: Option<EndCause>,
-    pub(crate) phase: Phase,
-    /// The pool whose slot it takes. A session's sandbox takes none.
-    pub(crate) slot: Option<Ix>,
-    /// Whether it counts as a process: from before its launch until its removal is confirmed.
-    pub(crate) live: bool,
-    /// The one thing that is being done to it.
-    pub(crate) op: Option<Op>,
-    /// Its files are being made durable, which does not get in the way of anything else.
-    pub(crate) saving: Option<Op>,
-    /// A turn is being started or stopped in it.
-    pub(crate) turn_op: Option<Op>,
-    pub(crate) ending: Option<Box<Ending>>,
-    pub(crate) frozen: Frozen,
-    /// It stands among the idle ones of its pool.
-    pub(crate) in_line: bool,
-    /// Someone is about to use it: it may not be frozen, swept or evicted.
-    pub(crate) pinned: bool,
-    /// Someone is about to run a command in it.
-    pub(crate) exec_wanted: bool,
-    /// A turn of its session is bound to it.
-    pub(crate) turn: bool,
-    /// It was used since it was last claimed or bound.
-    pub(crate) used: bool,
-    /// A user's code or settings have been in it since it was last known to be clean.
-    pub(crate) touched: bool,
-    /// Settings of a user may still be bound to it, whatever a wipe says: whoever gets it next
-    /// binds theirs, if only none.
-    pub(crate) bound: bool,
-    /// Files may have changed since they were last made durable.
-    pub(crate) dirty: bool,
-    /// A use that may write began, or was in progress, since the last save began.
-    pub(crate) wrote: bool,
-    /// A use ended since the last save began: its caller has its answer, and that save may not
-    /// hold what it wrote.
-    pub(crate) acknowledged: bool,
-    /// Its removal is to be announced: it has been ready in this generation.
-    pub(crate) announced: bool,
-    /// Its launch failed, and someone who waits is told when it is gone.
-    pub(crate) failed: bool,
-    /// Its record has changed in this decision.
-    pub(crate) marked: bool,
-    pub(crate) execs: u32,
-    pub(crate) calls: u32,
-    pub(crate) uses: u32,
-    pub(crate) copies: u32,
-    /// Its files could not be saved lately, so it is no victim until then.
-    pub(crate) spared_until: Mono,
-    pub(crate) last_used: Now,
-    pub(crate) proven_at: Mono,
-    pub(crate) expires_at: Option<Wall>,
-    pub(crate) hard_expires_at: Option<Wall>,
-    pub(crate) created_at: Wall,
-    pub(crate) alarm: Mono,
     pub(crate) template: Arc<Template>,
     pub(crate) traits: RuntimeTraits,
-    pub(crate) settings: Option<Arc<ClaimSettings>>,
     pub(crate) workspace: WorkspaceId,
-    /// Its workspace was made, so there is something to restore.
-    pub(crate) has_files: bool,
-    /// Its workspace is in an archive.
-    pub(crate) archived: bool,
-    /// What its files took when they were measured while it was cold.
-    pub(crate) kept_bytes: Option<u64>,
-    /// It is not put into one before this.
-    pub(crate) archive_at: Mono,
-    /// It waits until fewer are put into one.
-    pub(crate) archive_waits: bool,
-    pub(crate) copying_from: Option<WorkspaceId>,
-    /// The instance that gives those files out, if it takes one.
-    pub(crate) copying_live: Option<InstanceId>,
-    /// The sandbox whose files are being copied may not be given up meanwhile.
-    pub(crate) holds_source: bool,
+    pub(crate) created_at: Wall,
+    /// The pool whose slot it takes. A session's sandbox takes none.
+    pub(crate) slot: Option<PoolIx>,
+    pub(crate) belongs: Belonging,
+    pub(crate) settings: Option<Arc<ClaimSettings>>,
+    /// How often it was handed out since it was launched.
+    pub(crate) uses: u32,
+
+    pub(crate) phase: Phase,
+    pub(crate) frozen: Frozen,
+    pub(crate) ready: Readiness,
+    pub(crate) ops: InProgress,
+    pub(crate) holds: Holds,
+    pub(crate) clean: Cleanliness,
+    pub(crate) life: Lifetime,
+    pub(crate) ending: Option<Box<Ending>>,
+    /// Why it went cold, while it is.
     pub(crate) slept: Option<EndCause>,
-    /// What its workspace took on disk when it was last measured.
-    pub(crate) disk_bytes: u64,
-    /// How often in a row some of it could not be measured.
-    pub(crate) disk_hidden: u8,
+
+    pub(crate) files: Durability,
+    pub(crate) cold: ColdFiles,
+    pub(crate) copying: Option<Copying>,
+    pub(crate) disk: DiskUse,
+
+    pub(crate) last_used: Now,
+    /// When it was last heard of.
+    pub(crate) proven_at: Mono,
+    /// Its files could not be saved lately, so it is no victim until then.
+    pub(crate) spared_until: Mono,
+    pub(crate) alarm: Mono,
     /// What few sandboxes have.
     pub(crate) extra: Option<Box<Extra>>,
     pub(crate) derived: Derived,
+    /// Its record has changed in this decision.
+    pub(crate) marked: Flag,
+
+    /// Whether it counts as a process: from before its launch until its removal is confirmed.
+    live: bool,
+    /// It stands among the idle ones of its pool.
+    in_line: Flag,
     idle_links: Links,
     tier_links: Links,
-}
-
-/// Who has the exclusive use of a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Own {
-    Nobody,
-    Lease(LeaseId),
-    Session(Ix),
-}
-
-/// What a sandbox is doing, in more detail than its state shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// No process.
-    Cold,
-    /// Being started.
-    Launching,
-    /// In its pool, ready to be handed out.
-    Idle,
-    /// Being bound to a lease (with the request that waits for it) or a session.
-    Claiming(Option<Ix>),
-    /// A lease's or a session's.
-    InUse,
-    /// Being wiped after a use.
-    Wiping,
-    /// Being proven clean after a wipe.
-    Proving,
-    /// Being removed, until that is confirmed.
-    Killing,
-}
-
-/// An effect in progress.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Op {
-    pub(crate) n: u64,
-    pub(crate) kind: OpKind,
-    pub(crate) deadline: Mono,
-}
-
-/// What is in progress.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OpKind {
-    Launch,
-    Claim,
-    /// With the number of the attempt.
-    Probe(u32),
-    Wipe,
-    Prove,
-    Freeze,
-    Thaw,
-    StartTurn,
-    StopTurn,
-    Persist,
-    Kill,
-    Copy,
-    Archive,
-}
-
-/// Whether its processes run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Frozen {
-    No,
-    Yes,
-    /// A freeze went wrong: it must be thawed before use, to be sure.
-    Unsure,
-}
-
-/// The way to its end.
-#[derive(Debug, Clone)]
-pub(crate) struct Ending {
-    pub(crate) cause: EndCause,
-    pub(crate) detail: Option<Arc<str>>,
-    pub(crate) eviction: Option<Arc<Eviction>>,
-    pub(crate) after: After,
-    /// What happens if a use comes in between, or if the files cannot be saved.
-    pub(crate) resolve: Resolve,
-    /// The removal in progress takes the workspace along.
-    pub(crate) takes_workspace: bool,
-    /// Saves that worked, while something went on writing.
-    pub(crate) saves: u32,
-    pub(crate) attempts: u32,
-    pub(crate) retry_at: Mono,
-}
-
-impl Ending {
-    /// An end at once that leaves nothing.
-    pub(crate) const fn now(cause: EndCause) -> Self {
-        Self {
-            cause,
-            detail: None,
-            eviction: None,
-            after: After::Gone,
-            resolve: Resolve::Now,
-            takes_workspace: false,
-            saves: 0,
-            attempts: 0,
-            retry_at: Mono::NEVER,
-        }
-    }
-}
-
-/// What is left when the process is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum After {
-    /// Nothing: record and workspace go.
-    Gone,
-    /// A cold record with the workspace.
-    Cold,
-    /// The same under a new id, because this one died.
-    Renamed,
-    /// No record: the files stay with the session.
-    Shelved,
-}
-
-/// How firm the decision to end it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Resolve {
-    /// Void as soon as someone uses it; its files come first.
-    Voidable,
-    /// Its user wants it, but its files come first.
-    Careful,
-    /// It must end: its files are saved if that works within a few attempts.
-    Firm,
-    /// At once.
-    Now,
-}
-
-/// What few sandboxes have.
-#[derive(Debug, Default)]
-pub(crate) struct Extra {
-    /// Uses in progress.
-    pub(crate) uses: Vec<(UseId, UseKind)>,
-    /// Requests that wait for it to be thawed, frozen or gone.
-    pub(crate) waiting: Vec<Ix>,
-    pub(crate) processes: BTreeMap<ProcessId, Process>,
-    /// What programs wrote to the scale file.
-    pub(crate) scale: u32,
-    /// The last note about the scale file.
-    pub(crate) scale_seen: u64,
-    pub(crate) stop: Option<ScheduledStop>,
-    /// Since when the time of its processes stands still, if it does.
-    pub(crate) still_since: Option<Mono>,
-}
-
-/// A process that keeps its sandbox awake, or did, or has a time limit.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Process {
-    pub(crate) holds: bool,
-    pub(crate) started_at: Wall,
-    pub(crate) timeout_ms: u64,
-    pub(crate) kill_at: Mono,
-    /// It is being killed by this effect, until then.
-    pub(crate) killing: Option<(u64, Mono)>,
-    pub(crate) kills: u32,
-}
-
-/// A stop that was asked for ahead of time.
-#[derive(Debug, Clone)]
-pub(crate) struct ScheduledStop {
-    pub(crate) at: Mono,
-    pub(crate) at_wall: Wall,
-    /// The processes that existed when it was asked for.
-    pub(crate) processes: Vec<ProcessId>,
-}
-
-/// What follows from the facts, as it is counted at the moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Derived {
-    pub(crate) state: SandboxState,
-    pub(crate) tier: Option<Tier>,
-    pub(crate) dying_live: bool,
-    pub(crate) dying_entry: bool,
 }
 
 /// What a new entry starts from.
@@ -294,7 +114,7 @@ pub(crate) struct Birth {
     pub(crate) traits: RuntimeTraits,
     pub(crate) owner: Own,
     pub(crate) tenant: KeyId,
-    pub(crate) slot: Option<Ix>,
+    pub(crate) slot: Option<PoolIx>,
     pub(crate) now: Now,
 }
 
@@ -306,141 +126,83 @@ impl Entry {
             previous_id: None,
             instance: InstanceId::NIL,
             generation: Generation(0),
-            owner: birth.owner,
-            tenant: birth.tenant,
-            lease_end: None,
-            phase: Phase::Cold,
-            slot: birth.slot,
-            live: false,
-            op: None,
-            saving: None,
-            turn_op: None,
-            ending: None,
-            frozen: Frozen::No,
-            in_line: false,
-            pinned: false,
-            exec_wanted: false,
-            turn: false,
-            used: false,
-            touched: false,
-            bound: false,
-            dirty: false,
-            wrote: false,
-            acknowledged: false,
-            announced: false,
-            failed: false,
-            marked: false,
-            execs: 0,
-            calls: 0,
-            uses: 0,
-            copies: 0,
-            spared_until: Mono(0),
-            last_used: birth.now,
-            proven_at: Mono(0),
-            expires_at: None,
-            hard_expires_at: None,
-            created_at: birth.now.wall,
-            alarm: Mono::NEVER,
             template: birth.template,
             traits: birth.traits,
-            settings: None,
             workspace: birth.workspace,
-            has_files: false,
-            archived: false,
-            kept_bytes: None,
-            archive_at: Mono(0),
-            archive_waits: false,
-            copying_from: None,
-            copying_live: None,
-            holds_source: false,
+            created_at: birth.now.wall,
+            slot: birth.slot,
+            belongs: Belonging::new(birth.owner, birth.tenant),
+            settings: None,
+            uses: 0,
+            phase: Phase::Cold,
+            frozen: Frozen::No,
+            ready: Readiness::default(),
+            ops: InProgress::default(),
+            holds: Holds::default(),
+            clean: Cleanliness::default(),
+            life: Lifetime::default(),
+            ending: None,
             slept: None,
-            disk_bytes: 0,
-            disk_hidden: 0,
+            files: Durability::default(),
+            cold: ColdFiles::new(false),
+            copying: None,
+            disk: DiskUse::default(),
+            last_used: birth.now,
+            proven_at: Mono(0),
+            spared_until: Mono(0),
+            alarm: Mono::NEVER,
             extra: None,
             derived: Derived::NOTHING,
+            marked: Flag::default(),
+            live: false,
+            in_line: Flag::default(),
             idle_links: Links::default(),
             tier_links: Links::default(),
         }
     }
 
-    /// The state a user sees.
-    pub(crate) fn state(&self) -> SandboxState {
-        match self.phase {
-            Phase::Cold => SandboxState::Cold,
-            Phase::Launching => SandboxState::Warming,
-            Phase::Wiping | Phase::Proving => SandboxState::Waiting,
-            Phase::Killing => match self.derived.state {
-                SandboxState::Cold => SandboxState::Warming,
-                state @ (SandboxState::Warming
-                | SandboxState::Warm
-                | SandboxState::Waiting
-                | SandboxState::Running) => state,
-            },
-            Phase::InUse if self.turn || self.execs > 0 || self.exec_wanted => {
-                SandboxState::Running
-            }
-            Phase::InUse if self.used => SandboxState::Waiting,
-            Phase::InUse | Phase::Idle | Phase::Claiming(_) => SandboxState::Warm,
-        }
-    }
-
-    /// The tier in which it may be chosen to give way.
-    pub(crate) fn tier(&self, now: Mono) -> Option<Tier> {
-        if self.ending.is_some() || self.pinned || self.copies > 0 {
-            return None;
-        }
-        match self.phase {
-            Phase::Cold => (self.op.is_none() || self.is_archiving()).then_some(Tier::Cold),
-            Phase::Idle => Some(Tier::Warm),
-            Phase::InUse => {
-                let session = matches!(self.owner, Own::Session(_));
-                (session && self.is_quiet() && !self.is_awake() && self.spared_until <= now)
-                    .then_some(Tier::Waiting)
-            }
-            Phase::Launching
-            | Phase::Claiming(_)
-            | Phase::Wiping
-            | Phase::Proving
-            | Phase::Killing => None,
-        }
-    }
-
-    pub(crate) fn derive(&self, now: Mono) -> Derived {
-        Derived {
-            state: self.state(),
-            tier: self.tier(now),
-            dying_live: self.live && self.ending.is_some(),
-            dying_entry: self
-                .ending
-                .as_ref()
-                .is_some_and(|e| matches!(e.after, After::Gone | After::Shelved)),
-        }
-    }
-
     /// Nothing is in progress in it.
     pub(crate) fn is_quiet(&self) -> bool {
-        !self.turn && self.execs == 0 && self.calls == 0
+        self.holds.is_quiet()
     }
 
     /// Its files are being put into an archive, which anything else calls off.
     pub(crate) fn is_archiving(&self) -> bool {
-        self.op.is_some_and(|op| op.kind == OpKind::Archive)
+        self.ops.is_doing(OpKind::Archive)
     }
 
     /// Its files are being saved by way of its guest, which must not be stopped meanwhile.
     pub(crate) fn is_saving_inside(&self) -> bool {
-        self.saving.is_some() && !self.traits.workspace_survives
+        self.ops.is_saving() && !self.traits.workspace_survives
     }
 
     /// It has files of a session that go when its processes go, and are not saved.
     pub(crate) fn has_unsaved_files(&self) -> bool {
-        let owned = matches!(self.owner, Own::Session(_));
-        owned && self.dirty && !self.traits.workspace_survives
+        self.session().is_some() && self.has_volatile_files()
     }
 
-    /// Nothing is in progress in it, and nobody is about to use it.
+    /// It has files that go when its processes go, and are not saved.
+    pub(crate) fn has_volatile_files(&self) -> bool {
+        self.files.is_dirty() && !self.traits.workspace_survives
+    }
+
+    /// Nothing is in progress in it, and no caller is about to use it.
     pub(crate) fn may_rest(&self) -> bool {
-        self.is_quiet() && !self.pinned
+        self.is_quiet() && !self.holds.is_wanted()
+    }
+
+    /// It may be frozen as things stand.
+    pub(crate) fn may_freeze(&self) -> bool {
+        self.phase == Phase::InUse
+            && self.traits.can_freeze
+            && self.frozen == Frozen::No
+            && self.ending.is_none()
+            && self.ops.is_free()
+            && !self.is_saving_inside()
+            // Its guest may be what gives the files out.
+            && !self.holds.is_copied()
+            && self.may_rest()
+            && !self.is_awake()
     }
 
     /// Something of its own keeps it awake.
@@ -456,10 +218,6 @@ impl Entry {
         processes.filter_map(|process| process.killing).map(|(_, until)| until).max()
     }
 
-    pub(crate) fn uses_in_progress(&self) -> u32 {
-        self.execs + self.calls + u32::from(self.turn)
-    }
-
     pub(crate) fn memory_mb(&self) -> u64 {
         self.template.limits.memory_mb.into()
     }
@@ -473,16 +231,102 @@ impl Entry {
         self.extra.get_or_insert_default()
     }
 
-    /// It is nobody's, and no key's either.
-    pub(crate) const fn disown(&mut self) {
-        self.owner = Own::Nobody;
-        self.tenant = KeyId::NIL;
-        self.lease_end = None;
+    pub(crate) const fn owner(&self) -> Own {
+        self.belongs.owner()
     }
 
-    /// Whether it has more than `margin_ms` left to live.
-    pub(crate) fn outlives(&self, now: Wall, margin_ms: u64) -> bool {
-        self.expires_at.is_none_or(|end| end > now.plus(margin_ms))
+    /// The session whose sandbox it is.
+    pub(crate) const fn session(&self) -> Option<SessionIx> {
+        self.belongs.session()
+    }
+
+    pub(crate) const fn tenant(&self) -> KeyId {
+        self.belongs.tenant()
+    }
+
+    /// Why it ends, if it does.
+    pub(crate) fn end_cause(&self) -> EndCause {
+        self.ending.as_ref().map_or(EndCause::Deleted, |ending| ending.cause)
+    }
+
+    /// It is to give way, but would not if it came into use now.
+    pub(crate) fn may_be_spared(&self) -> bool {
+        let voidable = |ending: &Ending| ending.resolve == Resolve::Voidable;
+        self.phase == Phase::InUse && self.ending.as_deref().is_some_and(voidable)
+    }
+
+    /// A process is being started for it, in a generation and with a life of its own.
+    pub(crate) fn launch_began(&mut self, now: Now) {
+        self.generation = self.generation.next();
+        self.phase = Phase::Launching;
+        self.slept = None;
+        self.uses = 0;
+        self.cold.in_use();
+        self.disk = DiskUse::default();
+        self.spared_until = Mono(0);
+        self.last_used = now;
+        self.life = Lifetime::began(now.wall, self.template.max_lifetime_ms);
+    }
+
+    /// Its lease or session has it from now on.
+    pub(crate) fn came_into_use(&mut self) {
+        self.phase = Phase::InUse;
+        if self.holds.is_wanted_to_run() {
+            self.clean.wanted();
+        }
+    }
+
+    /// A process counts for it from now on.
+    pub(crate) fn place_reserved(&mut self) {
+        debug_assert!(!self.live, "a place is reserved once");
+        self.live = true;
+    }
+
+    /// No process counts for it any more.
+    pub(crate) fn place_released(&mut self) {
+        debug_assert!(self.live, "a place is given back once");
+        self.live = false;
+    }
+
+    /// Whether it counts as a process.
+    pub(crate) const fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// What was launched for it is gone, and what depended on that.
+    pub(crate) fn process_gone(&mut self) {
+        self.ops.call_off();
+        self.holds.turn_over();
+        self.clean.process_gone();
+        self.frozen = Frozen::No;
+        self.life = Lifetime::default();
+    }
+
+    /// Nothing is left of it but its record and its files.
+    pub(crate) fn went_cold(&mut self, cause: EndCause) {
+        self.phase = Phase::Cold;
+        self.slept = Some(cause);
+        self.extra = None;
+        self.settings = None;
+        self.clean.went_cold();
+        self.files.settled();
+    }
+
+    /// It is clean and alive, and joins the idle ones of its pool: its last user is forgotten.
+    pub(crate) fn join_line(&mut self, now: Now) {
+        self.phase = Phase::Idle;
+        self.in_line.raise();
+        self.belongs.given_back();
+        self.clean.cleaned();
+        self.files.settled();
+        self.settings = None;
+        self.extra = None;
+        self.last_used = now;
+    }
+
+    /// It leaves the idle ones of its pool. Tells whether it was among them.
+    pub(crate) const fn leave_line(&mut self) -> bool {
+        self.in_line.lower()
     }
 
     pub(crate) const fn links(&mut self, line: Line) -> &mut Links {
@@ -509,28 +353,22 @@ impl Entry {
             template: self.template.name.clone(),
             traits: self.traits,
             owner,
-            tenant: self.tenant,
-            lease_end: self.lease_end,
+            tenant: self.tenant(),
+            lease_end: self.belongs.lease_end(),
             state: self.derived.state,
             ending: self.ending.as_ref().map(|ending| ending.cause),
             doomed: self.ending.as_ref().is_some_and(|ending| ending.after == After::Gone),
             slept: self.slept,
-            announced: self.announced,
+            announced: self.ready == Readiness::Ready,
             uses: self.uses,
-            dirty: self.dirty,
+            dirty: self.files.is_dirty(),
             workspace: self.workspace,
-            has_files: self.has_files,
-            archived: self.archived,
-            copying_from: self.copying_from,
+            has_files: self.files.has_files(),
+            archived: self.cold.is_archived(),
+            copying_from: self.copying.map(|copying| copying.from),
             created_at: self.created_at,
             last_used_at: self.last_used.wall,
-            expires_at: self.expires_at,
+            expires_at: self.life.expires_at(),
         }
     }
-}
-
-impl Derived {
-    /// Of an entry that is not counted yet.
-    pub(crate) const NOTHING: Self =
-        Self { state: SandboxState::Cold, tier: None, dying_live: false, dying_entry: false };
 }

@@ -1,4 +1,4 @@
-//! What the kernel is told. Events are in the past tense: a request was made, an effect ended, a
+//! What the kernel hears of. Events are in the past tense: a request was made, an effect ended, a
 //! process died, time passed. Ids that callers choose arrive here, so that a repeated request is
 //! recognised; nothing here is an order.
 
@@ -109,7 +109,7 @@ pub enum Event {
         seq: u64,
         /// What it is at now.
         scale: u32,
-        /// Whether somebody wrote `=N`: this and nothing else keeps it awake.
+        /// Whether a program wrote `=N`: this and nothing else keeps it awake.
         drops: bool,
     },
     /// The processes of a sandbox are no longer to keep it awake.
@@ -162,7 +162,8 @@ pub enum Event {
         /// What to do if another turn is in progress.
         when_busy: WhenBusy,
     },
-    /// Whoever sent a message was told that it was not taken: it is called off, however far it is.
+    /// The sender of a message got the answer that it was not taken: it is called off, however far
+    /// it is.
     TurnWithdrawn {
         /// The session.
         session: SessionId,
@@ -201,14 +202,14 @@ pub enum Event {
         /// Which.
         session: SessionId,
     },
-    /// What a session is found by, or what its harness is told, was changed.
+    /// What a session is found by, or what its harness gets to know, was changed.
     SessionChanged {
         /// Which.
         session: SessionId,
         /// Its free words from now on; as they are if not given.
         labels: Option<BTreeMap<String, String>>,
-        /// What its harness is told from its next turn on; as it is if not given, nothing if it is
-        /// `null`.
+        /// What its harness gets to know from its next turn on; as it is if not given, nothing if
+        /// it is `null`.
         config: Option<Arc<str>>,
     },
     /// A session was asked to give up its sandbox and keep its files. Answered when it has.
@@ -235,13 +236,13 @@ pub enum Event {
         session: SessionId,
     },
     /// The client of a request went away before it had its answer, or while its turn was in
-    /// progress. (A lease whose answer nobody took is told of by a return.)
+    /// progress. (A lease whose answer was not taken is returned instead.)
     ClientGone {
         /// The request.
         request: RequestId,
     },
-    /// A sandbox died on its own. Every death is told by this, whatever effects found out before:
-    /// the completion of an effect that nobody waits for any more says nothing.
+    /// A sandbox died on its own. Every death comes as this event, whatever effects found out
+    /// before: the completion of an effect that is no longer in progress says nothing.
     InstanceDied {
         /// Which.
         instance: InstanceId,
@@ -400,9 +401,9 @@ pub enum UseKind {
     Read,
     /// A connection to a port inside.
     Port,
-    /// Something that is watched for as long as somebody looks: a log, files, a terminal.
+    /// Something that is watched for as long as a caller looks: a log, files, a terminal.
     Stream,
-    /// The harness, for whoever speaks with it line by line: nobody else does meanwhile, and the
+    /// The harness, for a caller that speaks with it line by line: no other does meanwhile, and the
     /// sandbox is `running`.
     Harness,
 }
@@ -446,7 +447,7 @@ pub enum Outcome {
     Done,
     /// Not.
     Failed(Failure),
-    /// Nobody knows: its deadline passed.
+    /// It is not known: its deadline passed.
     TimedOut,
 }
 

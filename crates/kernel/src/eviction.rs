@@ -5,11 +5,10 @@
 use std::sync::Arc;
 
 use model::why::{Candidate, Eviction, Shortage, Tier};
-use model::{ColdEviction, EndCause, SandboxState};
+use model::{ColdEviction, EndCause};
 
-use crate::entry::{After, Phase, Resolve};
-use crate::slab::Ix;
-use crate::{Flaw, Kernel};
+use crate::Kernel;
+use crate::entry::{After, EntryIx, Resolve};
 
 impl Kernel {
     /// Ends one sandbox to relieve a shortage. Tells whether there was one to end.
@@ -33,7 +32,7 @@ impl Kernel {
                     ColdEviction::KeepFiles => (After::Shelved, Resolve::Voidable),
                     ColdEviction::DeleteFiles => {
                         let entry = &self.entries[victim];
-                        self.files_given_up += u64::from(entry.dirty || entry.has_files);
+                        self.counts.gave_up_files(entry.files.has_any());
                         (After::Gone, Resolve::Now)
                     }
                 };
@@ -48,15 +47,9 @@ impl Kernel {
         true
     }
 
-    fn choose_victim(&self, shortage: Shortage) -> Option<(Tier, Ix)> {
-        if self.flawed(Flaw::RunningEvicted)
-            && let Some((ix, _)) = self
-                .entries
-                .iter()
-                .filter(|(_, e)| e.phase == Phase::InUse && e.ending.is_none())
-                .find(|(_, e)| e.state() == SandboxState::Running)
-        {
-            return Some((Tier::Waiting, ix));
+    fn choose_victim(&self, shortage: Shortage) -> Option<(Tier, EntryIx)> {
+        if let Some(victim) = self.flaws.running_victim(&self.entries) {
+            return Some((Tier::Waiting, victim));
         }
         let order: &[Tier] = match shortage {
             Shortage::Entries => &[Tier::Cold, Tier::Warm, Tier::Waiting],
@@ -68,7 +61,7 @@ impl Kernel {
     /// The next in line of each tier.
     fn candidates(&self) -> Vec<Candidate> {
         let candidate = |tier: Tier| {
-            let order = &self.tiers[tier as usize];
+            let order = self.tiers.of(tier);
             let entry = &self.entries[order.first()?];
             Some(Candidate {
                 tier,
@@ -80,7 +73,7 @@ impl Kernel {
         Tier::ALL.into_iter().filter_map(candidate).collect()
     }
 
-    fn note_eviction(&mut self, victim: Ix, eviction: Arc<Eviction>) {
+    fn note_eviction(&mut self, victim: EntryIx, eviction: Arc<Eviction>) {
         // A victim without a process to wait for is gone already.
         if let Some(ending) = self.entries.get_mut(victim).and_then(|e| e.ending.as_mut()) {
             ending.eviction = Some(eviction);
@@ -88,14 +81,14 @@ impl Kernel {
     }
 
     /// Removes the entry of a cold sandbox: there is no process to wait for.
-    fn evict_cold(&mut self, victim: Ix, eviction: Arc<Eviction>) {
+    fn evict_cold(&mut self, victim: EntryIx, eviction: Arc<Eviction>) {
         match self.config.cold_eviction {
-            ColdEviction::KeepFiles if !self.flawed(Flaw::LimitDeletesFiles) => {
+            ColdEviction::KeepFiles if !self.flaws.deletes_files_at_limit() => {
                 self.call_off_archive(victim);
                 self.shelve(victim);
             }
             ColdEviction::KeepFiles | ColdEviction::DeleteFiles => {
-                self.files_given_up += u64::from(self.entries[victim].has_files);
+                self.counts.gave_up_files(self.entries[victim].files.has_files());
                 self.lose_files(victim, EndCause::Evicted.reason());
             }
         }

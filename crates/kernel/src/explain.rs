@@ -13,32 +13,33 @@ use model::{
 };
 
 use crate::Kernel;
-use crate::entry::{Entry, Frozen, OpKind, Own};
-use crate::slab::Ix;
+use crate::entry::{Entry, EntryIx, Frozen, OpKind, Own};
 use crate::view::{Resting, SandboxView};
 
 impl Kernel {
     /// The nine numbers of the node.
     pub fn stats(&self) -> NodeStats {
-        let of = |state: SandboxState| self.by_state[state as usize];
+        let by_state = self.counts.by_state();
+        let of = |state: SandboxState| by_state[state as usize];
+        let (resume_warm_hits, resume_cold_hits) = self.counts.resumed();
         NodeStats {
-            total: self.by_state.iter().sum(),
+            total: by_state.iter().sum(),
             cold: of(SandboxState::Cold),
             warming: of(SandboxState::Warming),
             warm: of(SandboxState::Warm),
             waiting: of(SandboxState::Waiting),
             running: of(SandboxState::Running),
             max_capacity: self.config.max_sandboxes,
-            resume_warm_hits: self.resume_warm_hits,
-            resume_cold_hits: self.resume_cold_hits,
+            resume_warm_hits,
+            resume_cold_hits,
         }
     }
 
     /// Whether an instance is frozen and to stay so, as far as is known.
     pub fn is_frozen(&self, instance: InstanceId) -> bool {
-        let Some(ix) = self.instance_index.get(instance.as_u128()) else { return false };
-        let entry = &self.entries[ix];
-        entry.frozen == Frozen::Yes && entry.op.is_none_or(|op| op.kind != OpKind::Thaw)
+        let Some(entry) = self.entries.by_instance(instance) else { return false };
+        let sandbox = &self.entries[entry];
+        sandbox.frozen == Frozen::Yes && !sandbox.ops.is_doing(OpKind::Thaw)
     }
 
     /// The seeds that sessions begin with, or begin with again.
@@ -49,34 +50,34 @@ impl Kernel {
 
     /// What a pool has and did.
     pub fn pool_stats(&self, template: &TemplateName) -> Option<PoolStats> {
-        let pool = self.pool_index.get(template)?;
-        Some(self.pools[*pool].stats(self.config.backoff.degraded_after))
+        let pool = self.pools.named(template)?;
+        Some(self.pools[pool].stats(self.config.backoff.degraded_after))
     }
 
     /// All pools, by name.
     pub fn pools(&self) -> Vec<PoolStats> {
         let degraded_after = self.config.backoff.degraded_after;
-        self.pool_index.values().map(|pool| self.pools[*pool].stats(degraded_after)).collect()
+        self.pools.by_name().map(|pool| pool.stats(degraded_after)).collect()
     }
 
     /// A template that is served, or whose pool is still being destroyed.
     pub fn template(&self, name: &TemplateName) -> Option<Arc<Template>> {
-        self.pool_index.get(name).map(|pool| Arc::clone(&self.pools[*pool].template))
+        self.pools.named(name).map(|pool| Arc::clone(&self.pools[pool].template))
     }
 
     /// What its runtime can do for it, as far as that is known.
     pub fn traits_of(&self, name: &TemplateName) -> Option<RuntimeTraits> {
-        self.pool_index.get(name).map(|pool| self.pools[*pool].traits)
+        self.pools.named(name).map(|pool| self.pools[pool].traits)
     }
 
     /// All of those, by name.
     pub fn templates(&self) -> Vec<Arc<Template>> {
-        self.pool_index.values().map(|pool| Arc::clone(&self.pools[*pool].template)).collect()
+        self.pools.by_name().map(|pool| Arc::clone(&pool.template)).collect()
     }
 
     /// The sandbox of a lease that is had, or is being handed out.
     pub fn lease(&self, lease: LeaseId) -> Option<SandboxView> {
-        self.lease_index.get(lease.as_u128()).map(|ix| self.view(ix))
+        self.entries.by_lease(lease).map(|entry| self.view(entry))
     }
 
     /// How a lease ended, as long as that is remembered.
@@ -86,24 +87,24 @@ impl Kernel {
 
     /// The key that a lease belongs to, or did as long as that is remembered.
     pub fn tenant_of_lease(&self, lease: LeaseId) -> Option<KeyId> {
-        match self.lease_index.get(lease.as_u128()) {
-            Some(ix) => Some(self.entries[ix].tenant),
+        match self.entries.by_lease(lease) {
+            Some(entry) => Some(self.entries[entry].tenant()),
             None => self.ends.of_lease(lease).map(|end| end.tenant),
         }
     }
 
-    /// The key that a sandbox belongs to, or did as long as that is remembered; nil if it is
-    /// nobody's.
+    /// The key that a sandbox belongs to, or did as long as that is remembered; nil if it has
+    /// no owner.
     pub fn tenant_of_sandbox(&self, id: SandboxId) -> Option<KeyId> {
-        match self.entry_index.get(id.as_u128()) {
-            Some(ix) => Some(self.entries[ix].tenant),
+        match self.entries.by_id(id) {
+            Some(entry) => Some(self.entries[entry].tenant()),
             None => self.ends.of_sandbox(id).map(|ended| ended.tenant),
         }
     }
 
     /// A sandbox as it is now.
     pub fn sandbox(&self, id: SandboxId) -> Option<SandboxView> {
-        self.entry_index.get(id.as_u128()).map(|ix| self.view(ix))
+        self.entries.by_id(id).map(|entry| self.view(entry))
     }
 
     /// How many sandboxes are frozen, and how many something of their own keeps awake.
@@ -118,74 +119,74 @@ impl Kernel {
 
     /// All sandboxes, live and cold, in no particular but a fixed order.
     pub fn sandboxes(&self) -> Vec<SandboxView> {
-        self.entries.iter().map(|(ix, _)| self.view(ix)).collect()
+        self.entries.iter().map(|(entry, _)| self.view(entry)).collect()
     }
 
-    fn view(&self, ix: Ix) -> SandboxView {
-        let entry = &self.entries[ix];
+    fn view(&self, entry: EntryIx) -> SandboxView {
+        let sandbox = &self.entries[entry];
         let now = self.now;
         SandboxView {
-            id: entry.id,
-            generation: entry.generation,
-            instance: (entry.instance != InstanceId::NIL).then_some(entry.instance),
-            template: entry.template.name.clone(),
-            runtime: entry.template.runtime,
-            owner: self.owner(ix),
-            tenant: entry.tenant,
-            claim: entry.settings.clone(),
-            state: entry.derived.state,
-            frozen: entry.frozen == Frozen::Yes,
-            awake: entry.is_awake(),
+            id: sandbox.id,
+            generation: sandbox.generation,
+            instance: (sandbox.instance != InstanceId::NIL).then_some(sandbox.instance),
+            template: sandbox.template.name.clone(),
+            runtime: sandbox.template.runtime,
+            owner: self.owner(entry),
+            tenant: sandbox.tenant(),
+            claim: sandbox.settings.clone(),
+            state: sandbox.derived.state,
+            frozen: sandbox.frozen == Frozen::Yes,
+            awake: sandbox.is_awake(),
             freezes_at: self
-                .freezes_at(ix)
+                .freezes_at(entry)
                 .map(|at| Wall(now.wall.0.saturating_add(at.since(now.mono)))),
-            ending: entry.ending.as_ref().map(|ending| ending.cause),
-            uses: uses(entry),
-            touched: entry.touched,
-            created_at: entry.created_at,
-            last_used_at: entry.last_used.wall,
-            expires_at: entry.expires_at,
+            ending: sandbox.ending.as_ref().map(|ending| ending.cause),
+            uses: uses(sandbox),
+            touched: sandbox.clean.is_touched(),
+            created_at: sandbox.created_at,
+            last_used_at: sandbox.last_used.wall,
+            expires_at: sandbox.life.expires_at(),
         }
     }
 
     /// Why a sandbox is as it is, or how it ended.
     pub fn why(&self, now: Now, id: SandboxId) -> Option<Why> {
-        let Some(ix) = self.entry_index.get(id.as_u128()) else {
+        let Some(entry) = self.entries.by_id(id) else {
             return self.ends.of_sandbox(id).cloned().map(Why::Ended);
         };
-        let entry = &self.entries[ix];
+        let sandbox = &self.entries[entry];
         let wall = |at: Mono| Wall(now.wall.0.saturating_add(at.since(now.mono)));
-        let extra = entry.extra.as_deref();
+        let extra = sandbox.extra.as_deref();
         Some(Why::Alive(Box::new(Alive {
-            sandbox: entry.id,
-            generation: entry.generation,
-            template: entry.template.name.clone(),
-            runtime: entry.template.runtime,
-            uses: uses(entry),
-            state: entry.derived.state,
-            owner: self.owner(ix),
-            tenant: entry.tenant,
-            frozen: entry.frozen == Frozen::Yes,
-            wakefulness: if entry.is_awake() { Wakefulness::Awake } else { Wakefulness::Auto },
-            uses_in_progress: entry.uses_in_progress(),
+            sandbox: sandbox.id,
+            generation: sandbox.generation,
+            template: sandbox.template.name.clone(),
+            runtime: sandbox.template.runtime,
+            uses: uses(sandbox),
+            state: sandbox.derived.state,
+            owner: self.owner(entry),
+            tenant: sandbox.tenant(),
+            frozen: sandbox.frozen == Frozen::Yes,
+            wakefulness: if sandbox.is_awake() { Wakefulness::Awake } else { Wakefulness::Auto },
+            uses_in_progress: sandbox.holds.uses_in_progress(),
             keep_alive_processes: extra
                 .map_or(0, |e| e.processes.values().filter(|p| p.holds).count() as u32),
             scale: extra.map_or(0, |e| e.scale),
-            workspace_limit: entry.traits.disk,
-            workspace_bytes: (entry.disk_bytes > 0).then_some(entry.disk_bytes),
-            ending: entry.ending.as_ref().map(|ending| ending.cause),
-            slept: entry.slept,
-            last_used_at: entry.last_used.wall,
-            freezes_at: self.freezes_at(ix).map(wall),
-            sleeps_at: self.sleeps_at(ix).map(wall),
-            expires_at: entry.expires_at,
+            workspace_limit: sandbox.traits.disk,
+            workspace_bytes: (sandbox.disk.bytes() > 0).then_some(sandbox.disk.bytes()),
+            ending: sandbox.ending.as_ref().map(|ending| ending.cause),
+            slept: sandbox.slept,
+            last_used_at: sandbox.last_used.wall,
+            freezes_at: self.freezes_at(entry).map(wall),
+            sleeps_at: self.sleeps_at(entry).map(wall),
+            expires_at: sandbox.life.expires_at(),
         })))
     }
 }
 
 /// How often what was launched for a sandbox was handed out.
 fn uses(entry: &Entry) -> u32 {
-    match entry.owner {
+    match entry.owner() {
         Own::Nobody => entry.uses,
         // One that was launched for its session was never in a pool.
         Own::Lease(_) | Own::Session(_) => entry.uses.max(1),

@@ -1,6 +1,6 @@
 //! Deliberate bugs. Each breaks one promise at the place where it is kept, so that tests can show
-//! that the simulator notices. They exist only with the feature `flaws`, which no product crate
-//! may enable; without it the question "is this flaw present" is the constant no.
+//! that the simulator notices. How each bends a decision is in `flaws`. They exist only with the
+//! feature of that name, which no product crate may enable; without it none is ever present.
 
 /// A way in which the kernel can be broken on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,9 +41,9 @@ pub enum Flaw {
     RunningEvicted,
     /// A leased sandbox is put back into its pool by a restart.
     LeaseSurvivesRestart,
-    /// Nobody looks at the deadlines of those who wait.
+    /// The deadlines of those who wait are not looked at.
     DeadlineIgnored,
-    /// Nobody is told that files were given up.
+    /// That files were given up is not reported.
     SilentStateLoss,
     /// A scheduled stop also takes processes that were started after it was asked for.
     StopTakesLaterProcesses,
@@ -65,7 +65,7 @@ pub enum Flaw {
     DiskLimitIgnored,
     /// Sandboxes are launched on a disk that is short.
     FullDiskIgnored,
-    /// Files are archived and given up though somebody wants them.
+    /// Files are archived and given up though a session wants them.
     WantedGivenUp,
     /// Two speak with one harness.
     HarnessShared,
@@ -79,7 +79,7 @@ pub enum Flaw {
     EndedKeepsFiles,
     /// A loss counts as reported before any answer reported it.
     LossForgotten,
-    /// Somebody who sets the wall clock of the machine is believed within a run.
+    /// A wall clock that is set within a run is believed.
     WallStepBelieved,
     /// A fork copies the files of a sandbox into which they are still being restored.
     HalfRestoredCopied,

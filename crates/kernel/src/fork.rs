@@ -10,12 +10,11 @@ use model::{EndCause, ErrorCode, InstanceId, Refusal, RequestId, SessionId, Sess
 use crate::Kernel;
 use crate::admission::capacity_exhausted;
 use crate::effect::Action;
-use crate::entry::{After, OpKind, Own, Phase, Resolve};
+use crate::entry::{After, Copying, EntryIx, OpKind, Own, Phase};
 use crate::event::{FailureKind, Outcome};
-use crate::flaw::Flaw;
+use crate::pool::PoolIx;
 use crate::reply::Reply;
-use crate::session::ControlKind;
-use crate::slab::Ix;
+use crate::session::{ControlKind, SessionIx};
 
 impl Kernel {
     pub(crate) fn fork_requested(
@@ -28,7 +27,7 @@ impl Kernel {
         let parent = self.session_by_id(parent_id)?;
         self.refuse_new_session(id)?;
         let known = &self.sessions[parent];
-        if known.entry.is_some_and(|ix| self.entries[ix].copying_from.is_some()) {
+        if known.entry.is_some_and(|entry| self.entries[entry].copying.is_some()) {
             let cause = "the session's own files are still being copied";
             return Err(Refusal::new(ErrorCode::SessionBusy, cause));
         }
@@ -39,7 +38,7 @@ impl Kernel {
         if known.status == SessionStatus::Ended {
             return Err(Refusal::new(ErrorCode::SessionEnded, "the session has ended"));
         }
-        if known.entry.is_some_and(|ix| self.is_losing_files(ix)) {
+        if known.entry.is_some_and(|entry| self.is_losing_files(entry)) {
             let cause = "the session's sandbox is being removed";
             return Err(Refusal::new(ErrorCode::SessionBusy, cause).retry_after(1_000));
         }
@@ -49,18 +48,18 @@ impl Kernel {
         }
         let known = &self.sessions[parent];
         let (template, settings) = (known.template.clone(), known.settings.clone());
-        let source = known.entry.filter(|ix| {
-            let entry = &self.entries[*ix];
-            entry.has_files || entry.phase == Phase::InUse
+        let source = known.entry.filter(|entry| {
+            let sandbox = &self.entries[*entry];
+            sandbox.files.has_files() || sandbox.phase == Phase::InUse
         });
-        if let Some(ix) = source {
-            self.call_off_archive(ix);
-            self.hold_for_copy(ix);
+        if let Some(entry) = source {
+            self.call_off_archive(entry);
+            self.hold_for_copy(entry);
             if let Err(refusal) = self.make_room_for_entry() {
-                self.release_copy_hold(ix);
+                self.release_copy_hold(entry);
                 return Err(refusal);
             }
-            self.spare_source(ix);
+            self.spare_source(entry);
         }
         let session = self.new_session(id, template, settings);
         // What the copy lacks was lost before it was made: its reader has to know that, too.
@@ -73,74 +72,75 @@ impl Kernel {
             return Ok(Reply::Forked { session: id });
         };
         self.begin_control(request, session, ControlKind::Fork)?;
-        let ix = self.create_entry(pool, Own::Session(session), None);
-        self.sessions[session].entry = Some(ix);
-        self.entries[ix].copying_from = Some(self.entries[source].workspace);
-        self.entries[ix].holds_source = true;
+        let entry = self.create_entry(pool, Own::Session(session), None);
+        self.sessions[session].entry = Some(entry);
+        let mut copying = Copying::of(self.entries[source].workspace);
+        copying.hold_source();
+        self.entries[entry].copying = Some(copying);
         let instance = self.instance_to_copy_from(source);
-        self.copy_workspace(ix, instance);
+        self.copy_workspace(entry, instance);
         Ok(Reply::Pending)
     }
 
     /// The sandbox through which files are copied, if it has them. One that is being started or
     /// removed has a part of them or none: what is kept of it is the whole then. A disk that only
     /// its sandbox can see into is whole from the first moment.
-    fn instance_to_copy_from(&self, ix: Ix) -> Option<InstanceId> {
-        let entry = &self.entries[ix];
-        let whole = entry.phase == Phase::InUse
-            || entry.traits.workspace_survives
-            || self.flawed(Flaw::HalfRestoredCopied);
-        (entry.live && whole).then_some(entry.instance)
+    fn instance_to_copy_from(&self, entry: EntryIx) -> Option<InstanceId> {
+        let sandbox = &self.entries[entry];
+        let whole = sandbox.phase == Phase::InUse
+            || sandbox.traits.workspace_survives
+            || self.flaws.copies_half_restored();
+        (sandbox.is_live() && whole).then_some(sandbox.instance)
     }
 
     /// Whether the files of a sandbox that is being removed go with it, or are about to move.
-    fn is_losing_files(&self, ix: Ix) -> bool {
-        let entry = &self.entries[ix];
-        let Some(ending) = entry.ending.as_ref().filter(|_| entry.phase == Phase::Killing) else {
+    fn is_losing_files(&self, entry: EntryIx) -> bool {
+        let sandbox = &self.entries[entry];
+        let Some(ending) = sandbox.ending.as_ref().filter(|_| sandbox.phase == Phase::Killing)
+        else {
             return false;
         };
         match ending.after {
             After::Gone | After::Shelved => true,
-            After::Cold | After::Renamed => entry.has_unsaved_files(),
+            After::Cold | After::Renamed => sandbox.has_unsaved_files(),
         }
     }
 
     /// A sandbox that was to give way stays: its files are being copied out of it.
-    fn spare_source(&mut self, ix: Ix) {
-        let entry = &self.entries[ix];
-        let voidable = entry.ending.as_ref().is_some_and(|e| e.resolve == Resolve::Voidable);
-        if voidable && entry.phase == Phase::InUse {
+    fn spare_source(&mut self, entry: EntryIx) {
+        if self.entries[entry].may_be_spared() {
             let refusal = Refusal::new(ErrorCode::SandboxBusy, "its files are being copied");
-            self.void_ending(ix, &refusal);
+            self.void_ending(entry, &refusal);
         }
     }
 
     /// A session whose files are to be copied gets a cold sandbox for them.
-    fn take_entry_for_shelf(&mut self, session: Ix, pool: Ix) -> Result<(), Refusal> {
+    fn take_entry_for_shelf(&mut self, session: SessionIx, pool: PoolIx) -> Result<(), Refusal> {
         self.make_room_for_entry()?;
-        let ix = self.create_entry(pool, Own::Session(session), None);
-        self.sessions[session].entry = Some(ix);
-        self.entries[ix].generation = self.sessions[session].generation;
-        self.unshelve(session, ix);
-        self.settle(ix);
+        let entry = self.create_entry(pool, Own::Session(session), None);
+        self.sessions[session].entry = Some(entry);
+        self.entries[entry].generation = self.sessions[session].generation;
+        self.unshelve(session, entry);
+        self.settle(entry);
         Ok(())
     }
 
     /// Copies the workspace that a cold sandbox is to start from.
-    pub(crate) fn copy_workspace(&mut self, ix: Ix, instance: Option<InstanceId>) {
-        let entry = &mut self.entries[ix];
-        let Some(from) = entry.copying_from else { return };
-        entry.copying_live = instance;
-        let template = Arc::clone(&entry.template);
-        let action = Action::CopyWorkspace { from, instance, to: entry.workspace, template };
-        self.begin(ix, OpKind::Copy, self.config.deadlines.workspace_ms, action);
-        self.mark(ix);
-        self.settle(ix);
+    pub(crate) fn copy_workspace(&mut self, entry: EntryIx, instance: Option<InstanceId>) {
+        let sandbox = &mut self.entries[entry];
+        let Some(copying) = &mut sandbox.copying else { return };
+        copying.began(instance);
+        let from = copying.from;
+        let template = Arc::clone(&sandbox.template);
+        let action = Action::CopyWorkspace { from, instance, to: sandbox.workspace, template };
+        self.begin(entry, OpKind::Copy, self.config.deadlines.workspace_ms, action);
+        self.mark(entry);
+        self.settle(entry);
     }
 
     /// A cold entry can only be added where an entry is free; what is cold gives way at once.
     fn make_room_for_entry(&mut self) -> Result<(), Refusal> {
-        while self.admission.entries >= self.config.max_sandboxes {
+        while self.entries.count() >= self.config.max_sandboxes {
             if self.first_of(Tier::Cold).is_none() || !self.evict_one(Shortage::Entries) {
                 return Err(capacity_exhausted());
             }
@@ -148,27 +148,27 @@ impl Kernel {
         Ok(())
     }
 
-    pub(crate) fn copy_ended(&mut self, ix: Ix, outcome: Outcome) {
-        self.release_copy_source(ix);
-        if let Some(ending) = self.entries[ix].ending.take() {
+    pub(crate) fn copy_ended(&mut self, entry: EntryIx, outcome: Outcome) {
+        self.release_copy_source(entry);
+        if let Some(ending) = self.entries[entry].ending.take() {
             // It was given up while it was being copied, and so its session never came to be.
-            if let Own::Session(session) = self.entries[ix].owner {
+            if let Some(session) = self.entries[entry].session() {
                 self.sessions[session].status = SessionStatus::Ended;
             }
-            self.remove_entry(ix, ending.cause, ending.detail.as_ref(), None);
+            self.remove_entry(entry, ending.cause, ending.detail.as_ref(), None);
             return;
         }
         let (gone, detail): (bool, Arc<str>) = match outcome {
             Outcome::Done => {
-                let entry = &mut self.entries[ix];
-                let from = entry.copying_from.take();
-                entry.has_files = true;
-                if let Some(from) = from {
-                    self.copied(from);
+                let sandbox = &mut self.entries[entry];
+                let copying = sandbox.copying.take();
+                sandbox.files.files_made();
+                if let Some(copying) = copying {
+                    self.copied(copying.from);
                 }
-                self.mark(ix);
-                self.settle(ix);
-                if let Own::Session(session) = self.entries[ix].owner {
+                self.mark(entry);
+                self.settle(entry);
+                if let Some(session) = self.entries[entry].session() {
                     self.publish_session(session, SessionChange::Forked);
                     let reply = Reply::Forked { session: self.sessions[session].id };
                     self.finish_control(session, &Ok(reply));
@@ -178,8 +178,8 @@ impl Kernel {
             Outcome::Failed(failure) => (failure.kind == FailureKind::Gone, failure.detail),
             Outcome::TimedOut => (false, "copying the workspace took too long".into()),
         };
-        if let Own::Session(session) = self.entries[ix].owner {
-            let refusal = if gone || !self.is_source_there(session, ix) {
+        if let Some(session) = self.entries[entry].session() {
+            let refusal = if gone || !self.is_source_there(session, entry) {
                 let cause = "the session's sandbox ended while its files were being copied";
                 Refusal::new(ErrorCode::SessionBusy, cause).retry_after(1_000)
             } else {
@@ -190,50 +190,52 @@ impl Kernel {
             self.fail_wants(session, &refusal);
             self.finish_control(session, &Err(refusal));
         }
-        self.remove_entry(ix, EndCause::LaunchFailed, Some(&detail), None);
+        self.remove_entry(entry, EndCause::LaunchFailed, Some(&detail), None);
     }
 
-    /// Whether what a fork reads from is still its parent's. If not, a copy that failed is no trouble
-    /// of the disk.
-    fn is_source_there(&self, fork: Ix, copy: Ix) -> bool {
+    /// Whether what a fork reads from is still its parent's. If not, a copy that failed is no
+    /// trouble of the disk.
+    fn is_source_there(&self, fork: SessionIx, copy: EntryIx) -> bool {
         let parent = self.sessions[fork].parent;
-        let parent = parent.and_then(|id| self.session_index.get(id.as_u128()));
-        let copy = &self.entries[copy];
+        let parent = parent.and_then(|id| self.sessions.by_id(id));
+        let Some(copying) = self.entries[copy].copying else { return false };
         parent.is_some_and(|parent| {
             let known = &self.sessions[parent];
-            let source = known.entry.map(|ix| &self.entries[ix]);
-            let source = source.filter(|source| Some(source.workspace) == copy.copying_from);
+            let source = known.entry.map(|entry| &self.entries[entry]);
+            let source = source.filter(|source| source.workspace == copying.from);
             let there = source.is_some_and(|source| {
-                let same = copy.copying_live.is_none_or(|live| live == source.instance);
-                same && source.phase != Phase::Killing
+                copying.is_through(source.instance) && source.phase != Phase::Killing
             });
             there && !known.is_leaving() && known.status != SessionStatus::Ended
         })
     }
 
     /// What is being copied may not be given up meanwhile.
-    pub(crate) fn hold_for_copy(&mut self, ix: Ix) {
-        self.entries[ix].copies += 1;
-        self.settle(ix);
+    pub(crate) fn hold_for_copy(&mut self, entry: EntryIx) {
+        self.entries[entry].holds.copy_began();
+        self.settle(entry);
     }
 
-    fn release_copy_hold(&mut self, ix: Ix) {
-        self.entries[ix].copies = self.entries[ix].copies.saturating_sub(1);
-        self.settle(ix);
-        self.arm_quiet(ix);
+    fn release_copy_hold(&mut self, entry: EntryIx) {
+        self.entries[entry].holds.copy_ended();
+        self.settle(entry);
+        self.arm_quiet(entry);
     }
 
     /// Releases the hold on the source of a copy, once, if both are still there.
-    pub(crate) fn release_copy_source(&mut self, copy: Ix) {
-        let copying = std::mem::take(&mut self.entries[copy].holds_source);
-        let (true, Some(from)) = (copying, self.entries[copy].copying_from) else { return };
-        let Own::Session(session) = self.entries[copy].owner else { return };
+    pub(crate) fn release_copy_source(&mut self, copy: EntryIx) {
+        let Some(copying) = &mut self.entries[copy].copying else { return };
+        let from = copying.from;
+        if !copying.release_source() {
+            return;
+        }
+        let Some(session) = self.entries[copy].session() else { return };
         let Some(parent) = self.sessions[session].parent else { return };
-        let Some(parent) = self.session_index.get(parent.as_u128()) else { return };
-        if let Some(ix) = self.sessions[parent].entry
-            && self.entries[ix].workspace == from
+        let Some(parent) = self.sessions.by_id(parent) else { return };
+        if let Some(entry) = self.sessions[parent].entry
+            && self.entries[entry].workspace == from
         {
-            self.release_copy_hold(ix);
+            self.release_copy_hold(entry);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Handing an idle sandbox to whoever is to have it. One that answered lately, and to which nothing
+//! Handing an idle sandbox to a lease or a session. One that answered lately, and to which nothing
 //! is to be bound, is handed out in the same decision; any other is bound and heard from first.
 //! Nothing is handed out on the word of a sandbox that was not asked for longer than that.
 
@@ -7,105 +7,109 @@ use std::sync::Arc;
 use model::lifecycle::ActiveCause;
 use model::{EndCause, ErrorCode, LifecycleEvent, Refusal};
 
+use crate::Kernel;
 use crate::effect::Action;
-use crate::entry::{Frozen, OpKind, Own, Phase};
+use crate::entry::{EntryIx, Frozen, OpKind, Own, Phase};
 use crate::event::{CheckoutPolicy, Outcome};
 use crate::reply::{CheckedOut, CheckoutPath, Reply};
-use crate::request::Terms;
-use crate::slab::Ix;
-use crate::{Flaw, Kernel};
+use crate::request::{RequestIx, Terms};
+use crate::session::SessionIx;
 
-/// How many sandboxes a session tries to have bound to it before it is told why that fails.
+/// How many sandboxes a session tries to have bound to it before those who want one hear why that
+/// fails.
 const CLAIMS_MAX: u32 = 2;
 
 impl Kernel {
     /// Gives an idle sandbox to a caller in line: at once, or as soon as it is bound and answers.
-    pub(crate) fn serve(&mut self, ix: Ix, req: Ix) {
+    pub(crate) fn serve(&mut self, entry: EntryIx, req: RequestIx) {
         let waiter = self.waiter(req);
         let (terms, path) = (waiter.terms.clone(), waiter.path);
-        self.leases_pending.remove(terms.lease.as_u128());
-        if self.needs_no_word(ix, &terms) {
-            let checked_out = self.hand_out(ix, terms, path);
+        self.requests.lease_unwanted(terms.lease);
+        if self.needs_no_word(entry, &terms) {
+            let checked_out = self.hand_out(entry, terms, path);
             self.answer(req, Ok(Reply::CheckedOut(checked_out)));
         } else {
-            self.bind_to_lease(ix, req);
+            self.bind_to_lease(entry, req);
         }
     }
 
-    /// Whether a sandbox can be handed out as it is: nothing is to be bound to it or may be bound to
-    /// it still, and it answered so lately that asking again would tell little.
-    pub(crate) fn needs_no_word(&self, ix: Ix, terms: &Terms) -> bool {
-        let entry = &self.entries[ix];
-        let fresh = self.now.mono.since(entry.proven_at) < self.config.probe_fresh_ms
-            || self.flawed(Flaw::StaleProofTrusted);
-        let as_it_is = terms.claim.is_none() && !entry.bound;
-        as_it_is && fresh && entry.frozen == Frozen::No && entry.op.is_none()
+    /// Whether a sandbox can be handed out as it is: nothing is to be bound to it or may be bound
+    /// to it still, and it answered so lately that asking again would tell little.
+    pub(crate) fn needs_no_word(&self, entry: EntryIx, terms: &Terms) -> bool {
+        let sandbox = &self.entries[entry];
+        let fresh = self.now.mono.since(sandbox.proven_at) < self.config.probe_fresh_ms
+            || self.flaws.trusts_stale_proof();
+        let as_it_is = terms.claim.is_none() && !sandbox.clean.may_be_bound();
+        as_it_is && fresh && sandbox.frozen == Frozen::No && sandbox.ops.is_free()
     }
 
     /// Hands out an idle sandbox in this very decision. It was not asked, so this proves nothing.
-    pub(crate) fn hand_out(&mut self, ix: Ix, terms: Terms, path: CheckoutPath) -> CheckedOut {
-        self.let_to(ix, terms);
-        self.taken_up(ix);
-        self.active_lease(ix, path)
+    pub(crate) fn hand_out(
+        &mut self,
+        entry: EntryIx,
+        terms: Terms,
+        path: CheckoutPath,
+    ) -> CheckedOut {
+        self.let_to(entry, terms);
+        self.taken_up(entry);
+        self.active_lease(entry, path)
     }
 
     /// Binds an idle sandbox to the lease of a caller, and hears from it.
-    pub(crate) fn bind_to_lease(&mut self, ix: Ix, req: Ix) {
+    pub(crate) fn bind_to_lease(&mut self, entry: EntryIx, req: RequestIx) {
         let waiter = self.waiter(req);
-        waiter.entry = Some(ix);
+        waiter.entry = Some(entry);
         let terms = waiter.terms.clone();
         let settings = terms.claim.clone();
-        self.let_to(ix, terms);
-        let entry = &mut self.entries[ix];
-        entry.phase = Phase::Claiming(Some(req));
-        let action =
-            Action::Claim { instance: entry.instance, settings, expires_at: entry.expires_at };
-        let timeout_ms = self.claim_timeout_ms(ix);
-        self.begin(ix, OpKind::Claim, timeout_ms, action);
-        self.settle(ix);
+        self.let_to(entry, terms);
+        let sandbox = &mut self.entries[entry];
+        sandbox.phase = Phase::Claiming(Some(req));
+        let action = Action::Claim {
+            instance: sandbox.instance,
+            settings,
+            expires_at: sandbox.life.expires_at(),
+        };
+        let timeout_ms = self.claim_timeout_ms(entry);
+        self.begin(entry, OpKind::Claim, timeout_ms, action);
+        self.settle(entry);
     }
 
     /// Takes an idle sandbox out of its pool for a lease. The new expiry comes first, so that
     /// nothing expires while it is being checked.
-    fn let_to(&mut self, ix: Ix, terms: Terms) {
-        self.leave_pool_line(ix);
-        self.lease_index.insert(terms.lease.as_u128(), ix);
-        let entry = &mut self.entries[ix];
-        entry.owner = Own::Lease(terms.lease);
-        entry.tenant = terms.tenant;
-        entry.uses += 1;
-        entry.used = false;
-        entry.touched = terms.claim.is_some();
-        entry.bound |= terms.claim.is_some();
-        entry.settings = terms.claim;
-        let expires_at = self.now.wall.plus(terms.ttl_ms);
-        entry.expires_at =
-            Some(entry.hard_expires_at.map_or(expires_at, |hard| hard.min(expires_at)));
-        if let Some(pool) = entry.slot {
-            self.pools[pool].leased += 1;
+    fn let_to(&mut self, entry: EntryIx, terms: Terms) {
+        self.leave_pool_line(entry);
+        self.entries.lease_began(terms.lease, entry);
+        let sandbox = &mut self.entries[entry];
+        sandbox.belongs.let_to_lease(terms.lease, terms.tenant);
+        sandbox.uses += 1;
+        sandbox.clean.let_to_lease(terms.claim.is_some());
+        sandbox.settings = terms.claim;
+        sandbox.life.limit_to(self.now.wall.plus(terms.ttl_ms));
+        if let Some(pool) = sandbox.slot {
+            self.pools[pool].occupied.lease_began();
         }
-        self.mark(ix);
+        self.mark(entry);
     }
 
-    pub(crate) fn claim_ended(&mut self, ix: Ix, outcome: Outcome) {
-        let Phase::Claiming(req) = self.entries[ix].phase else { return };
+    pub(crate) fn claim_ended(&mut self, entry: EntryIx, outcome: Outcome) {
+        let Phase::Claiming(req) = self.entries[entry].phase else { return };
         let detail = match outcome {
             Outcome::Done => {
-                self.claimed(ix, req);
+                self.claimed(entry, req);
                 return;
             }
             Outcome::Failed(failure) => failure.detail,
             Outcome::TimedOut => Arc::from("it did not answer in time"),
         };
-        if let Own::Session(session) = self.entries[ix].owner {
+        if let Some(session) = self.entries[entry].session() {
             self.count_failed_claim(session, &detail);
         }
-        self.died(ix, EndCause::ClaimFailed, Some(detail));
+        self.died(entry, EndCause::ClaimFailed, Some(detail));
     }
 
-    /// What fails with one sandbox after another is not their fault: those who want one are told,
-    /// before the pool is used up for nothing.
-    fn count_failed_claim(&mut self, session: Ix, detail: &str) {
+    /// What fails with one sandbox after another is not their fault: those who want one are
+    /// refused, before the pool is used up for nothing.
+    fn count_failed_claim(&mut self, session: SessionIx, detail: &str) {
         let known = &mut self.sessions[session];
         known.failed_claims += 1;
         if known.failed_claims >= CLAIMS_MAX {
@@ -115,39 +119,38 @@ impl Kernel {
         }
     }
 
-    fn claimed(&mut self, ix: Ix, req: Option<Ix>) {
-        let entry = &mut self.entries[ix];
-        entry.proven_at = self.now.mono;
-        entry.bound = entry.settings.is_some();
-        self.taken_up(ix);
-        if let Own::Session(session) = self.entries[ix].owner {
+    fn claimed(&mut self, entry: EntryIx, req: Option<RequestIx>) {
+        let sandbox = &mut self.entries[entry];
+        sandbox.proven_at = self.now.mono;
+        sandbox.clean.confirmed(sandbox.settings.is_some());
+        self.taken_up(entry);
+        if let Some(session) = self.entries[entry].session() {
             self.session_due(session);
             return;
         }
         let Some(req) = req else {
             // Its caller went away while it was being bound.
-            self.recycle(ix, EndCause::ClientGone);
+            self.recycle(entry, EndCause::ClientGone);
             return;
         };
         let path = self.waiter(req).path;
-        let checked_out = self.active_lease(ix, path);
+        let checked_out = self.active_lease(entry, path);
         self.answer(req, Ok(Reply::CheckedOut(checked_out)));
     }
 
-    /// From now on a sandbox is in use, whoever it is for.
-    fn taken_up(&mut self, ix: Ix) {
-        let entry = &mut self.entries[ix];
-        entry.phase = Phase::InUse;
-        entry.used |= entry.exec_wanted;
-        entry.last_used = self.now;
-        self.settle(ix);
-        self.arm_quiet(ix);
-        self.arm_expiry(ix);
+    /// From now on a sandbox is in use, by a lease or a session.
+    fn taken_up(&mut self, entry: EntryIx) {
+        let sandbox = &mut self.entries[entry];
+        sandbox.came_into_use();
+        sandbox.last_used = self.now;
+        self.settle(entry);
+        self.arm_quiet(entry);
+        self.arm_expiry(entry);
     }
 
     /// Tells the world of a lease that has its sandbox.
-    fn active_lease(&mut self, ix: Ix, path: CheckoutPath) -> CheckedOut {
-        let checked_out = self.checked_out(ix, path);
+    fn active_lease(&mut self, entry: EntryIx, path: CheckoutPath) -> CheckedOut {
+        let checked_out = self.checked_out(entry, path);
         let event = LifecycleEvent::SandboxActive {
             session: None,
             lease: Some(checked_out.lease),
@@ -158,32 +161,34 @@ impl Kernel {
             state_lost: false,
             expires_at: Some(checked_out.expires_at),
         };
-        self.publish(self.entries[ix].tenant, event);
+        self.publish(self.entries[entry].tenant(), event);
         checked_out
     }
 
-    pub(crate) fn checked_out(&self, ix: Ix, path: CheckoutPath) -> CheckedOut {
-        let entry = &self.entries[ix];
-        let Own::Lease(lease) = entry.owner else { unreachable!("a lease leads to its sandbox") };
+    pub(crate) fn checked_out(&self, entry: EntryIx, path: CheckoutPath) -> CheckedOut {
+        let sandbox = &self.entries[entry];
+        let Own::Lease(lease) = sandbox.owner() else {
+            unreachable!("a lease leads to its sandbox")
+        };
         CheckedOut {
             lease,
-            sandbox: entry.id,
-            generation: entry.generation,
-            instance: entry.instance,
-            expires_at: entry.expires_at.unwrap_or_default(),
+            sandbox: sandbox.id,
+            generation: sandbox.generation,
+            instance: sandbox.instance,
+            expires_at: sandbox.life.expires_at().unwrap_or_default(),
             path,
-            uses: entry.uses - 1,
+            uses: sandbox.uses - 1,
         }
     }
 
     /// A sandbox that was being bound is lost: its caller goes back to where it stood in line.
-    pub(crate) fn claim_lost(&mut self, ix: Ix, req: Option<Ix>) {
-        match self.entries[ix].owner {
+    pub(crate) fn claim_lost(&mut self, entry: EntryIx, req: Option<RequestIx>) {
+        match self.entries[entry].owner() {
             Own::Lease(lease) => {
-                self.lease_index.remove(lease.as_u128());
-                self.entries[ix].disown();
+                self.entries.lease_over(lease);
+                self.entries[entry].belongs.given_back();
                 let Some(req) = req else { return };
-                self.leases_pending.insert(lease.as_u128(), ());
+                self.requests.lease_wanted(lease);
                 let waiter = self.waiter(req);
                 waiter.entry = None;
                 let (pool, seq, policy) = (waiter.pool, waiter.seq, waiter.policy);
@@ -198,7 +203,7 @@ impl Kernel {
                 self.arm_request(req);
                 self.pool_due(pool);
             }
-            Own::Session(session) => self.claim_lost_by_session(session, ix),
+            Own::Session(session) => self.claim_lost_by_session(session, entry),
             Own::Nobody => {}
         }
     }

@@ -70,8 +70,8 @@ pub(crate) const fn mix(mut z: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Ids of one moment differ in a few bits only, and must not meet in one place of the table, which
-    /// looks at the lowest and at the highest bits of a hash.
+    /// Ids of one moment differ in a few bits only, and must not meet in one place of the table,
+    /// which looks at the lowest and at the highest bits of a hash.
     #[test]
     fn ids_that_differ_little_are_spread_widely() {
         let hash = |id: u128| {

@@ -4,81 +4,84 @@ use model::record::{JournalEntry, Owner};
 use model::{LeaseId, SessionId};
 
 use crate::Kernel;
-use crate::entry::Own;
-use crate::slab::Ix;
+use crate::entry::{EntryIx, Own};
+use crate::pool::PoolIx;
+use crate::session::SessionIx;
+
+/// What changed in this decision and is to be written down. Each has a flag of its own that says
+/// so, and is here once.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    entries: Vec<EntryIx>,
+    sessions: Vec<SessionIx>,
+    pools: Vec<PoolIx>,
+}
 
 impl Kernel {
     /// The durable facts of a sandbox changed.
-    pub(crate) fn mark(&mut self, ix: Ix) {
-        let entry = &mut self.entries[ix];
-        if !entry.marked {
-            entry.marked = true;
-            self.marked_entries.push(ix);
+    pub(crate) fn mark(&mut self, entry: EntryIx) {
+        if self.entries[entry].marked.raise() {
+            self.marks.entries.push(entry);
         }
     }
 
     /// The durable facts of a session changed.
-    pub(crate) fn mark_session(&mut self, session: Ix) {
-        let known = &mut self.sessions[session];
-        if !known.marked {
-            known.marked = true;
-            self.marked_sessions.push(session);
+    pub(crate) fn mark_session(&mut self, session: SessionIx) {
+        if self.sessions[session].marked.raise() {
+            self.marks.sessions.push(session);
         }
     }
 
     /// The durable facts of a pool changed.
-    pub(crate) fn mark_pool(&mut self, pool: Ix) {
-        let known = &mut self.pools[pool];
-        if !known.marked {
-            known.marked = true;
-            self.marked_pools.push(pool);
+    pub(crate) fn mark_pool(&mut self, pool: PoolIx) {
+        if self.pools[pool].marked.raise() {
+            self.marks.pools.push(pool);
         }
     }
 
     /// Writes the records of what changed. A place that was given up and taken again in the same
     /// decision is written once, as what it is now.
     pub(crate) fn flush_journal(&mut self) {
-        for at in 0..self.marked_pools.len() {
-            if let Some(pool) = self.pools.get_mut(self.marked_pools[at])
-                && std::mem::take(&mut pool.marked)
+        // By number, because nothing is marked meanwhile and the lists keep their room.
+        for at in 0..self.marks.pools.len() {
+            if let Some(known) = self.pools.get_mut(self.marks.pools[at])
+                && known.marked.lower()
             {
-                self.out.journal.push(JournalEntry::PoolPut(pool.record()));
+                self.out.journal.push(JournalEntry::PoolPut(known.record()));
             }
         }
-        self.marked_pools.clear();
-        for at in 0..self.marked_sessions.len() {
-            let ix = self.marked_sessions[at];
-            if let Some(session) = self.sessions.get_mut(ix)
-                && std::mem::take(&mut session.marked)
+        self.marks.pools.clear();
+        for at in 0..self.marks.sessions.len() {
+            if let Some(known) = self.sessions.get_mut(self.marks.sessions[at])
+                && known.marked.lower()
             {
-                let sandbox = session.entry.map(|entry| self.entries[entry].id);
-                let record = self.sessions[ix].record(sandbox);
-                self.out.journal.push(JournalEntry::SessionPut(record));
+                let sandbox = known.entry.map(|entry| self.entries[entry].id);
+                self.out.journal.push(JournalEntry::SessionPut(known.record(sandbox)));
             }
         }
-        self.marked_sessions.clear();
-        for at in 0..self.marked_entries.len() {
-            let ix = self.marked_entries[at];
-            if let Some(entry) = self.entries.get_mut(ix)
-                && std::mem::take(&mut entry.marked)
+        self.marks.sessions.clear();
+        for at in 0..self.marks.entries.len() {
+            let entry = self.marks.entries[at];
+            if let Some(sandbox) = self.entries.get_mut(entry)
+                && sandbox.marked.lower()
             {
-                let record = self.entries[ix].record(self.owner(ix));
+                let record = self.entries[entry].record(self.owner(entry));
                 self.out.journal.push(JournalEntry::SandboxPut(record));
             }
         }
-        self.marked_entries.clear();
+        self.marks.entries.clear();
     }
 
-    pub(crate) fn owner(&self, ix: Ix) -> Owner {
-        match self.entries[ix].owner {
+    pub(crate) fn owner(&self, entry: EntryIx) -> Owner {
+        match self.entries[entry].owner() {
             Own::Nobody => Owner::Nobody,
             Own::Lease(lease) => Owner::Lease(lease),
             Own::Session(session) => Owner::Session(self.sessions[session].id),
         }
     }
 
-    pub(crate) fn owner_ids(&self, ix: Ix) -> (Option<SessionId>, Option<LeaseId>) {
-        match self.owner(ix) {
+    pub(crate) fn owner_ids(&self, entry: EntryIx) -> (Option<SessionId>, Option<LeaseId>) {
+        match self.owner(entry) {
             Owner::Nobody => (None, None),
             Owner::Lease(lease) => (None, Some(lease)),
             Owner::Session(session) => (Some(session), None),

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use model::{EndCause, InstanceId, KeyId, Mono, SandboxId, WorkspaceId};
+use model::{EndCause, InstanceId, KeyId, SandboxId, WorkspaceId};
 
+use crate::Kernel;
 use crate::effect::{Action, Launch};
-use crate::entry::{After, Birth, Entry, OpKind, Own, Phase, Resolve};
+use crate::entry::{After, Birth, Entry, EntryIx, OpKind, Own, Readiness, Resolve};
 use crate::event::{FailureKind, Outcome};
-use crate::slab::Ix;
-use crate::{Flaw, Kernel};
+use crate::pool::PoolIx;
 
 impl Kernel {
     pub(crate) fn mint(&mut self) -> u128 {
@@ -17,7 +17,12 @@ impl Kernel {
     }
 
     /// Makes a record, reserving its place among the entries.
-    pub(crate) fn create_entry(&mut self, pool: Ix, owner: Own, slot: Option<Ix>) -> Ix {
+    pub(crate) fn create_entry(
+        &mut self,
+        pool: PoolIx,
+        owner: Own,
+        slot: Option<PoolIx>,
+    ) -> EntryIx {
         let id = SandboxId::from_u128(self.mint());
         let workspace = WorkspaceId::from_u128(self.mint());
         let Self { pools, sessions, now, .. } = self;
@@ -28,78 +33,64 @@ impl Kernel {
             Own::Nobody | Own::Lease(_) => KeyId::NIL,
         };
         let birth = Birth { id, workspace, template, traits, owner, tenant, slot, now: *now };
-        let ix = self.entries.insert(Entry::new(birth));
-        self.entry_index.insert(id.as_u128(), ix);
-        self.admission.entries += 1;
-        self.count_in(ix);
-        ix
+        let entry = self.entries.insert(Entry::new(birth));
+        self.count_in(entry);
+        entry
     }
 
-    /// A place was found for someone who waits for a pool; its slot was taken when it was asked
+    /// A place was found for a caller that waits for a pool; its slot was taken when it was asked
     /// for.
-    pub(crate) fn place_for_pool(&mut self, pool: Ix) {
-        self.pools[pool].applying -= 1;
-        let ix = self.create_entry(pool, Own::Nobody, Some(pool));
-        self.start(ix);
+    pub(crate) fn place_for_pool(&mut self, pool: PoolIx) {
+        self.pools[pool].occupied.placed();
+        let entry = self.create_entry(pool, Own::Nobody, Some(pool));
+        self.start(entry);
     }
 
     /// Starts a sandbox to refill a pool.
-    pub(crate) fn launch_spare(&mut self, pool: Ix) {
-        self.pools[pool].slots_used += 1;
-        let ix = self.create_entry(pool, Own::Nobody, Some(pool));
-        self.start(ix);
+    pub(crate) fn launch_spare(&mut self, pool: PoolIx) {
+        self.pools[pool].occupied.slot_taken();
+        let entry = self.create_entry(pool, Own::Nobody, Some(pool));
+        self.start(entry);
     }
 
     /// Starts the process of a sandbox that has none.
-    pub(crate) fn start(&mut self, ix: Ix) {
-        self.reserve_live(ix);
+    pub(crate) fn start(&mut self, entry: EntryIx) {
+        self.reserve_live(entry);
         let instance = InstanceId::from_u128(self.mint());
-        let entry = &mut self.entries[ix];
-        entry.instance = instance;
-        entry.generation = entry.generation.next();
-        entry.phase = Phase::Launching;
-        entry.slept = None;
-        entry.uses = 0;
-        entry.archived = false;
-        entry.kept_bytes = None;
-        entry.disk_bytes = 0;
-        entry.disk_hidden = 0;
-        entry.spared_until = Mono(0);
-        entry.last_used = self.now;
-        entry.hard_expires_at = entry.template.max_lifetime_ms.map(|ms| self.now.wall.plus(ms));
-        entry.expires_at = entry.hard_expires_at;
+        self.entries.launched(entry, instance);
+        let sandbox = &mut self.entries[entry];
+        sandbox.launch_began(self.now);
         let launch = Launch {
             instance,
-            sandbox: entry.id,
-            generation: entry.generation,
-            template: Arc::clone(&entry.template),
-            workspace: entry.workspace,
-            restore: entry.has_files,
-            settings: entry.settings.clone(),
+            sandbox: sandbox.id,
+            generation: sandbox.generation,
+            template: Arc::clone(&sandbox.template),
+            workspace: sandbox.workspace,
+            restore: sandbox.files.has_files(),
+            settings: sandbox.settings.clone(),
         };
-        let seeded = entry.settings.as_ref().is_some_and(|settings| settings.seed.is_some());
-        let mut timeout_ms = entry.template.ready_timeout_ms;
-        if entry.has_files || seeded {
+        let seeded = sandbox.settings.as_ref().is_some_and(|settings| settings.seed.is_some());
+        let mut timeout_ms = sandbox.template.ready_timeout_ms;
+        if sandbox.files.has_files() || seeded {
             // Files may have to be put into it.
             timeout_ms = timeout_ms.saturating_add(self.config.deadlines.workspace_ms);
         }
-        if let Some(pool) = entry.slot {
-            self.pools[pool].launching += 1;
+        if let Some(pool) = sandbox.slot {
+            self.pools[pool].occupied.launch_began();
         }
-        self.instance_index.insert(instance.as_u128(), ix);
-        self.begin(ix, OpKind::Launch, timeout_ms, Action::Launch(Box::new(launch)));
-        if !self.flawed(Flaw::UnwrittenLaunch) {
-            self.mark(ix);
+        self.begin(entry, OpKind::Launch, timeout_ms, Action::Launch(Box::new(launch)));
+        if !self.flaws.launches_unwritten() {
+            self.mark(entry);
         }
-        self.settle(ix);
+        self.settle(entry);
     }
 
-    pub(crate) fn launch_ended(&mut self, ix: Ix, outcome: Outcome) {
+    pub(crate) fn launch_ended(&mut self, entry: EntryIx, outcome: Outcome) {
         match outcome {
-            Outcome::Done => self.launched(ix),
+            Outcome::Done => self.launched(entry),
             Outcome::TimedOut => {
                 let detail = "guest and harness were not ready in time".into();
-                self.launch_failed(ix, EndCause::ReadyTimeout, detail);
+                self.launch_failed(entry, EndCause::ReadyTimeout, detail);
             }
             Outcome::Failed(failure) => {
                 let (cause, detail) = match failure.kind {
@@ -112,62 +103,62 @@ impl Kernel {
                     }
                     FailureKind::FilesGone => (EndCause::FilesGone, failure.detail),
                 };
-                self.launch_failed(ix, cause, detail);
+                self.launch_failed(entry, cause, detail);
             }
         }
     }
 
-    fn launched(&mut self, ix: Ix) {
-        let entry = &mut self.entries[ix];
-        entry.announced = true;
+    fn launched(&mut self, entry: EntryIx) {
+        let sandbox = &mut self.entries[entry];
+        sandbox.ready = Readiness::Ready;
         // What is only in memory is nothing to come back to before it was saved.
-        entry.has_files |= entry.traits.workspace_survives;
-        entry.proven_at = self.now.mono;
-        entry.extra = None;
-        self.mark(ix);
-        if let Some(pool) = self.entries[ix].slot {
+        if sandbox.traits.workspace_survives {
+            sandbox.files.files_made();
+        }
+        sandbox.proven_at = self.now.mono;
+        sandbox.extra = None;
+        self.mark(entry);
+        if let Some(pool) = self.entries[entry].slot {
             let counted = &mut self.pools[pool];
-            counted.launching -= 1;
+            counted.occupied.launch_over();
             counted.counters.launched += 1;
             self.pool_recovered(pool);
-            self.put_idle(ix);
+            self.put_idle(entry);
         } else {
-            let entry = &mut self.entries[ix];
-            entry.phase = Phase::InUse;
-            entry.used |= entry.exec_wanted;
-            self.settle(ix);
-            self.arm_quiet(ix);
-            self.arm_expiry(ix);
-            if let Own::Session(session) = self.entries[ix].owner {
+            self.entries[entry].came_into_use();
+            self.settle(entry);
+            self.arm_quiet(entry);
+            self.arm_expiry(entry);
+            if let Some(session) = self.entries[entry].session() {
                 self.session_due(session);
             }
         }
     }
 
-    fn launch_failed(&mut self, ix: Ix, cause: EndCause, detail: Arc<str>) {
-        if let Some(pool) = self.entries[ix].slot {
+    fn launch_failed(&mut self, entry: EntryIx, cause: EndCause, detail: Arc<str>) {
+        if let Some(pool) = self.entries[entry].slot {
             self.pools[pool].counters.launch_failed += 1;
-            let began = self.entries[ix].last_used.mono;
-            self.entries[ix].failed = true;
-            self.pools[pool].failing += 1;
+            let began = self.entries[entry].last_used.mono;
+            self.entries[entry].ready = Readiness::Failed;
+            self.pools[pool].occupied.failure_began();
             self.pool_failed(pool, began, &detail);
         }
-        // Whatever was made must be removed first; those who wait are told then.
-        self.end_unready(ix, cause, detail);
+        // What was made must be removed first; those who wait hear of it then.
+        self.end_unready(entry, cause, detail);
     }
 
     /// Ends a sandbox that never became ready.
-    pub(crate) fn end_unready(&mut self, ix: Ix, cause: EndCause, detail: Arc<str>) {
-        let entry = &self.entries[ix];
-        // A session that had files before keeps them, unless they are gone, and it is told so; one
+    pub(crate) fn end_unready(&mut self, entry: EntryIx, cause: EndCause, detail: Arc<str>) {
+        let sandbox = &self.entries[entry];
+        // A session that had files before keeps them, unless they are gone, which is reported; one
         // that never had any keeps nothing.
-        let after = match entry.owner {
-            Own::Session(_) if entry.has_files && cause != EndCause::FilesGone => After::Cold,
+        let after = match sandbox.owner() {
+            Own::Session(_) if sandbox.files.has_files() && cause != EndCause::FilesGone => {
+                After::Cold
+            }
             Own::Session(_) | Own::Nobody | Own::Lease(_) => After::Gone,
         };
-        self.end(ix, cause, after, Resolve::Now);
-        if let Some(ending) = self.entries.get_mut(ix).and_then(|e| e.ending.as_mut()) {
-            ending.detail = Some(detail);
-        }
+        self.end(entry, cause, after, Resolve::Now);
+        self.explain_end(entry, Some(detail));
     }
 }

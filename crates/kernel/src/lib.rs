@@ -12,92 +12,112 @@
 mod abort;
 mod admission;
 mod alarms;
+mod archiving;
 mod audit;
 mod binding;
 mod checkout;
 mod cold;
-mod completion;
+mod control;
+mod counts;
 mod debts;
+mod deletion;
 mod disk;
+mod due;
 pub mod effect;
 mod ending;
 mod ends;
+mod entries;
 mod entry;
 pub mod event;
 mod eviction;
 mod explain;
+mod flag;
 mod flaw;
+mod flaws;
 mod fork;
+mod freezing;
 mod handout;
 mod hibernation;
 mod index;
 mod journal;
 mod launch;
 mod lease;
+mod losses;
 mod minter;
 mod orders;
 mod pausing;
 mod pool;
 mod pool_life;
+mod pools;
 mod probe;
 mod process_end;
+mod process_time;
+mod progress;
 mod recycle;
 mod refill;
 mod removal;
 pub mod reply;
 mod request;
+mod requests;
 mod restart;
 mod retention;
+mod saving;
+mod served;
+mod serving;
 mod session;
 mod session_life;
 mod session_list;
+mod sessions;
 mod settle;
 mod shelf;
 mod shutdown;
 mod slab;
 mod speaking;
+mod tiers;
 mod timers;
 mod turn;
+mod turn_clients;
+mod turn_end;
 mod uses;
 pub mod view;
+mod waiters;
 mod wakefulness;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
 use model::record::JournalEntry;
-use model::state::SandboxState;
-use model::{KeyId, LifecycleEvent, Mono, NodeConfig, Now, Refusal, SessionId, TemplateName, Wall};
+use model::{KeyId, LifecycleEvent, Mono, NodeConfig, Now, Refusal};
 
 use crate::admission::Admission;
 use crate::alarms::Alarms;
+use crate::archiving::Archiving;
+use crate::counts::Counts;
 use crate::debts::Debts;
 pub use crate::disk::SoftWorkspace;
+use crate::due::Due;
 pub use crate::effect::{Action, Effect, Launch, Notice};
 use crate::ends::Ends;
-use crate::entry::Entry;
+use crate::entries::Entries;
 pub use crate::event::{
     Checkout, CheckoutPolicy, DeathCause, Event, Failure, FailureKind, Measured, Outcome,
     SessionSettings, UseKind, UseTarget, WhenBusy,
 };
 pub use crate::flaw::Flaw;
-use crate::index::IdIndex;
+use crate::flaws::Flaws;
+use crate::journal::Marks;
 use crate::minter::Minter;
-use crate::orders::{Line, Order};
-use crate::pool::Pool;
+use crate::pools::Pools;
 pub use crate::process_end::{AfterExit, EndAsked, ProgramExit, RESTART_PAUSE_MS, after_exit};
 pub use crate::reply::{
     CheckedOut, CheckoutPath, Grant, KeptProcess, Loss, Reply, RestCause, SessionReady, WakeReport,
 };
-use crate::request::Request;
+use crate::requests::Requests;
 pub use crate::restart::Recovery;
-use crate::session::Session;
 pub use crate::session_list::SessionFilter;
-use crate::shelf::ShelfArchives;
+use crate::sessions::Sessions;
 use crate::shutdown::Shutdown;
-use crate::slab::{Ix, Slab};
+use crate::tiers::Tiers;
 pub use crate::view::{Resting, SandboxView, SessionView};
 
 /// What a kernel starts from.
@@ -130,18 +150,18 @@ impl Boot {
 pub struct Outbox {
     /// To be written down.
     pub journal: Vec<JournalEntry>,
-    /// To be told to the world, in order.
+    /// To be published, in order.
     pub published: Vec<Published>,
     /// To be done.
     pub effects: Vec<Effect>,
-    /// To be told to those who wait.
+    /// To be said to those who wait.
     pub notices: Vec<Notice>,
 }
 
 /// An event, and whose business it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
-    /// The key that what it tells of belongs to; nil where that is nobody's.
+    /// The key that what it tells of belongs to; nil where that has no owner.
     pub tenant: KeyId,
     /// The event.
     pub event: LifecycleEvent,
@@ -165,65 +185,34 @@ impl Outbox {
     }
 }
 
-/// The state machine.
+/// The state machine. Each part owns one kind of facts, and keeps what leads to them in step; the
+/// decisions that take several parts are in `impl Kernel` blocks, one module each.
 #[derive(Debug)]
 pub struct Kernel {
     config: NodeConfig,
     now: Now,
-    /// The least by which the wall clock was ahead of the other since all alarms were last set.
-    clock_lowest: i64,
     minter: Minter,
-    next_effect: u64,
-    /// Workspaces that are being put into archives.
-    archiving: u32,
-    /// There may be room for one more.
-    archive_due: bool,
-    /// Those that wait for that.
-    archive_line: VecDeque<Ix>,
-    next_seq: u64,
-    flaw: Option<Flaw>,
+    flaws: Flaws,
     out: Outbox,
     alarms: Alarms,
 
-    entries: Slab<Entry>,
-    entry_index: IdIndex<Ix>,
-    instance_index: IdIndex<Ix>,
-    lease_index: IdIndex<Ix>,
-    /// Leases whose callers still wait.
-    leases_pending: IdIndex<()>,
-    use_index: IdIndex<Ix>,
-    sessions: Slab<Session>,
-    session_index: IdIndex<Ix>,
-    /// Sessions, oldest first.
-    session_order: BTreeSet<(Wall, SessionId)>,
-    pools: Slab<Pool>,
-    pool_index: BTreeMap<TemplateName, Ix>,
-    requests: Slab<Request>,
-    request_index: IdIndex<Ix>,
-    /// The clients of turns in progress, by their request.
-    turn_clients: IdIndex<Ix>,
+    entries: Entries,
+    sessions: Sessions,
+    pools: Pools,
+    requests: Requests,
+    ends: Ends,
 
     admission: Admission,
-    tiers: [Order; 3],
-    by_state: [u32; SandboxState::ALL.len()],
+    tiers: Tiers,
+    counts: Counts,
     debts: Debts,
-    shelf_archives: ShelfArchives,
-    /// How many sessions lost files by a setting of the node since it started.
-    files_given_up: u64,
+    archiving: Archiving,
     /// The disk of workspaces has less left than it should.
     disk_short: bool,
-    ends: Ends,
     shutdown: Option<Shutdown>,
-    resume_warm_hits: u64,
-    resume_cold_hits: u64,
 
-    marked_entries: Vec<Ix>,
-    marked_sessions: Vec<Ix>,
-    marked_pools: Vec<Ix>,
-    due_sessions: VecDeque<Ix>,
-    due_pools: VecDeque<Ix>,
-    starved_pools: Vec<Ix>,
-    admission_due: bool,
+    marks: Marks,
+    due: Due,
 }
 
 impl Kernel {
@@ -233,48 +222,24 @@ impl Kernel {
         Self {
             config: boot.config,
             now: boot.now,
-            clock_lowest: offset(boot.now),
             minter: Minter::new(boot.seed),
-            next_effect: 0,
-            archiving: 0,
-            archive_due: false,
-            archive_line: VecDeque::new(),
-            next_seq: 0,
-            flaw: boot.flaw,
+            flaws: Flaws::new(boot.flaw),
             out: Outbox::default(),
-            alarms: Alarms::default(),
-            entries: Slab::default(),
-            entry_index: IdIndex::default(),
-            instance_index: IdIndex::default(),
-            lease_index: IdIndex::default(),
-            leases_pending: IdIndex::default(),
-            use_index: IdIndex::default(),
-            sessions: Slab::default(),
-            session_index: IdIndex::default(),
-            session_order: BTreeSet::new(),
-            pools: Slab::default(),
-            pool_index: BTreeMap::new(),
-            requests: Slab::default(),
-            request_index: IdIndex::default(),
-            turn_clients: IdIndex::default(),
-            admission: Admission::default(),
-            tiers: [Order::new(Line::Tier); 3],
-            by_state: [0; SandboxState::ALL.len()],
-            debts: Debts::default(),
-            shelf_archives: ShelfArchives::default(),
-            files_given_up: 0,
-            disk_short: false,
+            alarms: Alarms::new(boot.now),
+            entries: Entries::default(),
+            sessions: Sessions::default(),
+            pools: Pools::default(),
+            requests: Requests::default(),
             ends: Ends::new(remembered),
+            admission: Admission::default(),
+            tiers: Tiers::default(),
+            counts: Counts::default(),
+            debts: Debts::default(),
+            archiving: Archiving::default(),
+            disk_short: false,
             shutdown: None,
-            resume_warm_hits: 0,
-            resume_cold_hits: 0,
-            marked_entries: Vec::new(),
-            marked_sessions: Vec::new(),
-            marked_pools: Vec::new(),
-            due_sessions: VecDeque::new(),
-            due_pools: VecDeque::new(),
-            starved_pools: Vec::new(),
-            admission_due: false,
+            marks: Marks::default(),
+            due: Due::default(),
         }
     }
 
@@ -283,7 +248,7 @@ impl Kernel {
         self.advance_clock(now);
         // A request that is asked again while it waits is the same request.
         let asked = event.request();
-        if asked.is_some_and(|request| self.request_index.contains(request.as_u128())) {
+        if asked.is_some_and(|request| self.requests.by_id(request).is_some()) {
             return Ok(Reply::Pending);
         }
         let reply = self.handle(event);
@@ -386,24 +351,8 @@ impl Kernel {
         Ok(Reply::Noted)
     }
 
-    /// Tells the world something that is the business of one key, or of nobody.
-    fn publish(&mut self, tenant: KeyId, event: LifecycleEvent) {
+    /// Publishes something that is the business of one key, or of none.
+    pub(crate) fn publish(&mut self, tenant: KeyId, event: LifecycleEvent) {
         self.out.published.push(Published { tenant, event });
     }
-
-    /// Whether the kernel is broken in this way. Without the feature, never.
-    const fn flawed(&self, flaw: Flaw) -> bool {
-        if cfg!(feature = "flaws") {
-            match self.flaw {
-                Some(present) => present as u8 == flaw as u8,
-                None => false,
-            }
-        } else {
-            false
-        }
-    }
-}
-
-const fn offset(now: Now) -> i64 {
-    now.wall.0.cast_signed() - now.mono.0.cast_signed()
 }

@@ -1,5 +1,6 @@
-//! Makes ids and jitter from a seed that arrives when the kernel starts. The kernel never rolls
-//! dice: the same seed and the same events give the same ids.
+//! Makes ids and jitter from a seed that arrives when the kernel starts, and numbers what comes one
+//! after the other. The kernel never rolls dice: the same seed and the same events give the same
+//! ids.
 
 use model::Wall;
 
@@ -9,11 +10,13 @@ use crate::index::mix;
 #[derive(Debug)]
 pub(crate) struct Minter {
     state: u64,
+    effects: u64,
+    places: u64,
 }
 
 impl Minter {
     pub(crate) const fn new(seed: u64) -> Self {
-        Self { state: seed }
+        Self { state: seed, effects: 0, places: 0 }
     }
 
     fn next(&mut self) -> u64 {
@@ -29,6 +32,18 @@ impl Minter {
         let variant = 0b10_u128 << 62;
         let mask = (0xfff_u128 << 64) | 0x3fff_ffff_ffff_ffff;
         time | version | variant | (random & mask)
+    }
+
+    /// The number of the next effect. No two have the same.
+    pub(crate) const fn effect(&mut self) -> u64 {
+        self.effects += 1;
+        self.effects
+    }
+
+    /// The next place in the order of arrival, in whichever line.
+    pub(crate) const fn place_in_line(&mut self) -> u64 {
+        self.places += 1;
+        self.places
     }
 
     /// A number from 0 to `bound` - 1, or 0.

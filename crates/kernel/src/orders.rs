@@ -2,11 +2,8 @@
 //! of each eviction tier. The links live in the sandboxes, so that joining, leaving and asking for
 //! the first cost the same whatever the number.
 
-use crate::entry::Entry;
-use crate::slab::{Ix, Slab};
-
-/// No neighbour.
-const NONE: Ix = Ix::MAX;
+use crate::entries::Entries;
+use crate::entry::EntryIx;
 
 /// Which of its two sets of links an order uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,89 +15,82 @@ pub(crate) enum Line {
 }
 
 /// The neighbours of a sandbox in one order.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Links {
-    before: Ix,
-    after: Ix,
-}
-
-impl Default for Links {
-    fn default() -> Self {
-        Self { before: NONE, after: NONE }
-    }
+    before: Option<EntryIx>,
+    after: Option<EntryIx>,
 }
 
 /// One order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Order {
     line: Line,
-    first: Ix,
-    last: Ix,
+    first: Option<EntryIx>,
+    last: Option<EntryIx>,
     len: u32,
 }
 
 impl Order {
     pub(crate) const fn new(line: Line) -> Self {
-        Self { line, first: NONE, last: NONE, len: 0 }
+        Self { line, first: None, last: None, len: 0 }
     }
 
     pub(crate) const fn len(&self) -> u32 {
         self.len
     }
 
-    pub(crate) const fn first(&self) -> Option<Ix> {
-        if self.first == NONE { None } else { Some(self.first) }
+    pub(crate) const fn first(&self) -> Option<EntryIx> {
+        self.first
     }
 
-    #[cfg_attr(not(feature = "flaws"), expect(dead_code, reason = "only a flaw asks for it"))]
-    pub(crate) const fn last(&self) -> Option<Ix> {
-        if self.last == NONE { None } else { Some(self.last) }
+    pub(crate) const fn last(&self) -> Option<EntryIx> {
+        self.last
     }
 
     /// Joins the order behind all that were used before it. It is nearly always the latest, so the
     /// search from the end costs nothing.
-    pub(crate) fn push(&mut self, entries: &mut Slab<Entry>, ix: Ix) {
-        let used = entries[ix].last_used.mono;
+    pub(crate) fn push(&mut self, entries: &mut Entries, entry: EntryIx) {
+        let used = entries[entry].last_used.mono;
         let mut before = self.last;
-        while before != NONE && entries[before].last_used.mono > used {
-            before = entries[before].links_ref(self.line).before;
+        while let Some(earlier) = before
+            && entries[earlier].last_used.mono > used
+        {
+            before = entries[earlier].links_ref(self.line).before;
         }
-        let after = if before == NONE {
-            std::mem::replace(&mut self.first, ix)
-        } else {
-            std::mem::replace(&mut entries[before].links(self.line).after, ix)
+        let after = match before {
+            Some(before) => entries[before].links(self.line).after.replace(entry),
+            None => self.first.replace(entry),
         };
-        if after == NONE {
-            self.last = ix;
-        } else {
-            entries[after].links(self.line).before = ix;
+        match after {
+            Some(after) => entries[after].links(self.line).before = Some(entry),
+            None => self.last = Some(entry),
         }
-        *entries[ix].links(self.line) = Links { before, after };
+        *entries[entry].links(self.line) = Links { before, after };
         self.len += 1;
     }
 
-    pub(crate) fn remove(&mut self, entries: &mut Slab<Entry>, ix: Ix) {
-        let Links { before, after } = std::mem::take(entries[ix].links(self.line));
-        if before == NONE {
-            self.first = after;
-        } else {
-            entries[before].links(self.line).after = after;
+    pub(crate) fn remove(&mut self, entries: &mut Entries, entry: EntryIx) {
+        let Links { before, after } = std::mem::take(entries[entry].links(self.line));
+        match before {
+            Some(before) => entries[before].links(self.line).after = after,
+            None => self.first = after,
         }
-        if after == NONE {
-            self.last = before;
-        } else {
-            entries[after].links(self.line).before = before;
+        match after {
+            Some(after) => entries[after].links(self.line).before = before,
+            None => self.last = before,
         }
         self.len -= 1;
     }
 
     /// The order as a list, for audits.
-    pub(crate) fn list(&self, entries: &Slab<Entry>) -> Vec<Ix> {
+    pub(crate) fn list(&self, entries: &Entries) -> Vec<EntryIx> {
         let mut list = Vec::with_capacity(self.len as usize);
-        let mut at = self.first;
-        while at != NONE && list.len() <= self.len as usize {
-            list.push(at);
-            at = entries[at].links_ref(self.line).after;
+        let mut next = self.first;
+        while let Some(entry) = next
+            && list.len() <= self.len as usize
+        {
+            list.push(entry);
+            next = entries[entry].links_ref(self.line).after;
         }
         list
     }

@@ -4,10 +4,9 @@
 use model::{ErrorCode, LifecycleEvent, Refusal, RequestId, SessionId, SessionStatus};
 
 use crate::Kernel;
-use crate::entry::{Own, Phase};
+use crate::entry::{EntryIx, Phase};
 use crate::reply::Reply;
-use crate::session::ControlKind;
-use crate::slab::Ix;
+use crate::session::{ControlKind, SessionIx};
 
 impl Kernel {
     pub(crate) fn pause_requested(
@@ -35,32 +34,34 @@ impl Kernel {
                 return Err(Refusal::new(ErrorCode::SessionBusy, cause));
             }
         }
-        let resting = known.entry.filter(|ix| {
-            self.entries[*ix].phase == Phase::InUse && self.entries[*ix].ending.is_none()
+        let resting = known.entry.filter(|entry| {
+            self.entries[*entry].phase == Phase::InUse && self.entries[*entry].ending.is_none()
         });
-        if resting.is_some_and(|ix| !self.entries[ix].is_quiet()) {
+        if resting.is_some_and(|entry| !self.entries[entry].is_quiet()) {
             let cause = "something is going on in the session's sandbox";
             return Err(Refusal::new(ErrorCode::SandboxBusy, cause));
         }
-        let saves =
-            resting.filter(|ix| self.entries[*ix].dirty && self.entries[*ix].saving.is_none());
+        let saves = resting.filter(|entry| {
+            let sandbox = &self.entries[*entry];
+            sandbox.files.is_dirty() && !sandbox.ops.is_saving()
+        });
         // Where the guest is needed to save, it goes to sleep afterwards.
-        let inside = saves.is_some_and(|ix| !self.entries[ix].traits.workspace_survives);
-        let freezes = resting.filter(|ix| !inside && self.freezes_at(*ix).is_some());
+        let inside = saves.is_some_and(|entry| !self.entries[entry].traits.workspace_survives);
+        let freezes = resting.filter(|entry| !inside && self.freezes_at(*entry).is_some());
         if freezes.is_some() {
             self.begin_control(request, session, ControlKind::Pause)?;
         }
         self.set_status(session, SessionStatus::Paused);
-        if let Some(ix) = saves {
-            self.save(ix);
+        if let Some(entry) = saves {
+            self.save(entry);
         }
-        let Some(ix) = freezes else { return Ok(Reply::Paused) };
-        self.freeze(ix);
+        let Some(entry) = freezes else { return Ok(Reply::Paused) };
+        self.freeze(entry);
         Ok(Reply::Pending)
     }
 
     /// The attempt to freeze a session's sandbox is over, one way or the other.
-    pub(crate) fn pause_frozen(&mut self, session: Ix) {
+    pub(crate) fn pause_frozen(&mut self, session: SessionIx) {
         let pausing = self.sessions[session].control.as_ref();
         if pausing.is_some_and(|control| control.kind == ControlKind::Pause) {
             self.finish_control(session, &Ok(Reply::Paused));
@@ -68,15 +69,15 @@ impl Kernel {
     }
 
     /// The files of a session are durable.
-    pub(crate) fn publish_durable(&mut self, ix: Ix) {
-        let entry = &self.entries[ix];
-        if let Own::Session(session) = entry.owner {
+    pub(crate) fn publish_durable(&mut self, entry: EntryIx) {
+        let sandbox = &self.entries[entry];
+        if let Some(session) = sandbox.session() {
             let event = LifecycleEvent::WorkspaceDurable {
                 session: self.sessions[session].id,
-                sandbox_id: entry.id,
-                generation: entry.generation,
+                sandbox_id: sandbox.id,
+                generation: sandbox.generation,
             };
-            self.publish(entry.tenant, event);
+            self.publish(sandbox.tenant(), event);
         }
     }
 }

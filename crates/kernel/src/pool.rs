@@ -1,6 +1,10 @@
 //! The warm pool of a template: what it has, who waits for it, how its launches fare. What to do
 //! about that is decided in `refill`, `checkout` and `recycle`.
 
+mod bucket;
+mod health;
+mod occupancy;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,8 +14,16 @@ use model::stats::{PoolCounters, PoolStats};
 use model::template::RuntimeTraits;
 use model::{Mono, Template};
 
+use crate::flag::Flag;
 use crate::orders::{Line, Order};
-use crate::slab::Ix;
+use crate::pool::bucket::Bucket;
+use crate::pool::health::Health;
+use crate::pool::occupancy::Occupancy;
+use crate::request::RequestIx;
+use crate::slab::Place;
+
+/// The place of a pool.
+pub(crate) type PoolIx = Place<Pool>;
 
 /// How long a pool may have more idle sandboxes than wanted before it gives them up. Without this,
 /// every checkout would start one and every return would kill one.
@@ -26,61 +38,38 @@ pub(crate) struct Pool {
     /// Ready to be handed out, oldest first.
     pub(crate) idle: Order,
     /// Those who wait, by order of arrival.
-    pub(crate) queue: BTreeMap<u64, Ix>,
-    /// Someone in the line wants an idle one or nothing.
+    pub(crate) queue: BTreeMap<u64, RequestIx>,
+    /// A caller in the line wants an idle one or nothing.
     pub(crate) idle_only_in_line: bool,
-    pub(crate) launching: u32,
-    /// Launches that wait for a place on the node.
-    pub(crate) applying: u32,
-    /// Launches that failed and are being removed: as many callers are told when they are.
-    pub(crate) failing: u32,
-    pub(crate) cleaning: u32,
-    pub(crate) leased: u32,
-    pub(crate) slots_used: u32,
-    /// Launches that failed in a row.
-    pub(crate) failures: u32,
-    /// When the last failure was counted: those that began before it are the same failure.
-    pub(crate) failed_at: Mono,
-    pub(crate) retry_at: Mono,
-    pub(crate) last_failure: Option<Arc<str>>,
-    /// Thousandths of launches that the refill may start, as of `tokens_at`.
-    pub(crate) tokens_milli: u64,
-    pub(crate) tokens_at: Mono,
+    pub(crate) occupied: Occupancy,
+    pub(crate) health: Health,
+    pub(crate) bucket: Bucket,
     pub(crate) surplus_since: Option<Mono>,
     pub(crate) counters: PoolCounters,
-    /// Who is to be told when it is gone.
-    pub(crate) destroyers: Vec<Ix>,
-    pub(crate) marked: bool,
-    pub(crate) due: bool,
+    /// Those who wait for it to be gone.
+    pub(crate) destroyers: Vec<RequestIx>,
+    pub(crate) marked: Flag,
+    pub(crate) due: Flag,
     pub(crate) alarm: Mono,
 }
 
 impl Pool {
     pub(crate) fn new(template: Arc<Template>, traits: RuntimeTraits, now: Mono) -> Self {
         Self {
-            tokens_milli: u64::from(template.pool.refill_per_s) * 1000,
+            bucket: Bucket::full(template.pool.refill_per_s, now),
             template,
             traits,
             phase: PoolPhase::Active,
             idle: Order::new(Line::Idle),
             queue: BTreeMap::new(),
             idle_only_in_line: false,
-            launching: 0,
-            applying: 0,
-            failing: 0,
-            cleaning: 0,
-            leased: 0,
-            slots_used: 0,
-            failures: 0,
-            failed_at: Mono(0),
-            retry_at: Mono(0),
-            last_failure: None,
-            tokens_at: now,
+            occupied: Occupancy::default(),
+            health: Health::default(),
             surplus_since: None,
             counters: PoolCounters::default(),
             destroyers: Vec::new(),
-            marked: false,
-            due: false,
+            marked: Flag::default(),
+            due: Flag::default(),
             alarm: Mono::NEVER,
         }
     }
@@ -90,43 +79,37 @@ impl Pool {
     }
 
     pub(crate) fn free_slots(&self) -> u32 {
-        self.slots().saturating_sub(self.slots_used)
+        self.slots().saturating_sub(self.occupied.slots())
     }
 
     /// Sandboxes on their way to those who wait, or to the idle ones.
     pub(crate) const fn coming(&self) -> u32 {
-        self.launching + self.applying + self.cleaning
+        self.occupied.launching() + self.occupied.applying() + self.occupied.cleaning()
     }
 
     pub(crate) fn waiters(&self) -> u32 {
         self.queue.len() as u32
     }
 
-    /// Callers for whom something should be coming: those who will be told of a failed launch wait
+    /// Callers for whom something should be coming: those who will hear of a failed launch wait
     /// for nothing else.
     pub(crate) fn expecting(&self) -> u32 {
-        self.waiters().saturating_sub(self.failing)
+        self.waiters().saturating_sub(self.occupied.failing())
     }
 
     /// Whether launches fail so often that they are tried one at a time, with pauses.
     pub(crate) const fn is_degraded(&self, degraded_after: u32) -> bool {
-        self.failures >= degraded_after
+        self.health.is_degraded(degraded_after)
     }
 
     /// Fills the bucket of the refill up to now and tells how many launches it allows.
     pub(crate) fn refill_allowance(&mut self, now: Mono) -> u32 {
-        let rate = u64::from(self.template.pool.refill_per_s);
-        let gained = now.since(self.tokens_at).saturating_mul(rate);
-        self.tokens_milli = self.tokens_milli.saturating_add(gained).min(rate * 1000);
-        self.tokens_at = now;
-        (self.tokens_milli / 1000) as u32
+        self.bucket.fill(self.template.pool.refill_per_s, now)
     }
 
     /// When the bucket will allow the next launch.
     pub(crate) fn refill_at(&self) -> Mono {
-        let missing = 1000_u64.saturating_sub(self.tokens_milli);
-        let rate = u64::from(self.template.pool.refill_per_s).max(1);
-        self.tokens_at.plus(missing.div_ceil(rate))
+        self.bucket.next_at(self.template.pool.refill_per_s)
     }
 
     pub(crate) fn record(&self) -> PoolRecord {
@@ -139,12 +122,12 @@ impl Pool {
             template: self.template.name.clone(),
             phase: self.phase,
             degraded,
-            last_failure: self.last_failure.as_deref().map(str::to_owned),
+            last_failure: self.health.last_failure().map(str::to_owned),
             idle: self.idle.len(),
-            launching: self.launching + self.applying,
-            leased: self.leased,
+            launching: self.occupied.launching() + self.occupied.applying(),
+            leased: self.occupied.leased(),
             waiters: self.waiters(),
-            slots_used: self.slots_used,
+            slots_used: self.occupied.slots(),
             slots: self.slots(),
             pool_size: self.template.pool.pool_size,
             max_overflow: self.template.pool.max_overflow,

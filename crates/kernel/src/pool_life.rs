@@ -11,10 +11,9 @@ use model::{EndCause, ErrorCode, Refusal, RequestId, Template, TemplateName};
 use crate::Kernel;
 use crate::alarms::Ringer;
 use crate::entry::{After, Phase, Resolve};
-use crate::pool::Pool;
+use crate::pool::{Pool, PoolIx};
 use crate::reply::Reply;
 use crate::request::Waiting;
-use crate::slab::Ix;
 
 impl Kernel {
     pub(crate) fn template_put(
@@ -26,7 +25,7 @@ impl Kernel {
         template
             .validate()
             .map_err(|invalid| Refusal::new(ErrorCode::TemplateInvalid, invalid.to_string()))?;
-        if let Some(&pool) = self.pool_index.get(&template.name) {
+        if let Some(pool) = self.pools.named(&template.name) {
             let known = &self.pools[pool];
             if known.phase == PoolPhase::Destroying {
                 let cause = "a pool of this name is still being destroyed";
@@ -39,9 +38,7 @@ impl Kernel {
                 self.learn_recycling(pool, traits.recycle);
             }
         } else {
-            let name = template.name.clone();
             let pool = self.pools.insert(Pool::new(template, traits, self.now.mono));
-            self.pool_index.insert(name, pool);
             self.mark_pool(pool);
             self.pool_due(pool);
         }
@@ -49,13 +46,13 @@ impl Kernel {
     }
 
     /// Idle sandboxes of the old template go; leased ones go when they are returned.
-    fn replace_template(&mut self, pool: Ix, template: Arc<Template>, traits: RuntimeTraits) {
+    fn replace_template(&mut self, pool: PoolIx, template: Arc<Template>, traits: RuntimeTraits) {
         let known = &mut self.pools[pool];
         known.template = template;
         known.traits = traits;
         self.mark_pool(pool);
-        while let Some(ix) = self.pools[pool].idle.first() {
-            self.end(ix, EndCause::TemplateReplaced, After::Gone, Resolve::Now);
+        while let Some(entry) = self.pools[pool].idle.first() {
+            self.end(entry, EndCause::TemplateReplaced, After::Gone, Resolve::Now);
         }
         self.pool_due(pool);
     }
@@ -79,10 +76,10 @@ impl Kernel {
         let old = Arc::clone(&self.pools[pool].template);
         let new = Arc::new(changed);
         self.pools[pool].template = Arc::clone(&new);
-        for ix in self.entries.places() {
-            let entry = &mut self.entries[ix];
-            if Arc::ptr_eq(&entry.template, &old) {
-                entry.template = Arc::clone(&new);
+        for entry in self.entries.places() {
+            let sandbox = &mut self.entries[entry];
+            if Arc::ptr_eq(&sandbox.template, &old) {
+                sandbox.template = Arc::clone(&new);
             }
         }
         self.mark_pool(pool);
@@ -129,41 +126,39 @@ impl Kernel {
         }
         Self::refuse_when_crowded(self.pools[pool].destroyers.len())?;
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
-        let req = self.wait(request, deadline, Waiting::Destroy { pool });
-        self.arm_request(req);
+        let req = self.wait_until(request, deadline, Waiting::Destroy { pool });
         let known = &mut self.pools[pool];
         known.phase = PoolPhase::Destroying;
         known.destroyers.push(req);
         self.mark_pool(pool);
         self.pool_due(pool);
-        for ix in self.entries.places() {
-            let Some(entry) = self.entries.get(ix) else { continue };
-            if entry.slot != Some(pool) {
+        for entry in self.entries.places() {
+            let Some(sandbox) = self.entries.get(entry) else { continue };
+            if sandbox.slot != Some(pool) {
                 continue;
             }
-            let ends = match entry.phase {
+            let ends = match sandbox.phase {
                 Phase::Launching | Phase::Wiping | Phase::Proving => true,
                 Phase::Claiming(_) | Phase::InUse => force,
                 // Idle ones go with the pool's line; the others are gone or going.
                 Phase::Idle | Phase::Cold | Phase::Killing => false,
             };
             if ends {
-                self.end(ix, EndCause::PoolClosed, After::Gone, Resolve::Now);
+                self.end(entry, EndCause::PoolClosed, After::Gone, Resolve::Now);
             }
         }
         Ok(Reply::Pending)
     }
 
     /// A pool goes when nothing of it is left.
-    pub(crate) fn finish_destroying(&mut self, pool: Ix) {
+    pub(crate) fn finish_destroying(&mut self, pool: PoolIx) {
         let known = &self.pools[pool];
-        if known.phase != PoolPhase::Destroying || known.slots_used > 0 {
+        if known.phase != PoolPhase::Destroying || known.occupied.slots() > 0 {
             return;
         }
         let mut known = self.pools.remove(pool);
         self.alarms.clear(Ringer::Pool(pool), &mut known.alarm);
-        self.pool_index.remove(&known.template.name);
-        self.starved_pools.retain(|starved| *starved != pool);
+        self.due.forget_starved(pool);
         self.out.journal.push(JournalEntry::PoolRemoved(known.template.name.clone()));
         for req in known.destroyers {
             self.answer(req, Ok(Reply::Gone));

@@ -7,36 +7,35 @@ use model::EndCause;
 
 use crate::Kernel;
 use crate::effect::Action;
-use crate::entry::OpKind;
+use crate::entry::{EntryIx, OpKind};
 use crate::event::Outcome;
-use crate::slab::Ix;
 
 impl Kernel {
     /// Nothing was heard of it for a while.
-    pub(crate) fn needs_probe(&self, ix: Ix) -> bool {
-        self.now.mono.since(self.entries[ix].proven_at) > self.config.probe_fresh_ms
+    pub(crate) fn needs_probe(&self, entry: EntryIx) -> bool {
+        self.now.mono.since(self.entries[entry].proven_at) > self.config.probe_fresh_ms
     }
 
-    pub(crate) fn probe(&mut self, ix: Ix, attempt: u32) {
-        let action = Action::Probe { instance: self.entries[ix].instance };
-        self.begin(ix, OpKind::Probe(attempt), self.config.probe_timeout_ms, action);
+    pub(crate) fn probe(&mut self, entry: EntryIx, attempt: u32) {
+        let action = Action::Probe { instance: self.entries[entry].instance };
+        self.begin(entry, OpKind::Probe(attempt), self.config.probe_timeout_ms, action);
     }
 
-    pub(crate) fn probe_ended(&mut self, ix: Ix, attempt: u32, outcome: Outcome) {
+    pub(crate) fn probe_ended(&mut self, entry: EntryIx, attempt: u32, outcome: Outcome) {
         let detail = match outcome {
             Outcome::Done => {
-                self.entries[ix].proven_at = self.now.mono;
-                self.arm_quiet(ix);
-                self.drive_entry(ix);
+                self.entries[entry].proven_at = self.now.mono;
+                self.arm_quiet(entry);
+                self.drive_entry(entry);
                 return;
             }
             Outcome::Failed(failure) => failure.detail,
             Outcome::TimedOut => Arc::from("it did not answer in time"),
         };
         if attempt < self.config.probe_attempts {
-            self.probe(ix, attempt + 1);
+            self.probe(entry, attempt + 1);
         } else {
-            self.died(ix, EndCause::ProbeFailed, Some(detail));
+            self.died(entry, EndCause::ProbeFailed, Some(detail));
         }
     }
 }

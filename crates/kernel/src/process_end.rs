@@ -1,5 +1,5 @@
 //! What follows when the program of a process has ended: that the process is over, and how, or that
-//! the program is started again. Only a failure that nobody asked for leads to another start.
+//! the program is started again. Only a failure that was not asked for leads to another start.
 
 use model::process::{ProcessEndReason, ProcessStatus, RestartPolicy};
 

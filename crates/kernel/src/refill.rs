@@ -1,21 +1,20 @@
 //! The reconciler of a pool. It takes no input and is idempotent: it looks at what the pool has and
-//! at what it should have, serves those who wait in order, starts what is missing at a bounded rate,
-//! and gives up what has been too much for a while. Failures slow it down and never stop it.
+//! at what it should have, serves those who wait in order, starts what is missing at a bounded
+//! rate, and gives up what has been too much for a while. Failures slow it down and never stop it.
 
 use std::sync::Arc;
 
 use model::state::PoolPhase;
 use model::{EndCause, ErrorCode, KeyId, LifecycleEvent, Mono, Refusal};
 
+use crate::Kernel;
 use crate::admission::Who;
 use crate::alarms::Ringer;
 use crate::entry::{After, Resolve};
-use crate::pool::SURPLUS_PATIENCE_MS;
-use crate::slab::Ix;
-use crate::{Flaw, Kernel};
+use crate::pool::{PoolIx, SURPLUS_PATIENCE_MS};
 
 impl Kernel {
-    pub(crate) fn reconcile_pool(&mut self, pool: Ix) {
+    pub(crate) fn reconcile_pool(&mut self, pool: PoolIx) {
         match self.pools[pool].phase {
             PoolPhase::Active if self.shutdown.is_none() => {
                 self.serve_waiters(pool);
@@ -36,27 +35,23 @@ impl Kernel {
     }
 
     /// Gives idle sandboxes to those who wait, first come first served.
-    fn serve_waiters(&mut self, pool: Ix) {
+    fn serve_waiters(&mut self, pool: PoolIx) {
         while !self.pools[pool].queue.is_empty()
-            && let Some(ix) = self.take_idle(pool)
+            && let Some(entry) = self.take_idle(pool)
         {
-            let next = if self.flawed(Flaw::LifoWaiters) {
-                self.pools[pool].queue.pop_last()
-            } else {
-                self.pools[pool].queue.pop_first()
-            };
-            let Some((_, req)) = next else { break };
-            self.serve(ix, req);
+            let next = self.flaws.next_waiter(&mut self.pools[pool].queue);
+            let Some(req) = next else { break };
+            self.serve(entry, req);
         }
     }
 
     /// A launch that still waits for a place and is no longer needed is called off.
-    fn withdraw_surplus_applications(&mut self, pool: Ix) {
+    fn withdraw_surplus_applications(&mut self, pool: PoolIx) {
         let known = &self.pools[pool];
         let unneeded = known.coming().saturating_sub(known.expecting());
         // The pool may have been made smaller since.
-        let too_many = known.slots_used.saturating_sub(known.slots());
-        let surplus = unneeded.max(too_many).min(known.applying);
+        let too_many = known.occupied.slots().saturating_sub(known.slots());
+        let surplus = unneeded.max(too_many).min(known.occupied.applying());
         if surplus == 0 {
             return;
         }
@@ -70,13 +65,12 @@ impl Kernel {
             .collect();
         for seq in latest {
             self.withdraw_application(seq);
-            self.pools[pool].applying -= 1;
-            self.pools[pool].slots_used -= 1;
+            self.pools[pool].occupied.withdrawn();
         }
     }
 
     /// Starts what is missing. It takes room that is free, and never makes any.
-    fn refill(&mut self, pool: Ix) {
+    fn refill(&mut self, pool: PoolIx) {
         if !self.is_served(&self.pools[pool].template.name) {
             return;
         }
@@ -89,33 +83,31 @@ impl Kernel {
         let memory_mb = known.template.limits.memory_mb.into();
         for _ in 0..missing.min(known.free_slots()).min(allowed) {
             if !self.has_room_for(memory_mb) {
-                if !self.starved_pools.contains(&pool) {
-                    self.starved_pools.push(pool);
-                }
+                self.due.starved(pool);
                 break;
             }
-            self.pools[pool].tokens_milli -= 1000;
+            self.pools[pool].bucket.take();
             self.launch_spare(pool);
         }
     }
 
     /// How many launches may begin now: any number, or while launches fail one at a time with
     /// pauses, or while the disk is short none.
-    pub(crate) fn launches_allowed(&self, pool: Ix) -> u32 {
+    pub(crate) fn launches_allowed(&self, pool: PoolIx) -> u32 {
         let known = &self.pools[pool];
         if self.lacks_disk(pool) {
             0
         } else if !known.is_degraded(self.config.backoff.degraded_after) {
             u32::MAX
-        } else if self.now.mono < known.retry_at {
+        } else if self.now.mono < known.health.retry_at() {
             0
         } else {
-            1_u32.saturating_sub(known.launching + known.applying)
+            1_u32.saturating_sub(known.occupied.launching() + known.occupied.applying())
         }
     }
 
     /// Gives up idle sandboxes that have been too many for a while, oldest first.
-    fn shrink(&mut self, pool: Ix) {
+    fn shrink(&mut self, pool: PoolIx) {
         let now = self.now.mono;
         let known = &mut self.pools[pool];
         let surplus = known.idle.len().saturating_sub(known.template.pool.pool_size);
@@ -129,14 +121,14 @@ impl Kernel {
         }
         known.surplus_since = None;
         for _ in 0..surplus {
-            if let Some(ix) = self.pools[pool].idle.first() {
-                self.end(ix, EndCause::Surplus, After::Gone, Resolve::Now);
+            if let Some(entry) = self.pools[pool].idle.first() {
+                self.end(entry, EndCause::Surplus, After::Gone, Resolve::Now);
             }
         }
     }
 
-    /// A pool that is closing keeps nothing, starts nothing, and lets nobody wait.
-    fn empty_pool(&mut self, pool: Ix) {
+    /// A pool that is closing keeps nothing, starts nothing, and lets no caller wait.
+    fn empty_pool(&mut self, pool: PoolIx) {
         while let Some((_, req)) = self.pools[pool].queue.pop_first() {
             let refusal = match (&self.shutdown, self.pools[pool].phase) {
                 (Some(_), _) => crate::shutdown::stopping(),
@@ -152,14 +144,14 @@ impl Kernel {
         self.withdraw_surplus_applications(pool);
         self.pools[pool].surplus_since = None;
         let cause = if self.shutdown.is_some() { EndCause::Shutdown } else { EndCause::PoolClosed };
-        while let Some(ix) = self.pools[pool].idle.first() {
-            self.end(ix, cause, After::Gone, Resolve::Now);
+        while let Some(entry) = self.pools[pool].idle.first() {
+            self.end(entry, cause, After::Gone, Resolve::Now);
         }
         self.finish_destroying(pool);
     }
 
     /// Sees to it that the pool is looked at when something may be done that may not be done now.
-    fn arm_pool(&mut self, pool: Ix) {
+    fn arm_pool(&mut self, pool: PoolIx) {
         let now = self.now.mono;
         let degraded = self.pools[pool].is_degraded(self.config.backoff.degraded_after);
         let known = &mut self.pools[pool];
@@ -167,13 +159,13 @@ impl Kernel {
         if let Some(since) = known.surplus_since {
             at = at.min(since.plus(SURPLUS_PATIENCE_MS));
         }
-        if degraded && now < known.retry_at {
-            at = at.min(known.retry_at);
+        if degraded && now < known.health.retry_at() {
+            at = at.min(known.health.retry_at());
         }
         let have = (known.idle.len() + known.coming()).saturating_sub(known.expecting());
         if known.phase == PoolPhase::Active
             && have < known.template.pool.pool_size
-            && known.tokens_milli < 1000
+            && known.bucket.is_empty()
         {
             at = at.min(known.refill_at().max(now.plus(1)));
         }
@@ -183,24 +175,17 @@ impl Kernel {
     }
 
     /// A launch failed.
-    pub(crate) fn pool_failed(&mut self, pool: Ix, began: Mono, detail: &Arc<str>) {
+    pub(crate) fn pool_failed(&mut self, pool: PoolIx, began: Mono, detail: &Arc<str>) {
         let backoff = &self.config.backoff;
         let known = &mut self.pools[pool];
-        known.last_failure = Some(Arc::clone(detail));
-        if began < known.failed_at {
+        let now = self.now.mono;
+        let Some(times) = known.health.failed(began, now, detail, backoff.degraded_after) else {
             return;
-        }
-        known.failed_at = self.now.mono;
-        known.failures = known.failures.saturating_add(1);
-        if known.failures < backoff.degraded_after {
-            return;
-        }
-        let pause_ms = backoff.pause_ms(known.failures - backoff.degraded_after + 1);
-        let first = known.failures == backoff.degraded_after;
+        };
+        let pause_ms = backoff.pause_ms(times);
         let jitter_ms = self.minter.below(pause_ms / 4 + 1);
-        let known = &mut self.pools[pool];
-        known.retry_at = self.now.mono.plus(pause_ms + jitter_ms);
-        if first {
+        known.health.pause_until(now.plus(pause_ms + jitter_ms));
+        if times == 1 {
             let template = known.template.name.clone();
             let detail = detail.to_string();
             let event = LifecycleEvent::PoolHealth { template, degraded: true, detail };
@@ -210,14 +195,10 @@ impl Kernel {
     }
 
     /// A launch worked.
-    pub(crate) fn pool_recovered(&mut self, pool: Ix) {
+    pub(crate) fn pool_recovered(&mut self, pool: PoolIx) {
         let degraded_after = self.config.backoff.degraded_after;
         let known = &mut self.pools[pool];
-        let degraded = known.is_degraded(degraded_after);
-        known.failures = 0;
-        known.last_failure = None;
-        known.retry_at = Mono(0);
-        if degraded {
+        if known.health.recovered(degraded_after) {
             let template = known.template.name.clone();
             let detail = String::new();
             let event = LifecycleEvent::PoolHealth { template, degraded: false, detail };

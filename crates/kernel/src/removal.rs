@@ -5,160 +5,134 @@ use std::sync::Arc;
 
 use model::why::{Ended, Eviction};
 use model::{
-    EndCause, ErrorCode, Generation, InstanceId, LifecycleEvent, Refusal, SandboxId, SessionId,
-    TerminatedReason,
+    EndCause, ErrorCode, Generation, LifecycleEvent, Refusal, SandboxId, TerminatedReason,
 };
 
+use crate::Kernel;
 use crate::effect::Notice;
-use crate::entry::{After, Frozen, Own, Phase};
-use crate::reply::{Loss, Reply};
+use crate::entry::{After, EntryIx, Readiness};
+use crate::pool::PoolIx;
+use crate::reply::Reply;
 use crate::request::Waiting;
-use crate::slab::Ix;
-use crate::{Flaw, Kernel};
 
 impl Kernel {
     /// The process of a sandbox is gone.
-    pub(crate) fn removed(&mut self, ix: Ix) {
-        self.announce_end(ix);
-        let entry = &mut self.entries[ix];
-        let ending = entry.ending.take().expect("what was removed had a cause");
-        entry.op = None;
-        entry.turn = false;
-        entry.used = false;
-        entry.frozen = Frozen::No;
-        entry.expires_at = None;
-        entry.hard_expires_at = None;
-        let instance = std::mem::replace(&mut entry.instance, InstanceId::NIL);
-        self.instance_index.remove(instance.as_u128());
-        if self.entries[ix].live {
-            self.release_live(ix);
+    pub(crate) fn removed(&mut self, entry: EntryIx) {
+        self.announce_end(entry);
+        let sandbox = &mut self.entries[entry];
+        let ending = sandbox.ending.take().expect("what was removed had a cause");
+        sandbox.process_gone();
+        self.entries.instance_gone(entry);
+        if self.entries[entry].is_live() {
+            self.release_live(entry);
         }
         let died = ending.after == After::Renamed;
-        if self.files_go(ix, ending.after) {
-            self.lose_files(ix, ending.cause.reason());
+        if self.files_go(entry, ending.after) {
+            self.lose_files(entry, ending.cause.reason());
         }
         match ending.after {
             After::Gone => {
                 // What the removal did not take along is deleted next.
-                self.entries[ix].has_files = !ending.takes_workspace;
-                self.remove_entry(ix, ending.cause, ending.detail.as_ref(), ending.eviction);
+                self.entries[entry].files.process_removed(ending.takes_workspace);
+                self.remove_entry(entry, ending.cause, ending.detail.as_ref(), ending.eviction);
             }
             After::Shelved => {
-                self.shelve(ix);
-                self.remove_entry(ix, ending.cause, ending.detail.as_ref(), ending.eviction);
+                self.shelve(entry);
+                self.remove_entry(entry, ending.cause, ending.detail.as_ref(), ending.eviction);
             }
             After::Cold | After::Renamed => {
                 if died {
-                    self.rename(ix, ending.cause, ending.detail.clone());
+                    self.rename(entry, ending.cause, ending.detail.clone());
                 } else {
-                    self.write_ended(ix, ending.cause, ending.detail.clone(), ending.eviction);
+                    self.write_ended(entry, ending.cause, ending.detail.clone(), ending.eviction);
                 }
-                let entry = &mut self.entries[ix];
-                entry.phase = Phase::Cold;
-                entry.slept = Some(ending.cause);
-                entry.extra = None;
-                entry.settings = None;
-                entry.touched = false;
-                entry.dirty = false;
-                self.mark(ix);
-                self.settle(ix);
-                if let Own::Session(session) = self.entries[ix].owner {
+                self.entries[entry].went_cold(ending.cause);
+                self.mark(entry);
+                self.settle(entry);
+                if let Some(session) = self.entries[entry].session() {
                     self.session_lost_sandbox(session, ending.cause, ending.detail.as_deref());
                 }
             }
         }
     }
 
-    /// Whether files go with this process, if there were any.
-    fn files_go(&self, ix: Ix, after: After) -> bool {
-        let entry = &self.entries[ix];
-        match after {
-            After::Gone => true,
-            After::Cold | After::Renamed | After::Shelved => {
-                entry.dirty && !entry.traits.workspace_survives
-            }
-        }
-    }
-
     /// Tells the world that a sandbox is gone, once per generation that had been ready.
-    fn announce_end(&mut self, ix: Ix) {
-        let entry = &mut self.entries[ix];
-        if !std::mem::take(&mut entry.announced) {
+    fn announce_end(&mut self, entry: EntryIx) {
+        let sandbox = &mut self.entries[entry];
+        if !sandbox.ready.end_announced() {
             return;
         }
-        let cause = entry.ending.as_ref().map_or(EndCause::Deleted, |ending| ending.cause);
-        if self.flawed(Flaw::TerminatedTwice) {
-            self.publish_terminated(ix, cause);
+        let cause = sandbox.end_cause();
+        if self.flaws.announces_twice() {
+            self.publish_terminated(entry, cause);
         }
-        self.publish_terminated(ix, cause);
+        self.publish_terminated(entry, cause);
     }
 
-    fn publish_terminated(&mut self, ix: Ix, cause: EndCause) {
-        let entry = &self.entries[ix];
-        let (session, lease) = self.owner_ids(ix);
+    fn publish_terminated(&mut self, entry: EntryIx, cause: EndCause) {
+        let sandbox = &self.entries[entry];
+        let (session, lease) = self.owner_ids(entry);
         let event = LifecycleEvent::SandboxTerminated {
             session,
             lease,
-            sandbox_id: entry.id,
-            generation: entry.generation,
+            sandbox_id: sandbox.id,
+            generation: sandbox.generation,
             reason: cause.reason(),
             cause,
         };
-        self.publish(entry.tenant, event);
+        self.publish(sandbox.tenant(), event);
     }
 
-    /// Gives a sandbox another id, so that whoever knows this one cannot reach what comes next.
-    pub(crate) fn rename(&mut self, ix: Ix, cause: EndCause, detail: Option<Arc<str>>) {
-        self.write_ended(ix, cause, detail, None);
-        let old = self.entries[ix].id;
-        let new = SandboxId::from_u128(self.mint());
-        self.entry_index.remove(old.as_u128());
-        self.entry_index.insert(new.as_u128(), ix);
+    /// Gives a sandbox another id, so that a caller who knows this one cannot reach what comes
+    /// next.
+    pub(crate) fn rename(&mut self, entry: EntryIx, cause: EndCause, detail: Option<Arc<str>>) {
+        self.write_ended(entry, cause, detail, None);
+        let id = SandboxId::from_u128(self.mint());
+        let old = self.entries.rename(entry, id);
         self.out.journal.push(model::record::JournalEntry::SandboxRemoved(old));
-        if let Own::Session(session) = self.entries[ix].owner {
+        if let Some(session) = self.entries[entry].session() {
             self.refuse_uses_by_id(session, cause);
         }
-        let entry = &mut self.entries[ix];
-        entry.id = new;
-        entry.previous_id = Some(old);
-        entry.created_at = self.now.wall;
-        self.mark(ix);
+        let sandbox = &mut self.entries[entry];
+        sandbox.previous_id = Some(old);
+        sandbox.created_at = self.now.wall;
+        self.mark(entry);
     }
 
     /// A clean sandbox goes back into its pool: to the world, the one that was used is gone.
-    pub(crate) fn rename_recycled(&mut self, ix: Ix) {
-        if self.flawed(Flaw::IdReused) {
-            self.write_ended(ix, EndCause::Returned, None, None);
+    pub(crate) fn rename_recycled(&mut self, entry: EntryIx) {
+        if self.flaws.reuses_id() {
+            self.write_ended(entry, EndCause::Returned, None, None);
             return;
         }
-        self.publish_terminated(ix, EndCause::Returned);
-        self.rename(ix, EndCause::Returned, None);
-        let entry = &mut self.entries[ix];
-        entry.previous_id = None;
-        entry.generation = Generation::FIRST;
+        self.publish_terminated(entry, EndCause::Returned);
+        self.rename(entry, EndCause::Returned, None);
+        let sandbox = &mut self.entries[entry];
+        sandbox.previous_id = None;
+        sandbox.generation = Generation::FIRST;
     }
 
     fn write_ended(
         &mut self,
-        ix: Ix,
+        entry: EntryIx,
         cause: EndCause,
         detail: Option<Arc<str>>,
         eviction: Option<Arc<Eviction>>,
     ) {
-        let (session, lease) = self.owner_ids(ix);
-        let entry = &self.entries[ix];
+        let (session, lease) = self.owner_ids(entry);
+        let sandbox = &self.entries[entry];
         let ended = Ended {
-            sandbox: entry.id,
-            generation: entry.generation,
-            template: entry.template.name.clone(),
+            sandbox: sandbox.id,
+            generation: sandbox.generation,
+            template: sandbox.template.name.clone(),
             lease,
-            lease_end: entry.lease_end,
+            lease_end: sandbox.belongs.lease_end(),
             session,
-            tenant: entry.tenant,
+            tenant: sandbox.tenant(),
             cause,
             detail,
             eviction,
-            created_at: entry.created_at,
+            created_at: sandbox.created_at,
             ended_at: self.now.wall,
         };
         self.ends.remember(&ended);
@@ -168,15 +142,15 @@ impl Kernel {
     /// Removes a sandbox from the books.
     pub(crate) fn remove_entry(
         &mut self,
-        ix: Ix,
+        entry: EntryIx,
         cause: EndCause,
         detail: Option<&Arc<str>>,
         eviction: Option<Arc<Eviction>>,
     ) {
-        self.call_off_archive(ix);
-        self.release_copy_source(ix);
-        self.write_ended(ix, cause, detail.cloned(), eviction);
-        for req in self.take_waiting(ix, |_| true) {
+        self.call_off_archive(entry);
+        self.release_copy_source(entry);
+        self.write_ended(entry, cause, detail.cloned(), eviction);
+        for req in self.take_waiting(entry, |_| true) {
             let result = match &self.requests[req].what {
                 Waiting::Delete { .. } => Ok(Reply::Gone),
                 Waiting::Checkout(_)
@@ -190,40 +164,40 @@ impl Kernel {
             };
             self.answer(req, result);
         }
-        self.count_out(ix);
-        let entry = self.entries.remove(ix);
-        self.entry_index.remove(entry.id.as_u128());
-        self.admission.entries -= 1;
-        self.admission_due = true;
-        self.out.journal.push(model::record::JournalEntry::SandboxRemoved(entry.id));
-        if entry.has_files || entry.copying_from.is_some() {
-            if entry.copies > 0 {
+        self.count_out(entry);
+        let sandbox = self.entries.remove(entry);
+        self.due.look_at_line();
+        self.out.journal.push(model::record::JournalEntry::SandboxRemoved(sandbox.id));
+        if sandbox.files.has_files() || sandbox.copying.is_some() {
+            if sandbox.holds.is_copied() {
                 // A fork is reading it. It goes as soon as that has ended.
-                self.doom_copied_workspace(entry.workspace);
+                self.doom_copied_workspace(sandbox.workspace);
             } else {
-                self.doom_workspace(entry.workspace);
+                self.doom_workspace(sandbox.workspace);
             }
         }
-        if let Some(from) = entry.copying_from {
-            self.copied(from);
+        if let Some(copying) = sandbox.copying {
+            self.copied(copying.from);
         }
-        if let Own::Session(session) = entry.owner {
+        if let Some(session) = sandbox.session() {
             self.session_without_entry(session, cause, detail.map(|detail| &**detail));
         }
-        if let Some(pool) = entry.slot {
-            let failed = entry.failed.then_some(cause);
+        if let Some(pool) = sandbox.slot {
+            let failed = (sandbox.ready == Readiness::Failed).then_some(cause);
             self.slot_freed(pool, failed, detail.map(|detail| &**detail));
         }
     }
 
     /// A slot of a pool is free again. If that is because a launch failed, and nothing else is on
-    /// its way to the first who waits, that one is told now.
-    fn slot_freed(&mut self, pool: Ix, failed: Option<EndCause>, detail: Option<&str>) {
-        let freed = &mut self.pools[pool];
-        freed.slots_used -= 1;
-        freed.failing -= u32::from(failed.is_some());
-        if self.flawed(Flaw::SlotFreedTwice) {
-            self.pools[pool].slots_used = self.pools[pool].slots_used.saturating_sub(1);
+    /// its way to the first who waits, that one gets its refusal now.
+    fn slot_freed(&mut self, pool: PoolIx, failed: Option<EndCause>, detail: Option<&str>) {
+        let occupied = &mut self.pools[pool].occupied;
+        occupied.slot_freed();
+        if failed.is_some() {
+            occupied.failure_over();
+        }
+        if self.flaws.frees_slot_twice() && occupied.slots() > 0 {
+            occupied.slot_freed();
         }
         let known = &self.pools[pool];
         if let Some(code) = failed.and_then(launch_failure)
@@ -237,92 +211,30 @@ impl Kernel {
     }
 
     /// Ends every use of a sandbox that is being removed.
-    pub(crate) fn break_uses(&mut self, ix: Ix, cause: EndCause) {
-        let entry = &mut self.entries[ix];
-        (entry.execs, entry.calls) = (0, 0);
-        entry.pinned = false;
-        entry.exec_wanted = false;
-        let uses = entry.extra.as_mut().map(|extra| std::mem::take(&mut extra.uses));
+    pub(crate) fn break_uses(&mut self, entry: EntryIx, cause: EndCause) {
+        let sandbox = &mut self.entries[entry];
+        sandbox.holds.broken();
+        let uses = sandbox.extra.as_mut().map(|extra| std::mem::take(&mut extra.uses));
         for (use_id, _) in uses.unwrap_or_default() {
-            if self.use_index.remove(use_id.as_u128()).is_some() {
+            if self.entries.use_over(use_id).is_some() {
                 self.out.notices.push(Notice::UseBroken { use_id, refusal: broken(cause) });
             }
         }
         let waits =
             |what: &Waiting| matches!(what, Waiting::LeaseUse { .. } | Waiting::Freeze { .. });
-        for req in self.take_waiting(ix, waits) {
+        for req in self.take_waiting(entry, waits) {
             self.answer(req, Err(broken(cause)));
         }
-        if let Some(extra) = &mut self.entries[ix].extra {
+        if let Some(extra) = &mut self.entries[entry].extra {
             extra.processes.clear();
             extra.scale = 0;
             extra.stop = None;
             extra.still_since = None;
         }
-        if let Own::Session(session) = self.entries[ix].owner {
+        if let Some(session) = self.entries[entry].session() {
             self.turn_broken(session, cause);
         }
-        self.settle(ix);
-    }
-
-    /// Files of a session are lost or given up: its next answer reports that.
-    pub(crate) fn lose_files(&mut self, ix: Ix, reason: TerminatedReason) {
-        let entry = &mut self.entries[ix];
-        // What was never saved is lost like what was.
-        let had_files = std::mem::take(&mut entry.dirty) || entry.has_files;
-        let (owner, sandbox) = (entry.owner, entry.id);
-        if let Own::Session(session) = owner
-            && had_files
-        {
-            self.report_loss(session, sandbox, reason);
-        }
-    }
-
-    /// Remembers that files of a session were lost, until an answer has reported it.
-    pub(crate) fn report_loss(
-        &mut self,
-        session: Ix,
-        sandbox_id: SandboxId,
-        reason: TerminatedReason,
-    ) {
-        let silent = self.flawed(Flaw::SilentStateLoss);
-        let known = &mut self.sessions[session];
-        if silent || known.status == model::SessionStatus::Ended || known.is_ending() {
-            return;
-        }
-        known.lost_generation = known.generation;
-        if known.state_lost.replace(reason).is_none() {
-            let (session_id, tenant) = (known.id, known.settings.tenant);
-            let event = LifecycleEvent::StateLost { session: session_id, sandbox_id, reason };
-            self.publish(tenant, event);
-        }
-        self.mark_session(session);
-    }
-
-    /// An answer has reported what was lost before the sandbox of this generation.
-    pub(crate) fn loss_reported(&mut self, id: SessionId, generation: Generation) {
-        let Some(session) = self.session_index.get(id.as_u128()) else { return };
-        let known = &mut self.sessions[session];
-        if known.state_lost.is_some() && known.lost_generation < generation {
-            known.state_lost = None;
-            self.mark_session(session);
-        }
-    }
-
-    /// What an answer about a session that needs no sandbox has to report.
-    pub fn unreported_loss_of(&self, id: SessionId) -> Option<Loss> {
-        let known = &self.sessions[self.session_index.get(id.as_u128())?];
-        let generation = known.lost_generation.next();
-        known.state_lost.map(|reason| Loss { session: id, generation, reason })
-    }
-
-    /// What the next answer about the sandbox of a session has to report.
-    pub(crate) fn unreported_loss(&self, ix: Ix) -> Option<Loss> {
-        let entry = &self.entries[ix];
-        let Own::Session(session) = entry.owner else { return None };
-        let known = &self.sessions[session];
-        let (session, generation) = (known.id, entry.generation);
-        known.state_lost.map(|reason| Loss { session, generation, reason })
+        self.settle(entry);
     }
 }
 
@@ -337,12 +249,12 @@ pub(crate) const fn launch_failure(cause: EndCause) -> Option<ErrorCode> {
     }
 }
 
-/// The refusal of whoever asks for a sandbox that is gone.
+/// The refusal of a caller that asks for a sandbox that is gone.
 pub(crate) fn gone(cause: EndCause) -> Refusal {
     Refusal::sandbox_gone(cause)
 }
 
-/// The refusal of whoever was using a sandbox when it went.
+/// The refusal of a caller that was using a sandbox when it went.
 pub(crate) fn broken(cause: EndCause) -> Refusal {
     match cause.reason() {
         TerminatedReason::Crash | TerminatedReason::Replaced => Refusal::new(

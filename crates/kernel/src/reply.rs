@@ -1,5 +1,5 @@
-//! What callers are told. A request is answered at once, or it is [`Reply::Pending`] and the answer
-//! follows as a notice.
+//! What callers get to know. A request is answered at once, or it is [`Reply::Pending`] and the
+//! answer follows as a notice.
 
 use std::sync::Arc;
 
@@ -169,13 +169,13 @@ pub enum RestCause {
     Cold,
     /// It is being started, handed out or ended.
     Moving,
-    /// Somebody uses it.
+    /// It is used.
     InUse,
     /// Something of its own keeps it awake.
     KeptAwake,
     /// Its runtime cannot freeze.
     CannotFreeze,
-    /// Nobody uses it and nothing keeps it awake.
+    /// It is not used, and nothing keeps it awake.
     Quiet,
 }
 

@@ -1,16 +1,22 @@
 //! Requests that wait for their answer. Each is answered exactly once: here is where it stops
-//! waiting, whoever answers it.
+//! waiting, wherever its answer comes from.
 
 use std::sync::Arc;
 
 use model::{ClaimSettings, ErrorCode, KeyId, LeaseId, Mono, Refusal, RequestId, TurnId, UseId};
 
+use crate::Kernel;
 use crate::alarms::Ringer;
 use crate::effect::Notice;
+use crate::entry::EntryIx;
 use crate::event::{CheckoutPolicy, UseKind};
+use crate::pool::PoolIx;
 use crate::reply::{CheckoutPath, Reply};
-use crate::slab::Ix;
-use crate::{Flaw, Kernel};
+use crate::session::SessionIx;
+use crate::slab::Place;
+
+/// The place of a request that waits.
+pub(crate) type RequestIx = Place<Request>;
 
 /// How many requests may wait for one sandbox, or for one session.
 pub(crate) const WAITING_MAX: usize = 1024;
@@ -30,34 +36,34 @@ pub(crate) enum Waiting {
     /// A sandbox of a pool.
     Checkout(Box<Waiter>),
     /// A session's sandbox, to use it: whichever it gets, or the one it has, by id.
-    SessionUse { session: Ix, use_id: UseId, kind: UseKind, by_id: bool },
+    SessionUse { session: SessionIx, use_id: UseId, kind: UseKind, by_id: bool },
     /// A session's sandbox, to have it.
-    Bind { session: Ix },
+    Bind { session: SessionIx },
     /// A turn of a session to start.
-    Turn { session: Ix, turn: TurnId },
+    Turn { session: SessionIx, turn: TurnId },
     /// The end of an operation on a session.
-    Control { session: Ix },
+    Control { session: SessionIx },
     /// A sandbox to be thawed, to use it.
-    LeaseUse { entry: Ix, use_id: UseId, kind: UseKind },
+    LeaseUse { entry: EntryIx, use_id: UseId, kind: UseKind },
     /// A sandbox to be frozen (or thawed).
-    Freeze { entry: Ix, frozen: bool },
+    Freeze { entry: EntryIx, frozen: bool },
     /// A sandbox to be gone.
-    Delete { entry: Ix },
+    Delete { entry: EntryIx },
     /// A pool to be gone.
-    Destroy { pool: Ix },
+    Destroy { pool: PoolIx },
 }
 
 /// A checkout that waits.
 #[derive(Debug)]
 pub(crate) struct Waiter {
-    pub(crate) pool: Ix,
+    pub(crate) pool: PoolIx,
     /// Its place in the order of arrival.
     pub(crate) seq: u64,
     pub(crate) terms: Terms,
     pub(crate) policy: CheckoutPolicy,
     pub(crate) path: CheckoutPath,
     /// The sandbox that is being bound to it.
-    pub(crate) entry: Option<Ix>,
+    pub(crate) entry: Option<EntryIx>,
 }
 
 /// The terms on which a sandbox is handed out.
@@ -71,11 +77,16 @@ pub(crate) struct Terms {
 }
 
 impl Kernel {
-    /// Lets a request wait. Its alarm is set by those for whom nothing else bounds the wait.
-    pub(crate) fn wait(&mut self, id: RequestId, deadline: Mono, what: Waiting) -> Ix {
-        let req = self.requests.insert(Request { id, deadline, what, alarm: Mono::NEVER });
-        self.request_index.insert(id.as_u128(), req);
+    /// Lets a request wait until its deadline, if it is not answered before.
+    pub(crate) fn wait_until(&mut self, id: RequestId, deadline: Mono, what: Waiting) -> RequestIx {
+        let req = self.wait(id, deadline, what);
+        self.arm_request(req);
         req
+    }
+
+    /// Lets a request wait without an alarm, because something else bounds the wait.
+    pub(crate) fn wait(&mut self, id: RequestId, deadline: Mono, what: Waiting) -> RequestIx {
+        self.requests.insert(Request { id, deadline, what, alarm: Mono::NEVER })
     }
 
     /// Refuses a request where too many wait already.
@@ -87,33 +98,32 @@ impl Kernel {
         Err(Refusal::new(ErrorCode::QueueFull, cause).retry_after(1_000))
     }
 
-    pub(crate) fn arm_request(&mut self, req: Ix) {
+    pub(crate) fn arm_request(&mut self, req: RequestIx) {
         let request = &mut self.requests[req];
         self.alarms.at_latest(Ringer::Request(req), &mut request.alarm, request.deadline);
     }
 
     /// Takes a request out of waiting without an answer.
-    pub(crate) fn forget_request(&mut self, req: Ix) -> Request {
+    pub(crate) fn forget_request(&mut self, req: RequestIx) -> Request {
         let mut request = self.requests.remove(req);
-        self.request_index.remove(request.id.as_u128());
         self.alarms.clear(Ringer::Request(req), &mut request.alarm);
         request
     }
 
-    pub(crate) fn answer(&mut self, req: Ix, result: Result<Reply, Refusal>) {
+    pub(crate) fn answer(&mut self, req: RequestIx, result: Result<Reply, Refusal>) {
         let request = self.forget_request(req);
         self.out.notices.push(Notice::Answer { request: request.id, result });
     }
 
     /// The deadline of a request passed.
-    pub(crate) fn request_overdue(&mut self, req: Ix) {
+    pub(crate) fn request_overdue(&mut self, req: RequestIx) {
         let request = &mut self.requests[req];
         request.alarm = Mono::NEVER;
         if self.now.mono < request.deadline {
             self.arm_request(req);
             return;
         }
-        if self.flawed(Flaw::DeadlineIgnored) {
+        if self.flaws.ignores_deadlines() {
             return;
         }
         match &self.requests[req].what {
@@ -140,7 +150,7 @@ impl Kernel {
     }
 
     /// Answers a request with a refusal and removes what stands for it elsewhere.
-    pub(crate) fn withdraw_request(&mut self, req: Ix, refusal: &Refusal) {
+    pub(crate) fn withdraw_request(&mut self, req: RequestIx, refusal: &Refusal) {
         let request = self.forget_request(req);
         self.out.notices.push(Notice::Answer { request: request.id, result: Err(refusal.clone()) });
         self.unlink_request(req, &request.what, refusal);
@@ -148,7 +158,7 @@ impl Kernel {
 
     /// A client went away before it took its answer.
     pub(crate) fn client_gone(&mut self, id: RequestId) {
-        if let Some(req) = self.request_index.get(id.as_u128()) {
+        if let Some(req) = self.requests.by_id(id) {
             if matches!(self.requests[req].what, Waiting::Checkout(_)) {
                 self.checkout_abandoned(req);
             } else {
@@ -156,13 +166,13 @@ impl Kernel {
                 let refusal = Refusal::new(ErrorCode::ClientGone, "the client went away");
                 self.unlink_request(req, &request.what, &refusal);
             }
-        } else if let Some(session) = self.turn_clients.get(id.as_u128()) {
+        } else if let Some(session) = self.sessions.by_client(id) {
             self.turn_client_lost(session, id);
         }
     }
 
     /// Removes every trace of a request that no longer waits.
-    fn unlink_request(&mut self, req: Ix, what: &Waiting, refusal: &Refusal) {
+    fn unlink_request(&mut self, req: RequestIx, what: &Waiting, refusal: &Refusal) {
         match what {
             Waiting::Checkout(_) => {}
             Waiting::SessionUse { session, .. } | Waiting::Bind { session } => {

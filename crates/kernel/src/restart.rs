@@ -7,23 +7,25 @@ use std::sync::Arc;
 use model::lifecycle::TurnOutcome;
 use model::record::{Journal, Owner, PoolRecord, SandboxRecord, SessionRecord};
 use model::why::Ended;
-use model::{EndCause, InstanceId, KeyId, Mono, Now, SessionStatus};
+use model::{EndCause, InstanceId, Mono, Now, SessionStatus};
 
 use crate::ends::LeaseEnd;
-use crate::entry::{After, Birth, Ending, Entry, Own, Phase};
+use crate::entry::{
+    After, Belonging, Birth, ColdFiles, Copying, Durability, Ending, Entry, EntryIx, Own, Phase,
+    Readiness, Resolve,
+};
 use crate::event::SessionSettings;
 use crate::pool::Pool;
 use crate::session::Session;
 use crate::shelf::Shelf;
-use crate::slab::Ix;
-use crate::{Boot, Flaw, Kernel};
+use crate::{Boot, Kernel};
 
 /// What a restart found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Sandboxes that were live and are cold now, or will be when their removal is confirmed.
     pub marked_cold: u32,
-    /// Sandboxes that belonged to nobody or to a lease, and go.
+    /// Sandboxes that were idle in a pool or belonged to a lease, and go.
     pub ended: u32,
     /// Instances that no record names.
     pub orphans: u32,
@@ -56,14 +58,14 @@ impl Kernel {
         }
         kernel.remember_sessions(&journal.ended);
         kernel.hold_copy_sources();
-        for (ix, cause) in goes {
-            kernel.go_on_removing(ix, cause);
+        for (entry, cause) in goes {
+            kernel.go_on_removing(entry, cause);
         }
         for workspace in journal.doomed_workspaces {
             kernel.redoom_workspace(workspace);
         }
         for &instance in alive {
-            if !kernel.instance_index.contains(instance.as_u128()) {
+            if kernel.entries.by_instance(instance).is_none() {
                 recovery.orphans += 1;
                 kernel.remove_orphan(instance);
             }
@@ -76,7 +78,7 @@ impl Kernel {
     /// Sessions that had a sandbox and are written down no more are over.
     fn remember_sessions(&mut self, ended: &[Ended]) {
         for (session, tenant) in ended.iter().filter_map(|end| Some((end.session?, end.tenant))) {
-            if !self.session_index.contains(session.as_u128()) {
+            if self.sessions.by_id(session).is_none() {
                 self.ends.remember_session(session, tenant);
             }
         }
@@ -85,21 +87,21 @@ impl Kernel {
     /// What is being copied again may not be given up meanwhile.
     fn hold_copy_sources(&mut self) {
         for copy in self.entries.places() {
-            let Some(from) = self.entries[copy].copying_from else { continue };
+            let Some(Copying { from, .. }) = self.entries[copy].copying else { continue };
             let source = self.entries.iter().find(|(_, entry)| entry.workspace == from);
-            if let Some((source, _)) = source {
-                self.entries[copy].holds_source = true;
+            if let Some((source, _)) = source
+                && let Some(copying) = &mut self.entries[copy].copying
+            {
+                copying.hold_source();
                 self.hold_for_copy(source);
             }
         }
     }
 
     fn restore_pool(&mut self, record: PoolRecord) {
-        let name = record.template.name.clone();
         let mut pool = Pool::new(record.template, record.traits, self.now.mono);
         pool.phase = record.phase;
         let pool = self.pools.insert(pool);
-        self.pool_index.insert(name, pool);
         self.pool_due(pool);
     }
 
@@ -121,8 +123,6 @@ impl Kernel {
         // One of an older record is as old as it is.
         session.last_active_at = record.last_active_at.max(record.created_at);
         let session = self.sessions.insert(session);
-        self.session_index.insert(record.id.as_u128(), session);
-        self.session_order.insert((record.created_at, record.id));
         for turn in record.turn.into_iter().chain(record.queued) {
             self.publish_turn_ended(session, turn, TurnOutcome::Interrupted);
             self.mark_session(session);
@@ -142,42 +142,38 @@ impl Kernel {
         &mut self,
         record: &SandboxRecord,
         recovery: &mut Recovery,
-    ) -> Option<(Ix, EndCause)> {
+    ) -> Option<(EntryIx, EndCause)> {
         let owner = match record.owner {
             Owner::Nobody => Own::Nobody,
             Owner::Lease(lease) => Own::Lease(lease),
-            Owner::Session(id) => {
-                self.session_index.get(id.as_u128()).map_or(Own::Nobody, Own::Session)
-            }
+            Owner::Session(id) => self.sessions.by_id(id).map_or(Own::Nobody, Own::Session),
         };
-        let ix = self.insert_restored(record, owner);
+        let entry = self.insert_restored(record, owner);
         if let Own::Session(session) = owner {
-            self.sessions[session].entry = Some(ix);
+            self.sessions[session].entry = Some(entry);
             self.mark_session(session);
         }
         let over = self.was_ended(record, owner);
-        let Some(instance) = record.instance else {
-            self.count_in(ix);
+        if record.instance.is_none() {
+            self.count_in(entry);
             return match owner {
-                Own::Session(_) if over => Some((ix, EndCause::SessionEnded)),
+                Own::Session(_) if over => Some((entry, EndCause::SessionEnded)),
                 Own::Session(_) if !record.doomed => {
-                    self.copy_workspace(ix, None);
+                    self.copy_workspace(entry, None);
                     None
                 }
                 Own::Session(session) => {
                     // It was given up while its files were being copied, and its session with it.
                     self.sessions[session].status = SessionStatus::Ended;
-                    Some((ix, EndCause::Deleted))
+                    Some((entry, EndCause::Deleted))
                 }
-                Own::Nobody | Own::Lease(_) => Some((ix, EndCause::Restart)),
+                Own::Nobody | Own::Lease(_) => Some((entry, EndCause::Restart)),
             };
-        };
-        self.instance_index.insert(instance.as_u128(), ix);
-        self.count_in(ix);
-        self.reserve_live(ix);
-        if self.flawed(Flaw::LeaseSurvivesRestart)
-            && let Owner::Lease(_) = record.owner
-            && self.readopt_flawed(ix)
+        }
+        self.count_in(entry);
+        self.reserve_live(entry);
+        if let Owner::Lease(_) = record.owner
+            && self.flaw_readopts(entry)
         {
             return None;
         }
@@ -194,25 +190,25 @@ impl Kernel {
                 After::Gone
             }
         };
-        self.forget_lease(ix, cause);
-        if after == After::Cold && self.entries[ix].has_unsaved_files() {
+        self.forget_lease(entry, cause);
+        if after == After::Cold && self.entries[entry].has_unsaved_files() {
             // They went with the run before this one, whatever that was about to do.
-            self.lose_files(ix, EndCause::Restart.reason());
+            self.lose_files(entry, EndCause::Restart.reason());
         }
-        let entry = &mut self.entries[ix];
-        entry.phase = Phase::Killing;
-        entry.ending = Some(Box::new(Ending { after, ..Ending::now(cause) }));
-        self.mark(ix);
-        self.settle(ix);
-        Some((ix, cause))
+        let sandbox = &mut self.entries[entry];
+        sandbox.phase = Phase::Killing;
+        sandbox.ending = Some(Box::new(Ending::new(cause, after, Resolve::Now)));
+        self.mark(entry);
+        self.settle(entry);
+        Some((entry, cause))
     }
 
     /// Goes on with the removal of what a restart found.
-    fn go_on_removing(&mut self, ix: Ix, cause: EndCause) {
-        if self.entries[ix].live {
-            self.send_kill(ix);
+    fn go_on_removing(&mut self, entry: EntryIx, cause: EndCause) {
+        if self.entries[entry].is_live() {
+            self.send_kill(entry);
         } else {
-            self.remove_entry(ix, cause, None, None);
+            self.remove_entry(entry, cause, None, None);
         }
     }
 
@@ -228,8 +224,8 @@ impl Kernel {
         over
     }
 
-    fn insert_restored(&mut self, record: &SandboxRecord, owner: Own) -> Ix {
-        let pool = self.pool_index.get(&record.template).copied();
+    fn insert_restored(&mut self, record: &SandboxRecord, owner: Own) -> EntryIx {
+        let pool = self.pools.named(&record.template);
         let template = match pool {
             Some(pool) => Arc::clone(&self.pools[pool].template),
             // Its template is gone; what is left of it only waits to be removed or resumed.
@@ -248,36 +244,26 @@ impl Kernel {
             template,
             traits: record.traits,
             owner,
-            tenant: if owner == Own::Nobody { KeyId::NIL } else { record.tenant },
+            tenant: record.tenant,
             slot,
             now: last_used,
         };
-        let mut entry = Entry::new(birth);
-        entry.previous_id = record.previous_id;
-        entry.instance = record.instance.unwrap_or(InstanceId::NIL);
-        entry.generation = record.generation;
-        entry.lease_end = record.lease_end;
-        entry.announced = record.announced;
-        entry.uses = record.uses;
-        entry.dirty = record.dirty;
-        entry.has_files = record.has_files;
-        entry.archived = record.archived;
-        entry.copying_from = record.copying_from;
-        entry.created_at = record.created_at;
-        entry.slept = record.slept;
-        let ix = self.entries.insert(entry);
-        self.entry_index.insert(record.id.as_u128(), ix);
-        self.admission.entries += 1;
+        let mut sandbox = Entry::new(birth);
+        sandbox.previous_id = record.previous_id;
+        sandbox.instance = record.instance.unwrap_or(InstanceId::NIL);
+        sandbox.generation = record.generation;
+        sandbox.belongs = Belonging::recorded(owner, record.tenant, record.lease_end);
+        sandbox.ready = Readiness::recorded(record.announced);
+        sandbox.uses = record.uses;
+        sandbox.files = Durability::recorded(record.dirty, record.has_files);
+        sandbox.cold = ColdFiles::new(record.archived);
+        sandbox.copying = record.copying_from.map(Copying::of);
+        sandbox.created_at = record.created_at;
+        sandbox.slept = record.slept;
+        let entry = self.entries.insert(sandbox);
         if let Some(pool) = slot {
-            self.pools[pool].slots_used += 1;
+            self.pools[pool].occupied.slot_taken();
         }
-        ix
-    }
-
-    /// The flaw of trusting what a restart finds.
-    fn readopt_flawed(&mut self, ix: Ix) -> bool {
-        self.entries[ix].disown();
-        self.put_idle(ix);
-        true
+        entry
     }
 }

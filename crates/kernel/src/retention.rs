@@ -8,22 +8,22 @@ use model::why::Tier;
 use model::{EndCause, KeyId, SandboxId, TerminatedReason, Wall, WorkspaceId};
 
 use crate::Kernel;
-use crate::entry::Own;
-use crate::slab::Ix;
+use crate::entry::EntryIx;
+use crate::session::SessionIx;
 
 /// Where kept files are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Where {
     /// In a cold sandbox.
-    Cold(Ix),
+    Cold(EntryIx),
     /// On the shelf of a session.
-    Shelf(Ix),
+    Shelf(SessionIx),
 }
 
 /// The files of one sleeping session.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
-    place: Place,
+    at: Where,
     tenant: KeyId,
     bytes: u64,
     last_used_at: Wall,
@@ -46,7 +46,9 @@ impl Kernel {
             return Vec::new();
         }
         let cold = self.entries.iter().filter(|(_, entry)| {
-            entry.derived.tier == Some(Tier::Cold) && entry.has_files && entry.kept_bytes.is_none()
+            entry.derived.tier == Some(Tier::Cold)
+                && entry.files.has_files()
+                && entry.cold.bytes().is_none()
         });
         let cold = cold.map(|(_, entry)| entry.workspace);
         let shelved = self.sessions.iter().filter_map(|(_, known)| known.shelf.as_ref());
@@ -56,14 +58,14 @@ impl Kernel {
 
     /// How many sessions lost their files by a setting of the node since it started.
     pub const fn files_given_up(&self) -> u64 {
-        self.files_given_up
+        self.counts.files_given_up()
     }
 
     pub(crate) fn files_measured(&mut self, workspace: WorkspaceId, bytes: u64) {
         let found = self.kept_files().into_iter().find(|kept| kept.workspace == workspace);
-        match found.map(|kept| kept.place) {
-            Some(Place::Cold(ix)) => self.entries[ix].kept_bytes = Some(bytes),
-            Some(Place::Shelf(session)) => {
+        match found.map(|kept| kept.at) {
+            Some(Where::Cold(entry)) => self.entries[entry].cold.measured(bytes),
+            Some(Where::Shelf(session)) => {
                 if let Some(shelf) = &mut self.sessions[session].shelf {
                     shelf.bytes = Some(bytes);
                 }
@@ -107,22 +109,22 @@ impl Kernel {
 
     fn kept_files(&self) -> Vec<Kept> {
         let stopping = self.shutdown.is_some();
-        let cold = self.entries.iter().filter(|(_, entry)| {
-            let owned = matches!(entry.owner, Own::Session(_));
-            owned && !entry.live && entry.has_files
+        let cold = self.entries.iter().filter(|(_, sandbox)| {
+            let owned = sandbox.session().is_some();
+            owned && !sandbox.is_live() && sandbox.files.has_files()
         });
-        let cold = cold.map(|(ix, entry)| Kept {
-            place: Place::Cold(ix),
-            tenant: entry.tenant,
-            bytes: entry.kept_bytes.unwrap_or(0),
-            last_used_at: entry.last_used.wall,
-            workspace: entry.workspace,
-            may_go: entry.derived.tier == Some(Tier::Cold) && !stopping,
+        let cold = cold.map(|(entry, sandbox)| Kept {
+            at: Where::Cold(entry),
+            tenant: sandbox.tenant(),
+            bytes: sandbox.cold.bytes().unwrap_or(0),
+            last_used_at: sandbox.last_used.wall,
+            workspace: sandbox.workspace,
+            may_go: sandbox.derived.tier == Some(Tier::Cold) && !stopping,
         });
         let shelved = self.sessions.iter().filter_map(|(session, known)| {
             let shelf = known.shelf.as_ref()?;
             Some(Kept {
-                place: Place::Shelf(session),
+                at: Where::Shelf(session),
                 tenant: known.settings.tenant,
                 bytes: shelf.bytes.unwrap_or(0),
                 last_used_at: shelf.files.last_used_at,
@@ -133,23 +135,23 @@ impl Kernel {
         cold.chain(shelved).collect()
     }
 
-    fn give_up(&mut self, place: Place) {
-        match place {
-            Place::Cold(ix) => {
-                self.files_given_up += 1;
-                self.lose_files(ix, EndCause::Pruned.reason());
-                self.remove_entry(ix, EndCause::Pruned, None, None);
+    fn give_up(&mut self, at: Where) {
+        match at {
+            Where::Cold(entry) => {
+                self.counts.gave_up_files(true);
+                self.lose_files(entry, EndCause::Pruned.reason());
+                self.remove_entry(entry, EndCause::Pruned, None, None);
             }
-            Place::Shelf(session) => self.give_up_shelf(session),
+            Where::Shelf(session) => self.give_up_shelf(session),
         }
     }
 
     /// Gives up the files on the shelf of a session, and says so.
-    pub(crate) fn give_up_shelf(&mut self, session: Ix) {
+    pub(crate) fn give_up_shelf(&mut self, session: SessionIx) {
         let Some(shelf) = &self.sessions[session].shelf else { return };
         let sandbox: SandboxId = shelf.files.sandbox;
         self.report_loss(session, sandbox, TerminatedReason::Policy);
-        self.files_given_up += 1;
+        self.counts.gave_up_files(true);
         self.clear_shelf(session);
     }
 }
@@ -162,14 +164,14 @@ fn bytes_by_key(kept: &[Kept]) -> BTreeMap<KeyId, u64> {
     by_key
 }
 
-fn least_recent(kept: &[Kept], wanted: impl Fn(&Kept) -> bool) -> Option<Place> {
+fn least_recent(kept: &[Kept], wanted: impl Fn(&Kept) -> bool) -> Option<Where> {
     let may_go = kept.iter().filter(|one| one.may_go && wanted(one));
-    may_go.min_by_key(|one| (one.last_used_at, one.workspace)).map(|one| one.place)
+    may_go.min_by_key(|one| (one.last_used_at, one.workspace)).map(|one| one.at)
 }
 
 /// The least recently used files of the key that takes most: each key's share is the same, so that
 /// one is furthest above it. A key of which nothing may go is passed over.
-fn furthest_above(kept: &[Kept], by_key: &BTreeMap<KeyId, u64>) -> Option<Place> {
+fn furthest_above(kept: &[Kept], by_key: &BTreeMap<KeyId, u64>) -> Option<Where> {
     let mut keys: Vec<(u64, KeyId)> = by_key.iter().map(|(key, bytes)| (*bytes, *key)).collect();
     keys.sort_unstable_by(|a, b| b.cmp(a));
     keys.into_iter().find_map(|(_, key)| least_recent(kept, |one| one.tenant == key))

@@ -11,10 +11,16 @@ use model::{
 };
 
 use crate::Kernel;
+use crate::entry::EntryIx;
 use crate::event::SessionSettings;
+use crate::flag::Flag;
 use crate::reply::SessionReady;
+use crate::request::RequestIx;
 use crate::shelf::Shelf;
-use crate::slab::Ix;
+use crate::slab::Place;
+
+/// The place of a session.
+pub(crate) type SessionIx = Place<Session>;
 
 /// A conversation.
 #[derive(Debug)]
@@ -26,7 +32,7 @@ pub(crate) struct Session {
     pub(crate) generation: Generation,
     pub(crate) settings: SessionSettings,
     /// Its sandbox, live or cold.
-    pub(crate) entry: Option<Ix>,
+    pub(crate) entry: Option<EntryIx>,
     /// Its place in the line for a process.
     pub(crate) applied: Option<u64>,
     /// How it comes by the sandbox that it is getting.
@@ -42,15 +48,15 @@ pub(crate) struct Session {
     /// The sandbox that its client was told of last.
     pub(crate) told_id: Option<SandboxId>,
     /// Requests that want its sandbox.
-    pub(crate) wanting: Vec<Ix>,
+    pub(crate) wanting: Vec<RequestIx>,
     pub(crate) turn: Option<Turn>,
     pub(crate) queued: VecDeque<Queued>,
     /// The operation in progress.
     pub(crate) control: Option<Control>,
     pub(crate) created_at: Wall,
     pub(crate) last_active_at: Wall,
-    pub(crate) marked: bool,
-    pub(crate) due: bool,
+    pub(crate) marked: Flag,
+    pub(crate) due: Flag,
     pub(crate) alarm: Mono,
 }
 
@@ -59,12 +65,12 @@ pub(crate) struct Session {
 pub(crate) struct Turn {
     pub(crate) id: TurnId,
     /// The request that waits for it to start.
-    pub(crate) request: Option<Ix>,
+    pub(crate) request: Option<RequestIx>,
     /// The request of the client that follows it.
     pub(crate) client: Option<RequestId>,
     pub(crate) stage: Stage,
     pub(crate) deadline: Mono,
-    /// What whoever waits for it is told when it has started.
+    /// The answer to the request that waits for it to start.
     pub(crate) ready: Option<SessionReady>,
 }
 
@@ -93,7 +99,7 @@ pub(crate) enum Stage {
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) kind: ControlKind,
-    pub(crate) requests: Vec<Ix>,
+    pub(crate) requests: Vec<RequestIx>,
 }
 
 /// Which operation.
@@ -134,13 +140,13 @@ impl Session {
             control: None,
             created_at,
             last_active_at: created_at,
-            marked: false,
-            due: false,
+            marked: Flag::default(),
+            due: Flag::default(),
             alarm: Mono::NEVER,
         }
     }
 
-    /// Someone waits for its sandbox.
+    /// A caller waits for its sandbox.
     pub(crate) fn wants(&self) -> bool {
         !self.wanting.is_empty() || self.is_binding()
     }
@@ -194,8 +200,8 @@ impl Session {
 }
 
 impl Kernel {
-    pub(crate) fn session_by_id(&self, id: SessionId) -> Result<Ix, Refusal> {
-        self.session_index.get(id.as_u128()).ok_or_else(|| {
+    pub(crate) fn session_by_id(&self, id: SessionId) -> Result<SessionIx, Refusal> {
+        self.sessions.by_id(id).ok_or_else(|| {
             if self.ends.of_session(id).is_some() {
                 Refusal::new(ErrorCode::SessionEnded, "the session has ended")
             } else {
@@ -205,7 +211,7 @@ impl Kernel {
     }
 
     /// Refuses work for a session that takes none.
-    pub(crate) fn refuse_when_over(&self, session: Ix) -> Result<(), Refusal> {
+    pub(crate) fn refuse_when_over(&self, session: SessionIx) -> Result<(), Refusal> {
         let known = &self.sessions[session];
         let (code, cause) = match known.status {
             SessionStatus::Ended => (ErrorCode::SessionEnded, "the session has ended"),

@@ -11,15 +11,13 @@ use model::{
     TemplateName, TerminatedReason, TurnId,
 };
 
+use crate::Kernel;
 use crate::alarms::Ringer;
-use crate::entry::{After, Ending, Phase, Resolve};
 use crate::event::SessionSettings;
 use crate::removal::launch_failure;
 use crate::reply::Reply;
 use crate::request::Waiting;
-use crate::session::{Control, ControlKind, Session};
-use crate::slab::Ix;
-use crate::{Flaw, Kernel};
+use crate::session::{ControlKind, Session, SessionIx};
 
 impl Kernel {
     pub(crate) fn session_created(
@@ -41,7 +39,7 @@ impl Kernel {
 
     /// Refuses a session whose id is not new, or for which there is no room.
     pub(crate) fn refuse_new_session(&self, id: SessionId) -> Result<(), Refusal> {
-        if self.session_index.contains(id.as_u128()) || self.ends.of_session(id).is_some() {
+        if self.sessions.by_id(id).is_some() || self.ends.of_session(id).is_some() {
             let cause = format!("session {id} exists already");
             return Err(Refusal::new(ErrorCode::IdConflict, cause));
         }
@@ -57,18 +55,14 @@ impl Kernel {
         id: SessionId,
         template: TemplateName,
         settings: SessionSettings,
-    ) -> Ix {
+    ) -> SessionIx {
         let session = Session::new(id, template, settings, self.now.wall);
-        let session = self.sessions.insert(session);
-        self.session_index.insert(id.as_u128(), session);
-        self.session_order.insert((self.now.wall, id));
-        session
+        self.sessions.insert(session)
     }
 
-    fn await_bind(&mut self, request: RequestId, session: Ix) {
+    fn await_bind(&mut self, request: RequestId, session: SessionIx) {
         let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
-        let req = self.wait(request, deadline, Waiting::Bind { session });
-        self.arm_request(req);
+        let req = self.wait_until(request, deadline, Waiting::Bind { session });
         self.sessions[session].wanting.push(req);
         self.engage(session);
     }
@@ -112,10 +106,10 @@ impl Kernel {
         }
         let claim = (!claim.is_empty()).then(|| Arc::new(claim));
         known.settings.claim.clone_from(&claim);
-        if let Some(ix) = known.entry
-            && self.entries[ix].live
+        if let Some(entry) = known.entry
+            && self.entries[entry].is_live()
         {
-            self.entries[ix].settings = claim;
+            self.entries[entry].settings = claim;
         }
         self.mark_session(session);
         Ok(Reply::Noted)
@@ -157,173 +151,10 @@ impl Kernel {
         self.leave(request, session, ControlKind::End)
     }
 
-    /// Begins an operation that ends the sandbox of a session.
-    fn leave(
-        &mut self,
-        request: RequestId,
-        session: Ix,
-        kind: ControlKind,
-    ) -> Result<Reply, Refusal> {
-        self.begin_control(request, session, kind)?;
-        let refusal = Refusal::new(ErrorCode::Aborted, "the session is being stopped or ended");
-        self.drop_queued_turns(session);
-        for req in std::mem::take(&mut self.sessions[session].wanting) {
-            self.answer(req, Err(refusal.clone()));
-        }
-        self.session_unwanted(session);
-        self.stop_any_turn(session, &refusal);
-        self.continue_control(session);
-        Ok(Reply::Pending)
-    }
-
-    /// Notes an operation on a session, or joins the same one if it is in progress.
-    pub(crate) fn begin_control(
-        &mut self,
-        request: RequestId,
-        session: Ix,
-        kind: ControlKind,
-    ) -> Result<(), Refusal> {
-        if let Some(control) = &self.sessions[session].control
-            && std::mem::discriminant(&control.kind) != std::mem::discriminant(&kind)
-        {
-            let cause = "another operation on the session is in progress";
-            return Err(Refusal::new(ErrorCode::SessionBusy, cause));
-        }
-        let waiting = self.sessions[session].control.as_ref().map_or(0, |c| c.requests.len());
-        Self::refuse_when_crowded(waiting)?;
-        let deadline = self.now.mono.plus(self.config.control_timeout_ms);
-        let req = self.wait(request, deadline, Waiting::Control { session });
-        self.arm_request(req);
-        self.sessions[session]
-            .control
-            .get_or_insert(Control { kind, requests: Vec::new() })
-            .requests
-            .push(req);
-        Ok(())
-    }
-
-    /// Goes on with an operation once the turn is over.
-    pub(crate) fn continue_control(&mut self, session: Ix) {
-        // It may have been over with the turn, and the session with it.
-        let Some(known) = self.sessions.get(session) else { return };
-        let Some(control) = &known.control else { return };
-        if known.turn.is_some() {
-            return;
-        }
-        let kind = control.kind;
-        let live = known.entry.filter(|ix| self.entries[*ix].live);
-        let (cause, resolve) = match kind {
-            ControlKind::Abort { turn, keep_sandbox: true } => {
-                let sandbox_kept = live.is_some_and(|ix| self.entries[ix].ending.is_none());
-                let reply = Reply::Aborted { turn: Some(turn), sandbox_kept };
-                self.finish_control(session, &Ok(reply));
-                return;
-            }
-            ControlKind::Abort { keep_sandbox: false, .. } => {
-                (EndCause::UserAbort, Resolve::Careful)
-            }
-            ControlKind::Stop => (EndCause::SessionStopped, Resolve::Careful),
-            ControlKind::End => {
-                self.end_for_good(session);
-                return;
-            }
-            ControlKind::Pause | ControlKind::Fork => return,
-        };
-        match live {
-            Some(ix) => {
-                let after = self.after_leaving(ix);
-                self.end(ix, cause, after, resolve);
-            }
-            None => self.leave_finished(session),
-        }
-    }
-
-    /// A session ends with its files: its owner wants them gone. Their removal is written down
-    /// together with the end of the sandbox, so that a restart goes on with it.
-    fn end_for_good(&mut self, session: Ix) {
-        let cause = EndCause::SessionEnded;
-        if self.flawed(Flaw::EndedKeepsFiles) {
-            match self.sessions[session].entry.filter(|ix| self.entries[*ix].live) {
-                Some(ix) => self.end(ix, cause, self.after_leaving(ix), Resolve::Firm),
-                None => self.leave_finished(session),
-            }
-            return;
-        }
-        self.clear_shelf(session);
-        let Some(ix) = self.sessions[session].entry else {
-            self.leave_finished(session);
-            return;
-        };
-        let entry = &mut self.entries[ix];
-        if entry.live {
-            self.end(ix, cause, After::Gone, Resolve::Now);
-        } else if entry.op.is_some() && !entry.is_archiving() {
-            // Its files are still being copied into it: it goes when that is over.
-            entry.ending = Some(Box::new(Ending::now(cause)));
-            self.mark(ix);
-            self.settle(ix);
-        } else {
-            self.remove_entry(ix, cause, None, None);
-        }
-    }
-
-    /// What is left of a sandbox that its session gives up.
-    fn after_leaving(&self, ix: Ix) -> After {
-        let entry = &self.entries[ix];
-        match entry.phase {
-            Phase::InUse => After::Cold,
-            Phase::Launching if entry.has_files => After::Cold,
-            // One that is still being bound was never its session's.
-            Phase::Launching
-            | Phase::Claiming(_)
-            | Phase::Cold
-            | Phase::Idle
-            | Phase::Wiping
-            | Phase::Proving => After::Gone,
-            Phase::Killing => entry.ending.as_ref().map_or(After::Gone, |ending| ending.after),
-        }
-    }
-
-    /// The sandbox of a session is gone, so an operation that ended it is over.
-    pub(crate) fn leave_finished(&mut self, session: Ix) {
-        let Some(known) = self.sessions.get(session) else { return };
-        let Some(control) = &known.control else { return };
-        if known.turn.is_some() && control.kind != ControlKind::Pause {
-            return;
-        }
-        let reply = match control.kind {
-            ControlKind::Abort { turn, .. } => {
-                Reply::Aborted { turn: Some(turn), sandbox_kept: false }
-            }
-            ControlKind::Stop => {
-                self.set_status(session, SessionStatus::Stopped);
-                Reply::Stopped
-            }
-            ControlKind::End => {
-                self.set_status(session, SessionStatus::Ended);
-                Reply::Ended
-            }
-            ControlKind::Pause => Reply::Paused,
-            ControlKind::Fork => return,
-        };
-        self.finish_control(session, &Ok(reply));
-        self.drop_if_over(session);
-    }
-
-    pub(crate) fn finish_control(&mut self, session: Ix, result: &Result<Reply, Refusal>) {
-        let Some(control) = self.sessions[session].control.take() else { return };
-        for req in control.requests {
-            self.answer(req, result.clone());
-        }
-        self.session_due(session);
-        self.start_next_turn(session);
-        self.session_unwanted(session);
-    }
-
     /// The sandbox of a session is cold now.
     pub(crate) fn session_lost_sandbox(
         &mut self,
-        session: Ix,
+        session: SessionIx,
         cause: EndCause,
         detail: Option<&str>,
     ) {
@@ -360,12 +191,12 @@ impl Kernel {
     /// The record of a session's sandbox is gone.
     pub(crate) fn session_without_entry(
         &mut self,
-        session: Ix,
+        session: SessionIx,
         cause: EndCause,
         detail: Option<&str>,
     ) {
         self.sessions[session].entry = None;
-        // Whoever stood in line for it alone must now ask for more.
+        // Its application was for a process alone, and it needs an entry too now.
         self.unapply(session);
         self.refuse_uses_by_id(session, cause);
         if let Some(control) = &self.sessions[session].control
@@ -385,16 +216,16 @@ impl Kernel {
     }
 
     /// A session that has ended and has nothing left is forgotten.
-    pub(crate) fn drop_if_over(&mut self, session: Ix) {
+    pub(crate) fn drop_if_over(&mut self, session: SessionIx) {
         let Some(known) = self.sessions.get(session) else { return };
         if known.status == SessionStatus::Ended && known.entry.is_none() {
             self.drop_session(session);
         }
     }
 
-    pub(crate) fn drop_session(&mut self, session: Ix) {
+    pub(crate) fn drop_session(&mut self, session: SessionIx) {
         let refusal = Refusal::new(ErrorCode::SessionEnded, "the session has ended");
-        // Nobody else knows of them.
+        // Nothing else knows of them.
         self.clear_shelf(session);
         for req in std::mem::take(&mut self.sessions[session].wanting) {
             self.answer(req, Err(refusal.clone()));
@@ -408,18 +239,16 @@ impl Kernel {
         if let Some(seq) = known.applied {
             self.withdraw_application(seq);
         }
-        self.session_index.remove(known.id.as_u128());
         self.alarms.clear(Ringer::Session(session), &mut known.alarm);
-        self.session_order.remove(&(known.created_at, known.id));
         self.ends.remember_session(known.id, known.settings.tenant);
         self.out.journal.push(JournalEntry::SessionRemoved(known.id));
     }
 
-    pub(crate) fn drop_queued_turns(&mut self, session: Ix) {
+    pub(crate) fn drop_queued_turns(&mut self, session: SessionIx) {
         if !self.sessions[session].queued.is_empty() {
             self.mark_session(session);
         }
-        // Whoever sent them may send them again when the server is back.
+        // Their senders may send them again when the server is back.
         let outcome =
             if self.shutdown.is_some() { TurnOutcome::Interrupted } else { TurnOutcome::Aborted };
         for queued in std::mem::take(&mut self.sessions[session].queued) {
@@ -428,13 +257,35 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn publish_session(&mut self, session: Ix, change: SessionChange) {
+    pub(crate) fn set_status(&mut self, session: SessionIx, status: SessionStatus) {
+        let known = &mut self.sessions[session];
+        if known.status == status {
+            return;
+        }
+        let change = match (known.status, status) {
+            (SessionStatus::Starting, SessionStatus::Active) => SessionChange::Created,
+            (_, SessionStatus::Active | SessionStatus::Starting) => SessionChange::Resumed,
+            (_, SessionStatus::Paused) => SessionChange::Paused,
+            (_, SessionStatus::Stopped) => SessionChange::Stopped,
+            (_, SessionStatus::Ended) => SessionChange::Ended,
+        };
+        known.status = status;
+        self.publish_session(session, change);
+        self.mark_session(session);
+    }
+
+    pub(crate) fn publish_session(&mut self, session: SessionIx, change: SessionChange) {
         let known = &self.sessions[session];
         let event = LifecycleEvent::SessionChanged { session: known.id, change };
         self.publish(known.settings.tenant, event);
     }
 
-    pub(crate) fn publish_turn_ended(&mut self, session: Ix, turn: TurnId, outcome: TurnOutcome) {
+    pub(crate) fn publish_turn_ended(
+        &mut self,
+        session: SessionIx,
+        turn: TurnId,
+        outcome: TurnOutcome,
+    ) {
         let known = &self.sessions[session];
         let event = LifecycleEvent::TurnEnded { session: known.id, turn, outcome };
         self.publish(known.settings.tenant, event);

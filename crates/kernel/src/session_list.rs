@@ -1,7 +1,5 @@
 //! Sessions as callers see them: one, or a page of them, newest first. Reading counts as nothing.
 
-use std::ops::Bound;
-
 use model::{KeyId, SandboxStatus, SessionId, SessionStatus, TemplateName, TurnId, Wall};
 
 use crate::Kernel;
@@ -40,30 +38,25 @@ impl SessionFilter {
 impl Kernel {
     /// A session as it is now.
     pub fn session(&self, id: SessionId) -> Option<SessionView> {
-        let known = &self.sessions[self.session_index.get(id.as_u128())?];
+        let known = &self.sessions[self.sessions.by_id(id)?];
         Some(self.session_view(known))
     }
 
     /// The newest sessions that a filter takes, at most `limit` of them.
     pub fn sessions(&self, filter: &SessionFilter, limit: usize) -> Vec<SessionView> {
-        let until = filter.after.map_or(Bound::Unbounded, Bound::Excluded);
-        let newest_first = self.session_order.range((Bound::Unbounded, until)).rev();
-        let found = newest_first.filter_map(|(_, id)| {
-            let known = &self.sessions[self.session_index.get(id.as_u128())?];
-            filter.takes(known).then(|| self.session_view(known))
-        });
-        found.take(limit).collect()
+        let found = self.sessions.newest_first(filter.after).filter(|known| filter.takes(known));
+        found.map(|known| self.session_view(known)).take(limit).collect()
     }
 
     /// The turn that a session is at.
     pub fn turn_of(&self, id: SessionId) -> Option<TurnId> {
-        let session = self.session_index.get(id.as_u128())?;
+        let session = self.sessions.by_id(id)?;
         self.sessions[session].turn.as_ref().map(|turn| turn.id)
     }
 
     /// The key that a session belongs to, or did as long as that is remembered.
     pub fn tenant_of_session(&self, id: SessionId) -> Option<KeyId> {
-        match self.session_index.get(id.as_u128()) {
+        match self.sessions.by_id(id) {
             Some(session) => Some(self.sessions[session].settings.tenant),
             None => self.ends.of_session(id),
         }
@@ -79,14 +72,14 @@ impl Kernel {
     }
 
     fn session_view(&self, known: &Session) -> SessionView {
-        let connected = known.entry.filter(|ix| {
-            self.entries[*ix].phase == Phase::InUse && self.entries[*ix].ending.is_none()
+        let connected = known.entry.filter(|entry| {
+            self.entries[*entry].phase == Phase::InUse && self.entries[*entry].ending.is_none()
         });
         let sandbox_status = match connected {
             Some(_) => SandboxStatus::Connected,
             None => SandboxStatus::Disconnected,
         };
-        let used_at = known.entry.map(|ix| self.entries[ix].last_used.wall);
+        let used_at = known.entry.map(|entry| self.entries[entry].last_used.wall);
         SessionView {
             id: known.id,
             tenant: known.settings.tenant,
@@ -94,7 +87,7 @@ impl Kernel {
             template: known.template.clone(),
             status: known.status,
             sandbox_status,
-            sandbox_id: connected.map(|ix| self.entries[ix].id),
+            sandbox_id: connected.map(|entry| self.entries[entry].id),
             generation: known.generation,
             turn: known.turn.as_ref().map(|turn| turn.id),
             queued_turns: known.queued.len() as u32,
@@ -104,9 +97,9 @@ impl Kernel {
             claim: known.settings.claim.clone(),
             workspace: known
                 .entry
-                .map(|ix| self.entries[ix].workspace)
+                .map(|entry| self.entries[entry].workspace)
                 .or(known.shelf.map(|shelf| shelf.files.workspace)),
-            files_durable: known.entry.is_none_or(|ix| !self.entries[ix].has_unsaved_files()),
+            files_durable: known.entry.is_none_or(|entry| !self.entries[entry].has_unsaved_files()),
             created_at: known.created_at,
             last_active_at: used_at.map_or(known.last_active_at, |at| at.max(known.last_active_at)),
         }

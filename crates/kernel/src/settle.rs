@@ -1,6 +1,6 @@
 //! Keeps what follows from the facts in step with them: counts by state, eviction tiers, what is
-//! about to be freed. Whoever changes a sandbox calls [`Kernel::settle`]; the reconcilers then see
-//! to whatever became possible.
+//! about to be freed. Each change of a sandbox is followed by [`Kernel::settle`]; the reconcilers
+//! then see to what became possible.
 
 use model::SandboxState;
 use model::why::Tier;
@@ -8,21 +8,24 @@ use model::why::Tier;
 use crate::Kernel;
 use crate::Mono;
 use crate::alarms::Ringer;
-use crate::slab::Ix;
+use crate::due::Next;
+use crate::entry::EntryIx;
+use crate::pool::PoolIx;
+use crate::session::SessionIx;
 
 /// Far more rounds than any event takes: each round serves, starts or ends something.
 const ROUNDS_MAX: u32 = 100_000;
 
 impl Kernel {
     /// Brings counts and orders in step with the facts of a sandbox.
-    pub(crate) fn settle(&mut self, ix: Ix) {
-        let entry = &mut self.entries[ix];
-        let old = entry.derived;
-        let new = entry.derive(self.now.mono);
+    pub(crate) fn settle(&mut self, entry: EntryIx) {
+        let sandbox = &mut self.entries[entry];
+        let old = sandbox.derived;
+        let new = sandbox.derive(self.now.mono);
         if old == new {
             return;
         }
-        entry.derived = new;
+        sandbox.derived = new;
         if old.state != new.state {
             debug_assert!(
                 old.state.may_become(new.state),
@@ -30,10 +33,10 @@ impl Kernel {
                 old.state,
                 new.state
             );
-            self.by_state[old.state as usize] -= 1;
-            self.by_state[new.state as usize] += 1;
+            self.counts.went(old.state);
+            self.counts.came(new.state);
         }
-        let memory_mb = entry.memory_mb();
+        let memory_mb = sandbox.memory_mb();
         if old.dying_live != new.dying_live {
             self.admission.count_dying_live(new.dying_live, memory_mb);
         }
@@ -42,41 +45,43 @@ impl Kernel {
         }
         if old.tier != new.tier {
             if new.tier == Some(Tier::Cold) {
-                self.arm_cold(ix);
+                self.arm_cold(entry);
             }
             if let Some(tier) = old.tier {
-                self.tiers[tier as usize].remove(&mut self.entries, ix);
+                self.tiers.leave(tier, &mut self.entries, entry);
             }
             if let Some(tier) = new.tier {
-                self.tiers[tier as usize].push(&mut self.entries, ix);
-                // There may be someone for whom this one could give way.
-                self.admission_due |= self.admission.has_applicants();
+                self.tiers.join(tier, &mut self.entries, entry);
+                // This one could give way for an applicant.
+                if self.admission.has_applicants() {
+                    self.due.look_at_line();
+                }
             }
         }
     }
 
     /// Notes that a sandbox was used just now: it goes to the end of its line.
-    pub(crate) fn touch(&mut self, ix: Ix) {
-        let entry = &mut self.entries[ix];
-        entry.last_used = self.now;
-        if let Some(tier) = entry.derived.tier {
-            self.tiers[tier as usize].remove(&mut self.entries, ix);
-            self.tiers[tier as usize].push(&mut self.entries, ix);
+    pub(crate) fn touch(&mut self, entry: EntryIx) {
+        let sandbox = &mut self.entries[entry];
+        sandbox.last_used = self.now;
+        if let Some(tier) = sandbox.derived.tier {
+            self.tiers.leave(tier, &mut self.entries, entry);
+            self.tiers.join(tier, &mut self.entries, entry);
         }
     }
 
     /// Counts a new sandbox.
-    pub(crate) fn count_in(&mut self, ix: Ix) {
-        self.by_state[SandboxState::Cold as usize] += 1;
-        self.settle(ix);
+    pub(crate) fn count_in(&mut self, entry: EntryIx) {
+        self.counts.came(SandboxState::Cold);
+        self.settle(entry);
     }
 
     /// Takes a sandbox out of every count and order.
-    pub(crate) fn count_out(&mut self, ix: Ix) {
-        let entry = &self.entries[ix];
-        let derived = entry.derived;
-        let memory_mb = entry.memory_mb();
-        self.by_state[derived.state as usize] -= 1;
+    pub(crate) fn count_out(&mut self, entry: EntryIx) {
+        let sandbox = &self.entries[entry];
+        let derived = sandbox.derived;
+        let memory_mb = sandbox.memory_mb();
+        self.counts.went(derived.state);
         if derived.dying_live {
             self.admission.count_dying_live(false, memory_mb);
         }
@@ -84,69 +89,59 @@ impl Kernel {
             self.admission.count_dying_entry(false);
         }
         if let Some(tier) = derived.tier {
-            self.tiers[tier as usize].remove(&mut self.entries, ix);
+            self.tiers.leave(tier, &mut self.entries, entry);
         }
-        let mut alarm = self.entries[ix].alarm;
-        self.alarms.clear(Ringer::Entry(ix), &mut alarm);
-        self.entries[ix].alarm = alarm;
+        let mut alarm = self.entries[entry].alarm;
+        self.alarms.clear(Ringer::Entry(entry), &mut alarm);
+        self.entries[entry].alarm = alarm;
     }
 
     /// The sandbox that gives way first in a tier.
-    pub(crate) fn first_of(&self, tier: Tier) -> Option<Ix> {
-        let order = &self.tiers[tier as usize];
-        #[cfg(feature = "flaws")]
-        if self.flawed(crate::Flaw::MruEviction) {
-            return order.last();
-        }
-        order.first()
+    pub(crate) fn first_of(&self, tier: Tier) -> Option<EntryIx> {
+        self.flaws.first_of(self.tiers.of(tier))
     }
 
     /// Sees to it that a sandbox is looked at by `at`.
-    pub(crate) fn arm(&mut self, ix: Ix, at: Mono) {
-        let entry = &mut self.entries[ix];
-        self.alarms.at_latest(Ringer::Entry(ix), &mut entry.alarm, at);
+    pub(crate) fn arm(&mut self, entry: EntryIx, at: Mono) {
+        let sandbox = &mut self.entries[entry];
+        self.alarms.at_latest(Ringer::Entry(entry), &mut sandbox.alarm, at);
     }
 
-    pub(crate) fn pool_due(&mut self, pool: Ix) {
-        let due = &mut self.pools[pool].due;
-        if !*due {
-            *due = true;
-            self.due_pools.push_back(pool);
+    pub(crate) fn pool_due(&mut self, pool: PoolIx) {
+        if self.pools[pool].due.raise() {
+            self.due.look_at_pool(pool);
         }
     }
 
-    pub(crate) fn session_due(&mut self, session: Ix) {
-        let due = &mut self.sessions[session].due;
-        if !*due {
-            *due = true;
-            self.due_sessions.push_back(session);
+    pub(crate) fn session_due(&mut self, session: SessionIx) {
+        if self.sessions[session].due.raise() {
+            self.due.look_at_session(session);
         }
     }
 
     /// Lets the reconcilers look at whatever changed, until nothing more follows.
     pub(crate) fn reconcile_all(&mut self) {
         let mut rounds = 0_u32;
-        loop {
+        while let Some(next) = self.due.next() {
             rounds += 1;
             debug_assert!(rounds < ROUNDS_MAX, "the reconcilers never come to rest");
-            if let Some(session) = self.due_sessions.pop_front() {
-                if let Some(known) = self.sessions.get_mut(session)
-                    && std::mem::take(&mut known.due)
-                {
-                    self.drive_session(session);
+            match next {
+                Next::Session(session) => {
+                    if let Some(known) = self.sessions.get_mut(session)
+                        && known.due.lower()
+                    {
+                        self.drive_session(session);
+                    }
                 }
-            } else if let Some(pool) = self.due_pools.pop_front() {
-                if let Some(known) = self.pools.get_mut(pool)
-                    && std::mem::take(&mut known.due)
-                {
-                    self.reconcile_pool(pool);
+                Next::Pool(pool) => {
+                    if let Some(known) = self.pools.get_mut(pool)
+                        && known.due.lower()
+                    {
+                        self.reconcile_pool(pool);
+                    }
                 }
-            } else if std::mem::take(&mut self.admission_due) {
-                self.admit();
-            } else if std::mem::take(&mut self.archive_due) {
-                self.archive_next();
-            } else {
-                break;
+                Next::Line => self.admit(),
+                Next::Archives => self.archive_next(),
             }
         }
         self.finish_shutdown();

@@ -5,15 +5,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::record::KeptFiles;
-use model::{EffectId, Generation, Mono, SandboxId, Wall, WorkspaceId};
+use model::{Mono, Wall, WorkspaceId};
 
 use crate::Kernel;
 use crate::alarms::Ringer;
-use crate::cold::{ARCHIVE_PATIENCE, ARCHIVES_AT_ONCE};
-use crate::effect::{Action, Effect};
-use crate::entry::Own;
+use crate::cold::ARCHIVE_PATIENCE;
+use crate::effect::Action;
+use crate::entry::EntryIx;
 use crate::event::Outcome;
-use crate::slab::Ix;
+use crate::session::SessionIx;
 
 /// The files of one session on the shelf.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +49,7 @@ impl Default for ShelfArchives {
 /// One of them.
 #[derive(Debug, Clone, Copy)]
 struct Job {
-    session: Ix,
+    session: SessionIx,
     /// The effect in progress.
     n: Option<u64>,
     /// When that is timed out, or when it may start.
@@ -63,7 +63,7 @@ impl ShelfArchives {
     }
 
     /// Files are to go into an archive, not before `at`.
-    fn wait(&mut self, workspace: WorkspaceId, session: Ix, at: Mono) {
+    fn wait(&mut self, workspace: WorkspaceId, session: SessionIx, at: Mono) {
         self.remove(workspace);
         self.jobs.insert(workspace, Job { session, n: None, at });
         self.line.insert((at, workspace));
@@ -96,7 +96,7 @@ impl ShelfArchives {
 
     /// The workspaces that are to go into an archive, and whose they are. Fails if the orders do
     /// not agree with that.
-    pub(crate) fn audited(&self) -> Result<BTreeMap<WorkspaceId, Ix>, String> {
+    pub(crate) fn audited(&self) -> Result<BTreeMap<WorkspaceId, SessionIx>, String> {
         let waits = |(at, id): &(Mono, WorkspaceId)| {
             self.jobs.get(id).is_some_and(|job| job.n.is_none() && job.at == *at)
         };
@@ -112,66 +112,65 @@ impl ShelfArchives {
 
 impl Kernel {
     /// Takes the files of a cold sandbox that is about to be removed onto its session's shelf.
-    pub(crate) fn shelve(&mut self, ix: Ix) {
-        let entry = &mut self.entries[ix];
-        let Own::Session(session) = entry.owner else { return };
-        if !std::mem::take(&mut entry.has_files) {
+    pub(crate) fn shelve(&mut self, entry: EntryIx) {
+        let sandbox = &mut self.entries[entry];
+        let Some(session) = sandbox.session() else { return };
+        if !sandbox.files.files_left() {
             return;
         }
         let files = KeptFiles {
-            sandbox: entry.id,
-            workspace: entry.workspace,
+            sandbox: sandbox.id,
+            workspace: sandbox.workspace,
             // Only a workspace on a disk of ours can be put into an archive.
-            archived: entry.archived || entry.traits.disk.is_none(),
-            last_used_at: entry.last_used.wall,
+            archived: sandbox.cold.is_archived() || sandbox.traits.disk.is_none(),
+            last_used_at: sandbox.last_used.wall,
         };
-        self.sessions[session].shelf = Some(Shelf { files, bytes: entry.kept_bytes });
+        self.sessions[session].shelf = Some(Shelf { files, bytes: sandbox.cold.bytes() });
         self.mark_session(session);
         self.shelved(session);
     }
 
     /// Sees to shelved files: they go into an archive, and they may grow too old.
-    pub(crate) fn shelved(&mut self, session: Ix) {
+    pub(crate) fn shelved(&mut self, session: SessionIx) {
         let Some(shelf) = &self.sessions[session].shelf else { return };
         if !shelf.files.archived {
-            self.shelf_archives.wait(shelf.files.workspace, session, self.now.mono);
-            self.archive_due = true;
+            self.archiving.shelves.wait(shelf.files.workspace, session, self.now.mono);
+            self.due.look_at_archives();
         }
         self.arm_shelf(session);
     }
 
     /// A session uses its shelved files again: they become those of its new, cold sandbox.
-    pub(crate) fn unshelve(&mut self, session: Ix, ix: Ix) -> bool {
+    pub(crate) fn unshelve(&mut self, session: SessionIx, entry: EntryIx) -> bool {
         let Some(shelf) = self.take_shelf(session) else { return false };
-        let entry = &mut self.entries[ix];
-        entry.workspace = shelf.files.workspace;
-        entry.has_files = true;
-        entry.archived = shelf.files.archived;
-        entry.kept_bytes = shelf.bytes;
-        entry.last_used.wall = shelf.files.last_used_at;
-        self.mark(ix);
+        let sandbox = &mut self.entries[entry];
+        sandbox.workspace = shelf.files.workspace;
+        sandbox.files.files_made();
+        sandbox.cold.unshelved(shelf.files.archived, shelf.bytes);
+        sandbox.last_used.wall = shelf.files.last_used_at;
+        self.mark(entry);
         true
     }
 
     /// Deletes the shelved files of a session.
-    pub(crate) fn clear_shelf(&mut self, session: Ix) {
+    pub(crate) fn clear_shelf(&mut self, session: SessionIx) {
         if let Some(shelf) = self.take_shelf(session) {
             self.doom_workspace(shelf.files.workspace);
         }
     }
 
-    fn take_shelf(&mut self, session: Ix) -> Option<Shelf> {
+    fn take_shelf(&mut self, session: SessionIx) -> Option<Shelf> {
         let shelf = self.sessions[session].shelf.take()?;
         // An archive in progress is called off by what happens to the workspace next.
-        if self.shelf_archives.remove(shelf.files.workspace).is_some() {
-            self.archive_due = true;
+        if self.archiving.shelves.remove(shelf.files.workspace).is_some() {
+            self.due.look_at_archives();
         }
         self.mark_session(session);
         Some(shelf)
     }
 
     /// When shelved files are given up by their age.
-    fn shelf_pruned_at(&self, session: Ix) -> Option<Mono> {
+    fn shelf_pruned_at(&self, session: SessionIx) -> Option<Mono> {
         let after_ms = self.config.prune_after_ms.filter(|ms| *ms > 0)?;
         let known = &self.sessions[session];
         let Wall(used) = known.shelf.as_ref()?.files.last_used_at;
@@ -180,14 +179,14 @@ impl Kernel {
     }
 
     /// Sees to it that the shelf of a session is looked at when its time comes.
-    pub(crate) fn arm_shelf(&mut self, session: Ix) {
+    pub(crate) fn arm_shelf(&mut self, session: SessionIx) {
         if let Some(at) = self.shelf_pruned_at(session) {
             self.arm_session(session, at);
         }
     }
 
     /// Gives up shelved files that are too old by the node's settings.
-    pub(crate) fn prune_shelf(&mut self, session: Ix) {
+    pub(crate) fn prune_shelf(&mut self, session: SessionIx) {
         match self.shelf_pruned_at(session) {
             Some(at) if at <= self.now.mono => self.give_up_shelf(session),
             Some(at) => self.arm_session(session, at),
@@ -197,34 +196,30 @@ impl Kernel {
 
     /// Starts archives while there is room for more.
     pub(crate) fn archive_shelves(&mut self) {
-        while self.archiving + self.shelf_archives.in_progress() < ARCHIVES_AT_ONCE
+        while self.archiving.has_room()
             && self.shutdown.is_none()
-            && let Some(workspace) = self.shelf_archives.next(self.now.mono)
+            && let Some(workspace) = self.archiving.shelves.next(self.now.mono)
         {
             self.archive_shelf(workspace);
         }
     }
 
     fn archive_shelf(&mut self, workspace: WorkspaceId) {
-        self.next_effect += 1;
-        let n = self.next_effect;
+        let n = self.minter.effect();
         let timeout_ms = self.config.deadlines.workspace_ms.saturating_mul(ARCHIVE_PATIENCE);
         let deadline = self.now.mono.plus(timeout_ms);
-        self.shelf_archives.start(workspace, n, deadline);
-        // There is no sandbox, so the workspace gives the effect its name.
-        let sandbox = SandboxId::from_u128(workspace.as_u128());
-        let id = EffectId { sandbox, generation: Generation(0), n };
+        self.archiving.shelves.start(workspace, n, deadline);
         let action = Action::ArchiveWorkspace { workspace };
-        self.out.effects.push(Effect { id, deadline, action });
-        self.alarms.at_latest(Ringer::Shelf, &mut self.shelf_archives.alarm, deadline);
+        self.send_without_sandbox(workspace.as_u128(), n, deadline, action);
+        self.alarms.at_latest(Ringer::Shelf, &mut self.archiving.shelves.alarm, deadline);
     }
 
     /// Tells whether the effect was an archive of shelved files.
     pub(crate) fn shelf_effect_ended(&mut self, n: u64, outcome: &Outcome) -> bool {
-        let Some(workspace) = self.shelf_archives.running.get(&n).copied() else { return false };
+        let Some(workspace) = self.archiving.shelves.running.get(&n).copied() else { return false };
         match outcome {
             Outcome::Done => {
-                let Some(job) = self.shelf_archives.remove(workspace) else { return true };
+                let Some(job) = self.archiving.shelves.remove(workspace) else { return true };
                 if let Some(shelf) = &mut self.sessions[job.session].shelf {
                     shelf.files.archived = true;
                     // It takes less room now.
@@ -234,7 +229,7 @@ impl Kernel {
             }
             Outcome::Failed(_) | Outcome::TimedOut => self.retry_shelf(workspace),
         }
-        self.archive_due = true;
+        self.due.look_at_archives();
         true
     }
 
@@ -242,31 +237,31 @@ impl Kernel {
     fn retry_shelf(&mut self, workspace: WorkspaceId) {
         let pause_ms = self.config.backoff.max_ms.saturating_mul(ARCHIVE_PATIENCE);
         let at = self.now.mono.plus(pause_ms);
-        if let Some(job) = self.shelf_archives.remove(workspace) {
-            self.shelf_archives.wait(workspace, job.session, at);
+        if let Some(job) = self.archiving.shelves.remove(workspace) {
+            self.archiving.shelves.wait(workspace, job.session, at);
         }
-        self.alarms.at_latest(Ringer::Shelf, &mut self.shelf_archives.alarm, at);
+        self.alarms.at_latest(Ringer::Shelf, &mut self.archiving.shelves.alarm, at);
     }
 
     /// Looks at archives that take too long, and at those that may be tried again.
     pub(crate) fn shelves_due(&mut self) {
-        self.shelf_archives.alarm = Mono::NEVER;
+        self.archiving.shelves.alarm = Mono::NEVER;
         let now = self.now.mono;
-        let running: Vec<WorkspaceId> = self.shelf_archives.running.values().copied().collect();
+        let running: Vec<WorkspaceId> = self.archiving.shelves.running.values().copied().collect();
         for workspace in running {
-            match self.shelf_archives.jobs.get(&workspace).map(|job| job.at) {
+            match self.archiving.shelves.jobs.get(&workspace).map(|job| job.at) {
                 Some(deadline) if deadline > now => {
-                    let alarm = &mut self.shelf_archives.alarm;
+                    let alarm = &mut self.archiving.shelves.alarm;
                     self.alarms.at_latest(Ringer::Shelf, alarm, deadline);
                 }
                 Some(_) | None => self.retry_shelf(workspace),
             }
         }
         // Those whose time has come start as soon as there is room, without another alarm.
-        let later = self.shelf_archives.line.range((now.plus(1), WorkspaceId::NIL)..).next();
+        let later = self.archiving.shelves.line.range((now.plus(1), WorkspaceId::NIL)..).next();
         if let Some((at, _)) = later.copied() {
-            self.alarms.at_latest(Ringer::Shelf, &mut self.shelf_archives.alarm, at);
+            self.alarms.at_latest(Ringer::Shelf, &mut self.archiving.shelves.alarm, at);
         }
-        self.archive_due = true;
+        self.due.look_at_archives();
     }
 }

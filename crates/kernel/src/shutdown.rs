@@ -1,5 +1,5 @@
 //! Stopping in order: no new work, no sweep and no refill; what runs may finish within its grace;
-//! files are saved, everything is removed, and only then is the server told that it may exit.
+//! files are saved, everything is removed, and only then does the server hear that it may exit.
 
 use model::lifecycle::TurnOutcome;
 use model::{EndCause, ErrorCode, Mono, Refusal};
@@ -7,9 +7,8 @@ use model::{EndCause, ErrorCode, Mono, Refusal};
 use crate::Kernel;
 use crate::alarms::Ringer;
 use crate::effect::Notice;
-use crate::entry::{After, Own, Phase, Resolve};
+use crate::entry::{After, EntryIx, Own, Phase, Resolve};
 use crate::session::Stage;
-use crate::slab::Ix;
 
 /// A stop in progress.
 #[derive(Debug)]
@@ -66,27 +65,27 @@ impl Kernel {
     }
 
     fn end_what_rests(&mut self) {
-        for ix in self.entries.places() {
-            if self.entries.get(ix).is_some() {
-                self.end_if_stopping(ix);
+        for entry in self.entries.places() {
+            if self.entries.get(entry).is_some() {
+                self.end_if_stopping(entry);
             }
         }
     }
 
     /// Ends a sandbox if the server is stopping and nothing runs in it, or its grace is over.
-    pub(crate) fn end_if_stopping(&mut self, ix: Ix) {
+    pub(crate) fn end_if_stopping(&mut self, entry: EntryIx) {
         let Some(shutdown) = &self.shutdown else { return };
-        let entry = &self.entries[ix];
-        if !entry.live || (!entry.is_quiet() && !shutdown.grace_over) {
+        let sandbox = &self.entries[entry];
+        if !sandbox.is_live() || (!sandbox.is_quiet() && !shutdown.grace_over) {
             return;
         }
         let cause = EndCause::Shutdown;
-        match (entry.phase, entry.owner) {
+        match (sandbox.phase, sandbox.owner()) {
             // A turn that is being stopped comes to rest first.
-            (Phase::InUse, Own::Session(_)) if entry.turn => {}
-            (Phase::InUse, Own::Session(_)) => self.end(ix, cause, After::Cold, Resolve::Firm),
-            (Phase::Launching, Own::Session(_)) if entry.has_files => {
-                self.end(ix, cause, After::Cold, Resolve::Now);
+            (Phase::InUse, Own::Session(_)) if sandbox.holds.has_turn() => {}
+            (Phase::InUse, Own::Session(_)) => self.end(entry, cause, After::Cold, Resolve::Firm),
+            (Phase::Launching, Own::Session(_)) if sandbox.files.has_files() => {
+                self.end(entry, cause, After::Cold, Resolve::Now);
             }
             (
                 Phase::InUse
@@ -96,14 +95,14 @@ impl Kernel {
                 | Phase::Wiping
                 | Phase::Proving,
                 _,
-            ) => self.end(ix, cause, After::Gone, Resolve::Now),
+            ) => self.end(entry, cause, After::Gone, Resolve::Now),
             (Phase::Cold | Phase::Killing, _) => {}
         }
     }
 
     /// Tells that nothing is left, once.
     pub(crate) fn finish_shutdown(&mut self) {
-        let nothing_left = self.admission.live == 0 && self.debts.orphans() == 0;
+        let nothing_left = self.admission.live() == 0 && self.debts.orphans() == 0;
         if let Some(shutdown) = &mut self.shutdown
             && !shutdown.complete
             && nothing_left
@@ -124,7 +123,7 @@ impl Kernel {
     }
 }
 
-/// The refusal of whoever comes while the server stops.
+/// The refusal of a caller that comes while the server stops.
 pub(crate) fn stopping() -> Refusal {
     Refusal::new(ErrorCode::ShuttingDown, "the server is stopping").retry_after(5_000)
 }

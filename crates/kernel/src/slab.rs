@@ -1,17 +1,70 @@
 //! Where things live: a vector with reusable places, so that a thing is found by a small number
-//! without a search. A number is only held while its thing exists; using one after that is a bug,
-//! and panics rather than finding something else.
+//! without a search. A place is only held while its thing exists; using one after that is a bug,
+//! and panics rather than finding something else. A place of one kind of thing never leads to
+//! another kind: that does not compile.
 
+use std::cmp::Ordering;
+use std::fmt;
+use std::marker::PhantomData;
+use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
-/// The place of a thing in its slab.
-pub(crate) type Ix = u32;
+/// The place of a thing in its slab: its number there, counted from one, so that the place of a
+/// thing that may be missing takes no more room.
+pub(crate) struct Place<T>(NonZeroU32, PhantomData<fn() -> T>);
+
+impl<T> Place<T> {
+    fn of(number: usize) -> Self {
+        let counted = NonZeroU32::MIN.saturating_add(number as u32);
+        Self(counted, PhantomData)
+    }
+
+    const fn number(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+// By hand, because a place can be copied and compared whatever its thing can.
+
+impl<T> Clone for Place<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Place<T> {}
+
+impl<T> PartialEq for Place<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl<T> Eq for Place<T> {}
+
+impl<T> PartialOrd for Place<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Place<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.cmp(&other.0)
+    }
+}
+
+impl<T> fmt::Debug for Place<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.number().fmt(f)
+    }
+}
 
 /// Things by place.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     places: Vec<Option<T>>,
-    free: Vec<Ix>,
+    free: Vec<Place<T>>,
 }
 
 impl<T> Default for Slab<T> {
@@ -21,38 +74,39 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    pub(crate) fn insert(&mut self, thing: T) -> Ix {
-        if let Some(ix) = self.free.pop() {
-            self.places[ix as usize] = Some(thing);
-            ix
+    pub(crate) fn insert(&mut self, thing: T) -> Place<T> {
+        if let Some(place) = self.free.pop() {
+            self.places[place.number()] = Some(thing);
+            place
         } else {
             self.places.push(Some(thing));
-            (self.places.len() - 1) as Ix
+            Place::of(self.places.len() - 1)
         }
     }
 
-    pub(crate) fn remove(&mut self, ix: Ix) -> T {
-        let thing = self.places[ix as usize].take().expect("a place is given up once");
-        self.free.push(ix);
+    pub(crate) fn remove(&mut self, place: Place<T>) -> T {
+        let thing = self.places[place.number()].take().expect("a place is given up once");
+        self.free.push(place);
         thing
     }
 
-    pub(crate) fn get(&self, ix: Ix) -> Option<&T> {
-        self.places.get(ix as usize)?.as_ref()
+    pub(crate) fn get(&self, place: Place<T>) -> Option<&T> {
+        self.places.get(place.number())?.as_ref()
     }
 
-    pub(crate) fn get_mut(&mut self, ix: Ix) -> Option<&mut T> {
-        self.places.get_mut(ix as usize)?.as_mut()
+    pub(crate) fn get_mut(&mut self, place: Place<T>) -> Option<&mut T> {
+        self.places.get_mut(place.number())?.as_mut()
     }
 
     /// All things, in the order of their places.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Ix, &T)> {
-        self.places.iter().enumerate().filter_map(|(ix, place)| Some((ix as Ix, place.as_ref()?)))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Place<T>, &T)> {
+        let all = self.places.iter().enumerate();
+        all.filter_map(|(number, thing)| Some((Place::of(number), thing.as_ref()?)))
     }
 
     /// All places in use, so that things may change or go while they are visited.
-    pub(crate) fn places(&self) -> Vec<Ix> {
-        self.iter().map(|(ix, _)| ix).collect()
+    pub(crate) fn places(&self) -> Vec<Place<T>> {
+        self.iter().map(|(place, _)| place).collect()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -60,17 +114,17 @@ impl<T> Slab<T> {
     }
 }
 
-impl<T> Index<Ix> for Slab<T> {
+impl<T> Index<Place<T>> for Slab<T> {
     type Output = T;
 
-    fn index(&self, ix: Ix) -> &T {
-        self.places[ix as usize].as_ref().expect("a place is used while its thing exists")
+    fn index(&self, place: Place<T>) -> &T {
+        self.places[place.number()].as_ref().expect("a place is used while its thing exists")
     }
 }
 
-impl<T> IndexMut<Ix> for Slab<T> {
-    fn index_mut(&mut self, ix: Ix) -> &mut T {
-        self.places[ix as usize].as_mut().expect("a place is used while its thing exists")
+impl<T> IndexMut<Place<T>> for Slab<T> {
+    fn index_mut(&mut self, place: Place<T>) -> &mut T {
+        self.places[place.number()].as_mut().expect("a place is used while its thing exists")
     }
 }
 
@@ -89,5 +143,10 @@ mod tests {
         assert_eq!(slab.places(), [a, b]);
         *slab.get_mut(b).unwrap() = 'd';
         assert_eq!(slab.iter().map(|(_, c)| *c).collect::<String>(), "cd");
+    }
+
+    #[test]
+    fn a_place_that_may_be_missing_takes_no_more_room() {
+        assert_eq!(size_of::<Option<Place<String>>>(), size_of::<u32>());
     }
 }

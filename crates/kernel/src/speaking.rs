@@ -1,27 +1,32 @@
-//! Who speaks with the harness of a sandbox: a turn, or whoever holds it, and never two. It is
-//! decided when it is asked for, so that who has to wait for the sandbox has the harness meanwhile.
+//! Who speaks with the harness of a sandbox: a turn, or a caller that holds it, and never two. It
+//! is decided when it is asked for, so that who has to wait for the sandbox has the harness
+//! meanwhile.
 
 use model::{ErrorCode, Refusal, TemplateName};
 
-use crate::entry::Entry;
+use crate::Kernel;
+use crate::entry::{Entry, EntryIx};
 use crate::event::UseKind;
-use crate::request::Waiting;
-use crate::slab::Ix;
-use crate::{Flaw, Kernel};
+use crate::request::{RequestIx, Waiting};
+use crate::session::SessionIx;
 
 impl Kernel {
-    /// Refuses a harness that is not there, or that somebody of a leased sandbox holds already.
-    pub(crate) fn refuse_harness_of_lease(&self, ix: Ix, kind: UseKind) -> Result<(), Refusal> {
+    /// Refuses a harness that is not there, or that a caller of a leased sandbox holds already.
+    pub(crate) fn refuse_harness_of_lease(
+        &self,
+        entry: EntryIx,
+        kind: UseKind,
+    ) -> Result<(), Refusal> {
         if kind != UseKind::Harness {
             return Ok(());
         }
-        let entry = &self.entries[ix];
-        self.refuse_without_program(&entry.template.name)?;
-        let wants = |req: &Ix| {
+        let sandbox = &self.entries[entry];
+        self.refuse_without_program(&sandbox.template.name)?;
+        let wants = |req: &RequestIx| {
             matches!(self.requests[*req].what, Waiting::LeaseUse { kind: UseKind::Harness, .. })
         };
-        let waiting = entry.extra.iter().flat_map(|extra| &extra.waiting);
-        if entry.has_held_harness() || waiting.into_iter().any(wants) {
+        let waiting = sandbox.extra.iter().flat_map(|extra| &extra.waiting);
+        if sandbox.has_held_harness() || waiting.into_iter().any(wants) {
             return self.refuse_held();
         }
         Ok(())
@@ -30,7 +35,7 @@ impl Kernel {
     /// The same for a session, where a turn may have it.
     pub(crate) fn refuse_harness_of_session(
         &self,
-        session: Ix,
+        session: SessionIx,
         kind: UseKind,
     ) -> Result<(), Refusal> {
         if kind != UseKind::Harness {
@@ -45,13 +50,13 @@ impl Kernel {
         self.refuse_while_held(session)
     }
 
-    /// Refuses a turn while somebody holds the harness, or is about to.
-    pub(crate) fn refuse_while_held(&self, session: Ix) -> Result<(), Refusal> {
+    /// Refuses a turn while a caller holds the harness, or is about to.
+    pub(crate) fn refuse_while_held(&self, session: SessionIx) -> Result<(), Refusal> {
         let known = &self.sessions[session];
-        let wants = |req: &Ix| {
+        let wants = |req: &RequestIx| {
             matches!(self.requests[*req].what, Waiting::SessionUse { kind: UseKind::Harness, .. })
         };
-        let held = known.entry.is_some_and(|ix| self.entries[ix].has_held_harness());
+        let held = known.entry.is_some_and(|entry| self.entries[entry].has_held_harness());
         if held || known.wanting.iter().any(wants) {
             return self.refuse_held();
         }
@@ -59,7 +64,7 @@ impl Kernel {
     }
 
     fn refuse_held(&self) -> Result<(), Refusal> {
-        if self.flawed(Flaw::HarnessShared) {
+        if self.flaws.shares_harness() {
             return Ok(());
         }
         let cause = "somebody speaks with the harness line by line";
@@ -72,14 +77,14 @@ impl Kernel {
                 let cause = format!("the harness of {name} is the shell, and no program");
                 Err(Refusal::new(ErrorCode::NoHarness, cause))
             }
-            // That a template is gone is told by whoever needs it.
+            // That a template is gone is found out where it is needed.
             Some(_) | None => Ok(()),
         }
     }
 }
 
 impl Entry {
-    /// Somebody speaks with its harness directly.
+    /// A caller speaks with its harness directly.
     fn has_held_harness(&self) -> bool {
         self.extra.iter().flat_map(|extra| &extra.uses).any(|(_, kind)| *kind == UseKind::Harness)
     }

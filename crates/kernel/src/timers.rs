@@ -3,31 +3,22 @@
 
 use model::{Mono, Now};
 
+use crate::Kernel;
 use crate::alarms::Ringer;
-use crate::entry::{Entry, Op, Phase};
+use crate::entry::{EntryIx, Lane, Phase};
 use crate::event::Outcome;
-use crate::slab::Ix;
-use crate::{Kernel, offset};
 
 /// How many alarms one event handles, so that no event takes long. The rest ring at once again.
 const ALARMS_PER_TICK_MAX: u32 = 256;
-
-/// The wall clock may run ahead by this much before alarms are set again.
-const CLOCK_JUMP_MS: u64 = 1_000;
 
 impl Kernel {
     /// Moves the kernel's idea of time. It never goes back on the monotonic clock.
     pub(crate) fn advance_clock(&mut self, now: Now) {
         self.now = Now { mono: now.mono.max(self.now.mono), wall: now.wall };
-        let offset = offset(self.now);
-        self.clock_lowest = self.clock_lowest.min(offset);
-        if offset.abs_diff(self.clock_lowest) > CLOCK_JUMP_MS {
-            // The machine slept, or someone set its clock: whatever ends by the wall clock may end
-            // sooner than was thought. (A clock that is set back only makes alarms ring early.)
-            self.clock_lowest = offset;
-            for ix in self.entries.places() {
-                self.arm_expiry(ix);
-                self.arm_cold(ix);
+        if self.alarms.clock_jumped(self.now) {
+            for entry in self.entries.places() {
+                self.arm_expiry(entry);
+                self.arm_cold(entry);
             }
             for session in self.sessions.places() {
                 self.arm_shelf(session);
@@ -39,7 +30,7 @@ impl Kernel {
         for _ in 0..ALARMS_PER_TICK_MAX {
             let Some(ringer) = self.alarms.take_due(self.now.mono) else { break };
             match ringer {
-                Ringer::Entry(ix) => self.entry_rang(ix),
+                Ringer::Entry(entry) => self.entry_rang(entry),
                 Ringer::Session(session) => self.session_rang(session),
                 Ringer::Pool(pool) => {
                     self.pools[pool].alarm = Mono::NEVER;
@@ -54,75 +45,71 @@ impl Kernel {
     }
 
     /// Looks at a sandbox: first at what is in progress, then at its time, then at its rest.
-    fn entry_rang(&mut self, ix: Ix) {
-        self.entries[ix].alarm = Mono::NEVER;
+    fn entry_rang(&mut self, entry: EntryIx) {
+        self.entries[entry].alarm = Mono::NEVER;
         let now = self.now.mono;
         // One after the other: the end of one may call off the next.
-        let slots: [fn(&mut Entry) -> &mut Option<Op>; 3] =
-            [|entry| &mut entry.op, |entry| &mut entry.saving, |entry| &mut entry.turn_op];
-        for slot in slots {
-            let entry = self.entries.get_mut(ix);
-            let late = entry.and_then(|entry| slot(entry).take_if(|op| op.deadline <= now));
-            if let Some(op) = late {
-                self.op_ended(ix, op.kind, Outcome::TimedOut);
+        for lane in Lane::ALL {
+            let sandbox = self.entries.get_mut(entry);
+            if let Some(kind) = sandbox.and_then(|sandbox| sandbox.ops.take_late(lane, now)) {
+                self.op_ended(entry, kind, Outcome::TimedOut);
             }
         }
-        if self.entries.get(ix).is_some() {
-            self.retry_ending(ix);
+        if self.entries.get(entry).is_some() {
+            self.retry_ending(entry);
         }
-        if self.entries.get(ix).is_some() {
-            self.processes_due(ix);
-            self.expire(ix);
+        if self.entries.get(entry).is_some() {
+            self.processes_due(entry);
+            self.expire(entry);
         }
-        if self.entries.get(ix).is_some() {
-            self.settle(ix);
-            self.sweep(ix);
+        if self.entries.get(entry).is_some() {
+            self.settle(entry);
+            self.sweep(entry);
         }
-        if self.entries.get(ix).is_some() {
-            self.keep_or_give_up(ix);
+        if self.entries.get(entry).is_some() {
+            self.keep_or_give_up(entry);
         }
-        if self.entries.get(ix).is_some() {
-            self.freeze_if_quiet(ix);
-            self.arm_again(ix);
+        if self.entries.get(entry).is_some() {
+            self.freeze_if_quiet(entry);
+            self.arm_again(entry);
         }
     }
 
-    fn retry_ending(&mut self, ix: Ix) {
+    fn retry_ending(&mut self, entry: EntryIx) {
         let now = self.now.mono;
-        let entry = &mut self.entries[ix];
-        let Some(ending) = &mut entry.ending else { return };
-        if ending.retry_at > now {
+        let sandbox = &mut self.entries[entry];
+        let Some(ending) = &mut sandbox.ending else { return };
+        if !ending.take_retry(now) {
             return;
         }
-        ending.retry_at = Mono::NEVER;
-        if entry.phase == Phase::Killing {
-            if entry.op.is_none() {
-                self.send_kill(ix);
+        if sandbox.phase == Phase::Killing {
+            if sandbox.ops.is_free() {
+                self.send_kill(entry);
             }
-        } else if entry.saving.is_none() {
-            self.step_ending(ix);
+        } else if !sandbox.ops.is_saving() {
+            self.step_ending(entry);
         }
     }
 
     /// Sets the alarm for whatever comes next.
-    fn arm_again(&mut self, ix: Ix) {
-        let entry = &self.entries[ix];
+    fn arm_again(&mut self, entry: EntryIx) {
+        let sandbox = &self.entries[entry];
         let mut at = Mono::NEVER;
-        for op in [entry.op, entry.saving, entry.turn_op].into_iter().flatten() {
-            at = at.min(op.deadline);
+        if let Some(deadline) = sandbox.ops.first_deadline() {
+            at = at.min(deadline);
         }
-        if let Some(ending) = &entry.ending {
-            at = at.min(ending.retry_at);
+        if let Some(ending) = &sandbox.ending {
+            at = at.min(ending.retry_at());
         }
-        if entry.spared_until > self.now.mono {
-            at = at.min(entry.spared_until);
+        if sandbox.spared_until > self.now.mono {
+            at = at.min(sandbox.spared_until);
         }
         if at != Mono::NEVER {
-            self.arm(ix, at);
+            self.arm(entry, at);
         }
-        self.arm_processes(ix);
-        self.arm_expiry(ix);
-        self.arm_quiet(ix);
-        self.arm_cold(ix);
+        self.arm_processes(entry);
+        self.arm_expiry(entry);
+        self.arm_quiet(entry);
+        self.arm_cold(entry);
     }
 }

@@ -3,12 +3,11 @@
 
 use model::{ErrorCode, Refusal, RequestId, UseId};
 
-use crate::entry::{Frozen, Own, Phase};
+use crate::Kernel;
+use crate::entry::{EntryIx, Frozen, Own, Phase, Wanted};
 use crate::event::{UseKind, UseTarget};
 use crate::reply::{Grant, Reply};
 use crate::request::Waiting;
-use crate::slab::Ix;
-use crate::{Flaw, Kernel};
 
 impl Kernel {
     pub(crate) fn use_requested(
@@ -19,25 +18,27 @@ impl Kernel {
         kind: UseKind,
     ) -> Result<Reply, Refusal> {
         self.refuse_when_stopping()?;
-        if self.use_index.contains(use_id.as_u128()) {
+        if self.entries.has_use(use_id) {
             let cause = format!("use {use_id} is in progress already");
             return Err(Refusal::new(ErrorCode::IdConflict, cause));
         }
         let (session, by_id) = match target {
             UseTarget::Session(session) => (self.session_by_id(session)?, false),
             UseTarget::Sandbox(sandbox) => {
-                let known = self.entry_index.get(sandbox.as_u128()).map(|ix| &self.entries[ix]);
-                match known.map(|entry| (entry.owner, entry.phase)) {
-                    // A cold sandbox of a session wakes when it is used; one that is going does not.
+                let known = self.entries.by_id(sandbox);
+                let known = known.map(|entry| &self.entries[entry]);
+                match known.map(|entry| (entry.owner(), entry.phase)) {
+                    // A cold sandbox of a session wakes when it is used; one that is going does
+                    // not.
                     Some((Own::Session(session), phase)) if phase != Phase::Killing => {
                         (session, true)
                     }
                     Some(_) | None => {
-                        let ix = self.usable(sandbox)?;
-                        self.refuse_harness_of_lease(ix, kind)?;
-                        self.refuse_write_without_disk(kind, self.entries[ix].traits)?;
-                        Self::refuse_when_crowded(self.entries[ix].waiting())?;
-                        return Ok(self.use_leased(request, ix, use_id, kind));
+                        let entry = self.usable(sandbox)?;
+                        self.refuse_harness_of_lease(entry, kind)?;
+                        self.refuse_write_without_disk(kind, self.entries[entry].traits)?;
+                        Self::refuse_when_crowded(self.entries[entry].waiting())?;
+                        return Ok(self.use_leased(request, entry, use_id, kind));
                     }
                 }
             }
@@ -49,164 +50,166 @@ impl Kernel {
         }
         Self::refuse_when_crowded(self.sessions[session].wanting.len())?;
         let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
-        let req =
-            self.wait(request, deadline, Waiting::SessionUse { session, use_id, kind, by_id });
-        self.arm_request(req);
+        let req = self.wait_until(
+            request,
+            deadline,
+            Waiting::SessionUse { session, use_id, kind, by_id },
+        );
         self.sessions[session].wanting.push(req);
         self.engage(session);
         Ok(Reply::Pending)
     }
 
-    fn use_leased(&mut self, request: RequestId, ix: Ix, use_id: UseId, kind: UseKind) -> Reply {
-        let entry = &self.entries[ix];
-        if self.is_restful(ix) && entry.op.is_none() {
-            return Reply::Granted(self.grant(ix, use_id, kind));
+    fn use_leased(
+        &mut self,
+        request: RequestId,
+        entry: EntryIx,
+        use_id: UseId,
+        kind: UseKind,
+    ) -> Reply {
+        let sandbox = &self.entries[entry];
+        if self.is_restful(entry) && sandbox.ops.is_free() {
+            return Reply::Granted(self.grant(entry, use_id, kind));
         }
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
-        let req = self.wait(request, deadline, Waiting::LeaseUse { entry: ix, use_id, kind });
-        self.arm_request(req);
-        self.entries[ix].extra().waiting.push(req);
-        self.repin(ix);
-        self.drive_lease(ix);
+        let req = self.wait_until(request, deadline, Waiting::LeaseUse { entry, use_id, kind });
+        self.entries[entry].extra().waiting.push(req);
+        self.repin(entry);
+        self.drive_lease(entry);
         Reply::Pending
     }
 
     /// Whether a sandbox can be used without being thawed first.
-    pub(crate) fn is_restful(&self, ix: Ix) -> bool {
-        self.entries[ix].frozen == Frozen::No || self.flawed(Flaw::FrozenNotThawed)
+    pub(crate) fn is_restful(&self, entry: EntryIx) -> bool {
+        self.entries[entry].frozen == Frozen::No || self.flaws.uses_frozen()
     }
 
     /// Lets a use begin.
-    pub(crate) fn grant(&mut self, ix: Ix, use_id: UseId, kind: UseKind) -> Grant {
-        self.touch(ix);
-        let entry = &mut self.entries[ix];
-        match kind {
-            UseKind::Exec | UseKind::Harness => entry.execs += 1,
-            UseKind::Files | UseKind::Read | UseKind::Port | UseKind::Stream => entry.calls += 1,
-        }
-        entry.used = true;
-        entry.touched = true;
-        let newly_dirty = may_write(kind) && !std::mem::replace(&mut entry.dirty, true);
-        entry.wrote |= may_write(kind);
-        entry.extra().uses.push((use_id, kind));
-        self.use_index.insert(use_id.as_u128(), ix);
+    pub(crate) fn grant(&mut self, entry: EntryIx, use_id: UseId, kind: UseKind) -> Grant {
+        self.touch(entry);
+        let sandbox = &mut self.entries[entry];
+        sandbox.holds.use_began(kind);
+        sandbox.clean.began_use();
+        let newly_dirty = may_write(kind) && sandbox.files.write_began();
+        sandbox.extra().uses.push((use_id, kind));
+        self.entries.use_began(use_id, entry);
         if newly_dirty {
-            self.mark(ix);
+            self.mark(entry);
         }
-        self.settle(ix);
-        let entry = &self.entries[ix];
+        self.settle(entry);
+        let sandbox = &self.entries[entry];
         Grant {
-            sandbox: entry.id,
-            generation: entry.generation,
-            instance: entry.instance,
-            settings: entry.settings.clone(),
-            lost: self.unreported_loss(ix).filter(|_| !self.flawed(Flaw::LossForgotten)),
+            sandbox: sandbox.id,
+            generation: sandbox.generation,
+            instance: sandbox.instance,
+            settings: sandbox.settings.clone(),
+            lost: self.unreported_loss(entry).filter(|_| !self.flaws.forgets_losses()),
         }
     }
 
     pub(crate) fn use_ended(&mut self, use_id: UseId) {
-        let Some(ix) = self.use_index.remove(use_id.as_u128()) else { return };
+        let Some(entry) = self.entries.use_over(use_id) else { return };
         let now = self.now;
-        let entry = &mut self.entries[ix];
-        let uses = &mut entry.extra().uses;
+        let sandbox = &mut self.entries[entry];
+        let uses = &mut sandbox.extra().uses;
         if let Some(at) = uses.iter().position(|(id, _)| *id == use_id) {
             let kind = uses.swap_remove(at).1;
-            entry.acknowledged |= may_write(kind);
-            match kind {
-                UseKind::Exec | UseKind::Harness => entry.execs -= 1,
-                UseKind::Files | UseKind::Read | UseKind::Port | UseKind::Stream => {
-                    entry.calls -= 1;
-                }
+            sandbox.holds.use_ended(kind);
+            if may_write(kind) {
+                sandbox.files.write_answered();
             }
         }
-        entry.proven_at = now.mono;
-        self.came_to_rest(ix);
+        sandbox.proven_at = now.mono;
+        self.came_to_rest(entry);
     }
 
     /// Something that was in progress in a sandbox is over.
-    pub(crate) fn came_to_rest(&mut self, ix: Ix) {
-        self.touch(ix);
-        if let Own::Session(session) = self.entries[ix].owner {
+    pub(crate) fn came_to_rest(&mut self, entry: EntryIx) {
+        self.touch(entry);
+        if let Some(session) = self.entries[entry].session() {
             self.sessions[session].last_active_at = self.now.wall;
         }
-        self.settle(ix);
-        self.arm_quiet(ix);
-        self.arm_expiry(ix);
-        self.end_if_stopping(ix);
+        self.settle(entry);
+        self.arm_quiet(entry);
+        self.arm_expiry(entry);
+        self.end_if_stopping(entry);
     }
 
-    /// Goes on with whoever waits for a sandbox, whatever just changed about it.
-    pub(crate) fn drive_entry(&mut self, ix: Ix) {
-        match self.entries[ix].owner {
+    /// Goes on with those who wait for a sandbox, after something changed about it.
+    pub(crate) fn drive_entry(&mut self, entry: EntryIx) {
+        match self.entries[entry].owner() {
             Own::Session(session) => {
-                if !self.thaw_if_asked(ix) {
-                    self.answer_thawed(ix);
+                if !self.thaw_if_asked(entry) {
+                    self.answer_thawed(entry);
                     self.session_due(session);
                 }
             }
-            Own::Lease(_) => self.drive_lease(ix),
+            Own::Lease(_) => self.drive_lease(entry),
             Own::Nobody => {}
         }
     }
 
-    /// Someone asked for a thaw and nothing else.
-    fn thaw_if_asked(&mut self, ix: Ix) -> bool {
-        let entry = &self.entries[ix];
-        let thaws = entry.pinned && entry.op.is_none() && entry.frozen != Frozen::No;
+    /// A caller asked for a thaw and nothing else.
+    fn thaw_if_asked(&mut self, entry: EntryIx) -> bool {
+        let sandbox = &self.entries[entry];
+        let thaws =
+            sandbox.holds.is_wanted() && sandbox.ops.is_free() && sandbox.frozen != Frozen::No;
         if thaws {
-            self.thaw(ix);
+            self.thaw(entry);
         }
         thaws
     }
 
-    pub(crate) fn drive_lease(&mut self, ix: Ix) {
-        if self.entries[ix].op.is_some() || self.entries[ix].ending.is_some() {
+    pub(crate) fn drive_lease(&mut self, entry: EntryIx) {
+        if !self.entries[entry].ops.is_free() || self.entries[entry].ending.is_some() {
             return;
         }
-        if !self.is_restful(ix) {
-            self.thaw_if_asked(ix);
+        if !self.is_restful(entry) {
+            self.thaw_if_asked(entry);
             return;
         }
-        for req in self.take_waiting(ix, |what| matches!(what, Waiting::LeaseUse { .. })) {
+        for req in self.take_waiting(entry, |what| matches!(what, Waiting::LeaseUse { .. })) {
             if let Waiting::LeaseUse { use_id, kind, .. } = self.requests[req].what {
-                let grant = self.grant(ix, use_id, kind);
+                let grant = self.grant(entry, use_id, kind);
                 self.answer(req, Ok(Reply::Granted(grant)));
             }
         }
-        self.answer_thawed(ix);
+        self.answer_thawed(entry);
     }
 
-    /// Tells those who asked for a thaw and nothing else.
-    fn answer_thawed(&mut self, ix: Ix) {
-        if self.entries[ix].op.is_some() || self.entries[ix].frozen != Frozen::No {
+    /// Answers those who asked for a thaw and nothing else.
+    fn answer_thawed(&mut self, entry: EntryIx) {
+        if !self.entries[entry].ops.is_free() || self.entries[entry].frozen != Frozen::No {
             return;
         }
         let asked = |what: &Waiting| matches!(what, Waiting::Freeze { frozen: false, .. });
-        for req in self.take_waiting(ix, asked) {
+        for req in self.take_waiting(entry, asked) {
             self.answer(req, Ok(Reply::Frozen { frozen: false }));
         }
-        self.repin(ix);
+        self.repin(entry);
     }
 
-    /// Whether someone is about to use a sandbox, from those who wait.
-    pub(crate) fn repin(&mut self, ix: Ix) {
-        let entry = &self.entries[ix];
-        let own = entry.extra.iter().flat_map(|extra| &extra.waiting);
-        let (session, binding) = match entry.owner {
+    /// Finds out from those who wait whether a sandbox is about to be used.
+    pub(crate) fn repin(&mut self, entry: EntryIx) {
+        let sandbox = &self.entries[entry];
+        let own = sandbox.extra.iter().flat_map(|extra| &extra.waiting);
+        let (session, binding) = match sandbox.owner() {
             Own::Session(session) => {
                 let session = &self.sessions[session];
                 (session.wanting.as_slice(), session.is_binding())
             }
             Own::Lease(_) | Own::Nobody => (&[][..], false),
         };
-        let (mut pinned, mut exec_wanted) = (binding, false);
+        let mut wanted = if binding { Wanted::Yes } else { Wanted::No };
         for req in own.chain(session) {
             match self.requests[*req].what {
                 Waiting::LeaseUse { kind, .. } | Waiting::SessionUse { kind, .. } => {
-                    pinned = true;
-                    exec_wanted |= matches!(kind, UseKind::Exec | UseKind::Harness);
+                    let runs = matches!(kind, UseKind::Exec | UseKind::Harness);
+                    wanted = wanted.max(if runs { Wanted::ToRun } else { Wanted::Yes });
                 }
-                Waiting::Bind { .. } | Waiting::Freeze { frozen: false, .. } => pinned = true,
+                Waiting::Bind { .. } | Waiting::Freeze { frozen: false, .. } => {
+                    wanted = wanted.max(Wanted::Yes);
+                }
                 Waiting::Freeze { frozen: true, .. }
                 | Waiting::Delete { .. }
                 | Waiting::Checkout(_)
@@ -215,11 +218,12 @@ impl Kernel {
                 | Waiting::Destroy { .. } => {}
             }
         }
-        let entry = &mut self.entries[ix];
-        entry.pinned = pinned;
-        entry.exec_wanted = exec_wanted;
-        entry.used |= exec_wanted && entry.phase == Phase::InUse;
-        self.settle(ix);
+        let sandbox = &mut self.entries[entry];
+        sandbox.holds.set_wanted(wanted);
+        if wanted == Wanted::ToRun && sandbox.phase == Phase::InUse {
+            sandbox.clean.wanted();
+        }
+        self.settle(entry);
     }
 }
 

@@ -3,24 +3,14 @@
 //! forgotten when the sandbox starts, is returned, wiped or killed, so that nothing can be stuck
 //! awake.
 
-use std::sync::Arc;
-
 use model::lifecycle::WakeCause;
 use model::state::Wakefulness;
-use model::{
-    EffectId, EndCause, ErrorCode, InstanceId, LifecycleEvent, Mono, ProcessId, Refusal, SandboxId,
-    Wall,
-};
+use model::{ErrorCode, InstanceId, LifecycleEvent, Mono, ProcessId, Refusal, SandboxId, Wall};
 
-use crate::effect::{Action, Effect, Notice};
-use crate::entry::{Entry, Extra, Frozen, OpKind, Phase, Process, ScheduledStop};
-use crate::event::{Failure, FailureKind, Outcome};
+use crate::Kernel;
+use crate::effect::Notice;
+use crate::entry::{Entry, EntryIx, Frozen, Phase, Process, ScheduledStop};
 use crate::reply::{KeptProcess, Reply, RestCause, WakeReport};
-use crate::slab::Ix;
-use crate::{Flaw, Kernel};
-
-/// How often a process whose time is over is killed before we leave it to the end of its sandbox.
-const PROCESS_KILLS_MAX: u32 = 3;
 
 impl Kernel {
     /// When a process is killed that asks for this; 0 is never.
@@ -35,7 +25,7 @@ impl Kernel {
     /// Whether a process keeps its sandbox awake.
     pub fn process_holds(&self, instance: InstanceId, process: ProcessId) -> bool {
         self.in_use(instance)
-            .and_then(|ix| self.entries[ix].extra.as_ref()?.processes.get(&process))
+            .and_then(|entry| self.entries[entry].extra.as_ref()?.processes.get(&process))
             .is_some_and(|process| process.holds)
     }
 
@@ -46,15 +36,15 @@ impl Kernel {
         keep_alive: bool,
         timeout_ms: u64,
     ) -> Result<Reply, Refusal> {
-        let Some(ix) = self.in_use(instance) else { return Ok(Reply::Noted) };
+        let Some(entry) = self.in_use(instance) else { return Ok(Reply::Noted) };
         if !keep_alive && timeout_ms == 0 {
             return Ok(Reply::Noted);
         }
         let now = self.now;
         let max = self.config.max_processes as usize;
         let kill_at = if timeout_ms == 0 { Mono::NEVER } else { now.mono.plus(timeout_ms) };
-        let was_awake = self.entries[ix].is_awake();
-        let extra = self.entries[ix].extra();
+        let was_awake = self.entries[entry].is_awake();
+        let extra = self.entries[entry].extra();
         let known = extra.processes.get(&process);
         if extra.processes.len() >= max && known.is_none() {
             let cause = format!("a sandbox may have {max} processes with keepAlive or a timeout");
@@ -64,17 +54,17 @@ impl Kernel {
         let began =
             Process { holds, started_at: now.wall, timeout_ms, kill_at, killing: None, kills: 0 };
         extra.processes.insert(process, began);
-        self.holds_changed(ix, was_awake, WakeCause::ProcessStarted);
+        self.holds_changed(entry, was_awake, WakeCause::ProcessStarted);
         Ok(Reply::Noted)
     }
 
     pub(crate) fn process_ended(&mut self, instance: InstanceId, process: ProcessId) {
-        let Some(ix) = self.in_use(instance) else { return };
-        let was_awake = self.entries[ix].is_awake();
-        if let Some(extra) = &mut self.entries[ix].extra
+        let Some(entry) = self.in_use(instance) else { return };
+        let was_awake = self.entries[entry].is_awake();
+        if let Some(extra) = &mut self.entries[entry].extra
             && extra.processes.remove(&process).is_some()
         {
-            self.holds_changed(ix, was_awake, WakeCause::ProcessEnded);
+            self.holds_changed(entry, was_awake, WakeCause::ProcessEnded);
         }
     }
 
@@ -85,16 +75,16 @@ impl Kernel {
         scale: u32,
         drops: bool,
     ) {
-        let Some(ix) = self.in_use(instance) else { return };
-        let was_awake = self.entries[ix].is_awake();
-        let extra = self.entries[ix].extra();
+        let Some(entry) = self.in_use(instance) else { return };
+        let was_awake = self.entries[entry].is_awake();
+        let extra = self.entries[entry].extra();
         (extra.scale, extra.scale_seen) = (scale, seq);
         if drops {
             for process in extra.processes.values_mut() {
                 process.holds = false;
             }
         }
-        self.holds_changed(ix, was_awake, WakeCause::ScaleWritten);
+        self.holds_changed(entry, was_awake, WakeCause::ScaleWritten);
     }
 
     /// Takes keepAlive from the processes that exist now, now or later. The latest call counts.
@@ -103,214 +93,78 @@ impl Kernel {
         sandbox: SandboxId,
         after_ms: u64,
     ) -> Result<Reply, Refusal> {
-        let ix = self.usable(sandbox)?;
+        let entry = self.usable(sandbox)?;
         let now = self.now;
-        let was_awake = self.entries[ix].is_awake();
-        let extra = self.entries[ix].extra();
+        let was_awake = self.entries[entry].is_awake();
+        let extra = self.entries[entry].extra();
         extra.stop = None;
         let processes: Vec<ProcessId> =
             extra.processes.iter().filter(|(_, p)| p.holds).map(|(id, _)| *id).collect();
         if after_ms == 0 {
-            release(extra, &processes);
-            self.holds_changed(ix, was_awake, WakeCause::Stopped);
+            extra.release(&processes);
+            self.holds_changed(entry, was_awake, WakeCause::Stopped);
         } else if !processes.is_empty() {
             let at = now.mono.plus(after_ms);
             extra.stop = Some(ScheduledStop { at, at_wall: now.wall.plus(after_ms), processes });
-            self.arm(ix, at);
+            self.arm(entry, at);
         }
-        Ok(Reply::Wakefulness(self.wake_report_of(ix)))
-    }
-
-    /// Kills processes whose time is over, and carries out a stop that was asked for ahead.
-    pub(crate) fn processes_due(&mut self, ix: Ix) {
-        let now = self.now.mono;
-        let takes_all = self.flawed(Flaw::StopTakesLaterProcesses);
-        let was_awake = self.entries[ix].is_awake();
-        let stands_still = stands_still(&self.entries[ix]);
-        if self.thawed_first(ix) {
-            return;
-        }
-        let Some(extra) = &mut self.entries[ix].extra else { return };
-        let mut changed = None;
-        if let Some(stop) = extra.stop.take_if(|stop| stop.at <= now) {
-            let mut processes = stop.processes;
-            if takes_all {
-                processes = extra.processes.keys().copied().collect();
-            }
-            release(extra, &processes);
-            changed = Some(WakeCause::Stopped);
-        }
-        let mut over = Vec::new();
-        for (id, process) in &mut extra.processes {
-            if process.kill_at <= now && !stands_still {
-                // Whether or not the kill works, it holds nothing any more.
-                if std::mem::take(&mut process.holds) {
-                    changed = Some(WakeCause::Timeout);
-                }
-                process.kill_at = Mono::NEVER;
-                over.push(*id);
-            }
-        }
-        for process in over {
-            self.kill_process(ix, process);
-        }
-        if let Some(because) = changed {
-            self.holds_changed(ix, was_awake, because);
-        }
-    }
-
-    /// Where nobody knows whether a sandbox runs, it is made to before anything in it is killed.
-    fn thawed_first(&mut self, ix: Ix) -> bool {
-        let now = self.now.mono;
-        let entry = &self.entries[ix];
-        let due = entry.extra.iter().flat_map(|extra| extra.processes.values());
-        let unsure = entry.frozen == Frozen::Unsure && entry.op.is_none() && entry.ending.is_none();
-        let thaws = unsure && due.into_iter().any(|process| process.kill_at <= now);
-        if thaws {
-            self.thaw(ix);
-        }
-        thaws
-    }
-
-    /// The processes of a sandbox stopped running, and their time with them.
-    pub(crate) fn time_stands_still(&mut self, ix: Ix) {
-        let now = self.now.mono;
-        if let Some(extra) = &mut self.entries[ix].extra {
-            extra.still_since = Some(now);
-        }
-    }
-
-    /// They run again: what was left of their time is left of it now.
-    pub(crate) fn time_goes_on(&mut self, ix: Ix) {
-        let now = self.now.mono;
-        if self.flawed(Flaw::TimeRunsInSleep) {
-            return;
-        }
-        if let Some(extra) = &mut self.entries[ix].extra
-            && let Some(since) = extra.still_since.take()
-        {
-            let slept_ms = now.since(since);
-            for process in extra.processes.values_mut().filter(|p| p.kill_at != Mono::NEVER) {
-                process.kill_at = process.kill_at.plus(slept_ms);
-            }
-        }
-        self.arm_processes(ix);
-    }
-
-    fn kill_process(&mut self, ix: Ix, process: ProcessId) {
-        self.next_effect += 1;
-        let n = self.next_effect;
-        let timeout_ms = self.config.deadlines.turn_ms;
-        let deadline = self.now.mono.plus(timeout_ms);
-        let entry = &mut self.entries[ix];
-        let id = EffectId { sandbox: entry.id, generation: entry.generation, n };
-        let action = Action::KillProcess { instance: entry.instance, process };
-        if let Some(known) = entry.extra().processes.get_mut(&process) {
-            known.killing = Some((n, deadline));
-            known.kills += 1;
-            // If nothing is heard of it, it is killed again.
-            known.kill_at = if known.kills < PROCESS_KILLS_MAX { deadline } else { Mono::NEVER };
-        }
-        self.out.effects.push(Effect { id, deadline, action });
-        self.arm_processes(ix);
-    }
-
-    pub(crate) fn process_kill_ended(&mut self, ix: Ix, n: u64, outcome: &Outcome) {
-        let now = self.now.mono;
-        let pause_ms = self.config.backoff.first_ms;
-        let Some(extra) = &mut self.entries[ix].extra else { return };
-        let Some(process) =
-            extra.processes.values_mut().find(|p| p.killing.is_some_and(|(of, _)| of == n))
-        else {
-            return;
-        };
-        process.killing = None;
-        if let Outcome::Failed(Failure { kind: FailureKind::Gone, detail }) = outcome {
-            let detail = Arc::clone(detail);
-            self.died(ix, EndCause::Crash, Some(detail));
-            return;
-        }
-        match outcome {
-            // That it has ended is told by an event of its own.
-            Outcome::Done => {
-                process.kill_at = Mono::NEVER;
-                self.arm_quiet(ix);
-            }
-            Outcome::Failed(_) | Outcome::TimedOut => {
-                if process.kills < PROCESS_KILLS_MAX {
-                    process.kill_at = now.plus(pause_ms);
-                    self.arm_processes(ix);
-                }
-            }
-        }
-    }
-
-    /// Sees to it that a sandbox is looked at when something of its processes is due.
-    pub(crate) fn arm_processes(&mut self, ix: Ix) {
-        let stands_still = stands_still(&self.entries[ix]);
-        let Some(extra) = &self.entries[ix].extra else { return };
-        let running = extra.processes.values().filter(|_| !stands_still);
-        let kills = running.map(|process| process.kill_at);
-        let stop = extra.stop.iter().map(|stop| stop.at);
-        if let Some(at) = kills.chain(stop).min().filter(|at| *at != Mono::NEVER) {
-            self.arm(ix, at);
-        }
+        Ok(Reply::Wakefulness(self.wake_report_of(entry)))
     }
 
     /// What keeps a sandbox awake changed. A sandbox that was kept awake was in use until now.
-    fn holds_changed(&mut self, ix: Ix, was_awake: bool, because: WakeCause) {
+    pub(crate) fn holds_changed(&mut self, entry: EntryIx, was_awake: bool, because: WakeCause) {
         if was_awake {
-            self.touch(ix);
+            self.touch(entry);
         }
-        self.settle(ix);
-        self.arm_quiet(ix);
-        self.arm_processes(ix);
-        self.publish_wakefulness(ix, was_awake, because);
-        self.thaw_if_kept_awake(ix);
-        let entry = &self.entries[ix];
-        let Some(extra) = &entry.extra else { return };
-        // One that does not run shows nothing to anybody.
-        if entry.frozen == Frozen::No {
+        self.settle(entry);
+        self.arm_quiet(entry);
+        self.arm_processes(entry);
+        self.publish_wakefulness(entry, was_awake, because);
+        self.thaw_if_kept_awake(entry);
+        let sandbox = &self.entries[entry];
+        let Some(extra) = &sandbox.extra else { return };
+        // Nothing can be seen of one that does not run.
+        if sandbox.frozen == Frozen::No {
             let processes = extra.processes.values().filter(|p| p.holds).count() as u32;
-            let (instance, seen) = (entry.instance, extra.scale_seen);
+            let (instance, seen) = (sandbox.instance, extra.scale_seen);
             self.out.notices.push(Notice::HoldsChanged { instance, processes, seen });
         }
     }
 
-    fn publish_wakefulness(&mut self, ix: Ix, was_awake: bool, because: WakeCause) {
-        let entry = &self.entries[ix];
-        if entry.is_awake() == was_awake {
+    fn publish_wakefulness(&mut self, entry: EntryIx, was_awake: bool, because: WakeCause) {
+        let sandbox = &self.entries[entry];
+        if sandbox.is_awake() == was_awake {
             return;
         }
         let now = self.now;
         let freezes_at =
-            self.freezes_at(ix).map(|at| Wall(now.wall.0.saturating_add(at.since(now.mono))));
+            self.freezes_at(entry).map(|at| Wall(now.wall.0.saturating_add(at.since(now.mono))));
         let wakefulness = if was_awake { Wakefulness::Auto } else { Wakefulness::Awake };
         let event = LifecycleEvent::SandboxWakefulness {
-            sandbox_id: entry.id,
-            generation: entry.generation,
+            sandbox_id: sandbox.id,
+            generation: sandbox.generation,
             wakefulness,
             because,
             freezes_at,
         };
-        self.publish(entry.tenant, event);
+        self.publish(sandbox.tenant(), event);
     }
 
-    fn in_use(&self, instance: InstanceId) -> Option<Ix> {
-        let ix = self.instance_index.get(instance.as_u128())?;
-        (self.entries[ix].phase == Phase::InUse).then_some(ix)
+    fn in_use(&self, instance: InstanceId) -> Option<EntryIx> {
+        let entry = self.entries.by_instance(instance)?;
+        (self.entries[entry].phase == Phase::InUse).then_some(entry)
     }
 
     /// What keeps a sandbox awake, by its id.
     pub fn wake_report(&self, sandbox: SandboxId) -> Option<WakeReport> {
-        let ix = self.entry_index.get(sandbox.as_u128())?;
-        Some(self.wake_report_of(ix))
+        let entry = self.entries.by_id(sandbox)?;
+        Some(self.wake_report_of(entry))
     }
 
-    fn wake_report_of(&self, ix: Ix) -> WakeReport {
-        let entry = &self.entries[ix];
-        let extra = entry.extra.as_deref();
-        let wakefulness = if entry.is_awake() { Wakefulness::Awake } else { Wakefulness::Auto };
+    fn wake_report_of(&self, entry: EntryIx) -> WakeReport {
+        let sandbox = &self.entries[entry];
+        let extra = sandbox.extra.as_deref();
+        let wakefulness = if sandbox.is_awake() { Wakefulness::Awake } else { Wakefulness::Auto };
         let kept = |(id, process): (&ProcessId, &Process)| KeptProcess {
             process: *id,
             started_at: process.started_at,
@@ -324,15 +178,9 @@ impl Kernel {
                 .map(|e| e.processes.iter().filter(|(_, p)| p.holds).map(kept).collect())
                 .unwrap_or_default(),
             scale: extra.map_or(0, |e| e.scale),
-            because: rest_cause(entry),
+            because: rest_cause(sandbox),
         }
     }
-}
-
-/// Whether the processes of a sandbox do not run, or are about not to.
-fn stands_still(entry: &Entry) -> bool {
-    let op = entry.op.map(|op| op.kind);
-    entry.frozen == Frozen::Yes || matches!(op, Some(OpKind::Freeze | OpKind::Thaw))
 }
 
 fn rest_cause(entry: &Entry) -> RestCause {
@@ -350,13 +198,5 @@ fn rest_cause(entry: &Entry) -> RestCause {
         Phase::InUse if !entry.may_rest() => RestCause::InUse,
         Phase::InUse if !entry.traits.can_freeze => RestCause::CannotFreeze,
         Phase::InUse => RestCause::Quiet,
-    }
-}
-
-fn release(extra: &mut Extra, processes: &[ProcessId]) {
-    for id in processes {
-        if let Some(process) = extra.processes.get_mut(id) {
-            process.holds = false;
-        }
     }
 }

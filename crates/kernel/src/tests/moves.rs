@@ -313,7 +313,7 @@ impl Rig {
         assert!(all.len() <= config.max_sandboxes as usize, "{} entries", all.len());
         assert!(self.processes() <= config.max_live as usize, "{} processes", self.processes());
         if let Some(budget) = config.memory_budget_mb {
-            assert!(self.kernel.admission.memory_mb <= budget, "over the memory budget");
+            assert!(self.kernel.admission.memory_mb() <= budget, "over the memory budget");
         }
     }
 
@@ -331,7 +331,7 @@ impl Rig {
     #[track_caller]
     pub(super) fn nothing_reserved(&self) {
         assert_eq!(self.processes(), 0);
-        assert_eq!((self.kernel.admission.live, self.kernel.admission.memory_mb), (0, 0));
+        assert_eq!((self.kernel.admission.live(), self.kernel.admission.memory_mb()), (0, 0));
         assert!(!self.kernel.admission.has_applicants());
     }
 }

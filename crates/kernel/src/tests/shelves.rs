@@ -213,7 +213,7 @@ fn archives_of_shelves_and_of_cold_ones_are_a_few_at_a_time() {
     rig.pass(DAY_MS + 1_000);
     assert_eq!(rig.count(archive), 2);
     // Two are being archived where they are, two wait for that, and all lose their entries.
-    let in_progress = |rig: &Rig| rig.kernel.archiving + rig.kernel.shelf_archives.in_progress();
+    let in_progress = |rig: &Rig| rig.kernel.archiving.in_progress();
     let mut newcomers = Vec::new();
     for _ in 0..4 {
         newcomers.push(rig.create_session().1);

@@ -1,0 +1,184 @@
+//! Operations on a session: abort, pause, stop, end and fork. One is in progress at a time; those
+//! who ask for the same one join it, and all get the same answer when it is over.
+
+use model::{EndCause, ErrorCode, Refusal, RequestId, SessionStatus};
+
+use crate::Kernel;
+use crate::entry::{After, Ending, EntryIx, Phase, Resolve};
+use crate::reply::Reply;
+use crate::request::Waiting;
+use crate::session::{Control, ControlKind, SessionIx};
+
+impl Kernel {
+    /// Begins an operation that ends the sandbox of a session.
+    pub(crate) fn leave(
+        &mut self,
+        request: RequestId,
+        session: SessionIx,
+        kind: ControlKind,
+    ) -> Result<Reply, Refusal> {
+        self.begin_control(request, session, kind)?;
+        let refusal = Refusal::new(ErrorCode::Aborted, "the session is being stopped or ended");
+        self.drop_queued_turns(session);
+        for req in std::mem::take(&mut self.sessions[session].wanting) {
+            self.answer(req, Err(refusal.clone()));
+        }
+        self.session_unwanted(session);
+        self.stop_any_turn(session, &refusal);
+        self.continue_control(session);
+        Ok(Reply::Pending)
+    }
+
+    /// Notes an operation on a session, or joins the same one if it is in progress.
+    pub(crate) fn begin_control(
+        &mut self,
+        request: RequestId,
+        session: SessionIx,
+        kind: ControlKind,
+    ) -> Result<(), Refusal> {
+        if let Some(control) = &self.sessions[session].control
+            && std::mem::discriminant(&control.kind) != std::mem::discriminant(&kind)
+        {
+            let cause = "another operation on the session is in progress";
+            return Err(Refusal::new(ErrorCode::SessionBusy, cause));
+        }
+        let waiting = self.sessions[session].control.as_ref().map_or(0, |c| c.requests.len());
+        Self::refuse_when_crowded(waiting)?;
+        let deadline = self.now.mono.plus(self.config.control_timeout_ms);
+        let req = self.wait_until(request, deadline, Waiting::Control { session });
+        self.sessions[session]
+            .control
+            .get_or_insert(Control { kind, requests: Vec::new() })
+            .requests
+            .push(req);
+        Ok(())
+    }
+
+    /// Goes on with an operation once the turn is over.
+    pub(crate) fn continue_control(&mut self, session: SessionIx) {
+        // It may have been over with the turn, and the session with it.
+        let Some(known) = self.sessions.get(session) else { return };
+        let Some(control) = &known.control else { return };
+        if known.turn.is_some() {
+            return;
+        }
+        let kind = control.kind;
+        let live = known.entry.filter(|entry| self.entries[*entry].is_live());
+        let (cause, resolve) = match kind {
+            ControlKind::Abort { turn, keep_sandbox: true } => {
+                let sandbox_kept = live.is_some_and(|entry| self.entries[entry].ending.is_none());
+                let reply = Reply::Aborted { turn: Some(turn), sandbox_kept };
+                self.finish_control(session, &Ok(reply));
+                return;
+            }
+            ControlKind::Abort { keep_sandbox: false, .. } => {
+                (EndCause::UserAbort, Resolve::Careful)
+            }
+            ControlKind::Stop => (EndCause::SessionStopped, Resolve::Careful),
+            ControlKind::End => {
+                self.end_for_good(session);
+                return;
+            }
+            ControlKind::Pause | ControlKind::Fork => return,
+        };
+        match live {
+            Some(entry) => {
+                let after = self.after_leaving(entry);
+                self.end(entry, cause, after, resolve);
+            }
+            None => self.leave_finished(session),
+        }
+    }
+
+    /// A session ends with its files: its owner wants them gone. Their removal is written down
+    /// together with the end of the sandbox, so that a restart goes on with it.
+    fn end_for_good(&mut self, session: SessionIx) {
+        let cause = EndCause::SessionEnded;
+        if self.flaw_ends_without_files(session) {
+            return;
+        }
+        self.clear_shelf(session);
+        let Some(entry) = self.sessions[session].entry else {
+            self.leave_finished(session);
+            return;
+        };
+        let sandbox = &mut self.entries[entry];
+        if sandbox.is_live() {
+            self.end(entry, cause, After::Gone, Resolve::Now);
+        } else if !sandbox.ops.is_free() && !sandbox.is_archiving() {
+            // Its files are still being copied into it: it goes when that is over.
+            sandbox.ending = Some(Box::new(Ending::now(cause)));
+            self.mark(entry);
+            self.settle(entry);
+        } else {
+            self.remove_entry(entry, cause, None, None);
+        }
+    }
+
+    /// What is left of a sandbox that its session gives up.
+    pub(crate) fn after_leaving(&self, entry: EntryIx) -> After {
+        let sandbox = &self.entries[entry];
+        match sandbox.phase {
+            Phase::InUse => After::Cold,
+            Phase::Launching if sandbox.files.has_files() => After::Cold,
+            // One that is still being bound was never its session's.
+            Phase::Launching
+            | Phase::Claiming(_)
+            | Phase::Cold
+            | Phase::Idle
+            | Phase::Wiping
+            | Phase::Proving => After::Gone,
+            Phase::Killing => sandbox.ending.as_ref().map_or(After::Gone, |ending| ending.after),
+        }
+    }
+
+    /// The sandbox of a session is gone, so an operation that ended it is over.
+    pub(crate) fn leave_finished(&mut self, session: SessionIx) {
+        let Some(known) = self.sessions.get(session) else { return };
+        let Some(control) = &known.control else { return };
+        if known.turn.is_some() && control.kind != ControlKind::Pause {
+            return;
+        }
+        let reply = match control.kind {
+            ControlKind::Abort { turn, .. } => {
+                Reply::Aborted { turn: Some(turn), sandbox_kept: false }
+            }
+            ControlKind::Stop => {
+                self.set_status(session, SessionStatus::Stopped);
+                Reply::Stopped
+            }
+            ControlKind::End => {
+                self.set_status(session, SessionStatus::Ended);
+                Reply::Ended
+            }
+            ControlKind::Pause => Reply::Paused,
+            ControlKind::Fork => return,
+        };
+        self.finish_control(session, &Ok(reply));
+        self.drop_if_over(session);
+    }
+
+    pub(crate) fn finish_control(&mut self, session: SessionIx, result: &Result<Reply, Refusal>) {
+        let Some(control) = self.sessions[session].control.take() else { return };
+        for req in control.requests {
+            self.answer(req, result.clone());
+        }
+        self.session_due(session);
+        self.start_next_turn(session);
+        self.session_unwanted(session);
+    }
+
+    /// The ending of a session's sandbox was called off, because its files could not be saved or
+    /// because it came into use.
+    pub(crate) fn ending_voided(&mut self, session: SessionIx, refusal: &Refusal) {
+        let Some(control) = &self.sessions[session].control else { return };
+        let result = match control.kind {
+            ControlKind::Abort { turn, .. } => {
+                Ok(Reply::Aborted { turn: Some(turn), sandbox_kept: true })
+            }
+            ControlKind::Stop | ControlKind::End => Err(refusal.clone()),
+            ControlKind::Pause | ControlKind::Fork => return,
+        };
+        self.finish_control(session, &result);
+    }
+}

@@ -1,0 +1,80 @@
+//! Whose a sandbox is: its pool's, a lease's or a session's, and by that which key's. It must never
+//! name a key for a sandbox that belongs to none.
+
+use model::{EndCause, KeyId, LeaseId};
+
+use crate::session::SessionIx;
+
+/// Whose a sandbox is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Belonging {
+    owner: Own,
+    /// The key that its owner belongs to; nil while it has none.
+    tenant: KeyId,
+    /// How its lease ended, while it is still known as that lease's.
+    lease_end: Option<EndCause>,
+}
+
+/// Who has the exclusive use of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Own {
+    Nobody,
+    Lease(LeaseId),
+    Session(SessionIx),
+}
+
+impl Belonging {
+    pub(crate) fn new(owner: Own, tenant: KeyId) -> Self {
+        let tenant = if owner == Own::Nobody { KeyId::NIL } else { tenant };
+        Self { owner, tenant, lease_end: None }
+    }
+
+    /// What was written down before a restart.
+    pub(crate) fn recorded(owner: Own, tenant: KeyId, lease_end: Option<EndCause>) -> Self {
+        Self { lease_end, ..Self::new(owner, tenant) }
+    }
+
+    pub(crate) const fn let_to_lease(&mut self, lease: LeaseId, tenant: KeyId) {
+        self.owner = Own::Lease(lease);
+        self.tenant = tenant;
+    }
+
+    pub(crate) const fn given_to_session(&mut self, session: SessionIx, tenant: KeyId) {
+        self.owner = Own::Session(session);
+        self.tenant = tenant;
+    }
+
+    /// Its lease is over. What happens to the sandbox afterwards changes nothing of how it ended.
+    pub(crate) fn lease_over(&mut self, cause: EndCause) -> EndCause {
+        *self.lease_end.get_or_insert(cause)
+    }
+
+    /// It is its pool's alone, and no key's.
+    pub(crate) const fn given_back(&mut self) {
+        *self = Self { owner: Own::Nobody, tenant: KeyId::NIL, lease_end: None };
+    }
+
+    /// It stays its last user's, by key: only a kernel that is broken on purpose does that.
+    pub(crate) const fn keep_tenant(&mut self, tenant: KeyId) {
+        self.tenant = tenant;
+    }
+
+    pub(crate) const fn owner(&self) -> Own {
+        self.owner
+    }
+
+    pub(crate) const fn session(&self) -> Option<SessionIx> {
+        match self.owner {
+            Own::Session(session) => Some(session),
+            Own::Nobody | Own::Lease(_) => None,
+        }
+    }
+
+    pub(crate) const fn tenant(&self) -> KeyId {
+        self.tenant
+    }
+
+    pub(crate) const fn lease_end(&self) -> Option<EndCause> {
+        self.lease_end
+    }
+}

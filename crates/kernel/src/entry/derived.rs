@@ -1,0 +1,77 @@
+//! What follows from the facts of a sandbox: the state that users see, the tier in which it may be
+//! chosen to give way, what it counts for. It is computed here and nowhere else; `settle` keeps the
+//! counts in step with it.
+
+use model::why::Tier;
+use model::{Mono, SandboxState};
+
+use crate::entry::{After, Entry, Phase};
+
+/// What follows from the facts, as it is counted at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Derived {
+    pub(crate) state: SandboxState,
+    pub(crate) tier: Option<Tier>,
+    pub(crate) dying_live: bool,
+    pub(crate) dying_entry: bool,
+}
+
+impl Derived {
+    /// Of an entry that is not counted yet.
+    pub(crate) const NOTHING: Self =
+        Self { state: SandboxState::Cold, tier: None, dying_live: false, dying_entry: false };
+}
+
+impl Entry {
+    /// The state a user sees.
+    pub(crate) fn state(&self) -> SandboxState {
+        match self.phase {
+            Phase::Cold => SandboxState::Cold,
+            Phase::Launching => SandboxState::Warming,
+            Phase::Wiping | Phase::Proving => SandboxState::Waiting,
+            Phase::Killing => match self.derived.state {
+                SandboxState::Cold => SandboxState::Warming,
+                state @ (SandboxState::Warming
+                | SandboxState::Warm
+                | SandboxState::Waiting
+                | SandboxState::Running) => state,
+            },
+            Phase::InUse if self.holds.is_running() => SandboxState::Running,
+            Phase::InUse if self.clean.is_used() => SandboxState::Waiting,
+            Phase::InUse | Phase::Idle | Phase::Claiming(_) => SandboxState::Warm,
+        }
+    }
+
+    /// The tier in which it may be chosen to give way.
+    pub(crate) fn tier(&self, now: Mono) -> Option<Tier> {
+        if self.ending.is_some() || self.holds.is_wanted() || self.holds.is_copied() {
+            return None;
+        }
+        match self.phase {
+            Phase::Cold => (self.ops.is_free() || self.is_archiving()).then_some(Tier::Cold),
+            Phase::Idle => Some(Tier::Warm),
+            Phase::InUse => {
+                let session = self.session().is_some();
+                (session && self.is_quiet() && !self.is_awake() && self.spared_until <= now)
+                    .then_some(Tier::Waiting)
+            }
+            Phase::Launching
+            | Phase::Claiming(_)
+            | Phase::Wiping
+            | Phase::Proving
+            | Phase::Killing => None,
+        }
+    }
+
+    pub(crate) fn derive(&self, now: Mono) -> Derived {
+        Derived {
+            state: self.state(),
+            tier: self.tier(now),
+            dying_live: self.live && self.ending.is_some(),
+            dying_entry: self
+                .ending
+                .as_ref()
+                .is_some_and(|e| matches!(e.after, After::Gone | After::Shelved)),
+        }
+    }
+}

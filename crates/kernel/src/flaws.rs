@@ -1,0 +1,263 @@
+//! Where a deliberate bug can bend a decision. A sound kernel asks the same questions, and without
+//! the feature `flaws` every answer is a constant, so that nothing of this is left in the product.
+//! Each method stands for one decision and for one [`Flaw`]; the flaws themselves are listed there.
+
+use std::collections::BTreeMap;
+
+use model::{EndCause, KeyId, SandboxState};
+
+use crate::entries::Entries;
+use crate::entry::{Entry, EntryIx, Phase, Resolve};
+use crate::orders::Order;
+use crate::request::RequestIx;
+use crate::session::SessionIx;
+use crate::{Flaw, Kernel};
+
+/// The bug that is in a kernel on purpose, if there is one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flaws {
+    #[cfg(feature = "flaws")]
+    present: Option<Flaw>,
+}
+
+impl Flaws {
+    #[cfg_attr(not(feature = "flaws"), expect(unused_variables, reason = "none is ever present"))]
+    pub(crate) const fn new(present: Option<Flaw>) -> Self {
+        Self {
+            #[cfg(feature = "flaws")]
+            present,
+        }
+    }
+
+    /// Whether the kernel is broken in this way. Without the feature, never.
+    #[cfg(feature = "flaws")]
+    const fn has(self, flaw: Flaw) -> bool {
+        match self.present {
+            Some(present) => present as u8 == flaw as u8,
+            None => false,
+        }
+    }
+
+    #[cfg(not(feature = "flaws"))]
+    #[expect(clippy::unused_self, reason = "with the feature, there may be one")]
+    const fn has(self, _: Flaw) -> bool {
+        false
+    }
+}
+
+/// What it does about places, launches and those who wait.
+impl Flaws {
+    pub(crate) const fn leaves_live_uncounted(self) -> bool {
+        self.has(Flaw::NoReservation)
+    }
+
+    pub(crate) const fn frees_slot_twice(self) -> bool {
+        self.has(Flaw::SlotFreedTwice)
+    }
+
+    pub(crate) const fn launches_unwritten(self) -> bool {
+        self.has(Flaw::UnwrittenLaunch)
+    }
+
+    pub(crate) const fn forgets_waiters(self) -> bool {
+        self.has(Flaw::ReturnForgetsWaiters)
+    }
+
+    pub(crate) const fn ignores_deadlines(self) -> bool {
+        self.has(Flaw::DeadlineIgnored)
+    }
+
+    pub(crate) const fn ignores_full_disk(self) -> bool {
+        self.has(Flaw::FullDiskIgnored)
+    }
+
+    /// Takes the next who waits out of the line of a pool: the first.
+    pub(crate) fn next_waiter(self, line: &mut BTreeMap<u64, RequestIx>) -> Option<RequestIx> {
+        let next = if self.has(Flaw::LifoWaiters) { line.pop_last() } else { line.pop_first() };
+        next.map(|(_, request)| request)
+    }
+
+    /// How much life a sandbox must have left to be handed out.
+    pub(crate) const fn margin_ms(self, margin_ms: u64) -> u64 {
+        if self.has(Flaw::MarginIgnored) { 0 } else { margin_ms }
+    }
+}
+
+/// What it does about sandboxes in use, and after a use.
+impl Flaws {
+    pub(crate) const fn trusts_stale_proof(self) -> bool {
+        self.has(Flaw::StaleProofTrusted)
+    }
+
+    pub(crate) const fn ignores_death(self) -> bool {
+        self.has(Flaw::DeathIgnored)
+    }
+
+    pub(crate) const fn uses_frozen(self) -> bool {
+        self.has(Flaw::FrozenNotThawed)
+    }
+
+    pub(crate) const fn shares_harness(self) -> bool {
+        self.has(Flaw::HarnessShared)
+    }
+
+    pub(crate) const fn stops_later_processes(self) -> bool {
+        self.has(Flaw::StopTakesLaterProcesses)
+    }
+
+    pub(crate) const fn lets_time_run_in_sleep(self) -> bool {
+        self.has(Flaw::TimeRunsInSleep)
+    }
+
+    pub(crate) const fn skips_wipe(self) -> bool {
+        self.has(Flaw::WipeSkipped)
+    }
+
+    pub(crate) const fn reuses_id(self) -> bool {
+        self.has(Flaw::IdReused)
+    }
+
+    /// The effect that a completion is believed to be of.
+    pub(crate) fn completed(self, n: u64, entry: &Entry) -> u64 {
+        if self.has(Flaw::LateCompletionTrusted) { entry.ops.number().unwrap_or(n) } else { n }
+    }
+
+    /// A sandbox went back to its pool: its last user's key may remain on it.
+    pub(crate) const fn tenant_may_remain(self, entry: &mut Entry, last: KeyId) {
+        if self.has(Flaw::TenantRemains) {
+            entry.belongs.keep_tenant(last);
+        }
+    }
+}
+
+/// What it does about the end of sandboxes.
+impl Flaws {
+    pub(crate) const fn announces_twice(self) -> bool {
+        self.has(Flaw::TerminatedTwice)
+    }
+
+    pub(crate) const fn forgets_failed_kill(self) -> bool {
+        self.has(Flaw::KillNotRetried)
+    }
+
+    pub(crate) const fn ends_victim_in_use(self) -> bool {
+        self.has(Flaw::VictimNotVoided)
+    }
+
+    pub(crate) const fn ignores_workspace_limit(self) -> bool {
+        self.has(Flaw::DiskLimitIgnored)
+    }
+
+    /// Whether a sandbox is swept although something holds it.
+    pub(crate) fn sweeps_held(self, entry: &Entry) -> bool {
+        let up = entry.phase == Phase::InUse && entry.ending.is_none();
+        self.has(Flaw::SweepIgnoresHolds) && up
+    }
+
+    /// A running sandbox that is evicted although it runs.
+    pub(crate) fn running_victim(self, entries: &Entries) -> Option<EntryIx> {
+        if !self.has(Flaw::RunningEvicted) {
+            return None;
+        }
+        let up = |entry: &Entry| entry.phase == Phase::InUse && entry.ending.is_none();
+        let running = |entry: &Entry| up(entry) && entry.state() == SandboxState::Running;
+        entries.iter().find(|(_, entry)| running(entry)).map(|(victim, _)| victim)
+    }
+
+    /// The sandbox of a tier that gives way first: the least recently used.
+    pub(crate) const fn first_of(self, tier: &Order) -> Option<EntryIx> {
+        if self.has(Flaw::MruEviction) { tier.last() } else { tier.first() }
+    }
+}
+
+/// What it does about files.
+impl Flaws {
+    pub(crate) const fn skips_save(self) -> bool {
+        self.has(Flaw::PersistSkipped)
+    }
+
+    pub(crate) const fn kills_after_failed_save(self) -> bool {
+        self.has(Flaw::FailedPersistKills)
+    }
+
+    pub(crate) const fn counts_later_as_saved(self) -> bool {
+        self.has(Flaw::SaveCoversLater)
+    }
+
+    pub(crate) const fn freezes_unsaved(self) -> bool {
+        self.has(Flaw::FrozenUnsaved)
+    }
+
+    pub(crate) const fn gives_up_wanted(self) -> bool {
+        self.has(Flaw::WantedGivenUp)
+    }
+
+    pub(crate) const fn deletes_files_at_limit(self) -> bool {
+        self.has(Flaw::LimitDeletesFiles)
+    }
+
+    pub(crate) const fn copies_half_restored(self) -> bool {
+        self.has(Flaw::HalfRestoredCopied)
+    }
+
+    pub(crate) const fn hides_losses(self) -> bool {
+        self.has(Flaw::SilentStateLoss)
+    }
+
+    pub(crate) const fn forgets_losses(self) -> bool {
+        self.has(Flaw::LossForgotten)
+    }
+}
+
+/// Broken ways of doing something, which a sound kernel never goes.
+impl Kernel {
+    /// A session that is getting a sandbox forgets it, and so gets another.
+    pub(crate) fn flaw_gets_another_sandbox(&mut self, session: SessionIx, entry: EntryIx) {
+        if self.flaws.has(Flaw::TwoSandboxesPerSession)
+            && self.entries[entry].phase == Phase::Launching
+        {
+            self.sessions[session].entry = None;
+        }
+    }
+
+    /// A client that goes away keeps its slot, or the sandbox that is being bound to it.
+    pub(crate) fn flaw_leaks_for_gone_client(&mut self, req: RequestIx) -> bool {
+        if !self.flaws.has(Flaw::GoneClientLeaks) {
+            return false;
+        }
+        let waiter = self.waiter(req);
+        let (pool, seq) = (waiter.pool, waiter.seq);
+        if waiter.entry.is_none() {
+            self.pools[pool].occupied.slot_taken();
+            self.pools[pool].queue.remove(&seq);
+            self.forget_request(req);
+        }
+        true
+    }
+
+    /// A session ends without its files.
+    pub(crate) fn flaw_ends_without_files(&mut self, session: SessionIx) -> bool {
+        if !self.flaws.has(Flaw::EndedKeepsFiles) {
+            return false;
+        }
+        let live = self.sessions[session].entry.filter(|entry| self.entries[*entry].is_live());
+        match live {
+            Some(entry) => {
+                let after = self.after_leaving(entry);
+                self.end(entry, EndCause::SessionEnded, after, Resolve::Firm);
+            }
+            None => self.leave_finished(session),
+        }
+        true
+    }
+
+    /// A restart puts the sandbox of a lease back into its pool.
+    pub(crate) fn flaw_readopts(&mut self, entry: EntryIx) -> bool {
+        if !self.flaws.has(Flaw::LeaseSurvivesRestart) {
+            return false;
+        }
+        self.entries[entry].belongs.given_back();
+        self.put_idle(entry);
+        true
+    }
+}

@@ -1,0 +1,199 @@
+//! Freezing and thawing: the processes of a sandbox stop running and go on again. Files that only
+//! its processes could save are saved first. After a freeze that went wrong it is thawed before
+//! use.
+
+use std::sync::Arc;
+
+use model::{EndCause, ErrorCode, LifecycleEvent, Refusal, RequestId, SandboxId};
+
+use crate::Kernel;
+use crate::effect::Action;
+use crate::entry::{EntryIx, Frozen, OpKind, Phase};
+use crate::event::{FailureKind, Outcome};
+use crate::reply::Reply;
+use crate::request::Waiting;
+
+impl Kernel {
+    /// The files of a sandbox are saved: it is frozen, if that is what it was saved for.
+    pub(crate) fn freeze_saved(&mut self, entry: EntryIx) {
+        let wanted = |what: &Waiting| matches!(what, Waiting::Freeze { frozen: true, .. });
+        let extra = self.entries[entry].extra.as_ref();
+        let asked =
+            extra.is_some_and(|e| e.waiting.iter().any(|req| wanted(&self.requests[*req].what)));
+        if !asked || self.entries[entry].ops.is_doing(OpKind::Freeze) {
+            return;
+        }
+        if self.entries[entry].may_freeze() && !self.must_save_first(&self.entries[entry]) {
+            self.freeze(entry);
+        } else {
+            self.call_off_freeze(entry);
+        }
+    }
+
+    /// A sandbox is used before it could be frozen: those who asked for the freeze do not get it.
+    pub(crate) fn call_off_freeze(&mut self, entry: EntryIx) {
+        if self.entries[entry].waiting() > 0 {
+            let cause = "it came into use while its files were saved";
+            self.refuse_freezers(entry, &Refusal::new(ErrorCode::SandboxBusy, cause));
+        }
+    }
+
+    /// Those who asked for a freeze do not get it.
+    pub(crate) fn refuse_freezers(&mut self, entry: EntryIx, refusal: &Refusal) {
+        let freezing = self.entries[entry].ops.is_doing(OpKind::Freeze);
+        if !freezing {
+            self.answer_freezers(entry, true, &Err(refusal.clone()));
+        }
+    }
+
+    pub(crate) fn freeze(&mut self, entry: EntryIx) {
+        let action = Action::Freeze { instance: self.entries[entry].instance };
+        self.begin(entry, OpKind::Freeze, self.config.deadlines.freeze_ms, action);
+    }
+
+    pub(crate) fn thaw(&mut self, entry: EntryIx) {
+        let action = Action::Thaw { instance: self.entries[entry].instance };
+        self.begin(entry, OpKind::Thaw, self.config.deadlines.freeze_ms, action);
+    }
+
+    pub(crate) fn freeze_ended(&mut self, entry: EntryIx, outcome: Outcome) {
+        let answer = match outcome {
+            Outcome::Done => {
+                self.entries[entry].frozen = Frozen::Yes;
+                self.time_stands_still(entry);
+                self.publish_frozen(entry);
+                Ok(Reply::Frozen { frozen: true })
+            }
+            Outcome::Failed(failure) => match failure.kind {
+                FailureKind::Unsupported => {
+                    self.entries[entry].traits.can_freeze = false;
+                    Err(Refusal::new(ErrorCode::Unsupported, failure.detail.to_string()))
+                }
+                FailureKind::Trouble | FailureKind::Gone | FailureKind::FilesGone => {
+                    self.entries[entry].frozen = Frozen::Unsure;
+                    Err(Refusal::new(ErrorCode::SandboxBusy, failure.detail.to_string()))
+                }
+            },
+            Outcome::TimedOut => {
+                self.entries[entry].frozen = Frozen::Unsure;
+                Err(Refusal::new(ErrorCode::DeadlineExceeded, "it could not be frozen in time"))
+            }
+        };
+        self.arm_processes(entry);
+        self.answer_freezers(entry, true, &answer);
+        if !self.thaw_if_kept_awake(entry) {
+            self.drive_entry(entry);
+        }
+    }
+
+    /// Something began to keep a sandbox awake when it was being frozen already.
+    pub(crate) fn thaw_if_kept_awake(&mut self, entry: EntryIx) -> bool {
+        let sandbox = &self.entries[entry];
+        let thaws = sandbox.frozen == Frozen::Yes
+            && sandbox.phase == Phase::InUse
+            && sandbox.ops.is_free()
+            && sandbox.ending.is_none()
+            && sandbox.is_awake();
+        if thaws {
+            self.thaw(entry);
+        }
+        thaws
+    }
+
+    pub(crate) fn thaw_ended(&mut self, entry: EntryIx, outcome: Outcome) {
+        let detail = match outcome {
+            Outcome::Done => {
+                // That it can be thawed says nothing of whether it answers.
+                self.entries[entry].frozen = Frozen::No;
+                self.time_goes_on(entry);
+                self.touch(entry);
+                self.publish_frozen(entry);
+                self.answer_freezers(entry, false, &Ok(Reply::Frozen { frozen: false }));
+                self.repin(entry);
+                self.arm_quiet(entry);
+                self.drive_entry(entry);
+                return;
+            }
+            Outcome::Failed(failure) => failure.detail,
+            Outcome::TimedOut => Arc::from("it could not be thawed in time"),
+        };
+        self.died(entry, EndCause::FreezeFailed, Some(detail));
+    }
+
+    fn answer_freezers(&mut self, entry: EntryIx, frozen: bool, answer: &Result<Reply, Refusal>) {
+        let wanted =
+            |what: &Waiting| matches!(what, Waiting::Freeze { frozen: f, .. } if *f == frozen);
+        for req in self.take_waiting(entry, wanted) {
+            self.answer(req, answer.clone());
+        }
+        if let Some(session) = self.entries[entry].session()
+            && frozen
+        {
+            self.pause_frozen(session);
+        }
+    }
+
+    fn publish_frozen(&mut self, entry: EntryIx) {
+        let sandbox = &self.entries[entry];
+        let event = LifecycleEvent::SandboxFrozen {
+            sandbox_id: sandbox.id,
+            generation: sandbox.generation,
+            frozen: sandbox.frozen == Frozen::Yes,
+        };
+        self.publish(sandbox.tenant(), event);
+    }
+
+    pub(crate) fn freeze_requested(
+        &mut self,
+        request: RequestId,
+        sandbox: SandboxId,
+    ) -> Result<Reply, Refusal> {
+        let entry = self.usable(sandbox)?;
+        Self::refuse_when_crowded(self.entries[entry].waiting())?;
+        let known = &self.entries[entry];
+        if known.frozen == Frozen::Yes && known.ops.is_free() {
+            return Ok(Reply::Frozen { frozen: true });
+        }
+        if !known.traits.can_freeze {
+            let cause = "the runtime of this template cannot freeze";
+            return Err(Refusal::new(ErrorCode::Unsupported, cause));
+        }
+        let kills = known.kills_until().is_some_and(|until| until > self.now.mono);
+        if kills || !known.may_freeze() {
+            let cause = "something is going on in it, or keeps it awake";
+            return Err(Refusal::new(ErrorCode::SandboxBusy, cause));
+        }
+        let saves = self.must_save_first(known);
+        self.await_freeze(request, entry, true);
+        if saves {
+            self.save(entry);
+        } else {
+            self.freeze(entry);
+        }
+        Ok(Reply::Pending)
+    }
+
+    pub(crate) fn thaw_requested(
+        &mut self,
+        request: RequestId,
+        sandbox: SandboxId,
+    ) -> Result<Reply, Refusal> {
+        let entry = self.usable(sandbox)?;
+        Self::refuse_when_crowded(self.entries[entry].waiting())?;
+        let known = &self.entries[entry];
+        let freezing = known.ops.is_doing(OpKind::Freeze);
+        if known.frozen == Frozen::No && !freezing {
+            return Ok(Reply::Frozen { frozen: false });
+        }
+        self.await_freeze(request, entry, false);
+        self.repin(entry);
+        self.drive_entry(entry);
+        Ok(Reply::Pending)
+    }
+
+    fn await_freeze(&mut self, request: RequestId, entry: EntryIx, frozen: bool) {
+        let deadline = self.now.mono.plus(self.config.control_timeout_ms);
+        let req = self.wait_until(request, deadline, Waiting::Freeze { entry, frozen });
+        self.entries[entry].extra().waiting.push(req);
+    }
+}

@@ -1,0 +1,105 @@
+//! Effects in progress: how they begin, and what their end means. A completion counts only if it is
+//! of an effect in progress: late and repeated ones are of none, and change nothing.
+
+use std::sync::Arc;
+
+use model::{EffectId, EndCause, Generation, InstanceId, Mono, SandboxId};
+
+use crate::Kernel;
+use crate::effect::{Action, Effect};
+use crate::entry::{EntryIx, Op, OpKind, Own};
+use crate::event::{DeathCause, Failure, FailureKind, Outcome};
+
+impl Kernel {
+    /// Begins an effect on a sandbox.
+    pub(crate) fn begin(&mut self, entry: EntryIx, kind: OpKind, timeout_ms: u64, action: Action) {
+        let n = self.minter.effect();
+        let deadline = self.now.mono.plus(timeout_ms);
+        let sandbox = &mut self.entries[entry];
+        sandbox.ops.began(Op { n, kind, deadline });
+        let id = EffectId { sandbox: sandbox.id, generation: sandbox.generation, n };
+        self.out.effects.push(Effect { id, deadline, action });
+        self.arm(entry, deadline);
+    }
+
+    /// Sends an effect for which there is no sandbox any more: the thing itself gives it its name.
+    pub(crate) fn send_without_sandbox(
+        &mut self,
+        name: u128,
+        n: u64,
+        deadline: Mono,
+        action: Action,
+    ) {
+        let id = EffectId { sandbox: SandboxId::from_u128(name), generation: Generation(0), n };
+        self.out.effects.push(Effect { id, deadline, action });
+    }
+
+    pub(crate) fn effect_ended(&mut self, id: EffectId, outcome: Outcome) {
+        if self.debt_effect_ended(id.n, &outcome) || self.shelf_effect_ended(id.n, &outcome) {
+            return;
+        }
+        let Some(entry) = self.entries.by_id(id.sandbox) else { return };
+        let n = self.flaws.completed(id.n, &self.entries[entry]);
+        match self.entries[entry].ops.ended(n) {
+            Some(kind) => self.op_ended(entry, kind, outcome),
+            None => self.process_kill_ended(entry, n, &outcome),
+        }
+    }
+
+    pub(crate) fn op_ended(&mut self, entry: EntryIx, kind: OpKind, outcome: Outcome) {
+        if let Outcome::Failed(Failure { kind: FailureKind::Gone, detail }) = &outcome
+            && let Some(cause) = kind.death()
+        {
+            let detail = Arc::clone(detail);
+            self.died(entry, cause, Some(detail));
+            return;
+        }
+        match kind {
+            OpKind::Launch => self.launch_ended(entry, outcome),
+            OpKind::Claim => self.claim_ended(entry, outcome),
+            OpKind::Probe(attempt) => self.probe_ended(entry, attempt, outcome),
+            OpKind::Wipe => self.wipe_ended(entry, &outcome),
+            OpKind::Prove => self.prove_ended(entry, &outcome),
+            OpKind::Freeze => self.freeze_ended(entry, outcome),
+            OpKind::Thaw => self.thaw_ended(entry, outcome),
+            OpKind::StartTurn => self.start_turn_ended(entry, outcome),
+            OpKind::StopTurn => self.stop_turn_ended(entry, &outcome),
+            OpKind::Persist => self.save_ended(entry, outcome),
+            OpKind::Kill => self.kill_ended(entry, &outcome),
+            OpKind::Copy => self.copy_ended(entry, outcome),
+            OpKind::Archive => self.archive_ended(entry, &outcome),
+        }
+    }
+
+    pub(crate) fn instance_died(&mut self, instance: InstanceId, cause: DeathCause) {
+        if let Some(entry) = self.entries.by_instance(instance) {
+            let cause = match cause {
+                DeathCause::Crash => EndCause::Crash,
+                DeathCause::Oom => EndCause::Oom,
+            };
+            let leased = matches!(self.entries[entry].owner(), Own::Lease(_));
+            if leased && self.flaws.ignores_death() {
+                return;
+            }
+            self.died(entry, cause, None);
+        }
+    }
+}
+
+impl OpKind {
+    /// What it means for a sandbox that this effect found it gone; nothing if it says nothing new.
+    const fn death(self) -> Option<EndCause> {
+        match self {
+            Self::Claim
+            | Self::Wipe
+            | Self::Prove
+            | Self::Freeze
+            | Self::Thaw
+            | Self::StartTurn
+            | Self::StopTurn
+            | Self::Persist => Some(EndCause::Crash),
+            Self::Probe(_) => Some(EndCause::ProbeFailed),
+            Self::Launch | Self::Kill | Self::Copy | Self::Archive => None,
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The eviction tiers: who may be chosen to give way, least recently used first. A sandbox stands
+//! in the tier that its facts say, or in none; `settle` keeps that so.
+
+use model::why::Tier;
+
+use crate::entries::Entries;
+use crate::entry::EntryIx;
+use crate::orders::{Line, Order};
+
+/// The eviction tiers.
+#[derive(Debug)]
+pub(crate) struct Tiers {
+    orders: [Order; Tier::ALL.len()],
+}
+
+impl Default for Tiers {
+    fn default() -> Self {
+        Self { orders: [Order::new(Line::Tier); Tier::ALL.len()] }
+    }
+}
+
+impl Tiers {
+    pub(crate) const fn of(&self, tier: Tier) -> &Order {
+        &self.orders[tier as usize]
+    }
+
+    pub(crate) fn join(&mut self, tier: Tier, entries: &mut Entries, entry: EntryIx) {
+        self.orders[tier as usize].push(entries, entry);
+    }
+
+    pub(crate) fn leave(&mut self, tier: Tier, entries: &mut Entries, entry: EntryIx) {
+        self.orders[tier as usize].remove(entries, entry);
+    }
+}

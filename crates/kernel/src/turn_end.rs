@@ -1,0 +1,157 @@
+//! How turns end: the harness says so, they are stopped, their sandbox goes, or they never start. A
+//! turn ends exactly once, whatever ends it, and what waited for that goes on.
+
+use model::lifecycle::TurnOutcome;
+use model::{EndCause, ErrorCode, Mono, Refusal, SessionId, TerminatedReason, TurnId};
+
+use crate::Kernel;
+use crate::effect::Action;
+use crate::entry::{After, EntryIx, OpKind, Phase, Resolve};
+use crate::event::Outcome;
+use crate::removal::broken;
+use crate::session::{SessionIx, Stage, Turn};
+
+impl Kernel {
+    /// The harness says that a turn is over.
+    pub(crate) fn turn_ended(&mut self, id: SessionId, turn: TurnId, outcome: TurnOutcome) {
+        let Some(session) = self.sessions.by_id(id) else { return };
+        let Some(current) = &self.sessions[session].turn else { return };
+        let stage = current.stage;
+        if current.id != turn || stage == Stage::Binding {
+            return;
+        }
+        if let Some(entry) = self.sessions[session].entry {
+            if stage == Stage::Starting {
+                // It was so quick that its end was heard of before its start.
+                self.turn_started(session, entry);
+            }
+            self.entries[entry].proven_at = self.now.mono;
+            self.entries[entry].ops.call_off_turn();
+        }
+        let outcome = match stage {
+            Stage::Stopping(decided) => decided,
+            Stage::Binding | Stage::Starting | Stage::Running => outcome,
+        };
+        self.turn_over(session, outcome, None);
+    }
+
+    /// A turn is over: its end is published, the sandbox rests, and what waited for that goes on.
+    pub(crate) fn turn_over(
+        &mut self,
+        session: SessionIx,
+        outcome: TurnOutcome,
+        refusal: Option<&Refusal>,
+    ) {
+        let known = &mut self.sessions[session];
+        let Some(turn) = known.turn.take() else { return };
+        let binding = turn.stage == Stage::Binding;
+        known.last_active_at = self.now.wall;
+        self.publish_turn_ended(session, turn.id, outcome);
+        self.forget_turn_client(turn.client);
+        if let Some(req) = turn.request {
+            let refusal = refusal.cloned().unwrap_or_else(|| {
+                Refusal::new(ErrorCode::Aborted, "the turn was called off before it started")
+            });
+            self.answer(req, Err(refusal));
+        }
+        self.mark_session(session);
+        if let Some(entry) = self.sessions[session].entry
+            && self.entries[entry].holds.turn_over()
+        {
+            self.entries[entry].files.write_answered();
+            if self.entries[entry].phase == Phase::InUse {
+                self.repin(entry);
+                self.came_to_rest(entry);
+            }
+        }
+        if binding {
+            self.session_unwanted(session);
+        }
+        self.continue_control(session);
+        self.start_next_turn(session);
+    }
+
+    /// The session of a turn is gone.
+    pub(crate) fn drop_turn(&mut self, session: SessionIx, refusal: &Refusal) {
+        let Some(turn) = self.sessions[session].turn.take() else { return };
+        self.publish_turn_ended(session, turn.id, TurnOutcome::NotStarted);
+        self.forget_turn_client(turn.client);
+        if let Some(req) = turn.request {
+            self.answer(req, Err(refusal.clone()));
+        }
+    }
+
+    /// No sandbox could be had for a turn.
+    pub(crate) fn turn_not_started(&mut self, session: SessionIx, refusal: &Refusal) {
+        self.turn_over(session, TurnOutcome::NotStarted, Some(refusal));
+    }
+
+    /// Stops the turn of a session, if there is one, however far it is.
+    pub(crate) fn stop_any_turn(&mut self, session: SessionIx, refusal: &Refusal) {
+        let Some(turn) = &self.sessions[session].turn else { return };
+        match turn.stage {
+            Stage::Binding => self.turn_over(session, TurnOutcome::Aborted, Some(refusal)),
+            Stage::Starting | Stage::Running => self.stop_turn(session, TurnOutcome::Aborted),
+            Stage::Stopping(_) => {}
+        }
+    }
+
+    /// Has everything killed that a turn started.
+    pub(crate) fn stop_turn(&mut self, session: SessionIx, outcome: TurnOutcome) {
+        let known = &mut self.sessions[session];
+        let (Some(entry), Some(turn)) = (known.entry, &mut known.turn) else { return };
+        turn.stage = Stage::Stopping(outcome);
+        turn.deadline = Mono::NEVER;
+        let turn = turn.id;
+        let action = Action::StopTurn { instance: self.entries[entry].instance, turn };
+        self.begin(entry, OpKind::StopTurn, self.config.deadlines.turn_ms, action);
+    }
+
+    pub(crate) fn stop_turn_ended(&mut self, entry: EntryIx, outcome: &Outcome) {
+        let Some(session) = self.entries[entry].session() else { return };
+        let Some(Turn { stage: Stage::Stopping(decided), .. }) = self.sessions[session].turn else {
+            return;
+        };
+        match outcome {
+            Outcome::Done => {}
+            Outcome::Failed(_) | Outcome::TimedOut => {
+                // It may go on by itself, so its sandbox must end.
+                let cause = match decided {
+                    TurnOutcome::Aborted => EndCause::UserAbort,
+                    TurnOutcome::TimedOut => EndCause::TurnTimeout,
+                    TurnOutcome::Interrupted => EndCause::Shutdown,
+                    TurnOutcome::Completed
+                    | TurnOutcome::Failed
+                    | TurnOutcome::SandboxCrashed
+                    | TurnOutcome::Oom
+                    | TurnOutcome::DiskLimit
+                    | TurnOutcome::NotStarted => EndCause::TurnFailed,
+                };
+                self.end(entry, cause, After::Cold, Resolve::Firm);
+            }
+        }
+        self.turn_over(session, decided, None);
+    }
+
+    /// The sandbox of a session is being removed, so what ran in it is over.
+    pub(crate) fn turn_broken(&mut self, session: SessionIx, cause: EndCause) {
+        let Some(turn) = &self.sessions[session].turn else { return };
+        let outcome = match turn.stage {
+            // It has not started: it will, in another sandbox.
+            Stage::Binding => return,
+            Stage::Stopping(decided) => decided,
+            Stage::Starting | Stage::Running => match cause.reason() {
+                TerminatedReason::Crash | TerminatedReason::Replaced => TurnOutcome::SandboxCrashed,
+                TerminatedReason::Oom => TurnOutcome::Oom,
+                TerminatedReason::DiskLimit => TurnOutcome::DiskLimit,
+                TerminatedReason::UserAbort | TerminatedReason::Deleted => TurnOutcome::Aborted,
+                TerminatedReason::Idle
+                | TerminatedReason::Expired
+                | TerminatedReason::Evicted
+                | TerminatedReason::Shutdown
+                | TerminatedReason::Policy => TurnOutcome::Interrupted,
+            },
+        };
+        self.turn_over(session, outcome, Some(&broken(cause)));
+    }
+}

@@ -1,0 +1,120 @@
+//! Checkouts that wait in the line of a pool, and how they leave it without a sandbox: their
+//! deadline passes, their client goes away, or nothing can come.
+
+use model::{ErrorCode, Refusal};
+
+use crate::Kernel;
+use crate::admission::{Who, capacity_exhausted};
+use crate::entry::Phase;
+use crate::event::CheckoutPolicy;
+use crate::pool::PoolIx;
+use crate::reply::CheckoutPath;
+use crate::request::{RequestIx, Waiter, Waiting};
+
+impl Kernel {
+    /// A place must come from what is free or can be evicted, or from waiting, if that is allowed.
+    pub(crate) fn refuse_if_hopeless(&mut self, pool: PoolIx, req: RequestIx) {
+        self.make_room();
+        let hopeless = self
+            .admission
+            .applicants()
+            .next_back()
+            .is_some_and(|(seq, last)| last.who == Who::Pool(pool) && !self.is_covered(seq));
+        if !hopeless {
+            return;
+        }
+        let policy = self.waiter(req).policy;
+        let counters = &mut self.pools[pool].counters;
+        counters.overflow -= 1;
+        match policy {
+            CheckoutPolicy::Wait => {
+                counters.blocked += 1;
+                self.waiter(req).path = CheckoutPath::Blocked;
+            }
+            CheckoutPolicy::FailFast | CheckoutPolicy::IdleOnly => {
+                let seq = self.waiter(req).seq;
+                self.pools[pool].queue.remove(&seq);
+                self.refuse_waiter(req, capacity_exhausted());
+                self.pool_due(pool);
+            }
+        }
+    }
+
+    /// Callers that want only an idle one, and did not get the next, get nothing.
+    pub(crate) fn refuse_idle_only(&mut self, pool: PoolIx) {
+        if !std::mem::take(&mut self.pools[pool].idle_only_in_line) {
+            return;
+        }
+        let line: Vec<(u64, RequestIx)> =
+            self.pools[pool].queue.iter().map(|(s, r)| (*s, *r)).collect();
+        for (seq, req) in line {
+            if self.waiter(req).policy == CheckoutPolicy::IdleOnly {
+                self.pools[pool].queue.remove(&seq);
+                let refusal = Refusal::new(ErrorCode::PoolEmpty, "no sandbox is idle");
+                self.refuse_waiter(req, refusal.retry_after(1_000));
+            }
+        }
+    }
+
+    pub(crate) fn checkout_overdue(&mut self, req: RequestIx) {
+        let waiter = self.waiter(req);
+        let (pool, seq, policy) = (waiter.pool, waiter.seq, waiter.policy);
+        self.pools[pool].queue.remove(&seq);
+        let code = match policy {
+            CheckoutPolicy::Wait => ErrorCode::CheckoutTimeout,
+            CheckoutPolicy::FailFast => ErrorCode::CapacityExhausted,
+            CheckoutPolicy::IdleOnly => ErrorCode::PoolEmpty,
+        };
+        let cause = match self.pools[pool].health.last_failure() {
+            Some(failure) => format!("no sandbox was free in time; launches fail: {failure}"),
+            None => "no sandbox was free in time".to_owned(),
+        };
+        self.pools[pool].counters.timed_out += 1;
+        self.drop_waiter(req, Refusal::new(code, cause).retry_after(1_000));
+        self.pool_due(pool);
+    }
+
+    /// A caller went away while it waited.
+    pub(crate) fn checkout_abandoned(&mut self, req: RequestIx) {
+        if self.flaw_leaks_for_gone_client(req) {
+            return;
+        }
+        let waiter = self.waiter(req);
+        let (pool, seq, lease) = (waiter.pool, waiter.seq, waiter.terms.lease);
+        let bound = waiter.entry;
+        self.pools[pool].queue.remove(&seq);
+        self.requests.lease_unwanted(lease);
+        self.forget_request(req);
+        if let Some(entry) = bound {
+            // The binding goes on, and the sandbox is returned as soon as it is done.
+            self.entries[entry].phase = Phase::Claiming(None);
+        }
+        self.pool_due(pool);
+    }
+
+    pub(crate) fn refuse_waiter(&mut self, req: RequestIx, refusal: Refusal) {
+        let pool = self.waiter(req).pool;
+        self.pools[pool].counters.refused += 1;
+        self.drop_waiter(req, refusal);
+    }
+
+    fn drop_waiter(&mut self, req: RequestIx, refusal: Refusal) {
+        let lease = self.waiter(req).terms.lease;
+        self.requests.lease_unwanted(lease);
+        self.answer(req, Err(refusal));
+    }
+
+    pub(crate) fn waiter(&mut self, req: RequestIx) -> &mut Waiter {
+        match &mut self.requests[req].what {
+            Waiting::Checkout(waiter) => waiter,
+            Waiting::SessionUse { .. }
+            | Waiting::Bind { .. }
+            | Waiting::Turn { .. }
+            | Waiting::Control { .. }
+            | Waiting::LeaseUse { .. }
+            | Waiting::Freeze { .. }
+            | Waiting::Delete { .. }
+            | Waiting::Destroy { .. } => unreachable!("those in a pool's line are checkouts"),
+        }
+    }
+}
