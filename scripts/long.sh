@@ -52,11 +52,15 @@ took="$((SECONDS - began))"
 result='every promise held'
 if [ "$status" -ne 0 ]; then result="**failed** (exit code $status)"; fi
 
-# The next three are what CI does on a smaller scale.
+# The next four are what CI does on a smaller scale.
 made_up=0
 EXAMPLES=60 SHOAL_BIN="$SHOAL_BIN" scripts/schemathesis.sh >"$work/made-up" 2>&1 || made_up=$?
 cat "$work/made-up"
 if [ "$made_up" -ne 0 ]; then status=1; fi
+
+documented=0
+RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --workspace --locked --quiet || documented=$?
+if [ "$documented" -ne 0 ]; then status=1; fi
 
 sim=0
 cargo run --release --locked --quiet -p sim -- --seeds 30000 >"$work/sim" 2>&1 || sim=$?
@@ -91,13 +95,14 @@ if [ "$scaled" -ne 0 ]; then status=1; fi
     printf '```\n\n## On a larger scale than in CI\n\n'
     printf 'Schemathesis, 60 made-up requests to each route, exit code %s:\n\n```text\n' "$made_up"
     tail -n 20 "$work/made-up" | sed -e "s#${TMPDIR:-/tmp}/[^ ]*#WORK#g" -e 's/[[:space:]]*$//'
-    printf '```\n\nThe simulator, 30,000 worlds, exit code %s:\n\n```text\n' "$sim"
+    printf '```\n\nThe documentation of every crate, exit code %s.\n' "$documented"
+    printf '\nThe simulator, 30,000 worlds, exit code %s:\n\n```text\n' "$sim"
     tail -n 3 "$work/sim"
     printf '```\n\n'
     printf '5,000 idle sandboxes, 200 kills in the middle of turns, 1,000 sessions on 50 places, 1,000 launches with deaths, storms of 120 and 150 seconds.\n\n```text\n'
     grep -E '^ *(PASS|FAIL|SIGNAL|TIMEOUT|Summary)' "$work/scaled" | sed -e 's/^ *//' -e 's/[[:space:]]*$//' || true
     printf '```\n'
 } >"$report"
-if [ "$((made_up + sim + scaled))" -ne 0 ]; then result="$result; a test on a larger scale failed"; fi
+if [ "$((made_up + documented + sim + scaled))" -ne 0 ]; then result="$result; a test on a larger scale failed"; fi
 echo "long.sh: $result; the report is $report"
 exit "$status"

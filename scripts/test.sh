@@ -12,8 +12,8 @@ readonly NEXTEST_VERSION=0.9.143
 readonly DENY_VERSION=0.20.2
 readonly SEEDS="${SIM_SEEDS:-3000}"
 
-# CI builds once: what the compiler would keep for the next build is of no use.
-if [ "${CI:-}" = true ]; then export CARGO_INCREMENTAL=0; fi
+# CI builds once: what the compiler would keep for the next build is of no use, nor for a debugger.
+if [ "${CI:-}" = true ]; then export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0; fi
 
 # A test that returns an error is explained by its message; a panic keeps its backtrace.
 export RUST_LIB_BACKTRACE=0
@@ -27,6 +27,8 @@ skipped=()
 
 finish() {
     local status=$?
+    # It may still be starting.
+    if [ -n "${containers:-}" ]; then wait "$containers" 2>/dev/null || true; fi
     scripts/containers.sh stop "$work/containers" || true
     rm -rf "$work"
     if [ "$status" -ne 0 ]; then printf '\nFAILED in: %s\n' "$step" >&2; fi
@@ -173,11 +175,9 @@ need_component clippy clippy
 need_tool nextest "$NEXTEST_VERSION"
 need_tool deny "$DENY_VERSION"
 
-heading 'containers'
-scripts/containers.sh start "$work/containers" >"$work/env"
-# What it says is for this shell.
-# shellcheck source=/dev/null
-. "$work/env"
+# Beside the build: it mostly waits.
+scripts/containers.sh start "$work/containers" >"$work/env" 2>"$work/containers.log" &
+readonly containers=$!
 
 heading 'format'
 cargo fmt --all --check
@@ -194,13 +194,24 @@ export RUSTC_WORKSPACE_WRAPPER="$PWD/scripts/lint.sh"
 cargo build --workspace --all-targets --locked --quiet
 passed+=(clippy)
 
+# What others read; scripts/long.sh looks at every crate.
 heading 'documentation'
-RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --workspace --locked --quiet
+RUSTDOCFLAGS='-D warnings' cargo doc --no-deps -p model -p wire -p client --locked --quiet
 passed+=(documentation)
 
+heading 'containers'
+if ! wait "$containers"; then
+    cat "$work/containers.log"
+    fail 'what tests of containers need could not be started'
+fi
+cat "$work/containers.log"
+# What it says is for this shell.
+# shellcheck source=/dev/null
+. "$work/env"
+
 heading 'tests'
-# Half of the time a test waits.
-cargo nextest run --workspace --locked --cargo-quiet --profile ci --color never --test-threads "$((2 * $(nproc)))" 2>&1 | tee "$work/tests"
+# Most of the time a test waits.
+cargo nextest run --workspace --locked --cargo-quiet --profile ci --color never --test-threads "$((3 * $(nproc)))" 2>&1 | tee "$work/tests"
 summary="$(grep -E '^ *Summary \[' "$work/tests" | tail -n 1)"
 passed+=(tests)
 
