@@ -207,8 +207,8 @@ heading 'tests'
 # With what the tests leave of the processors.
 (unset RUSTC_WORKSPACE_WRAPPER; nice -n 19 "$BASH" -ec "$(declare -f need_tool); need_tool deny $DENY_VERSION") >"$work/deny.log" 2>&1 &
 readonly deny=$!
-# Most of the time a test waits.
-cargo nextest run --workspace --locked --cargo-quiet --profile ci --color never --test-threads "$((3 * $(nproc)))" 2>&1 | tee "$work/tests"
+# Half of the time a test waits.
+cargo nextest run --workspace --locked --cargo-quiet --profile ci --color never --test-threads "$((2 * $(nproc)))" 2>&1 | tee "$work/tests"
 summary="$(grep -E '^ *Summary \[' "$work/tests" | tail -n 1)"
 passed+=(tests)
 

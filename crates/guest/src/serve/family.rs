@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 
 use jail::sys::reap;
 use rustix::process::{Signal, getpid};
@@ -16,6 +16,9 @@ const MAX_ENVIRONMENT_BYTES: u64 = 1024 * 1024;
 
 /// A kill that finds somebody left this often gives up.
 const MAX_ROUNDS: u32 = 500;
+
+/// A kill waits so many rounds for processes whose mark cannot be read yet.
+const MAX_ROUNDS_OF_UNCLEAR: u32 = MAX_ROUNDS / 2;
 
 /// Other signals look for newcomers this often at most: a family may grow for ever.
 const MAX_ROUNDS_OF_OTHERS: u32 = 16;
@@ -33,6 +36,8 @@ struct Process {
     is_over: bool,
     /// The channel it is marked with.
     tag: Option<u32>,
+    /// It is in the middle of an exec: what it is marked with cannot be read until that is over.
+    is_starting: bool,
 }
 
 /// A signal on its way to a whole family.
@@ -79,22 +84,27 @@ impl Ending {
 
     /// Looks once, and signals whoever was found. `others` are the programs of other channels.
     pub(super) fn round(&mut self, others: &[i32], now_ms: u64) -> Round {
-        let all = look_around();
-        let family =
-            family(&all, self.process, self.session, others, getpid().as_raw_nonzero().get());
+        let around = Around::of(&look_around(), others, getpid().as_raw_nonzero().get());
+        let family = around.family(self.process, self.session);
         if !family.iter().any(|member| Some(member.session) == self.session) {
             self.session = None;
         }
         self.rounds += 1;
         self.next_ms = now_ms + ROUND_MS;
-        if self.is_kill() { self.kill(&family) } else { self.signal(&family) }
+        if self.is_kill() {
+            self.kill(&family, around.has_unclear(&family))
+        } else {
+            self.signal(&family)
+        }
     }
 
     /// Groups first: the kernel kills a group as one, so that none of it can fork away meanwhile.
-    fn kill(&mut self, family: &[Process]) -> Round {
+    /// `unclear` says that somebody may turn out to be of the family.
+    fn kill(&mut self, family: &[Process], unclear: bool) -> Round {
         let living: Vec<_> = family.iter().filter(|member| !member.is_over).collect();
         if living.is_empty() {
-            return Round::Done;
+            let waits = unclear && self.rounds <= MAX_ROUNDS_OF_UNCLEAR;
+            return if waits { Round::Again } else { Round::Done };
         }
         if self.rounds > MAX_ROUNDS {
             return Round::GaveUp(living.len());
@@ -129,45 +139,63 @@ pub(super) fn relatives(pid: i32, guest: i32, programs: &BTreeMap<i32, u32>) -> 
     // No channel has this number, so no mark is looked for.
     let channel = programs.get(&pid).copied().unwrap_or(u32::MAX);
     let others: Vec<i32> = programs.keys().copied().filter(|&other| other != pid).collect();
-    let found = family(&look_around(), channel, Some(pid), &others, guest);
+    let found = Around::of(&look_around(), &others, guest).family(channel, Some(pid));
     found.iter().filter(|one| !one.is_over).map(|one| one.pid).collect()
 }
 
-/// Who belongs to a program.
-fn family(
-    all: &[Process],
-    process: u32,
-    session: Option<i32>,
-    others: &[i32],
-    guest: i32,
-) -> Vec<Process> {
-    let by_parent = |members: &BTreeSet<i32>, one: &Process| members.contains(&one.parent);
-    // Orphans come to the guest, so whoever does not descend from it is none of its business.
-    let guests = all.iter().find(|one| one.pid == guest).map_or(0, |one| one.session);
-    let own = closure(all, |members, one| one.parent == guest || by_parent(members, one));
-    let all: Vec<_> = all.iter().filter(|one| own.contains(&one.pid)).copied().collect();
-    let all = &all[..];
-    let foreign = closure(all, |members, one| {
-        others.contains(&one.pid) || others.contains(&one.session) || by_parent(members, one)
-    });
-    let mut sessions: BTreeSet<i32> = session.into_iter().collect();
-    let mut size = 0;
-    loop {
-        let members = closure(all, |members, one| {
-            let is_own = session == Some(one.pid)
-                || one.tag == Some(process)
-                || sessions.contains(&one.session)
-                || by_parent(members, one);
-            is_own && !foreign.contains(&one.pid)
+/// What a guest finds around it.
+struct Around {
+    guest_session: i32,
+    /// What descends from the guest. Orphans come to it, so nothing else is its business.
+    all: Vec<Process>,
+    /// Those that belong to other programs of the host.
+    foreign: BTreeSet<i32>,
+}
+
+impl Around {
+    fn of(all: &[Process], others: &[i32], guest: i32) -> Self {
+        let by_parent = |members: &BTreeSet<i32>, one: &Process| members.contains(&one.parent);
+        let guest_session = all.iter().find(|one| one.pid == guest).map_or(0, |one| one.session);
+        let own = closure(all, |members, one| one.parent == guest || by_parent(members, one));
+        let all: Vec<_> = all.iter().filter(|one| own.contains(&one.pid)).copied().collect();
+        let foreign = closure(&all, |members, one| {
+            others.contains(&one.pid) || others.contains(&one.session) || by_parent(members, one)
         });
-        let found: Vec<_> = all.iter().filter(|one| members.contains(&one.pid)).copied().collect();
-        if found.len() == size {
-            return found;
+        Self { guest_session, all, foreign }
+    }
+
+    /// Who belongs to a program.
+    fn family(&self, process: u32, session: Option<i32>) -> Vec<Process> {
+        let mut sessions: BTreeSet<i32> = session.into_iter().collect();
+        let mut size = 0;
+        loop {
+            let members = closure(&self.all, |members, one| {
+                let is_own = session == Some(one.pid)
+                    || one.tag == Some(process)
+                    || sessions.contains(&one.session)
+                    || members.contains(&one.parent);
+                is_own && !self.foreign.contains(&one.pid)
+            });
+            let found = self.all.iter().filter(|one| members.contains(&one.pid));
+            let found: Vec<_> = found.copied().collect();
+            if found.len() == size {
+                return found;
+            }
+            size = found.len();
+            // A session cannot be joined from outside, so all who share one are family too. That
+            // of the guest itself is no family's.
+            let others = found.iter().map(|one| one.session);
+            sessions.extend(others.filter(|&id| id != self.guest_session));
         }
-        size = found.len();
-        // Nobody can join a session from outside, so whoever shares one is family too. That of
-        // the guest itself is no family's.
-        sessions.extend(found.iter().map(|one| one.session).filter(|&id| id != guests));
+    }
+
+    /// Whether there is a process that may turn out to be of the family: its mark cannot be read yet.
+    fn has_unclear(&self, family: &[Process]) -> bool {
+        self.all.iter().any(|one| {
+            one.is_starting
+                && !self.foreign.contains(&one.pid)
+                && !family.iter().any(|member| member.pid == one.pid)
+        })
     }
 }
 
@@ -197,7 +225,10 @@ fn look_around() -> Vec<Process> {
 fn look_at(pid: i32) -> Option<Process> {
     let mut process = parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)?;
     if !process.is_over {
-        process.tag = tag_of(pid);
+        let environment = read_some(pid, "environ")?;
+        process.tag = tag_in(&environment);
+        // A process has neither an environment nor arguments while an exec replaces its memory.
+        process.is_starting = environment.is_empty() && read_some(pid, "cmdline")?.is_empty();
     }
     Some(process)
 }
@@ -216,13 +247,25 @@ fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
         session: number()?,
         is_over,
         tag: None,
+        is_starting: false,
     })
 }
 
-fn tag_of(pid: i32) -> Option<u32> {
-    let file = File::open(format!("/proc/{pid}/environ")).ok()?;
-    let mut environment = Vec::new();
-    file.take(MAX_ENVIRONMENT_BYTES).read_to_end(&mut environment).ok()?;
+/// What a file of a process says, if the guest may read it; nothing if the process is gone.
+fn read_some(pid: i32, name: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = match File::open(format!("/proc/{pid}/{name}")) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        // Its memory is another user's: it has no mark that could be read, now or later.
+        Err(_) => return Some(vec![0]),
+    };
+    // What cannot be read any more is gone by the next look.
+    let _ = file.take(MAX_ENVIRONMENT_BYTES).read_to_end(&mut bytes);
+    Some(bytes)
+}
+
+fn tag_in(environment: &[u8]) -> Option<u32> {
     let value = environment
         .split(|&byte| byte == 0)
         .find_map(|variable| variable.strip_prefix(TAG.as_bytes())?.strip_prefix(b"="))?;
@@ -236,11 +279,26 @@ mod tests {
     const GUEST: i32 = 1;
 
     fn process(pid: i32, parent: i32, session: i32, tag: Option<u32>) -> Process {
-        Process { pid, parent, group: session, session, is_over: false, tag }
+        Process { pid, parent, group: session, session, is_over: false, tag, is_starting: false }
     }
 
     fn pids(all: &[Process], channel: u32, session: Option<i32>, others: &[i32]) -> Vec<i32> {
-        family(all, channel, session, others, GUEST).iter().map(|one| one.pid).collect()
+        Around::of(all, others, GUEST).family(channel, session).iter().map(|one| one.pid).collect()
+    }
+
+    #[test]
+    fn a_kill_waits_for_a_process_whose_mark_cannot_be_read_yet() {
+        let starting = Process { is_starting: true, ..process(40, GUEST, 40, None) };
+        let all = [process(GUEST, 0, GUEST, None), starting];
+        let around = Around::of(&all, &[], GUEST);
+        let family = around.family(5, None);
+        assert!(family.is_empty() && around.has_unclear(&family));
+        assert!(!Around::of(&all, &[40], GUEST).has_unclear(&[]), "it is another program's");
+        let mut ending = Ending::new(5, None, Signal::KILL.as_raw());
+        assert_eq!(ending.kill(&family, true), Round::Again);
+        assert_eq!(ending.kill(&family, false), Round::Done);
+        ending.rounds = MAX_ROUNDS_OF_UNCLEAR + 1;
+        assert_eq!(ending.kill(&family, true), Round::Done, "it does not wait for ever");
     }
 
     #[test]
