@@ -1,11 +1,13 @@
 //! Death at any moment, of the launcher or of a guest: afterwards, or after a cleaning, no process,
 //! mount, control group or namespace of ours is left.
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
 use runtime::Runtime as _;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::node::{Node, dice, kill, on_node};
 
@@ -27,6 +29,42 @@ fn a_killed_guest_is_noticed_and_nothing_is_left() -> Result<()> {
             node.until_empty().await
         },
     )
+}
+
+/// A child of the launcher has copies of the launcher's sockets for a moment, which is long if the
+/// machine is busy. What the launcher closes meanwhile must not tell of the sandboxes that come
+/// after it in the same slot.
+#[test]
+fn copies_of_closed_sockets_do_no_harm_to_the_next_sandboxes() -> Result<()> {
+    on_node(
+        |config| (config.slots, config.spares) = (1, 1),
+        async |node: &Node| {
+            node.until_spare().await?;
+            let copies = sockets_of(node.launcher())?;
+            for _ in 0..10 {
+                let sandbox = node.sandbox().await?;
+                kill(node.guest_of(&sandbox)?);
+                node.until_empty().await?;
+            }
+            drop(copies);
+            Ok(())
+        },
+    )
+}
+
+/// Copies of the sockets that a process has.
+fn sockets_of(pid: u32) -> Result<Vec<OwnedFd>> {
+    let process = Pid::from_raw(pid.cast_signed()).context("a process has a number")?;
+    let process = pidfd_open(process, PidfdFlags::empty())?;
+    let mut copies = Vec::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+        let entry = entry?;
+        if std::fs::read_link(entry.path())?.to_string_lossy().starts_with("socket:") {
+            let number = entry.file_name().to_string_lossy().parse()?;
+            copies.push(pidfd_getfd(&process, number, PidfdGetfdFlags::empty())?);
+        }
+    }
+    Ok(copies)
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod slots;
 mod spares;
 mod start;
 mod stem;
+mod watch;
 mod world;
 
 use std::collections::VecDeque;
@@ -32,6 +33,7 @@ use rustix::io::Errno;
 
 use sandboxes::Sandboxes;
 use spares::Spares;
+use watch::Watch;
 
 pub(super) use start::main;
 
@@ -57,7 +59,7 @@ const ANSWERS_WAITING_AT_MOST: usize = 4096;
 struct Launcher {
     shared: start::Shared,
     host: OwnedFd,
-    epoll: OwnedFd,
+    watch: Watch,
     signals: OwnedFd,
     spares: Spares,
     sandboxes: Sandboxes,
@@ -82,13 +84,11 @@ impl Launcher {
         // Looked at before each wait: the host may have gone before the first.
         while !(self.host_gone && self.sandboxes.is_empty() && self.spares.is_empty()) {
             let timeout = self.next_wake();
-            events.clear();
             let wait = rustix::event::Timespec {
                 tv_sec: timeout.as_secs().cast_signed(),
                 tv_nsec: timeout.subsec_nanos().into(),
             };
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait))
-            {
+            match self.watch.wait(&mut events, &wait) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => return ExitCode::FAILURE,
             }
@@ -278,7 +278,7 @@ impl Launcher {
     }
 
     fn hear_seed(&mut self, slot: u32) {
-        if let Err(failure) = self.spares.hear_seed(&mut self.shared, &self.epoll, slot) {
+        if let Err(failure) = self.spares.hear_seed(&mut self.shared, &self.watch, slot) {
             self.shared.slots.limits_unknown(slot);
             self.tell_of(&failure);
         }
@@ -286,7 +286,7 @@ impl Launcher {
 
     fn refill(&mut self) {
         let waiting = self.launches.len();
-        if let Err(failure) = self.spares.refill(&mut self.shared, &self.epoll, waiting) {
+        if let Err(failure) = self.spares.refill(&mut self.shared, &self.watch, waiting) {
             self.tell_of(&failure);
         }
     }
@@ -342,7 +342,7 @@ impl Launcher {
     fn shut_down(&mut self) {
         if !self.host_gone {
             self.host_gone = true;
-            let _ = epoll::delete(&self.epoll, &self.host);
+            self.watch.remove(&self.host);
             self.launches.clear();
             self.answers.clear();
             for slot in self.sandboxes.kill_all() {
@@ -397,8 +397,7 @@ impl Launcher {
             }
             if interest != self.shared.host_interest {
                 self.shared.host_interest = interest;
-                let data = epoll::EventData::new_u64(token::HOST);
-                let _ = epoll::modify(&self.epoll, &self.host, data, interest);
+                self.watch.change(&self.host, token::HOST, interest);
             }
         }
     }

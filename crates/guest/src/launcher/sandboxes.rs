@@ -3,7 +3,6 @@
 //! the control groups of the slot, is then free for the next one.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use guest_protocol::launcher::InstanceBytes;
@@ -12,13 +11,14 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 
 use super::roots::Prepared;
 use super::spares::Ready;
+use super::watch::Watched;
 
 #[derive(Default)]
 pub(super) struct Sandboxes {
     live: BTreeMap<InstanceBytes, Live>,
     by_pid: BTreeMap<i32, InstanceBytes>,
     /// Sockets to those that are not guests yet, by slot: their end tells of our death.
-    entering: BTreeMap<u32, OwnedFd>,
+    entering: BTreeMap<u32, Watched>,
 }
 
 struct Live {

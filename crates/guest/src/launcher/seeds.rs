@@ -18,6 +18,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::start::Shared;
 use super::stem::{self, Origin};
+use super::token;
+use super::watch::{Watch, Watched};
 
 /// A seed's word that it is in its groups.
 pub(super) const SETTLED: u8 = b'J';
@@ -30,7 +32,7 @@ const BIRTH_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct Seed {
     pub pid: Pid,
-    pub socket: OwnedFd,
+    pub socket: Watched,
     pub settled: bool,
     /// The limits that it writes.
     pub limits: Limits,
@@ -38,16 +40,17 @@ pub(super) struct Seed {
 
 impl Seed {
     /// Makes the seed of a slot. It says when it is settled.
-    pub(super) fn plant(shared: &Shared, slot: u32) -> io::Result<Self> {
+    pub(super) fn plant(shared: &Shared, watch: &Watch, slot: u32) -> io::Result<Self> {
         let (ours, theirs) = pair()?;
+        let socket = watch.socket(ours, token::SEEDS + u64::from(slot))?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(BIRTH_TIMEOUT))?;
         match clone::copy()? {
             Side::Child => {
                 live(&shared.origin(slot), &theirs);
                 clone::exit_now(0);
             }
             Side::Parent(pid) => {
-                set_socket_timeout(&ours, Timeout::Recv, Some(BIRTH_TIMEOUT))?;
-                Ok(Self { pid, socket: ours, settled: false, limits: shared.usual_limits })
+                Ok(Self { pid, socket, settled: false, limits: shared.usual_limits })
             }
         }
     }

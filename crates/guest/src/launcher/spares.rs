@@ -11,11 +11,11 @@ use guest_protocol::launcher::Root;
 use jail::groups::Groups;
 use jail::packet;
 use jail::sys::clone::{Side, exit_now, first_of_new_process_namespace};
-use rustix::event::epoll;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::seeds::{self, Seed};
 use super::start::Shared;
+use super::watch::{Watch, Watched};
 use super::{stem, token};
 
 /// How many stems may be in the making at once: more would only wait for each other.
@@ -36,7 +36,7 @@ pub(super) struct Ready {
     /// When it was born.
     pub born_at: Duration,
     pub pid: Pid,
-    pub socket: OwnedFd,
+    pub socket: Watched,
     /// Which root it has layers over.
     pub root: Root,
 }
@@ -131,7 +131,7 @@ impl Spares {
     pub(super) fn refill(
         &mut self,
         shared: &mut Shared,
-        epoll: &OwnedFd,
+        watch: &Watch,
         waiting: usize,
     ) -> Result<(), Failure> {
         let lately = |at: Duration| now().saturating_sub(at) < PAUSE_AFTER_FAILURE;
@@ -145,7 +145,7 @@ impl Spares {
         let leisure = || waiting == 0 && now().saturating_sub(self.taken_at) >= self.pause();
         let later = usize::from(urgent == 0 && room > 0 && self.wants_more() && (low || leisure()));
         for _ in 0..urgent.max(later) {
-            if let Err(error) = self.make(shared, epoll) {
+            if let Err(error) = self.make(shared, watch) {
                 self.failed_at = Some(now());
                 let errno = error.raw_os_error().unwrap_or(0);
                 return Err(Failure { step: "make a process".to_owned(), errno });
@@ -154,52 +154,36 @@ impl Spares {
         Ok(())
     }
 
-    fn make(&mut self, shared: &mut Shared, epoll: &OwnedFd) -> io::Result<()> {
+    fn make(&mut self, shared: &mut Shared, watch: &Watch) -> io::Result<()> {
         // Without a slot there is nothing to do but wait for one.
         let Some(slot) = shared.slots.take() else { return Ok(()) };
-        let made = self.make_in(shared, epoll, slot);
+        let made = self.make_in(shared, watch, slot);
         if made.is_err() {
             shared.release(slot);
         }
         made
     }
 
-    fn make_in(&mut self, shared: &mut Shared, epoll: &OwnedFd, slot: u32) -> io::Result<()> {
+    fn make_in(&mut self, shared: &mut Shared, watch: &Watch, slot: u32) -> io::Result<()> {
         if !shared.groups.must_join() {
-            return self.bear_ourselves(shared, epoll, slot);
+            return self.bear_ourselves(shared, watch, slot);
         }
         match self.seeds.get(&slot) {
-            Some(seed) if seed.settled => self.bear(shared, epoll, slot),
+            Some(seed) if seed.settled => self.bear(shared, watch, slot),
             Some(_) => {
                 self.settling.insert(slot);
                 Ok(())
             }
             None => {
-                let seed = Seed::plant(shared, slot)?;
-                let data = epoll::EventData::new_u64(token::SEEDS + u64::from(slot));
-                let added = epoll::add(epoll, &seed.socket, data, epoll::EventFlags::IN);
-                self.seeds.insert(slot, seed);
-                match added {
-                    Ok(()) => {
-                        self.settling.insert(slot);
-                        Ok(())
-                    }
-                    Err(error) => {
-                        self.wither(slot);
-                        Err(error.into())
-                    }
-                }
+                self.seeds.insert(slot, Seed::plant(shared, watch, slot)?);
+                self.settling.insert(slot);
+                Ok(())
             }
         }
     }
 
-    fn bear_ourselves(
-        &mut self,
-        shared: &mut Shared,
-        epoll: &OwnedFd,
-        slot: u32,
-    ) -> io::Result<()> {
-        let (ours, theirs) = seeds::pair()?;
+    fn bear_ourselves(&mut self, shared: &mut Shared, watch: &Watch, slot: u32) -> io::Result<()> {
+        let (socket, theirs) = pair(watch, slot)?;
         let birthplace = shared.groups.birthplace(slot)?;
         match first_of_new_process_namespace(birthplace.as_ref().map(OwnedFd::as_fd))? {
             Side::Child => {
@@ -210,20 +194,20 @@ impl Spares {
             Side::Parent(pid) => {
                 shared.slots.limits_written(slot, shared.usual_limits);
                 let root = shared.usual_root.clone();
-                self.add(epoll, Ready { slot, born_at: now(), pid, socket: ours, root });
+                self.making.insert(slot, Ready { slot, born_at: now(), pid, socket, root });
                 Ok(())
             }
         }
     }
 
     /// Has the seed of a slot give birth.
-    fn bear(&mut self, shared: &Shared, epoll: &OwnedFd, slot: u32) -> io::Result<()> {
-        let (ours, theirs) = seeds::pair()?;
+    fn bear(&mut self, shared: &Shared, watch: &Watch, slot: u32) -> io::Result<()> {
+        let (socket, theirs) = pair(watch, slot)?;
         let seed = self.seeds.get(&slot).ok_or(io::ErrorKind::NotFound)?;
         let root = shared.usual_root.clone();
         match seed.bear(theirs.as_fd(), &shared.world.roots.known(&root).built) {
             Ok(pid) => {
-                self.add(epoll, Ready { slot, born_at: now(), pid, socket: ours, root });
+                self.making.insert(slot, Ready { slot, born_at: now(), pid, socket, root });
                 Ok(())
             }
             Err(error) => {
@@ -231,14 +215,6 @@ impl Spares {
                 Err(error)
             }
         }
-    }
-
-    fn add(&mut self, epoll: &OwnedFd, stem: Ready) {
-        let data = epoll::EventData::new_u64(token::STEMS + u64::from(stem.slot));
-        if epoll::add(epoll, &stem.socket, data, epoll::EventFlags::IN).is_err() {
-            let _ = kill_process(stem.pid, Signal::KILL);
-        }
-        self.making.insert(stem.slot, stem);
     }
 
     /// A seed that does not work is replaced when its slot is used next.
@@ -253,7 +229,7 @@ impl Spares {
     pub(super) fn hear_seed(
         &mut self,
         shared: &mut Shared,
-        epoll: &OwnedFd,
+        watch: &Watch,
         slot: u32,
     ) -> Result<(), Failure> {
         let Some(seed) = self.seeds.get_mut(&slot) else { return Ok(()) };
@@ -271,7 +247,7 @@ impl Spares {
             if !wanted {
                 return Ok(());
             }
-            self.bear(shared, epoll, slot).map_err(|error| Failure {
+            self.bear(shared, watch, slot).map_err(|error| Failure {
                 step: "make a process".to_owned(),
                 errno: error.raw_os_error().unwrap_or(0),
             })
@@ -414,6 +390,12 @@ impl Spares {
             self.withered.push(seed.pid);
         }
     }
+}
+
+/// The launcher's end of a stem's socket, and the stem's.
+fn pair(watch: &Watch, slot: u32) -> io::Result<(Watched, OwnedFd)> {
+    let (ours, theirs) = seeds::pair()?;
+    Ok((watch.socket(ours, token::STEMS + u64::from(slot))?, theirs))
 }
 
 /// Since some fixed moment.

@@ -26,6 +26,7 @@ use super::sandboxes::Sandboxes;
 use super::slots::Slots;
 use super::spares::Spares;
 use super::stem::Origin;
+use super::watch::Watch;
 use super::world::{self, World};
 use super::{Launcher, asked, rootless, token};
 
@@ -135,12 +136,12 @@ impl Shared {
 pub(crate) fn main() -> ExitCode {
     let Ok(host) = sys::descriptors::take(HOST_SOCKET) else { return ExitCode::from(2) };
     match start(&host) {
-        Ok(Started { shared, epoll, signals, features }) => {
+        Ok(Started { shared, watch, signals, features }) => {
             let spares = Spares::new(shared.config.spares as usize);
             let mut launcher = Launcher {
                 shared,
                 host,
-                epoll,
+                watch,
                 signals,
                 spares,
                 sandboxes: Sandboxes::default(),
@@ -169,7 +170,7 @@ pub(crate) fn main() -> ExitCode {
 
 struct Started {
     shared: Shared,
-    epoll: OwnedFd,
+    watch: Watch,
     signals: OwnedFd,
     features: LauncherFeatures,
 }
@@ -212,13 +213,9 @@ fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
     let _ = rustix::process::setsid();
     let signals = sys::signals::readable(&[Signal::CHILD, Signal::TERM, Signal::INT, Signal::HUP]);
     let signals = world::step("listen to signals", signals)?;
-    let epoll = world::step("make epoll", epoll::create(epoll::CreateFlags::CLOEXEC))?;
+    let watch = world::step("make epoll", Watch::new())?;
     for (descriptor, token) in [(host.as_fd(), token::HOST), (signals.as_fd(), token::SIGNALS)] {
-        let data = epoll::EventData::new_u64(token);
-        world::step(
-            "wait for events",
-            epoll::add(&epoll, descriptor, data, epoll::EventFlags::IN),
-        )?;
+        world::step("wait for events", watch.add(descriptor, token))?;
     }
     let processes_by_rlimit = counts_by_namespace();
     let features = LauncherFeatures {
@@ -249,7 +246,7 @@ fn start(host: &OwnedFd) -> Result<Started, world::Failed> {
         processes_by_rlimit,
         _lock: lock,
     };
-    Ok(Started { shared, epoll, signals, features })
+    Ok(Started { shared, watch, signals, features })
 }
 
 /// The system call filters that sandboxes have.

@@ -16,6 +16,7 @@ use rustix::net::{RecvFlags, recv};
 
 use super::asked;
 use super::start::Filters;
+use super::watch::Watched;
 use super::world::EMPTY;
 use crate::serve::{Identity, Link, Settings, refuse, serve};
 
@@ -167,7 +168,7 @@ struct Order {
 
 /// Tells a stem what to become.
 pub(super) fn order(
-    socket: &OwnedFd,
+    socket: &Watched,
     spec: &Spec,
     connection: &OwnedFd,
     given: Option<&OwnedFd>,

@@ -99,7 +99,7 @@ impl Ending {
     }
 
     /// Groups first: the kernel kills a group as one, so that none of it can fork away meanwhile.
-    /// `unclear` says that somebody may turn out to be of the family.
+    /// `unclear` says that a process may turn out to be of the family.
     fn kill(&mut self, family: &[Process], unclear: bool) -> Round {
         let living: Vec<_> = family.iter().filter(|member| !member.is_over).collect();
         if living.is_empty() {
