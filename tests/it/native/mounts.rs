@@ -5,13 +5,14 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use model::Mount;
 use runtime::native::NativeConfig;
 use runtime::{LaunchSpec, Root, Runtime as _, Sandbox, Users};
 
-use super::node::{Node, on_node};
+use super::node::{Node, dice, on_node};
 
 /// What the user of programs is called inside, and on the host where root made the sandbox.
 const USER: u32 = 1000;
@@ -244,13 +245,20 @@ fn a_name_that_changes_meanwhile_never_leads_out() -> Result<()> {
         let swapping = std::thread::spawn(move || {
             let flags = rustix::fs::RenameFlags::EXCHANGE;
             let at = rustix::fs::CWD;
+            let mut random = dice(7);
             while !told.load(Ordering::Relaxed) {
                 let (one, other) = (swapped.join("a"), swapped.join("link"));
                 let _ = rustix::fs::renameat_with(at, one, at, other, flags);
+                // Without pauses a launch that looks more than once may never find a directory.
+                let pause_us = [0, 0, 0, 50, 500][(random() % 5) as usize];
+                std::thread::sleep(Duration::from_micros(pause_us));
             }
         });
         let mut seen = 0;
-        for _ in 0..60 {
+        for attempt in 0..600 {
+            if attempt >= 60 && seen > 0 {
+                break;
+            }
             let Ok(sandbox) = launch(node, vec![mount(node, "a", "/data", true)]).await else {
                 continue;
             };

@@ -1,6 +1,7 @@
 //! What the tests stand on: a native runtime of their own, with a run directory of its own, so that
 //! tests beside each other never meet.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -128,8 +129,22 @@ impl Node {
         // A launcher that a test has killed cannot say goodbye.
         let _ = self.native.shutdown().await;
         self.clean().await?;
-        std::fs::remove_dir_all(&self.directory)?;
-        Ok(())
+        self.remove_directory().await
+    }
+
+    /// Removes the node's directory. A thread that prepares disk images may still be creating its
+    /// last one there, so a directory that is not empty is tried again.
+    async fn remove_directory(&self) -> Result<()> {
+        let mut removed = std::fs::remove_dir_all(&self.directory);
+        for _ in 0..100 {
+            match &removed {
+                Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {}
+                Err(_) | Ok(()) => break,
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            removed = std::fs::remove_dir_all(&self.directory);
+        }
+        Ok(removed?)
     }
 
     /// Removes what a dead launcher left; afterwards there is nothing of this node.
@@ -184,6 +199,22 @@ impl Node {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         bail!("still there: {:?}", self.native.list().await?)
+    }
+
+    /// Waits until the launcher has a spare, or one in the making.
+    pub(crate) async fn until_spare(&self) -> Result<()> {
+        // A spare is called like the guest that it becomes.
+        let of_spare = format!("(shoal-guest) S {} ", self.launcher());
+        for _ in 0..500 {
+            for entry in std::fs::read_dir("/proc")?.flatten() {
+                let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+                if stat.contains(&of_spare) {
+                    return Ok(());
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        bail!("the launcher has no spare")
     }
 
     pub(crate) fn native(&self) -> Arc<Native> {
