@@ -171,6 +171,7 @@ pub(super) fn lifecycle_of(stored: &StoredEvent) -> Option<PastEvent> {
         | LifecycleEvent::TurnEnded { .. }
         | LifecycleEvent::SandboxFrozen { .. }
         | LifecycleEvent::SandboxWakefulness { .. }
+        | LifecycleEvent::SandboxState { .. }
         | LifecycleEvent::PoolHealth { .. } => return None,
     };
     Some(PastEvent { at: stored.at, kind: "lifecycle", data, from: Origin::Event(stored.number) })

@@ -9,6 +9,7 @@ use model::{Refusal, RequestId, SessionId, TurnChange, TurnId};
 use tokio::sync::oneshot;
 
 use crate::core::{Attached, Core, unavailable};
+use crate::gone::{Gone, Stay};
 
 /// How long a request waits for a journal that cannot be written.
 pub(crate) const TROUBLE_PATIENCE: Duration = Duration::from_secs(2);
@@ -16,24 +17,37 @@ pub(crate) const TROUBLE_PATIENCE: Duration = Duration::from_secs(2);
 /// What the kernel answers.
 pub(crate) type Answer = Result<Reply, Refusal>;
 
+/// An answer on its way.
+pub(crate) struct Given {
+    pub(crate) answer: Answer,
+    /// A caller that gets a use is in the instance from now on, also before it reads the answer.
+    pub(crate) stay: Option<Stay>,
+}
+
 /// Where an answer goes.
 pub(crate) struct Waiter {
-    sender: oneshot::Sender<Answer>,
+    sender: oneshot::Sender<Given>,
 }
 
 impl Waiter {
-    pub(crate) fn new() -> (Self, oneshot::Receiver<Answer>) {
+    pub(crate) fn new() -> (Self, oneshot::Receiver<Given>) {
         let (sender, receiver) = oneshot::channel();
         (Self { sender }, receiver)
     }
 
     /// Gives the answer; if nobody is there, what the kernel must be told.
-    pub(crate) fn give(self, answer: Answer) -> Option<Event> {
-        self.sender.send(answer).err().and_then(nobody_took)
+    pub(crate) fn give(self, answer: Answer, gone: &Gone) -> Option<Event> {
+        let stay = match &answer {
+            Ok(Reply::Granted(grant)) => Some(gone.enter(grant.instance)),
+            Ok(_) | Err(_) => None,
+        };
+        let given = Given { answer, stay };
+        self.sender.send(given).err().and_then(|given| nobody_took(given.answer))
     }
 }
 
-/// What follows from an answer that nobody took. (A use ends with the guard of who asked for it.)
+/// What follows from an answer that no caller took. (A use and a read end with the guard of the caller
+/// that asked.)
 pub(crate) fn nobody_took(answer: Answer) -> Option<Event> {
     match answer {
         Ok(Reply::CheckedOut(checked_out)) => {
@@ -54,6 +68,7 @@ pub(crate) fn nobody_took(answer: Answer) -> Option<Event> {
             | Reply::Paused
             | Reply::Stopped
             | Reply::Ended
+            | Reply::Readable { .. }
             | Reply::Forked { .. },
         )
         | Err(_) => None,
@@ -65,7 +80,7 @@ pub(crate) fn nobody_took(answer: Answer) -> Option<Event> {
 pub(crate) struct Asked {
     core: Arc<Core>,
     request: RequestId,
-    receiver: oneshot::Receiver<Answer>,
+    receiver: oneshot::Receiver<Given>,
     answered: bool,
     /// The turn that was sent with it.
     put: Option<(SessionId, TurnId)>,
@@ -81,7 +96,7 @@ impl Drop for Asked {
             return;
         }
         self.receiver.close();
-        let Ok(answer) = self.receiver.try_recv() else { return };
+        let Ok(Given { answer, .. }) = self.receiver.try_recv() else { return };
         let begun = matches!(answer, Ok(Reply::TurnStarted(_) | Reply::TurnQueued { .. }));
         if begun {
             // It may be wished that the turn ends with its client.
@@ -135,21 +150,29 @@ impl Core {
 }
 
 impl Asked {
-    pub(crate) async fn answer(mut self) -> Answer {
+    pub(crate) async fn answer(self) -> Answer {
+        self.given().await.answer
+    }
+
+    /// The answer, and with a grant the stay in its instance.
+    pub(crate) async fn given(mut self) -> Given {
         let core = Arc::clone(&self.core);
-        let answer = tokio::select! {
+        let given = tokio::select! {
             biased;
-            answer = &mut self.receiver => answer,
+            given = &mut self.receiver => given,
             cause = core.trouble.lasting(TROUBLE_PATIENCE) => {
                 if let Some((session, turn)) = self.put {
                     // Whoever is told to send it again must not be answered twice.
                     core.tell(Event::TurnWithdrawn { session, turn });
                 }
-                return Err(unavailable(&cause));
+                return Given { answer: Err(unavailable(&cause)), stay: None };
             }
         };
         self.answered = true;
-        answer.unwrap_or_else(|_| Err(unavailable("the engine has stopped")))
+        given.unwrap_or_else(|_| Given {
+            answer: Err(unavailable("the engine has stopped")),
+            stay: None,
+        })
     }
 }
 

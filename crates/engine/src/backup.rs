@@ -348,6 +348,7 @@ impl Parts {
                     }
                     why = error.to_string().into();
                 }
+                Ok(Err(error @ EffectError::NeedsGuest)) => why = error.to_string().into(),
                 Err(_) => why = "it takes too long".into(),
             }
         }
@@ -367,7 +368,13 @@ impl Parts {
     /// Copies the files of a session into an archive, as a fork does.
     async fn copy(&self, from: WorkspaceId, to: WorkspaceId) -> Result<(), EffectError> {
         if let Some(core) = &self.live {
-            return keeping::copy(core, from, self.user(from), to, &in_memory()?).await;
+            let template = in_memory()?;
+            let copied = keeping::read(core, from, to, &template).await;
+            return match copied {
+                // By now the kernel knows that, and lets it run first.
+                Err(EffectError::NeedsGuest) => keeping::read(core, from, to, &template).await,
+                copied => copied,
+            };
         }
         let (workspaces, archives) = (self.workspaces.clone(), self.archives.clone());
         let copied = spawn_blocking(move || {

@@ -6,17 +6,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use kernel::{Effect, Event, Kernel, Notice, Reply};
+use kernel::{Action, Effect, Event, Kernel, Notice, Reply};
 use model::lifecycle::StoredEvent;
 use model::record::JournalEntry;
-use model::{DocumentChange, ErrorCode, Mono, Now, Refusal, RequestId, TurnChange, UseId, Wall};
+use model::{DocumentChange, ErrorCode, Mono, Now, Refusal, RequestId, TurnChange, Wall};
 use store::Store;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::task::AbortHandle;
 
-use crate::answers::{Answer, Waiter, nobody_took};
+use crate::answers::{Answer, Given, Waiter, nobody_took};
 use crate::clock::Clock;
 use crate::disk::Disk;
+use crate::gone::Gone;
 use crate::harnesses::Harnesses;
 use crate::keys::Keyring;
 use crate::lanes::Lanes;
@@ -26,15 +27,15 @@ use crate::named::Named;
 use crate::names::{NameChange, Names};
 use crate::needed::Needed;
 use crate::observing::Observers;
-use crate::processes::{Processes, Shelf};
+use crate::processes::{self, Processes, Shelf};
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
 use crate::scale;
 use crate::seeds::Sowing;
+use crate::states::{Changed, States};
 use crate::trouble::Trouble;
 use crate::turns::{Live, TurnNews, Turns};
 use crate::uploads::Uploads;
-use crate::uses::Broken;
 
 /// Imports at once: each takes two threads and the disk.
 const IMPORTS_MAX: usize = 2;
@@ -65,6 +66,10 @@ pub(crate) struct Core {
     pub(crate) trouble: Trouble,
     /// Why what is configured could not be put in place after a start without space on the disk.
     pub(crate) not_begun: OnceLock<String>,
+    /// The last changes of states.
+    pub(crate) states: States,
+    /// What is in which instance, to hear that it is over.
+    pub(crate) gone: Gone,
     /// Turns in progress.
     pub(crate) turns: Turns,
     pub(crate) harnesses: Harnesses,
@@ -102,7 +107,6 @@ pub(crate) struct State {
     committing: bool,
     next_event: u64,
     waiting: BTreeMap<RequestId, Waiter>,
-    uses: BTreeMap<UseId, Arc<Broken>>,
 }
 
 /// What the kernel decided upon one event.
@@ -114,6 +118,7 @@ pub(crate) struct Decision {
     pub(crate) documents: Vec<DocumentChange>,
     effects: Vec<Effect>,
     notices: Vec<Notice>,
+    states: Changed,
     /// Who gets the answer that the kernel gave at once.
     reply: Option<(Waiter, Answer)>,
 }
@@ -153,7 +158,6 @@ impl Core {
             committing: false,
             next_event: parts.last_event + 1,
             waiting: BTreeMap::new(),
-            uses: BTreeMap::new(),
         };
         Self {
             clock: parts.clock,
@@ -173,6 +177,8 @@ impl Core {
             keyring: parts.keyring,
             trouble: Trouble::default(),
             not_begun: OnceLock::new(),
+            states: States::default(),
+            gone: Gone::default(),
             turns: Turns::default(),
             harnesses: Harnesses::default(),
             processes: Processes::new(parts.process_logs),
@@ -226,6 +232,11 @@ impl Core {
     /// Whether nothing happens any more.
     pub(crate) fn is_halted(&self) -> bool {
         self.halted.load(Ordering::Relaxed)
+    }
+
+    /// Waits until nothing happens any more.
+    pub(crate) async fn until_halted(&self) {
+        self.trouble.until(|| self.is_halted()).await;
     }
 
     /// A number that no other request, use or run has.
@@ -320,22 +331,25 @@ impl Core {
     /// what must be told because nobody took an answer.
     fn carry_on(self: &Arc<Self>, state: &mut State, decision: Decision) -> Vec<Event> {
         let mut untaken = Vec::new();
-        for live in self.turns.tell(&self.metrics, decision.turns) {
+        if let Some(live) = self.turns.tell(&self.metrics, decision.turns) {
             self.queue_pieces(state, &live);
         }
+        self.states.show(decision.states);
         if let Some((waiter, answer)) = decision.reply {
-            untaken.extend(waiter.give(answer));
+            untaken.extend(waiter.give(answer, &self.gone));
         }
         for notice in decision.notices {
             match notice {
                 Notice::Answer { request, result } => match state.waiting.remove(&request) {
-                    Some(waiter) => untaken.extend(waiter.give(result)),
+                    Some(waiter) => untaken.extend(waiter.give(result, &self.gone)),
                     None => untaken.extend(nobody_took(result)),
                 },
-                Notice::UseBroken { use_id, refusal } => {
-                    if let Some(user) = state.uses.remove(&use_id) {
-                        user.tell(refusal);
-                    }
+                Notice::InstanceOver { instance, cause } => self.gone.over(instance, cause),
+                Notice::ProcessRests { sandbox, process, exit_code, attempt, of } => {
+                    processes::rests(self, sandbox, process, exit_code, (attempt, of));
+                }
+                Notice::ProcessOver { sandbox, process, end, keeps_alive } => {
+                    processes::over(self, sandbox, process, end, keeps_alive);
                 }
                 Notice::HoldsChanged { instance, processes, seen } => {
                     scale::show(self, instance, processes, seen);
@@ -346,6 +360,9 @@ impl Core {
             }
         }
         for effect in decision.effects {
+            if let Action::StartTurn { instance, turn, .. } = &effect.action {
+                self.turns.enters(*turn, self.gone.enter(*instance));
+            }
             state.lanes.add(self, effect);
         }
         untaken
@@ -369,7 +386,7 @@ impl Core {
         &self,
         documents: Vec<DocumentChange>,
         seen: Option<u64>,
-    ) -> Option<oneshot::Receiver<Answer>> {
+    ) -> Option<oneshot::Receiver<Given>> {
         let (waiter, receiver) = Waiter::new();
         let mut state = self.state();
         if seen.is_some_and(|seen| seen != state.names.followed()) {
@@ -379,17 +396,6 @@ impl Core {
         state.queue.push_back(Decision { documents, reply, ..Decision::default() });
         self.to_commit.notify_one();
         Some(receiver)
-    }
-
-    /// Whoever uses a sandbox wants to be told if that breaks.
-    pub(crate) fn watch_use(&self, use_id: UseId) -> Arc<Broken> {
-        let broken = Arc::<Broken>::default();
-        self.state().uses.insert(use_id, Arc::clone(&broken));
-        broken
-    }
-
-    pub(crate) fn forget_use(&self, use_id: UseId) {
-        self.state().uses.remove(&use_id);
     }
 
     /// Nobody waits for the answer to a request any more. True if there was none yet.
@@ -467,6 +473,11 @@ impl State {
             self.next_event += 1;
             events.push(StoredEvent { number, at, tenant: one.tenant, event: one.event });
         }
+        let mut states = Changed::default();
+        // Drained, so that the kernel keeps the room: almost every use has changes.
+        for one in self.kernel.outbox().transitions.drain(..) {
+            states.add(self.next_event - 1, at, one);
+        }
         let reply = match (waiter, reply) {
             (None, _) => None,
             (Some((request, waiter)), Ok(Reply::Pending)) => {
@@ -475,7 +486,7 @@ impl State {
             }
             (Some((_, waiter)), reply) => Some((waiter, reply)),
         };
-        Decision { journal, events, turns, documents, effects, notices, reply }
+        Decision { journal, events, turns, documents, effects, notices, states, reply }
     }
 
     /// Decisions before this one are not carried out yet.

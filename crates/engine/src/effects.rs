@@ -7,7 +7,7 @@ use std::time::Duration;
 use harness::HarnessError;
 use kernel::{Action, Effect, Failure, FailureKind, Launch, Outcome};
 use model::template::RuntimeKind;
-use model::{ClaimSettings, InstanceId};
+use model::{ClaimSettings, InstanceId, Refusal};
 use runtime::{ExecSpec, LaunchSpec, RunLimits, RuntimeError, RuntimeErrorCode, Sandbox};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
@@ -29,7 +29,11 @@ pub(crate) async fn carry_out(core: &Arc<Core>, effect: Effect, give_up: &Notify
         Ok(Err(error)) => {
             tracing::debug!(%error, action = word(&effect.action), "an effect failed");
             core.metrics.effect_failed(&effect.action, runtime);
-            error.outcome()
+            if matches!(effect.action, Action::RestartProcess { .. }) {
+                not_restarted(error.into_runtime_error())
+            } else {
+                error.outcome()
+            }
         }
         Err(_) => {
             tracing::warn!(action = word(&effect.action), "an effect was not done in time");
@@ -49,9 +53,12 @@ fn runtime_of(core: &Core, action: &Action) -> Option<RuntimeKind> {
         | Action::Prove { instance }
         | Action::Freeze { instance }
         | Action::Thaw { instance }
+        | Action::HoldStill { instance }
+        | Action::LetRun { instance }
         | Action::StartTurn { instance, .. }
         | Action::StopTurn { instance, .. }
         | Action::KillProcess { instance, .. }
+        | Action::RestartProcess { instance, .. }
         | Action::Persist { instance, .. }
         | Action::Kill { instance, .. } => core.runtimes.kind_of(*instance),
         Action::CopyWorkspace { .. }
@@ -76,6 +83,9 @@ pub(crate) enum EffectError {
     /// Files that were to be there are not, or cannot be read.
     #[error("the files are gone: {0}")]
     FilesGone(String),
+    /// Only the guest reaches the files, and it was not said that it runs. Nothing was done.
+    #[error("only the guest of the sandbox can reach the files")]
+    NeedsGuest,
 }
 
 impl EffectError {
@@ -84,6 +94,10 @@ impl EffectError {
         match self {
             Self::Runtime(error) => error,
             Self::FilesGone(cause) => {
+                RuntimeError::new(RuntimeErrorCode::System, "use a workspace", cause)
+            }
+            Self::NeedsGuest => {
+                let cause = "only the guest of the sandbox can reach the files";
                 RuntimeError::new(RuntimeErrorCode::System, "use a workspace", cause)
             }
         }
@@ -95,6 +109,10 @@ impl EffectError {
             Self::FilesGone(cause) => {
                 let detail = cause.as_str().into();
                 Outcome::Failed(Failure { kind: FailureKind::FilesGone, detail })
+            }
+            Self::NeedsGuest => {
+                let detail = self.to_string().into();
+                Outcome::Failed(Failure { kind: FailureKind::NeedsGuest, detail })
             }
         }
     }
@@ -117,18 +135,27 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
                 () = give_up.notified() => Err(unsupported("its end was asked for").into()),
             }
         }
-        Action::Persist { instance, workspace } => {
-            keeping::persist(core, *instance, *workspace).await
+        Action::Persist { instance, workspace, guest_awake } => {
+            keeping::persist(core, *instance, *workspace, *guest_awake).await
         }
-        Action::CopyWorkspace { from, instance, to, template } => {
-            keeping::copy(core, *from, *instance, *to, template).await
+        Action::CopyWorkspace { from, instance, guest_awake, to, template } => {
+            let source = keeping::Source {
+                workspace: *from,
+                instance: *instance,
+                guest_awake: *guest_awake,
+            };
+            keeping::copy(core, source, *to, template).await
         }
         Action::Claim { instance, settings, .. } => {
             claim(core, *instance, settings.as_deref()).await
         }
         Action::Probe { instance } => Ok(probe(core, *instance, effect).await?),
-        Action::Freeze { instance } => Ok(find(core, *instance)?.freeze().await?),
-        Action::Thaw { instance } => Ok(find(core, *instance)?.thaw().await?),
+        Action::Freeze { instance } | Action::HoldStill { instance } => {
+            Ok(find(core, *instance)?.freeze().await?)
+        }
+        Action::Thaw { instance } | Action::LetRun { instance } => {
+            Ok(find(core, *instance)?.thaw().await?)
+        }
         Action::Kill { instance, workspace } => {
             core.runtimes.kill(*instance).await?;
             core.harnesses.forget(*instance);
@@ -146,7 +173,11 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
         }
         Action::Prove { instance } => Ok(find(core, *instance)?.prove().await?),
         Action::KillProcess { process, .. } => {
-            Ok(processes::kill_overdue(core, effect.id.sandbox, *process).await?)
+            Ok(processes::kill_program(core, effect.id.sandbox, *process).await?)
+        }
+        Action::RestartProcess { instance, process, attempt } => {
+            let sandbox = effect.id.sandbox;
+            Ok(processes::restart(core, sandbox, *instance, *process, *attempt).await?)
         }
         Action::StartTurn { instance, session, turn } => {
             Ok(turns::begin(core, *instance, *session, *turn)?)
@@ -266,6 +297,18 @@ fn outcome_of(error: &RuntimeError) -> Outcome {
     Outcome::Failed(Failure { kind, detail: error.to_string().into() })
 }
 
+/// A program was not started again. Its user reads why, as after a start that failed.
+fn not_restarted(error: RuntimeError) -> Outcome {
+    let outcome = outcome_of(&error);
+    if let Outcome::Failed(Failure { kind, .. }) = outcome
+        && kind != FailureKind::Gone
+    {
+        let detail = (&*Refusal::from(error).cause).into();
+        return Outcome::Failed(Failure { kind, detail });
+    }
+    outcome
+}
+
 /// The word for an action in logs and metrics.
 pub(crate) const fn word(action: &Action) -> &'static str {
     match action {
@@ -276,9 +319,12 @@ pub(crate) const fn word(action: &Action) -> &'static str {
         Action::Prove { .. } => "prove",
         Action::Freeze { .. } => "freeze",
         Action::Thaw { .. } => "thaw",
+        Action::HoldStill { .. } => "hold_still",
+        Action::LetRun { .. } => "let_run",
         Action::StartTurn { .. } => "start_turn",
         Action::StopTurn { .. } => "stop_turn",
         Action::KillProcess { .. } => "kill_process",
+        Action::RestartProcess { .. } => "restart_process",
         Action::Persist { .. } => "persist",
         Action::Kill { .. } => "kill",
         Action::CopyWorkspace { .. } => "copy_workspace",

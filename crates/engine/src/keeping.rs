@@ -1,32 +1,45 @@
 //! Keeps the files of sessions: makes them durable, copies them for a fork, puts them into an
 //! archive. On the host wherever that is possible; what only the guest can reach, a workspace in
-//! memory or a file system of its own that is in use, is packed through it.
+//! memory or a file system of its own that is in use, is packed through it. It must never freeze or
+//! thaw a sandbox: the kernel decides that, and says with each effect whether the guest runs. Where the
+//! guest is needed and does not run, the effect fails and says so.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use model::{InstanceId, Template, WorkspaceId};
-use runtime::{RuntimeError, RuntimeErrorCode, Sandbox};
-use tokio::time::timeout;
+use kernel::{Event, Reply};
+use model::{InstanceId, Refusal, RequestId, Template, WorkspaceId};
+use runtime::{RuntimeError, RuntimeErrorCode};
+use workspaces::Workspaces;
 
 use crate::core::Core;
 use crate::disk::in_background;
 use crate::effects::{EffectError, find};
-use crate::works::{Haste, Waiting};
+use crate::sandboxes::unexpected;
+use crate::works::{Entered, Haste, Waiting};
 
-/// How long a sandbox is kept from running while its files are copied: shorter than anybody who
-/// waits for it to answer does. A copy that takes longer is of files that may be changing.
-const STILL: Duration = Duration::from_secs(1);
+/// What is copied.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source {
+    pub(crate) workspace: WorkspaceId,
+    /// Where it is in use, if it is.
+    pub(crate) instance: Option<InstanceId>,
+    /// Whether the guest of that runs, and may be asked.
+    pub(crate) guest_awake: bool,
+}
 
 /// Makes a workspace durable as it is now.
 pub(crate) async fn persist(
     core: &Arc<Core>,
     instance: InstanceId,
     workspace: WorkspaceId,
+    guest_awake: bool,
 ) -> Result<(), EffectError> {
     let sandbox = find(core, instance)?;
     let Some(workspaces) = core.disk.workspaces.clone().filter(|all| all.has(workspace)) else {
-        return through_guest(core, sandbox, workspace).await;
+        if !guest_awake {
+            return Err(EffectError::NeedsGuest);
+        }
+        return core.disk.take_out(sandbox, workspace).await;
     };
     if workspaces.is_closed(workspace) {
         sandbox.sync().await?;
@@ -40,56 +53,26 @@ pub(crate) async fn persist(
 /// Copies a workspace into a new one, all or nothing.
 pub(crate) async fn copy(
     core: &Arc<Core>,
-    from: WorkspaceId,
-    instance: Option<InstanceId>,
+    source: Source,
     to: WorkspaceId,
     template: &Template,
 ) -> Result<(), EffectError> {
-    let disk = &core.disk;
+    let (disk, from) = (&core.disk, source.workspace);
     // What is being archived is called off, or over: after that nobody else moves it.
-    let source = disk.works.enter(from, Haste::Urgent).await;
-    let closed = disk.workspaces.as_ref().is_some_and(|all| all.is_closed(from));
+    let entered = disk.works.enter(from, Haste::Urgent).await;
+    let on_host = disk.workspaces.clone().filter(|all| all.has(from));
+    let closed = on_host.as_ref().is_some_and(|all| all.is_closed(from));
     // One that is over meanwhile is no obstacle where its files are within reach without it.
-    let live = instance.and_then(|instance| find(core, instance).ok());
-    match (disk.workspaces.clone().filter(|all| all.has(from)), live) {
-        (Some(_), Some(sandbox)) if closed => through_guest(core, sandbox, to).await,
-        (None, Some(sandbox)) => through_guest(core, sandbox, to).await,
-        (Some(workspaces), live) => {
-            // A file system of its own is locked while it is copied: whoever starts on it waits.
-            let source = closed.then_some(source);
-            let Some(new) = disk.new_for(to, template)? else {
-                let packed = into_archive(core, from, to);
-                return match live {
-                    Some(sandbox) => held_still(core, sandbox, packed).await,
-                    None => packed.await,
-                };
-            };
-            let target = disk.works.enter(to, Haste::Patient).await;
-            let waiting = Waiting::default();
-            let is_gone = waiting.is_gone();
-            let copied = in_background(target, move |_| {
-                let _source = source;
-                if workspaces.has(to) {
-                    // An attempt that nobody waited for came to its end.
-                    return Ok(());
-                }
-                let copied = workspaces.copy(from, new, &mut |_| !is_gone());
-                if workspaces.has(from) {
-                    return copied;
-                }
-                // Whatever was found of it may be a part: files that go are not looked for.
-                workspaces.remove(to)?;
-                Err(went(from))
-            });
-            let copied = match live {
-                Some(sandbox) => held_still(core, sandbox, copied).await,
-                None => copied.await,
-            };
-            drop(waiting);
-            copied
+    let live = source.instance.and_then(|instance| find(core, instance).ok());
+    match (on_host, live) {
+        (Some(workspaces), None) => on_disk(core, workspaces, entered, (from, to), template).await,
+        (Some(workspaces), Some(_)) if !closed => {
+            on_disk(core, workspaces, entered, (from, to), template).await
         }
+        (Some(_) | None, Some(_)) if !source.guest_awake => Err(EffectError::NeedsGuest),
+        (Some(_) | None, Some(sandbox)) => disk.take_out(sandbox, to).await,
         // What was saved of it, if anything was, may be older than what it had.
-        (None, None) if instance.is_some() => {
+        (None, None) if source.instance.is_some() => {
             let cause = "it ended before its files were copied";
             Err(RuntimeError::new(RuntimeErrorCode::SandboxGone, "copy a workspace", cause).into())
         }
@@ -102,6 +85,80 @@ pub(crate) async fn copy(
             in_background(target, move |_| archives.copy(from, to)).await
         }
     }
+}
+
+/// Copies a workspace for the server itself, when the kernel says that it can be read, and tells it
+/// when that is over.
+pub(crate) async fn read(
+    core: &Arc<Core>,
+    from: WorkspaceId,
+    to: WorkspaceId,
+    template: &Template,
+) -> Result<(), EffectError> {
+    let request = core.request();
+    let mut reader = Reader { core, request, needs_guest: false };
+    let asked = core.ask(request, Event::ReadRequested { request, workspace: from }).await;
+    let (instance, guest_awake) = match asked {
+        Ok(Reply::Readable { instance, guest_awake }) => (instance, guest_awake),
+        Ok(other) => return Err(unreadable(unexpected(&other)).into()),
+        Err(refusal) => return Err(unreadable(refusal).into()),
+    };
+    let source = Source { workspace: from, instance, guest_awake };
+    let copied = copy(core, source, to, template).await;
+    reader.needs_guest = matches!(copied, Err(EffectError::NeedsGuest));
+    copied
+}
+
+fn unreadable(refusal: Refusal) -> RuntimeError {
+    RuntimeError::new(RuntimeErrorCode::System, "read a workspace", refusal.cause)
+}
+
+/// A reader of files, or one that waits until they can be read. When it is dropped, that is over.
+struct Reader<'a> {
+    core: &'a Arc<Core>,
+    request: RequestId,
+    needs_guest: bool,
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        let Self { request, needs_guest, .. } = *self;
+        self.core.tell(Event::ReadEnded { request, needs_guest });
+    }
+}
+
+/// Copies a workspace that the host can read.
+async fn on_disk(
+    core: &Arc<Core>,
+    workspaces: Arc<Workspaces>,
+    entered: Entered,
+    (from, to): (WorkspaceId, WorkspaceId),
+    template: &Template,
+) -> Result<(), EffectError> {
+    let disk = &core.disk;
+    // A file system of its own is locked while it is copied: a start on it waits.
+    let source = workspaces.is_closed(from).then_some(entered);
+    let Some(new) = disk.new_for(to, template)? else { return into_archive(core, from, to).await };
+    let target = disk.works.enter(to, Haste::Patient).await;
+    let waiting = Waiting::default();
+    let is_gone = waiting.is_gone();
+    let copied = in_background(target, move |_| {
+        let _source = source;
+        if workspaces.has(to) {
+            // An earlier attempt, which the kernel had given up, came to its end.
+            return Ok(());
+        }
+        let copied = workspaces.copy(from, new, &mut |_| !is_gone());
+        if workspaces.has(from) {
+            return copied;
+        }
+        // Whatever was found of it may be a part: files that go are not looked for.
+        workspaces.remove(to)?;
+        Err(went(from))
+    })
+    .await;
+    drop(waiting);
+    copied
 }
 
 /// Whoever it was of gave it up while it was read.
@@ -171,80 +228,4 @@ pub(crate) async fn archive(core: &Arc<Core>, id: WorkspaceId) -> Result<(), Eff
 fn no_archives() -> RuntimeError {
     let cause = "this node has no place for archives";
     RuntimeError::new(RuntimeErrorCode::Unsupported, "archive a workspace", cause)
-}
-
-/// Packs what a sandbox has into an archive. Its guest must run for that: one that is frozen is
-/// let run meanwhile.
-async fn through_guest(
-    core: &Arc<Core>,
-    sandbox: Arc<dyn Sandbox>,
-    to: WorkspaceId,
-) -> Result<(), EffectError> {
-    let mut awake = None;
-    loop {
-        if awake.is_none() && core.read(|kernel| kernel.is_frozen(sandbox.instance())) {
-            sandbox.thaw().await?;
-            let (core, sandbox) = (Arc::clone(core), Arc::clone(&sandbox));
-            awake = Some(Afterwards { core, sandbox, frozen: true });
-        }
-        let taken_out = core.disk.take_out(Arc::clone(&sandbox), to).await;
-        // A freeze that was on its way when this began came to its end meanwhile.
-        let frozen = awake.is_none() && core.read(|kernel| kernel.is_frozen(sandbox.instance()));
-        if taken_out.is_ok() || !frozen {
-            return taken_out;
-        }
-    }
-}
-
-/// Keeps a sandbox from running while something is done, if that can be and does not take long.
-async fn held_still<T>(
-    core: &Arc<Core>,
-    sandbox: Arc<dyn Sandbox>,
-    doing: impl Future<Output = T>,
-) -> T {
-    tokio::pin!(doing);
-    if core.read(|kernel| kernel.is_frozen(sandbox.instance())) {
-        return doing.await;
-    }
-    let still = Afterwards { core: Arc::clone(core), sandbox: Arc::clone(&sandbox), frozen: false };
-    // What cannot be frozen is copied as it runs.
-    let done = match sandbox.freeze().await {
-        Ok(()) => timeout(STILL, &mut doing).await.ok(),
-        Err(_) => None,
-    };
-    drop(still);
-    match done {
-        Some(done) => done,
-        None => doing.await,
-    }
-}
-
-/// Brings a sandbox back to how it was, whatever happens to whoever changed that. The kernel may
-/// have decided otherwise meanwhile, and then that counts.
-struct Afterwards {
-    core: Arc<Core>,
-    sandbox: Arc<dyn Sandbox>,
-    frozen: bool,
-}
-
-impl Drop for Afterwards {
-    fn drop(&mut self) {
-        let (core, sandbox, frozen) =
-            (Arc::clone(&self.core), Arc::clone(&self.sandbox), self.frozen);
-        let Ok(tokio) = tokio::runtime::Handle::try_current() else { return };
-        tokio.spawn(async move {
-            let is_frozen = || core.read(|kernel| kernel.is_frozen(sandbox.instance()));
-            if is_frozen() != frozen {
-                return;
-            }
-            let mut done = if frozen { sandbox.freeze().await } else { sandbox.thaw().await };
-            // What was decided meanwhile may have been done already.
-            if is_frozen() != frozen {
-                done = if frozen { sandbox.thaw().await } else { sandbox.freeze().await };
-            }
-            if let Err(error) = done {
-                tracing::debug!(%error, "a sandbox could not be brought back to how it was");
-            }
-        });
-    }
 }

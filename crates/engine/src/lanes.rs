@@ -1,11 +1,11 @@
-//! Keeps effects in order: those on one instance or one workspace are carried out one after
-//! another, everything else at the same time. A lane exists while it has something to do.
+//! Keeps effects in order: those on one instance, one workspace or one process are carried out one
+//! after another, everything else at the same time. A lane exists while it has something to do.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use kernel::{Action, Effect, Event};
-use model::{InstanceId, WorkspaceId};
+use model::{InstanceId, ProcessId, WorkspaceId};
 use tokio::sync::Notify;
 
 use crate::core::Core;
@@ -16,6 +16,7 @@ use crate::effects;
 enum Lane {
     Instance(InstanceId),
     Workspace(WorkspaceId),
+    Process(ProcessId),
 }
 
 /// What is done after what.
@@ -81,10 +82,14 @@ fn lane_of(action: &Action) -> Lane {
         | Action::Prove { instance }
         | Action::Freeze { instance }
         | Action::Thaw { instance }
+        | Action::HoldStill { instance }
+        | Action::LetRun { instance }
         | Action::StartTurn { instance, .. }
         | Action::StopTurn { instance, .. }
         | Action::KillProcess { instance, .. }
         | Action::Kill { instance, .. } => Lane::Instance(*instance),
+        // It is like a use, which nothing that is done to a sandbox waits for.
+        Action::RestartProcess { process, .. } => Lane::Process(*process),
         Action::CopyWorkspace { to, .. } => Lane::Workspace(*to),
         // Nothing that is done in a sandbox waits until its files are durable.
         Action::Persist { workspace, .. }

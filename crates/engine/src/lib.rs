@@ -19,6 +19,7 @@ mod documents;
 mod effects;
 mod events;
 mod explain;
+mod gone;
 mod harnesses;
 mod ids;
 mod images;
@@ -52,6 +53,7 @@ mod sessions;
 mod shutdown;
 mod sparing;
 mod start;
+mod states;
 mod templates;
 mod timer;
 mod trouble;
@@ -97,6 +99,7 @@ pub use crate::sessions::{
     StartedTurn, TurnRequest,
 };
 pub use crate::start::{EngineConfig, StartError, Started, Strays};
+pub use crate::states::{StatesFound, StatesQuery, StatesWatch};
 pub use crate::templates::Put;
 pub use crate::turns::{TurnFollow, turn_error};
 pub use crate::uploads::{UPLOAD_PARTS_MAX, Upload, UploadError, UploadPart, UploadPartWriter};

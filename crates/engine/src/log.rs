@@ -59,6 +59,8 @@ fn event(number: u64, event: &LifecycleEvent) {
         LifecycleEvent::SandboxWakefulness { sandbox_id, wakefulness, because, .. } => {
             tracing::info!(number, sandbox = %sandbox_id, ?wakefulness, because = because.as_str(), "what keeps a sandbox awake changed");
         }
+        // No store has it, so it never comes here.
+        LifecycleEvent::SandboxState { .. } => {}
         LifecycleEvent::StateLost { session, sandbox_id, reason } => {
             tracing::warn!(number, %session, sandbox = %sandbox_id, reason = reason.as_str(), "files of a session were given up");
         }

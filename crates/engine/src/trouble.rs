@@ -49,6 +49,12 @@ impl Trouble {
         });
     }
 
+    /// Waits for something that changes with the trouble and with nothing else.
+    pub(crate) async fn until(&self, holds: impl Fn() -> bool) {
+        // The sender is in `self`: it cannot be gone.
+        let _ = self.cause.subscribe().wait_for(|_| holds()).await;
+    }
+
     /// Waits until there is none.
     pub(crate) async fn over(&self) {
         // The sender is in `self`: it cannot be gone.

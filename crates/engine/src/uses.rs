@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use harness::{HarnessError, HarnessErrorCode, Held};
@@ -14,68 +14,31 @@ use runtime::{
     FindQuery, Found, Inside, Page, Port, Process, RunLimits, RuntimeError, RuntimeErrorCode,
     Sandbox, SearchQuery, Searched, Socket, WatchQuery,
 };
-use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::Engine;
+use crate::answers::Given;
 use crate::boxed;
 use crate::core::Core;
+use crate::gone::Stay;
 use crate::keys::Caller;
 use crate::losses;
 use crate::sandboxes::unexpected;
-
-/// How long the kernel may take to say why a sandbox is gone.
-const REASON_PATIENCE: Duration = Duration::from_secs(1);
-
-/// Why a use broke, once it has.
-#[derive(Default)]
-pub(crate) struct Broken {
-    refusal: OnceLock<Refusal>,
-    told: Notify,
-}
-
-impl Broken {
-    pub(crate) fn tell(&self, refusal: Refusal) {
-        // A use breaks once.
-        let _ = self.refusal.set(refusal);
-        self.told.notify_waiters();
-    }
-
-    /// Refuses if it broke.
-    fn check(&self) -> Result<(), Refusal> {
-        self.refusal.get().map_or(Ok(()), |refusal| Err(refusal.clone()))
-    }
-
-    async fn wait(&self) -> Refusal {
-        loop {
-            let told = self.told.notified();
-            tokio::pin!(told);
-            told.as_mut().enable();
-            if let Some(refusal) = self.refusal.get() {
-                return refusal.clone();
-            }
-            told.await;
-        }
-    }
-}
 
 /// A use that was asked for. Dropped, it is over, however far it came.
 struct Hold {
     core: Arc<Core>,
     use_id: UseId,
-    broken: Arc<Broken>,
 }
 
 impl Hold {
     fn new(core: &Arc<Core>) -> Self {
-        let use_id = UseId::from_u128(core.fresh_id());
-        Self { core: Arc::clone(core), use_id, broken: core.watch_use(use_id) }
+        Self { core: Arc::clone(core), use_id: UseId::from_u128(core.fresh_id()) }
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.core.forget_use(self.use_id);
         self.core.tell(Event::UseEnded { use_id: self.use_id });
     }
 }
@@ -85,6 +48,7 @@ pub struct Use {
     hold: Hold,
     grant: Grant,
     sandbox: Arc<dyn Sandbox>,
+    stay: Stay,
 }
 
 impl Engine {
@@ -124,52 +88,17 @@ pub(crate) async fn begin(
     let request = core.request();
     let use_id = hold.use_id;
     let event = Event::UseRequested { request, target, use_id, kind };
-    let reply = core.ask(request, event).await?;
-    let Reply::Granted(grant) = reply else { return Err(unexpected(&reply)) };
+    let Given { answer, stay } = core.begin_asking(request, event, None)?.given().await;
+    let (grant, stay) = match (answer?, stay) {
+        (Reply::Granted(grant), Some(stay)) => (grant, stay),
+        (reply, _) => return Err(unexpected(&reply)),
+    };
     losses::note(grant.lost);
-    match core.runtimes.sandbox(grant.instance) {
-        Some(sandbox) => Ok(Use { hold, grant, sandbox }),
-        // It died, and the kernel is about to say so.
-        None => Err(hold.reason().await.unwrap_or_else(|| crashed("it is over"))),
+    if let Some(sandbox) = core.runtimes.sandbox(grant.instance) {
+        return Ok(Use { hold, grant, sandbox, stay });
     }
-}
-
-impl Hold {
-    /// Why the sandbox is gone, if the kernel says so in time.
-    async fn reason(&self) -> Option<Refusal> {
-        timeout(REASON_PATIENCE, self.broken.wait()).await.ok()
-    }
-
-    /// What a failure of the runtime means for the caller.
-    async fn explain(&self, error: RuntimeError) -> Refusal {
-        use RuntimeErrorCode as Code;
-        let over = matches!(
-            error.code,
-            Code::SandboxGone | Code::OutOfMemory | Code::LauncherLost | Code::SandboxUnknown
-        );
-        if over && let Some(refusal) = self.reason().await {
-            return refusal;
-        }
-        Refusal::from(error)
-    }
-
-    /// Does something in the sandbox, for as long as that is there.
-    async fn within<T>(
-        &self,
-        doing: impl Future<Output = Result<T, RuntimeError>>,
-    ) -> Result<T, Refusal> {
-        // What is done at once must not be done for somebody whose use is over.
-        self.broken.check()?;
-        let done = tokio::select! {
-            biased;
-            done = doing => done,
-            refusal = self.broken.wait() => return Err(refusal),
-        };
-        match done {
-            Ok(value) => Ok(value),
-            Err(error) => Err(self.explain(error).await),
-        }
-    }
+    // It died, and the kernel is about to say so.
+    Err(stay.reason().await.unwrap_or_else(|| crashed("it is over")))
 }
 
 impl Use {
@@ -192,12 +121,39 @@ impl Use {
         self.sandbox.inside()
     }
 
+    /// What is done at once must not be done for a use that is over.
+    fn check(&self) -> Result<(), Refusal> {
+        self.stay.refusal().map_or(Ok(()), Err)
+    }
+
     /// Waits for something that is done in the sandbox, for as long as that is there.
     pub(crate) async fn within<T>(
         &self,
         doing: impl Future<Output = Result<T, RuntimeError>>,
     ) -> Result<T, Refusal> {
-        self.hold.within(doing).await
+        self.check()?;
+        let done = tokio::select! {
+            biased;
+            done = doing => done,
+            refusal = self.stay.over() => return Err(refusal),
+        };
+        match done {
+            Ok(value) => Ok(value),
+            Err(error) => Err(self.explain_error(error).await),
+        }
+    }
+
+    /// What a failure of the runtime means for the caller.
+    async fn explain_error(&self, error: RuntimeError) -> Refusal {
+        use RuntimeErrorCode as Code;
+        let over = matches!(
+            error.code,
+            Code::SandboxGone | Code::OutOfMemory | Code::LauncherLost | Code::SandboxUnknown
+        );
+        if over && let Some(refusal) = self.gone().await {
+            return refusal;
+        }
+        Refusal::from(error)
     }
 
     /// What the sandbox may consume.
@@ -210,15 +166,15 @@ impl Use {
         &self,
         ready: impl Future<Output = Result<T, HarnessError>>,
     ) -> Result<T, Refusal> {
-        self.hold.broken.check()?;
+        self.check()?;
         let ready = tokio::select! {
             biased;
             ready = ready => ready,
-            refusal = self.hold.broken.wait() => return Err(refusal),
+            refusal = self.stay.over() => return Err(refusal),
         };
         match ready {
             Err(error) if error.code == HarnessErrorCode::SandboxGone => {
-                Err(self.hold.reason().await.unwrap_or_else(|| error.into()))
+                Err(self.gone().await.unwrap_or_else(|| error.into()))
             }
             ready => ready.map_err(Refusal::from),
         }
@@ -234,13 +190,13 @@ impl Use {
 
     /// Why the sandbox is gone, if it is, or will be in a moment.
     pub async fn gone(&self) -> Option<Refusal> {
-        self.hold.reason().await
+        self.stay.reason().await
     }
 
     /// Runs a program to its end and keeps its output.
     pub async fn run(&self, spec: ExecSpec, limits: RunLimits) -> Result<Collected, Refusal> {
         let began = Instant::now();
-        let ran = self.hold.within(self.inside().run(spec, limits)).await;
+        let ran = self.within(self.inside().run(spec, limits)).await;
         self.executed(ran.is_ok(), began.elapsed());
         ran
     }
@@ -252,12 +208,12 @@ impl Use {
 
     /// Starts a program.
     pub async fn exec(&self, spec: ExecSpec) -> Result<Process, Refusal> {
-        self.hold.within(self.inside().exec(spec)).await
+        self.within(self.inside().exec(spec)).await
     }
 
     /// Waits for the end of a program that was started here.
     pub async fn exit_of(&self, process: &mut Process) -> Result<Exit, Refusal> {
-        self.hold.within(process.wait()).await
+        self.within(process.wait()).await
     }
 
     /// Opens a file for reading, from `offset` on and at most `length` bytes of it.
@@ -268,19 +224,19 @@ impl Use {
         offset: u64,
         length: Option<u64>,
     ) -> Result<FileReader, Refusal> {
-        self.hold.within(self.inside().read_file(path, offset, length)).await
+        self.within(self.inside().read_file(path, offset, length)).await
     }
 
     /// Begins to write a file, which has its name once the writer is finished.
     #[boxed]
     pub async fn write_file(&self, path: &str, mode: Option<u32>) -> Result<FileWriter, Refusal> {
-        self.hold.within(self.inside().write_file(path, mode)).await
+        self.within(self.inside().write_file(path, mode)).await
     }
 
     /// A file is whole: gives it its name.
     #[boxed]
     pub async fn finish_file(&self, writer: FileWriter) -> Result<Entry, Refusal> {
-        self.hold.within(writer.finish()).await
+        self.within(writer.finish()).await
     }
 
     /// Part of a directory.
@@ -291,31 +247,31 @@ impl Use {
         after: Option<&[u8]>,
         limit: u32,
     ) -> Result<Page, Refusal> {
-        self.hold.within(self.inside().list_files(path, after, limit)).await
+        self.within(self.inside().list_files(path, after, limit)).await
     }
 
     /// Describes a file, without following a last link.
     #[boxed]
     pub async fn stat(&self, path: &str) -> Result<Entry, Refusal> {
-        self.hold.within(self.inside().stat(path)).await
+        self.within(self.inside().stat(path)).await
     }
 
     /// Makes a directory.
     #[boxed]
     pub async fn make_directory(&self, path: &str, parents: bool) -> Result<(), Refusal> {
-        self.hold.within(self.inside().make_directory(path, parents)).await
+        self.within(self.inside().make_directory(path, parents)).await
     }
 
     /// Makes a symbolic link. Where it points is the sandbox's own affair.
     #[boxed]
     pub async fn make_link(&self, path: &str, target: &str) -> Result<(), Refusal> {
-        self.hold.within(self.inside().make_link(path, target)).await
+        self.within(self.inside().make_link(path, target)).await
     }
 
     /// Gives a file another name, a hard link.
     #[boxed]
     pub async fn link_file(&self, path: &str, target: &str) -> Result<(), Refusal> {
-        self.hold.within(self.inside().link_file(path, target)).await
+        self.within(self.inside().link_file(path, target)).await
     }
 
     /// Changes permissions, and when something was last written in milliseconds since 1970.
@@ -326,70 +282,70 @@ impl Use {
         mode: Option<u32>,
         modified_ms: Option<i64>,
     ) -> Result<(), Refusal> {
-        self.hold.within(self.inside().set_about(path, mode, modified_ms)).await
+        self.within(self.inside().set_about(path, mode, modified_ms)).await
     }
 
     /// Renames a file or directory.
     #[boxed]
     pub async fn move_file(&self, from: &str, to: &str, overwrite: bool) -> Result<(), Refusal> {
-        self.hold.within(self.inside().move_file(from, to, overwrite)).await
+        self.within(self.inside().move_file(from, to, overwrite)).await
     }
 
     /// Removes a file, or a directory with everything beneath it if `recursive`.
     #[boxed]
     pub async fn remove(&self, path: &str, recursive: bool) -> Result<(), Refusal> {
-        self.hold.within(self.inside().remove(path, recursive)).await
+        self.within(self.inside().remove(path, recursive)).await
     }
 
     /// Looks for files beneath a directory.
     #[boxed]
     pub async fn find(&self, query: &FindQuery) -> Result<Found, Refusal> {
-        self.hold.within(self.inside().find(query)).await
+        self.within(self.inside().find(query)).await
     }
 
     /// Looks for a text in files beneath a directory.
     #[boxed]
     pub async fn search(&self, query: &SearchQuery) -> Result<Searched, Refusal> {
-        self.hold.within(self.inside().search(query)).await
+        self.within(self.inside().search(query)).await
     }
 
     /// Watches a directory; done when the watch is armed.
     #[boxed]
     pub async fn watch(&self, query: &WatchQuery) -> Result<FileWatch, Refusal> {
-        self.hold.within(self.inside().watch(query)).await
+        self.within(self.inside().watch(query)).await
     }
 
     /// The next change that a watch of this use tells of; none when what it watches is gone.
     pub async fn next_change(&self, watch: &mut FileWatch) -> Result<Option<FileChange>, Refusal> {
-        self.hold.within(watch.next()).await
+        self.within(watch.next()).await
     }
 
     /// Which ports are listened on inside.
     #[boxed]
     pub async fn ports(&self) -> Result<Vec<Port>, Refusal> {
-        self.hold.within(self.inside().ports()).await
+        self.within(self.inside().ports()).await
     }
 
     /// Sockets of a program inside and of everything that descends from it.
     #[boxed]
     pub async fn sockets(&self, pid: u32) -> Result<Vec<Socket>, Refusal> {
-        self.hold.within(self.inside().sockets(pid)).await
+        self.within(self.inside().sockets(pid)).await
     }
 
     /// Connects to a port inside. The use must be kept for as long as the connection.
     #[boxed]
     pub async fn dial(&self, port: u16) -> Result<Box<dyn Duplex>, Refusal> {
-        self.hold.within(self.inside().dial(port)).await
+        self.within(self.inside().dial(port)).await
     }
 
     /// Why the sandbox is gone, once it is.
     pub async fn broken(&self) -> Refusal {
-        self.hold.broken.wait().await
+        self.stay.over().await
     }
 
     /// What an error of a stream of bytes means for the caller.
     pub async fn explain(&self, error: io::Error) -> Refusal {
-        self.hold.explain(RuntimeError::from_io("move bytes", error)).await
+        self.explain_error(RuntimeError::from_io("move bytes", error)).await
     }
 }
 

@@ -28,7 +28,7 @@ impl Kernel {
             self.drop_queued_turns(session);
             let sandbox_kept = self.sessions[session]
                 .entry
-                .is_some_and(|entry| self.entries[entry].phase == Phase::InUse);
+                .is_some_and(|entry| self.entries[entry].phase() == Phase::InUse);
             return Ok(Reply::Aborted { turn: None, sandbox_kept });
         };
         match self.sessions[session].control.as_ref().map(|control| control.kind) {

@@ -8,7 +8,7 @@ use model::why::Tier;
 use model::{InstanceId, KeyId, SandboxState, SessionStatus, WorkspaceId};
 
 use crate::Kernel;
-use crate::entry::{EntryIx, Own, Phase, Readiness};
+use crate::entry::{EntryIx, OpKind, Own, Phase, Readiness};
 use crate::pool::PoolIx;
 use crate::request::{RequestIx, Waiting};
 
@@ -33,6 +33,7 @@ impl Kernel {
         for (entry, _) in self.entries.iter() {
             self.audit_entry(entry)?;
         }
+        self.audit_reads()?;
         self.audit_sessions()?;
         self.audit_shelves()?;
         self.audit_debts()?;
@@ -94,7 +95,7 @@ impl Kernel {
         for (entry, sandbox) in self.entries.iter().filter(|(_, e)| e.slot == Some(pool)) {
             slots += 1;
             failing += u32::from(sandbox.ready == Readiness::Failed);
-            match sandbox.phase {
+            match sandbox.phase() {
                 Phase::Idle => {
                     found.insert(entry);
                 }
@@ -119,6 +120,7 @@ impl Kernel {
     fn audit_entry(&self, entry: EntryIx) -> Audit {
         let sandbox = &self.entries[entry];
         same("what follows from a sandbox", &sandbox.derived, &sandbox.derive(self.now.mono))?;
+        same("what users see of a sandbox", &sandbox.shown.state(), &sandbox.derived.state)?;
         same("an id", &self.entries.by_id(sandbox.id), &Some(entry))?;
         let launched = sandbox.instance != InstanceId::NIL;
         same("a process has an instance", &sandbox.is_live(), &launched)?;
@@ -126,7 +128,7 @@ impl Kernel {
             let indexed = self.entries.by_instance(sandbox.instance);
             same("an instance", &indexed, &Some(entry))?;
         }
-        same("a live phase", &sandbox.is_live(), &(sandbox.phase != Phase::Cold))?;
+        same("a live phase", &sandbox.is_live(), &(sandbox.phase() != Phase::Cold))?;
         let tenant = match sandbox.owner() {
             Own::Nobody => KeyId::NIL,
             Own::Lease(_) => sandbox.tenant(),
@@ -138,12 +140,18 @@ impl Kernel {
             same("a session's sandbox has no slot", &sandbox.slot, &None)?;
         }
         if let (Own::Lease(lease), Phase::InUse | Phase::Claiming(_)) =
-            (sandbox.owner(), sandbox.phase)
+            (sandbox.owner(), sandbox.phase())
         {
             same("a lease", &self.entries.by_lease(lease), &Some(entry))?;
         }
-        if sandbox.phase == Phase::Killing && sandbox.ending.is_none() {
+        if self.reads.of(entry) > 0 && !sandbox.holds.is_copied() {
+            return Err("files are read of a sandbox that may be given up".to_owned());
+        }
+        if sandbox.phase() == Phase::Killing && sandbox.ending.is_none() {
             return Err("something is being killed without a cause".to_owned());
+        }
+        if sandbox.phase() == Phase::Killing && !sandbox.over_told {
+            return Err("the user of something that is being killed did not hear it".to_owned());
         }
         if sandbox.ending.is_some()
             && sandbox.alarm == model::Mono::NEVER
@@ -153,6 +161,13 @@ impl Kernel {
             return Err("something that is ending is not being looked at".to_owned());
         }
         Ok(())
+    }
+
+    /// The forks that wait for files are those that are found by the files.
+    fn audit_reads(&self) -> Audit {
+        let waits = self.entries.iter().filter(|(_, copy)| copy.ops.is_doing(OpKind::AwaitSource));
+        let waits: BTreeSet<EntryIx> = waits.map(|(copy, _)| copy).collect();
+        same("forks that wait for files", &self.reads.all_waiting_copies(), &waits)
     }
 
     fn audit_sessions(&self) -> Audit {

@@ -12,7 +12,7 @@ use crate::Kernel;
 use crate::admission::{Applicant, Who, capacity_exhausted};
 use crate::disk::disk_full;
 use crate::effect::Action;
-use crate::entry::{EntryIx, OpKind, Own, Phase};
+use crate::entry::{EntryIx, OpKind, Own, Phase, Step};
 use crate::event::bound_generation;
 use crate::pool::PoolIx;
 use crate::session::SessionIx;
@@ -44,7 +44,7 @@ impl Kernel {
             return;
         };
         let sandbox = &self.entries[entry];
-        match sandbox.phase {
+        match sandbox.phase() {
             Phase::Cold => {
                 self.call_off_archive(entry);
                 if self.entries[entry].ops.is_free() && self.sessions[session].applied.is_none() {
@@ -101,7 +101,7 @@ impl Kernel {
         sandbox.belongs.given_to_session(session, known.settings.tenant);
         sandbox.generation = bound_generation(known.generation, sandbox.generation);
         sandbox.settings.clone_from(&known.settings.claim);
-        sandbox.phase = Phase::Claiming(None);
+        sandbox.take(Step::Claim(None));
         sandbox.uses += 1;
         sandbox.clean.given_to_session();
         sandbox.holds.pin();

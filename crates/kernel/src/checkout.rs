@@ -77,7 +77,7 @@ impl Kernel {
     /// The same lease was asked for again: it has its sandbox already.
     fn checkout_again(&self, entry: EntryIx, tenant: KeyId) -> Result<Reply, Refusal> {
         let sandbox = &self.entries[entry];
-        match sandbox.phase {
+        match sandbox.phase() {
             Phase::InUse if sandbox.tenant() != tenant => {
                 Err(Refusal::new(ErrorCode::IdConflict, "this lease is another's"))
             }

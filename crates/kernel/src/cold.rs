@@ -37,7 +37,7 @@ impl Kernel {
         let sandbox = &self.entries[entry];
         self.shutdown.is_none()
             && sandbox.session().is_some()
-            && sandbox.phase == Phase::Cold
+            && sandbox.phase() == Phase::Cold
             && (sandbox.derived.tier == Some(Tier::Cold) || self.flaws.gives_up_wanted())
     }
 

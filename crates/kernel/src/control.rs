@@ -118,7 +118,7 @@ impl Kernel {
     /// What is left of a sandbox that its session gives up.
     pub(crate) fn after_leaving(&self, entry: EntryIx) -> After {
         let sandbox = &self.entries[entry];
-        match sandbox.phase {
+        match sandbox.phase() {
             Phase::InUse => After::Cold,
             Phase::Launching if sandbox.files.has_files() => After::Cold,
             // One that is still being bound was never its session's.

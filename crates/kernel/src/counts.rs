@@ -12,9 +12,25 @@ pub(crate) struct Counts {
     resumed_cold: u64,
     /// How many sessions lost files by a setting of the node.
     files_given_up: u64,
+    /// How often sandboxes went from one state to another.
+    moved: [[u64; SandboxState::ALL.len()]; SandboxState::ALL.len()],
 }
 
 impl Counts {
+    /// Users see another state of a sandbox.
+    pub(crate) const fn moved(&mut self, from: SandboxState, to: SandboxState) {
+        self.moved[from as usize][to as usize] += 1;
+    }
+
+    /// How often sandboxes went from one state to another, if they ever did.
+    pub(crate) fn moves(&self) -> impl Iterator<Item = (SandboxState, SandboxState, u64)> {
+        let pairs = SandboxState::ALL
+            .into_iter()
+            .flat_map(|from| SandboxState::ALL.into_iter().map(move |to| (from, to)));
+        let counted = pairs.map(|(from, to)| (from, to, self.moved[from as usize][to as usize]));
+        counted.filter(|(_, _, times)| *times > 0)
+    }
+
     pub(crate) const fn came(&mut self, state: SandboxState) {
         self.by_state[state as usize] += 1;
     }

@@ -9,7 +9,7 @@ use model::template::{RuntimeTraits, WorkspaceLimit};
 use model::{EndCause, ErrorCode, InstanceId, Refusal, WorkspaceId};
 
 use crate::Kernel;
-use crate::entry::{After, Entry, EntryIx, Own, Phase, Resolve};
+use crate::entry::{After, Entry, EntryIx, Own, Phase};
 use crate::event::{Measured, UseKind};
 use crate::pool::PoolIx;
 
@@ -144,11 +144,10 @@ impl Kernel {
         let sandbox = &self.entries[entry];
         // A session keeps its files, as after a crash: it may want to see what filled the disk.
         let after = match sandbox.owner() {
-            Own::Session(_) if sandbox.phase == Phase::InUse => After::Renamed,
+            Own::Session(_) if sandbox.phase() == Phase::InUse => After::Renamed,
             Own::Session(_) | Own::Nobody | Own::Lease(_) => After::Gone,
         };
-        self.end(entry, EndCause::DiskLimit, after, Resolve::Now);
-        self.explain_end(entry, Some(why));
+        self.end_now(entry, EndCause::DiskLimit, after, Some(why));
     }
 
     /// Whether nothing of a pool may be launched for want of room on the disk.
@@ -179,7 +178,7 @@ fn is_soft(entry: &Entry) -> bool {
 
 /// Whether it may be writing: it is neither being made nor on its way out.
 fn is_up(entry: &Entry) -> bool {
-    match entry.phase {
+    match entry.phase() {
         Phase::Idle | Phase::Claiming(_) | Phase::InUse | Phase::Wiping | Phase::Proving => true,
         Phase::Cold | Phase::Launching | Phase::Killing => false,
     }

@@ -5,13 +5,14 @@
 //! Effects on one instance, or on one workspace, are carried out in the order in which they are
 //! given: an interpreter that has given up on one that timed out still makes sure that it can do
 //! nothing any more before the next one begins. So a kill ends a launch that hangs, and the
-//! deletion of a workspace a copy into it, or an archive of it.
+//! deletion of a workspace a copy into it, or an archive of it. Starting a program again is like a
+//! use: it goes on beside the others, and is given up when its process is over.
 
 use std::sync::Arc;
 
 use model::{
-    ClaimSettings, EffectId, Generation, InstanceId, Mono, ProcessId, Refusal, RequestId,
-    SandboxId, SessionId, Template, TurnId, UseId, Wall, WorkspaceId,
+    ClaimSettings, EffectId, EndCause, Generation, InstanceId, Mono, ProcessEnd, ProcessId,
+    Refusal, RequestId, SandboxId, SessionId, Template, TurnId, Wall, WorkspaceId,
 };
 
 use crate::reply::Reply;
@@ -68,6 +69,17 @@ pub enum Action {
         /// Which.
         instance: InstanceId,
     },
+    /// Stop all its processes from running for a moment, so that its files can be copied. This is
+    /// no rest: [`Action::LetRun`] follows within about a second.
+    HoldStill {
+        /// Which.
+        instance: InstanceId,
+    },
+    /// Let the processes run again of a sandbox that was held still, or may have been.
+    LetRun {
+        /// Which.
+        instance: InstanceId,
+    },
     /// Give a turn to the harness.
     StartTurn {
         /// Where.
@@ -91,12 +103,24 @@ pub enum Action {
         /// Which.
         process: ProcessId,
     },
+    /// Start the program of a process again. When the kernel says meanwhile that the process is over,
+    /// this is given up, and nothing that it started may go on.
+    RestartProcess {
+        /// Where.
+        instance: InstanceId,
+        /// Which.
+        process: ProcessId,
+        /// For which time, from 1.
+        attempt: u32,
+    },
     /// Make the workspace durable as it is now.
     Persist {
         /// Where.
         instance: InstanceId,
         /// Which.
         workspace: WorkspaceId,
+        /// Whether its guest runs, and may be asked for files that the host cannot reach.
+        guest_awake: bool,
     },
     /// Remove a sandbox and everything that was made for it. Done means that nothing is left;
     /// that it never existed is done too.
@@ -112,6 +136,8 @@ pub enum Action {
         from: WorkspaceId,
         /// Where it is in use right now, if it is.
         instance: Option<InstanceId>,
+        /// Whether the guest of that runs, and may be asked for files that the host cannot reach.
+        guest_awake: bool,
         /// Into.
         to: WorkspaceId,
         /// What the sandbox is made from that will start on it.
@@ -160,12 +186,38 @@ pub enum Notice {
         /// The answer.
         result: Result<Reply, Refusal>,
     },
-    /// A use that had been granted is over because its sandbox is.
-    UseBroken {
+    /// What was in progress in an instance until now is over: it is being removed, or wiped for its
+    /// next user. Each user of an instance gets this once, whatever the cause; a caller that is
+    /// using it gets the refusal [`crate::use_broken`].
+    InstanceOver {
         /// Which.
-        use_id: UseId,
+        instance: InstanceId,
         /// Why.
-        refusal: Refusal,
+        cause: EndCause,
+    },
+    /// The program of a process failed, and is started again after a pause.
+    ProcessRests {
+        /// The sandbox that it is in.
+        sandbox: SandboxId,
+        /// Which.
+        process: ProcessId,
+        /// The exit code of its program, if that ended by itself.
+        exit_code: Option<i32>,
+        /// For which time it is started again, from 1.
+        attempt: u32,
+        /// Of how many; no bound if not given.
+        of: Option<u32>,
+    },
+    /// A process is over for good. What still runs of it is ended.
+    ProcessOver {
+        /// The sandbox that it was in.
+        sandbox: SandboxId,
+        /// Which.
+        process: ProcessId,
+        /// How and why.
+        end: ProcessEnd,
+        /// Whether it kept its sandbox awake until it ended by itself.
+        keeps_alive: bool,
     },
     /// What a sandbox's scale file is to count besides what was written to it.
     HoldsChanged {

@@ -8,33 +8,54 @@ use model::{EndCause, Refusal};
 
 use crate::Kernel;
 use crate::effect::Action;
-use crate::entry::{After, Ending, EntryIx, Frozen, OpKind, Own, Phase, Resolve};
+use crate::entry::{After, Ending, EntryIx, Frozen, OpKind, Own, Phase, Resolve, Step};
 use crate::event::{FailureKind, Outcome};
 use crate::request::{RequestIx, Waiting};
 
 impl Kernel {
     /// Decides that a sandbox ends. A firmer decision replaces a weaker one; a weaker one is
     /// ignored.
+    // What callers do more often than this must not pay for the room that it takes.
+    #[inline(never)]
     pub(crate) fn end(&mut self, entry: EntryIx, cause: EndCause, after: After, resolve: Resolve) {
+        self.begin_ending(entry, Ending::new(cause, after, resolve));
+    }
+
+    /// Ends a sandbox at once, and notes how it came to that. The note is there before its uses and
+    /// processes are over, so that their ends can repeat it.
+    pub(crate) fn end_now(
+        &mut self,
+        entry: EntryIx,
+        cause: EndCause,
+        after: After,
+        detail: Option<Arc<str>>,
+    ) {
+        let mut ending = Ending::new(cause, after, Resolve::Now);
+        ending.detail = detail;
+        self.begin_ending(entry, ending);
+    }
+
+    fn begin_ending(&mut self, entry: EntryIx, ending: Ending) {
+        let Ending { cause, after, resolve, .. } = ending;
         let sandbox = &mut self.entries[entry];
-        if sandbox.phase == Phase::Killing {
+        if sandbox.phase() == Phase::Killing {
             if after == After::Gone
-                && let Some(ending) = &mut sandbox.ending
-                && ending.after != After::Gone
+                && let Some(current) = &mut sandbox.ending
+                && current.after != After::Gone
             {
-                ending.after = After::Gone;
-                ending.cause = cause;
+                current.after = After::Gone;
+                current.cause = cause;
                 self.mark(entry);
                 self.settle(entry);
             }
             return;
         }
-        if let Some(ending) = &sandbox.ending
-            && ending.resolve >= resolve
+        if let Some(current) = &sandbox.ending
+            && current.resolve >= resolve
         {
             return;
         }
-        sandbox.ending = Some(Box::new(Ending::new(cause, after, resolve)));
+        sandbox.ending = Some(Box::new(ending));
         self.mark(entry);
         self.leave_pool_line(entry);
         self.settle(entry);
@@ -49,15 +70,19 @@ impl Kernel {
             Resolve::Now => false,
             Resolve::Voidable | Resolve::Careful | Resolve::Firm => {
                 sandbox.files.is_dirty()
-                    && sandbox.phase == Phase::InUse
+                    && sandbox.phase() == Phase::InUse
                     && !self.flaws.skips_save()
             }
         };
         if !save {
             self.kill(entry);
-        } else if !sandbox.ops.is_saving() {
+            return;
+        }
+        if !sandbox.ops.is_saving() {
             self.save(entry);
         }
+        // Copies of its files wait for nothing more.
+        self.source_changed(entry);
     }
 
     /// The sandbox is not ended after all.
@@ -70,6 +95,10 @@ impl Kernel {
         self.repin(entry);
         self.arm_quiet(entry);
         self.arm_expiry(entry);
+        if self.entries[entry].wants_restart(self.now.mono) {
+            // Programs that could not be started in a sandbox on its way out are started now.
+            self.arm(entry, self.now.mono);
+        }
         for req in self.take_waiting(entry, |what| matches!(what, Waiting::Delete { .. })) {
             self.answer(req, Err(refusal.clone()));
         }
@@ -93,7 +122,7 @@ impl Kernel {
             self.removed(entry);
             return;
         }
-        sandbox.phase = Phase::Killing;
+        sandbox.take(Step::Kill);
         sandbox.ops.call_off_save();
         sandbox.ops.call_off_turn();
         if let Some(ending) = &mut sandbox.ending {
@@ -102,7 +131,9 @@ impl Kernel {
         self.mark(entry);
         self.settle(entry);
         self.send_kill(entry);
+        self.source_changed(entry);
         let cause = self.entries[entry].end_cause();
+        self.tell_over(entry, cause);
         self.break_uses(entry, cause);
     }
 
@@ -136,7 +167,7 @@ impl Kernel {
     fn uncount_phase(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         sandbox.ops.call_off();
-        match (sandbox.phase, sandbox.slot) {
+        match (sandbox.phase(), sandbox.slot) {
             (Phase::Launching, Some(pool)) => self.pools[pool].occupied.launch_over(),
             (Phase::Wiping | Phase::Proving, Some(pool)) => {
                 self.pools[pool].occupied.cleaning_over();
@@ -169,13 +200,13 @@ impl Kernel {
     /// An instance died on its own.
     pub(crate) fn died(&mut self, entry: EntryIx, cause: EndCause, detail: Option<Arc<str>>) {
         let sandbox = &self.entries[entry];
-        if sandbox.phase == Phase::Killing {
+        if sandbox.phase() == Phase::Killing {
             return;
         }
         if let Some(pool) = sandbox.slot {
             self.pools[pool].counters.crashed += 1;
         }
-        if sandbox.phase == Phase::Launching {
+        if sandbox.phase() == Phase::Launching {
             let detail = detail.unwrap_or_else(|| "it died while it was being started".into());
             self.launch_ended(
                 entry,
@@ -185,18 +216,10 @@ impl Kernel {
         }
         let after = match sandbox.owner() {
             // One that was still being bound is not its session's yet.
-            Own::Session(_) if sandbox.phase == Phase::InUse => After::Renamed,
+            Own::Session(_) if sandbox.phase() == Phase::InUse => After::Renamed,
             Own::Session(_) | Own::Nobody | Own::Lease(_) => After::Gone,
         };
-        self.end(entry, cause, after, Resolve::Now);
-        self.explain_end(entry, detail);
-    }
-
-    /// Notes how a sandbox came to its end, unless it is gone already: then there was no process.
-    pub(crate) fn explain_end(&mut self, entry: EntryIx, detail: Option<Arc<str>>) {
-        if let Some(ending) = self.entries.get_mut(entry).and_then(|e| e.ending.as_mut()) {
-            ending.detail = detail;
-        }
+        self.end_now(entry, cause, after, detail);
     }
 
     /// Takes the requests of one kind that wait for a sandbox.

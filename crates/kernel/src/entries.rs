@@ -125,12 +125,14 @@ impl Entries {
 impl Index<EntryIx> for Entries {
     type Output = Entry;
 
+    #[inline]
     fn index(&self, entry: EntryIx) -> &Entry {
         &self.slab[entry]
     }
 }
 
 impl IndexMut<EntryIx> for Entries {
+    #[inline]
     fn index_mut(&mut self, entry: EntryIx) -> &mut Entry {
         &mut self.slab[entry]
     }

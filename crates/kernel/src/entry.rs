@@ -14,7 +14,10 @@ mod holds;
 mod in_progress;
 mod lifetime;
 mod phase;
+mod process;
 mod readiness;
+mod reading;
+mod shown;
 mod way_out;
 
 use std::sync::Arc;
@@ -33,14 +36,19 @@ pub(crate) use crate::entry::copying::Copying;
 pub(crate) use crate::entry::derived::Derived;
 use crate::entry::disk_use::DiskUse;
 pub(crate) use crate::entry::durability::Durability;
-pub(crate) use crate::entry::extra::{Extra, Process, ScheduledStop};
+pub(crate) use crate::entry::extra::{Extra, ScheduledStop};
 use crate::entry::holds::Holds;
 pub(crate) use crate::entry::holds::Wanted;
 use crate::entry::in_progress::InProgress;
 pub(crate) use crate::entry::in_progress::{Lane, Op, OpKind};
 use crate::entry::lifetime::Lifetime;
-pub(crate) use crate::entry::phase::{Frozen, Phase};
+pub(crate) use crate::entry::phase::{Frozen, Phase, Step};
+pub(crate) use crate::entry::process::{Process, Program};
 pub(crate) use crate::entry::readiness::Readiness;
+pub(crate) use crate::entry::reading::Reach;
+use crate::entry::reading::Reading;
+pub use crate::entry::shown::CHANGES_TOLD_MAX;
+pub(crate) use crate::entry::shown::{Change, Shown, Told};
 pub(crate) use crate::entry::way_out::{After, Ending, Resolve};
 use crate::flag::Flag;
 use crate::orders::{Line, Links};
@@ -70,7 +78,7 @@ pub(crate) struct Entry {
     /// How often it was handed out since it was launched.
     pub(crate) uses: u32,
 
-    pub(crate) phase: Phase,
+    phase: Phase,
     pub(crate) frozen: Frozen,
     pub(crate) ready: Readiness,
     pub(crate) ops: InProgress,
@@ -78,10 +86,13 @@ pub(crate) struct Entry {
     pub(crate) clean: Cleanliness,
     pub(crate) life: Lifetime,
     pub(crate) ending: Option<Box<Ending>>,
+    /// Its present user heard that its instance is over.
+    pub(crate) over_told: bool,
     /// Why it went cold, while it is.
     pub(crate) slept: Option<EndCause>,
 
     pub(crate) files: Durability,
+    pub(crate) reading: Reading,
     pub(crate) cold: ColdFiles,
     pub(crate) copying: Option<Copying>,
     pub(crate) disk: DiskUse,
@@ -97,6 +108,10 @@ pub(crate) struct Entry {
     pub(crate) derived: Derived,
     /// Its record has changed in this decision.
     pub(crate) marked: Flag,
+    /// What users saw of its state.
+    pub(crate) shown: Shown,
+    /// Its state has changed in this decision.
+    pub(crate) moved: Flag,
 
     /// Whether it counts as a process: from before its launch until its removal is confirmed.
     live: bool,
@@ -142,8 +157,10 @@ impl Entry {
             clean: Cleanliness::default(),
             life: Lifetime::default(),
             ending: None,
+            over_told: false,
             slept: None,
             files: Durability::default(),
+            reading: Reading::default(),
             cold: ColdFiles::new(false),
             copying: None,
             disk: DiskUse::default(),
@@ -154,6 +171,8 @@ impl Entry {
             extra: None,
             derived: Derived::NOTHING,
             marked: Flag::default(),
+            shown: Shown::default(),
+            moved: Flag::default(),
             live: false,
             in_line: Flag::default(),
             idle_links: Links::default(),
@@ -171,9 +190,26 @@ impl Entry {
         self.ops.is_doing(OpKind::Archive)
     }
 
-    /// Its files are being saved by way of its guest, which must not be stopped meanwhile.
-    pub(crate) fn is_saving_inside(&self) -> bool {
-        self.ops.is_saving() && !self.traits.workspace_survives
+    /// What can reach its files while it lives.
+    pub(crate) fn reach(&self) -> Reach {
+        self.reading.reach(self.traits)
+    }
+
+    /// Its files are being saved or copied by way of its guest, which must not be stopped meanwhile.
+    pub(crate) fn is_read_inside(&self) -> bool {
+        let (copied, saved) = (self.holds.is_copied(), self.ops.is_saving());
+        // Nearly always neither.
+        (copied || saved)
+            && match self.reach() {
+                Reach::Host => false,
+                Reach::GuestReads => copied,
+                Reach::GuestOnly => true,
+            }
+    }
+
+    /// Its processes run, and nothing is being done that stops them.
+    pub(crate) fn runs(&self) -> bool {
+        self.frozen == Frozen::No && !self.ops.changes_pace()
     }
 
     /// It has files of a session that go when its processes go, and are not saved.
@@ -193,14 +229,15 @@ impl Entry {
 
     /// It may be frozen as things stand.
     pub(crate) fn may_freeze(&self) -> bool {
+        self.may_freeze_soon() && self.ops.is_free() && !self.is_read_inside()
+    }
+
+    /// It may be frozen once what is being done to it or to its files is over.
+    pub(crate) fn may_freeze_soon(&self) -> bool {
         self.phase == Phase::InUse
             && self.traits.can_freeze
             && self.frozen == Frozen::No
             && self.ending.is_none()
-            && self.ops.is_free()
-            && !self.is_saving_inside()
-            // Its guest may be what gives the files out.
-            && !self.holds.is_copied()
             && self.may_rest()
             && !self.is_awake()
     }
@@ -216,6 +253,12 @@ impl Entry {
     pub(crate) fn kills_until(&self) -> Option<Mono> {
         let processes = self.extra.iter().flat_map(|extra| extra.processes.values());
         processes.filter_map(|process| process.killing).map(|(_, until)| until).max()
+    }
+
+    /// A program of one of its processes is to be started again now.
+    pub(crate) fn wants_restart(&self, now: Mono) -> bool {
+        let mut processes = self.extra.iter().flat_map(|extra| extra.processes.values());
+        processes.any(|process| process.wants_restart(now))
     }
 
     pub(crate) fn memory_mb(&self) -> u64 {
@@ -258,8 +301,9 @@ impl Entry {
     /// A process is being started for it, in a generation and with a life of its own.
     pub(crate) fn launch_began(&mut self, now: Now) {
         self.generation = self.generation.next();
-        self.phase = Phase::Launching;
+        self.take(Step::Launch);
         self.slept = None;
+        self.over_told = false;
         self.uses = 0;
         self.cold.in_use();
         self.disk = DiskUse::default();
@@ -269,8 +313,8 @@ impl Entry {
     }
 
     /// Its lease or session has it from now on.
-    pub(crate) fn came_into_use(&mut self) {
-        self.phase = Phase::InUse;
+    pub(crate) fn came_into_use(&mut self, step: Step) {
+        self.take(step);
         if self.holds.is_wanted_to_run() {
             self.clean.wanted();
         }
@@ -299,12 +343,13 @@ impl Entry {
         self.holds.turn_over();
         self.clean.process_gone();
         self.frozen = Frozen::No;
+        self.reading = Reading::default();
         self.life = Lifetime::default();
     }
 
     /// Nothing is left of it but its record and its files.
     pub(crate) fn went_cold(&mut self, cause: EndCause) {
-        self.phase = Phase::Cold;
+        self.take(Step::Sleep);
         self.slept = Some(cause);
         self.extra = None;
         self.settings = None;
@@ -314,7 +359,6 @@ impl Entry {
 
     /// It is clean and alive, and joins the idle ones of its pool: its last user is forgotten.
     pub(crate) fn join_line(&mut self, now: Now) {
-        self.phase = Phase::Idle;
         self.in_line.raise();
         self.belongs.given_back();
         self.clean.cleaned();

@@ -6,12 +6,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::lifecycle::TurnOutcome;
+use model::process::RestartPolicy;
 use model::record::OnDisconnect;
 use model::template::RuntimeTraits;
 use model::{
     ClaimSettings, EffectId, Generation, InstanceId, KeyId, LeaseId, ProcessId, RequestId,
     SandboxId, SessionId, Template, TemplateName, TurnId, UseId, WorkspaceId,
 };
+
+use crate::process_end::{EndAsked, ProgramEnd};
 
 /// Something that happened.
 #[derive(Debug, Clone)]
@@ -81,25 +84,26 @@ pub enum Event {
         /// Its id.
         use_id: UseId,
     },
-    /// A process was started, or started again under the same id: then its time begins anew, and a
-    /// hold that was taken from it stays away.
-    ProcessStarted {
+    /// A process was started. How it is over follows as a notice, exactly once.
+    ProcessStarted(StartedProcess),
+    /// The end of a process was asked for, or a signal that may end it. Those who ask tell the
+    /// program themselves, if one runs.
+    ProcessEndAsked {
         /// Where.
         instance: InstanceId,
         /// Its id.
         process: ProcessId,
-        /// Whether it keeps its sandbox awake.
-        keep_alive: bool,
-        /// After how much time in which its sandbox is not frozen it is killed; 0 is never. See
-        /// [`crate::Kernel::process_timeout_ms`].
-        timeout_ms: u64,
+        /// What was asked.
+        asked: EndAsked,
     },
-    /// A process ended for good.
-    ProcessEnded {
+    /// The program of a process is over. A notice says what becomes of the process.
+    ProgramEnded {
         /// Where.
         instance: InstanceId,
-        /// Its id.
+        /// The process.
         process: ProcessId,
+        /// How.
+        how: ProgramEnd,
     },
     /// Programs wrote to the scale file.
     ScaleWritten {
@@ -235,6 +239,21 @@ pub enum Event {
         /// The id of the new one.
         session: SessionId,
     },
+    /// The server itself is to read the files of a workspace, for a backup. Answered when they can be
+    /// read, and how.
+    ReadRequested {
+        /// The request that is answered, and names the read from then on.
+        request: RequestId,
+        /// Which.
+        workspace: WorkspaceId,
+    },
+    /// It is done with that, or gave it up, answered or not.
+    ReadEnded {
+        /// The request.
+        request: RequestId,
+        /// It found that only the guest reaches the files.
+        needs_guest: bool,
+    },
     /// The client of a request went away before it had its answer, or while its turn was in
     /// progress. (A lease whose answer was not taken is returned instead.)
     ClientGone {
@@ -309,7 +328,8 @@ impl Event {
             | Self::ResumeRequested { request, .. }
             | Self::SessionStopRequested { request, .. }
             | Self::SessionEndRequested { request, .. }
-            | Self::ForkRequested { request, .. } => Some(*request),
+            | Self::ForkRequested { request, .. }
+            | Self::ReadRequested { request, .. } => Some(*request),
             Self::TemplatePut { .. }
             | Self::PoolResized { .. }
             | Self::PoolDrained { .. }
@@ -317,13 +337,15 @@ impl Event {
             | Self::LeaseReturned { .. }
             | Self::LeaseRenewed { .. }
             | Self::UseEnded { .. }
-            | Self::ProcessStarted { .. }
-            | Self::ProcessEnded { .. }
+            | Self::ProcessStarted(_)
+            | Self::ProcessEndAsked { .. }
+            | Self::ProgramEnded { .. }
             | Self::ScaleWritten { .. }
             | Self::StopRequested { .. }
             | Self::SessionChanged { .. }
             | Self::TurnWithdrawn { .. }
             | Self::TurnEnded { .. }
+            | Self::ReadEnded { .. }
             | Self::ClientGone { .. }
             | Self::InstanceDied { .. }
             | Self::WorkspaceMeasured { .. }
@@ -346,6 +368,24 @@ pub struct Measured {
     pub files: u64,
     /// Some lie where they cannot be measured.
     pub hidden: bool,
+}
+
+/// A process that was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StartedProcess {
+    /// In which sandbox.
+    pub sandbox: SandboxId,
+    /// In what was launched for that.
+    pub instance: InstanceId,
+    /// Its id.
+    pub process: ProcessId,
+    /// Whether it keeps its sandbox awake.
+    pub keep_alive: bool,
+    /// After how much time in which its sandbox is not frozen it is killed; 0 is never. See
+    /// [`crate::Kernel::process_timeout_ms`].
+    pub timeout_ms: u64,
+    /// Whether its program is started again when it fails.
+    pub restart: Option<RestartPolicy>,
 }
 
 /// A request for a sandbox of a template.
@@ -472,6 +512,9 @@ pub enum FailureKind {
     /// The files that it was to find are not there any more, or cannot be read. When files are to
     /// be saved: some of them cannot be, and the others are.
     FilesGone,
+    /// The files can only be reached through the guest, and it was not said that it runs. Nothing
+    /// was done.
+    NeedsGuest,
 }
 
 /// The generation a session's next sandbox gets, as seen by callers that fence by it.

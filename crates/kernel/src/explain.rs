@@ -13,7 +13,7 @@ use model::{
 };
 
 use crate::Kernel;
-use crate::entry::{Entry, EntryIx, Frozen, OpKind, Own};
+use crate::entry::{Entry, EntryIx, Frozen, Own};
 use crate::view::{Resting, SandboxView};
 
 impl Kernel {
@@ -33,13 +33,6 @@ impl Kernel {
             resume_warm_hits,
             resume_cold_hits,
         }
-    }
-
-    /// Whether an instance is frozen and to stay so, as far as is known.
-    pub fn is_frozen(&self, instance: InstanceId) -> bool {
-        let Some(entry) = self.entries.by_instance(instance) else { return false };
-        let sandbox = &self.entries[entry];
-        sandbox.frozen == Frozen::Yes && !sandbox.ops.is_doing(OpKind::Thaw)
     }
 
     /// The seeds that sessions begin with, or begin with again.
@@ -105,6 +98,16 @@ impl Kernel {
     /// A sandbox as it is now.
     pub fn sandbox(&self, id: SandboxId) -> Option<SandboxView> {
         self.entries.by_id(id).map(|entry| self.view(entry))
+    }
+
+    /// How often sandboxes went from one state to another, left out or not.
+    pub fn moves(&self) -> Vec<(SandboxState, SandboxState, u64)> {
+        self.counts.moves().collect()
+    }
+
+    /// The state that users see of each sandbox, in no particular but a fixed order.
+    pub fn states(&self) -> impl Iterator<Item = (SandboxId, SandboxState)> {
+        self.entries.iter().map(|(_, entry)| (entry.id, entry.derived.state))
     }
 
     /// How many sandboxes are frozen, and how many something of their own keeps awake.

@@ -83,6 +83,32 @@ pub enum Flaw {
     WallStepBelieved,
     /// A fork copies the files of a sandbox into which they are still being restored.
     HalfRestoredCopied,
+    /// A program is started again although its sandbox ended during its pause.
+    RestartInEndedSandbox,
+    /// The restarts of a program are not counted.
+    RestartsUncounted,
+    /// A stop is forgotten that is asked for between two programs of a process.
+    StopForgotten,
+    /// The end of a process is announced twice.
+    ProcessEndsTwice,
+    /// A process whose program rests before its next start does not keep its sandbox awake.
+    PauseDropsHold,
+    /// The start of a turn is published only when its harness has it.
+    TurnStartToldLate,
+    /// The user of a sandbox that dies does not hear of it.
+    DeathUntold,
+    /// Users do not see that a sandbox rests, and the change is not counted as left out.
+    RestUntold,
+    /// A sandbox is held still for as long as the copy of its files takes.
+    StillTooLong,
+    /// A sandbox that could not be let run after a copy counts as running.
+    LeftStill,
+    /// A sandbox is held still while a turn is being started or stopped in it.
+    StillMidway,
+    /// A frozen guest is asked for files.
+    FrozenGuestAsked,
+    /// A caller that wants to use a sandbox that is held still is refused.
+    StillRefuses,
 }
 
 impl Flaw {
@@ -127,6 +153,19 @@ impl Flaw {
         Self::LossForgotten,
         Self::WallStepBelieved,
         Self::HalfRestoredCopied,
+        Self::RestartInEndedSandbox,
+        Self::RestartsUncounted,
+        Self::StopForgotten,
+        Self::ProcessEndsTwice,
+        Self::PauseDropsHold,
+        Self::TurnStartToldLate,
+        Self::DeathUntold,
+        Self::RestUntold,
+        Self::StillTooLong,
+        Self::LeftStill,
+        Self::StillMidway,
+        Self::FrozenGuestAsked,
+        Self::StillRefuses,
     ];
 
     /// Its name on the command line.
@@ -171,6 +210,19 @@ impl Flaw {
             Self::LossForgotten => "loss-forgotten",
             Self::WallStepBelieved => "wall-step-believed",
             Self::HalfRestoredCopied => "half-restored-copied",
+            Self::RestartInEndedSandbox => "restart-in-ended-sandbox",
+            Self::RestartsUncounted => "restarts-uncounted",
+            Self::StopForgotten => "stop-forgotten",
+            Self::ProcessEndsTwice => "process-ends-twice",
+            Self::PauseDropsHold => "pause-drops-hold",
+            Self::TurnStartToldLate => "turn-start-told-late",
+            Self::DeathUntold => "death-untold",
+            Self::RestUntold => "rest-untold",
+            Self::StillTooLong => "still-too-long",
+            Self::LeftStill => "left-still",
+            Self::StillMidway => "still-midway",
+            Self::FrozenGuestAsked => "frozen-guest-asked",
+            Self::StillRefuses => "still-refuses",
         }
     }
 }

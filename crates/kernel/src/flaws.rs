@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use model::{EndCause, KeyId, SandboxState};
+use model::{EndCause, ErrorCode, KeyId, Mono, Refusal, SandboxState};
 
 use crate::entries::Entries;
-use crate::entry::{Entry, EntryIx, Phase, Resolve};
+use crate::entry::{Entry, EntryIx, Phase, Resolve, Step};
 use crate::orders::Order;
 use crate::request::RequestIx;
 use crate::session::SessionIx;
@@ -117,6 +117,15 @@ impl Flaws {
         self.has(Flaw::IdReused)
     }
 
+    pub(crate) const fn tells_start_late(self) -> bool {
+        self.has(Flaw::TurnStartToldLate)
+    }
+
+    /// Whether users do not see the change to this state.
+    pub(crate) fn hides_rest(self, to: SandboxState) -> bool {
+        self.has(Flaw::RestUntold) && to == SandboxState::Waiting
+    }
+
     /// The effect that a completion is believed to be of.
     pub(crate) fn completed(self, n: u64, entry: &Entry) -> u64 {
         if self.has(Flaw::LateCompletionTrusted) { entry.ops.number().unwrap_or(n) } else { n }
@@ -130,10 +139,34 @@ impl Flaws {
     }
 }
 
+/// What it does about processes whose programs fail.
+impl Flaws {
+    pub(crate) const fn leaves_restarts_uncounted(self) -> bool {
+        self.has(Flaw::RestartsUncounted)
+    }
+
+    pub(crate) const fn forgets_stop_between_programs(self) -> bool {
+        self.has(Flaw::StopForgotten)
+    }
+
+    pub(crate) const fn ends_process_twice(self) -> bool {
+        self.has(Flaw::ProcessEndsTwice)
+    }
+
+    pub(crate) const fn drops_hold_in_pause(self) -> bool {
+        self.has(Flaw::PauseDropsHold)
+    }
+}
+
 /// What it does about the end of sandboxes.
 impl Flaws {
     pub(crate) const fn announces_twice(self) -> bool {
         self.has(Flaw::TerminatedTwice)
+    }
+
+    /// Whether the user of a sandbox does not hear that it is over by this cause.
+    pub(crate) fn hides_death(self, cause: EndCause) -> bool {
+        self.has(Flaw::DeathUntold) && cause == EndCause::Crash
     }
 
     pub(crate) const fn forgets_failed_kill(self) -> bool {
@@ -150,7 +183,7 @@ impl Flaws {
 
     /// Whether a sandbox is swept although something holds it.
     pub(crate) fn sweeps_held(self, entry: &Entry) -> bool {
-        let up = entry.phase == Phase::InUse && entry.ending.is_none();
+        let up = entry.phase() == Phase::InUse && entry.ending.is_none();
         self.has(Flaw::SweepIgnoresHolds) && up
     }
 
@@ -159,7 +192,7 @@ impl Flaws {
         if !self.has(Flaw::RunningEvicted) {
             return None;
         }
-        let up = |entry: &Entry| entry.phase == Phase::InUse && entry.ending.is_none();
+        let up = |entry: &Entry| entry.phase() == Phase::InUse && entry.ending.is_none();
         let running = |entry: &Entry| up(entry) && entry.state() == SandboxState::Running;
         entries.iter().find(|(_, entry)| running(entry)).map(|(victim, _)| victim)
     }
@@ -200,6 +233,23 @@ impl Flaws {
         self.has(Flaw::HalfRestoredCopied)
     }
 
+    /// Until when a sandbox is held still.
+    pub(crate) fn still_until(self, until: Mono) -> Mono {
+        if self.has(Flaw::StillTooLong) { until.plus(1_000_000) } else { until }
+    }
+
+    pub(crate) const fn holds_still_midway(self) -> bool {
+        self.has(Flaw::StillMidway)
+    }
+
+    pub(crate) const fn leaves_still(self) -> bool {
+        self.has(Flaw::LeftStill)
+    }
+
+    pub(crate) const fn asks_frozen_guest(self) -> bool {
+        self.has(Flaw::FrozenGuestAsked)
+    }
+
     pub(crate) const fn hides_losses(self) -> bool {
         self.has(Flaw::SilentStateLoss)
     }
@@ -214,7 +264,7 @@ impl Kernel {
     /// A session that is getting a sandbox forgets it, and so gets another.
     pub(crate) fn flaw_gets_another_sandbox(&mut self, session: SessionIx, entry: EntryIx) {
         if self.flaws.has(Flaw::TwoSandboxesPerSession)
-            && self.entries[entry].phase == Phase::Launching
+            && self.entries[entry].phase() == Phase::Launching
         {
             self.sessions[session].entry = None;
         }
@@ -233,6 +283,26 @@ impl Kernel {
             self.forget_request(req);
         }
         true
+    }
+
+    /// What rests in a sandbox that ends is started in it all the same.
+    pub(crate) fn flaw_restarts_what_rests(&mut self, entry: EntryIx) {
+        if !self.flaws.has(Flaw::RestartInEndedSandbox) {
+            return;
+        }
+        let processes = self.entries[entry].extra.as_ref().map(|extra| extra.processes.keys());
+        for process in processes.into_iter().flatten().copied().collect::<Vec<_>>() {
+            self.begin_restart(entry, process);
+        }
+    }
+
+    /// A caller that wants the sandbox of a session is refused because it is held still.
+    pub(crate) fn flaw_refuses_while_still(&self, session: SessionIx) -> Result<(), Refusal> {
+        let still = |entry: EntryIx| self.entries[entry].ops.is_held_still();
+        if self.flaws.has(Flaw::StillRefuses) && self.sessions[session].entry.is_some_and(still) {
+            return Err(Refusal::new(ErrorCode::SessionBusy, "its files are being copied"));
+        }
+        Ok(())
     }
 
     /// A session ends without its files.
@@ -257,7 +327,8 @@ impl Kernel {
             return false;
         }
         self.entries[entry].belongs.given_back();
-        self.put_idle(entry);
+        self.entries[entry].take(Step::Launch);
+        self.put_idle(entry, Step::Warm);
         true
     }
 }

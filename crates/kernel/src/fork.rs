@@ -50,7 +50,7 @@ impl Kernel {
         let (template, settings) = (known.template.clone(), known.settings.clone());
         let source = known.entry.filter(|entry| {
             let sandbox = &self.entries[*entry];
-            sandbox.files.has_files() || sandbox.phase == Phase::InUse
+            sandbox.files.has_files() || sandbox.phase() == Phase::InUse
         });
         if let Some(entry) = source {
             self.call_off_archive(entry);
@@ -77,17 +77,19 @@ impl Kernel {
         let mut copying = Copying::of(self.entries[source].workspace);
         copying.hold_source();
         self.entries[entry].copying = Some(copying);
-        let instance = self.instance_to_copy_from(source);
-        self.copy_workspace(entry, instance);
+        self.await_source(entry);
+        self.mark(entry);
+        self.settle(entry);
+        self.source_changed(source);
         Ok(Reply::Pending)
     }
 
     /// The sandbox through which files are copied, if it has them. One that is being started or
     /// removed has a part of them or none: what is kept of it is the whole then. A disk that only
     /// its sandbox can see into is whole from the first moment.
-    fn instance_to_copy_from(&self, entry: EntryIx) -> Option<InstanceId> {
+    pub(crate) fn instance_to_copy_from(&self, entry: EntryIx) -> Option<InstanceId> {
         let sandbox = &self.entries[entry];
-        let whole = sandbox.phase == Phase::InUse
+        let whole = sandbox.phase() == Phase::InUse
             || sandbox.traits.workspace_survives
             || self.flaws.copies_half_restored();
         (sandbox.is_live() && whole).then_some(sandbox.instance)
@@ -96,7 +98,7 @@ impl Kernel {
     /// Whether the files of a sandbox that is being removed go with it, or are about to move.
     fn is_losing_files(&self, entry: EntryIx) -> bool {
         let sandbox = &self.entries[entry];
-        let Some(ending) = sandbox.ending.as_ref().filter(|_| sandbox.phase == Phase::Killing)
+        let Some(ending) = sandbox.ending.as_ref().filter(|_| sandbox.phase() == Phase::Killing)
         else {
             return false;
         };
@@ -121,18 +123,24 @@ impl Kernel {
         self.sessions[session].entry = Some(entry);
         self.entries[entry].generation = self.sessions[session].generation;
         self.unshelve(session, entry);
-        self.settle(entry);
+        // Callers may have waited for the session's sandbox while it had no entry.
+        self.repin(entry);
         Ok(())
     }
 
     /// Copies the workspace that a cold sandbox is to start from.
-    pub(crate) fn copy_workspace(&mut self, entry: EntryIx, instance: Option<InstanceId>) {
+    pub(crate) fn copy_workspace(
+        &mut self,
+        entry: EntryIx,
+        instance: Option<InstanceId>,
+        guest_awake: bool,
+    ) {
         let sandbox = &mut self.entries[entry];
         let Some(copying) = &mut sandbox.copying else { return };
         copying.began(instance);
-        let from = copying.from;
+        let (from, to) = (copying.from, sandbox.workspace);
         let template = Arc::clone(&sandbox.template);
-        let action = Action::CopyWorkspace { from, instance, to: sandbox.workspace, template };
+        let action = Action::CopyWorkspace { from, instance, guest_awake, to, template };
         self.begin(entry, OpKind::Copy, self.config.deadlines.workspace_ms, action);
         self.mark(entry);
         self.settle(entry);
@@ -149,6 +157,9 @@ impl Kernel {
     }
 
     pub(crate) fn copy_ended(&mut self, entry: EntryIx, outcome: Outcome) {
+        if self.copies_again_by_guest(entry, &outcome) {
+            return;
+        }
         self.release_copy_source(entry);
         if let Some(ending) = self.entries[entry].ending.take() {
             // It was given up while it was being copied, and so its session never came to be.
@@ -172,6 +183,8 @@ impl Kernel {
                     self.publish_session(session, SessionChange::Forked);
                     let reply = Reply::Forked { session: self.sessions[session].id };
                     self.finish_control(session, &Ok(reply));
+                    // After a restart no request waits for the fork itself, but a use of it may.
+                    self.session_due(session);
                 }
                 return;
             }
@@ -204,7 +217,7 @@ impl Kernel {
             let source = known.entry.map(|entry| &self.entries[entry]);
             let source = source.filter(|source| source.workspace == copying.from);
             let there = source.is_some_and(|source| {
-                copying.is_through(source.instance) && source.phase != Phase::Killing
+                copying.is_through(source.instance) && source.phase() != Phase::Killing
             });
             there && !known.is_leaving() && known.status != SessionStatus::Ended
         })
@@ -216,26 +229,30 @@ impl Kernel {
         self.settle(entry);
     }
 
-    fn release_copy_hold(&mut self, entry: EntryIx) {
+    pub(crate) fn release_copy_hold(&mut self, entry: EntryIx) {
         self.entries[entry].holds.copy_ended();
         self.settle(entry);
+        self.let_run_if_unneeded(entry);
+        self.go_on_freezing(entry);
         self.arm_quiet(entry);
     }
 
     /// Releases the hold on the source of a copy, once, if both are still there.
     pub(crate) fn release_copy_source(&mut self, copy: EntryIx) {
+        let source = self.source_of(copy);
         let Some(copying) = &mut self.entries[copy].copying else { return };
-        let from = copying.from;
-        if !copying.release_source() {
-            return;
-        }
-        let Some(session) = self.entries[copy].session() else { return };
-        let Some(parent) = self.sessions[session].parent else { return };
-        let Some(parent) = self.sessions.by_id(parent) else { return };
-        if let Some(entry) = self.sessions[parent].entry
-            && self.entries[entry].workspace == from
+        if copying.release_source()
+            && let Some(source) = source
         {
-            self.release_copy_hold(entry);
+            self.release_copy_hold(source);
         }
+    }
+
+    /// The sandbox whose files are being copied into this one, if it is still there.
+    pub(crate) fn source_of(&self, copy: EntryIx) -> Option<EntryIx> {
+        let from = self.entries[copy].copying?.from;
+        let parent = self.sessions[self.entries[copy].session()?].parent?;
+        let source = self.sessions[self.sessions.by_id(parent)?].entry?;
+        (self.entries[source].workspace == from).then_some(source)
     }
 }

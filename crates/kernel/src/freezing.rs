@@ -14,13 +14,14 @@ use crate::reply::Reply;
 use crate::request::Waiting;
 
 impl Kernel {
-    /// The files of a sandbox are saved: it is frozen, if that is what it was saved for.
-    pub(crate) fn freeze_saved(&mut self, entry: EntryIx) {
+    /// What a freeze waited for is over: its files are saved or copied. It is frozen now, if a caller
+    /// asked for that.
+    pub(crate) fn go_on_freezing(&mut self, entry: EntryIx) {
         let wanted = |what: &Waiting| matches!(what, Waiting::Freeze { frozen: true, .. });
         let extra = self.entries[entry].extra.as_ref();
         let asked =
             extra.is_some_and(|e| e.waiting.iter().any(|req| wanted(&self.requests[*req].what)));
-        if !asked || self.entries[entry].ops.is_doing(OpKind::Freeze) {
+        if !asked || self.is_freeze_under_way(entry) || self.entries[entry].is_read_inside() {
             return;
         }
         if self.entries[entry].may_freeze() && !self.must_save_first(&self.entries[entry]) {
@@ -33,17 +34,22 @@ impl Kernel {
     /// A sandbox is used before it could be frozen: those who asked for the freeze do not get it.
     pub(crate) fn call_off_freeze(&mut self, entry: EntryIx) {
         if self.entries[entry].waiting() > 0 {
-            let cause = "it came into use while its files were saved";
+            let cause = "it came into use before it could be frozen";
             self.refuse_freezers(entry, &Refusal::new(ErrorCode::SandboxBusy, cause));
         }
     }
 
     /// Those who asked for a freeze do not get it.
     pub(crate) fn refuse_freezers(&mut self, entry: EntryIx, refusal: &Refusal) {
-        let freezing = self.entries[entry].ops.is_doing(OpKind::Freeze);
-        if !freezing {
+        if !self.is_freeze_under_way(entry) {
             self.answer_freezers(entry, true, &Err(refusal.clone()));
         }
+    }
+
+    /// Whether a sandbox is being frozen, or something is going on at whose end that is looked at.
+    fn is_freeze_under_way(&self, entry: EntryIx) -> bool {
+        let sandbox = &self.entries[entry];
+        sandbox.ops.is_doing(OpKind::Freeze) || sandbox.ops.is_held_still()
     }
 
     pub(crate) fn freeze(&mut self, entry: EntryIx) {
@@ -57,6 +63,7 @@ impl Kernel {
     }
 
     pub(crate) fn freeze_ended(&mut self, entry: EntryIx, outcome: Outcome) {
+        self.entries[entry].reading.rest_settled();
         let answer = match outcome {
             Outcome::Done => {
                 self.entries[entry].frozen = Frozen::Yes;
@@ -69,7 +76,10 @@ impl Kernel {
                     self.entries[entry].traits.can_freeze = false;
                     Err(Refusal::new(ErrorCode::Unsupported, failure.detail.to_string()))
                 }
-                FailureKind::Trouble | FailureKind::Gone | FailureKind::FilesGone => {
+                FailureKind::Trouble
+                | FailureKind::Gone
+                | FailureKind::FilesGone
+                | FailureKind::NeedsGuest => {
                     self.entries[entry].frozen = Frozen::Unsure;
                     Err(Refusal::new(ErrorCode::SandboxBusy, failure.detail.to_string()))
                 }
@@ -82,6 +92,7 @@ impl Kernel {
         self.arm_processes(entry);
         self.answer_freezers(entry, true, &answer);
         if !self.thaw_if_kept_awake(entry) {
+            self.go_on_saving(entry);
             self.drive_entry(entry);
         }
     }
@@ -90,7 +101,7 @@ impl Kernel {
     pub(crate) fn thaw_if_kept_awake(&mut self, entry: EntryIx) -> bool {
         let sandbox = &self.entries[entry];
         let thaws = sandbox.frozen == Frozen::Yes
-            && sandbox.phase == Phase::InUse
+            && sandbox.phase() == Phase::InUse
             && sandbox.ops.is_free()
             && sandbox.ending.is_none()
             && sandbox.is_awake();
@@ -106,10 +117,15 @@ impl Kernel {
                 // That it can be thawed says nothing of whether it answers.
                 self.entries[entry].frozen = Frozen::No;
                 self.time_goes_on(entry);
-                self.touch(entry);
+                // To be read is not to be used.
+                let sandbox = &self.entries[entry];
+                if !sandbox.reading.rests_again() || sandbox.holds.is_wanted() {
+                    self.touch(entry);
+                }
                 self.publish_frozen(entry);
                 self.answer_freezers(entry, false, &Ok(Reply::Frozen { frozen: false }));
                 self.repin(entry);
+                self.go_on_saving(entry);
                 self.arm_quiet(entry);
                 self.drive_entry(entry);
                 return;
@@ -159,13 +175,17 @@ impl Kernel {
             return Err(Refusal::new(ErrorCode::Unsupported, cause));
         }
         let kills = known.kills_until().is_some_and(|until| until > self.now.mono);
-        if kills || !known.may_freeze() {
+        // A copy of its files is soon done, and a freeze waits for that.
+        let waits = known.ops.is_held_still() || known.reading.rests_again();
+        if kills || !(known.may_freeze() || waits && known.may_freeze_soon()) {
             let cause = "something is going on in it, or keeps it awake";
             return Err(Refusal::new(ErrorCode::SandboxBusy, cause));
         }
         let saves = self.must_save_first(known);
         self.await_freeze(request, entry, true);
-        if saves {
+        if waits {
+            self.arm_quiet(entry);
+        } else if saves {
             self.save(entry);
         } else {
             self.freeze(entry);
@@ -181,8 +201,14 @@ impl Kernel {
         let entry = self.usable(sandbox)?;
         Self::refuse_when_crowded(self.entries[entry].waiting())?;
         let known = &self.entries[entry];
-        let freezing = known.ops.is_doing(OpKind::Freeze);
-        if known.frozen == Frozen::No && !freezing {
+        let stands = known.ops.is_doing(OpKind::Freeze) || known.ops.is_held_still();
+        if known.frozen == Frozen::No && !stands {
+            if known.reading.rests_again() {
+                // It runs for its files only so far; from now on it runs for a caller.
+                self.touch(entry);
+                self.call_off_freeze(entry);
+                self.arm_quiet(entry);
+            }
             return Ok(Reply::Frozen { frozen: false });
         }
         self.await_freeze(request, entry, false);

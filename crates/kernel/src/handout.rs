@@ -9,7 +9,7 @@ use model::{EndCause, ErrorCode, LifecycleEvent, Refusal};
 
 use crate::Kernel;
 use crate::effect::Action;
-use crate::entry::{EntryIx, Frozen, OpKind, Own, Phase};
+use crate::entry::{EntryIx, Frozen, OpKind, Own, Phase, Step};
 use crate::event::{CheckoutPolicy, Outcome};
 use crate::reply::{CheckedOut, CheckoutPath, Reply};
 use crate::request::{RequestIx, Terms};
@@ -51,7 +51,7 @@ impl Kernel {
         path: CheckoutPath,
     ) -> CheckedOut {
         self.let_to(entry, terms);
-        self.taken_up(entry);
+        self.taken_up(entry, Step::HandOut);
         self.active_lease(entry, path)
     }
 
@@ -63,7 +63,7 @@ impl Kernel {
         let settings = terms.claim.clone();
         self.let_to(entry, terms);
         let sandbox = &mut self.entries[entry];
-        sandbox.phase = Phase::Claiming(Some(req));
+        sandbox.take(Step::Claim(Some(req)));
         let action = Action::Claim {
             instance: sandbox.instance,
             settings,
@@ -92,7 +92,7 @@ impl Kernel {
     }
 
     pub(crate) fn claim_ended(&mut self, entry: EntryIx, outcome: Outcome) {
-        let Phase::Claiming(req) = self.entries[entry].phase else { return };
+        let Phase::Claiming(req) = self.entries[entry].phase() else { return };
         let detail = match outcome {
             Outcome::Done => {
                 self.claimed(entry, req);
@@ -123,7 +123,7 @@ impl Kernel {
         let sandbox = &mut self.entries[entry];
         sandbox.proven_at = self.now.mono;
         sandbox.clean.confirmed(sandbox.settings.is_some());
-        self.taken_up(entry);
+        self.taken_up(entry, Step::Bind);
         if let Some(session) = self.entries[entry].session() {
             self.session_due(session);
             return;
@@ -139,9 +139,9 @@ impl Kernel {
     }
 
     /// From now on a sandbox is in use, by a lease or a session.
-    fn taken_up(&mut self, entry: EntryIx) {
+    fn taken_up(&mut self, entry: EntryIx, step: Step) {
         let sandbox = &mut self.entries[entry];
-        sandbox.came_into_use();
+        sandbox.came_into_use(step);
         sandbox.last_used = self.now;
         self.settle(entry);
         self.arm_quiet(entry);

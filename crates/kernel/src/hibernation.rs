@@ -11,13 +11,20 @@ impl Kernel {
     /// When a sandbox will be frozen, if nothing happens.
     pub(crate) fn freezes_at(&self, entry: EntryIx) -> Option<Mono> {
         let sandbox = &self.entries[entry];
+        if !sandbox.may_freeze() {
+            return None;
+        }
         let after_ms = sandbox.template.freeze_after_ms.unwrap_or(self.config.freeze_after_ms);
-        let mut quiet = sandbox.last_used.mono.plus(after_ms);
+        let mut quiet = if sandbox.reading.rests_again() {
+            self.now.mono
+        } else {
+            sandbox.last_used.mono.plus(after_ms)
+        };
         if self.must_save_first(sandbox) {
             // Saving failed lately: it is tried again then.
             quiet = quiet.max(sandbox.spared_until);
         }
-        sandbox.may_freeze().then(|| quiet.max(sandbox.kills_until().unwrap_or(quiet)))
+        Some(sandbox.kills_until().map_or(quiet, |until| quiet.max(until)))
     }
 
     /// When the sweep will make a sandbox cold, if nothing happens. Sweeps happen at fixed times.
@@ -28,7 +35,7 @@ impl Kernel {
         if self.shutdown.is_some() || !may_go {
             return None;
         }
-        if sandbox.phase == Phase::Cold {
+        if sandbox.phase() == Phase::Cold {
             return None;
         }
         let idle_ms = self.sessions[session]
@@ -43,10 +50,12 @@ impl Kernel {
 
     /// Sees to it that a quiet sandbox is looked at when it should rest.
     pub(crate) fn arm_quiet(&mut self, entry: EntryIx) {
-        let at = [self.freezes_at(entry), self.sleeps_at(entry)].into_iter().flatten().min();
-        if let Some(at) = at {
-            self.arm(entry, at);
-        }
+        let at = match (self.freezes_at(entry), self.sleeps_at(entry)) {
+            (Some(freezes), Some(sleeps)) => freezes.min(sleeps),
+            (Some(at), None) | (None, Some(at)) => at,
+            (None, None) => return,
+        };
+        self.arm(entry, at);
     }
 
     /// Makes a sandbox cold that has been idle for too long.
@@ -82,7 +91,7 @@ impl Kernel {
             });
         };
         let known = &self.entries[entry];
-        match (known.phase, known.owner()) {
+        match (known.phase(), known.owner()) {
             (Phase::InUse, Own::Lease(_) | Own::Session(_)) => Ok(entry),
             (Phase::Killing, _) => {
                 let cause = known.end_cause();

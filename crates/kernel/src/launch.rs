@@ -7,7 +7,7 @@ use model::{EndCause, InstanceId, KeyId, SandboxId, WorkspaceId};
 
 use crate::Kernel;
 use crate::effect::{Action, Launch};
-use crate::entry::{After, Birth, Entry, EntryIx, OpKind, Own, Readiness, Resolve};
+use crate::entry::{After, Birth, Entry, EntryIx, OpKind, Own, Readiness, Step};
 use crate::event::{FailureKind, Outcome};
 use crate::pool::PoolIx;
 
@@ -94,7 +94,7 @@ impl Kernel {
             }
             Outcome::Failed(failure) => {
                 let (cause, detail) = match failure.kind {
-                    FailureKind::Gone | FailureKind::Trouble => {
+                    FailureKind::Gone | FailureKind::Trouble | FailureKind::NeedsGuest => {
                         (EndCause::LaunchFailed, failure.detail)
                     }
                     FailureKind::Unsupported => {
@@ -123,9 +123,9 @@ impl Kernel {
             counted.occupied.launch_over();
             counted.counters.launched += 1;
             self.pool_recovered(pool);
-            self.put_idle(entry);
+            self.put_idle(entry, Step::Warm);
         } else {
-            self.entries[entry].came_into_use();
+            self.entries[entry].came_into_use(Step::Resume);
             self.settle(entry);
             self.arm_quiet(entry);
             self.arm_expiry(entry);
@@ -158,7 +158,6 @@ impl Kernel {
             }
             Own::Session(_) | Own::Nobody | Own::Lease(_) => After::Gone,
         };
-        self.end(entry, cause, after, Resolve::Now);
-        self.explain_end(entry, Some(detail));
+        self.end_now(entry, cause, after, Some(detail));
     }
 }

@@ -16,12 +16,12 @@ impl Kernel {
             (Err(_), Some(end)) if is_settled(end.cause) => return Ok(Reply::Noted),
             (Err(refusal), _) => return Err(refusal),
         };
-        match self.entries[entry].phase {
+        match self.entries[entry].phase() {
             Phase::InUse => self.recycle(entry, EndCause::Returned),
             Phase::Claiming(req) => {
                 // Returned before it was handed out: it is not wanted any more.
                 if let Some(req) = req {
-                    self.entries[entry].phase = Phase::Claiming(None);
+                    self.entries[entry].claim_unwanted();
                     self.lease_over(entry, lease, EndCause::Returned);
                     let cause = "the lease was returned before it was handed out";
                     self.answer(req, Err(Refusal::new(ErrorCode::Aborted, cause)));
@@ -83,7 +83,7 @@ impl Kernel {
         if sandbox.ending.is_some() {
             return;
         }
-        let margin_ms = match sandbox.phase {
+        let margin_ms = match sandbox.phase() {
             Phase::Idle => sandbox.template.pool.acquire_margin_ms(),
             // What is in progress is not cut off: it is looked at when that ends.
             Phase::InUse if sandbox.session().is_some() && !sandbox.may_rest() => {
@@ -104,7 +104,7 @@ impl Kernel {
     /// Ends a sandbox whose time is over.
     pub(crate) fn expire(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
-        match sandbox.phase {
+        match sandbox.phase() {
             Phase::Idle => {
                 if let Some(pool) = sandbox.slot {
                     let margin_ms = sandbox.template.pool.acquire_margin_ms();

@@ -51,8 +51,11 @@ mod pool_life;
 mod pools;
 mod probe;
 mod process_end;
+mod process_life;
+mod process_restart;
 mod process_time;
 mod progress;
+mod reads;
 mod recycle;
 mod refill;
 mod removal;
@@ -73,8 +76,10 @@ mod shelf;
 mod shutdown;
 mod slab;
 mod speaking;
+mod stillness;
 mod tiers;
 mod timers;
+mod transitions;
 mod turn;
 mod turn_clients;
 mod turn_end;
@@ -99,16 +104,21 @@ use crate::due::Due;
 pub use crate::effect::{Action, Effect, Launch, Notice};
 use crate::ends::Ends;
 use crate::entries::Entries;
+pub use crate::entry::CHANGES_TOLD_MAX;
 pub use crate::event::{
     Checkout, CheckoutPolicy, DeathCause, Event, Failure, FailureKind, Measured, Outcome,
-    SessionSettings, UseKind, UseTarget, WhenBusy,
+    SessionSettings, StartedProcess, UseKind, UseTarget, WhenBusy,
 };
 pub use crate::flaw::Flaw;
 use crate::flaws::Flaws;
 use crate::journal::Marks;
 use crate::minter::Minter;
 use crate::pools::Pools;
-pub use crate::process_end::{AfterExit, EndAsked, ProgramExit, RESTART_PAUSE_MS, after_exit};
+pub use crate::process_end::{
+    EndAsked, ProgramEnd, ProgramExit, RESTART_PAUSE_MS, sandbox_end_in_words,
+};
+use crate::reads::Reads;
+pub use crate::removal::use_broken;
 pub use crate::reply::{
     CheckedOut, CheckoutPath, Grant, KeptProcess, Loss, Reply, RestCause, SessionReady, WakeReport,
 };
@@ -118,6 +128,8 @@ pub use crate::session_list::SessionFilter;
 use crate::sessions::Sessions;
 use crate::shutdown::Shutdown;
 use crate::tiers::Tiers;
+use crate::transitions::Moved;
+pub use crate::transitions::Transition;
 pub use crate::view::{Resting, SandboxView, SessionView};
 
 /// What a kernel starts from.
@@ -156,6 +168,8 @@ pub struct Outbox {
     pub effects: Vec<Effect>,
     /// To be said to those who wait.
     pub notices: Vec<Notice>,
+    /// Changes of states for streams of events; no store has them.
+    pub transitions: Vec<Transition>,
 }
 
 /// An event, and whose business it is.
@@ -174,6 +188,7 @@ impl Outbox {
             && self.published.is_empty()
             && self.effects.is_empty()
             && self.notices.is_empty()
+            && self.transitions.is_empty()
     }
 
     /// Forgets everything, keeping the room for more.
@@ -182,6 +197,7 @@ impl Outbox {
         self.published.clear();
         self.effects.clear();
         self.notices.clear();
+        self.transitions.clear();
     }
 }
 
@@ -207,11 +223,13 @@ pub struct Kernel {
     counts: Counts,
     debts: Debts,
     archiving: Archiving,
+    reads: Reads,
     /// The disk of workspaces has less left than it should.
     disk_short: bool,
     shutdown: Option<Shutdown>,
 
     marks: Marks,
+    moved: Moved,
     due: Due,
 }
 
@@ -236,9 +254,11 @@ impl Kernel {
             counts: Counts::default(),
             debts: Debts::default(),
             archiving: Archiving::default(),
+            reads: Reads::default(),
             disk_short: false,
             shutdown: None,
             marks: Marks::default(),
+            moved: Moved::default(),
             due: Due::default(),
         }
     }
@@ -254,6 +274,7 @@ impl Kernel {
         let reply = self.handle(event);
         self.reconcile_all();
         self.flush_journal();
+        self.tell_transitions();
         reply
     }
 
@@ -285,8 +306,9 @@ impl Kernel {
             Event::UseRequested { request, target, use_id, kind } => {
                 return self.use_requested(request, target, use_id, kind);
             }
-            Event::ProcessStarted { instance, process, keep_alive, timeout_ms } => {
-                return self.process_started(instance, process, keep_alive, timeout_ms);
+            Event::ProcessStarted(started) => return self.process_started(started),
+            Event::ProcessEndAsked { instance, process, asked } => {
+                return self.process_end_asked(instance, process, asked);
             }
             Event::StopRequested { sandbox, after_ms } => {
                 return self.stop_requested(sandbox, after_ms);
@@ -327,8 +349,14 @@ impl Kernel {
             Event::ForkRequested { request, parent, session } => {
                 return self.fork_requested(request, parent, session);
             }
+            Event::ReadRequested { request, workspace } => {
+                return Ok(self.read_requested(request, workspace));
+            }
+            Event::ReadEnded { request, needs_guest } => self.read_ended(request, needs_guest),
             Event::UseEnded { use_id } => self.use_ended(use_id),
-            Event::ProcessEnded { instance, process } => self.process_ended(instance, process),
+            Event::ProgramEnded { instance, process, how } => {
+                self.program_ended(instance, process, how);
+            }
             Event::ScaleWritten { instance, seq, scale, drops } => {
                 self.scale_written(instance, seq, scale, drops);
             }

@@ -4,7 +4,7 @@
 use model::{ErrorCode, LifecycleEvent, Refusal, RequestId, SessionId, SessionStatus};
 
 use crate::Kernel;
-use crate::entry::{EntryIx, Phase};
+use crate::entry::{EntryIx, Phase, Reach};
 use crate::reply::Reply;
 use crate::session::{ControlKind, SessionIx};
 
@@ -35,7 +35,7 @@ impl Kernel {
             }
         }
         let resting = known.entry.filter(|entry| {
-            self.entries[*entry].phase == Phase::InUse && self.entries[*entry].ending.is_none()
+            self.entries[*entry].phase() == Phase::InUse && self.entries[*entry].ending.is_none()
         });
         if resting.is_some_and(|entry| !self.entries[entry].is_quiet()) {
             let cause = "something is going on in the session's sandbox";
@@ -46,7 +46,7 @@ impl Kernel {
             sandbox.files.is_dirty() && !sandbox.ops.is_saving()
         });
         // Where the guest is needed to save, it goes to sleep afterwards.
-        let inside = saves.is_some_and(|entry| !self.entries[entry].traits.workspace_survives);
+        let inside = saves.is_some_and(|entry| self.entries[entry].reach() == Reach::GuestOnly);
         let freezes = resting.filter(|entry| !inside && self.freezes_at(*entry).is_some());
         if freezes.is_some() {
             self.begin_control(request, session, ControlKind::Pause)?;
@@ -55,9 +55,14 @@ impl Kernel {
         if let Some(entry) = saves {
             self.save(entry);
         }
-        let Some(entry) = freezes else { return Ok(Reply::Paused) };
-        self.freeze(entry);
-        Ok(Reply::Pending)
+        if let Some(entry) = freezes {
+            self.freeze(entry);
+            return Ok(Reply::Pending);
+        }
+        if let Some(entry) = resting.filter(|entry| self.entries[*entry].ops.is_held_still()) {
+            self.entries[entry].reading.rest_again();
+        }
+        Ok(Reply::Paused)
     }
 
     /// The attempt to freeze a session's sandbox is over, one way or the other.

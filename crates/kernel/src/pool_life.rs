@@ -137,7 +137,7 @@ impl Kernel {
             if sandbox.slot != Some(pool) {
                 continue;
             }
-            let ends = match sandbox.phase {
+            let ends = match sandbox.phase() {
                 Phase::Launching | Phase::Wiping | Phase::Proving => true,
                 Phase::Claiming(_) | Phase::InUse => force,
                 // Idle ones go with the pool's line; the others are gone or going.

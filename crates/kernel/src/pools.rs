@@ -61,12 +61,14 @@ impl Pools {
 impl Index<PoolIx> for Pools {
     type Output = Pool;
 
+    #[inline]
     fn index(&self, pool: PoolIx) -> &Pool {
         &self.slab[pool]
     }
 }
 
 impl IndexMut<PoolIx> for Pools {
+    #[inline]
     fn index_mut(&mut self, pool: PoolIx) -> &mut Pool {
         &mut self.slab[pool]
     }

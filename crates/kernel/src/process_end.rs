@@ -1,11 +1,17 @@
 //! What follows when the program of a process has ended: that the process is over, and how, or that
-//! the program is started again. Only a failure that was not asked for leads to another start.
+//! the program is started again. Only a failure that was not asked for leads to another start. It is
+//! pure: what is known of a process is in `entry::process`, and `process_life` asks here.
+
+use std::sync::Arc;
 
 use model::process::{ProcessEndReason, ProcessStatus, RestartPolicy};
+use model::{EndCause, ProcessEnd, Wall};
 
 /// How long a failed program rests before it is started again.
 pub const RESTART_PAUSE_MS: u64 = 1_000;
 
+const SIGINT: i32 = 2;
+const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
 /// What was asked of a process before its program ended.
@@ -26,6 +32,67 @@ pub enum EndAsked {
     Timeout,
 }
 
+impl EndAsked {
+    /// Whether the process ends, whatever its program does: it is never started again.
+    pub const fn is_final(self) -> bool {
+        match self {
+            Self::Nothing | Self::Signal(_) => false,
+            Self::Stop | Self::StopForced | Self::Kill | Self::Timeout => true,
+        }
+    }
+
+    /// What a request means: a signal that no program survives is a kill, and one that asks to end
+    /// is a stop where no program runs that could decide otherwise.
+    pub(crate) const fn meant(self, program_runs: bool) -> Self {
+        match self {
+            Self::Signal(SIGKILL) => Self::Kill,
+            Self::Signal(SIGTERM) if !program_runs => Self::Stop,
+            Self::Nothing
+            | Self::Signal(_)
+            | Self::Stop
+            | Self::StopForced
+            | Self::Kill
+            | Self::Timeout => self,
+        }
+    }
+
+    /// What is asked of a process when `more` is asked of it too.
+    pub(crate) const fn and(self, more: Self) -> Self {
+        match (self, more) {
+            (Self::Stop, Self::Nothing | Self::Signal(_)) => Self::Stop,
+            // A signal that ends what hears it is remembered.
+            (asked @ Self::Signal(SIGINT | SIGTERM), Self::Signal(_)) => asked,
+            (Self::Nothing | Self::Signal(_) | Self::Stop, more) => more,
+            (last @ (Self::StopForced | Self::Kill | Self::Timeout), _) => last,
+        }
+    }
+
+    /// What is still asked when a program has ended and the next one begins: a signal was for that
+    /// program alone.
+    pub(crate) const fn of_next_program(self) -> Self {
+        match self {
+            Self::Signal(_) => Self::Nothing,
+            Self::Nothing | Self::Stop | Self::StopForced | Self::Kill | Self::Timeout => self,
+        }
+    }
+}
+
+/// How the program of a process is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProgramEnd {
+    /// It exited.
+    Exited(ProgramExit),
+    /// Nothing is heard of it any more.
+    Lost {
+        /// Whether that is because its sandbox is gone.
+        sandbox_gone: bool,
+        /// What the runtime said, for people.
+        detail: Arc<str>,
+    },
+    /// The server made a mistake and gave it up.
+    GivenUp,
+}
+
 /// How the program of a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProgramExit {
@@ -39,7 +106,7 @@ pub struct ProgramExit {
 
 /// What follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AfterExit {
+pub(crate) enum AfterExit {
     /// The process is over.
     Over(ProcessStatus, ProcessEndReason),
     /// Its program is started again after a pause: for this time, of so many.
@@ -52,7 +119,7 @@ pub enum AfterExit {
 }
 
 /// What follows from the end of a program that was started again `restarts` times already.
-pub fn after_exit(
+pub(crate) fn after_exit(
     exit: ProgramExit,
     asked: EndAsked,
     policy: Option<RestartPolicy>,
@@ -94,6 +161,64 @@ pub fn after_exit(
     AfterExit::Over(Status::Failed, reason)
 }
 
+impl ProgramExit {
+    /// How a process is over whose program ended like this.
+    pub(crate) fn end(
+        self,
+        at: Wall,
+        status: ProcessStatus,
+        reason: ProcessEndReason,
+        detail: Option<Arc<str>>,
+    ) -> ProcessEnd {
+        ProcessEnd { at, status, exit_code: self.code, signal: self.signal, reason, detail }
+    }
+
+    /// How a process is over of which `asked` was asked.
+    pub(crate) fn end_as_asked(self, at: Wall, asked: EndAsked) -> ProcessEnd {
+        let (status, reason) = match after_exit(self, asked, None, 0) {
+            AfterExit::Over(status, reason) => (status, reason),
+            AfterExit::Again { .. } => unreachable!("nothing is started again without a policy"),
+        };
+        self.end(at, status, reason, words_of(asked))
+    }
+}
+
+/// How a process is over that was not heard of to the end.
+pub(crate) fn end_unseen(
+    at: Wall,
+    status: ProcessStatus,
+    reason: ProcessEndReason,
+    detail: Arc<str>,
+) -> ProcessEnd {
+    ProcessEnd { at, status, exit_code: None, signal: None, reason, detail: Some(detail) }
+}
+
+/// How a process is over whose sandbox ended, in these words.
+pub(crate) fn end_with_sandbox(at: Wall, words: Arc<str>) -> ProcessEnd {
+    end_unseen(at, ProcessStatus::Killed, ProcessEndReason::SandboxEnded, words)
+}
+
+/// Why a sandbox ended, in the words that its processes are over with.
+pub fn sandbox_end_in_words(cause: EndCause, detail: Option<&str>) -> String {
+    let (reason, cause) = (cause.reason().as_str(), cause.as_str());
+    match detail {
+        Some(detail) => format!("its sandbox ended: {reason} ({cause}): {detail}"),
+        None => format!("its sandbox ended: {reason} ({cause})"),
+    }
+}
+
+/// What is said about an end that was asked for.
+pub(crate) fn words_of(asked: EndAsked) -> Option<Arc<str>> {
+    match asked {
+        EndAsked::StopForced => Some("it did not stop when it was asked to".into()),
+        EndAsked::Nothing
+        | EndAsked::Signal(_)
+        | EndAsked::Stop
+        | EndAsked::Kill
+        | EndAsked::Timeout => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,6 +258,27 @@ mod tests {
             let over = AfterExit::Over(status, reason);
             assert_eq!(after_exit(exit, asked, None, 0), over, "{exit:?} {asked:?}");
         }
+    }
+
+    #[test]
+    fn what_is_asked_first_and_last_counts_as_people_mean_it() {
+        use EndAsked::{Kill, Nothing, Signal, Stop, StopForced, Timeout};
+        for (first, more, asked) in [
+            (Nothing, Signal(1), Signal(1)),
+            (Signal(1), Signal(2), Signal(2)),
+            (Signal(15), Signal(1), Signal(15)),
+            (Signal(15), Stop, Stop),
+            (Stop, Signal(1), Stop),
+            (Stop, StopForced, StopForced),
+            (Stop, Timeout, Timeout),
+            (Kill, Stop, Kill),
+            (Timeout, Kill, Timeout),
+        ] {
+            assert_eq!(first.and(more), asked, "{first:?} {more:?}");
+        }
+        assert_eq!((Signal(9).meant(true), Signal(15).meant(true)), (Kill, Signal(15)));
+        assert_eq!((Signal(15).meant(false), Signal(1).meant(false)), (Stop, Signal(1)));
+        assert_eq!((Signal(15).of_next_program(), Stop.of_next_program()), (Nothing, Stop));
     }
 
     #[test]

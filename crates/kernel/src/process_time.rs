@@ -1,5 +1,6 @@
-//! The time that processes have: it stands still while their sandbox is frozen, and one whose time
-//! is over holds nothing any more and is killed, a few times if need be.
+//! The time of processes: when one is killed because its time is over, when a stop that was asked for
+//! ahead comes, and that time stands still while their sandbox is frozen. A process whose time is
+//! over keeps nothing awake, whether or not its kill works.
 
 use std::sync::Arc;
 
@@ -8,49 +9,88 @@ use model::{EffectId, EndCause, Mono, ProcessId};
 
 use crate::Kernel;
 use crate::effect::{Action, Effect};
-use crate::entry::{Entry, EntryIx, Frozen, OpKind};
+use crate::entry::{Entry, EntryIx, Frozen, Program};
 use crate::event::{Failure, FailureKind, Outcome};
+use crate::process_end::EndAsked;
 
-/// How often a process whose time is over is killed before we leave it to the end of its sandbox.
+/// How often a process is killed before we leave it to the end of its sandbox.
 const PROCESS_KILLS_MAX: u32 = 3;
 
 impl Kernel {
-    /// Kills processes whose time is over, and carries out a stop that was asked for ahead.
+    /// Looks at what is due of the processes of a sandbox: starts of programs of which nothing is
+    /// heard, a stop that was asked for ahead, and processes whose time is over.
     pub(crate) fn processes_due(&mut self, entry: EntryIx) {
-        let now = self.now.mono;
-        let takes_all = self.flaws.stops_later_processes();
-        let was_awake = self.entries[entry].is_awake();
-        let stands_still = stands_still(&self.entries[entry]);
+        self.restarts_overdue(entry);
         if self.thawed_first(entry) {
             return;
         }
-        let Some(extra) = &mut self.entries[entry].extra else { return };
-        let mut changed = None;
-        if let Some(stop) = extra.stop.take_if(|stop| stop.at <= now) {
-            let mut processes = stop.processes;
-            if takes_all {
-                processes = extra.processes.keys().copied().collect();
-            }
-            extra.release(&processes);
-            changed = Some(WakeCause::Stopped);
-        }
-        let mut over = Vec::new();
-        for (id, process) in &mut extra.processes {
-            if process.kill_at <= now && !stands_still {
-                // Whether or not the kill works, it holds nothing any more.
-                if std::mem::take(&mut process.holds) {
-                    changed = Some(WakeCause::Timeout);
-                }
-                process.kill_at = Mono::NEVER;
-                over.push(*id);
-            }
-        }
-        for process in over {
-            self.kill_process(entry, process);
-        }
-        if let Some(because) = changed {
+        let was_awake = self.entries[entry].is_awake();
+        let stopped = self.stop_due(entry);
+        let timed_out = self.end_overtime(entry);
+        if let Some(because) = timed_out.or(stopped) {
             self.holds_changed(entry, was_awake, because);
         }
+    }
+
+    /// Nothing is heard of the start of a program.
+    fn restarts_overdue(&mut self, entry: EntryIx) {
+        let now = self.now.mono;
+        let Some(extra) = &self.entries[entry].extra else { return };
+        let is_late = |program: Program| matches!(program, Program::Restarts { deadline, .. } if deadline <= now);
+        let late = extra.processes.iter().filter(|(_, process)| is_late(process.program));
+        for process in late.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.restart_ended(entry, process, &Outcome::TimedOut);
+        }
+    }
+
+    /// Carries out a stop that was asked for ahead.
+    fn stop_due(&mut self, entry: EntryIx) -> Option<WakeCause> {
+        let now = self.now.mono;
+        let takes_all = self.flaws.stops_later_processes();
+        let extra = self.entries[entry].extra.as_mut()?;
+        let stop = extra.stop.take_if(|stop| stop.at <= now)?;
+        let mut processes = stop.processes;
+        if takes_all {
+            processes = extra.processes.keys().copied().collect();
+        }
+        extra.release(&processes);
+        Some(WakeCause::Stopped)
+    }
+
+    /// Ends processes whose time is over, and kills again where the last kill did not work.
+    fn end_overtime(&mut self, entry: EntryIx) -> Option<WakeCause> {
+        let now = self.now;
+        if stands_still(&self.entries[entry]) {
+            return None;
+        }
+        let extra = self.entries[entry].extra.as_mut()?;
+        let mut over = Vec::new();
+        let mut changed = None;
+        for (id, process) in &mut extra.processes {
+            if process.kill_at > now.mono {
+                continue;
+            }
+            process.kill_at = Mono::NEVER;
+            if process.kills == 0 {
+                process.asked = process.asked.and(EndAsked::Timeout);
+            }
+            // Whether or not the kill works, it holds nothing any more.
+            if std::mem::take(&mut process.holds) {
+                changed = Some(WakeCause::Timeout);
+            }
+            over.push((*id, process.program, process.asked));
+        }
+        for (process, program, asked) in over {
+            match program {
+                Program::Runs => self.kill_process(entry, process),
+                Program::Rests { exit, .. } => {
+                    self.process_over(entry, process, exit.end_as_asked(now.wall, asked));
+                }
+                // It is killed as soon as it runs.
+                Program::Restarts { .. } => {}
+            }
+        }
+        changed
     }
 
     /// Thaws a sandbox of which it is not known whether it runs, before anything in it is killed.
@@ -92,7 +132,8 @@ impl Kernel {
         self.arm_processes(entry);
     }
 
-    fn kill_process(&mut self, entry: EntryIx, process: ProcessId) {
+    /// Kills the program of a process.
+    pub(crate) fn kill_process(&mut self, entry: EntryIx, process: ProcessId) {
         let n = self.minter.effect();
         let timeout_ms = self.config.deadlines.turn_ms;
         let deadline = self.now.mono.plus(timeout_ms);
@@ -141,12 +182,17 @@ impl Kernel {
 
     /// Sees to it that a sandbox is looked at when something of its processes is due.
     pub(crate) fn arm_processes(&mut self, entry: EntryIx) {
+        let now = self.now.mono;
         let stands_still = stands_still(&self.entries[entry]);
         let Some(extra) = &self.entries[entry].extra else { return };
-        let running = extra.processes.values().filter(|_| !stands_still);
-        let kills = running.map(|process| process.kill_at);
-        let stop = extra.stop.iter().map(|stop| stop.at);
-        if let Some(at) = kills.chain(stop).min().filter(|at| *at != Mono::NEVER) {
+        let mut at = extra.stop.as_ref().map_or(Mono::NEVER, |stop| stop.at);
+        for process in extra.processes.values() {
+            at = at.min(process.restart_alarm(now));
+            if !stands_still {
+                at = at.min(process.kill_at);
+            }
+        }
+        if at != Mono::NEVER {
             self.arm(entry, at);
         }
     }
@@ -154,6 +200,5 @@ impl Kernel {
 
 /// Whether the processes of a sandbox do not run, or are about not to.
 fn stands_still(entry: &Entry) -> bool {
-    let op = entry.ops.doing();
-    entry.frozen == Frozen::Yes || matches!(op, Some(OpKind::Freeze | OpKind::Thaw))
+    entry.frozen == Frozen::Yes || entry.ops.changes_pace()
 }

@@ -22,6 +22,13 @@ impl Kernel {
         self.arm(entry, deadline);
     }
 
+    /// Begins a wait that takes the place of an effect on a sandbox.
+    pub(crate) fn begin_wait(&mut self, entry: EntryIx, kind: OpKind, until: Mono) {
+        let n = self.minter.effect();
+        self.entries[entry].ops.began(Op { n, kind, deadline: until });
+        self.arm(entry, until);
+    }
+
     /// Sends an effect for which there is no sandbox any more: the thing itself gives it its name.
     pub(crate) fn send_without_sandbox(
         &mut self,
@@ -42,7 +49,7 @@ impl Kernel {
         let n = self.flaws.completed(id.n, &self.entries[entry]);
         match self.entries[entry].ops.ended(n) {
             Some(kind) => self.op_ended(entry, kind, outcome),
-            None => self.process_kill_ended(entry, n, &outcome),
+            None => self.process_effect_ended(entry, n, &outcome),
         }
     }
 
@@ -62,10 +69,16 @@ impl Kernel {
             OpKind::Prove => self.prove_ended(entry, &outcome),
             OpKind::Freeze => self.freeze_ended(entry, outcome),
             OpKind::Thaw => self.thaw_ended(entry, outcome),
+            OpKind::HoldStill => self.hold_still_ended(entry, &outcome),
+            OpKind::Still => self.let_run(entry, 1),
+            OpKind::LetRun(attempt) => self.let_run_ended(entry, attempt, outcome),
             OpKind::StartTurn => self.start_turn_ended(entry, outcome),
             OpKind::StopTurn => self.stop_turn_ended(entry, &outcome),
+            // Its guest did not run in time.
+            OpKind::AwaitGuest => self.save_ended(entry, Outcome::TimedOut),
             OpKind::Persist => self.save_ended(entry, outcome),
             OpKind::Kill => self.kill_ended(entry, &outcome),
+            OpKind::AwaitSource => self.copy_from_source(entry),
             OpKind::Copy => self.copy_ended(entry, outcome),
             OpKind::Archive => self.archive_ended(entry, &outcome),
         }
@@ -95,11 +108,19 @@ impl OpKind {
             | Self::Prove
             | Self::Freeze
             | Self::Thaw
+            | Self::HoldStill
+            | Self::LetRun(_)
             | Self::StartTurn
             | Self::StopTurn
             | Self::Persist => Some(EndCause::Crash),
             Self::Probe(_) => Some(EndCause::ProbeFailed),
-            Self::Launch | Self::Kill | Self::Copy | Self::Archive => None,
+            Self::Launch
+            | Self::Still
+            | Self::AwaitGuest
+            | Self::Kill
+            | Self::AwaitSource
+            | Self::Copy
+            | Self::Archive => None,
         }
     }
 }

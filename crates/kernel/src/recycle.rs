@@ -8,7 +8,7 @@ use model::template::Recycle;
 
 use crate::Kernel;
 use crate::effect::Action;
-use crate::entry::{After, EntryIx, Frozen, OpKind, Phase, Resolve};
+use crate::entry::{After, EntryIx, Frozen, OpKind, Resolve, Step};
 use crate::event::{FailureKind, Outcome};
 use crate::pool::PoolIx;
 
@@ -29,18 +29,23 @@ impl Kernel {
         self.break_uses(entry, cause);
         let Some(pool) = self.entries[entry].slot else { return };
         self.forget_lease(entry, cause);
-        match self.fate(entry, pool, cause) {
+        let fate = self.fate(entry, pool, cause);
+        // Nothing ever began in one that is kept as it is.
+        if fate != Fate::Keep {
+            self.tell_over(entry, cause);
+        }
+        match fate {
             Fate::Keep => {
                 self.pools[pool].occupied.lease_over();
                 self.pools[pool].counters.recycled += 1;
                 self.rename_recycled(entry);
-                self.put_idle(entry);
+                self.put_idle(entry, Step::Keep);
             }
             Fate::Wipe => {
                 self.pools[pool].occupied.lease_over();
                 self.pools[pool].occupied.cleaning_began();
                 let sandbox = &mut self.entries[entry];
-                sandbox.phase = Phase::Wiping;
+                sandbox.take(Step::Wipe);
                 sandbox.ops.call_off_save();
                 let action = Action::Wipe { instance: sandbox.instance };
                 self.begin(entry, OpKind::Wipe, self.config.deadlines.wipe_ms, action);
@@ -98,9 +103,10 @@ impl Kernel {
                     }
                     EndCause::Returned
                 }
-                FailureKind::Trouble | FailureKind::Gone | FailureKind::FilesGone => {
-                    EndCause::NotClean
-                }
+                FailureKind::Trouble
+                | FailureKind::Gone
+                | FailureKind::FilesGone
+                | FailureKind::NeedsGuest => EndCause::NotClean,
             }),
             Outcome::TimedOut => Some(EndCause::NotClean),
         };
@@ -112,7 +118,7 @@ impl Kernel {
             return;
         }
         let sandbox = &mut self.entries[entry];
-        sandbox.phase = Phase::Proving;
+        sandbox.take(Step::Prove);
         let action = Action::Prove { instance: sandbox.instance };
         self.begin(entry, OpKind::Prove, self.config.deadlines.wipe_ms, action);
         self.settle(entry);
@@ -137,18 +143,18 @@ impl Kernel {
         self.pools[pool].counters.recycled += 1;
         self.entries[entry].proven_at = self.now.mono;
         self.rename_recycled(entry);
-        self.put_idle(entry);
+        self.put_idle(entry, Step::Reuse);
     }
 
     /// Puts a sandbox that is clean and alive among the idle ones of its pool, with a fresh life.
-    pub(crate) fn put_idle(&mut self, entry: EntryIx) {
+    pub(crate) fn put_idle(&mut self, entry: EntryIx, step: Step) {
         let Some(pool) = self.entries[entry].slot else { return };
+        self.entries[entry].take(step);
         let known = &self.pools[pool];
         let stale = !std::sync::Arc::ptr_eq(&self.entries[entry].template, &known.template);
         if known.phase != PoolPhase::Active || self.shutdown.is_some() || stale {
             // The fence: nothing enters a pool that is closing. It has left its former phase, and
             // that is counted already.
-            self.entries[entry].phase = Phase::Idle;
             let cause = if stale { EndCause::TemplateReplaced } else { EndCause::PoolClosed };
             self.end(entry, cause, After::Gone, Resolve::Now);
             return;

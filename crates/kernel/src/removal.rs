@@ -87,6 +87,7 @@ impl Kernel {
     /// next.
     pub(crate) fn rename(&mut self, entry: EntryIx, cause: EndCause, detail: Option<Arc<str>>) {
         self.write_ended(entry, cause, detail, None);
+        self.tell_gone(entry, cause);
         let id = SandboxId::from_u128(self.mint());
         let old = self.entries.rename(entry, id);
         self.out.journal.push(model::record::JournalEntry::SandboxRemoved(old));
@@ -101,6 +102,8 @@ impl Kernel {
 
     /// A clean sandbox goes back into its pool: to the world, the one that was used is gone.
     pub(crate) fn rename_recycled(&mut self, entry: EntryIx) {
+        // Its next user hears of its next end.
+        self.entries[entry].over_told = false;
         if self.flaws.reuses_id() {
             self.write_ended(entry, EndCause::Returned, None, None);
             return;
@@ -150,6 +153,7 @@ impl Kernel {
         self.call_off_archive(entry);
         self.release_copy_source(entry);
         self.write_ended(entry, cause, detail.cloned(), eviction);
+        self.tell_gone(entry, cause);
         for req in self.take_waiting(entry, |_| true) {
             let result = match &self.requests[req].what {
                 Waiting::Delete { .. } => Ok(Reply::Gone),
@@ -160,10 +164,12 @@ impl Kernel {
                 | Waiting::Control { .. }
                 | Waiting::LeaseUse { .. }
                 | Waiting::Freeze { .. }
+                | Waiting::Read
                 | Waiting::Destroy { .. } => Err(gone(cause)),
             };
             self.answer(req, result);
         }
+        self.readers_lost(entry, &gone(cause));
         self.count_out(entry);
         let sandbox = self.entries.remove(entry);
         self.due.look_at_line();
@@ -177,6 +183,7 @@ impl Kernel {
             }
         }
         if let Some(copying) = sandbox.copying {
+            self.reads.copy_waits_no_more(copying.from, entry);
             self.copied(copying.from);
         }
         if let Some(session) = sandbox.session() {
@@ -210,26 +217,36 @@ impl Kernel {
         self.pool_due(pool);
     }
 
-    /// Ends every use of a sandbox that is being removed.
+    /// The user of a sandbox's instance hears once that it is over, and why.
+    pub(crate) fn tell_over(&mut self, entry: EntryIx, cause: EndCause) {
+        let sandbox = &mut self.entries[entry];
+        if std::mem::replace(&mut sandbox.over_told, true) || self.flaws.hides_death(cause) {
+            return;
+        }
+        let instance = sandbox.instance;
+        self.out.notices.push(Notice::InstanceOver { instance, cause });
+    }
+
+    /// Ends every use and every process of a sandbox that is being removed, or comes back to its pool.
     pub(crate) fn break_uses(&mut self, entry: EntryIx, cause: EndCause) {
         let sandbox = &mut self.entries[entry];
         sandbox.holds.broken();
         let uses = sandbox.extra.as_mut().map(|extra| std::mem::take(&mut extra.uses));
         for (use_id, _) in uses.unwrap_or_default() {
-            if self.entries.use_over(use_id).is_some() {
-                self.out.notices.push(Notice::UseBroken { use_id, refusal: broken(cause) });
-            }
+            self.entries.use_over(use_id);
         }
         let waits =
             |what: &Waiting| matches!(what, Waiting::LeaseUse { .. } | Waiting::Freeze { .. });
         for req in self.take_waiting(entry, waits) {
-            self.answer(req, Err(broken(cause)));
+            self.answer(req, Err(use_broken(cause)));
         }
         if let Some(extra) = &mut self.entries[entry].extra {
-            extra.processes.clear();
             extra.scale = 0;
             extra.stop = None;
             extra.still_since = None;
+            if !extra.processes.is_empty() {
+                self.processes_end_with_sandbox(entry, cause);
+            }
         }
         if let Some(session) = self.entries[entry].session() {
             self.turn_broken(session, cause);
@@ -255,7 +272,7 @@ pub(crate) fn gone(cause: EndCause) -> Refusal {
 }
 
 /// The refusal of a caller that was using a sandbox when it went.
-pub(crate) fn broken(cause: EndCause) -> Refusal {
+pub fn use_broken(cause: EndCause) -> Refusal {
     match cause.reason() {
         TerminatedReason::Crash | TerminatedReason::Replaced => Refusal::new(
             ErrorCode::SandboxCrashed,

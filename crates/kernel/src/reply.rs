@@ -57,6 +57,13 @@ pub enum Reply {
     Stopped,
     /// A session is over.
     Ended,
+    /// The files of a workspace can be read.
+    Readable {
+        /// Where they are in use, if they are.
+        instance: Option<InstanceId>,
+        /// Whether the guest of that runs, and may be asked for what the host cannot reach.
+        guest_awake: bool,
+    },
     /// A session was made from another.
     Forked {
         /// The new one.

@@ -49,6 +49,8 @@ pub(crate) enum Waiting {
     Freeze { entry: EntryIx, frozen: bool },
     /// A sandbox to be gone.
     Delete { entry: EntryIx },
+    /// The sandbox that has files to be ready for them to be read.
+    Read,
     /// A pool to be gone.
     Destroy { pool: PoolIx },
 }
@@ -142,6 +144,7 @@ impl Kernel {
             | Waiting::LeaseUse { .. }
             | Waiting::Freeze { .. }
             | Waiting::Delete { .. }
+            | Waiting::Read
             | Waiting::Destroy { .. } => {
                 let cause = "the confirmation did not come in time";
                 self.withdraw_request(req, &Refusal::new(ErrorCode::DeadlineExceeded, cause));
@@ -153,7 +156,7 @@ impl Kernel {
     pub(crate) fn withdraw_request(&mut self, req: RequestIx, refusal: &Refusal) {
         let request = self.forget_request(req);
         self.out.notices.push(Notice::Answer { request: request.id, result: Err(refusal.clone()) });
-        self.unlink_request(req, &request.what, refusal);
+        self.unlink_request(req, &request, refusal);
     }
 
     /// A client went away before it took its answer.
@@ -164,7 +167,7 @@ impl Kernel {
             } else {
                 let request = self.forget_request(req);
                 let refusal = Refusal::new(ErrorCode::ClientGone, "the client went away");
-                self.unlink_request(req, &request.what, &refusal);
+                self.unlink_request(req, &request, &refusal);
             }
         } else if let Some(session) = self.sessions.by_client(id) {
             self.turn_client_lost(session, id);
@@ -172,8 +175,8 @@ impl Kernel {
     }
 
     /// Removes every trace of a request that no longer waits.
-    fn unlink_request(&mut self, req: RequestIx, what: &Waiting, refusal: &Refusal) {
-        match what {
+    fn unlink_request(&mut self, req: RequestIx, request: &Request, refusal: &Refusal) {
+        match &request.what {
             Waiting::Checkout(_) => {}
             Waiting::SessionUse { session, .. } | Waiting::Bind { session } => {
                 self.sessions[*session].wanting.retain(|waiting| *waiting != req);
@@ -193,6 +196,7 @@ impl Kernel {
                 }
                 self.repin(*entry);
             }
+            Waiting::Read => self.reader_gone(request.id),
             Waiting::Destroy { pool } => {
                 self.pools[*pool].destroyers.retain(|waiting| *waiting != req);
             }

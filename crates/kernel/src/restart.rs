@@ -11,8 +11,8 @@ use model::{EndCause, InstanceId, Mono, Now, SessionStatus};
 
 use crate::ends::LeaseEnd;
 use crate::entry::{
-    After, Belonging, Birth, ColdFiles, Copying, Durability, Ending, Entry, EntryIx, Own, Phase,
-    Readiness, Resolve,
+    After, Belonging, Birth, ColdFiles, Copying, Durability, Ending, Entry, EntryIx, Own,
+    Readiness, Resolve, Step,
 };
 use crate::event::SessionSettings;
 use crate::pool::Pool;
@@ -72,6 +72,7 @@ impl Kernel {
         }
         kernel.reconcile_all();
         kernel.flush_journal();
+        kernel.show_found();
         (kernel, recovery)
     }
 
@@ -159,7 +160,7 @@ impl Kernel {
             return match owner {
                 Own::Session(_) if over => Some((entry, EndCause::SessionEnded)),
                 Own::Session(_) if !record.doomed => {
-                    self.copy_workspace(entry, None);
+                    self.copy_workspace(entry, None, false);
                     None
                 }
                 Own::Session(session) => {
@@ -196,8 +197,9 @@ impl Kernel {
             self.lose_files(entry, EndCause::Restart.reason());
         }
         let sandbox = &mut self.entries[entry];
-        sandbox.phase = Phase::Killing;
+        sandbox.take(Step::CleanUp);
         sandbox.ending = Some(Box::new(Ending::new(cause, after, Resolve::Now)));
+        self.tell_over(entry, cause);
         self.mark(entry);
         self.settle(entry);
         Some((entry, cause))

@@ -5,7 +5,7 @@ use model::{ErrorCode, Refusal};
 
 use crate::Kernel;
 use crate::effect::Action;
-use crate::entry::{EntryIx, OpKind, Resolve};
+use crate::entry::{EntryIx, OpKind, Reach, Resolve};
 use crate::event::{FailureKind, Outcome};
 
 /// How often saving is tried before a sandbox that must end is ended without it.
@@ -15,12 +15,34 @@ const SAVE_ATTEMPTS_MAX: u32 = 3;
 const SPARED_MS: u64 = 10_000;
 
 impl Kernel {
-    /// Makes the files of a sandbox durable.
+    /// Makes the files of a sandbox durable, as soon as they can be reached.
     pub(crate) fn save(&mut self, entry: EntryIx) {
-        let sandbox = &mut self.entries[entry];
-        sandbox.files.save_began(sandbox.holds.is_quiet());
-        let action = Action::Persist { instance: sandbox.instance, workspace: sandbox.workspace };
-        self.begin(entry, OpKind::Persist, self.config.deadlines.workspace_ms, action);
+        let timeout_ms = self.config.deadlines.workspace_ms;
+        if self.can_read(entry, Reach::GuestOnly) {
+            let sandbox = &mut self.entries[entry];
+            sandbox.files.save_began(sandbox.holds.is_quiet());
+            let action = Action::Persist {
+                instance: sandbox.instance,
+                workspace: sandbox.workspace,
+                guest_awake: sandbox.reach() == Reach::GuestOnly,
+            };
+            self.begin(entry, OpKind::Persist, timeout_ms, action);
+        } else {
+            self.begin_wait(entry, OpKind::AwaitGuest, self.now.mono.plus(timeout_ms));
+            self.wake_to_read(entry);
+        }
+    }
+
+    /// Goes on with a save that waits for the guest, now that something about that changed.
+    pub(crate) fn go_on_saving(&mut self, entry: EntryIx) {
+        if !self.entries[entry].ops.awaits_guest() {
+            return;
+        }
+        if self.can_read(entry, Reach::GuestOnly) {
+            self.save(entry);
+        } else {
+            self.wake_to_read(entry);
+        }
     }
 
     pub(crate) fn save_ended(&mut self, entry: EntryIx, outcome: Outcome) {
@@ -34,7 +56,7 @@ impl Kernel {
                 self.arm_quiet(entry);
                 let sandbox = &mut self.entries[entry];
                 let Some(ending) = &mut sandbox.ending else {
-                    self.freeze_saved(entry);
+                    self.go_on_freezing(entry);
                     return;
                 };
                 // A program of its own that goes on writing must not keep it from its end. But
@@ -47,6 +69,13 @@ impl Kernel {
                 }
                 self.step_ending(entry);
             }
+            Outcome::Failed(failure)
+                if failure.kind == FailureKind::NeedsGuest
+                    && self.entries[entry].reach() < Reach::GuestOnly =>
+            {
+                self.entries[entry].reading.learn(Reach::GuestOnly);
+                self.save(entry);
+            }
             Outcome::Failed(failure) => {
                 let again = match failure.kind {
                     FailureKind::FilesGone => {
@@ -55,7 +84,10 @@ impl Kernel {
                         self.mark(entry);
                         false
                     }
-                    FailureKind::Trouble | FailureKind::Gone | FailureKind::Unsupported => true,
+                    FailureKind::Trouble
+                    | FailureKind::Gone
+                    | FailureKind::Unsupported
+                    | FailureKind::NeedsGuest => true,
                 };
                 self.save_failed(entry, &failure.detail, again);
             }

@@ -46,6 +46,7 @@ impl Kernel {
                 | Waiting::LeaseUse { .. }
                 | Waiting::Freeze { .. }
                 | Waiting::Delete { .. }
+                | Waiting::Read
                 | Waiting::Destroy { .. } => Reply::SessionReady(ready.clone()),
             };
             self.answer(req, Ok(reply));
@@ -80,7 +81,7 @@ impl Kernel {
     }
 
     /// A resume by message counts like one by call.
-    fn count_resume(&mut self, session: SessionIx, coming: Option<ActiveCause>) {
+    pub(crate) fn count_resume(&mut self, session: SessionIx, coming: Option<ActiveCause>) {
         let set_aside =
             matches!(self.sessions[session].status, SessionStatus::Paused | SessionStatus::Stopped);
         match coming {

@@ -73,7 +73,7 @@ impl Kernel {
 
     fn session_view(&self, known: &Session) -> SessionView {
         let connected = known.entry.filter(|entry| {
-            self.entries[*entry].phase == Phase::InUse && self.entries[*entry].ending.is_none()
+            self.entries[*entry].phase() == Phase::InUse && self.entries[*entry].ending.is_none()
         });
         let sandbox_status = match connected {
             Some(_) => SandboxStatus::Connected,

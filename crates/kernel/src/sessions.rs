@@ -95,12 +95,14 @@ impl Sessions {
 impl Index<SessionIx> for Sessions {
     type Output = Session;
 
+    #[inline]
     fn index(&self, session: SessionIx) -> &Session {
         &self.slab[session]
     }
 }
 
 impl IndexMut<SessionIx> for Sessions {
+    #[inline]
     fn index_mut(&mut self, session: SessionIx) -> &mut Session {
         &mut self.slab[session]
     }

@@ -35,6 +35,9 @@ impl Kernel {
             );
             self.counts.went(old.state);
             self.counts.came(new.state);
+            if sandbox.moved.raise() {
+                self.moved.add(entry);
+            }
         }
         let memory_mb = sandbox.memory_mb();
         if old.dying_live != new.dying_live {
@@ -61,9 +64,11 @@ impl Kernel {
     }
 
     /// Notes that a sandbox was used just now: it goes to the end of its line.
+    #[inline]
     pub(crate) fn touch(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         sandbox.last_used = self.now;
+        sandbox.reading.rest_settled();
         if let Some(tier) = sandbox.derived.tier {
             self.tiers.leave(tier, &mut self.entries, entry);
             self.tiers.join(tier, &mut self.entries, entry);
@@ -131,6 +136,7 @@ impl Kernel {
                         && known.due.lower()
                     {
                         self.drive_session(session);
+                        self.drive_copies(session);
                     }
                 }
                 Next::Pool(pool) => {

@@ -80,7 +80,7 @@ impl Kernel {
             return;
         }
         let cause = EndCause::Shutdown;
-        match (sandbox.phase, sandbox.owner()) {
+        match (sandbox.phase(), sandbox.owner()) {
             // A turn that is being stopped comes to rest first.
             (Phase::InUse, Own::Session(_)) if sandbox.holds.has_turn() => {}
             (Phase::InUse, Own::Session(_)) => self.end(entry, cause, After::Cold, Resolve::Firm),

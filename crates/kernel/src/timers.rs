@@ -63,6 +63,10 @@ impl Kernel {
             self.expire(entry);
         }
         if self.entries.get(entry).is_some() {
+            // After its end was decided, if it was: nothing is started in what is over.
+            self.restart_processes(entry);
+        }
+        if self.entries.get(entry).is_some() {
             self.settle(entry);
             self.sweep(entry);
         }
@@ -70,6 +74,7 @@ impl Kernel {
             self.keep_or_give_up(entry);
         }
         if self.entries.get(entry).is_some() {
+            self.tell_late(entry);
             self.freeze_if_quiet(entry);
             self.arm_again(entry);
         }
@@ -82,7 +87,7 @@ impl Kernel {
         if !ending.take_retry(now) {
             return;
         }
-        if sandbox.phase == Phase::Killing {
+        if sandbox.phase() == Phase::Killing {
             if sandbox.ops.is_free() {
                 self.send_kill(entry);
             }

@@ -74,7 +74,7 @@ impl Kernel {
         self.sessions[session].last_active_at = self.now.wall;
         self.arm_session(session, deadline);
         if let Some(entry) = self.sessions[session].entry
-            && self.entries[entry].phase == Phase::InUse
+            && self.entries[entry].phase() == Phase::InUse
         {
             let sandbox = &mut self.entries[entry];
             sandbox.holds.turn_bound();
@@ -85,7 +85,8 @@ impl Kernel {
         self.engage(session);
     }
 
-    /// The sandbox is ready: the turn is given to the harness.
+    /// The sandbox is ready: the harness gets the turn. This is the only place that publishes the
+    /// start of a turn, so it is committed before the harness can say anything.
     pub(crate) fn start_turn(&mut self, session: SessionIx, entry: EntryIx, ready: SessionReady) {
         let known = &mut self.sessions[session];
         let Some(turn) = &mut known.turn else { return };
@@ -93,6 +94,9 @@ impl Kernel {
         turn.deadline = Mono::NEVER;
         turn.ready = Some(ready);
         let (session_id, turn) = (known.id, turn.id);
+        if !self.flaws.tells_start_late() {
+            self.publish_turn_started(session, entry, turn);
+        }
         let sandbox = &mut self.entries[entry];
         sandbox.holds.turn_bound();
         sandbox.clean.began_use();
@@ -104,10 +108,11 @@ impl Kernel {
     }
 
     pub(crate) fn start_turn_ended(&mut self, entry: EntryIx, outcome: Outcome) {
+        self.source_changed(entry);
         let Some(session) = self.entries[entry].session() else { return };
         let detail = match outcome {
             Outcome::Done => {
-                self.turn_started(session, entry);
+                self.turn_taken(session, entry);
                 return;
             }
             Outcome::Failed(failure) => failure.detail,
@@ -116,7 +121,20 @@ impl Kernel {
         self.died(entry, EndCause::TurnFailed, Some(detail));
     }
 
-    pub(crate) fn turn_started(&mut self, session: SessionIx, entry: EntryIx) {
+    fn publish_turn_started(&mut self, session: SessionIx, entry: EntryIx, turn: TurnId) {
+        let (known, sandbox) = (&self.sessions[session], &self.entries[entry]);
+        let event = LifecycleEvent::TurnStarted {
+            session: known.id,
+            turn,
+            sandbox_id: sandbox.id,
+            generation: sandbox.generation,
+        };
+        self.publish(known.settings.tenant, event);
+    }
+
+    /// The harness has the turn: the client that waits for that is answered, and the turn's time
+    /// begins.
+    pub(crate) fn turn_taken(&mut self, session: SessionIx, entry: EntryIx) {
         let now = self.now.mono;
         self.entries[entry].proven_at = now;
         let timeout_ms = self.entries[entry].template.turn_timeout_ms;
@@ -129,15 +147,9 @@ impl Kernel {
         turn.deadline = now.plus(timeout_ms);
         let (id, deadline, request) = (turn.id, turn.deadline, turn.request.take());
         let ready = turn.ready.take();
-        let sandbox = &self.entries[entry];
-        let event = LifecycleEvent::TurnStarted {
-            session: known.id,
-            turn: id,
-            sandbox_id: sandbox.id,
-            generation: sandbox.generation,
-        };
-        let tenant = known.settings.tenant;
-        self.publish(tenant, event);
+        if self.flaws.tells_start_late() {
+            self.publish_turn_started(session, entry, id);
+        }
         if let (Some(req), Some(ready)) = (request, ready) {
             self.answer(req, Ok(Reply::TurnStarted(ready)));
         }

@@ -8,7 +8,7 @@ use crate::Kernel;
 use crate::effect::Action;
 use crate::entry::{After, EntryIx, OpKind, Phase, Resolve};
 use crate::event::Outcome;
-use crate::removal::broken;
+use crate::removal::use_broken;
 use crate::session::{SessionIx, Stage, Turn};
 
 impl Kernel {
@@ -22,8 +22,8 @@ impl Kernel {
         }
         if let Some(entry) = self.sessions[session].entry {
             if stage == Stage::Starting {
-                // It was so quick that its end was heard of before its start.
-                self.turn_started(session, entry);
+                // It was so quick that its end came before the end of the effect that started it.
+                self.turn_taken(session, entry);
             }
             self.entries[entry].proven_at = self.now.mono;
             self.entries[entry].ops.call_off_turn();
@@ -59,7 +59,7 @@ impl Kernel {
             && self.entries[entry].holds.turn_over()
         {
             self.entries[entry].files.write_answered();
-            if self.entries[entry].phase == Phase::InUse {
+            if self.entries[entry].phase() == Phase::InUse {
                 self.repin(entry);
                 self.came_to_rest(entry);
             }
@@ -103,11 +103,13 @@ impl Kernel {
         turn.stage = Stage::Stopping(outcome);
         turn.deadline = Mono::NEVER;
         let turn = turn.id;
+        self.let_run_to_end(entry);
         let action = Action::StopTurn { instance: self.entries[entry].instance, turn };
         self.begin(entry, OpKind::StopTurn, self.config.deadlines.turn_ms, action);
     }
 
     pub(crate) fn stop_turn_ended(&mut self, entry: EntryIx, outcome: &Outcome) {
+        self.source_changed(entry);
         let Some(session) = self.entries[entry].session() else { return };
         let Some(Turn { stage: Stage::Stopping(decided), .. }) = self.sessions[session].turn else {
             return;
@@ -152,6 +154,6 @@ impl Kernel {
                 | TerminatedReason::Policy => TurnOutcome::Interrupted,
             },
         };
-        self.turn_over(session, outcome, Some(&broken(cause)));
+        self.turn_over(session, outcome, Some(&use_broken(cause)));
     }
 }

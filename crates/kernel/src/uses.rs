@@ -27,7 +27,7 @@ impl Kernel {
             UseTarget::Sandbox(sandbox) => {
                 let known = self.entries.by_id(sandbox);
                 let known = known.map(|entry| &self.entries[entry]);
-                match known.map(|entry| (entry.owner(), entry.phase)) {
+                match known.map(|entry| (entry.owner(), entry.phase())) {
                     // A cold sandbox of a session wakes when it is used; one that is going does
                     // not.
                     Some((Own::Session(session), phase)) if phase != Phase::Killing => {
@@ -44,6 +44,7 @@ impl Kernel {
             }
         };
         self.refuse_when_over(session)?;
+        self.flaw_refuses_while_still(session)?;
         self.refuse_harness_of_session(session, kind)?;
         if let Ok(pool) = self.served_pool(&self.sessions[session].template) {
             self.refuse_write_without_disk(kind, self.pools[pool].traits)?;
@@ -137,6 +138,7 @@ impl Kernel {
 
     /// Goes on with those who wait for a sandbox, after something changed about it.
     pub(crate) fn drive_entry(&mut self, entry: EntryIx) {
+        self.restart_processes(entry);
         match self.entries[entry].owner() {
             Own::Session(session) => {
                 if !self.thaw_if_asked(entry) {
@@ -183,13 +185,18 @@ impl Kernel {
             return;
         }
         let asked = |what: &Waiting| matches!(what, Waiting::Freeze { frozen: false, .. });
-        for req in self.take_waiting(entry, asked) {
+        let asked = self.take_waiting(entry, asked);
+        if !asked.is_empty() {
+            self.touch(entry);
+        }
+        for req in asked {
             self.answer(req, Ok(Reply::Frozen { frozen: false }));
         }
         self.repin(entry);
     }
 
-    /// Finds out from those who wait whether a sandbox is about to be used.
+    /// Finds out from those who wait, and from programs that are to be started again, whether a
+    /// sandbox is about to be used.
     pub(crate) fn repin(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
         let own = sandbox.extra.iter().flat_map(|extra| &extra.waiting);
@@ -201,6 +208,9 @@ impl Kernel {
             Own::Lease(_) | Own::Nobody => (&[][..], false),
         };
         let mut wanted = if binding { Wanted::Yes } else { Wanted::No };
+        if sandbox.wants_restart(self.now.mono) {
+            wanted = Wanted::ToRun;
+        }
         for req in own.chain(session) {
             match self.requests[*req].what {
                 Waiting::LeaseUse { kind, .. } | Waiting::SessionUse { kind, .. } => {
@@ -215,15 +225,19 @@ impl Kernel {
                 | Waiting::Checkout(_)
                 | Waiting::Turn { .. }
                 | Waiting::Control { .. }
+                | Waiting::Read
                 | Waiting::Destroy { .. } => {}
             }
         }
         let sandbox = &mut self.entries[entry];
         sandbox.holds.set_wanted(wanted);
-        if wanted == Wanted::ToRun && sandbox.phase == Phase::InUse {
+        if wanted == Wanted::ToRun && sandbox.phase() == Phase::InUse {
             sandbox.clean.wanted();
         }
         self.settle(entry);
+        if wanted == Wanted::No {
+            self.source_changed(entry);
+        }
     }
 }
 

@@ -5,7 +5,6 @@ use model::{ErrorCode, Refusal};
 
 use crate::Kernel;
 use crate::admission::{Who, capacity_exhausted};
-use crate::entry::Phase;
 use crate::event::CheckoutPolicy;
 use crate::pool::PoolIx;
 use crate::reply::CheckoutPath;
@@ -87,7 +86,7 @@ impl Kernel {
         self.forget_request(req);
         if let Some(entry) = bound {
             // The binding goes on, and the sandbox is returned as soon as it is done.
-            self.entries[entry].phase = Phase::Claiming(None);
+            self.entries[entry].claim_unwanted();
         }
         self.pool_due(pool);
     }
@@ -114,6 +113,7 @@ impl Kernel {
             | Waiting::LeaseUse { .. }
             | Waiting::Freeze { .. }
             | Waiting::Delete { .. }
+            | Waiting::Read
             | Waiting::Destroy { .. } => unreachable!("those in a pool's line are checkouts"),
         }
     }

@@ -5,7 +5,7 @@
 
 use model::lifecycle::WakeCause;
 use model::state::Wakefulness;
-use model::{ErrorCode, InstanceId, LifecycleEvent, Mono, ProcessId, Refusal, SandboxId, Wall};
+use model::{InstanceId, LifecycleEvent, ProcessId, Refusal, SandboxId, Wall};
 
 use crate::Kernel;
 use crate::effect::Notice;
@@ -13,59 +13,11 @@ use crate::entry::{Entry, EntryIx, Frozen, Phase, Process, ScheduledStop};
 use crate::reply::{KeptProcess, Reply, RestCause, WakeReport};
 
 impl Kernel {
-    /// When a process is killed that asks for this; 0 is never.
-    pub const fn process_timeout_ms(&self, keep_alive: bool, asked: Option<u64>) -> u64 {
-        match asked {
-            Some(timeout_ms) => timeout_ms,
-            None if keep_alive => self.config.keep_alive_timeout_ms,
-            None => 0,
-        }
-    }
-
     /// Whether a process keeps its sandbox awake.
     pub fn process_holds(&self, instance: InstanceId, process: ProcessId) -> bool {
         self.in_use(instance)
             .and_then(|entry| self.entries[entry].extra.as_ref()?.processes.get(&process))
             .is_some_and(|process| process.holds)
-    }
-
-    pub(crate) fn process_started(
-        &mut self,
-        instance: InstanceId,
-        process: ProcessId,
-        keep_alive: bool,
-        timeout_ms: u64,
-    ) -> Result<Reply, Refusal> {
-        let Some(entry) = self.in_use(instance) else { return Ok(Reply::Noted) };
-        if !keep_alive && timeout_ms == 0 {
-            return Ok(Reply::Noted);
-        }
-        let now = self.now;
-        let max = self.config.max_processes as usize;
-        let kill_at = if timeout_ms == 0 { Mono::NEVER } else { now.mono.plus(timeout_ms) };
-        let was_awake = self.entries[entry].is_awake();
-        let extra = self.entries[entry].extra();
-        let known = extra.processes.get(&process);
-        if extra.processes.len() >= max && known.is_none() {
-            let cause = format!("a sandbox may have {max} processes with keepAlive or a timeout");
-            return Err(Refusal::new(ErrorCode::LimitReached, cause));
-        }
-        let holds = keep_alive && known.is_none_or(|known| known.holds);
-        let began =
-            Process { holds, started_at: now.wall, timeout_ms, kill_at, killing: None, kills: 0 };
-        extra.processes.insert(process, began);
-        self.holds_changed(entry, was_awake, WakeCause::ProcessStarted);
-        Ok(Reply::Noted)
-    }
-
-    pub(crate) fn process_ended(&mut self, instance: InstanceId, process: ProcessId) {
-        let Some(entry) = self.in_use(instance) else { return };
-        let was_awake = self.entries[entry].is_awake();
-        if let Some(extra) = &mut self.entries[entry].extra
-            && extra.processes.remove(&process).is_some()
-        {
-            self.holds_changed(entry, was_awake, WakeCause::ProcessEnded);
-        }
     }
 
     pub(crate) fn scale_written(
@@ -150,11 +102,6 @@ impl Kernel {
         self.publish(sandbox.tenant(), event);
     }
 
-    fn in_use(&self, instance: InstanceId) -> Option<EntryIx> {
-        let entry = self.entries.by_instance(instance)?;
-        (self.entries[entry].phase == Phase::InUse).then_some(entry)
-    }
-
     /// What keeps a sandbox awake, by its id.
     pub fn wake_report(&self, sandbox: SandboxId) -> Option<WakeReport> {
         let entry = self.entries.by_id(sandbox)?;
@@ -184,7 +131,7 @@ impl Kernel {
 }
 
 fn rest_cause(entry: &Entry) -> RestCause {
-    match entry.phase {
+    match entry.phase() {
         Phase::Cold => RestCause::Cold,
         Phase::Launching
         | Phase::Idle

@@ -199,7 +199,7 @@ error_codes! {
     /// The template's harness is the shell, which is no program to speak with.
     NoHarness, "no_harness", 409, Retry::Never, "use exec, or give the template a jsonl or ash_bridge harness";
     /// The session is over.
-    SessionEnded, "session_ended", 410, Retry::Never, "create another session, or fork this one";
+    SessionEnded, "session_ended", 410, Retry::Never, "create another session";
     /// The session was stopped by its user.
     SessionStopped, "session_stopped", 409, Retry::Never, "resume it first";
     /// Another operation on the session is in progress.

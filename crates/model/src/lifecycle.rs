@@ -1,11 +1,12 @@
 //! What the world is told. Each event is written in the same transaction as the change it tells
-//! of, gets its number there, and can be replayed to a client that was away.
+//! of, gets its number there, and can be replayed to a client that was away; all but changes of
+//! state, which streams show and nothing writes down.
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Generation, KeyId, LeaseId, SandboxId, SessionId, TemplateName, TurnId};
 use crate::reason::{EndCause, TerminatedReason};
-use crate::state::Wakefulness;
+use crate::state::{SandboxState, Wakefulness};
 use crate::time::Wall;
 
 /// What happened, on the global stream and on a session's own where it names one. Its times are
@@ -115,6 +116,28 @@ pub enum LifecycleEvent<T = Wall> {
         /// When it will be frozen, if nothing happens and nobody uses it already.
         freezes_at: Option<T>,
     },
+    /// The state of a sandbox changed. Streams show it as it happens, and it is not kept: it has the
+    /// number of the last event before it, is in no page, and may come twice to a client that was
+    /// away.
+    SandboxState {
+        /// The session, if it is one's.
+        session: Option<SessionId>,
+        /// The sandbox.
+        sandbox_id: SandboxId,
+        /// Its generation.
+        generation: Generation,
+        /// The state before.
+        from: SandboxState,
+        /// The state now. One that is gone is cold.
+        to: SandboxState,
+        /// Why it is cold, for branching.
+        reason: Option<TerminatedReason>,
+        /// Why it is cold, exactly.
+        cause: Option<EndCause>,
+        /// How many changes just before this one were left out, because there were too many in a
+        /// second.
+        skipped: u32,
+    },
     /// The health of a pool changed.
     PoolHealth {
         /// The pool's template.
@@ -139,6 +162,7 @@ impl<T> LifecycleEvent<T> {
             Self::TurnEnded { .. } => "turn_ended",
             Self::SandboxFrozen { .. } => "sandbox_frozen",
             Self::SandboxWakefulness { .. } => "sandbox_wakefulness",
+            Self::SandboxState { .. } => "sandbox_state",
             Self::PoolHealth { .. } => "pool_health",
         }
     }
@@ -196,6 +220,25 @@ impl<T> LifecycleEvent<T> {
                 because,
                 freezes_at: freezes_at.map(told),
             },
+            Self::SandboxState {
+                session,
+                sandbox_id,
+                generation,
+                from,
+                to,
+                reason,
+                cause,
+                skipped,
+            } => To::SandboxState {
+                session,
+                sandbox_id,
+                generation,
+                from,
+                to,
+                reason,
+                cause,
+                skipped,
+            },
             Self::PoolHealth { template, degraded, detail } => {
                 To::PoolHealth { template, degraded, detail }
             }
@@ -211,6 +254,7 @@ impl<T> LifecycleEvent<T> {
             | Self::WorkspaceDurable { sandbox_id, .. }
             | Self::TurnStarted { sandbox_id, .. }
             | Self::SandboxFrozen { sandbox_id, .. }
+            | Self::SandboxState { sandbox_id, .. }
             | Self::SandboxWakefulness { sandbox_id, .. } => Some(*sandbox_id),
             Self::SessionChanged { .. } | Self::TurnEnded { .. } | Self::PoolHealth { .. } => None,
         }
@@ -219,9 +263,9 @@ impl<T> LifecycleEvent<T> {
     /// The session it tells of, if it is of one.
     pub const fn session(&self) -> Option<SessionId> {
         match self {
-            Self::SandboxActive { session, .. } | Self::SandboxTerminated { session, .. } => {
-                *session
-            }
+            Self::SandboxActive { session, .. }
+            | Self::SandboxTerminated { session, .. }
+            | Self::SandboxState { session, .. } => *session,
             Self::StateLost { session, .. }
             | Self::WorkspaceDurable { session, .. }
             | Self::SessionChanged { session, .. }

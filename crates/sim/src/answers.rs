@@ -27,7 +27,7 @@ impl World {
             return broken(Promise::OneAnswer, || format!("{request:?} also got {result:?}"));
         };
         match result {
-            Ok(reply) => self.pleased(pending, reply),
+            Ok(reply) => self.pleased(request, pending, reply),
             Err(refusal) => {
                 self.coverage.count("refusals", refusal.code.as_str());
                 self.refused(&pending, &refusal)
@@ -60,12 +60,14 @@ impl World {
             | Ask::Resume { .. }
             | Ask::Stop { .. }
             | Ask::End { .. }
+            | Ask::Read { .. }
             | Ask::Destroy { .. } => {}
         }
+        checks::stillness::refused(self, &pending.ask, refusal)?;
         checks::refusals::answer(&pending.ask, refusal)
     }
 
-    fn pleased(&mut self, pending: Pending, reply: Reply) -> Judged {
+    fn pleased(&mut self, request: RequestId, pending: Pending, reply: Reply) -> Judged {
         match (pending.ask, reply) {
             (Ask::Checkout { lease, .. }, Reply::CheckedOut(out)) if out.lease == lease => {
                 self.checked_out(&out)
@@ -98,6 +100,9 @@ impl World {
             (Ask::Destroy { template }, Reply::Gone) => {
                 let gone = !self.store.pools.contains_key(&template);
                 holds(Promise::AnswerTrue, gone, || format!("{template} is not gone"))
+            }
+            (Ask::Read { workspace }, Reply::Readable { instance, guest_awake }) => {
+                self.read(request, workspace, instance, guest_awake)
             }
             (Ask::Turn { .. }, Reply::TurnQueued { .. })
             | (Ask::Abort { .. }, Reply::Aborted { .. })

@@ -57,7 +57,7 @@ impl Coverage {
     }
 }
 
-const EVENT_NAMES: [&str; 37] = [
+const EVENT_NAMES: [&str; 40] = [
     "template_put",
     "pool_resized",
     "pool_drained",
@@ -69,7 +69,7 @@ const EVENT_NAMES: [&str; 37] = [
     "use_requested",
     "use_ended",
     "process_started",
-    "process_ended",
+    "program_ended",
     "scale_written",
     "stop_requested",
     "freeze_requested",
@@ -95,6 +95,9 @@ const EVENT_NAMES: [&str; 37] = [
     "turn_withdrawn",
     "files_measured",
     "loss_reported",
+    "process_end_asked",
+    "read_requested",
+    "read_ended",
 ];
 
 /// The place of an event's kind in the counts.
@@ -110,8 +113,8 @@ pub const fn event_kind(event: &Event) -> usize {
         Event::LeaseRenewed { .. } => 7,
         Event::UseRequested { .. } => 8,
         Event::UseEnded { .. } => 9,
-        Event::ProcessStarted { .. } => 10,
-        Event::ProcessEnded { .. } => 11,
+        Event::ProcessStarted(_) => 10,
+        Event::ProgramEnded { .. } => 11,
         Event::ScaleWritten { .. } => 12,
         Event::StopRequested { .. } => 13,
         Event::FreezeRequested { .. } => 14,
@@ -137,6 +140,9 @@ pub const fn event_kind(event: &Event) -> usize {
         Event::TurnWithdrawn { .. } => 34,
         Event::FilesMeasured { .. } => 35,
         Event::LossReported { .. } => 36,
+        Event::ProcessEndAsked { .. } => 37,
+        Event::ReadRequested { .. } => 38,
+        Event::ReadEnded { .. } => 39,
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use kernel::{CheckoutPolicy, UseKind, UseTarget};
 use model::record::{OnDisconnect, Owner};
 use model::{
-    ClaimSettings, Generation, InstanceId, KeyId, LeaseId, Mono, RequestId, SandboxId, SessionId,
-    TemplateName, TurnId, UseId, Wall,
+    ClaimSettings, Generation, InstanceId, KeyId, LeaseId, Mono, ProcessId, RequestId, SandboxId,
+    SessionId, TemplateName, TurnId, UseId, Wall, WorkspaceId,
 };
 
 /// How far a lease is, as its client sees it.
@@ -91,6 +91,7 @@ pub(crate) enum Ask {
     Stop { session: SessionId },
     End { session: SessionId },
     Fork { parent: SessionId, session: SessionId, held: u64 },
+    Read { workspace: WorkspaceId },
     Destroy { template: TemplateName },
 }
 
@@ -112,8 +113,14 @@ impl Ask {
             | Self::Freeze { .. }
             | Self::Thaw { .. }
             | Self::Delete { .. }
+            | Self::Read { .. }
             | Self::Destroy { .. } => None,
         }
+    }
+
+    /// The workspace whose files it wants to read.
+    pub(crate) fn reads(&self) -> Option<WorkspaceId> {
+        if let Self::Read { workspace } = self { Some(*workspace) } else { None }
     }
 
     /// The session that wants its sandbox by this.
@@ -133,6 +140,7 @@ impl Ask {
             | Self::Stop { .. }
             | Self::End { .. }
             | Self::Fork { .. }
+            | Self::Read { .. }
             | Self::Destroy { .. } => None,
         }
     }
@@ -158,6 +166,17 @@ pub(crate) struct OpenUse {
     pub kind: UseKind,
 }
 
+/// Files that are being read for a backup.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Read {
+    /// Whose files they are.
+    pub workspace: WorkspaceId,
+    /// The instance whose guest gives them out, if one does.
+    pub by_guest: Option<InstanceId>,
+    /// Only a guest could, and was not asked.
+    pub needs_guest: bool,
+}
+
 /// What all clients know together.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
@@ -177,6 +196,10 @@ pub(crate) struct Ledger {
     pub queues: BTreeMap<TemplateName, Vec<(RequestId, LeaseId)>>,
     /// Uses in progress.
     pub uses: BTreeMap<UseId, OpenUse>,
+    /// Processes that were started and are not over.
+    pub processes: BTreeMap<ProcessId, InstanceId>,
+    /// Files that are being read for a backup.
+    pub reads: BTreeMap<RequestId, Read>,
     /// Turns that were started and did not end.
     pub turns: BTreeMap<TurnId, (SessionId, RequestId)>,
     /// Turns that were asked for and did not start.

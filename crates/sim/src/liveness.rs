@@ -7,7 +7,7 @@ use model::InstanceId;
 use model::record::Owner;
 use model::state::PoolPhase;
 
-use crate::checks::{Judged, Promise, broken, holds, whole};
+use crate::checks::{Judged, Promise, broken, holds, transitions, whole};
 use crate::runtime::Instance;
 use crate::world::World;
 
@@ -83,6 +83,7 @@ impl World {
         if let Some((turn, of)) = self.ledger.turns.first_key_value() {
             return broken(Promise::TurnsEndOnce, || format!("{turn:?} of {of:?} never ended"));
         }
+        transitions::rested(self)?;
         let leaked = |what: String| broken(Promise::NothingLeaks, || what);
         for record in self.store.sandboxes.values() {
             if record.ending.is_some() || record.copying_from.is_some() {

@@ -5,7 +5,7 @@
 use kernel::{DeathCause, Effect, Event, Kernel, Outbox};
 use model::InstanceId;
 
-use crate::checks::Judged;
+use crate::checks::{self, Judged};
 use crate::interpreter::Item;
 use crate::ledger::LeasePhase;
 use crate::runtime::Phase;
@@ -30,6 +30,7 @@ impl World {
         self.coverage.count("faults", "death");
         self.trace.note(self.step, self.now, || format!("{instance:?} dies: {cause:?}"));
         self.runtime.die(instance);
+        self.programs_lost(instance);
         self.plan(known_after_ms, Item::Death { instance, cause });
     }
 
@@ -84,6 +85,7 @@ impl World {
         self.trace.note(self.step, self.now, || format!("the server is killed: {at:?}"));
         if let CrashAt::AfterEffects(count) = at {
             self.commit(&mut out)?;
+            checks::turns::given(self, &out.effects)?;
             for effect in out.effects.drain(..).take(count as usize) {
                 self.start(effect);
             }
@@ -121,6 +123,8 @@ impl World {
         self.ledger.pending.clear();
         self.ledger.queues.clear();
         self.ledger.uses.clear();
+        self.ledger.processes.clear();
+        self.ledger.reads.clear();
         self.follow_ups.clear();
         self.watch.gone.clear();
     }
@@ -133,6 +137,8 @@ impl World {
             } else if let Some(one) = self.runtime.instances.get_mut(&id) {
                 one.left_over = true;
                 one.effects = 0;
+                one.readings = 0;
+                one.changing_turns.clear();
                 one.uses.clear();
                 one.processes.clear();
                 one.stop = None;
@@ -150,12 +156,16 @@ impl World {
         // Nobody has told the new one yet.
         self.disk_short = false;
         self.watch.last_effect = None;
+        self.watch.told_over.clear();
+        self.watch.ended_now.clear();
+        self.watch.held_still.clear();
         let alive: Vec<InstanceId> = self.runtime.instances.keys().copied().collect();
         self.trace.note(self.step, self.now, || format!("the server starts; alive: {alive:?}"));
         let boot = boot(&self.scenario, self.boots, self.now, self.flaw);
         self.kernel = Kernel::restore(boot, self.store.journal(), &alive).0;
         let mut out = std::mem::take(self.kernel.outbox());
         self.settle(&mut out, None)?;
+        checks::transitions::begin(self);
         self.forget_lost_sessions();
         Ok(())
     }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use model::process::RestartPolicy;
 use model::record::Owner;
 use model::template::RuntimeTraits;
 use model::{ClaimSettings, InstanceId, Mono, ProcessId, TurnId, UseId, Wall, WorkspaceId};
@@ -30,11 +31,29 @@ pub(crate) enum Saved {
     No,
 }
 
-/// A process started through the API.
+/// A process started through the API that is not over.
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     /// Its id.
     pub id: ProcessId,
+    /// Whether its program is started again when it fails.
+    pub restart: Option<RestartPolicy>,
+    /// How much time it was given; 0 is for ever.
+    pub timeout_ms: u64,
+    /// Which of its programs was started last, from 0, and whether that runs.
+    pub program: u32,
+    /// Whether that program runs.
+    pub runs: bool,
+    /// How often it was decided that its program is started again.
+    pub restarts: u32,
+    /// Since when the kernel knows that its program failed, if none was started since.
+    pub rests_since: Option<Mono>,
+    /// Until when the start of its program may take, if the kernel waits for that.
+    pub restart_by: Option<Mono>,
+    /// Whether its end was asked for, whatever its program does.
+    pub to_end: bool,
+    /// Whether its time may have been over when its program was started again.
+    pub was_overdue: bool,
     /// Whether it keeps its sandbox awake.
     pub keeps_awake: bool,
     /// When it is to be killed.
@@ -47,6 +66,23 @@ pub(crate) struct Process {
     pub naps: u64,
     /// Whether it was asked to be killed.
     pub kill_asked: bool,
+}
+
+impl Process {
+    /// The kernel hears that a program of it was started again, if that is not known yet: its time
+    /// begins anew.
+    pub(crate) fn start_heard(&mut self, now: Mono) {
+        if self.restart_by.take().is_none() {
+            return;
+        }
+        // If its time was over before that, it is killed, and keeps nothing awake.
+        let overdue = self.due.is_some_and(|due| due <= now);
+        self.was_overdue |= overdue;
+        self.keeps_awake &= !overdue;
+        self.began = now;
+        (self.slept_ms, self.naps, self.kill_asked) = (0, 0, false);
+        self.due = (self.timeout_ms > 0).then(|| now.plus(self.timeout_ms));
+    }
 }
 
 /// A stop of keepAlive that is still to come.
@@ -75,6 +111,16 @@ pub(crate) struct Instance {
     pub frozen: bool,
     /// Since when.
     pub still_since: Mono,
+    /// Since when that is for a copy of its files only, which is no rest.
+    pub held_still: Option<Mono>,
+    /// Whether its files are a file system of their own, which only its guest reads.
+    pub closed: bool,
+    /// Copies and saves in progress that its guest gives the files for.
+    pub readings: u32,
+    /// Turns that are being started or stopped in it, once for each effect, and have not ended.
+    pub changing_turns: Vec<TurnId>,
+    /// When everything that was begun in it so far has ended, one after the other.
+    pub busy_until: Mono,
     /// Who left something in it.
     pub marks: Vec<Owner>,
     /// The settings bound to it.
@@ -139,8 +185,32 @@ impl Instance {
             })
     }
 
+    /// Whether the program of a process is being started in it.
+    pub(crate) fn is_restarting(&self) -> bool {
+        self.processes.iter().any(|process| process.restart_by.is_some())
+    }
+
+    /// A process that is not over.
+    pub(crate) fn process(&mut self, id: ProcessId) -> Option<&mut Process> {
+        self.processes.iter_mut().find(|process| process.id == id)
+    }
+
+    /// Its processes stop running.
+    pub(crate) fn stand_still(&mut self, now: Mono, for_copy: bool) {
+        if !std::mem::replace(&mut self.frozen, true) {
+            self.still_since = now;
+        }
+        self.held_still = for_copy.then_some(now);
+    }
+
+    /// Whether only its guest can read its files.
+    pub(crate) const fn is_read_inside(&self) -> bool {
+        self.closed || !self.traits.workspace_survives
+    }
+
     /// Its processes run again.
     pub(crate) fn wake(&mut self, now: Mono) {
+        self.held_still = None;
         if std::mem::take(&mut self.frozen) {
             for process in &mut self.processes {
                 process.slept_ms += now.since(self.still_since.max(process.began));

@@ -47,6 +47,7 @@ pub(crate) enum Act {
     EndUse,
     StaleUse,
     StartProcess,
+    EndProcess,
     WriteScale,
     StopKeepAlive,
     Freeze,
@@ -67,18 +68,20 @@ pub(crate) enum Act {
     ResumePool,
     Destroy,
     PutTemplate,
+    Read,
 }
 
 impl Act {
     /// All acts with how often each is done in a mixed world.
-    pub(crate) const ALL: [(Self, u32); 27] = [
+    pub(crate) const ALL: [(Self, u32); 29] = [
         (Self::Checkout, 160),
         (Self::Return, 110),
         (Self::Renew, 20),
         (Self::LeaseUse, 90),
         (Self::EndUse, 60),
         (Self::StaleUse, 15),
-        (Self::StartProcess, 20),
+        (Self::StartProcess, 24),
+        (Self::EndProcess, 14),
         (Self::WriteScale, 16),
         (Self::StopKeepAlive, 16),
         (Self::Freeze, 12),
@@ -92,13 +95,14 @@ impl Act {
         (Self::Resume, 20),
         (Self::StopSession, 14),
         (Self::EndSession, 24),
-        (Self::Fork, 12),
+        (Self::Fork, 24),
         (Self::Vanish, 24),
         (Self::Resize, 6),
         (Self::Drain, 1),
         (Self::ResumePool, 8),
         (Self::Destroy, 1),
         (Self::PutTemplate, 4),
+        (Self::Read, 12),
     ];
 
     const fn is_of_sessions(self) -> bool {
@@ -119,7 +123,12 @@ impl Act {
     const fn is_of_holds(self) -> bool {
         matches!(
             self,
-            Self::StartProcess | Self::WriteScale | Self::StopKeepAlive | Self::Freeze | Self::Thaw
+            Self::StartProcess
+                | Self::EndProcess
+                | Self::WriteScale
+                | Self::StopKeepAlive
+                | Self::Freeze
+                | Self::Thaw
         )
     }
 

@@ -49,8 +49,9 @@ pub(crate) fn event_line(event: &Event) -> String {
         | Event::LeaseRenewed { .. }
         | Event::UseRequested { .. }
         | Event::UseEnded { .. }
-        | Event::ProcessStarted { .. }
-        | Event::ProcessEnded { .. }
+        | Event::ProcessStarted(_)
+        | Event::ProcessEndAsked { .. }
+        | Event::ProgramEnded { .. }
         | Event::ScaleWritten { .. }
         | Event::StopRequested { .. }
         | Event::FreezeRequested { .. }
@@ -67,6 +68,8 @@ pub(crate) fn event_line(event: &Event) -> String {
         | Event::SessionStopRequested { .. }
         | Event::SessionEndRequested { .. }
         | Event::ForkRequested { .. }
+        | Event::ReadRequested { .. }
+        | Event::ReadEnded { .. }
         | Event::ClientGone { .. }
         | Event::FilesMeasured { .. }
         | Event::LossReported { .. }
@@ -96,9 +99,12 @@ pub(crate) fn effect_line(effect: &Effect) -> String {
         | Action::Prove { .. }
         | Action::Freeze { .. }
         | Action::Thaw { .. }
+        | Action::HoldStill { .. }
+        | Action::LetRun { .. }
         | Action::StartTurn { .. }
         | Action::StopTurn { .. }
         | Action::KillProcess { .. }
+        | Action::RestartProcess { .. }
         | Action::Persist { .. }
         | Action::Kill { .. }
         | Action::CopyWorkspace { .. }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use kernel::{Boot, Event, Kernel, Notice, Outbox, Published, Reply};
+use kernel::{Action, Boot, Event, Kernel, Notice, Outbox, Published, Reply};
 use model::why::Ended;
 use model::{MachineClocks, Mono, Now, Refusal, RequestId, RunClock, Wall};
 
@@ -269,10 +269,13 @@ impl World {
             let quiet = out.journal.is_empty()
                 && out.published.is_empty()
                 && out.effects.is_empty()
-                && out.notices.is_empty();
+                && out.notices.is_empty()
+                && out.transitions.is_empty();
             checks::effects::late(kind, quiet)?;
         }
         self.settle(&mut out, direct.as_ref())?;
+        checks::transitions::judge(self, &out.transitions)?;
+        out.transitions.clear();
         self.spare = out;
         checks::settled::judge(self, kind)?;
         while let Some(event) = self.follow_ups.pop_front() {
@@ -293,8 +296,19 @@ impl World {
                 self.watch.answered.push(*request);
             }
         }
+        self.mix(out.transitions.len() as u64);
+        for told in &out.transitions {
+            self.trace.note(self.step, self.now, || format!("  ~ {told:?}"));
+        }
         self.commit(out)?;
+        checks::turns::given(self, &out.effects)?;
         self.ahead = Ahead::default();
+        // What is decided to be over keeps nothing awake for what is decided with it.
+        for notice in &out.notices {
+            if let Notice::ProcessOver { process, end, .. } = notice {
+                checks::processes::over(self, *process, end)?;
+            }
+        }
         for effect in &out.effects {
             self.mix(effect.id.n);
             checks::effects::judge(self, effect)?;
@@ -306,16 +320,21 @@ impl World {
             self.trace.note(self.step, self.now, || format!("  ! {notice:?}"));
             match notice {
                 Notice::Answer { request, result } => self.answered(request, result)?,
-                Notice::UseBroken { use_id, refusal } => {
-                    self.coverage.count("broken_uses", refusal.code.as_str());
-                    checks::uses::broke(self, use_id)?;
+                Notice::InstanceOver { instance, cause } => {
+                    checks::uses::over(self, instance, cause)?;
                 }
-                // What a file inside shows decides nothing.
-                Notice::HoldsChanged { .. } => {}
+                // What a log or a file inside shows decides nothing, and ends are judged above.
+                Notice::ProcessRests { .. }
+                | Notice::ProcessOver { .. }
+                | Notice::HoldsChanged { .. } => {}
                 Notice::ShutdownComplete => checks::whole::shut_down(self)?,
             }
         }
+        checks::uses::all_told(self)?;
         for effect in out.effects.drain(..) {
+            if let Action::Kill { instance, .. } | Action::Wipe { instance } = effect.action {
+                checks::processes::sandbox_ended(self, instance)?;
+            }
             self.start(effect);
         }
         Ok(())

@@ -44,7 +44,9 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::SilentStateLoss | Flaw::LossForgotten | Flaw::HalfRestoredCopied => {
             &[Promise::FilesKept]
         }
-        Flaw::StopTakesLaterProcesses => &[Promise::HoldsExact, Promise::HoldsKept],
+        Flaw::StopTakesLaterProcesses | Flaw::PauseDropsHold => {
+            &[Promise::HoldsExact, Promise::HoldsKept]
+        }
         Flaw::TimeRunsInSleep => &[Promise::TimeGiven],
         Flaw::IdReused => &[Promise::IdNeverReused],
         Flaw::MruEviction => &[Promise::LeastRecentFirst],
@@ -58,6 +60,18 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::FrozenUnsaved => &[Promise::FrozenSaved],
         Flaw::LimitDeletesFiles => &[Promise::LimitsSpareFiles],
         Flaw::EndedKeepsFiles => &[Promise::EndedGone],
+        Flaw::RestartInEndedSandbox => &[Promise::RestartsInPlace],
+        Flaw::RestartsUncounted => &[Promise::RestartsBounded],
+        Flaw::StopForgotten => &[Promise::StopIsFinal],
+        Flaw::ProcessEndsTwice => &[Promise::ProcessesEndOnce],
+        Flaw::TurnStartToldLate => &[Promise::TurnStartTold],
+        Flaw::DeathUntold => &[Promise::OverTold, Promise::UsesEndOnce],
+        Flaw::RestUntold => &[Promise::StatesTold],
+        Flaw::StillTooLong => &[Promise::StillBriefly],
+        Flaw::LeftStill => &[Promise::StillBriefly, Promise::FrozenUnused],
+        Flaw::StillMidway => &[Promise::StillBetween],
+        Flaw::FrozenGuestAsked => &[Promise::GuestAwake],
+        Flaw::StillRefuses => &[Promise::CopyCostsNoUse],
         // Forward a lease ends early, back it ends late.
         Flaw::WallStepBelieved => {
             &[Promise::EndJustified, Promise::LeaseEnds, Promise::LeaseHonoured]
@@ -139,7 +153,20 @@ flaw_tests! {
     fn flaw_ended_keeps_files_is_caught: EndedKeepsFiles;
     fn flaw_loss_forgotten_is_caught: LossForgotten;
     fn flaw_half_restored_copied_is_caught: HalfRestoredCopied;
+    fn flaw_turn_start_told_late_is_caught: TurnStartToldLate;
+    fn flaw_death_untold_is_caught: DeathUntold;
+    fn flaw_rest_untold_is_caught: RestUntold;
+    fn flaw_still_too_long_is_caught: StillTooLong;
+    fn flaw_left_still_is_caught: LeftStill;
+    fn flaw_still_midway_is_caught: StillMidway;
+    fn flaw_frozen_guest_asked_is_caught: FrozenGuestAsked;
+    fn flaw_still_refuses_is_caught: StillRefuses;
     fn flaw_wall_step_believed_is_caught: WallStepBelieved;
+    fn flaw_restart_in_ended_sandbox_is_caught: RestartInEndedSandbox;
+    fn flaw_restarts_uncounted_is_caught: RestartsUncounted;
+    fn flaw_stop_forgotten_is_caught: StopForgotten;
+    fn flaw_process_ends_twice_is_caught: ProcessEndsTwice;
+    fn flaw_pause_drops_hold_is_caught: PauseDropsHold;
 }
 
 #[test]

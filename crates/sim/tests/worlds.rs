@@ -23,6 +23,13 @@ fn a_handful_of_worlds_keeps_every_promise() {
     for cause in ["disk_limit", "pruned", "files_gone"] {
         assert!(total.coverage.of("ends", cause) > 0, "nothing ended by {cause}");
     }
+    for reason in ["exited", "stopped", "killed", "timeout", "sandbox_ended"] {
+        assert!(total.coverage.of("process_ends", reason) > 0, "no process ended by {reason}");
+    }
+    assert!(
+        total.coverage.of("effects", "restart_process") > 15,
+        "few programs were started again"
+    );
     for how in ["asked", "at_once"] {
         assert!(total.coverage.of("handouts", how) > 0, "no handout was {how}");
     }

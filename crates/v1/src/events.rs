@@ -1,16 +1,18 @@
 //! What happened: as a page of the past, or as a stream that goes on. A stream reads from the
 //! history, so a slow reader costs nothing and misses nothing, and one that was away is told if
-//! some of it is forgotten.
+//! some of it is forgotten. Changes of states are put in between from memory, as far as they are
+//! remembered there.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
-use engine::{Caller, EventQuery, EventWatch};
+use engine::{Caller, EventQuery, EventWatch, StatesFound, StatesQuery, StatesWatch};
 use http::HeaderMap;
-use model::{ErrorCode, SandboxId, SessionId};
-use tokio::time::sleep;
+use model::{ErrorCode, SandboxId, SessionId, StoredEvent};
+use tokio::time::{Instant, sleep_until};
 use wire::{Event, EventList, EventsReset};
 
 use crate::accepts;
@@ -31,6 +33,9 @@ const PAGE_MAX: u64 = 1000;
 const STREAM_PAGE: u32 = 250;
 /// What fits into the numbers of a store.
 pub(super) const AFTER_MAX: u64 = i64::MAX as u64;
+/// How often a stream looks for changes of states. Each exec of each key makes two of them: streams that
+/// woke up for every one would cost more than the execs.
+const STATES_EVERY: Duration = Duration::from_millis(100);
 const LAST_EVENT_ID: &str = "last-event-id";
 
 const AFTER: Param = Param::new(
@@ -46,7 +51,8 @@ pub(super) const RESUME: Param = Param::new(
     "The last event that was read: the stream goes on after it",
 );
 const TOLD: &str = "A stream of `Event`s; a page of them if only `application/json` is accepted. A stream \
-    tells by a `reset` event that some are forgotten, or that the history is another one";
+    tells by a `reset` event that some are forgotten, or that the history is another one. Only streams have \
+    `sandbox_state`, a change of the state of a sandbox, as it happens";
 
 pub(super) fn routes() -> Vec<Route> {
     let told = |id, about| {
@@ -162,7 +168,7 @@ async fn tell(
         return page(app, caller, after.unwrap_or(0), limit.unwrap_or(PAGE), of).await;
     }
     let place = app.lasting.begin(caller.key)?;
-    let watch = app.engine.watch();
+    let (watch, states) = (app.engine.watch(), app.engine.watch_states());
     let told = Told {
         _place: place,
         app: app.clone(),
@@ -173,6 +179,13 @@ async fn tell(
         looks_back: after.is_some(),
         resumed: after.is_some(),
         watch,
+        since: after.unwrap_or(0),
+        // Who goes on somewhere may want to know of changes since then.
+        place: if after.is_some() { 0 } else { states.last() },
+        states,
+        looked_at: Instant::now(),
+        said_at: Instant::now(),
+        begun: false,
         key: KeyWatch::new(caller.key),
         ready: VecDeque::new(),
         over: false,
@@ -217,16 +230,43 @@ struct Told {
     /// Its beginning was said by the client, and not looked at yet.
     resumed: bool,
     watch: EventWatch,
+    /// Changes of states before this event are of no interest.
+    since: u64,
+    /// The place of the last change of a state that was looked at.
+    place: u64,
+    states: StatesWatch,
+    /// When it last looked for changes of states.
+    looked_at: Instant,
+    /// When it last sent something. What belongs to others must not keep its sign of life back.
+    said_at: Instant,
+    /// The history was read.
+    begun: bool,
     key: KeyWatch,
     ready: VecDeque<Bytes>,
     over: bool,
 }
 
 impl Told {
-    /// Reads the next part of the history; false if there is nothing new.
+    /// Reads what is new; false if there is nothing.
     async fn read(&mut self) -> Result<bool, Refused> {
+        // Changes of states first: whatever was written before them is found in the history then.
+        let Of { sandbox, session } = self.of;
+        let query = StatesQuery { place: self.place, after: self.since, sandbox, session };
+        let mut states = self.app.engine.states(self.caller, &query);
+        self.looked_at = Instant::now();
+        if !self.begun || self.watch.last() > self.after {
+            return self.read_history(states).await;
+        }
+        self.tell_states(&mut states, u64::MAX);
+        self.place = states.place;
+        Ok(!self.ready.is_empty())
+    }
+
+    /// Reads the next part of the history, and puts changes of states where they happened.
+    async fn read_history(&mut self, mut states: StatesFound) -> Result<bool, Refused> {
         let query = self.of.query(self.after, STREAM_PAGE);
         let page = self.app.engine.events(self.caller, query).await?;
+        self.begun = true;
         // Numbers that are not given out yet are those of another history, which ended.
         let is_of_another = std::mem::take(&mut self.resumed) && self.after > page.last;
         if is_of_another || self.looks_back && page.forgot_since(self.after) {
@@ -234,6 +274,7 @@ impl Told {
             let id = Some(page.oldest.saturating_sub(1));
             self.ready.push_back(Format::Sse.event(id, EventsReset::NAME, &reset));
             self.after = page.oldest.saturating_sub(1);
+            self.since = self.after;
         }
         if is_of_another {
             return Ok(true);
@@ -241,24 +282,46 @@ impl Told {
         self.looks_back = true;
         let is_all = page.events.len() < STREAM_PAGE as usize;
         for stored in page.events {
+            self.tell_states(&mut states, stored.number);
             self.after = stored.number;
-            let event = Event::from(stored);
-            let name = event.body.name();
-            self.ready.push_back(Format::Sse.event(Some(event.id), name, &event));
+            self.tell(stored);
         }
         if is_all {
+            self.tell_states(&mut states, u64::MAX);
+            self.place = states.place;
             // What is left belongs to others.
             self.after = self.after.max(page.last);
         }
         Ok(!self.ready.is_empty())
     }
 
+    /// Tells the changes of states that happened before an event.
+    fn tell_states(&mut self, states: &mut StatesFound, before: u64) {
+        while let Some((place, stored)) = states.changes.pop_front_if(|(_, s)| s.number < before) {
+            self.place = place;
+            // One whose decision was written with later ones comes after what those told: numbers
+            // never go back, so that a client that comes again misses nothing.
+            self.tell(StoredEvent { number: stored.number.max(self.after), ..stored });
+        }
+    }
+
+    fn tell(&mut self, stored: StoredEvent) {
+        let event = Event::from(stored);
+        let name = event.body.name();
+        self.ready.push_back(Format::Sse.event(Some(event.id), name, &event));
+    }
+
     /// Waits for more; none if the stream is over.
     async fn wait(&mut self) -> Option<Waited> {
         let mut stopping = self.app.stopping.clone();
+        let states = async {
+            sleep_until(self.looked_at + STATES_EVERY).await;
+            self.states.wait_past(self.place).await
+        };
         tokio::select! {
             more = self.watch.wait_past(self.after) => more.then_some(Waited::More),
-            () = sleep(HEARTBEAT) => Some(Waited::Quiet),
+            more = states => more.then_some(Waited::More),
+            () = sleep_until(self.said_at + HEARTBEAT) => Some(Waited::Quiet),
             _ = stopping.wait_for(|stopping| *stopping) => None,
         }
     }
@@ -273,6 +336,7 @@ impl Pieces for Told {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(ready) = self.ready.pop_front() {
+                self.said_at = Instant::now();
                 return Some(ready);
             }
             if self.over || !self.key.works(&self.app) {
@@ -290,7 +354,10 @@ impl Pieces for Told {
             match self.wait().await {
                 None => self.over = true,
                 Some(Waited::More) => {}
-                Some(Waited::Quiet) => return Format::Sse.heartbeat(),
+                Some(Waited::Quiet) => {
+                    self.said_at = Instant::now();
+                    return Format::Sse.heartbeat();
+                }
             }
         }
     }
@@ -302,8 +369,10 @@ mod tests {
     use std::sync::Arc;
 
     use http_body_util::BodyExt as _;
-    use model::Role;
-    use tokio::time::Instant;
+    use model::template::RuntimeKind;
+    use model::{Role, Template, TemplateName};
+    use runtime::fake::{FakeRuntime, FakeSettings};
+    use tokio::time::sleep;
 
     use super::*;
 
@@ -337,5 +406,44 @@ mod tests {
         let mut stopped = stream(&app, Caller { key: other.id, role: other.role }).await;
         stop.send_replace(true);
         assert!(stopped.frame().await.is_none());
+    }
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_says_that_it_is_there_while_others_keep_the_server_busy() {
+        let name = TemplateName::new("default").unwrap();
+        let template = Template { runtime: RuntimeKind::Fake, ..Template::named(name.clone()) };
+        let fake = Arc::new(FakeRuntime::new(FakeSettings::default()));
+        let runtimes = engine::Runtimes::new().with(RuntimeKind::Fake, fake);
+        let config =
+            engine::EngineConfig { templates: vec![template], ..engine::EngineConfig::default() };
+        let store = store::memory::MemoryStore::new(store::Retention::default());
+        let started = engine::Engine::start(config, Arc::new(store), runtimes).await.unwrap();
+        let (_stop, stopping) = tokio::sync::watch::channel(false);
+        let settings = web::settings::Settings::default();
+        let app = App::new(started.engine, settings, Bytes::new(), Vec::new(), stopping);
+        let caller = async |role| {
+            let key = app.engine.create_key("k", role, None).await.unwrap().record;
+            Caller { key: key.id, role: key.role }
+        };
+        let (reader, busy) = (caller(Role::Read).await, caller(Role::Use).await);
+        let others = tokio::spawn({
+            let (engine, name) = (app.engine.clone(), name.clone());
+            async move {
+                loop {
+                    let asked = engine::CheckoutRequest::of(name.clone());
+                    drop(engine.checkout(busy, asked).await.unwrap());
+                    sleep(Duration::from_millis(500)).await;
+                }
+            }
+        });
+        let mut quiet = stream(&app, reader).await;
+        let began = Instant::now();
+        for n in 1..=3 {
+            let beat = quiet.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert!(beat.starts_with(b":"), "{beat:?}");
+            assert_eq!(began.elapsed().as_secs(), 15 * n);
+        }
+        let moves: u64 = app.engine.moves().iter().map(|(_, _, often)| often).sum();
+        assert!(moves > 50, "the server was busy: {moves}");
+        others.abort();
     }
 }

@@ -104,6 +104,12 @@ struct ByPool {
     what: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByMove {
+    from: &'static str,
+    to: &'static str,
+}
+
 impl Collector for Gauges {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let stats = self.0.stats();
@@ -120,6 +126,13 @@ impl Collector for Gauges {
             };
             let by = ByState { state: state.as_str() };
             ConstGauge::new(i64::from(count)).encode(sandboxes.encode_family(&by)?)?;
+        }
+        let help = "Changes of the states of sandboxes, by the states before and after";
+        let mut moves =
+            encoder.encode_descriptor("shoal_sandbox_moves", help, None, MetricType::Counter)?;
+        for (from, to, times) in self.0.moves() {
+            let by = ByMove { from: from.as_str(), to: to.as_str() };
+            ConstCounter::new(times).encode(moves.encode_family(&by)?)?;
         }
         let rest = self.0.resting();
         let help = "Sandboxes by rest: frozen, kept awake by something of their own";

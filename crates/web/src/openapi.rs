@@ -274,6 +274,7 @@ fn body(takes: Takes) -> Option<RequestBody> {
 /// A body of a schema, or of text or bytes that have none.
 fn content(media_type: &str, schema: Option<&str>) -> Content {
     let schema: RefOr<Schema> = match schema {
+        _ if media_type == crate::stream::SSE => server_sent(schema).into(),
         Some(name) => Ref::from_schema_name(name).into(),
         None if media_type == FORM => {
             ObjectBuilder::new().property("file", formatted("binary")).build().into()
@@ -282,6 +283,20 @@ fn content(media_type: &str, schema: Option<&str>) -> Content {
         None => formatted("binary").into(),
     };
     ContentBuilder::new().schema(Some(schema)).build()
+}
+
+/// One event of a stream. What the routes tell is the JSON in its `data`.
+fn server_sent(schema: Option<&str>) -> Object {
+    let data = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .content_media_type(JSON)
+        .content_schema(schema.map(Ref::from_schema_name));
+    ObjectBuilder::new()
+        .property("id", text())
+        .property("event", text())
+        .property("data", data)
+        .required("data")
+        .build()
 }
 
 /// The codes of a route by their status.

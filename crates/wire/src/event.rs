@@ -9,7 +9,8 @@ use crate::time::Time;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Event {
-    /// Its number: later events have higher ones, also over restarts of the server.
+    /// Its number: later events have higher ones, also over restarts of the server. A
+    /// `sandbox_state` is not kept, and has the number of the last event before it.
     pub id: u64,
     /// When it happened.
     pub at: Time,
@@ -65,7 +66,7 @@ impl EventsReset {
 #[cfg(test)]
 mod tests {
     use model::lifecycle::{ActiveCause, SessionChange, TurnOutcome, WakeCause};
-    use model::state::Wakefulness;
+    use model::state::{SandboxState, Wakefulness};
     use model::{
         EndCause, Generation, LeaseId, SandboxId, SessionId, TemplateName, TerminatedReason,
         TurnId, Wall,
@@ -108,6 +109,16 @@ mod tests {
             LifecycleEvent::TurnStarted { session, turn, sandbox_id, generation },
             LifecycleEvent::TurnEnded { session, turn, outcome: TurnOutcome::Completed },
             LifecycleEvent::SandboxFrozen { sandbox_id, generation, frozen: true },
+            LifecycleEvent::SandboxState {
+                session: Some(session),
+                sandbox_id,
+                generation,
+                from: SandboxState::Waiting,
+                to: SandboxState::Cold,
+                reason: Some(TerminatedReason::Idle),
+                cause: Some(EndCause::Idle),
+                skipped: 2,
+            },
             LifecycleEvent::PoolHealth { template, degraded: true, detail: "no".to_owned() },
         ] {
             let kernel = serde_json::to_value(&event).unwrap();

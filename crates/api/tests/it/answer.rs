@@ -133,8 +133,19 @@ impl Connection {
         (size > 0).then_some(chunk)
     }
 
-    /// The next event of a stream: its id, name and data. Signs of life are passed over.
+    /// The next event of the history: its id, name and data. Signs of life and changes of states,
+    /// which come in between, are passed over.
     pub(crate) async fn event(&mut self) -> Option<(Option<u64>, String, Value)> {
+        loop {
+            let event = self.any_event().await?;
+            if event.1 != "sandbox_state" {
+                return Some(event);
+            }
+        }
+    }
+
+    /// The next event of a stream: its id, name and data. Signs of life are passed over.
+    pub(crate) async fn any_event(&mut self) -> Option<(Option<u64>, String, Value)> {
         loop {
             let text = String::from_utf8(self.chunk().await?).unwrap();
             let field = |name: &str| {

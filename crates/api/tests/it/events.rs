@@ -60,6 +60,58 @@ async fn a_stream_tells_what_happens_and_goes_on_where_it_was_left() {
     assert_eq!(one.event().await.unwrap().0, second);
 }
 
+/// The next change of a state: from where, to where and why.
+async fn change(stream: &mut Connection) -> (String, String, Value) {
+    loop {
+        let (id, name, data) = stream.any_event().await.unwrap();
+        assert_eq!(data["id"].as_u64(), id, "{data}");
+        if name == "sandbox_state" {
+            assert_eq!((&data["skipped"], &data["type"]), (&json!(0), &json!("sandbox_state")));
+            return (text(&data["from"]), text(&data["to"]), data["cause"].clone());
+        }
+    }
+}
+
+#[tokio::test]
+async fn changes_of_states_are_shown_as_they_happen_and_are_in_no_page() {
+    let stage = Stage::start().await;
+    let (alice, bob) = (stage.key(Role::Use).await, stage.key(Role::Use).await);
+    // One that is launched for a caller who waits is that caller's before it is warm.
+    stage.until("warm", |stage| stage.engine.stats().warm == 2).await;
+    let mut all = watch(&stage, &alice, "/v1/events", "").await;
+    let mut of_bob = watch(&stage, &bob, "/v1/events", "").await;
+    let sandbox = use_once(&stage, &alice).await;
+    let changes = [
+        ("warm", "running", Value::Null),
+        ("running", "waiting", Value::Null),
+        ("waiting", "cold", json!("returned")),
+    ];
+    for (from, to, cause) in &changes {
+        let expected = ((*from).to_owned(), (*to).to_owned(), cause.clone());
+        assert_eq!(change(&mut all).await, expected);
+    }
+    // A later stream has them between the events of the history, as long as they are kept.
+    let path = format!("/v1/sandboxes/{sandbox}/events?after=0");
+    let mut one = watch(&stage, &alice, &path, "").await;
+    let mut names = Vec::new();
+    let mut last = 0;
+    for _ in 0..5 {
+        let (id, name, data) = one.any_event().await.unwrap();
+        assert_eq!(data["sandbox_id"], sandbox, "{data}");
+        assert!(id.unwrap() >= last, "numbers never go back");
+        last = id.unwrap();
+        names.push(name);
+    }
+    assert_eq!(names[0], "sandbox_active");
+    let states = names.iter().filter(|name| *name == "sandbox_state").count();
+    assert_eq!(states, 3, "{names:?}");
+    let listed = page(&stage, &alice, "/v1/events").await.to_string();
+    assert!(listed.contains("sandbox_terminated") && !listed.contains("sandbox_state"));
+    let other = use_once(&stage, &bob).await;
+    let (_, _, data) = of_bob.any_event().await.unwrap();
+    assert_eq!(data["sandbox_id"], other, "a key sees its own changes alone");
+}
+
 #[tokio::test]
 async fn pages_go_through_the_history_and_only_one_s_own() {
     let stage = Stage::start().await;

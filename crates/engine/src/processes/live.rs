@@ -1,22 +1,21 @@
-//! A process that runs, or is about to be started again: what is known of it, what was asked of it,
-//! and the ways in. It ends once, and whoever waits is told then.
+//! A process that runs, or is about to be started again: what is known of it, the program that runs,
+//! what the kernel decided about it, and the ways in. It decides nothing. It ends once, and those who
+//! wait hear of it then.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use kernel::EndAsked;
-use model::{ErrorCode, InstanceId, KeyId, ProcessEnd, ProcessId, ProcessRecord, Refusal};
-use runtime::{ByteWriter, Process, ProcessHandle};
+use model::{ErrorCode, InstanceId, KeyId, ProcessEnd, ProcessId, ProcessRecord, Refusal, Wall};
+use runtime::{ByteWriter, ExecSpec, Process, ProcessHandle};
 use tokio::io::AsyncWriteExt as _;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
 use super::log::files::{LogWriter, Shelf};
 use super::log::{Log, Unsaved};
 use super::table::Processes;
-use super::{SIGINT, SIGTERM};
 use crate::core::Core;
 
 /// What may be written for those who left: what is larger is written while they wait.
@@ -34,8 +33,10 @@ pub(crate) struct Live {
     /// Where its log goes on the disk.
     writer: Mutex<Option<LogWriter>>,
     state: Mutex<State>,
-    /// What is asked of it changed.
-    pub(super) asked_more: Notify,
+    /// What is started when its program is to be started again.
+    again: Option<ExecSpec>,
+    /// Grows when there is something new for those who look after it.
+    news: watch::Sender<u64>,
     /// Which program of it runs; the last is followed by `u32::MAX`.
     run: watch::Sender<u32>,
     stdin: tokio::sync::Mutex<Option<ByteWriter>>,
@@ -51,9 +52,28 @@ pub(crate) struct Live {
 
 struct State {
     record: ProcessRecord,
-    asked: EndAsked,
     /// The program that runs.
     handle: Option<ProcessHandle>,
+    /// A program that was started again and that the task of the process has not taken yet.
+    next: Option<Process>,
+    /// The kernel decided that it is over.
+    over: Option<Over>,
+}
+
+/// How a process is over, as the kernel decided.
+#[derive(Debug, Clone)]
+pub(super) struct Over {
+    pub(super) end: ProcessEnd,
+    /// Whether it kept its sandbox awake until it ended by itself.
+    pub(super) keeps_alive: bool,
+}
+
+/// What follows when a program of a process has ended.
+pub(super) enum Next {
+    /// It was started again.
+    Program(Process),
+    /// The process is over.
+    Over(Over),
 }
 
 impl Live {
@@ -62,6 +82,7 @@ impl Live {
         instance: InstanceId,
         processes: &Processes,
         process: &mut Process,
+        again: Option<ExecSpec>,
         given: Option<OwnedSemaphorePermit>,
     ) -> Arc<Self> {
         let (handle, stdin) = (process.handle(), process.stdin.take());
@@ -73,8 +94,9 @@ impl Live {
             instance,
             log: Log::new(shelf.is_some(), processes.unsaved_bytes()),
             writer: Mutex::new(writer),
-            state: Mutex::new(State { record, asked: EndAsked::Nothing, handle: Some(handle) }),
-            asked_more: Notify::new(),
+            state: Mutex::new(State { record, handle: Some(handle), next: None, over: None }),
+            again,
+            news: watch::Sender::new(0),
             run: watch::Sender::new(0),
             stdin: tokio::sync::Mutex::new(stdin),
             left: [Arc::new(Semaphore::new(LEFT_BYTES_MAX)), processes.input()],
@@ -121,28 +143,74 @@ impl Live {
         change(&mut self.state().record);
     }
 
-    /// A program of it runs.
-    pub(super) fn runs(&self, handle: ProcessHandle) {
-        self.state().handle = Some(handle);
+    /// What is started when its program is to be started again.
+    pub(super) fn again(&self) -> Option<ExecSpec> {
+        self.again.clone()
     }
 
-    /// Its program is over. Gives back what was asked of the process before.
-    pub(super) fn program_ended(&self) -> EndAsked {
-        let asked = {
+    /// Its program was started again. One whose process is over by now is ended at once.
+    pub(super) fn hand(&self, program: Process, attempt: u32, now: Wall) {
+        let refused = {
             let mut state = self.state();
-            state.handle = None;
-            state.asked
+            if state.over.is_some() {
+                Some(program)
+            } else {
+                state.record.restarts = attempt;
+                state.record.started_at = now;
+                state.handle = Some(program.handle());
+                state.next.replace(program)
+            }
         };
-        self.run.send_modify(|run| *run = run.saturating_add(1));
-        asked
+        drop(refused);
+        self.tell_news();
     }
 
-    /// Whether its end was asked for.
-    pub(super) fn is_to_end(&self) -> bool {
-        match self.asked() {
-            EndAsked::Nothing | EndAsked::Signal(_) => false,
-            EndAsked::Stop | EndAsked::StopForced | EndAsked::Kill | EndAsked::Timeout => true,
+    /// The kernel decided that it is over. What still runs of it is ended by its task.
+    pub(super) fn is_over(&self, over: Over) {
+        let untaken = {
+            let mut state = self.state();
+            state.over.get_or_insert(over);
+            state.next.take()
+        };
+        drop(untaken);
+        self.tell_news();
+    }
+
+    fn tell_news(&self) {
+        self.news.send_modify(|news| *news = news.wrapping_add(1));
+    }
+
+    /// Waits until there is what is looked for. Dropping the future loses nothing.
+    async fn until<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
+        let mut news = self.news.subscribe();
+        loop {
+            if let Some(found) = look(&mut self.state()) {
+                return found;
+            }
+            // The sender lives as long as this.
+            let _ = news.changed().await;
         }
+    }
+
+    /// Waits until the kernel has decided that it is over.
+    pub(super) async fn decided_over(&self) -> Over {
+        self.until(|state| state.over.clone()).await
+    }
+
+    /// Waits for what follows when its program has ended.
+    pub(super) async fn next(&self) -> Next {
+        self.until(|state| match (&state.over, state.next.take()) {
+            (Some(over), _) => Some(Next::Over(over.clone())),
+            (None, Some(program)) => Some(Next::Program(program)),
+            (None, None) => None,
+        })
+        .await
+    }
+
+    /// Its program is over.
+    pub(super) fn program_ended(&self) {
+        self.state().handle = None;
+        self.run.send_modify(|run| *run = run.saturating_add(1));
     }
 
     /// True for the first one who sees to it that it stops.
@@ -153,43 +221,6 @@ impl Live {
     /// True for the first one who brings the rest of its log to the disk.
     pub(super) fn begins_to_finish(&self) -> bool {
         !self.finishing.swap(true, Ordering::Relaxed)
-    }
-
-    /// What was asked of it.
-    pub(super) fn asked(&self) -> EndAsked {
-        self.state().asked
-    }
-
-    /// Something that may end it is asked. Gives back the program to tell; none if it is between two.
-    /// That it is over already is refused.
-    pub(super) fn ask(&self, more: EndAsked) -> Result<Option<ProcessHandle>, Refusal> {
-        let mut state = self.state();
-        if state.record.end.is_some() {
-            return Err(over());
-        }
-        if state.handle.is_none() && matches!(more, EndAsked::Signal(_)) {
-            let cause = "it is about to be started again, and nothing runs that could be told";
-            return Err(Refusal::new(ErrorCode::SandboxBusy, cause).retry_after(1_000));
-        }
-        state.asked = match (state.asked, more) {
-            (EndAsked::Stop, EndAsked::Nothing | EndAsked::Signal(_)) => EndAsked::Stop,
-            // A signal that ends what hears it is remembered.
-            (asked @ EndAsked::Signal(SIGINT | SIGTERM), EndAsked::Signal(_)) => asked,
-            (EndAsked::Nothing | EndAsked::Signal(_) | EndAsked::Stop, more) => more,
-            (last @ (EndAsked::StopForced | EndAsked::Kill | EndAsked::Timeout), _) => last,
-        };
-        let handle = state.handle.clone();
-        drop(state);
-        self.asked_more.notify_one();
-        Ok(handle)
-    }
-
-    /// What was asked of the program before is not asked of the next one.
-    pub(super) fn begins_anew(&self) {
-        let mut state = self.state();
-        if let EndAsked::Signal(_) = state.asked {
-            state.asked = EndAsked::Nothing;
-        }
     }
 
     /// The program that runs, if one does.

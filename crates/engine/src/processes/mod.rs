@@ -1,7 +1,7 @@
 //! Processes of sandboxes: programs that outlive the request that started them. They are started,
-//! followed, fed, stopped and remembered here; when they are killed and what they keep awake is the
-//! kernel's decision. That something is read of them counts as nothing and thaws nothing; whatever
-//! needs the inside of a sandbox is a use of it.
+//! followed, fed, stopped and remembered here; when they are over, started again or killed, and what
+//! they keep awake, is the kernel's decision. That something is read of them counts as nothing and
+//! thaws nothing; whatever needs the inside of a sandbox is a use of it.
 
 mod asked;
 mod live;
@@ -9,6 +9,7 @@ mod log;
 mod names;
 mod reading;
 mod recovering;
+mod restarting;
 mod running;
 mod saving;
 mod starting;
@@ -24,8 +25,9 @@ pub use self::log::files::ProcessLogs;
 pub(crate) use self::log::files::Shelf;
 pub use self::reading::LogFollow;
 pub(crate) use self::recovering::{end_left_over, store_left_over, sweep};
+pub(crate) use self::restarting::{over, restart, rests};
 pub(crate) use self::saving::run as save;
-pub(crate) use self::stopping::kill_overdue;
+pub(crate) use self::stopping::kill_program;
 pub(crate) use self::storing::run as store;
 pub(crate) use self::table::Processes;
 
@@ -33,7 +35,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kernel::EndAsked;
 use model::{ErrorCode, ProcessRecord, Refusal, SandboxId};
 use runtime::TerminalSize;
 use store::{ProcessBy, ProcessKey, ProcessesQuery};
@@ -44,10 +45,6 @@ use crate::boxed;
 use crate::core::unavailable;
 use crate::keys::Caller;
 use crate::{Engine, Use, UseKind};
-
-const SIGINT: i32 = 2;
-const SIGKILL: i32 = 9;
-const SIGTERM: i32 = 15;
 
 /// The most that records of one page say.
 const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -152,20 +149,8 @@ impl Engine {
         signal: i32,
         tree: bool,
     ) -> Result<ProcessRecord, Refusal> {
-        let (_used, live) = self.use_process(caller, sandbox, of).await?;
-        let asked = match signal {
-            SIGKILL => EndAsked::Kill,
-            // Between two programs there is nothing that could decide otherwise.
-            SIGTERM if live.handle()?.is_none() => EndAsked::Stop,
-            signal => EndAsked::Signal(signal),
-        };
-        if let Some(handle) = live.ask(asked)? {
-            if tree {
-                handle.signal_tree(signal).await?;
-            } else {
-                handle.signal(signal).await?;
-            }
-        }
+        let (used, live) = self.use_process(caller, sandbox, of).await?;
+        stopping::signal(used, Arc::clone(&live), signal, tree).await?;
         Ok(self.shown(&Entry::Live(live)))
     }
 

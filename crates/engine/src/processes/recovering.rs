@@ -7,13 +7,13 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kernel::sandbox_end_in_words;
 use model::process::ProcessChange;
 use model::{ProcessEnd, ProcessEndReason, ProcessRecord, ProcessStatus, Wall};
 use store::{Batch, ProcessesQuery, Store, StoreError};
 use tokio::time::sleep;
 
 use super::log::files::Shelf;
-use super::running::cause_in_words;
 use crate::core::Core;
 
 /// How many are written down at once.
@@ -56,7 +56,7 @@ pub(crate) async fn end_left_over(
         for record in left {
             if let Entry::Vacant(unknown) = causes.entry(record.sandbox) {
                 let ended = store.ended(record.sandbox).await?;
-                unknown.insert(ended.map(|ended| cause_in_words(ended.cause)));
+                unknown.insert(ended.map(|ended| sandbox_end_in_words(ended.cause, None)));
             }
             let cause = causes.get(&record.sandbox).cloned().flatten();
             records.push(Arc::new(end(shelf, now, record, cause).await));
@@ -89,24 +89,28 @@ fn batch(records: &[Arc<ProcessRecord>]) -> Batch {
     Batch { processes: records.iter().map(put).collect(), ..Batch::default() }
 }
 
+/// The end of a process that was over with the server.
+pub(super) fn ended_with_server(at: Wall) -> ProcessEnd {
+    ProcessEnd {
+        at,
+        status: ProcessStatus::Killed,
+        exit_code: None,
+        signal: None,
+        reason: ProcessEndReason::ServerEnded,
+        detail: Some(SERVER_ENDED.into()),
+    }
+}
+
 async fn end(
     shelf: Option<&Arc<Shelf>>,
     at: Wall,
     record: ProcessRecord,
     cause: Option<String>,
 ) -> ProcessRecord {
-    let (reason, detail) = match cause {
-        Some(cause) => (ProcessEndReason::SandboxEnded, cause),
-        None => (ProcessEndReason::ServerEnded, SERVER_ENDED.to_owned()),
-    };
-    let end = ProcessEnd {
-        at,
-        status: ProcessStatus::Killed,
-        exit_code: None,
-        signal: None,
-        reason,
-        detail: Some(detail.into()),
-    };
+    let mut end = ended_with_server(at);
+    if let Some(cause) = cause {
+        (end.reason, end.detail) = (ProcessEndReason::SandboxEnded, Some(cause.into()));
+    }
     let mut record = ProcessRecord { end: Some(end), keep_alive: false, ..record };
     if let Some(shelf) = shelf {
         let (shelf, sandbox, number) = (Arc::clone(shelf), record.sandbox, record.number);

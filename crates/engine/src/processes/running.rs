@@ -1,190 +1,161 @@
-//! The life of one process, in a task of its own: reads what its program writes, waits for its end,
-//! starts it again where that is wished, and ends it once, with the reason. Whatever goes wrong here
-//! ends this process and nothing else.
+//! The task of a process: reads what its program writes, waits for the end of the program and reports
+//! it to the kernel, which decides what follows; and ends the process once, when the kernel says so.
+//! It keeps no policy. Whatever goes wrong here ends this process and nothing else.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use kernel::{
-    AfterExit, EndAsked, Event, ProgramExit, RESTART_PAUSE_MS, UseKind, UseTarget, after_exit,
-};
-use model::why::Why;
-use model::{
-    EndCause, ProcessEnd, ProcessEndReason, ProcessRecord, ProcessStatus, Refusal, SandboxId,
-};
-use runtime::{ByteReader, ExecSpec, Exit, ExitStatus, Process, RuntimeError, RuntimeErrorCode};
+use kernel::{Event, ProgramEnd, ProgramExit, StartedProcess};
+use model::{ProcessEndReason, ProcessRecord};
+use runtime::{ByteReader, Exit, ExitStatus, Process, RuntimeError, RuntimeErrorCode};
 use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::live::Live;
-use super::log::Log;
+use super::live::{Live, Next, Over};
+use super::recovering::ended_with_server;
 use super::saving;
 use crate::core::Core;
+use crate::gone::REASON_PATIENCE;
 use crate::observing::Observed;
-use crate::uses;
 
 /// What is read at once, first and at most: it grows with what flows.
 const FIRST_READ_BYTES: usize = 4 * 1024;
 const LARGEST_READ_BYTES: usize = 256 * 1024;
-/// How long the outputs of a program that is over may take to end.
+/// How long the outputs of a program that is over may take to end, and a program to end whose sandbox
+/// is being removed.
 const REST_PATIENCE: Duration = Duration::from_secs(5);
-/// How long the kernel may take to say why a sandbox is gone, and how often it is asked.
-const REASON_PATIENCE: Duration = Duration::from_secs(1);
-const REASON_PAUSE: Duration = Duration::from_millis(5);
-/// How long starting a program again may take.
-const RESTART_PATIENCE: Duration = Duration::from_mins(1);
 
-/// Lets a process run. It goes on by itself; `again` is what to start when it fails.
-pub(super) fn begin(core: &Arc<Core>, live: Arc<Live>, process: Process, again: Option<ExecSpec>) {
+/// Lets a process run. It goes on by itself.
+pub(super) fn begin(core: &Arc<Core>, live: Arc<Live>, program: Process) {
     let core = Arc::clone(core);
     tasks::spawn(async move {
         // In a task of its own: also a mistake of ours ends the process.
         let running = {
             let (core, live) = (Arc::clone(&core), Arc::clone(&live));
-            tasks::spawn(async move { run(&core, &live, process, again).await })
+            tasks::spawn(async move { run(&core, &live, program).await })
         };
-        let end = running.await.unwrap_or_else(|error| mistaken(&core, &error));
-        finish(&core, &live, end);
+        let over = match running.await {
+            Ok(over) => over,
+            Err(error) => {
+                tracing::error!(%error, "the life of a process was given up");
+                give_up(&core, &live).await
+            }
+        };
+        finish(&core, &live, over);
     });
 }
 
-/// Runs the programs of a process until it is over.
-async fn run(
-    core: &Arc<Core>,
-    live: &Arc<Live>,
-    mut process: Process,
-    again: Option<ExecSpec>,
-) -> ProcessEnd {
+/// Looks after the programs of a process until it is over.
+async fn run(core: &Arc<Core>, live: &Arc<Live>, mut program: Process) -> Over {
     loop {
-        let exit = drive(core, live, &mut process).await;
-        let asked = live.program_ended();
+        let exit = drive(core, live, &mut program).await;
+        live.program_ended();
         live.give_input(None).await;
-        drop(process);
-        let exit = match exit {
-            Ok(exit) => program_exit(&exit),
-            Err(error) => return lost(core, live, &error).await,
-        };
-        let record = live.record();
-        let attempt = match after_exit(exit, asked, record.restart, record.restarts) {
-            AfterExit::Over(status, reason) => {
-                let detail = match asked {
-                    EndAsked::StopForced => Some("it did not stop when it was asked to".into()),
-                    EndAsked::Nothing
-                    | EndAsked::Signal(_)
-                    | EndAsked::Stop
-                    | EndAsked::Kill
-                    | EndAsked::Timeout => None,
-                };
-                let (exit_code, signal) = (exit.code, exit.signal);
-                let at = core.now().wall;
-                return ProcessEnd { at, status, exit_code, signal, reason, detail };
-            }
-            AfterExit::Again { attempt, of } => {
-                let of = of.map_or_else(|| "unlimited".to_owned(), |most| most.to_string());
-                let text = format!(
-                    "\n[Process failed with exit code {}. Attempting restart {attempt}/{of}...]\n",
-                    exit.code.unwrap_or(-1),
-                );
-                say(core, &live.log, text);
-                attempt
-            }
-        };
-        live.begins_anew();
-        if let Err(asked) = pause(live).await {
-            return called_off(core, exit, asked);
+        drop(program);
+        if let Some(how) = heard(live, exit).await {
+            tell_ended(core, live, how);
         }
-        let Some(spec) = &again else {
-            return failed_again(core, live, exit, "what was started is not known any more");
+        program = match follows(core, live).await {
+            Next::Program(program) => program,
+            Next::Over(over) => return over,
         };
-        process = match start_again(core, live, &record, spec.clone()).await {
-            Ok(process) => process,
-            Err(_) if live.is_to_end() => {
-                return called_off(core, exit, live.asked());
-            }
-            Err(refusal) => match end_of_sandbox(core, &record, live) {
-                Some(cause) => return ended_with_sandbox(core, &cause),
-                None => return failed_again(core, live, exit, &refusal.cause),
-            },
-        };
-        let handle = process.handle();
-        live.change(|record| {
-            record.restarts = attempt;
-            record.started_at = core.now().wall;
-        });
-        tell_started(core, &live.record(), live);
-        core.processes.changed(&live.record(), live);
-        live.give_input(process.stdin.take()).await;
-        live.runs(handle.clone());
-        if live.is_to_end() {
-            // Whoever asked while it was being started had no program to tell.
-            let _ = handle.kill().await;
-        }
+        live.give_input(program.stdin.take()).await;
     }
 }
 
-/// Rests before the next start, unless an end is asked for.
-async fn pause(live: &Live) -> Result<(), EndAsked> {
-    let until = Instant::now() + Duration::from_millis(RESTART_PAUSE_MS);
+/// A mistake of ours ended the task of a process, and its program with that.
+async fn give_up(core: &Arc<Core>, live: &Live) -> Over {
     loop {
-        if live.is_to_end() {
-            return Err(live.asked());
-        }
-        tokio::select! {
-            () = tokio::time::sleep_until(until) => return Ok(()),
-            () = live.asked_more.notified() => {}
+        live.program_ended();
+        tell_ended(core, live, ProgramEnd::GivenUp);
+        match follows(core, live).await {
+            // It was about to be started again.
+            Next::Program(program) => drop(program),
+            Next::Over(over) => return over,
         }
     }
 }
 
-async fn start_again(
-    core: &Arc<Core>,
-    live: &Live,
-    record: &ProcessRecord,
-    spec: ExecSpec,
-) -> Result<Process, Refusal> {
-    let starting = async {
-        // A sandbox that was frozen meanwhile is thawed.
-        let used = uses::begin(core, UseTarget::Sandbox(record.sandbox), UseKind::Exec).await?;
-        if used.grant().instance != live.instance {
-            let cause = "its sandbox is another one now";
-            return Err(Refusal::new(model::ErrorCode::SandboxGone, cause));
+/// Waits for what the kernel decides when a program has ended. An engine that has halted decides
+/// nothing any more: its processes are over with it.
+async fn follows(core: &Core, live: &Live) -> Next {
+    tokio::select! {
+        biased;
+        next = live.next() => next,
+        () = core.until_halted() => {
+            let end = ended_with_server(core.now().wall);
+            Next::Over(Over { end, keeps_alive: false })
         }
-        used.exec(spec).await
-    };
-    timeout(RESTART_PATIENCE, starting).await.unwrap_or_else(|_| {
-        let cause = "it was not started in time";
-        Err(Refusal::new(model::ErrorCode::DeadlineExceeded, cause))
-    })
+    }
 }
 
-/// Reads both outputs and waits for the end of a program.
+/// What the kernel hears about the end of a program; nothing if it has decided already.
+async fn heard(live: &Live, exit: Result<Exit, RuntimeError>) -> Option<ProgramEnd> {
+    use RuntimeErrorCode as Code;
+    let error = match exit {
+        Ok(exit) => return Some(ProgramEnd::Exited(program_exit(&exit))),
+        Err(error) => error,
+    };
+    // It was lost with its sandbox, most likely.
+    if reason_is_known(live).await {
+        return None;
+    }
+    let sandbox_gone = matches!(
+        error.code(),
+        Code::SandboxGone
+            | Code::SandboxUnknown
+            | Code::OutOfMemory
+            | Code::LauncherLost
+            | Code::ShuttingDown
+    );
+    Some(ProgramEnd::Lost { sandbox_gone, detail: error.to_string().into() })
+}
+
+/// Waits until the kernel has said why the sandbox of a process is gone; false if it does not in time.
+async fn reason_is_known(live: &Live) -> bool {
+    timeout(REASON_PATIENCE, live.decided_over()).await.is_ok()
+}
+
+/// Reads both outputs and waits for the end of a program. When the process is over before, it is for
+/// its sandbox to end the program; else the program ends with this.
 async fn drive(
     core: &Arc<Core>,
     live: &Arc<Live>,
-    process: &mut Process,
+    program: &mut Process,
 ) -> Result<Exit, RuntimeError> {
-    let mut stdout = Output::new(false, process.stdout.take());
-    let mut stderr = Output::new(true, process.stderr.take());
+    let mut stdout = Output::new(false, program.stdout.take());
+    let mut stderr = Output::new(true, program.stderr.take());
     // Each in its turn where both have something, so that neither keeps the other waiting.
     let (mut first, mut second) = (&mut stdout, &mut stderr);
     let mut exit = None;
+    let mut patient = true;
     let rest = sleep(Duration::MAX);
-    tokio::pin!(rest);
+    let over = live.decided_over();
+    tokio::pin!(rest, over);
     while exit.is_none() || !(first.is_over() && second.is_over()) {
         let bytes = tokio::select! {
             biased;
+            over = &mut over, if patient => {
+                patient = false;
+                if over.end.reason != ProcessEndReason::SandboxEnded {
+                    break;
+                }
+                rest.as_mut().reset(Instant::now() + REST_PATIENCE);
+                continue;
+            }
             bytes = first.next(), if !first.is_over() => bytes,
             bytes = second.next(), if !second.is_over() => {
                 std::mem::swap(&mut first, &mut second);
                 bytes
             }
-            ended = process.wait(), if exit.is_none() => {
+            ended = program.wait(), if exit.is_none() => {
                 exit = Some(ended?);
+                patient = false;
                 rest.as_mut().reset(Instant::now() + REST_PATIENCE);
                 continue;
             }
-            () = &mut rest, if exit.is_some() => break,
+            () = &mut rest, if !patient => break,
         };
         if let Some(bytes) = bytes
             && live.log.add(core.now().wall, first.stderr, bytes)
@@ -245,148 +216,34 @@ fn program_exit(exit: &Exit) -> ProgramExit {
     ProgramExit { code, signal, out_of_memory: exit.out_of_memory }
 }
 
-fn say(core: &Core, log: &Log, text: String) {
-    log.add(core.now().wall, false, Bytes::from(text));
-}
-
-/// An end was asked for while no program ran.
-fn called_off(core: &Core, exit: ProgramExit, asked: EndAsked) -> ProcessEnd {
-    let at = core.now().wall;
-    let (status, reason) = match after_exit(exit, asked, None, 0) {
-        AfterExit::Over(status, reason) => (status, reason),
-        AfterExit::Again { .. } => (ProcessStatus::Stopped, ProcessEndReason::Stopped),
-    };
-    ProcessEnd { at, status, exit_code: exit.code, signal: exit.signal, reason, detail: None }
-}
-
-/// The end of a process whose task ended by a mistake of ours; its program ended with that.
-fn mistaken(core: &Core, error: &tokio::task::JoinError) -> ProcessEnd {
-    tracing::error!(%error, "the life of a process was given up");
-    ProcessEnd {
-        at: core.now().wall,
-        status: ProcessStatus::Failed,
-        exit_code: None,
-        signal: None,
-        reason: ProcessEndReason::Killed,
-        detail: Some("a mistake of the server ended it".into()),
-    }
-}
-
-fn failed_again(core: &Core, live: &Live, exit: ProgramExit, cause: &str) -> ProcessEnd {
-    say(core, &live.log, format!("\n[Failed to restart process: {cause}]\n"));
-    ProcessEnd {
-        at: core.now().wall,
-        status: ProcessStatus::Failed,
-        exit_code: exit.code,
-        signal: exit.signal,
-        reason: ProcessEndReason::RestartFailed,
-        detail: Some(cause.into()),
-    }
-}
-
-/// How a program was lost: with its sandbox, most likely, and the kernel is about to say why.
-async fn lost(core: &Arc<Core>, live: &Live, error: &RuntimeError) -> ProcessEnd {
-    use RuntimeErrorCode as Code;
-    let gone = matches!(
-        error.code(),
-        Code::SandboxGone
-            | Code::SandboxUnknown
-            | Code::OutOfMemory
-            | Code::LauncherLost
-            | Code::ShuttingDown
-    );
-    let record = live.record();
-    let deadline = Instant::now() + REASON_PATIENCE;
-    loop {
-        if let Some(cause) = end_of_sandbox(core, &record, live) {
-            return ended_with_sandbox(core, &cause);
-        }
-        if Instant::now() >= deadline {
-            break;
-        }
-        sleep(REASON_PAUSE).await;
-    }
-    if gone {
-        return ended_with_sandbox(core, &error.to_string());
-    }
-    ProcessEnd {
-        at: core.now().wall,
-        status: ProcessStatus::Failed,
-        exit_code: None,
-        signal: None,
-        reason: ProcessEndReason::Exited,
-        detail: Some(error.to_string().into()),
-    }
-}
-
-fn ended_with_sandbox(core: &Core, cause: &str) -> ProcessEnd {
-    ProcessEnd {
-        at: core.now().wall,
-        status: ProcessStatus::Killed,
-        exit_code: None,
-        signal: None,
-        reason: ProcessEndReason::SandboxEnded,
-        detail: Some(cause.into()),
-    }
-}
-
-/// Why the sandbox of a process is gone, or about to be, in words.
-fn end_of_sandbox(core: &Core, record: &ProcessRecord, live: &Live) -> Option<String> {
-    let now = core.now();
-    let sandbox: SandboxId = record.sandbox;
-    core.read(|kernel| match kernel.why(now, sandbox)? {
-        Why::Ended(ended) => {
-            let mut text = cause_in_words(ended.cause);
-            if let Some(detail) = &ended.detail {
-                text.push_str(": ");
-                text.push_str(detail);
-            }
-            Some(text)
-        }
-        Why::Alive(alive) => {
-            let instance = kernel.sandbox(sandbox).and_then(|view| view.instance);
-            let cause = alive.ending.or(alive.slept);
-            match cause {
-                Some(cause) => Some(cause_in_words(cause)),
-                None if instance != Some(live.instance) => Some("its sandbox was replaced".into()),
-                None => None,
-            }
-        }
-    })
-}
-
-/// The cause of an end in the words that everything else uses.
-pub(super) fn cause_in_words(cause: EndCause) -> String {
-    format!("its sandbox ended: {} ({})", cause.reason().as_str(), cause.as_str())
-}
-
-/// Tells the kernel and the log of the server.
+/// Tells the kernel of a process.
 pub(super) fn tell_started(core: &Arc<Core>, record: &ProcessRecord, live: &Live) {
-    core.tell(Event::ProcessStarted {
+    core.tell(Event::ProcessStarted(StartedProcess {
+        sandbox: record.sandbox,
         instance: live.instance,
         process: live.id,
         keep_alive: record.keep_alive,
         timeout_ms: record.timeout_ms,
-    });
+        restart: record.restart,
+    }));
+}
+
+fn tell_ended(core: &Arc<Core>, live: &Live, how: ProgramEnd) {
+    core.tell(Event::ProgramEnded { instance: live.instance, process: live.id, how });
 }
 
 /// A process is over: remembers it and tells everyone.
-fn finish(core: &Arc<Core>, live: &Arc<Live>, end: ProcessEnd) {
+fn finish(core: &Arc<Core>, live: &Arc<Live>, over: Over) {
+    let Over { end, keeps_alive } = over;
     let (status, reason) = (end.status, end.reason);
+    if reason == ProcessEndReason::RestartFailed
+        && let Some(cause) = &end.detail
+    {
+        let text = format!("\n[Failed to restart process: {cause}]\n");
+        live.log.add(core.now().wall, false, Bytes::from(text));
+    }
     let before = live.record();
-    // Those that end by themselves leave it as it was.
-    let keeps = match reason {
-        ProcessEndReason::Exited | ProcessEndReason::Oom | ProcessEndReason::RestartFailed => {
-            before.keep_alive && live.holds(core)
-        }
-        ProcessEndReason::Stopped
-        | ProcessEndReason::Killed
-        | ProcessEndReason::Timeout
-        | ProcessEndReason::SandboxEnded
-        | ProcessEndReason::ServerEnded => false,
-    };
-    let Some(record) = live.finish(end, keeps) else { return };
-    core.tell(Event::ProcessEnded { instance: live.instance, process: live.id });
+    let Some(record) = live.finish(end, keeps_alive) else { return };
     if before.keep_alive {
         core.observers.tell(Observed::Ended(&record));
     }

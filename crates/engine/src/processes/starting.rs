@@ -73,7 +73,7 @@ impl Use {
                 end: None,
                 log: LogExtent::default(),
             };
-            Live::new(record, instance, &core.processes, &mut process, given)
+            Live::new(record, instance, &core.processes, &mut process, again, given)
         });
         let record = live.record();
         running::tell_started(core, &record, &live);
@@ -82,7 +82,7 @@ impl Use {
         if record.keep_alive {
             core.observers.tell(Observed::Started(&record));
         }
-        running::begin(core, live, process, again);
+        running::begin(core, live, process);
         Ok(record)
     }
 }

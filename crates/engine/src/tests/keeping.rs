@@ -22,7 +22,7 @@ use crate::{EngineConfig, SeedFile, SessionRequest, UseKind, keeping, seeds};
 
 impl Place {
     /// A node with a template in memory and one on disk, without pools.
-    fn config(&self) -> EngineConfig {
+    pub(super) fn config(&self) -> EngineConfig {
         let mut config = config();
         let mut disk = template("disk");
         disk.workspace = WorkspaceSettings {
@@ -55,12 +55,12 @@ impl Place {
 }
 
 impl Node {
-    async fn session_of(&self, template: &str) -> SessionId {
+    pub(super) async fn session_of(&self, template: &str) -> SessionId {
         let asked = SessionRequest::of(name(template));
         self.engine.create_session(ALICE, asked).await.unwrap().id
     }
 
-    async fn said(&self, session: SessionId, line: &str) -> String {
+    pub(super) async fn said(&self, session: SessionId, line: &str) -> String {
         let used = self.engine.use_session(ALICE, session, UseKind::Exec).await.unwrap();
         let limits = runtime::RunLimits::from(&used.limits());
         let ran = used.run(runtime::ExecSpec::shell(line), limits).await.unwrap();
@@ -260,23 +260,24 @@ async fn a_parent_that_ends_meanwhile_leaves_the_fork_or_a_reason_to_try_again()
     let core = &node.engine.core;
     let over = InstanceId::from_u128(7);
     let to = |n| WorkspaceId::from_u128(n);
+    let source = |workspace| keeping::Source { workspace, instance: Some(over), guest_awake: true };
     let code_of = |error: EffectError| error.into_runtime_error().code;
     // In memory its files went with it; what was saved of them may be older.
     let parent = node.session_of("memory").await;
     node.said(parent, "echo theirs > f").await;
     let of = |session| node.engine.session(ALICE, session).unwrap().workspace.unwrap();
     let memory = node.engine.template(&name("memory")).unwrap();
-    let copied = keeping::copy(core, of(parent), Some(over), to(1), &memory).await;
+    let copied = keeping::copy(core, source(of(parent)), to(1), &memory).await;
     assert_eq!(code_of(copied.unwrap_err()), RuntimeErrorCode::SandboxGone);
     node.engine.stop_session(ALICE, parent).await.unwrap();
-    let copied = keeping::copy(core, of(parent), Some(over), to(1), &memory).await;
+    let copied = keeping::copy(core, source(of(parent)), to(1), &memory).await;
     assert_eq!(code_of(copied.unwrap_err()), RuntimeErrorCode::SandboxGone);
     assert_eq!(place.there(), (0, 1, 0), "nothing of the copy is left");
     // On disk they are within reach without it.
     let parent = node.session_of("disk").await;
     node.said(parent, "true").await;
     let disk = node.engine.template(&name("disk")).unwrap();
-    keeping::copy(core, of(parent), Some(over), to(2), &disk).await.unwrap();
+    keeping::copy(core, source(of(parent)), to(2), &disk).await.unwrap();
     assert_eq!(place.there(), (2, 1, 0));
     // Unless they are removed while they are copied: a part is no copy.
     let known = core.disk.workspaces.clone().unwrap();
@@ -284,7 +285,7 @@ async fn a_parent_that_ends_meanwhile_leaves_the_fork_or_a_reason_to_try_again()
     for n in 0..FILES {
         std::fs::write(from.join(n.to_string()), "x").unwrap();
     }
-    let copying = keeping::copy(core, of(parent), Some(over), to(3), &disk);
+    let copying = keeping::copy(core, source(of(parent)), to(3), &disk);
     let removing = tokio::task::spawn_blocking({
         let (known, source) = (Arc::clone(&known), of(parent));
         move || known.remove(source)

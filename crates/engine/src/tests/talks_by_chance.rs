@@ -95,6 +95,7 @@ async fn peace(seed: u64, store: Arc<MemoryStore>, accepted: &Accepted) {
     let node = start(store).await;
     sleep(Duration::from_mins(5)).await;
     assert!(node.engine.core.turns.is_empty(), "seed {seed}");
+    assert!(node.engine.core.gone.is_empty(), "seed {seed}: something is still in a sandbox");
     let accepted = accepted.lock().unwrap().clone();
     for (turn, session) in &accepted {
         let record = node.store.turn(*turn).await.unwrap();
@@ -107,6 +108,13 @@ async fn peace(seed: u64, store: Arc<MemoryStore>, accepted: &Accepted) {
             assert!(piece.seq > last, "seed {seed}: {piece:?} after {last}");
             last = piece.seq;
         }
+        let names: Vec<_> = pieces.iter().map(|piece| &*piece.name).collect();
+        let starts = names.iter().filter(|name| **name == "turn_started").count();
+        let given = usize::from(record.started.is_some());
+        assert_eq!(starts, given, "seed {seed}: {names:?}");
+        let start = names.iter().position(|name| *name == "turn_started");
+        let said = names.iter().position(|name| matches!(*name, "output" | "message" | "result"));
+        assert!(said.is_none() || start < said && start.is_some(), "seed {seed}: {names:?}");
         assert!(end.seq > last, "seed {seed}: {end:?} after {last}");
     }
     let query = SessionQuery { limit: 1_000, ..SessionQuery::default() };

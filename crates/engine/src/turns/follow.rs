@@ -10,7 +10,8 @@ use model::{Refusal, RequestId, SessionId, TurnId, TurnPiece};
 use tokio::time::{Instant, timeout_at};
 
 use super::end_piece;
-use super::log::{Live, Seen};
+use super::live::Live;
+use super::log::Seen;
 use crate::core::{Core, unavailable};
 
 /// How many pieces are read back at once.
@@ -68,10 +69,10 @@ impl TurnFollow {
                 return Ok(Some(piece));
             }
             let Some(live) = self.live.clone() else { return self.next_stored().await };
-            let changed = live.changed.notified();
+            let changed = live.log.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            match live.look(self.after) {
+            match live.log.look(self.after) {
                 Seen::Piece(piece) => {
                     self.after = piece.seq;
                     return Ok(Some(piece));
@@ -90,7 +91,7 @@ impl TurnFollow {
                         () = changed => {}
                         _ = stopped.wait_for(|stopped| *stopped) => {
                             // What was told before the stop comes before the end of the stream.
-                            self.over = matches!(live.look(self.after), Seen::Nothing);
+                            self.over = matches!(live.log.look(self.after), Seen::Nothing);
                         }
                     }
                 }

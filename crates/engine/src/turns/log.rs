@@ -1,6 +1,8 @@
-//! What a turn in progress has given so far. Followers are told at once; the store follows behind,
-//! by at most [`PIECES_BEHIND_MAX`] pieces, and whoever adds more waits for it. What is stored may
-//! be forgotten here. A log is closed once, by the decision that ends its turn.
+//! What a turn in progress has given so far. Followers read what the harness says at once; the
+//! store follows behind, by at most [`PIECES_BEHIND_MAX`] pieces, and a harness that says more
+//! waits for it. What the kernel decided about the turn is written with that decision, and shown
+//! to followers only when it is written. What is stored may be forgotten here. A log is closed
+//! once, by the decision that ends its turn; nothing is added after that.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +11,6 @@ use model::lifecycle::TurnOutcome;
 use model::turn::PIECES_BEHIND_MAX;
 use model::{TurnChange, TurnEnd, TurnId, TurnPiece, Wall};
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 /// What is kept in memory of pieces that are stored, so that who follows need not read them back.
 const RECENT_BYTES_MAX: usize = 128 * 1024;
@@ -20,13 +21,9 @@ pub(crate) const TURN_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// What a piece costs besides what it says.
 const PIECE_BYTES: usize = 64;
 
-/// A turn that is in progress or waits for it.
-pub(crate) struct Live {
-    pub(crate) turn: TurnId,
-    /// What was sent, as JSON, until a harness has it.
-    input: Mutex<Option<Arc<str>>>,
-    /// When it was asked for.
-    pub(crate) began: Instant,
+/// What a turn has given.
+pub(crate) struct TurnLog {
+    turn: TurnId,
     log: Mutex<Log>,
     /// Something was added, or stored, or the turn is over.
     pub(crate) changed: Notify,
@@ -43,6 +40,9 @@ struct Log {
     /// Of `recent`, those up to here are stored or on their way.
     sent_seq: u64,
     saving: bool,
+    /// The numbers of pieces that the kernel decided on and that are not written yet. Nothing
+    /// from the first of them on is shown.
+    unwritten: VecDeque<u64>,
     behind_bytes: usize,
     given_bytes: usize,
     cut: bool,
@@ -53,7 +53,7 @@ struct Log {
     end: Option<TurnPiece>,
 }
 
-/// What [`Live::look`] finds after a number.
+/// What [`TurnLog::look`] finds after a number.
 pub(crate) enum Seen {
     /// The next piece.
     Piece(TurnPiece),
@@ -65,30 +65,13 @@ pub(crate) enum Seen {
     Over(TurnPiece),
 }
 
-impl Live {
-    pub(crate) fn new(turn: TurnId, input: Arc<str>) -> Arc<Self> {
-        let (log, changed) = (Mutex::default(), Notify::new());
-        let input = Mutex::new(Some(input));
-        Arc::new(Self { turn, input, began: Instant::now(), log, changed })
+impl TurnLog {
+    pub(crate) fn new(turn: TurnId) -> Self {
+        Self { turn, log: Mutex::default(), changed: Notify::new() }
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What was sent; none once a harness has it.
-    pub(crate) fn input(&self) -> Option<Arc<str>> {
-        self.input.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// A harness has what was sent, so nobody needs it here any more.
-    pub(crate) fn forget_input(&self) {
-        *self.input.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    /// What it takes in memory before a harness has it.
-    pub(crate) fn waiting_bytes(&self) -> usize {
-        self.input().map_or(0, |input| input.len())
     }
 
     /// Whether so much is not stored yet that whoever adds more has to wait.
@@ -131,6 +114,36 @@ impl Live {
         drop(log);
         self.changed.notify_waiters();
         true
+    }
+
+    /// Adds what the kernel decided about the turn: gives what is to be written with that
+    /// decision, and the number to give to [`Self::written`] then. Nothing if the turn is over.
+    pub(crate) fn decided(
+        &self,
+        at: Wall,
+        name: &str,
+        data: Arc<str>,
+    ) -> Option<(TurnChange, u64)> {
+        let mut log = self.log();
+        if log.closed {
+            return None;
+        }
+        log.push(at, name, data);
+        let last = log.last_seq;
+        log.unwritten.push_back(last);
+        self.unsaved(&mut log)
+    }
+
+    /// The decision that a piece was added by is written: it is shown from now on.
+    pub(crate) fn written(&self, seq: u64) {
+        let mut log = self.log();
+        while log.unwritten.front().is_some_and(|first| *first <= seq) {
+            log.unwritten.pop_front();
+        }
+        log.stored_seq = log.stored_seq.max(seq);
+        log.forget_stored();
+        drop(log);
+        self.changed.notify_waiters();
     }
 
     /// What the turn gave as its result.
@@ -217,7 +230,7 @@ impl Live {
     /// What comes after a number.
     pub(crate) fn look(&self, after: u64) -> Seen {
         let log = self.log();
-        if after >= log.last_seq {
+        if after >= log.shown_seq() {
             return log.end.clone().map_or(Seen::Nothing, Seen::Over);
         }
         let first = log.recent.front().map_or(u64::MAX, |piece| piece.seq);
@@ -232,6 +245,11 @@ impl Live {
 }
 
 impl Log {
+    /// The last piece that may be shown.
+    fn shown_seq(&self) -> u64 {
+        self.unwritten.front().map_or(self.last_seq, |first| first - 1)
+    }
+
     fn push(&mut self, at: Wall, name: &str, data: Arc<str>) {
         self.last_seq += 1;
         let bytes = data.len() + PIECE_BYTES;
@@ -259,8 +277,8 @@ impl Log {
 mod tests {
     use super::*;
 
-    fn live() -> Arc<Live> {
-        Live::new(TurnId::NIL, "\"hi\"".into())
+    fn live() -> Arc<TurnLog> {
+        Arc::new(TurnLog::new(TurnId::NIL))
     }
 
     fn seqs(change: &TurnChange) -> Vec<u64> {
@@ -273,7 +291,7 @@ mod tests {
         }
     }
 
-    fn seen(live: &Live, after: u64) -> &'static str {
+    fn seen(live: &TurnLog, after: u64) -> &'static str {
         match live.look(after) {
             Seen::Piece(piece) => {
                 assert_eq!(piece.seq, after + 1);
@@ -308,6 +326,26 @@ mod tests {
         assert_eq!(seen(&live, 3), "nothing", "an end is told when it is stored");
         live.ended(TurnPiece { seq: 4, at: Wall(2), name: "turn_ended".into(), data: "".into() });
         assert_eq!((seen(&live, 0), seen(&live, 3)), ("piece", "over"));
+    }
+
+    #[test]
+    fn what_was_decided_is_shown_when_it_is_written_also_if_the_turn_is_over_by_then() {
+        let live = live();
+        let (active, first) = live.decided(Wall(1), "sandbox_active", "{}".into()).unwrap();
+        let (started, second) = live.decided(Wall(1), "turn_started", "{}".into()).unwrap();
+        assert_eq!((seqs(&active), seqs(&started)), (vec![1], vec![2]));
+        assert!(live.take_unsaved().is_none(), "both are written with their decisions");
+        assert_eq!(seen(&live, 0), "nothing");
+        live.written(first);
+        assert_eq!((seen(&live, 0), seen(&live, 1)), ("piece", "nothing"));
+        let ends = live.close(Wall(2), TurnOutcome::SandboxCrashed);
+        let TurnChange::Ended { end, .. } = &ends[0] else { panic!("{ends:?}") };
+        assert_eq!((ends.len(), end.seq), (1, 3));
+        assert!(live.decided(Wall(2), "sandbox_active", "{}".into()).is_none(), "it is over");
+        live.written(second);
+        assert_eq!((seen(&live, 1), seen(&live, 2)), ("piece", "nothing"));
+        live.ended(TurnPiece { seq: 3, at: Wall(2), name: "turn_ended".into(), data: "".into() });
+        assert_eq!((seen(&live, 1), seen(&live, 2)), ("piece", "over"));
     }
 
     #[test]

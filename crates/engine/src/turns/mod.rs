@@ -1,8 +1,9 @@
-//! Turns in progress: what each has given so far (`log`), who follows it (`follow`), and the task
-//! that lets a harness work on it (`running`). When a turn begins and ends is the kernel's decision,
-//! told by its events; nothing here ends a turn by itself.
+//! Turns in progress: everything the engine has of one (`live`), what it has given so far (`log`),
+//! who follows it (`follow`), and the task that lets a harness work on it (`running`). The kernel
+//! decides when a turn begins and ends, and publishes both; this module never does either by itself.
 
 mod follow;
+mod live;
 mod log;
 mod running;
 
@@ -14,11 +15,11 @@ use model::lifecycle::{SessionChange, TurnOutcome};
 use model::{LifecycleEvent, SessionId, TurnChange, TurnEnd, TurnId, TurnPiece, TurnStart, Wall};
 use serde_json::{Value, json};
 
+use crate::gone::Stay;
 use crate::metrics::Metrics;
 
 pub use self::follow::TurnFollow;
-pub(crate) use self::log::Live;
-use self::running::Running;
+pub(crate) use self::live::Live;
 pub(crate) use self::running::{begin, stop};
 
 /// What messages that no harness has yet may take in memory.
@@ -31,18 +32,19 @@ pub(crate) enum Unexpected {
     TooMuch,
 }
 
-/// The turns that are in progress or wait for it.
+/// The turns that are in progress or wait for it, and those that are over while a task still works
+/// on them.
 #[derive(Default)]
 pub(crate) struct Turns {
-    live: Mutex<BTreeMap<TurnId, Arc<Live>>>,
-    running: Mutex<BTreeMap<TurnId, Running>>,
+    all: Mutex<BTreeMap<TurnId, Arc<Live>>>,
 }
 
 /// What a decision says about turns: to be written down with it, and told when it is.
 #[derive(Default)]
 pub(crate) struct TurnNews {
     pub(crate) changes: Vec<TurnChange>,
-    told: Vec<(Arc<Live>, Wall, &'static str, Arc<str>)>,
+    /// Pieces that are shown when the decision is written.
+    decided: Vec<(Arc<Live>, u64)>,
     ended: Vec<(Arc<Live>, SessionId, TurnEnd)>,
     stored: Option<(Arc<Live>, u64)>,
     /// What the pieces take.
@@ -50,14 +52,14 @@ pub(crate) struct TurnNews {
 }
 
 impl Turns {
-    fn lives(&self) -> MutexGuard<'_, BTreeMap<TurnId, Arc<Live>>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    fn all(&self) -> MutexGuard<'_, BTreeMap<TurnId, Arc<Live>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A turn that is about to be asked for, unless there is one of the same id, or those that wait
     /// take too much memory.
     pub(crate) fn expect(&self, live: &Arc<Live>) -> Result<(), Unexpected> {
-        let mut all = self.lives();
+        let mut all = self.all();
         if all.contains_key(&live.turn) {
             return Err(Unexpected::Known);
         }
@@ -71,18 +73,32 @@ impl Turns {
 
     /// A turn that was refused.
     pub(crate) fn forget(&self, turn: TurnId) {
-        self.lives().remove(&turn);
+        self.all().remove(&turn);
     }
 
     pub(crate) fn live(&self, turn: TurnId) -> Option<Arc<Live>> {
-        self.lives().get(&turn).cloned()
+        self.all().get(&turn).cloned()
+    }
+
+    /// The kernel gives a turn to a harness in this instance.
+    pub(crate) fn enters(&self, turn: TurnId, stay: Stay) {
+        if let Some(live) = self.live(turn) {
+            live.enters(stay);
+        }
     }
 
     /// Whether nothing is in progress.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        self.lives().is_empty() && running.is_empty()
+        self.all().is_empty()
+    }
+
+    /// Forgets a turn of which nothing is left, but no other one that has its id by now.
+    fn forget_finished(&self, live: &Arc<Live>) {
+        let mut all = self.all();
+        if live.is_finished() && all.get(&live.turn).is_some_and(|known| Arc::ptr_eq(known, live)) {
+            all.remove(&live.turn);
+        }
     }
 
     /// What an event of the kernel means for turns.
@@ -97,6 +113,9 @@ impl Turns {
             LifecycleEvent::TurnStarted { turn, sandbox_id, generation, .. } => {
                 let start = TurnStart { at, sandbox: *sandbox_id, generation: *generation };
                 news.changes.push(TurnChange::Started { turn: *turn, start });
+                if let Some(live) = self.live(*turn) {
+                    news.add_decided(live, at, event);
+                }
             }
             LifecycleEvent::TurnEnded { session, turn, outcome } => {
                 self.hear_end(news, at, (*session, *turn), *outcome);
@@ -104,8 +123,7 @@ impl Turns {
             LifecycleEvent::SandboxActive { session: Some(session), .. }
             | LifecycleEvent::SandboxTerminated { session: Some(session), .. } => {
                 if let Some(live) = kernel.turn_of(*session).and_then(|turn| self.live(turn)) {
-                    let (name, data) = lifecycle(event);
-                    news.told.push((live, at, name, data));
+                    news.add_decided(live, at, event);
                 }
             }
             LifecycleEvent::SessionChanged { session, change: SessionChange::Forked } => {
@@ -120,6 +138,7 @@ impl Turns {
             | LifecycleEvent::SessionChanged { .. }
             | LifecycleEvent::SandboxFrozen { .. }
             | LifecycleEvent::SandboxWakefulness { .. }
+            | LifecycleEvent::SandboxState { .. }
             | LifecycleEvent::PoolHealth { .. } => {}
         }
     }
@@ -132,34 +151,34 @@ impl Turns {
         outcome: TurnOutcome,
     ) {
         let Some(live) = self.live(turn) else {
-            // It was of an earlier run, and nobody knows how far it had come.
+            // It was of an earlier run, and how far it had come is not known.
             let end = TurnEnd { at, outcome, seq: 0, result: None, error: None };
             news.changes.push(TurnChange::Ended { turn, end });
             return;
         };
-        let changes = live.close(at, outcome);
+        let changes = live.log.close(at, outcome);
         if let Some(TurnChange::Ended { end, .. }) = changes.last() {
             news.ended.push((live, session, end.clone()));
         }
         news.changes.extend(changes);
     }
 
-    /// A decision is written down: tells what it says about turns. Gives back those whose pieces
-    /// may be stored now.
-    pub(crate) fn tell(&self, metrics: &Metrics, news: TurnNews) -> Vec<Arc<Live>> {
-        let mut unsaved = Vec::new();
+    /// A decision is in the store: tells what it says about turns. Gives back the turn whose next
+    /// pieces may be stored now.
+    pub(crate) fn tell(&self, metrics: &Metrics, news: TurnNews) -> Option<Arc<Live>> {
+        let mut unsaved = None;
         if let Some((live, seq)) = news.stored {
-            live.stored(seq);
-            unsaved.push(live);
+            live.log.stored(seq);
+            unsaved = Some(live);
         }
-        for (live, at, name, data) in news.told {
-            live.add(at, name, data, false);
-            unsaved.push(live);
+        for (live, seq) in news.decided {
+            live.log.written(seq);
         }
         for (live, session, end) in news.ended {
             metrics.turn_ended(end.outcome, live.began.elapsed());
-            self.forget(live.turn);
-            live.ended(end_piece(session, live.turn, &end, 0));
+            live.log.ended(end_piece(session, live.turn, &end, 0));
+            live.end_shown();
+            self.forget_finished(&live);
         }
         unsaved
     }
@@ -174,9 +193,19 @@ impl TurnNews {
         self.changes.push(turn);
     }
 
+    /// Adds an event of the kernel as a piece of a turn: written with the decision, and shown after.
+    fn add_decided(&mut self, live: Arc<Live>, at: Wall, event: &LifecycleEvent) {
+        let (name, data) = lifecycle(event);
+        self.bytes += data.len();
+        if let Some((change, seq)) = live.log.decided(at, name, data) {
+            self.changes.push(change);
+            self.decided.push((live, seq));
+        }
+    }
+
     /// The pieces of a turn that are not stored yet, unless some are just being stored.
     pub(crate) fn unsaved(live: &Arc<Live>) -> Option<Self> {
-        let (change, seq) = live.take_unsaved()?;
+        let (change, seq) = live.log.take_unsaved()?;
         let bytes = match &change {
             TurnChange::Pieces { pieces, .. } => pieces.iter().map(|piece| piece.data.len()).sum(),
             TurnChange::Put(_)

@@ -2,34 +2,25 @@
 //! call the turn off and be done only when nothing of it runs. That the sandbox died is left to the
 //! kernel to tell, which knows why.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use harness::{HarnessEnd, HarnessError, HarnessErrorCode, HarnessEvent, Turn};
 use kernel::Event;
 use model::lifecycle::TurnOutcome;
-use model::{InstanceId, LifecycleEvent, SessionId, TurnId};
+use model::{InstanceId, SessionId, TurnId};
 use runtime::{RuntimeError, RuntimeErrorCode};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
-use tokio::time::timeout;
 
-use super::log::Live;
+use super::live::Live;
 use crate::core::Core;
+use crate::gone::Stay;
 
 /// How long a harness may take to call a turn off by itself.
 const CANCEL_GRACE: Duration = Duration::from_millis(1_500);
 /// The most that a harness may give as the result of a turn.
 const RESULT_BYTES_MAX: usize = 1024 * 1024;
-/// How long the kernel may take to say why a sandbox is gone.
-const REASON_PATIENCE: Duration = Duration::from_secs(1);
-
-/// A turn that a task works on.
-pub(super) struct Running {
-    stop: Arc<Notify>,
-    /// Closed when the task is over.
-    done: watch::Receiver<()>,
-}
 
 /// How the work on a turn ended.
 enum Worked {
@@ -46,55 +37,51 @@ pub(crate) fn begin(
     session: SessionId,
     turn: TurnId,
 ) -> Result<(), RuntimeError> {
-    let Some(live) = core.turns.live(turn) else {
+    let known = core.turns.live(turn).and_then(|live| Some((live.take_stay()?, live)));
+    let Some((stay, live)) = known else {
         let cause = "what was sent is not known any more";
         return Err(RuntimeError::new(RuntimeErrorCode::System, "start a turn", cause));
     };
-    let (guard, done) = watch::channel(());
-    let stop = Arc::new(Notify::new());
-    let running = Running { stop: Arc::clone(&stop), done };
-    core.turns.running.lock().unwrap_or_else(PoisonError::into_inner).insert(turn, running);
-    let core = Arc::clone(core);
+    let (stop, done) = live.work_begins();
+    let over = WorkOver { core: Arc::clone(core), live, _done: done };
     tasks::spawn(async move {
-        let of = Work { core: &core, live: &live, instance, session };
-        of.say_where();
+        let of = Work { core: &over.core, live: &over.live, stay, instance, session };
         of.run(&stop).await;
-        core.turns.running.lock().unwrap_or_else(PoisonError::into_inner).remove(&turn);
-        drop(guard);
     });
     Ok(())
 }
 
 /// Stops the work on a turn; done when nothing of it runs.
 pub(crate) async fn stop(core: &Core, turn: TurnId) {
-    let found = {
-        let running = core.turns.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.get(&turn).map(|running| (Arc::clone(&running.stop), running.done.clone()))
-    };
-    if let Some((stop, mut done)) = found {
-        stop.notify_one();
-        // Nothing is ever sent: it ends when the other end is dropped.
-        while done.changed().await.is_ok() {}
+    if let Some(live) = core.turns.live(turn) {
+        live.stop_work().await;
+    }
+}
+
+/// A task that works on a turn. Dropped, it is over, also if that is by a mistake of ours.
+struct WorkOver {
+    core: Arc<Core>,
+    live: Arc<Live>,
+    /// Dropped last: who waits for the end of the task finds the turn as it is after it.
+    _done: watch::Sender<()>,
+}
+
+impl Drop for WorkOver {
+    fn drop(&mut self) {
+        self.live.work_ended();
+        self.core.turns.forget_finished(&self.live);
     }
 }
 
 struct Work<'a> {
     core: &'a Arc<Core>,
     live: &'a Arc<Live>,
+    stay: Stay,
     instance: InstanceId,
     session: SessionId,
 }
 
 impl Work<'_> {
-    fn say_where(&self) {
-        let Some(view) = self.core.read(|kernel| kernel.session(self.session)) else { return };
-        let Some(sandbox_id) = view.sandbox_id else { return };
-        let (session, turn, generation) = (self.session, self.live.turn, view.generation);
-        let event = LifecycleEvent::TurnStarted { session, turn, sandbox_id, generation };
-        let (name, data) = super::lifecycle(&event);
-        self.say(name, data, false);
-    }
-
     async fn run(&self, stop: &Notify) {
         let worked = self.work(stop).await;
         let (core, turn) = (self.core, self.live.turn);
@@ -110,7 +97,8 @@ impl Work<'_> {
                 TurnOutcome::Failed
             }
             Worked::Ended(HarnessEnd::SandboxGone) => {
-                if timeout(REASON_PATIENCE, self.live.closed()).await.is_ok() {
+                // The decision that says why has ended the turn.
+                if self.stay.reason().await.is_some() {
                     return;
                 }
                 self.fail("sandbox_gone", "the sandbox did not answer any more");
@@ -129,7 +117,7 @@ impl Work<'_> {
             }
             Some(result) => {
                 self.say("result", Arc::clone(&result), false);
-                self.live.set_result(result);
+                self.live.log.set_result(result);
             }
             None => {}
         }
@@ -138,11 +126,11 @@ impl Work<'_> {
     fn fail(&self, code: &str, message: &str) {
         let error: Arc<str> = json!({ "code": code, "message": message }).to_string().into();
         self.say("error", Arc::clone(&error), false);
-        self.live.set_error(error);
+        self.live.log.set_error(error);
     }
 
     fn say(&self, name: &str, data: Arc<str>, counts: bool) {
-        if self.live.add(self.core.now().wall, name, data, counts) {
+        if self.live.log.add(self.core.now().wall, name, data, counts) {
             self.core.save_pieces(self.live);
         }
     }
@@ -170,7 +158,7 @@ impl Work<'_> {
         let mut turn = tokio::select! {
             biased;
             () = stop.notified() => return Worked::Stopped,
-            () = self.live.closed() => return Worked::Closed,
+            () = self.live.log.closed() => return Worked::Closed,
             given = given => match given {
                 Ok(turn) => turn,
                 Err(error) => return Worked::Ended(error.into_end()),
@@ -184,8 +172,8 @@ impl Work<'_> {
                     turn.cancel(CANCEL_GRACE).await;
                     return Worked::Stopped;
                 }
-                () = self.live.closed() => return Worked::Closed,
-                event = async { self.live.room().await; turn.next().await } => event,
+                () = self.live.log.closed() => return Worked::Closed,
+                event = async { self.live.log.room().await; turn.next().await } => event,
             };
             if std::mem::take(&mut first) {
                 self.core.metrics.turn_answered(self.live.began.elapsed());

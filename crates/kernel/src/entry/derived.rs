@@ -23,25 +23,6 @@ impl Derived {
 }
 
 impl Entry {
-    /// The state a user sees.
-    pub(crate) fn state(&self) -> SandboxState {
-        match self.phase {
-            Phase::Cold => SandboxState::Cold,
-            Phase::Launching => SandboxState::Warming,
-            Phase::Wiping | Phase::Proving => SandboxState::Waiting,
-            Phase::Killing => match self.derived.state {
-                SandboxState::Cold => SandboxState::Warming,
-                state @ (SandboxState::Warming
-                | SandboxState::Warm
-                | SandboxState::Waiting
-                | SandboxState::Running) => state,
-            },
-            Phase::InUse if self.holds.is_running() => SandboxState::Running,
-            Phase::InUse if self.clean.is_used() => SandboxState::Waiting,
-            Phase::InUse | Phase::Idle | Phase::Claiming(_) => SandboxState::Warm,
-        }
-    }
-
     /// The tier in which it may be chosen to give way.
     pub(crate) fn tier(&self, now: Mono) -> Option<Tier> {
         if self.ending.is_some() || self.holds.is_wanted() || self.holds.is_copied() {

@@ -1,10 +1,11 @@
 //! What few sandboxes have, in a box of its own so that the many take less room: uses, waiting
-//! requests, and what programs do to keep their sandbox awake.
+//! requests, processes, and what programs do to keep their sandbox awake.
 
 use std::collections::BTreeMap;
 
 use model::{Mono, ProcessId, UseId, Wall};
 
+use crate::entry::process::Process;
 use crate::event::UseKind;
 use crate::request::RequestIx;
 
@@ -15,6 +16,7 @@ pub(crate) struct Extra {
     pub(crate) uses: Vec<(UseId, UseKind)>,
     /// Requests that wait for it to be thawed, frozen or gone.
     pub(crate) waiting: Vec<RequestIx>,
+    /// Its processes that are not over.
     pub(crate) processes: BTreeMap<ProcessId, Process>,
     /// What programs wrote to the scale file.
     pub(crate) scale: u32,
@@ -23,6 +25,8 @@ pub(crate) struct Extra {
     pub(crate) stop: Option<ScheduledStop>,
     /// Since when the time of its processes stands still, if it does.
     pub(crate) still_since: Option<Mono>,
+    /// Until when it is held still at the latest, if it is.
+    pub(crate) still_until: Mono,
 }
 
 impl Extra {
@@ -34,18 +38,6 @@ impl Extra {
             }
         }
     }
-}
-
-/// A process that keeps its sandbox awake, or did, or has a time limit.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Process {
-    pub(crate) holds: bool,
-    pub(crate) started_at: Wall,
-    pub(crate) timeout_ms: u64,
-    pub(crate) kill_at: Mono,
-    /// It is being killed by this effect, until then.
-    pub(crate) killing: Option<(u64, Mono)>,
-    pub(crate) kills: u32,
 }
 
 /// A stop that was asked for ahead of time.

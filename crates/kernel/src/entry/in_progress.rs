@@ -1,6 +1,7 @@
 //! The effects in progress on a sandbox. One thing at a time is done to it; besides that its files
 //! may be saved, and a turn may be started or stopped in it, which get in the way of nothing. A
-//! completion counts only for an effect that is found here.
+//! completion counts only for an effect that is found here. Some kinds are waits without an effect:
+//! they take the place of the effect that follows them, and have a deadline like one.
 
 use model::Mono;
 
@@ -34,10 +35,19 @@ pub(crate) enum OpKind {
     Prove,
     Freeze,
     Thaw,
+    HoldStill,
+    /// A wait: it is held still while its files are copied.
+    Still,
+    /// With the number of the attempt.
+    LetRun(u32),
     StartTurn,
     StopTurn,
+    /// A wait: its files are saved as soon as its guest runs.
+    AwaitGuest,
     Persist,
     Kill,
+    /// A wait: files are copied into it as soon as the sandbox that has them is ready for that.
+    AwaitSource,
     Copy,
     Archive,
 }
@@ -58,7 +68,7 @@ impl Lane {
 impl OpKind {
     const fn lane(self) -> Lane {
         match self {
-            Self::Persist => Lane::Save,
+            Self::AwaitGuest | Self::Persist => Lane::Save,
             Self::StartTurn | Self::StopTurn => Lane::Turn,
             Self::Launch
             | Self::Claim
@@ -67,7 +77,11 @@ impl OpKind {
             | Self::Prove
             | Self::Freeze
             | Self::Thaw
+            | Self::HoldStill
+            | Self::Still
+            | Self::LetRun(_)
             | Self::Kill
+            | Self::AwaitSource
             | Self::Copy
             | Self::Archive => Lane::Main,
         }
@@ -135,6 +149,32 @@ impl InProgress {
 
     pub(crate) const fn is_saving(&self) -> bool {
         self.save.is_some()
+    }
+
+    /// A turn is being started or stopped in it.
+    pub(crate) const fn is_changing_turn(&self) -> bool {
+        self.turn.is_some()
+    }
+
+    /// Its files are to be saved as soon as its guest runs.
+    pub(crate) fn awaits_guest(&self) -> bool {
+        self.save.is_some_and(|op| op.kind == OpKind::AwaitGuest)
+    }
+
+    /// It is held still for a copy of its files, or about to be, or not sure to run again yet.
+    pub(crate) const fn is_held_still(&self) -> bool {
+        match self.main {
+            Some(Op { kind: OpKind::HoldStill | OpKind::Still | OpKind::LetRun(_), .. }) => true,
+            Some(_) | None => false,
+        }
+    }
+
+    /// What is being done to it stops its processes from running, or lets them run again.
+    pub(crate) const fn changes_pace(&self) -> bool {
+        match self.main {
+            Some(Op { kind: OpKind::Freeze | OpKind::Thaw, .. }) => true,
+            Some(_) | None => self.is_held_still(),
+        }
     }
 
     /// When the first of them is late.

@@ -1,18 +1,87 @@
 //! What the tests of sessions do and look at, in a word each.
 
 use model::lifecycle::TurnOutcome;
+use model::process::RestartPolicy;
 use model::record::Owner;
 use model::why::Why;
 use model::{
-    EndCause, InstanceId, LifecycleEvent, ProcessId, RequestId, SandboxId, SandboxState, SessionId,
-    TerminatedReason, TurnId,
+    EndCause, InstanceId, LifecycleEvent, ProcessEnd, ProcessId, Refusal, RequestId, SandboxId,
+    SandboxState, SessionId, TerminatedReason, TurnId,
 };
 
 use super::moves::Active;
-use super::rig::{Rig, instance_of, kill, launch};
-use crate::{Action, Event, Outcome, Reply, SandboxView, WakeReport};
+use super::rig::{Rig, TENANT, instance_of, kill, launch, name};
+use crate::{
+    Action, EndAsked, Event, Outcome, ProgramEnd, ProgramExit, Reply, SandboxView, SessionReady,
+    SessionSettings, StartedProcess, WakeReport, WhenBusy,
+};
 
 impl Rig {
+    pub(super) fn create_session(&mut self) -> (SessionId, RequestId) {
+        self.create_session_with(SessionSettings { tenant: TENANT, ..SessionSettings::default() })
+    }
+
+    pub(super) fn create_session_with(
+        &mut self,
+        settings: SessionSettings,
+    ) -> (SessionId, RequestId) {
+        let session = SessionId::from_u128(self.id());
+        let request = self.ask(|request| Event::SessionCreated {
+            request,
+            session,
+            template: name(),
+            settings,
+        });
+        (session, request)
+    }
+
+    /// A session with a sandbox.
+    #[track_caller]
+    pub(super) fn session(&mut self) -> (SessionId, SandboxId) {
+        let (session, request) = self.create_session();
+        self.run();
+        (session, self.session_ready(request).sandbox)
+    }
+
+    #[track_caller]
+    pub(super) fn session_ready(&self, request: RequestId) -> SessionReady {
+        let answer = self.answered(request);
+        let (Reply::SessionReady(ready) | Reply::TurnStarted(ready)) = answer else {
+            panic!("expected a session, found {answer:?}")
+        };
+        ready
+    }
+
+    pub(super) fn turn_with(
+        &mut self,
+        session: SessionId,
+        when_busy: WhenBusy,
+    ) -> (RequestId, TurnId) {
+        let turn = TurnId::from_u128(self.id());
+        let request =
+            self.ask(|request| Event::TurnRequested { request, session, turn, when_busy });
+        (request, turn)
+    }
+
+    pub(super) fn turn(&mut self, session: SessionId) -> (RequestId, TurnId) {
+        self.turn_with(session, WhenBusy::Refuse)
+    }
+
+    /// A turn that starts and ends.
+    #[track_caller]
+    pub(super) fn whole_turn(&mut self, session: SessionId) -> SessionReady {
+        let (request, turn) = self.turn(session);
+        self.run();
+        let ready = self.session_ready(request);
+        self.end_turn(session, turn);
+        ready
+    }
+
+    pub(super) fn end_turn(&mut self, session: SessionId, turn: TurnId) {
+        let outcome = TurnOutcome::Completed;
+        let _ = self.apply(Event::TurnEnded { session, turn, outcome });
+    }
+
     pub(super) fn ask_freeze(&mut self, sandbox: SandboxId) -> RequestId {
         self.ask(|request| Event::FreezeRequested { request, sandbox })
     }
@@ -51,16 +120,73 @@ impl Rig {
         (session, sandbox)
     }
 
+    /// Starts a process that keeps its sandbox awake.
+    #[track_caller]
     pub(super) fn starts(&mut self, sandbox: SandboxId, process: u64, timeout_ms: Option<u64>) {
-        let (instance, process) = (self.instance(sandbox), ProcessId::from_u128(process.into()));
         let timeout_ms = self.kernel.process_timeout_ms(true, timeout_ms);
-        let started = Event::ProcessStarted { instance, process, keep_alive: true, timeout_ms };
-        assert_eq!(self.apply(started), Ok(Reply::Noted));
+        self.starts_as(sandbox, process, true, timeout_ms, None);
     }
 
-    pub(super) fn exits(&mut self, sandbox: SandboxId, process: u64) {
+    #[track_caller]
+    pub(super) fn starts_as(
+        &mut self,
+        sandbox: SandboxId,
+        process: u64,
+        keep_alive: bool,
+        timeout_ms: u64,
+        restart: Option<RestartPolicy>,
+    ) {
         let (instance, process) = (self.instance(sandbox), ProcessId::from_u128(process.into()));
-        let _ = self.apply(Event::ProcessEnded { instance, process });
+        let started =
+            StartedProcess { sandbox, instance, process, keep_alive, timeout_ms, restart };
+        assert_eq!(self.apply(Event::ProcessStarted(started)), Ok(Reply::Noted));
+    }
+
+    /// The program of a process ends by itself, and well.
+    pub(super) fn exits(&mut self, sandbox: SandboxId, process: u64) {
+        self.exits_with(sandbox, process, Some(0), None);
+    }
+
+    /// The program of a process fails by itself.
+    pub(super) fn fails(&mut self, sandbox: SandboxId, process: u64) {
+        self.exits_with(sandbox, process, Some(3), None);
+    }
+
+    pub(super) fn exits_with(
+        &mut self,
+        sandbox: SandboxId,
+        process: u64,
+        code: Option<i32>,
+        signal: Option<i32>,
+    ) {
+        let exit = ProgramExit { code, signal, out_of_memory: false };
+        self.program_ends(self.instance(sandbox), process, ProgramEnd::Exited(exit));
+    }
+
+    pub(super) fn program_ends(&mut self, instance: InstanceId, process: u64, how: ProgramEnd) {
+        let process = ProcessId::from_u128(process.into());
+        let _ = self.apply(Event::ProgramEnded { instance, process, how });
+    }
+
+    pub(super) fn asks_end(
+        &mut self,
+        sandbox: SandboxId,
+        process: u64,
+        asked: EndAsked,
+    ) -> Result<Reply, Refusal> {
+        let (instance, process) = (self.instance(sandbox), ProcessId::from_u128(process.into()));
+        self.apply(Event::ProcessEndAsked { instance, process, asked })
+    }
+
+    /// The end of a process, which the kernel must announce exactly once.
+    #[track_caller]
+    pub(super) fn over(&self, process: u64) -> &(ProcessId, ProcessEnd, bool) {
+        let process = ProcessId::from_u128(process.into());
+        let mut told = self.overs.iter().filter(|(of, ..)| *of == process);
+        match (told.next(), told.next()) {
+            (Some(over), None) => over,
+            told => panic!("expected one end of {process}, found {told:?}"),
+        }
     }
 
     /// A program adds to the scale file.

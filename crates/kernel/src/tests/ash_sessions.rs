@@ -39,7 +39,7 @@ fn a_fork_has_the_files_and_settings_of_its_parent_whatever_that_is_doing() {
         rig.whole_turn(parent);
         prepare(&mut rig, parent);
         let before = (rig.state(sandbox), rig.status(parent));
-        let (child, forked) = rig.fork(parent);
+        let (child, forked) = rig.fork_begun(parent);
         assert_eq!(rig.count(copy), 1, "{what}");
         assert!(rig.pending(forked), "{what}: answered before the files are there");
         rig.run();
@@ -62,7 +62,7 @@ fn a_fork_has_the_files_and_settings_of_its_parent_whatever_that_is_doing() {
 fn a_fork_whose_copy_fails_leaves_nothing_behind() {
     let mut rig = stage();
     let (parent, _) = rig.waiting_session();
-    let (child, forked) = rig.fork(parent);
+    let (child, forked) = rig.fork_begun(parent);
     rig.finish(copy, trouble());
     rig.run();
     assert_eq!(rig.refused(forked), ErrorCode::PersistFailed);

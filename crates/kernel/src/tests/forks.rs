@@ -6,7 +6,9 @@ use model::{
     WorkspaceId,
 };
 
-use super::rig::{NATIVE, Rig, copy, delete_workspace, freeze, gone, launch, template, trouble};
+use super::rig::{
+    DOCKER, NATIVE, Rig, copy, delete_workspace, freeze, gone, launch, template, trouble,
+};
 use crate::{Action, DeathCause, Event, Outcome, Reply, UseKind, UseTarget, WhenBusy};
 
 /// A node on which only sessions have sandboxes.
@@ -48,7 +50,7 @@ fn a_fork_has_a_copy_of_the_files_of_a_live_or_cold_parent() {
             (parent, sandbox)
         };
         let live = (!cold).then(|| rig.instance(sandbox));
-        let (fork, request) = rig.fork(parent);
+        let (fork, request) = rig.fork_begun(parent);
         assert!(rig.pending(request), "it has no files yet");
         let (from, instance, to) = copying(&rig);
         assert_eq!((from, instance), (rig.store.sandboxes[&sandbox].workspace, live));
@@ -107,7 +109,7 @@ fn a_parent_is_neither_swept_nor_evicted_while_it_is_copied() {
 #[test]
 fn the_sweep_comes_for_a_parent_when_its_copy_is_over() {
     let mut rig =
-        Rig::with_pool(model::Template { idle_timeout_ms: Some(1_000), ..template(0, 1) }, NATIVE);
+        Rig::with_pool(model::Template { idle_timeout_ms: Some(1_000), ..template(0, 1) }, DOCKER);
     let (parent, sandbox) = rig.session();
     rig.session_work(parent);
     rig.pass(19_000);
@@ -124,8 +126,8 @@ fn the_sweep_comes_for_a_parent_when_its_copy_is_over() {
 }
 
 #[test]
-fn a_parent_is_not_frozen_while_its_files_are_copied() {
-    let mut rig = alone();
+fn a_parent_is_not_frozen_while_its_guest_gives_its_files_out() {
+    let mut rig = Rig::with_pool(template(0, 1), DOCKER);
     let (parent, sandbox) = rig.session();
     rig.session_work(parent);
     rig.fork(parent);
@@ -134,7 +136,7 @@ fn a_parent_is_not_frozen_while_its_files_are_copied() {
     rig.pass(15_000);
     let paused = rig.pause(parent);
     assert_eq!(rig.answered(paused), Reply::Paused);
-    assert_eq!(rig.count(freeze), 0, "its guest gives the files out");
+    assert_eq!(rig.count(freeze), 0, "its guest is needed");
     for effect in held {
         rig.end_effect(&effect, Outcome::Done);
     }
@@ -176,7 +178,7 @@ fn a_parent_that_ends_while_it_is_copied_is_no_trouble_with_the_disk() {
     let mut rig = alone();
     let (parent, _) = rig.session();
     rig.session_work(parent);
-    let (fork, request) = rig.fork(parent);
+    let (fork, request) = rig.fork_begun(parent);
     rig.finish(copy, gone());
     let refusal = rig.answer(request).unwrap().as_ref().unwrap_err();
     assert_eq!((refusal.code, refusal.code.status()), (ErrorCode::SessionBusy, 409));
@@ -337,6 +339,18 @@ fn a_fork_given_up_while_a_restart_copies_it_again_is_not_back_either() {
     rig.run();
     assert!(rig.kernel.session(fork).is_none());
     assert!(!rig.store.sessions.contains_key(&fork) && rig.store.doomed.is_empty());
+}
+
+#[test]
+fn a_use_of_a_fork_that_a_restart_copies_again_begins_when_the_copy_is_there() {
+    let mut rig = Rig::with_pool(template(0, 2), NATIVE);
+    let (parent, _) = rig.slept_session();
+    let (fork, _) = rig.fork(parent);
+    rig.restart(&[]);
+    let (request, _) = rig.use_of(UseTarget::Session(fork), UseKind::Exec);
+    assert!(rig.pending(request));
+    rig.run();
+    assert!(rig.store.sandboxes.contains_key(&rig.granted(request).sandbox));
 }
 
 #[test]

@@ -10,10 +10,10 @@ use model::{
     RequestId, SandboxId, SandboxState, SessionId, SessionStatus, Template, TemplateName,
 };
 
-use super::rig::{Rig, template};
+use super::rig::{Rig, hold_still, template};
 use crate::{
     Action, DeathCause, Effect, Event, Launch, Outcome, SandboxView, SessionReady, SessionSettings,
-    SessionView, UseKind, UseTarget,
+    SessionView, StartedProcess, UseKind, UseTarget,
 };
 
 /// Cases of one kind, by what they are.
@@ -94,6 +94,16 @@ impl Rig {
         (session, request)
     }
 
+    /// A fork whose copy is in progress, with a parent that is held still if it can be.
+    #[track_caller]
+    pub(super) fn fork_begun(&mut self, parent: SessionId) -> (SessionId, RequestId) {
+        let fork = self.fork(parent);
+        if self.count(hold_still) > 0 {
+            self.finish(hold_still, Outcome::Done);
+        }
+        fork
+    }
+
     /// A resume that works, with whatever it takes done.
     #[track_caller]
     pub(super) fn resumed(&mut self, session: SessionId) -> SessionReady {
@@ -154,8 +164,10 @@ impl Rig {
     pub(super) fn keep_awake(&mut self, sandbox: SandboxId) -> ProcessId {
         let process = ProcessId::from_u128(self.id());
         let instance = self.instance(sandbox);
-        let started = Event::ProcessStarted { instance, process, keep_alive: true, timeout_ms: 0 };
-        let _ = self.apply(started);
+        let (keep_alive, timeout_ms, restart) = (true, 0, None);
+        let started =
+            StartedProcess { sandbox, instance, process, keep_alive, timeout_ms, restart };
+        let _ = self.apply(Event::ProcessStarted(started));
         process
     }
 

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use model::stats::PoolStats;
 use model::template::{Recycle, RuntimeTraits, WorkspaceLimit};
 use model::{
-    ClaimSettings, ErrorCode, InstanceId, KeyId, LeaseId, LifecycleEvent, Mono, NodeConfig, Now,
-    Records, Refusal, RequestId, SandboxId, SandboxState, SessionId, Template, TemplateName,
-    TurnId, UseId, Wall,
+    ClaimSettings, EndCause, ErrorCode, InstanceId, KeyId, LeaseId, LifecycleEvent, Mono,
+    NodeConfig, Now, ProcessEnd, ProcessId, Records, Refusal, RequestId, SandboxId, SandboxState,
+    Template, TemplateName, UseId, Wall,
 };
 
+use super::users::Users;
 use crate::{
     Action, Boot, CheckedOut, Checkout, CheckoutPolicy, DeathCause, Effect, Event, Failure,
-    FailureKind, Grant, Kernel, Loss, Notice, Outcome, Reply, SessionReady, SessionSettings,
-    UseKind, UseTarget, WhenBusy,
+    FailureKind, Grant, Kernel, Loss, Notice, Outcome, Reply, Transition, UseKind, UseTarget,
 };
 
 pub(super) const NATIVE: RuntimeTraits = RuntimeTraits {
@@ -52,8 +52,15 @@ pub(super) struct Rig {
     /// Whose business each of those was.
     pub(super) told: Vec<KeyId>,
     pub(super) broken: Vec<(UseId, Refusal)>,
+    pub(super) transitions: Vec<Transition>,
+    /// Instances that are over, as their users heard it, in order.
+    pub(super) over: Vec<(InstanceId, EndCause)>,
     /// Process holds as they are to be shown, and as of which note.
     pub(super) shown: Vec<(u32, u64)>,
+    /// Processes that were told to be over: how, and whether they kept their sandboxes awake.
+    pub(super) overs: Vec<(ProcessId, ProcessEnd, bool)>,
+    /// Processes whose programs rest before their next start: for which time, of how many.
+    pub(super) resting: Vec<(ProcessId, u32, Option<u32>)>,
     pub(super) stopped: bool,
     pub(super) store: Records,
     /// Instances that may exist: launched, and not confirmed as removed.
@@ -67,6 +74,7 @@ pub(super) struct Rig {
     /// Whether answers arrive, so that what they say of losses is known.
     pub(super) answers_arrive: bool,
     asked: BTreeSet<RequestId>,
+    users: Users,
     config: NodeConfig,
     next: u128,
 }
@@ -137,9 +145,12 @@ pub(super) fn instance_of(action: &Action) -> Option<InstanceId> {
         | Action::Prove { instance }
         | Action::Freeze { instance }
         | Action::Thaw { instance }
+        | Action::HoldStill { instance }
+        | Action::LetRun { instance }
         | Action::StartTurn { instance, .. }
         | Action::StopTurn { instance, .. }
         | Action::KillProcess { instance, .. }
+        | Action::RestartProcess { instance, .. }
         | Action::Persist { instance, .. }
         | Action::Kill { instance, .. } => Some(*instance),
         Action::CopyWorkspace { instance, .. } => *instance,
@@ -156,7 +167,11 @@ impl Rig {
             published: Vec::new(),
             told: Vec::new(),
             broken: Vec::new(),
+            transitions: Vec::new(),
+            over: Vec::new(),
             shown: Vec::new(),
+            overs: Vec::new(),
+            resting: Vec::new(),
             stopped: false,
             store: Records::new(usize::MAX),
             existing: BTreeSet::new(),
@@ -166,6 +181,7 @@ impl Rig {
             lost: Vec::new(),
             answers_arrive: true,
             asked: BTreeSet::new(),
+            users: Users::default(),
             config,
             next: 0,
         }
@@ -200,7 +216,11 @@ impl Rig {
 
     #[track_caller]
     pub(super) fn apply(&mut self, event: Event) -> Result<Reply, Refusal> {
+        let wants_use = self.users.hear(&event);
         let reply = self.kernel.apply(self.now, event);
+        if let Some(request) = wants_use {
+            self.users.answered(request, &reply);
+        }
         self.collect();
         // Answers are taken, and what they say of losses is read.
         let arrive = self.answers_arrive;
@@ -237,6 +257,7 @@ impl Rig {
             }
         }
         self.effects.extend(out.effects);
+        self.transitions.extend(out.transitions);
         for notice in out.notices {
             match notice {
                 Notice::Answer { request, result } => {
@@ -245,11 +266,21 @@ impl Rig {
                         Ok(Reply::SessionReady(ready) | Reply::TurnStarted(ready)) => ready.lost(),
                         Ok(_) | Err(_) => None,
                     });
+                    self.users.answered(request, &result);
                     let before = self.answers.insert(request, result);
                     assert!(before.is_none(), "a request is answered once");
                 }
-                Notice::UseBroken { use_id, refusal } => self.broken.push((use_id, refusal)),
+                Notice::InstanceOver { instance, cause } => {
+                    self.over.push((instance, cause));
+                    self.broken.extend(self.users.broken(instance, cause));
+                }
                 Notice::HoldsChanged { processes, seen, .. } => self.shown.push((processes, seen)),
+                Notice::ProcessRests { process, attempt, of, .. } => {
+                    self.resting.push((process, attempt, of));
+                }
+                Notice::ProcessOver { process, end, keeps_alive, .. } => {
+                    self.overs.push((process, end, keeps_alive));
+                }
                 Notice::ShutdownComplete => {
                     assert!(!self.stopped, "that everything is over is told once");
                     self.stopped = true;
@@ -438,71 +469,6 @@ impl Rig {
         self.use_over(use_id);
     }
 
-    pub(super) fn create_session(&mut self) -> (SessionId, RequestId) {
-        self.create_session_with(SessionSettings { tenant: TENANT, ..SessionSettings::default() })
-    }
-
-    pub(super) fn create_session_with(
-        &mut self,
-        settings: SessionSettings,
-    ) -> (SessionId, RequestId) {
-        let session = SessionId::from_u128(self.id());
-        let request = self.ask(|request| Event::SessionCreated {
-            request,
-            session,
-            template: name(),
-            settings,
-        });
-        (session, request)
-    }
-
-    /// A session with a sandbox.
-    #[track_caller]
-    pub(super) fn session(&mut self) -> (SessionId, SandboxId) {
-        let (session, request) = self.create_session();
-        self.run();
-        (session, self.session_ready(request).sandbox)
-    }
-
-    #[track_caller]
-    pub(super) fn session_ready(&self, request: RequestId) -> SessionReady {
-        let answer = self.answered(request);
-        let (Reply::SessionReady(ready) | Reply::TurnStarted(ready)) = answer else {
-            panic!("expected a session, found {answer:?}")
-        };
-        ready
-    }
-
-    pub(super) fn turn_with(
-        &mut self,
-        session: SessionId,
-        when_busy: WhenBusy,
-    ) -> (RequestId, TurnId) {
-        let turn = TurnId::from_u128(self.id());
-        let request =
-            self.ask(|request| Event::TurnRequested { request, session, turn, when_busy });
-        (request, turn)
-    }
-
-    pub(super) fn turn(&mut self, session: SessionId) -> (RequestId, TurnId) {
-        self.turn_with(session, WhenBusy::Refuse)
-    }
-
-    /// A turn that starts and ends.
-    #[track_caller]
-    pub(super) fn whole_turn(&mut self, session: SessionId) -> SessionReady {
-        let (request, turn) = self.turn(session);
-        self.run();
-        let ready = self.session_ready(request);
-        self.end_turn(session, turn);
-        ready
-    }
-
-    pub(super) fn end_turn(&mut self, session: SessionId, turn: TurnId) {
-        let outcome = model::lifecycle::TurnOutcome::Completed;
-        let _ = self.apply(Event::TurnEnded { session, turn, outcome });
-    }
-
     #[track_caller]
     pub(super) fn state(&self, sandbox: SandboxId) -> SandboxState {
         self.kernel.sandbox(sandbox).expect("a sandbox that is known").state
@@ -573,9 +539,12 @@ actions! {
     prove => Action::Prove { .. },
     freeze => Action::Freeze { .. },
     thaw => Action::Thaw { .. },
+    hold_still => Action::HoldStill { .. },
+    let_run => Action::LetRun { .. },
     start_turn => Action::StartTurn { .. },
     stop_turn => Action::StopTurn { .. },
     kill_process => Action::KillProcess { .. },
+    restart_process => Action::RestartProcess { .. },
     persist => Action::Persist { .. },
     kill => Action::Kill { .. },
     copy => Action::CopyWorkspace { .. },

@@ -9,7 +9,7 @@ use model::{
 
 use super::moves::tight;
 use super::rig::{
-    DOCKER, NATIVE, ON_DISK, Rig, archive, delete_workspace, kill, launch, persist, template,
+    DOCKER, NATIVE, ON_DISK, Rig, archive, copy, delete_workspace, kill, launch, persist, template,
     trouble,
 };
 use crate::{Action, Outcome, Reply, UseKind, UseTarget};
@@ -381,4 +381,31 @@ fn a_message_by_the_id_of_an_evicted_sandbox_says_that_it_is_gone() {
     let (request, _) = rig.use_of(UseTarget::Sandbox(sandbox), UseKind::Exec);
     assert_eq!(rig.refused(request), model::ErrorCode::SandboxGone);
     assert_eq!(rig.in_state(SandboxState::Cold), []);
+}
+
+#[test]
+fn shelved_files_that_a_fork_brings_back_stay_with_the_session_that_waits_for_them() {
+    let config =
+        NodeConfig { prune_after_ms: Some(3 * DAY_MS), bind_timeout_ms: DAY_MS, ..tight(3, 1) };
+    let mut rig = Rig::with(config, template(0, 9), ON_DISK);
+    let (session, _) = rig.cold_session();
+    let others = [rig.cold_session().0, rig.cold_session().0];
+    let (last, _) = rig.session();
+    let exec = rig.session_exec(last);
+    assert!(is_shelved(&rig, session));
+    for other in others {
+        rig.end(other);
+    }
+    rig.live(3 * DAY_MS - 10_000);
+    rig.use_over(exec);
+    rig.end(last);
+    let resumed = rig.resume(session);
+    let (fork, request) = rig.fork(session);
+    rig.finish(copy, Outcome::Done);
+    assert_eq!(rig.answered(request), Reply::Forked { session: fork });
+    assert!(rig.pending(resumed) && !is_shelved(&rig, session));
+    assert_eq!(rig.count(kill), 1, "there is no place before the last one is gone");
+    rig.effects.clear();
+    rig.pass(20_000);
+    assert!(rig.losses(session).is_empty(), "a caller waits for these files");
 }

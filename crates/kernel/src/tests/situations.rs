@@ -251,7 +251,7 @@ fn what_was_deleted_is_gone_for_whoever_asks() {
 fn a_fork_that_is_deleted_while_it_is_copied_lets_its_parent_go() {
     let mut rig = stage();
     let (parent, source) = rig.waiting_session();
-    let (child, request) = rig.fork(parent);
+    let (child, request) = rig.fork_begun(parent);
     let sandbox = rig.targets(copy)[0];
     let deleted = rig.delete(sandbox);
     rig.run();
@@ -318,7 +318,7 @@ fn a_pause_is_over_when_its_sandbox_is_also_if_a_turn_came_in_between() {
 fn a_turn_for_a_fork_whose_copy_was_deleted_is_refused_and_nothing_breaks() {
     let mut rig = stage();
     let (parent, _) = rig.waiting_session();
-    let (child, forked) = rig.fork(parent);
+    let (child, forked) = rig.fork_begun(parent);
     let sandbox = rig.targets(copy)[0];
     let deleted = rig.delete(sandbox);
     let (turn, _) = rig.turn(child);

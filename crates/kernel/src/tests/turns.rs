@@ -2,7 +2,7 @@
 
 use model::lifecycle::{ActiveCause, TurnOutcome};
 use model::record::OnDisconnect;
-use model::{EndCause, ErrorCode, LifecycleEvent, NodeConfig, SandboxState, SessionStatus};
+use model::{EndCause, ErrorCode, LifecycleEvent, NodeConfig, SandboxState, SessionStatus, TurnId};
 
 use super::rig::{
     NATIVE, Rig, gone, kill, launch, persist, start_turn, stop_turn, template, trouble,
@@ -86,6 +86,40 @@ fn a_turn_so_quick_that_its_end_is_heard_first_has_started_and_ended() {
     assert_eq!(rig.published.iter().filter(|event| started(event)).count(), 1);
     let ended = LifecycleEvent::TurnEnded { session, turn, outcome: TurnOutcome::Completed };
     assert_eq!(rig.published[at + 1..], [ended]);
+}
+
+/// How often the start of a turn is published. An end must not come before it.
+fn starts_published(rig: &Rig, turn: TurnId) -> usize {
+    let of_turn = |event: &&LifecycleEvent| match event {
+        LifecycleEvent::TurnStarted { turn: of, .. }
+        | LifecycleEvent::TurnEnded { turn: of, .. } => *of == turn,
+        _ => false,
+    };
+    let told: Vec<_> = rig.published.iter().filter(of_turn).map(LifecycleEvent::name).collect();
+    assert!(told.iter().skip(1).all(|name| *name == "turn_ended"), "{told:?}");
+    told.iter().filter(|name| **name == "turn_started").count()
+}
+
+#[test]
+fn the_start_of_a_turn_is_published_when_the_harness_gets_it_and_only_then() {
+    let mut rig = alone();
+    let (session, _) = rig.session();
+    let (_, given) = rig.turn(session);
+    assert_eq!(starts_published(&rig, given), 1, "before the harness has taken it");
+    rig.finish(start_turn, Outcome::Done);
+    let (_, queued) = rig.turn_with(session, WhenBusy::Queue);
+    rig.apply(Event::TurnWithdrawn { session, turn: queued }).unwrap();
+    rig.end_turn(session, given);
+    assert_eq!((starts_published(&rig, given), starts_published(&rig, queued)), (1, 0));
+    let (_, stopped) = rig.turn(session);
+    rig.apply(Event::TurnWithdrawn { session, turn: stopped }).unwrap();
+    rig.finish(start_turn, trouble());
+    rig.finish(stop_turn, Outcome::Done);
+    assert_eq!(rig.turn_outcomes(stopped), [TurnOutcome::Aborted]);
+    let (_, failed) = rig.turn(session);
+    rig.finish(start_turn, trouble());
+    assert_eq!(rig.turn_outcomes(failed), [TurnOutcome::SandboxCrashed]);
+    assert_eq!((starts_published(&rig, stopped), starts_published(&rig, failed)), (1, 1));
 }
 
 #[test]
@@ -301,7 +335,7 @@ fn a_turn_that_waited_has_its_client_when_it_runs() {
 /// Whatever becomes of turns that wait, nothing is remembered of their clients afterwards.
 #[test]
 fn clients_of_turns_that_are_over_are_forgotten() {
-    type End = fn(&mut Rig, model::SessionId, model::TurnId);
+    type End = fn(&mut Rig, model::SessionId, TurnId);
     let ends: [(&str, End); 4] = [
         ("withdrawn", |rig, session, turn| {
             let _ = rig.apply(Event::TurnWithdrawn { session, turn });

@@ -1,11 +1,18 @@
 //! What keeps a sandbox awake: keepAlive processes and the scale file, what stop does to them, and
 //! that nothing outlives the sandbox it was for.
 
+use model::process::RestartPolicy;
 use model::state::Wakefulness;
-use model::{NodeConfig, ProcessId, SandboxId, SandboxState, SessionId};
+use model::{NodeConfig, ProcessId, ProcessStatus, SandboxId, SandboxState, SessionId};
 
-use super::rig::{DOCKER, NATIVE, Rig, freeze, kill_process, persist, template, trouble};
-use crate::{Action, DeathCause, Event, KeptProcess, Outcome, Reply, RestCause, WakeReport};
+use super::rig::{
+    DOCKER, NATIVE, Rig, freeze, kill_process, persist, restart_process, template, trouble,
+};
+use crate::{
+    Action, DeathCause, Event, KeptProcess, Outcome, RestCause, StartedProcess, WakeReport,
+};
+
+const ALWAYS: Option<RestartPolicy> = Some(RestartPolicy { max_restarts: None });
 
 /// A session's sandbox that has been used.
 fn scene() -> (Rig, SessionId, SandboxId) {
@@ -120,11 +127,13 @@ fn a_kill_that_fails_is_tried_again_but_not_for_ever() {
 }
 
 #[test]
-fn a_process_that_restarts_under_its_id_starts_its_clock_again() {
+fn a_process_whose_program_is_started_again_starts_its_clock_again() {
     let (mut rig, _, sandbox) = scene();
-    rig.starts(sandbox, 1, Some(10_000));
+    rig.starts_as(sandbox, 1, true, 10_000, ALWAYS);
     rig.pass(8_000);
-    rig.starts(sandbox, 1, Some(10_000));
+    rig.fails(sandbox, 1);
+    rig.pass(1_000);
+    rig.finish(restart_process, Outcome::Done);
     assert_eq!(kept(&rig, sandbox), [1], "it is counted once");
     rig.pass(9_999);
     assert_eq!(rig.count(kill_process), 0);
@@ -135,10 +144,7 @@ fn a_process_that_restarts_under_its_id_starts_its_clock_again() {
 #[test]
 fn a_process_without_keep_alive_holds_nothing() {
     let (mut rig, _, sandbox) = scene();
-    let instance = rig.instance(sandbox);
-    let process = ProcessId::from_u128(1);
-    let started = Event::ProcessStarted { instance, process, keep_alive: false, timeout_ms: 0 };
-    assert_eq!(rig.apply(started), Ok(Reply::Noted));
+    rig.starts_as(sandbox, 1, false, 0, None);
     assert_eq!(report(&rig, sandbox), NOTHING);
 }
 
@@ -149,14 +155,17 @@ fn processes_that_keep_awake_have_a_limit() {
     let (_, sandbox) = rig.session();
     rig.starts(sandbox, 1, None);
     rig.starts(sandbox, 1, None);
-    let started = Event::ProcessStarted {
+    let started = StartedProcess {
+        sandbox,
         instance: rig.instance(sandbox),
         process: ProcessId::from_u128(2),
         keep_alive: true,
         timeout_ms: 0,
+        restart: None,
     };
-    let refusal = rig.apply(started).unwrap_err();
+    let refusal = rig.apply(Event::ProcessStarted(started)).unwrap_err();
     assert_eq!(refusal.code, model::ErrorCode::LimitReached);
+    assert_eq!(rig.over(2).1.status, ProcessStatus::Failed, "it is ended all the same");
 }
 
 #[test]
@@ -178,15 +187,16 @@ fn stop_takes_the_holds_of_the_processes_that_exist_and_kills_nothing() {
 fn a_scheduled_stop_affects_those_that_existed_when_it_was_asked_for() {
     let (mut rig, _, sandbox) = scene();
     rig.starts(sandbox, 1, Some(0));
-    rig.starts(sandbox, 2, Some(0));
+    rig.starts_as(sandbox, 2, true, 0, ALWAYS);
     let at = rig.now.wall.plus(300_000);
     let told = rig.stop_processes(sandbox, 300_000);
     assert_eq!((told.scheduled_stop_at, told.wakefulness), (Some(at), Wakefulness::Awake));
     assert_eq!(told.processes.len(), 2);
-    rig.pass(1_000);
     rig.starts(sandbox, 3, Some(0));
     // The id of a process stays the same when it restarts.
-    rig.starts(sandbox, 2, Some(0));
+    rig.fails(sandbox, 2);
+    rig.pass(1_000);
+    rig.finish(restart_process, Outcome::Done);
     rig.pass(298_999);
     assert_eq!(kept(&rig, sandbox), [1, 2, 3]);
     rig.pass(1);
@@ -323,8 +333,9 @@ fn what_an_instance_that_is_gone_writes_is_ignored() {
     rig.resumed(session);
     rig.write_scale(old, 1, false);
     let process = ProcessId::from_u128(9);
-    let late = Event::ProcessStarted { instance: old, process, keep_alive: true, timeout_ms: 0 };
-    let _ = rig.apply(late);
+    let (keep_alive, timeout_ms, restart) = (true, 0, None);
+    let late = StartedProcess { sandbox, instance: old, process, keep_alive, timeout_ms, restart };
+    let _ = rig.apply(Event::ProcessStarted(late));
     assert_eq!(report(&rig, sandbox), NOTHING);
 }
 
@@ -367,17 +378,10 @@ fn what_goes_on_by_itself_may_have_written_since_it_was_saved() {
     assert_eq!(rig.count(persist), 1, "the process went on writing while it was saved");
 }
 
-/// A process that holds nothing and is given so much time.
-fn starts_limited(rig: &mut Rig, sandbox: SandboxId, timeout_ms: u64) {
-    let (instance, process) = (rig.instance(sandbox), ProcessId::from_u128(1));
-    let started = Event::ProcessStarted { instance, process, keep_alive: false, timeout_ms };
-    assert_eq!(rig.apply(started), Ok(Reply::Noted));
-}
-
 #[test]
 fn the_time_of_a_process_stands_still_while_its_sandbox_is_frozen() {
     let (mut rig, session, sandbox) = scene();
-    starts_limited(&mut rig, sandbox, 60_000);
+    rig.starts_as(sandbox, 1, false, 60_000, None);
     assert!(!awake(&rig, sandbox), "a timeout is no hold");
     rig.pass(10_000);
     rig.finish(freeze, Outcome::Done);
@@ -401,7 +405,7 @@ fn the_time_of_a_process_stands_still_while_its_sandbox_is_frozen() {
 #[test]
 fn where_nobody_knows_whether_it_is_frozen_it_is_thawed_before_anything_is_killed() {
     let (mut rig, _, sandbox) = scene();
-    starts_limited(&mut rig, sandbox, 60_000);
+    rig.starts_as(sandbox, 1, false, 60_000, None);
     rig.pass(10_000);
     rig.finish(freeze, Outcome::TimedOut);
     rig.pass(50_000);
@@ -414,9 +418,11 @@ fn where_nobody_knows_whether_it_is_frozen_it_is_thawed_before_anything_is_kille
 #[test]
 fn a_hold_that_was_taken_away_does_not_come_back_by_a_restart() {
     let (mut rig, _, sandbox) = scene();
-    rig.starts(sandbox, 1, Some(0));
+    rig.starts_as(sandbox, 1, true, 0, ALWAYS);
     rig.stop_processes(sandbox, 0);
-    rig.starts(sandbox, 1, Some(0));
+    rig.fails(sandbox, 1);
+    rig.pass(1_000);
+    rig.finish(restart_process, Outcome::Done);
     assert!(!awake(&rig, sandbox));
     let process = ProcessId::from_u128(1);
     assert!(!rig.kernel.process_holds(rig.instance(sandbox), process));

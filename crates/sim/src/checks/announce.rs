@@ -4,7 +4,7 @@ use model::lifecycle::{ActiveCause, LifecycleEvent};
 use model::record::Owner;
 use model::{ColdEviction, EndCause, Generation, SandboxId, SessionId, TerminatedReason};
 
-use super::{Judged, Promise, broken, handout, holds};
+use super::{Judged, Promise, broken, handout, holds, turns, uses};
 use crate::ledger::LeasePhase;
 use crate::world::World;
 
@@ -47,25 +47,16 @@ pub(crate) fn judge(world: &mut World, event: &LifecycleEvent) -> Judged {
                 && world.scenario.config.cold_eviction == ColdEviction::KeepFiles;
             holds(Promise::LimitsSpareFiles, !by_limit, || format!("{session:?} lost its files"))
         }
-        LifecycleEvent::TurnStarted { session, turn, .. } => {
-            let asked = world.ledger.asked_turns.remove(turn);
-            let request = asked.map_or(model::RequestId::NIL, |(_, request)| request);
-            let again = world.ledger.turns.insert(*turn, (*session, request));
-            holds(Promise::TurnsEndOnce, again.is_none(), || format!("{turn:?} starts again"))
-        }
-        LifecycleEvent::TurnEnded { turn, outcome, .. } => {
-            world.coverage.count("turns", turn_name(*outcome));
-            let started = world.ledger.turns.remove(turn).is_some();
-            let asked = world.ledger.asked_turns.remove(turn).is_some();
-            holds(Promise::TurnsEndOnce, started || asked, || {
-                format!("{turn:?} ends, but was not in progress")
-            })
-        }
+        LifecycleEvent::TurnStarted { session, turn, .. } => turns::started(world, *session, *turn),
+        LifecycleEvent::TurnEnded { turn, outcome, .. } => turns::ended(world, *turn, *outcome),
         LifecycleEvent::WorkspaceDurable { .. }
         | LifecycleEvent::SessionChanged { .. }
         | LifecycleEvent::SandboxFrozen { .. }
         | LifecycleEvent::SandboxWakefulness { .. }
         | LifecycleEvent::PoolHealth { .. } => Ok(()),
+        LifecycleEvent::SandboxState { sandbox_id, .. } => broken(Promise::StatesTold, || {
+            format!("a change of {sandbox_id:?} is to go into the journal")
+        }),
     }
 }
 
@@ -110,6 +101,7 @@ fn terminated(
     };
     // A sandbox that goes on under another id has ended for whoever knew the old one.
     let renamed = world.store.by_instance.get(&instance).is_some_and(|id| *id != sandbox);
+    uses::ended(world, instance, renamed);
     let exists = world.runtime.instances.contains_key(&instance) && !renamed;
     holds(Promise::TerminatedOnce, !exists, || {
         format!("{sandbox:?} {generation} by {cause:?} is told while {instance:?} exists")
@@ -122,20 +114,5 @@ const fn active_name(cause: ActiveCause) -> &'static str {
         ActiveCause::Reconnected => "reconnected",
         ActiveCause::Replaced => "replaced",
         ActiveCause::Resumed => "resumed",
-    }
-}
-
-const fn turn_name(outcome: model::lifecycle::TurnOutcome) -> &'static str {
-    use model::lifecycle::TurnOutcome;
-    match outcome {
-        TurnOutcome::Completed => "completed",
-        TurnOutcome::Failed => "failed",
-        TurnOutcome::Aborted => "aborted",
-        TurnOutcome::TimedOut => "timed_out",
-        TurnOutcome::SandboxCrashed => "sandbox_crashed",
-        TurnOutcome::Oom => "oom",
-        TurnOutcome::DiskLimit => "disk_limit",
-        TurnOutcome::Interrupted => "interrupted",
-        TurnOutcome::NotStarted => "not_started",
     }
 }

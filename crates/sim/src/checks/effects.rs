@@ -2,7 +2,10 @@
 
 use kernel::{Action, Effect};
 
-use super::{Judged, Promise, broken, capacity, cold, disk, ends, holds, sessions, uses};
+use super::{
+    Judged, Promise, broken, capacity, cold, disk, ends, holds, processes, sessions, stillness,
+    uses,
+};
 use crate::coverage;
 use crate::runtime::Phase;
 use crate::trace::effect_line;
@@ -41,6 +44,7 @@ pub(crate) fn judge(world: &mut World, effect: &Effect) -> Judged {
             if workspace.is_some() {
                 sessions::kill(world, *instance)?;
             }
+            stillness::over(world, *instance);
             ends::kill(world, *instance)
         }
         Action::Wipe { instance } => ends::wipe(world, *instance),
@@ -59,19 +63,32 @@ pub(crate) fn judge(world: &mut World, effect: &Effect) -> Judged {
             if let Some(one) = world.runtime.instances.get_mut(instance) {
                 for other in one.processes.iter_mut().filter(|other| other.id == *process) {
                     other.kill_asked = true;
+                    other.keeps_awake = false;
                 }
             }
             Ok(())
         }
+        Action::RestartProcess { instance, process, .. } => {
+            processes::restart(world, effect, *instance, *process)
+        }
         Action::DeleteWorkspace { workspace } => sessions::delete(world, *workspace),
         Action::ArchiveWorkspace { workspace } => cold::archive(world, *workspace),
+        Action::HoldStill { instance } => stillness::hold(world, *instance),
+        Action::LetRun { instance } => {
+            stillness::over(world, *instance);
+            Ok(())
+        }
+        Action::Persist { instance, guest_awake: true, .. } => stillness::asked(world, *instance),
         Action::Claim { .. }
         | Action::Probe { .. }
         | Action::Prove { .. }
         | Action::Thaw { .. }
         | Action::StopTurn { .. }
-        | Action::Persist { .. } => Ok(()),
-        Action::CopyWorkspace { from, .. } => {
+        | Action::Persist { guest_awake: false, .. } => Ok(()),
+        Action::CopyWorkspace { from, instance, guest_awake, .. } => {
+            if let Some(instance) = instance.filter(|_| *guest_awake) {
+                stillness::asked(world, instance)?;
+            }
             let now = world.now.mono;
             world.watch.copies.retain(|(_, until)| *until >= now);
             world.watch.copies.push((*from, effect.deadline));
@@ -89,9 +106,12 @@ const fn name(action: &Action) -> &'static str {
         Action::Prove { .. } => "prove",
         Action::Freeze { .. } => "freeze",
         Action::Thaw { .. } => "thaw",
+        Action::HoldStill { .. } => "hold_still",
+        Action::LetRun { .. } => "let_run",
         Action::StartTurn { .. } => "start_turn",
         Action::StopTurn { .. } => "stop_turn",
         Action::KillProcess { .. } => "kill_process",
+        Action::RestartProcess { .. } => "restart_process",
         Action::Persist { .. } => "persist",
         Action::Kill { .. } => "kill",
         Action::CopyWorkspace { .. } => "copy_workspace",

@@ -154,7 +154,8 @@ fn spare(
     record: &SandboxRecord,
     cause: EndCause,
 ) -> Judged {
-    let running = instance.turn.is_some() || world.ledger.runs_exec(&instance.uses);
+    let execs = world.ledger.runs_exec(&instance.uses) || instance.is_restarting();
+    let running = instance.turn.is_some() || execs;
     holds(Promise::RunningSafe, !running, || format!("{id:?} is in use, and ends by {cause:?}"))?;
     if let Owner::Session(session) = record.owner {
         holds(

@@ -3,15 +3,16 @@
 use model::record::Owner;
 use model::{InstanceId, ProcessId, SandboxId};
 
-use super::{Judged, Promise, holds};
+use super::{Judged, Promise, holds, stillness};
 use crate::runtime::Phase;
 use crate::world::World;
 
 /// A freeze was decided.
 pub(crate) fn freeze(world: &World, id: InstanceId) -> Judged {
     let Some(instance) = world.runtime.instances.get(&id) else { return Ok(()) };
-    let busy = instance.turn.is_some() || !instance.uses.is_empty();
+    let busy = instance.turn.is_some() || !instance.uses.is_empty() || instance.is_restarting();
     holds(Promise::RunningSafe, !busy, || format!("{id:?} is in use, and is frozen"))?;
+    stillness::stops(id, instance)?;
     let files = world.runtime.workspaces.get(&instance.workspace);
     let unsaved = files.is_some_and(|files| files.live != files.durable);
     let session = matches!(instance.holder, Owner::Session(_));
@@ -38,7 +39,9 @@ pub(crate) fn kill(world: &World, id: InstanceId, process: ProcessId) -> Judged 
     let Some(process) = instance.processes.iter().find(|one| one.id == process) else {
         return Ok(());
     };
-    let Some(due) = process.due.filter(|_| !instance.troubled && !instance.frozen) else {
+    // What was asked to end is killed as soon as its next program runs.
+    let early = process.to_end || process.was_overdue;
+    let Some(due) = process.due.filter(|_| !instance.troubled && !instance.frozen && !early) else {
         return Ok(());
     };
     let given_ms = due.since(process.began);
@@ -62,7 +65,7 @@ pub(crate) fn compare(world: &World, id: InstanceId, sandbox: SandboxId) -> Judg
         let shown = report.processes.iter().any(|kept| kept.process == process.id);
         let overdue = process.due.is_some_and(|due| due <= now);
         // Its time may have stood still for a moment.
-        let unclear = overdue || process.naps > 0 || instance.frozen;
+        let unclear = overdue || process.naps > 0 || instance.frozen || process.was_overdue;
         let stopped = stopping.is_some_and(|stop| stop.of.contains(&process.id));
         if (unclear && process.due.is_some()) || stopped {
             continue;
@@ -92,6 +95,8 @@ pub(crate) fn ticked(world: &World) -> Judged {
             let later_ms = process.slept_ms + unclear_ms;
             // Where an effect went wrong, it may have to be thawed first.
             let awake = process.keeps_awake && !instance.frozen && !instance.troubled;
+            // One that is being started again is killed when it runs.
+            let awake = awake && process.restart_by.is_none();
             let late = awake && process.due.is_some_and(|due| due.plus(later_ms) <= now);
             holds(Promise::DeadlineKept, !owned || !late || process.kill_asked, || {
                 format!("{:?} in {id:?} runs past its timeout", process.id)

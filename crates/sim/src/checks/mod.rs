@@ -12,11 +12,15 @@ pub(crate) mod eviction;
 pub(crate) mod handout;
 pub(crate) mod holds;
 pub(crate) mod leases;
+pub(crate) mod processes;
 pub(crate) mod records;
 pub(crate) mod refusals;
 pub(crate) mod sessions;
 pub(crate) mod settled;
+pub(crate) mod stillness;
 pub(crate) mod tenants;
+pub(crate) mod transitions;
+pub(crate) mod turns;
 pub(crate) mod uses;
 pub(crate) mod waiting;
 pub(crate) mod whole;
@@ -26,8 +30,8 @@ use std::fmt;
 
 use crate::trace::shorten;
 use model::{
-    EndCause, Generation, InstanceId, LeaseId, Mono, RequestId, SandboxId, TemplateName, UseId,
-    Wall, WorkspaceId,
+    EndCause, Generation, InstanceId, LeaseId, Mono, RequestId, SandboxId, TemplateName, TurnId,
+    UseId, Wall, WorkspaceId,
 };
 
 macro_rules! promises {
@@ -81,6 +85,7 @@ promises! {
     TerminatedOnce, "terminated_once", "the end of a sandbox is told once, after its removal, if it had been ready";
     GenerationsGrow, "generations_grow", "the generations of a session's sandboxes grow";
     TurnsEndOnce, "turns_end_once", "a turn that started ends exactly once";
+    TurnStartTold, "turn_start_told", "the start of a turn is published once, by the decision that gives it to a harness";
     OneSandboxEach, "one_sandbox_each", "a session has at most one sandbox";
     FilesKept, "files_kept", "a session finds its files as it left them, or is told that they are lost";
     ColdUnwanted, "cold_unwanted", "files are archived or given up only when nobody used them for long enough, nor wants them";
@@ -93,7 +98,15 @@ promises! {
     HoldsExact, "holds_exact", "what keeps a sandbox awake is known exactly";
     EndJustified, "end_justified", "a sandbox ends for the reason that is given, and only then";
     TimeGiven, "time_given", "a process is killed only after the time it was given, not counting frozen time";
+    RestartsInPlace, "restarts_in_place", "a program is started again only in the sandbox in which it failed, while that lives";
+    RestartsBounded, "restarts_bounded", "a program is started again as often as is wished and after its pause, not more often nor sooner";
+    StopIsFinal, "stop_is_final", "a process that was asked to end is not started again";
+    ProcessesEndOnce, "processes_end_once", "a process ends exactly once, at the latest with its sandbox";
     FrozenUnused, "frozen_unused", "nothing is done in a frozen sandbox";
+    StillBriefly, "still_briefly", "a sandbox is held still only for a copy, and for a second at most";
+    StillBetween, "still_between", "a sandbox is not held still while a turn is being started or stopped in it";
+    GuestAwake, "guest_awake", "a guest that gives files out runs from the beginning to the end of that";
+    CopyCostsNoUse, "copy_costs_no_use", "no caller is refused a sandbox because its files are being copied";
     FrozenQuietly, "frozen_quietly", "a sandbox is frozen only after it was quiet for long enough";
     LeastRecentFirst, "least_recent_first", "the least recently used of a tier is evicted first";
     TiersInOrder, "tiers_in_order", "tiers give way in order, and only those that help";
@@ -101,7 +114,9 @@ promises! {
     LeaseEnds, "lease_ends", "an expired lease is ended at once";
     OneSpeaker, "one_speaker", "a harness is spoken with by a turn or by one who holds it, never by two";
     UsesEndOnce, "uses_end_once", "a use is broken off at most once, and when its sandbox is gone";
+    OverTold, "over_told", "each user of an instance hears once that it is over, before its end is published";
     StatesFollow, "states_follow", "states follow each other as the design says";
+    StatesTold, "states_told", "users see each change of a state, or it counts as left out when there are too many";
     StatsAddUp, "stats_add_up", "the numbers shown add up to what is written down";
     AuditPasses, "audit_passes", "the kernel's own derived facts are right";
     EffectSound, "effect_sound", "an effect has a fresh id and a deadline to come";
@@ -156,6 +171,12 @@ pub struct Watch {
     pub latest_wall: Wall,
     /// Whether the wall clock ever went back.
     pub clock_went_back: bool,
+    /// Turns whose start the decision being judged publishes.
+    pub turns_started: Vec<TurnId>,
+    /// Instances that this kernel said to be over, until it publishes the end of their sandboxes.
+    pub told_over: BTreeSet<InstanceId>,
+    /// Instances for whose sandboxes the decision being judged publishes the end.
+    pub ended_now: Vec<InstanceId>,
     /// Requests that are answered by the decision being judged.
     pub answered: Vec<RequestId>,
     /// Requests whose clients went away.
@@ -169,12 +190,16 @@ pub struct Watch {
     /// Instances that are being evicted with files that are not safe, as a violation unless they
     /// are deleted with everything.
     pub unsaved: BTreeMap<InstanceId, Box<Violation>>,
+    /// Instances that are held still by decision, each since when.
+    pub held_still: BTreeMap<InstanceId, Mono>,
     /// Workspaces that are being copied, each until its copy counts as timed out.
     pub copies: Vec<(WorkspaceId, Mono)>,
     /// Workspaces that were lost by an accident.
     pub vanished: BTreeSet<WorkspaceId>,
     /// Generations that live on under another id.
     pub renamed: Vec<(SandboxId, Generation)>,
+    /// Sandboxes as users see them.
+    pub seen: BTreeMap<SandboxId, transitions::Seen>,
     /// The next completion is late, and must change nothing.
     pub expect_silence: bool,
 }

@@ -32,11 +32,12 @@ pub(crate) fn judge(kind: usize, refusal: &Refusal) -> Judged {
         "pool_drained" | "pool_resumed" => &[POOL],
         "lease_returned" | "lease_renewed" => &[&[Code::LeaseUnknown, Code::LeaseLost]],
         "use_ended" | "turn_ended" | "effect_ended" | "ticked" | "client_gone"
-        | "instance_died" | "process_ended" | "shutdown_began" | "workspace_measured"
+        | "instance_died" | "program_ended" | "shutdown_began" | "workspace_measured"
         | "disk_measured" => &[],
         "process_started" | "scale_written" => {
             &[SANDBOX, &[Code::LimitReached, Code::QueueFull, Code::CapacityExhausted]]
         }
+        "process_end_asked" => &[&[Code::ProcessOver, Code::SandboxBusy]],
         "stop_requested" => &[SANDBOX],
         // These have an answer of their own, judged by what was asked.
         _ => return Ok(()),
@@ -121,6 +122,7 @@ pub(crate) fn answer(ask: &Ask, refusal: &Refusal) -> Judged {
                 &[Code::PersistFailed, Code::IdConflict, Code::Aborted, Code::TurnInProgress],
             ],
         ),
+        Ask::Read { .. } => ("read", &[SANDBOX]),
         Ask::Destroy { .. } => ("destroy", &[POOL, &[Code::TemplateInUse]]),
     };
     if ANY_REQUEST.contains(&refusal.code) {

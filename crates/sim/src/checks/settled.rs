@@ -1,6 +1,6 @@
 //! What must hold after every event, when the kernel has said all it has to say.
 
-use super::{Judged, Promise, holds, leases, uses, waiting};
+use super::{Judged, Promise, holds, leases, processes, stillness, uses, waiting};
 use crate::coverage::event_name;
 use crate::world::World;
 
@@ -22,6 +22,8 @@ pub(crate) fn judge(world: &mut World, kind: usize) -> Judged {
         waiting::ticked(world)?;
         leases::ticked(world)?;
         holds::ticked(world)?;
+        processes::ticked(world)?;
+        stillness::ticked(world)?;
     }
     Ok(())
 }

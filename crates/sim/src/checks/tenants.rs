@@ -1,6 +1,7 @@
 //! Keys: what a caller has is that caller's in every record and every event, and what is nobody's
 //! is no key's.
 
+use kernel::Transition;
 use model::lifecycle::LifecycleEvent;
 use model::record::{Owner, SandboxRecord};
 use model::why::Ended;
@@ -45,6 +46,14 @@ pub(crate) fn ended(world: &World, ended: &Ended) -> Judged {
     fits(world, owner(ended.lease, ended.session), ended.tenant, "an end")
 }
 
+/// Users see a change of a state.
+pub(crate) fn moved(world: &World, told: &Transition) -> Judged {
+    match world.store.sandboxes.get(&told.sandbox) {
+        Some(record) => fits(world, record.owner, told.tenant, "a change of state"),
+        None => Ok(()),
+    }
+}
+
 /// Something was told.
 pub(crate) fn told(world: &World, tenant: KeyId, event: &LifecycleEvent) -> Judged {
     let owner = match event {
@@ -57,6 +66,7 @@ pub(crate) fn told(world: &World, tenant: KeyId, event: &LifecycleEvent) -> Judg
         | LifecycleEvent::TurnEnded { session, .. } => Owner::Session(*session),
         LifecycleEvent::PoolHealth { .. } => Owner::Nobody,
         LifecycleEvent::SandboxFrozen { sandbox_id, .. }
+        | LifecycleEvent::SandboxState { sandbox_id, .. }
         | LifecycleEvent::SandboxWakefulness { sandbox_id, .. } => {
             match world.store.sandboxes.get(sandbox_id) {
                 Some(record) => record.owner,

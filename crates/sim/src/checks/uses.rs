@@ -1,19 +1,44 @@
 //! Uses: each ends once, by its client or because its sandbox is gone.
 
+use kernel::use_broken;
 use model::record::Owner;
-use model::{InstanceId, SandboxId, UseId};
+use model::{EndCause, InstanceId, SandboxId, UseId};
 
 use super::{Judged, Promise, broken, holds};
 use crate::runtime::{Instance, Phase};
 use crate::world::World;
 
-/// A use was broken off.
-pub(crate) fn broke(world: &mut World, use_id: UseId) -> Judged {
-    let Some(open) = world.ledger.uses.remove(&use_id) else {
-        return broken(Promise::UsesEndOnce, || format!("{use_id:?} was not in progress"));
-    };
-    if let Some(one) = world.runtime.instances.get_mut(&open.instance) {
-        one.uses.retain(|other| *other != use_id);
+/// The kernel says that an instance is over: so is all that is in progress in it.
+pub(crate) fn over(world: &mut World, instance: InstanceId, cause: EndCause) -> Judged {
+    let code = use_broken(cause).code.as_str();
+    world.coverage.count("over", cause.as_str());
+    for (use_id, _) in world.ledger.uses.extract_if(.., |_, open| open.instance == instance) {
+        world.coverage.count("broken_uses", code);
+        if let Some(one) = world.runtime.instances.get_mut(&instance) {
+            one.uses.retain(|other| *other != use_id);
+        }
+    }
+    let first = world.watch.told_over.insert(instance);
+    holds(Promise::OverTold, first, || format!("{instance:?} is over again, by {cause:?}"))
+}
+
+/// The kernel publishes the end of the sandbox that an instance was of.
+pub(crate) fn ended(world: &mut World, instance: InstanceId, renamed: bool) {
+    if renamed {
+        // It goes on in its pool, and its next user hears of the next end.
+        world.watch.told_over.remove(&instance);
+    } else {
+        world.watch.ended_now.push(instance);
+    }
+}
+
+/// A decision is judged: the users of what it says to have ended have heard that by now.
+pub(crate) fn all_told(world: &mut World) -> Judged {
+    for instance in std::mem::take(&mut world.watch.ended_now) {
+        let told = world.watch.told_over.remove(&instance);
+        holds(Promise::OverTold, told, || {
+            format!("the sandbox of {instance:?} ended, and its user did not hear that it is over")
+        })?;
     }
     Ok(())
 }

@@ -40,6 +40,7 @@ fn patience(world: &World, pending: &Pending) -> Mono {
         | Ask::Stop { .. }
         | Ask::End { .. }
         | Ask::Fork { .. }
+        | Ask::Read { .. }
         | Ask::Destroy { .. } => pending.deadline,
     }
 }

@@ -2,12 +2,11 @@
 //! freezes, thaws and deletions by id.
 
 use kernel::Event;
-use model::{InstanceId, ProcessId, SandboxId};
+use model::{InstanceId, SandboxId};
 
 use crate::checks::{self, Judged};
-use crate::interpreter::Item;
 use crate::ledger::Ask;
-use crate::runtime::{Phase, Process, ScheduledStop};
+use crate::runtime::{Phase, ScheduledStop};
 use crate::world::World;
 
 impl World {
@@ -26,37 +25,6 @@ impl World {
         let record = self.store.record_of(instance)?;
         // What belongs to nobody runs nothing of anybody.
         (self.ledger.has(record.owner) && record.ending.is_none()).then_some((instance, record.id))
-    }
-
-    pub(super) fn act_start_process(&mut self) -> Judged {
-        let Some((instance, _)) = self.used_instance() else { return Ok(()) };
-        let process = ProcessId::from_u128(self.ledger.fresh());
-        let (keep_alive, asked) = match self.choices.below(5) {
-            0 => (false, None),
-            1 => (true, None),
-            2 => (true, Some(1_500)),
-            3 => (false, Some(1_500)),
-            _ => (true, Some(0)),
-        };
-        let now = self.now.mono;
-        let timeout_ms = self.kernel.process_timeout_ms(keep_alive, asked);
-        let lasts_ms = self.choices.between(1, 20_000);
-        let event = Event::ProcessStarted { instance, process, keep_alive, timeout_ms };
-        let accepted = matches!(self.submit(event, None)?, Some(Ok(_)));
-        let Some(one) = self.runtime.up(instance) else { return Ok(()) };
-        if accepted {
-            one.processes.push(Process {
-                id: process,
-                keeps_awake: keep_alive,
-                due: (timeout_ms > 0).then(|| now.plus(timeout_ms)),
-                began: now,
-                slept_ms: 0,
-                naps: 0,
-                kill_asked: false,
-            });
-            self.plan(lasts_ms, Item::ProcessEnds { instance, process });
-        }
-        Ok(())
     }
 
     pub(super) fn act_write_scale(&mut self) -> Judged {

@@ -6,6 +6,7 @@ use model::record::Owner;
 use model::{InstanceId, LeaseId, SandboxId, UseId, Wall};
 
 use crate::checks::{self, Judged};
+use crate::interpreter::Item;
 use crate::ledger::{Ask, Lease, LeasePhase};
 use crate::world::World;
 
@@ -145,6 +146,13 @@ impl World {
 
     /// A use is over, by itself or because its client is done.
     pub(crate) fn end_use(&mut self, use_id: UseId) -> Judged {
+        let Some(open) = self.ledger.uses.get(&use_id) else { return Ok(()) };
+        let still = self.runtime.up(open.instance).is_some_and(|one| one.held_still.is_some());
+        if still && open.kind == UseKind::Exec {
+            // It goes on when its sandbox does.
+            self.plan(50, Item::UseEnds(use_id));
+            return Ok(());
+        }
         let Some(open) = self.ledger.uses.remove(&use_id) else { return Ok(()) };
         let now = self.now.mono;
         if let Some(one) = self.runtime.instances.get_mut(&open.instance) {
@@ -153,7 +161,7 @@ impl World {
         if let Some(one) = self.runtime.up(open.instance) {
             one.active_at = now;
             one.stirred_at = now;
-            if one.frozen {
+            if one.frozen && one.held_still.is_none() {
                 return checks::uses::frozen(use_id);
             }
             if open.kind == UseKind::Exec {

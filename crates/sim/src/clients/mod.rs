@@ -5,6 +5,8 @@
 mod holds;
 mod leases;
 mod operators;
+mod processes;
+mod reads;
 mod sessions;
 
 use std::collections::BTreeMap;
@@ -29,6 +31,7 @@ impl World {
             Act::EndUse => self.act_end_use(),
             Act::StaleUse => self.act_stale_use(),
             Act::StartProcess => self.act_start_process(),
+            Act::EndProcess => self.act_end_process(),
             Act::WriteScale => self.act_write_scale(),
             Act::StopKeepAlive => self.act_stop_keep_alive(),
             Act::Freeze => self.act_freeze(true),
@@ -55,6 +58,7 @@ impl World {
             }
             Act::Destroy => self.act_destroy(),
             Act::PutTemplate => self.act_put_template(),
+            Act::Read => self.act_read(),
         }
     }
 

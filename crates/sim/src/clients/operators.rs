@@ -28,6 +28,10 @@ impl World {
                 else {
                     return Ok(());
                 };
+                // The harness has not taken it yet, and the client still waits for that.
+                if self.ledger.pending.contains_key(&request) {
+                    return self.vanish(request);
+                }
                 if let Some(one) = self.ledger.sessions.get_mut(&session)
                     && one.on_disconnect == OnDisconnect::Abort
                 {
@@ -92,6 +96,7 @@ impl World {
                 | Ask::Stop { .. }
                 | Ask::End { .. }
                 | Ask::Fork { .. }
+                | Ask::Read { .. }
                 | Ask::Destroy { .. } => {}
             }
             self.watch.gone.insert(request);

@@ -2,16 +2,21 @@
 //! effect goes is drawn when it starts; what it does is decided by the truth when it ends. It
 //! never touches what the kernel believes except by reporting.
 
+mod lanes;
 mod perform;
+mod programs;
 
 use std::sync::Arc;
 
-use kernel::{Action, DeathCause, Effect, Event, Failure, FailureKind, Outcome};
+use kernel::{
+    Action, DeathCause, Effect, Event, Failure, FailureKind, Outcome, ProgramEnd, StartedProcess,
+};
 use model::lifecycle::TurnOutcome;
 use model::record::Owner;
-use model::{EffectId, InstanceId, ProcessId, SessionId, TurnId, UseId};
+use model::{EffectId, InstanceId, ProcessId, RequestId, SessionId, TurnId, UseId};
 
 use crate::checks::{self, Judged};
+pub(crate) use crate::interpreter::programs::ProgramFate;
 use crate::runtime::{Instance, Phase, Saved};
 use crate::world::World;
 
@@ -36,6 +41,8 @@ pub(crate) enum Item {
     },
     /// A use is over.
     UseEnds(UseId),
+    /// Files were read for a backup.
+    ReadEnds(RequestId),
     /// The harness is done with a turn.
     TurnEnds {
         /// Where.
@@ -45,12 +52,29 @@ pub(crate) enum Item {
         /// Which.
         turn: TurnId,
     },
-    /// A process ends.
-    ProcessEnds {
+    /// That a process was started becomes known.
+    ProcessStarted(StartedProcess),
+    /// The program of a process ends.
+    ProgramEnds {
         /// Where.
         instance: InstanceId,
-        /// Which.
+        /// Of which process.
         process: ProcessId,
+        /// Which of its programs.
+        program: u32,
+        /// Why.
+        fate: ProgramFate,
+    },
+    /// That the program of a process is over becomes known.
+    ProgramTold {
+        /// Where.
+        instance: InstanceId,
+        /// Of which process.
+        process: ProcessId,
+        /// Which of its programs.
+        program: u32,
+        /// How it ended.
+        how: ProgramEnd,
     },
     /// The death of an instance becomes known.
     Death {
@@ -91,6 +115,10 @@ impl World {
     pub(crate) fn start(&mut self, effect: Effect) {
         let left_ms = effect.deadline.since(self.now.mono).max(1);
         if let Action::Launch(launch) = &effect.action {
+            // Files may lie in another way than their template says: they are older than that.
+            let closed = self.scenario.recipes.iter().any(|recipe| {
+                recipe.template.name == launch.template.name && recipe.traits.disk.is_some()
+            }) && self.choices.below(3) == 2;
             let recipe = self.recipe_index(&launch.template.name);
             self.runtime.begin(
                 launch.instance,
@@ -102,6 +130,11 @@ impl World {
                     workspace: launch.workspace,
                     frozen: false,
                     still_since: self.now.mono,
+                    held_still: None,
+                    closed,
+                    readings: 0,
+                    changing_turns: Vec::new(),
+                    busy_until: self.now.mono,
                     marks: Vec::new(),
                     bound: None,
                     holder: Owner::Nobody,
@@ -134,34 +167,16 @@ impl World {
         {
             one.effects += 1;
         }
+        if let Some(one) = self.read_by_guest(&effect.action) {
+            one.readings += 1;
+        }
+        if let Some((one, turn)) = self.turn_changed_by(&effect.action) {
+            one.changing_turns.push(turn);
+        }
         let (how, takes_ms) = self.draw_how(&effect, left_ms);
+        let (how, takes_ms) = self.in_turn(&effect, how, takes_ms);
         let began_with = self.held_by_workspace_of(&effect.action);
         self.plan(takes_ms, Item::Act { effect: Box::new(effect), how, began_with });
-    }
-
-    /// What the workspace of an effect holds now.
-    fn held_by_workspace_of(&self, action: &Action) -> u64 {
-        match action {
-            Action::Persist { workspace, .. } => {
-                self.runtime.workspaces.get(workspace).map_or(0, |held| held.live)
-            }
-            Action::CopyWorkspace { from, instance, .. } => {
-                self.runtime.copied_of(*from, *instance)
-            }
-            Action::Launch(_)
-            | Action::Claim { .. }
-            | Action::Probe { .. }
-            | Action::Wipe { .. }
-            | Action::Prove { .. }
-            | Action::Freeze { .. }
-            | Action::Thaw { .. }
-            | Action::StartTurn { .. }
-            | Action::StopTurn { .. }
-            | Action::KillProcess { .. }
-            | Action::Kill { .. }
-            | Action::ArchiveWorkspace { .. }
-            | Action::DeleteWorkspace { .. } => 0,
-        }
     }
 
     fn draw_how(&mut self, effect: &Effect, left_ms: u64) -> (How, u64) {
@@ -178,9 +193,12 @@ impl World {
             | Action::Prove { .. }
             | Action::Freeze { .. }
             | Action::Thaw { .. }
+            | Action::HoldStill { .. }
+            | Action::LetRun { .. }
             | Action::StartTurn { .. }
             | Action::StopTurn { .. }
             | Action::KillProcess { .. }
+            | Action::RestartProcess { .. }
             | Action::Kill { .. }
             | Action::DeleteWorkspace { .. } => 12,
         };
@@ -188,7 +206,10 @@ impl World {
         let slow = self.choices.chance(rates.slow);
         let takes_ms = if slow { left_ms - 1 } else { usual_ms.min(left_ms) };
         let takes_ms = self.choices.between(0, takes_ms);
-        let weights = [1000, rates.fail, rates.late, rates.silent, rates.twice, rates.lie];
+        // Few are ever held still, so what follows a failure there would hardly be seen.
+        let often = if matches!(effect.action, Action::LetRun { .. }) { 10 } else { 1 };
+        let fail = rates.fail * often;
+        let weights = [1000, fail, rates.late, rates.silent, rates.twice, rates.lie];
         let how = match self.choices.weighted(&weights) {
             0 => How::Well,
             1 => {
@@ -213,7 +234,6 @@ impl World {
 
     /// Something on the agenda happens.
     pub(crate) fn happen(&mut self, item: Item) -> Judged {
-        let now = self.now.mono;
         match item {
             Item::Act { effect, how, began_with } => self.end_effect(&effect, how, began_with),
             Item::Report { id, outcome } => {
@@ -231,6 +251,7 @@ impl World {
                 told
             }
             Item::UseEnds(use_id) => self.end_use(use_id),
+            Item::ReadEnds(request) => self.end_read(request),
             Item::TurnEnds { instance, session, turn } => {
                 let outcome = match self.choices.below(5) {
                     4 => TurnOutcome::Failed,
@@ -238,15 +259,13 @@ impl World {
                 };
                 self.end_turn(instance, session, turn, outcome)
             }
-            Item::ProcessEnds { instance, process } => {
-                let Some(one) = self.runtime.up(instance) else { return Ok(()) };
-                let before = one.processes.len();
-                one.processes.retain(|other| other.id != process);
-                if one.processes.len() == before {
-                    return Ok(());
-                }
-                one.stirred_at = now;
-                self.tell(Event::ProcessEnded { instance, process })
+            Item::ProcessStarted(started) => self.process_started(started),
+            Item::ProgramEnds { instance, process, program, fate } => {
+                self.program_ends(instance, process, program, fate);
+                Ok(())
+            }
+            Item::ProgramTold { instance, process, program, how } => {
+                self.program_told(instance, process, program, how)
             }
             Item::Death { instance, cause } => {
                 if let Some(one) = self.runtime.instances.get_mut(&instance) {
@@ -285,6 +304,7 @@ impl World {
         }
         if let Some(one) = self.runtime.up(instance) {
             one.turn = None;
+            one.changing_turns.retain(|changing| *changing != turn);
         }
         self.tell(Event::TurnEnded { session, turn, outcome })
     }
@@ -295,6 +315,14 @@ impl World {
             && let Some(one) = self.runtime.instances.get_mut(&instance)
         {
             one.effects -= 1;
+        }
+        if let Some(one) = self.read_by_guest(&effect.action) {
+            one.readings = one.readings.saturating_sub(1);
+        }
+        if let Some((one, turn)) = self.turn_changed_by(&effect.action)
+            && let Some(at) = one.changing_turns.iter().position(|changing| *changing == turn)
+        {
+            one.changing_turns.remove(at);
         }
         match how {
             How::Well => {
@@ -357,7 +385,7 @@ impl World {
                 FailureKind::Gone | FailureKind::Unsupported => {
                     self.runtime.remove(launch.instance);
                 }
-                FailureKind::Trouble => {
+                FailureKind::Trouble | FailureKind::NeedsGuest => {
                     if happened {
                         self.perform(action, began_with)?;
                     } else {
@@ -380,9 +408,12 @@ impl World {
             | Action::Prove { instance }
             | Action::Freeze { instance }
             | Action::Thaw { instance }
+            | Action::HoldStill { instance }
+            | Action::LetRun { instance }
             | Action::StartTurn { instance, .. }
             | Action::StopTurn { instance, .. }
             | Action::KillProcess { instance, .. }
+            | Action::RestartProcess { instance, .. }
             | Action::Persist { instance, .. } => {
                 if kind == FailureKind::Gone {
                     self.runtime.die(*instance);
@@ -405,10 +436,16 @@ impl World {
         if outcome != Outcome::Done {
             self.spoil(effect);
         }
+        checks::stillness::reported(self, effect, &outcome);
         if let Some(instance) = instance_of(&effect.action)
             && let Some(one) = self.runtime.instances.get_mut(&instance)
         {
             one.stirred_at = self.now.mono;
+            if let Action::RestartProcess { process, .. } = &effect.action
+                && let Some(known) = one.process(*process)
+            {
+                known.start_heard(self.now.mono);
+            }
             if matches!(effect.action, Action::Persist { .. }) && outcome == Outcome::Done {
                 one.saved = Saved::Yes;
             }
@@ -440,9 +477,12 @@ pub(crate) fn instance_of(action: &Action) -> Option<InstanceId> {
         | Action::Prove { instance }
         | Action::Freeze { instance }
         | Action::Thaw { instance }
+        | Action::HoldStill { instance }
+        | Action::LetRun { instance }
         | Action::StartTurn { instance, .. }
         | Action::StopTurn { instance, .. }
         | Action::KillProcess { instance, .. }
+        | Action::RestartProcess { instance, .. }
         | Action::Persist { instance, .. }
         | Action::Kill { instance, .. } => Some(*instance),
         Action::CopyWorkspace { .. }
@@ -472,9 +512,12 @@ const fn honest(action: &Action, kind: FailureKind) -> FailureKind {
             | Action::Prove { .. }
             | Action::Freeze { .. }
             | Action::Thaw { .. }
+            | Action::HoldStill { .. }
+            | Action::LetRun { .. }
             | Action::StartTurn { .. }
             | Action::StopTurn { .. }
             | Action::KillProcess { .. }
+            | Action::RestartProcess { .. }
             | Action::Persist { .. }
             | Action::Kill { .. }
             | Action::CopyWorkspace { .. }
@@ -495,5 +538,6 @@ const fn failure_name(kind: FailureKind) -> &'static str {
         FailureKind::Trouble => "trouble",
         FailureKind::Unsupported => "unsupported",
         FailureKind::FilesGone => "files_gone",
+        FailureKind::NeedsGuest => "needs_guest",
     }
 }

@@ -4,7 +4,7 @@
 use kernel::{Action, FailureKind, Outcome};
 use model::template::RuntimeTraits;
 
-use super::{Item, failed};
+use super::{Item, ProgramFate, failed};
 use crate::checks::{self, Judged};
 use crate::runtime::{Phase, Workspace};
 use crate::world::World;
@@ -70,11 +70,17 @@ impl World {
                 if !can_freeze {
                     return Ok(failed(FailureKind::Unsupported));
                 }
-                if !std::mem::replace(&mut one.frozen, true) {
-                    one.still_since = now;
-                }
+                one.stand_still(now, false);
             }
-            Action::Thaw { instance } => {
+            Action::HoldStill { instance } => {
+                let Some(one) = self.runtime.up(*instance) else { return gone };
+                if !one.traits.can_freeze {
+                    return Ok(failed(FailureKind::Unsupported));
+                }
+                self.coverage.count("copies", "held_still");
+                one.stand_still(now, true);
+            }
+            Action::Thaw { instance } | Action::LetRun { instance } => {
                 let Some(one) = self.runtime.up(*instance) else { return gone };
                 one.wake(now);
             }
@@ -94,15 +100,40 @@ impl World {
             }
             Action::StopTurn { instance, turn } => {
                 let Some(one) = self.runtime.up(*instance) else { return gone };
+                if one.frozen {
+                    return Ok(failed(FailureKind::Trouble));
+                }
                 one.turn.take_if(|(running, _)| running == turn);
                 one.stopped_turn = Some(*turn);
             }
             Action::KillProcess { instance, process } => {
-                let Some(_) = self.runtime.up(*instance) else { return gone };
-                self.plan(1, Item::ProcessEnds { instance: *instance, process: *process });
+                let Some(one) = self.runtime.up(*instance) else { return gone };
+                let program = one.process(*process).map_or(0, |known| known.program);
+                let (instance, process) = (*instance, *process);
+                let fate = ProgramFate::Signal(9);
+                self.plan(1, Item::ProgramEnds { instance, process, program, fate });
             }
-            Action::Persist { instance, workspace } => {
-                let Some(_) = self.runtime.up(*instance) else { return gone };
+            Action::RestartProcess { instance, process, .. } => {
+                let Some(one) = self.runtime.up(*instance) else { return gone };
+                let frozen = one.frozen;
+                // When the process is over, the start is given up.
+                let Some(known) = one.process(*process).filter(|_| !frozen) else {
+                    return Ok(failed(FailureKind::Trouble));
+                };
+                known.runs = true;
+                known.program += 1;
+                let program = known.program;
+                self.program_will_end(*instance, *process, program, true);
+            }
+            Action::Persist { instance, workspace, guest_awake } => {
+                let Some(one) = self.runtime.up(*instance) else { return gone };
+                let inside = !one.traits.workspace_survives;
+                if inside && !guest_awake {
+                    return Ok(failed(FailureKind::NeedsGuest));
+                }
+                if inside && one.frozen {
+                    return Ok(failed(FailureKind::Trouble));
+                }
                 // A save covers what was there when it began. What is written while it goes on
                 // may be in it or not, so nothing may count on that.
                 if let Some(workspace) = self.runtime.workspaces.get_mut(workspace) {
@@ -117,9 +148,21 @@ impl World {
                     self.runtime.workspaces.remove(workspace);
                 }
             }
-            Action::CopyWorkspace { from, instance, to, .. } => {
+            Action::CopyWorkspace { from, instance, guest_awake, to, .. } => {
                 if !self.runtime.workspaces.contains_key(from) {
                     return Ok(failed(FailureKind::Trouble));
+                }
+                if let Some(one) = instance.and_then(|instance| self.runtime.up(instance))
+                    && one.is_read_inside()
+                {
+                    if !guest_awake {
+                        self.coverage.count("copies", "needs_guest");
+                        return Ok(failed(FailureKind::NeedsGuest));
+                    }
+                    if one.frozen {
+                        return Ok(failed(FailureKind::Trouble));
+                    }
+                    self.coverage.count("copies", "by_guest");
                 }
                 // Files in memory go with their sandbox, also while they are copied.
                 if let Some(instance) = instance

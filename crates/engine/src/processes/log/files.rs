@@ -23,6 +23,8 @@ use crate::processes::asked::{LogPiece, LogWanted};
 const FILES_MAX: u64 = 16;
 const FILE_BYTES_MIN: u64 = 64 * 1024;
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// How often the directory of a new file is made, if others remove it meanwhile.
+const MAKE_ATTEMPTS_MAX: u32 = 100;
 /// How long nothing is written after something could not be.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// How the names of the files end.
@@ -174,8 +176,10 @@ impl Shelf {
         let place = (sandbox, number);
         let bytes = self.size(sandbox, number);
         let removed = fs::remove_dir_all(self.place(sandbox, number)).is_ok();
-        // It goes with the last of them.
-        let _ = fs::remove_dir(self.of_sandbox(sandbox));
+        if removed {
+            // It goes with the last of them.
+            let _ = fs::remove_dir(self.of_sandbox(sandbox));
+        }
         let mut held = self.held();
         if let Some(whose) = held.owner(place) {
             if let Some(share) = held.of.get_mut(&whose) {
@@ -340,10 +344,24 @@ impl LogWriter {
             // Of a process that had this number and was never stored.
             shelf.remove(self.place.0, self.place.1);
         }
-        make_directory(&self.directory)?;
-        let file = create(&path_of(&self.directory, first))?;
+        let file = self.make_file(first)?;
         self.files.push_back((first, 0));
         Ok(file)
+    }
+
+    /// Makes a file and the directories that it is in. The last log of a sandbox that is removed takes
+    /// the directory of the sandbox along, maybe just after it was made for this one.
+    fn make_file(&self, first: u64) -> io::Result<fs::File> {
+        let mut made = Err(io::ErrorKind::NotFound.into());
+        for _ in 0..MAKE_ATTEMPTS_MAX {
+            made = make_directory(&self.directory)
+                .and_then(|()| create(&path_of(&self.directory, first)));
+            match &made {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Ok(_) | Err(_) => break,
+            }
+        }
+        made
     }
 
     fn drop_oldest(&mut self, shelf: &Shelf) {
@@ -429,5 +447,38 @@ mod tests {
         held.subtract(ALICE, 25);
         held.subtract(BOB, 1);
         assert_eq!((held.bytes, held.of.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_log_begins_while_the_last_other_log_of_its_sandbox_is_removed() {
+        let directory = std::env::temp_dir().join(format!("shoal-logs-{}", std::process::id()));
+        let (each_bytes, all_bytes) = (1 << 20, 1 << 20);
+        let logs = ProcessLogs { directory: directory.clone(), each_bytes, all_bytes };
+        let shelf = Shelf::open(logs).unwrap();
+        let made = std::thread::scope(|scope| {
+            let workers = [1, 2].map(|first: u64| {
+                let shelf = &shelf;
+                scope.spawn(move || {
+                    (0..500).all(|_| {
+                        let place = (sandbox(1), first);
+                        let directory = shelf.place(place.0, place.1);
+                        let writer = LogWriter {
+                            directory,
+                            place,
+                            whose: ALICE,
+                            file: None,
+                            files: VecDeque::new(),
+                            failed_at: None,
+                        };
+                        let made = writer.make_file(0).is_ok();
+                        shelf.remove(place.0, place.1);
+                        made
+                    })
+                })
+            });
+            workers.map(|worker| worker.join().unwrap())
+        });
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(made, [true, true]);
     }
 }

@@ -217,6 +217,11 @@ impl Stage {
     /// Nothing of this server is on the machine or at the engine, nor any of these.
     pub(crate) fn nothing_is_left(&self, processes: &[Process]) {
         assert_eq!(self.server.leftovers(), Vec::<PathBuf>::new());
+        // What dies with the server may take a moment longer than the server.
+        let until = Instant::now() + Duration::from_secs(10);
+        while processes.iter().any(Process::lives) && Instant::now() < until {
+            std::thread::sleep(LOOK_EVERY);
+        }
         let left: Vec<_> = processes.iter().filter(|process| process.lives()).collect();
         assert!(left.is_empty(), "{left:?}");
         if let Some(labelled) = self.labelled() {

@@ -1,0 +1,109 @@
+//! A turn that is in progress or waits for it, and everything that the engine has of it: what was
+//! sent, what it has given, and the task that works on it. It stays known until followers see its
+//! end and its task is over. This module never decides when a turn begins or ends.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use model::TurnId;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::log::TurnLog;
+use crate::gone::Stay;
+
+/// A turn.
+pub(crate) struct Live {
+    pub(crate) turn: TurnId,
+    /// When it was asked for.
+    pub(crate) began: Instant,
+    pub(crate) log: TurnLog,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// What was sent, as JSON, until a harness has it.
+    input: Option<Arc<str>>,
+    /// The task that works on it, while there is one.
+    work: Option<Work>,
+    /// The instance that it is in, from when a harness there gets it until its task begins.
+    stay: Option<Stay>,
+    /// Followers see its end.
+    over: bool,
+}
+
+/// How a task that works on a turn is stopped.
+#[derive(Clone)]
+struct Work {
+    stop: Arc<Notify>,
+    /// Closed when the task is over.
+    done: watch::Receiver<()>,
+}
+
+impl Live {
+    pub(crate) fn new(turn: TurnId, input: Arc<str>) -> Arc<Self> {
+        let state = State { input: Some(input), work: None, stay: None, over: false };
+        let (began, log) = (Instant::now(), TurnLog::new(turn));
+        Arc::new(Self { turn, began, log, state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was sent; none once a harness has it.
+    pub(crate) fn input(&self) -> Option<Arc<str>> {
+        self.state().input.clone()
+    }
+
+    /// A harness has what was sent, so it is not needed here any more.
+    pub(crate) fn forget_input(&self) {
+        self.state().input = None;
+    }
+
+    /// What it takes in memory before a harness has it.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.state().input.as_ref().map_or(0, |input| input.len())
+    }
+
+    /// The kernel gives it to a harness in this instance.
+    pub(super) fn enters(&self, stay: Stay) {
+        self.state().stay = Some(stay);
+    }
+
+    /// The instance that it is in, for the task that works on it.
+    pub(super) fn take_stay(&self) -> Option<Stay> {
+        self.state().stay.take()
+    }
+
+    /// A task begins to work on it: gives what the task is stopped by, and what the task drops at
+    /// its end, after [`Self::work_ended`].
+    pub(super) fn work_begins(&self) -> (Arc<Notify>, watch::Sender<()>) {
+        let (guard, done) = watch::channel(());
+        let stop = Arc::new(Notify::new());
+        self.state().work = Some(Work { stop: Arc::clone(&stop), done });
+        (stop, guard)
+    }
+
+    pub(super) fn work_ended(&self) {
+        self.state().work = None;
+    }
+
+    /// Stops the task that works on it, if there is one; done when that is over.
+    pub(super) async fn stop_work(&self) {
+        let Some(mut work) = self.state().work.clone() else { return };
+        work.stop.notify_one();
+        // Nothing is ever sent: it ends when the other end is dropped.
+        while work.done.changed().await.is_ok() {}
+    }
+
+    /// Followers see its end from now on.
+    pub(super) fn end_shown(&self) {
+        self.state().over = true;
+    }
+
+    /// Nothing of it is left: followers see its end, and no task works on it.
+    pub(super) fn is_finished(&self) -> bool {
+        let state = self.state();
+        state.over && state.work.is_none()
+    }
+}

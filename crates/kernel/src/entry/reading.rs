@@ -1,0 +1,74 @@
+//! How the files of a live sandbox are read: by the host, or only by its own guest, which must run
+//! for that. What the traits of a runtime do not say is learned from an effect that found it out. It
+//! must never forget that while the instance lives: each copy would fail once more before it works.
+
+use model::template::RuntimeTraits;
+
+/// How the files of a live sandbox are read.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Reading {
+    learned: Reach,
+    /// It was at rest, and runs only because its files are read: it rests again as soon as it may.
+    rests_again: bool,
+}
+
+/// What can reach the files of a live sandbox.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reach {
+    /// The host reads and saves them.
+    #[default]
+    Host,
+    /// They are a file system of their own: the host saves them, but only the guest reads them.
+    GuestReads,
+    /// They are in memory: only the guest reads and saves them.
+    GuestOnly,
+}
+
+impl Reading {
+    pub(crate) fn reach(self, traits: RuntimeTraits) -> Reach {
+        if traits.workspace_survives { self.learned } else { Reach::GuestOnly }
+    }
+
+    /// An effect found that the host cannot do this with them.
+    pub(crate) fn learn(&mut self, reach: Reach) {
+        self.learned = self.learned.max(reach);
+    }
+
+    /// It is to rest as soon as it may.
+    pub(crate) const fn rest_again(&mut self) {
+        self.rests_again = true;
+    }
+
+    /// It rests, or a caller uses it: it need not be put to rest again.
+    pub(crate) const fn rest_settled(&mut self) {
+        self.rests_again = false;
+    }
+
+    pub(crate) const fn rests_again(self) -> bool {
+        self.rests_again
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::template::Recycle;
+
+    use super::*;
+
+    #[test]
+    fn what_was_learned_counts_only_where_files_outlive_their_process() {
+        let traits = |workspace_survives| RuntimeTraits {
+            recycle: Recycle::Wipe,
+            can_freeze: true,
+            workspace_survives,
+            disk: None,
+        };
+        let mut reading = Reading::default();
+        assert_eq!(reading.reach(traits(true)), Reach::Host);
+        assert_eq!(reading.reach(traits(false)), Reach::GuestOnly);
+        reading.learn(Reach::GuestReads);
+        assert_eq!(reading.reach(traits(true)), Reach::GuestReads);
+        reading.learn(Reach::Host);
+        assert_eq!(reading.reach(traits(true)), Reach::GuestReads, "nothing is unlearned");
+    }
+}

@@ -1,0 +1,233 @@
+//! The life of a process, as it is decided: it starts, something may be asked of it, its program
+//! ends, and then the process is over or its program rests before the next start. Every process
+//! that the kernel hears of is over exactly once, with a reason, and at the latest when its sandbox
+//! ends. When programs are started again is in `process_restart`, when they are killed in
+//! `process_time`.
+
+use std::sync::Arc;
+
+use model::lifecycle::WakeCause;
+use model::{
+    EndCause, ErrorCode, InstanceId, ProcessEnd, ProcessEndReason, ProcessId, ProcessStatus,
+    Refusal, SandboxId,
+};
+
+use crate::Kernel;
+use crate::effect::Notice;
+use crate::entry::{Entry, EntryIx, Phase, Process, Program};
+use crate::event::StartedProcess;
+use crate::process_end::{
+    AfterExit, EndAsked, ProgramEnd, ProgramExit, after_exit, end_unseen, end_with_sandbox,
+    sandbox_end_in_words, words_of,
+};
+use crate::reply::Reply;
+
+impl Kernel {
+    /// When a process is killed that asks for this; 0 is never.
+    pub const fn process_timeout_ms(&self, keep_alive: bool, asked: Option<u64>) -> u64 {
+        match asked {
+            Some(timeout_ms) => timeout_ms,
+            None if keep_alive => self.config.keep_alive_timeout_ms,
+            None => 0,
+        }
+    }
+
+    pub(crate) fn process_started(&mut self, started: StartedProcess) -> Result<Reply, Refusal> {
+        let StartedProcess { sandbox, instance, process, keep_alive, timeout_ms, restart } =
+            started;
+        // What was launched for one sandbox may have been wiped and be another one now.
+        let is_it = |entry: &EntryIx| self.entries[*entry].id == sandbox;
+        let Some(entry) = self.in_use(instance).filter(is_it) else {
+            self.started_too_late(sandbox, process);
+            return Ok(Reply::Noted);
+        };
+        let now = self.now;
+        let max = self.config.max_processes as usize;
+        let was_awake = self.entries[entry].is_awake();
+        let processes = &mut self.entries[entry].extra().processes;
+        if processes.contains_key(&process) {
+            return Ok(Reply::Noted);
+        }
+        if processes.len() >= max {
+            let cause = format!("a sandbox may have {max} processes");
+            let detail = cause.as_str().into();
+            let (status, reason) = (ProcessStatus::Failed, ProcessEndReason::Killed);
+            let end = end_unseen(now.wall, status, reason, detail);
+            let over = Notice::ProcessOver { sandbox, process, end, keeps_alive: false };
+            self.out.notices.push(over);
+            return Err(Refusal::new(ErrorCode::LimitReached, cause));
+        }
+        processes.insert(process, Process::new(now, keep_alive, timeout_ms, restart));
+        if keep_alive || timeout_ms > 0 {
+            self.holds_changed(entry, was_awake, WakeCause::ProcessStarted);
+        }
+        Ok(Reply::Noted)
+    }
+
+    /// A process was started in a sandbox that ended meanwhile: it is over with that.
+    fn started_too_late(&mut self, sandbox: SandboxId, process: ProcessId) {
+        let entry = self.entries.by_id(sandbox);
+        let ending = entry.and_then(|entry| self.entries[entry].ending.as_deref());
+        let words = match (ending, self.ends.of_sandbox(sandbox)) {
+            (Some(ending), _) => sandbox_end_in_words(ending.cause, ending.detail.as_deref()),
+            (None, Some(ended)) => sandbox_end_in_words(ended.cause, ended.detail.as_deref()),
+            // It is being wiped, or it ended so long ago that the cause is forgotten.
+            (None, None) => sandbox_end_in_words(EndCause::Returned, None),
+        };
+        let end = end_with_sandbox(self.now.wall, words.into());
+        self.out.notices.push(Notice::ProcessOver { sandbox, process, end, keeps_alive: false });
+    }
+
+    /// An end was asked for, or a signal. Those who ask tell the program that runs. Where none runs,
+    /// none is started any more; one that is being started is killed as soon as it runs.
+    pub(crate) fn process_end_asked(
+        &mut self,
+        instance: InstanceId,
+        process: ProcessId,
+        more: EndAsked,
+    ) -> Result<Reply, Refusal> {
+        let now = self.now;
+        let forgets = self.flaws.forgets_stop_between_programs();
+        let Some((entry, known)) = self.process(instance, process) else {
+            return Err(Refusal::new(ErrorCode::ProcessOver, "the process is over"));
+        };
+        let program_runs = known.program == Program::Runs;
+        let more = more.meant(program_runs);
+        if !program_runs && matches!(more, EndAsked::Signal(_)) {
+            let cause = "it is about to be started again, and nothing runs that could be told";
+            return Err(Refusal::new(ErrorCode::SandboxBusy, cause).retry_after(1_000));
+        }
+        if !program_runs && forgets {
+            return Ok(Reply::Noted);
+        }
+        known.asked = known.asked.and(more);
+        if let Program::Rests { exit, .. } = known.program
+            && known.asked.is_final()
+        {
+            let end = exit.end_as_asked(now.wall, known.asked);
+            self.process_over(entry, process, end);
+        }
+        Ok(Reply::Noted)
+    }
+
+    /// The program of a process is over.
+    pub(crate) fn program_ended(
+        &mut self,
+        instance: InstanceId,
+        process: ProcessId,
+        how: ProgramEnd,
+    ) {
+        let Some((entry, known)) = self.process(instance, process) else { return };
+        match known.program {
+            Program::Runs => {}
+            // That the program was started is heard later than that it is over.
+            Program::Restarts { .. } => self.restart_heard(entry, process),
+            Program::Rests { .. } => return,
+        }
+        let at = self.now.wall;
+        match how {
+            ProgramEnd::Exited(exit) => self.program_exited(instance, process, exit),
+            ProgramEnd::Lost { sandbox_gone: true, detail } => {
+                self.process_over(entry, process, end_with_sandbox(at, detail));
+            }
+            ProgramEnd::Lost { sandbox_gone: false, detail } => {
+                let (status, reason) = (ProcessStatus::Failed, ProcessEndReason::Exited);
+                self.process_over(entry, process, end_unseen(at, status, reason, detail));
+            }
+            ProgramEnd::GivenUp => {
+                let (status, reason) = (ProcessStatus::Failed, ProcessEndReason::Killed);
+                let detail = "a mistake of the server ended it".into();
+                self.process_over(entry, process, end_unseen(at, status, reason, detail));
+            }
+        }
+    }
+
+    fn program_exited(&mut self, instance: InstanceId, process: ProcessId, exit: ProgramExit) {
+        let now = self.now;
+        let drops_hold = self.flaws.drops_hold_in_pause();
+        let Some((entry, known)) = self.process(instance, process) else { return };
+        match after_exit(exit, known.asked, known.restart, known.restarts) {
+            AfterExit::Over(status, reason) => {
+                let end = exit.end(now.wall, status, reason, words_of(known.asked));
+                self.process_over(entry, process, end);
+            }
+            AfterExit::Again { attempt, of } => {
+                known.program_rests(now.mono, exit);
+                known.holds &= !drops_hold;
+                let sandbox = self.entries[entry].id;
+                let exit_code = exit.code;
+                let rests = Notice::ProcessRests { sandbox, process, exit_code, attempt, of };
+                self.out.notices.push(rests);
+                self.arm_processes(entry);
+            }
+        }
+    }
+
+    /// A process is over: it is forgotten here and keeps nothing awake.
+    pub(crate) fn process_over(&mut self, entry: EntryIx, process: ProcessId, end: ProcessEnd) {
+        let sandbox = &mut self.entries[entry];
+        let was_awake = sandbox.is_awake();
+        let Some(over) = sandbox.extra().processes.remove(&process) else { return };
+        let id = sandbox.id;
+        // Those that end by themselves leave it as it was.
+        let keeps_alive = over.holds
+            && match end.reason {
+                ProcessEndReason::Exited
+                | ProcessEndReason::Oom
+                | ProcessEndReason::RestartFailed => true,
+                ProcessEndReason::Stopped
+                | ProcessEndReason::Killed
+                | ProcessEndReason::Timeout
+                | ProcessEndReason::SandboxEnded
+                | ProcessEndReason::ServerEnded => false,
+            };
+        let notice = Notice::ProcessOver { sandbox: id, process, end, keeps_alive };
+        if self.flaws.ends_process_twice() {
+            self.out.notices.push(notice.clone());
+        }
+        self.out.notices.push(notice);
+        if let Program::Rests { .. } = over.program {
+            // It may have been about to use its sandbox.
+            self.repin(entry);
+        }
+        if over.holds {
+            self.holds_changed(entry, was_awake, WakeCause::ProcessEnded);
+        } else {
+            // It was not frozen while something was killed in it.
+            self.arm_quiet(entry);
+        }
+    }
+
+    /// A sandbox ends, or its user has it no longer: all its processes are over.
+    pub(crate) fn processes_end_with_sandbox(&mut self, entry: EntryIx, cause: EndCause) {
+        let at = self.now.wall;
+        self.flaw_restarts_what_rests(entry);
+        let Entry { id, ending, extra, .. } = &mut self.entries[entry];
+        let Some(extra) = extra else { return };
+        let detail = ending.as_ref().and_then(|ending| ending.detail.as_deref());
+        let words: Arc<str> = sandbox_end_in_words(cause, detail).into();
+        for process in extra.processes.keys().copied() {
+            let end = end_with_sandbox(at, Arc::clone(&words));
+            let over = Notice::ProcessOver { sandbox: *id, process, end, keeps_alive: false };
+            self.out.notices.push(over);
+        }
+        extra.processes.clear();
+    }
+
+    /// A process that is not over, with the sandbox that it is in.
+    fn process(
+        &mut self,
+        instance: InstanceId,
+        process: ProcessId,
+    ) -> Option<(EntryIx, &mut Process)> {
+        let entry = self.in_use(instance)?;
+        let known = self.entries[entry].extra.as_mut()?.processes.get_mut(&process)?;
+        Some((entry, known))
+    }
+
+    /// A sandbox of a lease or a session, by what was launched for it.
+    pub(crate) fn in_use(&self, instance: InstanceId) -> Option<EntryIx> {
+        let entry = self.entries.by_instance(instance)?;
+        (self.entries[entry].phase() == Phase::InUse).then_some(entry)
+    }
+}

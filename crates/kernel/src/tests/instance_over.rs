@@ -1,0 +1,72 @@
+//! Each user of an instance hears once that it is over, whatever ends it.
+
+use model::EndCause;
+
+use super::rig::{DOCKER, NATIVE, Rig, kill, launch, prove, template, trouble, wipe};
+use crate::{DeathCause, Event, Outcome};
+
+#[test]
+fn whatever_ends_an_instance_is_told_once_with_its_cause() {
+    type End = fn(&mut Rig, &crate::CheckedOut);
+    let ends: &[(EndCause, End)] = &[
+        (EndCause::Returned, |rig, out| rig.give_back(out.lease)),
+        (EndCause::Crash, |rig, out| rig.die(out.instance, DeathCause::Crash)),
+        (EndCause::Oom, |rig, out| rig.die(out.instance, DeathCause::Oom)),
+        (EndCause::LeaseExpired, |rig, _| rig.pass(600_000)),
+        (EndCause::Deleted, |rig, out| {
+            rig.ask(|request| Event::DeleteRequested { request, sandbox: out.sandbox });
+        }),
+    ];
+    for (cause, end) in ends {
+        let mut rig = Rig::with_pool(template(1, 0), NATIVE);
+        let out = rig.lease();
+        rig.use_once(out.sandbox);
+        end(&mut rig, &out);
+        assert_eq!(rig.over, [(out.instance, *cause)], "told before it is removed");
+        rig.die(out.instance, DeathCause::Crash);
+        rig.run();
+        assert_eq!(rig.over, [(out.instance, *cause)]);
+    }
+}
+
+#[test]
+fn an_instance_that_is_wiped_is_over_for_its_user_and_again_for_the_next() {
+    let mut rig = Rig::with_pool(template(1, 0), DOCKER);
+    let first = rig.lease();
+    rig.use_once(first.sandbox);
+    rig.give_back(first.lease);
+    assert_eq!(rig.over, [(first.instance, EndCause::Returned)]);
+    rig.finish(wipe, Outcome::Done);
+    rig.finish(prove, Outcome::Done);
+    let untouched = rig.lease();
+    assert_eq!(untouched.instance, first.instance);
+    rig.give_back(untouched.lease);
+    assert_eq!(rig.over.len(), 1, "there was nothing in it that could be over");
+    let second = rig.lease();
+    rig.use_once(second.sandbox);
+    rig.die(second.instance, DeathCause::Crash);
+    assert_eq!(rig.over[1..], [(first.instance, EndCause::Crash)]);
+}
+
+#[test]
+fn one_that_cannot_be_wiped_is_not_told_again_when_it_is_removed() {
+    let mut rig = Rig::with_pool(template(1, 0), DOCKER);
+    let out = rig.lease();
+    rig.use_once(out.sandbox);
+    rig.give_back(out.lease);
+    rig.finish(wipe, trouble());
+    rig.finish(kill, Outcome::Done);
+    assert_eq!(rig.over, [(out.instance, EndCause::Returned)]);
+}
+
+#[test]
+fn a_launch_that_failed_and_what_a_restart_removes_are_told_too() {
+    let mut rig = Rig::with_pool(template(1, 0), NATIVE);
+    let out = rig.lease();
+    let alive: Vec<_> = rig.existing.iter().copied().collect();
+    rig.restart(&alive);
+    assert_eq!(rig.over, [(out.instance, EndCause::Restart)]);
+    rig.finish(kill, Outcome::Done);
+    rig.finish(launch, trouble());
+    assert_eq!(rig.over.last().map(|(_, cause)| *cause), Some(EndCause::LaunchFailed));
+}

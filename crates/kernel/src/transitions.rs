@@ -1,0 +1,153 @@
+//! Tells every change of the state that users see, as it is at the end of a decision. A transition is
+//! news and no record: it is never in the journal, and a decision that has nothing else to say is not
+//! committed because of it.
+//!
+//! To users an id begins `cold` and ends `cold`: the last transition of one that is gone, or that
+//! goes on under another id, leads there and says why.
+
+use model::{EndCause, Generation, KeyId, SandboxId, SandboxState, SessionId};
+
+use crate::Kernel;
+use crate::alarms::Ringer;
+use crate::entry::{Change, Entry, EntryIx, Shown, Told};
+use crate::sessions::Sessions;
+
+/// The state of a sandbox changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transition {
+    /// The key that has it; nil if none has.
+    pub tenant: KeyId,
+    /// The session, if it is one's.
+    pub session: Option<SessionId>,
+    /// Which.
+    pub sandbox: SandboxId,
+    /// Its generation.
+    pub generation: Generation,
+    /// The state before.
+    pub from: SandboxState,
+    /// The state now.
+    pub to: SandboxState,
+    /// Why it is cold, if it is.
+    pub cause: Option<EndCause>,
+    /// Changes just before this one that users do not see, because there were too many in a second.
+    pub skipped: u32,
+}
+
+/// The sandboxes whose state changed in this decision. Each has a flag of its own that says so, and
+/// is here once.
+#[derive(Debug, Default)]
+pub(crate) struct Moved {
+    entries: Vec<EntryIx>,
+}
+
+impl Moved {
+    pub(crate) fn add(&mut self, entry: EntryIx) {
+        self.entries.push(entry);
+    }
+}
+
+impl Kernel {
+    /// A decision is over: tells whose state is another one than before it.
+    pub(crate) fn tell_transitions(&mut self) {
+        // Most decisions change no state, so that costs next to nothing.
+        if self.moved.entries.is_empty() {
+            return;
+        }
+        let mut at = 0;
+        while let Some(&entry) = self.moved.entries.get(at) {
+            self.tell_moved(entry);
+            at += 1;
+        }
+        self.moved.entries.clear();
+    }
+
+    fn tell_moved(&mut self, entry: EntryIx) {
+        let Some(sandbox) = self.entries.get_mut(entry) else { return };
+        if !sandbox.moved.lower() {
+            return;
+        }
+        let (from, to) = (sandbox.shown.state(), sandbox.derived.state);
+        if self.flaws.hides_rest(to) {
+            sandbox.shown = Shown::of(to);
+            return;
+        }
+        if from == to {
+            return;
+        }
+        self.counts.moved(from, to);
+        match sandbox.shown.becomes(to, self.now.mono) {
+            Change::Tell(told) => {
+                let one = transition(sandbox, &self.sessions, told, why_cold(sandbox, to));
+                self.out.transitions.push(one);
+            }
+            Change::None => {}
+            Change::Later(at) => {
+                self.alarms.at_latest(Ringer::Entry(entry), &mut sandbox.alarm, at);
+            }
+        }
+    }
+
+    /// A kernel starts: what it found is what users see, and nothing changed.
+    pub(crate) fn show_found(&mut self) {
+        for entry in self.moved.entries.drain(..) {
+            if let Some(sandbox) = self.entries.get_mut(entry)
+                && sandbox.moved.lower()
+            {
+                sandbox.shown = Shown::of(sandbox.derived.state);
+            }
+        }
+    }
+
+    /// Time has passed for a sandbox: tells the last change of a burst.
+    pub(crate) fn tell_late(&mut self, entry: EntryIx) {
+        let sandbox = &mut self.entries[entry];
+        match sandbox.shown.time_passed(self.now.mono) {
+            Change::None => {}
+            Change::Tell(told) => {
+                let one = transition(sandbox, &self.sessions, told, why_cold(sandbox, told.to));
+                self.out.transitions.push(one);
+            }
+            Change::Later(at) => self.arm(entry, at),
+        }
+    }
+
+    /// Users will not meet a sandbox under its present id again.
+    pub(crate) fn tell_gone(&mut self, entry: EntryIx, cause: EndCause) {
+        let sandbox = &mut self.entries[entry];
+        let shown = std::mem::take(&mut sandbox.shown);
+        if sandbox.derived.state != SandboxState::Cold && sandbox.moved.raise() {
+            self.moved.add(entry);
+        }
+        if shown.state() != SandboxState::Cold {
+            self.counts.moved(shown.state(), SandboxState::Cold);
+        }
+        if let Some(told) = shown.gone() {
+            let one = transition(sandbox, &self.sessions, told, Some(cause));
+            self.out.transitions.push(one);
+        }
+    }
+}
+
+/// Why a sandbox is cold, if that is its state.
+fn why_cold(sandbox: &Entry, state: SandboxState) -> Option<EndCause> {
+    if state == SandboxState::Cold { sandbox.slept } else { None }
+}
+
+#[inline]
+fn transition(
+    sandbox: &Entry,
+    sessions: &Sessions,
+    told: Told,
+    cause: Option<EndCause>,
+) -> Transition {
+    Transition {
+        tenant: sandbox.tenant(),
+        session: sandbox.session().map(|session| sessions[session].id),
+        sandbox: sandbox.id,
+        generation: sandbox.generation,
+        from: told.from,
+        to: told.to,
+        cause,
+        skipped: told.skipped,
+    }
+}

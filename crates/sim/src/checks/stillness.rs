@@ -1,0 +1,134 @@
+//! What is done to a sandbox for its files to be read: it is held still briefly and for a copy only,
+//! its guest runs while that is asked for files, and no caller is refused because of it.
+
+use model::record::Owner;
+use model::{ErrorCode, InstanceId, Refusal, SessionId, WorkspaceId};
+
+use super::{Judged, Promise, holds};
+use crate::ledger::Ask;
+use crate::runtime::{Instance, Phase};
+use crate::world::World;
+use kernel::{Action, Effect, Failure, FailureKind, Outcome, UseTarget};
+
+/// How long a sandbox may be held still.
+const STILL_MS: u64 = 1_000;
+
+/// How often it may be let run before it must be on its way out.
+const ATTEMPTS: u64 = 3;
+
+/// It was decided that a sandbox is held still.
+pub(crate) fn hold(world: &mut World, id: InstanceId) -> Judged {
+    if let Some(one) = world.runtime.instances.get(&id) {
+        let copied = is_read(world, one.workspace);
+        holds(Promise::StillBriefly, copied, || format!("{id:?} is held still for no copy"))?;
+        stops(id, one)?;
+        let midway = !one.changing_turns.is_empty() && one.phase == Phase::Up;
+        holds(Promise::StillBetween, !midway, || {
+            format!("{id:?} is held still while a turn is started or stopped in it")
+        })?;
+    }
+    world.watch.held_still.entry(id).or_insert(world.now.mono);
+    Ok(())
+}
+
+/// Whether the files of a sandbox are being copied or read, or about to be.
+pub(crate) fn is_read(world: &World, workspace: WorkspaceId) -> bool {
+    let asked = world.ledger.pending.values().filter_map(|pending| pending.ask.reads());
+    let reads = world.ledger.reads.values().map(|read| read.workspace);
+    let copied = world.store.sandboxes.values().filter_map(|record| record.copying_from);
+    asked.chain(reads).chain(copied).any(|of| of == workspace)
+}
+
+/// An effect ended: what cannot be held still is not.
+pub(crate) fn reported(world: &mut World, effect: &Effect, outcome: &Outcome) {
+    if let (
+        Action::HoldStill { instance },
+        Outcome::Failed(Failure { kind: FailureKind::Unsupported, .. }),
+    ) = (&effect.action, outcome)
+    {
+        over(world, *instance);
+    }
+}
+
+/// It was decided that the processes of a sandbox stop: nothing is read by way of its guest.
+pub(crate) fn stops(id: InstanceId, one: &Instance) -> Judged {
+    holds(Promise::GuestAwake, one.readings == 0 || one.phase != Phase::Up, || {
+        format!("{id:?} is stopped while its guest gives files out")
+    })
+}
+
+/// It was decided that a sandbox that was held still runs again, or goes.
+pub(crate) fn over(world: &mut World, id: InstanceId) {
+    world.watch.held_still.remove(&id);
+}
+
+/// It was decided to ask the guest of a sandbox for files: it runs.
+pub(crate) fn asked(world: &World, id: InstanceId) -> Judged {
+    let Some(one) = world.runtime.instances.get(&id) else { return Ok(()) };
+    let frozen = one.frozen && one.phase == Phase::Up && !one.kill_asked && one.is_read_inside();
+    holds(Promise::GuestAwake, !frozen, || format!("{id:?} is frozen, and is asked for files"))
+}
+
+/// Time passed: nothing is still for longer than it may be.
+pub(crate) fn ticked(world: &World) -> Judged {
+    let now = world.now.mono;
+    for (id, since) in &world.watch.held_still {
+        let late = is_up(world, *id) && now >= since.plus(STILL_MS);
+        holds(Promise::StillBriefly, !late, || {
+            format!("{id:?} is held still since {since:?}, and nothing lets it run")
+        })?;
+    }
+    // Letting it run may have to be tried again.
+    let patience_ms = STILL_MS + (ATTEMPTS + 1) * world.scenario.config.deadlines.freeze_ms;
+    for (id, one) in &world.runtime.instances {
+        let late = one.held_still.is_some_and(|since| now > since.plus(patience_ms));
+        holds(Promise::StillBriefly, !(late && is_up(world, *id)), || {
+            format!("{id:?} is held still since {:?}, and stays so", one.held_still)
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether a sandbox works, and is not on its way out.
+fn is_up(world: &World, id: InstanceId) -> bool {
+    let up = world.runtime.instances.get(&id).is_some_and(|one| one.phase == Phase::Up);
+    let record = world.store.record_of(id);
+    up && record.is_some_and(|record| record.ending.is_none())
+}
+
+/// Something was refused: not because a copy is made of the files of a sandbox.
+pub(crate) fn refused(world: &World, ask: &Ask, refusal: &Refusal) -> Judged {
+    let wants = match ask {
+        Ask::Use { target: UseTarget::Session(session), .. }
+        | Ask::Turn { session, .. }
+        | Ask::Resume { session } => Some(*session),
+        Ask::Use { target: UseTarget::Sandbox(sandbox), .. } | Ask::Thaw { sandbox } => {
+            match world.store.sandboxes.get(sandbox).map(|record| record.owner) {
+                Some(Owner::Session(session)) => Some(session),
+                Some(Owner::Nobody | Owner::Lease(_)) | None => None,
+            }
+        }
+        Ask::Checkout { .. }
+        | Ask::Freeze { .. }
+        | Ask::Delete { .. }
+        | Ask::Create { .. }
+        | Ask::Abort { .. }
+        | Ask::Pause { .. }
+        | Ask::Stop { .. }
+        | Ask::End { .. }
+        | Ask::Fork { .. }
+        | Ask::Read { .. }
+        | Ask::Destroy { .. } => None,
+    };
+    let busy = matches!(refusal.code, ErrorCode::SessionBusy | ErrorCode::SandboxBusy);
+    let still = busy && wants.is_some_and(|session| is_still(world, session));
+    holds(Promise::CopyCostsNoUse, !still, || format!("{ask:?} while it is still: {refusal}"))
+}
+
+/// Whether the sandbox of a session is held still, and no caller wants the session to go.
+fn is_still(world: &World, session: SessionId) -> bool {
+    let leaves =
+        world.ledger.sessions.get(&session).is_none_or(|one| one.stop_asked || one.end_asked);
+    let instance = world.store.live_of_session(session).and_then(|record| record.instance);
+    !leaves && instance.is_some_and(|id| world.watch.held_still.contains_key(&id))
+}

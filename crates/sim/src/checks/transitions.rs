@@ -1,0 +1,116 @@
+//! Changes of the state that users see: the kernel tells each, or counts it as left out because there
+//! were too many in a second. What it tells of a sandbox, with what it left out, is the way that the
+//! sandbox went.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use kernel::{CHANGES_TOLD_MAX, Transition};
+use model::{KeyId, Mono, SandboxId, SandboxState};
+
+use super::{Judged, Promise, broken, holds, tenants};
+use crate::world::World;
+
+/// For how long the kernel counts changes before it tells more of them.
+const SECOND_MS: u64 = 1_000;
+
+/// A sandbox as users see it.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// After the last decision; cold if it was not known then.
+    state: Option<SandboxState>,
+    /// Changes that the kernel did not tell yet, in order.
+    untold: Vec<(SandboxState, SandboxState)>,
+    /// The key that saw changes of it.
+    tenant: Option<KeyId>,
+    /// When the kernel told changes within the last second.
+    told_at: VecDeque<Mono>,
+}
+
+impl Seen {
+    fn state(&self) -> SandboxState {
+        self.state.unwrap_or(SandboxState::Cold)
+    }
+}
+
+/// A kernel was started: it tells nothing of what it found.
+pub(crate) fn begin(world: &mut World) {
+    let seen = |state| Seen { state: Some(state), ..Seen::default() };
+    world.watch.seen = world.kernel.states().map(|(id, state)| (id, seen(state))).collect();
+}
+
+/// Judges what a decision tells, and what it does not.
+pub(crate) fn judge(world: &mut World, told: &[Transition]) -> Judged {
+    let visible: BTreeMap<SandboxId, SandboxState> = world.kernel.states().collect();
+    for one in told {
+        world.coverage.count("states", one.to.as_str());
+        tenants::moved(world, one)?;
+        is_true(world, one, visible.get(&one.sandbox).copied())?;
+    }
+    for (id, state) in &visible {
+        let now = world.now.mono;
+        let seen = world.watch.seen.entry(*id).or_default();
+        let before = seen.state.replace(*state).unwrap_or(SandboxState::Cold);
+        if before != *state {
+            seen.untold.push((before, *state));
+            let busy = seen.told_lately(now) >= CHANGES_TOLD_MAX as usize;
+            world.coverage.count("states", "left_out");
+            holds(Promise::StatesTold, busy, || {
+                format!("{id:?} was {before:?} and is {state:?}, and users did not see it")
+            })?;
+        }
+    }
+    let gone = world.watch.seen.extract_if(.., |id, _| !visible.contains_key(id));
+    for (id, seen) in gone {
+        let told = seen.state() == SandboxState::Cold && seen.untold.is_empty();
+        holds(Promise::StatesTold, told, || format!("{id:?} is gone unseen: {seen:?}"))?;
+    }
+    Ok(())
+}
+
+/// Judges one change that the kernel tells, of a sandbox that is in this state now.
+fn is_true(world: &mut World, one: &Transition, is: Option<SandboxState>) -> Judged {
+    let now = world.now.mono;
+    let seen = world.watch.seen.entry(one.sandbox).or_default();
+    let change = (one.from, one.to);
+    let late = seen.untold.last() == Some(&change) && one.skipped as usize + 1 == seen.untold.len();
+    let fresh = one.from == seen.state()
+        && one.to == is.unwrap_or(SandboxState::Cold)
+        && one.skipped as usize == seen.untold.len();
+    if !late && !fresh {
+        return broken(Promise::StatesTold, || format!("{one:?} of {seen:?}, which is {is:?}"));
+    }
+    // One key at most sees an id. If that was prepared for the key and failed, no key sees its end.
+    if one.tenant != KeyId::NIL {
+        let saw = *seen.tenant.get_or_insert(one.tenant);
+        holds(Promise::TenantKept, saw == one.tenant, || format!("{one:?} was {saw:?}'s before"))?;
+    }
+    seen.state = Some(one.to);
+    seen.untold.clear();
+    seen.told_at.push_back(now);
+    // What is counted begins with the first, so that two counts may meet in a second.
+    let most = 2 * CHANGES_TOLD_MAX as usize;
+    let few = is.is_none() || seen.told_lately(now) <= most;
+    holds(Promise::StatesTold, few, || format!("more than {most} of {:?}", one.sandbox))?;
+    let by = |between: &SandboxState| one.from.may_become(*between) && between.may_become(one.to);
+    let follows = one.from.may_become(one.to) || SandboxState::ALL.iter().any(by);
+    holds(Promise::StatesFollow, follows, || format!("{one:?}"))
+}
+
+impl Seen {
+    /// How many the kernel told within the last second.
+    fn told_lately(&mut self, now: Mono) -> usize {
+        while self.told_at.front().is_some_and(|at| now.since(*at) >= SECOND_MS) {
+            self.told_at.pop_front();
+        }
+        self.told_at.len()
+    }
+}
+
+/// Nothing happens any more: the last change that users saw led to the present state.
+pub(crate) fn rested(world: &World) -> Judged {
+    let left = world.watch.seen.iter().find(|(_, seen)| !seen.untold.is_empty());
+    match left {
+        Some((id, seen)) => broken(Promise::StatesTold, || format!("{id:?} is {seen:?}")),
+        None => Ok(()),
+    }
+}
