@@ -4,6 +4,7 @@
 # smaller scale.
 #
 #   scripts/long.sh [--seconds N] [--seed S]     N seconds of storm (600); the seed is of today if not given
+#   scripts/long.sh --mutants                    and then scripts/mutants.sh, which takes hours and writes its own report
 #   SHOAL_BIN=target/release/shoal  which server; without it the release build is made first
 #
 # Ends with 0 if every promise holds; the report is written either way.
@@ -16,10 +17,12 @@ readonly SCALED='test(thousands_of_idle_sandboxes) + test(a_session_survives_kil
 
 seconds=600
 seed="$(date +%Y%m%d)"
+mutants=
 while [ "$#" -gt 0 ]; do
     case "$1" in
         --seconds) seconds="$2"; shift 2 ;;
         --seed) seed="$2"; shift 2 ;;
+        --mutants) mutants=yes; shift ;;
         *) printf 'long.sh: unknown option %s\n' "$1" >&2; exit 2 ;;
     esac
 done
@@ -52,9 +55,14 @@ took="$((SECONDS - began))"
 result='every promise held'
 if [ "$status" -ne 0 ]; then result="**failed** (exit code $status)"; fi
 
+outside=0
+SHOAL_BIN="$SHOAL_BIN" scripts/outside.sh --seed "$seed" --long >"$work/outside" 2>&1 || outside=$?
+cat "$work/outside"
+if [ "$outside" -ne 0 ]; then status=1; fi
+
 # The next four are what CI does on a smaller scale.
 made_up=0
-EXAMPLES=60 SHOAL_BIN="$SHOAL_BIN" scripts/schemathesis.sh >"$work/made-up" 2>&1 || made_up=$?
+EXAMPLES=30 SHOAL_BIN="$SHOAL_BIN" scripts/schemathesis.sh >"$work/made-up" 2>&1 || made_up=$?
 cat "$work/made-up"
 if [ "$made_up" -ne 0 ]; then status=1; fi
 
@@ -92,8 +100,11 @@ if [ "$scaled" -ne 0 ]; then status=1; fi
     # The histories of single sessions help to find a cause and do not belong in a report.
     sed -e '/^       /d' -e "s#${TMPDIR:-/tmp}/shoal-outside-[^ /]*#WORK#g" "$work/storm" | cut -c 1-1200 |
         sed -e 's/[[:space:]]*$//' -e 200q
+    printf '```\n\n## From outside\n\n'
+    printf 'The timeline of states, restarts of processes, copies and backups, exit code %s:\n\n```text\n' "$outside"
+    tail -n 20 "$work/outside" | sed -e "s#${TMPDIR:-/tmp}/[^ ]*#WORK#g" -e 's/[[:space:]]*$//' | cut -c 1-400
     printf '```\n\n## On a larger scale than in CI\n\n'
-    printf 'Schemathesis, 60 made-up requests to each route, exit code %s:\n\n```text\n' "$made_up"
+    printf 'Schemathesis, 30 made-up requests to each route, exit code %s:\n\n```text\n' "$made_up"
     tail -n 20 "$work/made-up" | sed -e "s#${TMPDIR:-/tmp}/[^ ]*#WORK#g" -e 's/[[:space:]]*$//'
     printf '```\n\nThe documentation of every crate, exit code %s.\n' "$documented"
     printf '\nThe simulator, 30,000 worlds, exit code %s:\n\n```text\n' "$sim"
@@ -103,6 +114,7 @@ if [ "$scaled" -ne 0 ]; then status=1; fi
     grep -E '^ *(PASS|FAIL|SIGNAL|TIMEOUT|Summary)' "$work/scaled" | sed -e 's/^ *//' -e 's/[[:space:]]*$//' || true
     printf '```\n'
 } >"$report"
-if [ "$((made_up + documented + sim + scaled))" -ne 0 ]; then result="$result; a test on a larger scale failed"; fi
+if [ "$((outside + made_up + documented + sim + scaled))" -ne 0 ]; then result="$result; a longer test failed"; fi
 echo "long.sh: $result; the report is $report"
+if [ -n "$mutants" ]; then scripts/mutants.sh || status=$?; fi
 exit "$status"

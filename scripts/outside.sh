@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# The promises about files and names, tried by strangers: scripts/outside/*.py, one after the other, against a built server.
+# The promises about files, names, processes and events, tried by strangers: scripts/outside/*.py, one after the other,
+# against a built server.
 #
 #   scripts/outside.sh [--seconds N] [--seed S] [NAME...]     N seconds of storm (10); only the named tests
+#   scripts/outside.sh --long                                 those that take minutes; scripts/long.sh runs them
 #   SHOAL_BIN=target/release/shoal  which server; without it the release build is made first
 #
 # Ends with 0 if every promise holds, 1 if one does not, 3 if something cannot be tried here.
@@ -10,6 +12,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 
 readonly TESTS=(selfcheck eviction deletion limits losses where at_rest damage fulldisk backup ends names storm)
+readonly LONG=(timeline restarts copies)
 # Longer than the deadline that each test has of its own.
 readonly PATIENCE_S=400
 
@@ -20,6 +23,7 @@ while [ "$#" -gt 0 ]; do
     case "$1" in
         --seconds) seconds="$2"; shift 2 ;;
         --seed) seed="$2"; shift 2 ;;
+        --long) named+=("${LONG[@]}"); shift ;;
         -*) printf 'outside.sh: unknown option %s\n' "$1" >&2; exit 2 ;;
         *) named+=("$1"); shift ;;
     esac
