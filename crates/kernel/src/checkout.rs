@@ -6,7 +6,7 @@ use model::{EndCause, ErrorCode, KeyId, Refusal};
 
 use crate::Kernel;
 use crate::admission::{Applicant, Who};
-use crate::disk::disk_full;
+use crate::disk_limits::disk_full;
 use crate::entry::{After, EntryIx, Phase, Resolve};
 use crate::event::{Checkout, CheckoutPolicy};
 use crate::lease::refuse_ttl;

@@ -2,23 +2,23 @@
 //! is computed in `derived`. Facts that belong together are a type of their own in a module beneath
 //! this one, which keeps them in agreement.
 
-mod belonging;
 mod cleanliness;
 mod cold_files;
-mod copying;
 mod derived;
 mod disk_use;
 mod durability;
-mod extra;
+mod file_access;
 mod holds;
-mod in_progress;
 mod lifetime;
+mod operations;
+mod ownership;
 mod phase;
 mod process;
+mod rare_state;
 mod readiness;
-mod reading;
-mod shown;
-mod way_out;
+mod termination;
+mod visible_state;
+mod workspace_copy;
 
 use std::sync::Arc;
 
@@ -29,29 +29,29 @@ use model::{
     WorkspaceId,
 };
 
-pub(crate) use crate::entry::belonging::{Belonging, Own};
 use crate::entry::cleanliness::Cleanliness;
 pub(crate) use crate::entry::cold_files::ColdFiles;
-pub(crate) use crate::entry::copying::Copying;
 pub(crate) use crate::entry::derived::Derived;
 use crate::entry::disk_use::DiskUse;
 pub(crate) use crate::entry::durability::Durability;
-pub(crate) use crate::entry::extra::{Extra, ScheduledStop};
+pub(crate) use crate::entry::file_access::Reach;
+use crate::entry::file_access::Reading;
 use crate::entry::holds::Holds;
 pub(crate) use crate::entry::holds::Wanted;
-use crate::entry::in_progress::InProgress;
-pub(crate) use crate::entry::in_progress::{Lane, Op, OpKind};
 use crate::entry::lifetime::Lifetime;
+use crate::entry::operations::InProgress;
+pub(crate) use crate::entry::operations::{Lane, Op, OpKind};
+pub(crate) use crate::entry::ownership::{Belonging, Own};
 pub(crate) use crate::entry::phase::{Frozen, Phase, Step};
 pub(crate) use crate::entry::process::{Process, Program};
+pub(crate) use crate::entry::rare_state::{Extra, ScheduledStop};
 pub(crate) use crate::entry::readiness::Readiness;
-pub(crate) use crate::entry::reading::Reach;
-use crate::entry::reading::Reading;
-pub use crate::entry::shown::CHANGES_TOLD_MAX;
-pub(crate) use crate::entry::shown::{Change, Shown, Told};
-pub(crate) use crate::entry::way_out::{After, Ending, Resolve};
+pub(crate) use crate::entry::termination::{After, Ending, Resolve};
+pub use crate::entry::visible_state::CHANGES_TOLD_MAX;
+pub(crate) use crate::entry::visible_state::{Change, Shown, Told};
+pub(crate) use crate::entry::workspace_copy::Copying;
 use crate::flag::Flag;
-use crate::orders::{Line, Links};
+use crate::lru_lists::{Line, Links};
 use crate::pool::PoolIx;
 use crate::session::SessionIx;
 use crate::slab::Place;

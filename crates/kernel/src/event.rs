@@ -14,7 +14,7 @@ use model::{
     SandboxId, SessionId, Template, TemplateName, TurnId, UseId, WorkspaceId,
 };
 
-use crate::process_end::{EndAsked, ProgramEnd};
+use crate::restart_policy::{EndAsked, ProgramEnd};
 
 /// Something that happened.
 #[derive(Debug, Clone)]

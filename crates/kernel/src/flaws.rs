@@ -8,7 +8,7 @@ use model::{EndCause, ErrorCode, KeyId, Mono, Refusal, SandboxState};
 
 use crate::entries::Entries;
 use crate::entry::{Entry, EntryIx, Phase, Resolve, Step};
-use crate::orders::Order;
+use crate::lru_lists::Order;
 use crate::request::RequestIx;
 use crate::session::SessionIx;
 use crate::{Flaw, Kernel};

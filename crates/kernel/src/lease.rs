@@ -4,9 +4,9 @@
 use model::{EndCause, ErrorCode, LeaseId, Refusal, TerminatedReason, Wall};
 
 use crate::Kernel;
-use crate::ends::LeaseEnd;
 use crate::entry::{After, EntryIx, Own, Phase, Resolve};
 use crate::reply::Reply;
+use crate::tombstones::LeaseEnd;
 
 impl Kernel {
     pub(crate) fn lease_returned(&mut self, lease: LeaseId) -> Result<Reply, Refusal> {

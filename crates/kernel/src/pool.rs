@@ -15,7 +15,7 @@ use model::template::RuntimeTraits;
 use model::{Mono, Template};
 
 use crate::flag::Flag;
-use crate::orders::{Line, Order};
+use crate::lru_lists::{Line, Order};
 use crate::pool::bucket::Bucket;
 use crate::pool::health::Health;
 use crate::pool::occupancy::Occupancy;

@@ -16,11 +16,11 @@ use crate::Kernel;
 use crate::effect::Notice;
 use crate::entry::{Entry, EntryIx, Phase, Process, Program};
 use crate::event::StartedProcess;
-use crate::process_end::{
+use crate::reply::Reply;
+use crate::restart_policy::{
     AfterExit, EndAsked, ProgramEnd, ProgramExit, after_exit, end_unseen, end_with_sandbox,
     sandbox_end_in_words, words_of,
 };
-use crate::reply::Reply;
 
 impl Kernel {
     /// When a process is killed that asks for this; 0 is never.

@@ -11,7 +11,7 @@ use crate::Kernel;
 use crate::effect::{Action, Effect};
 use crate::entry::{Entry, EntryIx, Frozen, Program};
 use crate::event::{Failure, FailureKind, Outcome};
-use crate::process_end::EndAsked;
+use crate::restart_policy::EndAsked;
 
 /// How often a process is killed before we leave it to the end of its sandbox.
 const PROCESS_KILLS_MAX: u32 = 3;

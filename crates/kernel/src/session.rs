@@ -1,5 +1,5 @@
 //! A conversation as the kernel knows it. It owns at most one sandbox at a time and survives that
-//! sandbox's death; what it wants is stored here, and how it gets it is decided in `binding`.
+//! sandbox's death; what it wants is stored here, and how it gets it is decided in `session_binding`.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ use crate::event::SessionSettings;
 use crate::flag::Flag;
 use crate::reply::SessionReady;
 use crate::request::RequestIx;
-use crate::shelf::Shelf;
+use crate::shelved_sessions::Shelf;
 use crate::slab::Place;
 
 /// The place of a session.

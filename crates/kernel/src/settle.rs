@@ -8,9 +8,9 @@ use model::why::Tier;
 use crate::Kernel;
 use crate::Mono;
 use crate::alarms::Ringer;
-use crate::due::Next;
 use crate::entry::EntryIx;
 use crate::pool::PoolIx;
+use crate::reconcile_queue::Next;
 use crate::session::SessionIx;
 
 /// Far more rounds than any event takes: each round serves, starts or ends something.

@@ -5,7 +5,7 @@ use model::why::Tier;
 
 use crate::entries::Entries;
 use crate::entry::EntryIx;
-use crate::orders::{Line, Order};
+use crate::lru_lists::{Line, Order};
 
 /// The eviction tiers.
 #[derive(Debug)]

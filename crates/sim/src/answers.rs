@@ -63,7 +63,7 @@ impl World {
             | Ask::Read { .. }
             | Ask::Destroy { .. } => {}
         }
-        checks::stillness::refused(self, &pending.ask, refusal)?;
+        checks::quiesce::refused(self, &pending.ask, refusal)?;
         checks::refusals::answer(&pending.ask, refusal)
     }
 

@@ -70,7 +70,11 @@ impl World {
         self.tell(Event::WorkspaceMeasured { instance: id, measured })?;
         // What is hidden may be shown at the next look.
         let must_end = over && !measured.hidden;
-        if must_end && self.boots == boots { checks::disk::measured(self, id) } else { Ok(()) }
+        if must_end && self.boots == boots {
+            checks::disk_limits::measured(self, id)
+        } else {
+            Ok(())
+        }
     }
 
     pub(crate) fn tell_of_disk(&mut self, short: bool) -> Judged {

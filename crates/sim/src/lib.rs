@@ -14,7 +14,7 @@ mod disk;
 mod interpreter;
 mod ledger;
 mod liveness;
-mod restart;
+mod machine_faults;
 pub mod run;
 mod runtime;
 mod scenario;

@@ -7,7 +7,7 @@ use model::InstanceId;
 use model::record::Owner;
 use model::state::PoolPhase;
 
-use crate::checks::{Judged, Promise, broken, holds, transitions, whole};
+use crate::checks::{Judged, Promise, broken, full_audit, holds, transitions};
 use crate::runtime::Instance;
 use crate::world::World;
 
@@ -45,7 +45,7 @@ impl World {
         }
         self.run_for(LONG_MS)?;
         self.come_to_rest()?;
-        whole::judge(self)?;
+        full_audit::judge(self)?;
         self.finish_shutdown()
     }
 

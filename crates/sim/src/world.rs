@@ -14,7 +14,7 @@ use crate::choices::Choices;
 use crate::coverage::{Coverage, event_kind};
 use crate::interpreter::Item;
 use crate::ledger::{Ask, Ledger, Pending};
-use crate::restart::CrashAt;
+use crate::machine_faults::CrashAt;
 use crate::runtime::Runtime;
 use crate::scenario::Scenario;
 use crate::store::{Change, Store};
@@ -147,7 +147,7 @@ impl World {
             self.start_again()?;
         }
         if self.step.is_multiple_of(1000) {
-            checks::whole::judge(self)?;
+            checks::full_audit::judge(self)?;
         }
         Ok(())
     }
@@ -277,7 +277,7 @@ impl World {
         checks::transitions::judge(self, &out.transitions)?;
         out.transitions.clear();
         self.spare = out;
-        checks::settled::judge(self, kind)?;
+        checks::after_event::judge(self, kind)?;
         while let Some(event) = self.follow_ups.pop_front() {
             self.tell(event)?;
         }
@@ -327,7 +327,7 @@ impl World {
                 Notice::ProcessRests { .. }
                 | Notice::ProcessOver { .. }
                 | Notice::HoldsChanged { .. } => {}
-                Notice::ShutdownComplete => checks::whole::shut_down(self)?,
+                Notice::ShutdownComplete => checks::full_audit::shut_down(self)?,
             }
         }
         checks::uses::all_told(self)?;
@@ -353,7 +353,7 @@ impl World {
         for ended in ends.drain(..) {
             self.coverage.count("ends", ended.cause.as_str());
             checks::eviction::ended(self, &ended)?;
-            checks::cold::ended(self, &ended)?;
+            checks::cold_workspaces::ended(self, &ended)?;
             checks::tenants::ended(self, &ended)?;
             if let Some(lease) = ended.lease {
                 checks::leases::written(self, lease, ended.lease_end)?;
@@ -364,7 +364,7 @@ impl World {
         for Published { tenant, event } in out.published.drain(..) {
             self.trace.note(self.step, self.now, || format!("  * {event:?} for {tenant:?}"));
             checks::tenants::told(self, tenant, &event)?;
-            checks::announce::judge(self, &event)?;
+            checks::published_events::judge(self, &event)?;
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
 //! How the files of a cold sandbox are kept: in their workspace or in an archive, and how much
-//! they take. What is due when is decided in `cold` and `retention`; nothing here
+//! they take. What is due when is decided in `cold_workspaces` and `retention`; nothing here
 //! deletes files.
 
 use model::Mono;

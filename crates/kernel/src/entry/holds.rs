@@ -1,6 +1,6 @@
 //! What is going on in a sandbox or is about to, and so keeps it from being taken away: the turn,
 //! the uses, the requests that wait for it, the copies that are made of its files. What a program
-//! of its own does to keep it awake is in `extra`.
+//! of its own does to keep it awake is in `rare_state`.
 
 use crate::event::UseKind;
 

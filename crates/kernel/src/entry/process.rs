@@ -5,8 +5,8 @@
 use model::process::RestartPolicy;
 use model::{Mono, Now, Wall};
 
-use crate::process_end::{EndAsked, ProgramExit, RESTART_PAUSE_MS};
 use crate::process_restart::RESTART_TIMEOUT_MS;
+use crate::restart_policy::{EndAsked, ProgramExit, RESTART_PAUSE_MS};
 
 /// A process that is not over.
 #[derive(Debug, Clone, Copy)]

@@ -3,11 +3,11 @@
 
 use model::{EndCause, ErrorCode, NodeConfig, RequestId, SandboxState, TemplateName};
 
-use super::moves::{Cases, other, tight};
 use super::rig::{
     DOCKER, FRESH_MS, NATIVE, Rig, claim, delete_workspace, gone, kill, launch, name, persist,
     template, trouble,
 };
+use super::rig_steps::{Cases, other, tight};
 use crate::{CheckoutPath, CheckoutPolicy, Event, Outcome, Reply};
 
 #[test]

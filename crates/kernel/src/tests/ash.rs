@@ -8,8 +8,8 @@ use model::{
     ClaimSettings, EndCause, ErrorCode, SandboxId, SandboxState, SessionId, SessionStatus,
 };
 
-use super::moves::{Cases, claiming, env, tight};
 use super::rig::{DOCKER, NATIVE, Rig, launch, name, persist, template, wipe};
+use super::rig_steps::{Cases, claiming, env, tight};
 use crate::{Action, Event, UseKind, UseTarget};
 
 const HOUR_MS: u64 = 3_600_000;

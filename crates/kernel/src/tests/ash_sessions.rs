@@ -4,10 +4,10 @@
 use model::lifecycle::{ActiveCause, TurnOutcome};
 use model::{EndCause, ErrorCode, SandboxState, SandboxStatus, SessionId, SessionStatus};
 
-use super::moves::{Cases, claiming, env, tight};
 use super::rig::{
     NATIVE, Rig, copy, gone, kill, name, probe, start_turn, stop_turn, template, trouble,
 };
+use super::rig_steps::{Cases, claiming, env, tight};
 use crate::{DeathCause, Event, Outcome, Reply, SessionSettings, UseKind, UseTarget, WhenBusy};
 
 const HOUR_MS: u64 = 3_600_000;

@@ -9,11 +9,11 @@ use model::{
     TerminatedReason,
 };
 
-use super::moves::tight_deleting;
 use super::rig::{
     DOCKER, NATIVE, Rig, claim, delete_workspace, freeze, gone, kill, launch, name, persist, probe,
     prove, start_turn, stop_turn, template, thaw, trouble, wipe,
 };
+use super::rig_steps::tight_deleting;
 use crate::{DeathCause, Event, Outcome, UseKind, UseTarget};
 
 /// No generation of a sandbox ends twice.

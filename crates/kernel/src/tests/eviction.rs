@@ -7,8 +7,8 @@ use model::{
     TemplateName,
 };
 
-use super::moves::{Cases, other, tight, tight_deleting};
 use super::rig::{NATIVE, Rig, kill, persist, start_turn, template, trouble};
+use super::rig_steps::{Cases, other, tight, tight_deleting};
 use crate::{CheckoutPolicy, UseKind, UseTarget};
 
 /// A node on which only `max_live` is short.

@@ -3,12 +3,12 @@
 
 use model::{ErrorCode, SandboxState, SessionId, WorkspaceId};
 
-use super::moves::tight;
 use super::rig::{
     DOCKER, NATIVE, ON_DISK, Rig, archive, copy, delete_workspace, kill, persist, refusal,
     template, trouble,
 };
-use super::shelves::workspace_of;
+use super::rig_steps::tight;
+use super::shelved_sessions::workspace_of;
 use crate::{Action, DeathCause, Outcome, Reply};
 
 fn alone() -> Rig {

@@ -3,9 +3,9 @@
 
 use model::{KeyId, NodeConfig, SessionId, TerminatedReason, WorkspaceId};
 
-use super::moves::tight;
 use super::rig::{ON_DISK, Rig, delete_workspace, template};
-use super::shelves::workspace_of;
+use super::rig_steps::tight;
+use super::shelved_sessions::workspace_of;
 use crate::{Event, SessionSettings};
 
 const ONE: KeyId = KeyId::from_u128(1);

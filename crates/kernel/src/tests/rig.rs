@@ -12,7 +12,7 @@ use model::{
     Template, TemplateName, UseId, Wall,
 };
 
-use super::users::Users;
+use super::open_uses::Users;
 use crate::{
     Action, Boot, CheckedOut, Checkout, CheckoutPolicy, DeathCause, Effect, Event, Failure,
     FailureKind, Grant, Kernel, Loss, Notice, Outcome, Reply, Transition, UseKind, UseTarget,

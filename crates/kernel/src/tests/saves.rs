@@ -3,8 +3,8 @@
 
 use model::{ErrorCode, SandboxState, SessionId};
 
-use super::moves::{Cases, tight};
 use super::rig::{DOCKER, NATIVE, ON_DISK, Rig, freeze, kill, persist, probe, template, trouble};
+use super::rig_steps::{Cases, tight};
 use crate::{Outcome, Reply, UseKind, UseTarget};
 
 /// When a quiet sandbox is frozen, and how long one that could not be saved is left alone.

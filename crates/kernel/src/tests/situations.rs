@@ -4,11 +4,11 @@
 use model::stats::NodeStats;
 use model::{EndCause, ErrorCode, SandboxId, SandboxState, SessionStatus};
 
-use super::moves::tight;
 use super::rig::{
     DOCKER, NATIVE, Rig, claim, copy, freeze, kill, launch, persist, probe, secret_settings,
     start_turn, template, thaw, trouble, wipe,
 };
+use super::rig_steps::tight;
 use crate::{DeathCause, Outcome, Reply, UseKind, UseTarget};
 
 use SandboxState::{Running, Waiting, Warm, Warming};

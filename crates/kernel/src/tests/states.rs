@@ -5,8 +5,8 @@ use model::state::Wakefulness;
 use model::stats::NodeStats;
 use model::{EndCause, ErrorCode, SandboxState};
 
-use super::moves::tight;
 use super::rig::{DOCKER, NATIVE, Rig, copy, launch, probe, prove, template, thaw, wipe};
+use super::rig_steps::tight;
 use crate::{Action, DeathCause, Event, Outcome, UseKind, UseTarget};
 
 use SandboxState::{Cold, Running, Waiting, Warm, Warming};

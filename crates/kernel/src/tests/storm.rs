@@ -4,8 +4,8 @@
 use model::{RequestId, SandboxId, SessionId};
 use proptest::prelude::*;
 
-use super::moves::{other, tight};
 use super::rig::{DOCKER, NATIVE, Rig, gone, template, trouble};
+use super::rig_steps::{other, tight};
 use crate::{CheckoutPolicy, Outcome, Reply, UseKind, UseTarget, WhenBusy};
 
 /// One gust: what happens, and to which of those it could happen to.

@@ -5,7 +5,7 @@ use model::record::{Owner, SandboxRecord};
 use model::state::SandboxState;
 use model::why::{Ended, Shortage, Tier};
 
-use super::{Judged, Promise, broken, holds, stillness};
+use super::{Judged, Promise, broken, holds, quiesce};
 use crate::world::World;
 
 /// A live sandbox was chosen to give way.
@@ -66,7 +66,7 @@ fn waiting(world: &World, victim: &SandboxRecord, session: model::SessionId) -> 
 fn is_copied(world: &World, record: &SandboxRecord) -> bool {
     let mut copies = world.watch.copies.iter();
     copies.any(|(from, until)| *from == record.workspace && *until >= world.now.mono)
-        || stillness::is_read(world, record.workspace)
+        || quiesce::is_read(world, record.workspace)
 }
 
 /// A sandbox ended; if it was evicted, the decision is recorded and was right.

@@ -3,7 +3,7 @@
 use model::record::Owner;
 use model::{InstanceId, ProcessId, SandboxId};
 
-use super::{Judged, Promise, holds, stillness};
+use super::{Judged, Promise, holds, quiesce};
 use crate::runtime::Phase;
 use crate::world::World;
 
@@ -12,7 +12,7 @@ pub(crate) fn freeze(world: &World, id: InstanceId) -> Judged {
     let Some(instance) = world.runtime.instances.get(&id) else { return Ok(()) };
     let busy = instance.turn.is_some() || !instance.uses.is_empty() || instance.is_restarting();
     holds(Promise::RunningSafe, !busy, || format!("{id:?} is in use, and is frozen"))?;
-    stillness::stops(id, instance)?;
+    quiesce::stops(id, instance)?;
     let files = world.runtime.workspaces.get(&instance.workspace);
     let unsaved = files.is_some_and(|files| files.live != files.durable);
     let session = matches!(instance.holder, Owner::Session(_));

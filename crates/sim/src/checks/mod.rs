@@ -2,28 +2,28 @@
 //! looking only at what changed, by what is true in the world and never by what the kernel keeps
 //! inside. A check never changes the world except for what it has to remember.
 
-pub(crate) mod announce;
+pub(crate) mod after_event;
 pub(crate) mod capacity;
-pub(crate) mod cold;
-pub(crate) mod disk;
+pub(crate) mod cold_workspaces;
+pub(crate) mod disk_limits;
 pub(crate) mod effects;
-pub(crate) mod ends;
 pub(crate) mod eviction;
+pub(crate) mod full_audit;
 pub(crate) mod handout;
 pub(crate) mod holds;
 pub(crate) mod leases;
 pub(crate) mod processes;
+pub(crate) mod published_events;
+pub(crate) mod quiesce;
 pub(crate) mod records;
 pub(crate) mod refusals;
 pub(crate) mod sessions;
-pub(crate) mod settled;
-pub(crate) mod stillness;
 pub(crate) mod tenants;
+pub(crate) mod terminations;
 pub(crate) mod transitions;
 pub(crate) mod turns;
 pub(crate) mod uses;
-pub(crate) mod waiting;
-pub(crate) mod whole;
+pub(crate) mod waiters;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -5,7 +5,7 @@ use model::EndCause;
 use model::record::Owner;
 use model::state::SandboxState;
 
-use super::{Judged, Promise, eviction, handout, holds, leases, tenants, waiting};
+use super::{Judged, Promise, eviction, handout, holds, leases, tenants, waiters};
 use crate::store::Change;
 use crate::world::World;
 
@@ -71,7 +71,7 @@ fn one(world: &mut World, change: &Change) -> Judged {
         Owner::Lease(lease) => {
             let new = before.is_none_or(|before| before.owner != after.owner);
             if new && after.ending.is_none() {
-                waiting::assigned(world, lease, &after.template)?;
+                waiters::assigned(world, lease, &after.template)?;
             }
         }
         Owner::Session(session) => {

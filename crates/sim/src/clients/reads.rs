@@ -30,7 +30,7 @@ impl World {
     ) -> Judged {
         let instance = instance.filter(|id| self.runtime.up(*id).is_some());
         if let Some(id) = instance.filter(|_| guest_awake) {
-            checks::stillness::asked(self, id)?;
+            checks::quiesce::asked(self, id)?;
         }
         let inside = instance.and_then(|id| self.runtime.up(id)).filter(|one| one.is_read_inside());
         let needs_guest = inside.is_some() && !guest_awake;

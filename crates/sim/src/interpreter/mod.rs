@@ -274,7 +274,11 @@ impl World {
                 let boots = self.boots;
                 self.tell(Event::InstanceDied { instance, cause })?;
                 // A kernel that did not live to hear of it finds out when it is started again.
-                if self.boots == boots { checks::ends::death_told(self, instance) } else { Ok(()) }
+                if self.boots == boots {
+                    checks::terminations::death_told(self, instance)
+                } else {
+                    Ok(())
+                }
             }
         }
     }
@@ -436,7 +440,7 @@ impl World {
         if outcome != Outcome::Done {
             self.spoil(effect);
         }
-        checks::stillness::reported(self, effect, &outcome);
+        checks::quiesce::reported(self, effect, &outcome);
         if let Some(instance) = instance_of(&effect.action)
             && let Some(one) = self.runtime.instances.get_mut(&instance)
         {

@@ -1,6 +1,6 @@
 //! What must hold after every event, when the kernel has said all it has to say.
 
-use super::{Judged, Promise, holds, leases, processes, stillness, uses, waiting};
+use super::{Judged, Promise, holds, leases, processes, quiesce, uses, waiters};
 use crate::coverage::event_name;
 use crate::world::World;
 
@@ -16,14 +16,14 @@ pub(crate) fn judge(world: &mut World, kind: usize) -> Judged {
         world.watch.announced.remove(&(sandbox, generation));
     }
     uses::settled(world)?;
-    waiting::settled(world)?;
-    waiting::impatient(world)?;
+    waiters::settled(world)?;
+    waiters::impatient(world)?;
     if event_name(kind) == "ticked" {
-        waiting::ticked(world)?;
+        waiters::ticked(world)?;
         leases::ticked(world)?;
         holds::ticked(world)?;
         processes::ticked(world)?;
-        stillness::ticked(world)?;
+        quiesce::ticked(world)?;
     }
     Ok(())
 }

@@ -9,7 +9,6 @@ use model::record::{Journal, Owner, PoolRecord, SandboxRecord, SessionRecord};
 use model::why::Ended;
 use model::{EndCause, InstanceId, Mono, Now, SessionStatus};
 
-use crate::ends::LeaseEnd;
 use crate::entry::{
     After, Belonging, Birth, ColdFiles, Copying, Durability, Ending, Entry, EntryIx, Own,
     Readiness, Resolve, Step,
@@ -17,7 +16,8 @@ use crate::entry::{
 use crate::event::SessionSettings;
 use crate::pool::Pool;
 use crate::session::Session;
-use crate::shelf::Shelf;
+use crate::shelved_sessions::Shelf;
+use crate::tombstones::LeaseEnd;
 use crate::{Boot, Kernel};
 
 /// What a restart found.

@@ -1,10 +1,10 @@
 //! Workspaces on their way into archives, of cold sandboxes and of sessions without one, and those
-//! that wait because enough are on their way. Which are due is decided in `cold` and `shelf`.
+//! that wait because enough are on their way. Which are due is decided in `cold_workspaces` and `shelved_sessions`.
 
 use std::collections::VecDeque;
 
 use crate::entry::EntryIx;
-use crate::shelf::ShelfArchives;
+use crate::shelved_sessions::ShelfArchives;
 
 /// How many workspaces are put into archives at once: each takes a processor and the disk.
 const AT_ONCE: u32 = 2;

@@ -9,8 +9,8 @@ use model::{
     SandboxState, SessionId, TerminatedReason, TurnId,
 };
 
-use super::moves::Active;
 use super::rig::{Rig, TENANT, instance_of, kill, launch, name};
+use super::rig_steps::Active;
 use crate::{
     Action, EndAsked, Event, Outcome, ProgramEnd, ProgramExit, Reply, SandboxView, SessionReady,
     SessionSettings, StartedProcess, WakeReport, WhenBusy,

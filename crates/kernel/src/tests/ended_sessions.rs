@@ -1,7 +1,7 @@
 //! Files of sessions that are over give way before those of sessions that can go on.
 
-use super::moves::tight;
 use super::rig::{NATIVE, Rig, template};
+use super::rig_steps::tight;
 
 #[test]
 fn files_of_an_ended_session_go_before_those_of_one_that_can_go_on() {

@@ -4,10 +4,10 @@
 use model::lifecycle::ActiveCause;
 use model::{EndCause, ErrorCode, SandboxState, SessionId, SessionStatus};
 
-use super::moves::{Cases, tight, tight_deleting};
 use super::rig::{
     DOCKER, NATIVE, Rig, delete_workspace, gone, kill, launch, persist, template, trouble,
 };
+use super::rig_steps::{Cases, tight, tight_deleting};
 use crate::{Event, Outcome, Reply, UseKind, UseTarget};
 
 /// What a session can do to keep its sandbox.

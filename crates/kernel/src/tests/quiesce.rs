@@ -10,7 +10,7 @@ use super::rig::{
     DOCKER, NATIVE, ON_DISK, Rig, copy, freeze, gone, hold_still, kill, let_run, persist,
     stop_turn, template, thaw, trouble, unsupported,
 };
-use super::shelves::workspace_of;
+use super::shelved_sessions::workspace_of;
 use crate::{Action, Event, Failure, FailureKind, Outcome, Reply, UseKind, UseTarget};
 
 /// A node with a session whose files the host can read, and work in them.

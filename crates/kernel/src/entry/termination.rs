@@ -1,5 +1,5 @@
 //! The way of a sandbox to its end: why it ends, what is left of it, and how firm that is. The
-//! steps on it are taken in `ending`.
+//! steps on it are taken in `crate::termination`.
 
 use std::sync::Arc;
 

@@ -7,11 +7,11 @@ use model::{
     EndCause, NodeConfig, SandboxState, SessionId, SessionStatus, TerminatedReason, WorkspaceId,
 };
 
-use super::moves::tight;
 use super::rig::{
     DOCKER, NATIVE, ON_DISK, Rig, archive, copy, delete_workspace, kill, launch, persist, template,
     trouble,
 };
+use super::rig_steps::tight;
 use crate::{Action, Outcome, Reply, UseKind, UseTarget};
 
 const DAY_MS: u64 = 86_400_000;

@@ -10,7 +10,7 @@ use model::{ErrorCode, Refusal, SessionStatus};
 
 use crate::Kernel;
 use crate::admission::{Applicant, Who, capacity_exhausted};
-use crate::disk::disk_full;
+use crate::disk_limits::disk_full;
 use crate::effect::Action;
 use crate::entry::{EntryIx, OpKind, Own, Phase, Step};
 use crate::event::bound_generation;

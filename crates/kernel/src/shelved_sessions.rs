@@ -9,7 +9,7 @@ use model::{Mono, Wall, WorkspaceId};
 
 use crate::Kernel;
 use crate::alarms::Ringer;
-use crate::cold::ARCHIVE_PATIENCE;
+use crate::cold_workspaces::ARCHIVE_PATIENCE;
 use crate::effect::Action;
 use crate::entry::EntryIx;
 use crate::event::Outcome;
