@@ -30,14 +30,14 @@ pub(crate) struct Admission {
 /// A pool or a session that wants to start a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Applicant {
-    pub(crate) who: Who,
+    pub(crate) who: ApplicantKind,
     pub(crate) needs_entry: bool,
     pub(crate) memory_mb: u64,
 }
 
 /// For whom a process is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum ApplicantKind {
     /// For those who wait for a pool.
     Pool(PoolIx),
     /// For a session.
@@ -56,7 +56,7 @@ impl Admission {
     }
 
     /// The process is gone, and its place is free.
-    pub(crate) const fn process_over(&mut self, memory_mb: u64) {
+    pub(crate) const fn process_ended(&mut self, memory_mb: u64) {
         self.live -= 1;
         self.memory_mb -= memory_mb;
     }
@@ -113,7 +113,7 @@ impl Admission {
 impl Kernel {
     /// Lets an applicant stand in line for a process.
     pub(crate) fn apply_for_place(&mut self, applicant: Applicant) -> u64 {
-        let seq = self.minter.place_in_line();
+        let seq = self.minter.next_arrival();
         self.admission.join(seq, applicant);
         self.due.look_at_line();
         seq
@@ -152,7 +152,7 @@ impl Kernel {
         let memory_mb = sandbox.memory_mb();
         self.settle(entry);
         if !self.flaws.leaves_live_uncounted() {
-            self.admission.process_over(memory_mb);
+            self.admission.process_ended(memory_mb);
         }
         self.due.look_at_line();
     }
@@ -166,8 +166,8 @@ impl Kernel {
             }
             self.admission.leave(seq);
             match applicant.who {
-                Who::Pool(pool) => self.place_for_pool(pool),
-                Who::Session(session) => self.place_for_session(session),
+                ApplicantKind::Pool(pool) => self.place_for_pool(pool),
+                ApplicantKind::Session(session) => self.place_for_session(session),
             }
         }
         self.make_room();
@@ -218,7 +218,7 @@ impl Kernel {
         let taken = &self.admission;
         let (dying_live, dying_memory_mb, dying_entries) = taken.dying();
         // A spare that is being launched can give way as soon as it is idle.
-        let (spares, spare_memory_mb) = self.spares_coming();
+        let (spares, spare_memory_mb) = self.refill_launches();
         let mut live = taken.live.saturating_sub(dying_live + spares);
         let mut entries = (self.entries.count() - dying_entries).saturating_sub(spares);
         let mut memory_mb = taken.memory_mb.saturating_sub(dying_memory_mb + spare_memory_mb);
@@ -233,7 +233,7 @@ impl Kernel {
     }
 
     /// Launches that no caller waits for, and their memory.
-    fn spares_coming(&self) -> (u32, u64) {
+    fn refill_launches(&self) -> (u32, u64) {
         self.pools.iter().fold((0, 0), |(count, memory_mb), (_, pool)| {
             let spares = pool.occupied.launching().saturating_sub(pool.expecting());
             let each_mb = u64::from(pool.template.limits.memory_mb);

@@ -23,9 +23,9 @@ pub(crate) enum Ringer {
     /// A request that waits.
     Request(RequestIx),
     /// Removals that are not of a sandbox: workspaces and orphans.
-    Debts,
+    PendingRemovals,
     /// Files of sessions without a sandbox that are to go into archives.
-    Shelf,
+    ShelvedArchives,
     /// The end of the grace of a shutdown.
     Shutdown,
 }
@@ -110,7 +110,7 @@ mod tests {
     fn an_alarm_moves_earlier_but_not_later() {
         let mut alarms = Alarms::new(START);
         let mut current = Mono::NEVER;
-        let ringer = Ringer::Shelf;
+        let ringer = Ringer::ShelvedArchives;
         alarms.at_latest(ringer, &mut current, Mono(50));
         alarms.at_latest(ringer, &mut current, Mono(80));
         assert_eq!((current, alarms.next(), alarms.len()), (Mono(50), Some(Mono(50)), 1));
@@ -125,9 +125,9 @@ mod tests {
     fn a_cleared_alarm_does_not_ring() {
         let mut alarms = Alarms::new(START);
         let mut current = Mono::NEVER;
-        alarms.clear(Ringer::Debts, &mut current);
-        alarms.at_latest(Ringer::Debts, &mut current, Mono(1));
-        alarms.clear(Ringer::Debts, &mut current);
+        alarms.clear(Ringer::PendingRemovals, &mut current);
+        alarms.at_latest(Ringer::PendingRemovals, &mut current, Mono(1));
+        alarms.clear(Ringer::PendingRemovals, &mut current);
         assert_eq!((current, alarms.take_due(Mono(9))), (Mono::NEVER, None));
     }
 }

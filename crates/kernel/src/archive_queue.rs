@@ -4,23 +4,23 @@
 use std::collections::VecDeque;
 
 use crate::entry::EntryIx;
-use crate::shelved_sessions::ShelfArchives;
+use crate::shelved_sessions::ShelvedArchives;
 
 /// How many workspaces are put into archives at once: each takes a processor and the disk.
 const AT_ONCE: u32 = 2;
 
 /// Workspaces on their way into archives.
 #[derive(Debug, Default)]
-pub(crate) struct Archiving {
+pub(crate) struct ArchiveQueue {
     /// How many workspaces of cold sandboxes are being put into archives.
     running: u32,
     /// Cold sandboxes that wait for that. They may have been wanted meanwhile, or be gone.
     line: VecDeque<EntryIx>,
     /// The same for sessions without a sandbox.
-    pub(crate) shelves: ShelfArchives,
+    pub(crate) shelved: ShelvedArchives,
 }
 
-impl Archiving {
+impl ArchiveQueue {
     /// Whether one more may be put into an archive.
     pub(crate) fn has_room(&self) -> bool {
         self.in_progress() < AT_ONCE
@@ -28,7 +28,7 @@ impl Archiving {
 
     /// How many are being put into archives now.
     pub(crate) fn in_progress(&self) -> u32 {
-        self.running + self.shelves.in_progress()
+        self.running + self.shelved.in_progress()
     }
 
     pub(crate) const fn began(&mut self) {

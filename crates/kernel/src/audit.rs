@@ -8,9 +8,9 @@ use model::why::Tier;
 use model::{InstanceId, KeyId, SandboxState, SessionStatus, WorkspaceId};
 
 use crate::Kernel;
-use crate::entry::{EntryIx, OpKind, Own, Phase, Readiness};
+use crate::entry::{EntryIx, EntryOwner, OpKind, Phase, Readiness};
 use crate::pool::PoolIx;
-use crate::request::{RequestIx, Waiting};
+use crate::request::{RequestIx, WaitingFor};
 
 type Audit = Result<(), String>;
 
@@ -35,19 +35,19 @@ impl Kernel {
         }
         self.audit_reads()?;
         self.audit_sessions()?;
-        self.audit_shelves()?;
-        self.audit_debts()?;
+        self.audit_shelved_files()?;
+        self.audit_removals()?;
         self.audit_requests()
     }
 
     fn audit_counts(&self) -> Audit {
         let mut by_state = [0; SandboxState::ALL.len()];
-        let (mut live, mut memory_mb) = (self.debts.orphans() as u32, 0);
+        let (mut live, mut memory_mb) = (self.pending_removals.orphans() as u32, 0);
         let mut dying = (0, 0, 0);
         let archiving = self.entries.iter().filter(|(_, entry)| entry.is_archiving()).count();
         same(
             "workspaces on their way into archives",
-            &self.archiving.running(),
+            &self.archives.running(),
             &(archiving as u32),
         )?;
         for (_, entry) in self.entries.iter() {
@@ -120,7 +120,7 @@ impl Kernel {
     fn audit_entry(&self, entry: EntryIx) -> Audit {
         let sandbox = &self.entries[entry];
         same("what follows from a sandbox", &sandbox.derived, &sandbox.derive(self.now.mono))?;
-        same("what users see of a sandbox", &sandbox.shown.state(), &sandbox.derived.state)?;
+        same("what users see of a sandbox", &sandbox.visible.state(), &sandbox.derived.state)?;
         same("an id", &self.entries.by_id(sandbox.id), &Some(entry))?;
         let launched = sandbox.instance != InstanceId::NIL;
         same("a process has an instance", &sandbox.is_live(), &launched)?;
@@ -130,30 +130,30 @@ impl Kernel {
         }
         same("a live phase", &sandbox.is_live(), &(sandbox.phase() != Phase::Cold))?;
         let tenant = match sandbox.owner() {
-            Own::Nobody => KeyId::NIL,
-            Own::Lease(_) => sandbox.tenant(),
-            Own::Session(session) => self.sessions[session].settings.tenant,
+            EntryOwner::Unowned => KeyId::NIL,
+            EntryOwner::Lease(_) => sandbox.tenant(),
+            EntryOwner::Session(session) => self.sessions[session].settings.tenant,
         };
         same("the key of a sandbox", &sandbox.tenant(), &tenant)?;
         if let Some(session) = sandbox.session() {
             same("the sandbox of a session", &self.sessions[session].entry, &Some(entry))?;
             same("a session's sandbox has no slot", &sandbox.slot, &None)?;
         }
-        if let (Own::Lease(lease), Phase::InUse | Phase::Claiming(_)) =
+        if let (EntryOwner::Lease(lease), Phase::InUse | Phase::Claiming(_)) =
             (sandbox.owner(), sandbox.phase())
         {
             same("a lease", &self.entries.by_lease(lease), &Some(entry))?;
         }
-        if self.reads.of(entry) > 0 && !sandbox.holds.is_copied() {
+        if self.readers.of(entry) > 0 && !sandbox.holds.is_copied() {
             return Err("files are read of a sandbox that may be given up".to_owned());
         }
-        if sandbox.phase() == Phase::Killing && sandbox.ending.is_none() {
+        if sandbox.phase() == Phase::Killing && sandbox.termination.is_none() {
             return Err("something is being killed without a cause".to_owned());
         }
-        if sandbox.phase() == Phase::Killing && !sandbox.over_told {
+        if sandbox.phase() == Phase::Killing && !sandbox.end_notified {
             return Err("the user of something that is being killed did not hear it".to_owned());
         }
-        if sandbox.ending.is_some()
+        if sandbox.termination.is_some()
             && sandbox.alarm == model::Mono::NEVER
             && sandbox.ops.is_free()
             && !sandbox.ops.is_saving()
@@ -167,7 +167,7 @@ impl Kernel {
     fn audit_reads(&self) -> Audit {
         let waits = self.entries.iter().filter(|(_, copy)| copy.ops.is_doing(OpKind::AwaitSource));
         let waits: BTreeSet<EntryIx> = waits.map(|(copy, _)| copy).collect();
-        same("forks that wait for files", &self.reads.all_waiting_copies(), &waits)
+        same("forks that wait for files", &self.readers.all_waiting_copies(), &waits)
     }
 
     fn audit_sessions(&self) -> Audit {
@@ -183,7 +183,7 @@ impl Kernel {
                 same(
                     "the owner of a sandbox",
                     &self.entries[entry].owner(),
-                    &Own::Session(session),
+                    &EntryOwner::Session(session),
                 )?;
             }
             for req in &known.wanting {
@@ -197,36 +197,36 @@ impl Kernel {
     }
 
     /// Files are in one place, and those that are to go into an archive are on their way there.
-    fn audit_shelves(&self) -> Audit {
+    fn audit_shelved_files(&self) -> Audit {
         let mut wanted = BTreeMap::new();
         for (session, known) in self.sessions.iter() {
-            let Some(shelf) = &known.shelf else { continue };
-            let workspace = shelf.files.workspace;
+            let Some(shelved) = &known.shelved else { continue };
+            let workspace = shelved.files.workspace;
             if known.entry.is_some() {
                 return Err(format!("{} has a sandbox and shelved files", known.id));
             }
             if known.status == SessionStatus::Ended {
                 return Err(format!("{} has ended and has shelved files", known.id));
             }
-            if self.debts.owes(workspace) {
+            if self.pending_removals.will_delete(workspace) {
                 return Err(format!("the shelved files of {} are being deleted", known.id));
             }
-            if !shelf.files.archived {
+            if !shelved.files.archived {
                 wanted.insert(workspace, session);
             }
         }
-        same("archives of shelved files", &self.archiving.shelves.audited()?, &wanted)
+        same("archives of shelved files", &self.archives.shelved.audited()?, &wanted)
     }
 
     /// A workspace is deleted when no fork reads it, and not later.
-    fn audit_debts(&self) -> Audit {
+    fn audit_removals(&self) -> Audit {
         let read: BTreeSet<WorkspaceId> =
             self.entries.iter().filter_map(|(_, entry)| Some(entry.copying?.from)).collect();
-        for (workspace, waits) in self.debts.doomed() {
+        for (workspace, waits) in self.pending_removals.workspace_deletions() {
             same("a deletion waits for a fork", &waits, &read.contains(&workspace))?;
         }
         for (_, entry) in self.entries.iter() {
-            if entry.files.has_files() && self.debts.owes(entry.workspace) {
+            if entry.files.has_files() && self.pending_removals.will_delete(entry.workspace) {
                 return Err(format!("the files of {} are being deleted", entry.id));
             }
         }
@@ -236,14 +236,14 @@ impl Kernel {
     fn audit_requests(&self) -> Audit {
         same("ids of requests", &self.requests.ids(), &self.requests.len())?;
         for (req, request) in self.requests.iter() {
-            let (Waiting::LeaseUse { entry, .. }
-            | Waiting::Freeze { entry, .. }
-            | Waiting::Delete { entry }) = request.what
+            let (WaitingFor::LeaseUse { entry, .. }
+            | WaitingFor::Freeze { entry, .. }
+            | WaitingFor::Delete { entry }) = request.what
             else {
                 continue;
             };
-            let known = self.entries.get(entry).and_then(|e| e.extra.as_ref());
-            if !known.is_some_and(|extra| extra.waiting.contains(&req)) {
+            let known = self.entries.get(entry).and_then(|e| e.rare.as_ref());
+            if !known.is_some_and(|rare| rare.waiting.contains(&req)) {
                 return Err(format!("nobody knows of a request that waits: {request:?}"));
             }
         }

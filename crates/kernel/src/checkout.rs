@@ -5,14 +5,14 @@
 use model::{EndCause, ErrorCode, KeyId, Refusal};
 
 use crate::Kernel;
-use crate::admission::{Applicant, Who};
+use crate::admission::{Applicant, ApplicantKind};
 use crate::disk_limits::disk_full;
-use crate::entry::{After, EntryIx, Phase, Resolve};
+use crate::entry::{AfterEnd, EntryIx, Firmness, Phase};
 use crate::event::{Checkout, CheckoutPolicy};
 use crate::lease::refuse_ttl;
 use crate::pool::PoolIx;
 use crate::reply::{CheckoutPath, Reply};
-use crate::request::{RequestIx, Terms, Waiter, Waiting};
+use crate::request::{RequestIx, Terms, Waiter, WaitingFor};
 
 impl Kernel {
     pub(crate) fn checkout(&mut self, asked: Checkout) -> Result<Reply, Refusal> {
@@ -20,7 +20,7 @@ impl Kernel {
         if let Some(entry) = self.entries.by_lease(asked.lease) {
             return self.checkout_again(entry, asked.tenant);
         }
-        if self.ends.of_lease(asked.lease).is_some() {
+        if self.tombstones.of_lease(asked.lease).is_some() {
             let cause = format!("lease {} was used before", asked.lease);
             return Err(Refusal::new(ErrorCode::IdConflict, cause));
         }
@@ -55,15 +55,15 @@ impl Kernel {
         let claim = asked.claim.filter(|claim| !claim.is_empty());
         let terms = Terms { lease: asked.lease, tenant: asked.tenant, ttl_ms, claim };
         if let Some(entry) = idle
-            && self.needs_no_word(entry, &terms)
+            && self.can_hand_out_without_probe(entry, &terms)
         {
             self.pools[pool].counters.fast += 1;
             return Ok(Reply::CheckedOut(self.hand_out(entry, terms, CheckoutPath::Fast)));
         }
-        let seq = self.minter.place_in_line();
+        let seq = self.minter.next_arrival();
         let waiter = Waiter { pool, seq, terms, policy, path: CheckoutPath::Fast, entry: None };
         let deadline = self.now.mono.plus(deadline_ms);
-        let req = self.wait(asked.request, deadline, Waiting::Checkout(Box::new(waiter)));
+        let req = self.wait(asked.request, deadline, WaitingFor::Checkout(Box::new(waiter)));
         if let Some(entry) = idle {
             self.pools[pool].counters.fast += 1;
             self.bind_to_lease(entry, req);
@@ -169,7 +169,11 @@ impl Kernel {
         for _ in 0..wanted.min(known.free_slots()).min(allowed) {
             let memory_mb = self.pools[pool].template.limits.memory_mb.into();
             self.pools[pool].occupied.applied();
-            self.apply_for_place(Applicant { who: Who::Pool(pool), needs_entry: true, memory_mb });
+            self.apply_for_place(Applicant {
+                who: ApplicantKind::Pool(pool),
+                needs_entry: true,
+                memory_mb,
+            });
         }
     }
 
@@ -188,6 +192,6 @@ impl Kernel {
 
     pub(crate) fn discard_near_expiry(&mut self, entry: EntryIx, pool: PoolIx) {
         self.pools[pool].counters.discarded_near_expiry += 1;
-        self.end(entry, EndCause::NearExpiry, After::Gone, Resolve::Now);
+        self.end(entry, EndCause::NearExpiry, AfterEnd::Gone, Firmness::Now);
     }
 }

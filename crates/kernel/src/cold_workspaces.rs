@@ -22,18 +22,18 @@ impl Kernel {
             && sandbox.cold.may_be_archived()
             && sandbox.ops.is_free()
             && sandbox.traits.disk.is_some()
-            && self.is_left_alone(entry);
-        wanted.then(|| self.at_age(entry, after_ms).max(sandbox.cold.not_before()))
+            && self.is_cold_and_unwanted(entry);
+        wanted.then(|| self.time_at_age(entry, after_ms).max(sandbox.cold.not_before()))
     }
 
     /// When files are given up, if no caller comes back for them.
     fn pruned_at(&self, entry: EntryIx) -> Option<Mono> {
         let after_ms = self.config.prune_after_ms.filter(|ms| *ms > 0)?;
-        self.is_left_alone(entry).then(|| self.at_age(entry, after_ms))
+        self.is_cold_and_unwanted(entry).then(|| self.time_at_age(entry, after_ms))
     }
 
     /// Whether it is cold and not wanted, so that it may be dealt with.
-    fn is_left_alone(&self, entry: EntryIx) -> bool {
+    fn is_cold_and_unwanted(&self, entry: EntryIx) -> bool {
         let sandbox = &self.entries[entry];
         self.shutdown.is_none()
             && sandbox.session().is_some()
@@ -43,7 +43,7 @@ impl Kernel {
 
     /// The moment at which it was not used for so long, by the clock on the wall: it may be older
     /// than this run.
-    fn at_age(&self, entry: EntryIx, age_ms: u64) -> Mono {
+    fn time_at_age(&self, entry: EntryIx, age_ms: u64) -> Mono {
         let Wall(used) = self.entries[entry].last_used.wall;
         self.now.mono_at(Wall(used.saturating_add(age_ms)))
     }
@@ -57,7 +57,7 @@ impl Kernel {
     }
 
     /// Deals with the files of a cold sandbox whose time has come.
-    pub(crate) fn keep_or_give_up(&mut self, entry: EntryIx) {
+    pub(crate) fn archive_or_prune(&mut self, entry: EntryIx) {
         if self.is_due(self.pruned_at(entry)) {
             self.counts.gave_up_files(self.entries[entry].files.has_files());
             self.lose_files(entry, EndCause::Pruned.reason());
@@ -72,12 +72,12 @@ impl Kernel {
     }
 
     fn archive(&mut self, entry: EntryIx) {
-        if !self.archiving.has_room() {
+        if !self.archives.has_room() {
             self.entries[entry].cold.joined_line();
-            self.archiving.wait(entry);
+            self.archives.wait(entry);
             return;
         }
-        self.archiving.began();
+        self.archives.began();
         let timeout_ms = self.config.deadlines.workspace_ms.saturating_mul(ARCHIVE_PATIENCE);
         let action = Action::ArchiveWorkspace { workspace: self.entries[entry].workspace };
         self.begin(entry, OpKind::Archive, timeout_ms, action);
@@ -85,7 +85,7 @@ impl Kernel {
     }
 
     pub(crate) fn archive_ended(&mut self, entry: EntryIx, outcome: &Outcome) {
-        self.archiving.ended();
+        self.archives.ended();
         let sandbox = &mut self.entries[entry];
         match outcome {
             Outcome::Done => sandbox.cold.archived(),
@@ -103,8 +103,8 @@ impl Kernel {
 
     /// There may be room for one that waits. It may have been wanted meanwhile, or be gone.
     pub(crate) fn archive_next(&mut self) {
-        while self.archiving.has_room()
-            && let Some(entry) = self.archiving.next()
+        while self.archives.has_room()
+            && let Some(entry) = self.archives.next()
         {
             let known = self.entries.get_mut(entry);
             if known.is_some_and(|sandbox| sandbox.cold.left_line()) {
@@ -115,14 +115,14 @@ impl Kernel {
                 }
             }
         }
-        self.archive_shelves();
+        self.archive_shelved_sessions();
     }
 
     /// A session wants the files: they stay where they are, or come back from where they went.
-    pub(crate) fn call_off_archive(&mut self, entry: EntryIx) {
+    pub(crate) fn cancel_archive(&mut self, entry: EntryIx) {
         if self.entries[entry].is_archiving() {
-            self.entries[entry].ops.call_off();
-            self.archiving.ended();
+            self.entries[entry].ops.cancel();
+            self.archives.ended();
             self.settle(entry);
             self.due.look_at_archives();
         }

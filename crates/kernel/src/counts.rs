@@ -13,21 +13,24 @@ pub(crate) struct Counts {
     /// How many sessions lost files by a setting of the node.
     files_given_up: u64,
     /// How often sandboxes went from one state to another.
-    moved: [[u64; SandboxState::ALL.len()]; SandboxState::ALL.len()],
+    transitions: [[u64; SandboxState::ALL.len()]; SandboxState::ALL.len()],
 }
 
 impl Counts {
     /// Users see another state of a sandbox.
-    pub(crate) const fn moved(&mut self, from: SandboxState, to: SandboxState) {
-        self.moved[from as usize][to as usize] += 1;
+    pub(crate) const fn transition(&mut self, from: SandboxState, to: SandboxState) {
+        self.transitions[from as usize][to as usize] += 1;
     }
 
     /// How often sandboxes went from one state to another, if they ever did.
-    pub(crate) fn moves(&self) -> impl Iterator<Item = (SandboxState, SandboxState, u64)> {
+    pub(crate) fn transition_counts(
+        &self,
+    ) -> impl Iterator<Item = (SandboxState, SandboxState, u64)> {
         let pairs = SandboxState::ALL
             .into_iter()
             .flat_map(|from| SandboxState::ALL.into_iter().map(move |to| (from, to)));
-        let counted = pairs.map(|(from, to)| (from, to, self.moved[from as usize][to as usize]));
+        let counted =
+            pairs.map(|(from, to)| (from, to, self.transitions[from as usize][to as usize]));
         counted.filter(|(_, _, times)| *times > 0)
     }
 

@@ -9,7 +9,7 @@ use model::template::{RuntimeTraits, WorkspaceLimit};
 use model::{EndCause, ErrorCode, InstanceId, Refusal, WorkspaceId};
 
 use crate::Kernel;
-use crate::entry::{After, Entry, EntryIx, Own, Phase};
+use crate::entry::{AfterEnd, Entry, EntryIx, EntryOwner, Phase};
 use crate::event::{Measured, UseKind};
 use crate::pool::PoolIx;
 
@@ -120,7 +120,8 @@ impl Kernel {
     fn end_largest(&mut self, free_bytes: u64) {
         let mut largest: Option<(u64, EntryIx)> = None;
         for (entry, sandbox) in self.entries.iter() {
-            let going = sandbox.ending.as_ref().is_some_and(|e| e.cause == EndCause::DiskLimit);
+            let going =
+                sandbox.termination.as_ref().is_some_and(|e| e.cause == EndCause::DiskLimit);
             if going {
                 return;
             }
@@ -144,8 +145,8 @@ impl Kernel {
         let sandbox = &self.entries[entry];
         // A session keeps its files, as after a crash: it may want to see what filled the disk.
         let after = match sandbox.owner() {
-            Own::Session(_) if sandbox.phase() == Phase::InUse => After::Renamed,
-            Own::Session(_) | Own::Nobody | Own::Lease(_) => After::Gone,
+            EntryOwner::Session(_) if sandbox.phase() == Phase::InUse => AfterEnd::Renamed,
+            EntryOwner::Session(_) | EntryOwner::Unowned | EntryOwner::Lease(_) => AfterEnd::Gone,
         };
         self.end_now(entry, EndCause::DiskLimit, after, Some(why));
     }

@@ -7,7 +7,7 @@ use model::{EffectId, EndCause, Generation, InstanceId, Mono, SandboxId};
 
 use crate::Kernel;
 use crate::effect::{Action, Effect};
-use crate::entry::{EntryIx, Op, OpKind, Own};
+use crate::entry::{EntryIx, EntryOwner, Op, OpKind};
 use crate::event::{DeathCause, Failure, FailureKind, Outcome};
 
 impl Kernel {
@@ -42,7 +42,7 @@ impl Kernel {
     }
 
     pub(crate) fn effect_ended(&mut self, id: EffectId, outcome: Outcome) {
-        if self.debt_effect_ended(id.n, &outcome) || self.shelf_effect_ended(id.n, &outcome) {
+        if self.removal_effect_ended(id.n, &outcome) || self.shelved_archive_ended(id.n, &outcome) {
             return;
         }
         let Some(entry) = self.entries.by_id(id.sandbox) else { return };
@@ -69,9 +69,9 @@ impl Kernel {
             OpKind::Prove => self.prove_ended(entry, &outcome),
             OpKind::Freeze => self.freeze_ended(entry, outcome),
             OpKind::Thaw => self.thaw_ended(entry, outcome),
-            OpKind::HoldStill => self.hold_still_ended(entry, &outcome),
-            OpKind::Still => self.let_run(entry, 1),
-            OpKind::LetRun(attempt) => self.let_run_ended(entry, attempt, outcome),
+            OpKind::HoldStill => self.quiesce_ended(entry, &outcome),
+            OpKind::Quiesced => self.unquiesce(entry, 1),
+            OpKind::LetRun(attempt) => self.unquiesce_ended(entry, attempt, outcome),
             OpKind::StartTurn => self.start_turn_ended(entry, outcome),
             OpKind::StopTurn => self.stop_turn_ended(entry, &outcome),
             // Its guest did not run in time.
@@ -90,7 +90,7 @@ impl Kernel {
                 DeathCause::Crash => EndCause::Crash,
                 DeathCause::Oom => EndCause::Oom,
             };
-            let leased = matches!(self.entries[entry].owner(), Own::Lease(_));
+            let leased = matches!(self.entries[entry].owner(), EntryOwner::Lease(_));
             if leased && self.flaws.ignores_death() {
                 return;
             }
@@ -115,7 +115,7 @@ impl OpKind {
             | Self::Persist => Some(EndCause::Crash),
             Self::Probe(_) => Some(EndCause::ProbeFailed),
             Self::Launch
-            | Self::Still
+            | Self::Quiesced
             | Self::AwaitGuest
             | Self::Kill
             | Self::AwaitSource

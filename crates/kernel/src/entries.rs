@@ -60,7 +60,7 @@ impl Entries {
         self.by_lease.insert(lease.as_u128(), entry);
     }
 
-    pub(crate) fn lease_over(&mut self, lease: LeaseId) {
+    pub(crate) fn lease_ended(&mut self, lease: LeaseId) {
         self.by_lease.remove(lease.as_u128());
     }
 
@@ -69,7 +69,7 @@ impl Entries {
     }
 
     /// Tells where the use was, unless it was over before.
-    pub(crate) fn use_over(&mut self, use_id: UseId) -> Option<EntryIx> {
+    pub(crate) fn use_ended(&mut self, use_id: UseId) -> Option<EntryIx> {
         self.by_use.remove(use_id.as_u128())
     }
 
@@ -103,8 +103,8 @@ impl Entries {
     }
 
     /// All places in use, so that sandboxes may change or go while they are visited.
-    pub(crate) fn places(&self) -> Vec<EntryIx> {
-        self.slab.places()
+    pub(crate) fn indices(&self) -> Vec<EntryIx> {
+        self.slab.indices()
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -34,30 +34,30 @@ pub(crate) use crate::entry::cold_files::ColdFiles;
 pub(crate) use crate::entry::derived::Derived;
 use crate::entry::disk_use::DiskUse;
 pub(crate) use crate::entry::durability::Durability;
+use crate::entry::file_access::FileAccess;
 pub(crate) use crate::entry::file_access::Reach;
-use crate::entry::file_access::Reading;
+pub(crate) use crate::entry::holds::Demand;
 use crate::entry::holds::Holds;
-pub(crate) use crate::entry::holds::Wanted;
 use crate::entry::lifetime::Lifetime;
-use crate::entry::operations::InProgress;
+use crate::entry::operations::Operations;
 pub(crate) use crate::entry::operations::{Lane, Op, OpKind};
-pub(crate) use crate::entry::ownership::{Belonging, Own};
+pub(crate) use crate::entry::ownership::{EntryOwner, Ownership};
 pub(crate) use crate::entry::phase::{Frozen, Phase, Step};
 pub(crate) use crate::entry::process::{Process, Program};
-pub(crate) use crate::entry::rare_state::{Extra, ScheduledStop};
+pub(crate) use crate::entry::rare_state::{RareState, ScheduledStop};
 pub(crate) use crate::entry::readiness::Readiness;
-pub(crate) use crate::entry::termination::{After, Ending, Resolve};
-pub use crate::entry::visible_state::CHANGES_TOLD_MAX;
-pub(crate) use crate::entry::visible_state::{Change, Shown, Told};
-pub(crate) use crate::entry::workspace_copy::Copying;
+pub(crate) use crate::entry::termination::{AfterEnd, Firmness, Termination};
+pub use crate::entry::visible_state::TRANSITIONS_PER_SECOND_MAX;
+pub(crate) use crate::entry::visible_state::{Publish, VisibleChange, VisibleState};
+pub(crate) use crate::entry::workspace_copy::WorkspaceCopy;
 use crate::flag::Flag;
-use crate::lru_lists::{Line, Links};
+use crate::lru_lists::{LinkSet, Links};
 use crate::pool::PoolIx;
 use crate::session::SessionIx;
-use crate::slab::Place;
+use crate::slab::SlabIndex;
 
 /// The place of a sandbox.
-pub(crate) type EntryIx = Place<Entry>;
+pub(crate) type EntryIx = SlabIndex<Entry>;
 
 /// A sandbox.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ pub(crate) struct Entry {
     pub(crate) created_at: Wall,
     /// The pool whose slot it takes. A session's sandbox takes none.
     pub(crate) slot: Option<PoolIx>,
-    pub(crate) belongs: Belonging,
+    pub(crate) ownership: Ownership,
     pub(crate) settings: Option<Arc<ClaimSettings>>,
     /// How often it was handed out since it was launched.
     pub(crate) uses: u32,
@@ -81,20 +81,20 @@ pub(crate) struct Entry {
     phase: Phase,
     pub(crate) frozen: Frozen,
     pub(crate) ready: Readiness,
-    pub(crate) ops: InProgress,
+    pub(crate) ops: Operations,
     pub(crate) holds: Holds,
     pub(crate) clean: Cleanliness,
     pub(crate) life: Lifetime,
-    pub(crate) ending: Option<Box<Ending>>,
+    pub(crate) termination: Option<Box<Termination>>,
     /// Its present user heard that its instance is over.
-    pub(crate) over_told: bool,
+    pub(crate) end_notified: bool,
     /// Why it went cold, while it is.
     pub(crate) slept: Option<EndCause>,
 
     pub(crate) files: Durability,
-    pub(crate) reading: Reading,
+    pub(crate) file_access: FileAccess,
     pub(crate) cold: ColdFiles,
-    pub(crate) copying: Option<Copying>,
+    pub(crate) copying: Option<WorkspaceCopy>,
     pub(crate) disk: DiskUse,
 
     pub(crate) last_used: Now,
@@ -104,14 +104,14 @@ pub(crate) struct Entry {
     pub(crate) spared_until: Mono,
     pub(crate) alarm: Mono,
     /// What few sandboxes have.
-    pub(crate) extra: Option<Box<Extra>>,
+    pub(crate) rare: Option<Box<RareState>>,
     pub(crate) derived: Derived,
     /// Its record has changed in this decision.
     pub(crate) marked: Flag,
     /// What users saw of its state.
-    pub(crate) shown: Shown,
+    pub(crate) visible: VisibleState,
     /// Its state has changed in this decision.
-    pub(crate) moved: Flag,
+    pub(crate) state_changed: Flag,
 
     /// Whether it counts as a process: from before its launch until its removal is confirmed.
     live: bool,
@@ -122,12 +122,12 @@ pub(crate) struct Entry {
 }
 
 /// What a new entry starts from.
-pub(crate) struct Birth {
+pub(crate) struct NewEntry {
     pub(crate) id: SandboxId,
     pub(crate) workspace: WorkspaceId,
     pub(crate) template: Arc<Template>,
     pub(crate) traits: RuntimeTraits,
-    pub(crate) owner: Own,
+    pub(crate) owner: EntryOwner,
     pub(crate) tenant: KeyId,
     pub(crate) slot: Option<PoolIx>,
     pub(crate) now: Now,
@@ -135,44 +135,44 @@ pub(crate) struct Birth {
 
 impl Entry {
     /// A cold entry, the start of every life.
-    pub(crate) fn new(birth: Birth) -> Self {
+    pub(crate) fn new(new: NewEntry) -> Self {
         Self {
-            id: birth.id,
+            id: new.id,
             previous_id: None,
             instance: InstanceId::NIL,
             generation: Generation(0),
-            template: birth.template,
-            traits: birth.traits,
-            workspace: birth.workspace,
-            created_at: birth.now.wall,
-            slot: birth.slot,
-            belongs: Belonging::new(birth.owner, birth.tenant),
+            template: new.template,
+            traits: new.traits,
+            workspace: new.workspace,
+            created_at: new.now.wall,
+            slot: new.slot,
+            ownership: Ownership::new(new.owner, new.tenant),
             settings: None,
             uses: 0,
             phase: Phase::Cold,
             frozen: Frozen::No,
             ready: Readiness::default(),
-            ops: InProgress::default(),
+            ops: Operations::default(),
             holds: Holds::default(),
             clean: Cleanliness::default(),
             life: Lifetime::default(),
-            ending: None,
-            over_told: false,
+            termination: None,
+            end_notified: false,
             slept: None,
             files: Durability::default(),
-            reading: Reading::default(),
+            file_access: FileAccess::default(),
             cold: ColdFiles::new(false),
             copying: None,
             disk: DiskUse::default(),
-            last_used: birth.now,
+            last_used: new.now,
             proven_at: Mono(0),
             spared_until: Mono(0),
             alarm: Mono::NEVER,
-            extra: None,
+            rare: None,
             derived: Derived::NOTHING,
             marked: Flag::default(),
-            shown: Shown::default(),
-            moved: Flag::default(),
+            visible: VisibleState::default(),
+            state_changed: Flag::default(),
             live: false,
             in_line: Flag::default(),
             idle_links: Links::default(),
@@ -192,7 +192,7 @@ impl Entry {
 
     /// What can reach its files while it lives.
     pub(crate) fn reach(&self) -> Reach {
-        self.reading.reach(self.traits)
+        self.file_access.reach(self.traits)
     }
 
     /// Its files are being saved or copied by way of its guest, which must not be stopped meanwhile.
@@ -209,7 +209,7 @@ impl Entry {
 
     /// Its processes run, and nothing is being done that stops them.
     pub(crate) fn runs(&self) -> bool {
-        self.frozen == Frozen::No && !self.ops.changes_pace()
+        self.frozen == Frozen::No && !self.ops.is_freezing_or_thawing()
     }
 
     /// It has files of a session that go when its processes go, and are not saved.
@@ -223,7 +223,7 @@ impl Entry {
     }
 
     /// Nothing is in progress in it, and no caller is about to use it.
-    pub(crate) fn may_rest(&self) -> bool {
+    pub(crate) fn is_inactive(&self) -> bool {
         self.is_quiet() && !self.holds.is_wanted()
     }
 
@@ -237,27 +237,27 @@ impl Entry {
         self.phase == Phase::InUse
             && self.traits.can_freeze
             && self.frozen == Frozen::No
-            && self.ending.is_none()
-            && self.may_rest()
-            && !self.is_awake()
+            && self.termination.is_none()
+            && self.is_inactive()
+            && !self.is_kept_alive()
     }
 
     /// Something of its own keeps it awake.
-    pub(crate) fn is_awake(&self) -> bool {
-        self.extra
+    pub(crate) fn is_kept_alive(&self) -> bool {
+        self.rare
             .as_ref()
-            .is_some_and(|extra| extra.scale > 0 || extra.processes.values().any(|p| p.holds))
+            .is_some_and(|rare| rare.scale > 0 || rare.processes.values().any(|p| p.keeps_alive))
     }
 
     /// Until when a process whose time is over may be on its way out: it must be able to run.
     pub(crate) fn kills_until(&self) -> Option<Mono> {
-        let processes = self.extra.iter().flat_map(|extra| extra.processes.values());
+        let processes = self.rare.iter().flat_map(|rare| rare.processes.values());
         processes.filter_map(|process| process.killing).map(|(_, until)| until).max()
     }
 
     /// A program of one of its processes is to be started again now.
     pub(crate) fn wants_restart(&self, now: Mono) -> bool {
-        let mut processes = self.extra.iter().flat_map(|extra| extra.processes.values());
+        let mut processes = self.rare.iter().flat_map(|rare| rare.processes.values());
         processes.any(|process| process.wants_restart(now))
     }
 
@@ -267,35 +267,35 @@ impl Entry {
 
     /// How many requests wait for it.
     pub(crate) fn waiting(&self) -> usize {
-        self.extra.as_ref().map_or(0, |extra| extra.waiting.len())
+        self.rare.as_ref().map_or(0, |rare| rare.waiting.len())
     }
 
-    pub(crate) fn extra(&mut self) -> &mut Extra {
-        self.extra.get_or_insert_default()
+    pub(crate) fn rare_mut(&mut self) -> &mut RareState {
+        self.rare.get_or_insert_default()
     }
 
-    pub(crate) const fn owner(&self) -> Own {
-        self.belongs.owner()
+    pub(crate) const fn owner(&self) -> EntryOwner {
+        self.ownership.owner()
     }
 
     /// The session whose sandbox it is.
     pub(crate) const fn session(&self) -> Option<SessionIx> {
-        self.belongs.session()
+        self.ownership.session()
     }
 
     pub(crate) const fn tenant(&self) -> KeyId {
-        self.belongs.tenant()
+        self.ownership.tenant()
     }
 
     /// Why it ends, if it does.
     pub(crate) fn end_cause(&self) -> EndCause {
-        self.ending.as_ref().map_or(EndCause::Deleted, |ending| ending.cause)
+        self.termination.as_ref().map_or(EndCause::Deleted, |termination| termination.cause)
     }
 
     /// It is to give way, but would not if it came into use now.
     pub(crate) fn may_be_spared(&self) -> bool {
-        let voidable = |ending: &Ending| ending.resolve == Resolve::Voidable;
-        self.phase == Phase::InUse && self.ending.as_deref().is_some_and(voidable)
+        let voidable = |termination: &Termination| termination.firmness == Firmness::Voidable;
+        self.phase == Phase::InUse && self.termination.as_deref().is_some_and(voidable)
     }
 
     /// A process is being started for it, in a generation and with a life of its own.
@@ -303,7 +303,7 @@ impl Entry {
         self.generation = self.generation.next();
         self.take(Step::Launch);
         self.slept = None;
-        self.over_told = false;
+        self.end_notified = false;
         self.uses = 0;
         self.cold.in_use();
         self.disk = DiskUse::default();
@@ -339,11 +339,11 @@ impl Entry {
 
     /// What was launched for it is gone, and what depended on that.
     pub(crate) fn process_gone(&mut self) {
-        self.ops.call_off();
-        self.holds.turn_over();
+        self.ops.cancel();
+        self.holds.finish_turn();
         self.clean.process_gone();
         self.frozen = Frozen::No;
-        self.reading = Reading::default();
+        self.file_access = FileAccess::default();
         self.life = Lifetime::default();
     }
 
@@ -351,7 +351,7 @@ impl Entry {
     pub(crate) fn went_cold(&mut self, cause: EndCause) {
         self.take(Step::Sleep);
         self.slept = Some(cause);
-        self.extra = None;
+        self.rare = None;
         self.settings = None;
         self.clean.went_cold();
         self.files.settled();
@@ -360,11 +360,11 @@ impl Entry {
     /// It is clean and alive, and joins the idle ones of its pool: its last user is forgotten.
     pub(crate) fn join_line(&mut self, now: Now) {
         self.in_line.raise();
-        self.belongs.given_back();
+        self.ownership.returned_to_pool();
         self.clean.cleaned();
         self.files.settled();
         self.settings = None;
-        self.extra = None;
+        self.rare = None;
         self.last_used = now;
     }
 
@@ -373,17 +373,17 @@ impl Entry {
         self.in_line.lower()
     }
 
-    pub(crate) const fn links(&mut self, line: Line) -> &mut Links {
-        match line {
-            Line::Idle => &mut self.idle_links,
-            Line::Tier => &mut self.tier_links,
+    pub(crate) const fn links(&mut self, set: LinkSet) -> &mut Links {
+        match set {
+            LinkSet::Idle => &mut self.idle_links,
+            LinkSet::Tier => &mut self.tier_links,
         }
     }
 
-    pub(crate) const fn links_ref(&self, line: Line) -> &Links {
-        match line {
-            Line::Idle => &self.idle_links,
-            Line::Tier => &self.tier_links,
+    pub(crate) const fn links_ref(&self, set: LinkSet) -> &Links {
+        match set {
+            LinkSet::Idle => &self.idle_links,
+            LinkSet::Tier => &self.tier_links,
         }
     }
 
@@ -398,10 +398,13 @@ impl Entry {
             traits: self.traits,
             owner,
             tenant: self.tenant(),
-            lease_end: self.belongs.lease_end(),
+            lease_end: self.ownership.lease_end(),
             state: self.derived.state,
-            ending: self.ending.as_ref().map(|ending| ending.cause),
-            doomed: self.ending.as_ref().is_some_and(|ending| ending.after == After::Gone),
+            ending: self.termination.as_ref().map(|termination| termination.cause),
+            doomed: self
+                .termination
+                .as_ref()
+                .is_some_and(|termination| termination.after == AfterEnd::Gone),
             slept: self.slept,
             announced: self.ready == Readiness::Ready,
             uses: self.uses,

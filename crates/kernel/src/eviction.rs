@@ -8,7 +8,7 @@ use model::why::{Candidate, Eviction, Shortage, Tier};
 use model::{ColdEviction, EndCause};
 
 use crate::Kernel;
-use crate::entry::{After, EntryIx, Resolve};
+use crate::entry::{AfterEnd, EntryIx, Firmness};
 
 impl Kernel {
     /// Ends one sandbox to relieve a shortage. Tells whether there was one to end.
@@ -23,24 +23,24 @@ impl Kernel {
         match tier {
             Tier::Cold => self.evict_cold(victim, eviction),
             Tier::Warm => {
-                self.end(victim, EndCause::Evicted, After::Gone, Resolve::Now);
+                self.end(victim, EndCause::Evicted, AfterEnd::Gone, Firmness::Now);
                 self.note_eviction(victim, eviction);
             }
             Tier::Waiting if shortage == Shortage::Entries => {
                 // No cold one is left: this one goes cold and its entry is removed in one step.
-                let (after, resolve) = match self.config.cold_eviction {
-                    ColdEviction::KeepFiles => (After::Shelved, Resolve::Voidable),
+                let (after, firmness) = match self.config.cold_eviction {
+                    ColdEviction::KeepFiles => (AfterEnd::Shelved, Firmness::Voidable),
                     ColdEviction::DeleteFiles => {
                         let entry = &self.entries[victim];
                         self.counts.gave_up_files(entry.files.has_any());
-                        (After::Gone, Resolve::Now)
+                        (AfterEnd::Gone, Firmness::Now)
                     }
                 };
-                self.end(victim, EndCause::Evicted, after, resolve);
+                self.end(victim, EndCause::Evicted, after, firmness);
                 self.note_eviction(victim, eviction);
             }
             Tier::Waiting => {
-                self.end(victim, EndCause::Evicted, After::Cold, Resolve::Voidable);
+                self.end(victim, EndCause::Evicted, AfterEnd::Cold, Firmness::Voidable);
                 self.note_eviction(victim, eviction);
             }
         }
@@ -75,8 +75,9 @@ impl Kernel {
 
     fn note_eviction(&mut self, victim: EntryIx, eviction: Arc<Eviction>) {
         // A victim without a process to wait for is gone already.
-        if let Some(ending) = self.entries.get_mut(victim).and_then(|e| e.ending.as_mut()) {
-            ending.eviction = Some(eviction);
+        if let Some(termination) = self.entries.get_mut(victim).and_then(|e| e.termination.as_mut())
+        {
+            termination.eviction = Some(eviction);
         }
     }
 
@@ -84,7 +85,7 @@ impl Kernel {
     fn evict_cold(&mut self, victim: EntryIx, eviction: Arc<Eviction>) {
         match self.config.cold_eviction {
             ColdEviction::KeepFiles if !self.flaws.deletes_files_at_limit() => {
-                self.call_off_archive(victim);
+                self.cancel_archive(victim);
                 self.shelve(victim);
             }
             ColdEviction::KeepFiles | ColdEviction::DeleteFiles => {

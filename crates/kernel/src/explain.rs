@@ -13,7 +13,7 @@ use model::{
 };
 
 use crate::Kernel;
-use crate::entry::{Entry, EntryIx, Frozen, Own};
+use crate::entry::{Entry, EntryIx, EntryOwner, Frozen};
 use crate::view::{Resting, SandboxView};
 
 impl Kernel {
@@ -75,14 +75,14 @@ impl Kernel {
 
     /// How a lease ended, as long as that is remembered.
     pub fn why_lease(&self, lease: LeaseId) -> Option<EndCause> {
-        self.ends.of_lease(lease).map(|end| end.cause)
+        self.tombstones.of_lease(lease).map(|end| end.cause)
     }
 
     /// The key that a lease belongs to, or did as long as that is remembered.
     pub fn tenant_of_lease(&self, lease: LeaseId) -> Option<KeyId> {
         match self.entries.by_lease(lease) {
             Some(entry) => Some(self.entries[entry].tenant()),
-            None => self.ends.of_lease(lease).map(|end| end.tenant),
+            None => self.tombstones.of_lease(lease).map(|end| end.tenant),
         }
     }
 
@@ -91,7 +91,7 @@ impl Kernel {
     pub fn tenant_of_sandbox(&self, id: SandboxId) -> Option<KeyId> {
         match self.entries.by_id(id) {
             Some(entry) => Some(self.entries[entry].tenant()),
-            None => self.ends.of_sandbox(id).map(|ended| ended.tenant),
+            None => self.tombstones.of_sandbox(id).map(|ended| ended.tenant),
         }
     }
 
@@ -102,7 +102,7 @@ impl Kernel {
 
     /// How often sandboxes went from one state to another, left out or not.
     pub fn moves(&self) -> Vec<(SandboxState, SandboxState, u64)> {
-        self.counts.moves().collect()
+        self.counts.transition_counts().collect()
     }
 
     /// The state that users see of each sandbox, in no particular but a fixed order.
@@ -115,7 +115,7 @@ impl Kernel {
         let mut resting = Resting::default();
         for (_, entry) in self.entries.iter() {
             resting.frozen += u32::from(entry.frozen == Frozen::Yes);
-            resting.awake += u32::from(entry.is_awake());
+            resting.awake += u32::from(entry.is_kept_alive());
         }
         resting
     }
@@ -139,11 +139,11 @@ impl Kernel {
             claim: sandbox.settings.clone(),
             state: sandbox.derived.state,
             frozen: sandbox.frozen == Frozen::Yes,
-            awake: sandbox.is_awake(),
+            awake: sandbox.is_kept_alive(),
             freezes_at: self
                 .freezes_at(entry)
                 .map(|at| Wall(now.wall.0.saturating_add(at.since(now.mono)))),
-            ending: sandbox.ending.as_ref().map(|ending| ending.cause),
+            ending: sandbox.termination.as_ref().map(|termination| termination.cause),
             uses: uses(sandbox),
             touched: sandbox.clean.is_touched(),
             created_at: sandbox.created_at,
@@ -155,11 +155,11 @@ impl Kernel {
     /// Why a sandbox is as it is, or how it ended.
     pub fn why(&self, now: Now, id: SandboxId) -> Option<Why> {
         let Some(entry) = self.entries.by_id(id) else {
-            return self.ends.of_sandbox(id).cloned().map(Why::Ended);
+            return self.tombstones.of_sandbox(id).cloned().map(Why::Ended);
         };
         let sandbox = &self.entries[entry];
         let wall = |at: Mono| Wall(now.wall.0.saturating_add(at.since(now.mono)));
-        let extra = sandbox.extra.as_deref();
+        let rare = sandbox.rare.as_deref();
         Some(Why::Alive(Box::new(Alive {
             sandbox: sandbox.id,
             generation: sandbox.generation,
@@ -170,14 +170,18 @@ impl Kernel {
             owner: self.owner(entry),
             tenant: sandbox.tenant(),
             frozen: sandbox.frozen == Frozen::Yes,
-            wakefulness: if sandbox.is_awake() { Wakefulness::Awake } else { Wakefulness::Auto },
+            wakefulness: if sandbox.is_kept_alive() {
+                Wakefulness::Awake
+            } else {
+                Wakefulness::Auto
+            },
             uses_in_progress: sandbox.holds.uses_in_progress(),
-            keep_alive_processes: extra
-                .map_or(0, |e| e.processes.values().filter(|p| p.holds).count() as u32),
-            scale: extra.map_or(0, |e| e.scale),
+            keep_alive_processes: rare
+                .map_or(0, |e| e.processes.values().filter(|p| p.keeps_alive).count() as u32),
+            scale: rare.map_or(0, |e| e.scale),
             workspace_limit: sandbox.traits.disk,
             workspace_bytes: (sandbox.disk.bytes() > 0).then_some(sandbox.disk.bytes()),
-            ending: sandbox.ending.as_ref().map(|ending| ending.cause),
+            ending: sandbox.termination.as_ref().map(|termination| termination.cause),
             slept: sandbox.slept,
             last_used_at: sandbox.last_used.wall,
             freezes_at: self.freezes_at(entry).map(wall),
@@ -190,8 +194,8 @@ impl Kernel {
 /// How often what was launched for a sandbox was handed out.
 fn uses(entry: &Entry) -> u32 {
     match entry.owner() {
-        Own::Nobody => entry.uses,
+        EntryOwner::Unowned => entry.uses,
         // One that was launched for its session was never in a pool.
-        Own::Lease(_) | Own::Session(_) => entry.uses.max(1),
+        EntryOwner::Lease(_) | EntryOwner::Session(_) => entry.uses.max(1),
     }
 }

@@ -94,21 +94,21 @@ pub enum Flaw {
     /// A process whose program rests before its next start does not keep its sandbox awake.
     PauseDropsHold,
     /// The start of a turn is published only when its harness has it.
-    TurnStartToldLate,
+    TurnStartPublishedLate,
     /// The user of a sandbox that dies does not hear of it.
-    DeathUntold,
+    DeathUnreported,
     /// Users do not see that a sandbox rests, and the change is not counted as left out.
-    RestUntold,
+    WaitingHidden,
     /// A sandbox is held still for as long as the copy of its files takes.
-    StillTooLong,
+    QuiescedTooLong,
     /// A sandbox that could not be let run after a copy counts as running.
-    LeftStill,
+    LeftQuiesced,
     /// A sandbox is held still while a turn is being started or stopped in it.
-    StillMidway,
+    QuiescedMidTurn,
     /// A frozen guest is asked for files.
     FrozenGuestAsked,
     /// A caller that wants to use a sandbox that is held still is refused.
-    StillRefuses,
+    QuiesceRefuses,
 }
 
 impl Flaw {
@@ -158,14 +158,14 @@ impl Flaw {
         Self::StopForgotten,
         Self::ProcessEndsTwice,
         Self::PauseDropsHold,
-        Self::TurnStartToldLate,
-        Self::DeathUntold,
-        Self::RestUntold,
-        Self::StillTooLong,
-        Self::LeftStill,
-        Self::StillMidway,
+        Self::TurnStartPublishedLate,
+        Self::DeathUnreported,
+        Self::WaitingHidden,
+        Self::QuiescedTooLong,
+        Self::LeftQuiesced,
+        Self::QuiescedMidTurn,
         Self::FrozenGuestAsked,
-        Self::StillRefuses,
+        Self::QuiesceRefuses,
     ];
 
     /// Its name on the command line.
@@ -215,14 +215,14 @@ impl Flaw {
             Self::StopForgotten => "stop-forgotten",
             Self::ProcessEndsTwice => "process-ends-twice",
             Self::PauseDropsHold => "pause-drops-hold",
-            Self::TurnStartToldLate => "turn-start-told-late",
-            Self::DeathUntold => "death-untold",
-            Self::RestUntold => "rest-untold",
-            Self::StillTooLong => "still-too-long",
-            Self::LeftStill => "left-still",
-            Self::StillMidway => "still-midway",
+            Self::TurnStartPublishedLate => "turn-start-published-late",
+            Self::DeathUnreported => "death-unreported",
+            Self::WaitingHidden => "waiting-hidden",
+            Self::QuiescedTooLong => "quiesced-too-long",
+            Self::LeftQuiesced => "left-quiesced",
+            Self::QuiescedMidTurn => "quiesced-mid-turn",
             Self::FrozenGuestAsked => "frozen-guest-asked",
-            Self::StillRefuses => "still-refuses",
+            Self::QuiesceRefuses => "quiesce-refuses",
         }
     }
 }

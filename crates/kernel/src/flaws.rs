@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use model::{EndCause, ErrorCode, KeyId, Mono, Refusal, SandboxState};
 
 use crate::entries::Entries;
-use crate::entry::{Entry, EntryIx, Phase, Resolve, Step};
-use crate::lru_lists::Order;
+use crate::entry::{Entry, EntryIx, Firmness, Phase, Step};
+use crate::lru_lists::LruList;
 use crate::request::RequestIx;
 use crate::session::SessionIx;
 use crate::{Flaw, Kernel};
@@ -105,7 +105,7 @@ impl Flaws {
         self.has(Flaw::StopTakesLaterProcesses)
     }
 
-    pub(crate) const fn lets_time_run_in_sleep(self) -> bool {
+    pub(crate) const fn lets_process_time_run_frozen(self) -> bool {
         self.has(Flaw::TimeRunsInSleep)
     }
 
@@ -117,13 +117,13 @@ impl Flaws {
         self.has(Flaw::IdReused)
     }
 
-    pub(crate) const fn tells_start_late(self) -> bool {
-        self.has(Flaw::TurnStartToldLate)
+    pub(crate) const fn publishes_start_late(self) -> bool {
+        self.has(Flaw::TurnStartPublishedLate)
     }
 
     /// Whether users do not see the change to this state.
-    pub(crate) fn hides_rest(self, to: SandboxState) -> bool {
-        self.has(Flaw::RestUntold) && to == SandboxState::Waiting
+    pub(crate) fn hides_waiting(self, to: SandboxState) -> bool {
+        self.has(Flaw::WaitingHidden) && to == SandboxState::Waiting
     }
 
     /// The effect that a completion is believed to be of.
@@ -134,7 +134,7 @@ impl Flaws {
     /// A sandbox went back to its pool: its last user's key may remain on it.
     pub(crate) const fn tenant_may_remain(self, entry: &mut Entry, last: KeyId) {
         if self.has(Flaw::TenantRemains) {
-            entry.belongs.keep_tenant(last);
+            entry.ownership.keep_tenant(last);
         }
     }
 }
@@ -166,7 +166,7 @@ impl Flaws {
 
     /// Whether the user of a sandbox does not hear that it is over by this cause.
     pub(crate) fn hides_death(self, cause: EndCause) -> bool {
-        self.has(Flaw::DeathUntold) && cause == EndCause::Crash
+        self.has(Flaw::DeathUnreported) && cause == EndCause::Crash
     }
 
     pub(crate) const fn forgets_failed_kill(self) -> bool {
@@ -183,7 +183,7 @@ impl Flaws {
 
     /// Whether a sandbox is swept although something holds it.
     pub(crate) fn sweeps_held(self, entry: &Entry) -> bool {
-        let up = entry.phase() == Phase::InUse && entry.ending.is_none();
+        let up = entry.phase() == Phase::InUse && entry.termination.is_none();
         self.has(Flaw::SweepIgnoresHolds) && up
     }
 
@@ -192,13 +192,13 @@ impl Flaws {
         if !self.has(Flaw::RunningEvicted) {
             return None;
         }
-        let up = |entry: &Entry| entry.phase() == Phase::InUse && entry.ending.is_none();
+        let up = |entry: &Entry| entry.phase() == Phase::InUse && entry.termination.is_none();
         let running = |entry: &Entry| up(entry) && entry.state() == SandboxState::Running;
         entries.iter().find(|(_, entry)| running(entry)).map(|(victim, _)| victim)
     }
 
     /// The sandbox of a tier that gives way first: the least recently used.
-    pub(crate) const fn first_of(self, tier: &Order) -> Option<EntryIx> {
+    pub(crate) const fn first_of(self, tier: &LruList) -> Option<EntryIx> {
         if self.has(Flaw::MruEviction) { tier.last() } else { tier.first() }
     }
 }
@@ -234,16 +234,16 @@ impl Flaws {
     }
 
     /// Until when a sandbox is held still.
-    pub(crate) fn still_until(self, until: Mono) -> Mono {
-        if self.has(Flaw::StillTooLong) { until.plus(1_000_000) } else { until }
+    pub(crate) fn quiesced_until(self, until: Mono) -> Mono {
+        if self.has(Flaw::QuiescedTooLong) { until.plus(1_000_000) } else { until }
     }
 
-    pub(crate) const fn holds_still_midway(self) -> bool {
-        self.has(Flaw::StillMidway)
+    pub(crate) const fn quiesces_mid_turn(self) -> bool {
+        self.has(Flaw::QuiescedMidTurn)
     }
 
-    pub(crate) const fn leaves_still(self) -> bool {
-        self.has(Flaw::LeftStill)
+    pub(crate) const fn leaves_quiesced(self) -> bool {
+        self.has(Flaw::LeftQuiesced)
     }
 
     pub(crate) const fn asks_frozen_guest(self) -> bool {
@@ -286,20 +286,20 @@ impl Kernel {
     }
 
     /// What rests in a sandbox that ends is started in it all the same.
-    pub(crate) fn flaw_restarts_what_rests(&mut self, entry: EntryIx) {
+    pub(crate) fn flaw_restarts_waiting_programs(&mut self, entry: EntryIx) {
         if !self.flaws.has(Flaw::RestartInEndedSandbox) {
             return;
         }
-        let processes = self.entries[entry].extra.as_ref().map(|extra| extra.processes.keys());
+        let processes = self.entries[entry].rare.as_ref().map(|rare| rare.processes.keys());
         for process in processes.into_iter().flatten().copied().collect::<Vec<_>>() {
             self.begin_restart(entry, process);
         }
     }
 
     /// A caller that wants the sandbox of a session is refused because it is held still.
-    pub(crate) fn flaw_refuses_while_still(&self, session: SessionIx) -> Result<(), Refusal> {
-        let still = |entry: EntryIx| self.entries[entry].ops.is_held_still();
-        if self.flaws.has(Flaw::StillRefuses) && self.sessions[session].entry.is_some_and(still) {
+    pub(crate) fn flaw_refuses_while_quiesced(&self, session: SessionIx) -> Result<(), Refusal> {
+        let still = |entry: EntryIx| self.entries[entry].ops.is_quiescing();
+        if self.flaws.has(Flaw::QuiesceRefuses) && self.sessions[session].entry.is_some_and(still) {
             return Err(Refusal::new(ErrorCode::SessionBusy, "its files are being copied"));
         }
         Ok(())
@@ -314,7 +314,7 @@ impl Kernel {
         match live {
             Some(entry) => {
                 let after = self.after_leaving(entry);
-                self.end(entry, EndCause::SessionEnded, after, Resolve::Firm);
+                self.end(entry, EndCause::SessionEnded, after, Firmness::Firm);
             }
             None => self.leave_finished(session),
         }
@@ -326,7 +326,7 @@ impl Kernel {
         if !self.flaws.has(Flaw::LeaseSurvivesRestart) {
             return false;
         }
-        self.entries[entry].belongs.given_back();
+        self.entries[entry].ownership.returned_to_pool();
         self.entries[entry].take(Step::Launch);
         self.put_idle(entry, Step::Warm);
         true

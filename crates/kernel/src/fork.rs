@@ -10,7 +10,7 @@ use model::{EndCause, ErrorCode, InstanceId, Refusal, RequestId, SessionId, Sess
 use crate::Kernel;
 use crate::admission::capacity_exhausted;
 use crate::effect::Action;
-use crate::entry::{After, Copying, EntryIx, OpKind, Own, Phase};
+use crate::entry::{AfterEnd, EntryIx, EntryOwner, OpKind, Phase, WorkspaceCopy};
 use crate::event::{FailureKind, Outcome};
 use crate::pool::PoolIx;
 use crate::reply::Reply;
@@ -43,8 +43,8 @@ impl Kernel {
             return Err(Refusal::new(ErrorCode::SessionBusy, cause).retry_after(1_000));
         }
         let pool = self.served_pool(&known.template)?;
-        if known.shelf.is_some() {
-            self.take_entry_for_shelf(parent, pool)?;
+        if known.shelved.is_some() {
+            self.take_entry_for_shelved_files(parent, pool)?;
         }
         let known = &self.sessions[parent];
         let (template, settings) = (known.template.clone(), known.settings.clone());
@@ -53,7 +53,7 @@ impl Kernel {
             sandbox.files.has_files() || sandbox.phase() == Phase::InUse
         });
         if let Some(entry) = source {
-            self.call_off_archive(entry);
+            self.cancel_archive(entry);
             self.hold_for_copy(entry);
             if let Err(refusal) = self.make_room_for_entry() {
                 self.release_copy_hold(entry);
@@ -72,9 +72,9 @@ impl Kernel {
             return Ok(Reply::Forked { session: id });
         };
         self.begin_control(request, session, ControlKind::Fork)?;
-        let entry = self.create_entry(pool, Own::Session(session), None);
+        let entry = self.create_entry(pool, EntryOwner::Session(session), None);
         self.sessions[session].entry = Some(entry);
-        let mut copying = Copying::of(self.entries[source].workspace);
+        let mut copying = WorkspaceCopy::of(self.entries[source].workspace);
         copying.hold_source();
         self.entries[entry].copying = Some(copying);
         self.await_source(entry);
@@ -98,13 +98,14 @@ impl Kernel {
     /// Whether the files of a sandbox that is being removed go with it, or are about to move.
     fn is_losing_files(&self, entry: EntryIx) -> bool {
         let sandbox = &self.entries[entry];
-        let Some(ending) = sandbox.ending.as_ref().filter(|_| sandbox.phase() == Phase::Killing)
+        let Some(termination) =
+            sandbox.termination.as_ref().filter(|_| sandbox.phase() == Phase::Killing)
         else {
             return false;
         };
-        match ending.after {
-            After::Gone | After::Shelved => true,
-            After::Cold | After::Renamed => sandbox.has_unsaved_files(),
+        match termination.after {
+            AfterEnd::Gone | AfterEnd::Shelved => true,
+            AfterEnd::Cold | AfterEnd::Renamed => sandbox.has_unsaved_files(),
         }
     }
 
@@ -112,19 +113,23 @@ impl Kernel {
     fn spare_source(&mut self, entry: EntryIx) {
         if self.entries[entry].may_be_spared() {
             let refusal = Refusal::new(ErrorCode::SandboxBusy, "its files are being copied");
-            self.void_ending(entry, &refusal);
+            self.void_termination(entry, &refusal);
         }
     }
 
     /// A session whose files are to be copied gets a cold sandbox for them.
-    fn take_entry_for_shelf(&mut self, session: SessionIx, pool: PoolIx) -> Result<(), Refusal> {
+    fn take_entry_for_shelved_files(
+        &mut self,
+        session: SessionIx,
+        pool: PoolIx,
+    ) -> Result<(), Refusal> {
         self.make_room_for_entry()?;
-        let entry = self.create_entry(pool, Own::Session(session), None);
+        let entry = self.create_entry(pool, EntryOwner::Session(session), None);
         self.sessions[session].entry = Some(entry);
         self.entries[entry].generation = self.sessions[session].generation;
         self.unshelve(session, entry);
         // Callers may have waited for the session's sandbox while it had no entry.
-        self.repin(entry);
+        self.recompute_demand(entry);
         Ok(())
     }
 
@@ -157,16 +162,16 @@ impl Kernel {
     }
 
     pub(crate) fn copy_ended(&mut self, entry: EntryIx, outcome: Outcome) {
-        if self.copies_again_by_guest(entry, &outcome) {
+        if self.retry_copy_by_guest(entry, &outcome) {
             return;
         }
         self.release_copy_source(entry);
-        if let Some(ending) = self.entries[entry].ending.take() {
+        if let Some(termination) = self.entries[entry].termination.take() {
             // It was given up while it was being copied, and so its session never came to be.
             if let Some(session) = self.entries[entry].session() {
                 self.sessions[session].status = SessionStatus::Ended;
             }
-            self.remove_entry(entry, ending.cause, ending.detail.as_ref(), None);
+            self.remove_entry(entry, termination.cause, termination.detail.as_ref(), None);
             return;
         }
         let (gone, detail): (bool, Arc<str>) = match outcome {
@@ -175,7 +180,7 @@ impl Kernel {
                 let copying = sandbox.copying.take();
                 sandbox.files.files_made();
                 if let Some(copying) = copying {
-                    self.copied(copying.from);
+                    self.workspace_copy_ended(copying.from);
                 }
                 self.mark(entry);
                 self.settle(entry);
@@ -232,9 +237,9 @@ impl Kernel {
     pub(crate) fn release_copy_hold(&mut self, entry: EntryIx) {
         self.entries[entry].holds.copy_ended();
         self.settle(entry);
-        self.let_run_if_unneeded(entry);
-        self.go_on_freezing(entry);
-        self.arm_quiet(entry);
+        self.unquiesce_if_unneeded(entry);
+        self.continue_freeze(entry);
+        self.arm_freeze_and_sweep(entry);
     }
 
     /// Releases the hold on the source of a copy, once, if both are still there.

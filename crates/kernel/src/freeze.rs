@@ -11,45 +11,45 @@ use crate::effect::Action;
 use crate::entry::{EntryIx, Frozen, OpKind, Phase};
 use crate::event::{FailureKind, Outcome};
 use crate::reply::Reply;
-use crate::request::Waiting;
+use crate::request::WaitingFor;
 
 impl Kernel {
     /// What a freeze waited for is over: its files are saved or copied. It is frozen now, if a caller
     /// asked for that.
-    pub(crate) fn go_on_freezing(&mut self, entry: EntryIx) {
-        let wanted = |what: &Waiting| matches!(what, Waiting::Freeze { frozen: true, .. });
-        let extra = self.entries[entry].extra.as_ref();
+    pub(crate) fn continue_freeze(&mut self, entry: EntryIx) {
+        let wanted = |what: &WaitingFor| matches!(what, WaitingFor::Freeze { frozen: true, .. });
+        let rare = self.entries[entry].rare.as_ref();
         let asked =
-            extra.is_some_and(|e| e.waiting.iter().any(|req| wanted(&self.requests[*req].what)));
+            rare.is_some_and(|e| e.waiting.iter().any(|req| wanted(&self.requests[*req].what)));
         if !asked || self.is_freeze_under_way(entry) || self.entries[entry].is_read_inside() {
             return;
         }
         if self.entries[entry].may_freeze() && !self.must_save_first(&self.entries[entry]) {
             self.freeze(entry);
         } else {
-            self.call_off_freeze(entry);
+            self.refuse_pending_freeze(entry);
         }
     }
 
     /// A sandbox is used before it could be frozen: those who asked for the freeze do not get it.
-    pub(crate) fn call_off_freeze(&mut self, entry: EntryIx) {
+    pub(crate) fn refuse_pending_freeze(&mut self, entry: EntryIx) {
         if self.entries[entry].waiting() > 0 {
             let cause = "it came into use before it could be frozen";
-            self.refuse_freezers(entry, &Refusal::new(ErrorCode::SandboxBusy, cause));
+            self.refuse_freeze_requests(entry, &Refusal::new(ErrorCode::SandboxBusy, cause));
         }
     }
 
     /// Those who asked for a freeze do not get it.
-    pub(crate) fn refuse_freezers(&mut self, entry: EntryIx, refusal: &Refusal) {
+    pub(crate) fn refuse_freeze_requests(&mut self, entry: EntryIx, refusal: &Refusal) {
         if !self.is_freeze_under_way(entry) {
-            self.answer_freezers(entry, true, &Err(refusal.clone()));
+            self.answer_freeze_requests(entry, true, &Err(refusal.clone()));
         }
     }
 
     /// Whether a sandbox is being frozen, or something is going on at whose end that is looked at.
     fn is_freeze_under_way(&self, entry: EntryIx) -> bool {
         let sandbox = &self.entries[entry];
-        sandbox.ops.is_doing(OpKind::Freeze) || sandbox.ops.is_held_still()
+        sandbox.ops.is_doing(OpKind::Freeze) || sandbox.ops.is_quiescing()
     }
 
     pub(crate) fn freeze(&mut self, entry: EntryIx) {
@@ -63,11 +63,11 @@ impl Kernel {
     }
 
     pub(crate) fn freeze_ended(&mut self, entry: EntryIx, outcome: Outcome) {
-        self.entries[entry].reading.rest_settled();
+        self.entries[entry].file_access.freeze_again_settled();
         let answer = match outcome {
             Outcome::Done => {
                 self.entries[entry].frozen = Frozen::Yes;
-                self.time_stands_still(entry);
+                self.stop_process_time(entry);
                 self.publish_frozen(entry);
                 Ok(Reply::Frozen { frozen: true })
             }
@@ -90,21 +90,21 @@ impl Kernel {
             }
         };
         self.arm_processes(entry);
-        self.answer_freezers(entry, true, &answer);
-        if !self.thaw_if_kept_awake(entry) {
-            self.go_on_saving(entry);
+        self.answer_freeze_requests(entry, true, &answer);
+        if !self.thaw_if_kept_alive(entry) {
+            self.continue_save(entry);
             self.drive_entry(entry);
         }
     }
 
     /// Something began to keep a sandbox awake when it was being frozen already.
-    pub(crate) fn thaw_if_kept_awake(&mut self, entry: EntryIx) -> bool {
+    pub(crate) fn thaw_if_kept_alive(&mut self, entry: EntryIx) -> bool {
         let sandbox = &self.entries[entry];
         let thaws = sandbox.frozen == Frozen::Yes
             && sandbox.phase() == Phase::InUse
             && sandbox.ops.is_free()
-            && sandbox.ending.is_none()
-            && sandbox.is_awake();
+            && sandbox.termination.is_none()
+            && sandbox.is_kept_alive();
         if thaws {
             self.thaw(entry);
         }
@@ -116,17 +116,17 @@ impl Kernel {
             Outcome::Done => {
                 // That it can be thawed says nothing of whether it answers.
                 self.entries[entry].frozen = Frozen::No;
-                self.time_goes_on(entry);
+                self.resume_process_time(entry);
                 // To be read is not to be used.
                 let sandbox = &self.entries[entry];
-                if !sandbox.reading.rests_again() || sandbox.holds.is_wanted() {
+                if !sandbox.file_access.freezes_again() || sandbox.holds.is_wanted() {
                     self.touch(entry);
                 }
                 self.publish_frozen(entry);
-                self.answer_freezers(entry, false, &Ok(Reply::Frozen { frozen: false }));
-                self.repin(entry);
-                self.go_on_saving(entry);
-                self.arm_quiet(entry);
+                self.answer_freeze_requests(entry, false, &Ok(Reply::Frozen { frozen: false }));
+                self.recompute_demand(entry);
+                self.continue_save(entry);
+                self.arm_freeze_and_sweep(entry);
                 self.drive_entry(entry);
                 return;
             }
@@ -136,9 +136,13 @@ impl Kernel {
         self.died(entry, EndCause::FreezeFailed, Some(detail));
     }
 
-    fn answer_freezers(&mut self, entry: EntryIx, frozen: bool, answer: &Result<Reply, Refusal>) {
-        let wanted =
-            |what: &Waiting| matches!(what, Waiting::Freeze { frozen: f, .. } if *f == frozen);
+    fn answer_freeze_requests(
+        &mut self,
+        entry: EntryIx,
+        frozen: bool,
+        answer: &Result<Reply, Refusal>,
+    ) {
+        let wanted = |what: &WaitingFor| matches!(what, WaitingFor::Freeze { frozen: f, .. } if *f == frozen);
         for req in self.take_waiting(entry, wanted) {
             self.answer(req, answer.clone());
         }
@@ -176,7 +180,7 @@ impl Kernel {
         }
         let kills = known.kills_until().is_some_and(|until| until > self.now.mono);
         // A copy of its files is soon done, and a freeze waits for that.
-        let waits = known.ops.is_held_still() || known.reading.rests_again();
+        let waits = known.ops.is_quiescing() || known.file_access.freezes_again();
         if kills || !(known.may_freeze() || waits && known.may_freeze_soon()) {
             let cause = "something is going on in it, or keeps it awake";
             return Err(Refusal::new(ErrorCode::SandboxBusy, cause));
@@ -184,7 +188,7 @@ impl Kernel {
         let saves = self.must_save_first(known);
         self.await_freeze(request, entry, true);
         if waits {
-            self.arm_quiet(entry);
+            self.arm_freeze_and_sweep(entry);
         } else if saves {
             self.save(entry);
         } else {
@@ -201,25 +205,25 @@ impl Kernel {
         let entry = self.usable(sandbox)?;
         Self::refuse_when_crowded(self.entries[entry].waiting())?;
         let known = &self.entries[entry];
-        let stands = known.ops.is_doing(OpKind::Freeze) || known.ops.is_held_still();
+        let stands = known.ops.is_doing(OpKind::Freeze) || known.ops.is_quiescing();
         if known.frozen == Frozen::No && !stands {
-            if known.reading.rests_again() {
+            if known.file_access.freezes_again() {
                 // It runs for its files only so far; from now on it runs for a caller.
                 self.touch(entry);
-                self.call_off_freeze(entry);
-                self.arm_quiet(entry);
+                self.refuse_pending_freeze(entry);
+                self.arm_freeze_and_sweep(entry);
             }
             return Ok(Reply::Frozen { frozen: false });
         }
         self.await_freeze(request, entry, false);
-        self.repin(entry);
+        self.recompute_demand(entry);
         self.drive_entry(entry);
         Ok(Reply::Pending)
     }
 
     fn await_freeze(&mut self, request: RequestId, entry: EntryIx, frozen: bool) {
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
-        let req = self.wait_until(request, deadline, Waiting::Freeze { entry, frozen });
-        self.entries[entry].extra().waiting.push(req);
+        let req = self.wait_until(request, deadline, WaitingFor::Freeze { entry, frozen });
+        self.entries[entry].rare_mut().waiting.push(req);
     }
 }

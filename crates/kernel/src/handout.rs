@@ -9,7 +9,7 @@ use model::{EndCause, ErrorCode, LifecycleEvent, Refusal};
 
 use crate::Kernel;
 use crate::effect::Action;
-use crate::entry::{EntryIx, Frozen, OpKind, Own, Phase, Step};
+use crate::entry::{EntryIx, EntryOwner, Frozen, OpKind, Phase, Step};
 use crate::event::{CheckoutPolicy, Outcome};
 use crate::reply::{CheckedOut, CheckoutPath, Reply};
 use crate::request::{RequestIx, Terms};
@@ -25,7 +25,7 @@ impl Kernel {
         let waiter = self.waiter(req);
         let (terms, path) = (waiter.terms.clone(), waiter.path);
         self.requests.lease_unwanted(terms.lease);
-        if self.needs_no_word(entry, &terms) {
+        if self.can_hand_out_without_probe(entry, &terms) {
             let checked_out = self.hand_out(entry, terms, path);
             self.answer(req, Ok(Reply::CheckedOut(checked_out)));
         } else {
@@ -35,7 +35,7 @@ impl Kernel {
 
     /// Whether a sandbox can be handed out as it is: nothing is to be bound to it or may be bound
     /// to it still, and it answered so lately that asking again would tell little.
-    pub(crate) fn needs_no_word(&self, entry: EntryIx, terms: &Terms) -> bool {
+    pub(crate) fn can_hand_out_without_probe(&self, entry: EntryIx, terms: &Terms) -> bool {
         let sandbox = &self.entries[entry];
         let fresh = self.now.mono.since(sandbox.proven_at) < self.config.probe_fresh_ms
             || self.flaws.trusts_stale_proof();
@@ -50,8 +50,8 @@ impl Kernel {
         terms: Terms,
         path: CheckoutPath,
     ) -> CheckedOut {
-        self.let_to(entry, terms);
-        self.taken_up(entry, Step::HandOut);
+        self.assign_to_lease(entry, terms);
+        self.mark_in_use(entry, Step::HandOut);
         self.active_lease(entry, path)
     }
 
@@ -61,7 +61,7 @@ impl Kernel {
         waiter.entry = Some(entry);
         let terms = waiter.terms.clone();
         let settings = terms.claim.clone();
-        self.let_to(entry, terms);
+        self.assign_to_lease(entry, terms);
         let sandbox = &mut self.entries[entry];
         sandbox.take(Step::Claim(Some(req)));
         let action = Action::Claim {
@@ -76,13 +76,13 @@ impl Kernel {
 
     /// Takes an idle sandbox out of its pool for a lease. The new expiry comes first, so that
     /// nothing expires while it is being checked.
-    fn let_to(&mut self, entry: EntryIx, terms: Terms) {
+    fn assign_to_lease(&mut self, entry: EntryIx, terms: Terms) {
         self.leave_pool_line(entry);
         self.entries.lease_began(terms.lease, entry);
         let sandbox = &mut self.entries[entry];
-        sandbox.belongs.let_to_lease(terms.lease, terms.tenant);
+        sandbox.ownership.assigned_to_lease(terms.lease, terms.tenant);
         sandbox.uses += 1;
-        sandbox.clean.let_to_lease(terms.claim.is_some());
+        sandbox.clean.assigned_to_lease(terms.claim.is_some());
         sandbox.settings = terms.claim;
         sandbox.life.limit_to(self.now.wall.plus(terms.ttl_ms));
         if let Some(pool) = sandbox.slot {
@@ -123,7 +123,7 @@ impl Kernel {
         let sandbox = &mut self.entries[entry];
         sandbox.proven_at = self.now.mono;
         sandbox.clean.confirmed(sandbox.settings.is_some());
-        self.taken_up(entry, Step::Bind);
+        self.mark_in_use(entry, Step::Bind);
         if let Some(session) = self.entries[entry].session() {
             self.session_due(session);
             return;
@@ -139,12 +139,12 @@ impl Kernel {
     }
 
     /// From now on a sandbox is in use, by a lease or a session.
-    fn taken_up(&mut self, entry: EntryIx, step: Step) {
+    fn mark_in_use(&mut self, entry: EntryIx, step: Step) {
         let sandbox = &mut self.entries[entry];
         sandbox.came_into_use(step);
         sandbox.last_used = self.now;
         self.settle(entry);
-        self.arm_quiet(entry);
+        self.arm_freeze_and_sweep(entry);
         self.arm_expiry(entry);
     }
 
@@ -167,7 +167,7 @@ impl Kernel {
 
     pub(crate) fn checked_out(&self, entry: EntryIx, path: CheckoutPath) -> CheckedOut {
         let sandbox = &self.entries[entry];
-        let Own::Lease(lease) = sandbox.owner() else {
+        let EntryOwner::Lease(lease) = sandbox.owner() else {
             unreachable!("a lease leads to its sandbox")
         };
         CheckedOut {
@@ -184,9 +184,9 @@ impl Kernel {
     /// A sandbox that was being bound is lost: its caller goes back to where it stood in line.
     pub(crate) fn claim_lost(&mut self, entry: EntryIx, req: Option<RequestIx>) {
         match self.entries[entry].owner() {
-            Own::Lease(lease) => {
-                self.entries.lease_over(lease);
-                self.entries[entry].belongs.given_back();
+            EntryOwner::Lease(lease) => {
+                self.entries.lease_ended(lease);
+                self.entries[entry].ownership.returned_to_pool();
                 let Some(req) = req else { return };
                 self.requests.lease_wanted(lease);
                 let waiter = self.waiter(req);
@@ -203,8 +203,8 @@ impl Kernel {
                 self.arm_request(req);
                 self.pool_due(pool);
             }
-            Own::Session(session) => self.claim_lost_by_session(session, entry),
-            Own::Nobody => {}
+            EntryOwner::Session(session) => self.claim_lost_by_session(session, entry),
+            EntryOwner::Unowned => {}
         }
     }
 }

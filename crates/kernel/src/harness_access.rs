@@ -7,7 +7,7 @@ use model::{ErrorCode, Refusal, TemplateName};
 use crate::Kernel;
 use crate::entry::{Entry, EntryIx};
 use crate::event::UseKind;
-use crate::request::{RequestIx, Waiting};
+use crate::request::{RequestIx, WaitingFor};
 use crate::session::SessionIx;
 
 impl Kernel {
@@ -23,11 +23,11 @@ impl Kernel {
         let sandbox = &self.entries[entry];
         self.refuse_without_program(&sandbox.template.name)?;
         let wants = |req: &RequestIx| {
-            matches!(self.requests[*req].what, Waiting::LeaseUse { kind: UseKind::Harness, .. })
+            matches!(self.requests[*req].what, WaitingFor::LeaseUse { kind: UseKind::Harness, .. })
         };
-        let waiting = sandbox.extra.iter().flat_map(|extra| &extra.waiting);
+        let waiting = sandbox.rare.iter().flat_map(|rare| &rare.waiting);
         if sandbox.has_held_harness() || waiting.into_iter().any(wants) {
-            return self.refuse_held();
+            return self.refuse_held_harness();
         }
         Ok(())
     }
@@ -47,23 +47,26 @@ impl Kernel {
             let cause = "a turn of the session is in progress";
             return Err(Refusal::new(ErrorCode::HarnessBusy, cause));
         }
-        self.refuse_while_held(session)
+        self.refuse_while_harness_held(session)
     }
 
     /// Refuses a turn while a caller holds the harness, or is about to.
-    pub(crate) fn refuse_while_held(&self, session: SessionIx) -> Result<(), Refusal> {
+    pub(crate) fn refuse_while_harness_held(&self, session: SessionIx) -> Result<(), Refusal> {
         let known = &self.sessions[session];
         let wants = |req: &RequestIx| {
-            matches!(self.requests[*req].what, Waiting::SessionUse { kind: UseKind::Harness, .. })
+            matches!(
+                self.requests[*req].what,
+                WaitingFor::SessionUse { kind: UseKind::Harness, .. }
+            )
         };
         let held = known.entry.is_some_and(|entry| self.entries[entry].has_held_harness());
         if held || known.wanting.iter().any(wants) {
-            return self.refuse_held();
+            return self.refuse_held_harness();
         }
         Ok(())
     }
 
-    fn refuse_held(&self) -> Result<(), Refusal> {
+    fn refuse_held_harness(&self) -> Result<(), Refusal> {
         if self.flaws.shares_harness() {
             return Ok(());
         }
@@ -86,6 +89,6 @@ impl Kernel {
 impl Entry {
     /// A caller speaks with its harness directly.
     fn has_held_harness(&self) -> bool {
-        self.extra.iter().flat_map(|extra| &extra.uses).any(|(_, kind)| *kind == UseKind::Harness)
+        self.rare.iter().flat_map(|rare| &rare.uses).any(|(_, kind)| *kind == UseKind::Harness)
     }
 }

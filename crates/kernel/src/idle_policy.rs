@@ -5,7 +5,7 @@ use model::{EndCause, ErrorCode, Mono, Refusal, SandboxId};
 
 use crate::Kernel;
 use crate::deletion::sandbox_unknown;
-use crate::entry::{After, Entry, EntryIx, Own, Phase, Resolve};
+use crate::entry::{AfterEnd, Entry, EntryIx, EntryOwner, Firmness, Phase};
 
 impl Kernel {
     /// When a sandbox will be frozen, if nothing happens.
@@ -15,7 +15,7 @@ impl Kernel {
             return None;
         }
         let after_ms = sandbox.template.freeze_after_ms.unwrap_or(self.config.freeze_after_ms);
-        let mut quiet = if sandbox.reading.rests_again() {
+        let mut quiet = if sandbox.file_access.freezes_again() {
             self.now.mono
         } else {
             sandbox.last_used.mono.plus(after_ms)
@@ -49,7 +49,7 @@ impl Kernel {
     }
 
     /// Sees to it that a quiet sandbox is looked at when it should rest.
-    pub(crate) fn arm_quiet(&mut self, entry: EntryIx) {
+    pub(crate) fn arm_freeze_and_sweep(&mut self, entry: EntryIx) {
         let at = match (self.freezes_at(entry), self.sleeps_at(entry)) {
             (Some(freezes), Some(sleeps)) => freezes.min(sleeps),
             (Some(at), None) | (None, Some(at)) => at,
@@ -61,7 +61,7 @@ impl Kernel {
     /// Makes a sandbox cold that has been idle for too long.
     pub(crate) fn sweep(&mut self, entry: EntryIx) {
         if self.sleeps_at(entry).is_some_and(|at| at <= self.now.mono) {
-            self.end(entry, EndCause::Idle, After::Cold, Resolve::Voidable);
+            self.end(entry, EndCause::Idle, AfterEnd::Cold, Firmness::Voidable);
         }
     }
 
@@ -85,14 +85,14 @@ impl Kernel {
     /// A live sandbox of a lease or a session, by its id.
     pub(crate) fn usable(&self, sandbox: SandboxId) -> Result<EntryIx, Refusal> {
         let Some(entry) = self.entries.by_id(sandbox) else {
-            return Err(match self.ends.of_sandbox(sandbox) {
+            return Err(match self.tombstones.of_sandbox(sandbox) {
                 Some(ended) => crate::removal::gone(ended.cause),
                 None => sandbox_unknown(sandbox),
             });
         };
         let known = &self.entries[entry];
         match (known.phase(), known.owner()) {
-            (Phase::InUse, Own::Lease(_) | Own::Session(_)) => Ok(entry),
+            (Phase::InUse, EntryOwner::Lease(_) | EntryOwner::Session(_)) => Ok(entry),
             (Phase::Killing, _) => {
                 let cause = known.end_cause();
                 Err(crate::removal::gone(cause))

@@ -4,7 +4,7 @@ use model::record::{JournalEntry, Owner};
 use model::{LeaseId, SessionId};
 
 use crate::Kernel;
-use crate::entry::{EntryIx, Own};
+use crate::entry::{EntryIx, EntryOwner};
 use crate::pool::PoolIx;
 use crate::session::SessionIx;
 
@@ -74,9 +74,9 @@ impl Kernel {
 
     pub(crate) fn owner(&self, entry: EntryIx) -> Owner {
         match self.entries[entry].owner() {
-            Own::Nobody => Owner::Nobody,
-            Own::Lease(lease) => Owner::Lease(lease),
-            Own::Session(session) => Owner::Session(self.sessions[session].id),
+            EntryOwner::Unowned => Owner::Nobody,
+            EntryOwner::Lease(lease) => Owner::Lease(lease),
+            EntryOwner::Session(session) => Owner::Session(self.sessions[session].id),
         }
     }
 

@@ -16,8 +16,8 @@ impl Kernel {
     /// Whether a process keeps its sandbox awake.
     pub fn process_holds(&self, instance: InstanceId, process: ProcessId) -> bool {
         self.in_use(instance)
-            .and_then(|entry| self.entries[entry].extra.as_ref()?.processes.get(&process))
-            .is_some_and(|process| process.holds)
+            .and_then(|entry| self.entries[entry].rare.as_ref()?.processes.get(&process))
+            .is_some_and(|process| process.keeps_alive)
     }
 
     pub(crate) fn scale_written(
@@ -28,15 +28,15 @@ impl Kernel {
         drops: bool,
     ) {
         let Some(entry) = self.in_use(instance) else { return };
-        let was_awake = self.entries[entry].is_awake();
-        let extra = self.entries[entry].extra();
-        (extra.scale, extra.scale_seen) = (scale, seq);
+        let was_kept_alive = self.entries[entry].is_kept_alive();
+        let rare = self.entries[entry].rare_mut();
+        (rare.scale, rare.scale_seen) = (scale, seq);
         if drops {
-            for process in extra.processes.values_mut() {
-                process.holds = false;
+            for process in rare.processes.values_mut() {
+                process.keeps_alive = false;
             }
         }
-        self.holds_changed(entry, was_awake, WakeCause::ScaleWritten);
+        self.keep_alive_changed(entry, was_kept_alive, WakeCause::ScaleWritten);
     }
 
     /// Takes keepAlive from the processes that exist now, now or later. The latest call counts.
@@ -47,51 +47,56 @@ impl Kernel {
     ) -> Result<Reply, Refusal> {
         let entry = self.usable(sandbox)?;
         let now = self.now;
-        let was_awake = self.entries[entry].is_awake();
-        let extra = self.entries[entry].extra();
-        extra.stop = None;
+        let was_kept_alive = self.entries[entry].is_kept_alive();
+        let rare = self.entries[entry].rare_mut();
+        rare.stop = None;
         let processes: Vec<ProcessId> =
-            extra.processes.iter().filter(|(_, p)| p.holds).map(|(id, _)| *id).collect();
+            rare.processes.iter().filter(|(_, p)| p.keeps_alive).map(|(id, _)| *id).collect();
         if after_ms == 0 {
-            extra.release(&processes);
-            self.holds_changed(entry, was_awake, WakeCause::Stopped);
+            rare.release(&processes);
+            self.keep_alive_changed(entry, was_kept_alive, WakeCause::Stopped);
         } else if !processes.is_empty() {
             let at = now.mono.plus(after_ms);
-            extra.stop = Some(ScheduledStop { at, at_wall: now.wall.plus(after_ms), processes });
+            rare.stop = Some(ScheduledStop { at, at_wall: now.wall.plus(after_ms), processes });
             self.arm(entry, at);
         }
-        Ok(Reply::Wakefulness(self.wake_report_of(entry)))
+        Ok(Reply::Wakefulness(self.keep_alive_report_of(entry)))
     }
 
     /// What keeps a sandbox awake changed. A sandbox that was kept awake was in use until now.
-    pub(crate) fn holds_changed(&mut self, entry: EntryIx, was_awake: bool, because: WakeCause) {
-        if was_awake {
+    pub(crate) fn keep_alive_changed(
+        &mut self,
+        entry: EntryIx,
+        was_kept_alive: bool,
+        because: WakeCause,
+    ) {
+        if was_kept_alive {
             self.touch(entry);
         }
         self.settle(entry);
-        self.arm_quiet(entry);
+        self.arm_freeze_and_sweep(entry);
         self.arm_processes(entry);
-        self.publish_wakefulness(entry, was_awake, because);
-        self.thaw_if_kept_awake(entry);
+        self.publish_keep_alive(entry, was_kept_alive, because);
+        self.thaw_if_kept_alive(entry);
         let sandbox = &self.entries[entry];
-        let Some(extra) = &sandbox.extra else { return };
+        let Some(rare) = &sandbox.rare else { return };
         // Nothing can be seen of one that does not run.
         if sandbox.frozen == Frozen::No {
-            let processes = extra.processes.values().filter(|p| p.holds).count() as u32;
-            let (instance, seen) = (sandbox.instance, extra.scale_seen);
+            let processes = rare.processes.values().filter(|p| p.keeps_alive).count() as u32;
+            let (instance, seen) = (sandbox.instance, rare.scale_seen);
             self.out.notices.push(Notice::HoldsChanged { instance, processes, seen });
         }
     }
 
-    fn publish_wakefulness(&mut self, entry: EntryIx, was_awake: bool, because: WakeCause) {
+    fn publish_keep_alive(&mut self, entry: EntryIx, was_kept_alive: bool, because: WakeCause) {
         let sandbox = &self.entries[entry];
-        if sandbox.is_awake() == was_awake {
+        if sandbox.is_kept_alive() == was_kept_alive {
             return;
         }
         let now = self.now;
         let freezes_at =
             self.freezes_at(entry).map(|at| Wall(now.wall.0.saturating_add(at.since(now.mono))));
-        let wakefulness = if was_awake { Wakefulness::Auto } else { Wakefulness::Awake };
+        let wakefulness = if was_kept_alive { Wakefulness::Auto } else { Wakefulness::Awake };
         let event = LifecycleEvent::SandboxWakefulness {
             sandbox_id: sandbox.id,
             generation: sandbox.generation,
@@ -105,32 +110,33 @@ impl Kernel {
     /// What keeps a sandbox awake, by its id.
     pub fn wake_report(&self, sandbox: SandboxId) -> Option<WakeReport> {
         let entry = self.entries.by_id(sandbox)?;
-        Some(self.wake_report_of(entry))
+        Some(self.keep_alive_report_of(entry))
     }
 
-    fn wake_report_of(&self, entry: EntryIx) -> WakeReport {
+    fn keep_alive_report_of(&self, entry: EntryIx) -> WakeReport {
         let sandbox = &self.entries[entry];
-        let extra = sandbox.extra.as_deref();
-        let wakefulness = if sandbox.is_awake() { Wakefulness::Awake } else { Wakefulness::Auto };
+        let rare = sandbox.rare.as_deref();
+        let wakefulness =
+            if sandbox.is_kept_alive() { Wakefulness::Awake } else { Wakefulness::Auto };
         let kept = |(id, process): (&ProcessId, &Process)| KeptProcess {
             process: *id,
             started_at: process.started_at,
             timeout_ms: process.timeout_ms,
         };
-        let scheduled: Option<Wall> = extra.and_then(|e| e.stop.as_ref()).map(|s| s.at_wall);
+        let scheduled: Option<Wall> = rare.and_then(|e| e.stop.as_ref()).map(|s| s.at_wall);
         WakeReport {
             wakefulness,
             scheduled_stop_at: scheduled,
-            processes: extra
-                .map(|e| e.processes.iter().filter(|(_, p)| p.holds).map(kept).collect())
+            processes: rare
+                .map(|e| e.processes.iter().filter(|(_, p)| p.keeps_alive).map(kept).collect())
                 .unwrap_or_default(),
-            scale: extra.map_or(0, |e| e.scale),
-            because: rest_cause(sandbox),
+            scale: rare.map_or(0, |e| e.scale),
+            because: freeze_status(sandbox),
         }
     }
 }
 
-fn rest_cause(entry: &Entry) -> RestCause {
+fn freeze_status(entry: &Entry) -> RestCause {
     match entry.phase() {
         Phase::Cold => RestCause::Cold,
         Phase::Launching
@@ -139,10 +145,10 @@ fn rest_cause(entry: &Entry) -> RestCause {
         | Phase::Wiping
         | Phase::Proving
         | Phase::Killing => RestCause::Moving,
-        Phase::InUse if entry.ending.is_some() => RestCause::Moving,
-        Phase::InUse if entry.is_awake() => RestCause::KeptAwake,
+        Phase::InUse if entry.termination.is_some() => RestCause::Moving,
+        Phase::InUse if entry.is_kept_alive() => RestCause::KeptAwake,
         Phase::InUse if entry.frozen == Frozen::Yes => RestCause::Frozen,
-        Phase::InUse if !entry.may_rest() => RestCause::InUse,
+        Phase::InUse if !entry.is_inactive() => RestCause::InUse,
         Phase::InUse if !entry.traits.can_freeze => RestCause::CannotFreeze,
         Phase::InUse => RestCause::Quiet,
     }

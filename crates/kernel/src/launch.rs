@@ -7,7 +7,7 @@ use model::{EndCause, InstanceId, KeyId, SandboxId, WorkspaceId};
 
 use crate::Kernel;
 use crate::effect::{Action, Launch};
-use crate::entry::{After, Birth, Entry, EntryIx, OpKind, Own, Readiness, Step};
+use crate::entry::{AfterEnd, Entry, EntryIx, EntryOwner, NewEntry, OpKind, Readiness, Step};
 use crate::event::{FailureKind, Outcome};
 use crate::pool::PoolIx;
 
@@ -20,7 +20,7 @@ impl Kernel {
     pub(crate) fn create_entry(
         &mut self,
         pool: PoolIx,
-        owner: Own,
+        owner: EntryOwner,
         slot: Option<PoolIx>,
     ) -> EntryIx {
         let id = SandboxId::from_u128(self.mint());
@@ -29,11 +29,11 @@ impl Kernel {
         let template = Arc::clone(&pools[pool].template);
         let traits = pools[pool].traits;
         let tenant = match owner {
-            Own::Session(session) => sessions[session].settings.tenant,
-            Own::Nobody | Own::Lease(_) => KeyId::NIL,
+            EntryOwner::Session(session) => sessions[session].settings.tenant,
+            EntryOwner::Unowned | EntryOwner::Lease(_) => KeyId::NIL,
         };
-        let birth = Birth { id, workspace, template, traits, owner, tenant, slot, now: *now };
-        let entry = self.entries.insert(Entry::new(birth));
+        let new = NewEntry { id, workspace, template, traits, owner, tenant, slot, now: *now };
+        let entry = self.entries.insert(Entry::new(new));
         self.count_in(entry);
         entry
     }
@@ -42,14 +42,14 @@ impl Kernel {
     /// for.
     pub(crate) fn place_for_pool(&mut self, pool: PoolIx) {
         self.pools[pool].occupied.placed();
-        let entry = self.create_entry(pool, Own::Nobody, Some(pool));
+        let entry = self.create_entry(pool, EntryOwner::Unowned, Some(pool));
         self.start(entry);
     }
 
     /// Starts a sandbox to refill a pool.
-    pub(crate) fn launch_spare(&mut self, pool: PoolIx) {
+    pub(crate) fn launch_for_refill(&mut self, pool: PoolIx) {
         self.pools[pool].occupied.slot_taken();
-        let entry = self.create_entry(pool, Own::Nobody, Some(pool));
+        let entry = self.create_entry(pool, EntryOwner::Unowned, Some(pool));
         self.start(entry);
     }
 
@@ -116,18 +116,18 @@ impl Kernel {
             sandbox.files.files_made();
         }
         sandbox.proven_at = self.now.mono;
-        sandbox.extra = None;
+        sandbox.rare = None;
         self.mark(entry);
         if let Some(pool) = self.entries[entry].slot {
             let counted = &mut self.pools[pool];
-            counted.occupied.launch_over();
+            counted.occupied.launch_ended();
             counted.counters.launched += 1;
             self.pool_recovered(pool);
             self.put_idle(entry, Step::Warm);
         } else {
             self.entries[entry].came_into_use(Step::Resume);
             self.settle(entry);
-            self.arm_quiet(entry);
+            self.arm_freeze_and_sweep(entry);
             self.arm_expiry(entry);
             if let Some(session) = self.entries[entry].session() {
                 self.session_due(session);
@@ -153,10 +153,10 @@ impl Kernel {
         // A session that had files before keeps them, unless they are gone, which is reported; one
         // that never had any keeps nothing.
         let after = match sandbox.owner() {
-            Own::Session(_) if sandbox.files.has_files() && cause != EndCause::FilesGone => {
-                After::Cold
+            EntryOwner::Session(_) if sandbox.files.has_files() && cause != EndCause::FilesGone => {
+                AfterEnd::Cold
             }
-            Own::Session(_) | Own::Nobody | Own::Lease(_) => After::Gone,
+            EntryOwner::Session(_) | EntryOwner::Unowned | EntryOwner::Lease(_) => AfterEnd::Gone,
         };
         self.end_now(entry, cause, after, Some(detail));
     }

@@ -4,13 +4,13 @@
 use model::{EndCause, ErrorCode, LeaseId, Refusal, TerminatedReason, Wall};
 
 use crate::Kernel;
-use crate::entry::{After, EntryIx, Own, Phase, Resolve};
+use crate::entry::{AfterEnd, EntryIx, EntryOwner, Firmness, Phase};
 use crate::reply::Reply;
-use crate::tombstones::LeaseEnd;
+use crate::tombstones::LeaseTombstone;
 
 impl Kernel {
     pub(crate) fn lease_returned(&mut self, lease: LeaseId) -> Result<Reply, Refusal> {
-        let entry = match (self.leased(lease), self.ends.of_lease(lease)) {
+        let entry = match (self.leased(lease), self.tombstones.of_lease(lease)) {
             (Ok(entry), _) => entry,
             // There is nothing left to give back, and that is how its user wants it.
             (Err(_), Some(end)) if is_settled(end.cause) => return Ok(Reply::Noted),
@@ -22,7 +22,7 @@ impl Kernel {
                 // Returned before it was handed out: it is not wanted any more.
                 if let Some(req) = req {
                     self.entries[entry].claim_unwanted();
-                    self.lease_over(entry, lease, EndCause::Returned);
+                    self.lease_ended(entry, lease, EndCause::Returned);
                     let cause = "the lease was returned before it was handed out";
                     self.answer(req, Err(Refusal::new(ErrorCode::Aborted, cause)));
                 }
@@ -44,8 +44,8 @@ impl Kernel {
     ) -> Result<Reply, Refusal> {
         let entry = self.leased(lease)?;
         let sandbox = &mut self.entries[entry];
-        if let Some(ending) = &sandbox.ending {
-            return Err(lost(ending.cause));
+        if let Some(termination) = &sandbox.termination {
+            return Err(lost(termination.cause));
         }
         let ttl_ms = ttl_ms.unwrap_or(sandbox.template.pool.lease_ttl_ms);
         refuse_ttl(ttl_ms)?;
@@ -56,7 +56,7 @@ impl Kernel {
     }
 
     fn leased(&self, lease: LeaseId) -> Result<EntryIx, Refusal> {
-        self.entries.by_lease(lease).ok_or_else(|| match self.ends.of_lease(lease) {
+        self.entries.by_lease(lease).ok_or_else(|| match self.tombstones.of_lease(lease) {
             Some(end) => lost(end.cause),
             None => Refusal::new(ErrorCode::LeaseUnknown, format!("no lease {lease} is known")),
         })
@@ -64,29 +64,29 @@ impl Kernel {
 
     /// A lease is over. Until its end is announced the sandbox is still known as the lease's.
     pub(crate) fn forget_lease(&mut self, entry: EntryIx, cause: EndCause) {
-        let Own::Lease(lease) = self.entries[entry].owner() else { return };
-        self.entries.lease_over(lease);
-        self.lease_over(entry, lease, cause);
+        let EntryOwner::Lease(lease) = self.entries[entry].owner() else { return };
+        self.entries.lease_ended(lease);
+        self.lease_ended(entry, lease, cause);
     }
 
     /// Remembers how a lease ended; what happens to its sandbox afterwards changes nothing of it.
-    fn lease_over(&mut self, entry: EntryIx, lease: LeaseId, cause: EndCause) {
+    fn lease_ended(&mut self, entry: EntryIx, lease: LeaseId, cause: EndCause) {
         let sandbox = &mut self.entries[entry];
-        let cause = sandbox.belongs.lease_over(cause);
-        self.ends.remember_lease(lease, LeaseEnd { cause, tenant: sandbox.tenant() });
+        let cause = sandbox.ownership.lease_ended(cause);
+        self.tombstones.remember_lease(lease, LeaseTombstone { cause, tenant: sandbox.tenant() });
     }
 
     /// Sees to it that a sandbox is looked at when its time is over.
     pub(crate) fn arm_expiry(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
         let Some(end) = sandbox.life.expires_at() else { return };
-        if sandbox.ending.is_some() {
+        if sandbox.termination.is_some() {
             return;
         }
         let margin_ms = match sandbox.phase() {
             Phase::Idle => sandbox.template.pool.acquire_margin_ms(),
             // What is in progress is not cut off: it is looked at when that ends.
-            Phase::InUse if sandbox.session().is_some() && !sandbox.may_rest() => {
+            Phase::InUse if sandbox.session().is_some() && !sandbox.is_inactive() => {
                 return;
             }
             Phase::InUse => 0,
@@ -114,15 +114,15 @@ impl Kernel {
                 }
             }
             Phase::InUse if !sandbox.life.outlives(self.now.wall, 0) => match sandbox.owner() {
-                Own::Lease(_) => {
-                    let over = sandbox.life.is_over(self.now.wall);
+                EntryOwner::Lease(_) => {
+                    let over = sandbox.life.has_ended(self.now.wall);
                     let cause = if over { EndCause::LifetimeOver } else { EndCause::LeaseExpired };
-                    self.end(entry, cause, After::Gone, Resolve::Now);
+                    self.end(entry, cause, AfterEnd::Gone, Firmness::Now);
                 }
-                Own::Session(_) if sandbox.may_rest() => {
-                    self.end(entry, EndCause::LifetimeOver, After::Cold, Resolve::Firm);
+                EntryOwner::Session(_) if sandbox.is_inactive() => {
+                    self.end(entry, EndCause::LifetimeOver, AfterEnd::Cold, Firmness::Firm);
                 }
-                Own::Session(_) | Own::Nobody => {}
+                EntryOwner::Session(_) | EntryOwner::Unowned => {}
             },
             Phase::InUse
             | Phase::Cold

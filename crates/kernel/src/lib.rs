@@ -96,12 +96,12 @@ use model::{KeyId, LifecycleEvent, Mono, NodeConfig, Now, Refusal};
 
 use crate::admission::Admission;
 use crate::alarms::Alarms;
-use crate::archive_queue::Archiving;
+use crate::archive_queue::ArchiveQueue;
 use crate::counts::Counts;
 pub use crate::disk_limits::SoftWorkspace;
 pub use crate::effect::{Action, Effect, Launch, Notice};
 use crate::entries::Entries;
-pub use crate::entry::CHANGES_TOLD_MAX;
+pub use crate::entry::TRANSITIONS_PER_SECOND_MAX;
 pub use crate::event::{
     Checkout, CheckoutPolicy, DeathCause, Event, Failure, FailureKind, Measured, Outcome,
     SessionSettings, StartedProcess, UseKind, UseTarget, WhenBusy,
@@ -110,9 +110,9 @@ pub use crate::flaw::Flaw;
 use crate::flaws::Flaws;
 use crate::journal::Marks;
 use crate::minter::Minter;
-use crate::pending_removals::Debts;
+use crate::pending_removals::PendingRemovals;
 use crate::pools::Pools;
-use crate::reconcile_queue::Due;
+use crate::reconcile_queue::ReconcileQueue;
 pub use crate::recovery::Recovery;
 pub use crate::removal::use_broken;
 pub use crate::reply::{
@@ -126,11 +126,11 @@ pub use crate::session_list::SessionFilter;
 use crate::sessions::Sessions;
 use crate::shutdown::Shutdown;
 use crate::tiers::Tiers;
-use crate::tombstones::Ends;
-use crate::transitions::Moved;
+use crate::tombstones::Tombstones;
+use crate::transitions::ChangedStates;
 pub use crate::transitions::Transition;
 pub use crate::view::{Resting, SandboxView, SessionView};
-use crate::workspace_readers::Reads;
+use crate::workspace_readers::WorkspaceReaders;
 
 /// What a kernel starts from.
 #[derive(Debug, Clone)]
@@ -216,21 +216,21 @@ pub struct Kernel {
     sessions: Sessions,
     pools: Pools,
     requests: Requests,
-    ends: Ends,
+    tombstones: Tombstones,
 
     admission: Admission,
     tiers: Tiers,
     counts: Counts,
-    debts: Debts,
-    archiving: Archiving,
-    reads: Reads,
+    pending_removals: PendingRemovals,
+    archives: ArchiveQueue,
+    readers: WorkspaceReaders,
     /// The disk of workspaces has less left than it should.
     disk_short: bool,
     shutdown: Option<Shutdown>,
 
     marks: Marks,
-    moved: Moved,
-    due: Due,
+    changed_states: ChangedStates,
+    due: ReconcileQueue,
 }
 
 impl Kernel {
@@ -248,18 +248,18 @@ impl Kernel {
             sessions: Sessions::default(),
             pools: Pools::default(),
             requests: Requests::default(),
-            ends: Ends::new(remembered),
+            tombstones: Tombstones::new(remembered),
             admission: Admission::default(),
             tiers: Tiers::default(),
             counts: Counts::default(),
-            debts: Debts::default(),
-            archiving: Archiving::default(),
-            reads: Reads::default(),
+            pending_removals: PendingRemovals::default(),
+            archives: ArchiveQueue::default(),
+            readers: WorkspaceReaders::default(),
             disk_short: false,
             shutdown: None,
             marks: Marks::default(),
-            moved: Moved::default(),
-            due: Due::default(),
+            changed_states: ChangedStates::default(),
+            due: ReconcileQueue::default(),
         }
     }
 
@@ -274,7 +274,7 @@ impl Kernel {
         let reply = self.handle(event);
         self.reconcile_all();
         self.flush_journal();
-        self.tell_transitions();
+        self.publish_transitions();
         reply
     }
 

@@ -7,7 +7,7 @@ use crate::entry::EntryIx;
 
 /// Which of its two sets of links an order uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum LinkSet {
     /// The idle sandboxes of a pool.
     Idle,
     /// An eviction tier.
@@ -23,16 +23,16 @@ pub(crate) struct Links {
 
 /// One order.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Order {
-    line: Line,
+pub(crate) struct LruList {
+    set: LinkSet,
     first: Option<EntryIx>,
     last: Option<EntryIx>,
     len: u32,
 }
 
-impl Order {
-    pub(crate) const fn new(line: Line) -> Self {
-        Self { line, first: None, last: None, len: 0 }
+impl LruList {
+    pub(crate) const fn new(set: LinkSet) -> Self {
+        Self { set, first: None, last: None, len: 0 }
     }
 
     pub(crate) const fn len(&self) -> u32 {
@@ -55,28 +55,28 @@ impl Order {
         while let Some(earlier) = before
             && entries[earlier].last_used.mono > used
         {
-            before = entries[earlier].links_ref(self.line).before;
+            before = entries[earlier].links_ref(self.set).before;
         }
         let after = match before {
-            Some(before) => entries[before].links(self.line).after.replace(entry),
+            Some(before) => entries[before].links(self.set).after.replace(entry),
             None => self.first.replace(entry),
         };
         match after {
-            Some(after) => entries[after].links(self.line).before = Some(entry),
+            Some(after) => entries[after].links(self.set).before = Some(entry),
             None => self.last = Some(entry),
         }
-        *entries[entry].links(self.line) = Links { before, after };
+        *entries[entry].links(self.set) = Links { before, after };
         self.len += 1;
     }
 
     pub(crate) fn remove(&mut self, entries: &mut Entries, entry: EntryIx) {
-        let Links { before, after } = std::mem::take(entries[entry].links(self.line));
+        let Links { before, after } = std::mem::take(entries[entry].links(self.set));
         match before {
-            Some(before) => entries[before].links(self.line).after = after,
+            Some(before) => entries[before].links(self.set).after = after,
             None => self.first = after,
         }
         match after {
-            Some(after) => entries[after].links(self.line).before = before,
+            Some(after) => entries[after].links(self.set).before = before,
             None => self.last = before,
         }
         self.len -= 1;
@@ -90,7 +90,7 @@ impl Order {
             && list.len() <= self.len as usize
         {
             list.push(entry);
-            next = entries[entry].links_ref(self.line).after;
+            next = entries[entry].links_ref(self.set).after;
         }
         list
     }

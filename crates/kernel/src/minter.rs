@@ -41,7 +41,7 @@ impl Minter {
     }
 
     /// The next place in the order of arrival, in whichever line.
-    pub(crate) const fn place_in_line(&mut self) -> u64 {
+    pub(crate) const fn next_arrival(&mut self) -> u64 {
         self.places += 1;
         self.places
     }

@@ -29,13 +29,14 @@ impl Kernel {
             SessionStatus::Paused => return Ok(Reply::Paused),
             SessionStatus::Active => {}
             SessionStatus::Starting | SessionStatus::Stopped | SessionStatus::Ended => {
-                self.refuse_when_over(session)?;
+                self.refuse_when_ended(session)?;
                 let cause = "the session is still being created";
                 return Err(Refusal::new(ErrorCode::SessionBusy, cause));
             }
         }
         let resting = known.entry.filter(|entry| {
-            self.entries[*entry].phase() == Phase::InUse && self.entries[*entry].ending.is_none()
+            self.entries[*entry].phase() == Phase::InUse
+                && self.entries[*entry].termination.is_none()
         });
         if resting.is_some_and(|entry| !self.entries[entry].is_quiet()) {
             let cause = "something is going on in the session's sandbox";
@@ -59,8 +60,8 @@ impl Kernel {
             self.freeze(entry);
             return Ok(Reply::Pending);
         }
-        if let Some(entry) = resting.filter(|entry| self.entries[*entry].ops.is_held_still()) {
-            self.entries[entry].reading.rest_again();
+        if let Some(entry) = resting.filter(|entry| self.entries[*entry].ops.is_quiescing()) {
+            self.entries[entry].file_access.freeze_again();
         }
         Ok(Reply::Paused)
     }

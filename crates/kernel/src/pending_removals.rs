@@ -13,20 +13,20 @@ use crate::event::Outcome;
 
 /// What is still to be removed.
 #[derive(Debug)]
-pub(crate) struct Debts {
-    workspaces: BTreeMap<WorkspaceId, Debt>,
-    orphans: BTreeMap<InstanceId, Debt>,
+pub(crate) struct PendingRemovals {
+    workspaces: BTreeMap<WorkspaceId, Removal>,
+    orphans: BTreeMap<InstanceId, Removal>,
     /// The debt that an effect in progress is to discharge.
-    paying: BTreeMap<u64, Creditor>,
+    in_progress: BTreeMap<u64, RemovalTarget>,
     alarm: Mono,
 }
 
-impl Default for Debts {
+impl Default for PendingRemovals {
     fn default() -> Self {
         Self {
             workspaces: BTreeMap::new(),
             orphans: BTreeMap::new(),
-            paying: BTreeMap::new(),
+            in_progress: BTreeMap::new(),
             alarm: Mono::NEVER,
         }
     }
@@ -34,7 +34,7 @@ impl Default for Debts {
 
 /// One removal.
 #[derive(Debug, Clone, Copy)]
-struct Debt {
+struct Removal {
     attempts: u32,
     /// The effect in progress, if any.
     n: Option<u64>,
@@ -44,67 +44,69 @@ struct Debt {
 
 /// What a debt is for.
 #[derive(Debug, Clone, Copy)]
-enum Creditor {
+enum RemovalTarget {
     Workspace(WorkspaceId),
     Orphan(InstanceId),
 }
 
-impl Debts {
+impl PendingRemovals {
     pub(crate) fn orphans(&self) -> usize {
         self.orphans.len()
     }
 
     /// Whether a workspace is to be deleted.
-    pub(crate) fn owes(&self, workspace: WorkspaceId) -> bool {
+    pub(crate) fn will_delete(&self, workspace: WorkspaceId) -> bool {
         self.workspaces.contains_key(&workspace)
     }
 
     /// The workspaces that are to be deleted, and whether they wait for a fork that reads them.
-    pub(crate) fn doomed(&self) -> impl Iterator<Item = (WorkspaceId, bool)> {
-        self.workspaces.iter().map(|(workspace, debt)| (*workspace, debt.at == Mono::NEVER))
+    pub(crate) fn workspace_deletions(&self) -> impl Iterator<Item = (WorkspaceId, bool)> {
+        self.workspaces.iter().map(|(workspace, removal)| (*workspace, removal.at == Mono::NEVER))
     }
 
-    fn of(&mut self, creditor: Creditor) -> Option<&mut Debt> {
-        match creditor {
-            Creditor::Workspace(workspace) => self.workspaces.get_mut(&workspace),
-            Creditor::Orphan(instance) => self.orphans.get_mut(&instance),
+    fn of(&mut self, target: RemovalTarget) -> Option<&mut Removal> {
+        match target {
+            RemovalTarget::Workspace(workspace) => self.workspaces.get_mut(&workspace),
+            RemovalTarget::Orphan(instance) => self.orphans.get_mut(&instance),
         }
     }
 }
 
 impl Kernel {
     /// A workspace is to be deleted.
-    pub(crate) fn doom_workspace(&mut self, workspace: WorkspaceId) {
+    pub(crate) fn schedule_workspace_deletion(&mut self, workspace: WorkspaceId) {
         self.out.journal.push(JournalEntry::WorkspaceDoomed(workspace));
-        self.owe(Creditor::Workspace(workspace));
+        self.schedule_removal(RemovalTarget::Workspace(workspace));
     }
 
     /// A workspace is to be deleted when the fork that reads it is done.
-    pub(crate) fn doom_copied_workspace(&mut self, workspace: WorkspaceId) {
+    pub(crate) fn schedule_deletion_after_copy(&mut self, workspace: WorkspaceId) {
         self.out.journal.push(JournalEntry::WorkspaceDoomed(workspace));
-        self.redoom_workspace(workspace);
+        self.restore_workspace_deletion(workspace);
     }
 
     /// A workspace was to be deleted before we were restarted.
-    pub(crate) fn redoom_workspace(&mut self, workspace: WorkspaceId) {
-        if self.is_copied(workspace) {
-            let debt = Debt { attempts: 0, n: None, at: Mono::NEVER };
-            self.debts.workspaces.insert(workspace, debt);
+    pub(crate) fn restore_workspace_deletion(&mut self, workspace: WorkspaceId) {
+        if self.is_workspace_copied(workspace) {
+            let removal = Removal { attempts: 0, n: None, at: Mono::NEVER };
+            self.pending_removals.workspaces.insert(workspace, removal);
         } else {
-            self.owe(Creditor::Workspace(workspace));
+            self.schedule_removal(RemovalTarget::Workspace(workspace));
         }
     }
 
     /// A fork that read a workspace is done: if that is to be deleted, its time has come.
-    pub(crate) fn copied(&mut self, workspace: WorkspaceId) {
-        let waits = self.debts.workspaces.get(&workspace);
-        if waits.is_some_and(|debt| debt.at == Mono::NEVER) && !self.is_copied(workspace) {
-            self.owe(Creditor::Workspace(workspace));
+    pub(crate) fn workspace_copy_ended(&mut self, workspace: WorkspaceId) {
+        let waits = self.pending_removals.workspaces.get(&workspace);
+        if waits.is_some_and(|removal| removal.at == Mono::NEVER)
+            && !self.is_workspace_copied(workspace)
+        {
+            self.schedule_removal(RemovalTarget::Workspace(workspace));
         }
     }
 
     /// Whether a fork reads a workspace.
-    fn is_copied(&self, workspace: WorkspaceId) -> bool {
+    fn is_workspace_copied(&self, workspace: WorkspaceId) -> bool {
         self.entries
             .iter()
             .any(|(_, entry)| entry.copying.is_some_and(|copying| copying.from == workspace))
@@ -113,92 +115,105 @@ impl Kernel {
     /// An instance exists that no record names. It takes a place until it is gone.
     pub(crate) fn remove_orphan(&mut self, instance: InstanceId) {
         self.admission.process_began(0);
-        self.owe(Creditor::Orphan(instance));
+        self.schedule_removal(RemovalTarget::Orphan(instance));
     }
 
-    fn owe(&mut self, creditor: Creditor) {
-        let debt = Debt { attempts: 0, n: None, at: self.now.mono };
-        match creditor {
-            Creditor::Workspace(workspace) => self.debts.workspaces.insert(workspace, debt),
-            Creditor::Orphan(instance) => self.debts.orphans.insert(instance, debt),
+    fn schedule_removal(&mut self, target: RemovalTarget) {
+        let removal = Removal { attempts: 0, n: None, at: self.now.mono };
+        match target {
+            RemovalTarget::Workspace(workspace) => {
+                self.pending_removals.workspaces.insert(workspace, removal)
+            }
+            RemovalTarget::Orphan(instance) => {
+                self.pending_removals.orphans.insert(instance, removal)
+            }
         };
-        self.pay(creditor);
+        self.send_removal(target);
     }
 
-    fn pay(&mut self, creditor: Creditor) {
+    fn send_removal(&mut self, target: RemovalTarget) {
         let n = self.minter.effect();
-        let (action, timeout_ms, name) = match creditor {
-            Creditor::Workspace(workspace) => (
+        let (action, timeout_ms, name) = match target {
+            RemovalTarget::Workspace(workspace) => (
                 Action::DeleteWorkspace { workspace },
                 self.config.deadlines.workspace_ms,
                 workspace.as_u128(),
             ),
-            Creditor::Orphan(instance) => (
+            RemovalTarget::Orphan(instance) => (
                 Action::Kill { instance, workspace: None },
                 self.config.deadlines.kill_ms,
                 instance.as_u128(),
             ),
         };
         let deadline = self.now.mono.plus(timeout_ms);
-        let Some(debt) = self.debts.of(creditor) else { return };
-        debt.n = Some(n);
-        debt.at = deadline;
-        self.debts.paying.insert(n, creditor);
+        let Some(removal) = self.pending_removals.of(target) else { return };
+        removal.n = Some(n);
+        removal.at = deadline;
+        self.pending_removals.in_progress.insert(n, target);
         self.send_without_sandbox(name, n, deadline, action);
-        self.alarms.at_latest(Ringer::Debts, &mut self.debts.alarm, deadline);
+        self.alarms.at_latest(Ringer::PendingRemovals, &mut self.pending_removals.alarm, deadline);
     }
 
     /// Tells whether the effect was of a debt.
-    pub(crate) fn debt_effect_ended(&mut self, n: u64, outcome: &Outcome) -> bool {
-        let Some(creditor) = self.debts.paying.remove(&n) else { return false };
+    pub(crate) fn removal_effect_ended(&mut self, n: u64, outcome: &Outcome) -> bool {
+        let Some(target) = self.pending_removals.in_progress.remove(&n) else { return false };
         match outcome {
-            Outcome::Done => self.discharge(creditor),
-            Outcome::Failed(_) | Outcome::TimedOut => self.defer(creditor),
+            Outcome::Done => self.removal_confirmed(target),
+            Outcome::Failed(_) | Outcome::TimedOut => self.retry_removal_later(target),
         }
         true
     }
 
-    fn discharge(&mut self, creditor: Creditor) {
-        match creditor {
-            Creditor::Workspace(workspace) => {
-                self.debts.workspaces.remove(&workspace);
+    fn removal_confirmed(&mut self, target: RemovalTarget) {
+        match target {
+            RemovalTarget::Workspace(workspace) => {
+                self.pending_removals.workspaces.remove(&workspace);
                 self.out.journal.push(JournalEntry::WorkspaceDeleted(workspace));
             }
-            Creditor::Orphan(instance) => {
-                if self.debts.orphans.remove(&instance).is_some() {
-                    self.admission.process_over(0);
+            RemovalTarget::Orphan(instance) => {
+                if self.pending_removals.orphans.remove(&instance).is_some() {
+                    self.admission.process_ended(0);
                     self.due.look_at_line();
                 }
             }
         }
     }
 
-    fn defer(&mut self, creditor: Creditor) {
+    fn retry_removal_later(&mut self, target: RemovalTarget) {
         let now = self.now.mono;
         let backoff = self.config.backoff.clone();
-        let Some(debt) = self.debts.of(creditor) else { return };
-        debt.n = None;
-        debt.attempts += 1;
-        debt.at = now.plus(backoff.pause_ms(debt.attempts));
-        let at = debt.at;
-        self.alarms.at_latest(Ringer::Debts, &mut self.debts.alarm, at);
+        let Some(removal) = self.pending_removals.of(target) else { return };
+        removal.n = None;
+        removal.attempts += 1;
+        removal.at = now.plus(backoff.pause_ms(removal.attempts));
+        let at = removal.at;
+        self.alarms.at_latest(Ringer::PendingRemovals, &mut self.pending_removals.alarm, at);
     }
 
     /// Tries again what is due, and gives up on what takes too long, to try it again later.
-    pub(crate) fn debts_due(&mut self) {
-        self.debts.alarm = Mono::NEVER;
+    pub(crate) fn removals_due(&mut self) {
+        self.pending_removals.alarm = Mono::NEVER;
         let now = self.now.mono;
-        let workspaces = self.debts.workspaces.iter().map(|(id, d)| (Creditor::Workspace(*id), *d));
-        let orphans = self.debts.orphans.iter().map(|(id, d)| (Creditor::Orphan(*id), *d));
-        let all: Vec<(Creditor, Debt)> = workspaces.chain(orphans).collect();
-        for (creditor, debt) in all {
-            if debt.at > now {
-                self.alarms.at_latest(Ringer::Debts, &mut self.debts.alarm, debt.at);
-            } else if let Some(n) = debt.n {
-                self.debts.paying.remove(&n);
-                self.defer(creditor);
+        let workspaces = self
+            .pending_removals
+            .workspaces
+            .iter()
+            .map(|(id, d)| (RemovalTarget::Workspace(*id), *d));
+        let orphans =
+            self.pending_removals.orphans.iter().map(|(id, d)| (RemovalTarget::Orphan(*id), *d));
+        let all: Vec<(RemovalTarget, Removal)> = workspaces.chain(orphans).collect();
+        for (target, removal) in all {
+            if removal.at > now {
+                self.alarms.at_latest(
+                    Ringer::PendingRemovals,
+                    &mut self.pending_removals.alarm,
+                    removal.at,
+                );
+            } else if let Some(n) = removal.n {
+                self.pending_removals.in_progress.remove(&n);
+                self.retry_removal_later(target);
             } else {
-                self.pay(creditor);
+                self.send_removal(target);
             }
         }
     }

@@ -15,15 +15,15 @@ use model::template::RuntimeTraits;
 use model::{Mono, Template};
 
 use crate::flag::Flag;
-use crate::lru_lists::{Line, Order};
+use crate::lru_lists::{LinkSet, LruList};
 use crate::pool::bucket::Bucket;
 use crate::pool::health::Health;
 use crate::pool::occupancy::Occupancy;
 use crate::request::RequestIx;
-use crate::slab::Place;
+use crate::slab::SlabIndex;
 
 /// The place of a pool.
-pub(crate) type PoolIx = Place<Pool>;
+pub(crate) type PoolIx = SlabIndex<Pool>;
 
 /// How long a pool may have more idle sandboxes than wanted before it gives them up. Without this,
 /// every checkout would start one and every return would kill one.
@@ -36,7 +36,7 @@ pub(crate) struct Pool {
     pub(crate) traits: RuntimeTraits,
     pub(crate) phase: PoolPhase,
     /// Ready to be handed out, oldest first.
-    pub(crate) idle: Order,
+    pub(crate) idle: LruList,
     /// Those who wait, by order of arrival.
     pub(crate) queue: BTreeMap<u64, RequestIx>,
     /// A caller in the line wants an idle one or nothing.
@@ -60,7 +60,7 @@ impl Pool {
             template,
             traits,
             phase: PoolPhase::Active,
-            idle: Order::new(Line::Idle),
+            idle: LruList::new(LinkSet::Idle),
             queue: BTreeMap::new(),
             idle_only_in_line: false,
             occupied: Occupancy::default(),

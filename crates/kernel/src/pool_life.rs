@@ -10,10 +10,10 @@ use model::{EndCause, ErrorCode, Refusal, RequestId, Template, TemplateName};
 
 use crate::Kernel;
 use crate::alarms::Ringer;
-use crate::entry::{After, Phase, Resolve};
+use crate::entry::{AfterEnd, Firmness, Phase};
 use crate::pool::{Pool, PoolIx};
 use crate::reply::Reply;
-use crate::request::Waiting;
+use crate::request::WaitingFor;
 
 impl Kernel {
     pub(crate) fn template_put(
@@ -52,7 +52,7 @@ impl Kernel {
         known.traits = traits;
         self.mark_pool(pool);
         while let Some(entry) = self.pools[pool].idle.first() {
-            self.end(entry, EndCause::TemplateReplaced, After::Gone, Resolve::Now);
+            self.end(entry, EndCause::TemplateReplaced, AfterEnd::Gone, Firmness::Now);
         }
         self.pool_due(pool);
     }
@@ -76,7 +76,7 @@ impl Kernel {
         let old = Arc::clone(&self.pools[pool].template);
         let new = Arc::new(changed);
         self.pools[pool].template = Arc::clone(&new);
-        for entry in self.entries.places() {
+        for entry in self.entries.indices() {
             let sandbox = &mut self.entries[entry];
             if Arc::ptr_eq(&sandbox.template, &old) {
                 sandbox.template = Arc::clone(&new);
@@ -126,13 +126,13 @@ impl Kernel {
         }
         Self::refuse_when_crowded(self.pools[pool].destroyers.len())?;
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
-        let req = self.wait_until(request, deadline, Waiting::Destroy { pool });
+        let req = self.wait_until(request, deadline, WaitingFor::Destroy { pool });
         let known = &mut self.pools[pool];
         known.phase = PoolPhase::Destroying;
         known.destroyers.push(req);
         self.mark_pool(pool);
         self.pool_due(pool);
-        for entry in self.entries.places() {
+        for entry in self.entries.indices() {
             let Some(sandbox) = self.entries.get(entry) else { continue };
             if sandbox.slot != Some(pool) {
                 continue;
@@ -144,7 +144,7 @@ impl Kernel {
                 Phase::Idle | Phase::Cold | Phase::Killing => false,
             };
             if ends {
-                self.end(entry, EndCause::PoolClosed, After::Gone, Resolve::Now);
+                self.end(entry, EndCause::PoolClosed, AfterEnd::Gone, Firmness::Now);
             }
         }
         Ok(Reply::Pending)

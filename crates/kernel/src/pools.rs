@@ -53,8 +53,8 @@ impl Pools {
     }
 
     /// All places in use, so that pools may change or go while they are visited.
-    pub(crate) fn places(&self) -> Vec<PoolIx> {
-        self.slab.places()
+    pub(crate) fn indices(&self) -> Vec<PoolIx> {
+        self.slab.indices()
     }
 }
 

@@ -25,7 +25,7 @@ impl Kernel {
         let detail = match outcome {
             Outcome::Done => {
                 self.entries[entry].proven_at = self.now.mono;
-                self.arm_quiet(entry);
+                self.arm_freeze_and_sweep(entry);
                 self.drive_entry(entry);
                 return;
             }

@@ -43,8 +43,8 @@ impl Kernel {
         };
         let now = self.now;
         let max = self.config.max_processes as usize;
-        let was_awake = self.entries[entry].is_awake();
-        let processes = &mut self.entries[entry].extra().processes;
+        let was_kept_alive = self.entries[entry].is_kept_alive();
+        let processes = &mut self.entries[entry].rare_mut().processes;
         if processes.contains_key(&process) {
             return Ok(Reply::Noted);
         }
@@ -59,7 +59,7 @@ impl Kernel {
         }
         processes.insert(process, Process::new(now, keep_alive, timeout_ms, restart));
         if keep_alive || timeout_ms > 0 {
-            self.holds_changed(entry, was_awake, WakeCause::ProcessStarted);
+            self.keep_alive_changed(entry, was_kept_alive, WakeCause::ProcessStarted);
         }
         Ok(Reply::Noted)
     }
@@ -67,9 +67,11 @@ impl Kernel {
     /// A process was started in a sandbox that ended meanwhile: it is over with that.
     fn started_too_late(&mut self, sandbox: SandboxId, process: ProcessId) {
         let entry = self.entries.by_id(sandbox);
-        let ending = entry.and_then(|entry| self.entries[entry].ending.as_deref());
-        let words = match (ending, self.ends.of_sandbox(sandbox)) {
-            (Some(ending), _) => sandbox_end_in_words(ending.cause, ending.detail.as_deref()),
+        let termination = entry.and_then(|entry| self.entries[entry].termination.as_deref());
+        let words = match (termination, self.tombstones.of_sandbox(sandbox)) {
+            (Some(termination), _) => {
+                sandbox_end_in_words(termination.cause, termination.detail.as_deref())
+            }
             (None, Some(ended)) => sandbox_end_in_words(ended.cause, ended.detail.as_deref()),
             // It is being wiped, or it ended so long ago that the cause is forgotten.
             (None, None) => sandbox_end_in_words(EndCause::Returned, None),
@@ -91,7 +93,7 @@ impl Kernel {
         let Some((entry, known)) = self.process(instance, process) else {
             return Err(Refusal::new(ErrorCode::ProcessOver, "the process is over"));
         };
-        let program_runs = known.program == Program::Runs;
+        let program_runs = known.program == Program::Running;
         let more = more.meant(program_runs);
         if !program_runs && matches!(more, EndAsked::Signal(_)) {
             let cause = "it is about to be started again, and nothing runs that could be told";
@@ -101,11 +103,11 @@ impl Kernel {
             return Ok(Reply::Noted);
         }
         known.asked = known.asked.and(more);
-        if let Program::Rests { exit, .. } = known.program
+        if let Program::AwaitsRestart { exit, .. } = known.program
             && known.asked.is_final()
         {
             let end = exit.end_as_asked(now.wall, known.asked);
-            self.process_over(entry, process, end);
+            self.process_ended(entry, process, end);
         }
         Ok(Reply::Noted)
     }
@@ -119,25 +121,25 @@ impl Kernel {
     ) {
         let Some((entry, known)) = self.process(instance, process) else { return };
         match known.program {
-            Program::Runs => {}
+            Program::Running => {}
             // That the program was started is heard later than that it is over.
-            Program::Restarts { .. } => self.restart_heard(entry, process),
-            Program::Rests { .. } => return,
+            Program::Restarting { .. } => self.restart_heard(entry, process),
+            Program::AwaitsRestart { .. } => return,
         }
         let at = self.now.wall;
         match how {
             ProgramEnd::Exited(exit) => self.program_exited(instance, process, exit),
             ProgramEnd::Lost { sandbox_gone: true, detail } => {
-                self.process_over(entry, process, end_with_sandbox(at, detail));
+                self.process_ended(entry, process, end_with_sandbox(at, detail));
             }
             ProgramEnd::Lost { sandbox_gone: false, detail } => {
                 let (status, reason) = (ProcessStatus::Failed, ProcessEndReason::Exited);
-                self.process_over(entry, process, end_unseen(at, status, reason, detail));
+                self.process_ended(entry, process, end_unseen(at, status, reason, detail));
             }
             ProgramEnd::GivenUp => {
                 let (status, reason) = (ProcessStatus::Failed, ProcessEndReason::Killed);
                 let detail = "a mistake of the server ended it".into();
-                self.process_over(entry, process, end_unseen(at, status, reason, detail));
+                self.process_ended(entry, process, end_unseen(at, status, reason, detail));
             }
         }
     }
@@ -147,13 +149,13 @@ impl Kernel {
         let drops_hold = self.flaws.drops_hold_in_pause();
         let Some((entry, known)) = self.process(instance, process) else { return };
         match after_exit(exit, known.asked, known.restart, known.restarts) {
-            AfterExit::Over(status, reason) => {
+            AfterExit::Ended(status, reason) => {
                 let end = exit.end(now.wall, status, reason, words_of(known.asked));
-                self.process_over(entry, process, end);
+                self.process_ended(entry, process, end);
             }
             AfterExit::Again { attempt, of } => {
-                known.program_rests(now.mono, exit);
-                known.holds &= !drops_hold;
+                known.await_restart(now.mono, exit);
+                known.keeps_alive &= !drops_hold;
                 let sandbox = self.entries[entry].id;
                 let exit_code = exit.code;
                 let rests = Notice::ProcessRests { sandbox, process, exit_code, attempt, of };
@@ -164,13 +166,13 @@ impl Kernel {
     }
 
     /// A process is over: it is forgotten here and keeps nothing awake.
-    pub(crate) fn process_over(&mut self, entry: EntryIx, process: ProcessId, end: ProcessEnd) {
+    pub(crate) fn process_ended(&mut self, entry: EntryIx, process: ProcessId, end: ProcessEnd) {
         let sandbox = &mut self.entries[entry];
-        let was_awake = sandbox.is_awake();
-        let Some(over) = sandbox.extra().processes.remove(&process) else { return };
+        let was_kept_alive = sandbox.is_kept_alive();
+        let Some(over) = sandbox.rare_mut().processes.remove(&process) else { return };
         let id = sandbox.id;
         // Those that end by themselves leave it as it was.
-        let keeps_alive = over.holds
+        let keeps_alive = over.keeps_alive
             && match end.reason {
                 ProcessEndReason::Exited
                 | ProcessEndReason::Oom
@@ -186,32 +188,32 @@ impl Kernel {
             self.out.notices.push(notice.clone());
         }
         self.out.notices.push(notice);
-        if let Program::Rests { .. } = over.program {
+        if let Program::AwaitsRestart { .. } = over.program {
             // It may have been about to use its sandbox.
-            self.repin(entry);
+            self.recompute_demand(entry);
         }
-        if over.holds {
-            self.holds_changed(entry, was_awake, WakeCause::ProcessEnded);
+        if over.keeps_alive {
+            self.keep_alive_changed(entry, was_kept_alive, WakeCause::ProcessEnded);
         } else {
             // It was not frozen while something was killed in it.
-            self.arm_quiet(entry);
+            self.arm_freeze_and_sweep(entry);
         }
     }
 
     /// A sandbox ends, or its user has it no longer: all its processes are over.
     pub(crate) fn processes_end_with_sandbox(&mut self, entry: EntryIx, cause: EndCause) {
         let at = self.now.wall;
-        self.flaw_restarts_what_rests(entry);
-        let Entry { id, ending, extra, .. } = &mut self.entries[entry];
-        let Some(extra) = extra else { return };
-        let detail = ending.as_ref().and_then(|ending| ending.detail.as_deref());
+        self.flaw_restarts_waiting_programs(entry);
+        let Entry { id, termination, rare, .. } = &mut self.entries[entry];
+        let Some(rare) = rare else { return };
+        let detail = termination.as_ref().and_then(|termination| termination.detail.as_deref());
         let words: Arc<str> = sandbox_end_in_words(cause, detail).into();
-        for process in extra.processes.keys().copied() {
+        for process in rare.processes.keys().copied() {
             let end = end_with_sandbox(at, Arc::clone(&words));
             let over = Notice::ProcessOver { sandbox: *id, process, end, keeps_alive: false };
             self.out.notices.push(over);
         }
-        extra.processes.clear();
+        rare.processes.clear();
     }
 
     /// A process that is not over, with the sandbox that it is in.
@@ -221,7 +223,7 @@ impl Kernel {
         process: ProcessId,
     ) -> Option<(EntryIx, &mut Process)> {
         let entry = self.in_use(instance)?;
-        let known = self.entries[entry].extra.as_mut()?.processes.get_mut(&process)?;
+        let known = self.entries[entry].rare.as_mut()?.processes.get_mut(&process)?;
         Some((entry, known))
     }
 

@@ -9,7 +9,7 @@ use crate::session::SessionIx;
 
 /// What the reconcilers are to look at.
 #[derive(Debug, Default)]
-pub(crate) struct Due {
+pub(crate) struct ReconcileQueue {
     sessions: VecDeque<SessionIx>,
     pools: VecDeque<PoolIx>,
     /// Pools that miss sandboxes for want of a place: they are due when the line is empty.
@@ -20,18 +20,18 @@ pub(crate) struct Due {
 
 /// The next to look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum ReconcileItem {
     /// A session that may want a sandbox, unless it is gone.
     Session(SessionIx),
     /// A pool, unless it is gone.
     Pool(PoolIx),
     /// The line for places.
-    Line,
+    PlaceQueue,
     /// Files that wait to be put into archives.
     Archives,
 }
 
-impl Due {
+impl ReconcileQueue {
     pub(crate) fn look_at_session(&mut self, session: SessionIx) {
         self.sessions.push_back(session);
     }
@@ -68,15 +68,15 @@ impl Due {
 
     /// Sessions come first, because what they want may be idle in a pool; the line comes after the
     /// pools, which stand in it.
-    pub(crate) fn next(&mut self) -> Option<Next> {
+    pub(crate) fn next(&mut self) -> Option<ReconcileItem> {
         if let Some(session) = self.sessions.pop_front() {
-            Some(Next::Session(session))
+            Some(ReconcileItem::Session(session))
         } else if let Some(pool) = self.pools.pop_front() {
-            Some(Next::Pool(pool))
+            Some(ReconcileItem::Pool(pool))
         } else if std::mem::take(&mut self.line) {
-            Some(Next::Line)
+            Some(ReconcileItem::PlaceQueue)
         } else if std::mem::take(&mut self.archives) {
-            Some(Next::Archives)
+            Some(ReconcileItem::Archives)
         } else {
             None
         }

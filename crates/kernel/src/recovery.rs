@@ -10,14 +10,14 @@ use model::why::Ended;
 use model::{EndCause, InstanceId, Mono, Now, SessionStatus};
 
 use crate::entry::{
-    After, Belonging, Birth, ColdFiles, Copying, Durability, Ending, Entry, EntryIx, Own,
-    Readiness, Resolve, Step,
+    AfterEnd, ColdFiles, Durability, Entry, EntryIx, EntryOwner, Firmness, NewEntry, Ownership,
+    Readiness, Step, Termination, WorkspaceCopy,
 };
 use crate::event::SessionSettings;
 use crate::pool::Pool;
 use crate::session::Session;
-use crate::shelved_sessions::Shelf;
-use crate::tombstones::LeaseEnd;
+use crate::shelved_sessions::ShelvedFiles;
+use crate::tombstones::LeaseTombstone;
 use crate::{Boot, Kernel};
 
 /// What a restart found.
@@ -37,10 +37,12 @@ impl Kernel {
         let mut kernel = Self::new(boot);
         let mut recovery = Recovery::default();
         for ended in &journal.ended {
-            kernel.ends.remember(ended);
+            kernel.tombstones.remember_sandbox(ended);
             if let Some(lease) = ended.lease {
                 let cause = ended.lease_end.unwrap_or(ended.cause);
-                kernel.ends.remember_lease(lease, LeaseEnd { cause, tenant: ended.tenant });
+                kernel
+                    .tombstones
+                    .remember_lease(lease, LeaseTombstone { cause, tenant: ended.tenant });
             }
         }
         for record in journal.pools {
@@ -59,10 +61,10 @@ impl Kernel {
         kernel.remember_sessions(&journal.ended);
         kernel.hold_copy_sources();
         for (entry, cause) in goes {
-            kernel.go_on_removing(entry, cause);
+            kernel.continue_removal(entry, cause);
         }
         for workspace in journal.doomed_workspaces {
-            kernel.redoom_workspace(workspace);
+            kernel.restore_workspace_deletion(workspace);
         }
         for &instance in alive {
             if kernel.entries.by_instance(instance).is_none() {
@@ -72,7 +74,7 @@ impl Kernel {
         }
         kernel.reconcile_all();
         kernel.flush_journal();
-        kernel.show_found();
+        kernel.accept_restored_states();
         (kernel, recovery)
     }
 
@@ -80,15 +82,15 @@ impl Kernel {
     fn remember_sessions(&mut self, ended: &[Ended]) {
         for (session, tenant) in ended.iter().filter_map(|end| Some((end.session?, end.tenant))) {
             if self.sessions.by_id(session).is_none() {
-                self.ends.remember_session(session, tenant);
+                self.tombstones.remember_session(session, tenant);
             }
         }
     }
 
     /// What is being copied again may not be given up meanwhile.
     fn hold_copy_sources(&mut self) {
-        for copy in self.entries.places() {
-            let Some(Copying { from, .. }) = self.entries[copy].copying else { continue };
+        for copy in self.entries.indices() {
+            let Some(WorkspaceCopy { from, .. }) = self.entries[copy].copying else { continue };
             let source = self.entries.iter().find(|(_, entry)| entry.workspace == from);
             if let Some((source, _)) = source
                 && let Some(copying) = &mut self.entries[copy].copying
@@ -119,7 +121,7 @@ impl Kernel {
         session.generation = record.generation;
         session.state_lost = record.state_lost;
         session.lost_generation = record.lost_generation;
-        session.shelf = record.files.map(|files| Shelf { files, bytes: None });
+        session.shelved = record.files.map(|files| ShelvedFiles { files, bytes: None });
         session.told_id = record.told_id;
         // One of an older record is as old as it is.
         session.last_active_at = record.last_active_at.max(record.created_at);
@@ -134,7 +136,7 @@ impl Kernel {
             }
             SessionStatus::Paused | SessionStatus::Stopped | SessionStatus::Ended => {}
         }
-        self.shelved(session);
+        self.schedule_shelved_files(session);
     }
 
     /// Restores a sandbox, and says if it is to be removed, and why. That is for later: it takes to
@@ -145,12 +147,14 @@ impl Kernel {
         recovery: &mut Recovery,
     ) -> Option<(EntryIx, EndCause)> {
         let owner = match record.owner {
-            Owner::Nobody => Own::Nobody,
-            Owner::Lease(lease) => Own::Lease(lease),
-            Owner::Session(id) => self.sessions.by_id(id).map_or(Own::Nobody, Own::Session),
+            Owner::Nobody => EntryOwner::Unowned,
+            Owner::Lease(lease) => EntryOwner::Lease(lease),
+            Owner::Session(id) => {
+                self.sessions.by_id(id).map_or(EntryOwner::Unowned, EntryOwner::Session)
+            }
         };
         let entry = self.insert_restored(record, owner);
-        if let Own::Session(session) = owner {
+        if let EntryOwner::Session(session) = owner {
             self.sessions[session].entry = Some(entry);
             self.mark_session(session);
         }
@@ -158,17 +162,17 @@ impl Kernel {
         if record.instance.is_none() {
             self.count_in(entry);
             return match owner {
-                Own::Session(_) if over => Some((entry, EndCause::SessionEnded)),
-                Own::Session(_) if !record.doomed => {
+                EntryOwner::Session(_) if over => Some((entry, EndCause::SessionEnded)),
+                EntryOwner::Session(_) if !record.doomed => {
                     self.copy_workspace(entry, None, false);
                     None
                 }
-                Own::Session(session) => {
+                EntryOwner::Session(session) => {
                     // It was given up while its files were being copied, and its session with it.
                     self.sessions[session].status = SessionStatus::Ended;
                     Some((entry, EndCause::Deleted))
                 }
-                Own::Nobody | Own::Lease(_) => Some((entry, EndCause::Restart)),
+                EntryOwner::Unowned | EntryOwner::Lease(_) => Some((entry, EndCause::Restart)),
             };
         }
         self.count_in(entry);
@@ -181,32 +185,32 @@ impl Kernel {
         // One that was returned and not clean again has ended by that.
         let cause = record.ending.or(record.lease_end).unwrap_or(EndCause::Restart);
         let after = match owner {
-            Own::Session(_) if record.doomed || over => After::Gone,
-            Own::Session(_) => {
+            EntryOwner::Session(_) if record.doomed || over => AfterEnd::Gone,
+            EntryOwner::Session(_) => {
                 recovery.marked_cold += 1;
-                After::Cold
+                AfterEnd::Cold
             }
-            Own::Nobody | Own::Lease(_) => {
+            EntryOwner::Unowned | EntryOwner::Lease(_) => {
                 recovery.ended += 1;
-                After::Gone
+                AfterEnd::Gone
             }
         };
         self.forget_lease(entry, cause);
-        if after == After::Cold && self.entries[entry].has_unsaved_files() {
+        if after == AfterEnd::Cold && self.entries[entry].has_unsaved_files() {
             // They went with the run before this one, whatever that was about to do.
             self.lose_files(entry, EndCause::Restart.reason());
         }
         let sandbox = &mut self.entries[entry];
         sandbox.take(Step::CleanUp);
-        sandbox.ending = Some(Box::new(Ending::new(cause, after, Resolve::Now)));
-        self.tell_over(entry, cause);
+        sandbox.termination = Some(Box::new(Termination::new(cause, after, Firmness::Now)));
+        self.notify_instance_ended(entry, cause);
         self.mark(entry);
         self.settle(entry);
         Some((entry, cause))
     }
 
     /// Goes on with the removal of what a restart found.
-    fn go_on_removing(&mut self, entry: EntryIx, cause: EndCause) {
+    fn continue_removal(&mut self, entry: EntryIx, cause: EndCause) {
         if self.entries[entry].is_live() {
             self.send_kill(entry);
         } else {
@@ -216,8 +220,8 @@ impl Kernel {
 
     /// Whether the owner of a session had ended it. The end goes on where it was: the files go, and
     /// the session with them.
-    fn was_ended(&mut self, record: &SandboxRecord, owner: Own) -> bool {
-        let Own::Session(session) = owner else { return false };
+    fn was_ended(&mut self, record: &SandboxRecord, owner: EntryOwner) -> bool {
+        let EntryOwner::Session(session) = owner else { return false };
         let over = self.sessions[session].status == SessionStatus::Ended
             || record.ending == Some(EndCause::SessionEnded);
         if over {
@@ -226,7 +230,7 @@ impl Kernel {
         over
     }
 
-    fn insert_restored(&mut self, record: &SandboxRecord, owner: Own) -> EntryIx {
+    fn insert_restored(&mut self, record: &SandboxRecord, owner: EntryOwner) -> EntryIx {
         let pool = self.pools.named(&record.template);
         let template = match pool {
             Some(pool) => Arc::clone(&self.pools[pool].template),
@@ -234,13 +238,13 @@ impl Kernel {
             None => Arc::new(model::Template::named(record.template.clone())),
         };
         let slot = match owner {
-            Own::Nobody | Own::Lease(_) => pool,
-            Own::Session(_) => None,
+            EntryOwner::Unowned | EntryOwner::Lease(_) => pool,
+            EntryOwner::Session(_) => None,
         };
         let ago_ms = self.now.wall.since(record.last_used_at);
         let mono = self.now.mono.0.saturating_sub(ago_ms);
         let last_used = Now { mono: Mono(mono), wall: record.last_used_at };
-        let birth = Birth {
+        let new = NewEntry {
             id: record.id,
             workspace: record.workspace,
             template,
@@ -250,16 +254,16 @@ impl Kernel {
             slot,
             now: last_used,
         };
-        let mut sandbox = Entry::new(birth);
+        let mut sandbox = Entry::new(new);
         sandbox.previous_id = record.previous_id;
         sandbox.instance = record.instance.unwrap_or(InstanceId::NIL);
         sandbox.generation = record.generation;
-        sandbox.belongs = Belonging::recorded(owner, record.tenant, record.lease_end);
+        sandbox.ownership = Ownership::recorded(owner, record.tenant, record.lease_end);
         sandbox.ready = Readiness::recorded(record.announced);
         sandbox.uses = record.uses;
         sandbox.files = Durability::recorded(record.dirty, record.has_files);
         sandbox.cold = ColdFiles::new(record.archived);
-        sandbox.copying = record.copying_from.map(Copying::of);
+        sandbox.copying = record.copying_from.map(WorkspaceCopy::of);
         sandbox.created_at = record.created_at;
         sandbox.slept = record.slept;
         let entry = self.entries.insert(sandbox);

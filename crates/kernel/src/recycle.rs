@@ -8,7 +8,7 @@ use model::template::Recycle;
 
 use crate::Kernel;
 use crate::effect::Action;
-use crate::entry::{After, EntryIx, Frozen, OpKind, Resolve, Step};
+use crate::entry::{AfterEnd, EntryIx, Firmness, Frozen, OpKind, Step};
 use crate::event::{FailureKind, Outcome};
 use crate::pool::PoolIx;
 
@@ -32,21 +32,21 @@ impl Kernel {
         let fate = self.fate(entry, pool, cause);
         // Nothing ever began in one that is kept as it is.
         if fate != Fate::Keep {
-            self.tell_over(entry, cause);
+            self.notify_instance_ended(entry, cause);
         }
         match fate {
             Fate::Keep => {
-                self.pools[pool].occupied.lease_over();
+                self.pools[pool].occupied.lease_ended();
                 self.pools[pool].counters.recycled += 1;
                 self.rename_recycled(entry);
                 self.put_idle(entry, Step::Keep);
             }
             Fate::Wipe => {
-                self.pools[pool].occupied.lease_over();
+                self.pools[pool].occupied.lease_ended();
                 self.pools[pool].occupied.cleaning_began();
                 let sandbox = &mut self.entries[entry];
                 sandbox.take(Step::Wipe);
-                sandbox.ops.call_off_save();
+                sandbox.ops.cancel_save();
                 let action = Action::Wipe { instance: sandbox.instance };
                 self.begin(entry, OpKind::Wipe, self.config.deadlines.wipe_ms, action);
                 self.mark(entry);
@@ -54,7 +54,7 @@ impl Kernel {
             }
             Fate::End(cause) => {
                 self.pools[pool].counters.retired += 1;
-                self.end(entry, cause, After::Gone, Resolve::Now);
+                self.end(entry, cause, AfterEnd::Gone, Firmness::Now);
             }
         }
         self.pool_due(pool);
@@ -114,7 +114,7 @@ impl Kernel {
             if let Some(pool) = pool {
                 self.pools[pool].counters.retired += 1;
             }
-            self.end(entry, cause, After::Gone, Resolve::Now);
+            self.end(entry, cause, AfterEnd::Gone, Firmness::Now);
             return;
         }
         let sandbox = &mut self.entries[entry];
@@ -136,10 +136,10 @@ impl Kernel {
         let Some(pool) = self.entries[entry].slot else { return };
         if *outcome != Outcome::Done {
             self.pools[pool].counters.retired += 1;
-            self.end(entry, EndCause::NotClean, After::Gone, Resolve::Now);
+            self.end(entry, EndCause::NotClean, AfterEnd::Gone, Firmness::Now);
             return;
         }
-        self.pools[pool].occupied.cleaning_over();
+        self.pools[pool].occupied.cleaning_ended();
         self.pools[pool].counters.recycled += 1;
         self.entries[entry].proven_at = self.now.mono;
         self.rename_recycled(entry);
@@ -156,7 +156,7 @@ impl Kernel {
             // The fence: nothing enters a pool that is closing. It has left its former phase, and
             // that is counted already.
             let cause = if stale { EndCause::TemplateReplaced } else { EndCause::PoolClosed };
-            self.end(entry, cause, After::Gone, Resolve::Now);
+            self.end(entry, cause, AfterEnd::Gone, Firmness::Now);
             return;
         }
         let idle_ttl_ms = known.template.pool.idle_ttl_ms;

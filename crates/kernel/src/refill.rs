@@ -8,9 +8,9 @@ use model::state::PoolPhase;
 use model::{EndCause, ErrorCode, KeyId, LifecycleEvent, Mono, Refusal};
 
 use crate::Kernel;
-use crate::admission::Who;
+use crate::admission::ApplicantKind;
 use crate::alarms::Ringer;
-use crate::entry::{After, Resolve};
+use crate::entry::{AfterEnd, Firmness};
 use crate::pool::{PoolIx, SURPLUS_PATIENCE_MS};
 
 impl Kernel {
@@ -59,7 +59,7 @@ impl Kernel {
             .admission
             .applicants()
             .rev()
-            .filter(|(_, applicant)| applicant.who == Who::Pool(pool))
+            .filter(|(_, applicant)| applicant.who == ApplicantKind::Pool(pool))
             .map(|(seq, _)| seq)
             .take(surplus as usize)
             .collect();
@@ -87,7 +87,7 @@ impl Kernel {
                 break;
             }
             self.pools[pool].bucket.take();
-            self.launch_spare(pool);
+            self.launch_for_refill(pool);
         }
     }
 
@@ -122,7 +122,7 @@ impl Kernel {
         known.surplus_since = None;
         for _ in 0..surplus {
             if let Some(entry) = self.pools[pool].idle.first() {
-                self.end(entry, EndCause::Surplus, After::Gone, Resolve::Now);
+                self.end(entry, EndCause::Surplus, AfterEnd::Gone, Firmness::Now);
             }
         }
     }
@@ -145,7 +145,7 @@ impl Kernel {
         self.pools[pool].surplus_since = None;
         let cause = if self.shutdown.is_some() { EndCause::Shutdown } else { EndCause::PoolClosed };
         while let Some(entry) = self.pools[pool].idle.first() {
-            self.end(entry, cause, After::Gone, Resolve::Now);
+            self.end(entry, cause, AfterEnd::Gone, Firmness::Now);
         }
         self.finish_destroying(pool);
     }

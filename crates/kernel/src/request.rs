@@ -13,10 +13,10 @@ use crate::event::{CheckoutPolicy, UseKind};
 use crate::pool::PoolIx;
 use crate::reply::{CheckoutPath, Reply};
 use crate::session::SessionIx;
-use crate::slab::Place;
+use crate::slab::SlabIndex;
 
 /// The place of a request that waits.
-pub(crate) type RequestIx = Place<Request>;
+pub(crate) type RequestIx = SlabIndex<Request>;
 
 /// How many requests may wait for one sandbox, or for one session.
 pub(crate) const WAITING_MAX: usize = 1024;
@@ -26,13 +26,13 @@ pub(crate) const WAITING_MAX: usize = 1024;
 pub(crate) struct Request {
     pub(crate) id: RequestId,
     pub(crate) deadline: Mono,
-    pub(crate) what: Waiting,
+    pub(crate) what: WaitingFor,
     pub(crate) alarm: Mono,
 }
 
 /// What a request waits for.
 #[derive(Debug)]
-pub(crate) enum Waiting {
+pub(crate) enum WaitingFor {
     /// A sandbox of a pool.
     Checkout(Box<Waiter>),
     /// A session's sandbox, to use it: whichever it gets, or the one it has, by id.
@@ -80,14 +80,19 @@ pub(crate) struct Terms {
 
 impl Kernel {
     /// Lets a request wait until its deadline, if it is not answered before.
-    pub(crate) fn wait_until(&mut self, id: RequestId, deadline: Mono, what: Waiting) -> RequestIx {
+    pub(crate) fn wait_until(
+        &mut self,
+        id: RequestId,
+        deadline: Mono,
+        what: WaitingFor,
+    ) -> RequestIx {
         let req = self.wait(id, deadline, what);
         self.arm_request(req);
         req
     }
 
     /// Lets a request wait without an alarm, because something else bounds the wait.
-    pub(crate) fn wait(&mut self, id: RequestId, deadline: Mono, what: Waiting) -> RequestIx {
+    pub(crate) fn wait(&mut self, id: RequestId, deadline: Mono, what: WaitingFor) -> RequestIx {
         self.requests.insert(Request { id, deadline, what, alarm: Mono::NEVER })
     }
 
@@ -129,23 +134,23 @@ impl Kernel {
             return;
         }
         match &self.requests[req].what {
-            Waiting::Checkout(waiter) if waiter.entry.is_some() => {
+            WaitingFor::Checkout(waiter) if waiter.entry.is_some() => {
                 // Its sandbox is being bound: that has a deadline of its own, and is nearly there.
             }
-            Waiting::Checkout(_) => self.checkout_overdue(req),
-            Waiting::SessionUse { session, .. }
-            | Waiting::Bind { session }
-            | Waiting::Turn { session, .. } => {
+            WaitingFor::Checkout(_) => self.checkout_overdue(req),
+            WaitingFor::SessionUse { session, .. }
+            | WaitingFor::Bind { session }
+            | WaitingFor::Turn { session, .. } => {
                 let session = *session;
                 let refusal = self.bind_overdue(session);
                 self.withdraw_request(req, &refusal);
             }
-            Waiting::Control { .. }
-            | Waiting::LeaseUse { .. }
-            | Waiting::Freeze { .. }
-            | Waiting::Delete { .. }
-            | Waiting::Read
-            | Waiting::Destroy { .. } => {
+            WaitingFor::Control { .. }
+            | WaitingFor::LeaseUse { .. }
+            | WaitingFor::Freeze { .. }
+            | WaitingFor::Delete { .. }
+            | WaitingFor::Read
+            | WaitingFor::Destroy { .. } => {
                 let cause = "the confirmation did not come in time";
                 self.withdraw_request(req, &Refusal::new(ErrorCode::DeadlineExceeded, cause));
             }
@@ -162,7 +167,7 @@ impl Kernel {
     /// A client went away before it took its answer.
     pub(crate) fn client_gone(&mut self, id: RequestId) {
         if let Some(req) = self.requests.by_id(id) {
-            if matches!(self.requests[req].what, Waiting::Checkout(_)) {
+            if matches!(self.requests[req].what, WaitingFor::Checkout(_)) {
                 self.checkout_abandoned(req);
             } else {
                 let request = self.forget_request(req);
@@ -177,27 +182,27 @@ impl Kernel {
     /// Removes every trace of a request that no longer waits.
     fn unlink_request(&mut self, req: RequestIx, request: &Request, refusal: &Refusal) {
         match &request.what {
-            Waiting::Checkout(_) => {}
-            Waiting::SessionUse { session, .. } | Waiting::Bind { session } => {
+            WaitingFor::Checkout(_) => {}
+            WaitingFor::SessionUse { session, .. } | WaitingFor::Bind { session } => {
                 self.sessions[*session].wanting.retain(|waiting| *waiting != req);
                 self.session_unwanted(*session);
             }
-            Waiting::Turn { session, turn } => self.turn_client_gone(*session, *turn, refusal),
-            Waiting::Control { session } => {
+            WaitingFor::Turn { session, turn } => self.turn_client_gone(*session, *turn, refusal),
+            WaitingFor::Control { session } => {
                 if let Some(control) = &mut self.sessions[*session].control {
                     control.requests.retain(|waiting| *waiting != req);
                 }
             }
-            Waiting::LeaseUse { entry, .. }
-            | Waiting::Freeze { entry, .. }
-            | Waiting::Delete { entry } => {
-                if let Some(extra) = &mut self.entries[*entry].extra {
-                    extra.waiting.retain(|waiting| *waiting != req);
+            WaitingFor::LeaseUse { entry, .. }
+            | WaitingFor::Freeze { entry, .. }
+            | WaitingFor::Delete { entry } => {
+                if let Some(rare) = &mut self.entries[*entry].rare {
+                    rare.waiting.retain(|waiting| *waiting != req);
                 }
-                self.repin(*entry);
+                self.recompute_demand(*entry);
             }
-            Waiting::Read => self.reader_gone(request.id),
-            Waiting::Destroy { pool } => {
+            WaitingFor::Read => self.reader_gone(request.id),
+            WaitingFor::Destroy { pool } => {
                 self.pools[*pool].destroyers.retain(|waiting| *waiting != req);
             }
         }

@@ -21,13 +21,13 @@ pub(crate) struct Requests {
 impl Requests {
     pub(crate) fn insert(&mut self, request: Request) -> RequestIx {
         let id = request.id;
-        let place = self.slab.insert(request);
-        self.by_id.insert(id.as_u128(), place);
-        place
+        let index = self.slab.insert(request);
+        self.by_id.insert(id.as_u128(), index);
+        index
     }
 
-    pub(crate) fn remove(&mut self, place: RequestIx) -> Request {
-        let request = self.slab.remove(place);
+    pub(crate) fn remove(&mut self, index: RequestIx) -> Request {
+        let request = self.slab.remove(index);
         self.by_id.remove(request.id.as_u128());
         request
     }
@@ -50,8 +50,8 @@ impl Requests {
         self.leases.contains(lease.as_u128())
     }
 
-    pub(crate) fn get(&self, place: RequestIx) -> Option<&Request> {
-        self.slab.get(place)
+    pub(crate) fn get(&self, index: RequestIx) -> Option<&Request> {
+        self.slab.get(index)
     }
 
     /// All requests, in the order of their places.
@@ -72,13 +72,13 @@ impl Requests {
 impl Index<RequestIx> for Requests {
     type Output = Request;
 
-    fn index(&self, place: RequestIx) -> &Request {
-        &self.slab[place]
+    fn index(&self, index: RequestIx) -> &Request {
+        &self.slab[index]
     }
 }
 
 impl IndexMut<RequestIx> for Requests {
-    fn index_mut(&mut self, place: RequestIx) -> &mut Request {
-        &mut self.slab[place]
+    fn index_mut(&mut self, index: RequestIx) -> &mut Request {
+        &mut self.slab[index]
     }
 }

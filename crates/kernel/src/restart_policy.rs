@@ -108,7 +108,7 @@ pub struct ProgramExit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterExit {
     /// The process is over.
-    Over(ProcessStatus, ProcessEndReason),
+    Ended(ProcessStatus, ProcessEndReason),
     /// Its program is started again after a pause: for this time, of so many.
     Again {
         /// From 1.
@@ -127,29 +127,29 @@ pub(crate) fn after_exit(
 ) -> AfterExit {
     use {ProcessEndReason as Reason, ProcessStatus as Status};
     match asked {
-        EndAsked::Stop => return AfterExit::Over(Status::Stopped, Reason::Stopped),
-        EndAsked::StopForced => return AfterExit::Over(Status::Killed, Reason::Stopped),
-        EndAsked::Kill => return AfterExit::Over(Status::Killed, Reason::Killed),
+        EndAsked::Stop => return AfterExit::Ended(Status::Stopped, Reason::Stopped),
+        EndAsked::StopForced => return AfterExit::Ended(Status::Killed, Reason::Stopped),
+        EndAsked::Kill => return AfterExit::Ended(Status::Killed, Reason::Killed),
         // What its time was over for is killed by a signal that no program survives: one that
         // ended with a code ended by itself, just before. It does not begin again.
         EndAsked::Timeout => {
             return match exit.code {
-                None => AfterExit::Over(Status::Killed, Reason::Timeout),
-                Some(0) => AfterExit::Over(Status::Completed, Reason::Exited),
-                Some(_) => AfterExit::Over(Status::Failed, Reason::Exited),
+                None => AfterExit::Ended(Status::Killed, Reason::Timeout),
+                Some(0) => AfterExit::Ended(Status::Completed, Reason::Exited),
+                Some(_) => AfterExit::Ended(Status::Failed, Reason::Exited),
             };
         }
         EndAsked::Signal(signal) if exit.signal == Some(signal) && !exit.out_of_memory => {
             return if signal == SIGTERM {
-                AfterExit::Over(Status::Stopped, Reason::Stopped)
+                AfterExit::Ended(Status::Stopped, Reason::Stopped)
             } else {
-                AfterExit::Over(Status::Killed, Reason::Killed)
+                AfterExit::Ended(Status::Killed, Reason::Killed)
             };
         }
         EndAsked::Signal(_) | EndAsked::Nothing => {}
     }
     if exit.code == Some(0) {
-        return AfterExit::Over(Status::Completed, Reason::Exited);
+        return AfterExit::Ended(Status::Completed, Reason::Exited);
     }
     if let Some(policy) = policy
         && policy.max_restarts.is_none_or(|most| restarts < most)
@@ -158,7 +158,7 @@ pub(crate) fn after_exit(
         return AfterExit::Again { attempt, of: policy.max_restarts };
     }
     let reason = if exit.out_of_memory { Reason::Oom } else { Reason::Exited };
-    AfterExit::Over(Status::Failed, reason)
+    AfterExit::Ended(Status::Failed, reason)
 }
 
 impl ProgramExit {
@@ -176,7 +176,7 @@ impl ProgramExit {
     /// How a process is over of which `asked` was asked.
     pub(crate) fn end_as_asked(self, at: Wall, asked: EndAsked) -> ProcessEnd {
         let (status, reason) = match after_exit(self, asked, None, 0) {
-            AfterExit::Over(status, reason) => (status, reason),
+            AfterExit::Ended(status, reason) => (status, reason),
             AfterExit::Again { .. } => unreachable!("nothing is started again without a policy"),
         };
         self.end(at, status, reason, words_of(asked))
@@ -255,7 +255,7 @@ mod tests {
             (code(5), EndAsked::Signal(1), Status::Failed, Reason::Exited),
             (oom, EndAsked::Signal(9), Status::Failed, Reason::Oom),
         ] {
-            let over = AfterExit::Over(status, reason);
+            let over = AfterExit::Ended(status, reason);
             assert_eq!(after_exit(exit, asked, None, 0), over, "{exit:?} {asked:?}");
         }
     }

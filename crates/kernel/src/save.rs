@@ -5,7 +5,7 @@ use model::{ErrorCode, Refusal};
 
 use crate::Kernel;
 use crate::effect::Action;
-use crate::entry::{EntryIx, OpKind, Reach, Resolve};
+use crate::entry::{EntryIx, Firmness, OpKind, Reach};
 use crate::event::{FailureKind, Outcome};
 
 /// How often saving is tried before a sandbox that must end is ended without it.
@@ -29,19 +29,19 @@ impl Kernel {
             self.begin(entry, OpKind::Persist, timeout_ms, action);
         } else {
             self.begin_wait(entry, OpKind::AwaitGuest, self.now.mono.plus(timeout_ms));
-            self.wake_to_read(entry);
+            self.thaw_to_read(entry);
         }
     }
 
     /// Goes on with a save that waits for the guest, now that something about that changed.
-    pub(crate) fn go_on_saving(&mut self, entry: EntryIx) {
+    pub(crate) fn continue_save(&mut self, entry: EntryIx) {
         if !self.entries[entry].ops.awaits_guest() {
             return;
         }
         if self.can_read(entry, Reach::GuestOnly) {
             self.save(entry);
         } else {
-            self.wake_to_read(entry);
+            self.thaw_to_read(entry);
         }
     }
 
@@ -49,31 +49,31 @@ impl Kernel {
         match outcome {
             Outcome::Done => {
                 let sandbox = &mut self.entries[entry];
-                sandbox.files.save_ended(sandbox.is_awake());
+                sandbox.files.save_ended(sandbox.is_kept_alive());
                 self.mark(entry);
                 self.publish_durable(entry);
                 // It was not frozen while its guest was needed.
-                self.arm_quiet(entry);
+                self.arm_freeze_and_sweep(entry);
                 let sandbox = &mut self.entries[entry];
-                let Some(ending) = &mut sandbox.ending else {
-                    self.go_on_freezing(entry);
+                let Some(termination) = &mut sandbox.termination else {
+                    self.continue_freeze(entry);
                     return;
                 };
                 // A program of its own that goes on writing must not keep it from its end. But
                 // what a caller was answered while this save went on needs another one: uses in
                 // progress are the last, so that comes to an end.
-                let saves = ending.save_worked();
+                let saves = termination.save_worked();
                 let covered = !sandbox.files.lacks_answered() || self.flaws.counts_later_as_saved();
                 if covered && (saves >= SAVE_ATTEMPTS_MAX || sandbox.is_quiet()) {
                     sandbox.files.settled();
                 }
-                self.step_ending(entry);
+                self.step_termination(entry);
             }
             Outcome::Failed(failure)
                 if failure.kind == FailureKind::NeedsGuest
                     && self.entries[entry].reach() < Reach::GuestOnly =>
             {
-                self.entries[entry].reading.learn(Reach::GuestOnly);
+                self.entries[entry].file_access.learn(Reach::GuestOnly);
                 self.save(entry);
             }
             Outcome::Failed(failure) => {
@@ -101,30 +101,30 @@ impl Kernel {
         let kills = self.flaws.kills_after_failed_save();
         let now = self.now.mono;
         let sandbox = &mut self.entries[entry];
-        let Some(ending) = &mut sandbox.ending else {
+        let Some(termination) = &mut sandbox.termination else {
             sandbox.spared_until = now.plus(SPARED_MS);
             self.arm(entry, now.plus(SPARED_MS));
             self.settle(entry);
-            self.arm_quiet(entry);
+            self.arm_freeze_and_sweep(entry);
             let refusal = Refusal::new(ErrorCode::PersistFailed, detail.to_owned());
-            self.refuse_freezers(entry, &refusal);
+            self.refuse_freeze_requests(entry, &refusal);
             return;
         };
-        match ending.resolve {
-            Resolve::Voidable | Resolve::Careful if !kills => {
+        match termination.firmness {
+            Firmness::Voidable | Firmness::Careful if !kills => {
                 sandbox.spared_until = now.plus(SPARED_MS);
                 self.arm(entry, now.plus(SPARED_MS));
                 let refusal = Refusal::new(ErrorCode::PersistFailed, detail.to_owned());
-                self.void_ending(entry, &refusal);
-                self.refuse_freezers(entry, &refusal);
+                self.void_termination(entry, &refusal);
+                self.refuse_freeze_requests(entry, &refusal);
             }
-            Resolve::Voidable | Resolve::Careful | Resolve::Firm | Resolve::Now => {
-                let attempts = ending.attempt_failed();
+            Firmness::Voidable | Firmness::Careful | Firmness::Firm | Firmness::Now => {
+                let attempts = termination.attempt_failed();
                 if kills || !again || attempts >= SAVE_ATTEMPTS_MAX {
                     self.kill(entry);
                 } else {
                     let at = now.plus(self.config.backoff.pause_ms(attempts));
-                    ending.retry(at);
+                    termination.retry(at);
                     self.arm(entry, at);
                 }
             }

@@ -16,11 +16,11 @@ use crate::event::SessionSettings;
 use crate::flag::Flag;
 use crate::reply::SessionReady;
 use crate::request::RequestIx;
-use crate::shelved_sessions::Shelf;
-use crate::slab::Place;
+use crate::shelved_sessions::ShelvedFiles;
+use crate::slab::SlabIndex;
 
 /// The place of a session.
-pub(crate) type SessionIx = Place<Session>;
+pub(crate) type SessionIx = SlabIndex<Session>;
 
 /// A conversation.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(crate) struct Session {
     /// The generation with which they were lost.
     pub(crate) lost_generation: Generation,
     /// Its files, while it has no sandbox.
-    pub(crate) shelf: Option<Shelf>,
+    pub(crate) shelved: Option<ShelvedFiles>,
     /// The sandbox that its client was told of last.
     pub(crate) told_id: Option<SandboxId>,
     /// Requests that want its sandbox.
@@ -132,7 +132,7 @@ impl Session {
             failed_claims: 0,
             state_lost: None,
             lost_generation: Generation::default(),
-            shelf: None,
+            shelved: None,
             told_id: None,
             wanting: Vec::new(),
             turn: None,
@@ -189,7 +189,7 @@ impl Session {
             on_disconnect: self.settings.on_disconnect,
             state_lost: self.state_lost,
             lost_generation: self.lost_generation,
-            files: self.shelf.map(|shelf| shelf.files),
+            files: self.shelved.map(|shelved| shelved.files),
             told_id: self.told_id,
             turn: self.turn.as_ref().map(|turn| turn.id),
             queued: self.queued.iter().map(|queued| queued.turn).collect(),
@@ -202,7 +202,7 @@ impl Session {
 impl Kernel {
     pub(crate) fn session_by_id(&self, id: SessionId) -> Result<SessionIx, Refusal> {
         self.sessions.by_id(id).ok_or_else(|| {
-            if self.ends.of_session(id).is_some() {
+            if self.tombstones.of_session(id).is_some() {
                 Refusal::new(ErrorCode::SessionEnded, "the session has ended")
             } else {
                 Refusal::new(ErrorCode::SessionUnknown, format!("no session {id} is known"))
@@ -211,7 +211,7 @@ impl Kernel {
     }
 
     /// Refuses work for a session that takes none.
-    pub(crate) fn refuse_when_over(&self, session: SessionIx) -> Result<(), Refusal> {
+    pub(crate) fn refuse_when_ended(&self, session: SessionIx) -> Result<(), Refusal> {
         let known = &self.sessions[session];
         let (code, cause) = match known.status {
             SessionStatus::Ended => (ErrorCode::SessionEnded, "the session has ended"),

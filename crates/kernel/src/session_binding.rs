@@ -9,10 +9,10 @@ use model::state::PoolPhase;
 use model::{ErrorCode, Refusal, SessionStatus};
 
 use crate::Kernel;
-use crate::admission::{Applicant, Who, capacity_exhausted};
+use crate::admission::{Applicant, ApplicantKind, capacity_exhausted};
 use crate::disk_limits::disk_full;
 use crate::effect::Action;
-use crate::entry::{EntryIx, OpKind, Own, Phase, Step};
+use crate::entry::{EntryIx, EntryOwner, OpKind, Phase, Step};
 use crate::event::bound_generation;
 use crate::pool::PoolIx;
 use crate::session::SessionIx;
@@ -23,10 +23,10 @@ impl Kernel {
         if let Some(entry) = self.sessions[session].entry {
             if self.entries[entry].may_be_spared() && !self.flaws.ends_victim_in_use() {
                 let refusal = Refusal::new(ErrorCode::SandboxBusy, "it came into use again");
-                self.void_ending(entry, &refusal);
+                self.void_termination(entry, &refusal);
             }
             self.flaw_gets_another_sandbox(session, entry);
-            self.repin(entry);
+            self.recompute_demand(entry);
         }
         self.session_due(session);
     }
@@ -46,13 +46,13 @@ impl Kernel {
         let sandbox = &self.entries[entry];
         match sandbox.phase() {
             Phase::Cold => {
-                self.call_off_archive(entry);
+                self.cancel_archive(entry);
                 if self.entries[entry].ops.is_free() && self.sessions[session].applied.is_none() {
                     self.apply_for_session(session);
                 }
             }
-            Phase::InUse if sandbox.ending.is_none() && sandbox.ops.is_free() => {
-                if !self.is_restful(entry) {
+            Phase::InUse if sandbox.termination.is_none() && sandbox.ops.is_free() => {
+                if !self.is_thawed(entry) {
                     self.thaw(entry);
                 } else if self.needs_probe(entry) {
                     self.probe(entry, 1);
@@ -79,7 +79,7 @@ impl Kernel {
             }
         };
         // One with files is launched on them.
-        let open = known.shelf.is_none()
+        let open = known.shelved.is_none()
             && self.pools[pool].phase == PoolPhase::Active
             && self.pools[pool].queue.is_empty();
         let idle = if open { self.take_idle(pool) } else { None };
@@ -98,12 +98,12 @@ impl Kernel {
         let known = &mut self.sessions[session];
         let sandbox = &mut self.entries[entry];
         sandbox.slot = None;
-        sandbox.belongs.given_to_session(session, known.settings.tenant);
+        sandbox.ownership.assigned_to_session(session, known.settings.tenant);
         sandbox.generation = bound_generation(known.generation, sandbox.generation);
         sandbox.settings.clone_from(&known.settings.claim);
         sandbox.take(Step::Claim(None));
         sandbox.uses += 1;
-        sandbox.clean.given_to_session();
+        sandbox.clean.assigned_to_session();
         sandbox.holds.pin();
         sandbox.life.unlimited();
         known.generation = sandbox.generation;
@@ -129,7 +129,7 @@ impl Kernel {
     pub(crate) fn claim_lost_by_session(&mut self, session: SessionIx, entry: EntryIx) {
         let known = &mut self.sessions[session];
         if known.wants() && known.control.is_none() {
-            self.entries[entry].belongs.given_back();
+            self.entries[entry].ownership.returned_to_pool();
             known.entry = None;
             self.mark_session(session);
             self.session_due(session);
@@ -163,9 +163,9 @@ impl Kernel {
         let needs_entry = known.entry.is_none();
         if let Some(entry) = known.entry {
             // A cold one that is about to be launched must not be evicted for its own sake.
-            self.repin(entry);
+            self.recompute_demand(entry);
         }
-        let who = Who::Session(session);
+        let who = ApplicantKind::Session(session);
         let seq = self.apply_for_place(Applicant { who, needs_entry, memory_mb });
         self.sessions[session].applied = Some(seq);
         self.make_room();
@@ -204,7 +204,7 @@ impl Kernel {
             }
             Some(entry) => (entry, ActiveCause::Resumed),
             None => {
-                let entry = self.create_entry(pool, Own::Session(session), None);
+                let entry = self.create_entry(pool, EntryOwner::Session(session), None);
                 self.sessions[session].entry = Some(entry);
                 if self.unshelve(session, entry) {
                     (entry, ActiveCause::Resumed)

@@ -16,7 +16,7 @@ use crate::alarms::Ringer;
 use crate::event::SessionSettings;
 use crate::removal::launch_failure;
 use crate::reply::Reply;
-use crate::request::Waiting;
+use crate::request::WaitingFor;
 use crate::session::{ControlKind, Session, SessionIx};
 
 impl Kernel {
@@ -39,7 +39,7 @@ impl Kernel {
 
     /// Refuses a session whose id is not new, or for which there is no room.
     pub(crate) fn refuse_new_session(&self, id: SessionId) -> Result<(), Refusal> {
-        if self.sessions.by_id(id).is_some() || self.ends.of_session(id).is_some() {
+        if self.sessions.by_id(id).is_some() || self.tombstones.of_session(id).is_some() {
             let cause = format!("session {id} exists already");
             return Err(Refusal::new(ErrorCode::IdConflict, cause));
         }
@@ -62,7 +62,7 @@ impl Kernel {
 
     fn await_bind(&mut self, request: RequestId, session: SessionIx) {
         let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
-        let req = self.wait_until(request, deadline, Waiting::Bind { session });
+        let req = self.wait_until(request, deadline, WaitingFor::Bind { session });
         self.sessions[session].wanting.push(req);
         self.engage(session);
     }
@@ -132,7 +132,7 @@ impl Kernel {
             }
             SessionStatus::Active | SessionStatus::Paused => {}
         }
-        self.leave(request, session, ControlKind::Stop)
+        self.begin_leaving(request, session, ControlKind::Stop)
     }
 
     pub(crate) fn session_end_requested(
@@ -148,7 +148,7 @@ impl Kernel {
         if self.sessions[session].status == SessionStatus::Ended {
             return Ok(Reply::Ended);
         }
-        self.leave(request, session, ControlKind::End)
+        self.begin_leaving(request, session, ControlKind::End)
     }
 
     /// The sandbox of a session is cold now.
@@ -209,14 +209,14 @@ impl Kernel {
         if self.sessions[session].status == SessionStatus::Ended {
             self.mark_session(session);
             self.leave_finished(session);
-            self.drop_if_over(session);
+            self.drop_if_ended(session);
             return;
         }
         self.session_lost_sandbox(session, cause, detail);
     }
 
     /// A session that has ended and has nothing left is forgotten.
-    pub(crate) fn drop_if_over(&mut self, session: SessionIx) {
+    pub(crate) fn drop_if_ended(&mut self, session: SessionIx) {
         let Some(known) = self.sessions.get(session) else { return };
         if known.status == SessionStatus::Ended && known.entry.is_none() {
             self.drop_session(session);
@@ -226,7 +226,7 @@ impl Kernel {
     pub(crate) fn drop_session(&mut self, session: SessionIx) {
         let refusal = Refusal::new(ErrorCode::SessionEnded, "the session has ended");
         // Nothing else knows of them.
-        self.clear_shelf(session);
+        self.delete_shelved_files(session);
         for req in std::mem::take(&mut self.sessions[session].wanting) {
             self.answer(req, Err(refusal.clone()));
         }
@@ -240,7 +240,7 @@ impl Kernel {
             self.withdraw_application(seq);
         }
         self.alarms.clear(Ringer::Session(session), &mut known.alarm);
-        self.ends.remember_session(known.id, known.settings.tenant);
+        self.tombstones.remember_session(known.id, known.settings.tenant);
         self.out.journal.push(JournalEntry::SessionRemoved(known.id));
     }
 

@@ -58,7 +58,7 @@ impl Kernel {
     pub fn tenant_of_session(&self, id: SessionId) -> Option<KeyId> {
         match self.sessions.by_id(id) {
             Some(session) => Some(self.sessions[session].settings.tenant),
-            None => self.ends.of_session(id),
+            None => self.tombstones.of_session(id),
         }
     }
 
@@ -73,7 +73,8 @@ impl Kernel {
 
     fn session_view(&self, known: &Session) -> SessionView {
         let connected = known.entry.filter(|entry| {
-            self.entries[*entry].phase() == Phase::InUse && self.entries[*entry].ending.is_none()
+            self.entries[*entry].phase() == Phase::InUse
+                && self.entries[*entry].termination.is_none()
         });
         let sandbox_status = match connected {
             Some(_) => SandboxStatus::Connected,
@@ -98,7 +99,7 @@ impl Kernel {
             workspace: known
                 .entry
                 .map(|entry| self.entries[entry].workspace)
-                .or(known.shelf.map(|shelf| shelf.files.workspace)),
+                .or(known.shelved.map(|shelved| shelved.files.workspace)),
             files_durable: known.entry.is_none_or(|entry| !self.entries[entry].has_unsaved_files()),
             created_at: known.created_at,
             last_active_at: used_at.map_or(known.last_active_at, |at| at.max(known.last_active_at)),

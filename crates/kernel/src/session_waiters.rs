@@ -6,16 +6,16 @@ use model::{EndCause, ErrorCode, LifecycleEvent, Refusal, SessionStatus};
 
 use crate::Kernel;
 use crate::admission::capacity_exhausted;
-use crate::entry::{After, EntryIx, Resolve};
+use crate::entry::{AfterEnd, EntryIx, Firmness};
 use crate::removal::gone;
 use crate::reply::{Reply, SessionReady};
-use crate::request::{RequestIx, Waiting};
+use crate::request::{RequestIx, WaitingFor};
 use crate::session::{Session, SessionIx};
 
 impl Kernel {
     /// The sandbox of a session is ready: everyone who wants it is served.
     pub(crate) fn serve_session(&mut self, session: SessionIx, entry: EntryIx) {
-        self.call_off_freeze(entry);
+        self.refuse_pending_freeze(entry);
         let coming = self.sessions[session].coming.take();
         self.sessions[session].failed_claims = 0;
         let turn_starts = self.sessions[session].is_binding();
@@ -36,18 +36,18 @@ impl Kernel {
         };
         for req in std::mem::take(&mut self.sessions[session].wanting) {
             let reply = match self.requests[req].what {
-                Waiting::SessionUse { use_id, kind, .. } => {
+                WaitingFor::SessionUse { use_id, kind, .. } => {
                     Reply::Granted(self.grant(entry, use_id, kind))
                 }
-                Waiting::Bind { .. }
-                | Waiting::Checkout(_)
-                | Waiting::Turn { .. }
-                | Waiting::Control { .. }
-                | Waiting::LeaseUse { .. }
-                | Waiting::Freeze { .. }
-                | Waiting::Delete { .. }
-                | Waiting::Read
-                | Waiting::Destroy { .. } => Reply::SessionReady(ready.clone()),
+                WaitingFor::Bind { .. }
+                | WaitingFor::Checkout(_)
+                | WaitingFor::Turn { .. }
+                | WaitingFor::Control { .. }
+                | WaitingFor::LeaseUse { .. }
+                | WaitingFor::Freeze { .. }
+                | WaitingFor::Delete { .. }
+                | WaitingFor::Read
+                | WaitingFor::Destroy { .. } => Reply::SessionReady(ready.clone()),
             };
             self.answer(req, Ok(reply));
         }
@@ -55,9 +55,9 @@ impl Kernel {
             self.start_turn(session, entry, ready);
         }
         self.touch(entry);
-        self.repin(entry);
+        self.recompute_demand(entry);
         self.mark_session(session);
-        self.arm_quiet(entry);
+        self.arm_freeze_and_sweep(entry);
     }
 
     fn publish_active(&mut self, session: SessionIx, entry: EntryIx, cause: ActiveCause) {
@@ -106,7 +106,7 @@ impl Kernel {
     pub(crate) fn refuse_uses_by_id(&mut self, session: SessionIx, cause: EndCause) {
         let requests = &self.requests;
         let stale = |req: &mut RequestIx| {
-            matches!(requests[*req].what, Waiting::SessionUse { by_id: true, .. })
+            matches!(requests[*req].what, WaitingFor::SessionUse { by_id: true, .. })
         };
         let stale: Vec<RequestIx> = self.sessions[session].wanting.extract_if(.., stale).collect();
         for req in stale {
@@ -122,9 +122,9 @@ impl Kernel {
         }
         self.unapply(session);
         if let Some(entry) = self.sessions[session].entry {
-            self.repin(entry);
+            self.recompute_demand(entry);
         }
-        self.arm_shelf(session);
+        self.arm_shelved_pruning(session);
         let known = &self.sessions[session];
         // One that is being ended goes with that.
         if known.status == SessionStatus::Starting && known.control.is_none() {
@@ -136,7 +136,7 @@ impl Kernel {
     fn abandon_session(&mut self, session: SessionIx) {
         self.set_status(session, SessionStatus::Ended);
         match self.sessions[session].entry {
-            Some(entry) => self.end(entry, EndCause::ClientGone, After::Gone, Resolve::Now),
+            Some(entry) => self.end(entry, EndCause::ClientGone, AfterEnd::Gone, Firmness::Now),
             None => self.drop_session(session),
         }
     }

@@ -78,8 +78,8 @@ impl Sessions {
     }
 
     /// All places in use, so that sessions may change or go while they are visited.
-    pub(crate) fn places(&self) -> Vec<SessionIx> {
-        self.slab.places()
+    pub(crate) fn indices(&self) -> Vec<SessionIx> {
+        self.slab.indices()
     }
 
     pub(crate) fn len(&self) -> usize {

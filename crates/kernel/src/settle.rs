@@ -10,7 +10,7 @@ use crate::Mono;
 use crate::alarms::Ringer;
 use crate::entry::EntryIx;
 use crate::pool::PoolIx;
-use crate::reconcile_queue::Next;
+use crate::reconcile_queue::ReconcileItem;
 use crate::session::SessionIx;
 
 /// Far more rounds than any event takes: each round serves, starts or ends something.
@@ -35,8 +35,8 @@ impl Kernel {
             );
             self.counts.went(old.state);
             self.counts.came(new.state);
-            if sandbox.moved.raise() {
-                self.moved.add(entry);
+            if sandbox.state_changed.raise() {
+                self.changed_states.add(entry);
             }
         }
         let memory_mb = sandbox.memory_mb();
@@ -68,7 +68,7 @@ impl Kernel {
     pub(crate) fn touch(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         sandbox.last_used = self.now;
-        sandbox.reading.rest_settled();
+        sandbox.file_access.freeze_again_settled();
         if let Some(tier) = sandbox.derived.tier {
             self.tiers.leave(tier, &mut self.entries, entry);
             self.tiers.join(tier, &mut self.entries, entry);
@@ -131,7 +131,7 @@ impl Kernel {
             rounds += 1;
             debug_assert!(rounds < ROUNDS_MAX, "the reconcilers never come to rest");
             match next {
-                Next::Session(session) => {
+                ReconcileItem::Session(session) => {
                     if let Some(known) = self.sessions.get_mut(session)
                         && known.due.lower()
                     {
@@ -139,15 +139,15 @@ impl Kernel {
                         self.drive_copies(session);
                     }
                 }
-                Next::Pool(pool) => {
+                ReconcileItem::Pool(pool) => {
                     if let Some(known) = self.pools.get_mut(pool)
                         && known.due.lower()
                     {
                         self.reconcile_pool(pool);
                     }
                 }
-                Next::Line => self.admit(),
-                Next::Archives => self.archive_next(),
+                ReconcileItem::PlaceQueue => self.admit(),
+                ReconcileItem::Archives => self.archive_next(),
             }
         }
         self.finish_shutdown();

@@ -17,7 +17,7 @@ use crate::session::SessionIx;
 
 /// The files of one session on the shelf.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shelf {
+pub(crate) struct ShelvedFiles {
     pub(crate) files: KeptFiles,
     /// What they take, once that was measured.
     pub(crate) bytes: Option<u64>,
@@ -26,7 +26,7 @@ pub(crate) struct Shelf {
 /// Shelved files that are still to be put into an archive. Looking one up, finding the next and
 /// counting those in progress cost the same however many wait.
 #[derive(Debug)]
-pub(crate) struct ShelfArchives {
+pub(crate) struct ShelvedArchives {
     jobs: BTreeMap<WorkspaceId, Job>,
     /// Those that wait, by when they may start.
     line: BTreeSet<(Mono, WorkspaceId)>,
@@ -35,7 +35,7 @@ pub(crate) struct ShelfArchives {
     alarm: Mono,
 }
 
-impl Default for ShelfArchives {
+impl Default for ShelvedArchives {
     fn default() -> Self {
         Self {
             jobs: BTreeMap::new(),
@@ -56,7 +56,7 @@ struct Job {
     at: Mono,
 }
 
-impl ShelfArchives {
+impl ShelvedArchives {
     /// How many are being put into an archive now.
     pub(crate) fn in_progress(&self) -> u32 {
         self.running.len() as u32
@@ -125,142 +125,142 @@ impl Kernel {
             archived: sandbox.cold.is_archived() || sandbox.traits.disk.is_none(),
             last_used_at: sandbox.last_used.wall,
         };
-        self.sessions[session].shelf = Some(Shelf { files, bytes: sandbox.cold.bytes() });
+        self.sessions[session].shelved = Some(ShelvedFiles { files, bytes: sandbox.cold.bytes() });
         self.mark_session(session);
-        self.shelved(session);
+        self.schedule_shelved_files(session);
     }
 
     /// Sees to shelved files: they go into an archive, and they may grow too old.
-    pub(crate) fn shelved(&mut self, session: SessionIx) {
-        let Some(shelf) = &self.sessions[session].shelf else { return };
-        if !shelf.files.archived {
-            self.archiving.shelves.wait(shelf.files.workspace, session, self.now.mono);
+    pub(crate) fn schedule_shelved_files(&mut self, session: SessionIx) {
+        let Some(shelved) = &self.sessions[session].shelved else { return };
+        if !shelved.files.archived {
+            self.archives.shelved.wait(shelved.files.workspace, session, self.now.mono);
             self.due.look_at_archives();
         }
-        self.arm_shelf(session);
+        self.arm_shelved_pruning(session);
     }
 
     /// A session uses its shelved files again: they become those of its new, cold sandbox.
     pub(crate) fn unshelve(&mut self, session: SessionIx, entry: EntryIx) -> bool {
-        let Some(shelf) = self.take_shelf(session) else { return false };
+        let Some(shelved) = self.take_shelved_files(session) else { return false };
         let sandbox = &mut self.entries[entry];
-        sandbox.workspace = shelf.files.workspace;
+        sandbox.workspace = shelved.files.workspace;
         sandbox.files.files_made();
-        sandbox.cold.unshelved(shelf.files.archived, shelf.bytes);
-        sandbox.last_used.wall = shelf.files.last_used_at;
+        sandbox.cold.unshelved(shelved.files.archived, shelved.bytes);
+        sandbox.last_used.wall = shelved.files.last_used_at;
         self.mark(entry);
         true
     }
 
     /// Deletes the shelved files of a session.
-    pub(crate) fn clear_shelf(&mut self, session: SessionIx) {
-        if let Some(shelf) = self.take_shelf(session) {
-            self.doom_workspace(shelf.files.workspace);
+    pub(crate) fn delete_shelved_files(&mut self, session: SessionIx) {
+        if let Some(shelved) = self.take_shelved_files(session) {
+            self.schedule_workspace_deletion(shelved.files.workspace);
         }
     }
 
-    fn take_shelf(&mut self, session: SessionIx) -> Option<Shelf> {
-        let shelf = self.sessions[session].shelf.take()?;
+    fn take_shelved_files(&mut self, session: SessionIx) -> Option<ShelvedFiles> {
+        let shelved = self.sessions[session].shelved.take()?;
         // An archive in progress is called off by what happens to the workspace next.
-        if self.archiving.shelves.remove(shelf.files.workspace).is_some() {
+        if self.archives.shelved.remove(shelved.files.workspace).is_some() {
             self.due.look_at_archives();
         }
         self.mark_session(session);
-        Some(shelf)
+        Some(shelved)
     }
 
     /// When shelved files are given up by their age.
-    fn shelf_pruned_at(&self, session: SessionIx) -> Option<Mono> {
+    fn shelved_pruned_at(&self, session: SessionIx) -> Option<Mono> {
         let after_ms = self.config.prune_after_ms.filter(|ms| *ms > 0)?;
         let known = &self.sessions[session];
-        let Wall(used) = known.shelf.as_ref()?.files.last_used_at;
+        let Wall(used) = known.shelved.as_ref()?.files.last_used_at;
         let left_alone = self.shutdown.is_none() && !known.wants() && known.control.is_none();
         left_alone.then(|| self.now.mono_at(Wall(used.saturating_add(after_ms))))
     }
 
     /// Sees to it that the shelf of a session is looked at when its time comes.
-    pub(crate) fn arm_shelf(&mut self, session: SessionIx) {
-        if let Some(at) = self.shelf_pruned_at(session) {
+    pub(crate) fn arm_shelved_pruning(&mut self, session: SessionIx) {
+        if let Some(at) = self.shelved_pruned_at(session) {
             self.arm_session(session, at);
         }
     }
 
     /// Gives up shelved files that are too old by the node's settings.
-    pub(crate) fn prune_shelf(&mut self, session: SessionIx) {
-        match self.shelf_pruned_at(session) {
-            Some(at) if at <= self.now.mono => self.give_up_shelf(session),
+    pub(crate) fn prune_shelved_files(&mut self, session: SessionIx) {
+        match self.shelved_pruned_at(session) {
+            Some(at) if at <= self.now.mono => self.give_up_shelved_files(session),
             Some(at) => self.arm_session(session, at),
             None => {}
         }
     }
 
     /// Starts archives while there is room for more.
-    pub(crate) fn archive_shelves(&mut self) {
-        while self.archiving.has_room()
+    pub(crate) fn archive_shelved_sessions(&mut self) {
+        while self.archives.has_room()
             && self.shutdown.is_none()
-            && let Some(workspace) = self.archiving.shelves.next(self.now.mono)
+            && let Some(workspace) = self.archives.shelved.next(self.now.mono)
         {
-            self.archive_shelf(workspace);
+            self.archive_shelved(workspace);
         }
     }
 
-    fn archive_shelf(&mut self, workspace: WorkspaceId) {
+    fn archive_shelved(&mut self, workspace: WorkspaceId) {
         let n = self.minter.effect();
         let timeout_ms = self.config.deadlines.workspace_ms.saturating_mul(ARCHIVE_PATIENCE);
         let deadline = self.now.mono.plus(timeout_ms);
-        self.archiving.shelves.start(workspace, n, deadline);
+        self.archives.shelved.start(workspace, n, deadline);
         let action = Action::ArchiveWorkspace { workspace };
         self.send_without_sandbox(workspace.as_u128(), n, deadline, action);
-        self.alarms.at_latest(Ringer::Shelf, &mut self.archiving.shelves.alarm, deadline);
+        self.alarms.at_latest(Ringer::ShelvedArchives, &mut self.archives.shelved.alarm, deadline);
     }
 
     /// Tells whether the effect was an archive of shelved files.
-    pub(crate) fn shelf_effect_ended(&mut self, n: u64, outcome: &Outcome) -> bool {
-        let Some(workspace) = self.archiving.shelves.running.get(&n).copied() else { return false };
+    pub(crate) fn shelved_archive_ended(&mut self, n: u64, outcome: &Outcome) -> bool {
+        let Some(workspace) = self.archives.shelved.running.get(&n).copied() else { return false };
         match outcome {
             Outcome::Done => {
-                let Some(job) = self.archiving.shelves.remove(workspace) else { return true };
-                if let Some(shelf) = &mut self.sessions[job.session].shelf {
-                    shelf.files.archived = true;
+                let Some(job) = self.archives.shelved.remove(workspace) else { return true };
+                if let Some(shelved) = &mut self.sessions[job.session].shelved {
+                    shelved.files.archived = true;
                     // It takes less room now.
-                    shelf.bytes = None;
+                    shelved.bytes = None;
                 }
                 self.mark_session(job.session);
             }
-            Outcome::Failed(_) | Outcome::TimedOut => self.retry_shelf(workspace),
+            Outcome::Failed(_) | Outcome::TimedOut => self.retry_shelved_archive(workspace),
         }
         self.due.look_at_archives();
         true
     }
 
     /// The files stay where they are meanwhile, and the session can use them.
-    fn retry_shelf(&mut self, workspace: WorkspaceId) {
+    fn retry_shelved_archive(&mut self, workspace: WorkspaceId) {
         let pause_ms = self.config.backoff.max_ms.saturating_mul(ARCHIVE_PATIENCE);
         let at = self.now.mono.plus(pause_ms);
-        if let Some(job) = self.archiving.shelves.remove(workspace) {
-            self.archiving.shelves.wait(workspace, job.session, at);
+        if let Some(job) = self.archives.shelved.remove(workspace) {
+            self.archives.shelved.wait(workspace, job.session, at);
         }
-        self.alarms.at_latest(Ringer::Shelf, &mut self.archiving.shelves.alarm, at);
+        self.alarms.at_latest(Ringer::ShelvedArchives, &mut self.archives.shelved.alarm, at);
     }
 
     /// Looks at archives that take too long, and at those that may be tried again.
-    pub(crate) fn shelves_due(&mut self) {
-        self.archiving.shelves.alarm = Mono::NEVER;
+    pub(crate) fn shelved_archives_due(&mut self) {
+        self.archives.shelved.alarm = Mono::NEVER;
         let now = self.now.mono;
-        let running: Vec<WorkspaceId> = self.archiving.shelves.running.values().copied().collect();
+        let running: Vec<WorkspaceId> = self.archives.shelved.running.values().copied().collect();
         for workspace in running {
-            match self.archiving.shelves.jobs.get(&workspace).map(|job| job.at) {
+            match self.archives.shelved.jobs.get(&workspace).map(|job| job.at) {
                 Some(deadline) if deadline > now => {
-                    let alarm = &mut self.archiving.shelves.alarm;
-                    self.alarms.at_latest(Ringer::Shelf, alarm, deadline);
+                    let alarm = &mut self.archives.shelved.alarm;
+                    self.alarms.at_latest(Ringer::ShelvedArchives, alarm, deadline);
                 }
-                Some(_) | None => self.retry_shelf(workspace),
+                Some(_) | None => self.retry_shelved_archive(workspace),
             }
         }
         // Those whose time has come start as soon as there is room, without another alarm.
-        let later = self.archiving.shelves.line.range((now.plus(1), WorkspaceId::NIL)..).next();
+        let later = self.archives.shelved.line.range((now.plus(1), WorkspaceId::NIL)..).next();
         if let Some((at, _)) = later.copied() {
-            self.alarms.at_latest(Ringer::Shelf, &mut self.archiving.shelves.alarm, at);
+            self.alarms.at_latest(Ringer::ShelvedArchives, &mut self.archives.shelved.alarm, at);
         }
         self.due.look_at_archives();
     }

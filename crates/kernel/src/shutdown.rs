@@ -7,14 +7,14 @@ use model::{EndCause, ErrorCode, Mono, Refusal};
 use crate::Kernel;
 use crate::alarms::Ringer;
 use crate::effect::Notice;
-use crate::entry::{After, EntryIx, Own, Phase, Resolve};
+use crate::entry::{AfterEnd, EntryIx, EntryOwner, Firmness, Phase};
 use crate::session::Stage;
 
 /// A stop in progress.
 #[derive(Debug)]
 pub(crate) struct Shutdown {
     grace_until: Mono,
-    grace_over: bool,
+    grace_ended: bool,
     complete: bool,
     alarm: Mono,
 }
@@ -31,22 +31,22 @@ impl Kernel {
             return;
         }
         let mut shutdown =
-            Shutdown { grace_until, grace_over: false, complete: false, alarm: Mono::NEVER };
+            Shutdown { grace_until, grace_ended: false, complete: false, alarm: Mono::NEVER };
         self.alarms.at_latest(Ringer::Shutdown, &mut shutdown.alarm, grace_until);
         self.shutdown = Some(shutdown);
-        for pool in self.pools.places() {
+        for pool in self.pools.indices() {
             self.pool_due(pool);
         }
-        for session in self.sessions.places() {
+        for session in self.sessions.indices() {
             if self.sessions.get(session).is_some() {
                 self.drop_queued_turns(session);
                 self.fail_wants(session, &stopping());
             }
         }
-        self.end_what_rests();
+        self.end_inactive_sandboxes();
     }
 
-    pub(crate) fn shutdown_grace_over(&mut self) {
+    pub(crate) fn shutdown_grace_ended(&mut self) {
         let Some(shutdown) = &mut self.shutdown else { return };
         shutdown.alarm = Mono::NEVER;
         if self.now.mono < shutdown.grace_until {
@@ -54,18 +54,18 @@ impl Kernel {
             self.alarms.at_latest(Ringer::Shutdown, &mut shutdown.alarm, at);
             return;
         }
-        shutdown.grace_over = true;
-        for session in self.sessions.places() {
+        shutdown.grace_ended = true;
+        for session in self.sessions.indices() {
             let Some(turn) = &self.sessions[session].turn else { continue };
             if matches!(turn.stage, Stage::Starting | Stage::Running) {
                 self.stop_turn(session, TurnOutcome::Interrupted);
             }
         }
-        self.end_what_rests();
+        self.end_inactive_sandboxes();
     }
 
-    fn end_what_rests(&mut self) {
-        for entry in self.entries.places() {
+    fn end_inactive_sandboxes(&mut self) {
+        for entry in self.entries.indices() {
             if self.entries.get(entry).is_some() {
                 self.end_if_stopping(entry);
             }
@@ -76,16 +76,18 @@ impl Kernel {
     pub(crate) fn end_if_stopping(&mut self, entry: EntryIx) {
         let Some(shutdown) = &self.shutdown else { return };
         let sandbox = &self.entries[entry];
-        if !sandbox.is_live() || (!sandbox.is_quiet() && !shutdown.grace_over) {
+        if !sandbox.is_live() || (!sandbox.is_quiet() && !shutdown.grace_ended) {
             return;
         }
         let cause = EndCause::Shutdown;
         match (sandbox.phase(), sandbox.owner()) {
             // A turn that is being stopped comes to rest first.
-            (Phase::InUse, Own::Session(_)) if sandbox.holds.has_turn() => {}
-            (Phase::InUse, Own::Session(_)) => self.end(entry, cause, After::Cold, Resolve::Firm),
-            (Phase::Launching, Own::Session(_)) if sandbox.files.has_files() => {
-                self.end(entry, cause, After::Cold, Resolve::Now);
+            (Phase::InUse, EntryOwner::Session(_)) if sandbox.holds.has_turn() => {}
+            (Phase::InUse, EntryOwner::Session(_)) => {
+                self.end(entry, cause, AfterEnd::Cold, Firmness::Firm)
+            }
+            (Phase::Launching, EntryOwner::Session(_)) if sandbox.files.has_files() => {
+                self.end(entry, cause, AfterEnd::Cold, Firmness::Now);
             }
             (
                 Phase::InUse
@@ -95,14 +97,14 @@ impl Kernel {
                 | Phase::Wiping
                 | Phase::Proving,
                 _,
-            ) => self.end(entry, cause, After::Gone, Resolve::Now),
+            ) => self.end(entry, cause, AfterEnd::Gone, Firmness::Now),
             (Phase::Cold | Phase::Killing, _) => {}
         }
     }
 
     /// Tells that nothing is left, once.
     pub(crate) fn finish_shutdown(&mut self) {
-        let nothing_left = self.admission.live() == 0 && self.debts.orphans() == 0;
+        let nothing_left = self.admission.live() == 0 && self.pending_removals.orphans() == 0;
         if let Some(shutdown) = &mut self.shutdown
             && !shutdown.complete
             && nothing_left

@@ -11,9 +11,9 @@ use std::ops::{Index, IndexMut};
 
 /// The place of a thing in its slab: its number there, counted from one, so that the place of a
 /// thing that may be missing takes no more room.
-pub(crate) struct Place<T>(NonZeroU32, PhantomData<fn() -> T>);
+pub(crate) struct SlabIndex<T>(NonZeroU32, PhantomData<fn() -> T>);
 
-impl<T> Place<T> {
+impl<T> SlabIndex<T> {
     fn of(number: usize) -> Self {
         let counted = NonZeroU32::MIN.saturating_add(number as u32);
         Self(counted, PhantomData)
@@ -26,35 +26,35 @@ impl<T> Place<T> {
 
 // By hand, because a place can be copied and compared whatever its thing can.
 
-impl<T> Clone for Place<T> {
+impl<T> Clone for SlabIndex<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Place<T> {}
+impl<T> Copy for SlabIndex<T> {}
 
-impl<T> PartialEq for Place<T> {
+impl<T> PartialEq for SlabIndex<T> {
     fn eq(&self, other: &Self) -> bool {
         self.0 == other.0
     }
 }
 
-impl<T> Eq for Place<T> {}
+impl<T> Eq for SlabIndex<T> {}
 
-impl<T> PartialOrd for Place<T> {
+impl<T> PartialOrd for SlabIndex<T> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<T> Ord for Place<T> {
+impl<T> Ord for SlabIndex<T> {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.cmp(&other.0)
     }
 }
 
-impl<T> fmt::Debug for Place<T> {
+impl<T> fmt::Debug for SlabIndex<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.number().fmt(f)
     }
@@ -64,7 +64,7 @@ impl<T> fmt::Debug for Place<T> {
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     places: Vec<Option<T>>,
-    free: Vec<Place<T>>,
+    free: Vec<SlabIndex<T>>,
 }
 
 impl<T> Default for Slab<T> {
@@ -74,39 +74,39 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    pub(crate) fn insert(&mut self, thing: T) -> Place<T> {
-        if let Some(place) = self.free.pop() {
-            self.places[place.number()] = Some(thing);
-            place
+    pub(crate) fn insert(&mut self, thing: T) -> SlabIndex<T> {
+        if let Some(index) = self.free.pop() {
+            self.places[index.number()] = Some(thing);
+            index
         } else {
             self.places.push(Some(thing));
-            Place::of(self.places.len() - 1)
+            SlabIndex::of(self.places.len() - 1)
         }
     }
 
-    pub(crate) fn remove(&mut self, place: Place<T>) -> T {
-        let thing = self.places[place.number()].take().expect("a place is given up once");
-        self.free.push(place);
+    pub(crate) fn remove(&mut self, index: SlabIndex<T>) -> T {
+        let thing = self.places[index.number()].take().expect("a place is given up once");
+        self.free.push(index);
         thing
     }
 
-    pub(crate) fn get(&self, place: Place<T>) -> Option<&T> {
-        self.places.get(place.number())?.as_ref()
+    pub(crate) fn get(&self, index: SlabIndex<T>) -> Option<&T> {
+        self.places.get(index.number())?.as_ref()
     }
 
-    pub(crate) fn get_mut(&mut self, place: Place<T>) -> Option<&mut T> {
-        self.places.get_mut(place.number())?.as_mut()
+    pub(crate) fn get_mut(&mut self, index: SlabIndex<T>) -> Option<&mut T> {
+        self.places.get_mut(index.number())?.as_mut()
     }
 
     /// All things, in the order of their places.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Place<T>, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SlabIndex<T>, &T)> {
         let all = self.places.iter().enumerate();
-        all.filter_map(|(number, thing)| Some((Place::of(number), thing.as_ref()?)))
+        all.filter_map(|(number, thing)| Some((SlabIndex::of(number), thing.as_ref()?)))
     }
 
     /// All places in use, so that things may change or go while they are visited.
-    pub(crate) fn places(&self) -> Vec<Place<T>> {
-        self.iter().map(|(place, _)| place).collect()
+    pub(crate) fn indices(&self) -> Vec<SlabIndex<T>> {
+        self.iter().map(|(index, _)| index).collect()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -114,17 +114,17 @@ impl<T> Slab<T> {
     }
 }
 
-impl<T> Index<Place<T>> for Slab<T> {
+impl<T> Index<SlabIndex<T>> for Slab<T> {
     type Output = T;
 
-    fn index(&self, place: Place<T>) -> &T {
-        self.places[place.number()].as_ref().expect("a place is used while its thing exists")
+    fn index(&self, index: SlabIndex<T>) -> &T {
+        self.places[index.number()].as_ref().expect("a place is used while its thing exists")
     }
 }
 
-impl<T> IndexMut<Place<T>> for Slab<T> {
-    fn index_mut(&mut self, place: Place<T>) -> &mut T {
-        self.places[place.number()].as_mut().expect("a place is used while its thing exists")
+impl<T> IndexMut<SlabIndex<T>> for Slab<T> {
+    fn index_mut(&mut self, index: SlabIndex<T>) -> &mut T {
+        self.places[index.number()].as_mut().expect("a place is used while its thing exists")
     }
 }
 
@@ -140,13 +140,13 @@ mod tests {
         assert_eq!(slab.remove(a), 'a');
         assert_eq!((slab.len(), slab.get(a)), (1, None));
         assert_eq!(slab.insert('c'), a);
-        assert_eq!(slab.places(), [a, b]);
+        assert_eq!(slab.indices(), [a, b]);
         *slab.get_mut(b).unwrap() = 'd';
         assert_eq!(slab.iter().map(|(_, c)| *c).collect::<String>(), "cd");
     }
 
     #[test]
     fn a_place_that_may_be_missing_takes_no_more_room() {
-        assert_eq!(size_of::<Option<Place<String>>>(), size_of::<u32>());
+        assert_eq!(size_of::<Option<SlabIndex<String>>>(), size_of::<u32>());
     }
 }

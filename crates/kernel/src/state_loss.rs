@@ -4,17 +4,17 @@
 use model::{Generation, LifecycleEvent, SandboxId, SessionId, TerminatedReason};
 
 use crate::Kernel;
-use crate::entry::{After, EntryIx};
+use crate::entry::{AfterEnd, EntryIx};
 use crate::reply::Loss;
 use crate::session::SessionIx;
 
 impl Kernel {
     /// Whether files go with this process, if there were any.
-    pub(crate) fn files_go(&self, entry: EntryIx, after: After) -> bool {
+    pub(crate) fn loses_files(&self, entry: EntryIx, after: AfterEnd) -> bool {
         let sandbox = &self.entries[entry];
         match after {
-            After::Gone => true,
-            After::Cold | After::Renamed | After::Shelved => sandbox.has_volatile_files(),
+            AfterEnd::Gone => true,
+            AfterEnd::Cold | AfterEnd::Renamed | AfterEnd::Shelved => sandbox.has_volatile_files(),
         }
     }
 

@@ -8,17 +8,25 @@ use model::{EndCause, Refusal};
 
 use crate::Kernel;
 use crate::effect::Action;
-use crate::entry::{After, Ending, EntryIx, Frozen, OpKind, Own, Phase, Resolve, Step};
+use crate::entry::{
+    AfterEnd, EntryIx, EntryOwner, Firmness, Frozen, OpKind, Phase, Step, Termination,
+};
 use crate::event::{FailureKind, Outcome};
-use crate::request::{RequestIx, Waiting};
+use crate::request::{RequestIx, WaitingFor};
 
 impl Kernel {
     /// Decides that a sandbox ends. A firmer decision replaces a weaker one; a weaker one is
     /// ignored.
     // What callers do more often than this must not pay for the room that it takes.
     #[inline(never)]
-    pub(crate) fn end(&mut self, entry: EntryIx, cause: EndCause, after: After, resolve: Resolve) {
-        self.begin_ending(entry, Ending::new(cause, after, resolve));
+    pub(crate) fn end(
+        &mut self,
+        entry: EntryIx,
+        cause: EndCause,
+        after: AfterEnd,
+        firmness: Firmness,
+    ) {
+        self.begin_termination(entry, Termination::new(cause, after, firmness));
     }
 
     /// Ends a sandbox at once, and notes how it came to that. The note is there before its uses and
@@ -27,48 +35,48 @@ impl Kernel {
         &mut self,
         entry: EntryIx,
         cause: EndCause,
-        after: After,
+        after: AfterEnd,
         detail: Option<Arc<str>>,
     ) {
-        let mut ending = Ending::new(cause, after, Resolve::Now);
-        ending.detail = detail;
-        self.begin_ending(entry, ending);
+        let mut termination = Termination::new(cause, after, Firmness::Now);
+        termination.detail = detail;
+        self.begin_termination(entry, termination);
     }
 
-    fn begin_ending(&mut self, entry: EntryIx, ending: Ending) {
-        let Ending { cause, after, resolve, .. } = ending;
+    fn begin_termination(&mut self, entry: EntryIx, termination: Termination) {
+        let Termination { cause, after, firmness, .. } = termination;
         let sandbox = &mut self.entries[entry];
         if sandbox.phase() == Phase::Killing {
-            if after == After::Gone
-                && let Some(current) = &mut sandbox.ending
-                && current.after != After::Gone
+            if after == AfterEnd::Gone
+                && let Some(current) = &mut sandbox.termination
+                && current.after != AfterEnd::Gone
             {
-                current.after = After::Gone;
+                current.after = AfterEnd::Gone;
                 current.cause = cause;
                 self.mark(entry);
                 self.settle(entry);
             }
             return;
         }
-        if let Some(current) = &sandbox.ending
-            && current.resolve >= resolve
+        if let Some(current) = &sandbox.termination
+            && current.firmness >= firmness
         {
             return;
         }
-        sandbox.ending = Some(Box::new(ending));
+        sandbox.termination = Some(Box::new(termination));
         self.mark(entry);
         self.leave_pool_line(entry);
         self.settle(entry);
-        self.step_ending(entry);
+        self.step_termination(entry);
     }
 
     /// Takes the next step to the end of a sandbox.
-    pub(crate) fn step_ending(&mut self, entry: EntryIx) {
+    pub(crate) fn step_termination(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
-        let Some(ending) = &sandbox.ending else { return };
-        let save = match ending.resolve {
-            Resolve::Now => false,
-            Resolve::Voidable | Resolve::Careful | Resolve::Firm => {
+        let Some(termination) = &sandbox.termination else { return };
+        let save = match termination.firmness {
+            Firmness::Now => false,
+            Firmness::Voidable | Firmness::Careful | Firmness::Firm => {
                 sandbox.files.is_dirty()
                     && sandbox.phase() == Phase::InUse
                     && !self.flaws.skips_save()
@@ -86,24 +94,24 @@ impl Kernel {
     }
 
     /// The sandbox is not ended after all.
-    pub(crate) fn void_ending(&mut self, entry: EntryIx, refusal: &Refusal) {
+    pub(crate) fn void_termination(&mut self, entry: EntryIx, refusal: &Refusal) {
         let sandbox = &mut self.entries[entry];
-        if sandbox.ending.take().is_none() {
+        if sandbox.termination.take().is_none() {
             return;
         }
         self.mark(entry);
-        self.repin(entry);
-        self.arm_quiet(entry);
+        self.recompute_demand(entry);
+        self.arm_freeze_and_sweep(entry);
         self.arm_expiry(entry);
         if self.entries[entry].wants_restart(self.now.mono) {
             // Programs that could not be started in a sandbox on its way out are started now.
             self.arm(entry, self.now.mono);
         }
-        for req in self.take_waiting(entry, |what| matches!(what, Waiting::Delete { .. })) {
+        for req in self.take_waiting(entry, |what| matches!(what, WaitingFor::Delete { .. })) {
             self.answer(req, Err(refusal.clone()));
         }
         if let Some(session) = self.entries[entry].session() {
-            self.ending_voided(session, refusal);
+            self.termination_voided(session, refusal);
             self.session_due(session);
         }
         self.due.look_at_line();
@@ -123,28 +131,28 @@ impl Kernel {
             return;
         }
         sandbox.take(Step::Kill);
-        sandbox.ops.call_off_save();
-        sandbox.ops.call_off_turn();
-        if let Some(ending) = &mut sandbox.ending {
-            ending.removal_began();
+        sandbox.ops.cancel_save();
+        sandbox.ops.cancel_turn();
+        if let Some(termination) = &mut sandbox.termination {
+            termination.removal_began();
         }
         self.mark(entry);
         self.settle(entry);
         self.send_kill(entry);
         self.source_changed(entry);
         let cause = self.entries[entry].end_cause();
-        self.tell_over(entry, cause);
+        self.notify_instance_ended(entry, cause);
         self.break_uses(entry, cause);
     }
 
     pub(crate) fn send_kill(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
-        let ending = sandbox.ending.as_mut().expect("what is being killed has a cause");
+        let termination = sandbox.termination.as_mut().expect("what is being killed has a cause");
         // A launch that was never heard of may have made one all the same.
         // A fork may be reading it: then it goes when that has ended.
-        let goes = ending.after == After::Gone && !sandbox.holds.is_copied();
-        ending.takes_workspace = goes || !sandbox.files.has_files();
-        let workspace = ending.takes_workspace.then_some(sandbox.workspace);
+        let goes = termination.after == AfterEnd::Gone && !sandbox.holds.is_copied();
+        termination.takes_workspace = goes || !sandbox.files.has_files();
+        let workspace = termination.takes_workspace.then_some(sandbox.workspace);
         let action = Action::Kill { instance: sandbox.instance, workspace };
         self.begin(entry, OpKind::Kill, self.config.deadlines.kill_ms, action);
     }
@@ -157,30 +165,30 @@ impl Kernel {
         // It may still exist, so its place stays taken and we go on trying.
         let backoff = &self.config.backoff;
         let sandbox = &mut self.entries[entry];
-        let ending = sandbox.ending.as_mut().expect("what is being killed has a cause");
-        let at = self.now.mono.plus(backoff.pause_ms(ending.attempt_failed()));
-        ending.retry(at);
+        let termination = sandbox.termination.as_mut().expect("what is being killed has a cause");
+        let at = self.now.mono.plus(backoff.pause_ms(termination.attempt_failed()));
+        termination.retry(at);
         self.arm(entry, at);
     }
 
     /// Whatever still depends on the phase that a sandbox is leaving.
     fn uncount_phase(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
-        sandbox.ops.call_off();
+        sandbox.ops.cancel();
         match (sandbox.phase(), sandbox.slot) {
-            (Phase::Launching, Some(pool)) => self.pools[pool].occupied.launch_over(),
+            (Phase::Launching, Some(pool)) => self.pools[pool].occupied.launch_ended(),
             (Phase::Wiping | Phase::Proving, Some(pool)) => {
-                self.pools[pool].occupied.cleaning_over();
+                self.pools[pool].occupied.cleaning_ended();
             }
             (Phase::Claiming(req), _) => {
                 if let Some(pool) = sandbox.slot {
-                    self.pools[pool].occupied.lease_over();
+                    self.pools[pool].occupied.lease_ended();
                 }
                 self.claim_lost(entry, req);
             }
             (Phase::InUse, Some(pool)) => {
                 let cause = sandbox.end_cause();
-                self.pools[pool].occupied.lease_over();
+                self.pools[pool].occupied.lease_ended();
                 self.forget_lease(entry, cause);
             }
             (
@@ -216,8 +224,8 @@ impl Kernel {
         }
         let after = match sandbox.owner() {
             // One that was still being bound is not its session's yet.
-            Own::Session(_) if sandbox.phase() == Phase::InUse => After::Renamed,
-            Own::Session(_) | Own::Nobody | Own::Lease(_) => After::Gone,
+            EntryOwner::Session(_) if sandbox.phase() == Phase::InUse => AfterEnd::Renamed,
+            EntryOwner::Session(_) | EntryOwner::Unowned | EntryOwner::Lease(_) => AfterEnd::Gone,
         };
         self.end_now(entry, cause, after, detail);
     }
@@ -226,10 +234,10 @@ impl Kernel {
     pub(crate) fn take_waiting(
         &mut self,
         entry: EntryIx,
-        wanted: impl Fn(&Waiting) -> bool,
+        wanted: impl Fn(&WaitingFor) -> bool,
     ) -> Vec<RequestIx> {
         let requests = &self.requests;
-        let Some(extra) = &mut self.entries[entry].extra else { return Vec::new() };
-        extra.waiting.extract_if(.., |req| wanted(&requests[*req].what)).collect()
+        let Some(rare) = &mut self.entries[entry].rare else { return Vec::new() };
+        rare.waiting.extract_if(.., |req| wanted(&requests[*req].what)).collect()
     }
 }

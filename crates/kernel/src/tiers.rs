@@ -5,30 +5,30 @@ use model::why::Tier;
 
 use crate::entries::Entries;
 use crate::entry::EntryIx;
-use crate::lru_lists::{Line, Order};
+use crate::lru_lists::{LinkSet, LruList};
 
 /// The eviction tiers.
 #[derive(Debug)]
 pub(crate) struct Tiers {
-    orders: [Order; Tier::ALL.len()],
+    lists: [LruList; Tier::ALL.len()],
 }
 
 impl Default for Tiers {
     fn default() -> Self {
-        Self { orders: [Order::new(Line::Tier); Tier::ALL.len()] }
+        Self { lists: [LruList::new(LinkSet::Tier); Tier::ALL.len()] }
     }
 }
 
 impl Tiers {
-    pub(crate) const fn of(&self, tier: Tier) -> &Order {
-        &self.orders[tier as usize]
+    pub(crate) const fn of(&self, tier: Tier) -> &LruList {
+        &self.lists[tier as usize]
     }
 
     pub(crate) fn join(&mut self, tier: Tier, entries: &mut Entries, entry: EntryIx) {
-        self.orders[tier as usize].push(entries, entry);
+        self.lists[tier as usize].push(entries, entry);
     }
 
     pub(crate) fn leave(&mut self, tier: Tier, entries: &mut Entries, entry: EntryIx) {
-        self.orders[tier as usize].remove(entries, entry);
+        self.lists[tier as usize].remove(entries, entry);
     }
 }

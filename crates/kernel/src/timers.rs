@@ -16,12 +16,12 @@ impl Kernel {
     pub(crate) fn advance_clock(&mut self, now: Now) {
         self.now = Now { mono: now.mono.max(self.now.mono), wall: now.wall };
         if self.alarms.clock_jumped(self.now) {
-            for entry in self.entries.places() {
+            for entry in self.entries.indices() {
                 self.arm_expiry(entry);
                 self.arm_cold(entry);
             }
-            for session in self.sessions.places() {
-                self.arm_shelf(session);
+            for session in self.sessions.indices() {
+                self.arm_shelved_pruning(session);
             }
         }
     }
@@ -37,9 +37,9 @@ impl Kernel {
                     self.pool_due(pool);
                 }
                 Ringer::Request(req) => self.request_overdue(req),
-                Ringer::Debts => self.debts_due(),
-                Ringer::Shelf => self.shelves_due(),
-                Ringer::Shutdown => self.shutdown_grace_over(),
+                Ringer::PendingRemovals => self.removals_due(),
+                Ringer::ShelvedArchives => self.shelved_archives_due(),
+                Ringer::Shutdown => self.shutdown_grace_ended(),
             }
         }
     }
@@ -56,7 +56,7 @@ impl Kernel {
             }
         }
         if self.entries.get(entry).is_some() {
-            self.retry_ending(entry);
+            self.retry_termination(entry);
         }
         if self.entries.get(entry).is_some() {
             self.processes_due(entry);
@@ -71,20 +71,20 @@ impl Kernel {
             self.sweep(entry);
         }
         if self.entries.get(entry).is_some() {
-            self.keep_or_give_up(entry);
+            self.archive_or_prune(entry);
         }
         if self.entries.get(entry).is_some() {
-            self.tell_late(entry);
+            self.publish_late_transition(entry);
             self.freeze_if_quiet(entry);
             self.arm_again(entry);
         }
     }
 
-    fn retry_ending(&mut self, entry: EntryIx) {
+    fn retry_termination(&mut self, entry: EntryIx) {
         let now = self.now.mono;
         let sandbox = &mut self.entries[entry];
-        let Some(ending) = &mut sandbox.ending else { return };
-        if !ending.take_retry(now) {
+        let Some(termination) = &mut sandbox.termination else { return };
+        if !termination.take_retry(now) {
             return;
         }
         if sandbox.phase() == Phase::Killing {
@@ -92,7 +92,7 @@ impl Kernel {
                 self.send_kill(entry);
             }
         } else if !sandbox.ops.is_saving() {
-            self.step_ending(entry);
+            self.step_termination(entry);
         }
     }
 
@@ -103,8 +103,8 @@ impl Kernel {
         if let Some(deadline) = sandbox.ops.first_deadline() {
             at = at.min(deadline);
         }
-        if let Some(ending) = &sandbox.ending {
-            at = at.min(ending.retry_at());
+        if let Some(termination) = &sandbox.termination {
+            at = at.min(termination.retry_at());
         }
         if sandbox.spared_until > self.now.mono {
             at = at.min(sandbox.spared_until);
@@ -114,7 +114,7 @@ impl Kernel {
         }
         self.arm_processes(entry);
         self.arm_expiry(entry);
-        self.arm_quiet(entry);
+        self.arm_freeze_and_sweep(entry);
         self.arm_cold(entry);
     }
 }

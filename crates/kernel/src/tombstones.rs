@@ -10,26 +10,26 @@ use crate::index::IdIndex;
 
 /// The last ones that ended.
 #[derive(Debug)]
-pub(crate) struct Ends {
+pub(crate) struct Tombstones {
     limit: usize,
     sandboxes: VecDeque<Ended>,
     /// The number of a remembered sandbox, counted from the first that was ever remembered.
     index: IdIndex<u64>,
     forgotten: u64,
     leases: VecDeque<LeaseId>,
-    lease_ends: IdIndex<LeaseEnd>,
+    lease_ends: IdIndex<LeaseTombstone>,
     sessions: VecDeque<SessionId>,
     session_index: IdIndex<KeyId>,
 }
 
 /// What is remembered of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LeaseEnd {
+pub(crate) struct LeaseTombstone {
     pub(crate) cause: EndCause,
     pub(crate) tenant: KeyId,
 }
 
-impl Ends {
+impl Tombstones {
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -43,7 +43,7 @@ impl Ends {
         }
     }
 
-    pub(crate) fn remember(&mut self, ended: &Ended) {
+    pub(crate) fn remember_sandbox(&mut self, ended: &Ended) {
         if self.limit == 0 {
             return;
         }
@@ -66,7 +66,7 @@ impl Ends {
         self.sandboxes.get((number - self.forgotten) as usize)
     }
 
-    pub(crate) fn remember_lease(&mut self, lease: LeaseId, end: LeaseEnd) {
+    pub(crate) fn remember_lease(&mut self, lease: LeaseId, end: LeaseTombstone) {
         if self.limit == 0 {
             return;
         }
@@ -100,7 +100,7 @@ impl Ends {
         self.session_index.get(session.as_u128())
     }
 
-    pub(crate) fn of_lease(&self, lease: LeaseId) -> Option<LeaseEnd> {
+    pub(crate) fn of_lease(&self, lease: LeaseId) -> Option<LeaseTombstone> {
         self.lease_ends.get(lease.as_u128())
     }
 }
@@ -110,7 +110,8 @@ mod tests {
     use super::*;
     use model::{Generation, TemplateName, Wall};
 
-    const CRASH: LeaseEnd = LeaseEnd { cause: EndCause::Crash, tenant: KeyId::from_u128(7) };
+    const CRASH: LeaseTombstone =
+        LeaseTombstone { cause: EndCause::Crash, tenant: KeyId::from_u128(7) };
 
     fn ended(id: u128, generation: u64) -> Ended {
         Ended {
@@ -131,33 +132,34 @@ mod tests {
 
     #[test]
     fn the_oldest_are_forgotten_first() {
-        let mut ends = Ends::new(2);
+        let mut tombstones = Tombstones::new(2);
         for id in 1..=3 {
-            ends.remember(&ended(id, 1));
-            ends.remember_lease(LeaseId::from_u128(id), CRASH);
+            tombstones.remember_sandbox(&ended(id, 1));
+            tombstones.remember_lease(LeaseId::from_u128(id), CRASH);
         }
-        let known = |id| ends.of_sandbox(SandboxId::from_u128(id)).map(|e| e.sandbox.as_u128());
+        let known =
+            |id| tombstones.of_sandbox(SandboxId::from_u128(id)).map(|e| e.sandbox.as_u128());
         assert_eq!([known(1), known(2), known(3)], [None, Some(2), Some(3)]);
-        assert_eq!(ends.of_lease(LeaseId::from_u128(1)), None);
-        assert_eq!(ends.of_lease(LeaseId::from_u128(3)), Some(CRASH));
+        assert_eq!(tombstones.of_lease(LeaseId::from_u128(1)), None);
+        assert_eq!(tombstones.of_lease(LeaseId::from_u128(3)), Some(CRASH));
     }
 
     #[test]
     fn a_sandbox_that_ended_twice_is_remembered_by_its_last_end() {
-        let mut ends = Ends::new(2);
-        ends.remember(&ended(1, 1));
-        ends.remember(&ended(1, 2));
-        ends.remember(&ended(2, 1));
-        let last = ends.of_sandbox(SandboxId::from_u128(1)).map(|e| e.generation);
+        let mut tombstones = Tombstones::new(2);
+        tombstones.remember_sandbox(&ended(1, 1));
+        tombstones.remember_sandbox(&ended(1, 2));
+        tombstones.remember_sandbox(&ended(2, 1));
+        let last = tombstones.of_sandbox(SandboxId::from_u128(1)).map(|e| e.generation);
         assert_eq!(last, Some(Generation(2)));
     }
 
     #[test]
     fn a_memory_of_nothing_stays_empty() {
-        let mut ends = Ends::new(0);
-        ends.remember(&ended(1, 1));
-        ends.remember_lease(LeaseId::from_u128(1), CRASH);
-        assert!(ends.of_sandbox(SandboxId::from_u128(1)).is_none());
-        assert_eq!(ends.of_lease(LeaseId::from_u128(1)), None);
+        let mut tombstones = Tombstones::new(0);
+        tombstones.remember_sandbox(&ended(1, 1));
+        tombstones.remember_lease(LeaseId::from_u128(1), CRASH);
+        assert!(tombstones.of_sandbox(SandboxId::from_u128(1)).is_none());
+        assert_eq!(tombstones.of_lease(LeaseId::from_u128(1)), None);
     }
 }

@@ -12,7 +12,7 @@ use crate::effect::Action;
 use crate::entry::{EntryIx, OpKind, Phase};
 use crate::event::{Outcome, WhenBusy};
 use crate::reply::{Reply, SessionReady};
-use crate::request::{RequestIx, Waiting};
+use crate::request::{RequestIx, WaitingFor};
 use crate::session::{ControlKind, Queued, SessionIx, Stage, Turn};
 
 impl Kernel {
@@ -25,8 +25,8 @@ impl Kernel {
     ) -> Result<Reply, Refusal> {
         self.refuse_when_stopping()?;
         let session = self.session_by_id(id)?;
-        self.refuse_when_over(session)?;
-        self.refuse_while_held(session)?;
+        self.refuse_when_ended(session)?;
+        self.refuse_while_harness_held(session)?;
         let known = &mut self.sessions[session];
         if known.turn.as_ref().is_some_and(|t| t.id == turn)
             || known.queued.iter().any(|queued| queued.turn == turn)
@@ -55,7 +55,7 @@ impl Kernel {
             };
         }
         let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
-        let req = self.wait_until(request, deadline, Waiting::Turn { session, turn });
+        let req = self.wait_until(request, deadline, WaitingFor::Turn { session, turn });
         self.sessions.client_came(request, session);
         self.bind_turn(session, turn, Some(req), Some(request));
         Ok(Reply::Pending)
@@ -94,7 +94,7 @@ impl Kernel {
         turn.deadline = Mono::NEVER;
         turn.ready = Some(ready);
         let (session_id, turn) = (known.id, turn.id);
-        if !self.flaws.tells_start_late() {
+        if !self.flaws.publishes_start_late() {
             self.publish_turn_started(session, entry, turn);
         }
         let sandbox = &mut self.entries[entry];
@@ -147,7 +147,7 @@ impl Kernel {
         turn.deadline = now.plus(timeout_ms);
         let (id, deadline, request) = (turn.id, turn.deadline, turn.request.take());
         let ready = turn.ready.take();
-        if self.flaws.tells_start_late() {
+        if self.flaws.publishes_start_late() {
             self.publish_turn_started(session, entry, id);
         }
         if let (Some(req), Some(ready)) = (request, ready) {
@@ -176,7 +176,7 @@ impl Kernel {
     pub(crate) fn session_rang(&mut self, session: SessionIx) {
         self.sessions[session].alarm = Mono::NEVER;
         let Some(turn) = &self.sessions[session].turn else {
-            self.prune_shelf(session);
+            self.prune_shelved_files(session);
             return;
         };
         let (stage, deadline) = (turn.stage, turn.deadline);
@@ -190,7 +190,7 @@ impl Kernel {
         match stage {
             Stage::Binding => {
                 let refusal = self.bind_overdue(session);
-                self.turn_over(session, TurnOutcome::NotStarted, Some(&refusal));
+                self.finish_turn(session, TurnOutcome::NotStarted, Some(&refusal));
             }
             Stage::Running => self.stop_turn(session, TurnOutcome::TimedOut),
             Stage::Starting | Stage::Stopping(_) => {}

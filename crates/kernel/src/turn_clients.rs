@@ -44,7 +44,7 @@ impl Kernel {
         if refusal.code == ErrorCode::ClientGone {
             self.running_client_lost(session);
         } else if current.stage == Stage::Binding {
-            self.turn_over(session, TurnOutcome::NotStarted, None);
+            self.finish_turn(session, TurnOutcome::NotStarted, None);
         }
     }
 

@@ -6,7 +6,7 @@ use model::{EndCause, ErrorCode, Mono, Refusal, SessionId, TerminatedReason, Tur
 
 use crate::Kernel;
 use crate::effect::Action;
-use crate::entry::{After, EntryIx, OpKind, Phase, Resolve};
+use crate::entry::{AfterEnd, EntryIx, Firmness, OpKind, Phase};
 use crate::event::Outcome;
 use crate::removal::use_broken;
 use crate::session::{SessionIx, Stage, Turn};
@@ -26,17 +26,17 @@ impl Kernel {
                 self.turn_taken(session, entry);
             }
             self.entries[entry].proven_at = self.now.mono;
-            self.entries[entry].ops.call_off_turn();
+            self.entries[entry].ops.cancel_turn();
         }
         let outcome = match stage {
             Stage::Stopping(decided) => decided,
             Stage::Binding | Stage::Starting | Stage::Running => outcome,
         };
-        self.turn_over(session, outcome, None);
+        self.finish_turn(session, outcome, None);
     }
 
     /// A turn is over: its end is published, the sandbox rests, and what waited for that goes on.
-    pub(crate) fn turn_over(
+    pub(crate) fn finish_turn(
         &mut self,
         session: SessionIx,
         outcome: TurnOutcome,
@@ -56,12 +56,12 @@ impl Kernel {
         }
         self.mark_session(session);
         if let Some(entry) = self.sessions[session].entry
-            && self.entries[entry].holds.turn_over()
+            && self.entries[entry].holds.finish_turn()
         {
             self.entries[entry].files.write_answered();
             if self.entries[entry].phase() == Phase::InUse {
-                self.repin(entry);
-                self.came_to_rest(entry);
+                self.recompute_demand(entry);
+                self.on_activity_ended(entry);
             }
         }
         if binding {
@@ -83,14 +83,14 @@ impl Kernel {
 
     /// No sandbox could be had for a turn.
     pub(crate) fn turn_not_started(&mut self, session: SessionIx, refusal: &Refusal) {
-        self.turn_over(session, TurnOutcome::NotStarted, Some(refusal));
+        self.finish_turn(session, TurnOutcome::NotStarted, Some(refusal));
     }
 
     /// Stops the turn of a session, if there is one, however far it is.
     pub(crate) fn stop_any_turn(&mut self, session: SessionIx, refusal: &Refusal) {
         let Some(turn) = &self.sessions[session].turn else { return };
         match turn.stage {
-            Stage::Binding => self.turn_over(session, TurnOutcome::Aborted, Some(refusal)),
+            Stage::Binding => self.finish_turn(session, TurnOutcome::Aborted, Some(refusal)),
             Stage::Starting | Stage::Running => self.stop_turn(session, TurnOutcome::Aborted),
             Stage::Stopping(_) => {}
         }
@@ -103,7 +103,7 @@ impl Kernel {
         turn.stage = Stage::Stopping(outcome);
         turn.deadline = Mono::NEVER;
         let turn = turn.id;
-        self.let_run_to_end(entry);
+        self.unquiesce_for_stop(entry);
         let action = Action::StopTurn { instance: self.entries[entry].instance, turn };
         self.begin(entry, OpKind::StopTurn, self.config.deadlines.turn_ms, action);
     }
@@ -129,10 +129,10 @@ impl Kernel {
                     | TurnOutcome::DiskLimit
                     | TurnOutcome::NotStarted => EndCause::TurnFailed,
                 };
-                self.end(entry, cause, After::Cold, Resolve::Firm);
+                self.end(entry, cause, AfterEnd::Cold, Firmness::Firm);
             }
         }
-        self.turn_over(session, decided, None);
+        self.finish_turn(session, decided, None);
     }
 
     /// The sandbox of a session is being removed, so what ran in it is over.
@@ -154,6 +154,6 @@ impl Kernel {
                 | TerminatedReason::Policy => TurnOutcome::Interrupted,
             },
         };
-        self.turn_over(session, outcome, Some(&use_broken(cause)));
+        self.finish_turn(session, outcome, Some(&use_broken(cause)));
     }
 }

@@ -4,21 +4,19 @@
 use model::{ErrorCode, Refusal};
 
 use crate::Kernel;
-use crate::admission::{Who, capacity_exhausted};
+use crate::admission::{ApplicantKind, capacity_exhausted};
 use crate::event::CheckoutPolicy;
 use crate::pool::PoolIx;
 use crate::reply::CheckoutPath;
-use crate::request::{RequestIx, Waiter, Waiting};
+use crate::request::{RequestIx, Waiter, WaitingFor};
 
 impl Kernel {
     /// A place must come from what is free or can be evicted, or from waiting, if that is allowed.
     pub(crate) fn refuse_if_hopeless(&mut self, pool: PoolIx, req: RequestIx) {
         self.make_room();
-        let hopeless = self
-            .admission
-            .applicants()
-            .next_back()
-            .is_some_and(|(seq, last)| last.who == Who::Pool(pool) && !self.is_covered(seq));
+        let hopeless = self.admission.applicants().next_back().is_some_and(|(seq, last)| {
+            last.who == ApplicantKind::Pool(pool) && !self.is_covered(seq)
+        });
         if !hopeless {
             return;
         }
@@ -105,16 +103,16 @@ impl Kernel {
 
     pub(crate) fn waiter(&mut self, req: RequestIx) -> &mut Waiter {
         match &mut self.requests[req].what {
-            Waiting::Checkout(waiter) => waiter,
-            Waiting::SessionUse { .. }
-            | Waiting::Bind { .. }
-            | Waiting::Turn { .. }
-            | Waiting::Control { .. }
-            | Waiting::LeaseUse { .. }
-            | Waiting::Freeze { .. }
-            | Waiting::Delete { .. }
-            | Waiting::Read
-            | Waiting::Destroy { .. } => unreachable!("those in a pool's line are checkouts"),
+            WaitingFor::Checkout(waiter) => waiter,
+            WaitingFor::SessionUse { .. }
+            | WaitingFor::Bind { .. }
+            | WaitingFor::Turn { .. }
+            | WaitingFor::Control { .. }
+            | WaitingFor::LeaseUse { .. }
+            | WaitingFor::Freeze { .. }
+            | WaitingFor::Delete { .. }
+            | WaitingFor::Read
+            | WaitingFor::Destroy { .. } => unreachable!("those in a pool's line are checkouts"),
         }
     }
 }

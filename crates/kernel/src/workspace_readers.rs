@@ -10,28 +10,28 @@ use model::{Refusal, RequestId, WorkspaceId};
 use crate::Kernel;
 use crate::entry::{Entry, EntryIx, Phase, Reach};
 use crate::reply::Reply;
-use crate::request::{RequestIx, Waiting};
+use crate::request::{RequestIx, WaitingFor};
 
 /// The readers of files, and those that wait until they can be read.
 #[derive(Debug, Default)]
-pub(crate) struct Reads {
+pub(crate) struct WorkspaceReaders {
     /// The server, by its requests.
-    all: BTreeMap<RequestId, Read>,
+    all: BTreeMap<RequestId, ServerRead>,
     /// The sandboxes of forks that wait for the files of a workspace, by that.
     copies: BTreeMap<WorkspaceId, BTreeSet<EntryIx>>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Read {
+struct ServerRead {
     entry: EntryIx,
     /// The request that is not answered yet.
     waits: Option<RequestIx>,
 }
 
-impl Reads {
+impl WorkspaceReaders {
     /// Those requests of the server that wait for a sandbox to be ready.
     fn waiting(&self, entry: EntryIx) -> Vec<(RequestId, RequestIx)> {
-        let waiting = |(id, read): (&RequestId, &Read)| {
+        let waiting = |(id, read): (&RequestId, &ServerRead)| {
             read.waits.filter(|_| read.entry == entry).map(|req| (*id, req))
         };
         self.all.iter().filter_map(waiting).collect()
@@ -58,7 +58,7 @@ impl Reads {
     }
 
     /// A fork waits no more, if it did.
-    pub(crate) fn copy_waits_no_more(&mut self, workspace: WorkspaceId, copy: EntryIx) {
+    pub(crate) fn copy_stops_waiting(&mut self, workspace: WorkspaceId, copy: EntryIx) {
         if let Some(copies) = self.copies.get_mut(&workspace) {
             copies.remove(&copy);
             if copies.is_empty() {
@@ -85,8 +85,8 @@ impl Kernel {
             return Reply::Readable { instance: None, guest_awake: false };
         };
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
-        let req = self.wait_until(request, deadline, Waiting::Read);
-        self.reads.all.insert(request, Read { entry, waits: Some(req) });
+        let req = self.wait_until(request, deadline, WaitingFor::Read);
+        self.readers.all.insert(request, ServerRead { entry, waits: Some(req) });
         self.hold_for_copy(entry);
         self.source_changed(entry);
         Reply::Pending
@@ -103,8 +103,8 @@ impl Kernel {
 
     /// A sandbox is ready: the readers that waited for that read its files now.
     pub(crate) fn answer_readers(&mut self, entry: EntryIx) {
-        for (id, req) in self.reads.waiting(entry) {
-            if let Some(read) = self.reads.all.get_mut(&id) {
+        for (id, req) in self.readers.waiting(entry) {
+            if let Some(read) = self.readers.all.get_mut(&id) {
                 read.waits = None;
             }
             let answer = self.readable(entry);
@@ -114,28 +114,28 @@ impl Kernel {
 
     /// A reader went away before it was answered.
     pub(crate) fn reader_gone(&mut self, request: RequestId) {
-        if let Some(read) = self.reads.all.remove(&request) {
+        if let Some(read) = self.readers.all.remove(&request) {
             self.release_copy_hold(read.entry);
         }
     }
 
     /// A reader is done, or found that only the guest reaches the files.
     pub(crate) fn read_ended(&mut self, request: RequestId, needs_guest: bool) {
-        let Some(read) = self.reads.all.remove(&request) else { return };
+        let Some(read) = self.readers.all.remove(&request) else { return };
         if let Some(req) = read.waits {
             self.forget_request(req);
         }
         if needs_guest {
-            self.entries[read.entry].reading.learn(Reach::GuestReads);
+            self.entries[read.entry].file_access.learn(Reach::GuestReads);
         }
         self.release_copy_hold(read.entry);
     }
 
     /// A sandbox is removed from the books: its files can no longer be read as its own.
     pub(crate) fn readers_lost(&mut self, entry: EntryIx, refusal: &Refusal) {
-        for (_, req) in self.reads.waiting(entry) {
+        for (_, req) in self.readers.waiting(entry) {
             self.answer(req, Err(refusal.clone()));
         }
-        self.reads.all.retain(|_, read| read.entry != entry);
+        self.readers.all.retain(|_, read| read.entry != entry);
     }
 }

@@ -27,7 +27,7 @@ impl World {
             return broken(Promise::OneAnswer, || format!("{request:?} also got {result:?}"));
         };
         match result {
-            Ok(reply) => self.pleased(request, pending, reply),
+            Ok(reply) => self.accepted(request, pending, reply),
             Err(refusal) => {
                 self.coverage.count("refusals", refusal.code.as_str());
                 self.refused(&pending, &refusal)
@@ -67,7 +67,7 @@ impl World {
         checks::refusals::answer(&pending.ask, refusal)
     }
 
-    fn pleased(&mut self, request: RequestId, pending: Pending, reply: Reply) -> Judged {
+    fn accepted(&mut self, request: RequestId, pending: Pending, reply: Reply) -> Judged {
         match (pending.ask, reply) {
             (Ask::Checkout { lease, .. }, Reply::CheckedOut(out)) if out.lease == lease => {
                 self.checked_out(&out)
@@ -84,14 +84,14 @@ impl World {
                 if let Some(one) = self.ledger.sessions.get_mut(&session) {
                     one.abort_asked = false;
                 }
-                self.told_of_loss(ready.lost());
+                self.learn_of_loss(ready.lost());
                 Ok(())
             }
             (Ask::Freeze { sandbox }, Reply::Frozen { frozen: true }) => {
-                checks::uses::rests(self, sandbox, true)
+                checks::uses::frozen_as_answered(self, sandbox, true)
             }
             (Ask::Thaw { sandbox }, Reply::Frozen { frozen: false }) => {
-                checks::uses::rests(self, sandbox, false)
+                checks::uses::frozen_as_answered(self, sandbox, false)
             }
             (Ask::Delete { sandbox }, Reply::Gone) => {
                 let gone = !self.store.sandboxes.contains_key(&sandbox);
@@ -158,11 +158,11 @@ impl World {
         checks::handout::judge(self, owner, grant.sandbox, grant.generation, grant.instance)?;
         checks::handout::settings(self, owner, grant)?;
         if let Owner::Session(session) = owner {
-            self.told_of_loss(grant.lost);
+            self.learn_of_loss(grant.lost);
             checks::sessions::look(self, session, grant.instance)?;
         }
         if kind == UseKind::Harness {
-            checks::uses::speaks(self, owner, grant.instance)?;
+            checks::uses::harness_granted(self, owner, grant.instance)?;
         }
         let now = self.now.mono;
         let kind_name = match kind {
@@ -203,16 +203,16 @@ impl World {
             one.freeze_asked = false;
         }
         checks::handout::judge(self, owner, ready.sandbox, ready.generation, ready.instance)?;
-        self.told_of_loss(ready.lost());
+        self.learn_of_loss(ready.lost());
         checks::sessions::look(self, ready.session, ready.instance)
     }
 
     /// A client reads in an answer that files were lost. The server learns that the answer was
     /// taken, unless it is killed before.
-    fn told_of_loss(&mut self, lost: Option<Loss>) {
+    fn learn_of_loss(&mut self, lost: Option<Loss>) {
         let Some(Loss { session, generation, .. }) = lost else { return };
         if let Some(one) = self.ledger.sessions.get_mut(&session) {
-            one.told_lost = true;
+            one.loss_reported = true;
         }
         if self.calm || self.choices.below(8) != 7 {
             self.follow_ups.push_back(Event::LossReported { session, generation });

@@ -13,8 +13,8 @@ impl World {
         match self.choices.below(14) {
             12 | 13 => self.measure_kept_files(),
             0..4 => self.measure_workspace(),
-            4 | 5 => self.tell_of_disk(false),
-            6 | 7 => self.tell_of_disk(true),
+            4 | 5 => self.report_disk(false),
+            6 | 7 => self.report_disk(true),
             _ => {
                 self.have_an_accident();
                 Ok(())
@@ -43,7 +43,7 @@ impl World {
     fn measure_kept_files(&mut self) -> Judged {
         for workspace in self.kernel.unmeasured_files(2) {
             let bytes = u64::from(1 + self.choices.below(200)) << 20;
-            self.tell(Event::FilesMeasured { workspace, bytes })?;
+            self.notify(Event::FilesMeasured { workspace, bytes })?;
         }
         Ok(())
     }
@@ -63,11 +63,11 @@ impl World {
         if over {
             self.coverage.count("disk", "too_much");
             if let Some(one) = self.runtime.instances.get_mut(&id) {
-                one.disk_told = true;
+                one.disk_reported = true;
             }
         }
         let boots = self.boots;
-        self.tell(Event::WorkspaceMeasured { instance: id, measured })?;
+        self.notify(Event::WorkspaceMeasured { instance: id, measured })?;
         // What is hidden may be shown at the next look.
         let must_end = over && !measured.hidden;
         if must_end && self.boots == boots {
@@ -77,16 +77,16 @@ impl World {
         }
     }
 
-    pub(crate) fn tell_of_disk(&mut self, short: bool) -> Judged {
+    pub(crate) fn report_disk(&mut self, short: bool) -> Judged {
         if short {
             self.coverage.count("disk", "short");
             // Any of them may be the one that has to go.
             for one in self.runtime.instances.values_mut() {
-                one.disk_told = true;
+                one.disk_reported = true;
             }
         }
         self.disk_short = short;
         let free_bytes = if short { 0 } else { u64::MAX };
-        self.tell(Event::DiskMeasured { free_bytes })
+        self.notify(Event::DiskMeasured { free_bytes })
     }
 }

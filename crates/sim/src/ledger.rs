@@ -64,7 +64,7 @@ pub(crate) struct Session {
     /// What it should find in its workspace.
     pub expect: Expect,
     /// Whether it was told that files were given up, and did not look since.
-    pub told_lost: bool,
+    pub loss_reported: bool,
     /// The generation of its last sandbox, and which that was.
     pub active: Option<(Generation, SandboxId)>,
     /// Whether an abort was asked for since its last turn began.

@@ -33,7 +33,7 @@ impl World {
             self.start_again()?;
         }
         self.ledger.open_sessions.clear();
-        self.tell_of_disk(false)?;
+        self.report_disk(false)?;
         // What a program wrote to the scale file would keep its sandbox awake for ever.
         let held = |(id, one): (&InstanceId, &Instance)| (one.scale > 0).then_some(*id);
         for instance in self.runtime.instances.iter().filter_map(held).collect::<Vec<_>>() {
@@ -41,7 +41,7 @@ impl World {
                 one.scale = 0;
                 one.processes.iter_mut().for_each(|process| process.keeps_awake = false);
             }
-            self.tell(Event::ScaleWritten { instance, seq: u64::MAX, scale: 0, drops: true })?;
+            self.notify(Event::ScaleWritten { instance, seq: u64::MAX, scale: 0, drops: true })?;
         }
         self.run_for(LONG_MS)?;
         self.come_to_rest()?;
@@ -153,7 +153,7 @@ impl World {
     fn finish_shutdown(&mut self) -> Judged {
         if !self.stopping {
             self.stopping = true;
-            self.tell(Event::ShutdownBegan { grace_ms: 1_000 })?;
+            self.notify(Event::ShutdownBegan { grace_ms: 1_000 })?;
         }
         self.run_for(LONG_MS)?;
         let left = self.runtime.instances.len();

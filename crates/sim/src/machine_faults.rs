@@ -156,9 +156,9 @@ impl World {
         // Nobody has told the new one yet.
         self.disk_short = false;
         self.watch.last_effect = None;
-        self.watch.told_over.clear();
+        self.watch.end_notified.clear();
         self.watch.ended_now.clear();
-        self.watch.held_still.clear();
+        self.watch.quiesced.clear();
         let alive: Vec<InstanceId> = self.runtime.instances.keys().copied().collect();
         self.trace.note(self.step, self.now, || format!("the server starts; alive: {alive:?}"));
         let boot = boot(&self.scenario, self.boots, self.now, self.flaw);
@@ -185,7 +185,7 @@ impl World {
         let grace_ms = self.choices.pick(&[1_000, 0, 5_000]).unwrap_or(1_000);
         self.coverage.count("faults", "shutdown");
         self.stopping = true;
-        self.tell(Event::ShutdownBegan { grace_ms })
+        self.notify(Event::ShutdownBegan { grace_ms })
     }
 
     /// A server that stopped in order is started again.

@@ -65,7 +65,7 @@ fn main() -> Result<ExitCode> {
             println!("{line}");
         }
         println!("seed {seed}: {} steps, digest {:016x}", run.steps, run.digest);
-        return Ok(tell(&arguments, seed, &run, plan, false));
+        return Ok(report_violation(&arguments, seed, &run, plan, false));
     }
     #[expect(clippy::disallowed_methods, reason = "how long it took is told to people only")]
     let began = Instant::now();
@@ -78,7 +78,7 @@ fn main() -> Result<ExitCode> {
     let per_s = u128::from(total.steps) * 1_000_000 / took.as_micros().max(1);
     eprintln!("{:.1} s, {per_s} steps/s", took.as_secs_f64());
     Ok(match &total.first {
-        Some((seed, run)) => tell(&arguments, *seed, run, plan, !arguments.no_shrink),
+        Some((seed, run)) => report_violation(&arguments, *seed, run, plan, !arguments.no_shrink),
         None => ExitCode::SUCCESS,
     })
 }
@@ -115,7 +115,13 @@ fn with_progress(arguments: &Arguments, plan: Plan) -> Total {
 }
 
 /// Tells of a broken promise, if one was.
-fn tell(arguments: &Arguments, seed: u64, found: &Run, plan: Plan, short: bool) -> ExitCode {
+fn report_violation(
+    arguments: &Arguments,
+    seed: u64,
+    found: &Run,
+    plan: Plan,
+    short: bool,
+) -> ExitCode {
     let Some((step, violation)) = &found.violation else { return ExitCode::SUCCESS };
     println!("\nBROKEN in seed {seed} at step {step}: {violation}");
     if short {

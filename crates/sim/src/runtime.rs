@@ -110,9 +110,9 @@ pub(crate) struct Instance {
     /// Whether its processes are stopped from running.
     pub frozen: bool,
     /// Since when.
-    pub still_since: Mono,
+    pub frozen_since: Mono,
     /// Since when that is for a copy of its files only, which is no rest.
-    pub held_still: Option<Mono>,
+    pub quiesced_since: Option<Mono>,
     /// Whether its files are a file system of their own, which only its guest reads.
     pub closed: bool,
     /// Copies and saves in progress that its guest gives the files for.
@@ -148,11 +148,11 @@ pub(crate) struct Instance {
     /// Whether it died on its own.
     pub died: bool,
     /// Whether the kernel was told so.
-    pub death_told: bool,
+    pub death_reported: bool,
     /// Whether some effect on it did not end well.
     pub troubled: bool,
     /// Whether it was said that it takes too much of the disk.
-    pub disk_told: bool,
+    pub disk_reported: bool,
     /// When its template lets it live no longer.
     pub lives_until: Option<Wall>,
     /// Whether it was asked to be removed.
@@ -196,11 +196,11 @@ impl Instance {
     }
 
     /// Its processes stop running.
-    pub(crate) fn stand_still(&mut self, now: Mono, for_copy: bool) {
+    pub(crate) fn freeze(&mut self, now: Mono, for_copy: bool) {
         if !std::mem::replace(&mut self.frozen, true) {
-            self.still_since = now;
+            self.frozen_since = now;
         }
-        self.held_still = for_copy.then_some(now);
+        self.quiesced_since = for_copy.then_some(now);
     }
 
     /// Whether only its guest can read its files.
@@ -210,10 +210,10 @@ impl Instance {
 
     /// Its processes run again.
     pub(crate) fn wake(&mut self, now: Mono) {
-        self.held_still = None;
+        self.quiesced_since = None;
         if std::mem::take(&mut self.frozen) {
             for process in &mut self.processes {
-                process.slept_ms += now.since(self.still_since.max(process.began));
+                process.slept_ms += now.since(self.frozen_since.max(process.began));
                 process.naps += 1;
             }
         }

@@ -119,7 +119,8 @@ impl World {
         let config = format!("{:?}", world.scenario.config);
         world.trace.note(0, now, || config);
         for recipe in world.scenario.recipes.clone() {
-            world.tell(Event::TemplatePut { template: recipe.template, traits: recipe.traits })?;
+            world
+                .notify(Event::TemplatePut { template: recipe.template, traits: recipe.traits })?;
         }
         Ok(world)
     }
@@ -216,7 +217,7 @@ impl World {
         for instance in self.runtime.instances.values_mut() {
             instance.settle_stop(self.now.mono);
         }
-        self.tell(Event::Ticked)
+        self.notify(Event::Ticked)
     }
 
     /// Puts something on the agenda.
@@ -226,7 +227,7 @@ impl World {
     }
 
     /// Tells the kernel of something that nobody waits for.
-    pub(crate) fn tell(&mut self, event: Event) -> Judged {
+    pub(crate) fn notify(&mut self, event: Event) -> Judged {
         self.submit(event, None).map(|_| ())
     }
 
@@ -279,7 +280,7 @@ impl World {
         self.spare = out;
         checks::after_event::judge(self, kind)?;
         while let Some(event) = self.follow_ups.pop_front() {
-            self.tell(event)?;
+            self.notify(event)?;
         }
         Ok(direct.map(|(_, result)| result))
     }
@@ -297,7 +298,7 @@ impl World {
             }
         }
         self.mix(out.transitions.len() as u64);
-        for told in &out.transitions {
+        for transition in &out.transitions {
             self.trace.note(self.step, self.now, || format!("  ~ {told:?}"));
         }
         self.commit(out)?;
@@ -330,7 +331,7 @@ impl World {
                 Notice::ShutdownComplete => checks::full_audit::shut_down(self)?,
             }
         }
-        checks::uses::all_told(self)?;
+        checks::uses::all_notified(self)?;
         for effect in out.effects.drain(..) {
             if let Action::Kill { instance, .. } | Action::Wipe { instance } = effect.action {
                 checks::processes::sandbox_ended(self, instance)?;
@@ -363,7 +364,7 @@ impl World {
         (self.changes, self.ends) = (changes, ends);
         for Published { tenant, event } in out.published.drain(..) {
             self.trace.note(self.step, self.now, || format!("  * {event:?} for {tenant:?}"));
-            checks::tenants::told(self, tenant, &event)?;
+            checks::tenants::published(self, tenant, &event)?;
             checks::published_events::judge(self, &event)?;
         }
         Ok(())

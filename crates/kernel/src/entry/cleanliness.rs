@@ -15,14 +15,14 @@ pub(crate) struct Cleanliness {
 
 impl Cleanliness {
     /// A lease takes it out of its pool, with settings to bind or without.
-    pub(crate) const fn let_to_lease(&mut self, with_settings: bool) {
+    pub(crate) const fn assigned_to_lease(&mut self, with_settings: bool) {
         self.used = false;
         self.touched = with_settings;
         self.bound |= with_settings;
     }
 
     /// A session takes it out of its pool.
-    pub(crate) const fn given_to_session(&mut self) {
+    pub(crate) const fn assigned_to_session(&mut self) {
         self.used = false;
         self.touched = true;
     }

@@ -5,7 +5,7 @@
 use model::why::Tier;
 use model::{Mono, SandboxState};
 
-use crate::entry::{After, Entry, Phase};
+use crate::entry::{AfterEnd, Entry, Phase};
 
 /// What follows from the facts, as it is counted at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl Derived {
 impl Entry {
     /// The tier in which it may be chosen to give way.
     pub(crate) fn tier(&self, now: Mono) -> Option<Tier> {
-        if self.ending.is_some() || self.holds.is_wanted() || self.holds.is_copied() {
+        if self.termination.is_some() || self.holds.is_wanted() || self.holds.is_copied() {
             return None;
         }
         match self.phase {
@@ -33,7 +33,7 @@ impl Entry {
             Phase::Idle => Some(Tier::Warm),
             Phase::InUse => {
                 let session = self.session().is_some();
-                (session && self.is_quiet() && !self.is_awake() && self.spared_until <= now)
+                (session && self.is_quiet() && !self.is_kept_alive() && self.spared_until <= now)
                     .then_some(Tier::Waiting)
             }
             Phase::Launching
@@ -48,11 +48,11 @@ impl Entry {
         Derived {
             state: self.state(),
             tier: self.tier(now),
-            dying_live: self.live && self.ending.is_some(),
+            dying_live: self.live && self.termination.is_some(),
             dying_entry: self
-                .ending
+                .termination
                 .as_ref()
-                .is_some_and(|e| matches!(e.after, After::Gone | After::Shelved)),
+                .is_some_and(|e| matches!(e.after, AfterEnd::Gone | AfterEnd::Shelved)),
         }
     }
 }

@@ -6,10 +6,10 @@ use model::template::RuntimeTraits;
 
 /// How the files of a live sandbox are read.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Reading {
+pub(crate) struct FileAccess {
     learned: Reach,
     /// It was at rest, and runs only because its files are read: it rests again as soon as it may.
-    rests_again: bool,
+    freezes_again: bool,
 }
 
 /// What can reach the files of a live sandbox.
@@ -24,7 +24,7 @@ pub(crate) enum Reach {
     GuestOnly,
 }
 
-impl Reading {
+impl FileAccess {
     pub(crate) fn reach(self, traits: RuntimeTraits) -> Reach {
         if traits.workspace_survives { self.learned } else { Reach::GuestOnly }
     }
@@ -35,17 +35,17 @@ impl Reading {
     }
 
     /// It is to rest as soon as it may.
-    pub(crate) const fn rest_again(&mut self) {
-        self.rests_again = true;
+    pub(crate) const fn freeze_again(&mut self) {
+        self.freezes_again = true;
     }
 
     /// It rests, or a caller uses it: it need not be put to rest again.
-    pub(crate) const fn rest_settled(&mut self) {
-        self.rests_again = false;
+    pub(crate) const fn freeze_again_settled(&mut self) {
+        self.freezes_again = false;
     }
 
-    pub(crate) const fn rests_again(self) -> bool {
-        self.rests_again
+    pub(crate) const fn freezes_again(self) -> bool {
+        self.freezes_again
     }
 }
 
@@ -63,12 +63,12 @@ mod tests {
             workspace_survives,
             disk: None,
         };
-        let mut reading = Reading::default();
-        assert_eq!(reading.reach(traits(true)), Reach::Host);
-        assert_eq!(reading.reach(traits(false)), Reach::GuestOnly);
-        reading.learn(Reach::GuestReads);
-        assert_eq!(reading.reach(traits(true)), Reach::GuestReads);
-        reading.learn(Reach::Host);
-        assert_eq!(reading.reach(traits(true)), Reach::GuestReads, "nothing is unlearned");
+        let mut access = FileAccess::default();
+        assert_eq!(access.reach(traits(true)), Reach::Host);
+        assert_eq!(access.reach(traits(false)), Reach::GuestOnly);
+        access.learn(Reach::GuestReads);
+        assert_eq!(access.reach(traits(true)), Reach::GuestReads);
+        access.learn(Reach::Host);
+        assert_eq!(access.reach(traits(true)), Reach::GuestReads, "nothing is unlearned");
     }
 }

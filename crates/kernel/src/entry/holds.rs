@@ -7,7 +7,7 @@ use crate::event::UseKind;
 /// What is going on in a sandbox or is about to.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Holds {
-    wanted: Wanted,
+    demand: Demand,
     /// A turn of its session is bound to it.
     turn: bool,
     /// Commands and conversations with its harness in progress.
@@ -20,27 +20,27 @@ pub(crate) struct Holds {
 
 /// What those who wait for a sandbox want of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Wanted {
+pub(crate) enum Demand {
     /// Nothing that needs it awake.
     #[default]
-    No,
+    None,
     /// To use it: it may not be frozen, swept or evicted.
-    Yes,
+    Use,
     /// To run a command in it.
-    ToRun,
+    Run,
 }
 
 impl Holds {
     /// Notes what those who wait want.
-    pub(crate) const fn set_wanted(&mut self, wanted: Wanted) {
-        self.wanted = wanted;
+    pub(crate) const fn set_demand(&mut self, demand: Demand) {
+        self.demand = demand;
     }
 
     /// It is made ready for a caller that waits.
     pub(crate) const fn pin(&mut self) {
-        self.wanted = match self.wanted {
-            Wanted::No | Wanted::Yes => Wanted::Yes,
-            Wanted::ToRun => Wanted::ToRun,
+        self.demand = match self.demand {
+            Demand::None | Demand::Use => Demand::Use,
+            Demand::Run => Demand::Run,
         };
     }
 
@@ -49,7 +49,7 @@ impl Holds {
     }
 
     /// Tells whether there was a turn.
-    pub(crate) const fn turn_over(&mut self) -> bool {
+    pub(crate) const fn finish_turn(&mut self) -> bool {
         std::mem::replace(&mut self.turn, false)
     }
 
@@ -64,7 +64,7 @@ impl Holds {
     /// All uses are over, and those who wait are sent away.
     pub(crate) const fn broken(&mut self) {
         (self.execs, self.calls) = (0, 0);
-        self.wanted = Wanted::No;
+        self.demand = Demand::None;
     }
 
     pub(crate) const fn copy_began(&mut self) {
@@ -94,12 +94,12 @@ impl Holds {
 
     /// A caller is about to use it.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.wanted != Wanted::No
+        self.demand != Demand::None
     }
 
     /// A caller is about to run a command in it.
     pub(crate) fn is_wanted_to_run(&self) -> bool {
-        self.wanted == Wanted::ToRun
+        self.demand == Demand::Run
     }
 
     pub(crate) const fn has_turn(&self) -> bool {

@@ -41,7 +41,7 @@ impl Lifetime {
     }
 
     /// Whether the longest life that it may have is over.
-    pub(crate) fn is_over(&self, now: Wall) -> bool {
+    pub(crate) fn has_ended(&self, now: Wall) -> bool {
         self.hard.is_some_and(|hard| hard <= now)
     }
 
@@ -61,14 +61,14 @@ mod tests {
         assert_eq!(life.limit_to(Wall(120)), Wall(120));
         assert_eq!(life.renew(Wall(110)), Wall(120), "a renewal takes no time");
         assert_eq!(life.renew(Wall(999)), Wall(150));
-        assert!(!life.is_over(Wall(149)) && life.is_over(Wall(150)));
+        assert!(!life.has_ended(Wall(149)) && life.has_ended(Wall(150)));
         assert!(life.outlives(Wall(140), 9) && !life.outlives(Wall(140), 10));
     }
 
     #[test]
     fn what_has_no_limit_lives_on() {
         let life = Lifetime::began(Wall(100), None);
-        assert!(life.outlives(Wall(u64::MAX), 0) && !life.is_over(Wall(u64::MAX)));
+        assert!(life.outlives(Wall(u64::MAX), 0) && !life.has_ended(Wall(u64::MAX)));
         assert_eq!(life.expires_at(), None);
     }
 }

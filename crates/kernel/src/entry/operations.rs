@@ -7,7 +7,7 @@ use model::Mono;
 
 /// The effects in progress on a sandbox.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct InProgress {
+pub(crate) struct Operations {
     /// The one thing that is being done to it.
     main: Option<Op>,
     /// Its files are being made durable.
@@ -37,7 +37,7 @@ pub(crate) enum OpKind {
     Thaw,
     HoldStill,
     /// A wait: it is held still while its files are copied.
-    Still,
+    Quiesced,
     /// With the number of the attempt.
     LetRun(u32),
     StartTurn,
@@ -78,7 +78,7 @@ impl OpKind {
             | Self::Freeze
             | Self::Thaw
             | Self::HoldStill
-            | Self::Still
+            | Self::Quiesced
             | Self::LetRun(_)
             | Self::Kill
             | Self::AwaitSource
@@ -88,7 +88,7 @@ impl OpKind {
     }
 }
 
-impl InProgress {
+impl Operations {
     pub(crate) const fn began(&mut self, op: Op) {
         *self.lane(op.kind.lane()) = Some(op);
     }
@@ -116,15 +116,15 @@ impl InProgress {
     }
 
     /// What is being done to it counts no more, whatever becomes of it.
-    pub(crate) const fn call_off(&mut self) {
+    pub(crate) const fn cancel(&mut self) {
         self.main = None;
     }
 
-    pub(crate) const fn call_off_save(&mut self) {
+    pub(crate) const fn cancel_save(&mut self) {
         self.save = None;
     }
 
-    pub(crate) const fn call_off_turn(&mut self) {
+    pub(crate) const fn cancel_turn(&mut self) {
         self.turn = None;
     }
 
@@ -162,18 +162,18 @@ impl InProgress {
     }
 
     /// It is held still for a copy of its files, or about to be, or not sure to run again yet.
-    pub(crate) const fn is_held_still(&self) -> bool {
+    pub(crate) const fn is_quiescing(&self) -> bool {
         match self.main {
-            Some(Op { kind: OpKind::HoldStill | OpKind::Still | OpKind::LetRun(_), .. }) => true,
+            Some(Op { kind: OpKind::HoldStill | OpKind::Quiesced | OpKind::LetRun(_), .. }) => true,
             Some(_) | None => false,
         }
     }
 
     /// What is being done to it stops its processes from running, or lets them run again.
-    pub(crate) const fn changes_pace(&self) -> bool {
+    pub(crate) const fn is_freezing_or_thawing(&self) -> bool {
         match self.main {
             Some(Op { kind: OpKind::Freeze | OpKind::Thaw, .. }) => true,
-            Some(_) | None => self.is_held_still(),
+            Some(_) | None => self.is_quiescing(),
         }
     }
 
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn saves_and_turns_go_on_beside_the_one_thing() {
-        let mut ops = InProgress::default();
+        let mut ops = Operations::default();
         ops.began(op(3, OpKind::Freeze));
         ops.began(op(1, OpKind::Persist));
         ops.began(op(2, OpKind::StopTurn));
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(ops.ended(2), None, "it ends once");
         assert_eq!(ops.take_late(Lane::Save, Mono(9)), None);
         assert_eq!(ops.take_late(Lane::Save, Mono(10)), Some(OpKind::Persist));
-        ops.call_off();
+        ops.cancel();
         assert!(ops.is_free() && ops.ended(3).is_none());
     }
 }

@@ -7,8 +7,8 @@ use crate::session::SessionIx;
 
 /// Whose a sandbox is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Belonging {
-    owner: Own,
+pub(crate) struct Ownership {
+    owner: EntryOwner,
     /// The key that its owner belongs to; nil while it has none.
     tenant: KeyId,
     /// How its lease ended, while it is still known as that lease's.
@@ -17,41 +17,41 @@ pub(crate) struct Belonging {
 
 /// Who has the exclusive use of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Own {
-    Nobody,
+pub(crate) enum EntryOwner {
+    Unowned,
     Lease(LeaseId),
     Session(SessionIx),
 }
 
-impl Belonging {
-    pub(crate) fn new(owner: Own, tenant: KeyId) -> Self {
-        let tenant = if owner == Own::Nobody { KeyId::NIL } else { tenant };
+impl Ownership {
+    pub(crate) fn new(owner: EntryOwner, tenant: KeyId) -> Self {
+        let tenant = if owner == EntryOwner::Unowned { KeyId::NIL } else { tenant };
         Self { owner, tenant, lease_end: None }
     }
 
     /// What was written down before a restart.
-    pub(crate) fn recorded(owner: Own, tenant: KeyId, lease_end: Option<EndCause>) -> Self {
+    pub(crate) fn recorded(owner: EntryOwner, tenant: KeyId, lease_end: Option<EndCause>) -> Self {
         Self { lease_end, ..Self::new(owner, tenant) }
     }
 
-    pub(crate) const fn let_to_lease(&mut self, lease: LeaseId, tenant: KeyId) {
-        self.owner = Own::Lease(lease);
+    pub(crate) const fn assigned_to_lease(&mut self, lease: LeaseId, tenant: KeyId) {
+        self.owner = EntryOwner::Lease(lease);
         self.tenant = tenant;
     }
 
-    pub(crate) const fn given_to_session(&mut self, session: SessionIx, tenant: KeyId) {
-        self.owner = Own::Session(session);
+    pub(crate) const fn assigned_to_session(&mut self, session: SessionIx, tenant: KeyId) {
+        self.owner = EntryOwner::Session(session);
         self.tenant = tenant;
     }
 
     /// Its lease is over. What happens to the sandbox afterwards changes nothing of how it ended.
-    pub(crate) fn lease_over(&mut self, cause: EndCause) -> EndCause {
+    pub(crate) fn lease_ended(&mut self, cause: EndCause) -> EndCause {
         *self.lease_end.get_or_insert(cause)
     }
 
     /// It is its pool's alone, and no key's.
-    pub(crate) const fn given_back(&mut self) {
-        *self = Self { owner: Own::Nobody, tenant: KeyId::NIL, lease_end: None };
+    pub(crate) const fn returned_to_pool(&mut self) {
+        *self = Self { owner: EntryOwner::Unowned, tenant: KeyId::NIL, lease_end: None };
     }
 
     /// It stays its last user's, by key: only a kernel that is broken on purpose does that.
@@ -59,14 +59,14 @@ impl Belonging {
         self.tenant = tenant;
     }
 
-    pub(crate) const fn owner(&self) -> Own {
+    pub(crate) const fn owner(&self) -> EntryOwner {
         self.owner
     }
 
     pub(crate) const fn session(&self) -> Option<SessionIx> {
         match self.owner {
-            Own::Session(session) => Some(session),
-            Own::Nobody | Own::Lease(_) => None,
+            EntryOwner::Session(session) => Some(session),
+            EntryOwner::Unowned | EntryOwner::Lease(_) => None,
         }
     }
 

@@ -12,7 +12,7 @@ use crate::restart_policy::{EndAsked, ProgramExit, RESTART_PAUSE_MS};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Process {
     /// It keeps its sandbox awake.
-    pub(crate) holds: bool,
+    pub(crate) keeps_alive: bool,
     /// When its program was started, the last time.
     pub(crate) started_at: Wall,
     pub(crate) timeout_ms: u64,
@@ -33,23 +33,23 @@ pub(crate) struct Process {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {
     /// It runs.
-    Runs,
+    Running,
     /// It failed like this, and is started again then, or as soon as its sandbox is ready after that.
-    Rests { until: Mono, exit: ProgramExit },
+    AwaitsRestart { until: Mono, exit: ProgramExit },
     /// It failed like this, and is being started again by this effect, until then.
-    Restarts { n: u64, deadline: Mono, exit: ProgramExit },
+    Restarting { n: u64, deadline: Mono, exit: ProgramExit },
 }
 
 impl Process {
     /// One whose first program has just been started.
     pub(crate) fn new(
         now: Now,
-        holds: bool,
+        keeps_alive: bool,
         timeout_ms: u64,
         restart: Option<RestartPolicy>,
     ) -> Self {
         let mut process = Self {
-            holds,
+            keeps_alive,
             started_at: now.wall,
             timeout_ms,
             kill_at: Mono::NEVER,
@@ -58,7 +58,7 @@ impl Process {
             restart,
             restarts: 0,
             asked: EndAsked::Nothing,
-            program: Program::Runs,
+            program: Program::Running,
         };
         process.program_began(now);
         process
@@ -66,7 +66,7 @@ impl Process {
 
     /// A program of it runs: its time begins anew.
     pub(crate) fn program_began(&mut self, now: Now) {
-        self.program = Program::Runs;
+        self.program = Program::Running;
         self.started_at = now.wall;
         self.kill_at =
             if self.timeout_ms == 0 { Mono::NEVER } else { now.mono.plus(self.timeout_ms) };
@@ -74,24 +74,24 @@ impl Process {
     }
 
     /// Its program failed and rests before its next start.
-    pub(crate) const fn program_rests(&mut self, now: Mono, exit: ProgramExit) {
-        self.program = Program::Rests { until: now.plus(RESTART_PAUSE_MS), exit };
+    pub(crate) const fn await_restart(&mut self, now: Mono, exit: ProgramExit) {
+        self.program = Program::AwaitsRestart { until: now.plus(RESTART_PAUSE_MS), exit };
         self.asked = self.asked.of_next_program();
     }
 
     /// Its program is to be started again now.
     pub(crate) fn wants_restart(&self, now: Mono) -> bool {
-        matches!(self.program, Program::Rests { until, .. } if until <= now)
+        matches!(self.program, Program::AwaitsRestart { until, .. } if until <= now)
     }
 
     /// When something about its next start is to be looked at.
     pub(crate) fn restart_alarm(&self, now: Mono) -> Mono {
         match self.program {
-            Program::Runs => Mono::NEVER,
-            Program::Rests { until, .. } if until > now => until,
+            Program::Running => Mono::NEVER,
+            Program::AwaitsRestart { until, .. } if until > now => until,
             // It waits for its sandbox, but not for ever.
-            Program::Rests { until, .. } => until.plus(RESTART_TIMEOUT_MS),
-            Program::Restarts { deadline, .. } => deadline,
+            Program::AwaitsRestart { until, .. } => until.plus(RESTART_TIMEOUT_MS),
+            Program::Restarting { deadline, .. } => deadline,
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::request::RequestIx;
 
 /// What few sandboxes have.
 #[derive(Debug, Default)]
-pub(crate) struct Extra {
+pub(crate) struct RareState {
     /// Uses in progress.
     pub(crate) uses: Vec<(UseId, UseKind)>,
     /// Requests that wait for it to be thawed, frozen or gone.
@@ -24,17 +24,17 @@ pub(crate) struct Extra {
     pub(crate) scale_seen: u64,
     pub(crate) stop: Option<ScheduledStop>,
     /// Since when the time of its processes stands still, if it does.
-    pub(crate) still_since: Option<Mono>,
+    pub(crate) time_stopped_since: Option<Mono>,
     /// Until when it is held still at the latest, if it is.
-    pub(crate) still_until: Mono,
+    pub(crate) quiesced_until: Mono,
 }
 
-impl Extra {
+impl RareState {
     /// Processes keep their sandbox awake no more, as far as they still exist.
     pub(crate) fn release(&mut self, processes: &[ProcessId]) {
         for id in processes {
             if let Some(process) = self.processes.get_mut(id) {
-                process.holds = false;
+                process.keeps_alive = false;
             }
         }
     }

@@ -8,13 +8,13 @@ use model::{EndCause, Mono};
 
 /// The way to its end.
 #[derive(Debug, Clone)]
-pub(crate) struct Ending {
+pub(crate) struct Termination {
     pub(crate) cause: EndCause,
     pub(crate) detail: Option<Arc<str>>,
     pub(crate) eviction: Option<Arc<Eviction>>,
-    pub(crate) after: After,
+    pub(crate) after: AfterEnd,
     /// What happens if a use comes in between, or if the files cannot be saved.
-    pub(crate) resolve: Resolve,
+    pub(crate) firmness: Firmness,
     /// The removal in progress takes the workspace along.
     pub(crate) takes_workspace: bool,
     /// Saves that worked, while something went on writing.
@@ -24,19 +24,19 @@ pub(crate) struct Ending {
     retry_at: Mono,
 }
 
-impl Ending {
+impl Termination {
     /// An end at once that leaves nothing.
     pub(crate) const fn now(cause: EndCause) -> Self {
-        Self::new(cause, After::Gone, Resolve::Now)
+        Self::new(cause, AfterEnd::Gone, Firmness::Now)
     }
 
-    pub(crate) const fn new(cause: EndCause, after: After, resolve: Resolve) -> Self {
+    pub(crate) const fn new(cause: EndCause, after: AfterEnd, firmness: Firmness) -> Self {
         Self {
             cause,
             detail: None,
             eviction: None,
             after,
-            resolve,
+            firmness,
             takes_workspace: false,
             saves: 0,
             attempts: 0,
@@ -83,7 +83,7 @@ impl Ending {
 
 /// What is left when the process is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum After {
+pub(crate) enum AfterEnd {
     /// Nothing: record and workspace go.
     Gone,
     /// A cold record with the workspace.
@@ -96,7 +96,7 @@ pub(crate) enum After {
 
 /// How firm the decision to end it is, the weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Resolve {
+pub(crate) enum Firmness {
     /// Void as soon as a caller uses it; its files come first.
     Voidable,
     /// Its user wants it, but its files come first.

@@ -6,56 +6,56 @@
 use model::{Mono, SandboxState};
 
 /// The most changes of one sandbox that the kernel tells within [`WINDOW_MS`], besides its end.
-pub const CHANGES_TOLD_MAX: u32 = 10;
+pub const TRANSITIONS_PER_SECOND_MAX: u32 = 10;
 
 /// For how long it counts changes before it tells more of them.
 pub(crate) const WINDOW_MS: u64 = 1_000;
 
 /// What users saw of the state of a sandbox.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shown {
+pub(crate) struct VisibleState {
     /// The state at the end of the last decision.
     state: SandboxState,
     /// The state before it, if users did not see that change yet.
-    untold_from: Option<SandboxState>,
+    unpublished_from: Option<SandboxState>,
     /// Changes left out since the last one that users saw, besides the one above.
     skipped: u32,
     /// Since when it counts changes, and how many it told since.
     window_from: Mono,
-    told: u32,
+    published: u32,
 }
 
 /// What is to be done about a change.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum Publish {
     /// There is none, or it waits for a time that is set already.
-    None,
+    Nothing,
     /// Tell it now.
-    Tell(Told),
+    Now(VisibleChange),
     /// There were too many: tell it then, if it is still the last one.
-    Later(Mono),
+    At(Mono),
 }
 
 /// A change that users see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct VisibleChange {
     pub(crate) from: SandboxState,
     pub(crate) to: SandboxState,
     /// Changes before it that were left out.
     pub(crate) skipped: u32,
 }
 
-impl Default for Shown {
+impl Default for VisibleState {
     /// Users saw nothing yet: every sandbox begins without a process.
     fn default() -> Self {
         Self::of(SandboxState::Cold)
     }
 }
 
-impl Shown {
+impl VisibleState {
     /// One that is in this state, with nothing left to tell.
     pub(crate) const fn of(state: SandboxState) -> Self {
-        Self { state, untold_from: None, skipped: 0, window_from: Mono(0), told: 0 }
+        Self { state, unpublished_from: None, skipped: 0, window_from: Mono(0), published: 0 }
     }
 
     pub(crate) const fn state(self) -> SandboxState {
@@ -63,53 +63,53 @@ impl Shown {
     }
 
     /// A decision is over, and the state is this.
-    pub(crate) fn becomes(&mut self, to: SandboxState, now: Mono) -> Change {
+    pub(crate) fn becomes(&mut self, to: SandboxState, now: Mono) -> Publish {
         let from = std::mem::replace(&mut self.state, to);
         if from == to {
-            return Change::None;
+            return Publish::Nothing;
         }
         if now.since(self.window_from) >= WINDOW_MS {
-            (self.window_from, self.told) = (now, 0);
+            (self.window_from, self.published) = (now, 0);
         }
-        if self.told < CHANGES_TOLD_MAX {
-            self.told += 1;
-            return Change::Tell(self.tell(from));
+        if self.published < TRANSITIONS_PER_SECOND_MAX {
+            self.published += 1;
+            return Publish::Now(self.publish(from));
         }
-        if self.untold_from.replace(from).is_some() {
+        if self.unpublished_from.replace(from).is_some() {
             // The alarm is set already.
             self.skipped += 1;
-            return Change::None;
+            return Publish::Nothing;
         }
-        Change::Later(self.window_from.plus(WINDOW_MS))
+        Publish::At(self.window_from.plus(WINDOW_MS))
     }
 
     /// Time has passed: maybe the last change of a burst is due now.
-    pub(crate) fn time_passed(&mut self, now: Mono) -> Change {
-        let Some(from) = self.untold_from else { return Change::None };
+    pub(crate) fn time_passed(&mut self, now: Mono) -> Publish {
+        let Some(from) = self.unpublished_from else { return Publish::Nothing };
         let at = self.window_from.plus(WINDOW_MS);
         if now < at {
-            return Change::Later(at);
+            return Publish::At(at);
         }
-        (self.window_from, self.told) = (now, 1);
-        self.untold_from = None;
-        Change::Tell(self.tell(from))
+        (self.window_from, self.published) = (now, 1);
+        self.unpublished_from = None;
+        Publish::Now(self.publish(from))
     }
 
     /// The sandbox is gone, or goes on under another id: the last change that users see of this one.
-    pub(crate) fn gone(mut self) -> Option<Told> {
+    pub(crate) fn gone(mut self) -> Option<VisibleChange> {
         let to = SandboxState::Cold;
         let from = std::mem::replace(&mut self.state, to);
         if from == to {
-            return self.untold_from.take().map(|from| self.tell(from));
+            return self.unpublished_from.take().map(|from| self.publish(from));
         }
-        Some(self.tell(from))
+        Some(self.publish(from))
     }
 
     /// The change from there to the present state, with what was left out before it.
-    fn tell(&mut self, from: SandboxState) -> Told {
-        let untold = u32::from(self.untold_from.take().is_some());
-        let skipped = std::mem::take(&mut self.skipped) + untold;
-        Told { from, to: self.state, skipped }
+    fn publish(&mut self, from: SandboxState) -> VisibleChange {
+        let unpublished = u32::from(self.unpublished_from.take().is_some());
+        let skipped = std::mem::take(&mut self.skipped) + unpublished;
+        VisibleChange { from, to: self.state, skipped }
     }
 }
 
@@ -119,53 +119,60 @@ mod tests {
 
     use super::*;
 
-    fn told(from: SandboxState, to: SandboxState, skipped: u32) -> Change {
-        Change::Tell(Told { from, to, skipped })
+    fn published(from: SandboxState, to: SandboxState, skipped: u32) -> Publish {
+        Publish::Now(VisibleChange { from, to, skipped })
     }
 
     #[test]
     fn changes_are_told_up_to_a_limit_and_then_counted() {
-        let mut shown = Shown::default();
+        let mut visible = VisibleState::default();
         let start = Mono(5_000);
-        assert_eq!(shown.becomes(Cold, start), Change::None);
-        assert_eq!(shown.becomes(Warming, start), told(Cold, Warming, 0));
-        assert_eq!(shown.becomes(Warm, start), told(Warming, Warm, 0));
-        for _ in 0..(CHANGES_TOLD_MAX - 2) / 2 {
-            assert!(matches!(shown.becomes(Running, start.plus(1)), Change::Tell(_)));
-            assert!(matches!(shown.becomes(Waiting, start.plus(2)), Change::Tell(_)));
+        assert_eq!(visible.becomes(Cold, start), Publish::Nothing);
+        assert_eq!(visible.becomes(Warming, start), published(Cold, Warming, 0));
+        assert_eq!(visible.becomes(Warm, start), published(Warming, Warm, 0));
+        for _ in 0..(TRANSITIONS_PER_SECOND_MAX - 2) / 2 {
+            assert!(matches!(visible.becomes(Running, start.plus(1)), Publish::Now(_)));
+            assert!(matches!(visible.becomes(Waiting, start.plus(2)), Publish::Now(_)));
         }
         let end = start.plus(WINDOW_MS);
-        assert_eq!(shown.becomes(Running, start.plus(3)), Change::Later(end));
-        assert_eq!(shown.becomes(Waiting, start.plus(4)), Change::None, "it waits already");
-        assert_eq!(shown.time_passed(start.plus(5)), Change::Later(end));
-        assert_eq!(shown.time_passed(end), told(Running, Waiting, 1), "the last one comes late");
-        assert_eq!(shown.time_passed(end), Change::None);
+        assert_eq!(visible.becomes(Running, start.plus(3)), Publish::At(end));
+        assert_eq!(visible.becomes(Waiting, start.plus(4)), Publish::Nothing, "it waits already");
+        assert_eq!(visible.time_passed(start.plus(5)), Publish::At(end));
+        assert_eq!(
+            visible.time_passed(end),
+            published(Running, Waiting, 1),
+            "the last one comes late"
+        );
+        assert_eq!(visible.time_passed(end), Publish::Nothing);
     }
 
     #[test]
     fn the_next_change_after_a_burst_says_how_many_were_left_out() {
-        let mut shown = Shown::of(Waiting);
+        let mut visible = VisibleState::of(Waiting);
         let start = Mono(0);
-        for _ in 0..CHANGES_TOLD_MAX {
-            shown.becomes(Running, start);
-            shown.becomes(Waiting, start);
+        for _ in 0..TRANSITIONS_PER_SECOND_MAX {
+            visible.becomes(Running, start);
+            visible.becomes(Waiting, start);
         }
-        let left_out = CHANGES_TOLD_MAX;
-        assert_eq!(shown.becomes(Running, start.plus(WINDOW_MS)), told(Waiting, Running, left_out));
+        let left_out = TRANSITIONS_PER_SECOND_MAX;
+        assert_eq!(
+            visible.becomes(Running, start.plus(WINDOW_MS)),
+            published(Waiting, Running, left_out)
+        );
     }
 
     #[test]
     fn one_that_is_gone_is_told_whatever_was_told_before() {
-        let mut shown = Shown::of(Waiting);
-        for _ in 0..CHANGES_TOLD_MAX {
-            shown.becomes(Running, Mono(0));
-            shown.becomes(Waiting, Mono(0));
+        let mut visible = VisibleState::of(Waiting);
+        for _ in 0..TRANSITIONS_PER_SECOND_MAX {
+            visible.becomes(Running, Mono(0));
+            visible.becomes(Waiting, Mono(0));
         }
-        let left_out = CHANGES_TOLD_MAX;
-        let gone = Some(Told { from: Waiting, to: Cold, skipped: left_out });
-        assert_eq!(shown.gone(), gone);
-        shown.becomes(Cold, Mono(0));
-        assert_eq!(shown.gone(), gone, "also if it was cold already and that was left out");
-        assert_eq!(Shown::default().gone(), None);
+        let left_out = TRANSITIONS_PER_SECOND_MAX;
+        let gone = Some(VisibleChange { from: WaitingFor, to: Cold, skipped: left_out });
+        assert_eq!(visible.gone(), gone);
+        visible.becomes(Cold, Mono(0));
+        assert_eq!(visible.gone(), gone, "also if it was cold already and that was left out");
+        assert_eq!(VisibleState::default().gone(), None);
     }
 }

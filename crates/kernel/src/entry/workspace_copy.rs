@@ -5,7 +5,7 @@ use model::{InstanceId, WorkspaceId};
 
 /// A copy in progress, or one that a restart found unfinished.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Copying {
+pub(crate) struct WorkspaceCopy {
     pub(crate) from: WorkspaceId,
     /// The instance that gives those files out, if it takes one.
     through: Option<InstanceId>,
@@ -13,7 +13,7 @@ pub(crate) struct Copying {
     holds_source: bool,
 }
 
-impl Copying {
+impl WorkspaceCopy {
     pub(crate) const fn of(from: WorkspaceId) -> Self {
         Self { from, through: None, holds_source: false }
     }

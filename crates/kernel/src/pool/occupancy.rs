@@ -44,7 +44,7 @@ impl Occupancy {
         self.launching += 1;
     }
 
-    pub(crate) const fn launch_over(&mut self) {
+    pub(crate) const fn launch_ended(&mut self) {
         self.launching -= 1;
     }
 
@@ -54,7 +54,7 @@ impl Occupancy {
     }
 
     /// What a failed launch made is removed.
-    pub(crate) const fn failure_over(&mut self) {
+    pub(crate) const fn failed_launch_removed(&mut self) {
         self.failing -= 1;
     }
 
@@ -62,7 +62,7 @@ impl Occupancy {
         self.leased += 1;
     }
 
-    pub(crate) const fn lease_over(&mut self) {
+    pub(crate) const fn lease_ended(&mut self) {
         self.leased -= 1;
     }
 
@@ -70,7 +70,7 @@ impl Occupancy {
         self.cleaning += 1;
     }
 
-    pub(crate) const fn cleaning_over(&mut self) {
+    pub(crate) const fn cleaning_ended(&mut self) {
         self.cleaning -= 1;
     }
 

@@ -177,14 +177,14 @@ fn execs_and_file_calls_count_as_activity() {
             rig.run();
             assert_eq!(rig.granted(request).sandbox, sandbox);
             assert_eq!(rig.alive(sandbox).last_used_at, rig.now.wall, "{kind:?}");
-            rig.use_over(use_id);
+            rig.use_ended(use_id);
         }
         assert_eq!(rig.terminations(sandbox), [], "{kind:?}");
         // One that goes on for longer than the idle timeout is not swept either.
         let (_, use_id) = rig.use_of(UseTarget::Session(session), kind);
         rig.live(HOUR_MS);
         assert_eq!(rig.terminations(sandbox), [], "{kind:?}");
-        rig.use_over(use_id);
+        rig.use_ended(use_id);
         rig.live(HOUR_MS);
         assert_eq!(rig.terminations(sandbox), [(1, EndCause::Idle)], "{kind:?}");
     }

@@ -248,7 +248,7 @@ fn a_short_disk_takes_no_writes_and_gives_what_it_has() {
                     assert!(refusal.retry_after_ms.is_some());
                 } else {
                     rig.granted(request);
-                    rig.use_over(use_id);
+                    rig.use_ended(use_id);
                 }
             }
         }

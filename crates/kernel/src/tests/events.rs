@@ -326,7 +326,7 @@ fn freezing_and_thawing_are_told() {
     let (_, use_id) = rig.use_of(UseTarget::Session(session), UseKind::Files);
     rig.run();
     assert_eq!(told(&rig), [true, false]);
-    rig.use_over(use_id);
+    rig.use_ended(use_id);
     rig.live(20_000);
     assert_eq!(told(&rig), [true, false, true]);
 }

@@ -42,7 +42,7 @@ fn nothing_is_frozen_or_swept_while_something_goes_on_in_it() {
         let (session, _) = rig.session();
         let mut over: Box<dyn FnMut(&mut Rig)> = if let Some(kind) = kind {
             let (_, use_id) = rig.use_of(UseTarget::Session(session), kind);
-            Box::new(move |rig| rig.use_over(use_id))
+            Box::new(move |rig| rig.use_ended(use_id))
         } else {
             let (_, turn) = rig.running_turn(session);
             Box::new(move |rig| rig.end_turn(session, turn))
@@ -70,7 +70,7 @@ fn whoever_uses_a_frozen_sandbox_does_not_notice() {
         rig.run();
         assert_eq!(rig.granted(request).sandbox, sandbox);
         assert!(!rig.frozen(sandbox));
-        rig.use_over(use_id);
+        rig.use_ended(use_id);
     }
     rig.live(20_000);
     assert!(rig.frozen(sandbox));
@@ -174,7 +174,7 @@ fn what_is_used_is_not_frozen_on_request_and_what_is_gone_says_so() {
     let use_id = rig.session_exec(session);
     let request = rig.ask_freeze(sandbox);
     assert_eq!(rig.refused(request), ErrorCode::SandboxBusy);
-    rig.use_over(use_id);
+    rig.use_ended(use_id);
     rig.live(3_600_000);
     for request in [rig.ask_freeze(sandbox), rig.ask_thaw(sandbox)] {
         assert_eq!(rig.refused(request), ErrorCode::SandboxGone);

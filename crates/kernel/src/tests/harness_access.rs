@@ -42,9 +42,9 @@ fn a_harness_is_held_by_one_until_it_is_let_go() {
                 assert_eq!(rig.refused(refused), ErrorCode::HarnessBusy);
                 let (other, other_id) = rig.use_of(*second, UseKind::Exec);
                 rig.granted(other);
-                rig.use_over(other_id);
+                rig.use_ended(other_id);
             }
-            rig.use_over(use_id);
+            rig.use_ended(use_id);
             assert_eq!(rig.state(sandbox), SandboxState::Waiting);
         }
     }
@@ -82,7 +82,7 @@ fn a_frozen_sandbox_is_thawed_for_one_and_not_for_two() {
     assert_eq!(rig.refused(second), ErrorCode::HarnessBusy);
     rig.run();
     rig.granted(first);
-    rig.use_over(use_id);
+    rig.use_ended(use_id);
     let (third, _) = hold(&mut rig, target);
     rig.granted(third);
 }
@@ -111,7 +111,7 @@ fn a_turn_keeps_others_from_the_harness_at_every_stage() {
     rig.granted(granted);
     let (refused, _) = rig.turn(session);
     assert_eq!(rig.refused(refused), ErrorCode::HarnessBusy);
-    rig.use_over(use_id);
+    rig.use_ended(use_id);
     rig.running_turn(session);
 }
 

@@ -393,7 +393,7 @@ fn the_time_of_a_process_stands_still_while_its_sandbox_is_frozen() {
     assert_eq!(rig.count(kill_process), 0);
     rig.pass(1);
     assert_eq!(rig.count(kill_process), 1);
-    rig.use_over(use_id);
+    rig.use_ended(use_id);
     assert_eq!(rig.count(freeze), 0);
     let request = rig.ask_freeze(sandbox);
     assert_eq!(rig.refused(request), model::ErrorCode::SandboxBusy);

@@ -49,7 +49,7 @@ fn cases() -> impl Strategy<Value = ((u32, u32), RuntimeTraits, Vec<Step>)> {
 
 /// Where a caller is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum SlabIndex {
     InLine,
     Served,
     Refused,
@@ -58,7 +58,7 @@ enum Place {
 struct Caller {
     request: RequestId,
     lease: LeaseId,
-    place: Place,
+    place: SlabIndex,
 }
 
 /// The model, and the kernel beside it.
@@ -91,7 +91,7 @@ impl World {
                     checkout.wait_ms = Some(wait_ms);
                     lease = checkout.lease;
                 });
-                self.callers.push(Caller { request, lease, place: Place::InLine });
+                self.callers.push(Caller { request, lease, place: SlabIndex::InLine });
             }
             Step::Return { which, used } => self.give_back(which, used),
             Step::GoAway { which } => {
@@ -144,38 +144,39 @@ impl World {
     }
 
     /// Where a caller is now: served from the moment a sandbox is being bound to it.
-    fn place(&self, caller: &Caller) -> Place {
+    fn place(&self, caller: &Caller) -> SlabIndex {
         match self.rig.answer(caller.request) {
-            Some(Ok(_)) => Place::Served,
+            Some(Ok(_)) => SlabIndex::Served,
             Some(Err(refusal)) => {
                 let may_be =
                     [ErrorCode::CheckoutTimeout, ErrorCode::LaunchFailed, ErrorCode::ReadyTimeout];
                 assert!(may_be.contains(&refusal.code), "{refusal}");
-                Place::Refused
+                SlabIndex::Refused
             }
             None => {
                 let views = self.rig.kernel.sandboxes();
                 let bound = views.iter().any(|view| view.owner == Owner::Lease(caller.lease));
-                if bound { Place::Served } else { Place::InLine }
+                if bound { SlabIndex::Served } else { SlabIndex::InLine }
             }
         }
     }
 
     fn check(&mut self) {
-        let now: Vec<Place> = self.callers.iter().map(|caller| self.place(caller)).collect();
+        let now: Vec<SlabIndex> = self.callers.iter().map(|caller| self.place(caller)).collect();
         let mut someone_waits = false;
         for (caller, now) in self.callers.iter_mut().zip(now) {
             let before = std::mem::replace(&mut caller.place, now);
-            let overtakes = someone_waits && before == Place::InLine && now == Place::Served;
+            let overtakes =
+                someone_waits && before == SlabIndex::InLine && now == SlabIndex::Served;
             assert!(!overtakes, "nobody is served while someone waits who came before");
-            someone_waits |= before == Place::InLine && now == Place::InLine;
-            if now == Place::Served && !self.rig.pending(caller.request) {
+            someone_waits |= before == SlabIndex::InLine && now == SlabIndex::InLine;
+            if now == SlabIndex::Served && !self.rig.pending(caller.request) {
                 self.leases.push(caller.lease);
             }
         }
         let rig = &self.rig;
         self.callers.retain(|caller| rig.pending(caller.request));
-        let in_line = self.callers.iter().filter(|c| c.place == Place::InLine).count();
+        let in_line = self.callers.iter().filter(|c| c.place == SlabIndex::InLine).count();
         let pool = rig.pool();
         assert_eq!(pool.waiters as usize, in_line);
         assert!(pool.idle == 0 || in_line == 0, "nobody waits while a sandbox is idle");

@@ -7,8 +7,8 @@ use model::{
 };
 
 use super::rig::{
-    DOCKER, NATIVE, ON_DISK, Rig, copy, freeze, gone, hold_still, kill, let_run, persist,
-    stop_turn, template, thaw, trouble, unsupported,
+    DOCKER, NATIVE, ON_DISK, Rig, copy, freeze, gone, kill, persist, quiesce, stop_turn, template,
+    thaw, trouble, unquiesce, unsupported,
 };
 use super::shelved_sessions::workspace_of;
 use crate::{Action, Event, Failure, FailureKind, Outcome, Reply, UseKind, UseTarget};
@@ -59,12 +59,12 @@ fn told_frozen(rig: &Rig) -> Vec<bool> {
 fn a_parent_is_held_still_while_it_is_copied_and_runs_again() {
     let (mut rig, parent, sandbox) = on_host();
     let (fork, request) = rig.fork(parent);
-    assert_eq!((rig.count(hold_still), rig.count(copy)), (1, 0), "nothing is copied before");
-    rig.finish(hold_still, Outcome::Done);
-    assert_eq!((asks_guest(&rig), rig.count(let_run)), (vec![false], 0));
+    assert_eq!((rig.count(quiesce), rig.count(copy)), (1, 0), "nothing is copied before");
+    rig.finish(quiesce, Outcome::Done);
+    assert_eq!((asks_guest(&rig), rig.count(unquiesce)), (vec![false], 0));
     rig.finish(copy, Outcome::Done);
     assert_eq!(rig.answered(request), Reply::Forked { session: fork });
-    rig.finish(let_run, Outcome::Done);
+    rig.finish(unquiesce, Outcome::Done);
     assert!(rig.effects.is_empty() && !rig.frozen(sandbox));
     assert!(told_frozen(&rig).is_empty(), "it was no rest");
 }
@@ -74,14 +74,14 @@ fn a_copy_that_takes_longer_goes_on_while_its_parent_runs() {
     let (mut rig, parent, _) = on_host();
     let (fork, request) = rig.fork(parent);
     rig.pass(300);
-    rig.finish(hold_still, Outcome::Done);
+    rig.finish(quiesce, Outcome::Done);
     rig.pass(699);
-    assert_eq!(rig.count(let_run), 0);
+    assert_eq!(rig.count(unquiesce), 0);
     rig.pass(1);
-    rig.finish(let_run, Outcome::Done);
+    rig.finish(unquiesce, Outcome::Done);
     let (used, use_id) = rig.use_of(UseTarget::Session(parent), UseKind::Exec);
     rig.granted(used);
-    rig.use_over(use_id);
+    rig.use_ended(use_id);
     assert_eq!(rig.count(copy), 1);
     rig.finish(copy, Outcome::Done);
     assert_eq!(rig.answered(request), Reply::Forked { session: fork });
@@ -94,20 +94,20 @@ fn a_caller_that_comes_while_it_is_still_waits_and_is_served() {
         let (mut rig, parent, sandbox) = on_host();
         rig.fork(parent);
         if late {
-            rig.finish(hold_still, Outcome::Done);
+            rig.finish(quiesce, Outcome::Done);
         }
         let (used, _) = rig.use_of(UseTarget::Session(parent), UseKind::Read);
         let (by_id, _) = rig.use_of(UseTarget::Sandbox(sandbox), UseKind::Exec);
         let thawed = rig.ask_thaw(sandbox);
         let (turn, _) = rig.turn(parent);
         if !late {
-            rig.finish(hold_still, Outcome::Done);
+            rig.finish(quiesce, Outcome::Done);
         }
         for request in [used, by_id, thawed, turn] {
             assert!(rig.pending(request), "it does not run");
         }
         rig.pass(1_000);
-        rig.finish(let_run, Outcome::Done);
+        rig.finish(unquiesce, Outcome::Done);
         rig.granted(used);
         rig.granted(by_id);
         assert_eq!(rig.answered(thawed), Reply::Frozen { frozen: false });
@@ -121,10 +121,10 @@ fn a_freeze_that_is_asked_for_meanwhile_follows() {
     let (mut rig, parent, sandbox) = on_host();
     rig.fork(parent);
     let asked = rig.ask_freeze(sandbox);
-    rig.finish(hold_still, Outcome::Done);
+    rig.finish(quiesce, Outcome::Done);
     rig.pass(1_000);
     assert!(rig.pending(asked) && rig.count(freeze) == 0);
-    rig.finish(let_run, Outcome::Done);
+    rig.finish(unquiesce, Outcome::Done);
     rig.finish(freeze, Outcome::Done);
     assert_eq!(rig.answered(asked), Reply::Frozen { frozen: true });
     assert!(rig.frozen(sandbox) && rig.count(copy) == 1, "the host reads them all the same");
@@ -135,7 +135,7 @@ fn a_freeze_that_is_asked_for_meanwhile_follows() {
     let paused = rig.pause(parent);
     assert_eq!((rig.answered(paused), rig.count(freeze)), (Reply::Paused, 0));
     rig.finish(copy, Outcome::Done);
-    rig.finish(let_run, Outcome::Done);
+    rig.finish(unquiesce, Outcome::Done);
     rig.pass(1);
     rig.run();
     assert!(rig.frozen(sandbox) && rig.status(parent) == SessionStatus::Paused);
@@ -157,16 +157,16 @@ fn a_second_fork_joins_and_makes_the_stillness_no_longer() {
     rig.fork_begun(parent);
     rig.pass(600);
     rig.fork(parent);
-    assert_eq!((rig.count(copy), rig.count(hold_still)), (2, 0));
+    assert_eq!((rig.count(copy), rig.count(quiesce)), (2, 0));
     rig.finish(copy, Outcome::Done);
-    assert_eq!(rig.count(let_run), 0, "the other is being made");
+    assert_eq!(rig.count(unquiesce), 0, "the other is being made");
     rig.pass(400);
     // A third one is made after the callers that waited were served.
     let (used, _) = rig.use_of(UseTarget::Session(parent), UseKind::Exec);
     rig.fork(parent);
-    rig.finish(let_run, Outcome::Done);
+    rig.finish(unquiesce, Outcome::Done);
     rig.granted(used);
-    assert_eq!(rig.count(hold_still), 1, "a busy one is held still, too");
+    assert_eq!(rig.count(quiesce), 1, "a busy one is held still, too");
     rig.run();
     assert!(rig.effects.is_empty());
 }
@@ -177,14 +177,14 @@ fn what_cannot_be_held_still_is_copied_as_it_runs() {
         let (mut rig, parent, sandbox) = on_host();
         rig.fork(parent);
         let sure = outcome == unsupported();
-        rig.finish(hold_still, outcome);
+        rig.finish(quiesce, outcome);
         assert_eq!(rig.count(copy), 1);
-        assert_eq!(rig.count(let_run), usize::from(!sure), "it may have happened");
+        assert_eq!(rig.count(unquiesce), usize::from(!sure), "it may have happened");
         rig.run();
         assert!(!rig.frozen(sandbox));
         rig.whole_turn(parent);
         rig.fork(parent);
-        assert_eq!(rig.count(hold_still), usize::from(!sure), "it is not tried in vain again");
+        assert_eq!(rig.count(quiesce), usize::from(!sure), "it is not tried in vain again");
     }
 }
 
@@ -193,10 +193,10 @@ fn what_does_not_run_again_is_tried_again_and_then_ended() {
     let (mut rig, parent, sandbox) = on_host();
     rig.fork_begun(parent);
     rig.finish(copy, Outcome::Done);
-    rig.finish(let_run, trouble());
-    rig.finish(let_run, Outcome::TimedOut);
+    rig.finish(unquiesce, trouble());
+    rig.finish(unquiesce, Outcome::TimedOut);
     assert_eq!(rig.count(kill), 0);
-    rig.finish(let_run, trouble());
+    rig.finish(unquiesce, trouble());
     assert_eq!(rig.count(kill), 1);
     rig.run();
     assert_eq!(rig.end_cause(sandbox), EndCause::FreezeFailed);
@@ -220,7 +220,7 @@ fn an_end_of_a_sandbox_does_not_wait_for_a_copy() {
             let (mut rig, parent, sandbox) = on_host();
             let (fork, request) = rig.fork(parent);
             if late {
-                rig.finish(hold_still, Outcome::Done);
+                rig.finish(quiesce, Outcome::Done);
             }
             way(&mut rig, parent, sandbox);
             if rig.count(persist) > 0 {
@@ -231,7 +231,7 @@ fn an_end_of_a_sandbox_does_not_wait_for_a_copy() {
             rig.finish(copy, Outcome::Done);
             assert_eq!(rig.answered(request), Reply::Forked { session: fork }, "way {at}");
             rig.run();
-            assert_eq!(rig.count(let_run), 0, "nothing is left that could be still");
+            assert_eq!(rig.count(unquiesce), 0, "nothing is left that could be still");
         }
     }
 }
@@ -243,15 +243,15 @@ fn an_abort_lets_a_sandbox_run_before_its_turn_is_stopped() {
         let (_, turn): (_, TurnId) = rig.running_turn(parent);
         let (fork, request) = rig.fork(parent);
         if late {
-            rig.finish(hold_still, Outcome::Done);
+            rig.finish(quiesce, Outcome::Done);
         }
         let aborted = rig.abort(parent, true);
         let order: Vec<_> = rig
             .effects
             .iter()
             .map(|effect| &effect.action)
-            .filter(|action| let_run(action) || stop_turn(action))
-            .map(let_run)
+            .filter(|action| unquiesce(action) || stop_turn(action))
+            .map(unquiesce)
             .collect();
         assert_eq!((order, rig.count(copy)), (vec![true, false], 1), "late: {late}");
         rig.run();
@@ -269,11 +269,11 @@ fn a_turn_that_is_being_stopped_ends_before_its_sandbox_is_held_still() {
         rig.running_turn(parent);
         rig.abort(parent, true);
         let (fork, request) = rig.fork(parent);
-        assert_eq!((rig.count(stop_turn), rig.count(hold_still), rig.count(copy)), (1, 0, 0));
+        assert_eq!((rig.count(stop_turn), rig.count(quiesce), rig.count(copy)), (1, 0, 0));
         let stopped = outcome == Outcome::Done;
         rig.finish(stop_turn, outcome);
         // A sandbox whose turn could not be stopped ends, and is not held still for that.
-        assert_eq!(rig.count(hold_still), usize::from(stopped));
+        assert_eq!(rig.count(quiesce), usize::from(stopped));
         rig.run();
         assert_eq!(rig.answered(request), Reply::Forked { session: fork });
     }
@@ -343,8 +343,8 @@ fn a_disk_that_only_its_guest_sees_into_is_learned_once() {
     let (parent, sandbox) = rig.waiting_session();
     let (fork, request) = rig.fork_begun(parent);
     rig.finish(copy, needs_guest());
-    assert_eq!((rig.count(let_run), rig.count(copy)), (1, 0), "it must run for that");
-    rig.finish(let_run, Outcome::Done);
+    assert_eq!((rig.count(unquiesce), rig.count(copy)), (1, 0), "it must run for that");
+    rig.finish(unquiesce, Outcome::Done);
     assert_eq!(asks_guest(&rig), [true]);
     rig.finish(copy, Outcome::Done);
     assert_eq!(rig.answered(request), Reply::Forked { session: fork });
@@ -352,7 +352,7 @@ fn a_disk_that_only_its_guest_sees_into_is_learned_once() {
     rig.ask_freeze(sandbox);
     rig.run();
     rig.fork(parent);
-    assert_eq!((rig.count(hold_still), rig.count(thaw)), (0, 1));
+    assert_eq!((rig.count(quiesce), rig.count(thaw)), (0, 1));
     rig.run();
     rig.pass(1);
     rig.run();
@@ -363,7 +363,7 @@ fn a_disk_that_only_its_guest_sees_into_is_learned_once() {
     let (other, _) = rig.waiting_session();
     rig.fork_begun(other);
     rig.finish(copy, needs_guest());
-    rig.finish(let_run, Outcome::Done);
+    rig.finish(unquiesce, Outcome::Done);
     let (_, again) = rig.fork(other);
     rig.finish(copy, needs_guest());
     rig.finish(copy, needs_guest());
@@ -396,11 +396,11 @@ fn a_sandbox_that_is_found_dead_by_any_of_it_is_replaced() {
         let (mut rig, parent, sandbox) = on_host();
         let (fork, request) = rig.fork(parent);
         if late {
-            rig.finish(hold_still, Outcome::Done);
+            rig.finish(quiesce, Outcome::Done);
             rig.finish(copy, Outcome::Done);
-            rig.finish(let_run, gone());
+            rig.finish(unquiesce, gone());
         } else {
-            rig.finish(hold_still, gone());
+            rig.finish(quiesce, gone());
         }
         rig.run();
         assert_eq!(rig.answered(request), Reply::Forked { session: fork });
@@ -414,13 +414,13 @@ fn a_restart_at_any_step_copies_again_and_leaves_nothing_still() {
         let (mut rig, parent, sandbox) = on_host();
         let (fork, _) = rig.fork(parent);
         if step > 0 {
-            rig.finish(hold_still, Outcome::Done);
+            rig.finish(quiesce, Outcome::Done);
         }
         if step > 1 {
             rig.pass(1_000);
         }
         if step > 2 {
-            rig.finish(let_run, Outcome::Done);
+            rig.finish(unquiesce, Outcome::Done);
         }
         let alive: Vec<_> = rig.existing.iter().copied().collect();
         rig.restart(&alive);
@@ -438,7 +438,7 @@ fn the_time_of_a_process_stands_still_with_its_sandbox() {
     rig.starts(sandbox, 1, Some(1_500));
     rig.fork_begun(parent);
     rig.pass(1_000);
-    rig.finish(let_run, Outcome::Done);
+    rig.finish(unquiesce, Outcome::Done);
     rig.finish(copy, Outcome::Done);
     rig.pass(1_499);
     assert!(rig.effects.is_empty(), "it has what it had left: {:?}", rig.effects);
@@ -468,15 +468,15 @@ fn the_server_reads_files_when_their_sandbox_is_ready_and_lets_it_go_then() {
     let (mut rig, session, sandbox) = on_host();
     let request = read(&mut rig, session);
     assert!(rig.pending(request));
-    rig.finish(hold_still, Outcome::Done);
+    rig.finish(quiesce, Outcome::Done);
     assert_eq!(readable(&rig, request), (true, false));
     read_over(&mut rig, request, false);
-    rig.finish(let_run, Outcome::Done);
+    rig.finish(unquiesce, Outcome::Done);
     // Again, and it finds out that it takes the guest.
     let request = read(&mut rig, session);
-    rig.finish(hold_still, Outcome::Done);
+    rig.finish(quiesce, Outcome::Done);
     read_over(&mut rig, request, true);
-    rig.finish(let_run, Outcome::Done);
+    rig.finish(unquiesce, Outcome::Done);
     let request = read(&mut rig, session);
     assert_eq!(readable(&rig, request), (true, true));
     rig.pass(30_000);
@@ -503,8 +503,8 @@ fn a_reader_that_gives_up_or_loses_its_sandbox_holds_nothing() {
         } else {
             read_over(&mut rig, request, false);
         }
-        rig.finish(hold_still, Outcome::Done);
-        rig.finish(let_run, Outcome::Done);
+        rig.finish(quiesce, Outcome::Done);
+        rig.finish(unquiesce, Outcome::Done);
         rig.live(3_600_000);
         assert_eq!(rig.state(sandbox), SandboxState::Cold);
     }

@@ -79,7 +79,7 @@ fn any_use_touches_and_so_do_settings() {
         let lease = rig.checked_out(request);
         if let Some(kind) = kind {
             let (_, use_id) = rig.use_of(UseTarget::Sandbox(lease.sandbox), kind);
-            rig.use_over(use_id);
+            rig.use_ended(use_id);
         }
         rig.give_back(lease.lease);
         assert_eq!(rig.instances(kill), [lease.instance], "{kind:?}");
@@ -269,7 +269,7 @@ fn a_return_breaks_what_is_in_progress_and_says_so() {
         let (broken, refusal) = rig.broken.remove(0);
         assert_eq!((broken, refusal.code), (exec, ErrorCode::SandboxGone));
         assert!(refusal.cause.contains("returned"), "{}", refusal.cause);
-        rig.use_over(exec);
+        rig.use_ended(exec);
         rig.run();
         assert_eq!((rig.pool().idle, rig.kernel.stats().running), (1, 0));
     }

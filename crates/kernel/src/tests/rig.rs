@@ -451,7 +451,7 @@ impl Rig {
         use_id
     }
 
-    pub(super) fn use_over(&mut self, use_id: UseId) {
+    pub(super) fn use_ended(&mut self, use_id: UseId) {
         let _ = self.apply(Event::UseEnded { use_id });
     }
 
@@ -466,7 +466,7 @@ impl Rig {
     #[track_caller]
     pub(super) fn use_once(&mut self, sandbox: SandboxId) {
         let use_id = self.exec(sandbox);
-        self.use_over(use_id);
+        self.use_ended(use_id);
     }
 
     #[track_caller]
@@ -539,8 +539,8 @@ actions! {
     prove => Action::Prove { .. },
     freeze => Action::Freeze { .. },
     thaw => Action::Thaw { .. },
-    hold_still => Action::HoldStill { .. },
-    let_run => Action::LetRun { .. },
+    quiesce => Action::HoldStill { .. },
+    unquiesce => Action::LetRun { .. },
     start_turn => Action::StartTurn { .. },
     stop_turn => Action::StopTurn { .. },
     kill_process => Action::KillProcess { .. },

@@ -10,7 +10,7 @@ use model::{
     RequestId, SandboxId, SandboxState, SessionId, SessionStatus, Template, TemplateName,
 };
 
-use super::rig::{Rig, hold_still, template};
+use super::rig::{Rig, quiesce, template};
 use crate::{
     Action, DeathCause, Effect, Event, Launch, Outcome, SandboxView, SessionReady, SessionSettings,
     SessionView, StartedProcess, UseKind, UseTarget,
@@ -98,8 +98,8 @@ impl Rig {
     #[track_caller]
     pub(super) fn fork_begun(&mut self, parent: SessionId) -> (SessionId, RequestId) {
         let fork = self.fork(parent);
-        if self.count(hold_still) > 0 {
-            self.finish(hold_still, Outcome::Done);
+        if self.count(quiesce) > 0 {
+            self.finish(quiesce, Outcome::Done);
         }
         fork
     }

@@ -62,7 +62,7 @@ fn reading_changes_nothing_that_would_have_to_be_saved() {
     let (request, read) = rig.use_of(UseTarget::Session(session), UseKind::Read);
     rig.run();
     rig.granted(request);
-    rig.use_over(read);
+    rig.use_ended(read);
     assert!(rig.of(session).files_durable);
     rig.pass(QUIET_MS);
     assert_eq!((rig.count(persist), rig.count(freeze)), (0, 1));
@@ -174,7 +174,7 @@ fn one_use(rig: &mut Rig, session: SessionId, kind: UseKind) {
         rig.finish(probe, Outcome::Done);
     }
     rig.granted(request);
-    rig.use_over(use_id);
+    rig.use_ended(use_id);
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_use_that_ends_during_the_save_of_a_stop_is_saved_too() {
     let (mut rig, session, sandbox) = scene();
     let exec = rig.session_exec(session);
     let stopped = rig.stop(session);
-    rig.use_over(exec);
+    rig.use_ended(exec);
     rig.finish(persist, Outcome::Done);
     assert_eq!((rig.count(persist), rig.count(kill)), (1, 0));
     rig.run();

@@ -107,7 +107,7 @@ impl Rig {
     #[track_caller]
     pub(super) fn session_work(&mut self, session: SessionId) {
         let use_id = self.session_exec(session);
-        self.use_over(use_id);
+        self.use_ended(use_id);
     }
 
     /// A session whose sandbox the sweep made cold, with files.

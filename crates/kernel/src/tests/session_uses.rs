@@ -42,7 +42,7 @@ fn uses_show_what_they_are_by_session_and_by_sandbox() {
             assert_eq!(rig.state(sandbox), during);
             let twice = rig.ask(|request| Event::UseRequested { request, target, use_id, kind });
             assert_eq!(rig.refused(twice), ErrorCode::IdConflict);
-            rig.use_over(use_id);
+            rig.use_ended(use_id);
             assert_eq!(rig.state(sandbox), SandboxState::Waiting);
         }
     }

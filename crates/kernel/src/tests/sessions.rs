@@ -120,7 +120,7 @@ fn settings_are_bound_however_the_sandbox_is_come_by() {
         rig.run();
         let (request, use_id) = rig.use_of(UseTarget::Session(session), UseKind::Exec);
         assert_eq!(rig.granted(request).settings, settings().claim);
-        rig.use_over(use_id);
+        rig.use_ended(use_id);
         rig.live(3_600_000);
         rig.resume(session);
         assert_eq!(rig.launching().settings, settings().claim, "also when it wakes");

@@ -213,7 +213,7 @@ fn archives_of_shelves_and_of_cold_ones_are_a_few_at_a_time() {
     rig.pass(DAY_MS + 1_000);
     assert_eq!(rig.count(archive), 2);
     // Two are being archived where they are, two wait for that, and all lose their entries.
-    let in_progress = |rig: &Rig| rig.kernel.archiving.in_progress();
+    let in_progress = |rig: &Rig| rig.kernel.archives.in_progress();
     let mut newcomers = Vec::new();
     for _ in 0..4 {
         newcomers.push(rig.create_session().1);
@@ -331,7 +331,7 @@ fn shelved_files_grow_too_old_like_cold_ones_and_not_while_they_are_wanted() {
         assert!(!is_shelved(&rig, session));
         assert_eq!(rig.loss_reasons(session), [TerminatedReason::Policy]);
         assert_eq!((rig.count(delete_workspace), rig.kernel.files_given_up()), (1, 1));
-        rig.use_over(exec);
+        rig.use_ended(exec);
         rig.end(other);
         rig.run();
         let ready = rig.resumed(session);
@@ -397,7 +397,7 @@ fn shelved_files_that_a_fork_brings_back_stay_with_the_session_that_waits_for_th
         rig.end(other);
     }
     rig.live(3 * DAY_MS - 10_000);
-    rig.use_over(exec);
+    rig.use_ended(exec);
     rig.end(last);
     let resumed = rig.resume(session);
     let (fork, request) = rig.fork(session);

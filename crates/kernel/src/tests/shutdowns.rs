@@ -95,7 +95,7 @@ fn what_runs_may_finish_within_its_grace() {
     rig.end_turn(session, turn);
     assert_eq!(rig.turn_outcomes(turn), [TurnOutcome::Completed]);
     assert_eq!((rig.count(persist), rig.count(kill)), (1, 0), "its files come first");
-    rig.use_over(use_id);
+    rig.use_ended(use_id);
     assert_eq!(rig.count(kill), 1, "a lease has no files to save");
     assert!(!rig.stopped);
     rig.run();

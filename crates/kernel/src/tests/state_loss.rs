@@ -28,7 +28,7 @@ fn carried(rig: &mut Rig, session: SessionId, kind: UseKind) -> Option<Loss> {
     let (request, use_id) = rig.use_of(UseTarget::Session(session), kind);
     rig.run();
     let lost = rig.granted(request).lost;
-    rig.use_over(use_id);
+    rig.use_ended(use_id);
     lost
 }
 

@@ -55,11 +55,11 @@ fn a_fresh_checkout_and_a_fresh_session_are_warm_until_their_first_use() {
     assert_eq!((rig.state(lease.sandbox), rig.state(sandbox)), (Warm, Warm));
     let exec = rig.exec(lease.sandbox);
     assert_eq!(rig.state(lease.sandbox), Running);
-    rig.use_over(exec);
+    rig.use_ended(exec);
     assert_eq!(rig.state(lease.sandbox), Waiting);
     let exec = rig.session_exec(session);
     assert_eq!(rig.state(sandbox), Running);
-    rig.use_over(exec);
+    rig.use_ended(exec);
     assert_eq!(rig.state(sandbox), Waiting);
 }
 
@@ -94,7 +94,7 @@ fn a_file_call_is_a_use_but_does_not_make_a_sandbox_running() {
         assert_eq!(rig.state(lease.sandbox), Waiting);
         let alive = rig.alive(lease.sandbox);
         assert_eq!((alive.uses_in_progress, alive.last_used_at), (1, rig.now.wall));
-        rig.use_over(use_id);
+        rig.use_ended(use_id);
         assert_eq!(rig.alive(lease.sandbox).uses_in_progress, 0);
     }
 }

@@ -70,7 +70,7 @@ impl Storm {
             }
             (33..=35, ..) if !self.uses.is_empty() => {
                 let id = self.uses.swap_remove(which % self.uses.len());
-                rig.use_over(id);
+                rig.use_ended(id);
                 return;
             }
             (36, _, Some(sandbox)) => {
@@ -121,7 +121,7 @@ impl Storm {
     /// The storm is over: everything that is asked for works from now on.
     fn calm(&mut self, rig: &mut Rig) {
         for id in self.uses.drain(..) {
-            rig.use_over(id);
+            rig.use_ended(id);
         }
         for _ in 0..4 {
             rig.live(200_000);

@@ -4,7 +4,7 @@ use SandboxState::{Cold, Running, Waiting, Warm, Warming};
 use model::{EndCause, SandboxId, SandboxState};
 
 use super::rig::{DOCKER, NATIVE, Rig, TENANT, kill, prove, template, trouble, wipe};
-use crate::{CHANGES_TOLD_MAX, DeathCause, Event, Outcome, UseKind, UseTarget};
+use crate::{DeathCause, Event, Outcome, TRANSITIONS_PER_SECOND_MAX, UseKind, UseTarget};
 
 /// What users saw of a sandbox, and how much was left out.
 fn told(rig: &Rig, sandbox: SandboxId) -> Vec<(SandboxState, SandboxState, u32)> {
@@ -85,9 +85,9 @@ fn a_busy_sandbox_is_shown_ten_times_a_second_and_its_last_state_always() {
     for _ in 0..uses {
         rig.use_once(out.sandbox);
     }
-    assert_eq!(rig.transitions.len(), CHANGES_TOLD_MAX as usize);
+    assert_eq!(rig.transitions.len(), TRANSITIONS_PER_SECOND_MAX as usize);
     rig.live(1_000);
-    let left_out = 2 * uses - CHANGES_TOLD_MAX;
+    let left_out = 2 * uses - TRANSITIONS_PER_SECOND_MAX;
     let all = told(&rig, out.sandbox);
     assert_eq!(all.last(), Some(&(Running, Waiting, left_out - 1)));
     rig.live(1_000);

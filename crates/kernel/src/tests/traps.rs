@@ -236,14 +236,14 @@ fn j21_the_last_users_late_calls_do_not_reach_the_next() {
     let second = rig.lease();
     assert_eq!(second.instance, first.instance, "the same one, wiped");
     let exec = rig.exec(second.sandbox);
-    rig.use_over(late);
+    rig.use_ended(late);
     assert_eq!(rig.kernel.stats().running, 1, "the end of another's use is not the end of mine");
     let (request, _) = rig.use_of(UseTarget::Sandbox(first.sandbox), UseKind::Exec);
     assert_eq!(rig.refused(request), ErrorCode::SandboxGone);
     assert!(rig.apply(Event::LeaseRenewed { lease: first.lease, ttl_ms: None }).is_err());
     rig.give_back(first.lease);
     assert_eq!(rig.kernel.stats().running, 1, "nor is another's return");
-    rig.use_over(exec);
+    rig.use_ended(exec);
     assert_eq!(rig.kernel.stats().running, 0);
 }
 

@@ -35,8 +35,8 @@ pub(crate) fn judge(
     let Some(instance) = world.runtime.instances.get_mut(&id) else {
         return broken(Promise::HandedOutAlive, || format!("{id:?} does not exist"));
     };
-    let untold = instance.phase == Phase::Dead && !instance.death_told;
-    if untold {
+    let unreported = instance.phase == Phase::Dead && !instance.death_reported;
+    if unreported {
         return Ok(());
     }
     holds(Promise::HandedOutAlive, instance.phase == Phase::Up, || {
@@ -73,7 +73,7 @@ pub(crate) fn proven(world: &mut World, out: &CheckedOut) -> Judged {
     if !alive {
         world.coverage.count("handouts", "dead");
     }
-    holds(Promise::HeardOfLately, (asked && alive) || age_ms < fresh_ms, || {
+    holds(Promise::RecentlyProven, (asked && alive) || age_ms < fresh_ms, || {
         format!("{:?} (alive: {alive}) answered {age_ms} ms ago, of {fresh_ms}", out.instance)
     })
 }

@@ -70,13 +70,13 @@ promises! {
     Clean, "clean", "nothing of one owner reaches the next";
     Margin, "margin", "a sandbox handed out has more than the margin left to live";
     HandedOutAlive, "handed_out_alive", "a sandbox handed out exists, works and is written down for its owner";
-    HeardOfLately, "heard_of_lately", "a sandbox handed out was asked, or answered lately";
+    RecentlyProven, "recently_proven", "a sandbox handed out was asked, or answered lately";
     DeathHeard, "death_heard", "a death that becomes known ends its sandbox at once";
     DiskLimitKept, "disk_limit_kept", "a sandbox whose workspace holds too much ends at once";
     DiskSpared, "disk_spared", "nothing is launched on a disk that is short";
     TenantKept, "tenant_kept", "what belongs to a key is that key's in every record and event, and nobody's after";
     FirstServed, "first_served", "who waits longest is served first";
-    NobodyWaitsInVain, "nobody_waits_in_vain", "nobody waits while a sandbox is idle or could be started";
+    NoWaitInVain, "no_wait_in_vain", "nobody waits while a sandbox is idle or could be started";
     DeadlineKept, "deadline_kept", "nobody waits past their deadline";
     OneAnswer, "one_answer", "every request gets exactly one answer";
     AnswerFits, "answer_fits", "an answer is of the kind that was asked for";
@@ -85,7 +85,7 @@ promises! {
     TerminatedOnce, "terminated_once", "the end of a sandbox is told once, after its removal, if it had been ready";
     GenerationsGrow, "generations_grow", "the generations of a session's sandboxes grow";
     TurnsEndOnce, "turns_end_once", "a turn that started ends exactly once";
-    TurnStartTold, "turn_start_told", "the start of a turn is published once, by the decision that gives it to a harness";
+    TurnStartPublished, "turn_start_published", "the start of a turn is published once, by the decision that gives it to a harness";
     OneSandboxEach, "one_sandbox_each", "a session has at most one sandbox";
     FilesKept, "files_kept", "a session finds its files as it left them, or is told that they are lost";
     ColdUnwanted, "cold_unwanted", "files are archived or given up only when nobody used them for long enough, nor wants them";
@@ -103,8 +103,8 @@ promises! {
     StopIsFinal, "stop_is_final", "a process that was asked to end is not started again";
     ProcessesEndOnce, "processes_end_once", "a process ends exactly once, at the latest with its sandbox";
     FrozenUnused, "frozen_unused", "nothing is done in a frozen sandbox";
-    StillBriefly, "still_briefly", "a sandbox is held still only for a copy, and for a second at most";
-    StillBetween, "still_between", "a sandbox is not held still while a turn is being started or stopped in it";
+    QuiescedBriefly, "quiesced_briefly", "a sandbox is held still only for a copy, and for a second at most";
+    QuiescedBetween, "quiesced_between", "a sandbox is not held still while a turn is being started or stopped in it";
     GuestAwake, "guest_awake", "a guest that gives files out runs from the beginning to the end of that";
     CopyCostsNoUse, "copy_costs_no_use", "no caller is refused a sandbox because its files are being copied";
     FrozenQuietly, "frozen_quietly", "a sandbox is frozen only after it was quiet for long enough";
@@ -114,9 +114,9 @@ promises! {
     LeaseEnds, "lease_ends", "an expired lease is ended at once";
     OneSpeaker, "one_speaker", "a harness is spoken with by a turn or by one who holds it, never by two";
     UsesEndOnce, "uses_end_once", "a use is broken off at most once, and when its sandbox is gone";
-    OverTold, "over_told", "each user of an instance hears once that it is over, before its end is published";
+    EndNotified, "end_notified", "each user of an instance hears once that it is over, before its end is published";
     StatesFollow, "states_follow", "states follow each other as the design says";
-    StatesTold, "states_told", "users see each change of a state, or it counts as left out when there are too many";
+    StatesPublished, "states_published", "users see each change of a state, or it counts as left out when there are too many";
     StatsAddUp, "stats_add_up", "the numbers shown add up to what is written down";
     AuditPasses, "audit_passes", "the kernel's own derived facts are right";
     EffectSound, "effect_sound", "an effect has a fresh id and a deadline to come";
@@ -174,7 +174,7 @@ pub struct Watch {
     /// Turns whose start the decision being judged publishes.
     pub turns_started: Vec<TurnId>,
     /// Instances that this kernel said to be over, until it publishes the end of their sandboxes.
-    pub told_over: BTreeSet<InstanceId>,
+    pub end_notified: BTreeSet<InstanceId>,
     /// Instances for whose sandboxes the decision being judged publishes the end.
     pub ended_now: Vec<InstanceId>,
     /// Requests that are answered by the decision being judged.
@@ -191,7 +191,7 @@ pub struct Watch {
     /// are deleted with everything.
     pub unsaved: BTreeMap<InstanceId, Box<Violation>>,
     /// Instances that are held still by decision, each since when.
-    pub held_still: BTreeMap<InstanceId, Mono>,
+    pub quiesced: BTreeMap<InstanceId, Mono>,
     /// Workspaces that are being copied, each until its copy counts as timed out.
     pub copies: Vec<(WorkspaceId, Mono)>,
     /// Workspaces that were lost by an accident.

@@ -54,7 +54,7 @@ pub(crate) fn judge(world: &mut World, event: &LifecycleEvent) -> Judged {
         | LifecycleEvent::SandboxFrozen { .. }
         | LifecycleEvent::SandboxWakefulness { .. }
         | LifecycleEvent::PoolHealth { .. } => Ok(()),
-        LifecycleEvent::SandboxState { sandbox_id, .. } => broken(Promise::StatesTold, || {
+        LifecycleEvent::SandboxState { sandbox_id, .. } => broken(Promise::StatesPublished, || {
             format!("a change of {sandbox_id:?} is to go into the journal")
         }),
     }
@@ -62,7 +62,7 @@ pub(crate) fn judge(world: &mut World, event: &LifecycleEvent) -> Judged {
 
 fn lost(world: &mut World, session: SessionId) {
     if let Some(session) = world.ledger.sessions.get_mut(&session) {
-        session.told_lost = true;
+        session.loss_reported = true;
     }
 }
 

@@ -11,7 +11,7 @@ use crate::world::World;
 use kernel::{Action, Effect, Failure, FailureKind, Outcome, UseTarget};
 
 /// How long a sandbox may be held still.
-const STILL_MS: u64 = 1_000;
+const QUIESCE_MS: u64 = 1_000;
 
 /// How often it may be let run before it must be on its way out.
 const ATTEMPTS: u64 = 3;
@@ -20,14 +20,14 @@ const ATTEMPTS: u64 = 3;
 pub(crate) fn hold(world: &mut World, id: InstanceId) -> Judged {
     if let Some(one) = world.runtime.instances.get(&id) {
         let copied = is_read(world, one.workspace);
-        holds(Promise::StillBriefly, copied, || format!("{id:?} is held still for no copy"))?;
+        holds(Promise::QuiescedBriefly, copied, || format!("{id:?} is held still for no copy"))?;
         stops(id, one)?;
         let midway = !one.changing_turns.is_empty() && one.phase == Phase::Up;
-        holds(Promise::StillBetween, !midway, || {
+        holds(Promise::QuiescedBetween, !midway, || {
             format!("{id:?} is held still while a turn is started or stopped in it")
         })?;
     }
-    world.watch.held_still.entry(id).or_insert(world.now.mono);
+    world.watch.quiesced.entry(id).or_insert(world.now.mono);
     Ok(())
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn stops(id: InstanceId, one: &Instance) -> Judged {
 
 /// It was decided that a sandbox that was held still runs again, or goes.
 pub(crate) fn over(world: &mut World, id: InstanceId) {
-    world.watch.held_still.remove(&id);
+    world.watch.quiesced.remove(&id);
 }
 
 /// It was decided to ask the guest of a sandbox for files: it runs.
@@ -72,18 +72,18 @@ pub(crate) fn asked(world: &World, id: InstanceId) -> Judged {
 /// Time passed: nothing is still for longer than it may be.
 pub(crate) fn ticked(world: &World) -> Judged {
     let now = world.now.mono;
-    for (id, since) in &world.watch.held_still {
-        let late = is_up(world, *id) && now >= since.plus(STILL_MS);
-        holds(Promise::StillBriefly, !late, || {
+    for (id, since) in &world.watch.quiesced {
+        let late = is_up(world, *id) && now >= since.plus(QUIESCE_MS);
+        holds(Promise::QuiescedBriefly, !late, || {
             format!("{id:?} is held still since {since:?}, and nothing lets it run")
         })?;
     }
     // Letting it run may have to be tried again.
-    let patience_ms = STILL_MS + (ATTEMPTS + 1) * world.scenario.config.deadlines.freeze_ms;
+    let patience_ms = QUIESCE_MS + (ATTEMPTS + 1) * world.scenario.config.deadlines.freeze_ms;
     for (id, one) in &world.runtime.instances {
-        let late = one.held_still.is_some_and(|since| now > since.plus(patience_ms));
-        holds(Promise::StillBriefly, !(late && is_up(world, *id)), || {
-            format!("{id:?} is held still since {:?}, and stays so", one.held_still)
+        let late = one.quiesced_since.is_some_and(|since| now > since.plus(patience_ms));
+        holds(Promise::QuiescedBriefly, !(late && is_up(world, *id)), || {
+            format!("{id:?} is held still since {:?}, and stays so", one.quiesced_since)
         })?;
     }
     Ok(())
@@ -121,14 +121,14 @@ pub(crate) fn refused(world: &World, ask: &Ask, refusal: &Refusal) -> Judged {
         | Ask::Destroy { .. } => None,
     };
     let busy = matches!(refusal.code, ErrorCode::SessionBusy | ErrorCode::SandboxBusy);
-    let still = busy && wants.is_some_and(|session| is_still(world, session));
+    let still = busy && wants.is_some_and(|session| is_quiesced(world, session));
     holds(Promise::CopyCostsNoUse, !still, || format!("{ask:?} while it is still: {refusal}"))
 }
 
 /// Whether the sandbox of a session is held still, and no caller wants the session to go.
-fn is_still(world: &World, session: SessionId) -> bool {
+fn is_quiesced(world: &World, session: SessionId) -> bool {
     let leaves =
         world.ledger.sessions.get(&session).is_none_or(|one| one.stop_asked || one.end_asked);
     let instance = world.store.live_of_session(session).and_then(|record| record.instance);
-    !leaves && instance.is_some_and(|id| world.watch.held_still.contains_key(&id))
+    !leaves && instance.is_some_and(|id| world.watch.quiesced.contains_key(&id))
 }

@@ -19,10 +19,10 @@ pub(crate) fn look(world: &mut World, id: SessionId, instance: InstanceId) -> Ju
         Expect::Exactly(expected) => found == expected,
         Expect::AtLeast(floor) => found >= floor,
     };
-    let (expected, told) = (session.expect, session.told_lost);
+    let (expected, reported) = (session.expect, session.loss_reported);
     session.expect = Expect::Exactly(found);
-    session.told_lost = false;
-    holds(Promise::FilesKept, as_left || told, || {
+    session.loss_reported = false;
+    holds(Promise::FilesKept, as_left || reported, || {
         format!("{id:?} left {expected:?} and finds {found} in {instance:?}, untold")
     })
 }

@@ -47,15 +47,15 @@ pub(crate) fn ended(world: &World, ended: &Ended) -> Judged {
 }
 
 /// Users see a change of a state.
-pub(crate) fn moved(world: &World, told: &Transition) -> Judged {
-    match world.store.sandboxes.get(&told.sandbox) {
-        Some(record) => fits(world, record.owner, told.tenant, "a change of state"),
+pub(crate) fn transition(world: &World, change: &Transition) -> Judged {
+    match world.store.sandboxes.get(&change.sandbox) {
+        Some(record) => fits(world, record.owner, change.tenant, "a change of state"),
         None => Ok(()),
     }
 }
 
 /// Something was told.
-pub(crate) fn told(world: &World, tenant: KeyId, event: &LifecycleEvent) -> Judged {
+pub(crate) fn published(world: &World, tenant: KeyId, event: &LifecycleEvent) -> Judged {
     let owner = match event {
         LifecycleEvent::SandboxActive { lease, session, .. }
         | LifecycleEvent::SandboxTerminated { lease, session, .. } => owner(*lease, *session),

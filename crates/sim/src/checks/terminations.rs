@@ -111,7 +111,7 @@ fn judge(
             asked(instance.turn.is_none_or(|(_, since)| long(since)))
         }
         EndCause::Crash | EndCause::Oom => asked(instance.died || instance.troubled),
-        EndCause::DiskLimit => asked(instance.disk_told),
+        EndCause::DiskLimit => asked(instance.disk_reported),
         EndCause::FilesGone => asked(world.watch.vanished.contains(&record.workspace)),
         // What is given up has no process that could end.
         EndCause::Pruned => asked(false),
@@ -189,7 +189,7 @@ fn saved(
 }
 
 /// A death was told: whoever had the sandbox has it no longer.
-pub(crate) fn death_told(world: &World, id: InstanceId) -> Judged {
+pub(crate) fn death_reported(world: &World, id: InstanceId) -> Judged {
     let record = world.store.record_of(id);
     let over = record.is_none_or(|record| record.ending.is_some());
     holds(Promise::DeathHeard, over, || format!("{id:?} died, and is written as {record:?}"))

@@ -18,25 +18,25 @@ pub(crate) fn over(world: &mut World, instance: InstanceId, cause: EndCause) -> 
             one.uses.retain(|other| *other != use_id);
         }
     }
-    let first = world.watch.told_over.insert(instance);
-    holds(Promise::OverTold, first, || format!("{instance:?} is over again, by {cause:?}"))
+    let first = world.watch.end_notified.insert(instance);
+    holds(Promise::EndNotified, first, || format!("{instance:?} is over again, by {cause:?}"))
 }
 
 /// The kernel publishes the end of the sandbox that an instance was of.
 pub(crate) fn ended(world: &mut World, instance: InstanceId, renamed: bool) {
     if renamed {
         // It goes on in its pool, and its next user hears of the next end.
-        world.watch.told_over.remove(&instance);
+        world.watch.end_notified.remove(&instance);
     } else {
         world.watch.ended_now.push(instance);
     }
 }
 
 /// A decision is judged: the users of what it says to have ended have heard that by now.
-pub(crate) fn all_told(world: &mut World) -> Judged {
+pub(crate) fn all_notified(world: &mut World) -> Judged {
     for instance in std::mem::take(&mut world.watch.ended_now) {
-        let told = world.watch.told_over.remove(&instance);
-        holds(Promise::OverTold, told, || {
+        let notified = world.watch.end_notified.remove(&instance);
+        holds(Promise::EndNotified, notified, || {
             format!("the sandbox of {instance:?} ended, and its user did not hear that it is over")
         })?;
     }
@@ -44,7 +44,7 @@ pub(crate) fn all_told(world: &mut World) -> Judged {
 }
 
 /// Somebody holds a harness from now on: no turn has it, and nobody else.
-pub(crate) fn speaks(world: &World, owner: Owner, instance: InstanceId) -> Judged {
+pub(crate) fn harness_granted(world: &World, owner: Owner, instance: InstanceId) -> Judged {
     let has_turn = match owner {
         Owner::Session(session) => world.ledger.turns.values().any(|(of, _)| *of == session),
         Owner::Lease(_) | Owner::Nobody => false,
@@ -66,7 +66,7 @@ pub(crate) fn frozen(use_id: UseId) -> Judged {
 }
 
 /// A sandbox is said to be frozen, or not to be.
-pub(crate) fn rests(world: &World, sandbox: SandboxId, frozen: bool) -> Judged {
+pub(crate) fn frozen_as_answered(world: &World, sandbox: SandboxId, frozen: bool) -> Judged {
     let instance = world.store.sandboxes.get(&sandbox).and_then(|record| record.instance);
     let Some(one) = instance.and_then(|id| world.runtime.instances.get(&id)) else { return Ok(()) };
     holds(Promise::AnswerTrue, one.frozen == frozen || one.phase != Phase::Up, || {

@@ -86,7 +86,7 @@ fn in_vain(
         let record = world.store.sandboxes.get(id);
         record.is_some_and(|record| record.expires_at.is_none_or(|end| end > enough))
     });
-    holds(Promise::NobodyWaitsInVain, idle.is_none(), || {
+    holds(Promise::NoWaitInVain, idle.is_none(), || {
         format!("{first:?} waits while {idle:?} is idle")
     })?;
     room(world, template, waiters)
@@ -123,7 +123,7 @@ fn room(world: &World, template: &TemplateName, waiters: usize) -> Judged {
         })
         .filter(|record| record.instance.is_some())
         .count();
-    holds(Promise::NobodyWaitsInVain, starting >= waiters, || {
+    holds(Promise::NoWaitInVain, starting >= waiters, || {
         format!("{waiters} wait for {template}, {starting} are starting, and there is room")
     })
 }
@@ -155,7 +155,7 @@ pub(crate) fn impatient(world: &World) -> Judged {
     for (request, pending) in &world.ledger.pending {
         if let Ask::Checkout { lease, policy: CheckoutPolicy::IdleOnly, .. } = &pending.ask {
             let has = world.store.of_lease.contains_key(lease);
-            holds(Promise::NobodyWaitsInVain, has, || {
+            holds(Promise::NoWaitInVain, has, || {
                 format!("{request:?} wanted an idle one or nothing, and waits")
             })?;
         }

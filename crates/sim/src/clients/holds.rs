@@ -44,7 +44,7 @@ impl World {
             one.processes.iter_mut().for_each(|process| process.keeps_awake = false);
         }
         let scale = one.scale;
-        self.tell(Event::ScaleWritten { instance, seq, scale, drops })
+        self.notify(Event::ScaleWritten { instance, seq, scale, drops })
     }
 
     pub(super) fn act_stop_keep_alive(&mut self) -> Judged {

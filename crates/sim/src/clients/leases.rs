@@ -123,7 +123,7 @@ impl World {
                 let direct = self.submit(Event::LeaseReturned { lease }, None)?;
                 checks::leases::returned(self, lease, false, direct.as_ref())
             }
-            _ => self.tell(Event::LeaseRenewed { lease, ttl_ms: None }),
+            _ => self.notify(Event::LeaseRenewed { lease, ttl_ms: None }),
         }
     }
 
@@ -147,7 +147,7 @@ impl World {
     /// A use is over, by itself or because its client is done.
     pub(crate) fn end_use(&mut self, use_id: UseId) -> Judged {
         let Some(open) = self.ledger.uses.get(&use_id) else { return Ok(()) };
-        let still = self.runtime.up(open.instance).is_some_and(|one| one.held_still.is_some());
+        let still = self.runtime.up(open.instance).is_some_and(|one| one.quiesced_since.is_some());
         if still && open.kind == UseKind::Exec {
             // It goes on when its sandbox does.
             self.plan(50, Item::UseEnds(use_id));
@@ -161,13 +161,13 @@ impl World {
         if let Some(one) = self.runtime.up(open.instance) {
             one.active_at = now;
             one.stirred_at = now;
-            if one.frozen && one.held_still.is_none() {
+            if one.frozen && one.quiesced_since.is_none() {
                 return checks::uses::frozen(use_id);
             }
             if open.kind == UseKind::Exec {
                 self.owner_writes(open.instance, open.owner);
             }
         }
-        self.tell(Event::UseEnded { use_id })
+        self.notify(Event::UseEnded { use_id })
     }
 }

@@ -50,11 +50,11 @@ impl World {
             Act::Resize => self.act_resize(),
             Act::Drain => {
                 let template = self.any_template();
-                self.tell(Event::PoolDrained { template })
+                self.notify(Event::PoolDrained { template })
             }
             Act::ResumePool => {
                 let template = self.any_template();
-                self.tell(Event::PoolResumed { template })
+                self.notify(Event::PoolResumed { template })
             }
             Act::Destroy => self.act_destroy(),
             Act::PutTemplate => self.act_put_template(),

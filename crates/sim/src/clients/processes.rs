@@ -69,7 +69,7 @@ impl World {
         });
         self.ledger.processes.insert(process, instance);
         self.program_will_end(instance, process, 0, restart.is_some());
-        self.tell(Event::ProcessStarted(started))
+        self.notify(Event::ProcessStarted(started))
     }
 
     pub(super) fn act_end_process(&mut self) -> Judged {

@@ -52,6 +52,6 @@ impl World {
         if let Some(one) = read.by_guest.and_then(|id| self.runtime.instances.get_mut(&id)) {
             one.readings = one.readings.saturating_sub(1);
         }
-        self.tell(Event::ReadEnded { request, needs_guest: read.needs_guest })
+        self.notify(Event::ReadEnded { request, needs_guest: read.needs_guest })
     }
 }

@@ -53,7 +53,7 @@ impl World {
             claim,
             on_disconnect,
             expect,
-            told_lost: false,
+            loss_reported: false,
             active: None,
             abort_asked: false,
             stop_asked: false,
@@ -115,7 +115,7 @@ impl World {
         if let Some(one) = self.ledger.sessions.get_mut(&session) {
             one.abort_asked = true;
         }
-        self.tell(Event::TurnWithdrawn { session, turn })
+        self.notify(Event::TurnWithdrawn { session, turn })
     }
 
     pub(super) fn act_pause(&mut self) -> Judged {
@@ -133,7 +133,7 @@ impl World {
             _ => Some(BTreeMap::from([("word".to_owned(), "other".to_owned())])),
         };
         let config = self.choices.pick(&[None, Some("null"), Some("{}")]).flatten().map(Arc::from);
-        self.tell(Event::SessionChanged { session, labels, config })
+        self.notify(Event::SessionChanged { session, labels, config })
     }
 
     pub(super) fn act_resume(&mut self) -> Judged {

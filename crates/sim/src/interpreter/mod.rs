@@ -66,7 +66,7 @@ pub(crate) enum Item {
         fate: ProgramFate,
     },
     /// That the program of a process is over becomes known.
-    ProgramTold {
+    ProgramReported {
         /// Where.
         instance: InstanceId,
         /// Of which process.
@@ -129,8 +129,8 @@ impl World {
                     traits: self.scenario.recipes[recipe].traits,
                     workspace: launch.workspace,
                     frozen: false,
-                    still_since: self.now.mono,
-                    held_still: None,
+                    frozen_since: self.now.mono,
+                    quiesced_since: None,
                     closed,
                     readings: 0,
                     changing_turns: Vec::new(),
@@ -148,9 +148,9 @@ impl World {
                     active_at: self.now.mono,
                     stirred_at: self.now.mono,
                     died: false,
-                    death_told: false,
+                    death_reported: false,
                     troubled: false,
-                    disk_told: false,
+                    disk_reported: false,
                     lives_until: launch.template.max_lifetime_ms.map(|ms| self.now.wall.plus(ms)),
                     kill_asked: false,
                     saved: Saved::NotTried,
@@ -246,9 +246,9 @@ impl World {
                 }
                 let late = Event::EffectEnded { id, outcome };
                 self.watch.expect_silence = true;
-                let told = self.tell(late);
+                let judged = self.notify(late);
                 self.watch.expect_silence = false;
-                told
+                judged
             }
             Item::UseEnds(use_id) => self.end_use(use_id),
             Item::ReadEnds(request) => self.end_read(request),
@@ -264,18 +264,18 @@ impl World {
                 self.program_ends(instance, process, program, fate);
                 Ok(())
             }
-            Item::ProgramTold { instance, process, program, how } => {
-                self.program_told(instance, process, program, how)
+            Item::ProgramReported { instance, process, program, how } => {
+                self.program_reported(instance, process, program, how)
             }
             Item::Death { instance, cause } => {
                 if let Some(one) = self.runtime.instances.get_mut(&instance) {
-                    one.death_told = true;
+                    one.death_reported = true;
                 }
                 let boots = self.boots;
-                self.tell(Event::InstanceDied { instance, cause })?;
+                self.notify(Event::InstanceDied { instance, cause })?;
                 // A kernel that did not live to hear of it finds out when it is started again.
                 if self.boots == boots {
-                    checks::terminations::death_told(self, instance)
+                    checks::terminations::death_reported(self, instance)
                 } else {
                     Ok(())
                 }
@@ -310,7 +310,7 @@ impl World {
             one.turn = None;
             one.changing_turns.retain(|changing| *changing != turn);
         }
-        self.tell(Event::TurnEnded { session, turn, outcome })
+        self.notify(Event::TurnEnded { session, turn, outcome })
     }
 
     fn end_effect(&mut self, effect: &Effect, how: How, began_with: u64) -> Judged {
@@ -454,7 +454,7 @@ impl World {
                 one.saved = Saved::Yes;
             }
         }
-        self.tell(Event::EffectEnded { id: effect.id, outcome })
+        self.notify(Event::EffectEnded { id: effect.id, outcome })
     }
 
     /// Remembers that an effect on an instance did not end well.

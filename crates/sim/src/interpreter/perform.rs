@@ -70,7 +70,7 @@ impl World {
                 if !can_freeze {
                     return Ok(failed(FailureKind::Unsupported));
                 }
-                one.stand_still(now, false);
+                one.freeze(now, false);
             }
             Action::HoldStill { instance } => {
                 let Some(one) = self.runtime.up(*instance) else { return gone };
@@ -78,7 +78,7 @@ impl World {
                     return Ok(failed(FailureKind::Unsupported));
                 }
                 self.coverage.count("copies", "held_still");
-                one.stand_still(now, true);
+                one.freeze(now, true);
             }
             Action::Thaw { instance } | Action::LetRun { instance } => {
                 let Some(one) = self.runtime.up(*instance) else { return gone };

@@ -58,7 +58,7 @@ impl World {
         known.runs = false;
         let how = self.draw_end(fate);
         let heard_ms = self.choices.between(0, 30);
-        self.plan(heard_ms, Item::ProgramTold { instance, process, program, how });
+        self.plan(heard_ms, Item::ProgramReported { instance, process, program, how });
     }
 
     fn draw_end(&mut self, fate: ProgramFate) -> ProgramEnd {
@@ -79,7 +79,7 @@ impl World {
     }
 
     /// The kernel hears that a program is over.
-    pub(super) fn program_told(
+    pub(super) fn program_reported(
         &mut self,
         instance: InstanceId,
         process: ProcessId,
@@ -95,7 +95,7 @@ impl World {
         known.start_heard(now);
         known.rests_since = Some(now);
         one.stirred_at = now;
-        self.tell(Event::ProgramEnded { instance, process, how })
+        self.notify(Event::ProgramEnded { instance, process, how })
     }
 
     /// An instance died: nothing is heard of its programs any more. If the kernel does not say why in
@@ -107,7 +107,7 @@ impl World {
         let lost: Vec<(ProcessId, u32)> = running.map(|one| (one.id, one.program)).collect();
         for (process, program) in lost {
             let how = ProgramEnd::Lost { sandbox_gone: true, detail: "gone".into() };
-            let item = Item::ProgramTold { instance, process, program, how };
+            let item = Item::ProgramReported { instance, process, program, how };
             self.plan(REASON_PATIENCE_MS, item);
         }
     }
