@@ -1,32 +1,33 @@
-//! Workspaces on their way into archives, of cold sandboxes and of sessions without one, and those
-//! that wait because enough are on their way. Which are due is decided in `cold_workspaces` and `shelved_sessions`.
+//! The queue of workspaces that are being archived, of cold sandboxes and of shelved sessions, with
+//! a limit on how many are archived at once. `cold_workspaces` and `shelved_sessions` decide which
+//! are due.
 
 use std::collections::VecDeque;
 
 use crate::entry::EntryIx;
 use crate::shelved_sessions::ShelvedArchives;
 
-/// How many workspaces are put into archives at once: each takes a processor and the disk.
+/// How many workspaces are archived at once: each takes a processor and the disk.
 const AT_ONCE: u32 = 2;
 
-/// Workspaces on their way into archives.
+/// Workspaces that are being archived or wait for that.
 #[derive(Debug, Default)]
 pub(crate) struct ArchiveQueue {
-    /// How many workspaces of cold sandboxes are being put into archives.
+    /// How many workspaces of cold sandboxes are being archived.
     running: u32,
-    /// Cold sandboxes that wait for that. They may have been wanted meanwhile, or be gone.
+    /// Cold sandboxes in the queue. A session may want one meanwhile, or it may be gone.
     line: VecDeque<EntryIx>,
-    /// The same for sessions without a sandbox.
+    /// The same for shelved sessions.
     pub(crate) shelved: ShelvedArchives,
 }
 
 impl ArchiveQueue {
-    /// Whether one more may be put into an archive.
+    /// Whether one more may be archived now.
     pub(crate) fn has_room(&self) -> bool {
         self.in_progress() < AT_ONCE
     }
 
-    /// How many are being put into archives now.
+    /// How many are being archived now.
     pub(crate) fn in_progress(&self) -> u32 {
         self.running + self.shelved.in_progress()
     }
@@ -47,7 +48,7 @@ impl ArchiveQueue {
         self.line.pop_front()
     }
 
-    /// How many of them are of cold sandboxes, for audits.
+    /// How many of those belong to cold sandboxes, for audits.
     pub(crate) const fn running(&self) -> u32 {
         self.running
     }

@@ -1,5 +1,5 @@
 //! Recomputes every derived fact from the plain ones and compares. For tests and the simulator: it
-//! looks at everything, so it is not for every event.
+//! looks at everything, so it is too slow to run after every event in production.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, counted: &T, found: &T) -> A
 }
 
 impl Kernel {
-    /// Checks that everything that is counted or indexed is what it should be.
+    /// Checks every count and index.
     pub fn audit(&self) -> Result<(), String> {
         self.audit_counts()?;
         self.audit_tiers()?;
@@ -112,7 +112,7 @@ impl Kernel {
         same("failed launches", &known.occupied.failing(), &failing)?;
         same("leased sandboxes", &known.occupied.leased(), &leased)?;
         if known.phase == PoolPhase::Active && !known.queue.is_empty() && known.idle.len() > 0 {
-            return Err("someone waits while a sandbox is idle".to_owned());
+            return Err("a caller waits while a sandbox is idle".to_owned());
         }
         Ok(())
     }
@@ -145,25 +145,25 @@ impl Kernel {
             same("a lease", &self.entries.by_lease(lease), &Some(entry))?;
         }
         if self.readers.of(entry) > 0 && !sandbox.holds.is_copied() {
-            return Err("files are read of a sandbox that may be given up".to_owned());
+            return Err("files are read from a sandbox that is not held for that".to_owned());
         }
         if sandbox.phase() == Phase::Killing && sandbox.termination.is_none() {
-            return Err("something is being killed without a cause".to_owned());
+            return Err("a sandbox is being killed without a cause".to_owned());
         }
         if sandbox.phase() == Phase::Killing && !sandbox.end_notified {
-            return Err("the user of something that is being killed did not hear it".to_owned());
+            return Err("the user of a sandbox that is being killed was not notified".to_owned());
         }
         if sandbox.termination.is_some()
             && sandbox.alarm == model::Mono::NEVER
             && sandbox.ops.is_free()
             && !sandbox.ops.is_saving()
         {
-            return Err("something that is ending is not being looked at".to_owned());
+            return Err("no alarm or effect is set for a termination".to_owned());
         }
         Ok(())
     }
 
-    /// The forks that wait for files are those that are found by the files.
+    /// The index of waiting forks is complete.
     fn audit_reads(&self) -> Audit {
         let waits = self.entries.iter().filter(|(_, copy)| copy.ops.is_doing(OpKind::AwaitSource));
         let waits: BTreeSet<EntryIx> = waits.map(|(copy, _)| copy).collect();
@@ -196,7 +196,7 @@ impl Kernel {
         same("clients of turns", &indexed, &clients)
     }
 
-    /// Files are in one place, and those that are to go into an archive are on their way there.
+    /// Files are in one place, and those that must be archived are in the queue.
     fn audit_shelved_files(&self) -> Audit {
         let mut wanted = BTreeMap::new();
         for (session, known) in self.sessions.iter() {
@@ -218,7 +218,7 @@ impl Kernel {
         same("archives of shelved files", &self.archives.shelved.audited()?, &wanted)
     }
 
-    /// A workspace is deleted when no fork reads it, and not later.
+    /// A workspace is deleted as soon as no fork reads it.
     fn audit_removals(&self) -> Audit {
         let read: BTreeSet<WorkspaceId> =
             self.entries.iter().filter_map(|(_, entry)| Some(entry.copying?.from)).collect();
@@ -244,7 +244,7 @@ impl Kernel {
             };
             let known = self.entries.get(entry).and_then(|e| e.rare.as_ref());
             if !known.is_some_and(|rare| rare.waiting.contains(&req)) {
-                return Err(format!("nobody knows of a request that waits: {request:?}"));
+                return Err(format!("no sandbox refers to a request that waits: {request:?}"));
             }
         }
         let mut waiting: BTreeMap<RequestIx, usize> = BTreeMap::new();

@@ -1,6 +1,6 @@
-//! What becomes of files that no caller comes back for: after a while they go into an archive,
-//! where they take less room, and after another they are given up, if the node says so. A session
-//! that wants them meanwhile comes first, and none loses anything without a report.
+//! When the files of a cold sandbox are archived, and when they are deleted, if the node is
+//! configured to do so. A session that wants its files comes first, and every deletion is reported
+//! as state loss.
 
 use model::why::Tier;
 use model::{EndCause, Mono, Wall};
@@ -10,11 +10,11 @@ use crate::effect::Action;
 use crate::entry::{EntryIx, OpKind, Phase};
 use crate::event::Outcome;
 
-/// How much longer than other things with a workspace it may take.
+/// How many times longer an archive may take than other workspace effects.
 pub(crate) const ARCHIVE_PATIENCE: u64 = 10;
 
 impl Kernel {
-    /// When files are put into an archive, if no caller comes back for them.
+    /// When the files are archived, if no caller wants them before.
     fn archives_at(&self, entry: EntryIx) -> Option<Mono> {
         let sandbox = &self.entries[entry];
         let after_ms = self.config.archive_after_ms.filter(|ms| *ms > 0)?;
@@ -26,13 +26,13 @@ impl Kernel {
         wanted.then(|| self.time_at_age(entry, after_ms).max(sandbox.cold.not_before()))
     }
 
-    /// When files are given up, if no caller comes back for them.
+    /// When the files are deleted, if no caller wants them before.
     fn pruned_at(&self, entry: EntryIx) -> Option<Mono> {
         let after_ms = self.config.prune_after_ms.filter(|ms| *ms > 0)?;
         self.is_cold_and_unwanted(entry).then(|| self.time_at_age(entry, after_ms))
     }
 
-    /// Whether it is cold and not wanted, so that it may be dealt with.
+    /// Whether it is cold and no caller wants it, so its files may be archived or deleted.
     fn is_cold_and_unwanted(&self, entry: EntryIx) -> bool {
         let sandbox = &self.entries[entry];
         self.shutdown.is_none()
@@ -41,14 +41,14 @@ impl Kernel {
             && (sandbox.derived.tier == Some(Tier::Cold) || self.flaws.gives_up_wanted())
     }
 
-    /// The moment at which it was not used for so long, by the clock on the wall: it may be older
-    /// than this run.
+    /// When it will have been unused for `age_ms`, by the wall clock: its last use may be before
+    /// this run.
     fn time_at_age(&self, entry: EntryIx, age_ms: u64) -> Mono {
         let Wall(used) = self.entries[entry].last_used.wall;
         self.now.mono_at(Wall(used.saturating_add(age_ms)))
     }
 
-    /// Sees to it that a cold sandbox is looked at when its time comes.
+    /// Sets the alarm for when the files of a cold sandbox are archived or deleted.
     pub(crate) fn arm_cold(&mut self, entry: EntryIx) {
         let at = [self.archives_at(entry), self.pruned_at(entry)].into_iter().flatten().min();
         if let Some(at) = at {
@@ -56,7 +56,7 @@ impl Kernel {
         }
     }
 
-    /// Deals with the files of a cold sandbox whose time has come.
+    /// Deletes or archives the files of a cold sandbox when that is due.
     pub(crate) fn archive_or_prune(&mut self, entry: EntryIx) {
         if self.is_due(self.pruned_at(entry)) {
             self.counts.gave_up_files(self.entries[entry].files.has_files());
@@ -89,7 +89,7 @@ impl Kernel {
         let sandbox = &mut self.entries[entry];
         match outcome {
             Outcome::Done => sandbox.cold.archived(),
-            // It stays where it is, and nothing is lost by that.
+            // The files stay in their workspace; nothing is lost.
             Outcome::Failed(_) | Outcome::TimedOut => {
                 let pause_ms = self.config.backoff.max_ms.saturating_mul(ARCHIVE_PATIENCE);
                 sandbox.cold.archive_failed(self.now.mono.plus(pause_ms));
@@ -101,14 +101,14 @@ impl Kernel {
         self.due.look_at_archives();
     }
 
-    /// There may be room for one that waits. It may have been wanted meanwhile, or be gone.
+    /// Archives the next in the queue. A session may want it meanwhile, or it may be gone.
     pub(crate) fn archive_next(&mut self) {
         while self.archives.has_room()
             && let Some(entry) = self.archives.next()
         {
             let known = self.entries.get_mut(entry);
             if known.is_some_and(|sandbox| sandbox.cold.left_line()) {
-                // Its time may be over altogether by now.
+                // By now it may be due for deletion instead.
                 self.arm_cold(entry);
                 if self.is_due(self.archives_at(entry)) && !self.is_due(self.pruned_at(entry)) {
                     self.archive(entry);
@@ -118,7 +118,7 @@ impl Kernel {
         self.archive_shelved_sessions();
     }
 
-    /// A session wants the files: they stay where they are, or come back from where they went.
+    /// A session wants the files: an archive in progress is cancelled.
     pub(crate) fn cancel_archive(&mut self, entry: EntryIx) {
         if self.entries[entry].is_archiving() {
             self.entries[entry].ops.cancel();
@@ -128,7 +128,7 @@ impl Kernel {
         }
     }
 
-    /// How long binding settings may take: files may come with them.
+    /// How long a claim may take: a seed archive may come with it.
     pub(crate) fn claim_timeout_ms(&self, entry: EntryIx) -> u64 {
         let deadlines = &self.config.deadlines;
         match &self.entries[entry].settings {

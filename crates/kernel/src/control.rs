@@ -1,5 +1,5 @@
-//! Operations on a session: abort, pause, stop, end and fork. One is in progress at a time; those
-//! who ask for the same one join it, and all get the same answer when it is over.
+//! Operations on a session: abort, pause, stop, end and fork. One is in progress at a time; callers
+//! that request the same one join it, and all get the same answer when it has ended.
 
 use model::{EndCause, ErrorCode, Refusal, RequestId, SessionStatus};
 
@@ -29,7 +29,7 @@ impl Kernel {
         Ok(Reply::Pending)
     }
 
-    /// Notes an operation on a session, or joins the same one if it is in progress.
+    /// Begins an operation on a session, or joins the same one if it is in progress.
     pub(crate) fn begin_control(
         &mut self,
         request: RequestId,
@@ -54,9 +54,9 @@ impl Kernel {
         Ok(())
     }
 
-    /// Goes on with an operation once the turn is over.
+    /// Continues an operation once the turn has ended.
     pub(crate) fn continue_control(&mut self, session: SessionIx) {
-        // It may have been over with the turn, and the session with it.
+        // The end of the turn may have ended the operation, and the session too.
         let Some(known) = self.sessions.get(session) else { return };
         let Some(control) = &known.control else { return };
         if known.turn.is_some() {
@@ -91,8 +91,8 @@ impl Kernel {
         }
     }
 
-    /// A session ends with its files: its owner wants them gone. Their removal is written down
-    /// together with the end of the sandbox, so that a restart goes on with it.
+    /// Ends a session and deletes its files, as its owner requested. The deletion is journalled
+    /// together with the end of the sandbox, so a restart continues it.
     fn end_for_good(&mut self, session: SessionIx) {
         let cause = EndCause::SessionEnded;
         if self.flaw_ends_without_files(session) {
@@ -107,7 +107,7 @@ impl Kernel {
         if sandbox.is_live() {
             self.end(entry, cause, AfterEnd::Gone, Firmness::Now);
         } else if !sandbox.ops.is_free() && !sandbox.is_archiving() {
-            // Its files are still being copied into it: it goes when that is over.
+            // Its files are still being copied into it: it is removed when the copy has ended.
             sandbox.termination = Some(Box::new(Termination::now(cause)));
             self.mark(entry);
             self.settle(entry);
@@ -116,13 +116,13 @@ impl Kernel {
         }
     }
 
-    /// What is left of a sandbox that its session gives up.
+    /// What stays of a sandbox that its session gives up.
     pub(crate) fn after_leaving(&self, entry: EntryIx) -> AfterEnd {
         let sandbox = &self.entries[entry];
         match sandbox.phase() {
             Phase::InUse => AfterEnd::Cold,
             Phase::Launching if sandbox.files.has_files() => AfterEnd::Cold,
-            // One that is still being bound was never its session's.
+            // A sandbox that is still being claimed was never its session's.
             Phase::Launching
             | Phase::Claiming(_)
             | Phase::Cold
@@ -135,7 +135,7 @@ impl Kernel {
         }
     }
 
-    /// The sandbox of a session is gone, so an operation that ended it is over.
+    /// The sandbox of a session is gone, so the operation that ended it is complete.
     pub(crate) fn leave_finished(&mut self, session: SessionIx) {
         let Some(known) = self.sessions.get(session) else { return };
         let Some(control) = &known.control else { return };
@@ -171,8 +171,8 @@ impl Kernel {
         self.session_unwanted(session);
     }
 
-    /// The ending of a session's sandbox was called off, because its files could not be saved or
-    /// because it came into use.
+    /// The termination of a session's sandbox was voided, because a save failed or because it came
+    /// into use.
     pub(crate) fn termination_voided(&mut self, session: SessionIx, refusal: &Refusal) {
         let Some(control) = &self.sessions[session].control else { return };
         let result = match control.kind {

@@ -1,4 +1,4 @@
-//! Deletions: a caller wants a sandbox to go, with its files, and gets its answer when it has.
+//! Deletion of a sandbox with its files. The caller gets its answer when the sandbox is gone.
 
 use model::{EndCause, ErrorCode, Refusal, RequestId, SandboxId};
 
@@ -8,7 +8,7 @@ use crate::reply::Reply;
 use crate::request::WaitingFor;
 
 impl Kernel {
-    /// A caller wants a sandbox to go.
+    /// A caller deletes a sandbox.
     pub(crate) fn delete_requested(
         &mut self,
         request: RequestId,
@@ -25,7 +25,7 @@ impl Kernel {
             self.end(entry, EndCause::Deleted, AfterEnd::Gone, Firmness::Now);
             Ok(Reply::Pending)
         } else if !self.entries[entry].ops.is_free() && !self.entries[entry].is_archiving() {
-            // Its files are being copied. It goes as soon as that is over, one way or the other.
+            // Its files are being copied. It is removed when the copy has ended, done or failed.
             self.await_deletion(request, entry)?;
             self.entries[entry].termination = Some(Box::new(Termination::now(EndCause::Deleted)));
             self.mark(entry);

@@ -1,7 +1,6 @@
-//! What workspaces on disk may take. The file system keeps a hard limit by itself; a soft one is
-//! kept here: a sandbox that was measured to have written too much ends. Where the disk itself runs
-//! short, nothing more is launched on it, and the largest of those with a soft limit ends, one at a
-//! time.
+//! Limits on the disk space of workspaces. The file system enforces a hard limit itself; the kernel
+//! enforces a soft one: a sandbox that was measured above its limit ends. While the disk is short,
+//! nothing is launched on it, and the largest sandbox with a soft limit ends, one at a time.
 
 use std::sync::Arc;
 
@@ -13,28 +12,29 @@ use crate::entry::{AfterEnd, Entry, EntryIx, EntryOwner, Phase};
 use crate::event::{Measured, UseKind};
 use crate::pool::PoolIx;
 
-/// Ending one that holds less than this would free next to nothing.
+/// Ending a sandbox that holds less than this would free almost nothing.
 const OFFENDER_BYTES_MIN: u64 = 16 << 20;
 
-/// How often in a row some of a workspace may be hidden. Programs close directories for a moment,
-/// tests above all; one that shows everything at each third look hides nothing for long.
+/// How many times in a row a part of a workspace may be unmeasurable. Programs, tests above all,
+/// make directories unreadable for a moment; a sandbox that is readable at each third measurement
+/// hides nothing for long.
 const HIDDEN_MAX: u8 = 3;
 
 const MIB: u64 = 1 << 20;
 
-/// A workspace whose limit is kept by measuring it.
+/// A workspace whose limit the kernel enforces by measuring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SoftWorkspace {
-    /// Where it is in use.
+    /// The instance that uses it.
     pub instance: InstanceId,
     /// Which.
     pub workspace: WorkspaceId,
-    /// How much it may hold.
+    /// Its limit.
     pub limit_bytes: u64,
 }
 
 impl Kernel {
-    /// Workspaces that are to be measured now and then.
+    /// Workspaces that must be measured regularly.
     pub fn soft_workspaces(&self) -> Vec<SoftWorkspace> {
         let soft = self.entries.iter().filter(|(_, entry)| is_soft(entry) && is_up(entry));
         soft.map(|(_, entry)| SoftWorkspace {
@@ -45,13 +45,13 @@ impl Kernel {
         .collect()
     }
 
-    /// The sandbox that has a workspace now, if one has.
+    /// The instance that uses a workspace now, if any.
     pub fn user_of_workspace(&self, workspace: WorkspaceId) -> Option<InstanceId> {
         let mut all = self.entries.iter().map(|(_, entry)| entry);
         all.find(|entry| entry.workspace == workspace && is_up(entry)).map(|entry| entry.instance)
     }
 
-    /// Whether the disk has so little left that nothing more is launched on it.
+    /// Whether the disk is so short that nothing is launched on it.
     pub fn is_disk_short(&self) -> bool {
         self.disk_short
     }
@@ -67,12 +67,12 @@ impl Kernel {
         let limits = &sandbox.template.limits;
         let (bytes, files) = (limits.workspace_bytes(), limits.workspace_files());
         let why = if measured.bytes > bytes {
-            format!("its workspace holds more than {} MB", limits.workspace_mb)
+            format!("the workspace of the sandbox holds more than {} MB", limits.workspace_mb)
         } else if measured.files > files {
-            format!("its workspace has more than {files} files")
+            format!("the workspace of the sandbox has more than {files} files")
         } else if sandbox.disk.hidden() >= HIDDEN_MAX {
-            "files of its workspace lie where they cannot be measured, too deep or in directories \
-             that are closed"
+            "some files of the workspace cannot be measured: they are too deep, or in directories \
+             that cannot be read"
                 .to_owned()
         } else {
             return;
@@ -82,7 +82,7 @@ impl Kernel {
 
     pub(crate) fn disk_measured(&mut self, free_bytes: u64) {
         let floor = self.config.workspace_free_floor_mb.saturating_mul(MIB);
-        // Once short, it must be well above before it counts as enough: or it would go to and fro.
+        // Once short, it must be well above the floor before it counts as enough, or it would flap.
         let enough = if self.disk_short { floor + floor / 8 } else { floor };
         let short = free_bytes < enough;
         if short != self.disk_short {
@@ -98,7 +98,7 @@ impl Kernel {
         }
     }
 
-    /// Refuses a call that writes files where the disk has too little left.
+    /// Refuses a call that writes files while the disk is short.
     pub(crate) fn refuse_write_without_disk(
         &self,
         kind: UseKind,
@@ -106,7 +106,7 @@ impl Kernel {
     ) -> Result<(), Refusal> {
         let writes = match kind {
             UseKind::Files => true,
-            // What a program will write is not known before it runs.
+            // How much a program will write is not known before it runs.
             UseKind::Exec | UseKind::Read | UseKind::Port | UseKind::Stream | UseKind::Harness => {
                 false
             }
@@ -115,8 +115,8 @@ impl Kernel {
         if writes && short && traits.disk.is_some() { Err(disk_full()) } else { Ok(()) }
     }
 
-    /// Ends the one that holds most, unless one is on its way out already: what that frees is not
-    /// measured yet.
+    /// Ends the sandbox with the largest workspace, unless one is already ending for this reason:
+    /// what that frees is not measured yet.
     fn end_largest(&mut self, free_bytes: u64) {
         let mut largest: Option<(u64, EntryIx)> = None;
         for (entry, sandbox) in self.entries.iter() {
@@ -133,7 +133,7 @@ impl Kernel {
         }
         if let Some((bytes, entry)) = largest {
             let why = format!(
-                "the disk has {} MB left, and its workspace was the largest with {} MB",
+                "the disk has {} MB left, and the workspace of this sandbox was the largest with {} MB",
                 free_bytes / MIB,
                 bytes / MIB
             );
@@ -143,7 +143,8 @@ impl Kernel {
 
     fn end_for_disk(&mut self, entry: EntryIx, why: Arc<str>) {
         let sandbox = &self.entries[entry];
-        // A session keeps its files, as after a crash: it may want to see what filled the disk.
+        // A session keeps its files, as after a crash: its user may want to see what filled the
+        // disk.
         let after = match sandbox.owner() {
             EntryOwner::Session(_) if sandbox.phase() == Phase::InUse => AfterEnd::Renamed,
             EntryOwner::Session(_) | EntryOwner::Unowned | EntryOwner::Lease(_) => AfterEnd::Gone,
@@ -151,13 +152,13 @@ impl Kernel {
         self.end_now(entry, EndCause::DiskLimit, after, Some(why));
     }
 
-    /// Whether nothing of a pool may be launched for want of room on the disk.
+    /// Whether the disk is too short to launch anything of a pool.
     pub(crate) fn lacks_disk(&self, pool: PoolIx) -> bool {
         let short = self.disk_short && !self.flaws.ignores_full_disk();
         short && self.pools[pool].traits.disk.is_some()
     }
 
-    /// Refuses those in line for whom nothing is on its way, because nothing will be.
+    /// Refuses waiting checkouts that no sandbox is coming to, because none will be launched.
     pub(crate) fn refuse_without_disk(&mut self, pool: PoolIx) {
         if !self.lacks_disk(pool) {
             return;
@@ -177,7 +178,7 @@ fn is_soft(entry: &Entry) -> bool {
     entry.traits.disk == Some(WorkspaceLimit::Soft)
 }
 
-/// Whether it may be writing: it is neither being made nor on its way out.
+/// Whether it may write: it is neither being launched nor being removed.
 fn is_up(entry: &Entry) -> bool {
     match entry.phase() {
         Phase::Idle | Phase::Claiming(_) | Phase::InUse | Phase::Wiping | Phase::Proving => true,
@@ -185,7 +186,7 @@ fn is_up(entry: &Entry) -> bool {
     }
 }
 
-/// The refusal of a caller that needs a sandbox that the disk has no room for.
+/// The refusal of a caller while the disk is short.
 pub(crate) fn disk_full() -> Refusal {
     Refusal::new(ErrorCode::DiskFull, "the disk of the workspaces is nearly full")
         .retry_after(5_000)

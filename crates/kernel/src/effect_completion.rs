@@ -1,5 +1,5 @@
-//! Effects in progress: how they begin, and what their end means. A completion counts only if it is
-//! of an effect in progress: late and repeated ones are of none, and change nothing.
+//! How effects begin, and what their completion means. A completion counts only if its effect is in
+//! progress; late and repeated ones change nothing.
 
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ impl Kernel {
         self.arm(entry, deadline);
     }
 
-    /// Begins a wait that takes the place of an effect on a sandbox.
+    /// Begins a wait that holds the lane of an effect on a sandbox.
     pub(crate) fn begin_wait(&mut self, entry: EntryIx, kind: OpKind, until: Mono) {
         let n = self.minter.effect();
         self.entries[entry].ops.began(Op { n, kind, deadline: until });
         self.arm(entry, until);
     }
 
-    /// Sends an effect for which there is no sandbox any more: the thing itself gives it its name.
+    /// Sends an effect on a thing without a sandbox; the id of the thing names it.
     pub(crate) fn send_without_sandbox(
         &mut self,
         name: u128,
@@ -74,7 +74,7 @@ impl Kernel {
             OpKind::LetRun(attempt) => self.unquiesce_ended(entry, attempt, outcome),
             OpKind::StartTurn => self.start_turn_ended(entry, outcome),
             OpKind::StopTurn => self.stop_turn_ended(entry, &outcome),
-            // Its guest did not run in time.
+            // The guest did not run in time.
             OpKind::AwaitGuest => self.save_ended(entry, Outcome::TimedOut),
             OpKind::Persist => self.save_ended(entry, outcome),
             OpKind::Kill => self.kill_ended(entry, &outcome),
@@ -100,7 +100,8 @@ impl Kernel {
 }
 
 impl OpKind {
-    /// What it means for a sandbox that this effect found it gone; nothing if it says nothing new.
+    /// The end cause if this effect found the instance gone; none if that means nothing for the
+    /// sandbox.
     const fn death(self) -> Option<EndCause> {
         match self {
             Self::Claim

@@ -1,6 +1,6 @@
-//! One sandbox as the kernel knows it, live or cold. Only facts are stored; what follows from them
-//! is computed in `derived`. Facts that belong together are a type of their own in a module beneath
-//! this one, which keeps them in agreement.
+//! One sandbox as the kernel knows it, live or cold. An entry stores facts only; `derived` computes
+//! what follows from them. Facts that belong together are one type in a module beneath this one,
+//! and that type keeps them consistent.
 
 mod cleanliness;
 mod cold_files;
@@ -56,7 +56,7 @@ use crate::pool::PoolIx;
 use crate::session::SessionIx;
 use crate::slab::SlabIndex;
 
-/// The place of a sandbox.
+/// The index of a sandbox.
 pub(crate) type EntryIx = SlabIndex<Entry>;
 
 /// A sandbox.
@@ -64,14 +64,14 @@ pub(crate) type EntryIx = SlabIndex<Entry>;
 pub(crate) struct Entry {
     pub(crate) id: SandboxId,
     pub(crate) previous_id: Option<SandboxId>,
-    /// What was launched and is not confirmed as removed; nil if nothing.
+    /// The launched instance until its removal is confirmed; nil if there is none.
     pub(crate) instance: InstanceId,
     pub(crate) generation: Generation,
     pub(crate) template: Arc<Template>,
     pub(crate) traits: RuntimeTraits,
     pub(crate) workspace: WorkspaceId,
     pub(crate) created_at: Wall,
-    /// The pool whose slot it takes. A session's sandbox takes none.
+    /// The pool whose slot it takes. The sandbox of a session takes none.
     pub(crate) slot: Option<PoolIx>,
     pub(crate) ownership: Ownership,
     pub(crate) settings: Option<Arc<ClaimSettings>>,
@@ -86,9 +86,9 @@ pub(crate) struct Entry {
     pub(crate) clean: Cleanliness,
     pub(crate) life: Lifetime,
     pub(crate) termination: Option<Box<Termination>>,
-    /// Its present user heard that its instance is over.
+    /// Its present user was notified that the instance ended.
     pub(crate) end_notified: bool,
-    /// Why it went cold, while it is.
+    /// Why it is cold, while it is cold.
     pub(crate) slept: Option<EndCause>,
 
     pub(crate) files: Durability,
@@ -98,30 +98,30 @@ pub(crate) struct Entry {
     pub(crate) disk: DiskUse,
 
     pub(crate) last_used: Now,
-    /// When it was last heard of.
+    /// When it last answered or was proven alive.
     pub(crate) proven_at: Mono,
-    /// Its files could not be saved lately, so it is no victim until then.
+    /// A save failed lately: it cannot be evicted before this.
     pub(crate) spared_until: Mono,
     pub(crate) alarm: Mono,
-    /// What few sandboxes have.
+    /// Rarely used state, boxed to keep `Entry` small.
     pub(crate) rare: Option<Box<RareState>>,
     pub(crate) derived: Derived,
-    /// Its record has changed in this decision.
+    /// Its record changed in this decision.
     pub(crate) marked: Flag,
-    /// What users saw of its state.
+    /// The state that users saw last.
     pub(crate) visible: VisibleState,
-    /// Its state has changed in this decision.
+    /// Its state changed in this decision.
     pub(crate) state_changed: Flag,
 
-    /// Whether it counts as a process: from before its launch until its removal is confirmed.
+    /// Whether it takes a place: from before its launch until its removal is confirmed.
     live: bool,
-    /// It stands among the idle ones of its pool.
+    /// It is in the idle list of its pool.
     in_line: Flag,
     idle_links: Links,
     tier_links: Links,
 }
 
-/// What a new entry starts from.
+/// The parts of a new entry.
 pub(crate) struct NewEntry {
     pub(crate) id: SandboxId,
     pub(crate) workspace: WorkspaceId,
@@ -134,7 +134,7 @@ pub(crate) struct NewEntry {
 }
 
 impl Entry {
-    /// A cold entry, the start of every life.
+    /// A cold entry: every sandbox starts cold.
     pub(crate) fn new(new: NewEntry) -> Self {
         Self {
             id: new.id,
@@ -180,25 +180,25 @@ impl Entry {
         }
     }
 
-    /// Nothing is in progress in it.
+    /// It has no activity.
     pub(crate) fn is_quiet(&self) -> bool {
         self.holds.is_quiet()
     }
 
-    /// Its files are being put into an archive, which anything else calls off.
+    /// Its files are being archived. Any other operation cancels that.
     pub(crate) fn is_archiving(&self) -> bool {
         self.ops.is_doing(OpKind::Archive)
     }
 
-    /// What can reach its files while it lives.
+    /// Who can reach its files while it lives.
     pub(crate) fn reach(&self) -> Reach {
         self.file_access.reach(self.traits)
     }
 
-    /// Its files are being saved or copied by way of its guest, which must not be stopped meanwhile.
+    /// Its guest is saving or copying its files and must not be stopped meanwhile.
     pub(crate) fn is_read_inside(&self) -> bool {
         let (copied, saved) = (self.holds.is_copied(), self.ops.is_saving());
-        // Nearly always neither.
+        // Usually neither.
         (copied || saved)
             && match self.reach() {
                 Reach::Host => false,
@@ -207,32 +207,32 @@ impl Entry {
             }
     }
 
-    /// Its processes run, and nothing is being done that stops them.
+    /// Its processes run, and nothing is stopping them.
     pub(crate) fn runs(&self) -> bool {
         self.frozen == Frozen::No && !self.ops.is_freezing_or_thawing()
     }
 
-    /// It has files of a session that go when its processes go, and are not saved.
+    /// It has unsaved files of a session that would be lost with its processes.
     pub(crate) fn has_unsaved_files(&self) -> bool {
         self.session().is_some() && self.has_volatile_files()
     }
 
-    /// It has files that go when its processes go, and are not saved.
+    /// It has unsaved files that would be lost with its processes.
     pub(crate) fn has_volatile_files(&self) -> bool {
         self.files.is_dirty() && !self.traits.workspace_survives
     }
 
-    /// Nothing is in progress in it, and no caller is about to use it.
+    /// It has no activity, and no caller is about to use it.
     pub(crate) fn is_inactive(&self) -> bool {
         self.is_quiet() && !self.holds.is_wanted()
     }
 
-    /// It may be frozen as things stand.
+    /// It may be frozen now.
     pub(crate) fn may_freeze(&self) -> bool {
         self.may_freeze_soon() && self.ops.is_free() && !self.is_read_inside()
     }
 
-    /// It may be frozen once what is being done to it or to its files is over.
+    /// It may be frozen once the operation on it or its files has ended.
     pub(crate) fn may_freeze_soon(&self) -> bool {
         self.phase == Phase::InUse
             && self.traits.can_freeze
@@ -242,20 +242,21 @@ impl Entry {
             && !self.is_kept_alive()
     }
 
-    /// Something of its own keeps it awake.
+    /// A process or the scale file keeps it alive.
     pub(crate) fn is_kept_alive(&self) -> bool {
         self.rare
             .as_ref()
             .is_some_and(|rare| rare.scale > 0 || rare.processes.values().any(|p| p.keeps_alive))
     }
 
-    /// Until when a process whose time is over may be on its way out: it must be able to run.
+    /// Until when a process whose time has expired may still be ending: the sandbox must run for
+    /// that.
     pub(crate) fn kills_until(&self) -> Option<Mono> {
         let processes = self.rare.iter().flat_map(|rare| rare.processes.values());
         processes.filter_map(|process| process.killing).map(|(_, until)| until).max()
     }
 
-    /// A program of one of its processes is to be started again now.
+    /// A program of one of its processes is due for a restart.
     pub(crate) fn wants_restart(&self, now: Mono) -> bool {
         let mut processes = self.rare.iter().flat_map(|rare| rare.processes.values());
         processes.any(|process| process.wants_restart(now))
@@ -278,7 +279,7 @@ impl Entry {
         self.ownership.owner()
     }
 
-    /// The session whose sandbox it is.
+    /// The session that owns it.
     pub(crate) const fn session(&self) -> Option<SessionIx> {
         self.ownership.session()
     }
@@ -287,18 +288,18 @@ impl Entry {
         self.ownership.tenant()
     }
 
-    /// Why it ends, if it does.
+    /// Why it ends, if it is ending.
     pub(crate) fn end_cause(&self) -> EndCause {
         self.termination.as_ref().map_or(EndCause::Deleted, |termination| termination.cause)
     }
 
-    /// It is to give way, but would not if it came into use now.
+    /// It is being evicted or swept, but a use now would void that.
     pub(crate) fn may_be_spared(&self) -> bool {
         let voidable = |termination: &Termination| termination.firmness == Firmness::Voidable;
         self.phase == Phase::InUse && self.termination.as_deref().is_some_and(voidable)
     }
 
-    /// A process is being started for it, in a generation and with a life of its own.
+    /// An instance is being launched for it, in a new generation and with a new lifetime.
     pub(crate) fn launch_began(&mut self, now: Now) {
         self.generation = self.generation.next();
         self.take(Step::Launch);
@@ -312,7 +313,7 @@ impl Entry {
         self.life = Lifetime::began(now.wall, self.template.max_lifetime_ms);
     }
 
-    /// Its lease or session has it from now on.
+    /// Its lease or session uses it from now on.
     pub(crate) fn came_into_use(&mut self, step: Step) {
         self.take(step);
         if self.holds.is_wanted_to_run() {
@@ -320,24 +321,24 @@ impl Entry {
         }
     }
 
-    /// A process counts for it from now on.
+    /// It takes a place from now on.
     pub(crate) fn place_reserved(&mut self) {
         debug_assert!(!self.live, "a place is reserved once");
         self.live = true;
     }
 
-    /// No process counts for it any more.
+    /// It takes no place from now on.
     pub(crate) fn place_released(&mut self) {
         debug_assert!(self.live, "a place is given back once");
         self.live = false;
     }
 
-    /// Whether it counts as a process.
+    /// Whether it takes a place.
     pub(crate) const fn is_live(&self) -> bool {
         self.live
     }
 
-    /// What was launched for it is gone, and what depended on that.
+    /// Its instance is gone, and everything that depended on it.
     pub(crate) fn process_gone(&mut self) {
         self.ops.cancel();
         self.holds.finish_turn();
@@ -347,7 +348,7 @@ impl Entry {
         self.life = Lifetime::default();
     }
 
-    /// Nothing is left of it but its record and its files.
+    /// Only its record and its files are left.
     pub(crate) fn went_cold(&mut self, cause: EndCause) {
         self.take(Step::Sleep);
         self.slept = Some(cause);
@@ -357,7 +358,7 @@ impl Entry {
         self.files.settled();
     }
 
-    /// It is clean and alive, and joins the idle ones of its pool: its last user is forgotten.
+    /// It is clean and alive and joins the idle list of its pool. Nothing of its last user is kept.
     pub(crate) fn join_line(&mut self, now: Now) {
         self.in_line.raise();
         self.ownership.returned_to_pool();
@@ -368,7 +369,7 @@ impl Entry {
         self.last_used = now;
     }
 
-    /// It leaves the idle ones of its pool. Tells whether it was among them.
+    /// It leaves the idle list of its pool. Returns whether it was in it.
     pub(crate) const fn leave_line(&mut self) -> bool {
         self.in_line.lower()
     }
@@ -387,7 +388,7 @@ impl Entry {
         }
     }
 
-    /// The durable part of it. `owner` is its owner by id.
+    /// Its record in the journal. `owner` is its owner by id.
     pub(crate) fn record(&self, owner: Owner) -> SandboxRecord {
         SandboxRecord {
             id: self.id,

@@ -1,6 +1,6 @@
-//! Who gives way. An eviction frees the resource that is short, takes the least recently used of
-//! the first tier that can free it, and is recorded with its cause and the candidates considered.
-//! A running or held sandbox stands in no tier.
+//! Which sandbox is evicted. An eviction frees the resource that is short, takes the least recently
+//! used sandbox of the first tier that can free it, and is recorded with its cause and the
+//! candidates considered. A running or held sandbox is in no tier.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::Kernel;
 use crate::entry::{AfterEnd, EntryIx, Firmness};
 
 impl Kernel {
-    /// Ends one sandbox to relieve a shortage. Tells whether there was one to end.
+    /// Evicts one sandbox to relieve a shortage. Returns whether there was a victim.
     pub(crate) fn evict_one(&mut self, shortage: Shortage) -> bool {
         let Some((tier, victim)) = self.choose_victim(shortage) else { return false };
         let eviction = Arc::new(Eviction {
@@ -27,7 +27,7 @@ impl Kernel {
                 self.note_eviction(victim, eviction);
             }
             Tier::Waiting if shortage == Shortage::Entries => {
-                // No cold one is left: this one goes cold and its entry is removed in one step.
+                // No cold sandbox is left: this one goes cold and its entry is removed in one step.
                 let (after, firmness) = match self.config.cold_eviction {
                     ColdEviction::KeepFiles => (AfterEnd::Shelved, Firmness::Voidable),
                     ColdEviction::DeleteFiles => {
@@ -58,7 +58,7 @@ impl Kernel {
         order.iter().find_map(|tier| Some((*tier, self.first_of(*tier)?)))
     }
 
-    /// The next in line of each tier.
+    /// The first candidate of each tier.
     fn candidates(&self) -> Vec<Candidate> {
         let candidate = |tier: Tier| {
             let order = self.tiers.of(tier);
@@ -74,14 +74,14 @@ impl Kernel {
     }
 
     fn note_eviction(&mut self, victim: EntryIx, eviction: Arc<Eviction>) {
-        // A victim without a process to wait for is gone already.
+        // A victim without an instance is gone already.
         if let Some(termination) = self.entries.get_mut(victim).and_then(|e| e.termination.as_mut())
         {
             termination.eviction = Some(eviction);
         }
     }
 
-    /// Removes the entry of a cold sandbox: there is no process to wait for.
+    /// Removes the entry of a cold sandbox: there is no instance to wait for.
     fn evict_cold(&mut self, victim: EntryIx, eviction: Arc<Eviction>) {
         match self.config.cold_eviction {
             ColdEviction::KeepFiles if !self.flaws.deletes_files_at_limit() => {

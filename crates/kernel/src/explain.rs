@@ -1,4 +1,4 @@
-//! Answers without side effects: statistics, listings, and why a sandbox is as it is.
+//! Answers without side effects: statistics, listings, and why a sandbox is in its state.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::entry::{Entry, EntryIx, EntryOwner, Frozen};
 use crate::view::{Resting, SandboxView};
 
 impl Kernel {
-    /// The nine numbers of the node.
+    /// The statistics of the node.
     pub fn stats(&self) -> NodeStats {
         let by_state = self.counts.by_state();
         let of = |state: SandboxState| by_state[state as usize];
@@ -35,13 +35,13 @@ impl Kernel {
         }
     }
 
-    /// The seeds that sessions begin with, or begin with again.
+    /// The seed archives that sessions begin with.
     pub fn seeds(&self) -> BTreeSet<SeedId> {
         let sessions = self.sessions.iter();
         sessions.filter_map(|(_, known)| known.settings.claim.as_ref()?.seed).collect()
     }
 
-    /// What a pool has and did.
+    /// The statistics of a pool.
     pub fn pool_stats(&self, template: &TemplateName) -> Option<PoolStats> {
         let pool = self.pools.named(template)?;
         Some(self.pools[pool].stats(self.config.backoff.degraded_after))
@@ -53,32 +53,32 @@ impl Kernel {
         self.pools.by_name().map(|pool| pool.stats(degraded_after)).collect()
     }
 
-    /// A template that is served, or whose pool is still being destroyed.
+    /// A template, also while its pool is being destroyed.
     pub fn template(&self, name: &TemplateName) -> Option<Arc<Template>> {
         self.pools.named(name).map(|pool| Arc::clone(&self.pools[pool].template))
     }
 
-    /// What its runtime can do for it, as far as that is known.
+    /// What the runtime of a template can do, as far as that is known.
     pub fn traits_of(&self, name: &TemplateName) -> Option<RuntimeTraits> {
         self.pools.named(name).map(|pool| self.pools[pool].traits)
     }
 
-    /// All of those, by name.
+    /// All templates, by name.
     pub fn templates(&self) -> Vec<Arc<Template>> {
         self.pools.by_name().map(|pool| Arc::clone(&pool.template)).collect()
     }
 
-    /// The sandbox of a lease that is had, or is being handed out.
+    /// The sandbox of a lease, also while it is being handed out.
     pub fn lease(&self, lease: LeaseId) -> Option<SandboxView> {
         self.entries.by_lease(lease).map(|entry| self.view(entry))
     }
 
-    /// How a lease ended, as long as that is remembered.
+    /// How a lease ended, if its tombstone is still there.
     pub fn why_lease(&self, lease: LeaseId) -> Option<EndCause> {
         self.tombstones.of_lease(lease).map(|end| end.cause)
     }
 
-    /// The key that a lease belongs to, or did as long as that is remembered.
+    /// The key of a lease, or of its tombstone.
     pub fn tenant_of_lease(&self, lease: LeaseId) -> Option<KeyId> {
         match self.entries.by_lease(lease) {
             Some(entry) => Some(self.entries[entry].tenant()),
@@ -86,8 +86,7 @@ impl Kernel {
         }
     }
 
-    /// The key that a sandbox belongs to, or did as long as that is remembered; nil if it has
-    /// no owner.
+    /// The key of a sandbox, or of its tombstone; nil if it has no owner.
     pub fn tenant_of_sandbox(&self, id: SandboxId) -> Option<KeyId> {
         match self.entries.by_id(id) {
             Some(entry) => Some(self.entries[entry].tenant()),
@@ -100,17 +99,17 @@ impl Kernel {
         self.entries.by_id(id).map(|entry| self.view(entry))
     }
 
-    /// How often sandboxes went from one state to another, left out or not.
+    /// All transitions with their count, published or not.
     pub fn moves(&self) -> Vec<(SandboxState, SandboxState, u64)> {
         self.counts.transition_counts().collect()
     }
 
-    /// The state that users see of each sandbox, in no particular but a fixed order.
+    /// The visible state of each sandbox, in a fixed order.
     pub fn states(&self) -> impl Iterator<Item = (SandboxId, SandboxState)> {
         self.entries.iter().map(|(_, entry)| (entry.id, entry.derived.state))
     }
 
-    /// How many sandboxes are frozen, and how many something of their own keeps awake.
+    /// How many sandboxes are frozen, and how many are kept alive.
     pub fn resting(&self) -> Resting {
         let mut resting = Resting::default();
         for (_, entry) in self.entries.iter() {
@@ -120,7 +119,7 @@ impl Kernel {
         resting
     }
 
-    /// All sandboxes, live and cold, in no particular but a fixed order.
+    /// All sandboxes, live and cold, in a fixed order.
     pub fn sandboxes(&self) -> Vec<SandboxView> {
         self.entries.iter().map(|(entry, _)| self.view(entry)).collect()
     }
@@ -152,7 +151,7 @@ impl Kernel {
         }
     }
 
-    /// Why a sandbox is as it is, or how it ended.
+    /// Why a sandbox is in its state, or how it ended.
     pub fn why(&self, now: Now, id: SandboxId) -> Option<Why> {
         let Some(entry) = self.entries.by_id(id) else {
             return self.tombstones.of_sandbox(id).cloned().map(Why::Ended);
@@ -191,11 +190,11 @@ impl Kernel {
     }
 }
 
-/// How often what was launched for a sandbox was handed out.
+/// How often the instance of a sandbox was handed out.
 fn uses(entry: &Entry) -> u32 {
     match entry.owner() {
         EntryOwner::Unowned => entry.uses,
-        // One that was launched for its session was never in a pool.
+        // An instance launched for its session was never in a pool.
         EntryOwner::Lease(_) | EntryOwner::Session(_) => entry.uses.max(1),
     }
 }

@@ -1,5 +1,5 @@
-//! Forks: another session with a copy of this one's files. The copy is a cold sandbox of its own
-//! from the start, so that it is counted, found after a crash, and woken by its first message.
+//! Forks: a new session with a copy of another's files. The copy is a cold sandbox from the start,
+//! so it is counted, found after a crash, and launched by its first message.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ impl Kernel {
             self.spare_source(entry);
         }
         let session = self.new_session(id, template, settings);
-        // What the copy lacks was lost before it was made: its reader has to know that, too.
+        // Files lost before the copy are missing in it too: its clients must hear of that.
         self.sessions[session].state_lost = self.sessions[parent].state_lost;
         self.sessions[session].parent = Some(parent_id);
         self.sessions[session].status = SessionStatus::Paused;
@@ -84,9 +84,9 @@ impl Kernel {
         Ok(Reply::Pending)
     }
 
-    /// The sandbox through which files are copied, if it has them. One that is being started or
-    /// removed has a part of them or none: what is kept of it is the whole then. A disk that only
-    /// its sandbox can see into is whole from the first moment.
+    /// The instance to copy the files from, if it has all of them. One that is being launched or
+    /// removed may have only a part; then the saved files are copied. A disk that only the sandbox
+    /// can read is complete from the start.
     pub(crate) fn instance_to_copy_from(&self, entry: EntryIx) -> Option<InstanceId> {
         let sandbox = &self.entries[entry];
         let whole = sandbox.phase() == Phase::InUse
@@ -95,7 +95,8 @@ impl Kernel {
         (sandbox.is_live() && whole).then_some(sandbox.instance)
     }
 
-    /// Whether the files of a sandbox that is being removed go with it, or are about to move.
+    /// Whether the files of a sandbox that is being removed are lost with it, or about to be
+    /// shelved.
     fn is_losing_files(&self, entry: EntryIx) -> bool {
         let sandbox = &self.entries[entry];
         let Some(termination) =
@@ -109,15 +110,16 @@ impl Kernel {
         }
     }
 
-    /// A sandbox that was to give way stays: its files are being copied out of it.
+    /// Voids an eviction or sweep: the files of the sandbox are being copied.
     fn spare_source(&mut self, entry: EntryIx) {
         if self.entries[entry].may_be_spared() {
-            let refusal = Refusal::new(ErrorCode::SandboxBusy, "its files are being copied");
+            let refusal =
+                Refusal::new(ErrorCode::SandboxBusy, "the files of the sandbox are being copied");
             self.void_termination(entry, &refusal);
         }
     }
 
-    /// A session whose files are to be copied gets a cold sandbox for them.
+    /// Gives a shelved session a cold sandbox, so that its files can be copied.
     fn take_entry_for_shelved_files(
         &mut self,
         session: SessionIx,
@@ -151,7 +153,7 @@ impl Kernel {
         self.settle(entry);
     }
 
-    /// A cold entry can only be added where an entry is free; what is cold gives way at once.
+    /// Makes room for a new cold entry by evicting cold entries, which ends at once.
     fn make_room_for_entry(&mut self) -> Result<(), Refusal> {
         while self.entries.count() >= self.config.max_sandboxes {
             if self.first_of(Tier::Cold).is_none() || !self.evict_one(Shortage::Entries) {
@@ -167,7 +169,7 @@ impl Kernel {
         }
         self.release_copy_source(entry);
         if let Some(termination) = self.entries[entry].termination.take() {
-            // It was given up while it was being copied, and so its session never came to be.
+            // The fork was cancelled during the copy, so its session never existed.
             if let Some(session) = self.entries[entry].session() {
                 self.sessions[session].status = SessionStatus::Ended;
             }
@@ -188,7 +190,7 @@ impl Kernel {
                     self.publish_session(session, SessionChange::Forked);
                     let reply = Reply::Forked { session: self.sessions[session].id };
                     self.finish_control(session, &Ok(reply));
-                    // After a restart no request waits for the fork itself, but a use of it may.
+                    // After a restart no request waits for the fork itself, but a use may.
                     self.session_due(session);
                 }
                 return;
@@ -211,8 +213,8 @@ impl Kernel {
         self.remove_entry(entry, EndCause::LaunchFailed, Some(&detail), None);
     }
 
-    /// Whether what a fork reads from is still its parent's. If not, a copy that failed is no
-    /// trouble of the disk.
+    /// Whether the source of a fork still belongs to its parent. If not, a failed copy is not the
+    /// fault of the disk.
     fn is_source_there(&self, fork: SessionIx, copy: EntryIx) -> bool {
         let parent = self.sessions[fork].parent;
         let parent = parent.and_then(|id| self.sessions.by_id(id));
@@ -228,7 +230,7 @@ impl Kernel {
         })
     }
 
-    /// What is being copied may not be given up meanwhile.
+    /// A source must not be removed while it is copied.
     pub(crate) fn hold_for_copy(&mut self, entry: EntryIx) {
         self.entries[entry].holds.copy_began();
         self.settle(entry);
@@ -242,7 +244,7 @@ impl Kernel {
         self.arm_freeze_and_sweep(entry);
     }
 
-    /// Releases the hold on the source of a copy, once, if both are still there.
+    /// Releases the hold on the source of a copy, once, if both still exist.
     pub(crate) fn release_copy_source(&mut self, copy: EntryIx) {
         let source = self.source_of(copy);
         let Some(copying) = &mut self.entries[copy].copying else { return };
@@ -253,7 +255,7 @@ impl Kernel {
         }
     }
 
-    /// The sandbox whose files are being copied into this one, if it is still there.
+    /// The sandbox whose files are being copied into this one, if it still exists.
     pub(crate) fn source_of(&self, copy: EntryIx) -> Option<EntryIx> {
         let from = self.entries[copy].copying?.from;
         let parent = self.sessions[self.entries[copy].session()?].parent?;

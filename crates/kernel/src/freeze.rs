@@ -1,6 +1,5 @@
-//! Freezing and thawing: the processes of a sandbox stop running and go on again. Files that only
-//! its processes could save are saved first. After a freeze that went wrong it is thawed before
-//! use.
+//! Freezing and thawing all processes of a sandbox. Files that only its processes could save are
+//! saved first. After a failed freeze the sandbox is thawed before use.
 
 use std::sync::Arc;
 
@@ -14,8 +13,7 @@ use crate::reply::Reply;
 use crate::request::WaitingFor;
 
 impl Kernel {
-    /// What a freeze waited for is over: its files are saved or copied. It is frozen now, if a caller
-    /// asked for that.
+    /// Continues a requested freeze after the save or copy that it waited for.
     pub(crate) fn continue_freeze(&mut self, entry: EntryIx) {
         let wanted = |what: &WaitingFor| matches!(what, WaitingFor::Freeze { frozen: true, .. });
         let rare = self.entries[entry].rare.as_ref();
@@ -31,22 +29,23 @@ impl Kernel {
         }
     }
 
-    /// A sandbox is used before it could be frozen: those who asked for the freeze do not get it.
+    /// A sandbox came into use before it could be frozen: refuses the requests for a freeze.
     pub(crate) fn refuse_pending_freeze(&mut self, entry: EntryIx) {
         if self.entries[entry].waiting() > 0 {
-            let cause = "it came into use before it could be frozen";
+            let cause = "the sandbox came into use before it could be frozen";
             self.refuse_freeze_requests(entry, &Refusal::new(ErrorCode::SandboxBusy, cause));
         }
     }
 
-    /// Those who asked for a freeze do not get it.
+    /// Refuses the requests for a freeze, unless one is under way.
     pub(crate) fn refuse_freeze_requests(&mut self, entry: EntryIx, refusal: &Refusal) {
         if !self.is_freeze_under_way(entry) {
             self.answer_freeze_requests(entry, true, &Err(refusal.clone()));
         }
     }
 
-    /// Whether a sandbox is being frozen, or something is going on at whose end that is looked at.
+    /// Whether a sandbox is being frozen or quiesced; the completion looks at freeze requests
+    /// again.
     fn is_freeze_under_way(&self, entry: EntryIx) -> bool {
         let sandbox = &self.entries[entry];
         sandbox.ops.is_doing(OpKind::Freeze) || sandbox.ops.is_quiescing()
@@ -86,7 +85,10 @@ impl Kernel {
             },
             Outcome::TimedOut => {
                 self.entries[entry].frozen = Frozen::Unsure;
-                Err(Refusal::new(ErrorCode::DeadlineExceeded, "it could not be frozen in time"))
+                Err(Refusal::new(
+                    ErrorCode::DeadlineExceeded,
+                    "the sandbox could not be frozen in time",
+                ))
             }
         };
         self.arm_processes(entry);
@@ -97,7 +99,7 @@ impl Kernel {
         }
     }
 
-    /// Something began to keep a sandbox awake when it was being frozen already.
+    /// Thaws a sandbox that something began to keep alive while it was being frozen.
     pub(crate) fn thaw_if_kept_alive(&mut self, entry: EntryIx) -> bool {
         let sandbox = &self.entries[entry];
         let thaws = sandbox.frozen == Frozen::Yes
@@ -114,10 +116,10 @@ impl Kernel {
     pub(crate) fn thaw_ended(&mut self, entry: EntryIx, outcome: Outcome) {
         let detail = match outcome {
             Outcome::Done => {
-                // That it can be thawed says nothing of whether it answers.
+                // A thaw does not prove that the sandbox answers.
                 self.entries[entry].frozen = Frozen::No;
                 self.resume_process_time(entry);
-                // To be read is not to be used.
+                // Reading its files is no use of the sandbox.
                 let sandbox = &self.entries[entry];
                 if !sandbox.file_access.freezes_again() || sandbox.holds.is_wanted() {
                     self.touch(entry);
@@ -131,7 +133,7 @@ impl Kernel {
                 return;
             }
             Outcome::Failed(failure) => failure.detail,
-            Outcome::TimedOut => Arc::from("it could not be thawed in time"),
+            Outcome::TimedOut => Arc::from("the sandbox could not be thawed in time"),
         };
         self.died(entry, EndCause::FreezeFailed, Some(detail));
     }
@@ -179,10 +181,10 @@ impl Kernel {
             return Err(Refusal::new(ErrorCode::Unsupported, cause));
         }
         let kills = known.kills_until().is_some_and(|until| until > self.now.mono);
-        // A copy of its files is soon done, and a freeze waits for that.
+        // A copy of its files ends soon, and the freeze waits for that.
         let waits = known.ops.is_quiescing() || known.file_access.freezes_again();
         if kills || !(known.may_freeze() || waits && known.may_freeze_soon()) {
-            let cause = "something is going on in it, or keeps it awake";
+            let cause = "the sandbox is in use, or something keeps it alive";
             return Err(Refusal::new(ErrorCode::SandboxBusy, cause));
         }
         let saves = self.must_save_first(known);
@@ -208,7 +210,7 @@ impl Kernel {
         let stands = known.ops.is_doing(OpKind::Freeze) || known.ops.is_quiescing();
         if known.frozen == Frozen::No && !stands {
             if known.file_access.freezes_again() {
-                // It runs for its files only so far; from now on it runs for a caller.
+                // It was thawed only for a copy; from now on it runs for a caller.
                 self.touch(entry);
                 self.refuse_pending_freeze(entry);
                 self.arm_freeze_and_sweep(entry);

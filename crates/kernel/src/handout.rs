@@ -1,6 +1,7 @@
-//! Handing an idle sandbox to a lease or a session. One that answered lately, and to which nothing
-//! is to be bound, is handed out in the same decision; any other is bound and heard from first.
-//! Nothing is handed out on the word of a sandbox that was not asked for longer than that.
+//! Handing out an idle sandbox to a lease or a session. A sandbox that answered lately, and to
+//! which nothing must be bound, is handed out in the same decision. Any other is claimed first: its
+//! guest binds the settings and answers. A sandbox that was not probed within `probe_fresh_ms` is
+//! never handed out unprobed.
 
 use std::sync::Arc;
 
@@ -15,12 +16,12 @@ use crate::reply::{CheckedOut, CheckoutPath, Reply};
 use crate::request::{RequestIx, Terms};
 use crate::session::SessionIx;
 
-/// How many sandboxes a session tries to have bound to it before those who want one hear why that
-/// fails.
+/// How many sandboxes a session tries to claim before its callers are refused with the cause.
 const CLAIMS_MAX: u32 = 2;
 
 impl Kernel {
-    /// Gives an idle sandbox to a caller in line: at once, or as soon as it is bound and answers.
+    /// Hands out an idle sandbox to a waiting caller: at once, or as soon as the claim is
+    /// confirmed.
     pub(crate) fn serve(&mut self, entry: EntryIx, req: RequestIx) {
         let waiter = self.waiter(req);
         let (terms, path) = (waiter.terms.clone(), waiter.path);
@@ -33,8 +34,8 @@ impl Kernel {
         }
     }
 
-    /// Whether a sandbox can be handed out as it is: nothing is to be bound to it or may be bound
-    /// to it still, and it answered so lately that asking again would tell little.
+    /// Whether a sandbox can be handed out without a probe: nothing must be bound, nothing may
+    /// still be bound, and it answered within `probe_fresh_ms`.
     pub(crate) fn can_hand_out_without_probe(&self, entry: EntryIx, terms: &Terms) -> bool {
         let sandbox = &self.entries[entry];
         let fresh = self.now.mono.since(sandbox.proven_at) < self.config.probe_fresh_ms
@@ -43,7 +44,7 @@ impl Kernel {
         as_it_is && fresh && sandbox.frozen == Frozen::No && sandbox.ops.is_free()
     }
 
-    /// Hands out an idle sandbox in this very decision. It was not asked, so this proves nothing.
+    /// Hands out an idle sandbox in this decision. It was not probed, so this proves nothing.
     pub(crate) fn hand_out(
         &mut self,
         entry: EntryIx,
@@ -55,7 +56,7 @@ impl Kernel {
         self.active_lease(entry, path)
     }
 
-    /// Binds an idle sandbox to the lease of a caller, and hears from it.
+    /// Claims an idle sandbox for the lease of a caller; its guest must answer.
     pub(crate) fn bind_to_lease(&mut self, entry: EntryIx, req: RequestIx) {
         let waiter = self.waiter(req);
         waiter.entry = Some(entry);
@@ -74,8 +75,8 @@ impl Kernel {
         self.settle(entry);
     }
 
-    /// Takes an idle sandbox out of its pool for a lease. The new expiry comes first, so that
-    /// nothing expires while it is being checked.
+    /// Takes an idle sandbox out of its pool for a lease. The new expiry is set first, so it cannot
+    /// expire during the claim.
     fn assign_to_lease(&mut self, entry: EntryIx, terms: Terms) {
         self.leave_pool_line(entry);
         self.entries.lease_began(terms.lease, entry);
@@ -99,7 +100,7 @@ impl Kernel {
                 return;
             }
             Outcome::Failed(failure) => failure.detail,
-            Outcome::TimedOut => Arc::from("it did not answer in time"),
+            Outcome::TimedOut => Arc::from("the sandbox did not answer in time"),
         };
         if let Some(session) = self.entries[entry].session() {
             self.count_failed_claim(session, &detail);
@@ -107,8 +108,8 @@ impl Kernel {
         self.died(entry, EndCause::ClaimFailed, Some(detail));
     }
 
-    /// What fails with one sandbox after another is not their fault: those who want one are
-    /// refused, before the pool is used up for nothing.
+    /// Claims that fail with one sandbox after another are not the sandboxes' fault: callers are
+    /// refused before the whole pool is used up.
     fn count_failed_claim(&mut self, session: SessionIx, detail: &str) {
         let known = &mut self.sessions[session];
         known.failed_claims += 1;
@@ -129,7 +130,7 @@ impl Kernel {
             return;
         }
         let Some(req) = req else {
-            // Its caller went away while it was being bound.
+            // Its caller went away during the claim.
             self.recycle(entry, EndCause::ClientGone);
             return;
         };
@@ -138,7 +139,7 @@ impl Kernel {
         self.answer(req, Ok(Reply::CheckedOut(checked_out)));
     }
 
-    /// From now on a sandbox is in use, by a lease or a session.
+    /// A sandbox is in use from now on, by a lease or a session.
     fn mark_in_use(&mut self, entry: EntryIx, step: Step) {
         let sandbox = &mut self.entries[entry];
         sandbox.came_into_use(step);
@@ -148,7 +149,7 @@ impl Kernel {
         self.arm_expiry(entry);
     }
 
-    /// Tells the world of a lease that has its sandbox.
+    /// Publishes that a lease has its sandbox.
     fn active_lease(&mut self, entry: EntryIx, path: CheckoutPath) -> CheckedOut {
         let checked_out = self.checked_out(entry, path);
         let event = LifecycleEvent::SandboxActive {
@@ -181,7 +182,7 @@ impl Kernel {
         }
     }
 
-    /// A sandbox that was being bound is lost: its caller goes back to where it stood in line.
+    /// A sandbox was lost during its claim: the caller goes back to its old position in the queue.
     pub(crate) fn claim_lost(&mut self, entry: EntryIx, req: Option<RequestIx>) {
         match self.entries[entry].owner() {
             EntryOwner::Lease(lease) => {
@@ -193,11 +194,11 @@ impl Kernel {
                 waiter.entry = None;
                 let (pool, seq, policy) = (waiter.pool, waiter.seq, waiter.policy);
                 if self.requests[req].deadline <= self.now.mono {
-                    // It was nearly served at its deadline; it is not kept for another attempt.
+                    // Its deadline has passed: it does not get another attempt.
                     self.checkout_overdue(req);
                     return;
                 }
-                // It takes the next idle one in its turn, and waits for nothing else.
+                // It gets the next idle sandbox in its turn, and waits for nothing else.
                 self.pools[pool].idle_only_in_line |= policy == CheckoutPolicy::IdleOnly;
                 self.pools[pool].queue.insert(seq, req);
                 self.arm_request(req);

@@ -1,6 +1,6 @@
-//! Who speaks with the harness of a sandbox: a turn, or a caller that holds it, and never two. It
-//! is decided when it is asked for, so that who has to wait for the sandbox has the harness
-//! meanwhile.
+//! Exclusive access to a sandbox's harness: a turn has it, or one caller that holds it, and never
+//! two. The kernel decides at the request, so a caller that still waits for the sandbox already has
+//! the harness.
 
 use model::{ErrorCode, Refusal, TemplateName};
 
@@ -11,7 +11,8 @@ use crate::request::{RequestIx, WaitingFor};
 use crate::session::SessionIx;
 
 impl Kernel {
-    /// Refuses a harness that is not there, or that a caller of a leased sandbox holds already.
+    /// Refuses access to the harness of a leased sandbox that has none, or that another caller
+    /// holds.
     pub(crate) fn refuse_harness_of_lease(
         &self,
         entry: EntryIx,
@@ -32,7 +33,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// The same for a session, where a turn may have it.
+    /// The same for a session, where a turn may have the harness.
     pub(crate) fn refuse_harness_of_session(
         &self,
         session: SessionIx,
@@ -50,7 +51,7 @@ impl Kernel {
         self.refuse_while_harness_held(session)
     }
 
-    /// Refuses a turn while a caller holds the harness, or is about to.
+    /// Refuses a turn while a caller holds the harness or waits for it.
     pub(crate) fn refuse_while_harness_held(&self, session: SessionIx) -> Result<(), Refusal> {
         let known = &self.sessions[session];
         let wants = |req: &RequestIx| {
@@ -70,24 +71,26 @@ impl Kernel {
         if self.flaws.shares_harness() {
             return Ok(());
         }
-        let cause = "somebody speaks with the harness line by line";
+        let cause = "another caller holds the harness of the sandbox";
         Err(Refusal::new(ErrorCode::HarnessBusy, cause))
     }
 
     fn refuse_without_program(&self, name: &TemplateName) -> Result<(), Refusal> {
         match self.template(name) {
             Some(template) if template.harness.program().is_none() => {
-                let cause = format!("the harness of {name} is the shell, and no program");
+                let cause = format!(
+                    "the harness of template {name} is the shell, which is no program to connect to"
+                );
                 Err(Refusal::new(ErrorCode::NoHarness, cause))
             }
-            // That a template is gone is found out where it is needed.
+            // A template that is gone is reported where it is needed.
             Some(_) | None => Ok(()),
         }
     }
 }
 
 impl Entry {
-    /// A caller speaks with its harness directly.
+    /// A caller holds its harness.
     fn has_held_harness(&self) -> bool {
         self.rare.iter().flat_map(|rare| &rare.uses).any(|(_, kind)| *kind == UseKind::Harness)
     }

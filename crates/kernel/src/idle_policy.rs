@@ -1,5 +1,5 @@
-//! Rest: when a quiet sandbox is frozen, when the sweep makes it cold, and how it is woken. Nothing
-//! that is in use, about to be used, or kept awake is ever put to rest.
+//! When an idle sandbox is frozen, and when the idle sweep makes it cold. A sandbox that is in use,
+//! about to be used, or kept alive is never frozen or swept.
 
 use model::{EndCause, ErrorCode, Mono, Refusal, SandboxId};
 
@@ -8,7 +8,7 @@ use crate::deletion::sandbox_unknown;
 use crate::entry::{AfterEnd, Entry, EntryIx, EntryOwner, Firmness, Phase};
 
 impl Kernel {
-    /// When a sandbox will be frozen, if nothing happens.
+    /// When a sandbox will be frozen, if there is no activity before.
     pub(crate) fn freezes_at(&self, entry: EntryIx) -> Option<Mono> {
         let sandbox = &self.entries[entry];
         if !sandbox.may_freeze() {
@@ -21,13 +21,14 @@ impl Kernel {
             sandbox.last_used.mono.plus(after_ms)
         };
         if self.must_save_first(sandbox) {
-            // Saving failed lately: it is tried again then.
+            // A save failed lately: the next attempt is then.
             quiet = quiet.max(sandbox.spared_until);
         }
         Some(sandbox.kills_until().map_or(quiet, |until| quiet.max(until)))
     }
 
-    /// When the sweep will make a sandbox cold, if nothing happens. Sweeps happen at fixed times.
+    /// When the idle sweep will make a sandbox cold, if there is no activity before. Sweeps happen
+    /// at fixed times.
     pub(crate) fn sleeps_at(&self, entry: EntryIx) -> Option<Mono> {
         let sandbox = &self.entries[entry];
         let session = sandbox.session()?;
@@ -48,7 +49,7 @@ impl Kernel {
         Some(Mono(due.0.div_ceil(interval_ms).saturating_mul(interval_ms)))
     }
 
-    /// Sees to it that a quiet sandbox is looked at when it should rest.
+    /// Sets the alarm for the next freeze or sweep of an idle sandbox.
     pub(crate) fn arm_freeze_and_sweep(&mut self, entry: EntryIx) {
         let at = match (self.freezes_at(entry), self.sleeps_at(entry)) {
             (Some(freezes), Some(sleeps)) => freezes.min(sleeps),
@@ -58,7 +59,7 @@ impl Kernel {
         self.arm(entry, at);
     }
 
-    /// Makes a sandbox cold that has been idle for too long.
+    /// The idle sweep: makes a sandbox cold that was idle for too long.
     pub(crate) fn sweep(&mut self, entry: EntryIx) {
         if self.sleeps_at(entry).is_some_and(|at| at <= self.now.mono) {
             self.end(entry, EndCause::Idle, AfterEnd::Cold, Firmness::Voidable);
@@ -76,13 +77,13 @@ impl Kernel {
         }
     }
 
-    /// Whether its files would be lost with its processes: frozen, they could not be saved without
-    /// waking it, and its session would believe them kept.
+    /// Whether its files must be saved before a freeze: they are only in its processes' memory, and
+    /// a frozen sandbox cannot save them.
     pub(crate) fn must_save_first(&self, entry: &Entry) -> bool {
         entry.has_unsaved_files() && !self.flaws.freezes_unsaved()
     }
 
-    /// A live sandbox of a lease or a session, by its id.
+    /// The live sandbox of a lease or a session, by its id.
     pub(crate) fn usable(&self, sandbox: SandboxId) -> Result<EntryIx, Refusal> {
         let Some(entry) = self.entries.by_id(sandbox) else {
             return Err(match self.tombstones.of_sandbox(sandbox) {

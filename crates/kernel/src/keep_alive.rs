@@ -1,7 +1,7 @@
-//! What keeps a sandbox awake: processes that were started with keepAlive, and what programs write
-//! to the scale file. Above nothing, it is never frozen, swept or evicted. Everything here is
-//! forgotten when the sandbox starts, is returned, wiped or killed, so that nothing can be stuck
-//! awake.
+//! What keeps a sandbox alive: processes that were started with keepAlive, and the counter that
+//! programs write to the scale file. While anything does, the sandbox is never frozen, swept or
+//! evicted. All of it is reset when the sandbox starts, is returned, wiped or killed, so no sandbox
+//! can be kept alive for ever by mistake.
 
 use model::lifecycle::WakeCause;
 use model::state::Wakefulness;
@@ -13,7 +13,7 @@ use crate::entry::{Entry, EntryIx, Frozen, Phase, Process, ScheduledStop};
 use crate::reply::{KeptProcess, Reply, RestCause, WakeReport};
 
 impl Kernel {
-    /// Whether a process keeps its sandbox awake.
+    /// Whether a process keeps its sandbox alive.
     pub fn process_holds(&self, instance: InstanceId, process: ProcessId) -> bool {
         self.in_use(instance)
             .and_then(|entry| self.entries[entry].rare.as_ref()?.processes.get(&process))
@@ -39,7 +39,7 @@ impl Kernel {
         self.keep_alive_changed(entry, was_kept_alive, WakeCause::ScaleWritten);
     }
 
-    /// Takes keepAlive from the processes that exist now, now or later. The latest call counts.
+    /// Takes keepAlive from the processes that exist now, at once or later. The latest call counts.
     pub(crate) fn stop_requested(
         &mut self,
         sandbox: SandboxId,
@@ -63,7 +63,7 @@ impl Kernel {
         Ok(Reply::Wakefulness(self.keep_alive_report_of(entry)))
     }
 
-    /// What keeps a sandbox awake changed. A sandbox that was kept awake was in use until now.
+    /// What keeps a sandbox alive changed. Time in which it was kept alive counts as activity.
     pub(crate) fn keep_alive_changed(
         &mut self,
         entry: EntryIx,
@@ -80,7 +80,7 @@ impl Kernel {
         self.thaw_if_kept_alive(entry);
         let sandbox = &self.entries[entry];
         let Some(rare) = &sandbox.rare else { return };
-        // Nothing can be seen of one that does not run.
+        // The scale file of a frozen sandbox cannot be updated.
         if sandbox.frozen == Frozen::No {
             let processes = rare.processes.values().filter(|p| p.keeps_alive).count() as u32;
             let (instance, seen) = (sandbox.instance, rare.scale_seen);
@@ -107,7 +107,7 @@ impl Kernel {
         self.publish(sandbox.tenant(), event);
     }
 
-    /// What keeps a sandbox awake, by its id.
+    /// What keeps a sandbox alive, by its id.
     pub fn wake_report(&self, sandbox: SandboxId) -> Option<WakeReport> {
         let entry = self.entries.by_id(sandbox)?;
         Some(self.keep_alive_report_of(entry))

@@ -1,5 +1,5 @@
 //! Leases: exclusive use of a sandbox until it is returned or expires. A return never waits for
-//! anything; what becomes of the sandbox is decided in `recycle`.
+//! anything; `recycle` decides what becomes of the sandbox.
 
 use model::{EndCause, ErrorCode, LeaseId, Refusal, TerminatedReason, Wall};
 
@@ -12,14 +12,14 @@ impl Kernel {
     pub(crate) fn lease_returned(&mut self, lease: LeaseId) -> Result<Reply, Refusal> {
         let entry = match (self.leased(lease), self.tombstones.of_lease(lease)) {
             (Ok(entry), _) => entry,
-            // There is nothing left to give back, and that is how its user wants it.
+            // There is nothing left to return, and its user wanted that.
             (Err(_), Some(end)) if is_settled(end.cause) => return Ok(Reply::Noted),
             (Err(refusal), _) => return Err(refusal),
         };
         match self.entries[entry].phase() {
             Phase::InUse => self.recycle(entry, EndCause::Returned),
             Phase::Claiming(req) => {
-                // Returned before it was handed out: it is not wanted any more.
+                // Returned before it was handed out: the caller no longer wants it.
                 if let Some(req) = req {
                     self.entries[entry].claim_unwanted();
                     self.lease_ended(entry, lease, EndCause::Returned);
@@ -62,21 +62,22 @@ impl Kernel {
         })
     }
 
-    /// A lease is over. Until its end is announced the sandbox is still known as the lease's.
+    /// A lease ended. Until the end of the sandbox is published it is still recorded as the
+    /// lease's.
     pub(crate) fn forget_lease(&mut self, entry: EntryIx, cause: EndCause) {
         let EntryOwner::Lease(lease) = self.entries[entry].owner() else { return };
         self.entries.lease_ended(lease);
         self.lease_ended(entry, lease, cause);
     }
 
-    /// Remembers how a lease ended; what happens to its sandbox afterwards changes nothing of it.
+    /// Makes the tombstone of a lease; what happens to its sandbox later does not change it.
     fn lease_ended(&mut self, entry: EntryIx, lease: LeaseId, cause: EndCause) {
         let sandbox = &mut self.entries[entry];
         let cause = sandbox.ownership.lease_ended(cause);
         self.tombstones.remember_lease(lease, LeaseTombstone { cause, tenant: sandbox.tenant() });
     }
 
-    /// Sees to it that a sandbox is looked at when its time is over.
+    /// Sets the alarm for when a sandbox expires.
     pub(crate) fn arm_expiry(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
         let Some(end) = sandbox.life.expires_at() else { return };
@@ -85,7 +86,7 @@ impl Kernel {
         }
         let margin_ms = match sandbox.phase() {
             Phase::Idle => sandbox.template.pool.acquire_margin_ms(),
-            // What is in progress is not cut off: it is looked at when that ends.
+            // Activity is not cut off: the kernel looks again when it ends.
             Phase::InUse if sandbox.session().is_some() && !sandbox.is_inactive() => {
                 return;
             }
@@ -101,7 +102,7 @@ impl Kernel {
         self.arm(entry, at);
     }
 
-    /// Ends a sandbox whose time is over.
+    /// Ends a sandbox that has expired.
     pub(crate) fn expire(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
         match sandbox.phase() {
@@ -146,9 +147,9 @@ pub(crate) fn refuse_ttl(ttl_ms: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether a return of a lease that ended like this is the same as one that came in time: it was
-/// returned before, or its sandbox is gone by its own fault or its user's wish. A lease that was
-/// taken away is lost, and a late return gets to know that.
+/// Whether a late return of a lease that ended like this succeeds: it was returned before, its
+/// sandbox failed by itself, or its user deleted it. A lease that was taken away is lost, and a
+/// late return is refused.
 fn is_settled(cause: EndCause) -> bool {
     match cause.reason() {
         TerminatedReason::Crash
@@ -165,7 +166,7 @@ fn is_settled(cause: EndCause) -> bool {
     }
 }
 
-/// The refusal of a caller that comes with a lease that is gone.
+/// The refusal of a caller whose lease is gone.
 pub(crate) fn lost(cause: EndCause) -> Refusal {
     let reason = cause.reason();
     let cause = format!("the lease is gone: {} ({})", reason.as_str(), cause.as_str());

@@ -1,11 +1,11 @@
-//! Queues of sandboxes, least recently used first: the idle ones of each pool, and the candidates
-//! of each eviction tier. The links live in the sandboxes, so that joining, leaving and asking for
-//! the first cost the same whatever the number.
+//! Lists of sandboxes, least recently used first: the idle ones of each pool, and the candidates of
+//! each eviction tier. The links live in the sandboxes, so joining, leaving and finding the first
+//! cost the same for any number.
 
 use crate::entries::Entries;
 use crate::entry::EntryIx;
 
-/// Which of its two sets of links an order uses.
+/// Which of its two sets of links a list uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkSet {
     /// The idle sandboxes of a pool.
@@ -14,14 +14,14 @@ pub(crate) enum LinkSet {
     Tier,
 }
 
-/// The neighbours of a sandbox in one order.
+/// The neighbours of a sandbox in one list.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Links {
     before: Option<EntryIx>,
     after: Option<EntryIx>,
 }
 
-/// One order.
+/// One list.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LruList {
     set: LinkSet,
@@ -47,7 +47,7 @@ impl LruList {
         self.last
     }
 
-    /// Joins the order behind all that were used before it. It is nearly always the latest, so the
+    /// Joins the list behind all that were used before it. It is nearly always the latest, so the
     /// search from the end costs nothing.
     pub(crate) fn push(&mut self, entries: &mut Entries, entry: EntryIx) {
         let used = entries[entry].last_used.mono;
@@ -82,7 +82,7 @@ impl LruList {
         self.len -= 1;
     }
 
-    /// The order as a list, for audits.
+    /// All members, for audits.
     pub(crate) fn list(&self, entries: &Entries) -> Vec<EntryIx> {
         let mut list = Vec::with_capacity(self.len as usize);
         let mut next = self.first;

@@ -1,6 +1,5 @@
-//! Makes ids and jitter from a seed that arrives when the kernel starts, and numbers what comes one
-//! after the other. The kernel never rolls dice: the same seed and the same events give the same
-//! ids.
+//! Makes ids and jitter from the random seed that the kernel starts with, and numbers effects and
+//! arrivals. The same seed and the same events give the same ids.
 
 use model::Wall;
 
@@ -34,13 +33,13 @@ impl Minter {
         time | version | variant | (random & mask)
     }
 
-    /// The number of the next effect. No two have the same.
+    /// The unique number of the next effect.
     pub(crate) const fn effect(&mut self) -> u64 {
         self.effects += 1;
         self.effects
     }
 
-    /// The next place in the order of arrival, in whichever line.
+    /// The next number in the order of arrival, for all queues.
     pub(crate) const fn next_arrival(&mut self) -> u64 {
         self.places += 1;
         self.places

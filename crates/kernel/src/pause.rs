@@ -1,5 +1,5 @@
-//! Pausing: the processes of a session are stopped now rather than when they have been quiet, and
-//! its files are made durable meanwhile. It resumes by itself on its next message.
+//! Pausing a session: its processes are frozen now instead of after an idle time, and its files are
+//! saved meanwhile. The session resumes with its next message.
 
 use model::{ErrorCode, LifecycleEvent, Refusal, RequestId, SessionId, SessionStatus};
 
@@ -39,14 +39,14 @@ impl Kernel {
                 && self.entries[*entry].termination.is_none()
         });
         if resting.is_some_and(|entry| !self.entries[entry].is_quiet()) {
-            let cause = "something is going on in the session's sandbox";
+            let cause = "the sandbox of the session is in use";
             return Err(Refusal::new(ErrorCode::SandboxBusy, cause));
         }
         let saves = resting.filter(|entry| {
             let sandbox = &self.entries[*entry];
             sandbox.files.is_dirty() && !sandbox.ops.is_saving()
         });
-        // Where the guest is needed to save, it goes to sleep afterwards.
+        // Where the guest is needed for the save, the freeze follows it.
         let inside = saves.is_some_and(|entry| self.entries[entry].reach() == Reach::GuestOnly);
         let freezes = resting.filter(|entry| !inside && self.freezes_at(*entry).is_some());
         if freezes.is_some() {
@@ -66,7 +66,7 @@ impl Kernel {
         Ok(Reply::Paused)
     }
 
-    /// The attempt to freeze a session's sandbox is over, one way or the other.
+    /// The freeze of a paused session ended, done or failed.
     pub(crate) fn pause_frozen(&mut self, session: SessionIx) {
         let pausing = self.sessions[session].control.as_ref();
         if pausing.is_some_and(|control| control.kind == ControlKind::Pause) {
@@ -74,7 +74,7 @@ impl Kernel {
         }
     }
 
-    /// The files of a session are durable.
+    /// Publishes that the files of a session are durable.
     pub(crate) fn publish_durable(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
         if let Some(session) = sandbox.session() {

@@ -1,5 +1,5 @@
-//! Removals that outlive the sandbox they were for: workspaces to delete, and instances that a
-//! restart found and no record names. Each is tried until it is confirmed.
+//! Pending removals: workspaces to delete after their sandbox is gone, and orphans (instances that
+//! a restart found and no record names). Each is tried until it is confirmed.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use crate::alarms::Ringer;
 use crate::effect::Action;
 use crate::event::Outcome;
 
-/// What is still to be removed.
+/// What must still be removed.
 #[derive(Debug)]
 pub(crate) struct PendingRemovals {
     workspaces: BTreeMap<WorkspaceId, Removal>,
     orphans: BTreeMap<InstanceId, Removal>,
-    /// The debt that an effect in progress is to discharge.
+    /// The removal that an effect in progress carries out.
     in_progress: BTreeMap<u64, RemovalTarget>,
     alarm: Mono,
 }
@@ -38,11 +38,11 @@ struct Removal {
     attempts: u32,
     /// The effect in progress, if any.
     n: Option<u64>,
-    /// When it is timed out, or tried again.
+    /// Its deadline, or when it is tried again.
     at: Mono,
 }
 
-/// What a debt is for.
+/// What a removal removes.
 #[derive(Debug, Clone, Copy)]
 enum RemovalTarget {
     Workspace(WorkspaceId),
@@ -54,12 +54,12 @@ impl PendingRemovals {
         self.orphans.len()
     }
 
-    /// Whether a workspace is to be deleted.
+    /// Whether a workspace will be deleted.
     pub(crate) fn will_delete(&self, workspace: WorkspaceId) -> bool {
         self.workspaces.contains_key(&workspace)
     }
 
-    /// The workspaces that are to be deleted, and whether they wait for a fork that reads them.
+    /// The workspaces that will be deleted, and whether they wait for a fork that reads them.
     pub(crate) fn workspace_deletions(&self) -> impl Iterator<Item = (WorkspaceId, bool)> {
         self.workspaces.iter().map(|(workspace, removal)| (*workspace, removal.at == Mono::NEVER))
     }
@@ -73,19 +73,19 @@ impl PendingRemovals {
 }
 
 impl Kernel {
-    /// A workspace is to be deleted.
+    /// Deletes a workspace that its sandbox left behind.
     pub(crate) fn schedule_workspace_deletion(&mut self, workspace: WorkspaceId) {
         self.out.journal.push(JournalEntry::WorkspaceDoomed(workspace));
         self.schedule_removal(RemovalTarget::Workspace(workspace));
     }
 
-    /// A workspace is to be deleted when the fork that reads it is done.
+    /// Deletes a workspace when the fork that reads it is done.
     pub(crate) fn schedule_deletion_after_copy(&mut self, workspace: WorkspaceId) {
         self.out.journal.push(JournalEntry::WorkspaceDoomed(workspace));
         self.restore_workspace_deletion(workspace);
     }
 
-    /// A workspace was to be deleted before we were restarted.
+    /// Continues a deletion that was pending before a restart.
     pub(crate) fn restore_workspace_deletion(&mut self, workspace: WorkspaceId) {
         if self.is_workspace_copied(workspace) {
             let removal = Removal { attempts: 0, n: None, at: Mono::NEVER };
@@ -95,7 +95,7 @@ impl Kernel {
         }
     }
 
-    /// A fork that read a workspace is done: if that is to be deleted, its time has come.
+    /// A fork that read a workspace is done: a deletion that waited for it begins.
     pub(crate) fn workspace_copy_ended(&mut self, workspace: WorkspaceId) {
         let waits = self.pending_removals.workspaces.get(&workspace);
         if waits.is_some_and(|removal| removal.at == Mono::NEVER)
@@ -112,7 +112,7 @@ impl Kernel {
             .any(|(_, entry)| entry.copying.is_some_and(|copying| copying.from == workspace))
     }
 
-    /// An instance exists that no record names. It takes a place until it is gone.
+    /// Removes an orphan. It takes a place until it is gone.
     pub(crate) fn remove_orphan(&mut self, instance: InstanceId) {
         self.admission.process_began(0);
         self.schedule_removal(RemovalTarget::Orphan(instance));
@@ -154,7 +154,7 @@ impl Kernel {
         self.alarms.at_latest(Ringer::PendingRemovals, &mut self.pending_removals.alarm, deadline);
     }
 
-    /// Tells whether the effect was of a debt.
+    /// Returns whether the effect was a pending removal.
     pub(crate) fn removal_effect_ended(&mut self, n: u64, outcome: &Outcome) -> bool {
         let Some(target) = self.pending_removals.in_progress.remove(&n) else { return false };
         match outcome {
@@ -190,7 +190,7 @@ impl Kernel {
         self.alarms.at_latest(Ringer::PendingRemovals, &mut self.pending_removals.alarm, at);
     }
 
-    /// Tries again what is due, and gives up on what takes too long, to try it again later.
+    /// Sends the removals that are due, and retries later those that passed their deadline.
     pub(crate) fn removals_due(&mut self) {
         self.pending_removals.alarm = Mono::NEVER;
         let now = self.now.mono;

@@ -1,5 +1,5 @@
 //! The life of pools and templates: put, resize, drain, resume, destroy. A pool that is being
-//! destroyed is fenced: nothing enters it, and it goes when the last of its sandboxes has.
+//! destroyed is fenced: nothing enters it, and it is removed with the last of its sandboxes.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Kernel {
         Ok(Reply::Noted)
     }
 
-    /// Idle sandboxes of the old template go; leased ones go when they are returned.
+    /// Idle sandboxes of the old template end now; leased ones when they are returned.
     fn replace_template(&mut self, pool: PoolIx, template: Arc<Template>, traits: RuntimeTraits) {
         let known = &mut self.pools[pool];
         known.template = template;
@@ -72,7 +72,7 @@ impl Kernel {
         changed
             .validate()
             .map_err(|invalid| Refusal::new(ErrorCode::InvalidArgument, invalid.to_string()))?;
-        // Sandboxes are no different for it: those that exist belong to the new template too.
+        // The change does not affect sandboxes: existing ones belong to the new template too.
         let old = Arc::clone(&self.pools[pool].template);
         let new = Arc::new(changed);
         self.pools[pool].template = Arc::clone(&new);
@@ -140,7 +140,7 @@ impl Kernel {
             let ends = match sandbox.phase() {
                 Phase::Launching | Phase::Wiping | Phase::Proving => true,
                 Phase::Claiming(_) | Phase::InUse => force,
-                // Idle ones go with the pool's line; the others are gone or going.
+                // Idle ones end with the pool's list; the others have ended or are ending.
                 Phase::Idle | Phase::Cold | Phase::Killing => false,
             };
             if ends {
@@ -150,7 +150,7 @@ impl Kernel {
         Ok(Reply::Pending)
     }
 
-    /// A pool goes when nothing of it is left.
+    /// Removes a pool when none of its sandboxes is left.
     pub(crate) fn finish_destroying(&mut self, pool: PoolIx) {
         let known = &self.pools[pool];
         if known.phase != PoolPhase::Destroying || known.occupied.slots() > 0 {

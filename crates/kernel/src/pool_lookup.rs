@@ -1,4 +1,4 @@
-//! Which pool serves a template, and whether it takes callers. A template that this node was not
+//! Which pool serves a template, and whether it accepts callers. A template that this node was not
 //! started for may be known, and is never served.
 
 use model::state::PoolPhase;
@@ -14,7 +14,7 @@ impl Kernel {
         })
     }
 
-    /// The same, for who wants a sandbox of it.
+    /// The same, for a caller that wants a sandbox of it.
     pub(crate) fn served_pool(&self, template: &TemplateName) -> Result<PoolIx, Refusal> {
         let pool = self.pool_named(template)?;
         if self.is_served(template) {

@@ -1,6 +1,7 @@
-//! Starting the program of a process again: after its pause, in the sandbox in which it failed and in
-//! no other. A start is a use of that sandbox: a frozen one is thawed for it, and until the start has
-//! ended nothing takes the sandbox away. A process that was asked to end is never started.
+//! Restarting the program of a process: after its pause, in the sandbox in which it failed and in
+//! no other. A restart is a use of that sandbox: a frozen one is thawed for it, and nothing takes
+//! the sandbox away before the restart has ended. A process whose end was requested is never
+//! restarted.
 
 use std::sync::Arc;
 
@@ -15,15 +16,14 @@ use crate::effect::{Action, Effect};
 use crate::entry::{EntryIx, Firmness, Program};
 use crate::event::{Failure, FailureKind, Outcome, UseKind};
 
-/// How long a program that is to be started again waits for its sandbox, and how long its start may
-/// take then.
+/// How long a restart waits for its sandbox, and how long it may take then.
 pub(crate) const RESTART_TIMEOUT_MS: u64 = 60_000;
 
-const LATE: &str = "it was not started in time";
+const LATE: &str = "the program was not restarted in time";
 
 impl Kernel {
-    /// Starts programs again whose pause is over, if the sandbox can be used. If it cannot, it is
-    /// looked at again when what is in the way has ended.
+    /// Restarts programs whose pause has ended, if the sandbox can be used. If not, the kernel
+    /// looks again when the operation in the way has ended.
     pub(crate) fn restart_processes(&mut self, entry: EntryIx) {
         let now = self.now.mono;
         let Some(rare) = &self.entries[entry].rare else { return };
@@ -35,7 +35,7 @@ impl Kernel {
         if waiting.is_empty() {
             return;
         }
-        // One that is on its way out takes its processes along.
+        // A sandbox that is ending ends its processes too.
         let stays = self.entries[entry].termination.is_none();
         let refused = self.refuse_when_stopping().err().filter(|_| stays);
         let stopping: Option<Arc<str>> = refused.map(|refusal| (&*refusal.cause).into());
@@ -58,8 +58,8 @@ impl Kernel {
         self.recompute_demand(entry);
     }
 
-    /// A sandbox comes into use, as by a caller: those who asked for a freeze do not get it, and a
-    /// session that was paused goes on.
+    /// A sandbox comes into use, as by a caller: pending freeze requests are refused, and a paused
+    /// session resumes.
     fn used_by_restart(&mut self, entry: EntryIx) {
         self.refuse_pending_freeze(entry);
         if let Some(session) = self.entries[entry].session() {
@@ -68,14 +68,14 @@ impl Kernel {
         }
     }
 
-    /// Whether a program can be started in a sandbox now; what is in the way is called off where that
-    /// is possible.
+    /// Whether a program can be started in a sandbox now. A voidable termination is voided and a
+    /// frozen sandbox thawed first.
     fn is_ready_for_restart(&mut self, entry: EntryIx) -> bool {
         if let Some(termination) = &self.entries[entry].termination {
             if termination.firmness != Firmness::Voidable || self.flaws.ends_victim_in_use() {
                 return false;
             }
-            let refusal = Refusal::new(ErrorCode::SandboxBusy, "it came into use again");
+            let refusal = Refusal::new(ErrorCode::SandboxBusy, "the sandbox came into use again");
             self.void_termination(entry, &refusal);
         }
         if !self.entries[entry].ops.is_free() {
@@ -111,8 +111,7 @@ impl Kernel {
         self.arm(entry, deadline);
     }
 
-    /// An effect on a sandbox ended that is none of those that are done to the sandbox itself: it may
-    /// be one on a process.
+    /// An effect ended that is no operation on the sandbox itself: it may be one on a process.
     pub(crate) fn process_effect_ended(&mut self, entry: EntryIx, n: u64, outcome: &Outcome) {
         let Some(rare) = &self.entries[entry].rare else { return };
         let is_it =
@@ -146,7 +145,7 @@ impl Kernel {
         }
     }
 
-    /// A program was started again: its time begins anew.
+    /// A program was restarted: its time limit starts again.
     pub(crate) fn restart_heard(&mut self, entry: EntryIx, process: ProcessId) {
         let now = self.now;
         let counts = !self.flaws.leaves_restarts_uncounted();
@@ -160,8 +159,8 @@ impl Kernel {
         self.on_activity_ended(entry);
     }
 
-    /// A program runs again. If its end was asked for while it was being started, it could not
-    /// hear that: it is killed, and keeps nothing awake any more.
+    /// A program runs again. If its end was requested during the restart, it is killed now and
+    /// keeps nothing alive.
     fn kill_if_asked(&mut self, entry: EntryIx, process: ProcessId) {
         let sandbox = &mut self.entries[entry];
         let was_kept_alive = sandbox.is_kept_alive();
@@ -176,14 +175,14 @@ impl Kernel {
         }
     }
 
-    /// The start of a program is no longer a use of its sandbox.
+    /// The restart is no longer a use of the sandbox.
     fn restart_use_ended(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         sandbox.holds.use_ended(UseKind::Exec);
         sandbox.files.write_answered();
     }
 
-    /// A program was not started again: its process is over.
+    /// A restart failed: the process ends.
     fn restart_failed(&mut self, entry: EntryIx, process: ProcessId, cause: Arc<str>) {
         let at = self.now.wall;
         let Some(known) = self.entries[entry].rare_mut().processes.get(&process) else { return };

@@ -1,6 +1,6 @@
-//! The time of processes: when one is killed because its time is over, when a stop that was asked for
-//! ahead comes, and that time stands still while their sandbox is frozen. A process whose time is
-//! over keeps nothing awake, whether or not its kill works.
+//! The time limits of processes: when one is killed because its time has expired, when a scheduled
+//! stop takes effect, and that this time stops while the sandbox is frozen. A process whose time
+//! has expired keeps nothing alive, whether or not its kill works.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::entry::{Entry, EntryIx, Frozen, Program};
 use crate::event::{Failure, FailureKind, Outcome};
 use crate::restart_policy::EndAsked;
 
-/// How often a process is killed before we leave it to the end of its sandbox.
+/// How often a kill is tried before the process is left to the end of its sandbox.
 const PROCESS_KILLS_MAX: u32 = 3;
 
 impl Kernel {
-    /// Looks at what is due of the processes of a sandbox: starts of programs of which nothing is
-    /// heard, a stop that was asked for ahead, and processes whose time is over.
+    /// Handles what is due for the processes of a sandbox: restarts past their deadline, a
+    /// scheduled stop, and processes whose time has expired.
     pub(crate) fn processes_due(&mut self, entry: EntryIx) {
         self.restarts_overdue(entry);
         if self.thaw_before_kill(entry) {
@@ -32,7 +32,7 @@ impl Kernel {
         }
     }
 
-    /// Nothing is heard of the start of a program.
+    /// Ends restarts that passed their deadline.
     fn restarts_overdue(&mut self, entry: EntryIx) {
         let now = self.now.mono;
         let Some(rare) = &self.entries[entry].rare else { return };
@@ -43,7 +43,7 @@ impl Kernel {
         }
     }
 
-    /// Carries out a stop that was asked for ahead.
+    /// Carries out a scheduled stop that is due.
     fn stop_due(&mut self, entry: EntryIx) -> Option<WakeCause> {
         let now = self.now.mono;
         let takes_all = self.flaws.stops_later_processes();
@@ -57,7 +57,7 @@ impl Kernel {
         Some(WakeCause::Stopped)
     }
 
-    /// Ends processes whose time is over, and kills again where the last kill did not work.
+    /// Ends processes whose time has expired, and repeats kills that did not work.
     fn end_overdue_processes(&mut self, entry: EntryIx) -> Option<WakeCause> {
         let now = self.now;
         if is_time_stopped(&self.entries[entry]) {
@@ -74,7 +74,7 @@ impl Kernel {
             if process.kills == 0 {
                 process.asked = process.asked.and(EndAsked::Timeout);
             }
-            // Whether or not the kill works, it holds nothing any more.
+            // Whether or not the kill works, the process keeps nothing alive any more.
             if std::mem::take(&mut process.keeps_alive) {
                 changed = Some(WakeCause::Timeout);
             }
@@ -93,7 +93,7 @@ impl Kernel {
         changed
     }
 
-    /// Thaws a sandbox of which it is not known whether it runs, before anything in it is killed.
+    /// Thaws a sandbox that may be frozen, before anything in it is killed.
     fn thaw_before_kill(&mut self, entry: EntryIx) -> bool {
         let now = self.now.mono;
         let sandbox = &self.entries[entry];
@@ -108,7 +108,7 @@ impl Kernel {
         thaws
     }
 
-    /// The processes of a sandbox stopped running, and their time with them.
+    /// The processes of a sandbox stopped, and so do their time limits.
     pub(crate) fn stop_process_time(&mut self, entry: EntryIx) {
         let now = self.now.mono;
         if let Some(rare) = &mut self.entries[entry].rare {
@@ -116,7 +116,7 @@ impl Kernel {
         }
     }
 
-    /// They run again: what was left of their time is left of it now.
+    /// They run again: their time limits continue with what was left.
     pub(crate) fn resume_process_time(&mut self, entry: EntryIx) {
         let now = self.now.mono;
         if self.flaws.lets_process_time_run_frozen() {
@@ -144,7 +144,7 @@ impl Kernel {
         if let Some(known) = sandbox.rare_mut().processes.get_mut(&process) {
             known.killing = Some((n, deadline));
             known.kills += 1;
-            // If nothing is heard of it, it is killed again.
+            // Without a completion the kill is repeated.
             known.kill_at = if known.kills < PROCESS_KILLS_MAX { deadline } else { Mono::NEVER };
         }
         self.out.effects.push(Effect { id, deadline, action });
@@ -167,7 +167,7 @@ impl Kernel {
             return;
         }
         match outcome {
-            // Its end is an event of its own.
+            // The end of its program is reported by an event.
             Outcome::Done => {
                 process.kill_at = Mono::NEVER;
                 self.arm_freeze_and_sweep(entry);
@@ -181,7 +181,7 @@ impl Kernel {
         }
     }
 
-    /// Sees to it that a sandbox is looked at when something of its processes is due.
+    /// Sets the alarm for what is due next for the processes of a sandbox.
     pub(crate) fn arm_processes(&mut self, entry: EntryIx) {
         let now = self.now.mono;
         let is_time_stopped = is_time_stopped(&self.entries[entry]);
@@ -199,7 +199,7 @@ impl Kernel {
     }
 }
 
-/// Whether the processes of a sandbox do not run, or are about not to.
+/// Whether the processes of a sandbox are stopped, or about to be.
 fn is_time_stopped(entry: &Entry) -> bool {
     entry.frozen == Frozen::Yes || entry.ops.is_freezing_or_thawing()
 }

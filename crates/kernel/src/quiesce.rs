@@ -1,9 +1,9 @@
-//! Makes a sandbox ready for its files to be read. Files that the host reads are copied while nothing
-//! changes them: the sandbox is held still for a second at most, and what takes longer is copied as
-//! it runs. Files that only the guest reaches are copied and saved while it runs: a sandbox that is
-//! at rest is thawed for that and rests again afterwards. It must never leave a sandbox still, and
-//! never refuse a caller because of it: a caller that comes meanwhile waits. An end of the sandbox
-//! does not wait.
+//! Makes a sandbox ready for its files to be read. Files that the host reads are copied while
+//! nothing changes them: the sandbox is quiesced for a second at most, and a copy that takes longer
+//! goes on while it runs. Files that only the guest reaches are copied and saved while it runs: a
+//! frozen sandbox is thawed for that and frozen again afterwards. It must never leave a sandbox
+//! quiesced, and never refuse a caller because of it: the caller waits. A termination does not
+//! wait.
 
 use std::sync::Arc;
 
@@ -15,28 +15,28 @@ use crate::entry::{EntryIx, Frozen, OpKind, Phase, Reach};
 use crate::event::{Failure, FailureKind, Outcome};
 use crate::session::SessionIx;
 
-/// How long a sandbox is held still while its files are copied, counted from the decision: a caller
-/// that waits for an answer of it waits longer than that before it gives up.
+/// How long a sandbox stays quiesced for a copy, counted from the decision. It is shorter than the
+/// timeout of a caller that waits for the sandbox.
 const QUIESCE_MS: u64 = 1_000;
 
-/// How often a sandbox that was held still is let run before it is ended instead.
+/// How often releasing a quiesced sandbox is tried before it ends instead.
 const UNQUIESCE_ATTEMPTS_MAX: u32 = 3;
 
-/// What the copies of a sandbox's files wait for.
+/// The next step towards the copies of a sandbox's files.
 enum CopyStep {
-    /// Nothing: they begin.
+    /// They begin.
     Copy,
-    /// Something that is in progress, or a caller that comes first.
+    /// They wait for an operation in progress, or for a caller that comes first.
     Wait,
-    /// It is to be held still first.
+    /// The sandbox is quiesced first.
     HoldStill,
-    /// It is to be thawed first.
+    /// The sandbox is thawed first.
     Thaw,
 }
 
-/// Copies, and the sandbox that they are made from.
+/// Copies, and the sandbox that they read.
 impl Kernel {
-    /// Files are copied into a cold sandbox as soon as the one that has them is ready for it.
+    /// Copies files into a cold sandbox as soon as the source is ready.
     pub(crate) fn await_source(&mut self, copy: EntryIx) {
         let Some(copying) = self.entries[copy].copying else { return };
         self.readers.copy_waits(copying.from, copy);
@@ -44,7 +44,7 @@ impl Kernel {
         self.begin_wait(copy, OpKind::AwaitSource, until);
     }
 
-    /// Something changed about a sandbox that copies may be waiting for.
+    /// A sandbox changed that copies may wait for.
     pub(crate) fn source_changed(&mut self, source: EntryIx) {
         if self.entries[source].holds.is_copied()
             && let Some(session) = self.entries[source].session()
@@ -53,7 +53,7 @@ impl Kernel {
         }
     }
 
-    /// Goes on with the copies that wait for the sandbox of a session.
+    /// Continues the copies that wait for the sandbox of a session.
     pub(crate) fn drive_copies(&mut self, session: SessionIx) {
         let Some(source) = self.sessions.get(session).and_then(|known| known.entry) else { return };
         let sandbox = &self.entries[source];
@@ -82,21 +82,21 @@ impl Kernel {
         }
         let rests = sandbox.frozen == Frozen::Yes && free;
         let is_still = rests || sandbox.ops.is_doing(OpKind::Quiesced);
-        // What is on its way out is not held up for this.
+        // A termination does not wait for this.
         let stays_as_it_is = !sandbox.traits.can_freeze || sandbox.termination.is_some();
         if is_still || stays_as_it_is {
             CopyStep::Copy
         } else if !free || sandbox.holds.is_wanted() || self.changes_turn(source) {
-            // Callers that wait for it are served first, or copies could keep it still for ever.
+            // Waiting callers are served first, or copies could keep it quiesced for ever.
             CopyStep::Wait
         } else {
             CopyStep::HoldStill
         }
     }
 
-    /// Whether a turn is being started or stopped in a sandbox. It must run for that, and what lets it
-    /// run again would come after that: a stop that takes long would count as a sandbox that does not
-    /// run again.
+    /// Whether a turn is being started or stopped in a sandbox. The sandbox must run for that. The
+    /// release would be queued behind it, so a slow stop would look like a sandbox that cannot be
+    /// released.
     fn changes_turn(&self, entry: EntryIx) -> bool {
         self.entries[entry].ops.is_changing_turn() && !self.flaws.quiesces_mid_turn()
     }
@@ -108,7 +108,7 @@ impl Kernel {
         }
     }
 
-    /// Begins a copy, however the sandbox is that has the files.
+    /// Begins a copy, whatever the source sandbox is doing.
     pub(crate) fn copy_from_source(&mut self, copy: EntryIx) {
         if let Some(copying) = self.entries[copy].copying {
             self.readers.copy_stops_waiting(copying.from, copy);
@@ -126,7 +126,7 @@ impl Kernel {
         self.copy_workspace(copy, instance, guest_awake && instance.is_some());
     }
 
-    /// A copy found that only the guest reaches the files: it is made again when that runs.
+    /// A copy found that only the guest reaches the files: retries it when the guest runs.
     pub(crate) fn retry_copy_by_guest(&mut self, copy: EntryIx, outcome: &Outcome) -> bool {
         let Outcome::Failed(Failure { kind: FailureKind::NeedsGuest, .. }) = outcome else {
             return false;
@@ -144,16 +144,16 @@ impl Kernel {
     }
 }
 
-/// Holding still, and letting run.
+/// Quiescing and releasing.
 impl Kernel {
-    /// Whether the files of a sandbox can be read now, by the host or by a guest that runs. From
-    /// `by_guest` on, the host cannot do what is to be done with them.
+    /// Whether the files of a sandbox can be read now, by the host or by a running guest. At
+    /// `by_guest` and above the host cannot do it.
     pub(crate) fn can_read(&self, entry: EntryIx, by_guest: Reach) -> bool {
         let sandbox = &self.entries[entry];
         sandbox.reach() < by_guest || sandbox.runs() || self.flaws.asks_frozen_guest()
     }
 
-    /// Thaws a sandbox whose guest is needed. What is being done to it comes to its end first.
+    /// Thaws a sandbox whose guest is needed, once its main operation has ended.
     pub(crate) fn thaw_to_read(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         if !sandbox.ops.is_free() || sandbox.frozen == Frozen::No {
@@ -168,7 +168,7 @@ impl Kernel {
     fn quiesce(&mut self, entry: EntryIx) {
         let until = self.now.mono.plus(QUIESCE_MS);
         self.entries[entry].rare_mut().quiesced_until = self.flaws.quiesced_until(until);
-        // Meanwhile no process in it is killed whose time is over, so that must not take long.
+        // Meanwhile no process whose time has expired can be killed, so this must be short.
         let timeout_ms = self.config.deadlines.freeze_ms.min(QUIESCE_MS);
         let action = Action::HoldStill { instance: self.entries[entry].instance };
         self.begin(entry, OpKind::HoldStill, timeout_ms, action);
@@ -183,13 +183,13 @@ impl Kernel {
                 self.begin_copies(entry);
                 self.unquiesce_if_unneeded(entry);
             }
-            // What cannot be held still is copied as it runs.
+            // A sandbox that cannot be quiesced is copied while it runs.
             Outcome::Failed(Failure { kind: FailureKind::Unsupported, .. }) => {
                 self.entries[entry].traits.can_freeze = false;
                 self.begin_copies(entry);
                 self.after_unquiesce(entry);
             }
-            // It may be still all the same.
+            // It may be quiesced all the same.
             Outcome::Failed(_) | Outcome::TimedOut => {
                 self.unquiesce(entry, 1);
                 self.begin_copies(entry);
@@ -197,7 +197,7 @@ impl Kernel {
         }
     }
 
-    /// Lets a sandbox run that is held still for no copy, or for one that only its guest can make.
+    /// Releases a sandbox that no copy needs quiesced any more, or whose copy needs its guest.
     pub(crate) fn unquiesce_if_unneeded(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         let needed = sandbox.holds.is_copied() && sandbox.reach() == Reach::Host;
@@ -206,7 +206,7 @@ impl Kernel {
         }
     }
 
-    /// Something in a sandbox is to be ended, which takes that it runs: the stillness is over.
+    /// Releases a quiesced sandbox so that a turn in it can be stopped.
     pub(crate) fn unquiesce_for_stop(&mut self, entry: EntryIx) {
         let still = match self.entries[entry].ops.doing() {
             Some(OpKind::HoldStill | OpKind::Quiesced) => true,
@@ -232,7 +232,9 @@ impl Kernel {
                 return;
             }
             Outcome::Failed(failure) => failure.detail,
-            Outcome::TimedOut => Arc::from("it was held still for a copy, and does not run again"),
+            Outcome::TimedOut => {
+                Arc::from("the sandbox was quiesced for a copy and could not be released")
+            }
         };
         if self.flaws.leaves_quiesced() {
             self.after_unquiesce(entry);
@@ -243,7 +245,7 @@ impl Kernel {
         }
     }
 
-    /// The stillness is over: what waited for that goes on.
+    /// The sandbox runs again: everything that waited for that continues.
     fn after_unquiesce(&mut self, entry: EntryIx) {
         self.resume_process_time(entry);
         self.continue_save(entry);

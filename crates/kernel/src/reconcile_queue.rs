@@ -1,33 +1,34 @@
-//! What the reconcilers are to look at before a decision is complete. An event only says that
-//! something may have become possible; what follows is found by looking at the facts, so a thing
-//! that is due twice, or for nothing, does no harm.
+//! What the reconcilers must look at before a decision is complete. An event only says that
+//! something may have become possible; the reconcilers look at the facts. An item that is queued
+//! twice, or for nothing, does no harm.
 
 use std::collections::VecDeque;
 
 use crate::pool::PoolIx;
 use crate::session::SessionIx;
 
-/// What the reconcilers are to look at.
+/// What the reconcilers must look at.
 #[derive(Debug, Default)]
 pub(crate) struct ReconcileQueue {
     sessions: VecDeque<SessionIx>,
     pools: VecDeque<PoolIx>,
-    /// Pools that miss sandboxes for want of a place: they are due when the line is empty.
+    /// Pools that lack sandboxes because no place was free: they are due when the queue for places
+    /// is empty.
     starved: Vec<PoolIx>,
     line: bool,
     archives: bool,
 }
 
-/// The next to look at.
+/// One item of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReconcileItem {
     /// A session that may want a sandbox, unless it is gone.
     Session(SessionIx),
     /// A pool, unless it is gone.
     Pool(PoolIx),
-    /// The line for places.
+    /// The queue for places.
     PlaceQueue,
-    /// Files that wait to be put into archives.
+    /// Workspaces that wait to be archived.
     Archives,
 }
 
@@ -40,17 +41,17 @@ impl ReconcileQueue {
         self.pools.push_back(pool);
     }
 
-    /// A place may be free, or an applicant may have joined or left the line.
+    /// A place may be free, or an applicant joined or left the queue.
     pub(crate) const fn look_at_line(&mut self) {
         self.line = true;
     }
 
-    /// There may be room to put more files into an archive, or more files to put there.
+    /// More workspaces may be archived now, or more are due.
     pub(crate) const fn look_at_archives(&mut self) {
         self.archives = true;
     }
 
-    /// A pool is looked at again when the line for places is empty.
+    /// A pool is looked at again when the queue for places is empty.
     pub(crate) fn starved(&mut self, pool: PoolIx) {
         if !self.starved.contains(&pool) {
             self.starved.push(pool);
@@ -66,8 +67,8 @@ impl ReconcileQueue {
         self.starved.retain(|starved| *starved != pool);
     }
 
-    /// Sessions come first, because what they want may be idle in a pool; the line comes after the
-    /// pools, which stand in it.
+    /// Sessions come first, because what they want may be idle in a pool. The queue for places
+    /// comes after the pools, which apply for places.
     pub(crate) fn next(&mut self) -> Option<ReconcileItem> {
         if let Some(session) = self.sessions.pop_front() {
             Some(ReconcileItem::Session(session))

@@ -1,6 +1,6 @@
-//! Starting again from what was written down. Whatever may still exist is removed, records of
-//! sessions become cold with their files, leases are lost and say so, and sessions are paused until
-//! their next message. The same code serves a crash, an orderly stop and a first start.
+//! Starting from the journal. Every instance that may still exist is removed, sandboxes of sessions
+//! become cold and keep their files, leases are lost and report that, and sessions are paused until
+//! their next message. A crash, an orderly stop and a first start take the same path.
 
 use std::sync::Arc;
 
@@ -23,16 +23,16 @@ use crate::{Boot, Kernel};
 /// What a restart found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// Sandboxes that were live and are cold now, or will be when their removal is confirmed.
+    /// Sandboxes that were live and become cold when their removal is confirmed.
     pub marked_cold: u32,
-    /// Sandboxes that were idle in a pool or belonged to a lease, and go.
+    /// Sandboxes that were idle in a pool or leased, and end.
     pub ended: u32,
     /// Instances that no record names.
     pub orphans: u32,
 }
 
 impl Kernel {
-    /// A kernel that goes on from what was written down, and what runtimes report as existing.
+    /// A kernel restored from its journal and from the instances that runtimes report.
     pub fn restore(boot: Boot, journal: Journal, alive: &[InstanceId]) -> (Self, Recovery) {
         let mut kernel = Self::new(boot);
         let mut recovery = Recovery::default();
@@ -52,7 +52,7 @@ impl Kernel {
             kernel.restore_session(record);
         }
         let mut records = journal.sandboxes;
-        // The least recently used comes first, so that the orders of eviction are what they were.
+        // The least recently used comes first, so that the eviction order stays the same.
         records.sort_by_key(|record| (record.last_used_at, record.id));
         let mut goes = Vec::new();
         for record in records {
@@ -78,7 +78,7 @@ impl Kernel {
         (kernel, recovery)
     }
 
-    /// Sessions that had a sandbox and are written down no more are over.
+    /// Sessions that have tombstones of sandboxes but no record have ended.
     fn remember_sessions(&mut self, ended: &[Ended]) {
         for (session, tenant) in ended.iter().filter_map(|end| Some((end.session?, end.tenant))) {
             if self.sessions.by_id(session).is_none() {
@@ -87,7 +87,7 @@ impl Kernel {
         }
     }
 
-    /// What is being copied again may not be given up meanwhile.
+    /// Sources of copies that are repeated must not be removed meanwhile.
     fn hold_copy_sources(&mut self) {
         for copy in self.entries.indices() {
             let Some(WorkspaceCopy { from, .. }) = self.entries[copy].copying else { continue };
@@ -123,7 +123,7 @@ impl Kernel {
         session.lost_generation = record.lost_generation;
         session.shelved = record.files.map(|files| ShelvedFiles { files, bytes: None });
         session.told_id = record.told_id;
-        // One of an older record is as old as it is.
+        // An older record does not have this time.
         session.last_active_at = record.last_active_at.max(record.created_at);
         let session = self.sessions.insert(session);
         for turn in record.turn.into_iter().chain(record.queued) {
@@ -139,8 +139,8 @@ impl Kernel {
         self.schedule_shelved_files(session);
     }
 
-    /// Restores a sandbox, and says if it is to be removed, and why. That is for later: it takes to
-    /// know first which files are being copied.
+    /// Restores a sandbox. Returns it if it must be removed, with the cause. The removal comes
+    /// later: first the kernel must know which files are being copied.
     fn restore_sandbox(
         &mut self,
         record: &SandboxRecord,
@@ -168,7 +168,7 @@ impl Kernel {
                     None
                 }
                 EntryOwner::Session(session) => {
-                    // It was given up while its files were being copied, and its session with it.
+                    // It was deleted during the copy of its files, and its session with it.
                     self.sessions[session].status = SessionStatus::Ended;
                     Some((entry, EndCause::Deleted))
                 }
@@ -182,7 +182,7 @@ impl Kernel {
         {
             return None;
         }
-        // One that was returned and not clean again has ended by that.
+        // A sandbox that was returned and not yet clean ended with that cause.
         let cause = record.ending.or(record.lease_end).unwrap_or(EndCause::Restart);
         let after = match owner {
             EntryOwner::Session(_) if record.doomed || over => AfterEnd::Gone,
@@ -197,7 +197,7 @@ impl Kernel {
         };
         self.forget_lease(entry, cause);
         if after == AfterEnd::Cold && self.entries[entry].has_unsaved_files() {
-            // They went with the run before this one, whatever that was about to do.
+            // They were lost with the previous run of the server.
             self.lose_files(entry, EndCause::Restart.reason());
         }
         let sandbox = &mut self.entries[entry];
@@ -209,7 +209,7 @@ impl Kernel {
         Some((entry, cause))
     }
 
-    /// Goes on with the removal of what a restart found.
+    /// Continues the removal of a sandbox that a restart found.
     fn continue_removal(&mut self, entry: EntryIx, cause: EndCause) {
         if self.entries[entry].is_live() {
             self.send_kill(entry);
@@ -218,8 +218,8 @@ impl Kernel {
         }
     }
 
-    /// Whether the owner of a session had ended it. The end goes on where it was: the files go, and
-    /// the session with them.
+    /// Whether the owner of a session had ended it. The end continues: the files are deleted, and
+    /// the session is removed.
     fn was_ended(&mut self, record: &SandboxRecord, owner: EntryOwner) -> bool {
         let EntryOwner::Session(session) = owner else { return false };
         let over = self.sessions[session].status == SessionStatus::Ended
@@ -234,7 +234,7 @@ impl Kernel {
         let pool = self.pools.named(&record.template);
         let template = match pool {
             Some(pool) => Arc::clone(&self.pools[pool].template),
-            // Its template is gone; what is left of it only waits to be removed or resumed.
+            // Its template is gone; the sandbox can only be removed or resumed.
             None => Arc::new(model::Template::named(record.template.clone())),
         };
         let slot = match owner {

@@ -1,5 +1,5 @@
-//! What happens when a process is confirmed as gone: its end is announced once, its places are
-//! given back once, and what is left of it is a cold record or nothing.
+//! What happens when the removal of an instance is confirmed: its end is published once, its place
+//! is released once, and a cold record stays or nothing.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::reply::Reply;
 use crate::request::WaitingFor;
 
 impl Kernel {
-    /// The process of a sandbox is gone.
+    /// The instance of a sandbox is gone.
     pub(crate) fn removed(&mut self, entry: EntryIx) {
         self.announce_end(entry);
         let sandbox = &mut self.entries[entry];
@@ -32,7 +32,7 @@ impl Kernel {
         }
         match termination.after {
             AfterEnd::Gone => {
-                // What the removal did not take along is deleted next.
+                // A workspace that the removal did not delete is deleted next.
                 self.entries[entry].files.process_removed(termination.takes_workspace);
                 self.remove_entry(
                     entry,
@@ -75,7 +75,7 @@ impl Kernel {
         }
     }
 
-    /// Tells the world that a sandbox is gone, once per generation that had been ready.
+    /// Publishes that a sandbox is gone, once per generation that was ready.
     fn announce_end(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         if !sandbox.ready.end_announced() {
@@ -102,8 +102,7 @@ impl Kernel {
         self.publish(sandbox.tenant(), event);
     }
 
-    /// Gives a sandbox another id, so that a caller who knows this one cannot reach what comes
-    /// next.
+    /// Gives a sandbox another id, so that a caller that knows the old one cannot reach it.
     pub(crate) fn rename(&mut self, entry: EntryIx, cause: EndCause, detail: Option<Arc<str>>) {
         self.write_ended(entry, cause, detail, None);
         self.publish_last_transition(entry, cause);
@@ -119,9 +118,9 @@ impl Kernel {
         self.mark(entry);
     }
 
-    /// A clean sandbox goes back into its pool: to the world, the one that was used is gone.
+    /// A clean sandbox goes back to its pool under another id: to its last user it is gone.
     pub(crate) fn rename_recycled(&mut self, entry: EntryIx) {
-        // Its next user hears of its next end.
+        // The next user is notified of the next end.
         self.entries[entry].end_notified = false;
         if self.flaws.reuses_id() {
             self.write_ended(entry, EndCause::Returned, None, None);
@@ -161,7 +160,7 @@ impl Kernel {
         self.out.journal.push(model::record::JournalEntry::Ended(ended));
     }
 
-    /// Removes a sandbox from the books.
+    /// Removes the entry of a sandbox.
     pub(crate) fn remove_entry(
         &mut self,
         entry: EntryIx,
@@ -195,7 +194,7 @@ impl Kernel {
         self.out.journal.push(model::record::JournalEntry::SandboxRemoved(sandbox.id));
         if sandbox.files.has_files() || sandbox.copying.is_some() {
             if sandbox.holds.is_copied() {
-                // A fork is reading it. It goes as soon as that has ended.
+                // A fork reads it: the workspace is deleted when that has ended.
                 self.schedule_deletion_after_copy(sandbox.workspace);
             } else {
                 self.schedule_workspace_deletion(sandbox.workspace);
@@ -214,8 +213,8 @@ impl Kernel {
         }
     }
 
-    /// A slot of a pool is free again. If that is because a launch failed, and nothing else is on
-    /// its way to the first who waits, that one gets its refusal now.
+    /// A slot of a pool is free again. If a launch failed, and no other sandbox is coming to the
+    /// first waiter, that waiter is refused now.
     fn slot_freed(&mut self, pool: PoolIx, failed: Option<EndCause>, detail: Option<&str>) {
         let occupied = &mut self.pools[pool].occupied;
         occupied.slot_freed();
@@ -230,13 +229,13 @@ impl Kernel {
             && known.expecting() > known.coming()
             && let Some((_, req)) = self.pools[pool].queue.pop_first()
         {
-            let cause = detail.map_or("no reason was given", |detail| detail).to_owned();
+            let cause = detail.map_or("the runtime gave no reason", |detail| detail).to_owned();
             self.refuse_waiter(req, Refusal::new(code, cause).retry_after(1_000));
         }
         self.pool_due(pool);
     }
 
-    /// The user of a sandbox's instance hears once that it is over, and why.
+    /// Notifies the user of an instance, once, that it ended and why.
     pub(crate) fn notify_instance_ended(&mut self, entry: EntryIx, cause: EndCause) {
         let sandbox = &mut self.entries[entry];
         if std::mem::replace(&mut sandbox.end_notified, true) || self.flaws.hides_death(cause) {
@@ -246,7 +245,7 @@ impl Kernel {
         self.out.notices.push(Notice::InstanceOver { instance, cause });
     }
 
-    /// Ends every use and every process of a sandbox that is being removed, or comes back to its pool.
+    /// Ends every use and every process of a sandbox that is being removed or was returned.
     pub(crate) fn break_uses(&mut self, entry: EntryIx, cause: EndCause) {
         let sandbox = &mut self.entries[entry];
         sandbox.holds.broken();
@@ -275,7 +274,7 @@ impl Kernel {
     }
 }
 
-/// The error of those who waited for a launch, if that is what failed.
+/// The error for callers that waited for a launch, if the launch failed.
 pub(crate) const fn launch_failure(cause: EndCause) -> Option<ErrorCode> {
     if matches!(cause, EndCause::LaunchFailed) {
         Some(ErrorCode::LaunchFailed)
@@ -286,12 +285,12 @@ pub(crate) const fn launch_failure(cause: EndCause) -> Option<ErrorCode> {
     }
 }
 
-/// The refusal of a caller that asks for a sandbox that is gone.
+/// The refusal of a caller that names a sandbox that is gone.
 pub(crate) fn gone(cause: EndCause) -> Refusal {
     Refusal::sandbox_gone(cause)
 }
 
-/// The refusal of a caller that was using a sandbox when it went.
+/// The refusal of a caller that was using a sandbox when it ended.
 pub fn use_broken(cause: EndCause) -> Refusal {
     match cause.reason() {
         TerminatedReason::Crash | TerminatedReason::Replaced => Refusal::new(

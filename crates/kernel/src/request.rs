@@ -1,5 +1,5 @@
-//! Requests that wait for their answer. Each is answered exactly once: here is where it stops
-//! waiting, wherever its answer comes from.
+//! Requests that wait for their answer. Each is answered exactly once, wherever the answer comes
+//! from.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::reply::{CheckoutPath, Reply};
 use crate::session::SessionIx;
 use crate::slab::SlabIndex;
 
-/// The place of a request that waits.
+/// The index of a waiting request.
 pub(crate) type RequestIx = SlabIndex<Request>;
 
 /// How many requests may wait for one sandbox, or for one session.
@@ -35,23 +35,23 @@ pub(crate) struct Request {
 pub(crate) enum WaitingFor {
     /// A sandbox of a pool.
     Checkout(Box<Waiter>),
-    /// A session's sandbox, to use it: whichever it gets, or the one it has, by id.
+    /// A session's sandbox, to use it: any, or the present one by its id.
     SessionUse { session: SessionIx, use_id: UseId, kind: UseKind, by_id: bool },
-    /// A session's sandbox, to have it.
+    /// A session's sandbox, to bind it.
     Bind { session: SessionIx },
-    /// A turn of a session to start.
+    /// The start of a turn.
     Turn { session: SessionIx, turn: TurnId },
     /// The end of an operation on a session.
     Control { session: SessionIx },
-    /// A sandbox to be thawed, to use it.
+    /// The thaw of a leased sandbox, to use it.
     LeaseUse { entry: EntryIx, use_id: UseId, kind: UseKind },
-    /// A sandbox to be frozen (or thawed).
+    /// A freeze, or a thaw.
     Freeze { entry: EntryIx, frozen: bool },
-    /// A sandbox to be gone.
+    /// The removal of a sandbox.
     Delete { entry: EntryIx },
-    /// The sandbox that has files to be ready for them to be read.
+    /// Files that can be read.
     Read,
-    /// A pool to be gone.
+    /// The removal of a pool.
     Destroy { pool: PoolIx },
 }
 
@@ -59,22 +59,22 @@ pub(crate) enum WaitingFor {
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) pool: PoolIx,
-    /// Its place in the order of arrival.
+    /// Its number in the order of arrival.
     pub(crate) seq: u64,
     pub(crate) terms: Terms,
     pub(crate) policy: CheckoutPolicy,
     pub(crate) path: CheckoutPath,
-    /// The sandbox that is being bound to it.
+    /// The sandbox that is being claimed for it.
     pub(crate) entry: Option<EntryIx>,
 }
 
-/// The terms on which a sandbox is handed out.
+/// The terms of a lease.
 #[derive(Debug, Clone)]
 pub(crate) struct Terms {
     pub(crate) lease: LeaseId,
     pub(crate) tenant: KeyId,
     pub(crate) ttl_ms: u64,
-    /// What is to be bound; nothing, if that would bind nothing.
+    /// The settings to bind, if there are any.
     pub(crate) claim: Option<Arc<ClaimSettings>>,
 }
 
@@ -101,7 +101,7 @@ impl Kernel {
         if waiting < WAITING_MAX {
             return Ok(());
         }
-        let cause = format!("{WAITING_MAX} requests wait for it already");
+        let cause = format!("{WAITING_MAX} requests wait for this sandbox or session already");
         Err(Refusal::new(ErrorCode::QueueFull, cause).retry_after(1_000))
     }
 
@@ -135,7 +135,7 @@ impl Kernel {
         }
         match &self.requests[req].what {
             WaitingFor::Checkout(waiter) if waiter.entry.is_some() => {
-                // Its sandbox is being bound: that has a deadline of its own, and is nearly there.
+                // Its sandbox is being claimed, which has its own deadline.
             }
             WaitingFor::Checkout(_) => self.checkout_overdue(req),
             WaitingFor::SessionUse { session, .. }
@@ -151,20 +151,20 @@ impl Kernel {
             | WaitingFor::Delete { .. }
             | WaitingFor::Read
             | WaitingFor::Destroy { .. } => {
-                let cause = "the confirmation did not come in time";
+                let cause = "the operation was not confirmed in time; it may still complete";
                 self.withdraw_request(req, &Refusal::new(ErrorCode::DeadlineExceeded, cause));
             }
         }
     }
 
-    /// Answers a request with a refusal and removes what stands for it elsewhere.
+    /// Refuses a request and removes all references to it.
     pub(crate) fn withdraw_request(&mut self, req: RequestIx, refusal: &Refusal) {
         let request = self.forget_request(req);
         self.out.notices.push(Notice::Answer { request: request.id, result: Err(refusal.clone()) });
         self.unlink_request(req, &request, refusal);
     }
 
-    /// A client went away before it took its answer.
+    /// A client went away before it got its answer.
     pub(crate) fn client_gone(&mut self, id: RequestId) {
         if let Some(req) = self.requests.by_id(id) {
             if matches!(self.requests[req].what, WaitingFor::Checkout(_)) {
@@ -179,7 +179,7 @@ impl Kernel {
         }
     }
 
-    /// Removes every trace of a request that no longer waits.
+    /// Removes all references to a request that no longer waits.
     fn unlink_request(&mut self, req: RequestIx, request: &Request, refusal: &Refusal) {
         match &request.what {
             WaitingFor::Checkout(_) => {}

@@ -1,5 +1,5 @@
-//! All requests that wait, by their id, and the leases that are wanted by those among them that
-//! have no sandbox yet: no lease is checked out twice.
+//! All waiting requests, by id, and the leases of checkouts that have no sandbox yet: no lease is
+//! checked out twice.
 
 use std::ops::{Index, IndexMut};
 
@@ -41,7 +41,7 @@ impl Requests {
         self.leases.insert(lease.as_u128(), ());
     }
 
-    /// A checkout has a sandbox, or wants none any more.
+    /// A checkout has a sandbox, or no longer wants one.
     pub(crate) fn lease_unwanted(&mut self, lease: LeaseId) {
         self.leases.remove(lease.as_u128());
     }
@@ -54,7 +54,7 @@ impl Requests {
         self.slab.get(index)
     }
 
-    /// All requests, in the order of their places.
+    /// All requests, in the order of their indexes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (RequestIx, &Request)> {
         self.slab.iter()
     }

@@ -1,39 +1,39 @@
-//! What follows when the program of a process has ended: that the process is over, and how, or that
-//! the program is started again. Only a failure that was not asked for leads to another start. It is
-//! pure: what is known of a process is in `entry::process`, and `process_life` asks here.
+//! What follows when the program of a process has ended: the process ends, with a status and a
+//! reason, or its program is restarted. Only a failure that no caller requested leads to a restart.
+//! This is pure: `entry::process` has the facts, and `process_life` asks here.
 
 use std::sync::Arc;
 
 use model::process::{ProcessEndReason, ProcessStatus, RestartPolicy};
 use model::{EndCause, ProcessEnd, Wall};
 
-/// How long a failed program rests before it is started again.
+/// How long a failed program waits before its restart.
 pub const RESTART_PAUSE_MS: u64 = 1_000;
 
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
-/// What was asked of a process before its program ended.
+/// Which end of a process was requested before its program ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum EndAsked {
-    /// Nothing that would have ended it.
+    /// None.
     #[default]
     Nothing,
-    /// This signal.
+    /// A signal.
     Signal(i32),
-    /// To stop.
+    /// A stop.
     Stop,
-    /// To stop, and it did not, so that it was killed.
+    /// A stop, which did not work, so the process was killed.
     StopForced,
-    /// To be killed.
+    /// A kill.
     Kill,
-    /// Nothing, but its time was over.
+    /// None, but its time expired.
     Timeout,
 }
 
 impl EndAsked {
-    /// Whether the process ends, whatever its program does: it is never started again.
+    /// Whether the process ends, whatever its program does: it is never restarted.
     pub const fn is_final(self) -> bool {
         match self {
             Self::Nothing | Self::Signal(_) => false,
@@ -41,8 +41,8 @@ impl EndAsked {
         }
     }
 
-    /// What a request means: a signal that no program survives is a kill, and one that asks to end
-    /// is a stop where no program runs that could decide otherwise.
+    /// What a request means: a signal that no program survives is a kill, and one that asks a
+    /// program to end is a stop if no program runs that could ignore it.
     pub(crate) const fn meant(self, program_runs: bool) -> Self {
         match self {
             Self::Signal(SIGKILL) => Self::Kill,
@@ -56,19 +56,18 @@ impl EndAsked {
         }
     }
 
-    /// What is asked of a process when `more` is asked of it too.
+    /// The combined request when `more` is requested too.
     pub(crate) const fn and(self, more: Self) -> Self {
         match (self, more) {
             (Self::Stop, Self::Nothing | Self::Signal(_)) => Self::Stop,
-            // A signal that ends what hears it is remembered.
+            // A signal that usually ends a program is remembered.
             (asked @ Self::Signal(SIGINT | SIGTERM), Self::Signal(_)) => asked,
             (Self::Nothing | Self::Signal(_) | Self::Stop, more) => more,
             (last @ (Self::StopForced | Self::Kill | Self::Timeout), _) => last,
         }
     }
 
-    /// What is still asked when a program has ended and the next one begins: a signal was for that
-    /// program alone.
+    /// What stays requested for the next program: a signal was for the last program alone.
     pub(crate) const fn of_next_program(self) -> Self {
         match self {
             Self::Signal(_) => Self::Nothing,
@@ -77,48 +76,48 @@ impl EndAsked {
     }
 }
 
-/// How the program of a process is over.
+/// How the program of a process ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProgramEnd {
     /// It exited.
     Exited(ProgramExit),
-    /// Nothing is heard of it any more.
+    /// The connection to it is lost.
     Lost {
-        /// Whether that is because its sandbox is gone.
+        /// Whether its sandbox is gone.
         sandbox_gone: bool,
-        /// What the runtime said, for people.
+        /// What the runtime reported, for people.
         detail: Arc<str>,
     },
-    /// The server made a mistake and gave it up.
+    /// An internal error of the server ended it.
     GivenUp,
 }
 
 /// How the program of a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProgramExit {
-    /// Its exit code, if it ended by itself.
+    /// Its exit code, if it exited.
     pub code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// Whether the machine's kernel killed it for want of memory.
+    /// Whether the operating system killed it because memory ran out.
     pub out_of_memory: bool,
 }
 
 /// What follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterExit {
-    /// The process is over.
+    /// The process ends.
     Ended(ProcessStatus, ProcessEndReason),
-    /// Its program is started again after a pause: for this time, of so many.
+    /// Its program is restarted after a pause.
     Again {
         /// From 1.
         attempt: u32,
-        /// No bound if not given.
+        /// The limit on restarts, if there is one.
         of: Option<u32>,
     },
 }
 
-/// What follows from the end of a program that was started again `restarts` times already.
+/// What follows from the end of a program that was restarted `restarts` times already.
 pub(crate) fn after_exit(
     exit: ProgramExit,
     asked: EndAsked,
@@ -130,8 +129,8 @@ pub(crate) fn after_exit(
         EndAsked::Stop => return AfterExit::Ended(Status::Stopped, Reason::Stopped),
         EndAsked::StopForced => return AfterExit::Ended(Status::Killed, Reason::Stopped),
         EndAsked::Kill => return AfterExit::Ended(Status::Killed, Reason::Killed),
-        // What its time was over for is killed by a signal that no program survives: one that
-        // ended with a code ended by itself, just before. It does not begin again.
+        // A process whose time expired is killed by a signal that no program survives. One that
+        // exited with a code ended by itself, just before. It is not restarted.
         EndAsked::Timeout => {
             return match exit.code {
                 None => AfterExit::Ended(Status::Killed, Reason::Timeout),
@@ -162,7 +161,7 @@ pub(crate) fn after_exit(
 }
 
 impl ProgramExit {
-    /// How a process is over whose program ended like this.
+    /// The end of a process whose program ended like this.
     pub(crate) fn end(
         self,
         at: Wall,
@@ -173,7 +172,7 @@ impl ProgramExit {
         ProcessEnd { at, status, exit_code: self.code, signal: self.signal, reason, detail }
     }
 
-    /// How a process is over of which `asked` was asked.
+    /// The end of a process whose end was requested by `asked`.
     pub(crate) fn end_as_asked(self, at: Wall, asked: EndAsked) -> ProcessEnd {
         let (status, reason) = match after_exit(self, asked, None, 0) {
             AfterExit::Ended(status, reason) => (status, reason),
@@ -183,7 +182,7 @@ impl ProgramExit {
     }
 }
 
-/// How a process is over that was not heard of to the end.
+/// The end of a process whose exit the kernel did not see.
 pub(crate) fn end_unseen(
     at: Wall,
     status: ProcessStatus,
@@ -193,24 +192,26 @@ pub(crate) fn end_unseen(
     ProcessEnd { at, status, exit_code: None, signal: None, reason, detail: Some(detail) }
 }
 
-/// How a process is over whose sandbox ended, in these words.
+/// The end of a process whose sandbox ended, with this text.
 pub(crate) fn end_with_sandbox(at: Wall, words: Arc<str>) -> ProcessEnd {
     end_unseen(at, ProcessStatus::Killed, ProcessEndReason::SandboxEnded, words)
 }
 
-/// Why a sandbox ended, in the words that its processes are over with.
+/// Why a sandbox ended, as the text of its processes' ends.
 pub fn sandbox_end_in_words(cause: EndCause, detail: Option<&str>) -> String {
     let (reason, cause) = (cause.reason().as_str(), cause.as_str());
     match detail {
-        Some(detail) => format!("its sandbox ended: {reason} ({cause}): {detail}"),
-        None => format!("its sandbox ended: {reason} ({cause})"),
+        Some(detail) => format!("the sandbox ended: {reason} ({cause}): {detail}"),
+        None => format!("the sandbox ended: {reason} ({cause})"),
     }
 }
 
-/// What is said about an end that was asked for.
+/// The text for an end that was requested.
 pub(crate) fn words_of(asked: EndAsked) -> Option<Arc<str>> {
     match asked {
-        EndAsked::StopForced => Some("it did not stop when it was asked to".into()),
+        EndAsked::StopForced => {
+            Some("the process did not end after the stop, so it was killed".into())
+        }
         EndAsked::Nothing
         | EndAsked::Signal(_)
         | EndAsked::Stop

@@ -1,6 +1,6 @@
-//! What the operator allows the files of sleeping sessions to take. Without such a setting nothing
-//! is ever given up here. Above a limit the least recently used files go first, and between keys
-//! those of the key that is furthest above its share: one key cannot push out another's files.
+//! Limits of the operator on the bytes of sleeping sessions' files. Without such a limit nothing is
+//! deleted here. Above a limit the least recently used files go first; between keys, those of the
+//! key furthest above its share: one key cannot displace another's files.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use crate::Kernel;
 use crate::entry::EntryIx;
 use crate::session::SessionIx;
 
-/// Where kept files are.
+/// Where the files of a sleeping session are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum KeptIn {
     /// In a cold sandbox.
     ColdSandbox(EntryIx),
-    /// On the shelf of a session.
+    /// In a shelved session.
     ShelvedSession(SessionIx),
 }
 
@@ -28,19 +28,19 @@ struct SleepingFiles {
     bytes: u64,
     last_used_at: Wall,
     workspace: WorkspaceId,
-    /// Nothing is going on with them.
+    /// Nothing uses or wants them.
     may_go: bool,
 }
 
 impl Kernel {
-    /// Whether anything depends on how much kept files take.
+    /// Whether any setting depends on the size of sleeping files.
     fn counts_kept_bytes(&self) -> bool {
         self.config.kept_bytes_per_key.is_some()
             || self.config.kept_bytes_total.is_some()
             || self.config.give_up_at_floor
     }
 
-    /// Kept files whose size is wanted and not known, at most `limit` of them.
+    /// Sleeping files that must be measured, at most `limit` of them.
     pub fn unmeasured_files(&self, limit: usize) -> Vec<WorkspaceId> {
         if !self.counts_kept_bytes() {
             return Vec::new();
@@ -56,7 +56,7 @@ impl Kernel {
         cold.chain(shelved.map(|shelved| shelved.files.workspace)).take(limit).collect()
     }
 
-    /// How many sessions lost their files by a setting of the node since it started.
+    /// How many sessions lost files because of the node's configuration since it started.
     pub const fn files_given_up(&self) -> u64 {
         self.counts.files_given_up()
     }
@@ -75,9 +75,9 @@ impl Kernel {
         self.keep_within_limits();
     }
 
-    /// Gives up files until what is left is within the limits, or nothing more may go.
+    /// Deletes files until the rest is within the limits, or none may be deleted.
     fn keep_within_limits(&mut self) {
-        // Each round gives up one, so there are no more rounds than sessions.
+        // Each round deletes the files of one session, so the number of sessions bounds the rounds.
         for _ in 0..=self.sessions.len() {
             let kept = self.kept_files();
             let by_key = bytes_by_key(&kept);
@@ -97,7 +97,7 @@ impl Kernel {
         }
     }
 
-    /// The disk has less left than it should: one session's files go, if the operator allows it.
+    /// The disk is short: deletes the files of one session, if the operator allows it.
     pub(crate) fn give_up_for_floor(&mut self) {
         if self.config.give_up_at_floor && self.shutdown.is_none() {
             let kept = self.kept_files();
@@ -146,7 +146,7 @@ impl Kernel {
         }
     }
 
-    /// Gives up the files on the shelf of a session, and says so.
+    /// Deletes the files of a shelved session and reports the loss.
     pub(crate) fn give_up_shelved_files(&mut self, session: SessionIx) {
         let Some(shelved) = &self.sessions[session].shelved else { return };
         let sandbox: SandboxId = shelved.files.sandbox;
@@ -169,8 +169,8 @@ fn least_recent(kept: &[SleepingFiles], wanted: impl Fn(&SleepingFiles) -> bool)
     may_go.min_by_key(|one| (one.last_used_at, one.workspace)).map(|one| one.at)
 }
 
-/// The least recently used files of the key that takes most: each key's share is the same, so that
-/// one is furthest above it. A key of which nothing may go is passed over.
+/// The least recently used files of the key with the most bytes: all shares are equal, so it is
+/// furthest above its share. A key without deletable files is passed over.
 fn furthest_above(kept: &[SleepingFiles], by_key: &BTreeMap<KeyId, u64>) -> Option<KeptIn> {
     let mut keys: Vec<(u64, KeyId)> = by_key.iter().map(|(key, bytes)| (*bytes, *key)).collect();
     keys.sort_unstable_by(|a, b| b.cmp(a));

@@ -1,4 +1,4 @@
-//! Saving the files of a sandbox, on its way to its end or before it is frozen. A failed save never
+//! Saving the files of a sandbox, during its termination or before a freeze. A failed save never
 //! kills, except where the sandbox must end.
 
 use model::{ErrorCode, Refusal};
@@ -8,14 +8,14 @@ use crate::effect::Action;
 use crate::entry::{EntryIx, Firmness, OpKind, Reach};
 use crate::event::{FailureKind, Outcome};
 
-/// How often saving is tried before a sandbox that must end is ended without it.
+/// How often a save is tried before a sandbox that must end ends without it.
 const SAVE_ATTEMPTS_MAX: u32 = 3;
 
-/// How long a sandbox whose files could not be saved is left alone.
+/// How long a sandbox is not evicted after a failed save.
 const SPARED_MS: u64 = 10_000;
 
 impl Kernel {
-    /// Makes the files of a sandbox durable, as soon as they can be reached.
+    /// Saves the files of a sandbox, as soon as they can be reached.
     pub(crate) fn save(&mut self, entry: EntryIx) {
         let timeout_ms = self.config.deadlines.workspace_ms;
         if self.can_read(entry, Reach::GuestOnly) {
@@ -33,7 +33,7 @@ impl Kernel {
         }
     }
 
-    /// Goes on with a save that waits for the guest, now that something about that changed.
+    /// Continues a save that waits for the guest, after the sandbox was frozen or thawed.
     pub(crate) fn continue_save(&mut self, entry: EntryIx) {
         if !self.entries[entry].ops.awaits_guest() {
             return;
@@ -52,16 +52,16 @@ impl Kernel {
                 sandbox.files.save_ended(sandbox.is_kept_alive());
                 self.mark(entry);
                 self.publish_durable(entry);
-                // It was not frozen while its guest was needed.
+                // The sandbox was not frozen while its guest was needed.
                 self.arm_freeze_and_sweep(entry);
                 let sandbox = &mut self.entries[entry];
                 let Some(termination) = &mut sandbox.termination else {
                     self.continue_freeze(entry);
                     return;
                 };
-                // A program of its own that goes on writing must not keep it from its end. But
-                // what a caller was answered while this save went on needs another one: uses in
-                // progress are the last, so that comes to an end.
+                // A program that keeps writing must not prevent the end. But a write that was
+                // acknowledged during this save needs another save. No new uses begin, so this
+                // ends.
                 let saves = termination.save_worked();
                 let covered = !sandbox.files.lacks_answered() || self.flaws.counts_later_as_saved();
                 if covered && (saves >= SAVE_ATTEMPTS_MAX || sandbox.is_quiet()) {
@@ -79,7 +79,7 @@ impl Kernel {
             Outcome::Failed(failure) => {
                 let again = match failure.kind {
                     FailureKind::FilesGone => {
-                        // All but some files were saved, and the others never will be.
+                        // The other files were saved; these never will be.
                         self.entries[entry].files.saved_in_part();
                         self.mark(entry);
                         false

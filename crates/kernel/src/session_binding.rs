@@ -1,6 +1,7 @@
-//! How a session comes by its sandbox. There is one attempt at a time per session: all who want the
-//! sandbox wait for the same one. A live one is thawed and probed first; a cold one is launched on
-//! its files; a session without any takes an idle one of the pool, or gets its own.
+//! How a session gets its sandbox. There is one attempt at a time per session, and all callers that
+//! want the sandbox wait for it. A live sandbox is thawed and probed first; a cold one is launched
+//! on its files; a session without a sandbox takes an idle one of the pool, or a new one is
+//! launched for it.
 
 use std::sync::Arc;
 
@@ -18,11 +19,12 @@ use crate::pool::PoolIx;
 use crate::session::SessionIx;
 
 impl Kernel {
-    /// A caller wants a session's sandbox: from now on nothing may take that away.
+    /// A caller wants a session's sandbox: from now on nothing may take it away.
     pub(crate) fn engage(&mut self, session: SessionIx) {
         if let Some(entry) = self.sessions[session].entry {
             if self.entries[entry].may_be_spared() && !self.flaws.ends_victim_in_use() {
-                let refusal = Refusal::new(ErrorCode::SandboxBusy, "it came into use again");
+                let refusal =
+                    Refusal::new(ErrorCode::SandboxBusy, "the sandbox came into use again");
                 self.void_termination(entry, &refusal);
             }
             self.flaw_gets_another_sandbox(session, entry);
@@ -31,7 +33,7 @@ impl Kernel {
         self.session_due(session);
     }
 
-    /// Takes the next step to whatever a session wants.
+    /// Takes the next step towards the sandbox that a session wants.
     pub(crate) fn drive_session(&mut self, session: SessionIx) {
         let known = &self.sessions[session];
         if !known.wants() || known.is_leaving() {
@@ -60,7 +62,7 @@ impl Kernel {
                     self.serve_session(session, entry);
                 }
             }
-            // Something is in progress, at whose end this is looked at again.
+            // An operation is in progress; its completion leads here again.
             Phase::InUse | Phase::Launching | Phase::Claiming(_) | Phase::Killing => {}
             Phase::Idle | Phase::Wiping | Phase::Proving => {
                 unreachable!("a session's sandbox is in no pool")
@@ -68,7 +70,7 @@ impl Kernel {
         }
     }
 
-    /// A session without a sandbox takes an idle one, or gets one of its own.
+    /// A session without a sandbox takes an idle one, or a new one is launched for it.
     fn bind_new(&mut self, session: SessionIx) {
         let known = &self.sessions[session];
         let pool = match self.served_pool(&known.template) {
@@ -78,7 +80,7 @@ impl Kernel {
                 return;
             }
         };
-        // One with files is launched on them.
+        // A session with files needs a launch on them.
         let open = known.shelved.is_none()
             && self.pools[pool].phase == PoolPhase::Active
             && self.pools[pool].queue.is_empty();
@@ -125,7 +127,7 @@ impl Kernel {
         self.settle(entry);
     }
 
-    /// The sandbox that was being bound to a session is lost: it looks for another.
+    /// The sandbox that a session was claiming is lost: the session looks for another.
     pub(crate) fn claim_lost_by_session(&mut self, session: SessionIx, entry: EntryIx) {
         let known = &mut self.sessions[session];
         if known.wants() && known.control.is_none() {
@@ -134,13 +136,13 @@ impl Kernel {
             self.mark_session(session);
             self.session_due(session);
         } else {
-            // No caller wants another, and those who wait for the end of this one hear when it is
-            // gone. Its files were never the session's.
+            // No caller wants another. Callers that wait for the end of this one are answered when
+            // it is gone. Its files were never the session's.
             self.entries[entry].files.files_left();
         }
     }
 
-    /// Stands in line for a process for a session, unless there is no hope.
+    /// Applies for a place for a session, unless none can become free.
     fn apply_for_session(&mut self, session: SessionIx) {
         let known = &self.sessions[session];
         let pool = match self.served_pool(&known.template) {
@@ -162,7 +164,7 @@ impl Kernel {
         let memory_mb = self.pools[pool].template.limits.memory_mb.into();
         let needs_entry = known.entry.is_none();
         if let Some(entry) = known.entry {
-            // A cold one that is about to be launched must not be evicted for its own sake.
+            // A cold sandbox must not be evicted to make room for its own launch.
             self.recompute_demand(entry);
         }
         let who = ApplicantKind::Session(session);
@@ -181,7 +183,7 @@ impl Kernel {
         }
     }
 
-    /// A process may be started for a session.
+    /// A place is free: launches an instance for a session.
     pub(crate) fn place_for_session(&mut self, session: SessionIx) {
         self.sessions[session].applied = None;
         let pool = match self.served_pool(&self.sessions[session].template) {
@@ -198,7 +200,7 @@ impl Kernel {
         let known = &self.sessions[session];
         let first = known.status == SessionStatus::Starting;
         let (entry, coming) = match known.entry {
-            // It has another id than the one that died.
+            // It replaces a sandbox that died, under another id.
             Some(entry) if self.entries[entry].previous_id.is_some() => {
                 (entry, ActiveCause::Replaced)
             }

@@ -1,5 +1,5 @@
-//! The life of sessions: created, resumed, stopped, ended, and what it means for one that its
-//! sandbox is gone. A session says what became of it in its status, and nothing else does.
+//! The life of sessions: created, resumed, stopped, ended, and what the end of its sandbox means
+//! for one. Only the status of a session says what became of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Kernel {
         Ok(Reply::Pending)
     }
 
-    /// Refuses a session whose id is not new, or for which there is no room.
+    /// Refuses a session whose id exists already, or that is above the limit.
     pub(crate) fn refuse_new_session(&self, id: SessionId) -> Result<(), Refusal> {
         if self.sessions.by_id(id).is_some() || self.tombstones.of_session(id).is_some() {
             let cause = format!("session {id} exists already");
@@ -87,7 +87,7 @@ impl Kernel {
         Ok(Reply::Pending)
     }
 
-    /// Nothing in a sandbox depends on what is changed here, so nothing is bound again.
+    /// Nothing in a sandbox depends on these settings, so nothing is bound again.
     pub(crate) fn session_changed(
         &mut self,
         id: SessionId,
@@ -177,7 +177,7 @@ impl Kernel {
             self.set_status(session, SessionStatus::Paused);
         }
         if let Some(code) = launch_failure(cause) {
-            let text = detail.unwrap_or("no reason was given").to_owned();
+            let text = detail.unwrap_or("the runtime gave no reason").to_owned();
             self.fail_wants(session, &Refusal::new(code, text));
         }
         if self.sessions.get(session).is_some() {
@@ -188,7 +188,7 @@ impl Kernel {
         }
     }
 
-    /// The record of a session's sandbox is gone.
+    /// The entry of a session's sandbox is removed.
     pub(crate) fn session_without_entry(
         &mut self,
         session: SessionIx,
@@ -196,13 +196,13 @@ impl Kernel {
         detail: Option<&str>,
     ) {
         self.sessions[session].entry = None;
-        // Its application was for a process alone, and it needs an entry too now.
+        // Its application was for a place only, and it needs an entry too now.
         self.unapply(session);
         self.refuse_uses_by_id(session, cause);
         if let Some(control) = &self.sessions[session].control
             && control.kind == ControlKind::Fork
         {
-            let text = detail.unwrap_or("its sandbox was deleted").to_owned();
+            let text = detail.unwrap_or("the sandbox of the fork was deleted").to_owned();
             self.set_status(session, SessionStatus::Ended);
             self.finish_control(session, &Err(Refusal::new(ErrorCode::Aborted, text)));
         }
@@ -215,7 +215,7 @@ impl Kernel {
         self.session_lost_sandbox(session, cause, detail);
     }
 
-    /// A session that has ended and has nothing left is forgotten.
+    /// Removes a session that has ended and has no sandbox.
     pub(crate) fn drop_if_ended(&mut self, session: SessionIx) {
         let Some(known) = self.sessions.get(session) else { return };
         if known.status == SessionStatus::Ended && known.entry.is_none() {
@@ -225,7 +225,7 @@ impl Kernel {
 
     pub(crate) fn drop_session(&mut self, session: SessionIx) {
         let refusal = Refusal::new(ErrorCode::SessionEnded, "the session has ended");
-        // Nothing else knows of them.
+        // Nothing else refers to its files.
         self.delete_shelved_files(session);
         for req in std::mem::take(&mut self.sessions[session].wanting) {
             self.answer(req, Err(refusal.clone()));
@@ -248,7 +248,7 @@ impl Kernel {
         if !self.sessions[session].queued.is_empty() {
             self.mark_session(session);
         }
-        // Their senders may send them again when the server is back.
+        // Their senders may repeat them after a restart.
         let outcome =
             if self.shutdown.is_some() { TurnOutcome::Interrupted } else { TurnOutcome::Aborted };
         for queued in std::mem::take(&mut self.sessions[session].queued) {

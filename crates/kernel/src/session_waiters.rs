@@ -1,5 +1,6 @@
-//! Those who want the sandbox of a session: they are served together when it is ready, or refused
-//! together when it cannot be had. A session that never had a sandbox goes with the last of them.
+//! Callers that want the sandbox of a session. They are served together when it is ready, or
+//! refused together when the session cannot get one. A session that never had a sandbox is removed
+//! with the last of them.
 
 use model::lifecycle::ActiveCause;
 use model::{EndCause, ErrorCode, LifecycleEvent, Refusal, SessionStatus};
@@ -13,7 +14,7 @@ use crate::request::{RequestIx, WaitingFor};
 use crate::session::{Session, SessionIx};
 
 impl Kernel {
-    /// The sandbox of a session is ready: everyone who wants it is served.
+    /// The sandbox of a session is ready: serves all callers that want it.
     pub(crate) fn serve_session(&mut self, session: SessionIx, entry: EntryIx) {
         self.refuse_pending_freeze(entry);
         let coming = self.sessions[session].coming.take();
@@ -80,7 +81,7 @@ impl Kernel {
         self.publish(tenant, event);
     }
 
-    /// A resume by message counts like one by call.
+    /// Counts a resume, by message or by call.
     pub(crate) fn count_resume(&mut self, session: SessionIx, coming: Option<ActiveCause>) {
         let set_aside =
             matches!(self.sessions[session].status, SessionStatus::Paused | SessionStatus::Stopped);
@@ -91,7 +92,7 @@ impl Kernel {
         }
     }
 
-    /// The sandbox cannot be had: refuses all who want it.
+    /// The session cannot get a sandbox: refuses all callers that want it.
     pub(crate) fn fail_wants(&mut self, session: SessionIx, refusal: &Refusal) {
         for req in std::mem::take(&mut self.sessions[session].wanting) {
             self.answer(req, Err(refusal.clone()));
@@ -102,7 +103,7 @@ impl Kernel {
         self.session_unwanted(session);
     }
 
-    /// Refuses those who want a sandbox by an id that is no more.
+    /// Refuses callers that want a sandbox by an id that no longer exists.
     pub(crate) fn refuse_uses_by_id(&mut self, session: SessionIx, cause: EndCause) {
         let requests = &self.requests;
         let stale = |req: &mut RequestIx| {
@@ -114,9 +115,9 @@ impl Kernel {
         }
     }
 
-    /// A caller stopped wanting a session's sandbox.
+    /// A caller no longer wants a session's sandbox.
     pub(crate) fn session_unwanted(&mut self, session: SessionIx) {
-        // It may be gone with the last one who wanted it.
+        // The session may be removed with the last caller that wanted it.
         if self.sessions.get(session).is_none_or(Session::wants) {
             return;
         }
@@ -126,13 +127,13 @@ impl Kernel {
         }
         self.arm_shelved_pruning(session);
         let known = &self.sessions[session];
-        // One that is being ended goes with that.
+        // A session that is being ended is removed by that.
         if known.status == SessionStatus::Starting && known.control.is_none() {
             self.abandon_session(session);
         }
     }
 
-    /// A session that no caller got to know goes, with what was made for it.
+    /// Removes a session that no caller was answered about, with its sandbox.
     fn abandon_session(&mut self, session: SessionIx) {
         self.set_status(session, SessionStatus::Ended);
         match self.sessions[session].entry {

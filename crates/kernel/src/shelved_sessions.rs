@@ -1,5 +1,5 @@
-//! Files of sessions that have no sandbox, not even a cold one. A limit on the number of sandboxes
-//! takes the entry of a sleeping session away, never its files: they go into an archive, and the
+//! Shelved sessions: they have files but no sandbox, not even a cold one. A limit on the number of
+//! sandboxes takes the entry of a sleeping session, never its files: these are archived, and the
 //! session's next use restores them. Nothing here deletes files that their owner may still want.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,22 +15,22 @@ use crate::entry::EntryIx;
 use crate::event::Outcome;
 use crate::session::SessionIx;
 
-/// The files of one session on the shelf.
+/// The files of a shelved session.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ShelvedFiles {
     pub(crate) files: KeptFiles,
-    /// What they take, once that was measured.
+    /// Their size, once measured.
     pub(crate) bytes: Option<u64>,
 }
 
-/// Shelved files that are still to be put into an archive. Looking one up, finding the next and
-/// counting those in progress cost the same however many wait.
+/// Shelved files that must still be archived. Looking one up, finding the next and counting those
+/// in progress cost the same for any number.
 #[derive(Debug)]
 pub(crate) struct ShelvedArchives {
     jobs: BTreeMap<WorkspaceId, Job>,
-    /// Those that wait, by when they may start.
+    /// Waiting jobs, by when they may start.
     line: BTreeSet<(Mono, WorkspaceId)>,
-    /// Those in progress, by the effect that puts them there.
+    /// Jobs in progress, by effect.
     running: BTreeMap<u64, WorkspaceId>,
     alarm: Mono,
 }
@@ -46,23 +46,23 @@ impl Default for ShelvedArchives {
     }
 }
 
-/// One of them.
+/// The archiving of one workspace.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     session: SessionIx,
     /// The effect in progress.
     n: Option<u64>,
-    /// When that is timed out, or when it may start.
+    /// Its deadline, or when it may start.
     at: Mono,
 }
 
 impl ShelvedArchives {
-    /// How many are being put into an archive now.
+    /// How many are being archived now.
     pub(crate) fn in_progress(&self) -> u32 {
         self.running.len() as u32
     }
 
-    /// Files are to go into an archive, not before `at`.
+    /// Queues files for archiving, not before `at`.
     fn wait(&mut self, workspace: WorkspaceId, session: SessionIx, at: Mono) {
         self.remove(workspace);
         self.jobs.insert(workspace, Job { session, n: None, at });
@@ -89,13 +89,12 @@ impl ShelvedArchives {
         Some(job)
     }
 
-    /// The next that may start.
+    /// The next job that may start.
     fn next(&self, now: Mono) -> Option<WorkspaceId> {
         self.line.first().filter(|(at, _)| *at <= now).map(|(_, workspace)| *workspace)
     }
 
-    /// The workspaces that are to go into an archive, and whose they are. Fails if the orders do
-    /// not agree with that.
+    /// The workspaces that must be archived, with their sessions. Fails if the indexes disagree.
     pub(crate) fn audited(&self) -> Result<BTreeMap<WorkspaceId, SessionIx>, String> {
         let waits = |(at, id): &(Mono, WorkspaceId)| {
             self.jobs.get(id).is_some_and(|job| job.n.is_none() && job.at == *at)
@@ -111,7 +110,7 @@ impl ShelvedArchives {
 }
 
 impl Kernel {
-    /// Takes the files of a cold sandbox that is about to be removed onto its session's shelf.
+    /// Shelves a session: keeps the files of its cold sandbox, which is about to be removed.
     pub(crate) fn shelve(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         let Some(session) = sandbox.session() else { return };
@@ -121,7 +120,7 @@ impl Kernel {
         let files = KeptFiles {
             sandbox: sandbox.id,
             workspace: sandbox.workspace,
-            // Only a workspace on a disk of ours can be put into an archive.
+            // Only a workspace on the node's own disk can be archived.
             archived: sandbox.cold.is_archived() || sandbox.traits.disk.is_none(),
             last_used_at: sandbox.last_used.wall,
         };
@@ -130,7 +129,7 @@ impl Kernel {
         self.schedule_shelved_files(session);
     }
 
-    /// Sees to shelved files: they go into an archive, and they may grow too old.
+    /// Schedules the archiving and the pruning of shelved files.
     pub(crate) fn schedule_shelved_files(&mut self, session: SessionIx) {
         let Some(shelved) = &self.sessions[session].shelved else { return };
         if !shelved.files.archived {
@@ -140,7 +139,7 @@ impl Kernel {
         self.arm_shelved_pruning(session);
     }
 
-    /// A session uses its shelved files again: they become those of its new, cold sandbox.
+    /// Unshelves a session: its files become those of its new, cold sandbox.
     pub(crate) fn unshelve(&mut self, session: SessionIx, entry: EntryIx) -> bool {
         let Some(shelved) = self.take_shelved_files(session) else { return false };
         let sandbox = &mut self.entries[entry];
@@ -161,7 +160,7 @@ impl Kernel {
 
     fn take_shelved_files(&mut self, session: SessionIx) -> Option<ShelvedFiles> {
         let shelved = self.sessions[session].shelved.take()?;
-        // An archive in progress is called off by what happens to the workspace next.
+        // The next effect on the workspace cancels an archive in progress.
         if self.archives.shelved.remove(shelved.files.workspace).is_some() {
             self.due.look_at_archives();
         }
@@ -169,7 +168,7 @@ impl Kernel {
         Some(shelved)
     }
 
-    /// When shelved files are given up by their age.
+    /// When shelved files are deleted because of their age.
     fn shelved_pruned_at(&self, session: SessionIx) -> Option<Mono> {
         let after_ms = self.config.prune_after_ms.filter(|ms| *ms > 0)?;
         let known = &self.sessions[session];
@@ -178,14 +177,14 @@ impl Kernel {
         left_alone.then(|| self.now.mono_at(Wall(used.saturating_add(after_ms))))
     }
 
-    /// Sees to it that the shelf of a session is looked at when its time comes.
+    /// Sets the alarm for the pruning of shelved files.
     pub(crate) fn arm_shelved_pruning(&mut self, session: SessionIx) {
         if let Some(at) = self.shelved_pruned_at(session) {
             self.arm_session(session, at);
         }
     }
 
-    /// Gives up shelved files that are too old by the node's settings.
+    /// Deletes shelved files that are older than the node allows.
     pub(crate) fn prune_shelved_files(&mut self, session: SessionIx) {
         match self.shelved_pruned_at(session) {
             Some(at) if at <= self.now.mono => self.give_up_shelved_files(session),
@@ -194,7 +193,7 @@ impl Kernel {
         }
     }
 
-    /// Starts archives while there is room for more.
+    /// Archives shelved files while the limit allows it.
     pub(crate) fn archive_shelved_sessions(&mut self) {
         while self.archives.has_room()
             && self.shutdown.is_none()
@@ -214,7 +213,7 @@ impl Kernel {
         self.alarms.at_latest(Ringer::ShelvedArchives, &mut self.archives.shelved.alarm, deadline);
     }
 
-    /// Tells whether the effect was an archive of shelved files.
+    /// Returns whether the effect archived shelved files.
     pub(crate) fn shelved_archive_ended(&mut self, n: u64, outcome: &Outcome) -> bool {
         let Some(workspace) = self.archives.shelved.running.get(&n).copied() else { return false };
         match outcome {
@@ -222,7 +221,7 @@ impl Kernel {
                 let Some(job) = self.archives.shelved.remove(workspace) else { return true };
                 if let Some(shelved) = &mut self.sessions[job.session].shelved {
                     shelved.files.archived = true;
-                    // It takes less room now.
+                    // The archive is smaller.
                     shelved.bytes = None;
                 }
                 self.mark_session(job.session);
@@ -233,7 +232,7 @@ impl Kernel {
         true
     }
 
-    /// The files stay where they are meanwhile, and the session can use them.
+    /// Retries later. The files stay in their workspace, and the session can use them.
     fn retry_shelved_archive(&mut self, workspace: WorkspaceId) {
         let pause_ms = self.config.backoff.max_ms.saturating_mul(ARCHIVE_PATIENCE);
         let at = self.now.mono.plus(pause_ms);
@@ -243,7 +242,7 @@ impl Kernel {
         self.alarms.at_latest(Ringer::ShelvedArchives, &mut self.archives.shelved.alarm, at);
     }
 
-    /// Looks at archives that take too long, and at those that may be tried again.
+    /// Retries archives that passed their deadline, and sets the next alarm.
     pub(crate) fn shelved_archives_due(&mut self) {
         self.archives.shelved.alarm = Mono::NEVER;
         let now = self.now.mono;
@@ -257,7 +256,7 @@ impl Kernel {
                 Some(_) | None => self.retry_shelved_archive(workspace),
             }
         }
-        // Those whose time has come start as soon as there is room, without another alarm.
+        // Jobs that are due start as soon as the limit allows it, without another alarm.
         let later = self.archives.shelved.line.range((now.plus(1), WorkspaceId::NIL)..).next();
         if let Some((at, _)) = later.copied() {
             self.alarms.at_latest(Ringer::ShelvedArchives, &mut self.archives.shelved.alarm, at);

@@ -1,5 +1,6 @@
-//! Stopping in order: no new work, no sweep and no refill; what runs may finish within its grace;
-//! files are saved, everything is removed, and only then does the server hear that it may exit.
+//! Stopping in order: no new work, no sweep and no refill; what runs may finish within the grace
+//! period; files are saved and everything is removed. Only then does the kernel report that the
+//! server may exit.
 
 use model::lifecycle::TurnOutcome;
 use model::{EndCause, ErrorCode, Mono, Refusal};
@@ -10,7 +11,7 @@ use crate::effect::Notice;
 use crate::entry::{AfterEnd, EntryIx, EntryOwner, Firmness, Phase};
 use crate::session::Stage;
 
-/// A stop in progress.
+/// A shutdown in progress.
 #[derive(Debug)]
 pub(crate) struct Shutdown {
     grace_until: Mono,
@@ -23,7 +24,7 @@ impl Kernel {
     pub(crate) fn shutdown_began(&mut self, grace_ms: u64) {
         let grace_until = self.now.mono.plus(grace_ms);
         if let Some(shutdown) = &mut self.shutdown {
-            // Told again, the grace may become shorter, never longer.
+            // A second request may shorten the grace period, never extend it.
             if grace_until < shutdown.grace_until {
                 shutdown.grace_until = grace_until;
                 self.alarms.at_latest(Ringer::Shutdown, &mut shutdown.alarm, grace_until);
@@ -72,7 +73,8 @@ impl Kernel {
         }
     }
 
-    /// Ends a sandbox if the server is stopping and nothing runs in it, or its grace is over.
+    /// Ends a sandbox if the server is stopping and it has no activity, or the grace period has
+    /// ended.
     pub(crate) fn end_if_stopping(&mut self, entry: EntryIx) {
         let Some(shutdown) = &self.shutdown else { return };
         let sandbox = &self.entries[entry];
@@ -81,7 +83,7 @@ impl Kernel {
         }
         let cause = EndCause::Shutdown;
         match (sandbox.phase(), sandbox.owner()) {
-            // A turn that is being stopped comes to rest first.
+            // A turn that is being stopped must end first.
             (Phase::InUse, EntryOwner::Session(_)) if sandbox.holds.has_turn() => {}
             (Phase::InUse, EntryOwner::Session(_)) => {
                 self.end(entry, cause, AfterEnd::Cold, Firmness::Firm)
@@ -102,7 +104,7 @@ impl Kernel {
         }
     }
 
-    /// Tells that nothing is left, once.
+    /// Reports, once, that nothing is left.
     pub(crate) fn finish_shutdown(&mut self) {
         let nothing_left = self.admission.live() == 0 && self.pending_removals.orphans() == 0;
         if let Some(shutdown) = &mut self.shutdown
@@ -125,7 +127,7 @@ impl Kernel {
     }
 }
 
-/// The refusal of a caller that comes while the server stops.
+/// The refusal of a caller while the server stops.
 pub(crate) fn stopping() -> Refusal {
     Refusal::new(ErrorCode::ShuttingDown, "the server is stopping").retry_after(5_000)
 }

@@ -1,7 +1,6 @@
-//! Where things live: a vector with reusable places, so that a thing is found by a small number
-//! without a search. A place is only held while its thing exists; using one after that is a bug,
-//! and panics rather than finding something else. A place of one kind of thing never leads to
-//! another kind: that does not compile.
+//! A vector with reusable positions, so that an item is found by a small index without a search. An
+//! index is valid while its item exists; using it later is a bug and panics instead of finding
+//! another item. An index of one type of item never leads to another type: that does not compile.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,8 +8,7 @@ use std::marker::PhantomData;
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
-/// The place of a thing in its slab: its number there, counted from one, so that the place of a
-/// thing that may be missing takes no more room.
+/// The index of an item in its slab, counted from one, so that an `Option` of it has the same size.
 pub(crate) struct SlabIndex<T>(NonZeroU32, PhantomData<fn() -> T>);
 
 impl<T> SlabIndex<T> {
@@ -24,7 +22,7 @@ impl<T> SlabIndex<T> {
     }
 }
 
-// By hand, because a place can be copied and compared whatever its thing can.
+// By hand, because an index can be copied and compared even if its item cannot.
 
 impl<T> Clone for SlabIndex<T> {
     fn clone(&self) -> Self {
@@ -60,7 +58,7 @@ impl<T> fmt::Debug for SlabIndex<T> {
     }
 }
 
-/// Things by place.
+/// Items by index.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     places: Vec<Option<T>>,
@@ -98,13 +96,13 @@ impl<T> Slab<T> {
         self.places.get_mut(index.number())?.as_mut()
     }
 
-    /// All things, in the order of their places.
+    /// All items, in the order of their indexes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SlabIndex<T>, &T)> {
         let all = self.places.iter().enumerate();
         all.filter_map(|(number, thing)| Some((SlabIndex::of(number), thing.as_ref()?)))
     }
 
-    /// All places in use, so that things may change or go while they are visited.
+    /// All indexes in use, so that items may change or be removed during the loop.
     pub(crate) fn indices(&self) -> Vec<SlabIndex<T>> {
         self.iter().map(|(index, _)| index).collect()
     }

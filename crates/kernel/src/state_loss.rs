@@ -1,5 +1,5 @@
-//! Lost files: that a session lost some is remembered, across restarts, until an answer has
-//! reported it. No loss is silent, except to a session that is ending.
+//! State loss: the kernel remembers, across restarts, that a session lost files, until an answer
+//! has reported it. No loss is silent, except to a session that is ending.
 
 use model::{Generation, LifecycleEvent, SandboxId, SessionId, TerminatedReason};
 
@@ -9,7 +9,7 @@ use crate::reply::Loss;
 use crate::session::SessionIx;
 
 impl Kernel {
-    /// Whether files go with this process, if there were any.
+    /// Whether files are lost with this instance, if there were any.
     pub(crate) fn loses_files(&self, entry: EntryIx, after: AfterEnd) -> bool {
         let sandbox = &self.entries[entry];
         match after {
@@ -18,7 +18,7 @@ impl Kernel {
         }
     }
 
-    /// Files of a session are lost or given up: its next answer reports that.
+    /// Files of a session are lost or deleted: its next answer reports that.
     pub(crate) fn lose_files(&mut self, entry: EntryIx, reason: TerminatedReason) {
         let known = &mut self.entries[entry];
         let had_files = known.files.files_lost();
@@ -30,7 +30,7 @@ impl Kernel {
         }
     }
 
-    /// Remembers that files of a session were lost, until an answer has reported it.
+    /// Records a state loss of a session, until an answer has reported it.
     pub(crate) fn report_loss(
         &mut self,
         session: SessionIx,
@@ -61,14 +61,14 @@ impl Kernel {
         }
     }
 
-    /// What an answer about a session that needs no sandbox has to report.
+    /// The loss that an answer about a session without a sandbox must report.
     pub fn unreported_loss_of(&self, id: SessionId) -> Option<Loss> {
         let known = &self.sessions[self.sessions.by_id(id)?];
         let generation = known.lost_generation.next();
         known.state_lost.map(|reason| Loss { session: id, generation, reason })
     }
 
-    /// What the next answer about the sandbox of a session has to report.
+    /// The loss that the next answer about the sandbox of a session must report.
     pub(crate) fn unreported_loss(&self, entry: EntryIx) -> Option<Loss> {
         let sandbox = &self.entries[entry];
         let session = sandbox.session()?;

@@ -1,6 +1,6 @@
-//! The way to the end of a sandbox: save its files if they are worth it, then remove it. Promise 1
-//! lives here: a decision that is voidable is void as soon as a caller uses the sandbox, and a
-//! failed save never kills, except where the sandbox must end.
+//! How a sandbox ends: its files are saved if that is worth it, then the instance is removed. A
+//! voidable termination is void as soon as a caller uses the sandbox (promise 1). A failed save
+//! never kills a sandbox, except where it must end.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::request::{RequestIx, WaitingFor};
 impl Kernel {
     /// Decides that a sandbox ends. A firmer decision replaces a weaker one; a weaker one is
     /// ignored.
-    // What callers do more often than this must not pay for the room that it takes.
+    // Not inlined: hot callers must not pay for its stack space.
     #[inline(never)]
     pub(crate) fn end(
         &mut self,
@@ -29,8 +29,8 @@ impl Kernel {
         self.begin_termination(entry, Termination::new(cause, after, firmness));
     }
 
-    /// Ends a sandbox at once, and notes how it came to that. The note is there before its uses and
-    /// processes are over, so that their ends can repeat it.
+    /// Ends a sandbox at once, with a detail. The detail is stored before its uses and processes
+    /// end, so their ends can repeat it.
     pub(crate) fn end_now(
         &mut self,
         entry: EntryIx,
@@ -70,7 +70,7 @@ impl Kernel {
         self.step_termination(entry);
     }
 
-    /// Takes the next step to the end of a sandbox.
+    /// Takes the next step of a termination.
     pub(crate) fn step_termination(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
         let Some(termination) = &sandbox.termination else { return };
@@ -89,11 +89,11 @@ impl Kernel {
         if !sandbox.ops.is_saving() {
             self.save(entry);
         }
-        // Copies of its files wait for nothing more.
+        // Copies of its files need not wait any longer.
         self.source_changed(entry);
     }
 
-    /// The sandbox is not ended after all.
+    /// Voids the termination of a sandbox.
     pub(crate) fn void_termination(&mut self, entry: EntryIx, refusal: &Refusal) {
         let sandbox = &mut self.entries[entry];
         if sandbox.termination.take().is_none() {
@@ -104,7 +104,7 @@ impl Kernel {
         self.arm_freeze_and_sweep(entry);
         self.arm_expiry(entry);
         if self.entries[entry].wants_restart(self.now.mono) {
-            // Programs that could not be started in a sandbox on its way out are started now.
+            // Programs that could not be restarted during the termination are restarted now.
             self.arm(entry, self.now.mono);
         }
         for req in self.take_waiting(entry, |what| matches!(what, WaitingFor::Delete { .. })) {
@@ -117,16 +117,16 @@ impl Kernel {
         self.due.look_at_line();
     }
 
-    /// Removes a sandbox, whatever it is doing.
+    /// Removes an instance, whatever its phase.
     pub(crate) fn kill(&mut self, entry: EntryIx) {
         self.uncount_phase(entry);
         if let Some(pool) = self.entries[entry].slot {
-            // Those who counted on it look for another at once, if there is a slot.
+            // Callers that waited for it look for another at once, if there is a slot.
             self.pool_due(pool);
         }
         let sandbox = &mut self.entries[entry];
         if !sandbox.is_live() {
-            // Nothing was launched: it is gone already.
+            // Nothing was launched: there is nothing to remove.
             self.removed(entry);
             return;
         }
@@ -148,8 +148,8 @@ impl Kernel {
     pub(crate) fn send_kill(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         let termination = sandbox.termination.as_mut().expect("what is being killed has a cause");
-        // A launch that was never heard of may have made one all the same.
-        // A fork may be reading it: then it goes when that has ended.
+        // A launch that timed out may have made a workspace all the same. While a fork reads it, it
+        // stays.
         let goes = termination.after == AfterEnd::Gone && !sandbox.holds.is_copied();
         termination.takes_workspace = goes || !sandbox.files.has_files();
         let workspace = termination.takes_workspace.then_some(sandbox.workspace);
@@ -162,7 +162,7 @@ impl Kernel {
             self.removed(entry);
             return;
         }
-        // It may still exist, so its place stays taken and we go on trying.
+        // The instance may still exist, so its place stays taken and the kernel tries again.
         let backoff = &self.config.backoff;
         let sandbox = &mut self.entries[entry];
         let termination = sandbox.termination.as_mut().expect("what is being killed has a cause");
@@ -171,7 +171,7 @@ impl Kernel {
         self.arm(entry, at);
     }
 
-    /// Whatever still depends on the phase that a sandbox is leaving.
+    /// Undoes what depends on the phase that a sandbox is leaving.
     fn uncount_phase(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         sandbox.ops.cancel();
@@ -215,7 +215,7 @@ impl Kernel {
             self.pools[pool].counters.crashed += 1;
         }
         if sandbox.phase() == Phase::Launching {
-            let detail = detail.unwrap_or_else(|| "it died while it was being started".into());
+            let detail = detail.unwrap_or_else(|| "the sandbox died during its launch".into());
             self.launch_ended(
                 entry,
                 Outcome::Failed(crate::Failure { kind: FailureKind::Gone, detail }),
@@ -223,7 +223,7 @@ impl Kernel {
             return;
         }
         let after = match sandbox.owner() {
-            // One that was still being bound is not its session's yet.
+            // A sandbox that was still being claimed is not its session's yet.
             EntryOwner::Session(_) if sandbox.phase() == Phase::InUse => AfterEnd::Renamed,
             EntryOwner::Session(_) | EntryOwner::Unowned | EntryOwner::Lease(_) => AfterEnd::Gone,
         };

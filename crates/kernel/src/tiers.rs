@@ -1,5 +1,5 @@
-//! The eviction tiers: who may be chosen to give way, least recently used first. A sandbox stands
-//! in the tier that its facts say, or in none; `settle` keeps that so.
+//! The eviction tiers: which sandboxes may be evicted, least recently used first. A sandbox is in
+//! the tier that follows from its facts, or in none; `settle` keeps that so.
 
 use model::why::Tier;
 

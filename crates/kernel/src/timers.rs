@@ -1,5 +1,5 @@
-//! What the passing of time means. An alarm only says "look": what is due is found by looking at
-//! the facts, in a fixed order, so an alarm that rings early or twice is harmless.
+//! What the passing of time means. An alarm only says "look": the kernel finds what is due by
+//! looking at the facts, in a fixed order, so an early or repeated alarm is harmless.
 
 use model::{Mono, Now};
 
@@ -8,11 +8,11 @@ use crate::alarms::Ringer;
 use crate::entry::{EntryIx, Lane, Phase};
 use crate::event::Outcome;
 
-/// How many alarms one event handles, so that no event takes long. The rest ring at once again.
+/// How many alarms one event handles, so that no event takes long. The rest ring again at once.
 const ALARMS_PER_TICK_MAX: u32 = 256;
 
 impl Kernel {
-    /// Moves the kernel's idea of time. It never goes back on the monotonic clock.
+    /// Advances the kernel's time. Its monotonic clock never goes back.
     pub(crate) fn advance_clock(&mut self, now: Now) {
         self.now = Now { mono: now.mono.max(self.now.mono), wall: now.wall };
         if self.alarms.clock_jumped(self.now) {
@@ -44,11 +44,11 @@ impl Kernel {
         }
     }
 
-    /// Looks at a sandbox: first at what is in progress, then at its time, then at its rest.
+    /// Looks at a sandbox: first at its operations, then at its expiry, then at sweep and freeze.
     fn entry_rang(&mut self, entry: EntryIx) {
         self.entries[entry].alarm = Mono::NEVER;
         let now = self.now.mono;
-        // One after the other: the end of one may call off the next.
+        // One after the other: the end of one may cancel the next.
         for lane in Lane::ALL {
             let sandbox = self.entries.get_mut(entry);
             if let Some(kind) = sandbox.and_then(|sandbox| sandbox.ops.take_late(lane, now)) {
@@ -63,7 +63,7 @@ impl Kernel {
             self.expire(entry);
         }
         if self.entries.get(entry).is_some() {
-            // After its end was decided, if it was: nothing is started in what is over.
+            // After a possible expiry: nothing is restarted in a sandbox that ends.
             self.restart_processes(entry);
         }
         if self.entries.get(entry).is_some() {
@@ -96,7 +96,7 @@ impl Kernel {
         }
     }
 
-    /// Sets the alarm for whatever comes next.
+    /// Sets the alarm for what comes next.
     fn arm_again(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
         let mut at = Mono::NEVER;

@@ -1,5 +1,5 @@
-//! What is remembered of sandboxes, leases and sessions that are gone, so that callers who ask get
-//! to know why, at once. The memory is bounded; the store remembers longer.
+//! What the kernel remembers of ended sandboxes, leases and sessions, so that it can answer at once
+//! why they ended. The memory is bounded; the store remembers longer.
 
 use std::collections::VecDeque;
 
@@ -8,12 +8,12 @@ use model::{EndCause, KeyId, LeaseId, SandboxId, SessionId};
 
 use crate::index::IdIndex;
 
-/// The last ones that ended.
+/// The tombstones.
 #[derive(Debug)]
 pub(crate) struct Tombstones {
     limit: usize,
     sandboxes: VecDeque<Ended>,
-    /// The number of a remembered sandbox, counted from the first that was ever remembered.
+    /// The number of a tombstone, counted from the first one ever.
     index: IdIndex<u64>,
     forgotten: u64,
     leases: VecDeque<LeaseId>,
@@ -22,7 +22,7 @@ pub(crate) struct Tombstones {
     session_index: IdIndex<KeyId>,
 }
 
-/// What is remembered of a lease.
+/// The tombstone of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LeaseTombstone {
     pub(crate) cause: EndCause,
@@ -50,7 +50,7 @@ impl Tombstones {
         if self.sandboxes.len() == self.limit
             && let Some(oldest) = self.sandboxes.pop_front()
         {
-            // The same sandbox may have been remembered again since, in a later generation.
+            // The same sandbox may have a later tombstone, of a later generation.
             if self.index.get(oldest.sandbox.as_u128()) == Some(self.forgotten) {
                 self.index.remove(oldest.sandbox.as_u128());
             }
@@ -70,7 +70,7 @@ impl Tombstones {
         if self.limit == 0 {
             return;
         }
-        // The first cause is why; what happened to the sandbox afterwards is another story.
+        // The first cause counts, not what happened to the sandbox later.
         if self.lease_ends.contains(lease.as_u128()) {
             return;
         }
@@ -95,7 +95,7 @@ impl Tombstones {
         self.sessions.push_back(session);
     }
 
-    /// The key that a session belonged to, as long as it is remembered.
+    /// The key that a session belonged to, if its tombstone is still there.
     pub(crate) fn of_session(&self, session: SessionId) -> Option<KeyId> {
         self.session_index.get(session.as_u128())
     }

@@ -1,9 +1,9 @@
-//! Tells every change of the state that users see, as it is at the end of a decision. A transition is
-//! news and no record: it is never in the journal, and a decision that has nothing else to say is not
-//! committed because of it.
+//! Publishes each transition of the state that users see, at the end of a decision. A transition is
+//! never in the journal, and a decision that has nothing else to store is not committed because of
+//! it.
 //!
-//! To users an id begins `cold` and ends `cold`: the last transition of one that is gone, or that
-//! goes on under another id, leads there and says why.
+//! To users an id begins `cold` and ends `cold`: the last transition of a sandbox that is gone, or
+//! that continues under another id, leads there and says why.
 
 use model::{EndCause, Generation, KeyId, SandboxId, SandboxState, SessionId};
 
@@ -12,12 +12,12 @@ use crate::alarms::Ringer;
 use crate::entry::{Entry, EntryIx, Publish, VisibleChange, VisibleState};
 use crate::sessions::Sessions;
 
-/// The state of a sandbox changed.
+/// A transition of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transition {
-    /// The key that has it; nil if none has.
+    /// The key that owns the sandbox; nil if none does.
     pub tenant: KeyId,
-    /// The session, if it is one's.
+    /// The session that owns the sandbox, if one does.
     pub session: Option<SessionId>,
     /// Which.
     pub sandbox: SandboxId,
@@ -27,14 +27,14 @@ pub struct Transition {
     pub from: SandboxState,
     /// The state now.
     pub to: SandboxState,
-    /// Why it is cold, if it is.
+    /// Why it is cold, if `to` is cold.
     pub cause: Option<EndCause>,
-    /// Changes just before this one that users do not see, because there were too many in a second.
+    /// Transitions just before this one that were not published, because there were too many in a
+    /// second.
     pub skipped: u32,
 }
 
-/// The sandboxes whose state changed in this decision. Each has a flag of its own that says so, and
-/// is here once.
+/// The sandboxes whose state changed in this decision. A flag on each makes it appear once.
 #[derive(Debug, Default)]
 pub(crate) struct ChangedStates {
     entries: Vec<EntryIx>,
@@ -47,9 +47,9 @@ impl ChangedStates {
 }
 
 impl Kernel {
-    /// A decision is over: tells whose state is another one than before it.
+    /// At the end of a decision: publishes the transitions.
     pub(crate) fn publish_transitions(&mut self) {
-        // Most decisions change no state, so that costs next to nothing.
+        // Most decisions change no state, so this costs almost nothing.
         if self.changed_states.entries.is_empty() {
             return;
         }
@@ -87,7 +87,7 @@ impl Kernel {
         }
     }
 
-    /// A kernel starts: what it found is what users see, and nothing changed.
+    /// After a restore: the restored states count as seen, without transitions.
     pub(crate) fn accept_restored_states(&mut self) {
         for entry in self.changed_states.entries.drain(..) {
             if let Some(sandbox) = self.entries.get_mut(entry)
@@ -98,7 +98,7 @@ impl Kernel {
         }
     }
 
-    /// Time has passed for a sandbox: tells the last change of a burst.
+    /// Time passed: publishes the last transition of a burst.
     pub(crate) fn publish_late_transition(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         match sandbox.visible.time_passed(self.now.mono) {
@@ -111,7 +111,7 @@ impl Kernel {
         }
     }
 
-    /// Users will not meet a sandbox under its present id again.
+    /// Publishes the last transition of a sandbox under its present id.
     pub(crate) fn publish_last_transition(&mut self, entry: EntryIx, cause: EndCause) {
         let sandbox = &mut self.entries[entry];
         let visible = std::mem::take(&mut sandbox.visible);

@@ -1,5 +1,5 @@
-//! Turns: one at a time per session. The sandbox is `running` from the moment a turn is asked for,
-//! so that nothing can take it away in between; a turn ends exactly once, whatever ends it.
+//! Turns: one at a time per session. The sandbox is `running` from the moment a turn is requested,
+//! so nothing can take it away in between. A turn ends exactly once.
 
 use std::sync::Arc;
 
@@ -85,8 +85,8 @@ impl Kernel {
         self.engage(session);
     }
 
-    /// The sandbox is ready: the harness gets the turn. This is the only place that publishes the
-    /// start of a turn, so it is committed before the harness can say anything.
+    /// The sandbox is ready: gives the turn to the harness. Only this publishes the start of a
+    /// turn, so it is committed before the harness can answer.
     pub(crate) fn start_turn(&mut self, session: SessionIx, entry: EntryIx, ready: SessionReady) {
         let known = &mut self.sessions[session];
         let Some(turn) = &mut known.turn else { return };
@@ -132,8 +132,7 @@ impl Kernel {
         self.publish(known.settings.tenant, event);
     }
 
-    /// The harness has the turn: the client that waits for that is answered, and the turn's time
-    /// begins.
+    /// The harness accepted the turn: answers the waiting client and starts the turn's time limit.
     pub(crate) fn turn_taken(&mut self, session: SessionIx, entry: EntryIx) {
         let now = self.now.mono;
         self.entries[entry].proven_at = now;
@@ -156,7 +155,7 @@ impl Kernel {
         self.arm_session(session, deadline);
     }
 
-    /// Starts the next turn that waits, unless the session is doing something else.
+    /// Starts the next queued turn, unless an operation on the session is in progress.
     pub(crate) fn start_next_turn(&mut self, session: SessionIx) {
         let Some(known) = self.sessions.get_mut(session) else { return };
         if known.turn.is_some() || known.control.is_some() || self.shutdown.is_some() {
@@ -172,7 +171,7 @@ impl Kernel {
         self.alarms.at_latest(Ringer::Session(session), &mut known.alarm, at);
     }
 
-    /// Looks at the time that a session's turn takes.
+    /// Checks the time limit of a session's turn.
     pub(crate) fn session_rang(&mut self, session: SessionIx) {
         self.sessions[session].alarm = Mono::NEVER;
         let Some(turn) = &self.sessions[session].turn else {

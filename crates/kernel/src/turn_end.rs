@@ -1,5 +1,5 @@
-//! How turns end: the harness says so, they are stopped, their sandbox goes, or they never start. A
-//! turn ends exactly once, whatever ends it, and what waited for that goes on.
+//! How turns end: the harness reports it, a caller stops them, their sandbox ends, or they never
+//! start. A turn ends exactly once, and what waited for that continues.
 
 use model::lifecycle::TurnOutcome;
 use model::{EndCause, ErrorCode, Mono, Refusal, SessionId, TerminatedReason, TurnId};
@@ -12,7 +12,7 @@ use crate::removal::use_broken;
 use crate::session::{SessionIx, Stage, Turn};
 
 impl Kernel {
-    /// The harness says that a turn is over.
+    /// The harness reports that a turn ended.
     pub(crate) fn turn_ended(&mut self, id: SessionId, turn: TurnId, outcome: TurnOutcome) {
         let Some(session) = self.sessions.by_id(id) else { return };
         let Some(current) = &self.sessions[session].turn else { return };
@@ -22,7 +22,7 @@ impl Kernel {
         }
         if let Some(entry) = self.sessions[session].entry {
             if stage == Stage::Starting {
-                // It was so quick that its end came before the end of the effect that started it.
+                // The turn ended before the completion of the effect that started it.
                 self.turn_taken(session, entry);
             }
             self.entries[entry].proven_at = self.now.mono;
@@ -35,7 +35,7 @@ impl Kernel {
         self.finish_turn(session, outcome, None);
     }
 
-    /// A turn is over: its end is published, the sandbox rests, and what waited for that goes on.
+    /// Ends a turn: publishes its end, and continues what waited for that.
     pub(crate) fn finish_turn(
         &mut self,
         session: SessionIx,
@@ -71,7 +71,7 @@ impl Kernel {
         self.start_next_turn(session);
     }
 
-    /// The session of a turn is gone.
+    /// Drops the turn of a session that is removed.
     pub(crate) fn drop_turn(&mut self, session: SessionIx, refusal: &Refusal) {
         let Some(turn) = self.sessions[session].turn.take() else { return };
         self.publish_turn_ended(session, turn.id, TurnOutcome::NotStarted);
@@ -81,7 +81,7 @@ impl Kernel {
         }
     }
 
-    /// No sandbox could be had for a turn.
+    /// The session got no sandbox for a turn.
     pub(crate) fn turn_not_started(&mut self, session: SessionIx, refusal: &Refusal) {
         self.finish_turn(session, TurnOutcome::NotStarted, Some(refusal));
     }
@@ -96,7 +96,7 @@ impl Kernel {
         }
     }
 
-    /// Has everything killed that a turn started.
+    /// Kills everything that a turn started.
     pub(crate) fn stop_turn(&mut self, session: SessionIx, outcome: TurnOutcome) {
         let known = &mut self.sessions[session];
         let (Some(entry), Some(turn)) = (known.entry, &mut known.turn) else { return };
@@ -117,7 +117,7 @@ impl Kernel {
         match outcome {
             Outcome::Done => {}
             Outcome::Failed(_) | Outcome::TimedOut => {
-                // It may go on by itself, so its sandbox must end.
+                // The turn may still run, so its sandbox must end.
                 let cause = match decided {
                     TurnOutcome::Aborted => EndCause::UserAbort,
                     TurnOutcome::TimedOut => EndCause::TurnTimeout,
@@ -135,11 +135,11 @@ impl Kernel {
         self.finish_turn(session, decided, None);
     }
 
-    /// The sandbox of a session is being removed, so what ran in it is over.
+    /// The sandbox of a session is being removed: ends the turn that ran in it.
     pub(crate) fn turn_broken(&mut self, session: SessionIx, cause: EndCause) {
         let Some(turn) = &self.sessions[session].turn else { return };
         let outcome = match turn.stage {
-            // It has not started: it will, in another sandbox.
+            // It has not started yet: it will start in another sandbox.
             Stage::Binding => return,
             Stage::Stopping(decided) => decided,
             Stage::Starting | Stage::Running => match cause.reason() {

@@ -1,5 +1,5 @@
 //! Execs, file calls and port calls. A use is granted at once, or as soon as its sandbox is thawed
-//! or found; from the moment it is asked for, nothing may take the sandbox away.
+//! or found. From the request on, nothing may take the sandbox away.
 
 use model::{ErrorCode, Refusal, RequestId, UseId};
 
@@ -28,8 +28,8 @@ impl Kernel {
                 let known = self.entries.by_id(sandbox);
                 let known = known.map(|entry| &self.entries[entry]);
                 match known.map(|entry| (entry.owner(), entry.phase())) {
-                    // A cold sandbox of a session wakes when it is used; one that is going does
-                    // not.
+                    // A use launches a cold sandbox of a session, but not one that is being
+                    // removed.
                     Some((EntryOwner::Session(session), phase)) if phase != Phase::Killing => {
                         (session, true)
                     }
@@ -124,7 +124,7 @@ impl Kernel {
         self.on_activity_ended(entry);
     }
 
-    /// Something that was in progress in a sandbox is over.
+    /// A use or a turn in a sandbox ended.
     pub(crate) fn on_activity_ended(&mut self, entry: EntryIx) {
         self.touch(entry);
         if let Some(session) = self.entries[entry].session() {
@@ -136,7 +136,7 @@ impl Kernel {
         self.end_if_stopping(entry);
     }
 
-    /// Goes on with those who wait for a sandbox, after something changed about it.
+    /// Continues the requests that wait for a sandbox, after it changed.
     pub(crate) fn drive_entry(&mut self, entry: EntryIx) {
         self.restart_processes(entry);
         match self.entries[entry].owner() {
@@ -151,7 +151,7 @@ impl Kernel {
         }
     }
 
-    /// A caller asked for a thaw and nothing else.
+    /// Thaws a sandbox if a caller waits for that.
     fn thaw_if_asked(&mut self, entry: EntryIx) -> bool {
         let sandbox = &self.entries[entry];
         let thaws =
@@ -179,7 +179,7 @@ impl Kernel {
         self.answer_thawed(entry);
     }
 
-    /// Answers those who asked for a thaw and nothing else.
+    /// Answers the requests for a thaw.
     fn answer_thawed(&mut self, entry: EntryIx) {
         if !self.entries[entry].ops.is_free() || self.entries[entry].frozen != Frozen::No {
             return;
@@ -195,8 +195,7 @@ impl Kernel {
         self.recompute_demand(entry);
     }
 
-    /// Finds out from those who wait, and from programs that are to be started again, whether a
-    /// sandbox is about to be used.
+    /// Recomputes from waiting requests and due restarts whether a sandbox is about to be used.
     pub(crate) fn recompute_demand(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
         let own = sandbox.rare.iter().flat_map(|rare| &rare.waiting);

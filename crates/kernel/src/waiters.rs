@@ -1,4 +1,4 @@
-//! Checkouts that wait in the line of a pool, and how they leave it without a sandbox: their
+//! Checkouts that wait in the queue of a pool, and how they leave it without a sandbox: their
 //! deadline passes, their client goes away, or nothing can come.
 
 use model::{ErrorCode, Refusal};
@@ -11,7 +11,8 @@ use crate::reply::CheckoutPath;
 use crate::request::{RequestIx, Waiter, WaitingFor};
 
 impl Kernel {
-    /// A place must come from what is free or can be evicted, or from waiting, if that is allowed.
+    /// Refuses a checkout for which no place is free or can be evicted, unless its policy lets it
+    /// wait.
     pub(crate) fn refuse_if_hopeless(&mut self, pool: PoolIx, req: RequestIx) {
         self.make_room();
         let hopeless = self.admission.applicants().next_back().is_some_and(|(seq, last)| {
@@ -37,7 +38,7 @@ impl Kernel {
         }
     }
 
-    /// Callers that want only an idle one, and did not get the next, get nothing.
+    /// Refuses callers that want only an idle sandbox and did not get one.
     pub(crate) fn refuse_idle_only(&mut self, pool: PoolIx) {
         if !std::mem::take(&mut self.pools[pool].idle_only_in_line) {
             return;
@@ -71,7 +72,7 @@ impl Kernel {
         self.pool_due(pool);
     }
 
-    /// A caller went away while it waited.
+    /// A waiting caller went away.
     pub(crate) fn checkout_abandoned(&mut self, req: RequestIx) {
         if self.flaw_leaks_for_gone_client(req) {
             return;
@@ -83,7 +84,7 @@ impl Kernel {
         self.requests.lease_unwanted(lease);
         self.forget_request(req);
         if let Some(entry) = bound {
-            // The binding goes on, and the sandbox is returned as soon as it is done.
+            // The claim continues, and the sandbox is returned when it is done.
             self.entries[entry].claim_unwanted();
         }
         self.pool_due(pool);

@@ -1,7 +1,7 @@
-//! The readers of the files of a session, and those that wait until they can be read: forks, and the
-//! server itself for a backup. The server asks first, and gets its answer when the sandbox of the session is ready,
-//! as for a fork; the kernel keeps the sandbox ready until the server says that it is done. It must
-//! never keep a sandbox for a reader that is gone.
+//! The readers of a session's files, and those that wait until the files can be read: forks, and
+//! the server itself for a backup. The server asks first. As for a fork, the answer comes when the
+//! sandbox of the session is ready, and the kernel keeps the sandbox ready until the server is
+//! done. It must never keep a sandbox for a reader that is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ use crate::entry::{Entry, EntryIx, Phase, Reach};
 use crate::reply::Reply;
 use crate::request::{RequestIx, WaitingFor};
 
-/// The readers of files, and those that wait until they can be read.
+/// The readers of files, and those that wait.
 #[derive(Debug, Default)]
 pub(crate) struct WorkspaceReaders {
-    /// The server, by its requests.
+    /// Reads of the server, by request.
     all: BTreeMap<RequestId, ServerRead>,
-    /// The sandboxes of forks that wait for the files of a workspace, by that.
+    /// The sandboxes of forks that wait for the files of a workspace, by workspace.
     copies: BTreeMap<WorkspaceId, BTreeSet<EntryIx>>,
 }
 
@@ -29,7 +29,7 @@ struct ServerRead {
 }
 
 impl WorkspaceReaders {
-    /// Those requests of the server that wait for a sandbox to be ready.
+    /// The server's requests that wait for a sandbox to be ready.
     fn waiting(&self, entry: EntryIx) -> Vec<(RequestId, RequestIx)> {
         let waiting = |(id, read): (&RequestId, &ServerRead)| {
             read.waits.filter(|_| read.entry == entry).map(|req| (*id, req))
@@ -57,7 +57,7 @@ impl WorkspaceReaders {
         self.copies.entry(workspace).or_default().insert(copy);
     }
 
-    /// A fork waits no more, if it did.
+    /// A fork stops waiting, if it did.
     pub(crate) fn copy_stops_waiting(&mut self, workspace: WorkspaceId, copy: EntryIx) {
         if let Some(copies) = self.copies.get_mut(&workspace) {
             copies.remove(&copy);
@@ -81,7 +81,7 @@ impl Kernel {
         };
         let found = self.entries.iter().find(|(_, sandbox)| has_files(sandbox));
         let Some((entry, _)) = found else {
-            // What is kept of them is all there is.
+            // No live sandbox has them: the saved files are all there is.
             return Reply::Readable { instance: None, guest_awake: false };
         };
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
@@ -92,7 +92,7 @@ impl Kernel {
         Reply::Pending
     }
 
-    /// How the files of a sandbox can be read as it is now.
+    /// How the files of a sandbox can be read now.
     fn readable(&self, entry: EntryIx) -> Reply {
         let sandbox = &self.entries[entry];
         let instance = (sandbox.phase() == Phase::InUse).then_some(sandbox.instance);
@@ -101,7 +101,7 @@ impl Kernel {
         Reply::Readable { instance, guest_awake }
     }
 
-    /// A sandbox is ready: the readers that waited for that read its files now.
+    /// A sandbox is ready: answers the readers that waited for it.
     pub(crate) fn answer_readers(&mut self, entry: EntryIx) {
         for (id, req) in self.readers.waiting(entry) {
             if let Some(read) = self.readers.all.get_mut(&id) {
@@ -131,7 +131,7 @@ impl Kernel {
         self.release_copy_hold(read.entry);
     }
 
-    /// A sandbox is removed from the books: its files can no longer be read as its own.
+    /// A sandbox is removed: refuses the readers that waited for it.
     pub(crate) fn readers_lost(&mut self, entry: EntryIx, refusal: &Refusal) {
         for (_, req) in self.readers.waiting(entry) {
             self.answer(req, Err(refusal.clone()));

@@ -320,7 +320,8 @@ impl Runtime {
     }
 
     /// What a copy of a workspace that begins now gets: through a sandbox that has its files in
-    /// memory what that has, which is a part while they are still being restored; else what is kept.
+    /// memory what that has, which is a part while they are still being restored; else what is
+    /// kept.
     pub(crate) fn copied_of(&self, from: WorkspaceId, through: Option<InstanceId>) -> u64 {
         let Some(held) = self.workspaces.get(&from) else { return 0 };
         let through = through.and_then(|id| self.instances.get(&id));

@@ -299,7 +299,7 @@ impl World {
         }
         self.mix(out.transitions.len() as u64);
         for transition in &out.transitions {
-            self.trace.note(self.step, self.now, || format!("  ~ {told:?}"));
+            self.trace.note(self.step, self.now, || format!("  ~ {transition:?}"));
         }
         self.commit(out)?;
         checks::turns::given(self, &out.effects)?;

@@ -1,18 +1,19 @@
-//! How the files of a live sandbox are read: by the host, or only by its own guest, which must run
-//! for that. What the traits of a runtime do not say is learned from an effect that found it out. It
-//! must never forget that while the instance lives: each copy would fail once more before it works.
+//! Who can read the files of a live sandbox: the host, or only its guest, which must run for that.
+//! What the traits of a runtime do not say, the kernel learns from an effect that failed. It must
+//! remember that for as long as the instance lives, or each copy would fail once before it works.
 
 use model::template::RuntimeTraits;
 
-/// How the files of a live sandbox are read.
+/// Who can read the files of a live sandbox.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FileAccess {
     learned: Reach,
-    /// It was at rest, and runs only because its files are read: it rests again as soon as it may.
+    /// It was frozen, and runs only because its files are read: it is frozen again as soon as
+    /// possible.
     freezes_again: bool,
 }
 
-/// What can reach the files of a live sandbox.
+/// Who can reach the files of a live sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reach {
     /// The host reads and saves them.
@@ -29,17 +30,17 @@ impl FileAccess {
         if traits.workspace_survives { self.learned } else { Reach::GuestOnly }
     }
 
-    /// An effect found that the host cannot do this with them.
+    /// An effect found that the host cannot reach them like this.
     pub(crate) fn learn(&mut self, reach: Reach) {
         self.learned = self.learned.max(reach);
     }
 
-    /// It is to rest as soon as it may.
+    /// It must be frozen again as soon as possible.
     pub(crate) const fn freeze_again(&mut self) {
         self.freezes_again = true;
     }
 
-    /// It rests, or a caller uses it: it need not be put to rest again.
+    /// It is frozen, or a caller uses it: it need not be frozen again.
     pub(crate) const fn freeze_again_settled(&mut self) {
         self.freezes_again = false;
     }

@@ -1,16 +1,16 @@
-//! The effects in progress on a sandbox. One thing at a time is done to it; besides that its files
-//! may be saved, and a turn may be started or stopped in it, which get in the way of nothing. A
-//! completion counts only for an effect that is found here. Some kinds are waits without an effect:
-//! they take the place of the effect that follows them, and have a deadline like one.
+//! The effects in progress on a sandbox. The main lane does one thing at a time; a save, and the
+//! start or stop of a turn, run beside it. A completion counts only if its effect is found here.
+//! Some operations are waits without an effect: they hold the lane for the effect that follows, and
+//! have a deadline like one.
 
 use model::Mono;
 
 /// The effects in progress on a sandbox.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Operations {
-    /// The one thing that is being done to it.
+    /// The main operation.
     main: Option<Op>,
-    /// Its files are being made durable.
+    /// Its files are being saved.
     save: Option<Op>,
     /// A turn is being started or stopped in it.
     turn: Option<Op>,
@@ -36,7 +36,7 @@ pub(crate) enum OpKind {
     Freeze,
     Thaw,
     HoldStill,
-    /// A wait: it is held still while its files are copied.
+    /// A wait: it is quiesced while its files are copied.
     Quiesced,
     /// With the number of the attempt.
     LetRun(u32),
@@ -52,7 +52,7 @@ pub(crate) enum OpKind {
     Archive,
 }
 
-/// Which of the effects that may be in progress side by side.
+/// Which of the operations that may run side by side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
     Main,
@@ -61,7 +61,7 @@ pub(crate) enum Lane {
 }
 
 impl Lane {
-    /// All of them, in the order in which they are looked at.
+    /// All lanes, in the order in which they are checked.
     pub(crate) const ALL: [Self; 3] = [Self::Main, Self::Save, Self::Turn];
 }
 
@@ -93,12 +93,12 @@ impl Operations {
         *self.lane(op.kind.lane()) = Some(op);
     }
 
-    /// An effect ended: says which it was, unless none of that number is in progress.
+    /// An effect ended. Returns which, if one of that number is in progress.
     pub(crate) fn ended(&mut self, n: u64) -> Option<OpKind> {
         Lane::ALL.into_iter().find_map(|lane| self.take_if(lane, |op| op.n == n))
     }
 
-    /// Takes an effect that nothing was heard of in time.
+    /// Takes an effect that missed its deadline.
     pub(crate) fn take_late(&mut self, lane: Lane, now: Mono) -> Option<OpKind> {
         self.take_if(lane, |op| op.deadline <= now)
     }
@@ -115,7 +115,7 @@ impl Operations {
         }
     }
 
-    /// What is being done to it counts no more, whatever becomes of it.
+    /// Cancels the main operation: its completion will not count.
     pub(crate) const fn cancel(&mut self) {
         self.main = None;
     }
@@ -128,12 +128,12 @@ impl Operations {
         self.turn = None;
     }
 
-    /// Nothing is being done to it, but that its files may be saved or a turn started or stopped.
+    /// The main lane is free. A save or a turn change may still be in progress.
     pub(crate) const fn is_free(&self) -> bool {
         self.main.is_none()
     }
 
-    /// The one thing that is being done to it.
+    /// The main operation.
     pub(crate) fn doing(&self) -> Option<OpKind> {
         self.main.map(|op| op.kind)
     }
@@ -142,7 +142,7 @@ impl Operations {
         self.doing() == Some(kind)
     }
 
-    /// The number of the one thing that is being done to it.
+    /// The number of the main operation.
     pub(crate) fn number(&self) -> Option<u64> {
         self.main.map(|op| op.n)
     }
@@ -156,12 +156,12 @@ impl Operations {
         self.turn.is_some()
     }
 
-    /// Its files are to be saved as soon as its guest runs.
+    /// A save waits until its guest runs.
     pub(crate) fn awaits_guest(&self) -> bool {
         self.save.is_some_and(|op| op.kind == OpKind::AwaitGuest)
     }
 
-    /// It is held still for a copy of its files, or about to be, or not sure to run again yet.
+    /// It is being quiesced for a copy, is quiesced, or is being released again.
     pub(crate) const fn is_quiescing(&self) -> bool {
         match self.main {
             Some(Op { kind: OpKind::HoldStill | OpKind::Quiesced | OpKind::LetRun(_), .. }) => true,
@@ -169,7 +169,7 @@ impl Operations {
         }
     }
 
-    /// What is being done to it stops its processes from running, or lets them run again.
+    /// The main operation freezes, thaws, quiesces or releases its processes.
     pub(crate) const fn is_freezing_or_thawing(&self) -> bool {
         match self.main {
             Some(Op { kind: OpKind::Freeze | OpKind::Thaw, .. }) => true,
@@ -177,7 +177,7 @@ impl Operations {
         }
     }
 
-    /// When the first of them is late.
+    /// The earliest deadline.
     pub(crate) fn first_deadline(&self) -> Option<Mono> {
         [self.main, self.save, self.turn].into_iter().flatten().map(|op| op.deadline).min()
     }

@@ -1,21 +1,21 @@
-//! Whose a sandbox is: its pool's, a lease's or a session's, and by that which key's. It must never
-//! name a key for a sandbox that belongs to none.
+//! The owner of a sandbox: its pool, a lease or a session, and through the owner a key. An unowned
+//! sandbox must never name a key.
 
 use model::{EndCause, KeyId, LeaseId};
 
 use crate::session::SessionIx;
 
-/// Whose a sandbox is.
+/// The owner of a sandbox.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ownership {
     owner: EntryOwner,
-    /// The key that its owner belongs to; nil while it has none.
+    /// The key of its owner; nil while it has no owner.
     tenant: KeyId,
-    /// How its lease ended, while it is still known as that lease's.
+    /// How its lease ended, while the sandbox is still recorded as that lease's.
     lease_end: Option<EndCause>,
 }
 
-/// Who has the exclusive use of a sandbox.
+/// Who may use a sandbox exclusively.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EntryOwner {
     Unowned,
@@ -29,7 +29,7 @@ impl Ownership {
         Self { owner, tenant, lease_end: None }
     }
 
-    /// What was written down before a restart.
+    /// As recorded in the journal before a restart.
     pub(crate) fn recorded(owner: EntryOwner, tenant: KeyId, lease_end: Option<EndCause>) -> Self {
         Self { lease_end, ..Self::new(owner, tenant) }
     }
@@ -44,17 +44,18 @@ impl Ownership {
         self.tenant = tenant;
     }
 
-    /// Its lease is over. What happens to the sandbox afterwards changes nothing of how it ended.
+    /// Its lease ended. Returns the first cause: what happens to the sandbox later does not change
+    /// it.
     pub(crate) fn lease_ended(&mut self, cause: EndCause) -> EndCause {
         *self.lease_end.get_or_insert(cause)
     }
 
-    /// It is its pool's alone, and no key's.
+    /// It belongs to its pool and to no key.
     pub(crate) const fn returned_to_pool(&mut self) {
         *self = Self { owner: EntryOwner::Unowned, tenant: KeyId::NIL, lease_end: None };
     }
 
-    /// It stays its last user's, by key: only a kernel that is broken on purpose does that.
+    /// It keeps the key of its last user. Only a kernel that is broken on purpose does that.
     pub(crate) const fn keep_tenant(&mut self, tenant: KeyId) {
         self.tenant = tenant;
     }

@@ -1,5 +1,5 @@
-//! What few sandboxes have, in a box of its own so that the many take less room: uses, waiting
-//! requests, processes, and what programs do to keep their sandbox awake.
+//! Rarely used state of a sandbox, boxed to keep `Entry` small: uses, waiting requests, processes,
+//! and what keeps the sandbox alive.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +9,28 @@ use crate::entry::process::Process;
 use crate::event::UseKind;
 use crate::request::RequestIx;
 
-/// What few sandboxes have.
+/// Rarely used state, boxed to keep `Entry` small.
 #[derive(Debug, Default)]
 pub(crate) struct RareState {
     /// Uses in progress.
     pub(crate) uses: Vec<(UseId, UseKind)>,
-    /// Requests that wait for it to be thawed, frozen or gone.
+    /// Requests that wait until it is thawed, frozen or removed.
     pub(crate) waiting: Vec<RequestIx>,
-    /// Its processes that are not over.
+    /// Its processes that have not ended.
     pub(crate) processes: BTreeMap<ProcessId, Process>,
-    /// What programs wrote to the scale file.
+    /// The counter of the scale file.
     pub(crate) scale: u32,
-    /// The last note about the scale file.
+    /// The number of the last report about the scale file.
     pub(crate) scale_seen: u64,
     pub(crate) stop: Option<ScheduledStop>,
-    /// Since when the time of its processes stands still, if it does.
+    /// Since when the time limits of its processes are stopped, if they are.
     pub(crate) time_stopped_since: Option<Mono>,
-    /// Until when it is held still at the latest, if it is.
+    /// Until when it stays quiesced at the latest, if it is.
     pub(crate) quiesced_until: Mono,
 }
 
 impl RareState {
-    /// Processes keep their sandbox awake no more, as far as they still exist.
+    /// These processes no longer keep the sandbox alive, if they still exist.
     pub(crate) fn release(&mut self, processes: &[ProcessId]) {
         for id in processes {
             if let Some(process) = self.processes.get_mut(id) {
@@ -40,11 +40,11 @@ impl RareState {
     }
 }
 
-/// A stop that was asked for ahead of time.
+/// A stop that was scheduled for later.
 #[derive(Debug, Clone)]
 pub(crate) struct ScheduledStop {
     pub(crate) at: Mono,
     pub(crate) at_wall: Wall,
-    /// The processes that existed when it was asked for.
+    /// The processes that existed when it was scheduled.
     pub(crate) processes: Vec<ProcessId>,
 }

@@ -1,31 +1,31 @@
-//! The way of a sandbox to its end: why it ends, what is left of it, and how firm that is. The
-//! steps on it are taken in `crate::termination`.
+//! The termination of a sandbox: why it ends, what stays of it, and how firm the decision is. The
+//! steps are taken in `crate::termination`.
 
 use std::sync::Arc;
 
 use model::why::Eviction;
 use model::{EndCause, Mono};
 
-/// The way to its end.
+/// The termination of a sandbox.
 #[derive(Debug, Clone)]
 pub(crate) struct Termination {
     pub(crate) cause: EndCause,
     pub(crate) detail: Option<Arc<str>>,
     pub(crate) eviction: Option<Arc<Eviction>>,
     pub(crate) after: AfterEnd,
-    /// What happens if a use comes in between, or if the files cannot be saved.
+    /// What happens if a use comes meanwhile, or if a save fails.
     pub(crate) firmness: Firmness,
-    /// The removal in progress takes the workspace along.
+    /// The removal in progress deletes the workspace too.
     pub(crate) takes_workspace: bool,
-    /// Saves that worked, while something went on writing.
+    /// Saves that worked while something still wrote.
     saves: u32,
-    /// Saves that failed, or removals once those are tried.
+    /// Saves that failed, or later removals that failed.
     attempts: u32,
     retry_at: Mono,
 }
 
 impl Termination {
-    /// An end at once that leaves nothing.
+    /// A termination at once that leaves nothing.
     pub(crate) const fn now(cause: EndCause) -> Self {
         Self::new(cause, AfterEnd::Gone, Firmness::Now)
     }
@@ -44,13 +44,13 @@ impl Termination {
         }
     }
 
-    /// An attempt failed. Tells how many have.
+    /// An attempt failed. Returns how many have.
     pub(crate) const fn attempt_failed(&mut self) -> u32 {
         self.attempts += 1;
         self.attempts
     }
 
-    /// From now on its removal is attempted.
+    /// The removal begins: attempts are counted from zero.
     pub(crate) const fn removal_began(&mut self) {
         self.attempts = 0;
     }
@@ -60,7 +60,7 @@ impl Termination {
         self.retry_at = at;
     }
 
-    /// Tells whether the time of the next attempt has come.
+    /// Returns whether the next attempt is due.
     pub(crate) fn take_retry(&mut self, now: Mono) -> bool {
         let due = self.retry_at <= now;
         if due {
@@ -69,39 +69,39 @@ impl Termination {
         due
     }
 
-    /// When the next attempt is, if one waits for its time.
+    /// When the next attempt is due, if there is one.
     pub(crate) const fn retry_at(&self) -> Mono {
         self.retry_at
     }
 
-    /// A save worked. Tells how many have.
+    /// A save worked. Returns how many have.
     pub(crate) const fn save_worked(&mut self) -> u32 {
         self.saves += 1;
         self.saves
     }
 }
 
-/// What is left when the process is gone.
+/// What stays when the instance is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterEnd {
-    /// Nothing: record and workspace go.
+    /// Nothing: record and workspace are removed.
     Gone,
     /// A cold record with the workspace.
     Cold,
-    /// The same under a new id, because this one died.
+    /// The same under a new id, because this sandbox died.
     Renamed,
-    /// No record: the files stay with the session.
+    /// No record: the session is shelved with its files.
     Shelved,
 }
 
-/// How firm the decision to end it is, the weakest first.
+/// How firm the decision is, the weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Firmness {
-    /// Void as soon as a caller uses it; its files come first.
+    /// Void as soon as a caller uses the sandbox, or if a save fails.
     Voidable,
-    /// Its user wants it, but its files come first.
+    /// Its user requested it, but a failed save voids it.
     Careful,
-    /// It must end: its files are saved if that works within a few attempts.
+    /// It must end: its files are saved first if that works within a few attempts.
     Firm,
     /// At once.
     Now,

@@ -1,59 +1,60 @@
-//! What users saw of the state of a sandbox: the state at the end of the last decision, and how many
-//! changes the kernel told lately. It leaves out changes that come too fast, counts them, and tells
-//! the last one of a burst late, so that the last one told is always the present state. This module
-//! never changes a state.
+//! The state of a sandbox that users saw last, and how many transitions the kernel published
+//! lately. Transitions that come too fast are counted instead of published. The last transition of
+//! a burst is published late, so users always end with the present state. This module never changes
+//! a state.
 
 use model::{Mono, SandboxState};
 
-/// The most changes of one sandbox that the kernel tells within [`WINDOW_MS`], besides its end.
+/// The most transitions of one sandbox that the kernel publishes within [`WINDOW_MS`], besides its
+/// end.
 pub const TRANSITIONS_PER_SECOND_MAX: u32 = 10;
 
-/// For how long it counts changes before it tells more of them.
+/// The window in which transitions are counted.
 pub(crate) const WINDOW_MS: u64 = 1_000;
 
-/// What users saw of the state of a sandbox.
+/// The state of a sandbox that users saw last.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct VisibleState {
     /// The state at the end of the last decision.
     state: SandboxState,
-    /// The state before it, if users did not see that change yet.
+    /// The state before it, if that transition is not published yet.
     unpublished_from: Option<SandboxState>,
-    /// Changes left out since the last one that users saw, besides the one above.
+    /// Transitions skipped since the last published one, besides the one above.
     skipped: u32,
-    /// Since when it counts changes, and how many it told since.
+    /// When the window began, and how many transitions were published in it.
     window_from: Mono,
     published: u32,
 }
 
-/// What is to be done about a change.
+/// Whether to publish a transition.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Publish {
-    /// There is none, or it waits for a time that is set already.
+    /// There is none, or it waits for an alarm that is already set.
     Nothing,
-    /// Tell it now.
+    /// Publish it now.
     Now(VisibleChange),
-    /// There were too many: tell it then, if it is still the last one.
+    /// There were too many: publish it then, if it is still the last one.
     At(Mono),
 }
 
-/// A change that users see.
+/// A transition that users see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct VisibleChange {
     pub(crate) from: SandboxState,
     pub(crate) to: SandboxState,
-    /// Changes before it that were left out.
+    /// Transitions before it that were skipped.
     pub(crate) skipped: u32,
 }
 
 impl Default for VisibleState {
-    /// Users saw nothing yet: every sandbox begins without a process.
+    /// Users saw nothing yet: every sandbox starts cold.
     fn default() -> Self {
         Self::of(SandboxState::Cold)
     }
 }
 
 impl VisibleState {
-    /// One that is in this state, with nothing left to tell.
+    /// A sandbox in this state, with nothing left to publish.
     pub(crate) const fn of(state: SandboxState) -> Self {
         Self { state, unpublished_from: None, skipped: 0, window_from: Mono(0), published: 0 }
     }
@@ -62,7 +63,7 @@ impl VisibleState {
         self.state
     }
 
-    /// A decision is over, and the state is this.
+    /// At the end of a decision the state is this.
     pub(crate) fn becomes(&mut self, to: SandboxState, now: Mono) -> Publish {
         let from = std::mem::replace(&mut self.state, to);
         if from == to {
@@ -83,7 +84,7 @@ impl VisibleState {
         Publish::At(self.window_from.plus(WINDOW_MS))
     }
 
-    /// Time has passed: maybe the last change of a burst is due now.
+    /// Time passed: the last transition of a burst may be due.
     pub(crate) fn time_passed(&mut self, now: Mono) -> Publish {
         let Some(from) = self.unpublished_from else { return Publish::Nothing };
         let at = self.window_from.plus(WINDOW_MS);
@@ -95,7 +96,7 @@ impl VisibleState {
         Publish::Now(self.publish(from))
     }
 
-    /// The sandbox is gone, or goes on under another id: the last change that users see of this one.
+    /// The sandbox is gone, or continues under another id: the last transition of this one.
     pub(crate) fn gone(mut self) -> Option<VisibleChange> {
         let to = SandboxState::Cold;
         let from = std::mem::replace(&mut self.state, to);
@@ -105,7 +106,7 @@ impl VisibleState {
         Some(self.publish(from))
     }
 
-    /// The change from there to the present state, with what was left out before it.
+    /// The transition from there to the present state, with what was skipped before it.
     fn publish(&mut self, from: SandboxState) -> VisibleChange {
         let unpublished = u32::from(self.unpublished_from.take().is_some());
         let skipped = std::mem::take(&mut self.skipped) + unpublished;
@@ -169,7 +170,7 @@ mod tests {
             visible.becomes(Waiting, Mono(0));
         }
         let left_out = TRANSITIONS_PER_SECOND_MAX;
-        let gone = Some(VisibleChange { from: WaitingFor, to: Cold, skipped: left_out });
+        let gone = Some(VisibleChange { from: Waiting, to: Cold, skipped: left_out });
         assert_eq!(visible.gone(), gone);
         visible.becomes(Cold, Mono(0));
         assert_eq!(visible.gone(), gone, "also if it was cold already and that was left out");

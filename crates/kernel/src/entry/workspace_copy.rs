@@ -1,15 +1,15 @@
-//! The files that a fork's sandbox is to start from, while they are being copied into it. They must
-//! never be deleted meanwhile.
+//! The workspace that is copied into the sandbox of a fork. It must not be deleted before the copy
+//! has ended.
 
 use model::{InstanceId, WorkspaceId};
 
-/// A copy in progress, or one that a restart found unfinished.
+/// A copy in progress, or one that a restart must repeat.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WorkspaceCopy {
     pub(crate) from: WorkspaceId,
-    /// The instance that gives those files out, if it takes one.
+    /// The instance whose guest sends the files, if one is needed.
     through: Option<InstanceId>,
-    /// The sandbox whose files they are may not be given up meanwhile.
+    /// The sandbox that has the files must not be removed meanwhile.
     holds_source: bool,
 }
 
@@ -18,12 +18,12 @@ impl WorkspaceCopy {
         Self { from, through: None, holds_source: false }
     }
 
-    /// The source is kept until this is over.
+    /// The source is held until the copy has ended.
     pub(crate) const fn hold_source(&mut self) {
         self.holds_source = true;
     }
 
-    /// Tells whether the source was kept.
+    /// Returns whether the source was held.
     pub(crate) const fn release_source(&mut self) -> bool {
         std::mem::replace(&mut self.holds_source, false)
     }
@@ -32,7 +32,7 @@ impl WorkspaceCopy {
         self.through = through;
     }
 
-    /// Whether the files are still given out by what gave them out when it began.
+    /// Whether this instance is still the one that the copy began with.
     pub(crate) fn is_through(&self, instance: InstanceId) -> bool {
         self.through.is_none_or(|through| through == instance)
     }

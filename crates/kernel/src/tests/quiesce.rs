@@ -1,5 +1,5 @@
-//! What is done to a sandbox for its files to be read: it is held still for a second at most, or runs
-//! because its guest is needed; a caller that comes meanwhile waits, and an end does not.
+//! What is done to a sandbox for its files to be read: it is held still for a second at most, or
+//! runs because its guest is needed; a caller that comes meanwhile waits, and an end does not.
 
 use model::{
     EndCause, ErrorCode, LifecycleEvent, RequestId, SandboxId, SandboxState, SessionId,

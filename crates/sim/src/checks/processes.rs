@@ -61,7 +61,8 @@ pub(crate) fn over(world: &mut World, process: ProcessId, end: &ProcessEnd) -> J
     Ok(())
 }
 
-/// A sandbox is being removed or wiped, and every user has heard of it: none of its processes goes on.
+/// A sandbox is being removed or wiped, and every user has heard of it: none of its processes goes
+/// on.
 pub(crate) fn sandbox_ended(world: &World, id: InstanceId) -> Judged {
     let mut left = world.ledger.processes.iter().filter(|(_, instance)| **instance == id);
     holds(Promise::ProcessesEndOnce, left.next().is_none(), || {

@@ -1,5 +1,5 @@
-//! What is done to a sandbox for its files to be read: it is held still briefly and for a copy only,
-//! its guest runs while that is asked for files, and no caller is refused because of it.
+//! What is done to a sandbox for its files to be read: it is held still briefly and for a copy
+//! only, its guest runs while that is asked for files, and no caller is refused because of it.
 
 use model::record::Owner;
 use model::{ErrorCode, InstanceId, Refusal, SessionId, WorkspaceId};

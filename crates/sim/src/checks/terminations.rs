@@ -131,7 +131,8 @@ fn judge(
     }
 }
 
-/// How long the sweep waits at the least: what the session says, or the least that any template does.
+/// How long the sweep waits at the least: what the session says, or the least that any template
+/// does.
 fn patience_ms(world: &World, record: &SandboxRecord) -> u64 {
     let Owner::Session(session) = record.owner else { return u64::MAX };
     let own = world.store.sessions.get(&session).and_then(|session| session.idle_timeout_ms);

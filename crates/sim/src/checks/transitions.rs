@@ -1,6 +1,6 @@
-//! Changes of the state that users see: the kernel tells each, or counts it as left out because there
-//! were too many in a second. What it tells of a sandbox, with what it left out, is the way that the
-//! sandbox went.
+//! Changes of the state that users see: the kernel tells each, or counts it as left out because
+//! there were too many in a second. What it tells of a sandbox, with what it left out, is the way
+//! that the sandbox went.
 
 use std::collections::{BTreeMap, VecDeque};
 

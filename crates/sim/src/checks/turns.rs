@@ -30,7 +30,8 @@ pub(crate) fn ended(world: &mut World, turn: TurnId, outcome: TurnOutcome) -> Ju
     })
 }
 
-/// A decision is committed: the turns whose start it publishes are those that it gives to harnesses.
+/// A decision is committed: the turns whose start it publishes are those that it gives to
+/// harnesses.
 pub(crate) fn given(world: &mut World, effects: &[Effect]) -> Judged {
     let mut started = std::mem::take(&mut world.watch.turns_started);
     for effect in effects {

@@ -1,5 +1,6 @@
-//! The server itself reads the files of sessions, for a backup: it asks, is answered when they can be
-//! read, and says when it is done. It may read a sandbox that dies, or give up before it is answered.
+//! The server itself reads the files of sessions, for a backup: it asks, is answered when they can
+//! be read, and says when it is done. It may read a sandbox that dies, or give up before it is
+//! answered.
 
 use kernel::Event;
 use model::{InstanceId, RequestId, WorkspaceId};

@@ -1,5 +1,5 @@
-//! The order of effects: those on one instance are carried out one after the other, as in the engine.
-//! What an effect reads when it begins is looked up here too. It never ends an effect.
+//! The order of effects: those on one instance are carried out one after the other, as in the
+//! engine. What an effect reads when it begins is looked up here too. It never ends an effect.
 
 use kernel::{Action, Effect};
 use model::TurnId;

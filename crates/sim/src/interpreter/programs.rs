@@ -1,6 +1,6 @@
 //! The programs of processes: how they end, and when the kernel hears of it. Nothing here is an
-//! effect: programs end by themselves, by a signal, or with their sandbox. The kernel never hears of
-//! a program whose process is over.
+//! effect: programs end by themselves, by a signal, or with their sandbox. The kernel never hears
+//! of a program whose process is over.
 
 use kernel::{Event, ProgramEnd, ProgramExit};
 use model::{InstanceId, ProcessId};
@@ -98,8 +98,8 @@ impl World {
         self.notify(Event::ProgramEnded { instance, process, how })
     }
 
-    /// An instance died: nothing is heard of its programs any more. If the kernel does not say why in
-    /// time, the server reports them as lost.
+    /// An instance died: nothing is heard of its programs any more. If the kernel does not say why
+    /// in time, the server reports them as lost.
     pub(crate) fn programs_lost(&mut self, instance: InstanceId) {
         let Some(one) = self.runtime.instances.get_mut(&instance) else { return };
         debug_assert_eq!(one.phase, Phase::Dead, "only what is dead loses its programs");
