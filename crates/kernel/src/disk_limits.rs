@@ -133,7 +133,7 @@ impl Kernel {
         }
         if let Some((bytes, entry)) = largest {
             let why = format!(
-                "the disk has {} MB left, and the workspace of this sandbox was the largest with {} MB",
+                "the disk has {} MB left, and the sandbox had the largest workspace with {} MB",
                 free_bytes / MIB,
                 bytes / MIB
             );

@@ -144,7 +144,7 @@ impl Kernel {
         frozen: bool,
         answer: &Result<Reply, Refusal>,
     ) {
-        let wanted = |what: &WaitingFor| matches!(what, WaitingFor::Freeze { frozen: f, .. } if *f == frozen);
+        let wanted = |what: &WaitingFor| matches!(what, WaitingFor::Freeze { frozen: asked, .. } if *asked == frozen);
         for req in self.take_waiting(entry, wanted) {
             self.answer(req, answer.clone());
         }

@@ -95,7 +95,7 @@ impl Kernel {
         let program_runs = known.program == Program::Running;
         let more = more.meant(program_runs);
         if !program_runs && matches!(more, EndAsked::Signal(_)) {
-            let cause = "the program is about to be restarted, so no program runs that could get the signal";
+            let cause = "the program is about to be restarted, so nothing can get the signal";
             return Err(Refusal::new(ErrorCode::SandboxBusy, cause).retry_after(1_000));
         }
         if !program_runs && forgets {

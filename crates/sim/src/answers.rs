@@ -1,5 +1,5 @@
-//! Delivers answers to clients: checks that each fits what was asked, remembers what the client
-//! knows now, and lets it go on from there.
+//! Delivers answers to clients: checks that each fits its request, records what the client knows
+//! now, and lets the client continue.
 
 use kernel::{CheckedOut, CheckoutPath, Event, Grant, Loss, Reply, SessionReady};
 use model::record::Owner;
@@ -112,7 +112,7 @@ impl World {
             (Ask::Fork { session, held, .. }, Reply::Forked { session: made })
                 if made == session =>
             {
-                // An answered fork has everything that its parent had when it was asked for.
+                // An answered fork has everything that its parent had at the request.
                 if let Some(known) = self.ledger.sessions.get_mut(&session)
                     && let Expect::AtLeast(floor) = known.expect
                 {
@@ -141,7 +141,7 @@ impl World {
         checks::handout::judge(self, owner, out.sandbox, out.generation, out.instance)?;
         checks::handout::proven(self, out)?;
         checks::handout::lifetime(self, out)?;
-        // The client is found to be gone when its answer is sent.
+        // The client turns out to be gone when its answer is sent.
         if self.scenario.rates.fail > 0 && !self.calm && self.choices.below(40) == 39 {
             self.ledger.drop_lease(out.lease, LeasePhase::Returned);
             self.coverage.count("faults", "answer_not_taken");
@@ -207,8 +207,8 @@ impl World {
         checks::sessions::look(self, ready.session, ready.instance)
     }
 
-    /// A client reads in an answer that files were lost. The server learns that the answer was
-    /// taken, unless it is killed before.
+    /// A client reads in an answer that files were lost. The kernel hears that the answer was
+    /// delivered, unless the server is killed before.
     fn learn_of_loss(&mut self, lost: Option<Loss>) {
         let Some(Loss { session, generation, .. }) = lost else { return };
         if let Some(one) = self.ledger.sessions.get_mut(&session) {

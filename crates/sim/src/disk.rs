@@ -1,5 +1,5 @@
-//! The disk of a world: workspaces that are measured, rightly or late, and a disk that fills up and
-//! has room again.
+//! The disk of a world: workspaces that are measured, correctly or late, and a disk that becomes
+//! full and has room again.
 
 use kernel::{Event, Measured};
 use model::WorkspaceId;
@@ -8,7 +8,7 @@ use crate::checks::{self, Judged};
 use crate::world::World;
 
 impl World {
-    /// Somebody looks at the disk, or at one workspace on it.
+    /// Measures the disk or one workspace, or loses files in an accident.
     pub(crate) fn look_at_disk(&mut self) -> Judged {
         match self.choices.below(14) {
             12 | 13 => self.measure_kept_files(),
@@ -22,7 +22,7 @@ impl World {
         }
     }
 
-    /// Files that nobody uses are lost without anybody's doing.
+    /// Files of a cold sandbox are lost in an accident.
     fn have_an_accident(&mut self) {
         let used = |id| self.runtime.instances.values().any(|one| one.workspace == id);
         let cold: Vec<_> =
@@ -48,7 +48,7 @@ impl World {
         Ok(())
     }
 
-    /// Any instance is measured, also one that is long on its way out: measuring takes its time.
+    /// Any instance is measured, also one that is ending: a measurement takes time.
     fn measure_workspace(&mut self) -> Judged {
         let index = self.choices.below(self.runtime.instances.len() as u32) as usize;
         let Some(id) = self.runtime.instances.keys().nth(index).copied() else { return Ok(()) };
@@ -68,7 +68,7 @@ impl World {
         }
         let boots = self.boots;
         self.notify(Event::WorkspaceMeasured { instance: id, measured })?;
-        // What is hidden may be shown at the next look.
+        // A hidden part may be measurable next time.
         let must_end = over && !measured.hidden;
         if must_end && self.boots == boots {
             checks::disk_limits::measured(self, id)
@@ -80,7 +80,7 @@ impl World {
     pub(crate) fn report_disk(&mut self, short: bool) -> Judged {
         if short {
             self.coverage.count("disk", "short");
-            // Any of them may be the one that has to go.
+            // Any of them may be chosen to end.
             for one in self.runtime.instances.values_mut() {
                 one.disk_reported = true;
             }

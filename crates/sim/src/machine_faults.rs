@@ -1,6 +1,6 @@
-//! Faults of the machine: sandboxes that die, clocks that jump, servers that are killed between
-//! any two steps or stopped in order, and the start after that. A killed server loses exactly what
-//! was not committed, and its clients lose their connections.
+//! Faults of the machine: sandboxes that die, clocks that jump, servers that are killed between any
+//! two steps or stopped in order, and the start after that. A killed server loses exactly what was
+//! not committed, and its clients lose their connections.
 
 use kernel::{DeathCause, Effect, Event, Kernel, Outbox};
 use model::InstanceId;
@@ -34,7 +34,7 @@ impl World {
         self.plan(known_after_ms, Item::Death { instance, cause });
     }
 
-    /// The machine is suspended, or somebody sets its wall clock, which the run must not notice.
+    /// The machine is suspended, or its wall clock is set, which the run must not notice.
     pub(crate) fn jump_clock(&mut self) -> Judged {
         let by_ms = self.choices.pick(&[1_000, 60_000, 10_000, 86_400_000]).unwrap_or(1_000);
         match self.choices.below(3) {
@@ -99,11 +99,11 @@ impl World {
         self.boot()
     }
 
-    /// Nobody is left who would report this effect; it may have happened all the same.
+    /// No server is left to report this effect; it may have happened all the same.
     fn abandon(&mut self, effect: &Effect, began_with: u64) -> Judged {
         if self.calm || self.choices.below(2) == 1 {
             self.perform(&effect.action, began_with)?;
-            // What that started is known to nobody either.
+            // What the effect started is not reported either.
             self.agenda.clear();
         } else if let kernel::Action::Launch(launch) = &effect.action {
             if self.choices.below(2) == 0 {
@@ -153,7 +153,7 @@ impl World {
         self.advance(away_ms);
         self.begin_run();
         (self.stopping, self.stopped) = (false, false);
-        // Nobody has told the new one yet.
+        // The new kernel has not heard of the disk yet.
         self.disk_short = false;
         self.watch.last_effect = None;
         self.watch.end_notified.clear();
@@ -170,7 +170,7 @@ impl World {
         Ok(())
     }
 
-    /// Sessions that were never committed are unknown to everybody now.
+    /// Sessions that were never committed no longer exist.
     fn forget_lost_sessions(&mut self) {
         let known = &self.store.sessions;
         self.ledger.open_sessions.retain(|id| known.contains_key(id));

@@ -18,9 +18,9 @@ use sim::shrink::{MOST_RUNS, replay_plan, shrink};
 
 const EXAMPLES: &str = "\
 Examples:
-  sim --seeds 1000               a thousand worlds, with what was seen in them
+  sim --seeds 1000               a thousand worlds, with counts of what happened
   sim --seeds 50000 --quiet      more of them, with one line at the end
-  sim --seed 42                  the whole story of one world
+  sim --seed 42                  the whole trace of one world
   sim --start 1000 --seeds 10 --steps 10000
                                  ten others, and longer
   sim --flaw lifo-waiters        a kernel broken on purpose (build with --features flaws)";
@@ -32,10 +32,10 @@ struct Arguments {
     /// How many worlds to run.
     #[arg(long, default_value_t = 100)]
     seeds: u64,
-    /// The first seed.
+    /// The first random seed.
     #[arg(long, default_value_t = 0)]
     start: u64,
-    /// Run this world alone and print its story.
+    /// Run this world alone and print its trace.
     #[arg(long)]
     seed: Option<u64>,
     /// Steps of each world.
@@ -50,7 +50,7 @@ struct Arguments {
     /// Print only the summary line.
     #[arg(long)]
     quiet: bool,
-    /// Show a failing run as it is, without making it short.
+    /// Show a failing run as it is, without shortening it.
     #[arg(long)]
     no_shrink: bool,
 }
@@ -67,7 +67,7 @@ fn main() -> Result<ExitCode> {
         println!("seed {seed}: {} steps, digest {:016x}", run.steps, run.digest);
         return Ok(report_violation(&arguments, seed, &run, plan, false));
     }
-    #[expect(clippy::disallowed_methods, reason = "how long it took is told to people only")]
+    #[expect(clippy::disallowed_methods, reason = "the duration is shown to people only")]
     let began = Instant::now();
     let total = with_progress(&arguments, plan);
     let took = began.elapsed();
@@ -114,7 +114,7 @@ fn with_progress(arguments: &Arguments, plan: Plan) -> Total {
     })
 }
 
-/// Tells of a broken promise, if one was.
+/// Prints a broken promise, if there is one.
 fn report_violation(
     arguments: &Arguments,
     seed: u64,
@@ -129,7 +129,7 @@ fn report_violation(
         let rest = *step > plan.steps;
         let again = Plan { trace: true, ..replay_plan(&best, rest, plan) };
         let run = run(Choices::listed(best), again);
-        println!("made short, {} steps:", run.steps);
+        println!("shortened to {} steps:", run.steps);
         run.lines.iter().for_each(|line| println!("{line}"));
         if let Some((step, violation)) = &run.violation {
             println!("{step:>5} BROKEN: {violation}");

@@ -1,5 +1,5 @@
-//! The story of one run for people. Lines are made only when someone wants to read them, because
-//! making them costs more than the run itself.
+//! The trace of one run for people. Lines are made only on request, because making them costs more
+//! than the run itself.
 
 use std::fmt::Write as _;
 

@@ -1,6 +1,6 @@
-//! One world: a kernel, the truth around it, and the way between the two. Every step makes one
-//! thing happen, hands it to the kernel, commits what the kernel wrote, and only then starts its
-//! effects and delivers its answers, as a real interpreter must. Everything is judged on the way.
+//! One world: a kernel, the true state around it, and the interpreter between the two. Every step
+//! makes one thing happen, hands it to the kernel, commits the journal, and only then starts
+//! effects and delivers answers, as a real interpreter must. Everything is checked on the way.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -31,7 +31,7 @@ pub struct World {
     pub(crate) now: Now,
     /// What the clocks of the machine show, of which one can be set.
     pub(crate) clocks: MachineClocks,
-    /// The wall clock of the run, which nobody can set.
+    /// The wall clock of the run, which cannot be set.
     run_clock: RunClock,
     pub(crate) kernel: Kernel,
     pub(crate) flaw: Option<Flaw>,
@@ -45,9 +45,9 @@ pub struct World {
     pub(crate) coverage: Coverage,
     pub(crate) trace: Trace,
     pub(crate) step: u32,
-    /// Faults are over: what is started now works.
+    /// Faults have stopped: new effects work.
     pub(crate) calm: bool,
-    /// The kernel was last told that the disk is short.
+    /// The kernel last heard that the disk is short.
     pub(crate) disk_short: bool,
     /// The server was asked to stop.
     pub(crate) stopping: bool,
@@ -207,7 +207,7 @@ impl World {
         self.read_clocks();
     }
 
-    /// The kernel is told that time passed.
+    /// Notifies the kernel that time passed.
     pub(crate) fn tick(&mut self) -> Judged {
         self.ticks_at_once += 1;
         if self.ticks_at_once > MOST_TICKS_AT_ONCE {
@@ -226,12 +226,12 @@ impl World {
         self.agenda.insert((self.now.mono.plus(in_ms), self.agenda_next), item);
     }
 
-    /// Tells the kernel of something that nobody waits for.
+    /// Sends the kernel an event that needs no answer.
     pub(crate) fn notify(&mut self, event: Event) -> Judged {
         self.submit(event, None).map(|_| ())
     }
 
-    /// Asks the kernel for something, and waits for the answer.
+    /// Sends the kernel a request that is answered now or later.
     pub(crate) fn ask(
         &mut self,
         request: RequestId,
@@ -304,7 +304,8 @@ impl World {
         self.commit(out)?;
         checks::turns::given(self, &out.effects)?;
         self.ahead = Ahead::default();
-        // What is decided to be over keeps nothing awake for what is decided with it.
+        // A process that this decision ends keeps nothing alive for the effects of the same
+        // decision.
         for notice in &out.notices {
             if let Notice::ProcessOver { process, end, .. } = notice {
                 checks::processes::over(self, *process, end)?;
@@ -324,7 +325,7 @@ impl World {
                 Notice::InstanceOver { instance, cause } => {
                     checks::uses::over(self, instance, cause)?;
                 }
-                // What a log or a file inside shows decides nothing, and ends are judged above.
+                // Logs and the scale file decide nothing, and ends are checked above.
                 Notice::ProcessRests { .. }
                 | Notice::ProcessOver { .. }
                 | Notice::HoldsChanged { .. } => {}

@@ -1,4 +1,4 @@
-//! Every way in which the kernel can be broken on purpose is noticed, and for the right reason.
+//! Every deliberate bug of the kernel is caught by the simulator, and by the right promise.
 
 use std::sync::atomic::AtomicU64;
 
@@ -36,7 +36,7 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::LateCompletionTrusted => &[Promise::LateIsHarmless, Promise::NothingForgotten],
         Flaw::TwoSandboxesPerSession => &[Promise::OneSandboxEach],
         Flaw::FrozenNotThawed => &[Promise::FrozenUnused],
-        // Where the kernel's own assertions are compiled in, one of them may speak first.
+        // Where the kernel's own assertions are compiled in, one of them may fail first.
         Flaw::LeaseSurvivesRestart => {
             &[Promise::LeaseHonoured, Promise::IdNeverReused, Promise::NoPanic]
         }

@@ -1,4 +1,4 @@
-//! Worlds with a kernel that is as it should be: they pass, and they are the same every time.
+//! Worlds with a sound kernel: they pass, and they are the same every time.
 
 use std::sync::atomic::AtomicU64;
 
@@ -42,7 +42,7 @@ fn a_seed_always_gives_the_same_world() {
             let run = run(Choices::seeded(seed), Plan { trace, ..PLAN });
             (run.digest, run.steps, run.drawn)
         };
-        assert_eq!(digest(false), digest(true), "seed {seed}: telling the story changed it");
+        assert_eq!(digest(false), digest(true), "seed {seed}: tracing changed it");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What must hold after every event, when the kernel has said all it has to say.
+//! What must hold after every event, when the kernel has made its decision.
 
 use super::{Judged, Promise, holds, leases, processes, quiesce, uses, waiters};
 use crate::coverage::event_name;

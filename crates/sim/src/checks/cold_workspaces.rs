@@ -1,4 +1,4 @@
-//! Files that nobody comes back for: archived and given up by the rules, and only then.
+//! Files that no client wants: archived and deleted by the rules, and only then.
 
 use model::record::{Owner, SandboxRecord};
 use model::why::Ended;
@@ -25,7 +25,7 @@ pub(crate) fn archive(world: &World, workspace: WorkspaceId) -> Judged {
     })
 }
 
-/// Something ended; perhaps it was given up.
+/// A sandbox ended; perhaps its files were deleted by a setting.
 pub(crate) fn ended(world: &World, ended: &Ended) -> Judged {
     if ended.cause != EndCause::Pruned {
         return Ok(());
@@ -43,7 +43,7 @@ fn wanted(world: &World, record: &SandboxRecord) -> bool {
     }
 }
 
-/// By clocks that never jumped; with others nobody can tell.
+/// Checked only if the clocks never jumped.
 fn is_old(world: &World, used_at: u64, after_ms: Option<u64>) -> bool {
     let Some(after_ms) = after_ms else { return false };
     world.watch.clock_jumped || world.now.wall.0.saturating_sub(used_at) >= after_ms

@@ -1,4 +1,5 @@
-//! Workspaces on disk: who wrote too much ends, and nothing is launched where there is no room.
+//! Workspaces on disk: a sandbox that wrote too much ends, and nothing is launched while the disk
+//! is short.
 
 use kernel::Launch;
 use model::template::WorkspaceLimit;
@@ -18,7 +19,7 @@ pub(crate) fn launch(world: &World, launch: &Launch) -> Judged {
     })
 }
 
-/// It was told that a workspace holds too much.
+/// The kernel heard that a workspace is too large.
 pub(crate) fn measured(world: &World, id: InstanceId) -> Judged {
     let Some(instance) = world.runtime.instances.get(&id) else { return Ok(()) };
     let Some(record) = world.store.record_of(id) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Effects at the moment they are decided: well formed, allowed at all, and written down first.
+//! Effects at the moment they are decided: well formed, allowed, and journalled first.
 
 use kernel::{Action, Effect};
 
@@ -106,8 +106,8 @@ const fn name(action: &Action) -> &'static str {
         Action::Prove { .. } => "prove",
         Action::Freeze { .. } => "freeze",
         Action::Thaw { .. } => "thaw",
-        Action::HoldStill { .. } => "hold_still",
-        Action::LetRun { .. } => "let_run",
+        Action::HoldStill { .. } => "quiesce",
+        Action::LetRun { .. } => "unquiesce",
         Action::StartTurn { .. } => "start_turn",
         Action::StopTurn { .. } => "stop_turn",
         Action::KillProcess { .. } => "kill_process",

@@ -1,11 +1,11 @@
-//! The whole world at once: too much for every step, done now and then and at the end.
+//! The whole world at once: too slow for every step, done regularly and at the end.
 
 use model::state::SandboxState;
 
 use super::{Judged, Promise, broken, holds};
 use crate::world::World;
 
-/// Compares everything with everything.
+/// Compares all records, views and counts.
 pub(crate) fn judge(world: &World) -> Judged {
     if let Err(problem) = world.kernel.audit() {
         return broken(Promise::AuditPasses, || problem);
@@ -13,7 +13,7 @@ pub(crate) fn judge(world: &World) -> Judged {
     let views = world.kernel.sandboxes();
     let entries = world.store.sandboxes.len();
     holds(Promise::StatsAddUp, views.len() == entries, || {
-        format!("{} sandboxes are shown and {entries} are written down", views.len())
+        format!("{} sandboxes are shown and {entries} are journalled", views.len())
     })?;
     for view in &views {
         let record = world.store.sandboxes.get(&view.id);
@@ -24,7 +24,7 @@ pub(crate) fn judge(world: &World) -> Judged {
                 && record.tenant == view.tenant
                 && record.ending == view.ending
         });
-        holds(Promise::StatsAddUp, same, || format!("{view:?} is written as {record:?}"))?;
+        holds(Promise::StatsAddUp, same, || format!("{view:?} is recorded as {record:?}"))?;
     }
     let stats = world.kernel.stats();
     let count = |state| views.iter().filter(|view| view.state == state).count() as u32;
@@ -36,13 +36,13 @@ pub(crate) fn judge(world: &World) -> Judged {
         let named = world.store.by_instance.contains_key(instance);
         let left_over = world.runtime.instances[instance].left_over;
         holds(Promise::NothingForgotten, named || left_over, || {
-            format!("{instance:?} is nowhere written")
+            format!("{instance:?} is in no record")
         })?;
     }
     Ok(())
 }
 
-/// The server says that nothing is left.
+/// The kernel reports that the shutdown is complete.
 pub(crate) fn shut_down(world: &mut World) -> Judged {
     world.coverage.count("faults", "shutdown_complete");
     world.stopped = true;

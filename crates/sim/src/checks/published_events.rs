@@ -1,4 +1,4 @@
-//! What the world is told: beginnings, ends and losses, each once and in order.
+//! Published events: beginnings, ends and losses, each once and in order.
 
 use model::lifecycle::{ActiveCause, LifecycleEvent};
 use model::record::Owner;
@@ -24,7 +24,8 @@ pub(crate) fn judge(world: &mut World, event: &LifecycleEvent) -> Judged {
             if let Some(session) = session {
                 handout::given(world, *sandbox_id, Owner::Session(*session))?;
                 active(world, *session, *sandbox_id, *generation, *cause)?;
-                // The stream of a turn carries this event; other answers say it themselves.
+                // The stream of a turn carries this event; other answers report the loss
+                // themselves.
                 let streams = world.ledger.asked_turns.values().any(|(of, _)| of == session);
                 if *state_lost && streams {
                     lost(world, *session);
@@ -55,7 +56,7 @@ pub(crate) fn judge(world: &mut World, event: &LifecycleEvent) -> Judged {
         | LifecycleEvent::SandboxWakefulness { .. }
         | LifecycleEvent::PoolHealth { .. } => Ok(()),
         LifecycleEvent::SandboxState { sandbox_id, .. } => broken(Promise::StatesPublished, || {
-            format!("a change of {sandbox_id:?} is to go into the journal")
+            format!("a transition of {sandbox_id:?} is in the journal")
         }),
     }
 }
@@ -96,15 +97,15 @@ fn terminated(
     world.coverage.count("terminated", cause.reason().as_str());
     let Some(instance) = world.watch.announced.remove(&(sandbox, generation)) else {
         return broken(Promise::TerminatedOnce, || {
-            format!("{sandbox:?} {generation} by {cause:?} was not ready, or was told before")
+            format!("{sandbox:?} {generation} by {cause:?} was not ready, or was published before")
         });
     };
-    // A sandbox that goes on under another id has ended for whoever knew the old one.
+    // A sandbox that continues under another id has ended for clients that knew the old one.
     let renamed = world.store.by_instance.get(&instance).is_some_and(|id| *id != sandbox);
     uses::ended(world, instance, renamed);
     let exists = world.runtime.instances.contains_key(&instance) && !renamed;
     holds(Promise::TerminatedOnce, !exists, || {
-        format!("{sandbox:?} {generation} by {cause:?} is told while {instance:?} exists")
+        format!("{sandbox:?} {generation} by {cause:?} is published while {instance:?} exists")
     })
 }
 

@@ -1,5 +1,5 @@
-//! Ends: why a sandbox is being removed or wiped, and whether that may be. A cause must fit the
-//! facts of the world, and some causes must never befall a sandbox that is in use or held.
+//! Terminations: why a sandbox is removed or wiped, and whether that is allowed. A cause must fit
+//! the facts of the world, and some causes must never end a sandbox that is in use or held.
 
 use model::record::{Owner, SandboxRecord};
 use model::state::PoolPhase;
@@ -31,7 +31,7 @@ pub(crate) fn kill(world: &mut World, id: InstanceId) -> Judged {
             world.watch.unsaved.insert(id, violation);
         }
     } else if !instance.left_over {
-        return broken(Promise::EndJustified, || format!("{id:?} is killed and nowhere written"));
+        return broken(Promise::EndJustified, || format!("{id:?} is killed and in no record"));
     }
     if let Some(instance) = world.runtime.instances.get_mut(&id) {
         instance.kill_asked = true;
@@ -59,8 +59,8 @@ fn judge(
         EndCause::Idle | EndCause::Evicted => {
             spare(world, id, instance, record, cause)?;
             asked(!matches!(record.owner, Owner::Lease(_)))?;
-            // One that is deleted at once has nothing to be saved for; whether this one is, shows
-            // when it is gone.
+            // A sandbox that is deleted at once needs no save; whether this one is, shows when it
+            // is gone.
             if cause == EndCause::Evicted {
                 return Ok(());
             }
@@ -113,7 +113,7 @@ fn judge(
         EndCause::Crash | EndCause::Oom => asked(instance.died || instance.troubled),
         EndCause::DiskLimit => asked(instance.disk_reported),
         EndCause::FilesGone => asked(world.watch.vanished.contains(&record.workspace)),
-        // What is given up has no process that could end.
+        // Deleted files have no instance that could end.
         EndCause::Pruned => asked(false),
         EndCause::LaunchFailed
         | EndCause::ReadyTimeout
@@ -131,8 +131,7 @@ fn judge(
     }
 }
 
-/// How long the sweep waits at the least: what the session says, or the least that any template
-/// does.
+/// How long the idle sweep waits at least: the session's value, or the least of any template.
 fn patience_ms(world: &World, record: &SandboxRecord) -> u64 {
     let Owner::Session(session) = record.owner else { return u64::MAX };
     let own = world.store.sessions.get(&session).and_then(|session| session.idle_timeout_ms);
@@ -147,7 +146,7 @@ fn is_held(world: &World, lease: model::LeaseId) -> bool {
         .is_some_and(|lease| lease.phase == LeasePhase::Held && lease.expires_at > world.run_wall())
 }
 
-/// Nothing that is in use, wanted or held may be taken for want of use or place.
+/// A sandbox that is in use, wanted or held must not be swept or evicted.
 fn spare(
     world: &World,
     id: InstanceId,
@@ -166,10 +165,10 @@ fn spare(
         )?;
     }
     let held = instance.is_held(world.now.mono);
-    holds(Promise::HoldsKept, !held, || format!("{id:?} is held awake, and ends by {cause:?}"))
+    holds(Promise::HoldsKept, !held, || format!("{id:?} is kept alive, and ends by {cause:?}"))
 }
 
-/// Files of a session are safe before its sandbox is given up.
+/// Files of a session are saved before its sandbox ends.
 fn saved(
     world: &World,
     id: InstanceId,
@@ -189,11 +188,11 @@ fn saved(
     holds(Promise::FilesSaved, safe, || format!("{id:?} has unsaved files, and ends by {cause:?}"))
 }
 
-/// A death was told: whoever had the sandbox has it no longer.
+/// A death was reported: its sandbox is ending.
 pub(crate) fn death_reported(world: &World, id: InstanceId) -> Judged {
     let record = world.store.record_of(id);
     let over = record.is_none_or(|record| record.ending.is_some());
-    holds(Promise::DeathHeard, over, || format!("{id:?} died, and is written as {record:?}"))
+    holds(Promise::DeathHeard, over, || format!("{id:?} died, and is recorded as {record:?}"))
 }
 
 /// A wipe was decided.

@@ -1,6 +1,5 @@
-//! Changes of the state that users see: the kernel tells each, or counts it as left out because
-//! there were too many in a second. What it tells of a sandbox, with what it left out, is the way
-//! that the sandbox went.
+//! Transitions: the kernel publishes each, or counts it as skipped because there were too many in a
+//! second. The published and skipped transitions of a sandbox together are all its transitions.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,19 +9,19 @@ use model::{KeyId, Mono, SandboxId, SandboxState};
 use super::{Judged, Promise, broken, holds, tenants};
 use crate::world::World;
 
-/// For how long the kernel counts changes before it tells more of them.
+/// The window in which the kernel counts transitions.
 const SECOND_MS: u64 = 1_000;
 
 /// A sandbox as users see it.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// After the last decision; cold if it was not known then.
+    /// Its state after the last decision; cold if it did not exist then.
     state: Option<SandboxState>,
-    /// Changes that the kernel did not tell yet, in order.
+    /// Transitions that are not published yet, in order.
     unpublished: Vec<(SandboxState, SandboxState)>,
-    /// The key that saw changes of it.
+    /// The key that its transitions were published to.
     tenant: Option<KeyId>,
-    /// When the kernel told changes within the last second.
+    /// When transitions were published within the last second.
     published_at: VecDeque<Mono>,
 }
 
@@ -32,13 +31,13 @@ impl Seen {
     }
 }
 
-/// A kernel was started: it tells nothing of what it found.
+/// A kernel was started: it publishes no transitions for restored states.
 pub(crate) fn begin(world: &mut World) {
     let seen = |state| Seen { state: Some(state), ..Seen::default() };
     world.watch.seen = world.kernel.states().map(|(id, state)| (id, seen(state))).collect();
 }
 
-/// Judges what a decision tells, and what it does not.
+/// Checks the published and the missing transitions of a decision.
 pub(crate) fn judge(world: &mut World, published: &[Transition]) -> Judged {
     let visible: BTreeMap<SandboxId, SandboxState> = world.kernel.states().collect();
     for one in published {
@@ -53,21 +52,23 @@ pub(crate) fn judge(world: &mut World, published: &[Transition]) -> Judged {
         if before != *state {
             seen.unpublished.push((before, *state));
             let busy = seen.published_lately(now) >= TRANSITIONS_PER_SECOND_MAX as usize;
-            world.coverage.count("states", "left_out");
+            world.coverage.count("states", "skipped");
             holds(Promise::StatesPublished, busy, || {
-                format!("{id:?} was {before:?} and is {state:?}, and users did not see it")
+                format!("{id:?} was {before:?} and is {state:?}, and was not published")
             })?;
         }
     }
     let gone = world.watch.seen.extract_if(.., |id, _| !visible.contains_key(id));
     for (id, seen) in gone {
         let complete = seen.state() == SandboxState::Cold && seen.unpublished.is_empty();
-        holds(Promise::StatesPublished, complete, || format!("{id:?} is gone unseen: {seen:?}"))?;
+        holds(Promise::StatesPublished, complete, || {
+            format!("{id:?} is gone unpublished: {seen:?}")
+        })?;
     }
     Ok(())
 }
 
-/// Judges one change that the kernel tells, of a sandbox that is in this state now.
+/// Checks one published transition of a sandbox that is in this state now.
 fn is_true(world: &mut World, one: &Transition, is: Option<SandboxState>) -> Judged {
     let now = world.now.mono;
     let seen = world.watch.seen.entry(one.sandbox).or_default();
@@ -82,7 +83,7 @@ fn is_true(world: &mut World, one: &Transition, is: Option<SandboxState>) -> Jud
             format!("{one:?} of {seen:?}, which is {is:?}")
         });
     }
-    // One key at most sees an id. If that was prepared for the key and failed, no key sees its end.
+    // At most one key sees an id. If a claim for the key failed, no key sees its end.
     if one.tenant != KeyId::NIL {
         let saw = *seen.tenant.get_or_insert(one.tenant);
         holds(Promise::TenantKept, saw == one.tenant, || format!("{one:?} was {saw:?}'s before"))?;
@@ -90,7 +91,7 @@ fn is_true(world: &mut World, one: &Transition, is: Option<SandboxState>) -> Jud
     seen.state = Some(one.to);
     seen.unpublished.clear();
     seen.published_at.push_back(now);
-    // What is counted begins with the first, so that two counts may meet in a second.
+    // A window begins with its first transition, so two windows may overlap one second.
     let most = 2 * TRANSITIONS_PER_SECOND_MAX as usize;
     let few = is.is_none() || seen.published_lately(now) <= most;
     holds(Promise::StatesPublished, few, || format!("more than {most} of {:?}", one.sandbox))?;
@@ -100,7 +101,7 @@ fn is_true(world: &mut World, one: &Transition, is: Option<SandboxState>) -> Jud
 }
 
 impl Seen {
-    /// How many the kernel told within the last second.
+    /// How many transitions were published within the last second.
     fn published_lately(&mut self, now: Mono) -> usize {
         while self.published_at.front().is_some_and(|at| now.since(*at) >= SECOND_MS) {
             self.published_at.pop_front();
@@ -109,7 +110,7 @@ impl Seen {
     }
 }
 
-/// Nothing happens any more: the last change that users saw led to the present state.
+/// The world is at rest: the last published transition led to the present state.
 pub(crate) fn rested(world: &World) -> Judged {
     let left = world.watch.seen.iter().find(|(_, seen)| !seen.unpublished.is_empty());
     match left {

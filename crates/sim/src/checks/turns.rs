@@ -12,7 +12,7 @@ use crate::world::World;
 pub(crate) fn started(world: &mut World, session: SessionId, turn: TurnId) -> Judged {
     let Some((_, request)) = world.ledger.asked_turns.remove(&turn) else {
         return broken(Promise::TurnStartPublished, || {
-            format!("{turn:?} starts again, or is over")
+            format!("{turn:?} starts again, or has ended")
         });
     };
     world.ledger.turns.insert(turn, (session, request));

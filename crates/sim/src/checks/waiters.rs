@@ -1,4 +1,4 @@
-//! Waiting: in order, not past a deadline, and not while there is something to be had.
+//! Waiting requests: served in order, not past a deadline, and not while a sandbox is available.
 
 use model::record::Owner;
 use model::state::{PoolPhase, SandboxState};
@@ -9,7 +9,7 @@ use crate::ledger::{Ask, LeasePhase, Pending};
 use crate::world::World;
 use kernel::CheckoutPolicy;
 
-/// A sandbox was set aside for a lease: nobody who came before may be without one.
+/// A sandbox was assigned to a lease: every earlier waiter must have one.
 pub(crate) fn assigned(world: &World, lease: LeaseId, template: &TemplateName) -> Judged {
     let Some(queue) = world.ledger.queues.get(template) else { return Ok(()) };
     let Some(place) = queue.iter().position(|(_, other)| *other == lease) else { return Ok(()) };
@@ -20,8 +20,7 @@ pub(crate) fn assigned(world: &World, lease: LeaseId, template: &TemplateName) -
     })
 }
 
-/// When a request must have its answer. One whose sandbox is being bound is nearly there, and waits
-/// for that.
+/// When a request must have its answer. A checkout whose sandbox is being claimed waits for that.
 fn patience(world: &World, pending: &Pending) -> Mono {
     match &pending.ask {
         Ask::Checkout { lease, .. } if world.store.of_lease.contains_key(lease) => {
@@ -45,7 +44,7 @@ fn patience(world: &World, pending: &Pending) -> Mono {
     }
 }
 
-/// After every event: who waits has nothing to be had, and will be woken in time.
+/// After every event: no waiter could be served, and every deadline has an alarm.
 pub(crate) fn settled(world: &World) -> Judged {
     let mut first_deadline = None;
     for pending in world.ledger.pending.values() {
@@ -57,7 +56,7 @@ pub(crate) fn settled(world: &World) -> Judged {
     if let Some(deadline) = first_deadline {
         let wake = world.kernel.next_wake();
         holds(Promise::DeadlineKept, wake.is_some_and(|wake| wake <= deadline), || {
-            format!("someone waits until {deadline:?}, the kernel sleeps until {wake:?}")
+            format!("a request waits until {deadline:?}, the kernel sleeps until {wake:?}")
         })?;
     }
     for (template, queue) in &world.ledger.queues {
@@ -92,12 +91,12 @@ fn in_vain(
     room(world, template, waiters)
 }
 
-/// Where slots, processes, memory and entries are free, a sandbox is being started for each.
+/// If slots, places, memory and entries are free, a sandbox is being launched for each waiter.
 fn room(world: &World, template: &TemplateName, waiters: usize) -> Judged {
     let Some(stats) = world.kernel.pool_stats(template) else { return Ok(()) };
     let Some(pool) = world.store.pools.get(template) else { return Ok(()) };
     let config = &world.scenario.config;
-    // Where memory is short, a big one that waits for the node holds up the small ones behind it.
+    // With a memory budget, a large applicant holds up the small ones behind it.
     let no_disk = world.disk_short && pool.traits.disk.is_some();
     if config.memory_budget_mb.is_some() || pool.phase != PoolPhase::Active || no_disk {
         return Ok(());
@@ -118,7 +117,7 @@ fn room(world: &World, template: &TemplateName, waiters: usize) -> Judged {
         .filter(|record| record.template == *template && record.state != SandboxState::Warm)
         .filter(|record| match record.ending {
             None => !is_taken(world, record.owner),
-            // Whoever waited for it is told that it failed, once its slot is free.
+            // Its waiter is refused when the slot of the failed launch is free.
             Some(cause) => matches!(cause, EndCause::LaunchFailed | EndCause::ReadyTimeout),
         })
         .filter(|record| record.instance.is_some())
@@ -128,7 +127,7 @@ fn room(world: &World, template: &TemplateName, waiters: usize) -> Judged {
     })
 }
 
-/// Whether a sandbox is someone's or being made someone's; one that is cleaned is not.
+/// Whether a sandbox has an owner or is being claimed; one that is being cleaned has none.
 fn is_taken(world: &World, owner: Owner) -> bool {
     let asked = match owner {
         Owner::Nobody | Owner::Session(_) => false,
@@ -139,7 +138,7 @@ fn is_taken(world: &World, owner: Owner) -> bool {
     asked || world.ledger.has(owner)
 }
 
-/// Time passed: whoever's deadline is over has an answer.
+/// Time passed: every request past its deadline is answered.
 pub(crate) fn ticked(world: &World) -> Judged {
     for (request, pending) in &world.ledger.pending {
         let over = patience(world, pending) <= world.now.mono;
@@ -150,7 +149,7 @@ pub(crate) fn ticked(world: &World) -> Judged {
     Ok(())
 }
 
-/// Those who did not want to wait do not.
+/// A checkout that must not wait does not wait.
 pub(crate) fn impatient(world: &World) -> Judged {
     for (request, pending) in &world.ledger.pending {
         if let Ask::Checkout { lease, policy: CheckoutPolicy::IdleOnly, .. } = &pending.ask {

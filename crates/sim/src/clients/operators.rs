@@ -1,4 +1,4 @@
-//! Clients that go away in the middle, and operators that change pools under everyone's feet.
+//! Clients that go away in the middle, and operators that change pools while clients use them.
 
 use std::sync::Arc;
 

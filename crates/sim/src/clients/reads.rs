@@ -1,6 +1,6 @@
-//! The server itself reads the files of sessions, for a backup: it asks, is answered when they can
-//! be read, and says when it is done. It may read a sandbox that dies, or give up before it is
-//! answered.
+//! The server reads the files of sessions for a backup: it asks, gets an answer when they can be
+//! read, and reports when it is done. It may read from a sandbox that dies, or give up before the
+//! answer.
 
 use kernel::Event;
 use model::{InstanceId, RequestId, WorkspaceId};

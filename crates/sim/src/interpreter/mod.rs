@@ -1,6 +1,6 @@
 //! Carries out effects in the simulated runtime: slowly, wrongly, twice, or not at all. How an
-//! effect goes is drawn when it starts; what it does is decided by the truth when it ends. It
-//! never touches what the kernel believes except by reporting.
+//! effect goes is drawn when it starts; what it does is decided by the true state when it ends. It
+//! changes what the kernel knows only by reports.
 
 mod lanes;
 mod perform;
@@ -65,7 +65,7 @@ pub(crate) enum Item {
         /// Why.
         fate: ProgramFate,
     },
-    /// That the program of a process is over becomes known.
+    /// The end of a program becomes known.
     ProgramReported {
         /// Where.
         instance: InstanceId,
@@ -99,7 +99,7 @@ pub(crate) enum How {
         /// Whether it happened nevertheless.
         happened: bool,
     },
-    /// Nobody knows: it is reported as timed out, too late, or never.
+    /// Unknown: it is reported as timed out, too late, or never.
     Unknown {
         /// Whether it happened.
         happened: bool,
@@ -206,7 +206,7 @@ impl World {
         let slow = self.choices.chance(rates.slow);
         let takes_ms = if slow { left_ms - 1 } else { usual_ms.min(left_ms) };
         let takes_ms = self.choices.between(0, takes_ms);
-        // Few are ever held still, so what follows a failure there would hardly be seen.
+        // Quiesces are rare, so failures of a release are drawn more often.
         let often = if matches!(effect.action, Action::LetRun { .. }) { 10 } else { 1 };
         let fail = rates.fail * often;
         let weights = [1000, fail, rates.late, rates.silent, rates.twice, rates.lie];
@@ -237,7 +237,7 @@ impl World {
         match item {
             Item::Act { effect, how, began_with } => self.end_effect(&effect, how, began_with),
             Item::Report { id, outcome } => {
-                // A report this late comes after the kernel has given up on the effect.
+                // A report this late comes after the deadline of the effect.
                 self.coverage.count("faults", "late_report");
                 let boots = self.boots;
                 self.tick()?;
@@ -273,7 +273,7 @@ impl World {
                 }
                 let boots = self.boots;
                 self.notify(Event::InstanceDied { instance, cause })?;
-                // A kernel that did not live to hear of it finds out when it is started again.
+                // A kernel that was killed before finds out when it is started again.
                 if self.boots == boots {
                     checks::terminations::death_reported(self, instance)
                 } else {
@@ -302,7 +302,7 @@ impl World {
         }
         one.active_at = now;
         one.stirred_at = now;
-        // What a turn that was called off still writes is nobody's to miss.
+        // What a cancelled turn still writes need not be kept.
         if self.ledger.turns.contains_key(&turn) || self.ledger.asked_turns.contains_key(&turn) {
             self.session_writes(instance, session);
         }

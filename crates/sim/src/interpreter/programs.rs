@@ -1,6 +1,6 @@
 //! The programs of processes: how they end, and when the kernel hears of it. Nothing here is an
 //! effect: programs end by themselves, by a signal, or with their sandbox. The kernel never hears
-//! of a program whose process is over.
+//! of a program whose process has ended.
 
 use kernel::{Event, ProgramEnd, ProgramExit};
 use model::{InstanceId, ProcessId};
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// The kernel hears that a program is over.
+    /// The kernel hears that a program ended.
     pub(super) fn program_reported(
         &mut self,
         instance: InstanceId,
