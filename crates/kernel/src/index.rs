@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_is_found_until_it_is_removed() {
+    fn index_finds_an_id_until_it_is_removed() {
         let mut index = IdIndex::default();
         for id in 0..1000_u128 {
             assert_eq!(index.insert(id << 60, id), None);

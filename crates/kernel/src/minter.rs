@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stay_below_their_bound_and_differ() {
+    fn jitter_stays_below_its_bound_and_differs() {
         let mut minter = Minter::new(2);
         let numbers: Vec<u64> = (0..100).map(|_| minter.below(10)).collect();
         assert!(numbers.iter().all(|n| *n < 10));

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_told_by_what_was_asked_and_how_it_came() {
+    fn process_end_follows_from_the_request_and_the_exit() {
         use {ProcessEndReason as Reason, ProcessStatus as Status};
         let oom = ProgramExit { out_of_memory: true, ..signal(9) };
         for (exit, asked, status, reason) in [
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_first_and_last_counts_as_people_mean_it() {
+    fn end_requests_combine_as_people_mean_them() {
         use EndAsked::{Kill, Nothing, Signal, Stop, StopForced, Timeout};
         for (first, more, asked) in [
             (Nothing, Signal(1), Signal(1)),
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_failure_that_nobody_asked_for_starts_it_again() {
+    fn only_a_failure_that_no_caller_requested_leads_to_a_restart() {
         let policy = |max_restarts| Some(RestartPolicy { max_restarts });
         for (exit, asked, policy, restarts, again) in [
             (code(1), EndAsked::Nothing, policy(Some(3)), 0, true),

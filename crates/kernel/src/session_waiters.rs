@@ -65,7 +65,7 @@ impl Kernel {
         let sandbox = &mut self.entries[entry];
         let known = &mut self.sessions[session];
         sandbox.previous_id = None;
-        let previous_id = known.told_id.replace(sandbox.id).filter(|told| *told != sandbox.id);
+        let previous_id = known.told_id.replace(sandbox.id).filter(|last| *last != sandbox.id);
         let state_lost = known.state_lost.is_some();
         let event = LifecycleEvent::SandboxActive {
             session: Some(known.id),

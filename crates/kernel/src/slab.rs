@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_reused_and_counted() {
+    fn slab_indexes_are_reused_and_counted() {
         let mut slab = Slab::default();
         let (a, b) = (slab.insert('a'), slab.insert('b'));
         assert_eq!((slab.len(), slab[a], slab[b]), (2, 'a', 'b'));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_may_be_missing_takes_no_more_room() {
+    fn slab_index_has_the_same_size_as_an_option_of_it() {
         assert_eq!(size_of::<Option<SlabIndex<String>>>(), size_of::<u32>());
     }
 }

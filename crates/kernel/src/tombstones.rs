@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_forgotten_first() {
+    fn oldest_tombstones_are_forgotten_first() {
         let mut tombstones = Tombstones::new(2);
         for id in 1..=3 {
             tombstones.remember_sandbox(&ended(id, 1));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_of_nothing_stays_empty() {
+    fn tombstones_with_a_limit_of_zero_stay_empty() {
         let mut tombstones = Tombstones::new(0);
         tombstones.remember_sandbox(&ended(1, 1));
         tombstones.remember_lease(LeaseId::from_u128(1), CRASH);

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_drawn_plays_back() {
+    fn recorded_choices_play_back() {
         let mut seeded = Choices::seeded(7);
         let draw = |choices: &mut Choices| {
             let mut all = vec![choices.below(10)];

@@ -170,7 +170,7 @@ flaw_tests! {
 }
 
 #[test]
-fn a_failing_run_is_made_short() {
+fn failing_run_is_shortened() {
     let plan = plan(Flaw::TerminatedTwice);
     let total = run_many(0, MOST_SEEDS, 2, plan, &AtomicU64::new(0));
     let (_, found) = total.first.expect("a broken kernel is noticed");

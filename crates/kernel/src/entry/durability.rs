@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_lost_once() {
+    fn lost_files_are_reported_once() {
         let mut files = Durability::default();
         files.write_began();
         assert!(files.files_lost() && !files.files_lost());

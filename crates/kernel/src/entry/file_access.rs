@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_learned_counts_only_where_files_outlive_their_process() {
+    fn file_access_that_was_learned_counts_only_where_files_survive() {
         let traits = |workspace_survives| RuntimeTraits {
             recycle: Recycle::Wipe,
             can_freeze: true,

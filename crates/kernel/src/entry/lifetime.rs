@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_lives_longer_than_it_may() {
+    fn lifetime_never_exceeds_its_hard_limit() {
         let mut life = Lifetime::began(Wall(100), Some(50));
         assert_eq!(life.limit_to(Wall(120)), Wall(120));
         assert_eq!(life.renew(Wall(110)), Wall(120), "a renewal takes no time");
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_limit_lives_on() {
+    fn lifetime_without_a_limit_never_ends() {
         let life = Lifetime::began(Wall(100), None);
         assert!(life.outlives(Wall(u64::MAX), 0) && !life.has_ended(Wall(u64::MAX)));
         assert_eq!(life.expires_at(), None);

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn saves_and_turns_go_on_beside_the_one_thing() {
+    fn saves_and_turns_run_beside_the_main_operation() {
         let mut ops = Operations::default();
         ops.began(op(3, OpKind::Freeze));
         ops.began(op(1, OpKind::Persist));

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_up_to_a_limit_and_then_counted() {
+    fn transitions_are_published_up_to_a_limit_and_then_counted() {
         let mut visible = VisibleState::default();
         let start = Mono(5_000);
         assert_eq!(visible.becomes(Cold, start), Publish::Nothing);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_change_after_a_burst_says_how_many_were_left_out() {
+    fn transition_after_a_burst_says_how_many_were_skipped() {
         let mut visible = VisibleState::of(Waiting);
         let start = Mono(0);
         for _ in 0..TRANSITIONS_PER_SECOND_MAX {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_gone_is_told_whatever_was_told_before() {
+    fn last_transition_of_a_sandbox_is_always_published() {
         let mut visible = VisibleState::of(Waiting);
         for _ in 0..TRANSITIONS_PER_SECOND_MAX {
             visible.becomes(Running, Mono(0));

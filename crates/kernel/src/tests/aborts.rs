@@ -244,7 +244,7 @@ fn a_harness_that_ends_the_turn_itself_does_not_change_that_it_was_aborted() {
 }
 
 #[test]
-fn during_another_operation_an_abort_is_told_to_come_again_or_finds_nothing() {
+fn abort_during_another_operation_is_refused_or_finds_nothing() {
     let leaving: [fn(&mut Rig, SessionId) -> RequestId; 2] = [Rig::stop, Rig::end];
     for leave in leaving {
         let Scene { mut rig, session, sandbox, turn, .. } = turn_at(At::Running);

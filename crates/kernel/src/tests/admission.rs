@@ -270,7 +270,7 @@ fn a_kill_that_fails_keeps_its_place_until_one_works() {
 }
 
 #[test]
-fn nothing_evictable_refuses_who_does_not_wait_and_lets_wait_who_does() {
+fn checkout_without_a_victim_is_refused_or_waits_by_its_policy() {
     let mut rig = Rig::with(tight(10, 1), template(0, 5), NATIVE);
     let busy = rig.lease();
     let impatient = rig.checkout_with(|checkout| checkout.policy = CheckoutPolicy::FailFast);

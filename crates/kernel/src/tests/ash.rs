@@ -209,7 +209,7 @@ fn an_idle_swept_session_resumes_by_itself_on_its_next_message() {
 
 // 2.7 and 6.1 #11: files were deleted two hours after the last message.
 #[test]
-fn cold_files_are_kept_while_nobody_needs_their_place() {
+fn cold_files_are_kept_while_no_sandbox_needs_their_place() {
     let mut rig = unwarmed();
     let (session, sandbox) = rig.waiting_session();
     rig.live(30 * 24 * HOUR_MS);

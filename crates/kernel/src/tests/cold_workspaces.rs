@@ -61,7 +61,7 @@ fn cold_files_are_archived_and_come_back() {
 }
 
 #[test]
-fn who_wants_the_files_comes_first() {
+fn session_that_wants_its_files_cancels_the_archive() {
     let mut rig = node(Some(DAY_MS), None);
     let (session, _) = rig.slept_session();
     rig.pass(UNTIL_OLD_MS);
@@ -75,7 +75,7 @@ fn who_wants_the_files_comes_first() {
 }
 
 #[test]
-fn who_copies_the_files_comes_first_too() {
+fn fork_that_copies_files_cancels_the_archive() {
     let mut rig = node(Some(DAY_MS), None);
     let (parent, _) = rig.slept_session();
     rig.pass(UNTIL_OLD_MS);
@@ -102,7 +102,7 @@ fn only_files_on_disk_are_archived_and_only_where_that_is_wanted() {
 }
 
 #[test]
-fn what_could_not_be_archived_stays_and_is_tried_again() {
+fn failed_archive_keeps_the_files_and_is_tried_again() {
     for outcome in [Some(trouble()), None] {
         let mut rig = node(Some(DAY_MS), None);
         let (session, _) = rig.slept_session();
@@ -121,7 +121,7 @@ fn what_could_not_be_archived_stays_and_is_tried_again() {
 }
 
 #[test]
-fn a_few_at_a_time() {
+fn archives_run_a_few_at_a_time() {
     let mut rig = node(Some(DAY_MS), None);
     for _ in 0..5 {
         let (session, _) = rig.session();
@@ -139,7 +139,7 @@ fn a_few_at_a_time() {
 }
 
 #[test]
-fn files_are_given_up_by_the_rules_and_everyone_is_told() {
+fn files_are_pruned_by_the_rules_and_the_loss_is_reported() {
     let mut rig = node(Some(DAY_MS), Some(3 * DAY_MS));
     let (session, sandbox) = rig.slept_session();
     rig.live(3 * DAY_MS - 3_600_000 - 1_000);
@@ -178,7 +178,7 @@ fn the_age_of_files_counts_over_restarts_and_jumps_of_the_clock() {
 }
 
 #[test]
-fn what_is_being_archived_can_be_deleted_and_evicted() {
+fn archive_in_progress_does_not_prevent_deletion_or_eviction() {
     let mut rig = node(Some(DAY_MS), None);
     let (_, sandbox) = rig.slept_session();
     rig.pass(UNTIL_OLD_MS);
@@ -199,7 +199,7 @@ fn what_is_being_archived_can_be_deleted_and_evicted() {
 }
 
 #[test]
-fn a_session_whose_files_are_gone_is_told_and_goes_on() {
+fn session_whose_files_are_gone_hears_of_it_and_continues() {
     let mut rig = node(None, None);
     let (session, sandbox) = rig.slept_session();
     let (turn, _) = rig.turn(session);
@@ -218,7 +218,7 @@ fn a_session_whose_files_are_gone_is_told_and_goes_on() {
 }
 
 #[test]
-fn what_is_in_memory_comes_back_if_it_was_saved() {
+fn files_in_memory_come_back_if_they_were_saved() {
     // Never used, nothing to save: nothing to come back to, and nothing lost.
     let mut rig = Rig::with_pool(template(0, 1), DOCKER);
     let (session, sandbox) = rig.session();
@@ -256,7 +256,7 @@ fn what_is_in_memory_comes_back_if_it_was_saved() {
 }
 
 #[test]
-fn files_that_cannot_be_saved_keep_their_sandbox_or_are_told() {
+fn failed_save_keeps_the_sandbox_or_reports_the_loss() {
     let mut rig = Rig::with_pool(template(0, 1), DOCKER);
     let (session, sandbox) = rig.session();
     rig.session_work(session);

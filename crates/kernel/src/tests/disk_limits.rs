@@ -23,7 +23,7 @@ fn free(rig: &mut Rig, mb: u64) {
 }
 
 #[test]
-fn only_who_wrote_too_much_ends() {
+fn disk_limit_ends_only_the_sandbox_that_wrote_too_much() {
     let limit = 512 * MIB;
     let table = [
         (SOFT, SMALL, None),
@@ -59,7 +59,7 @@ fn only_who_wrote_too_much_ends() {
 }
 
 #[test]
-fn who_hides_something_ends_if_it_stays_hidden() {
+fn disk_limit_ends_a_sandbox_whose_files_stay_unmeasurable() {
     let hidden = Measured { hidden: true, ..SMALL };
     let mut rig = Rig::with_pool(template(1, 0), SOFT);
     let out = rig.lease();
@@ -155,7 +155,7 @@ fn a_disk_that_is_short_takes_nothing_more_until_there_is_room_again() {
 }
 
 #[test]
-fn those_who_wait_are_told_when_the_disk_runs_short() {
+fn waiters_are_refused_when_the_disk_runs_short() {
     let mut rig =
         Rig::with(NodeConfig { max_live: 1, ..NodeConfig::default() }, template(1, 4), SOFT);
     let out = rig.lease();
@@ -186,7 +186,7 @@ fn sessions_are_refused_while_the_disk_is_short() {
 }
 
 #[test]
-fn the_largest_ends_first_and_one_at_a_time() {
+fn short_disk_ends_the_largest_sandbox_first_one_at_a_time() {
     let mut rig = Rig::with_pool(template(1, 4), SOFT);
     let mut outs = Vec::new();
     for mb in [20, 300, 15, 200] {

@@ -102,7 +102,7 @@ fn one_place(traits: RuntimeTraits) -> Rig {
 }
 
 #[test]
-fn the_end_of_a_sessions_sandbox_is_told_once_and_not_before_it_is_confirmed() {
+fn end_of_a_sessions_sandbox_is_published_once_after_its_removal() {
     for Way { cause, loses, act } in session_ways() {
         let mut rig = one_place(NATIVE);
         let (session, sandbox) = rig.session();
@@ -129,7 +129,7 @@ fn the_end_of_a_sessions_sandbox_is_told_once_and_not_before_it_is_confirmed() {
 }
 
 #[test]
-fn the_end_of_a_leased_sandbox_is_told_once() {
+fn end_of_a_leased_sandbox_is_published_once() {
     type Act = fn(&mut Rig, model::LeaseId, SandboxId);
     let table: [(EndCause, Act); 6] = [
         (EndCause::Returned, |rig, lease, _| rig.give_back(lease)),
@@ -157,7 +157,7 @@ fn the_end_of_a_leased_sandbox_is_told_once() {
 }
 
 #[test]
-fn the_end_of_a_wiped_sandbox_is_told_when_it_is_proven_clean() {
+fn end_of_a_wiped_sandbox_is_published_when_it_is_proven_clean() {
     let mut rig = Rig::with_pool(template(1, 0), DOCKER);
     let lease = rig.lease();
     rig.use_once(lease.sandbox);
@@ -177,7 +177,7 @@ fn the_end_of_a_wiped_sandbox_is_told_when_it_is_proven_clean() {
 }
 
 #[test]
-fn what_was_never_ready_has_no_end_to_tell_of() {
+fn sandbox_that_was_never_ready_publishes_no_end() {
     let mut rig = Rig::with_pool(template(0, 1), NATIVE);
     rig.create_session();
     let sandbox = rig.launching().sandbox;
@@ -194,7 +194,7 @@ fn what_was_never_ready_has_no_end_to_tell_of() {
 }
 
 #[test]
-fn a_loss_is_told_exactly_when_files_are_given_up() {
+fn state_loss_is_published_exactly_when_files_are_deleted() {
     // With files inside the sandbox, a death before they are saved loses them.
     for (traits, lost) in [(NATIVE, vec![]), (DOCKER, vec![TerminatedReason::Oom])] {
         let mut rig = Rig::with_pool(template(0, 1), traits);
@@ -283,7 +283,7 @@ fn generations_of_a_session_only_grow() {
 }
 
 #[test]
-fn files_are_told_to_be_durable_when_they_are_after_a_pause() {
+fn pause_publishes_when_the_files_are_durable() {
     let mut rig = Rig::with_pool(template(0, 1), NATIVE);
     let (session, sandbox) = rig.session();
     rig.session_work(session);
@@ -307,7 +307,7 @@ fn files_are_told_to_be_durable_when_they_are_after_a_pause() {
 }
 
 #[test]
-fn freezing_and_thawing_are_told() {
+fn freeze_and_thaw_are_published() {
     let mut rig = Rig::with_pool(template(0, 1), NATIVE);
     let (session, sandbox) = rig.session();
     let told = |rig: &Rig| {
@@ -332,7 +332,7 @@ fn freezing_and_thawing_are_told() {
 }
 
 #[test]
-fn draining_tells_the_end_of_what_was_idle() {
+fn drain_publishes_the_end_of_idle_sandboxes() {
     let mut rig = Rig::with_pool(template(2, 0), NATIVE);
     let idle: Vec<SandboxId> = rig.kernel.sandboxes().iter().map(|view| view.id).collect();
     let _ = rig.apply(Event::PoolDrained { template: name() });

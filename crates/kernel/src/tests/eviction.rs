@@ -262,7 +262,7 @@ const HELD: Cases<fn(&mut Rig, SessionId, SandboxId)> = &[
 ];
 
 #[test]
-fn what_runs_or_is_held_never_gives_way_for_anything() {
+fn running_or_held_sandbox_is_never_evicted() {
     for config in [few_processes(1), little_memory(1), few_entries(1)] {
         for (what, hold) in HELD {
             let mut rig = Rig::with(config.clone(), template(0, 9), NATIVE);
@@ -280,7 +280,7 @@ fn what_runs_or_is_held_never_gives_way_for_anything() {
 }
 
 #[test]
-fn a_lease_never_gives_way_fresh_waiting_or_frozen() {
+fn leased_sandbox_is_never_evicted_fresh_waiting_or_frozen() {
     let mut rig = Rig::with(few_processes(3), template(0, 9), NATIVE);
     let leases = [rig.lease(), rig.lease(), rig.lease()];
     rig.use_once(leases[1].sandbox);
@@ -296,7 +296,7 @@ fn a_lease_never_gives_way_fresh_waiting_or_frozen() {
 }
 
 #[test]
-fn a_frozen_waiting_one_gives_way_like_any_other() {
+fn frozen_waiting_sandbox_is_evicted_like_any_other() {
     let mut rig = Rig::with(few_processes(1), template(0, 9), NATIVE);
     let (_, sandbox) = rig.waiting_session();
     rig.live(15_000);

@@ -132,7 +132,7 @@ fn a_fork_of_a_session_that_is_leaving_may_be_asked_for_again() {
 }
 
 #[test]
-fn files_that_are_going_are_not_copied() {
+fn files_that_are_being_deleted_are_not_copied() {
     let going: [fn(&mut Rig, model::SandboxId); 2] = [
         |rig, sandbox| {
             rig.delete(sandbox);
@@ -192,7 +192,7 @@ fn a_fork_whose_source_dies_under_it_may_be_asked_for_again() {
 }
 
 #[test]
-fn a_victim_that_is_forked_stays_and_another_gives_way() {
+fn victim_that_is_forked_stays_and_another_is_evicted() {
     let mut rig = Rig::with(tight(9, 2), template(0, 9), DOCKER);
     let (victim, sandbox) = rig.waiting_session();
     let (_, other) = rig.waiting_session();

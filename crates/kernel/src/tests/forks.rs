@@ -107,7 +107,7 @@ fn a_parent_is_neither_swept_nor_evicted_while_it_is_copied() {
 }
 
 #[test]
-fn the_sweep_comes_for_a_parent_when_its_copy_is_over() {
+fn sweep_ends_a_parent_when_its_copy_has_ended() {
     let mut rig =
         Rig::with_pool(model::Template { idle_timeout_ms: Some(1_000), ..template(0, 1) }, DOCKER);
     let (parent, sandbox) = rig.session();
@@ -145,7 +145,7 @@ fn a_parent_is_not_frozen_while_its_guest_gives_its_files_out() {
 }
 
 #[test]
-fn a_copy_that_fails_is_told_and_leaves_no_fork() {
+fn failed_copy_is_reported_and_leaves_no_fork() {
     for outcome in [Some(trouble()), Some(Outcome::TimedOut), None] {
         let mut rig = alone();
         let (parent, sandbox) = rig.slept_session();
@@ -253,7 +253,7 @@ fn an_ended_session_cannot_be_forked() {
 }
 
 #[test]
-fn forks_take_places_among_the_entries_and_the_cold_give_way() {
+fn forks_take_entries_and_cold_sandboxes_are_evicted() {
     let config = NodeConfig { max_sandboxes: 3, ..NodeConfig::default() };
     let mut rig = Rig::with(config, template(0, 5), NATIVE);
     let (oldest, _) = rig.slept_session();
@@ -270,7 +270,7 @@ fn forks_take_places_among_the_entries_and_the_cold_give_way() {
 }
 
 #[test]
-fn a_fork_that_is_refused_costs_nobody_their_files() {
+fn refused_fork_costs_no_session_its_files() {
     let config = NodeConfig { max_sandboxes: 2, ..NodeConfig::default() };
     let mut rig = Rig::with(config, template(0, 5), NATIVE);
     let (bystander, _) = rig.slept_session();

@@ -36,7 +36,7 @@ fn a_sandbox_is_frozen_after_it_was_quiet_for_as_long_as_its_template_says() {
 }
 
 #[test]
-fn nothing_is_frozen_or_swept_while_something_goes_on_in_it() {
+fn sandbox_with_activity_is_not_frozen_or_swept() {
     for kind in [Some(UseKind::Exec), Some(UseKind::Files), Some(UseKind::Port), None] {
         let mut rig = alone();
         let (session, _) = rig.session();
@@ -58,7 +58,7 @@ fn nothing_is_frozen_or_swept_while_something_goes_on_in_it() {
 }
 
 #[test]
-fn whoever_uses_a_frozen_sandbox_does_not_notice() {
+fn use_of_a_frozen_sandbox_thaws_it_first() {
     let mut rig = Rig::with_pool(template(1, 1), NATIVE);
     let lease = rig.lease();
     let (session, sandbox) = rig.session();
@@ -97,7 +97,7 @@ fn a_use_that_comes_while_it_is_being_frozen_waits_and_is_served() {
 }
 
 #[test]
-fn what_may_be_half_frozen_is_thawed_before_use() {
+fn sandbox_that_may_be_half_frozen_is_thawed_before_use() {
     for outcome in [Some(trouble()), Some(Outcome::TimedOut), None] {
         let mut rig = alone();
         let (session, sandbox) = rig.session();
@@ -168,7 +168,7 @@ fn a_sandbox_is_frozen_and_thawed_when_asked() {
 }
 
 #[test]
-fn what_is_used_is_not_frozen_on_request_and_what_is_gone_says_so() {
+fn freeze_on_request_is_refused_for_a_used_or_ended_sandbox() {
     let mut rig = alone();
     let (session, sandbox) = rig.session();
     let use_id = rig.session_exec(session);
@@ -200,7 +200,7 @@ fn a_thaw_asked_for_during_a_freeze_is_answered_whatever_becomes_of_that() {
 }
 
 #[test]
-fn a_failed_freeze_is_told_to_whoever_asked_for_it() {
+fn failed_freeze_is_reported_to_its_caller() {
     let table = [
         (trouble(), ErrorCode::SandboxBusy),
         (unsupported(), ErrorCode::Unsupported),
@@ -345,7 +345,7 @@ fn looking_at_a_sandbox_is_no_use_of_it() {
 }
 
 #[test]
-fn why_says_when_it_will_rest() {
+fn why_says_when_a_sandbox_will_be_frozen_and_swept() {
     let mut rig = alone();
     let (_, sandbox) = rig.session();
     let why = |rig: &Rig| match rig.kernel.why(rig.now, sandbox) {

@@ -51,7 +51,7 @@ fn a_harness_is_held_by_one_until_it_is_let_go() {
 }
 
 #[test]
-fn who_waits_for_the_sandbox_has_its_harness_already() {
+fn caller_that_waits_for_the_sandbox_has_its_harness_already() {
     let mut rig = Rig::with_pool(spoken_with(), NATIVE);
     let (session, _) = rig.slept_session();
     let (first, _) = hold(&mut rig, UseTarget::Session(session));
@@ -70,7 +70,7 @@ fn who_waits_for_the_sandbox_has_its_harness_already() {
 }
 
 #[test]
-fn a_frozen_sandbox_is_thawed_for_one_and_not_for_two() {
+fn frozen_sandbox_is_thawed_for_one_harness_caller_and_not_for_two() {
     let mut rig = stage();
     let lease = rig.lease();
     rig.use_once(lease.sandbox);
@@ -116,7 +116,7 @@ fn a_turn_keeps_others_from_the_harness_at_every_stage() {
 }
 
 #[test]
-fn whoever_held_the_harness_of_a_sandbox_that_is_gone_holds_nothing() {
+fn harness_of_a_sandbox_that_is_gone_is_held_by_no_caller() {
     let mut rig = stage();
     let (session, sandbox) = rig.session();
     let (granted, _) = hold(&mut rig, UseTarget::Session(session));
@@ -130,7 +130,7 @@ fn whoever_held_the_harness_of_a_sandbox_that_is_gone_holds_nothing() {
 }
 
 #[test]
-fn a_shell_is_no_program_to_speak_with() {
+fn shell_harness_cannot_be_held() {
     let mut rig = Rig::with_pool(template(0, 2), NATIVE);
     for (targets, _) in targets(&mut rig) {
         for target in targets {

@@ -6,7 +6,7 @@ use super::rig::{DOCKER, NATIVE, Rig, kill, launch, prove, template, trouble, wi
 use crate::{DeathCause, Event, Outcome};
 
 #[test]
-fn whatever_ends_an_instance_is_told_once_with_its_cause() {
+fn instance_end_is_notified_once_with_its_cause() {
     type End = fn(&mut Rig, &crate::CheckedOut);
     let ends: &[(EndCause, End)] = &[
         (EndCause::Returned, |rig, out| rig.give_back(out.lease)),
@@ -30,7 +30,7 @@ fn whatever_ends_an_instance_is_told_once_with_its_cause() {
 }
 
 #[test]
-fn an_instance_that_is_wiped_is_over_for_its_user_and_again_for_the_next() {
+fn instance_end_is_notified_to_each_user_of_a_wiped_instance() {
     let mut rig = Rig::with_pool(template(1, 0), DOCKER);
     let first = rig.lease();
     rig.use_once(first.sandbox);
@@ -49,7 +49,7 @@ fn an_instance_that_is_wiped_is_over_for_its_user_and_again_for_the_next() {
 }
 
 #[test]
-fn one_that_cannot_be_wiped_is_not_told_again_when_it_is_removed() {
+fn instance_end_is_not_notified_again_after_a_failed_wipe() {
     let mut rig = Rig::with_pool(template(1, 0), DOCKER);
     let out = rig.lease();
     rig.use_once(out.sandbox);
@@ -60,7 +60,7 @@ fn one_that_cannot_be_wiped_is_not_told_again_when_it_is_removed() {
 }
 
 #[test]
-fn a_launch_that_failed_and_what_a_restart_removes_are_told_too() {
+fn instance_end_is_notified_after_a_failed_launch_and_a_restart() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     let out = rig.lease();
     let alive: Vec<_> = rig.existing.iter().copied().collect();

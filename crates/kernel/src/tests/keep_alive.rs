@@ -43,7 +43,7 @@ const NOTHING: WakeReport = WakeReport {
 };
 
 #[test]
-fn a_process_or_a_scale_keeps_its_sandbox_from_rest_until_it_is_over() {
+fn keep_alive_process_or_scale_prevents_freeze_until_it_ends() {
     type Act = fn(&mut Rig, SandboxId);
     let holds: [(Act, Act); 2] = [
         (|rig, sandbox| rig.starts(sandbox, 1, Some(0)), |rig, sandbox| rig.exits(sandbox, 1)),
@@ -75,7 +75,7 @@ fn a_process_or_a_scale_keeps_its_sandbox_from_rest_until_it_is_over() {
 }
 
 #[test]
-fn a_process_is_killed_when_its_time_is_over_and_holds_no_longer() {
+fn process_is_killed_when_its_time_expires_and_keeps_nothing_alive() {
     for (asked, lives) in [(None, 600_000), (Some(5_000), 5_000)] {
         let (mut rig, _, sandbox) = scene();
         rig.starts(sandbox, 1, asked);
@@ -149,7 +149,7 @@ fn a_process_without_keep_alive_holds_nothing() {
 }
 
 #[test]
-fn processes_that_keep_awake_have_a_limit() {
+fn keep_alive_processes_have_a_limit() {
     let config = NodeConfig { max_processes: 1, ..NodeConfig::default() };
     let mut rig = Rig::with(config, template(0, 1), NATIVE);
     let (_, sandbox) = rig.session();
@@ -235,7 +235,7 @@ fn a_stop_cancels_the_scheduled_one_also_when_there_is_nothing_to_stop() {
 }
 
 #[test]
-fn a_scale_above_nothing_keeps_awake_without_any_process() {
+fn scale_above_zero_keeps_a_sandbox_alive_without_any_process() {
     let (mut rig, _, sandbox) = scene();
     for scale in [0, 1, 3, u32::MAX, 0] {
         rig.scale(sandbox, scale);
@@ -272,7 +272,7 @@ fn a_stop_with_nothing_to_stop_is_no_use() {
 }
 
 #[test]
-fn nothing_stays_awake_over_a_death_a_sleep_or_a_restart() {
+fn keep_alive_does_not_survive_a_death_a_sleep_or_a_restart() {
     let ends: [fn(&mut Rig, SessionId, SandboxId); 4] = [
         |rig, _, sandbox| rig.dies_of(sandbox, DeathCause::Crash),
         |rig, session, _| {
@@ -302,7 +302,7 @@ fn nothing_stays_awake_over_a_death_a_sleep_or_a_restart() {
 }
 
 #[test]
-fn nothing_stays_awake_over_a_return() {
+fn keep_alive_does_not_survive_a_return() {
     for traits in [NATIVE, DOCKER] {
         let mut rig = Rig::with_pool(template(1, 0), traits);
         let lease = rig.lease();
@@ -355,7 +355,7 @@ fn a_kill_that_worked_is_not_repeated_and_one_that_failed_soon_is() {
 }
 
 #[test]
-fn a_process_whose_time_is_over_was_the_last_use() {
+fn process_whose_time_expired_counts_as_the_last_use() {
     let (mut rig, _, sandbox) = scene();
     rig.starts(sandbox, 1, Some(30_000));
     rig.pass(30_000);
@@ -367,7 +367,7 @@ fn a_process_whose_time_is_over_was_the_last_use() {
 }
 
 #[test]
-fn what_goes_on_by_itself_may_have_written_since_it_was_saved() {
+fn files_of_a_kept_alive_sandbox_stay_dirty_after_a_save() {
     let (mut rig, session, sandbox) = scene();
     rig.session_work(session);
     rig.starts(sandbox, 1, Some(0));
@@ -379,7 +379,7 @@ fn what_goes_on_by_itself_may_have_written_since_it_was_saved() {
 }
 
 #[test]
-fn the_time_of_a_process_stands_still_while_its_sandbox_is_frozen() {
+fn process_time_stops_while_its_sandbox_is_frozen() {
     let (mut rig, session, sandbox) = scene();
     rig.starts_as(sandbox, 1, false, 60_000, None);
     assert!(!awake(&rig, sandbox), "a timeout is no hold");
@@ -403,7 +403,7 @@ fn the_time_of_a_process_stands_still_while_its_sandbox_is_frozen() {
 }
 
 #[test]
-fn where_nobody_knows_whether_it_is_frozen_it_is_thawed_before_anything_is_killed() {
+fn sandbox_that_may_be_frozen_is_thawed_before_a_process_is_killed() {
     let (mut rig, _, sandbox) = scene();
     rig.starts_as(sandbox, 1, false, 60_000, None);
     rig.pass(10_000);
@@ -429,7 +429,7 @@ fn a_hold_that_was_taken_away_does_not_come_back_by_a_restart() {
 }
 
 #[test]
-fn whoever_shows_the_counter_is_told_of_every_change() {
+fn scale_file_is_notified_of_every_keep_alive_change() {
     let (mut rig, _, sandbox) = scene();
     rig.starts(sandbox, 1, Some(0));
     rig.starts(sandbox, 2, Some(0));
@@ -442,7 +442,7 @@ fn whoever_shows_the_counter_is_told_of_every_change() {
 }
 
 #[test]
-fn what_is_kept_awake_while_it_is_being_frozen_is_thawed_again() {
+fn sandbox_kept_alive_during_its_freeze_is_thawed_again() {
     for early in [true, false] {
         let (mut rig, _, sandbox) = scene();
         rig.pass(10_000);

@@ -85,7 +85,7 @@ fn an_untouched_lease_does_not_enter_a_pool_that_drains() {
 }
 
 #[test]
-fn a_drain_answers_those_who_wait() {
+fn drain_refuses_waiting_callers() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     rig.lease();
     let waiters = [(); 2].map(|()| rig.checkout());
@@ -109,7 +109,7 @@ fn nothing_is_put_into_a_pool_that_drains() {
 }
 
 #[test]
-fn a_checkout_that_is_nearly_there_when_a_drain_begins_is_served_or_told() {
+fn checkout_in_progress_when_a_drain_begins_is_served_or_refused() {
     for (outcome, served) in [(Outcome::Done, true), (trouble(), false)] {
         let mut rig = Rig::asking(template(2, 0), NATIVE);
         let request = rig.checkout();

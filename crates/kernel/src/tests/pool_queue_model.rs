@@ -213,7 +213,7 @@ impl World {
 }
 
 #[test]
-fn those_who_wait_are_served_in_order_whatever_happens() {
+fn waiters_are_served_in_order_whatever_happens() {
     let config = Config { cases: 256, failure_persistence: None, ..Config::default() };
     let dice = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let model_holds = |(sizes, traits, steps)| {

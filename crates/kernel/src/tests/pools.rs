@@ -62,7 +62,7 @@ fn refill_is_rate_limited_by_a_bucket_of_one_second() {
 }
 
 #[test]
-fn a_bucket_saves_no_more_than_one_second() {
+fn refill_bucket_holds_at_most_one_second() {
     let mut rig = Rig::with_pool(with_rate(template(2, 0), 2), NATIVE);
     rig.live(60_000);
     resize(&mut rig, 10, 0);
@@ -70,7 +70,7 @@ fn a_bucket_saves_no_more_than_one_second() {
 }
 
 #[test]
-fn those_who_wait_are_not_rate_limited() {
+fn launches_for_waiters_are_not_rate_limited() {
     let mut rig = Rig::new(NodeConfig::default());
     rig.put(with_rate(template(0, 10), 1), NATIVE);
     for _ in 0..10 {
@@ -80,7 +80,7 @@ fn those_who_wait_are_not_rate_limited() {
 }
 
 #[test]
-fn a_target_does_not_count_those_who_wait() {
+fn pool_target_does_not_count_waiters() {
     let mut rig = Rig::new(NodeConfig::default());
     rig.put(template(2, 10), NATIVE);
     let waiters = [(); 3].map(|()| rig.checkout());
@@ -189,7 +189,7 @@ fn a_smaller_pool_hands_out_nothing_until_it_fits() {
 }
 
 #[test]
-fn more_overflow_serves_those_who_wait() {
+fn more_overflow_serves_waiters() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     rig.lease();
     let waiter = rig.checkout();
@@ -200,7 +200,7 @@ fn more_overflow_serves_those_who_wait() {
 }
 
 #[test]
-fn a_size_that_could_never_work_is_refused() {
+fn pool_size_that_could_never_work_is_refused() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     let nothing = Event::PoolResized { template: name(), pool_size: 0, max_overflow: 0 };
     let refusal = rig.apply(nothing).expect_err("a refusal");

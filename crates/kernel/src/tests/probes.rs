@@ -102,7 +102,7 @@ fn a_frozen_sandbox_is_thawed_and_then_probed() {
 }
 
 #[test]
-fn whoever_comes_during_a_probe_waits_for_the_same_one() {
+fn caller_that_comes_during_a_probe_waits_for_the_same_one() {
     let (mut rig, session, sandbox) = quiet_for(6_000);
     let (turn, _) = rig.turn(session);
     let (by_session, _) = rig.use_of(UseTarget::Session(session), UseKind::Exec);
@@ -119,7 +119,7 @@ fn whoever_comes_during_a_probe_waits_for_the_same_one() {
 }
 
 #[test]
-fn whoever_waited_for_a_probe_that_failed_gets_the_replacement() {
+fn caller_that_waited_for_a_failed_probe_gets_the_replacement() {
     let (mut rig, session, sandbox) = quiet_for(6_000);
     let (turn, _) = rig.turn(session);
     let (exec, _) = rig.use_of(UseTarget::Session(session), UseKind::Exec);

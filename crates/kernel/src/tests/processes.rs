@@ -54,7 +54,7 @@ fn a_program_that_fails_is_started_again_after_a_pause_as_often_as_wished() {
 }
 
 #[test]
-fn one_that_ends_well_or_is_lost_is_not_started_again() {
+fn process_that_succeeds_or_is_lost_is_not_restarted() {
     let lost = |sandbox_gone| ProgramEnd::Lost { sandbox_gone, detail: "no word".into() };
     for (how, status, reason) in [
         (None, Status::Completed, Reason::Exited),
@@ -77,7 +77,7 @@ fn one_that_ends_well_or_is_lost_is_not_started_again() {
 }
 
 #[test]
-fn an_end_that_is_asked_for_in_the_pause_ends_it_at_once() {
+fn end_requested_during_the_restart_pause_ends_the_process_at_once() {
     for (asked, status, reason) in [
         (EndAsked::Stop, Status::Stopped, Reason::Stopped),
         (EndAsked::Signal(15), Status::Stopped, Reason::Stopped),
@@ -99,7 +99,7 @@ fn an_end_that_is_asked_for_in_the_pause_ends_it_at_once() {
 }
 
 #[test]
-fn one_whose_end_is_asked_for_while_it_is_started_is_killed_when_it_runs() {
+fn process_whose_end_is_requested_during_its_restart_is_killed_when_it_runs() {
     for worked in [true, false] {
         let (mut rig, _, sandbox) = scene(true);
         rig.fails(sandbox, 1);
@@ -121,7 +121,7 @@ fn one_whose_end_is_asked_for_while_it_is_started_is_killed_when_it_runs() {
 }
 
 #[test]
-fn a_start_that_fails_or_is_not_heard_of_ends_it() {
+fn failed_or_unreported_restart_ends_the_process() {
     for heard in [true, false] {
         let (mut rig, _, sandbox) = scene(true);
         rig.fails(sandbox, 1);
@@ -148,7 +148,7 @@ fn a_start_that_fails_or_is_not_heard_of_ends_it() {
 }
 
 #[test]
-fn a_program_that_is_over_before_its_start_is_heard_of_was_started() {
+fn program_that_ends_before_its_restart_is_reported_counts_as_started() {
     let (mut rig, _, sandbox) = scene(false);
     rig.starts_as(sandbox, 2, false, 0, ONCE);
     rig.fails(sandbox, 2);
@@ -183,7 +183,7 @@ fn a_frozen_sandbox_is_thawed_for_a_restart() {
 }
 
 #[test]
-fn a_session_that_is_paused_goes_on_with_a_restart() {
+fn paused_session_resumes_with_a_restart_of_a_program() {
     let (mut rig, session, sandbox) = scene(false);
     rig.fails(sandbox, 1);
     let paused = rig.pause(session);
@@ -197,7 +197,7 @@ fn a_session_that_is_paused_goes_on_with_a_restart() {
 }
 
 #[test]
-fn nothing_is_started_again_when_its_sandbox_ends() {
+fn program_is_not_restarted_when_its_sandbox_ends() {
     let ends: [fn(&mut Rig, SessionId, SandboxId); 4] = [
         |rig, _, sandbox| rig.dies_of(sandbox, DeathCause::Crash),
         |rig, session, _| {
@@ -246,7 +246,7 @@ fn a_restart_that_finds_its_sandbox_gone_ends_the_sandbox() {
 }
 
 #[test]
-fn a_process_that_the_kernel_hears_of_too_late_is_over_with_its_sandbox() {
+fn process_reported_too_late_ends_with_its_sandbox() {
     for traits in [NATIVE, DOCKER] {
         let mut rig = Rig::with_pool(template(1, 0), traits);
         let lease = rig.lease();
@@ -277,7 +277,7 @@ fn a_process_that_the_kernel_hears_of_too_late_is_over_with_its_sandbox() {
 }
 
 #[test]
-fn a_process_that_keeps_awake_does_so_in_its_pause() {
+fn keep_alive_process_keeps_its_sandbox_alive_during_the_restart_pause() {
     let config = NodeConfig { max_live: 1, ..NodeConfig::default() };
     let mut rig = Rig::with(config, template(0, 5), NATIVE);
     let (session, sandbox) = rig.session();
@@ -296,7 +296,7 @@ fn a_process_that_keeps_awake_does_so_in_its_pause() {
 }
 
 #[test]
-fn a_restart_calls_off_an_end_that_is_for_want_of_use() {
+fn restart_of_a_program_voids_an_eviction_or_sweep() {
     let mut rig = Rig::with_pool(template(0, 1), DOCKER);
     let (session, sandbox) = rig.session();
     rig.session_work(session);
@@ -316,7 +316,7 @@ fn a_restart_calls_off_an_end_that_is_for_want_of_use() {
 }
 
 #[test]
-fn time_that_is_over_in_the_pause_ends_a_process_and_in_its_start_kills_it() {
+fn process_time_that_expires_in_the_pause_ends_it_and_in_its_restart_kills_it() {
     let (mut rig, _, sandbox) = scene(false);
     rig.starts_as(sandbox, 2, true, 1_500, ALWAYS);
     rig.starts_as(sandbox, 3, true, 2_500, ALWAYS);

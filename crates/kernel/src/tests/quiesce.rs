@@ -56,7 +56,7 @@ fn told_frozen(rig: &Rig) -> Vec<bool> {
 }
 
 #[test]
-fn a_parent_is_held_still_while_it_is_copied_and_runs_again() {
+fn fork_parent_is_quiesced_while_it_is_copied_and_released() {
     let (mut rig, parent, sandbox) = on_host();
     let (fork, request) = rig.fork(parent);
     assert_eq!((rig.count(quiesce), rig.count(copy)), (1, 0), "nothing is copied before");
@@ -89,7 +89,7 @@ fn a_copy_that_takes_longer_goes_on_while_its_parent_runs() {
 }
 
 #[test]
-fn a_caller_that_comes_while_it_is_still_waits_and_is_served() {
+fn caller_that_comes_during_a_quiesce_waits_and_is_served() {
     for late in [false, true] {
         let (mut rig, parent, sandbox) = on_host();
         rig.fork(parent);
@@ -117,7 +117,7 @@ fn a_caller_that_comes_while_it_is_still_waits_and_is_served() {
 }
 
 #[test]
-fn a_freeze_that_is_asked_for_meanwhile_follows() {
+fn freeze_requested_during_a_quiesce_follows_it() {
     let (mut rig, parent, sandbox) = on_host();
     rig.fork(parent);
     let asked = rig.ask_freeze(sandbox);
@@ -152,7 +152,7 @@ fn a_freeze_that_is_asked_for_meanwhile_follows() {
 }
 
 #[test]
-fn a_second_fork_joins_and_makes_the_stillness_no_longer() {
+fn second_fork_joins_a_quiesce_and_does_not_extend_it() {
     let (mut rig, parent, _) = on_host();
     rig.fork_begun(parent);
     rig.pass(600);
@@ -172,7 +172,7 @@ fn a_second_fork_joins_and_makes_the_stillness_no_longer() {
 }
 
 #[test]
-fn what_cannot_be_held_still_is_copied_as_it_runs() {
+fn sandbox_that_cannot_be_quiesced_is_copied_while_it_runs() {
     for outcome in [unsupported(), trouble(), Outcome::TimedOut] {
         let (mut rig, parent, sandbox) = on_host();
         rig.fork(parent);
@@ -189,7 +189,7 @@ fn what_cannot_be_held_still_is_copied_as_it_runs() {
 }
 
 #[test]
-fn what_does_not_run_again_is_tried_again_and_then_ended() {
+fn quiesced_sandbox_that_cannot_be_released_is_tried_again_and_then_ended() {
     let (mut rig, parent, sandbox) = on_host();
     rig.fork_begun(parent);
     rig.finish(copy, Outcome::Done);
@@ -263,7 +263,7 @@ fn an_abort_lets_a_sandbox_run_before_its_turn_is_stopped() {
 }
 
 #[test]
-fn a_turn_that_is_being_stopped_ends_before_its_sandbox_is_held_still() {
+fn turn_that_is_being_stopped_ends_before_its_sandbox_is_quiesced() {
     for outcome in [Outcome::Done, Outcome::TimedOut] {
         let (mut rig, parent, _) = on_host();
         rig.running_turn(parent);
@@ -280,7 +280,7 @@ fn a_turn_that_is_being_stopped_ends_before_its_sandbox_is_held_still() {
 }
 
 #[test]
-fn a_frozen_guest_is_thawed_to_give_files_out_and_rests_again() {
+fn frozen_guest_is_thawed_to_send_files_and_frozen_again() {
     let (mut rig, parent, sandbox) = at_rest_in_memory();
     let used = rig.alive(sandbox).last_used_at;
     let (fork, request) = rig.fork(parent);
@@ -301,7 +301,7 @@ fn a_frozen_guest_is_thawed_to_give_files_out_and_rests_again() {
 }
 
 #[test]
-fn a_use_of_a_guest_that_was_thawed_for_its_files_keeps_it_awake() {
+fn use_of_a_guest_thawed_for_its_files_keeps_it_thawed() {
     let ways: [fn(&mut Rig, SessionId, SandboxId); 3] = [
         |rig, session, _| rig.session_work(session),
         |rig, _, sandbox| {
@@ -324,7 +324,7 @@ fn a_use_of_a_guest_that_was_thawed_for_its_files_keeps_it_awake() {
 }
 
 #[test]
-fn a_freeze_on_its_way_ends_before_the_guest_is_asked() {
+fn freeze_in_progress_ends_before_the_guest_is_asked() {
     let mut rig = Rig::with_pool(template(0, 4), DOCKER);
     let (parent, sandbox) = rig.waiting_session();
     rig.ask_freeze(sandbox);
@@ -338,7 +338,7 @@ fn a_freeze_on_its_way_ends_before_the_guest_is_asked() {
 }
 
 #[test]
-fn a_disk_that_only_its_guest_sees_into_is_learned_once() {
+fn disk_that_only_its_guest_reads_is_learned_once() {
     let mut rig = Rig::with_pool(template(0, 4), ON_DISK);
     let (parent, sandbox) = rig.waiting_session();
     let (fork, request) = rig.fork_begun(parent);
@@ -391,7 +391,7 @@ fn a_save_by_the_guest_of_a_frozen_sandbox_thaws_it_first() {
 }
 
 #[test]
-fn a_sandbox_that_is_found_dead_by_any_of_it_is_replaced() {
+fn sandbox_found_dead_by_a_quiesce_or_thaw_is_replaced() {
     for late in [false, true] {
         let (mut rig, parent, sandbox) = on_host();
         let (fork, request) = rig.fork(parent);
@@ -409,7 +409,7 @@ fn a_sandbox_that_is_found_dead_by_any_of_it_is_replaced() {
 }
 
 #[test]
-fn a_restart_at_any_step_copies_again_and_leaves_nothing_still() {
+fn restart_at_any_step_copies_again_and_leaves_nothing_quiesced() {
     for step in 0..4 {
         let (mut rig, parent, sandbox) = on_host();
         let (fork, _) = rig.fork(parent);
@@ -433,7 +433,7 @@ fn a_restart_at_any_step_copies_again_and_leaves_nothing_still() {
 }
 
 #[test]
-fn the_time_of_a_process_stands_still_with_its_sandbox() {
+fn process_time_stops_while_its_sandbox_is_quiesced() {
     let (mut rig, parent, sandbox) = on_host();
     rig.starts(sandbox, 1, Some(1_500));
     rig.fork_begun(parent);

@@ -203,7 +203,7 @@ fn again(moment: &Moment, alive: bool) -> (Rig, Recovery) {
 }
 
 #[test]
-fn whatever_may_exist_is_written_down_before_it_does() {
+fn instance_is_journalled_before_it_can_exist() {
     for traits in [NATIVE, DOCKER] {
         for moment in story(traits).1 {
             let written: BTreeSet<InstanceId> =
@@ -331,7 +331,7 @@ fn a_message_that_comes_before_the_old_process_is_gone_waits_for_that() {
 }
 
 #[test]
-fn a_turn_in_the_queue_is_told_to_be_over_after_a_restart_too() {
+fn queued_turn_is_published_as_ended_after_a_restart() {
     let mut rig = Rig::with_pool(template(0, 1), NATIVE);
     let (session, _) = rig.session();
     let (_, running) = rig.running_turn(session);
@@ -343,7 +343,7 @@ fn a_turn_in_the_queue_is_told_to_be_over_after_a_restart_too() {
 }
 
 #[test]
-fn a_session_that_never_had_files_is_not_told_that_it_lost_any() {
+fn session_that_never_had_files_reports_no_loss() {
     let mut rig = Rig::with_pool(template(0, 2), NATIVE);
     let (session, _) = rig.create_session();
     // It was being launched, so that there is a record but nothing in it.
@@ -357,7 +357,7 @@ fn a_session_that_never_had_files_is_not_told_that_it_lost_any() {
 }
 
 #[test]
-fn what_was_being_deleted_is_deleted_after_a_restart() {
+fn deletion_continues_after_a_restart() {
     let mut rig = Rig::with_pool(template(0, 2), NATIVE);
     let (cold, sandbox) = rig.slept_session();
     let (live, running) = rig.session();
@@ -391,7 +391,7 @@ fn a_copy_that_was_in_progress_is_begun_again() {
 }
 
 #[test]
-fn clocks_may_be_anything_after_a_restart() {
+fn restart_works_with_any_clocks() {
     let day = 86_400_000;
     let clocks: [fn(Now) -> Now; 4] = [
         |now| Now { mono: Mono(5), wall: now.wall },

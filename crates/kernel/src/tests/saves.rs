@@ -36,7 +36,7 @@ fn unsaved_files_in_memory_are_saved_before_their_sandbox_is_frozen() {
 }
 
 #[test]
-fn what_needs_no_save_is_frozen_at_once() {
+fn freeze_without_unsaved_files_happens_at_once() {
     for traits in [NATIVE, ON_DISK] {
         let mut rig = Rig::with_pool(template(0, 5), traits);
         let (session, _) = rig.session();
@@ -72,7 +72,7 @@ fn reading_changes_nothing_that_would_have_to_be_saved() {
 }
 
 #[test]
-fn what_cannot_be_saved_is_not_frozen_and_tried_again() {
+fn freeze_does_not_follow_a_failed_save_and_is_tried_again() {
     for outcome in [trouble(), Outcome::TimedOut] {
         let (mut rig, session, sandbox) = scene();
         rig.pass(QUIET_MS);

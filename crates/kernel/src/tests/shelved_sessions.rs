@@ -85,7 +85,7 @@ fn an_evicted_cold_one_loses_its_entry_and_keeps_its_files() {
 }
 
 #[test]
-fn sessions_that_push_each_other_out_all_keep_their_files() {
+fn sessions_that_evict_each_other_all_keep_their_files() {
     for traits in [ON_DISK, DOCKER] {
         let mut rig = Rig::with(tight(3, 3), template(1, 9), traits);
         let all: Vec<SessionId> = (0..13).map(|_| rig.waiting_session().0).collect();
@@ -146,7 +146,7 @@ fn a_waiting_one_whose_entry_was_to_go_stays_if_it_is_used_or_cannot_be_saved() 
 }
 
 #[test]
-fn files_that_were_never_there_leave_no_shelf() {
+fn session_without_files_is_not_shelved() {
     let mut rig = one_entry(DOCKER);
     let (session, sandbox) = rig.session();
     rig.stop(session);
@@ -206,7 +206,7 @@ fn an_archive_that_fails_is_tried_again_and_takes_nothing_away() {
 }
 
 #[test]
-fn archives_of_shelves_and_of_cold_ones_are_a_few_at_a_time() {
+fn archives_of_shelved_and_cold_files_share_one_limit() {
     let config = NodeConfig { archive_after_ms: Some(DAY_MS), ..tight(4, 4) };
     let mut rig = Rig::with(config, template(0, 9), ON_DISK);
     let all: Vec<SessionId> = (0..4).map(|_| rig.cold_session().0).collect();
@@ -254,7 +254,7 @@ fn an_end_deletes_shelved_files_also_over_a_restart() {
 }
 
 #[test]
-fn a_shelf_survives_restarts_and_its_archive_is_made_again() {
+fn shelved_session_survives_restarts_and_is_archived_again() {
     let mut rig = one_entry(ON_DISK);
     let (session, _) = shelved(&mut rig);
     let workspace = workspace_of(&rig, session);

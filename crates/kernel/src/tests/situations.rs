@@ -136,7 +136,7 @@ fn stage() -> Rig {
 }
 
 #[test]
-fn every_situation_shows_its_state() {
+fn every_situation_of_a_sandbox_shows_its_state() {
     for (what, state, bring_about) in SITUATIONS {
         let mut rig = stage();
         let sandbox = bring_about(&mut rig);
@@ -179,7 +179,7 @@ fn death_ends_every_live_state_and_is_noticed_once() {
 }
 
 #[test]
-fn the_nine_numbers_add_up_in_every_situation() {
+fn node_statistics_add_up_in_every_situation() {
     for (what, _, bring_about) in SITUATIONS {
         let mut rig = stage();
         bring_about(&mut rig);
@@ -232,7 +232,7 @@ fn a_generation_that_was_never_ready_is_not_announced_as_gone() {
 }
 
 #[test]
-fn what_was_deleted_is_gone_for_whoever_asks() {
+fn deleted_sandbox_is_gone_for_every_caller() {
     let mut rig = stage();
     let lease = rig.lease();
     rig.delete(lease.sandbox);
@@ -298,7 +298,7 @@ fn deleting_a_cold_sandbox_whose_session_is_in_line_keeps_to_the_limits() {
 }
 
 #[test]
-fn a_pause_is_over_when_its_sandbox_is_also_if_a_turn_came_in_between() {
+fn pause_ends_with_its_sandbox_even_if_a_turn_came_meanwhile() {
     let mut rig = stage();
     let (session, sandbox) = rig.waiting_session();
     let pause = rig.pause(session);

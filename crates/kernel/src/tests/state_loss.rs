@@ -55,7 +55,7 @@ fn every_answer_carries_a_loss_until_one_has_reported_it() {
 }
 
 #[test]
-fn a_report_does_not_cover_what_was_lost_after_its_answer() {
+fn loss_report_does_not_cover_files_lost_after_its_answer() {
     let (mut rig, session) = scene();
     let ready = rig.resumed(session);
     assert_eq!(ready.lost(), Some(of(session, 2)));
@@ -74,7 +74,7 @@ fn a_report_does_not_cover_what_was_lost_after_its_answer() {
 }
 
 #[test]
-fn a_report_of_nothing_changes_nothing() {
+fn loss_report_without_a_loss_changes_nothing() {
     let (mut rig, session) = scene();
     reported(&mut rig, session, 1);
     assert!(rig.of(session).state_lost, "the answer was about the sandbox with the files");

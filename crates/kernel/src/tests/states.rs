@@ -173,7 +173,7 @@ fn marking_running_is_synchronous_whatever_is_in_the_way() {
 }
 
 #[test]
-fn the_nine_numbers_are_those_of_the_seed() {
+fn node_statistics_of_a_small_world_are_exact() {
     let mut rig = Rig::with(tight(9, 9), template(1, 5), NATIVE);
     rig.cold_session();
     let (warm_hit, _) = rig.waiting_session();

@@ -74,7 +74,7 @@ fn an_end_is_tried_until_the_sandbox_is_gone() {
 }
 
 #[test]
-fn what_is_going_on_is_told_that_it_is_over() {
+fn stop_and_end_notify_uses_and_turns_in_progress() {
     for (leave, reply, _) in LEAVING {
         let (mut rig, session, _) = scene();
         let exec = rig.session_exec(session);
@@ -101,7 +101,7 @@ fn what_is_going_on_is_told_that_it_is_over() {
 }
 
 #[test]
-fn one_operation_at_a_time() {
+fn session_runs_one_operation_at_a_time() {
     let (mut rig, session, _) = scene();
     let stop = rig.stop(session);
     for other in [rig.end(session), rig.pause(session)] {
@@ -114,7 +114,7 @@ fn one_operation_at_a_time() {
 }
 
 #[test]
-fn what_goes_on_writing_is_saved_again_but_not_for_ever() {
+fn sandbox_that_keeps_writing_is_saved_again_a_limited_number_of_times() {
     let (mut rig, session, sandbox) = scene();
     rig.session_exec(session);
     rig.stop(session);
@@ -158,7 +158,7 @@ fn the_end_of_an_unknown_session_is_refused() {
 }
 
 #[test]
-fn files_of_a_session_that_ended_are_nobodys_loss() {
+fn files_of_an_ended_session_are_no_state_loss() {
     let (mut rig, session, sandbox) = scene();
     rig.end(session);
     rig.run();
@@ -167,7 +167,7 @@ fn files_of_a_session_that_ended_are_nobodys_loss() {
 }
 
 #[test]
-fn turns_that_were_called_off_are_written_down_as_such() {
+fn aborted_queued_turns_are_journalled() {
     let (mut rig, session, _) = scene();
     rig.running_turn(session);
     rig.turn_with(session, WhenBusy::Queue);
@@ -231,7 +231,7 @@ fn files_that_an_older_version_kept_of_an_ended_session_go_at_the_next_start() {
 }
 
 #[test]
-fn an_end_before_the_turn_is_over_is_not_acknowledged_and_not_half_done() {
+fn end_of_a_session_is_not_acknowledged_before_its_turn_ended() {
     let (mut rig, session, sandbox) = scene();
     rig.running_turn(session);
     let ended = rig.end(session);

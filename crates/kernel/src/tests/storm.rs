@@ -141,7 +141,7 @@ impl Storm {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn the_limits_are_kept_and_everyone_is_answered(
+    fn storm_keeps_the_limits_and_answers_every_request(
         gusts in proptest::collection::vec((0_u8..80, 0_usize..64), 1..300),
         limits in (2_u32..8, 1_u32..5),
         pool_size in 0_u32..3,

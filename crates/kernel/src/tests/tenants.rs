@@ -38,7 +38,7 @@ fn ended_tenant(rig: &Rig, sandbox: SandboxId) -> KeyId {
 }
 
 #[test]
-fn a_sandbox_is_its_lessees_until_it_goes_back_and_then_nobodys() {
+fn sandbox_carries_the_key_of_its_lease_until_it_is_returned_and_then_none() {
     for (traits, touched) in [(NATIVE, false), (DOCKER, true)] {
         let mut rig = Rig::with_pool(template(1, 0), traits);
         let out = rig.lease();
@@ -67,7 +67,7 @@ fn a_sandbox_is_its_lessees_until_it_goes_back_and_then_nobodys() {
 }
 
 #[test]
-fn what_a_crash_leaves_still_knows_whose_it_was() {
+fn sandbox_left_by_a_crash_still_carries_its_key() {
     let (mut rig, lease) = full();
     let sandbox = rig.kernel.lease(lease).expect("a lease").id;
     rig.restart(&[]);
@@ -114,7 +114,7 @@ fn a_session_and_its_forks_belong_to_the_key_that_created_it() {
 }
 
 #[test]
-fn a_sandbox_that_is_lost_while_it_is_bound_is_nobodys() {
+fn sandbox_lost_during_its_claim_carries_no_key() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     rig.skip(FRESH_MS);
     let idle = rig.idle()[0].id;
@@ -154,7 +154,7 @@ fn a_lease_that_is_asked_for_again_is_given_to_its_key_alone() {
 }
 
 #[test]
-fn the_health_of_a_pool_is_nobodys_business_alone() {
+fn health_of_a_pool_is_published_to_no_single_key() {
     let mut rig = Rig::new(model::NodeConfig::default());
     rig.put(template(1, 0), NATIVE);
     for _ in 0..3 {
@@ -193,7 +193,7 @@ fn templates_are_listed_with_the_sizes_they_have_now() {
 }
 
 #[test]
-fn what_was_never_known_is_no_keys() {
+fn unknown_ids_belong_to_no_key() {
     let (rig, _) = full();
     assert_eq!(rig.kernel.tenant_of_lease(LeaseId::from_u128(99)), None);
     assert_eq!(rig.kernel.tenant_of_sandbox(SandboxId::from_u128(99)), None);
@@ -202,7 +202,7 @@ fn what_was_never_known_is_no_keys() {
 }
 
 #[test]
-fn how_a_lease_ended_is_told_by_its_id() {
+fn end_cause_of_a_lease_is_found_by_its_id() {
     let (mut rig, lease) = full();
     assert_eq!(rig.kernel.why_lease(lease), None);
     let sandbox = rig.kernel.lease(lease).expect("a lease").id;

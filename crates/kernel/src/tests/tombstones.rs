@@ -74,7 +74,7 @@ fn says_why(rig: &mut Rig, out: &CheckedOut, cause: EndCause, returned: Result<(
 }
 
 #[test]
-fn what_is_gone_says_why_while_it_is_removed_and_after_and_after_a_restart() {
+fn tombstone_says_why_during_the_removal_and_after_it_and_after_a_restart() {
     for traits in [NATIVE, DOCKER] {
         for (cause, returned, end) in ENDS {
             let mut rig = Rig::with_pool(template(1, 0), traits);
@@ -92,7 +92,7 @@ fn what_is_gone_says_why_while_it_is_removed_and_after_and_after_a_restart() {
 }
 
 #[test]
-fn a_server_that_is_killed_during_the_removal_says_the_same() {
+fn tombstone_is_the_same_after_a_kill_during_the_removal() {
     for traits in [NATIVE, DOCKER] {
         for (cause, returned, end) in ENDS {
             let mut rig = Rig::with_pool(template(1, 0), traits);
@@ -110,7 +110,7 @@ fn a_server_that_is_killed_during_the_removal_says_the_same() {
 }
 
 #[test]
-fn a_session_that_is_over_says_so_also_after_a_restart() {
+fn ended_session_says_so_also_after_a_restart() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     let (session, sandbox) = rig.session();
     rig.ask(|request| Event::SessionEndRequested { request, session });
@@ -163,7 +163,7 @@ fn a_crashed_lease_is_retired_without_its_return() {
 }
 
 #[test]
-fn one_that_died_before_its_return_was_heard_of_is_retired_by_either() {
+fn dead_lease_is_retired_by_its_return_or_its_death() {
     // An untouched lease would go back as it is, were it not dead.
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     let out = rig.lease();
@@ -186,7 +186,7 @@ fn a_lease_whose_client_went_away_was_given_back() {
 }
 
 #[test]
-fn what_was_never_known_or_is_forgotten_is_unknown() {
+fn unknown_or_forgotten_ids_are_unknown() {
     let config = NodeConfig { remembered_ends: 1, ..NodeConfig::default() };
     let mut rig = Rig::with(config, template(1, 0), NATIVE);
     let first = rig.lease();

@@ -13,7 +13,7 @@ fn told(rig: &Rig, sandbox: SandboxId) -> Vec<(SandboxState, SandboxState, u32)>
 }
 
 #[test]
-fn an_id_begins_cold_and_ends_cold_and_each_user_hears_of_their_own() {
+fn sandbox_id_begins_cold_and_ends_cold_for_each_user() {
     let mut rig = Rig::with_pool(template(1, 0), DOCKER);
     let out = rig.lease();
     assert_eq!(told(&rig, out.sandbox), [(Cold, Warming, 0), (Warming, Warm, 0)]);
@@ -32,7 +32,7 @@ fn an_id_begins_cold_and_ends_cold_and_each_user_hears_of_their_own() {
 }
 
 #[test]
-fn a_session_that_loses_its_sandbox_goes_on_under_another_id_that_is_cold() {
+fn session_that_loses_its_sandbox_continues_under_another_cold_id() {
     let mut rig = Rig::with_pool(template(0, 1), NATIVE);
     let (session, sandbox) = rig.session();
     let instance = rig.instance(sandbox);
@@ -59,7 +59,7 @@ fn a_launch_that_fails_is_cold_to_users() {
 }
 
 #[test]
-fn a_use_writes_nothing_down_however_often_its_sandbox_changes() {
+fn use_journals_nothing_however_often_its_sandbox_changes() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     let out = rig.lease();
     rig.use_once(out.sandbox);
@@ -76,7 +76,7 @@ fn a_use_writes_nothing_down_however_often_its_sandbox_changes() {
 }
 
 #[test]
-fn a_busy_sandbox_is_shown_ten_times_a_second_and_its_last_state_always() {
+fn transitions_are_published_ten_times_a_second_and_the_last_always() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     let out = rig.lease();
     rig.live(5_000);

@@ -16,7 +16,7 @@ fn used_lease(rig: &mut Rig) -> CheckedOut {
 }
 
 #[test]
-fn j1_no_wake_up_is_lost_and_nobody_barges_in() {
+fn j1_no_wake_up_is_lost_and_no_caller_barges_in() {
     for traits in [NATIVE, DOCKER] {
         let mut rig = Rig::with_pool(template(1, 0), traits);
         let lease = used_lease(&mut rig);

@@ -124,7 +124,7 @@ fn a_spared_victim_is_tried_again_after_a_while() {
 }
 
 #[test]
-fn a_victim_that_dies_while_it_is_saved_gives_way_all_the_same() {
+fn victim_that_dies_during_its_save_is_evicted_all_the_same() {
     let mut rig = Rig::with(tight(1000, 1), template(0, 9), NATIVE);
     let (session, sandbox) = rig.waiting_session();
     let (_, request) = rig.create_session();
@@ -247,7 +247,7 @@ fn a_fork_takes_the_entry_of_the_least_recent_cold_one() {
 }
 
 #[test]
-fn a_fork_that_is_refused_costs_nobody_their_files() {
+fn refused_fork_costs_no_session_its_files() {
     let mut rig = Rig::with(tight(2, 9), template(0, 9), NATIVE);
     let (other, cold) = rig.cold_session();
     let (parent, _) = rig.waiting_session();

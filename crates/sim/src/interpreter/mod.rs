@@ -39,7 +39,7 @@ pub(crate) enum Item {
         /// How it ended.
         outcome: Outcome,
     },
-    /// A use is over.
+    /// A use ends.
     UseEnds(UseId),
     /// Files were read for a backup.
     ReadEnds(RequestId),
