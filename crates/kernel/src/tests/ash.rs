@@ -1,6 +1,5 @@
-//! What is known to go wrong in Ash, as tests of ours: one for each defect that is a decision. The
-//! number in a comment is that of the defect in our notes on Ash: 2.x its pool and sessions as they
-//! are, 6.1 #n its known weaknesses.
+//! Known defects of Ash that are decisions, as tests of this kernel. The number in a comment is
+//! that of the defect in our notes on Ash: 2.x its pool and sessions, 6.1 #n its known weaknesses.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Checkouts: the three paths and policies, the order of those who wait, what they may ask for, and
-//! when their wait is over.
+//! Checkouts: the three paths and policies, the order of waiters, what they may request, and when
+//! their wait ends.
 
 use std::sync::Arc;
 
@@ -158,7 +158,7 @@ fn waiters_are_served_in_order_of_arrival() {
         rig.give_back(lease);
         rig.run();
         lease = rig.checked_out(waiter).lease;
-        assert!(waiters[at + 1..].iter().all(|later| rig.pending(*later)), "nobody overtakes");
+        assert!(waiters[at + 1..].iter().all(|later| rig.pending(*later)), "no caller overtakes");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Checkouts that do not go as planned: claims and launches that fail, clients that go away, and
-//! completions that come late or twice.
+//! Checkouts that fail: failed claims and launches, clients that go away, and completions that come
+//! late or twice.
 
 use model::{EndCause, ErrorCode, NodeConfig};
 
@@ -108,7 +108,7 @@ fn a_client_that_goes_away_leaves_nothing_behind() {
             rig.finish(claim, bound.clone());
         }
         rig.run();
-        assert!(rig.pending(waiter), "nobody is there to be answered");
+        assert!(rig.pending(waiter), "no caller is answered");
         let kept = u32::from(!touched && bound == Outcome::Done);
         let pool = rig.pool();
         assert_eq!((pool.idle, pool.slots_used, pool.leased, pool.waiters), (kept, kept, 0, 0));

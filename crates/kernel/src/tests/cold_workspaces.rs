@@ -1,4 +1,4 @@
-//! Files that nobody comes back for, and files that are not there when somebody does.
+//! Files that no client wants for long, and files that are missing when a client does.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn cold_files_are_archived_and_come_back() {
     assert_eq!((rig.count(archive), lost(&rig).len()), (0, 0), "once is enough");
     rig.turn(session);
     assert!(rig.launching().restore);
-    assert!(!is_archived(&rig, session), "whoever starts on them has them");
+    assert!(!is_archived(&rig, session), "a launch takes them");
     rig.run();
     assert!(!rig.last_active(session).state_lost);
 }
@@ -67,7 +67,7 @@ fn session_that_wants_its_files_cancels_the_archive() {
     rig.pass(UNTIL_OLD_MS);
     assert_eq!(rig.count(archive), 1);
     let (turn, _) = rig.turn(session);
-    assert_eq!(rig.count(launch), 1, "nobody waits for an archive");
+    assert_eq!(rig.count(launch), 1, "a launch does not wait for an archive");
     rig.finish(archive, Outcome::Done);
     assert!(!is_archived(&rig, session), "what was called off counts for nothing");
     rig.run();
@@ -290,7 +290,7 @@ fn a_guest_that_is_needed_to_save_is_not_frozen_meanwhile() {
     rig.pass(1);
     assert_eq!(rig.count(freeze), 1);
 
-    // Where the host can save, nobody waits for anybody.
+    // Where the host can save, nothing waits.
     let mut rig = node(None, None);
     let (session, _) = rig.session();
     rig.session_work(session);

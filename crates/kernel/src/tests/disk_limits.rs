@@ -1,5 +1,5 @@
-//! Workspaces on disk: who wrote too much ends and says why, and a disk that is short takes nothing
-//! more.
+//! Workspaces on disk: a sandbox that wrote too much ends and says why, and nothing is launched
+//! while the disk is short.
 
 use model::template::{RuntimeTraits, WorkspaceLimit};
 use model::why::Why;

@@ -1,4 +1,4 @@
-//! Files of sessions that are over give way before those of sessions that can go on.
+//! Files of ended sessions are removed before those of sessions that can continue.
 
 use super::rig::{NATIVE, Rig, template};
 use super::rig_steps::tight;

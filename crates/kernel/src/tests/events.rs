@@ -1,5 +1,5 @@
-//! What the world is told: every end once per generation and not before it is true, every loss of
-//! files and no other, generations that only grow.
+//! Published events: every end once per generation and not before it is true, every loss of files
+//! and no other, generations that only grow.
 
 use std::collections::BTreeMap;
 
@@ -18,13 +18,13 @@ use crate::{DeathCause, Event, Outcome, UseKind, UseTarget};
 
 /// No generation of a sandbox ends twice.
 fn ends_once(rig: &Rig) {
-    let mut told: BTreeMap<(SandboxId, u64), u32> = BTreeMap::new();
+    let mut seen: BTreeMap<(SandboxId, u64), u32> = BTreeMap::new();
     for event in &rig.published {
         if let LifecycleEvent::SandboxTerminated { sandbox_id, generation, .. } = event {
-            *told.entry((*sandbox_id, generation.0)).or_default() += 1;
+            *seen.entry((*sandbox_id, generation.0)).or_default() += 1;
         }
     }
-    assert!(told.values().all(|times| *times == 1), "{told:?}");
+    assert!(seen.values().all(|times| *times == 1), "{seen:?}");
 }
 
 struct Way {
@@ -110,10 +110,10 @@ fn end_of_a_sessions_sandbox_is_published_once_after_its_removal() {
         act(&mut rig, session, sandbox);
         while let Some(effect) = rig.effects.pop_front() {
             if kill(&effect.action) {
-                assert_eq!(rig.terminations(sandbox), [], "{cause:?} is told too early");
+                assert_eq!(rig.terminations(sandbox), [], "{cause:?} is published too early");
                 // A removal that fails says nothing, and is tried again.
                 rig.end_effect(&effect, trouble());
-                assert_eq!(rig.terminations(sandbox), [], "{cause:?} is told too early");
+                assert_eq!(rig.terminations(sandbox), [], "{cause:?} is published too early");
                 rig.pass(1_000);
                 rig.killed();
                 break;
@@ -147,7 +147,7 @@ fn end_of_a_leased_sandbox_is_published_once() {
             let lease = rig.lease();
             rig.use_once(lease.sandbox);
             act(&mut rig, lease.lease, lease.sandbox);
-            assert_eq!(rig.terminations(lease.sandbox), [], "{cause:?} is told too early");
+            assert_eq!(rig.terminations(lease.sandbox), [], "{cause:?} is published too early");
             rig.run();
             assert_eq!(rig.terminations(lease.sandbox), [(1, cause)]);
             rig.live(120_000);
@@ -206,7 +206,7 @@ fn state_loss_is_published_exactly_when_files_are_deleted() {
         let ready = rig.resumed(session);
         assert_eq!(ready.lost().is_some(), !lost.is_empty());
         assert_eq!(rig.last_active(session).state_lost, !lost.is_empty());
-        // Told is told.
+        // A published loss is not published again.
         rig.live(3_600_000);
         assert!(rig.resumed(session).lost().is_none());
         assert_eq!(rig.loss_reasons(session), lost);
@@ -310,7 +310,7 @@ fn pause_publishes_when_the_files_are_durable() {
 fn freeze_and_thaw_are_published() {
     let mut rig = Rig::with_pool(template(0, 1), NATIVE);
     let (session, sandbox) = rig.session();
-    let told = |rig: &Rig| {
+    let seen = |rig: &Rig| {
         let of = |event: &LifecycleEvent| {
             let LifecycleEvent::SandboxFrozen { sandbox_id, frozen, .. } = event else {
                 return None;
@@ -320,15 +320,15 @@ fn freeze_and_thaw_are_published() {
         rig.published.iter().filter_map(of).collect::<Vec<_>>()
     };
     rig.pass(10_000);
-    assert!(told(&rig).is_empty(), "it is not frozen yet");
+    assert!(seen(&rig).is_empty(), "it is not frozen yet");
     rig.finish(freeze, Outcome::Done);
-    assert_eq!(told(&rig), [true]);
+    assert_eq!(seen(&rig), [true]);
     let (_, use_id) = rig.use_of(UseTarget::Session(session), UseKind::Files);
     rig.run();
-    assert_eq!(told(&rig), [true, false]);
+    assert_eq!(seen(&rig), [true, false]);
     rig.use_ended(use_id);
     rig.live(20_000);
-    assert_eq!(told(&rig), [true, false, true]);
+    assert_eq!(seen(&rig), [true, false, true]);
 }
 
 #[test]

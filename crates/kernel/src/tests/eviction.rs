@@ -1,5 +1,5 @@
-//! Who gives way for whom: the tier follows from what is short, the least recently used of it goes
-//! first, and what runs or is held never does.
+//! Evictions: the tier follows from what is short, the least recently used of it goes first, and a
+//! running or held sandbox never does.
 
 use model::why::{Candidate, Shortage, Tier};
 use model::{
@@ -41,7 +41,7 @@ fn demand(rig: &mut Rig) -> RequestId {
     rig.checkout_with(|checkout| checkout.policy = CheckoutPolicy::FailFast)
 }
 
-/// Asks for one more sandbox and tells which one had to end for it.
+/// Asks for one more sandbox and returns the one that had to end for it.
 #[track_caller]
 fn victims(rig: &mut Rig) -> Vec<SandboxId> {
     let before = rig.store.ended.len();
@@ -214,7 +214,7 @@ fn a_warm_one_that_a_session_owns_counts_as_waiting() {
     rig.pass(1);
     let (_, waiting) = rig.waiting_session();
     let idle = idle_one(&mut rig);
-    assert_eq!(victims(&mut rig), [idle], "nobody's goes before anybody's");
+    assert_eq!(victims(&mut rig), [idle], "an unowned sandbox is evicted first");
     assert_eq!(victims(&mut rig), [fresh], "the least recent of both kinds");
     assert_eq!(
         (rig.state(fresh), rig.status(fresh_session)),

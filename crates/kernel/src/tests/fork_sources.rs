@@ -1,5 +1,5 @@
-//! Files that a fork reads while their own session ends, gives way or dies: they are deleted when
-//! the copy has ended and not before, and a fork that fails for this may be asked for again.
+//! Files that a fork reads while their own session ends, is evicted or dies: they are deleted when
+//! the copy has ended and not before, and a fork that fails for this may be requested again.
 
 use model::{ErrorCode, SandboxState, SessionId, WorkspaceId};
 
@@ -47,7 +47,7 @@ fn files_of_an_ended_session_go_when_the_fork_that_reads_them_has_its_copy() {
             assert_eq!((rig.kernel.session(session), rig.kernel.sandbox(sandbox)), (None, None));
             rig.pass(30_000);
             assert_eq!(rig.count(delete_workspace), 0);
-            assert!(rig.store.doomed.contains(&workspace), "written down");
+            assert!(rig.store.doomed.contains(&workspace), "journalled");
             rig.finish(copy, if fails { trouble() } else { Outcome::Done });
             assert_eq!(rig.count(delete_workspace), if fails { 2 } else { 1 });
             rig.run();

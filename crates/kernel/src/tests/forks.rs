@@ -1,4 +1,4 @@
-//! Forks: another session with a copy of the files, protected while they are copied.
+//! Forks: a new session with a copy of the files, which are protected during the copy.
 
 use model::lifecycle::{ActiveCause, SessionChange, TurnOutcome};
 use model::{
@@ -94,7 +94,7 @@ fn a_parent_is_neither_swept_nor_evicted_while_it_is_copied() {
     let (_, full) = rig.fork(cold);
     assert_eq!(rig.refused(full), ErrorCode::CapacityExhausted, "its own source is no room");
     rig.effects.clear();
-    // The copy takes its time, but no more than it may.
+    // The copy takes long, but not longer than allowed.
     rig.pass(59_000);
     assert_ne!(rig.state(sandbox), SandboxState::Cold);
     let (_, newcomer) = rig.create_session();
@@ -174,7 +174,7 @@ fn failed_copy_is_reported_and_leaves_no_fork() {
 
 #[test]
 fn a_parent_that_ends_while_it_is_copied_is_no_trouble_with_the_disk() {
-    // The sandbox died, and the runtime says so before anybody else does.
+    // The sandbox died, and the runtime reports it first.
     let mut rig = alone();
     let (parent, _) = rig.session();
     rig.session_work(parent);

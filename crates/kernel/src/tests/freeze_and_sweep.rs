@@ -1,5 +1,5 @@
-//! Rest: what is quiet is frozen, then swept; what is used or held is neither; and whoever comes to
-//! what rests finds it awake.
+//! Freeze and idle sweep: an idle sandbox is frozen, then swept; one that is used or held is
+//! neither; and a use of a frozen one thaws it.
 
 use model::template::RuntimeTraits;
 use model::{EndCause, ErrorCode, Mono, NodeConfig, SandboxState, SessionStatus, Template};
@@ -108,7 +108,7 @@ fn sandbox_that_may_be_half_frozen_is_thawed_before_use() {
             rig.effects.clear();
             rig.pass(2_000);
         }
-        assert!(!rig.frozen(sandbox), "nobody is told that it is");
+        assert!(!rig.frozen(sandbox), "no event says that it is frozen");
         rig.live(600_000);
         assert_eq!(rig.count(freeze), 0);
         rig.turn(session);

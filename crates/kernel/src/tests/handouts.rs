@@ -1,5 +1,5 @@
-//! Sandboxes that are handed out without a second word: when, on what proof, and what becomes of
-//! one that was dead all the same.
+//! Sandboxes that are handed out without a probe: when, on what proof, and what happens to one that
+//! was dead.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn at_once(rig: &mut Rig) -> CheckedOut {
     let Ok(Reply::CheckedOut(out)) = answer else {
         panic!("expected a checkout, found {answer:?}")
     };
-    assert_eq!(rig.count(claim), effects, "nobody was asked");
+    assert_eq!(rig.count(claim), effects, "no sandbox was probed");
     out
 }
 
@@ -46,14 +46,14 @@ fn at_once(rig: &mut Rig) -> CheckedOut {
 fn a_fresh_sandbox_is_handed_out_in_the_same_decision() {
     let mut rig = Rig::with_pool(template(1, 1), NATIVE);
     let idle = rig.idle().remove(0);
-    let told = rig.published.len();
+    let seen = rig.published.len();
     let out = at_once(&mut rig);
     assert_eq!((out.sandbox, out.path, out.uses), (idle.id, CheckoutPath::Fast, 0));
     let record = &rig.store.sandboxes[&out.sandbox];
     assert_eq!((record.owner, record.uses), (Owner::Lease(out.lease), 1));
     assert_eq!(record.expires_at, Some(out.expires_at));
     assert_eq!(out.expires_at, rig.now.wall.plus(template(1, 1).pool.lease_ttl_ms));
-    assert_eq!(rig.published.len(), told + 1, "in the same transaction");
+    assert_eq!(rig.published.len(), seen + 1, "in the same transaction");
     assert!(matches!(rig.published.last(),
         Some(LifecycleEvent::SandboxActive { sandbox_id, lease, cause: ActiveCause::Created, .. })
             if *sandbox_id == out.sandbox && *lease == Some(out.lease)));

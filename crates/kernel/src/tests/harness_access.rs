@@ -1,4 +1,4 @@
-//! Who speaks with a harness: a turn or one who holds it, in every order in which they may come.
+//! Exclusive access to a harness: a turn or one caller, in every order in which they may come.
 
 use model::template::{Harness, HarnessProgram};
 use model::{ErrorCode, RequestId, SandboxId, SandboxState, SessionId, Template};

@@ -1,4 +1,4 @@
-//! Each user of an instance hears once that it is over, whatever ends it.
+//! Each user of an instance is notified of its end once, whatever ends it.
 
 use model::EndCause;
 
@@ -22,7 +22,7 @@ fn instance_end_is_notified_once_with_its_cause() {
         let out = rig.lease();
         rig.use_once(out.sandbox);
         end(&mut rig, &out);
-        assert_eq!(rig.over, [(out.instance, *cause)], "told before it is removed");
+        assert_eq!(rig.over, [(out.instance, *cause)], "notified before it is removed");
         rig.die(out.instance, DeathCause::Crash);
         rig.run();
         assert_eq!(rig.over, [(out.instance, *cause)]);

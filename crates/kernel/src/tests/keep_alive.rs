@@ -1,5 +1,5 @@
-//! What keeps a sandbox awake: keepAlive processes and the scale file, what stop does to them, and
-//! that nothing outlives the sandbox it was for.
+//! What keeps a sandbox alive: keepAlive processes and the scale file, what a stop does to them,
+//! and that none of it outlives the sandbox.
 
 use model::process::RestartPolicy;
 use model::state::Wakefulness;
@@ -189,9 +189,9 @@ fn a_scheduled_stop_affects_those_that_existed_when_it_was_asked_for() {
     rig.starts(sandbox, 1, Some(0));
     rig.starts_as(sandbox, 2, true, 0, ALWAYS);
     let at = rig.now.wall.plus(300_000);
-    let told = rig.stop_processes(sandbox, 300_000);
-    assert_eq!((told.scheduled_stop_at, told.wakefulness), (Some(at), Wakefulness::Awake));
-    assert_eq!(told.processes.len(), 2);
+    let seen = rig.stop_processes(sandbox, 300_000);
+    assert_eq!((seen.scheduled_stop_at, seen.wakefulness), (Some(at), Wakefulness::Awake));
+    assert_eq!(seen.processes.len(), 2);
     rig.starts(sandbox, 3, Some(0));
     // The id of a process stays the same when it restarts.
     rig.fails(sandbox, 2);
@@ -239,10 +239,10 @@ fn scale_above_zero_keeps_a_sandbox_alive_without_any_process() {
     let (mut rig, _, sandbox) = scene();
     for scale in [0, 1, 3, u32::MAX, 0] {
         rig.scale(sandbox, scale);
-        let told = report(&rig, sandbox);
+        let seen = report(&rig, sandbox);
         let state = if scale > 0 { Wakefulness::Awake } else { Wakefulness::Auto };
-        assert_eq!((told.scale, told.wakefulness), (scale, state));
-        assert!(told.processes.is_empty());
+        assert_eq!((seen.scale, seen.wakefulness), (scale, state));
+        assert!(seen.processes.is_empty());
     }
 }
 
@@ -251,9 +251,9 @@ fn a_reset_drops_every_hold_and_a_stop_only_those_of_processes() {
     let (mut rig, _, sandbox) = scene();
     rig.starts(sandbox, 1, Some(0));
     rig.scale(sandbox, 2);
-    let told = rig.stop_processes(sandbox, 0);
-    assert_eq!((told.wakefulness, told.scale), (Wakefulness::Awake, 2));
-    assert!(told.processes.is_empty());
+    let seen = rig.stop_processes(sandbox, 0);
+    assert_eq!((seen.wakefulness, seen.scale), (Wakefulness::Awake, 2));
+    assert!(seen.processes.is_empty());
     rig.starts(sandbox, 2, Some(0));
     rig.write_scale(rig.instance(sandbox), 0, true);
     assert_eq!(report(&rig, sandbox), NOTHING);
@@ -348,7 +348,7 @@ fn a_kill_that_worked_is_not_repeated_and_one_that_failed_soon_is() {
     rig.pass(999);
     assert_eq!(rig.count(kill_process), 0);
     rig.pass(1);
-    // That it is gone is told by an event of its own, which may take its time.
+    // Its end is reported by an event, which may come late.
     rig.finish(kill_process, Outcome::Done);
     rig.pass(60_000);
     assert_eq!(rig.count(kill_process), 0);

@@ -1,5 +1,5 @@
-//! Tests of whole decisions, by what they are about. Each drives the kernel through [`rig::Rig`],
-//! which audits it after every event.
+//! Tests of whole decisions, by subject. Each drives the kernel through [`rig::Rig`], which audits
+//! it after every event.
 
 #![allow(clippy::wildcard_enum_match_arm, reason = "a test names the one variant it looks for")]
 

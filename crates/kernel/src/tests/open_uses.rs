@@ -1,5 +1,5 @@
-//! The uses of sandboxes in a test: which one is in progress in which instance, as an interpreter
-//! knows it, so that a notice about an instance finds them.
+//! The open uses in a test, by instance, as an interpreter knows them, so that the end of an
+//! instance finds them.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ impl Users {
         }
     }
 
-    /// An instance is over: those who used it, with what they are refused by.
+    /// An instance ended: its open uses, with their refusal.
     pub(super) fn broken(&mut self, over: InstanceId, cause: EndCause) -> Vec<(UseId, Refusal)> {
         let broken = self.using.extract_if(.., |(_, instance)| *instance == over);
         broken.map(|(use_id, _)| (use_id, use_broken(cause))).collect()

@@ -1,5 +1,5 @@
-//! Draining and destroying a pool. Both are fences: nothing is put into a pool that is closing, and
-//! one that is destroyed goes when the removal of its last sandbox is confirmed.
+//! Draining and destroying a pool. Both are fences: nothing enters a pool that is closing, and a
+//! destroyed pool is gone when the removal of its last sandbox is confirmed.
 
 use model::state::PoolPhase;
 use model::{EndCause, ErrorCode, NodeConfig, RequestId};
@@ -190,7 +190,7 @@ fn leases_outlive_a_destroy_unless_it_is_forced() {
     rig.granted(request);
     let forced = destroy(&mut rig, true);
     assert_eq!(rig.instances(kill), [lease.instance]);
-    assert_eq!(rig.broken.len(), 2, "what ran in it is told");
+    assert_eq!(rig.broken.len(), 2, "its uses are notified");
     assert!(rig.pending(gentle) && rig.pending(forced));
     rig.run();
     for request in [gentle, forced] {

@@ -1,4 +1,4 @@
-//! Launches that fail: they slow a pool down, one at a time with growing pauses, and never stop it.
+//! Failed launches: they slow a pool down, one at a time with growing pauses, and never stop it.
 
 use model::{ErrorCode, LifecycleEvent, NodeConfig};
 
@@ -126,9 +126,9 @@ fn failures_between_successes_do_not_degrade_a_pool() {
 fn degraded_pool_says_when_to_come_back() {
     let mut rig = degraded();
     let request = rig.checkout_with(|checkout| checkout.policy = CheckoutPolicy::FailFast);
-    let told = refusal(&rig, request);
-    assert_eq!((told.code, told.cause.as_ref()), (ErrorCode::LaunchFailed, "trouble"));
-    let wait_ms = told.retry_after_ms.unwrap();
+    let seen = refusal(&rig, request);
+    assert_eq!((seen.code, seen.cause.as_ref()), (ErrorCode::LaunchFailed, "trouble"));
+    let wait_ms = seen.retry_after_ms.unwrap();
     assert!((1_000..=1_250).contains(&wait_ms), "{wait_ms}");
     rig.pass(wait_ms);
     assert_eq!(rig.count(launch), 1, "that is when it is tried again");
@@ -150,9 +150,9 @@ fn degraded_pool_reports_the_failure_to_a_waiter() {
     let mut rig = degraded();
     let request = rig.checkout_with(|checkout| checkout.wait_ms = Some(500));
     rig.pass(500);
-    let told = refusal(&rig, request);
-    assert_eq!(told.code, ErrorCode::CheckoutTimeout);
-    assert!(told.cause.contains("trouble"), "{}", told.cause);
+    let seen = refusal(&rig, request);
+    assert_eq!(seen.code, ErrorCode::CheckoutTimeout);
+    assert!(seen.cause.contains("trouble"), "{}", seen.cause);
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! A pool against a model of it that fits on one page: a line of callers, a number of slots, and
-//! what was launched. Whatever happens in whatever order, those who wait are served in order of
-//! arrival, slots are never exceeded, and nobody waits while a sandbox is idle.
+//! A pool against a small model of it: a queue of callers, a number of slots, and the launches. In
+//! any order of events, waiters are served in order of arrival, slots are never exceeded, and no
+//! caller waits while a sandbox is idle.
 
 use std::collections::BTreeSet;
 
@@ -168,7 +168,7 @@ impl World {
             let before = std::mem::replace(&mut caller.place, now);
             let overtakes =
                 someone_waits && before == SlabIndex::InLine && now == SlabIndex::Served;
-            assert!(!overtakes, "nobody is served while someone waits who came before");
+            assert!(!overtakes, "no caller is served before an earlier one");
             someone_waits |= before == SlabIndex::InLine && now == SlabIndex::InLine;
             if now == SlabIndex::Served && !self.rig.pending(caller.request) {
                 self.leases.push(caller.lease);
@@ -179,7 +179,7 @@ impl World {
         let in_line = self.callers.iter().filter(|c| c.place == SlabIndex::InLine).count();
         let pool = rig.pool();
         assert_eq!(pool.waiters as usize, in_line);
-        assert!(pool.idle == 0 || in_line == 0, "nobody waits while a sandbox is idle");
+        assert!(pool.idle == 0 || in_line == 0, "no caller waits while a sandbox is idle");
         for effect in rig.effects.iter().filter(|effect| effect.id.n > self.seen) {
             if matches!(effect.action, Action::Launch(_)) {
                 self.exist.extend(instance_of(&effect.action));

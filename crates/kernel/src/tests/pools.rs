@@ -1,5 +1,5 @@
-//! What a pool keeps: refilled to its target at a bounded rate, shrunk when it has had too much for
-//! a while, resized, and made anew when its template is replaced.
+//! The size of a pool: refilled to its target at a bounded rate, shrunk after a surplus has lasted
+//! a while, resized, and renewed when its template is replaced.
 
 use model::stats::PoolCounters;
 use model::{EndCause, ErrorCode, NodeConfig, Template, TemplateName};
@@ -328,7 +328,7 @@ fn a_pool_counts_what_it_does() {
         launch_failed: counted.launch_failed,
     };
     assert_eq!(counted, expected);
-    // The launches that nobody ended while the day passed were given up one by one.
+    // The launches that did not end during the day timed out one by one.
     assert!(counted.launch_failed > 1);
 }
 
@@ -339,9 +339,9 @@ fn a_node_that_is_started_for_some_templates_serves_no_other_and_forgets_none() 
     let mut rig = Rig::with(others, template(5, 3), NATIVE);
     assert_eq!((rig.count(launch), rig.pool().idle), (0, 0), "nothing is kept warm");
     let request = rig.checkout();
-    let told = refusal(&rig, request);
-    assert_eq!(told.code, ErrorCode::TemplateUnknown);
-    assert!(told.cause.contains("--templates"), "{told:?}");
+    let seen = refusal(&rig, request);
+    assert_eq!(seen.code, ErrorCode::TemplateUnknown);
+    assert!(seen.cause.contains("--templates"), "{seen:?}");
     assert!(rig.kernel.template(&name()).is_some());
     let ours = NodeConfig { templates: vec![name()], ..NodeConfig::default() };
     let mut rig = Rig::with(ours, template(5, 3), NATIVE);

@@ -1,5 +1,5 @@
-//! Coming back to a sandbox that nothing was heard of for a while: it is probed before anyone
-//! relies on it, and kept or replaced by what that says.
+//! Coming back to a sandbox that has not answered for a while: it is probed before use, and kept or
+//! replaced by the result.
 
 use model::lifecycle::ActiveCause;
 use model::{EndCause, NodeConfig, SandboxId, SessionId, TerminatedReason};
@@ -77,9 +77,9 @@ fn a_sandbox_that_does_not_answer_is_replaced_under_a_new_generation_with_its_fi
         rig.run();
         let ready = rig.session_ready(request);
         assert_ne!(ready.sandbox, sandbox);
-        let told = rig.last_active(session);
-        assert_eq!((told.cause, told.previous), (ActiveCause::Replaced, Some(sandbox)));
-        assert_eq!((told.generation.0, told.state_lost), (2, false));
+        let seen = rig.last_active(session);
+        assert_eq!((seen.cause, seen.previous), (ActiveCause::Replaced, Some(sandbox)));
+        assert_eq!((seen.generation.0, seen.state_lost), (2, false));
         assert_eq!(rig.of(session).turn, Some(turn));
         assert!(rig.turn_outcomes(turn).is_empty(), "it was not lost on the way");
     }

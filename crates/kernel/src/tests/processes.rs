@@ -1,5 +1,5 @@
-//! The life of a process: when its program is started again and when not, what is asked of it
-//! between two programs, and that it ends once, at the latest with its sandbox.
+//! The life of a process: when its program is restarted, requests between two programs, and that it
+//! ends once, at the latest with its sandbox.
 
 use model::process::{ProcessEndReason as Reason, ProcessStatus as Status, RestartPolicy};
 use model::{ErrorCode, NodeConfig, ProcessId, SandboxId, SandboxState, SessionId, SessionStatus};
@@ -27,7 +27,7 @@ fn scene(keep_alive: bool) -> (Rig, SessionId, SandboxId) {
 }
 
 #[track_caller]
-fn is_over(rig: &Rig, status: Status, reason: Reason) {
+fn has_ended(rig: &Rig, status: Status, reason: Reason) {
     let (_, end, _) = rig.over(1);
     assert_eq!((end.status, end.reason), (status, reason), "{end:?}");
 }
@@ -67,12 +67,12 @@ fn process_that_succeeds_or_is_lost_is_not_restarted() {
             None => rig.exits(sandbox, 1),
             Some(how) => rig.program_ends(rig.instance(sandbox), 1, how),
         }
-        is_over(&rig, status, reason);
+        has_ended(&rig, status, reason);
         assert_eq!(rig.over(1).2, reason == Reason::Exited, "only those that ended by themselves");
         rig.fails(sandbox, 1);
         rig.pass(9_000);
         assert_eq!(rig.count(restart_process), 0);
-        is_over(&rig, status, reason);
+        has_ended(&rig, status, reason);
     }
 }
 
@@ -87,10 +87,10 @@ fn end_requested_during_the_restart_pause_ends_the_process_at_once() {
         let (mut rig, _, sandbox) = scene(false);
         rig.fails(sandbox, 1);
         rig.pass(500);
-        let told = rig.asks_end(sandbox, 1, EndAsked::Signal(1)).unwrap_err();
-        assert_eq!(told.code, ErrorCode::SandboxBusy, "nothing runs that could hear a signal");
+        let seen = rig.asks_end(sandbox, 1, EndAsked::Signal(1)).unwrap_err();
+        assert_eq!(seen.code, ErrorCode::SandboxBusy, "nothing runs that could hear a signal");
         assert_eq!(rig.asks_end(sandbox, 1, asked), Ok(Reply::Noted));
-        is_over(&rig, status, reason);
+        has_ended(&rig, status, reason);
         let late = rig.asks_end(sandbox, 1, EndAsked::Kill).unwrap_err();
         assert_eq!(late.code, ErrorCode::ProcessOver);
         rig.pass(PAUSE_MS);
@@ -114,7 +114,7 @@ fn process_whose_end_is_requested_during_its_restart_is_killed_when_it_runs() {
         } else {
             rig.finish(restart_process, trouble());
         }
-        is_over(&rig, Status::Stopped, Reason::Stopped);
+        has_ended(&rig, Status::Stopped, Reason::Stopped);
         rig.pass(PAUSE_MS);
         assert_eq!(rig.count(restart_process), 0);
     }
@@ -134,7 +134,7 @@ fn failed_or_unreported_restart_ends_the_process() {
             assert!(rig.overs.is_empty());
             rig.pass(1);
         }
-        is_over(&rig, Status::Failed, Reason::RestartFailed);
+        has_ended(&rig, Status::Failed, Reason::RestartFailed);
         let (_, end, kept_awake) = rig.over(1);
         let words = if heard { "trouble" } else { "it was not started in time" };
         assert_eq!((end.exit_code, end.detail.as_deref()), (Some(3), Some(words)));
@@ -142,7 +142,7 @@ fn failed_or_unreported_restart_ends_the_process() {
         assert_ne!(rig.state(sandbox), SandboxState::Running);
         if !heard {
             rig.finish(restart_process, Outcome::Done);
-            is_over(&rig, Status::Failed, Reason::RestartFailed);
+            has_ended(&rig, Status::Failed, Reason::RestartFailed);
         }
     }
 }
@@ -220,7 +220,7 @@ fn program_is_not_restarted_when_its_sandbox_ends() {
             end(&mut rig, session, sandbox);
             rig.effects.retain(|effect| !restart_process(&effect.action));
             rig.live(5_000);
-            is_over(&rig, Status::Killed, Reason::SandboxEnded);
+            has_ended(&rig, Status::Killed, Reason::SandboxEnded);
             assert_eq!(rig.over(2).1.reason, Reason::SandboxEnded);
             assert!(rig.over(2).1.detail.as_deref().unwrap().starts_with("its sandbox ended: "));
             if let Some(late) = restart {
@@ -228,7 +228,7 @@ fn program_is_not_restarted_when_its_sandbox_ends() {
             }
             rig.live(5_000);
             assert_eq!(rig.count(restart_process), 0);
-            is_over(&rig, Status::Killed, Reason::SandboxEnded);
+            has_ended(&rig, Status::Killed, Reason::SandboxEnded);
         }
     }
 }
@@ -240,7 +240,7 @@ fn a_restart_that_finds_its_sandbox_gone_ends_the_sandbox() {
     rig.pass(PAUSE_MS);
     rig.finish(restart_process, gone());
     assert_eq!(rig.count(kill), 1);
-    is_over(&rig, Status::Killed, Reason::SandboxEnded);
+    has_ended(&rig, Status::Killed, Reason::SandboxEnded);
     let words = rig.over(1).1.detail.clone().unwrap();
     assert!(words.ends_with(": gone"), "{words}");
 }
@@ -261,7 +261,7 @@ fn process_reported_too_late_ends_with_its_sandbox() {
             restart: ALWAYS,
         };
         let _ = rig.apply(Event::ProcessStarted(late));
-        is_over(&rig, Status::Killed, Reason::SandboxEnded);
+        has_ended(&rig, Status::Killed, Reason::SandboxEnded);
         rig.run();
         let later = StartedProcess { process: ProcessId::from_u128(2), ..late };
         let _ = rig.apply(Event::ProcessStarted(later));
@@ -342,5 +342,5 @@ fn a_stopping_server_starts_no_program_again() {
     rig.shut_down(60_000);
     rig.pass(PAUSE_MS);
     assert_eq!(rig.count(restart_process), 0);
-    is_over(&rig, Status::Failed, Reason::RestartFailed);
+    has_ended(&rig, Status::Failed, Reason::RestartFailed);
 }

@@ -1,5 +1,5 @@
-//! What is done to a sandbox for its files to be read: it is held still for a second at most, or
-//! runs because its guest is needed; a caller that comes meanwhile waits, and an end does not.
+//! What is done to a sandbox so that its files can be read: it is quiesced for a second at most, or
+//! thawed because its guest is needed; a caller that comes meanwhile waits, a termination does not.
 
 use model::{
     EndCause, ErrorCode, LifecycleEvent, RequestId, SandboxId, SandboxState, SessionId,
@@ -47,7 +47,7 @@ fn asks_guest(rig: &Rig) -> Vec<bool> {
     rig.effects.iter().filter_map(|effect| of(&effect.action)).collect()
 }
 
-fn told_frozen(rig: &Rig) -> Vec<bool> {
+fn published_frozen(rig: &Rig) -> Vec<bool> {
     let of = |event: &LifecycleEvent| match event {
         LifecycleEvent::SandboxFrozen { frozen, .. } => Some(*frozen),
         _ => None,
@@ -66,7 +66,7 @@ fn fork_parent_is_quiesced_while_it_is_copied_and_released() {
     assert_eq!(rig.answered(request), Reply::Forked { session: fork });
     rig.finish(unquiesce, Outcome::Done);
     assert!(rig.effects.is_empty() && !rig.frozen(sandbox));
-    assert!(told_frozen(&rig).is_empty(), "it was no rest");
+    assert!(published_frozen(&rig).is_empty(), "it was no rest");
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn frozen_guest_is_thawed_to_send_files_and_frozen_again() {
     rig.run();
     assert!(rig.frozen(sandbox));
     assert_eq!(rig.answered(asked), Reply::Frozen { frozen: true });
-    assert_eq!(told_frozen(&rig), [true, false, true]);
+    assert_eq!(published_frozen(&rig), [true, false, true]);
     assert_eq!(rig.alive(sandbox).last_used_at, used, "no caller used it");
 }
 

@@ -1,5 +1,5 @@
-//! Crashes: whatever moment they come at, what was started is removed, files are kept, leases and
-//! turns are told to be over once, and everything works again.
+//! Crashes at any moment: instances are removed, files are kept, ends of leases and turns are
+//! published once, and everything works again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -80,9 +80,9 @@ fn story(traits: RuntimeTraits) -> (Vec<LifecycleEvent>, Vec<Moment>) {
     (rig.published, moments)
 }
 
-fn count_ends(told: &[LifecycleEvent]) -> BTreeMap<(u128, u64), u32> {
+fn count_ends(seen: &[LifecycleEvent]) -> BTreeMap<(u128, u64), u32> {
     let mut ends = BTreeMap::new();
-    for event in told {
+    for event in seen {
         if let LifecycleEvent::SandboxTerminated { sandbox_id, generation, .. } = event {
             *ends.entry((sandbox_id.as_u128(), generation.0)).or_default() += 1;
         }
@@ -90,12 +90,12 @@ fn count_ends(told: &[LifecycleEvent]) -> BTreeMap<(u128, u64), u32> {
     ends
 }
 
-fn turns_ended(told: &[LifecycleEvent], wanted: TurnId) -> usize {
+fn turns_ended(seen: &[LifecycleEvent], wanted: TurnId) -> usize {
     let ended = |event: &&LifecycleEvent| matches!(event, LifecycleEvent::TurnEnded { turn, .. } if *turn == wanted);
-    told.iter().filter(ended).count()
+    seen.iter().filter(ended).count()
 }
 
-/// What must be true once the removals after a crash are over.
+/// What must be true once the removals after a crash have ended.
 fn check_recovered(rig: &mut Rig, before: &[LifecycleEvent], moment: &Moment) {
     let known: BTreeSet<InstanceId> =
         rig.kernel.sandboxes().iter().filter_map(|view| view.instance).collect();
@@ -107,22 +107,22 @@ fn check_recovered(rig: &mut Rig, before: &[LifecycleEvent], moment: &Moment) {
         let wanted = pool.phase == model::state::PoolPhase::Active;
         assert_eq!(pool.idle, u32::from(wanted), "a pool is full again, unless it is drained");
     }
-    let told: Vec<LifecycleEvent> = before.iter().chain(&rig.published).cloned().collect();
-    let ends = count_ends(&told);
+    let seen: Vec<LifecycleEvent> = before.iter().chain(&rig.published).cloned().collect();
+    let ends = count_ends(&seen);
     assert!(ends.values().all(|times| *times == 1), "{ends:?}");
     for event in before {
         if let LifecycleEvent::SandboxActive { sandbox_id, generation, .. } = event {
             let end = ends.get(&(sandbox_id.as_u128(), generation.0));
-            assert_eq!(end, Some(&1), "whoever was told of it is told of its end");
+            assert_eq!(end, Some(&1), "every published sandbox has one published end");
         }
         if let LifecycleEvent::TurnStarted { turn, .. } = event {
-            assert_eq!(turns_ended(&told, *turn), 1);
+            assert_eq!(turns_ended(&seen, *turn), 1);
         }
     }
     for record in moment.store.sessions.values() {
         if let Some(turn) = record.turn {
             assert_eq!(rig.turn_outcomes(turn), [TurnOutcome::Interrupted]);
-            assert_eq!(turns_ended(&told, turn), 1);
+            assert_eq!(turns_ended(&seen, turn), 1);
         }
     }
     check_leases(rig, moment);
@@ -171,7 +171,7 @@ fn check_sessions(rig: &mut Rig, moment: &Moment) {
             && doomed.has_files
         {
             assert_eq!(rig.kernel.sandbox(doomed.id), None, "a deletion is finished");
-            assert!(seen.state_lost, "and told");
+            assert!(seen.state_lost, "and reported");
         }
         let survive = files.is_some_and(|files| !files.dirty) || rig.native();
         let ready = rig.resumed(record.id);

@@ -1,5 +1,5 @@
-//! What becomes of a sandbox that comes back: kept as it is, wiped and proven, or removed. Its user
-//! never meets it again, and nothing of that user meets the next one.
+//! What becomes of a returned sandbox: kept as it is, wiped and proven, or removed. Its user never
+//! meets it again, and nothing of that user reaches the next one.
 
 use model::{EndCause, ErrorCode, LeaseId, LifecycleEvent, SandboxId, SandboxState};
 
@@ -399,7 +399,7 @@ fn a_failed_wipe_does_not_keep_a_waiter_from_a_free_slot() {
     let request = rig.checkout();
     assert_eq!((rig.count(wipe), rig.count(launch)), (1, 0), "it is nearly there");
     rig.finish(wipe, trouble());
-    assert_eq!(rig.count(launch), 1, "nobody waits while a slot is free");
+    assert_eq!(rig.count(launch), 1, "no caller waits while a slot is free");
     rig.finish(launch, Outcome::Done);
     rig.checked_out(request);
 }

@@ -1,5 +1,5 @@
-//! What files of sleeping sessions may take: nothing is given up unless the operator says so; then
-//! the least recently used go, of the key that is above its share, and each loss is reported.
+//! Limits on the files of sleeping sessions: nothing is deleted unless configured; then the least
+//! recently used files go, of the key that is above its share, and each loss is reported.
 
 use model::{KeyId, NodeConfig, SessionId, TerminatedReason, WorkspaceId};
 

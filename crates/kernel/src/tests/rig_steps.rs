@@ -1,4 +1,4 @@
-//! More moves on the stage: what users and machines do, and what can be read off afterwards.
+//! More helpers of the rig: what users and machines do, and what can be read afterwards.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub(super) fn claiming(value: &str) -> SessionSettings {
     SessionSettings { claim: Some(env(value)), ..SessionSettings::default() }
 }
 
-/// What a session was told about its sandbox.
+/// What was published to a session about its sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Active {
     pub(super) sandbox: SandboxId,
@@ -128,7 +128,7 @@ impl Rig {
     pub(super) fn waiting_session(&mut self) -> (SessionId, SandboxId) {
         let (session, sandbox) = self.session();
         self.whole_turn(session);
-        // Whoever came earlier was used earlier.
+        // The earlier ones were used earlier.
         self.pass(1);
         (session, sandbox)
     }
@@ -224,11 +224,11 @@ impl Rig {
         }
     }
 
-    /// The last end that was written down for a sandbox.
+    /// The last tombstone of a sandbox in the journal.
     #[track_caller]
     pub(super) fn written_end(&self, sandbox: SandboxId) -> Ended {
         let end = self.store.ended.iter().rev().find(|ended| ended.sandbox == sandbox);
-        end.expect("an end that was written down").clone()
+        end.expect("a tombstone in the journal").clone()
     }
 
     /// Which generations of a sandbox were announced as gone, and why.
@@ -244,7 +244,7 @@ impl Rig {
         self.published.iter().filter_map(of).collect()
     }
 
-    /// Every sandbox that a session was told of.
+    /// Every sandbox that was published to a session.
     pub(super) fn actives(&self, of: SessionId) -> Vec<Active> {
         let active = |event: &LifecycleEvent| match *event {
             LifecycleEvent::SandboxActive {
@@ -272,7 +272,7 @@ impl Rig {
         self.published.iter().filter_map(outcome).collect()
     }
 
-    /// The sandboxes whose files a session was told to be lost.
+    /// The sandboxes whose lost files were published to a session.
     pub(super) fn losses(&self, of: SessionId) -> Vec<SandboxId> {
         let loss = |event: &LifecycleEvent| match event {
             LifecycleEvent::StateLost { session, sandbox_id, .. } if *session == of => {

@@ -154,7 +154,7 @@ fn a_freeze_whose_save_an_eviction_needs_too_is_answered_either_way() {
     }
 }
 
-/// Something whose caller has an answer when it is over.
+/// An activity whose caller is answered when it ends.
 const WRITES: Cases<fn(&mut Rig, SessionId)> = &[
     ("an exec", |rig, session| one_use(rig, session, UseKind::Exec)),
     ("a file call", |rig, session| one_use(rig, session, UseKind::Files)),

@@ -1,4 +1,4 @@
-//! Sessions in pages, newest first, and what may be changed about one.
+//! Sessions in pages, newest first, and what can be changed about one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the tests of sessions do and look at, in a word each.
+//! Helpers for tests of sessions: short names for what they do and read.
 
 use model::lifecycle::TurnOutcome;
 use model::process::RestartPolicy;
@@ -182,10 +182,10 @@ impl Rig {
     #[track_caller]
     pub(super) fn over(&self, process: u64) -> &(ProcessId, ProcessEnd, bool) {
         let process = ProcessId::from_u128(process.into());
-        let mut told = self.overs.iter().filter(|(of, ..)| *of == process);
-        match (told.next(), told.next()) {
+        let mut seen = self.overs.iter().filter(|(of, ..)| *of == process);
+        match (seen.next(), seen.next()) {
             (Some(over), None) => over,
-            told => panic!("expected one end of {process}, found {told:?}"),
+            seen => panic!("expected one end of {process}, found {seen:?}"),
         }
     }
 
@@ -257,10 +257,10 @@ impl Rig {
 
     #[track_caller]
     pub(super) fn last_active(&self, session: SessionId) -> Active {
-        *self.actives(session).last().expect("a session whose sandbox was told of")
+        *self.actives(session).last().expect("a session whose sandbox was published")
     }
 
-    /// The losses that a session's clients were told of.
+    /// The losses that were reported to a session's clients.
     pub(super) fn loss_reasons(&self, wanted: SessionId) -> Vec<TerminatedReason> {
         let lost = |event: &LifecycleEvent| {
             let LifecycleEvent::StateLost { session, reason, .. } = event else { return None };

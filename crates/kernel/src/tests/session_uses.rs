@@ -1,4 +1,4 @@
-//! Uses of a session's sandbox: by session and by sandbox id, awake and cold.
+//! Uses of a session's sandbox: by session and by sandbox id, live and cold.
 
 use model::lifecycle::ActiveCause;
 use model::{ErrorCode, RequestId, SandboxState, SessionStatus, UseId};
@@ -88,7 +88,7 @@ fn use_is_not_granted_to_a_client_that_went_away() {
     assert!(rig.pending(request));
     assert_ne!(rig.state(sandbox), SandboxState::Running);
     rig.live(3_600_000);
-    assert_eq!(rig.state(sandbox), SandboxState::Cold, "nobody holds it");
+    assert_eq!(rig.state(sandbox), SandboxState::Cold, "no caller holds it");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_session_whose_claim_fails_takes_the_next_idle_one_at_once() {
         assert!(another.count() >= 1, "it does not wait for the first to be removed");
         rig.run();
         assert!(rig.session_ready(created).lost().is_none());
-        let of_nobody = rig.store.sandboxes.values().filter(|record| !record.state.is_live());
-        assert_eq!(of_nobody.count(), 0, "nothing is left of the first");
+        let not_live = rig.store.sandboxes.values().filter(|record| !record.state.is_live());
+        assert_eq!(not_live.count(), 0, "nothing is left of the first");
     }
 }

@@ -1,4 +1,4 @@
-//! Sessions: how they come by a sandbox, what each status allows, and what is left at their end.
+//! Sessions: how they get a sandbox, what each status allows, and what is left at their end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -133,7 +133,7 @@ fn failed_launch_of_a_session_is_reported_after_its_removal() {
         (Some(trouble()), ErrorCode::LaunchFailed, EndCause::LaunchFailed),
         (Some(gone()), ErrorCode::LaunchFailed, EndCause::LaunchFailed),
         (Some(Outcome::TimedOut), ErrorCode::ReadyTimeout, EndCause::ReadyTimeout),
-        // Nobody tells of it, so its deadline does.
+        // No report comes, so the deadline ends it.
         (None, ErrorCode::ReadyTimeout, EndCause::ReadyTimeout),
     ];
     for (outcome, code, cause) in cases {
@@ -153,7 +153,7 @@ fn failed_launch_of_a_session_is_reported_after_its_removal() {
         assert_eq!(rig.refused(request), code);
         assert_eq!(rig.kernel.session(session), None);
         assert!(rig.kernel.sandboxes().is_empty() && rig.store.sessions.is_empty());
-        assert!(rig.terminations(sandbox).is_empty(), "nobody was told that it was there");
+        assert!(rig.terminations(sandbox).is_empty(), "no client heard of it");
         let why = rig.kernel.why(rig.now, sandbox);
         assert!(matches!(why, Some(model::why::Why::Ended(ended)) if ended.cause == cause));
         let (_, next) = rig.create_session();

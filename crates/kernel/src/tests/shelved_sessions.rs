@@ -1,5 +1,5 @@
-//! Files of sessions whose entry gave way: a limit on entries takes the entry, never the files.
-//! They go into an archive, and the session's next use starts on them.
+//! Shelved sessions: a limit on entries takes the entry, never the files. The files are archived,
+//! and the session's next use starts on them.
 
 use model::lifecycle::ActiveCause;
 use model::template::RuntimeTraits;
@@ -21,7 +21,7 @@ fn one_entry(traits: RuntimeTraits) -> Rig {
     Rig::with(tight(1, 1), template(0, 9), traits)
 }
 
-/// The workspace with the files of a session, wherever they are by what was written down.
+/// The workspace with the files of a session, according to the journal.
 #[track_caller]
 pub(super) fn workspace_of(rig: &Rig, session: SessionId) -> WorkspaceId {
     let record = &rig.store.sessions[&session];
@@ -239,7 +239,7 @@ fn an_end_deletes_shelved_files_also_over_a_restart() {
         let workspace = workspace_of(&rig, session);
         let ended = rig.end(session);
         assert_eq!(rig.answered(ended), Reply::Ended);
-        assert!(rig.store.doomed.contains(&workspace), "written down with the end");
+        assert!(rig.store.doomed.contains(&workspace), "journalled with the end");
         assert!(!rig.store.sessions.contains_key(&session));
         if restart {
             rig.restart(&[]);
@@ -353,7 +353,7 @@ fn shelved_files_grow_too_old_like_cold_ones_and_not_while_they_are_wanted() {
     assert!(is_shelved(&rig, session) && rig.losses(session).is_empty());
     rig.client_gone(resumed);
     rig.pass(1);
-    assert!(!is_shelved(&rig, session), "now its time is over");
+    assert!(!is_shelved(&rig, session), "now it has expired");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Stopping in order: no new work, a grace for what runs, files saved, nothing left, told once.
+//! Shutdown: no new work, a grace period for what runs, files saved, nothing left, reported once.
 
 use model::lifecycle::TurnOutcome;
 use model::{EndCause, ErrorCode, SandboxState, SessionId, SessionStatus, TerminatedReason};
@@ -223,7 +223,7 @@ fn shutdown_is_reported_complete_when_nothing_is_left_and_not_before() {
     rig.pass(1_000);
     rig.killed();
     assert!(rig.stopped);
-    // The rig sees to it that it is not told again.
+    // The rig checks that it is not reported again.
     rig.shut_down(60_000);
     rig.pass(120_000);
     assert!(rig.effects.is_empty());

@@ -1,5 +1,5 @@
-//! Everything that a sandbox can be doing when something else happens to it: its state, its
-//! deletion, its death. Delete works from every state, and what was started is removed.
+//! Every phase that a sandbox can be in when something else happens to it: its state, its deletion,
+//! its death. Delete works from every state, and every instance is removed.
 
 use model::stats::NodeStats;
 use model::{EndCause, ErrorCode, SandboxId, SandboxState, SessionStatus};
@@ -257,7 +257,7 @@ fn a_fork_that_is_deleted_while_it_is_copied_lets_its_parent_go() {
     rig.run();
     assert_eq!(rig.answered(deleted), Reply::Gone);
     assert_eq!(rig.refused(request), ErrorCode::Aborted);
-    assert!(rig.kernel.session(child).is_none(), "nobody got to know it");
+    assert!(rig.kernel.session(child).is_none(), "no client heard of it");
     assert!(rig.store.doomed.is_empty(), "what was copied is deleted");
     rig.live(HOUR_MS);
     assert_eq!(rig.state(source), SandboxState::Cold, "nothing holds the parent any more");
@@ -293,7 +293,7 @@ fn deleting_a_cold_sandbox_whose_session_is_in_line_keeps_to_the_limits() {
     // The entry that became free is taken by someone else.
     let (_, forked) = rig.fork(busy);
     rig.run_within_limits();
-    assert!(!rig.pending(resume), "it is told or served, whichever fits");
+    assert!(!rig.pending(resume), "it is refused or served");
     assert!(!rig.pending(forked));
 }
 

@@ -1,5 +1,5 @@
-//! Losses are reported: from when files of a session are lost until an answer has said so, every
-//! answer about its sandbox carries it, also over restarts and into forks.
+//! State loss: from the loss of a session's files until an answer has reported it, every answer
+//! about its sandbox carries it, also across restarts and into forks.
 
 use model::{Generation, SessionId, TerminatedReason};
 

@@ -1,5 +1,5 @@
-//! Stop and end. A stop saves files before anything is removed; an end removes them with everything
-//! else, also over a restart. What was going on is answered.
+//! Stop and end of a session. A stop saves files before anything is removed; an end deletes them,
+//! also across a restart. Requests in progress are answered.
 
 use model::lifecycle::TurnOutcome;
 use model::{EndCause, ErrorCode, SandboxState, SessionStatus};

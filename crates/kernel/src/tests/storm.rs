@@ -1,5 +1,5 @@
-//! Any events in any order, with effects that end in any way: the books stay in order, the limits
-//! are kept, whatever runs goes on, and when the storm is over everyone has been answered.
+//! Random events in any order, with effects that end in any way: the audit passes, the limits are
+//! kept, and at the end every request is answered.
 
 use model::{RequestId, SandboxId, SessionId};
 use proptest::prelude::*;
@@ -118,7 +118,7 @@ impl Storm {
         self.requests.push(request);
     }
 
-    /// The storm is over: everything that is asked for works from now on.
+    /// The storm has ended: every effect works from now on.
     fn calm(&mut self, rig: &mut Rig) {
         for id in self.uses.drain(..) {
             rig.use_ended(id);
@@ -159,7 +159,7 @@ proptest! {
         rig.within_limits();
         for request in &storm.requests {
             let answered = !rig.pending(*request) || storm.abandoned.contains(request);
-            prop_assert!(answered, "nobody waits for ever");
+            prop_assert!(answered, "no request waits for ever");
         }
         for session in storm.sessions {
             let Some(view) = rig.kernel.session(session) else { continue };

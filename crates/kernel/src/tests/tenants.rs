@@ -1,4 +1,5 @@
-//! Whose something is: from the request to the end that is remembered, and never the next user's.
+//! Keys: from the request to the tombstone everything carries the key of its owner, and never that
+//! of the next user.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use crate::{Checkout, CheckoutPolicy, DeathCause, Event, Reply, SessionSettings}
 
 const OTHER: KeyId = KeyId::from_u128(0x07_4e4);
 
-/// The keys that were told of a sandbox, in order.
-fn told_of(rig: &Rig, sandbox: SandboxId) -> Vec<KeyId> {
+/// The keys that events of a sandbox were published to, in order.
+fn keys_published_to(rig: &Rig, sandbox: SandboxId) -> Vec<KeyId> {
     let of = |event: &LifecycleEvent| {
         matches!(event,
             LifecycleEvent::SandboxActive { sandbox_id, .. }
@@ -26,8 +27,8 @@ fn told_of(rig: &Rig, sandbox: SandboxId) -> Vec<KeyId> {
             | LifecycleEvent::WorkspaceDurable { sandbox_id, .. }
                 if *sandbox_id == sandbox)
     };
-    let told = rig.published.iter().zip(&rig.told).filter(|(event, _)| of(event));
-    told.map(|(_, tenant)| *tenant).collect()
+    let seen = rig.published.iter().zip(&rig.published_to).filter(|(event, _)| of(event));
+    seen.map(|(_, tenant)| *tenant).collect()
 }
 
 fn ended_tenant(rig: &Rig, sandbox: SandboxId) -> KeyId {
@@ -54,7 +55,7 @@ fn sandbox_carries_the_key_of_its_lease_until_it_is_returned_and_then_none() {
         }
         rig.give_back(out.lease);
         rig.run();
-        assert_eq!(told_of(&rig, out.sandbox), [TENANT, TENANT]);
+        assert_eq!(keys_published_to(&rig, out.sandbox), [TENANT, TENANT]);
         assert_eq!(ended_tenant(&rig, out.sandbox), TENANT);
         assert_eq!(rig.kernel.tenant_of_sandbox(out.sandbox), Some(TENANT));
         assert_eq!(rig.kernel.tenant_of_lease(out.lease), Some(TENANT));
@@ -77,7 +78,7 @@ fn sandbox_left_by_a_crash_still_carries_its_key() {
         assert_eq!(rig.kernel.tenant_of_lease(lease), Some(TENANT));
         assert_eq!(rig.kernel.tenant_of_sandbox(sandbox), Some(TENANT));
         assert_eq!(rig.kernel.why_lease(lease), Some(EndCause::Restart));
-        assert_eq!(told_of(&rig, sandbox), [TENANT, TENANT]);
+        assert_eq!(keys_published_to(&rig, sandbox), [TENANT, TENANT]);
         rig.restart(&[]);
         rig.run();
     }
@@ -105,12 +106,12 @@ fn a_session_and_its_forks_belong_to_the_key_that_created_it() {
         Owner::Session(_) => view.tenant == OTHER,
         Owner::Nobody | Owner::Lease(_) => view.tenant == KeyId::NIL,
     }));
-    assert!(rig.told.iter().all(|tenant| *tenant == OTHER), "{:?}", rig.published);
+    assert!(rig.published_to.iter().all(|tenant| *tenant == OTHER), "{:?}", rig.published);
     rig.restart(&[]);
     rig.run();
     assert_eq!(rig.kernel.session(session).map(|view| view.tenant), Some(OTHER));
     assert_eq!(rig.kernel.tenant_of_sandbox(sandbox), Some(OTHER));
-    assert_eq!(told_of(&rig, sandbox), [OTHER, OTHER, OTHER]);
+    assert_eq!(keys_published_to(&rig, sandbox), [OTHER, OTHER, OTHER]);
 }
 
 #[test]
@@ -123,9 +124,9 @@ fn sandbox_lost_during_its_claim_carries_no_key() {
     rig.finish(super::rig::claim, trouble());
     assert_eq!(rig.kernel.tenant_of_sandbox(idle), Some(KeyId::NIL));
     rig.run();
-    assert_eq!(told_of(&rig, idle), [KeyId::NIL]);
+    assert_eq!(keys_published_to(&rig, idle), [KeyId::NIL]);
     let next = rig.checked_out(request).sandbox;
-    assert_eq!(told_of(&rig, next), [TENANT]);
+    assert_eq!(keys_published_to(&rig, next), [TENANT]);
 }
 
 #[test]
@@ -163,7 +164,7 @@ fn health_of_a_pool_is_published_to_no_single_key() {
     }
     let health = |event: &LifecycleEvent| matches!(event, LifecycleEvent::PoolHealth { .. });
     let at = rig.published.iter().position(health).expect("a pool that is degraded");
-    assert_eq!(rig.told[at], KeyId::NIL);
+    assert_eq!(rig.published_to[at], KeyId::NIL);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Calls on what is gone: answered at once and with the reason, as long as that is remembered, also
-//! by a server that was started again.
+//! Calls on what has ended: answered at once and with the reason, while the tombstone is there,
+//! also after a restart.
 
 use model::{EndCause, ErrorCode, LeaseId, NodeConfig, Refusal, SandboxId, SessionId, UseId};
 
@@ -18,7 +18,7 @@ fn destroy_pool(rig: &mut Rig) {
     rig.ask(|request| Event::PoolDestroyed { request, template, force: true });
 }
 
-/// How a lease may end, the word by which that is told, and what a return says to it.
+/// How a lease may end, the reason that is reported, and the answer to a return.
 const ENDS: &[(EndCause, Result<(), ErrorCode>, End)] = &[
     (EndCause::Returned, Ok(()), |rig, out| rig.give_back(out.lease)),
     (EndCause::Crash, Ok(()), crash),

@@ -1,4 +1,4 @@
-//! Users see each change of a state, and the journal gets nothing because of it.
+//! Users see each transition, and the journal gets nothing because of it.
 
 use SandboxState::{Cold, Running, Waiting, Warm, Warming};
 use model::{EndCause, SandboxId, SandboxState};
@@ -7,7 +7,7 @@ use super::rig::{DOCKER, NATIVE, Rig, TENANT, kill, prove, template, trouble, wi
 use crate::{DeathCause, Event, Outcome, TRANSITIONS_PER_SECOND_MAX, UseKind, UseTarget};
 
 /// What users saw of a sandbox, and how much was left out.
-fn told(rig: &Rig, sandbox: SandboxId) -> Vec<(SandboxState, SandboxState, u32)> {
+fn seen(rig: &Rig, sandbox: SandboxId) -> Vec<(SandboxState, SandboxState, u32)> {
     let of = rig.transitions.iter().filter(|one| one.sandbox == sandbox);
     of.map(|one| (one.from, one.to, one.skipped)).collect()
 }
@@ -16,14 +16,14 @@ fn told(rig: &Rig, sandbox: SandboxId) -> Vec<(SandboxState, SandboxState, u32)>
 fn sandbox_id_begins_cold_and_ends_cold_for_each_user() {
     let mut rig = Rig::with_pool(template(1, 0), DOCKER);
     let out = rig.lease();
-    assert_eq!(told(&rig, out.sandbox), [(Cold, Warming, 0), (Warming, Warm, 0)]);
+    assert_eq!(seen(&rig, out.sandbox), [(Cold, Warming, 0), (Warming, Warm, 0)]);
     rig.use_once(out.sandbox);
     rig.give_back(out.lease);
     rig.finish(wipe, Outcome::Done);
     rig.finish(prove, Outcome::Done);
-    let told_now = told(&rig, out.sandbox);
+    let published_now = seen(&rig, out.sandbox);
     let expected = [(Warm, Running, 0), (Running, Waiting, 0), (Waiting, Cold, 0)];
-    assert_eq!(told_now[2..], expected);
+    assert_eq!(published_now[2..], expected);
     let last = rig.transitions.iter().rfind(|one| one.sandbox == out.sandbox).unwrap();
     assert_eq!((last.cause, last.tenant), (Some(EndCause::Returned), TENANT));
     let next = rig.transitions.last().unwrap();
@@ -44,7 +44,7 @@ fn session_that_loses_its_sandbox_continues_under_another_cold_id() {
     assert_eq!((last.from, last.to, last.cause), (Running, Cold, Some(EndCause::Crash)));
     rig.whole_turn(session);
     let after = rig.of(session).sandbox_id.unwrap();
-    assert_eq!(told(&rig, after)[0], (Cold, Warming, 0));
+    assert_eq!(seen(&rig, after)[0], (Cold, Warming, 0));
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_launch_that_fails_is_cold_to_users() {
     rig.finish(super::rig::launch, trouble());
     rig.finish(kill, Outcome::Done);
     let one = rig.transitions[0].sandbox;
-    assert_eq!(told(&rig, one), [(Cold, Warming, 0), (Warming, Cold, 0)]);
+    assert_eq!(seen(&rig, one), [(Cold, Warming, 0), (Warming, Cold, 0)]);
     assert_eq!(rig.transitions[1].cause, Some(EndCause::LaunchFailed));
 }
 
@@ -88,13 +88,13 @@ fn transitions_are_published_ten_times_a_second_and_the_last_always() {
     assert_eq!(rig.transitions.len(), TRANSITIONS_PER_SECOND_MAX as usize);
     rig.live(1_000);
     let left_out = 2 * uses - TRANSITIONS_PER_SECOND_MAX;
-    let all = told(&rig, out.sandbox);
+    let all = seen(&rig, out.sandbox);
     assert_eq!(all.last(), Some(&(Running, Waiting, left_out - 1)));
     rig.live(1_000);
     assert_eq!(all.len(), rig.transitions.len(), "nothing more comes");
     rig.use_once(out.sandbox);
     assert_eq!(
-        told(&rig, out.sandbox)[all.len()..],
+        seen(&rig, out.sandbox)[all.len()..],
         [(Waiting, Running, 0), (Running, Waiting, 0)]
     );
     let counted = rig.kernel.moves();

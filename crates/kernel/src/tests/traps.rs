@@ -1,5 +1,5 @@
-//! Defects of earlier pools, by the numbers they go by here. Each test is one that such a pool
-//! fails. J22, a forged answer on a shared channel, is no decision and is tested with the guest.
+//! Known defects of earlier pools, by number. Each test is one that such a pool fails. J22, a
+//! forged answer on a shared channel, is no decision and is tested with the guest.
 
 use model::{EndCause, ErrorCode, InstanceId, NodeConfig};
 
@@ -40,7 +40,7 @@ fn j1_no_wake_up_is_lost_and_no_caller_barges_in() {
 
 #[test]
 fn j2_a_return_never_waits_for_the_slot_it_frees() {
-    // Every slot is taken and everybody returns at once, with the last use of each.
+    // Every slot is taken and all leases are returned at once, with the last use of each.
     let mut worn = template(3, 0);
     worn.pool.max_uses = 1;
     let mut rig = Rig::with_pool(worn, DOCKER);
@@ -49,7 +49,7 @@ fn j2_a_return_never_waits_for_the_slot_it_frees() {
     for lease in leases {
         rig.give_back(lease.lease);
     }
-    assert_eq!((rig.count(kill), rig.pool().leased), (3, 0), "the returns are over");
+    assert_eq!((rig.count(kill), rig.pool().leased), (3, 0), "all are returned");
     rig.run();
     assert!(waiters.iter().all(|waiter| !rig.pending(*waiter)));
 }
@@ -64,7 +64,7 @@ fn j3_a_dead_sandbox_does_not_recirculate() {
         rig.finish(claim, gone());
         rig.run();
         assert!(!dead.contains(&rig.checked_out(request).instance));
-        // It died while it was used, and its user returns it before anybody says so.
+        // It died while it was used, and its user returns it before the death is reported.
         let lease = used_lease(&mut rig);
         rig.give_back(lease.lease);
         rig.die(lease.instance, DeathCause::Crash);

@@ -1,5 +1,5 @@
-//! Time to live: what is too near its end is not handed out, what is over ends, and both follow
-//! the wall clock wherever that jumps. A renewal gives time and never takes any.
+//! Expiry: a sandbox too near its end is not handed out, an expired one ends, and both follow the
+//! wall clock wherever it jumps. A renewal never shortens a lease.
 
 use model::{EndCause, ErrorCode, LeaseId, SandboxState, Template, Wall};
 
@@ -34,7 +34,7 @@ fn age_to(rig: &mut Rig, idle: &SandboxView, left_ms: u64) {
     rig.skip(idle.expires_at.unwrap().since(rig.now.wall) - left_ms);
 }
 
-/// An idle sandbox with this much left to live, and nobody has looked at it since.
+/// An idle sandbox with this much time left, without an alarm since.
 fn aged(template: Template, left_ms: u64) -> (Rig, SandboxView) {
     let mut rig = Rig::asking(template, NATIVE);
     let idle = only_idle(&rig);

@@ -1,4 +1,4 @@
-//! Turns: one at a time, each ending exactly once, whatever ends it.
+//! Turns: one at a time, each ending exactly once.
 
 use model::lifecycle::{ActiveCause, TurnOutcome};
 use model::record::OnDisconnect;
@@ -95,9 +95,9 @@ fn starts_published(rig: &Rig, turn: TurnId) -> usize {
         | LifecycleEvent::TurnEnded { turn: of, .. } => *of == turn,
         _ => false,
     };
-    let told: Vec<_> = rig.published.iter().filter(of_turn).map(LifecycleEvent::name).collect();
-    assert!(told.iter().skip(1).all(|name| *name == "turn_ended"), "{told:?}");
-    told.iter().filter(|name| **name == "turn_started").count()
+    let seen: Vec<_> = rig.published.iter().filter(of_turn).map(LifecycleEvent::name).collect();
+    assert!(seen.iter().skip(1).all(|name| *name == "turn_ended"), "{seen:?}");
+    seen.iter().filter(|name| **name == "turn_started").count()
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn a_turn_that_waits_is_aborted_without_its_client_if_that_is_wanted() {
         assert_eq!((rig.count(stop_turn), rig.of(session).turn), (0, Some(first)));
         let waits = rig.store.sessions[&session].queued.clone();
         let left = if outcomes.is_empty() { vec![second, third] } else { vec![third] };
-        assert_eq!(waits, left, "and it is written down");
+        assert_eq!(waits, left, "and it is journalled");
         rig.end_turn(session, first);
         rig.run();
         assert_eq!(rig.of(session).turn, left.first().copied());
@@ -388,8 +388,8 @@ fn sandbox_active_is_published_before_the_turn_also_on_a_reconnect() {
         let started = at(|event| matches!(event, LifecycleEvent::TurnStarted { .. }));
         assert!(active.unwrap() < started.unwrap());
         assert_eq!(rig.actives(session).len(), 1);
-        let told = rig.last_active(session);
-        assert_eq!((told.cause, told.sandbox, told.state_lost), (cause, sandbox, false));
+        let seen = rig.last_active(session);
+        assert_eq!((seen.cause, seen.sandbox, seen.state_lost), (cause, sandbox, false));
         rig.end_turn(session, turn);
         rig.live(3_600_000);
     }
@@ -407,7 +407,7 @@ fn a_turn_waits_for_its_sandbox_until_its_deadline() {
     assert_eq!(rig.refused(request), ErrorCode::ReadyTimeout);
     assert_eq!(rig.turn_outcomes(turn), [TurnOutcome::NotStarted]);
     rig.launched();
-    assert_eq!(rig.count(start_turn), 0, "nobody waits for it any more");
+    assert_eq!(rig.count(start_turn), 0, "no caller waits for it any more");
     rig.live(3_600_000);
     assert_eq!(rig.state(sandbox), SandboxState::Cold);
     assert_eq!(rig.status(session), SessionStatus::Paused);

@@ -1,5 +1,5 @@
-//! Evictions that do not happen, and those that do, from the side of the session: a choice is void
-//! when its victim comes into use or cannot be saved, and what was evicted comes back.
+//! Evictions from the side of the session: one is void when its victim comes into use or cannot be
+//! saved, and an evicted session comes back.
 
 use model::lifecycle::ActiveCause;
 use model::{EndCause, ErrorCode, SandboxState, SessionId, SessionStatus};
@@ -183,9 +183,9 @@ fn where_files_go_with_entries_an_evicted_cold_one_says_so() {
     rig.live(3_600_000);
     assert_eq!(rig.state(sandbox), SandboxState::Cold);
     let (newcomer, request) = rig.create_session();
-    assert_eq!(rig.losses(session), [sandbox], "told at once");
+    assert_eq!(rig.losses(session), [sandbox], "published at once");
     assert_eq!(rig.count(delete_workspace), 1);
-    assert_eq!(rig.store.doomed.len(), 1, "written down before it is done");
+    assert_eq!(rig.store.doomed.len(), 1, "journalled before it is done");
     rig.run_within_limits();
     rig.session_ready(request);
     assert!(rig.store.doomed.is_empty());
@@ -208,7 +208,7 @@ fn a_workspace_that_cannot_be_deleted_is_tried_until_it_is() {
     let mut rig = Rig::with(tight(1, 1), template(0, 9), NATIVE);
     let (session, _) = rig.cold_session();
     let ended = rig.end(session);
-    assert_eq!(rig.answered(ended), Reply::Ended, "nobody waits for the disk");
+    assert_eq!(rig.answered(ended), Reply::Ended, "the answer does not wait for the disk");
     rig.finish(delete_workspace, trouble());
     assert_eq!((rig.store.doomed.len(), rig.count(delete_workspace)), (1, 0));
     rig.pass(1_000);

@@ -65,8 +65,8 @@ impl World {
         let ends = self.ledger.sessions.get(&session).map(|one| one.on_disconnect)
             == Some(OnDisconnect::Abort);
         self.notify(Event::ClientGone { request })?;
-        let is_over = !self.ledger.asked_turns.contains_key(&turn);
-        holds(Promise::TurnsEndOnce, is_over || !ends, || {
+        let has_ended = !self.ledger.asked_turns.contains_key(&turn);
+        holds(Promise::TurnsEndOnce, has_ended || !ends, || {
             format!("{turn:?} waits on, though its client went away")
         })
     }
