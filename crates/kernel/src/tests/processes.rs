@@ -136,7 +136,7 @@ fn failed_or_unreported_restart_ends_the_process() {
         }
         has_ended(&rig, Status::Failed, Reason::RestartFailed);
         let (_, end, kept_awake) = rig.over(1);
-        let words = if heard { "trouble" } else { "it was not started in time" };
+        let words = if heard { "trouble" } else { "the program was not restarted in time" };
         assert_eq!((end.exit_code, end.detail.as_deref()), (Some(3), Some(words)));
         assert!(kept_awake);
         assert_ne!(rig.state(sandbox), SandboxState::Running);
@@ -222,7 +222,7 @@ fn program_is_not_restarted_when_its_sandbox_ends() {
             rig.live(5_000);
             has_ended(&rig, Status::Killed, Reason::SandboxEnded);
             assert_eq!(rig.over(2).1.reason, Reason::SandboxEnded);
-            assert!(rig.over(2).1.detail.as_deref().unwrap().starts_with("its sandbox ended: "));
+            assert!(rig.over(2).1.detail.as_deref().unwrap().starts_with("the sandbox ended: "));
             if let Some(late) = restart {
                 rig.end_effect(&late, Outcome::Done);
             }
@@ -265,7 +265,7 @@ fn process_reported_too_late_ends_with_its_sandbox() {
         rig.run();
         let later = StartedProcess { process: ProcessId::from_u128(2), ..late };
         let _ = rig.apply(Event::ProcessStarted(later));
-        let words = "its sandbox ended: deleted (returned)";
+        let words = "the sandbox ended: deleted (returned)";
         assert_eq!(rig.over(2).1.detail.as_deref(), Some(words), "also when nothing is left of it");
         let next = rig.lease();
         assert_eq!(next.instance == lease.instance, traits == DOCKER, "one of them is wiped");
