@@ -19,7 +19,7 @@ const MOMENT_MS: u64 = 20_000;
 const MOST_STEPS: u32 = 200_000;
 
 impl World {
-    /// Lets the world come to rest and judges what is left.
+    /// Lets the world become idle and checks what is left.
     pub fn rest(&mut self) -> Judged {
         self.choices.grow_dull();
         self.calm = true;

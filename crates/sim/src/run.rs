@@ -39,7 +39,7 @@ pub struct Plan {
     pub steps: u32,
     /// How the kernel is broken on purpose.
     pub flaw: Option<Flaw>,
-    /// Whether the world is let to come to rest at its end.
+    /// Whether the world becomes idle at its end, for the final checks.
     pub rest: bool,
     /// Whether the story is wanted.
     pub trace: bool,

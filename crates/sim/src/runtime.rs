@@ -54,7 +54,7 @@ pub(crate) struct Process {
     pub to_end: bool,
     /// Whether its time may have expired when its program was restarted.
     pub was_overdue: bool,
-    /// Whether it keeps its sandbox awake.
+    /// Whether it keeps its sandbox alive.
     pub keeps_awake: bool,
     /// When it is to be killed.
     pub due: Option<Mono>,

@@ -105,7 +105,7 @@ fn memory_is_bounded_by_the_sum_of_limits() {
     }
     assert_eq!(rig.refused(too_much), ErrorCode::CapacityExhausted);
     rig.give_back(big.lease);
-    // What came back untouched is idle and gives way.
+    // A sandbox returned untouched is idle and is evicted.
     let fits = rig.checkout_with(of_small);
     rig.run_within_limits();
     rig.checked_out(fits);
@@ -207,7 +207,7 @@ fn a_session_whose_client_goes_away_gives_back_whatever_it_had() {
     rig.run();
     assert!(rig.kernel.session(session).is_none());
     assert_eq!(rig.only().state, SandboxState::Warm, "another one takes its place");
-    // While it waits for someone else to give way.
+    // While it waits for an eviction.
     let mut rig = Rig::with(tight(10, 1), template(0, 1), NATIVE);
     let (resting, sandbox) = rig.waiting_session();
     let (session, request) = rig.create_session();

@@ -225,7 +225,7 @@ fn a_warm_one_that_a_session_owns_counts_as_waiting() {
     assert_eq!(ready, Some(1));
 }
 
-/// What makes a session's sandbox one that never gives way.
+/// What protects a session's sandbox from eviction.
 const HELD: Cases<fn(&mut Rig, SessionId, SandboxId)> = &[
     ("a turn", |rig, session, _| {
         rig.turn(session);

@@ -65,7 +65,7 @@ struct Caller {
 struct World {
     rig: Rig,
     slots: usize,
-    /// By order of arrival, without those who went away.
+    /// In order of arrival, without callers that went away.
     callers: Vec<Caller>,
     /// Handed out and not returned.
     leases: Vec<LeaseId>,
@@ -191,7 +191,7 @@ impl World {
         assert_eq!(pool.slots_used as usize, rig.kernel.sandboxes().len(), "nor leaked");
     }
 
-    /// Everything goes well from here on: everyone is answered and the pool comes to rest.
+    /// Every effect works from here on: all callers are answered and the pool becomes idle.
     fn come_to_rest(mut self, pool_size: u32) {
         for _ in 0..2_000 {
             self.rig.run();

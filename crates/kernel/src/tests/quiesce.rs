@@ -21,7 +21,7 @@ fn on_host() -> (Rig, SessionId, SandboxId) {
     (rig, session, sandbox)
 }
 
-/// The same, where they are in memory, and it rests because a caller asked for that.
+/// The same, with the files in memory and the sandbox frozen on request.
 fn at_rest_in_memory() -> (Rig, SessionId, SandboxId) {
     let mut rig = Rig::with_pool(template(0, 4), DOCKER);
     let (session, sandbox) = rig.session();
@@ -140,7 +140,7 @@ fn freeze_requested_during_a_quiesce_follows_it() {
     rig.run();
     assert!(rig.frozen(sandbox) && rig.status(parent) == SessionStatus::Paused);
 
-    // But a caller that wants it awake after that has it awake.
+    // But a thaw that is requested after that is granted.
     let (mut rig, parent, sandbox) = on_host();
     rig.fork_begun(parent);
     rig.pause(parent);
@@ -272,7 +272,7 @@ fn turn_that_is_being_stopped_ends_before_its_sandbox_is_quiesced() {
         assert_eq!((rig.count(stop_turn), rig.count(quiesce), rig.count(copy)), (1, 0, 0));
         let stopped = outcome == Outcome::Done;
         rig.finish(stop_turn, outcome);
-        // A sandbox whose turn could not be stopped ends, and is not held still for that.
+        // A sandbox whose turn could not be stopped ends, and is not quiesced.
         assert_eq!(rig.count(quiesce), usize::from(stopped));
         rig.run();
         assert_eq!(rig.answered(request), Reply::Forked { session: fork });
@@ -464,7 +464,7 @@ fn read_over(rig: &mut Rig, request: RequestId, needs_guest: bool) {
 
 #[test]
 fn the_server_reads_files_when_their_sandbox_is_ready_and_lets_it_go_then() {
-    // By the host, of what is held still.
+    // By the host, from a quiesced sandbox.
     let (mut rig, session, sandbox) = on_host();
     let request = read(&mut rig, session);
     assert!(rig.pending(request));

@@ -54,7 +54,7 @@ fn story(traits: RuntimeTraits) -> (Vec<LifecycleEvent>, Vec<Moment>) {
     rig.session_work(stopped);
     rig.stop(stopped);
     rig.run();
-    // By now there is no place left: others give way.
+    // By now no place is left: others are evicted.
     rig.whole_turn(fork);
     let (deleted, sandbox) = rig.session();
     rig.session_work(deleted);

@@ -42,7 +42,7 @@ fn given_up(rig: &Rig, all: &[SessionId]) -> Vec<usize> {
 }
 
 fn node(change: impl FnOnce(&mut NodeConfig)) -> Rig {
-    // Half of the sleepers have an entry, the others a shelf.
+    // Half of the sleeping sessions have an entry, the others are shelved.
     let mut config = tight(2, 9);
     change(&mut config);
     Rig::with(config, template(0, 9), ON_DISK)

@@ -59,7 +59,7 @@ pub(super) struct Rig {
     pub(super) shown: Vec<(u32, u64)>,
     /// Notified ends of processes: how, and whether they kept their sandboxes alive.
     pub(super) overs: Vec<(ProcessId, ProcessEnd, bool)>,
-    /// Processes whose programs rest before their next start: for which time, of how many.
+    /// Scheduled restarts of processes: number and limit.
     pub(super) resting: Vec<(ProcessId, u32, Option<u32>)>,
     pub(super) stopped: bool,
     pub(super) store: Records,

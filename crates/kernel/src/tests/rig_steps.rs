@@ -24,7 +24,7 @@ pub(super) fn tight(max_sandboxes: u32, max_live: u32) -> NodeConfig {
     NodeConfig { max_sandboxes, max_live, ..NodeConfig::default() }
 }
 
-/// The same, where files are deleted with the entry that gives way.
+/// The same, where files are deleted with an evicted entry.
 pub(super) fn tight_deleting(max_sandboxes: u32, max_live: u32) -> NodeConfig {
     let cold_eviction = ColdEviction::DeleteFiles;
     NodeConfig { cold_eviction, ..tight(max_sandboxes, max_live) }
@@ -94,7 +94,7 @@ impl Rig {
         (session, request)
     }
 
-    /// A fork whose copy is in progress, with a parent that is held still if it can be.
+    /// A fork whose copy is in progress, with a parent that is quiesced if it can be.
     #[track_caller]
     pub(super) fn fork_begun(&mut self, parent: SessionId) -> (SessionId, RequestId) {
         let fork = self.fork(parent);
@@ -159,7 +159,7 @@ impl Rig {
         let _ = self.apply(Event::InstanceDied { instance, cause });
     }
 
-    /// Starts a process that keeps a sandbox awake for ever.
+    /// Starts a process that keeps a sandbox alive for ever.
     #[track_caller]
     pub(super) fn keep_awake(&mut self, sandbox: SandboxId) -> ProcessId {
         let process = ProcessId::from_u128(self.id());
@@ -339,7 +339,7 @@ impl Rig {
         }
     }
 
-    /// Nothing is reserved: no process, no memory, no place in line.
+    /// Nothing is reserved: no place, no memory, no application.
     #[track_caller]
     pub(super) fn nothing_reserved(&self) {
         assert_eq!(self.processes(), 0);

@@ -120,7 +120,7 @@ impl Rig {
         (session, sandbox)
     }
 
-    /// Starts a process that keeps its sandbox awake.
+    /// Starts a process that keeps its sandbox alive.
     #[track_caller]
     pub(super) fn starts(&mut self, sandbox: SandboxId, process: u64, timeout_ms: Option<u64>) {
         let timeout_ms = self.kernel.process_timeout_ms(true, timeout_ms);

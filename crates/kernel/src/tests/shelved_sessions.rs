@@ -40,7 +40,7 @@ fn is_archived(rig: &Rig, session: SessionId) -> bool {
     rig.store.sessions[&session].files.expect("shelved files").archived
 }
 
-/// A session whose files are on the shelf, because another took its entry, and that other.
+/// A shelved session, and the session that took its entry.
 fn shelved(rig: &mut Rig) -> (SessionId, SessionId) {
     let (session, _) = rig.cold_session();
     let (other, request) = rig.create_session();
@@ -219,7 +219,7 @@ fn archives_of_shelved_and_cold_files_share_one_limit() {
         newcomers.push(rig.create_session().1);
         assert_eq!(in_progress(&rig), 2);
     }
-    // What was called off ends as well, and counts for nothing.
+    // A cancelled archive ends too, and does not count.
     while rig.count(archive) > 0 {
         rig.finish(archive, Outcome::Done);
         assert!(in_progress(&rig) <= 2);

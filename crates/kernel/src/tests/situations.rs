@@ -285,7 +285,7 @@ fn deleting_a_cold_sandbox_whose_session_is_in_line_keeps_to_the_limits() {
     let mut rig = Rig::with(tight(2, 1), template(0, 1), NATIVE);
     let (stopped, cold) = rig.cold_session();
     let (busy, _) = rig.waiting_session();
-    // The other one gives way, and its files are saved first.
+    // The other one is evicted, and its files are saved first.
     let resume = rig.resume(stopped);
     assert_eq!(rig.count(persist), 1);
     let deleted = rig.delete(cold);

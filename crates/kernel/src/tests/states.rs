@@ -65,7 +65,7 @@ fn a_fresh_checkout_and_a_fresh_session_are_warm_until_their_first_use() {
 
 #[test]
 fn an_exec_whose_client_went_away_before_it_began_leaves_a_fresh_sandbox_warm() {
-    // While it was being launched, while a fork was copied, while someone else gave way for it.
+    // While it was being launched, while a fork was copied, while another was evicted for it.
     for forked in [false, true] {
         let mut rig = stage();
         let (mut session, mut sandbox) = rig.cold_session();

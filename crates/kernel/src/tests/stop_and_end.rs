@@ -216,7 +216,7 @@ fn an_end_goes_on_after_a_crash_and_takes_the_files_and_the_session_along() {
     }
 }
 
-/// An older version kept the files of ended sessions until they gave way.
+/// An older version kept the files of ended sessions until they were evicted.
 #[test]
 fn files_that_an_older_version_kept_of_an_ended_session_go_at_the_next_start() {
     let mut rig = Rig::with_pool(template(0, 1), ON_DISK);
