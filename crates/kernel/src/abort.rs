@@ -1,5 +1,5 @@
-//! Aborts: the turn is killed, the files are saved, and the sandbox ends unless it is to be kept.
-//! The answer confirms that it is over.
+//! Aborts: the turn is killed, the files are saved, and the sandbox ends unless the caller keeps
+//! it. The answer confirms that the turn has ended.
 
 use model::{ErrorCode, Refusal, RequestId, SessionId};
 
@@ -46,13 +46,13 @@ impl Kernel {
         Ok(Reply::Pending)
     }
 
-    /// Aborts the turn in progress, whether a caller waits for that or not.
+    /// Aborts the turn in progress, whether or not a caller waits for that.
     pub(crate) fn abort_turn(&mut self, session: SessionIx, keep_sandbox: bool) {
         let Some(turn) = self.sessions[session].turn.as_ref().map(|turn| turn.id) else { return };
         let kind = ControlKind::Abort { turn, keep_sandbox };
         let refusal = Refusal::new(ErrorCode::Aborted, "the turn was aborted");
         match self.sessions[session].control.as_ref().map(|control| control.kind) {
-            // The session is on its way out already, which stops the turn too.
+            // The session is already being stopped or ended, which stops the turn too.
             Some(ControlKind::Stop | ControlKind::End) => return,
             // The turn waits for the copy, so there is no sandbox to end.
             Some(ControlKind::Fork) => {}

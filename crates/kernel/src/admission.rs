@@ -1,6 +1,6 @@
-//! Who may start a process, and when. A place is reserved before anything is started and given
-//! back when its removal is confirmed, each exactly once. Those for whom there is none wait in one
-//! line for the whole node; room is made for them by eviction, never by refilling a pool.
+//! Who may launch an instance, and when. A place is reserved before anything starts and released
+//! when its removal is confirmed, each exactly once. Applicants without a place wait in one queue
+//! for the whole node. Eviction makes room for them; it never makes room to refill a pool.
 
 use std::collections::BTreeMap;
 
@@ -12,33 +12,33 @@ use crate::entry::EntryIx;
 use crate::pool::PoolIx;
 use crate::session::SessionIx;
 
-/// What is taken and what is asked for.
+/// Places in use, and the queue for places.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     live: u32,
     memory_mb: u64,
-    /// Of those, what will be free once what is ending has ended.
+    /// Of those, what will be free when every termination has ended.
     dying_live: u32,
     dying_memory_mb: u64,
     dying_entries: u32,
-    /// Those who wait for a place, by order of arrival.
+    /// Applicants for a place, in order of arrival.
     queue: BTreeMap<u64, Applicant>,
     queued_entries: u32,
     queued_memory_mb: u64,
 }
 
-/// A pool or a session that wants to start a process.
+/// A pool or a session that wants to launch an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Applicant {
-    pub(crate) who: Who,
+    pub(crate) who: ApplicantKind,
     pub(crate) needs_entry: bool,
     pub(crate) memory_mb: u64,
 }
 
-/// For whom a process is wanted.
+/// For whom an instance is launched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Who {
-    /// For those who wait for a pool.
+pub(crate) enum ApplicantKind {
+    /// For a caller that waits for a pool.
     Pool(PoolIx),
     /// For a session.
     Session(SessionIx),
@@ -49,14 +49,14 @@ impl Admission {
         !self.queue.is_empty()
     }
 
-    /// A process takes a place, and memory as far as that is known.
+    /// An instance takes a place, and memory as far as that is known.
     pub(crate) const fn process_began(&mut self, memory_mb: u64) {
         self.live += 1;
         self.memory_mb += memory_mb;
     }
 
-    /// The process is gone, and its place is free.
-    pub(crate) const fn process_over(&mut self, memory_mb: u64) {
+    /// The instance is gone, and its place is free.
+    pub(crate) const fn process_ended(&mut self, memory_mb: u64) {
         self.live -= 1;
         self.memory_mb -= memory_mb;
     }
@@ -65,7 +65,7 @@ impl Admission {
         self.live
     }
 
-    /// The memory of all processes.
+    /// The memory of all instances.
     pub(crate) const fn memory_mb(&self) -> u64 {
         self.memory_mb
     }
@@ -111,9 +111,9 @@ impl Admission {
 }
 
 impl Kernel {
-    /// Lets an applicant stand in line for a process.
+    /// Puts an applicant into the queue for a place.
     pub(crate) fn apply_for_place(&mut self, applicant: Applicant) -> u64 {
-        let seq = self.minter.place_in_line();
+        let seq = self.minter.next_arrival();
         self.admission.join(seq, applicant);
         self.due.look_at_line();
         seq
@@ -124,7 +124,7 @@ impl Kernel {
         self.due.look_at_line();
     }
 
-    /// Whether one more process fits right now, and no applicant is ahead.
+    /// Whether one more instance fits right now, and no applicant waits.
     pub(crate) fn has_room_for(&self, memory_mb: u64) -> bool {
         !self.admission.has_applicants() && self.fits(true, memory_mb)
     }
@@ -152,12 +152,12 @@ impl Kernel {
         let memory_mb = sandbox.memory_mb();
         self.settle(entry);
         if !self.flaws.leaves_live_uncounted() {
-            self.admission.process_over(memory_mb);
+            self.admission.process_ended(memory_mb);
         }
         self.due.look_at_line();
     }
 
-    /// Starts whatever fits, in order of arrival, and makes room for the rest.
+    /// Launches what fits, in order of arrival, and makes room for the rest.
     pub(crate) fn admit(&mut self) {
         while let Some((seq, applicant)) = self.admission.queue.first_key_value() {
             let (seq, applicant) = (*seq, *applicant);
@@ -166,8 +166,8 @@ impl Kernel {
             }
             self.admission.leave(seq);
             match applicant.who {
-                Who::Pool(pool) => self.place_for_pool(pool),
-                Who::Session(session) => self.place_for_session(session),
+                ApplicantKind::Pool(pool) => self.place_for_pool(pool),
+                ApplicantKind::Session(session) => self.place_for_session(session),
             }
         }
         self.make_room();
@@ -180,9 +180,9 @@ impl Kernel {
         }
     }
 
-    /// Chooses victims until what is ending is enough for everyone in line, or none is left.
+    /// Chooses victims until their places are enough for all applicants, or no victim is left.
     pub(crate) fn make_room(&mut self) {
-        // Each round ends one sandbox, so there are no more rounds than sandboxes.
+        // Each round ends one sandbox, so the number of sandboxes bounds the rounds.
         for _ in 0..=self.entries.len() {
             match self.shortage() {
                 Some(shortage) if self.evict_one(shortage) => {}
@@ -191,7 +191,7 @@ impl Kernel {
         }
     }
 
-    /// What will still be short for those in line when everything that is ending has ended.
+    /// What will still be short for the applicants when every termination has ended.
     fn shortage(&self) -> Option<Shortage> {
         let Admission { live, memory_mb, queue, .. } = &self.admission;
         let entries = self.entries.count();
@@ -213,12 +213,13 @@ impl Kernel {
             .then_some(Shortage::Memory)
     }
 
-    /// Whether an applicant will get its place from what is free or ending, those ahead included.
+    /// Whether an applicant will get its place from what is free or ending, after those ahead of
+    /// it.
     pub(crate) fn is_covered(&self, seq: u64) -> bool {
         let taken = &self.admission;
         let (dying_live, dying_memory_mb, dying_entries) = taken.dying();
-        // A spare that is being launched can give way as soon as it is idle.
-        let (spares, spare_memory_mb) = self.spares_coming();
+        // A sandbox launched for a refill can be evicted as soon as it is idle.
+        let (spares, spare_memory_mb) = self.refill_launches();
         let mut live = taken.live.saturating_sub(dying_live + spares);
         let mut entries = (self.entries.count() - dying_entries).saturating_sub(spares);
         let mut memory_mb = taken.memory_mb.saturating_sub(dying_memory_mb + spare_memory_mb);
@@ -232,8 +233,8 @@ impl Kernel {
             && self.config.memory_budget_mb.is_none_or(|budget| memory_mb <= budget)
     }
 
-    /// Launches that no caller waits for, and their memory.
-    fn spares_coming(&self) -> (u32, u64) {
+    /// Launches for a refill, and their memory.
+    fn refill_launches(&self) -> (u32, u64) {
         self.pools.iter().fold((0, 0), |(count, memory_mb), (_, pool)| {
             let spares = pool.occupied.launching().saturating_sub(pool.expecting());
             let each_mb = u64::from(pool.template.limits.memory_mb);
@@ -242,7 +243,7 @@ impl Kernel {
     }
 }
 
-/// The refusal of a caller for whom there is no place and none can be made.
+/// The refusal of a caller for whom no place is free or can be freed.
 pub(crate) fn capacity_exhausted() -> Refusal {
     Refusal::new(
         ErrorCode::CapacityExhausted,

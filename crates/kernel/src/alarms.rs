@@ -1,6 +1,6 @@
-//! When something must be looked at again. Each thing has one alarm, which may ring early but never
-//! late: a deadline that moves later is not moved here, it is found out when the alarm rings. That
-//! keeps the common case, renewing a deadline, free.
+//! When the kernel must look at something again. Each thing has one alarm, which may ring early but
+//! never late: a deadline that moves later is not moved here, the kernel finds that out when the
+//! alarm rings. That keeps the common case, renewing a deadline, free.
 
 use std::collections::BTreeSet;
 
@@ -22,22 +22,23 @@ pub(crate) enum Ringer {
     Pool(PoolIx),
     /// A request that waits.
     Request(RequestIx),
-    /// Removals that are not of a sandbox: workspaces and orphans.
-    Debts,
-    /// Files of sessions without a sandbox that are to go into archives.
-    Shelf,
-    /// The end of the grace of a shutdown.
+    /// Pending removals: workspaces and orphans.
+    PendingRemovals,
+    /// Files of shelved sessions that must be archived.
+    ShelvedArchives,
+    /// The end of the grace period of a shutdown.
     Shutdown,
 }
 
-/// The wall clock may run ahead by this much before alarms are set again.
+/// The wall clock may run ahead by this much before all alarms are set again.
 const CLOCK_JUMP_MS: u64 = 1_000;
 
 /// All alarms.
 #[derive(Debug)]
 pub(crate) struct Alarms {
     set: BTreeSet<(Mono, Ringer)>,
-    /// The least by which the wall clock was ahead of the other since all alarms were last set.
+    /// The least by which the wall clock was ahead of the monotonic clock since all alarms were
+    /// last set.
     lowest_offset: i64,
 }
 
@@ -46,9 +47,8 @@ impl Alarms {
         Self { set: BTreeSet::new(), lowest_offset: offset(now) }
     }
 
-    /// Whether all alarms for what ends by the wall clock are to be set again: the machine slept,
-    /// or its clock was set, and they would ring late. A clock that is set back only makes them
-    /// ring early.
+    /// Whether all alarms for wall-clock times must be set again: the machine slept, or its clock
+    /// was set, and they would ring late. A clock that is set back only makes them ring early.
     pub(crate) fn clock_jumped(&mut self, now: Now) -> bool {
         let offset = offset(now);
         self.lowest_offset = self.lowest_offset.min(offset);
@@ -59,7 +59,7 @@ impl Alarms {
         jumped
     }
 
-    /// Sees to it that the alarm rings at `at` or before. `current` is when it is set to ring.
+    /// Makes the alarm ring at `at` or before. `current` is when it is set to ring.
     pub(crate) fn at_latest(&mut self, ringer: Ringer, current: &mut Mono, at: Mono) {
         if at < *current {
             self.clear(ringer, current);
@@ -110,7 +110,7 @@ mod tests {
     fn an_alarm_moves_earlier_but_not_later() {
         let mut alarms = Alarms::new(START);
         let mut current = Mono::NEVER;
-        let ringer = Ringer::Shelf;
+        let ringer = Ringer::ShelvedArchives;
         alarms.at_latest(ringer, &mut current, Mono(50));
         alarms.at_latest(ringer, &mut current, Mono(80));
         assert_eq!((current, alarms.next(), alarms.len()), (Mono(50), Some(Mono(50)), 1));
@@ -125,9 +125,9 @@ mod tests {
     fn a_cleared_alarm_does_not_ring() {
         let mut alarms = Alarms::new(START);
         let mut current = Mono::NEVER;
-        alarms.clear(Ringer::Debts, &mut current);
-        alarms.at_latest(Ringer::Debts, &mut current, Mono(1));
-        alarms.clear(Ringer::Debts, &mut current);
+        alarms.clear(Ringer::PendingRemovals, &mut current);
+        alarms.at_latest(Ringer::PendingRemovals, &mut current, Mono(1));
+        alarms.clear(Ringer::PendingRemovals, &mut current);
         assert_eq!((current, alarms.take_due(Mono(9))), (Mono::NEVER, None));
     }
 }

@@ -1,5 +1,5 @@
 //! Recomputes every derived fact from the plain ones and compares. For tests and the simulator: it
-//! looks at everything, so it is not for every event.
+//! looks at everything, so it is too slow to run after every event in production.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,9 +8,9 @@ use model::why::Tier;
 use model::{InstanceId, KeyId, SandboxState, SessionStatus, WorkspaceId};
 
 use crate::Kernel;
-use crate::entry::{EntryIx, OpKind, Own, Phase, Readiness};
+use crate::entry::{EntryIx, EntryOwner, OpKind, Phase, Readiness};
 use crate::pool::PoolIx;
-use crate::request::{RequestIx, Waiting};
+use crate::request::{RequestIx, WaitingFor};
 
 type Audit = Result<(), String>;
 
@@ -23,7 +23,7 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, counted: &T, found: &T) -> A
 }
 
 impl Kernel {
-    /// Checks that everything that is counted or indexed is what it should be.
+    /// Checks every count and index.
     pub fn audit(&self) -> Result<(), String> {
         self.audit_counts()?;
         self.audit_tiers()?;
@@ -35,19 +35,19 @@ impl Kernel {
         }
         self.audit_reads()?;
         self.audit_sessions()?;
-        self.audit_shelves()?;
-        self.audit_debts()?;
+        self.audit_shelved_files()?;
+        self.audit_removals()?;
         self.audit_requests()
     }
 
     fn audit_counts(&self) -> Audit {
         let mut by_state = [0; SandboxState::ALL.len()];
-        let (mut live, mut memory_mb) = (self.debts.orphans() as u32, 0);
+        let (mut live, mut memory_mb) = (self.pending_removals.orphans() as u32, 0);
         let mut dying = (0, 0, 0);
         let archiving = self.entries.iter().filter(|(_, entry)| entry.is_archiving()).count();
         same(
             "workspaces on their way into archives",
-            &self.archiving.running(),
+            &self.archives.running(),
             &(archiving as u32),
         )?;
         for (_, entry) in self.entries.iter() {
@@ -112,7 +112,7 @@ impl Kernel {
         same("failed launches", &known.occupied.failing(), &failing)?;
         same("leased sandboxes", &known.occupied.leased(), &leased)?;
         if known.phase == PoolPhase::Active && !known.queue.is_empty() && known.idle.len() > 0 {
-            return Err("someone waits while a sandbox is idle".to_owned());
+            return Err("a caller waits while a sandbox is idle".to_owned());
         }
         Ok(())
     }
@@ -120,7 +120,7 @@ impl Kernel {
     fn audit_entry(&self, entry: EntryIx) -> Audit {
         let sandbox = &self.entries[entry];
         same("what follows from a sandbox", &sandbox.derived, &sandbox.derive(self.now.mono))?;
-        same("what users see of a sandbox", &sandbox.shown.state(), &sandbox.derived.state)?;
+        same("what users see of a sandbox", &sandbox.visible.state(), &sandbox.derived.state)?;
         same("an id", &self.entries.by_id(sandbox.id), &Some(entry))?;
         let launched = sandbox.instance != InstanceId::NIL;
         same("a process has an instance", &sandbox.is_live(), &launched)?;
@@ -130,44 +130,44 @@ impl Kernel {
         }
         same("a live phase", &sandbox.is_live(), &(sandbox.phase() != Phase::Cold))?;
         let tenant = match sandbox.owner() {
-            Own::Nobody => KeyId::NIL,
-            Own::Lease(_) => sandbox.tenant(),
-            Own::Session(session) => self.sessions[session].settings.tenant,
+            EntryOwner::Unowned => KeyId::NIL,
+            EntryOwner::Lease(_) => sandbox.tenant(),
+            EntryOwner::Session(session) => self.sessions[session].settings.tenant,
         };
         same("the key of a sandbox", &sandbox.tenant(), &tenant)?;
         if let Some(session) = sandbox.session() {
             same("the sandbox of a session", &self.sessions[session].entry, &Some(entry))?;
             same("a session's sandbox has no slot", &sandbox.slot, &None)?;
         }
-        if let (Own::Lease(lease), Phase::InUse | Phase::Claiming(_)) =
+        if let (EntryOwner::Lease(lease), Phase::InUse | Phase::Claiming(_)) =
             (sandbox.owner(), sandbox.phase())
         {
             same("a lease", &self.entries.by_lease(lease), &Some(entry))?;
         }
-        if self.reads.of(entry) > 0 && !sandbox.holds.is_copied() {
-            return Err("files are read of a sandbox that may be given up".to_owned());
+        if self.readers.of(entry) > 0 && !sandbox.holds.is_copied() {
+            return Err("files are read from a sandbox that is not held for that".to_owned());
         }
-        if sandbox.phase() == Phase::Killing && sandbox.ending.is_none() {
-            return Err("something is being killed without a cause".to_owned());
+        if sandbox.phase() == Phase::Killing && sandbox.termination.is_none() {
+            return Err("a sandbox is being killed without a cause".to_owned());
         }
-        if sandbox.phase() == Phase::Killing && !sandbox.over_told {
-            return Err("the user of something that is being killed did not hear it".to_owned());
+        if sandbox.phase() == Phase::Killing && !sandbox.end_notified {
+            return Err("the user of a sandbox that is being killed was not notified".to_owned());
         }
-        if sandbox.ending.is_some()
+        if sandbox.termination.is_some()
             && sandbox.alarm == model::Mono::NEVER
             && sandbox.ops.is_free()
             && !sandbox.ops.is_saving()
         {
-            return Err("something that is ending is not being looked at".to_owned());
+            return Err("no alarm or effect is set for a termination".to_owned());
         }
         Ok(())
     }
 
-    /// The forks that wait for files are those that are found by the files.
+    /// The index of waiting forks is complete.
     fn audit_reads(&self) -> Audit {
         let waits = self.entries.iter().filter(|(_, copy)| copy.ops.is_doing(OpKind::AwaitSource));
         let waits: BTreeSet<EntryIx> = waits.map(|(copy, _)| copy).collect();
-        same("forks that wait for files", &self.reads.all_waiting_copies(), &waits)
+        same("forks that wait for files", &self.readers.all_waiting_copies(), &waits)
     }
 
     fn audit_sessions(&self) -> Audit {
@@ -183,7 +183,7 @@ impl Kernel {
                 same(
                     "the owner of a sandbox",
                     &self.entries[entry].owner(),
-                    &Own::Session(session),
+                    &EntryOwner::Session(session),
                 )?;
             }
             for req in &known.wanting {
@@ -196,37 +196,37 @@ impl Kernel {
         same("clients of turns", &indexed, &clients)
     }
 
-    /// Files are in one place, and those that are to go into an archive are on their way there.
-    fn audit_shelves(&self) -> Audit {
+    /// Files are in one place, and those that must be archived are in the queue.
+    fn audit_shelved_files(&self) -> Audit {
         let mut wanted = BTreeMap::new();
         for (session, known) in self.sessions.iter() {
-            let Some(shelf) = &known.shelf else { continue };
-            let workspace = shelf.files.workspace;
+            let Some(shelved) = &known.shelved else { continue };
+            let workspace = shelved.files.workspace;
             if known.entry.is_some() {
                 return Err(format!("{} has a sandbox and shelved files", known.id));
             }
             if known.status == SessionStatus::Ended {
                 return Err(format!("{} has ended and has shelved files", known.id));
             }
-            if self.debts.owes(workspace) {
+            if self.pending_removals.will_delete(workspace) {
                 return Err(format!("the shelved files of {} are being deleted", known.id));
             }
-            if !shelf.files.archived {
+            if !shelved.files.archived {
                 wanted.insert(workspace, session);
             }
         }
-        same("archives of shelved files", &self.archiving.shelves.audited()?, &wanted)
+        same("archives of shelved files", &self.archives.shelved.audited()?, &wanted)
     }
 
-    /// A workspace is deleted when no fork reads it, and not later.
-    fn audit_debts(&self) -> Audit {
+    /// A workspace is deleted as soon as no fork reads it.
+    fn audit_removals(&self) -> Audit {
         let read: BTreeSet<WorkspaceId> =
             self.entries.iter().filter_map(|(_, entry)| Some(entry.copying?.from)).collect();
-        for (workspace, waits) in self.debts.doomed() {
+        for (workspace, waits) in self.pending_removals.workspace_deletions() {
             same("a deletion waits for a fork", &waits, &read.contains(&workspace))?;
         }
         for (_, entry) in self.entries.iter() {
-            if entry.files.has_files() && self.debts.owes(entry.workspace) {
+            if entry.files.has_files() && self.pending_removals.will_delete(entry.workspace) {
                 return Err(format!("the files of {} are being deleted", entry.id));
             }
         }
@@ -236,15 +236,15 @@ impl Kernel {
     fn audit_requests(&self) -> Audit {
         same("ids of requests", &self.requests.ids(), &self.requests.len())?;
         for (req, request) in self.requests.iter() {
-            let (Waiting::LeaseUse { entry, .. }
-            | Waiting::Freeze { entry, .. }
-            | Waiting::Delete { entry }) = request.what
+            let (WaitingFor::LeaseUse { entry, .. }
+            | WaitingFor::Freeze { entry, .. }
+            | WaitingFor::Delete { entry }) = request.what
             else {
                 continue;
             };
-            let known = self.entries.get(entry).and_then(|e| e.extra.as_ref());
-            if !known.is_some_and(|extra| extra.waiting.contains(&req)) {
-                return Err(format!("nobody knows of a request that waits: {request:?}"));
+            let known = self.entries.get(entry).and_then(|e| e.rare.as_ref());
+            if !known.is_some_and(|rare| rare.waiting.contains(&req)) {
+                return Err(format!("no sandbox refers to a request that waits: {request:?}"));
             }
         }
         let mut waiting: BTreeMap<RequestIx, usize> = BTreeMap::new();

@@ -1,18 +1,18 @@
 //! Checkouts: the fast path takes the oldest idle sandbox that will live long enough, the overflow
-//! path starts one, the blocked path waits in order of arrival until its deadline. No caller
+//! path launches one, the blocked path waits in order of arrival until its deadline. No caller
 //! overtakes another, and none waits while a sandbox is idle.
 
 use model::{EndCause, ErrorCode, KeyId, Refusal};
 
 use crate::Kernel;
-use crate::admission::{Applicant, Who};
-use crate::disk::disk_full;
-use crate::entry::{After, EntryIx, Phase, Resolve};
+use crate::admission::{Applicant, ApplicantKind};
+use crate::disk_limits::disk_full;
+use crate::entry::{AfterEnd, EntryIx, Firmness, Phase};
 use crate::event::{Checkout, CheckoutPolicy};
 use crate::lease::refuse_ttl;
 use crate::pool::PoolIx;
 use crate::reply::{CheckoutPath, Reply};
-use crate::request::{RequestIx, Terms, Waiter, Waiting};
+use crate::request::{RequestIx, Terms, Waiter, WaitingFor};
 
 impl Kernel {
     pub(crate) fn checkout(&mut self, asked: Checkout) -> Result<Reply, Refusal> {
@@ -20,7 +20,7 @@ impl Kernel {
         if let Some(entry) = self.entries.by_lease(asked.lease) {
             return self.checkout_again(entry, asked.tenant);
         }
-        if self.ends.of_lease(asked.lease).is_some() {
+        if self.tombstones.of_lease(asked.lease).is_some() {
             let cause = format!("lease {} was used before", asked.lease);
             return Err(Refusal::new(ErrorCode::IdConflict, cause));
         }
@@ -41,7 +41,7 @@ impl Kernel {
             | CheckoutPolicy::FailFast
             | CheckoutPolicy::IdleOnly) => policy,
         };
-        // One that does not wait for others still waits for its own launch.
+        // A caller that does not wait for others still waits for its own launch.
         let deadline_ms = match policy {
             CheckoutPolicy::Wait => waits_ms,
             CheckoutPolicy::FailFast | CheckoutPolicy::IdleOnly => {
@@ -55,15 +55,15 @@ impl Kernel {
         let claim = asked.claim.filter(|claim| !claim.is_empty());
         let terms = Terms { lease: asked.lease, tenant: asked.tenant, ttl_ms, claim };
         if let Some(entry) = idle
-            && self.needs_no_word(entry, &terms)
+            && self.can_hand_out_without_probe(entry, &terms)
         {
             self.pools[pool].counters.fast += 1;
             return Ok(Reply::CheckedOut(self.hand_out(entry, terms, CheckoutPath::Fast)));
         }
-        let seq = self.minter.place_in_line();
+        let seq = self.minter.next_arrival();
         let waiter = Waiter { pool, seq, terms, policy, path: CheckoutPath::Fast, entry: None };
         let deadline = self.now.mono.plus(deadline_ms);
-        let req = self.wait(asked.request, deadline, Waiting::Checkout(Box::new(waiter)));
+        let req = self.wait(asked.request, deadline, WaitingFor::Checkout(Box::new(waiter)));
         if let Some(entry) = idle {
             self.pools[pool].counters.fast += 1;
             self.bind_to_lease(entry, req);
@@ -74,12 +74,12 @@ impl Kernel {
         Ok(Reply::Pending)
     }
 
-    /// The same lease was asked for again: it has its sandbox already.
+    /// The same lease was requested again: it already has its sandbox.
     fn checkout_again(&self, entry: EntryIx, tenant: KeyId) -> Result<Reply, Refusal> {
         let sandbox = &self.entries[entry];
         match sandbox.phase() {
             Phase::InUse if sandbox.tenant() != tenant => {
-                Err(Refusal::new(ErrorCode::IdConflict, "this lease is another's"))
+                Err(Refusal::new(ErrorCode::IdConflict, "this lease belongs to another key"))
             }
             Phase::InUse => Ok(Reply::CheckedOut(self.checked_out(entry, CheckoutPath::Fast))),
             Phase::Cold
@@ -94,7 +94,7 @@ impl Kernel {
         }
     }
 
-    /// Refuses a checkout that would have to do what its policy forbids.
+    /// Refuses a checkout that its policy does not allow to go on.
     fn refuse_unserved(
         &mut self,
         pool: PoolIx,
@@ -127,11 +127,11 @@ impl Kernel {
         Err(refusal)
     }
 
-    /// Puts a checkout in line, and starts a sandbox for it if there is a slot.
+    /// Puts a checkout into the queue, and launches a sandbox for it if there is a slot.
     fn enqueue(&mut self, pool: PoolIx, seq: u64, req: RequestIx) {
         self.pools[pool].queue.insert(seq, req);
         self.arm_request(req);
-        // It may have taken what the refill had begun.
+        // It may take a sandbox that the refill is launching.
         self.pool_due(pool);
         let before = self.pools[pool].coming();
         self.launch_for_waiters(pool);
@@ -150,10 +150,13 @@ impl Kernel {
         if started {
             self.refuse_if_hopeless(pool, req);
         } else if !patient && self.pools[pool].expecting() > self.pools[pool].coming() {
-            // There is a slot, but launches fail so often that none is started now.
+            // There is a slot, but the pool is degraded and starts no launch now.
             self.pools[pool].counters.blocked -= 1;
             let health = &self.pools[pool].health;
-            let cause = health.last_failure().unwrap_or("no launch may begin now").to_owned();
+            let cause = health
+                .last_failure()
+                .unwrap_or("the pool is degraded and starts no launch now")
+                .to_owned();
             let wait_ms = health.retry_at().since(self.now.mono);
             self.pools[pool].queue.remove(&seq);
             let refusal = Refusal::new(ErrorCode::LaunchFailed, cause).retry_after(wait_ms);
@@ -161,7 +164,7 @@ impl Kernel {
         }
     }
 
-    /// Asks for as many launches as there are callers with nothing on its way to them.
+    /// Applies for a launch for each caller that no sandbox is coming to.
     pub(crate) fn launch_for_waiters(&mut self, pool: PoolIx) {
         let allowed = self.launches_allowed(pool);
         let known = &self.pools[pool];
@@ -169,12 +172,15 @@ impl Kernel {
         for _ in 0..wanted.min(known.free_slots()).min(allowed) {
             let memory_mb = self.pools[pool].template.limits.memory_mb.into();
             self.pools[pool].occupied.applied();
-            self.apply_for_place(Applicant { who: Who::Pool(pool), needs_entry: true, memory_mb });
+            self.apply_for_place(Applicant {
+                who: ApplicantKind::Pool(pool),
+                needs_entry: true,
+                memory_mb,
+            });
         }
     }
 
-    /// The oldest idle sandbox that will live long enough. Those that will not are discarded, off
-    /// the caller's path.
+    /// The oldest idle sandbox that will live long enough. Those that will not are ended.
     pub(crate) fn take_idle(&mut self, pool: PoolIx) -> Option<EntryIx> {
         let margin_ms = self.flaws.margin_ms(self.pools[pool].template.pool.acquire_margin_ms());
         while let Some(entry) = self.pools[pool].idle.first() {
@@ -188,6 +194,6 @@ impl Kernel {
 
     pub(crate) fn discard_near_expiry(&mut self, entry: EntryIx, pool: PoolIx) {
         self.pools[pool].counters.discarded_near_expiry += 1;
-        self.end(entry, EndCause::NearExpiry, After::Gone, Resolve::Now);
+        self.end(entry, EndCause::NearExpiry, AfterEnd::Gone, Firmness::Now);
     }
 }

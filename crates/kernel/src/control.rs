@@ -1,17 +1,17 @@
-//! Operations on a session: abort, pause, stop, end and fork. One is in progress at a time; those
-//! who ask for the same one join it, and all get the same answer when it is over.
+//! Operations on a session: abort, pause, stop, end and fork. One is in progress at a time; callers
+//! that request the same one join it, and all get the same answer when it has ended.
 
 use model::{EndCause, ErrorCode, Refusal, RequestId, SessionStatus};
 
 use crate::Kernel;
-use crate::entry::{After, Ending, EntryIx, Phase, Resolve};
+use crate::entry::{AfterEnd, EntryIx, Firmness, Phase, Termination};
 use crate::reply::Reply;
-use crate::request::Waiting;
+use crate::request::WaitingFor;
 use crate::session::{Control, ControlKind, SessionIx};
 
 impl Kernel {
     /// Begins an operation that ends the sandbox of a session.
-    pub(crate) fn leave(
+    pub(crate) fn begin_leaving(
         &mut self,
         request: RequestId,
         session: SessionIx,
@@ -29,7 +29,7 @@ impl Kernel {
         Ok(Reply::Pending)
     }
 
-    /// Notes an operation on a session, or joins the same one if it is in progress.
+    /// Begins an operation on a session, or joins the same one if it is in progress.
     pub(crate) fn begin_control(
         &mut self,
         request: RequestId,
@@ -45,7 +45,7 @@ impl Kernel {
         let waiting = self.sessions[session].control.as_ref().map_or(0, |c| c.requests.len());
         Self::refuse_when_crowded(waiting)?;
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
-        let req = self.wait_until(request, deadline, Waiting::Control { session });
+        let req = self.wait_until(request, deadline, WaitingFor::Control { session });
         self.sessions[session]
             .control
             .get_or_insert(Control { kind, requests: Vec::new() })
@@ -54,9 +54,9 @@ impl Kernel {
         Ok(())
     }
 
-    /// Goes on with an operation once the turn is over.
+    /// Continues an operation once the turn has ended.
     pub(crate) fn continue_control(&mut self, session: SessionIx) {
-        // It may have been over with the turn, and the session with it.
+        // The end of the turn may have ended the operation, and the session too.
         let Some(known) = self.sessions.get(session) else { return };
         let Some(control) = &known.control else { return };
         if known.turn.is_some() {
@@ -64,17 +64,18 @@ impl Kernel {
         }
         let kind = control.kind;
         let live = known.entry.filter(|entry| self.entries[*entry].is_live());
-        let (cause, resolve) = match kind {
+        let (cause, firmness) = match kind {
             ControlKind::Abort { turn, keep_sandbox: true } => {
-                let sandbox_kept = live.is_some_and(|entry| self.entries[entry].ending.is_none());
+                let sandbox_kept =
+                    live.is_some_and(|entry| self.entries[entry].termination.is_none());
                 let reply = Reply::Aborted { turn: Some(turn), sandbox_kept };
                 self.finish_control(session, &Ok(reply));
                 return;
             }
             ControlKind::Abort { keep_sandbox: false, .. } => {
-                (EndCause::UserAbort, Resolve::Careful)
+                (EndCause::UserAbort, Firmness::Careful)
             }
-            ControlKind::Stop => (EndCause::SessionStopped, Resolve::Careful),
+            ControlKind::Stop => (EndCause::SessionStopped, Firmness::Careful),
             ControlKind::End => {
                 self.end_for_good(session);
                 return;
@@ -84,30 +85,30 @@ impl Kernel {
         match live {
             Some(entry) => {
                 let after = self.after_leaving(entry);
-                self.end(entry, cause, after, resolve);
+                self.end(entry, cause, after, firmness);
             }
             None => self.leave_finished(session),
         }
     }
 
-    /// A session ends with its files: its owner wants them gone. Their removal is written down
-    /// together with the end of the sandbox, so that a restart goes on with it.
+    /// Ends a session and deletes its files, as its owner requested. The deletion is journalled
+    /// together with the end of the sandbox, so a restart continues it.
     fn end_for_good(&mut self, session: SessionIx) {
         let cause = EndCause::SessionEnded;
         if self.flaw_ends_without_files(session) {
             return;
         }
-        self.clear_shelf(session);
+        self.delete_shelved_files(session);
         let Some(entry) = self.sessions[session].entry else {
             self.leave_finished(session);
             return;
         };
         let sandbox = &mut self.entries[entry];
         if sandbox.is_live() {
-            self.end(entry, cause, After::Gone, Resolve::Now);
+            self.end(entry, cause, AfterEnd::Gone, Firmness::Now);
         } else if !sandbox.ops.is_free() && !sandbox.is_archiving() {
-            // Its files are still being copied into it: it goes when that is over.
-            sandbox.ending = Some(Box::new(Ending::now(cause)));
+            // Its files are still being copied into it: it is removed when the copy has ended.
+            sandbox.termination = Some(Box::new(Termination::now(cause)));
             self.mark(entry);
             self.settle(entry);
         } else {
@@ -115,24 +116,26 @@ impl Kernel {
         }
     }
 
-    /// What is left of a sandbox that its session gives up.
-    pub(crate) fn after_leaving(&self, entry: EntryIx) -> After {
+    /// What stays of a sandbox that its session gives up.
+    pub(crate) fn after_leaving(&self, entry: EntryIx) -> AfterEnd {
         let sandbox = &self.entries[entry];
         match sandbox.phase() {
-            Phase::InUse => After::Cold,
-            Phase::Launching if sandbox.files.has_files() => After::Cold,
-            // One that is still being bound was never its session's.
+            Phase::InUse => AfterEnd::Cold,
+            Phase::Launching if sandbox.files.has_files() => AfterEnd::Cold,
+            // A sandbox that is still being claimed was never its session's.
             Phase::Launching
             | Phase::Claiming(_)
             | Phase::Cold
             | Phase::Idle
             | Phase::Wiping
-            | Phase::Proving => After::Gone,
-            Phase::Killing => sandbox.ending.as_ref().map_or(After::Gone, |ending| ending.after),
+            | Phase::Proving => AfterEnd::Gone,
+            Phase::Killing => {
+                sandbox.termination.as_ref().map_or(AfterEnd::Gone, |termination| termination.after)
+            }
         }
     }
 
-    /// The sandbox of a session is gone, so an operation that ended it is over.
+    /// The sandbox of a session is gone, so the operation that ended it is complete.
     pub(crate) fn leave_finished(&mut self, session: SessionIx) {
         let Some(known) = self.sessions.get(session) else { return };
         let Some(control) = &known.control else { return };
@@ -155,7 +158,7 @@ impl Kernel {
             ControlKind::Fork => return,
         };
         self.finish_control(session, &Ok(reply));
-        self.drop_if_over(session);
+        self.drop_if_ended(session);
     }
 
     pub(crate) fn finish_control(&mut self, session: SessionIx, result: &Result<Reply, Refusal>) {
@@ -168,9 +171,9 @@ impl Kernel {
         self.session_unwanted(session);
     }
 
-    /// The ending of a session's sandbox was called off, because its files could not be saved or
-    /// because it came into use.
-    pub(crate) fn ending_voided(&mut self, session: SessionIx, refusal: &Refusal) {
+    /// The termination of a session's sandbox was voided, because a save failed or because it came
+    /// into use.
+    pub(crate) fn termination_voided(&mut self, session: SessionIx, refusal: &Refusal) {
         let Some(control) = &self.sessions[session].control else { return };
         let result = match control.kind {
             ControlKind::Abort { turn, .. } => {

@@ -1,33 +1,36 @@
-//! What the node counts: sandboxes by the state that users see, and what happened since it started.
-//! No decision may depend on it.
+//! Counters of the node: sandboxes by the state that users see, and what happened since the node
+//! started. No decision may depend on them.
 
 use model::SandboxState;
 
-/// What the node counts.
+/// Counters of the node.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     by_state: [u32; SandboxState::ALL.len()],
-    /// How many sessions found their sandbox awake, or had to have it started.
+    /// How many sessions resumed in a live sandbox, and how many needed a launch.
     resumed_warm: u64,
     resumed_cold: u64,
-    /// How many sessions lost files by a setting of the node.
+    /// How many sessions lost files because of the node's configuration.
     files_given_up: u64,
-    /// How often sandboxes went from one state to another.
-    moved: [[u64; SandboxState::ALL.len()]; SandboxState::ALL.len()],
+    /// Transitions, by state before and after.
+    transitions: [[u64; SandboxState::ALL.len()]; SandboxState::ALL.len()],
 }
 
 impl Counts {
-    /// Users see another state of a sandbox.
-    pub(crate) const fn moved(&mut self, from: SandboxState, to: SandboxState) {
-        self.moved[from as usize][to as usize] += 1;
+    /// The visible state of a sandbox changed.
+    pub(crate) const fn transition(&mut self, from: SandboxState, to: SandboxState) {
+        self.transitions[from as usize][to as usize] += 1;
     }
 
-    /// How often sandboxes went from one state to another, if they ever did.
-    pub(crate) fn moves(&self) -> impl Iterator<Item = (SandboxState, SandboxState, u64)> {
+    /// All transitions that ever happened, with their count.
+    pub(crate) fn transition_counts(
+        &self,
+    ) -> impl Iterator<Item = (SandboxState, SandboxState, u64)> {
         let pairs = SandboxState::ALL
             .into_iter()
             .flat_map(|from| SandboxState::ALL.into_iter().map(move |to| (from, to)));
-        let counted = pairs.map(|(from, to)| (from, to, self.moved[from as usize][to as usize]));
+        let counted =
+            pairs.map(|(from, to)| (from, to, self.transitions[from as usize][to as usize]));
         counted.filter(|(_, _, times)| *times > 0)
     }
 
@@ -47,7 +50,7 @@ impl Counts {
         self.resumed_cold += 1;
     }
 
-    /// A setting of the node gave up the files of a session, if it had any.
+    /// The node's configuration deleted the files of a session, if it had any.
     pub(crate) fn gave_up_files(&mut self, had_any: bool) {
         self.files_given_up += u64::from(had_any);
     }
@@ -57,7 +60,7 @@ impl Counts {
         &self.by_state
     }
 
-    /// How many sessions found their sandbox awake, and how many had to have it started.
+    /// How many sessions resumed in a live sandbox, and how many needed a launch.
     pub(crate) const fn resumed(&self) -> (u64, u64) {
         (self.resumed_warm, self.resumed_cold)
     }

@@ -1,33 +1,33 @@
-//! Deletions: a caller wants a sandbox to go, with its files, and gets its answer when it has.
+//! Deletion of a sandbox with its files. The caller gets its answer when the sandbox is gone.
 
 use model::{EndCause, ErrorCode, Refusal, RequestId, SandboxId};
 
 use crate::Kernel;
-use crate::entry::{After, Ending, EntryIx, Resolve};
+use crate::entry::{AfterEnd, EntryIx, Firmness, Termination};
 use crate::reply::Reply;
-use crate::request::Waiting;
+use crate::request::WaitingFor;
 
 impl Kernel {
-    /// A caller wants a sandbox to go.
+    /// A caller deletes a sandbox.
     pub(crate) fn delete_requested(
         &mut self,
         request: RequestId,
         sandbox: SandboxId,
     ) -> Result<Reply, Refusal> {
         let Some(entry) = self.entries.by_id(sandbox) else {
-            return match self.ends.of_sandbox(sandbox) {
+            return match self.tombstones.of_sandbox(sandbox) {
                 Some(_) => Ok(Reply::Gone),
                 None => Err(sandbox_unknown(sandbox)),
             };
         };
         if self.entries[entry].is_live() {
             self.await_deletion(request, entry)?;
-            self.end(entry, EndCause::Deleted, After::Gone, Resolve::Now);
+            self.end(entry, EndCause::Deleted, AfterEnd::Gone, Firmness::Now);
             Ok(Reply::Pending)
         } else if !self.entries[entry].ops.is_free() && !self.entries[entry].is_archiving() {
-            // Its files are being copied. It goes as soon as that is over, one way or the other.
+            // Its files are being copied. It is removed when the copy has ended, done or failed.
             self.await_deletion(request, entry)?;
-            self.entries[entry].ending = Some(Box::new(Ending::now(EndCause::Deleted)));
+            self.entries[entry].termination = Some(Box::new(Termination::now(EndCause::Deleted)));
             self.mark(entry);
             self.settle(entry);
             Ok(Reply::Pending)
@@ -41,8 +41,8 @@ impl Kernel {
     fn await_deletion(&mut self, request: RequestId, entry: EntryIx) -> Result<(), Refusal> {
         Self::refuse_when_crowded(self.entries[entry].waiting())?;
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
-        let req = self.wait_until(request, deadline, Waiting::Delete { entry });
-        self.entries[entry].extra().waiting.push(req);
+        let req = self.wait_until(request, deadline, WaitingFor::Delete { entry });
+        self.entries[entry].rare_mut().waiting.push(req);
         Ok(())
     }
 }

@@ -1,12 +1,12 @@
-//! What the kernel wants done. Effects are imperative and idempotent by their id; each ends in
-//! exactly one of done, failed or timed out, and a completion that is late or repeated is
-//! harmless. The interpreter decides nothing: whatever it needs to know is in the effect.
+//! What the kernel wants done. Effects are imperative and idempotent by their id. Each ends in
+//! exactly one of done, failed or timed out, and a late or repeated completion is harmless. The
+//! interpreter decides nothing: the effect contains everything it needs.
 //!
 //! Effects on one instance, or on one workspace, are carried out in the order in which they are
-//! given: an interpreter that has given up on one that timed out still makes sure that it can do
-//! nothing any more before the next one begins. So a kill ends a launch that hangs, and the
-//! deletion of a workspace a copy into it, or an archive of it. Starting a program again is like a
-//! use: it goes on beside the others, and is given up when its process is over.
+//! given. An interpreter that gave up on an effect that timed out makes sure that it can do nothing
+//! any more before the next one begins. So a kill ends a launch that hangs, and the deletion of a
+//! workspace ends a copy into it or an archive of it. The restart of a program is like a use: it
+//! runs beside the others, and the interpreter gives it up when its process has ended.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use model::{
 
 use crate::reply::Reply;
 
-/// One thing to do, by when.
+/// One action, with its deadline.
 #[derive(Debug, Clone)]
 pub struct Effect {
     /// Its id, which its completion names.
     pub id: EffectId,
-    /// When it counts as timed out. The kernel sees to that by itself; the interpreter stops
-    /// trying then.
+    /// When it counts as timed out. The kernel watches this itself; the interpreter stops trying
+    /// then.
     pub deadline: Mono,
     /// What to do.
     pub action: Action,
@@ -32,10 +32,10 @@ pub struct Effect {
 /// What to do.
 #[derive(Debug, Clone)]
 pub enum Action {
-    /// Start a sandbox, and be done when guest and harness are ready.
+    /// Launch an instance. Done when guest and harness are ready.
     Launch(Box<Launch>),
-    /// Bind settings to a warm sandbox in one step, replacing whatever was bound, and prove that
-    /// it answers.
+    /// Bind settings to a warm sandbox in one step, replacing what was bound, and check that it
+    /// answers.
     Claim {
         /// Which.
         instance: InstanceId,
@@ -44,38 +44,38 @@ pub enum Action {
         /// When it will end, for runtimes that keep a clock of their own.
         expires_at: Option<Wall>,
     },
-    /// Run a trivial command to its end.
+    /// Run a trivial command to its end, to see whether the sandbox answers.
     Probe {
         /// Which.
         instance: InstanceId,
     },
-    /// Kill every process of the use and empty every writable place.
+    /// Kill every process of the last user and empty everything writable.
     Wipe {
         /// Which.
         instance: InstanceId,
     },
-    /// Prove from outside that nothing of the use is left and that it answers.
+    /// Check from outside that nothing of the last user is left, and that the sandbox answers.
     Prove {
         /// Which.
         instance: InstanceId,
     },
-    /// Stop all its processes from running.
+    /// Freeze all its processes.
     Freeze {
         /// Which.
         instance: InstanceId,
     },
-    /// Let its processes run again.
+    /// Thaw its processes.
     Thaw {
         /// Which.
         instance: InstanceId,
     },
-    /// Stop all its processes from running for a moment, so that its files can be copied. This is
-    /// no rest: [`Action::LetRun`] follows within about a second.
+    /// Quiesce: freeze all its processes for the moment of a copy of its files. [`Action::LetRun`]
+    /// follows within about a second.
     HoldStill {
         /// Which.
         instance: InstanceId,
     },
-    /// Let the processes run again of a sandbox that was held still, or may have been.
+    /// Release the processes of a sandbox that is quiesced, or may be.
     LetRun {
         /// Which.
         instance: InstanceId,
@@ -89,7 +89,7 @@ pub enum Action {
         /// Which.
         turn: TurnId,
     },
-    /// Kill everything that a turn started, and be done when it is.
+    /// Kill everything that a turn started. Done when all of it has ended.
     StopTurn {
         /// Where.
         instance: InstanceId,
@@ -103,80 +103,79 @@ pub enum Action {
         /// Which.
         process: ProcessId,
     },
-    /// Start the program of a process again. When the kernel says meanwhile that the process is over,
-    /// this is given up, and nothing that it started may go on.
+    /// Restart the program of a process. If the kernel reports the end of the process meanwhile,
+    /// the interpreter gives this up, and nothing that it started may go on.
     RestartProcess {
         /// Where.
         instance: InstanceId,
         /// Which.
         process: ProcessId,
-        /// For which time, from 1.
+        /// The number of the restart, from 1.
         attempt: u32,
     },
-    /// Make the workspace durable as it is now.
+    /// Save the workspace as it is now.
     Persist {
         /// Where.
         instance: InstanceId,
         /// Which.
         workspace: WorkspaceId,
-        /// Whether its guest runs, and may be asked for files that the host cannot reach.
+        /// Whether its guest runs and can send files that the host cannot reach.
         guest_awake: bool,
     },
-    /// Remove a sandbox and everything that was made for it. Done means that nothing is left;
-    /// that it never existed is done too.
+    /// Remove an instance and everything that was made for it. Done when nothing is left, also if
+    /// it never existed.
     Kill {
         /// Which.
         instance: InstanceId,
-        /// The workspace that goes with it; none if the files stay.
+        /// The workspace to delete with it; none if the files stay.
         workspace: Option<WorkspaceId>,
     },
     /// Copy one workspace into a new one, all or nothing.
     CopyWorkspace {
         /// From.
         from: WorkspaceId,
-        /// Where it is in use right now, if it is.
+        /// The instance that uses it right now, if any.
         instance: Option<InstanceId>,
-        /// Whether the guest of that runs, and may be asked for files that the host cannot reach.
+        /// Whether the guest of that instance runs and can send files that the host cannot reach.
         guest_awake: bool,
         /// Into.
         to: WorkspaceId,
-        /// What the sandbox is made from that will start on it.
+        /// The template of the sandbox that will start on the copy.
         template: Arc<Template>,
     },
-    /// Put a workspace that nothing uses into an archive and take it away from where it is, all or
-    /// nothing. That it is in its archive already is done too. A start on it meanwhile comes
-    /// first.
+    /// Archive a workspace that nothing uses and delete the workspace, all or nothing. Done also if
+    /// it is already archived. A launch on it meanwhile comes first.
     ArchiveWorkspace {
         /// Which.
         workspace: WorkspaceId,
     },
-    /// Delete a workspace. That it never existed is done too.
+    /// Delete a workspace. Done also if it never existed.
     DeleteWorkspace {
         /// Which.
         workspace: WorkspaceId,
     },
 }
 
-/// What is needed to start a sandbox.
+/// What a launch needs.
 #[derive(Debug, Clone)]
 pub struct Launch {
-    /// The label of what is made.
+    /// The id of the new instance.
     pub instance: InstanceId,
     /// The sandbox it is for.
     pub sandbox: SandboxId,
     /// Its generation.
     pub generation: Generation,
-    /// What it is made from.
+    /// Its template.
     pub template: Arc<Template>,
     /// Its workspace.
     pub workspace: WorkspaceId,
-    /// Whether that workspace exists already and must be found with its contents.
+    /// Whether the workspace exists and its files must be restored.
     pub restore: bool,
-    /// What to bind to it before anything starts in it.
+    /// The settings to bind before anything starts in it.
     pub settings: Option<Arc<ClaimSettings>>,
 }
 
-/// A word to a caller that waits. Given only after the journal of its decision is durable.
+/// What the interpreter delivers to callers, after the journal of the decision is durable.
 #[derive(Debug, Clone)]
 pub enum Notice {
     /// The answer to a request that was pending.
@@ -186,29 +185,29 @@ pub enum Notice {
         /// The answer.
         result: Result<Reply, Refusal>,
     },
-    /// What was in progress in an instance until now is over: it is being removed, or wiped for its
-    /// next user. Each user of an instance gets this once, whatever the cause; a caller that is
-    /// using it gets the refusal [`crate::use_broken`].
+    /// An instance has ended for its user: it is being removed, or wiped for the next one. Each
+    /// user of an instance gets this once, whatever the cause; a use in progress is refused with
+    /// [`crate::use_broken`].
     InstanceOver {
         /// Which.
         instance: InstanceId,
         /// Why.
         cause: EndCause,
     },
-    /// The program of a process failed, and is started again after a pause.
+    /// The program of a process failed, and is restarted after a pause.
     ProcessRests {
         /// The sandbox that it is in.
         sandbox: SandboxId,
         /// Which.
         process: ProcessId,
-        /// The exit code of its program, if that ended by itself.
+        /// The exit code of its program, if it exited.
         exit_code: Option<i32>,
-        /// For which time it is started again, from 1.
+        /// The number of the restart, from 1.
         attempt: u32,
-        /// Of how many; no bound if not given.
+        /// The limit on restarts, if there is one.
         of: Option<u32>,
     },
-    /// A process is over for good. What still runs of it is ended.
+    /// A process has ended for good. The interpreter kills what still runs of it.
     ProcessOver {
         /// The sandbox that it was in.
         sandbox: SandboxId,
@@ -216,18 +215,18 @@ pub enum Notice {
         process: ProcessId,
         /// How and why.
         end: ProcessEnd,
-        /// Whether it kept its sandbox awake until it ended by itself.
+        /// Whether it kept its sandbox alive until it ended by itself.
         keeps_alive: bool,
     },
-    /// What a sandbox's scale file is to count besides what was written to it.
+    /// What the scale file of a sandbox counts besides what programs wrote to it.
     HoldsChanged {
         /// Where.
         instance: InstanceId,
-        /// How many processes keep it awake.
+        /// How many processes keep it alive.
         processes: u32,
-        /// As of which note about the file.
+        /// The number of the last report about the file that this includes.
         seen: u64,
     },
-    /// Nothing is left: the server may exit.
+    /// The shutdown is complete: the server may exit.
     ShutdownComplete,
 }

@@ -1,5 +1,5 @@
-//! All sandboxes, and the ways to find one: by id, by instance, by lease, by use. What is found by
-//! an id here is always the sandbox that has that id now.
+//! All sandboxes, and the indexes to find one: by id, by instance, by lease, by use. An id always
+//! leads to the sandbox that has it now.
 
 use std::ops::{Index, IndexMut};
 
@@ -36,7 +36,7 @@ impl Entries {
         sandbox
     }
 
-    /// Gives a sandbox another id. Tells the old one.
+    /// Gives a sandbox another id. Returns the old one.
     pub(crate) fn rename(&mut self, entry: EntryIx, id: SandboxId) -> SandboxId {
         let old = std::mem::replace(&mut self.slab[entry].id, id);
         self.by_id.remove(old.as_u128());
@@ -50,7 +50,7 @@ impl Entries {
         self.by_instance.insert(instance.as_u128(), entry);
     }
 
-    /// What was launched for a sandbox is removed.
+    /// The instance of a sandbox is removed.
     pub(crate) fn instance_gone(&mut self, entry: EntryIx) {
         let instance = std::mem::replace(&mut self.slab[entry].instance, InstanceId::NIL);
         self.by_instance.remove(instance.as_u128());
@@ -60,7 +60,7 @@ impl Entries {
         self.by_lease.insert(lease.as_u128(), entry);
     }
 
-    pub(crate) fn lease_over(&mut self, lease: LeaseId) {
+    pub(crate) fn lease_ended(&mut self, lease: LeaseId) {
         self.by_lease.remove(lease.as_u128());
     }
 
@@ -68,8 +68,8 @@ impl Entries {
         self.by_use.insert(use_id.as_u128(), entry);
     }
 
-    /// Tells where the use was, unless it was over before.
-    pub(crate) fn use_over(&mut self, use_id: UseId) -> Option<EntryIx> {
+    /// Returns the sandbox of the use, if the use was in progress.
+    pub(crate) fn use_ended(&mut self, use_id: UseId) -> Option<EntryIx> {
         self.by_use.remove(use_id.as_u128())
     }
 
@@ -97,21 +97,21 @@ impl Entries {
         self.slab.get_mut(entry)
     }
 
-    /// All sandboxes, in the order of their places.
+    /// All sandboxes, in the order of their indexes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (EntryIx, &Entry)> {
         self.slab.iter()
     }
 
-    /// All places in use, so that sandboxes may change or go while they are visited.
-    pub(crate) fn places(&self) -> Vec<EntryIx> {
-        self.slab.places()
+    /// All indexes in use, so that sandboxes may change or be removed during the loop.
+    pub(crate) fn indices(&self) -> Vec<EntryIx> {
+        self.slab.indices()
     }
 
     pub(crate) fn len(&self) -> usize {
         self.slab.len()
     }
 
-    /// How many there are, as limits are compared with it.
+    /// How many there are, as a number that limits use.
     pub(crate) fn count(&self) -> u32 {
         self.slab.len() as u32
     }

@@ -1,5 +1,5 @@
-//! What the kernel hears of. Events are in the past tense: a request was made, an effect ended, a
-//! process died, time passed. Ids that callers choose arrive here, so that a repeated request is
+//! What the kernel hears of. Events are in the past tense: a request was made, an effect ended, an
+//! instance died, time passed. Ids that callers choose arrive here, so that a repeated request is
 //! recognised; nothing here is an order.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use model::{
     SandboxId, SessionId, Template, TemplateName, TurnId, UseId, WorkspaceId,
 };
 
-use crate::process_end::{EndAsked, ProgramEnd};
+use crate::restart_policy::{EndAsked, ProgramEnd};
 
 /// Something that happened.
 #[derive(Debug, Clone)]
@@ -35,42 +35,42 @@ pub enum Event {
         /// How many more may exist while in use.
         max_overflow: u32,
     },
-    /// A pool was asked to hand out nothing and to keep nothing idle.
+    /// A drain of a pool was requested: it hands out nothing and keeps nothing idle.
     PoolDrained {
         /// The pool.
         template: TemplateName,
     },
-    /// A drained pool was asked to work again.
+    /// A drained pool was asked to resume.
     PoolResumed {
         /// The pool.
         template: TemplateName,
     },
-    /// A pool and its template were asked to go. Answered when nothing of them is left.
+    /// The removal of a pool and its template was requested. Answered when nothing of them is left.
     PoolDestroyed {
-        /// Who is to be answered.
+        /// The request to answer.
         request: RequestId,
         /// The pool.
         template: TemplateName,
         /// Whether leased sandboxes are killed too, and sessions may be left without a template.
         force: bool,
     },
-    /// A sandbox was asked for.
+    /// A checkout was requested.
     CheckoutRequested(Checkout),
-    /// A lease was given back.
+    /// A lease was returned.
     LeaseReturned {
         /// The lease.
         lease: LeaseId,
     },
-    /// More time was asked for.
+    /// A renewal of a lease was requested.
     LeaseRenewed {
         /// The lease.
         lease: LeaseId,
-        /// How long it is to last from now; the template's value if not given.
+        /// How long it lasts from now; the template's value if not given.
         ttl_ms: Option<u64>,
     },
-    /// An exec, file or port call was asked for.
+    /// An exec, file or port call was requested.
     UseRequested {
-        /// Who is to be answered.
+        /// The request to answer.
         request: RequestId,
         /// Where.
         target: UseTarget,
@@ -79,24 +79,24 @@ pub enum Event {
         /// What it is.
         kind: UseKind,
     },
-    /// A use is over.
+    /// A use ended.
     UseEnded {
         /// Its id.
         use_id: UseId,
     },
-    /// A process was started. How it is over follows as a notice, exactly once.
+    /// A process was started. A notice reports its end, exactly once.
     ProcessStarted(StartedProcess),
-    /// The end of a process was asked for, or a signal that may end it. Those who ask tell the
-    /// program themselves, if one runs.
+    /// The end of a process was requested, or a signal that may end it. The interpreter signals the
+    /// program itself, if one runs.
     ProcessEndAsked {
         /// Where.
         instance: InstanceId,
         /// Its id.
         process: ProcessId,
-        /// What was asked.
+        /// What was requested.
         asked: EndAsked,
     },
-    /// The program of a process is over. A notice says what becomes of the process.
+    /// The program of a process ended. A notice says what becomes of the process.
     ProgramEnded {
         /// Where.
         instance: InstanceId,
@@ -109,55 +109,55 @@ pub enum Event {
     ScaleWritten {
         /// Where.
         instance: InstanceId,
-        /// Which of the notes about it this is.
+        /// The number of this report about the file.
         seq: u64,
-        /// What it is at now.
+        /// Its counter now.
         scale: u32,
-        /// Whether a program wrote `=N`: this and nothing else keeps it awake.
+        /// Whether a program wrote `=N`: from now on only this counter keeps the sandbox alive.
         drops: bool,
     },
-    /// The processes of a sandbox are no longer to keep it awake.
+    /// A stop was requested: the processes of a sandbox no longer keep it alive.
     StopRequested {
         /// Where.
         sandbox: SandboxId,
-        /// From when on; 0 is now.
+        /// After how long; 0 is now.
         after_ms: u64,
     },
-    /// A sandbox was asked to be frozen now.
+    /// A freeze was requested.
     FreezeRequested {
-        /// Who is to be answered.
+        /// The request to answer.
         request: RequestId,
         /// Which.
         sandbox: SandboxId,
     },
-    /// A sandbox was asked to be thawed now.
+    /// A thaw was requested.
     ThawRequested {
-        /// Who is to be answered.
+        /// The request to answer.
         request: RequestId,
         /// Which.
         sandbox: SandboxId,
     },
-    /// A sandbox was asked to go. Answered when it is gone.
+    /// The deletion of a sandbox was requested. Answered when it is gone.
     DeleteRequested {
-        /// Who is to be answered.
+        /// The request to answer.
         request: RequestId,
         /// Which.
         sandbox: SandboxId,
     },
-    /// A session was asked for. Answered when it has a sandbox.
+    /// A new session was requested. Answered when it has a sandbox.
     SessionCreated {
-        /// Who is to be answered.
+        /// The request to answer.
         request: RequestId,
         /// Its id.
         session: SessionId,
-        /// What it is made from.
+        /// Its template.
         template: TemplateName,
-        /// How it is to behave.
+        /// Its settings.
         settings: SessionSettings,
     },
     /// A message was sent. Answered when the turn has started.
     TurnRequested {
-        /// Who is to be answered.
+        /// The request to answer.
         request: RequestId,
         /// To which session.
         session: SessionId,
@@ -166,15 +166,15 @@ pub enum Event {
         /// What to do if another turn is in progress.
         when_busy: WhenBusy,
     },
-    /// The sender of a message got the answer that it was not taken: it is called off, however far
-    /// it is.
+    /// The sender of a message was answered that it was not accepted: the turn is withdrawn,
+    /// however far it is.
     TurnWithdrawn {
         /// The session.
         session: SessionId,
         /// The turn.
         turn: TurnId,
     },
-    /// The harness is done with a turn.
+    /// The harness finished a turn.
     TurnEnded {
         /// The session.
         session: SessionId,
@@ -183,75 +183,77 @@ pub enum Event {
         /// How it ended.
         outcome: TurnOutcome,
     },
-    /// The turn in progress was called off. Answered when it is over.
+    /// An abort of the turn in progress was requested. Answered when the turn has ended.
     AbortRequested {
-        /// Who is to be answered.
+        /// The request to answer.
         request: RequestId,
         /// Of which session.
         session: SessionId,
-        /// Whether the sandbox is to live on.
+        /// Whether to keep the sandbox.
         keep_sandbox: bool,
     },
-    /// A session was asked to be set aside.
+    /// A pause of a session was requested.
     PauseRequested {
-        /// Who is to be answered.
+        /// The request to answer.
         request: RequestId,
         /// Which.
         session: SessionId,
     },
-    /// A session was asked to go on. Answered when it has a sandbox.
+    /// A session was asked to resume. Answered when it has a sandbox.
     ResumeRequested {
-        /// Who is to be answered.
+        /// The request to answer.
         request: RequestId,
         /// Which.
         session: SessionId,
     },
-    /// What a session is found by, or what its harness gets to know, was changed.
+    /// The labels of a session, or the configuration of its harness, were changed.
     SessionChanged {
         /// Which.
         session: SessionId,
-        /// Its free words from now on; as they are if not given.
+        /// Its new labels; unchanged if not given.
         labels: Option<BTreeMap<String, String>>,
-        /// What its harness gets to know from its next turn on; as it is if not given, nothing if
-        /// it is `null`.
+        /// The configuration that its harness gets from its next turn on; unchanged if not given,
+        /// none if it is `null`.
         config: Option<Arc<str>>,
     },
-    /// A session was asked to give up its sandbox and keep its files. Answered when it has.
+    /// A stop of a session was requested: it gives up its sandbox and keeps its files. Answered
+    /// when it has.
     SessionStopRequested {
-        /// Who is to be answered.
+        /// The request to answer.
         request: RequestId,
         /// Which.
         session: SessionId,
     },
-    /// A session was asked to end. Answered when nothing of it runs any more.
+    /// The end of a session was requested. Answered when nothing of it runs any more.
     SessionEndRequested {
-        /// Who is to be answered.
+        /// The request to answer.
         request: RequestId,
         /// Which.
         session: SessionId,
     },
-    /// Another session with a copy of this one's files was asked for. Answered when it has them.
+    /// A fork was requested: a new session with a copy of this one's files. Answered when it has
+    /// them.
     ForkRequested {
-        /// Who is to be answered.
+        /// The request to answer.
         request: RequestId,
-        /// The one to copy.
+        /// The session to copy.
         parent: SessionId,
         /// The id of the new one.
         session: SessionId,
     },
-    /// The server itself is to read the files of a workspace, for a backup. Answered when they can be
+    /// The server wants to read the files of a workspace, for a backup. Answered when they can be
     /// read, and how.
     ReadRequested {
-        /// The request that is answered, and names the read from then on.
+        /// The request to answer; it also names the read.
         request: RequestId,
         /// Which.
         workspace: WorkspaceId,
     },
-    /// It is done with that, or gave it up, answered or not.
+    /// The server finished reading, or gave up, answered or not.
     ReadEnded {
         /// The request.
         request: RequestId,
-        /// It found that only the guest reaches the files.
+        /// The server found that only the guest reaches the files.
         needs_guest: bool,
     },
     /// The client of a request went away before it had its answer, or while its turn was in
@@ -260,39 +262,39 @@ pub enum Event {
         /// The request.
         request: RequestId,
     },
-    /// A sandbox died on its own. Every death comes as this event, whatever effects found out
-    /// before: the completion of an effect that is no longer in progress says nothing.
+    /// An instance died on its own. Every death comes as this event, even if an effect found it
+    /// first: the completion of an effect that is no longer in progress does not count.
     InstanceDied {
         /// Which.
         instance: InstanceId,
-        /// Of what.
+        /// Why.
         cause: DeathCause,
     },
     /// The workspace of a sandbox was measured.
     WorkspaceMeasured {
         /// Of which.
         instance: InstanceId,
-        /// What it takes.
+        /// Its size.
         measured: Measured,
     },
     /// The disk of all workspaces was measured.
     DiskMeasured {
-        /// What is left of it.
+        /// Its free space.
         free_bytes: u64,
     },
     /// The files of a sleeping session were measured.
     FilesMeasured {
         /// Which.
         workspace: WorkspaceId,
-        /// What they take.
+        /// Their size.
         bytes: u64,
     },
     /// An answer reported that files of a session were lost.
     LossReported {
         /// Which session.
         session: SessionId,
-        /// The generation of the sandbox that the answer was about: what was lost with it, or
-        /// later, is not reported yet.
+        /// The generation of the sandbox that the answer was about: files lost with it, or later,
+        /// are not reported yet.
         generation: Generation,
     },
     /// An effect ended.
@@ -304,7 +306,7 @@ pub enum Event {
     },
     /// Time passed.
     Ticked,
-    /// The server was asked to stop. Everything is saved and ended.
+    /// The server was asked to stop: everything is saved and ended.
     ShutdownBegan {
         /// How long turns in progress may still take.
         grace_ms: u64,
@@ -312,7 +314,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The request that an event is, if it is one that may have to wait for its answer.
+    /// The request of an event that may have to wait for its answer.
     pub(crate) const fn request(&self) -> Option<RequestId> {
         match self {
             Self::CheckoutRequested(checkout) => Some(checkout.request),
@@ -359,14 +361,14 @@ impl Event {
     }
 }
 
-/// What a workspace takes.
+/// The size of a workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Measured {
     /// Bytes on disk.
     pub bytes: u64,
     /// Files and directories.
     pub files: u64,
-    /// Some lie where they cannot be measured.
+    /// Some of it could not be measured.
     pub hidden: bool,
 }
 
@@ -375,23 +377,23 @@ pub struct Measured {
 pub struct StartedProcess {
     /// In which sandbox.
     pub sandbox: SandboxId,
-    /// In what was launched for that.
+    /// The instance of that sandbox.
     pub instance: InstanceId,
     /// Its id.
     pub process: ProcessId,
-    /// Whether it keeps its sandbox awake.
+    /// Whether it keeps its sandbox alive.
     pub keep_alive: bool,
-    /// After how much time in which its sandbox is not frozen it is killed; 0 is never. See
+    /// Its time limit; time in which its sandbox is frozen does not count; 0 is none. See
     /// [`crate::Kernel::process_timeout_ms`].
     pub timeout_ms: u64,
-    /// Whether its program is started again when it fails.
+    /// Whether its program is restarted when it fails.
     pub restart: Option<RestartPolicy>,
 }
 
 /// A request for a sandbox of a template.
 #[derive(Debug, Clone)]
 pub struct Checkout {
-    /// Who is to be answered.
+    /// The request to answer.
     pub request: RequestId,
     /// The id of the lease.
     pub lease: LeaseId,
@@ -399,13 +401,13 @@ pub struct Checkout {
     pub tenant: KeyId,
     /// Of which template.
     pub template: TemplateName,
-    /// How long the lease is to last; the template's value if not given.
+    /// How long the lease lasts; the template's value if not given.
     pub ttl_ms: Option<u64>,
     /// How long to wait; the node's value if not given.
     pub wait_ms: Option<u64>,
-    /// How far to go for it.
+    /// How far to go to get it.
     pub policy: CheckoutPolicy,
-    /// What to bind to it.
+    /// The settings to bind to it.
     pub claim: Option<Arc<ClaimSettings>>,
 }
 
@@ -417,7 +419,7 @@ pub enum CheckoutPolicy {
     Wait,
     /// Takes an idle one or starts one, but does not wait for others to return theirs.
     FailFast,
-    /// Takes an idle one or nothing.
+    /// Takes an idle one or fails.
     IdleOnly,
 }
 
@@ -426,29 +428,28 @@ pub enum CheckoutPolicy {
 pub enum UseTarget {
     /// In a sandbox by its id.
     Sandbox(SandboxId),
-    /// In whatever sandbox the session has, or gets for it.
+    /// In the sandbox that the session has, or gets for it.
     Session(SessionId),
 }
 
 /// What a use is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UseKind {
-    /// A command: the sandbox is `running` for its length.
+    /// An exec: the sandbox is `running` while it lasts.
     Exec,
     /// A file call that may write.
     Files,
-    /// A file call that only reads: it changes nothing that would have to be saved.
+    /// A file call that only reads: it needs no save.
     Read,
     /// A connection to a port inside.
     Port,
-    /// Something that is watched for as long as a caller looks: a log, files, a terminal.
+    /// A long-lived connection: a log, a watch of files, a terminal.
     Stream,
-    /// The harness, for a caller that speaks with it line by line: no other does meanwhile, and the
-    /// sandbox is `running`.
+    /// A caller's direct connection to the harness: it is exclusive, and the sandbox is `running`.
     Harness,
 }
 
-/// How a session is to behave.
+/// The settings of a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionSettings {
     /// The key it belongs to.
@@ -471,53 +472,52 @@ pub enum WhenBusy {
     Queue,
 }
 
-/// Of what a sandbox died.
+/// Why an instance died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeathCause {
-    /// It ended unasked.
+    /// It ended without a request.
     Crash,
-    /// The kernel of the machine ended it for want of memory.
+    /// The operating system killed it because memory ran out.
     Oom,
 }
 
 /// How an effect ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// As wanted.
+    /// It worked.
     Done,
-    /// Not.
+    /// It failed.
     Failed(Failure),
-    /// It is not known: its deadline passed.
+    /// Its deadline passed; the result is not known.
     TimedOut,
 }
 
 /// Why an effect failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// What to branch on.
+    /// The kind, to decide by.
     pub kind: FailureKind,
-    /// What the runtime said, for people.
+    /// What the runtime reported, for people.
     pub detail: Arc<str>,
 }
 
 /// What kind of failure it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FailureKind {
-    /// The sandbox is certainly gone.
+    /// The instance is certainly gone.
     Gone,
-    /// It could not be reached, or the operation went wrong; it may work another time.
+    /// The instance could not be reached, or the operation failed; it may work another time.
     Trouble,
     /// The runtime cannot do this.
     Unsupported,
-    /// The files that it was to find are not there any more, or cannot be read. When files are to
-    /// be saved: some of them cannot be, and the others are.
+    /// The files to restore are gone or cannot be read. For a save: some files cannot be saved, the
+    /// others are.
     FilesGone,
-    /// The files can only be reached through the guest, and it was not said that it runs. Nothing
-    /// was done.
+    /// Only the guest reaches the files, and the effect did not say that it runs. Nothing was done.
     NeedsGuest,
 }
 
-/// The generation a session's next sandbox gets, as seen by callers that fence by it.
+/// The generation of a session's next sandbox, by which callers fence.
 pub(crate) const fn bound_generation(session: Generation, sandbox: Generation) -> Generation {
     if session.next().0 > sandbox.0 { session.next() } else { sandbox }
 }

@@ -1,6 +1,6 @@
-//! Who gives way. An eviction frees the resource that is short, takes the least recently used of
-//! the first tier that can free it, and is recorded with its cause and the candidates considered.
-//! A running or held sandbox stands in no tier.
+//! Which sandbox is evicted. An eviction frees the resource that is short, takes the least recently
+//! used sandbox of the first tier that can free it, and is recorded with its cause and the
+//! candidates considered. A running or held sandbox is in no tier.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use model::why::{Candidate, Eviction, Shortage, Tier};
 use model::{ColdEviction, EndCause};
 
 use crate::Kernel;
-use crate::entry::{After, EntryIx, Resolve};
+use crate::entry::{AfterEnd, EntryIx, Firmness};
 
 impl Kernel {
-    /// Ends one sandbox to relieve a shortage. Tells whether there was one to end.
+    /// Evicts one sandbox to relieve a shortage. Returns whether there was a victim.
     pub(crate) fn evict_one(&mut self, shortage: Shortage) -> bool {
         let Some((tier, victim)) = self.choose_victim(shortage) else { return false };
         let eviction = Arc::new(Eviction {
@@ -23,24 +23,24 @@ impl Kernel {
         match tier {
             Tier::Cold => self.evict_cold(victim, eviction),
             Tier::Warm => {
-                self.end(victim, EndCause::Evicted, After::Gone, Resolve::Now);
+                self.end(victim, EndCause::Evicted, AfterEnd::Gone, Firmness::Now);
                 self.note_eviction(victim, eviction);
             }
             Tier::Waiting if shortage == Shortage::Entries => {
-                // No cold one is left: this one goes cold and its entry is removed in one step.
-                let (after, resolve) = match self.config.cold_eviction {
-                    ColdEviction::KeepFiles => (After::Shelved, Resolve::Voidable),
+                // No cold sandbox is left: this one goes cold and its entry is removed in one step.
+                let (after, firmness) = match self.config.cold_eviction {
+                    ColdEviction::KeepFiles => (AfterEnd::Shelved, Firmness::Voidable),
                     ColdEviction::DeleteFiles => {
                         let entry = &self.entries[victim];
                         self.counts.gave_up_files(entry.files.has_any());
-                        (After::Gone, Resolve::Now)
+                        (AfterEnd::Gone, Firmness::Now)
                     }
                 };
-                self.end(victim, EndCause::Evicted, after, resolve);
+                self.end(victim, EndCause::Evicted, after, firmness);
                 self.note_eviction(victim, eviction);
             }
             Tier::Waiting => {
-                self.end(victim, EndCause::Evicted, After::Cold, Resolve::Voidable);
+                self.end(victim, EndCause::Evicted, AfterEnd::Cold, Firmness::Voidable);
                 self.note_eviction(victim, eviction);
             }
         }
@@ -58,7 +58,7 @@ impl Kernel {
         order.iter().find_map(|tier| Some((*tier, self.first_of(*tier)?)))
     }
 
-    /// The next in line of each tier.
+    /// The first candidate of each tier.
     fn candidates(&self) -> Vec<Candidate> {
         let candidate = |tier: Tier| {
             let order = self.tiers.of(tier);
@@ -74,17 +74,18 @@ impl Kernel {
     }
 
     fn note_eviction(&mut self, victim: EntryIx, eviction: Arc<Eviction>) {
-        // A victim without a process to wait for is gone already.
-        if let Some(ending) = self.entries.get_mut(victim).and_then(|e| e.ending.as_mut()) {
-            ending.eviction = Some(eviction);
+        // A victim without an instance is gone already.
+        if let Some(termination) = self.entries.get_mut(victim).and_then(|e| e.termination.as_mut())
+        {
+            termination.eviction = Some(eviction);
         }
     }
 
-    /// Removes the entry of a cold sandbox: there is no process to wait for.
+    /// Removes the entry of a cold sandbox: there is no instance to wait for.
     fn evict_cold(&mut self, victim: EntryIx, eviction: Arc<Eviction>) {
         match self.config.cold_eviction {
             ColdEviction::KeepFiles if !self.flaws.deletes_files_at_limit() => {
-                self.call_off_archive(victim);
+                self.cancel_archive(victim);
                 self.shelve(victim);
             }
             ColdEviction::KeepFiles | ColdEviction::DeleteFiles => {

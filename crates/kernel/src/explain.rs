@@ -1,4 +1,4 @@
-//! Answers without side effects: statistics, listings, and why a sandbox is as it is.
+//! Answers without side effects: statistics, listings, and why a sandbox is in its state.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use model::{
 };
 
 use crate::Kernel;
-use crate::entry::{Entry, EntryIx, Frozen, Own};
+use crate::entry::{Entry, EntryIx, EntryOwner, Frozen};
 use crate::view::{Resting, SandboxView};
 
 impl Kernel {
-    /// The nine numbers of the node.
+    /// The statistics of the node.
     pub fn stats(&self) -> NodeStats {
         let by_state = self.counts.by_state();
         let of = |state: SandboxState| by_state[state as usize];
@@ -35,13 +35,13 @@ impl Kernel {
         }
     }
 
-    /// The seeds that sessions begin with, or begin with again.
+    /// The seed archives that sessions begin with.
     pub fn seeds(&self) -> BTreeSet<SeedId> {
         let sessions = self.sessions.iter();
         sessions.filter_map(|(_, known)| known.settings.claim.as_ref()?.seed).collect()
     }
 
-    /// What a pool has and did.
+    /// The statistics of a pool.
     pub fn pool_stats(&self, template: &TemplateName) -> Option<PoolStats> {
         let pool = self.pools.named(template)?;
         Some(self.pools[pool].stats(self.config.backoff.degraded_after))
@@ -53,45 +53,44 @@ impl Kernel {
         self.pools.by_name().map(|pool| pool.stats(degraded_after)).collect()
     }
 
-    /// A template that is served, or whose pool is still being destroyed.
+    /// A template, also while its pool is being destroyed.
     pub fn template(&self, name: &TemplateName) -> Option<Arc<Template>> {
         self.pools.named(name).map(|pool| Arc::clone(&self.pools[pool].template))
     }
 
-    /// What its runtime can do for it, as far as that is known.
+    /// What the runtime of a template can do, as far as that is known.
     pub fn traits_of(&self, name: &TemplateName) -> Option<RuntimeTraits> {
         self.pools.named(name).map(|pool| self.pools[pool].traits)
     }
 
-    /// All of those, by name.
+    /// All templates, by name.
     pub fn templates(&self) -> Vec<Arc<Template>> {
         self.pools.by_name().map(|pool| Arc::clone(&pool.template)).collect()
     }
 
-    /// The sandbox of a lease that is had, or is being handed out.
+    /// The sandbox of a lease, also while it is being handed out.
     pub fn lease(&self, lease: LeaseId) -> Option<SandboxView> {
         self.entries.by_lease(lease).map(|entry| self.view(entry))
     }
 
-    /// How a lease ended, as long as that is remembered.
+    /// How a lease ended, if its tombstone is still there.
     pub fn why_lease(&self, lease: LeaseId) -> Option<EndCause> {
-        self.ends.of_lease(lease).map(|end| end.cause)
+        self.tombstones.of_lease(lease).map(|end| end.cause)
     }
 
-    /// The key that a lease belongs to, or did as long as that is remembered.
+    /// The key of a lease, or of its tombstone.
     pub fn tenant_of_lease(&self, lease: LeaseId) -> Option<KeyId> {
         match self.entries.by_lease(lease) {
             Some(entry) => Some(self.entries[entry].tenant()),
-            None => self.ends.of_lease(lease).map(|end| end.tenant),
+            None => self.tombstones.of_lease(lease).map(|end| end.tenant),
         }
     }
 
-    /// The key that a sandbox belongs to, or did as long as that is remembered; nil if it has
-    /// no owner.
+    /// The key of a sandbox, or of its tombstone; nil if it has no owner.
     pub fn tenant_of_sandbox(&self, id: SandboxId) -> Option<KeyId> {
         match self.entries.by_id(id) {
             Some(entry) => Some(self.entries[entry].tenant()),
-            None => self.ends.of_sandbox(id).map(|ended| ended.tenant),
+            None => self.tombstones.of_sandbox(id).map(|ended| ended.tenant),
         }
     }
 
@@ -100,27 +99,27 @@ impl Kernel {
         self.entries.by_id(id).map(|entry| self.view(entry))
     }
 
-    /// How often sandboxes went from one state to another, left out or not.
+    /// All transitions with their count, published or not.
     pub fn moves(&self) -> Vec<(SandboxState, SandboxState, u64)> {
-        self.counts.moves().collect()
+        self.counts.transition_counts().collect()
     }
 
-    /// The state that users see of each sandbox, in no particular but a fixed order.
+    /// The visible state of each sandbox, in a fixed order.
     pub fn states(&self) -> impl Iterator<Item = (SandboxId, SandboxState)> {
         self.entries.iter().map(|(_, entry)| (entry.id, entry.derived.state))
     }
 
-    /// How many sandboxes are frozen, and how many something of their own keeps awake.
+    /// How many sandboxes are frozen, and how many are kept alive.
     pub fn resting(&self) -> Resting {
         let mut resting = Resting::default();
         for (_, entry) in self.entries.iter() {
             resting.frozen += u32::from(entry.frozen == Frozen::Yes);
-            resting.awake += u32::from(entry.is_awake());
+            resting.awake += u32::from(entry.is_kept_alive());
         }
         resting
     }
 
-    /// All sandboxes, live and cold, in no particular but a fixed order.
+    /// All sandboxes, live and cold, in a fixed order.
     pub fn sandboxes(&self) -> Vec<SandboxView> {
         self.entries.iter().map(|(entry, _)| self.view(entry)).collect()
     }
@@ -139,11 +138,11 @@ impl Kernel {
             claim: sandbox.settings.clone(),
             state: sandbox.derived.state,
             frozen: sandbox.frozen == Frozen::Yes,
-            awake: sandbox.is_awake(),
+            awake: sandbox.is_kept_alive(),
             freezes_at: self
                 .freezes_at(entry)
                 .map(|at| Wall(now.wall.0.saturating_add(at.since(now.mono)))),
-            ending: sandbox.ending.as_ref().map(|ending| ending.cause),
+            ending: sandbox.termination.as_ref().map(|termination| termination.cause),
             uses: uses(sandbox),
             touched: sandbox.clean.is_touched(),
             created_at: sandbox.created_at,
@@ -152,14 +151,14 @@ impl Kernel {
         }
     }
 
-    /// Why a sandbox is as it is, or how it ended.
+    /// Why a sandbox is in its state, or how it ended.
     pub fn why(&self, now: Now, id: SandboxId) -> Option<Why> {
         let Some(entry) = self.entries.by_id(id) else {
-            return self.ends.of_sandbox(id).cloned().map(Why::Ended);
+            return self.tombstones.of_sandbox(id).cloned().map(Why::Ended);
         };
         let sandbox = &self.entries[entry];
         let wall = |at: Mono| Wall(now.wall.0.saturating_add(at.since(now.mono)));
-        let extra = sandbox.extra.as_deref();
+        let rare = sandbox.rare.as_deref();
         Some(Why::Alive(Box::new(Alive {
             sandbox: sandbox.id,
             generation: sandbox.generation,
@@ -170,14 +169,18 @@ impl Kernel {
             owner: self.owner(entry),
             tenant: sandbox.tenant(),
             frozen: sandbox.frozen == Frozen::Yes,
-            wakefulness: if sandbox.is_awake() { Wakefulness::Awake } else { Wakefulness::Auto },
+            wakefulness: if sandbox.is_kept_alive() {
+                Wakefulness::Awake
+            } else {
+                Wakefulness::Auto
+            },
             uses_in_progress: sandbox.holds.uses_in_progress(),
-            keep_alive_processes: extra
-                .map_or(0, |e| e.processes.values().filter(|p| p.holds).count() as u32),
-            scale: extra.map_or(0, |e| e.scale),
+            keep_alive_processes: rare
+                .map_or(0, |e| e.processes.values().filter(|p| p.keeps_alive).count() as u32),
+            scale: rare.map_or(0, |e| e.scale),
             workspace_limit: sandbox.traits.disk,
             workspace_bytes: (sandbox.disk.bytes() > 0).then_some(sandbox.disk.bytes()),
-            ending: sandbox.ending.as_ref().map(|ending| ending.cause),
+            ending: sandbox.termination.as_ref().map(|termination| termination.cause),
             slept: sandbox.slept,
             last_used_at: sandbox.last_used.wall,
             freezes_at: self.freezes_at(entry).map(wall),
@@ -187,11 +190,11 @@ impl Kernel {
     }
 }
 
-/// How often what was launched for a sandbox was handed out.
+/// How often the instance of a sandbox was handed out.
 fn uses(entry: &Entry) -> u32 {
     match entry.owner() {
-        Own::Nobody => entry.uses,
-        // One that was launched for its session was never in a pool.
-        Own::Lease(_) | Own::Session(_) => entry.uses.max(1),
+        EntryOwner::Unowned => entry.uses,
+        // An instance launched for its session was never in a pool.
+        EntryOwner::Lease(_) | EntryOwner::Session(_) => entry.uses.max(1),
     }
 }

@@ -1,17 +1,17 @@
 //! Deliberate bugs. Each breaks one promise at the place where it is kept, so that tests can show
-//! that the simulator notices. How each bends a decision is in `flaws`. They exist only with the
-//! feature of that name, which no product crate may enable; without it none is ever present.
+//! that the simulator notices. `flaws` says how each changes a decision. They exist only with the
+//! feature of that name, which no product crate may enable.
 
 /// A way in which the kernel can be broken on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Flaw {
-    /// Live sandboxes are not counted.
+    /// Live sandboxes reserve no place.
     NoReservation,
-    /// The last to wait is served first.
+    /// The last waiter is served first.
     LifoWaiters,
     /// A sandbox about to expire is handed out.
     MarginIgnored,
-    /// The sweep takes sandboxes that something holds.
+    /// The idle sweep ends sandboxes that something holds.
     SweepIgnoresHolds,
     /// A used sandbox goes back to the pool as it is.
     WipeSkipped,
@@ -21,9 +21,9 @@ pub enum Flaw {
     VictimNotVoided,
     /// A pool's slot is given back twice.
     SlotFreedTwice,
-    /// A sandbox is launched before it is written down.
+    /// A sandbox is launched before it is journalled.
     UnwrittenLaunch,
-    /// A sandbox that comes back does not wake those who wait for it.
+    /// A returned sandbox is not given to a waiter.
     ReturnForgetsWaiters,
     /// A client that goes away while its sandbox is being bound keeps it.
     GoneClientLeaks,
@@ -31,7 +31,7 @@ pub enum Flaw {
     PersistSkipped,
     /// A sandbox that could not be removed counts as removed.
     KillNotRetried,
-    /// A completion is believed whatever effect it is of.
+    /// A completion counts for any effect.
     LateCompletionTrusted,
     /// A session that is getting a sandbox gets another.
     TwoSandboxesPerSession,
@@ -41,35 +41,35 @@ pub enum Flaw {
     RunningEvicted,
     /// A leased sandbox is put back into its pool by a restart.
     LeaseSurvivesRestart,
-    /// The deadlines of those who wait are not looked at.
+    /// The deadlines of waiting requests are ignored.
     DeadlineIgnored,
-    /// That files were given up is not reported.
+    /// State loss is not reported.
     SilentStateLoss,
-    /// A scheduled stop also takes processes that were started after it was asked for.
+    /// A scheduled stop also releases processes that were started after it was requested.
     StopTakesLaterProcesses,
-    /// The time of processes passes while their sandbox is frozen.
+    /// The time limits of processes run on while their sandbox is frozen.
     TimeRunsInSleep,
     /// A returned sandbox keeps its id for the next user.
     IdReused,
-    /// The most recently used gives way first.
+    /// The most recently used sandbox is evicted first.
     MruEviction,
     /// A sandbox whose files could not be saved is killed all the same.
     FailedPersistKills,
-    /// A sandbox that was not heard of for long is handed out without asking it.
+    /// A sandbox that has not answered for long is handed out without a probe.
     StaleProofTrusted,
-    /// The death of a sandbox that was handed out is not heard of.
+    /// The death of a sandbox that was handed out is ignored.
     DeathIgnored,
-    /// A sandbox that goes back to its pool stays its last user's, by key.
+    /// A sandbox that goes back to its pool keeps the key of its last user.
     TenantRemains,
-    /// A sandbox whose workspace holds too much goes on.
+    /// A sandbox whose workspace is too large does not end.
     DiskLimitIgnored,
     /// Sandboxes are launched on a disk that is short.
     FullDiskIgnored,
-    /// Files are archived and given up though a session wants them.
+    /// Files are archived and deleted although a session wants them.
     WantedGivenUp,
-    /// Two speak with one harness.
+    /// Two callers have one harness at the same time.
     HarnessShared,
-    /// What was acknowledged while a save went on counts as saved.
+    /// A write that was acknowledged during a save counts as saved.
     SaveCoversLater,
     /// A sandbox with unsaved files is frozen without saving them.
     FrozenUnsaved,
@@ -79,36 +79,36 @@ pub enum Flaw {
     EndedKeepsFiles,
     /// A loss counts as reported before any answer reported it.
     LossForgotten,
-    /// A wall clock that is set within a run is believed.
+    /// A wall clock that is set during a run is trusted.
     WallStepBelieved,
     /// A fork copies the files of a sandbox into which they are still being restored.
     HalfRestoredCopied,
-    /// A program is started again although its sandbox ended during its pause.
+    /// A program is restarted although its sandbox ended during the pause.
     RestartInEndedSandbox,
     /// The restarts of a program are not counted.
     RestartsUncounted,
-    /// A stop is forgotten that is asked for between two programs of a process.
+    /// A stop that is requested between two programs of a process is forgotten.
     StopForgotten,
     /// The end of a process is announced twice.
     ProcessEndsTwice,
-    /// A process whose program rests before its next start does not keep its sandbox awake.
+    /// A process that waits for a restart does not keep its sandbox alive.
     PauseDropsHold,
     /// The start of a turn is published only when its harness has it.
-    TurnStartToldLate,
-    /// The user of a sandbox that dies does not hear of it.
-    DeathUntold,
-    /// Users do not see that a sandbox rests, and the change is not counted as left out.
-    RestUntold,
-    /// A sandbox is held still for as long as the copy of its files takes.
-    StillTooLong,
-    /// A sandbox that could not be let run after a copy counts as running.
-    LeftStill,
-    /// A sandbox is held still while a turn is being started or stopped in it.
-    StillMidway,
+    TurnStartPublishedLate,
+    /// The user of a sandbox that dies is not notified.
+    DeathUnreported,
+    /// The transition to `waiting` is not published, and not counted as skipped.
+    WaitingHidden,
+    /// A sandbox stays quiesced for as long as the copy of its files takes.
+    QuiescedTooLong,
+    /// A sandbox that could not be released after a copy counts as running.
+    LeftQuiesced,
+    /// A sandbox is quiesced while a turn is being started or stopped in it.
+    QuiescedMidTurn,
     /// A frozen guest is asked for files.
     FrozenGuestAsked,
-    /// A caller that wants to use a sandbox that is held still is refused.
-    StillRefuses,
+    /// A caller that wants to use a quiesced sandbox is refused.
+    QuiesceRefuses,
 }
 
 impl Flaw {
@@ -158,17 +158,17 @@ impl Flaw {
         Self::StopForgotten,
         Self::ProcessEndsTwice,
         Self::PauseDropsHold,
-        Self::TurnStartToldLate,
-        Self::DeathUntold,
-        Self::RestUntold,
-        Self::StillTooLong,
-        Self::LeftStill,
-        Self::StillMidway,
+        Self::TurnStartPublishedLate,
+        Self::DeathUnreported,
+        Self::WaitingHidden,
+        Self::QuiescedTooLong,
+        Self::LeftQuiesced,
+        Self::QuiescedMidTurn,
         Self::FrozenGuestAsked,
-        Self::StillRefuses,
+        Self::QuiesceRefuses,
     ];
 
-    /// Its name on the command line.
+    /// Its name on the simulator's command line.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NoReservation => "no-reservation",
@@ -215,14 +215,14 @@ impl Flaw {
             Self::StopForgotten => "stop-forgotten",
             Self::ProcessEndsTwice => "process-ends-twice",
             Self::PauseDropsHold => "pause-drops-hold",
-            Self::TurnStartToldLate => "turn-start-told-late",
-            Self::DeathUntold => "death-untold",
-            Self::RestUntold => "rest-untold",
-            Self::StillTooLong => "still-too-long",
-            Self::LeftStill => "left-still",
-            Self::StillMidway => "still-midway",
+            Self::TurnStartPublishedLate => "turn-start-published-late",
+            Self::DeathUnreported => "death-unreported",
+            Self::WaitingHidden => "waiting-hidden",
+            Self::QuiescedTooLong => "quiesced-too-long",
+            Self::LeftQuiesced => "left-quiesced",
+            Self::QuiescedMidTurn => "quiesced-mid-turn",
             Self::FrozenGuestAsked => "frozen-guest-asked",
-            Self::StillRefuses => "still-refuses",
+            Self::QuiesceRefuses => "quiesce-refuses",
         }
     }
 }

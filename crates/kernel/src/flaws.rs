@@ -1,14 +1,14 @@
-//! Where a deliberate bug can bend a decision. A sound kernel asks the same questions, and without
-//! the feature `flaws` every answer is a constant, so that nothing of this is left in the product.
-//! Each method stands for one decision and for one [`Flaw`]; the flaws themselves are listed there.
+//! Where a deliberate bug changes a decision. Without the feature `flaws` every answer is a
+//! constant, so nothing of this is in the product. Each method stands for one decision and for one
+//! [`Flaw`], which is listed there.
 
 use std::collections::BTreeMap;
 
 use model::{EndCause, ErrorCode, KeyId, Mono, Refusal, SandboxState};
 
 use crate::entries::Entries;
-use crate::entry::{Entry, EntryIx, Phase, Resolve, Step};
-use crate::orders::Order;
+use crate::entry::{Entry, EntryIx, Firmness, Phase, Step};
+use crate::lru_lists::LruList;
 use crate::request::RequestIx;
 use crate::session::SessionIx;
 use crate::{Flaw, Kernel};
@@ -45,7 +45,7 @@ impl Flaws {
     }
 }
 
-/// What it does about places, launches and those who wait.
+/// Flaws of places, launches and waiters.
 impl Flaws {
     pub(crate) const fn leaves_live_uncounted(self) -> bool {
         self.has(Flaw::NoReservation)
@@ -71,19 +71,19 @@ impl Flaws {
         self.has(Flaw::FullDiskIgnored)
     }
 
-    /// Takes the next who waits out of the line of a pool: the first.
+    /// Takes the next waiter out of the queue of a pool: the first.
     pub(crate) fn next_waiter(self, line: &mut BTreeMap<u64, RequestIx>) -> Option<RequestIx> {
         let next = if self.has(Flaw::LifoWaiters) { line.pop_last() } else { line.pop_first() };
         next.map(|(_, request)| request)
     }
 
-    /// How much life a sandbox must have left to be handed out.
+    /// How much time a sandbox must have left to be handed out.
     pub(crate) const fn margin_ms(self, margin_ms: u64) -> u64 {
         if self.has(Flaw::MarginIgnored) { 0 } else { margin_ms }
     }
 }
 
-/// What it does about sandboxes in use, and after a use.
+/// Flaws of sandboxes in use, and after a use.
 impl Flaws {
     pub(crate) const fn trusts_stale_proof(self) -> bool {
         self.has(Flaw::StaleProofTrusted)
@@ -105,7 +105,7 @@ impl Flaws {
         self.has(Flaw::StopTakesLaterProcesses)
     }
 
-    pub(crate) const fn lets_time_run_in_sleep(self) -> bool {
+    pub(crate) const fn lets_process_time_run_frozen(self) -> bool {
         self.has(Flaw::TimeRunsInSleep)
     }
 
@@ -117,29 +117,29 @@ impl Flaws {
         self.has(Flaw::IdReused)
     }
 
-    pub(crate) const fn tells_start_late(self) -> bool {
-        self.has(Flaw::TurnStartToldLate)
+    pub(crate) const fn publishes_start_late(self) -> bool {
+        self.has(Flaw::TurnStartPublishedLate)
     }
 
     /// Whether users do not see the change to this state.
-    pub(crate) fn hides_rest(self, to: SandboxState) -> bool {
-        self.has(Flaw::RestUntold) && to == SandboxState::Waiting
+    pub(crate) fn hides_waiting(self, to: SandboxState) -> bool {
+        self.has(Flaw::WaitingHidden) && to == SandboxState::Waiting
     }
 
-    /// The effect that a completion is believed to be of.
+    /// The effect that a completion counts for.
     pub(crate) fn completed(self, n: u64, entry: &Entry) -> u64 {
         if self.has(Flaw::LateCompletionTrusted) { entry.ops.number().unwrap_or(n) } else { n }
     }
 
-    /// A sandbox went back to its pool: its last user's key may remain on it.
+    /// A sandbox went back to its pool: the key of its last user may remain on it.
     pub(crate) const fn tenant_may_remain(self, entry: &mut Entry, last: KeyId) {
         if self.has(Flaw::TenantRemains) {
-            entry.belongs.keep_tenant(last);
+            entry.ownership.keep_tenant(last);
         }
     }
 }
 
-/// What it does about processes whose programs fail.
+/// Flaws of processes whose programs fail.
 impl Flaws {
     pub(crate) const fn leaves_restarts_uncounted(self) -> bool {
         self.has(Flaw::RestartsUncounted)
@@ -158,15 +158,15 @@ impl Flaws {
     }
 }
 
-/// What it does about the end of sandboxes.
+/// Flaws of the end of sandboxes.
 impl Flaws {
     pub(crate) const fn announces_twice(self) -> bool {
         self.has(Flaw::TerminatedTwice)
     }
 
-    /// Whether the user of a sandbox does not hear that it is over by this cause.
+    /// Whether the user of a sandbox is not notified of an end with this cause.
     pub(crate) fn hides_death(self, cause: EndCause) -> bool {
-        self.has(Flaw::DeathUntold) && cause == EndCause::Crash
+        self.has(Flaw::DeathUnreported) && cause == EndCause::Crash
     }
 
     pub(crate) const fn forgets_failed_kill(self) -> bool {
@@ -181,9 +181,9 @@ impl Flaws {
         self.has(Flaw::DiskLimitIgnored)
     }
 
-    /// Whether a sandbox is swept although something holds it.
+    /// Whether the idle sweep ends a sandbox although something holds it.
     pub(crate) fn sweeps_held(self, entry: &Entry) -> bool {
-        let up = entry.phase() == Phase::InUse && entry.ending.is_none();
+        let up = entry.phase() == Phase::InUse && entry.termination.is_none();
         self.has(Flaw::SweepIgnoresHolds) && up
     }
 
@@ -192,18 +192,18 @@ impl Flaws {
         if !self.has(Flaw::RunningEvicted) {
             return None;
         }
-        let up = |entry: &Entry| entry.phase() == Phase::InUse && entry.ending.is_none();
+        let up = |entry: &Entry| entry.phase() == Phase::InUse && entry.termination.is_none();
         let running = |entry: &Entry| up(entry) && entry.state() == SandboxState::Running;
         entries.iter().find(|(_, entry)| running(entry)).map(|(victim, _)| victim)
     }
 
-    /// The sandbox of a tier that gives way first: the least recently used.
-    pub(crate) const fn first_of(self, tier: &Order) -> Option<EntryIx> {
+    /// The sandbox of a tier that is evicted first: the least recently used.
+    pub(crate) const fn first_of(self, tier: &LruList) -> Option<EntryIx> {
         if self.has(Flaw::MruEviction) { tier.last() } else { tier.first() }
     }
 }
 
-/// What it does about files.
+/// Flaws of files.
 impl Flaws {
     pub(crate) const fn skips_save(self) -> bool {
         self.has(Flaw::PersistSkipped)
@@ -233,17 +233,17 @@ impl Flaws {
         self.has(Flaw::HalfRestoredCopied)
     }
 
-    /// Until when a sandbox is held still.
-    pub(crate) fn still_until(self, until: Mono) -> Mono {
-        if self.has(Flaw::StillTooLong) { until.plus(1_000_000) } else { until }
+    /// Until when a sandbox stays quiesced.
+    pub(crate) fn quiesced_until(self, until: Mono) -> Mono {
+        if self.has(Flaw::QuiescedTooLong) { until.plus(1_000_000) } else { until }
     }
 
-    pub(crate) const fn holds_still_midway(self) -> bool {
-        self.has(Flaw::StillMidway)
+    pub(crate) const fn quiesces_mid_turn(self) -> bool {
+        self.has(Flaw::QuiescedMidTurn)
     }
 
-    pub(crate) const fn leaves_still(self) -> bool {
-        self.has(Flaw::LeftStill)
+    pub(crate) const fn leaves_quiesced(self) -> bool {
+        self.has(Flaw::LeftQuiesced)
     }
 
     pub(crate) const fn asks_frozen_guest(self) -> bool {
@@ -259,7 +259,7 @@ impl Flaws {
     }
 }
 
-/// Broken ways of doing something, which a sound kernel never goes.
+/// Broken decisions that a sound kernel never makes.
 impl Kernel {
     /// A session that is getting a sandbox forgets it, and so gets another.
     pub(crate) fn flaw_gets_another_sandbox(&mut self, session: SessionIx, entry: EntryIx) {
@@ -285,27 +285,30 @@ impl Kernel {
         true
     }
 
-    /// What rests in a sandbox that ends is started in it all the same.
-    pub(crate) fn flaw_restarts_what_rests(&mut self, entry: EntryIx) {
+    /// Programs that wait for a restart in a sandbox that ends are restarted all the same.
+    pub(crate) fn flaw_restarts_waiting_programs(&mut self, entry: EntryIx) {
         if !self.flaws.has(Flaw::RestartInEndedSandbox) {
             return;
         }
-        let processes = self.entries[entry].extra.as_ref().map(|extra| extra.processes.keys());
+        let processes = self.entries[entry].rare.as_ref().map(|rare| rare.processes.keys());
         for process in processes.into_iter().flatten().copied().collect::<Vec<_>>() {
             self.begin_restart(entry, process);
         }
     }
 
-    /// A caller that wants the sandbox of a session is refused because it is held still.
-    pub(crate) fn flaw_refuses_while_still(&self, session: SessionIx) -> Result<(), Refusal> {
-        let still = |entry: EntryIx| self.entries[entry].ops.is_held_still();
-        if self.flaws.has(Flaw::StillRefuses) && self.sessions[session].entry.is_some_and(still) {
-            return Err(Refusal::new(ErrorCode::SessionBusy, "its files are being copied"));
+    /// A caller that wants the sandbox of a session is refused because it is quiesced.
+    pub(crate) fn flaw_refuses_while_quiesced(&self, session: SessionIx) -> Result<(), Refusal> {
+        let still = |entry: EntryIx| self.entries[entry].ops.is_quiescing();
+        if self.flaws.has(Flaw::QuiesceRefuses) && self.sessions[session].entry.is_some_and(still) {
+            return Err(Refusal::new(
+                ErrorCode::SessionBusy,
+                "the files of the sandbox are being copied",
+            ));
         }
         Ok(())
     }
 
-    /// A session ends without its files.
+    /// A session ends and its files stay.
     pub(crate) fn flaw_ends_without_files(&mut self, session: SessionIx) -> bool {
         if !self.flaws.has(Flaw::EndedKeepsFiles) {
             return false;
@@ -314,7 +317,7 @@ impl Kernel {
         match live {
             Some(entry) => {
                 let after = self.after_leaving(entry);
-                self.end(entry, EndCause::SessionEnded, after, Resolve::Firm);
+                self.end(entry, EndCause::SessionEnded, after, Firmness::Firm);
             }
             None => self.leave_finished(session),
         }
@@ -326,7 +329,7 @@ impl Kernel {
         if !self.flaws.has(Flaw::LeaseSurvivesRestart) {
             return false;
         }
-        self.entries[entry].belongs.given_back();
+        self.entries[entry].ownership.returned_to_pool();
         self.entries[entry].take(Step::Launch);
         self.put_idle(entry, Step::Warm);
         true

@@ -1,5 +1,5 @@
-//! Forks: another session with a copy of this one's files. The copy is a cold sandbox of its own
-//! from the start, so that it is counted, found after a crash, and woken by its first message.
+//! Forks: a new session with a copy of another's files. The copy is a cold sandbox from the start,
+//! so it is counted, found after a crash, and launched by its first message.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use model::{EndCause, ErrorCode, InstanceId, Refusal, RequestId, SessionId, Sess
 use crate::Kernel;
 use crate::admission::capacity_exhausted;
 use crate::effect::Action;
-use crate::entry::{After, Copying, EntryIx, OpKind, Own, Phase};
+use crate::entry::{AfterEnd, EntryIx, EntryOwner, OpKind, Phase, WorkspaceCopy};
 use crate::event::{FailureKind, Outcome};
 use crate::pool::PoolIx;
 use crate::reply::Reply;
@@ -43,8 +43,8 @@ impl Kernel {
             return Err(Refusal::new(ErrorCode::SessionBusy, cause).retry_after(1_000));
         }
         let pool = self.served_pool(&known.template)?;
-        if known.shelf.is_some() {
-            self.take_entry_for_shelf(parent, pool)?;
+        if known.shelved.is_some() {
+            self.take_entry_for_shelved_files(parent, pool)?;
         }
         let known = &self.sessions[parent];
         let (template, settings) = (known.template.clone(), known.settings.clone());
@@ -53,7 +53,7 @@ impl Kernel {
             sandbox.files.has_files() || sandbox.phase() == Phase::InUse
         });
         if let Some(entry) = source {
-            self.call_off_archive(entry);
+            self.cancel_archive(entry);
             self.hold_for_copy(entry);
             if let Err(refusal) = self.make_room_for_entry() {
                 self.release_copy_hold(entry);
@@ -62,7 +62,7 @@ impl Kernel {
             self.spare_source(entry);
         }
         let session = self.new_session(id, template, settings);
-        // What the copy lacks was lost before it was made: its reader has to know that, too.
+        // Files lost before the copy are missing in it too: its clients must hear of that.
         self.sessions[session].state_lost = self.sessions[parent].state_lost;
         self.sessions[session].parent = Some(parent_id);
         self.sessions[session].status = SessionStatus::Paused;
@@ -72,9 +72,9 @@ impl Kernel {
             return Ok(Reply::Forked { session: id });
         };
         self.begin_control(request, session, ControlKind::Fork)?;
-        let entry = self.create_entry(pool, Own::Session(session), None);
+        let entry = self.create_entry(pool, EntryOwner::Session(session), None);
         self.sessions[session].entry = Some(entry);
-        let mut copying = Copying::of(self.entries[source].workspace);
+        let mut copying = WorkspaceCopy::of(self.entries[source].workspace);
         copying.hold_source();
         self.entries[entry].copying = Some(copying);
         self.await_source(entry);
@@ -84,9 +84,9 @@ impl Kernel {
         Ok(Reply::Pending)
     }
 
-    /// The sandbox through which files are copied, if it has them. One that is being started or
-    /// removed has a part of them or none: what is kept of it is the whole then. A disk that only
-    /// its sandbox can see into is whole from the first moment.
+    /// The instance to copy the files from, if it has all of them. One that is being launched or
+    /// removed may have only a part; then the saved files are copied. A disk that only the sandbox
+    /// can read is complete from the start.
     pub(crate) fn instance_to_copy_from(&self, entry: EntryIx) -> Option<InstanceId> {
         let sandbox = &self.entries[entry];
         let whole = sandbox.phase() == Phase::InUse
@@ -95,36 +95,43 @@ impl Kernel {
         (sandbox.is_live() && whole).then_some(sandbox.instance)
     }
 
-    /// Whether the files of a sandbox that is being removed go with it, or are about to move.
+    /// Whether the files of a sandbox that is being removed are lost with it, or about to be
+    /// shelved.
     fn is_losing_files(&self, entry: EntryIx) -> bool {
         let sandbox = &self.entries[entry];
-        let Some(ending) = sandbox.ending.as_ref().filter(|_| sandbox.phase() == Phase::Killing)
+        let Some(termination) =
+            sandbox.termination.as_ref().filter(|_| sandbox.phase() == Phase::Killing)
         else {
             return false;
         };
-        match ending.after {
-            After::Gone | After::Shelved => true,
-            After::Cold | After::Renamed => sandbox.has_unsaved_files(),
+        match termination.after {
+            AfterEnd::Gone | AfterEnd::Shelved => true,
+            AfterEnd::Cold | AfterEnd::Renamed => sandbox.has_unsaved_files(),
         }
     }
 
-    /// A sandbox that was to give way stays: its files are being copied out of it.
+    /// Voids an eviction or sweep: the files of the sandbox are being copied.
     fn spare_source(&mut self, entry: EntryIx) {
         if self.entries[entry].may_be_spared() {
-            let refusal = Refusal::new(ErrorCode::SandboxBusy, "its files are being copied");
-            self.void_ending(entry, &refusal);
+            let refusal =
+                Refusal::new(ErrorCode::SandboxBusy, "the files of the sandbox are being copied");
+            self.void_termination(entry, &refusal);
         }
     }
 
-    /// A session whose files are to be copied gets a cold sandbox for them.
-    fn take_entry_for_shelf(&mut self, session: SessionIx, pool: PoolIx) -> Result<(), Refusal> {
+    /// Gives a shelved session a cold sandbox, so that its files can be copied.
+    fn take_entry_for_shelved_files(
+        &mut self,
+        session: SessionIx,
+        pool: PoolIx,
+    ) -> Result<(), Refusal> {
         self.make_room_for_entry()?;
-        let entry = self.create_entry(pool, Own::Session(session), None);
+        let entry = self.create_entry(pool, EntryOwner::Session(session), None);
         self.sessions[session].entry = Some(entry);
         self.entries[entry].generation = self.sessions[session].generation;
         self.unshelve(session, entry);
         // Callers may have waited for the session's sandbox while it had no entry.
-        self.repin(entry);
+        self.recompute_demand(entry);
         Ok(())
     }
 
@@ -146,7 +153,7 @@ impl Kernel {
         self.settle(entry);
     }
 
-    /// A cold entry can only be added where an entry is free; what is cold gives way at once.
+    /// Makes room for a new cold entry by evicting cold entries, which ends at once.
     fn make_room_for_entry(&mut self) -> Result<(), Refusal> {
         while self.entries.count() >= self.config.max_sandboxes {
             if self.first_of(Tier::Cold).is_none() || !self.evict_one(Shortage::Entries) {
@@ -157,16 +164,16 @@ impl Kernel {
     }
 
     pub(crate) fn copy_ended(&mut self, entry: EntryIx, outcome: Outcome) {
-        if self.copies_again_by_guest(entry, &outcome) {
+        if self.retry_copy_by_guest(entry, &outcome) {
             return;
         }
         self.release_copy_source(entry);
-        if let Some(ending) = self.entries[entry].ending.take() {
-            // It was given up while it was being copied, and so its session never came to be.
+        if let Some(termination) = self.entries[entry].termination.take() {
+            // The fork was cancelled during the copy, so its session never existed.
             if let Some(session) = self.entries[entry].session() {
                 self.sessions[session].status = SessionStatus::Ended;
             }
-            self.remove_entry(entry, ending.cause, ending.detail.as_ref(), None);
+            self.remove_entry(entry, termination.cause, termination.detail.as_ref(), None);
             return;
         }
         let (gone, detail): (bool, Arc<str>) = match outcome {
@@ -175,7 +182,7 @@ impl Kernel {
                 let copying = sandbox.copying.take();
                 sandbox.files.files_made();
                 if let Some(copying) = copying {
-                    self.copied(copying.from);
+                    self.workspace_copy_ended(copying.from);
                 }
                 self.mark(entry);
                 self.settle(entry);
@@ -183,7 +190,7 @@ impl Kernel {
                     self.publish_session(session, SessionChange::Forked);
                     let reply = Reply::Forked { session: self.sessions[session].id };
                     self.finish_control(session, &Ok(reply));
-                    // After a restart no request waits for the fork itself, but a use of it may.
+                    // After a restart no request waits for the fork itself, but a use may.
                     self.session_due(session);
                 }
                 return;
@@ -206,8 +213,8 @@ impl Kernel {
         self.remove_entry(entry, EndCause::LaunchFailed, Some(&detail), None);
     }
 
-    /// Whether what a fork reads from is still its parent's. If not, a copy that failed is no
-    /// trouble of the disk.
+    /// Whether the source of a fork still belongs to its parent. If not, a failed copy is not the
+    /// fault of the disk.
     fn is_source_there(&self, fork: SessionIx, copy: EntryIx) -> bool {
         let parent = self.sessions[fork].parent;
         let parent = parent.and_then(|id| self.sessions.by_id(id));
@@ -223,7 +230,7 @@ impl Kernel {
         })
     }
 
-    /// What is being copied may not be given up meanwhile.
+    /// A source must not be removed while it is copied.
     pub(crate) fn hold_for_copy(&mut self, entry: EntryIx) {
         self.entries[entry].holds.copy_began();
         self.settle(entry);
@@ -232,12 +239,12 @@ impl Kernel {
     pub(crate) fn release_copy_hold(&mut self, entry: EntryIx) {
         self.entries[entry].holds.copy_ended();
         self.settle(entry);
-        self.let_run_if_unneeded(entry);
-        self.go_on_freezing(entry);
-        self.arm_quiet(entry);
+        self.unquiesce_if_unneeded(entry);
+        self.continue_freeze(entry);
+        self.arm_freeze_and_sweep(entry);
     }
 
-    /// Releases the hold on the source of a copy, once, if both are still there.
+    /// Releases the hold on the source of a copy, once, if both still exist.
     pub(crate) fn release_copy_source(&mut self, copy: EntryIx) {
         let source = self.source_of(copy);
         let Some(copying) = &mut self.entries[copy].copying else { return };
@@ -248,7 +255,7 @@ impl Kernel {
         }
     }
 
-    /// The sandbox whose files are being copied into this one, if it is still there.
+    /// The sandbox whose files are being copied into this one, if it still exists.
     pub(crate) fn source_of(&self, copy: EntryIx) -> Option<EntryIx> {
         let from = self.entries[copy].copying?.from;
         let parent = self.sessions[self.entries[copy].session()?].parent?;

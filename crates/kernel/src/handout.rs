@@ -1,6 +1,7 @@
-//! Handing an idle sandbox to a lease or a session. One that answered lately, and to which nothing
-//! is to be bound, is handed out in the same decision; any other is bound and heard from first.
-//! Nothing is handed out on the word of a sandbox that was not asked for longer than that.
+//! Handing out an idle sandbox to a lease or a session. A sandbox that answered lately, and to
+//! which nothing must be bound, is handed out in the same decision. Any other is claimed first: its
+//! guest binds the settings and answers. A sandbox that was not probed within `probe_fresh_ms` is
+//! never handed out unprobed.
 
 use std::sync::Arc;
 
@@ -9,23 +10,23 @@ use model::{EndCause, ErrorCode, LifecycleEvent, Refusal};
 
 use crate::Kernel;
 use crate::effect::Action;
-use crate::entry::{EntryIx, Frozen, OpKind, Own, Phase, Step};
+use crate::entry::{EntryIx, EntryOwner, Frozen, OpKind, Phase, Step};
 use crate::event::{CheckoutPolicy, Outcome};
 use crate::reply::{CheckedOut, CheckoutPath, Reply};
 use crate::request::{RequestIx, Terms};
 use crate::session::SessionIx;
 
-/// How many sandboxes a session tries to have bound to it before those who want one hear why that
-/// fails.
+/// How many sandboxes a session tries to claim before its callers are refused with the cause.
 const CLAIMS_MAX: u32 = 2;
 
 impl Kernel {
-    /// Gives an idle sandbox to a caller in line: at once, or as soon as it is bound and answers.
+    /// Hands out an idle sandbox to a waiting caller: at once, or as soon as the claim is
+    /// confirmed.
     pub(crate) fn serve(&mut self, entry: EntryIx, req: RequestIx) {
         let waiter = self.waiter(req);
         let (terms, path) = (waiter.terms.clone(), waiter.path);
         self.requests.lease_unwanted(terms.lease);
-        if self.needs_no_word(entry, &terms) {
+        if self.can_hand_out_without_probe(entry, &terms) {
             let checked_out = self.hand_out(entry, terms, path);
             self.answer(req, Ok(Reply::CheckedOut(checked_out)));
         } else {
@@ -33,9 +34,9 @@ impl Kernel {
         }
     }
 
-    /// Whether a sandbox can be handed out as it is: nothing is to be bound to it or may be bound
-    /// to it still, and it answered so lately that asking again would tell little.
-    pub(crate) fn needs_no_word(&self, entry: EntryIx, terms: &Terms) -> bool {
+    /// Whether a sandbox can be handed out without a probe: nothing must be bound, nothing may
+    /// still be bound, and it answered within `probe_fresh_ms`.
+    pub(crate) fn can_hand_out_without_probe(&self, entry: EntryIx, terms: &Terms) -> bool {
         let sandbox = &self.entries[entry];
         let fresh = self.now.mono.since(sandbox.proven_at) < self.config.probe_fresh_ms
             || self.flaws.trusts_stale_proof();
@@ -43,25 +44,25 @@ impl Kernel {
         as_it_is && fresh && sandbox.frozen == Frozen::No && sandbox.ops.is_free()
     }
 
-    /// Hands out an idle sandbox in this very decision. It was not asked, so this proves nothing.
+    /// Hands out an idle sandbox in this decision. It was not probed, so this proves nothing.
     pub(crate) fn hand_out(
         &mut self,
         entry: EntryIx,
         terms: Terms,
         path: CheckoutPath,
     ) -> CheckedOut {
-        self.let_to(entry, terms);
-        self.taken_up(entry, Step::HandOut);
+        self.assign_to_lease(entry, terms);
+        self.mark_in_use(entry, Step::HandOut);
         self.active_lease(entry, path)
     }
 
-    /// Binds an idle sandbox to the lease of a caller, and hears from it.
+    /// Claims an idle sandbox for the lease of a caller; its guest must answer.
     pub(crate) fn bind_to_lease(&mut self, entry: EntryIx, req: RequestIx) {
         let waiter = self.waiter(req);
         waiter.entry = Some(entry);
         let terms = waiter.terms.clone();
         let settings = terms.claim.clone();
-        self.let_to(entry, terms);
+        self.assign_to_lease(entry, terms);
         let sandbox = &mut self.entries[entry];
         sandbox.take(Step::Claim(Some(req)));
         let action = Action::Claim {
@@ -74,15 +75,15 @@ impl Kernel {
         self.settle(entry);
     }
 
-    /// Takes an idle sandbox out of its pool for a lease. The new expiry comes first, so that
-    /// nothing expires while it is being checked.
-    fn let_to(&mut self, entry: EntryIx, terms: Terms) {
+    /// Takes an idle sandbox out of its pool for a lease. The new expiry is set first, so it cannot
+    /// expire during the claim.
+    fn assign_to_lease(&mut self, entry: EntryIx, terms: Terms) {
         self.leave_pool_line(entry);
         self.entries.lease_began(terms.lease, entry);
         let sandbox = &mut self.entries[entry];
-        sandbox.belongs.let_to_lease(terms.lease, terms.tenant);
+        sandbox.ownership.assigned_to_lease(terms.lease, terms.tenant);
         sandbox.uses += 1;
-        sandbox.clean.let_to_lease(terms.claim.is_some());
+        sandbox.clean.assigned_to_lease(terms.claim.is_some());
         sandbox.settings = terms.claim;
         sandbox.life.limit_to(self.now.wall.plus(terms.ttl_ms));
         if let Some(pool) = sandbox.slot {
@@ -99,7 +100,7 @@ impl Kernel {
                 return;
             }
             Outcome::Failed(failure) => failure.detail,
-            Outcome::TimedOut => Arc::from("it did not answer in time"),
+            Outcome::TimedOut => Arc::from("the sandbox did not answer in time"),
         };
         if let Some(session) = self.entries[entry].session() {
             self.count_failed_claim(session, &detail);
@@ -107,8 +108,8 @@ impl Kernel {
         self.died(entry, EndCause::ClaimFailed, Some(detail));
     }
 
-    /// What fails with one sandbox after another is not their fault: those who want one are
-    /// refused, before the pool is used up for nothing.
+    /// Claims that fail with one sandbox after another are not the sandboxes' fault: callers are
+    /// refused before the whole pool is used up.
     fn count_failed_claim(&mut self, session: SessionIx, detail: &str) {
         let known = &mut self.sessions[session];
         known.failed_claims += 1;
@@ -123,13 +124,13 @@ impl Kernel {
         let sandbox = &mut self.entries[entry];
         sandbox.proven_at = self.now.mono;
         sandbox.clean.confirmed(sandbox.settings.is_some());
-        self.taken_up(entry, Step::Bind);
+        self.mark_in_use(entry, Step::Bind);
         if let Some(session) = self.entries[entry].session() {
             self.session_due(session);
             return;
         }
         let Some(req) = req else {
-            // Its caller went away while it was being bound.
+            // Its caller went away during the claim.
             self.recycle(entry, EndCause::ClientGone);
             return;
         };
@@ -138,17 +139,17 @@ impl Kernel {
         self.answer(req, Ok(Reply::CheckedOut(checked_out)));
     }
 
-    /// From now on a sandbox is in use, by a lease or a session.
-    fn taken_up(&mut self, entry: EntryIx, step: Step) {
+    /// A sandbox is in use from now on, by a lease or a session.
+    fn mark_in_use(&mut self, entry: EntryIx, step: Step) {
         let sandbox = &mut self.entries[entry];
         sandbox.came_into_use(step);
         sandbox.last_used = self.now;
         self.settle(entry);
-        self.arm_quiet(entry);
+        self.arm_freeze_and_sweep(entry);
         self.arm_expiry(entry);
     }
 
-    /// Tells the world of a lease that has its sandbox.
+    /// Publishes that a lease has its sandbox.
     fn active_lease(&mut self, entry: EntryIx, path: CheckoutPath) -> CheckedOut {
         let checked_out = self.checked_out(entry, path);
         let event = LifecycleEvent::SandboxActive {
@@ -167,7 +168,7 @@ impl Kernel {
 
     pub(crate) fn checked_out(&self, entry: EntryIx, path: CheckoutPath) -> CheckedOut {
         let sandbox = &self.entries[entry];
-        let Own::Lease(lease) = sandbox.owner() else {
+        let EntryOwner::Lease(lease) = sandbox.owner() else {
             unreachable!("a lease leads to its sandbox")
         };
         CheckedOut {
@@ -181,30 +182,30 @@ impl Kernel {
         }
     }
 
-    /// A sandbox that was being bound is lost: its caller goes back to where it stood in line.
+    /// A sandbox was lost during its claim: the caller goes back to its old position in the queue.
     pub(crate) fn claim_lost(&mut self, entry: EntryIx, req: Option<RequestIx>) {
         match self.entries[entry].owner() {
-            Own::Lease(lease) => {
-                self.entries.lease_over(lease);
-                self.entries[entry].belongs.given_back();
+            EntryOwner::Lease(lease) => {
+                self.entries.lease_ended(lease);
+                self.entries[entry].ownership.returned_to_pool();
                 let Some(req) = req else { return };
                 self.requests.lease_wanted(lease);
                 let waiter = self.waiter(req);
                 waiter.entry = None;
                 let (pool, seq, policy) = (waiter.pool, waiter.seq, waiter.policy);
                 if self.requests[req].deadline <= self.now.mono {
-                    // It was nearly served at its deadline; it is not kept for another attempt.
+                    // Its deadline has passed: it does not get another attempt.
                     self.checkout_overdue(req);
                     return;
                 }
-                // It takes the next idle one in its turn, and waits for nothing else.
+                // It gets the next idle sandbox in its turn, and waits for nothing else.
                 self.pools[pool].idle_only_in_line |= policy == CheckoutPolicy::IdleOnly;
                 self.pools[pool].queue.insert(seq, req);
                 self.arm_request(req);
                 self.pool_due(pool);
             }
-            Own::Session(session) => self.claim_lost_by_session(session, entry),
-            Own::Nobody => {}
+            EntryOwner::Session(session) => self.claim_lost_by_session(session, entry),
+            EntryOwner::Unowned => {}
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Finds a place by an id. This is the one hash map of the kernel, and it cannot be iterated, so
-//! its order can never leak into a decision.
+//! Finds a slab index by an id. This is the one hash map of the kernel, and it cannot be iterated,
+//! so its order can never leak into a decision.
 
 #![expect(clippy::disallowed_types, reason = "the map is private and never iterated")]
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Ids to values, without an order.
+/// Maps ids to values, without an order.
 #[derive(Debug)]
 pub(crate) struct IdIndex<V> {
     map: HashMap<u128, V, BuildHasherDefault<IdHasher>>,
@@ -40,8 +40,8 @@ impl<V: Copy> IdIndex<V> {
     }
 }
 
-/// Mixes the two halves of an id. Ids chosen by clients could be made to collide; the API accepts
-/// ids only from callers that hold a key, and bounds how many.
+/// Mixes the two halves of an id. Clients could choose colliding ids; the API accepts ids only from
+/// callers with a key, and limits how many.
 #[derive(Debug, Default)]
 pub(crate) struct IdHasher(u64);
 
@@ -70,8 +70,8 @@ pub(crate) const fn mix(mut z: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Ids of one moment differ in a few bits only, and must not meet in one place of the table,
-    /// which looks at the lowest and at the highest bits of a hash.
+    /// Ids of one moment differ in a few bits only, and must not collide in the table, which uses
+    /// the lowest and the highest bits of a hash.
     #[test]
     fn ids_that_differ_little_are_spread_widely() {
         let hash = |id: u128| {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_is_found_until_it_is_removed() {
+    fn index_finds_an_id_until_it_is_removed() {
         let mut index = IdIndex::default();
         for id in 0..1000_u128 {
             assert_eq!(index.insert(id << 60, id), None);

@@ -1,15 +1,14 @@
-//! What is written down after each decision: the records of whatever changed in it, once each.
+//! Writes the journal of a decision: the record of each thing that changed in it, once.
 
 use model::record::{JournalEntry, Owner};
 use model::{LeaseId, SessionId};
 
 use crate::Kernel;
-use crate::entry::{EntryIx, Own};
+use crate::entry::{EntryIx, EntryOwner};
 use crate::pool::PoolIx;
 use crate::session::SessionIx;
 
-/// What changed in this decision and is to be written down. Each has a flag of its own that says
-/// so, and is here once.
+/// What changed in this decision and must be journalled. A flag on each thing makes it appear once.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     entries: Vec<EntryIx>,
@@ -18,31 +17,31 @@ pub(crate) struct Marks {
 }
 
 impl Kernel {
-    /// The durable facts of a sandbox changed.
+    /// The record of a sandbox changed.
     pub(crate) fn mark(&mut self, entry: EntryIx) {
         if self.entries[entry].marked.raise() {
             self.marks.entries.push(entry);
         }
     }
 
-    /// The durable facts of a session changed.
+    /// The record of a session changed.
     pub(crate) fn mark_session(&mut self, session: SessionIx) {
         if self.sessions[session].marked.raise() {
             self.marks.sessions.push(session);
         }
     }
 
-    /// The durable facts of a pool changed.
+    /// The record of a pool changed.
     pub(crate) fn mark_pool(&mut self, pool: PoolIx) {
         if self.pools[pool].marked.raise() {
             self.marks.pools.push(pool);
         }
     }
 
-    /// Writes the records of what changed. A place that was given up and taken again in the same
-    /// decision is written once, as what it is now.
+    /// Journals the records of what changed. An index that was freed and reused in the same
+    /// decision is journalled once, as what it is now.
     pub(crate) fn flush_journal(&mut self) {
-        // By number, because nothing is marked meanwhile and the lists keep their room.
+        // By number: nothing is marked meanwhile, and the lists keep their capacity.
         for at in 0..self.marks.pools.len() {
             if let Some(known) = self.pools.get_mut(self.marks.pools[at])
                 && known.marked.lower()
@@ -74,9 +73,9 @@ impl Kernel {
 
     pub(crate) fn owner(&self, entry: EntryIx) -> Owner {
         match self.entries[entry].owner() {
-            Own::Nobody => Owner::Nobody,
-            Own::Lease(lease) => Owner::Lease(lease),
-            Own::Session(session) => Owner::Session(self.sessions[session].id),
+            EntryOwner::Unowned => Owner::Nobody,
+            EntryOwner::Lease(lease) => Owner::Lease(lease),
+            EntryOwner::Session(session) => Owner::Session(self.sessions[session].id),
         }
     }
 

@@ -1,5 +1,5 @@
-//! Starting sandboxes: for those who wait for a pool, to refill one, and for sessions. The place is
-//! reserved and the instance written down before the effect exists.
+//! Launching sandboxes: for checkouts that wait, to refill a pool, and for sessions. The place is
+//! reserved and the instance journalled before the launch is sent.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use model::{EndCause, InstanceId, KeyId, SandboxId, WorkspaceId};
 
 use crate::Kernel;
 use crate::effect::{Action, Launch};
-use crate::entry::{After, Birth, Entry, EntryIx, OpKind, Own, Readiness, Step};
+use crate::entry::{AfterEnd, Entry, EntryIx, EntryOwner, NewEntry, OpKind, Readiness, Step};
 use crate::event::{FailureKind, Outcome};
 use crate::pool::PoolIx;
 
@@ -16,11 +16,11 @@ impl Kernel {
         self.minter.id(self.now.wall)
     }
 
-    /// Makes a record, reserving its place among the entries.
+    /// Makes an entry for a new sandbox.
     pub(crate) fn create_entry(
         &mut self,
         pool: PoolIx,
-        owner: Own,
+        owner: EntryOwner,
         slot: Option<PoolIx>,
     ) -> EntryIx {
         let id = SandboxId::from_u128(self.mint());
@@ -29,31 +29,30 @@ impl Kernel {
         let template = Arc::clone(&pools[pool].template);
         let traits = pools[pool].traits;
         let tenant = match owner {
-            Own::Session(session) => sessions[session].settings.tenant,
-            Own::Nobody | Own::Lease(_) => KeyId::NIL,
+            EntryOwner::Session(session) => sessions[session].settings.tenant,
+            EntryOwner::Unowned | EntryOwner::Lease(_) => KeyId::NIL,
         };
-        let birth = Birth { id, workspace, template, traits, owner, tenant, slot, now: *now };
-        let entry = self.entries.insert(Entry::new(birth));
+        let new = NewEntry { id, workspace, template, traits, owner, tenant, slot, now: *now };
+        let entry = self.entries.insert(Entry::new(new));
         self.count_in(entry);
         entry
     }
 
-    /// A place was found for a caller that waits for a pool; its slot was taken when it was asked
-    /// for.
+    /// A place is free for a caller that waits for a pool; its slot was taken when it applied.
     pub(crate) fn place_for_pool(&mut self, pool: PoolIx) {
         self.pools[pool].occupied.placed();
-        let entry = self.create_entry(pool, Own::Nobody, Some(pool));
+        let entry = self.create_entry(pool, EntryOwner::Unowned, Some(pool));
         self.start(entry);
     }
 
-    /// Starts a sandbox to refill a pool.
-    pub(crate) fn launch_spare(&mut self, pool: PoolIx) {
+    /// Launches a sandbox to refill a pool.
+    pub(crate) fn launch_for_refill(&mut self, pool: PoolIx) {
         self.pools[pool].occupied.slot_taken();
-        let entry = self.create_entry(pool, Own::Nobody, Some(pool));
+        let entry = self.create_entry(pool, EntryOwner::Unowned, Some(pool));
         self.start(entry);
     }
 
-    /// Starts the process of a sandbox that has none.
+    /// Launches an instance for a cold sandbox.
     pub(crate) fn start(&mut self, entry: EntryIx) {
         self.reserve_live(entry);
         let instance = InstanceId::from_u128(self.mint());
@@ -72,7 +71,7 @@ impl Kernel {
         let seeded = sandbox.settings.as_ref().is_some_and(|settings| settings.seed.is_some());
         let mut timeout_ms = sandbox.template.ready_timeout_ms;
         if sandbox.files.has_files() || seeded {
-            // Files may have to be put into it.
+            // Files may have to be restored into it.
             timeout_ms = timeout_ms.saturating_add(self.config.deadlines.workspace_ms);
         }
         if let Some(pool) = sandbox.slot {
@@ -111,23 +110,23 @@ impl Kernel {
     fn launched(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         sandbox.ready = Readiness::Ready;
-        // What is only in memory is nothing to come back to before it was saved.
+        // Files that are only in memory cannot be restored before they were saved.
         if sandbox.traits.workspace_survives {
             sandbox.files.files_made();
         }
         sandbox.proven_at = self.now.mono;
-        sandbox.extra = None;
+        sandbox.rare = None;
         self.mark(entry);
         if let Some(pool) = self.entries[entry].slot {
             let counted = &mut self.pools[pool];
-            counted.occupied.launch_over();
+            counted.occupied.launch_ended();
             counted.counters.launched += 1;
             self.pool_recovered(pool);
             self.put_idle(entry, Step::Warm);
         } else {
             self.entries[entry].came_into_use(Step::Resume);
             self.settle(entry);
-            self.arm_quiet(entry);
+            self.arm_freeze_and_sweep(entry);
             self.arm_expiry(entry);
             if let Some(session) = self.entries[entry].session() {
                 self.session_due(session);
@@ -143,20 +142,20 @@ impl Kernel {
             self.pools[pool].occupied.failure_began();
             self.pool_failed(pool, began, &detail);
         }
-        // What was made must be removed first; those who wait hear of it then.
+        // The instance must be removed first; waiting callers are refused then.
         self.end_unready(entry, cause, detail);
     }
 
     /// Ends a sandbox that never became ready.
     pub(crate) fn end_unready(&mut self, entry: EntryIx, cause: EndCause, detail: Arc<str>) {
         let sandbox = &self.entries[entry];
-        // A session that had files before keeps them, unless they are gone, which is reported; one
-        // that never had any keeps nothing.
+        // A session that had files keeps them, unless they are gone, which is reported. One that
+        // never had any keeps nothing.
         let after = match sandbox.owner() {
-            Own::Session(_) if sandbox.files.has_files() && cause != EndCause::FilesGone => {
-                After::Cold
+            EntryOwner::Session(_) if sandbox.files.has_files() && cause != EndCause::FilesGone => {
+                AfterEnd::Cold
             }
-            Own::Session(_) | Own::Nobody | Own::Lease(_) => After::Gone,
+            EntryOwner::Session(_) | EntryOwner::Unowned | EntryOwner::Lease(_) => AfterEnd::Gone,
         };
         self.end_now(entry, cause, after, Some(detail));
     }

@@ -1,28 +1,28 @@
 //! Leases: exclusive use of a sandbox until it is returned or expires. A return never waits for
-//! anything; what becomes of the sandbox is decided in `recycle`.
+//! anything; `recycle` decides what becomes of the sandbox.
 
 use model::{EndCause, ErrorCode, LeaseId, Refusal, TerminatedReason, Wall};
 
 use crate::Kernel;
-use crate::ends::LeaseEnd;
-use crate::entry::{After, EntryIx, Own, Phase, Resolve};
+use crate::entry::{AfterEnd, EntryIx, EntryOwner, Firmness, Phase};
 use crate::reply::Reply;
+use crate::tombstones::LeaseTombstone;
 
 impl Kernel {
     pub(crate) fn lease_returned(&mut self, lease: LeaseId) -> Result<Reply, Refusal> {
-        let entry = match (self.leased(lease), self.ends.of_lease(lease)) {
+        let entry = match (self.leased(lease), self.tombstones.of_lease(lease)) {
             (Ok(entry), _) => entry,
-            // There is nothing left to give back, and that is how its user wants it.
+            // There is nothing left to return, and its user wanted that.
             (Err(_), Some(end)) if is_settled(end.cause) => return Ok(Reply::Noted),
             (Err(refusal), _) => return Err(refusal),
         };
         match self.entries[entry].phase() {
             Phase::InUse => self.recycle(entry, EndCause::Returned),
             Phase::Claiming(req) => {
-                // Returned before it was handed out: it is not wanted any more.
+                // Returned before it was handed out: the caller no longer wants it.
                 if let Some(req) = req {
                     self.entries[entry].claim_unwanted();
-                    self.lease_over(entry, lease, EndCause::Returned);
+                    self.lease_ended(entry, lease, EndCause::Returned);
                     let cause = "the lease was returned before it was handed out";
                     self.answer(req, Err(Refusal::new(ErrorCode::Aborted, cause)));
                 }
@@ -44,8 +44,8 @@ impl Kernel {
     ) -> Result<Reply, Refusal> {
         let entry = self.leased(lease)?;
         let sandbox = &mut self.entries[entry];
-        if let Some(ending) = &sandbox.ending {
-            return Err(lost(ending.cause));
+        if let Some(termination) = &sandbox.termination {
+            return Err(lost(termination.cause));
         }
         let ttl_ms = ttl_ms.unwrap_or(sandbox.template.pool.lease_ttl_ms);
         refuse_ttl(ttl_ms)?;
@@ -56,37 +56,38 @@ impl Kernel {
     }
 
     fn leased(&self, lease: LeaseId) -> Result<EntryIx, Refusal> {
-        self.entries.by_lease(lease).ok_or_else(|| match self.ends.of_lease(lease) {
+        self.entries.by_lease(lease).ok_or_else(|| match self.tombstones.of_lease(lease) {
             Some(end) => lost(end.cause),
             None => Refusal::new(ErrorCode::LeaseUnknown, format!("no lease {lease} is known")),
         })
     }
 
-    /// A lease is over. Until its end is announced the sandbox is still known as the lease's.
+    /// A lease ended. Until the end of the sandbox is published it is still recorded as the
+    /// lease's.
     pub(crate) fn forget_lease(&mut self, entry: EntryIx, cause: EndCause) {
-        let Own::Lease(lease) = self.entries[entry].owner() else { return };
-        self.entries.lease_over(lease);
-        self.lease_over(entry, lease, cause);
+        let EntryOwner::Lease(lease) = self.entries[entry].owner() else { return };
+        self.entries.lease_ended(lease);
+        self.lease_ended(entry, lease, cause);
     }
 
-    /// Remembers how a lease ended; what happens to its sandbox afterwards changes nothing of it.
-    fn lease_over(&mut self, entry: EntryIx, lease: LeaseId, cause: EndCause) {
+    /// Makes the tombstone of a lease; what happens to its sandbox later does not change it.
+    fn lease_ended(&mut self, entry: EntryIx, lease: LeaseId, cause: EndCause) {
         let sandbox = &mut self.entries[entry];
-        let cause = sandbox.belongs.lease_over(cause);
-        self.ends.remember_lease(lease, LeaseEnd { cause, tenant: sandbox.tenant() });
+        let cause = sandbox.ownership.lease_ended(cause);
+        self.tombstones.remember_lease(lease, LeaseTombstone { cause, tenant: sandbox.tenant() });
     }
 
-    /// Sees to it that a sandbox is looked at when its time is over.
+    /// Sets the alarm for when a sandbox expires.
     pub(crate) fn arm_expiry(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
         let Some(end) = sandbox.life.expires_at() else { return };
-        if sandbox.ending.is_some() {
+        if sandbox.termination.is_some() {
             return;
         }
         let margin_ms = match sandbox.phase() {
             Phase::Idle => sandbox.template.pool.acquire_margin_ms(),
-            // What is in progress is not cut off: it is looked at when that ends.
-            Phase::InUse if sandbox.session().is_some() && !sandbox.may_rest() => {
+            // Activity is not cut off: the kernel looks again when it ends.
+            Phase::InUse if sandbox.session().is_some() && !sandbox.is_inactive() => {
                 return;
             }
             Phase::InUse => 0,
@@ -101,7 +102,7 @@ impl Kernel {
         self.arm(entry, at);
     }
 
-    /// Ends a sandbox whose time is over.
+    /// Ends a sandbox that has expired.
     pub(crate) fn expire(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
         match sandbox.phase() {
@@ -114,15 +115,15 @@ impl Kernel {
                 }
             }
             Phase::InUse if !sandbox.life.outlives(self.now.wall, 0) => match sandbox.owner() {
-                Own::Lease(_) => {
-                    let over = sandbox.life.is_over(self.now.wall);
+                EntryOwner::Lease(_) => {
+                    let over = sandbox.life.has_ended(self.now.wall);
                     let cause = if over { EndCause::LifetimeOver } else { EndCause::LeaseExpired };
-                    self.end(entry, cause, After::Gone, Resolve::Now);
+                    self.end(entry, cause, AfterEnd::Gone, Firmness::Now);
                 }
-                Own::Session(_) if sandbox.may_rest() => {
-                    self.end(entry, EndCause::LifetimeOver, After::Cold, Resolve::Firm);
+                EntryOwner::Session(_) if sandbox.is_inactive() => {
+                    self.end(entry, EndCause::LifetimeOver, AfterEnd::Cold, Firmness::Firm);
                 }
-                Own::Session(_) | Own::Nobody => {}
+                EntryOwner::Session(_) | EntryOwner::Unowned => {}
             },
             Phase::InUse
             | Phase::Cold
@@ -146,9 +147,9 @@ pub(crate) fn refuse_ttl(ttl_ms: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether a return of a lease that ended like this is the same as one that came in time: it was
-/// returned before, or its sandbox is gone by its own fault or its user's wish. A lease that was
-/// taken away is lost, and a late return gets to know that.
+/// Whether a late return of a lease that ended like this succeeds: it was returned before, its
+/// sandbox failed by itself, or its user deleted it. A lease that was taken away is lost, and a
+/// late return is refused.
 fn is_settled(cause: EndCause) -> bool {
     match cause.reason() {
         TerminatedReason::Crash
@@ -165,7 +166,7 @@ fn is_settled(cause: EndCause) -> bool {
     }
 }
 
-/// The refusal of a caller that comes with a lease that is gone.
+/// The refusal of a caller whose lease is gone.
 pub(crate) fn lost(cause: EndCause) -> Refusal {
     let reason = cause.reason();
     let cause = format!("the lease is gone: {} ({})", reason.as_str(), cause.as_str());

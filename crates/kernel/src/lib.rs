@@ -1,31 +1,27 @@
 //! Every lifecycle decision of Shoal, as a pure state machine.
 //!
 //! [`Kernel::apply`] takes an event and the time at which it happened, changes the state in memory,
-//! and leaves in the [`Outbox`] what is to be written down, done and said. It never reads a clock,
-//! rolls dice, does I/O or depends on the order of a hash map: the same events give the same
+//! and leaves in the [`Outbox`] what the interpreter must store, do and answer. It never reads a
+//! clock, rolls dice, does I/O or depends on the order of a hash map: the same events give the same
 //! decisions. The kernel in memory is the authority, and the store is its journal.
 //!
-//! One module decides one thing and is named for it. An event is handled where it belongs; whatever
-//! else follows from it (waiters to serve, pools to refill, sandboxes to evict) is found by the
-//! reconcilers, which look at the state and not at the event.
+//! One module decides one thing and is named for it. The module that an event belongs to handles
+//! it. The reconcilers find everything else that follows (waiters to serve, pools to refill,
+//! sandboxes to evict) by looking at the state, not at the event.
 
 mod abort;
 mod admission;
 mod alarms;
-mod archiving;
+mod archive_queue;
 mod audit;
-mod binding;
 mod checkout;
-mod cold;
+mod cold_workspaces;
 mod control;
 mod counts;
-mod debts;
 mod deletion;
-mod disk;
-mod due;
+mod disk_limits;
 pub mod effect;
-mod ending;
-mod ends;
+mod effect_completion;
 mod entries;
 mod entry;
 pub mod event;
@@ -35,50 +31,54 @@ mod flag;
 mod flaw;
 mod flaws;
 mod fork;
-mod freezing;
+mod freeze;
 mod handout;
-mod hibernation;
+mod harness_access;
+mod idle_policy;
 mod index;
 mod journal;
+mod keep_alive;
 mod launch;
 mod lease;
-mod losses;
+mod lru_lists;
 mod minter;
-mod orders;
-mod pausing;
+mod pause;
+mod pending_removals;
 mod pool;
 mod pool_life;
+mod pool_lookup;
 mod pools;
 mod probe;
-mod process_end;
 mod process_life;
 mod process_restart;
 mod process_time;
-mod progress;
-mod reads;
+mod quiesce;
+mod reconcile_queue;
+mod recovery;
 mod recycle;
 mod refill;
 mod removal;
 pub mod reply;
 mod request;
 mod requests;
-mod restart;
+mod restart_policy;
 mod retention;
-mod saving;
-mod served;
-mod serving;
+mod save;
 mod session;
+mod session_binding;
 mod session_life;
 mod session_list;
+mod session_waiters;
 mod sessions;
 mod settle;
-mod shelf;
+mod shelved_sessions;
 mod shutdown;
 mod slab;
-mod speaking;
-mod stillness;
+mod state_loss;
+mod termination;
 mod tiers;
 mod timers;
+mod tombstones;
 mod transitions;
 mod turn;
 mod turn_clients;
@@ -86,7 +86,7 @@ mod turn_end;
 mod uses;
 pub mod view;
 mod waiters;
-mod wakefulness;
+mod workspace_readers;
 
 #[cfg(test)]
 mod tests;
@@ -96,15 +96,12 @@ use model::{KeyId, LifecycleEvent, Mono, NodeConfig, Now, Refusal};
 
 use crate::admission::Admission;
 use crate::alarms::Alarms;
-use crate::archiving::Archiving;
+use crate::archive_queue::ArchiveQueue;
 use crate::counts::Counts;
-use crate::debts::Debts;
-pub use crate::disk::SoftWorkspace;
-use crate::due::Due;
+pub use crate::disk_limits::SoftWorkspace;
 pub use crate::effect::{Action, Effect, Launch, Notice};
-use crate::ends::Ends;
 use crate::entries::Entries;
-pub use crate::entry::CHANGES_TOLD_MAX;
+pub use crate::entry::TRANSITIONS_PER_SECOND_MAX;
 pub use crate::event::{
     Checkout, CheckoutPolicy, DeathCause, Event, Failure, FailureKind, Measured, Outcome,
     SessionSettings, StartedProcess, UseKind, UseTarget, WhenBusy,
@@ -113,24 +110,27 @@ pub use crate::flaw::Flaw;
 use crate::flaws::Flaws;
 use crate::journal::Marks;
 use crate::minter::Minter;
+use crate::pending_removals::PendingRemovals;
 use crate::pools::Pools;
-pub use crate::process_end::{
-    EndAsked, ProgramEnd, ProgramExit, RESTART_PAUSE_MS, sandbox_end_in_words,
-};
-use crate::reads::Reads;
+use crate::reconcile_queue::ReconcileQueue;
+pub use crate::recovery::Recovery;
 pub use crate::removal::use_broken;
 pub use crate::reply::{
     CheckedOut, CheckoutPath, Grant, KeptProcess, Loss, Reply, RestCause, SessionReady, WakeReport,
 };
 use crate::requests::Requests;
-pub use crate::restart::Recovery;
+pub use crate::restart_policy::{
+    EndAsked, ProgramEnd, ProgramExit, RESTART_PAUSE_MS, sandbox_end_in_words,
+};
 pub use crate::session_list::SessionFilter;
 use crate::sessions::Sessions;
 use crate::shutdown::Shutdown;
 use crate::tiers::Tiers;
-use crate::transitions::Moved;
+use crate::tombstones::Tombstones;
+use crate::transitions::ChangedStates;
 pub use crate::transitions::Transition;
 pub use crate::view::{Resting, SandboxView, SessionView};
+use crate::workspace_readers::WorkspaceReaders;
 
 /// What a kernel starts from.
 #[derive(Debug, Clone)]
@@ -142,7 +142,7 @@ pub struct Boot {
 }
 
 impl Boot {
-    /// A start with a configuration, a seed that was never used before, and the time.
+    /// A start with a configuration, a random seed that was never used before, and the time.
     pub const fn new(config: NodeConfig, seed: u64, now: Now) -> Self {
         Self { config, seed, now, flaw: None }
     }
@@ -156,26 +156,26 @@ impl Boot {
     }
 }
 
-/// What the kernel leaves to be done. The journal and the published events of one decision are one
-/// transaction; only when that is durable may its effects begin and its notices be given.
+/// What the interpreter must do for a decision. The journal and the published events are one
+/// transaction; only when it is durable may the effects begin and the notices be delivered.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    /// To be written down.
+    /// To store.
     pub journal: Vec<JournalEntry>,
-    /// To be published, in order.
+    /// To publish, in order.
     pub published: Vec<Published>,
-    /// To be done.
+    /// To carry out.
     pub effects: Vec<Effect>,
-    /// To be said to those who wait.
+    /// To deliver to callers.
     pub notices: Vec<Notice>,
-    /// Changes of states for streams of events; no store has them.
+    /// Transitions for event streams; they are never stored.
     pub transitions: Vec<Transition>,
 }
 
-/// An event, and whose business it is.
+/// An event, and the key that may see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
-    /// The key that what it tells of belongs to; nil where that has no owner.
+    /// The key that its subject belongs to; nil if that has no owner.
     pub tenant: KeyId,
     /// The event.
     pub event: LifecycleEvent,
@@ -191,7 +191,7 @@ impl Outbox {
             && self.transitions.is_empty()
     }
 
-    /// Forgets everything, keeping the room for more.
+    /// Empties it and keeps its capacity.
     pub fn clear(&mut self) {
         self.journal.clear();
         self.published.clear();
@@ -201,8 +201,8 @@ impl Outbox {
     }
 }
 
-/// The state machine. Each part owns one kind of facts, and keeps what leads to them in step; the
-/// decisions that take several parts are in `impl Kernel` blocks, one module each.
+/// The state machine. Each part owns one kind of facts and their indexes; decisions that need
+/// several parts are in `impl Kernel` blocks, one module each.
 #[derive(Debug)]
 pub struct Kernel {
     config: NodeConfig,
@@ -216,25 +216,25 @@ pub struct Kernel {
     sessions: Sessions,
     pools: Pools,
     requests: Requests,
-    ends: Ends,
+    tombstones: Tombstones,
 
     admission: Admission,
     tiers: Tiers,
     counts: Counts,
-    debts: Debts,
-    archiving: Archiving,
-    reads: Reads,
-    /// The disk of workspaces has less left than it should.
+    pending_removals: PendingRemovals,
+    archives: ArchiveQueue,
+    readers: WorkspaceReaders,
+    /// The disk of the workspaces has less free space than configured.
     disk_short: bool,
     shutdown: Option<Shutdown>,
 
     marks: Marks,
-    moved: Moved,
-    due: Due,
+    changed_states: ChangedStates,
+    due: ReconcileQueue,
 }
 
 impl Kernel {
-    /// A kernel that knows nothing yet.
+    /// A kernel without any state.
     pub fn new(boot: Boot) -> Self {
         let remembered = boot.config.remembered_ends as usize;
         Self {
@@ -248,25 +248,25 @@ impl Kernel {
             sessions: Sessions::default(),
             pools: Pools::default(),
             requests: Requests::default(),
-            ends: Ends::new(remembered),
+            tombstones: Tombstones::new(remembered),
             admission: Admission::default(),
             tiers: Tiers::default(),
             counts: Counts::default(),
-            debts: Debts::default(),
-            archiving: Archiving::default(),
-            reads: Reads::default(),
+            pending_removals: PendingRemovals::default(),
+            archives: ArchiveQueue::default(),
+            readers: WorkspaceReaders::default(),
             disk_short: false,
             shutdown: None,
             marks: Marks::default(),
-            moved: Moved::default(),
-            due: Due::default(),
+            changed_states: ChangedStates::default(),
+            due: ReconcileQueue::default(),
         }
     }
 
-    /// Takes note of an event and decides what follows from it.
+    /// Handles an event and decides what follows from it.
     pub fn apply(&mut self, now: Now, event: Event) -> Result<Reply, Refusal> {
         self.advance_clock(now);
-        // A request that is asked again while it waits is the same request.
+        // A repeated request that still waits is the same request.
         let asked = event.request();
         if asked.is_some_and(|request| self.requests.by_id(request).is_some()) {
             return Ok(Reply::Pending);
@@ -274,21 +274,21 @@ impl Kernel {
         let reply = self.handle(event);
         self.reconcile_all();
         self.flush_journal();
-        self.tell_transitions();
+        self.publish_transitions();
         reply
     }
 
-    /// What is to be written down, done and said. The interpreter empties it after each event.
+    /// What the interpreter must store, do and answer. It empties the outbox after each event.
     pub const fn outbox(&mut self) -> &mut Outbox {
         &mut self.out
     }
 
-    /// When [`Event::Ticked`] is wanted next.
+    /// When the kernel needs the next [`Event::Ticked`].
     pub fn next_wake(&self) -> Option<Mono> {
         self.alarms.next()
     }
 
-    /// Requests may be refused; news is taken note of, whatever it is.
+    /// The kernel may refuse requests; it accepts all other events.
     fn handle(&mut self, event: Event) -> Result<Reply, Refusal> {
         match event {
             Event::TemplatePut { template, traits } => return self.template_put(template, traits),
@@ -379,7 +379,7 @@ impl Kernel {
         Ok(Reply::Noted)
     }
 
-    /// Publishes something that is the business of one key, or of none.
+    /// Publishes an event to one key, or to none.
     pub(crate) fn publish(&mut self, tenant: KeyId, event: LifecycleEvent) {
         self.out.published.push(Published { tenant, event });
     }

@@ -1,6 +1,5 @@
-//! Makes ids and jitter from a seed that arrives when the kernel starts, and numbers what comes one
-//! after the other. The kernel never rolls dice: the same seed and the same events give the same
-//! ids.
+//! Makes ids and jitter from the random seed that the kernel starts with, and numbers effects and
+//! arrivals. The same seed and the same events give the same ids.
 
 use model::Wall;
 
@@ -34,14 +33,14 @@ impl Minter {
         time | version | variant | (random & mask)
     }
 
-    /// The number of the next effect. No two have the same.
+    /// The unique number of the next effect.
     pub(crate) const fn effect(&mut self) -> u64 {
         self.effects += 1;
         self.effects
     }
 
-    /// The next place in the order of arrival, in whichever line.
-    pub(crate) const fn place_in_line(&mut self) -> u64 {
+    /// The next number in the order of arrival, for all queues.
+    pub(crate) const fn next_arrival(&mut self) -> u64 {
         self.places += 1;
         self.places
     }
@@ -69,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stay_below_their_bound_and_differ() {
+    fn jitter_stays_below_its_bound_and_differs() {
         let mut minter = Minter::new(2);
         let numbers: Vec<u64> = (0..100).map(|_| minter.below(10)).collect();
         assert!(numbers.iter().all(|n| *n < 10));

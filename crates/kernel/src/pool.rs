@@ -1,5 +1,5 @@
-//! The warm pool of a template: what it has, who waits for it, how its launches fare. What to do
-//! about that is decided in `refill`, `checkout` and `recycle`.
+//! The warm pool of a template: its sandboxes, its waiters, the health of its launches. `refill`,
+//! `checkout` and `recycle` decide what to do about them.
 
 mod bucket;
 mod health;
@@ -15,18 +15,18 @@ use model::template::RuntimeTraits;
 use model::{Mono, Template};
 
 use crate::flag::Flag;
-use crate::orders::{Line, Order};
+use crate::lru_lists::{LinkSet, LruList};
 use crate::pool::bucket::Bucket;
 use crate::pool::health::Health;
 use crate::pool::occupancy::Occupancy;
 use crate::request::RequestIx;
-use crate::slab::Place;
+use crate::slab::SlabIndex;
 
-/// The place of a pool.
-pub(crate) type PoolIx = Place<Pool>;
+/// The index of a pool.
+pub(crate) type PoolIx = SlabIndex<Pool>;
 
-/// How long a pool may have more idle sandboxes than wanted before it gives them up. Without this,
-/// every checkout would start one and every return would kill one.
+/// How long a pool keeps a surplus of idle sandboxes. Without this, every checkout would launch one
+/// and every return would kill one.
 pub(crate) const SURPLUS_PATIENCE_MS: u64 = 30_000;
 
 /// The warm pool of a template.
@@ -35,18 +35,18 @@ pub(crate) struct Pool {
     pub(crate) template: Arc<Template>,
     pub(crate) traits: RuntimeTraits,
     pub(crate) phase: PoolPhase,
-    /// Ready to be handed out, oldest first.
-    pub(crate) idle: Order,
-    /// Those who wait, by order of arrival.
+    /// Idle sandboxes, oldest first.
+    pub(crate) idle: LruList,
+    /// Waiting checkouts, in order of arrival.
     pub(crate) queue: BTreeMap<u64, RequestIx>,
-    /// A caller in the line wants an idle one or nothing.
+    /// A waiting caller wants an idle sandbox or nothing.
     pub(crate) idle_only_in_line: bool,
     pub(crate) occupied: Occupancy,
     pub(crate) health: Health,
     pub(crate) bucket: Bucket,
     pub(crate) surplus_since: Option<Mono>,
     pub(crate) counters: PoolCounters,
-    /// Those who wait for it to be gone.
+    /// Requests that wait for its removal.
     pub(crate) destroyers: Vec<RequestIx>,
     pub(crate) marked: Flag,
     pub(crate) due: Flag,
@@ -60,7 +60,7 @@ impl Pool {
             template,
             traits,
             phase: PoolPhase::Active,
-            idle: Order::new(Line::Idle),
+            idle: LruList::new(LinkSet::Idle),
             queue: BTreeMap::new(),
             idle_only_in_line: false,
             occupied: Occupancy::default(),
@@ -82,7 +82,7 @@ impl Pool {
         self.slots().saturating_sub(self.occupied.slots())
     }
 
-    /// Sandboxes on their way to those who wait, or to the idle ones.
+    /// Sandboxes that will become idle or be handed out soon.
     pub(crate) const fn coming(&self) -> u32 {
         self.occupied.launching() + self.occupied.applying() + self.occupied.cleaning()
     }
@@ -91,18 +91,18 @@ impl Pool {
         self.queue.len() as u32
     }
 
-    /// Callers for whom something should be coming: those who will hear of a failed launch wait
-    /// for nothing else.
+    /// Callers that a sandbox should be coming to. Callers that will be refused for a failed launch
+    /// do not count.
     pub(crate) fn expecting(&self) -> u32 {
         self.waiters().saturating_sub(self.occupied.failing())
     }
 
-    /// Whether launches fail so often that they are tried one at a time, with pauses.
+    /// Whether the pool is degraded: launches are tried one at a time, with pauses.
     pub(crate) const fn is_degraded(&self, degraded_after: u32) -> bool {
         self.health.is_degraded(degraded_after)
     }
 
-    /// Fills the bucket of the refill up to now and tells how many launches it allows.
+    /// Fills the refill bucket up to now. Returns how many launches it allows.
     pub(crate) fn refill_allowance(&mut self, now: Mono) -> u32 {
         self.bucket.fill(self.template.pool.refill_per_s, now)
     }

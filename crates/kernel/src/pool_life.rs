@@ -1,5 +1,5 @@
 //! The life of pools and templates: put, resize, drain, resume, destroy. A pool that is being
-//! destroyed is fenced: nothing enters it, and it goes when the last of its sandboxes has.
+//! destroyed is fenced: nothing enters it, and it is removed with the last of its sandboxes.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use model::{EndCause, ErrorCode, Refusal, RequestId, Template, TemplateName};
 
 use crate::Kernel;
 use crate::alarms::Ringer;
-use crate::entry::{After, Phase, Resolve};
+use crate::entry::{AfterEnd, Firmness, Phase};
 use crate::pool::{Pool, PoolIx};
 use crate::reply::Reply;
-use crate::request::Waiting;
+use crate::request::WaitingFor;
 
 impl Kernel {
     pub(crate) fn template_put(
@@ -45,14 +45,14 @@ impl Kernel {
         Ok(Reply::Noted)
     }
 
-    /// Idle sandboxes of the old template go; leased ones go when they are returned.
+    /// Idle sandboxes of the old template end now; leased ones when they are returned.
     fn replace_template(&mut self, pool: PoolIx, template: Arc<Template>, traits: RuntimeTraits) {
         let known = &mut self.pools[pool];
         known.template = template;
         known.traits = traits;
         self.mark_pool(pool);
         while let Some(entry) = self.pools[pool].idle.first() {
-            self.end(entry, EndCause::TemplateReplaced, After::Gone, Resolve::Now);
+            self.end(entry, EndCause::TemplateReplaced, AfterEnd::Gone, Firmness::Now);
         }
         self.pool_due(pool);
     }
@@ -72,11 +72,11 @@ impl Kernel {
         changed
             .validate()
             .map_err(|invalid| Refusal::new(ErrorCode::InvalidArgument, invalid.to_string()))?;
-        // Sandboxes are no different for it: those that exist belong to the new template too.
+        // The change does not affect sandboxes: existing ones belong to the new template too.
         let old = Arc::clone(&self.pools[pool].template);
         let new = Arc::new(changed);
         self.pools[pool].template = Arc::clone(&new);
-        for entry in self.entries.places() {
+        for entry in self.entries.indices() {
             let sandbox = &mut self.entries[entry];
             if Arc::ptr_eq(&sandbox.template, &old) {
                 sandbox.template = Arc::clone(&new);
@@ -126,13 +126,13 @@ impl Kernel {
         }
         Self::refuse_when_crowded(self.pools[pool].destroyers.len())?;
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
-        let req = self.wait_until(request, deadline, Waiting::Destroy { pool });
+        let req = self.wait_until(request, deadline, WaitingFor::Destroy { pool });
         let known = &mut self.pools[pool];
         known.phase = PoolPhase::Destroying;
         known.destroyers.push(req);
         self.mark_pool(pool);
         self.pool_due(pool);
-        for entry in self.entries.places() {
+        for entry in self.entries.indices() {
             let Some(sandbox) = self.entries.get(entry) else { continue };
             if sandbox.slot != Some(pool) {
                 continue;
@@ -140,17 +140,17 @@ impl Kernel {
             let ends = match sandbox.phase() {
                 Phase::Launching | Phase::Wiping | Phase::Proving => true,
                 Phase::Claiming(_) | Phase::InUse => force,
-                // Idle ones go with the pool's line; the others are gone or going.
+                // Idle ones end with the pool's list; the others have ended or are ending.
                 Phase::Idle | Phase::Cold | Phase::Killing => false,
             };
             if ends {
-                self.end(entry, EndCause::PoolClosed, After::Gone, Resolve::Now);
+                self.end(entry, EndCause::PoolClosed, AfterEnd::Gone, Firmness::Now);
             }
         }
         Ok(Reply::Pending)
     }
 
-    /// A pool goes when nothing of it is left.
+    /// Removes a pool when none of its sandboxes is left.
     pub(crate) fn finish_destroying(&mut self, pool: PoolIx) {
         let known = &self.pools[pool];
         if known.phase != PoolPhase::Destroying || known.occupied.slots() > 0 {

@@ -47,14 +47,14 @@ impl Pools {
         self.slab.get_mut(pool)
     }
 
-    /// All pools, in the order of their places.
+    /// All pools, in the order of their indexes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (PoolIx, &Pool)> {
         self.slab.iter()
     }
 
-    /// All places in use, so that pools may change or go while they are visited.
-    pub(crate) fn places(&self) -> Vec<PoolIx> {
-        self.slab.places()
+    /// All indexes in use, so that pools may change or be removed during the loop.
+    pub(crate) fn indices(&self) -> Vec<PoolIx> {
+        self.slab.indices()
     }
 }
 

@@ -1,5 +1,5 @@
-//! Whether a sandbox that a session comes back to is alive. A probe has a deadline; one that is
-//! certainly gone is given up at once, and one that cannot be reached is asked again before it is.
+//! Probes a sandbox that its session comes back to. A probe has a deadline. A sandbox that is
+//! certainly gone ends at once; one that cannot be reached is probed again first.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::entry::{EntryIx, OpKind};
 use crate::event::Outcome;
 
 impl Kernel {
-    /// Nothing was heard of it for a while.
+    /// Whether it has not answered for longer than `probe_fresh_ms`.
     pub(crate) fn needs_probe(&self, entry: EntryIx) -> bool {
         self.now.mono.since(self.entries[entry].proven_at) > self.config.probe_fresh_ms
     }
@@ -25,12 +25,12 @@ impl Kernel {
         let detail = match outcome {
             Outcome::Done => {
                 self.entries[entry].proven_at = self.now.mono;
-                self.arm_quiet(entry);
+                self.arm_freeze_and_sweep(entry);
                 self.drive_entry(entry);
                 return;
             }
             Outcome::Failed(failure) => failure.detail,
-            Outcome::TimedOut => Arc::from("it did not answer in time"),
+            Outcome::TimedOut => Arc::from("the sandbox did not answer in time"),
         };
         if attempt < self.config.probe_attempts {
             self.probe(entry, attempt + 1);

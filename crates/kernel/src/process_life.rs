@@ -1,8 +1,7 @@
-//! The life of a process, as it is decided: it starts, something may be asked of it, its program
-//! ends, and then the process is over or its program rests before the next start. Every process
-//! that the kernel hears of is over exactly once, with a reason, and at the latest when its sandbox
-//! ends. When programs are started again is in `process_restart`, when they are killed in
-//! `process_time`.
+//! The life of a process: it starts, a caller may request its end, its program ends, and then the
+//! process ends or waits for a restart. Every process that the kernel hears of ends exactly once,
+//! with a reason, and at the latest with its sandbox. `process_restart` decides when programs
+//! restart, `process_time` when they are killed.
 
 use std::sync::Arc;
 
@@ -16,14 +15,14 @@ use crate::Kernel;
 use crate::effect::Notice;
 use crate::entry::{Entry, EntryIx, Phase, Process, Program};
 use crate::event::StartedProcess;
-use crate::process_end::{
+use crate::reply::Reply;
+use crate::restart_policy::{
     AfterExit, EndAsked, ProgramEnd, ProgramExit, after_exit, end_unseen, end_with_sandbox,
     sandbox_end_in_words, words_of,
 };
-use crate::reply::Reply;
 
 impl Kernel {
-    /// When a process is killed that asks for this; 0 is never.
+    /// The time limit of a process; 0 is none.
     pub const fn process_timeout_ms(&self, keep_alive: bool, asked: Option<u64>) -> u64 {
         match asked {
             Some(timeout_ms) => timeout_ms,
@@ -35,7 +34,7 @@ impl Kernel {
     pub(crate) fn process_started(&mut self, started: StartedProcess) -> Result<Reply, Refusal> {
         let StartedProcess { sandbox, instance, process, keep_alive, timeout_ms, restart } =
             started;
-        // What was launched for one sandbox may have been wiped and be another one now.
+        // The instance may have been wiped and belong to another sandbox now.
         let is_it = |entry: &EntryIx| self.entries[*entry].id == sandbox;
         let Some(entry) = self.in_use(instance).filter(is_it) else {
             self.started_too_late(sandbox, process);
@@ -43,8 +42,8 @@ impl Kernel {
         };
         let now = self.now;
         let max = self.config.max_processes as usize;
-        let was_awake = self.entries[entry].is_awake();
-        let processes = &mut self.entries[entry].extra().processes;
+        let was_kept_alive = self.entries[entry].is_kept_alive();
+        let processes = &mut self.entries[entry].rare_mut().processes;
         if processes.contains_key(&process) {
             return Ok(Reply::Noted);
         }
@@ -59,27 +58,29 @@ impl Kernel {
         }
         processes.insert(process, Process::new(now, keep_alive, timeout_ms, restart));
         if keep_alive || timeout_ms > 0 {
-            self.holds_changed(entry, was_awake, WakeCause::ProcessStarted);
+            self.keep_alive_changed(entry, was_kept_alive, WakeCause::ProcessStarted);
         }
         Ok(Reply::Noted)
     }
 
-    /// A process was started in a sandbox that ended meanwhile: it is over with that.
+    /// A process was started in a sandbox that ended meanwhile: it ends with it.
     fn started_too_late(&mut self, sandbox: SandboxId, process: ProcessId) {
         let entry = self.entries.by_id(sandbox);
-        let ending = entry.and_then(|entry| self.entries[entry].ending.as_deref());
-        let words = match (ending, self.ends.of_sandbox(sandbox)) {
-            (Some(ending), _) => sandbox_end_in_words(ending.cause, ending.detail.as_deref()),
+        let termination = entry.and_then(|entry| self.entries[entry].termination.as_deref());
+        let words = match (termination, self.tombstones.of_sandbox(sandbox)) {
+            (Some(termination), _) => {
+                sandbox_end_in_words(termination.cause, termination.detail.as_deref())
+            }
             (None, Some(ended)) => sandbox_end_in_words(ended.cause, ended.detail.as_deref()),
-            // It is being wiped, or it ended so long ago that the cause is forgotten.
+            // It is being wiped, or it ended so long ago that its tombstone is gone.
             (None, None) => sandbox_end_in_words(EndCause::Returned, None),
         };
         let end = end_with_sandbox(self.now.wall, words.into());
         self.out.notices.push(Notice::ProcessOver { sandbox, process, end, keeps_alive: false });
     }
 
-    /// An end was asked for, or a signal. Those who ask tell the program that runs. Where none runs,
-    /// none is started any more; one that is being started is killed as soon as it runs.
+    /// An end was requested, or a signal. The interpreter signals the program if it runs. If none
+    /// runs, none is restarted; one that is being started is killed as soon as it runs.
     pub(crate) fn process_end_asked(
         &mut self,
         instance: InstanceId,
@@ -89,28 +90,28 @@ impl Kernel {
         let now = self.now;
         let forgets = self.flaws.forgets_stop_between_programs();
         let Some((entry, known)) = self.process(instance, process) else {
-            return Err(Refusal::new(ErrorCode::ProcessOver, "the process is over"));
+            return Err(Refusal::new(ErrorCode::ProcessOver, "the process has ended"));
         };
-        let program_runs = known.program == Program::Runs;
+        let program_runs = known.program == Program::Running;
         let more = more.meant(program_runs);
         if !program_runs && matches!(more, EndAsked::Signal(_)) {
-            let cause = "it is about to be started again, and nothing runs that could be told";
+            let cause = "the program is about to be restarted, so nothing can get the signal";
             return Err(Refusal::new(ErrorCode::SandboxBusy, cause).retry_after(1_000));
         }
         if !program_runs && forgets {
             return Ok(Reply::Noted);
         }
         known.asked = known.asked.and(more);
-        if let Program::Rests { exit, .. } = known.program
+        if let Program::AwaitsRestart { exit, .. } = known.program
             && known.asked.is_final()
         {
             let end = exit.end_as_asked(now.wall, known.asked);
-            self.process_over(entry, process, end);
+            self.process_ended(entry, process, end);
         }
         Ok(Reply::Noted)
     }
 
-    /// The program of a process is over.
+    /// The program of a process ended.
     pub(crate) fn program_ended(
         &mut self,
         instance: InstanceId,
@@ -119,25 +120,25 @@ impl Kernel {
     ) {
         let Some((entry, known)) = self.process(instance, process) else { return };
         match known.program {
-            Program::Runs => {}
-            // That the program was started is heard later than that it is over.
-            Program::Restarts { .. } => self.restart_heard(entry, process),
-            Program::Rests { .. } => return,
+            Program::Running => {}
+            // The report of the end overtook the report of the restart.
+            Program::Restarting { .. } => self.restart_heard(entry, process),
+            Program::AwaitsRestart { .. } => return,
         }
         let at = self.now.wall;
         match how {
             ProgramEnd::Exited(exit) => self.program_exited(instance, process, exit),
             ProgramEnd::Lost { sandbox_gone: true, detail } => {
-                self.process_over(entry, process, end_with_sandbox(at, detail));
+                self.process_ended(entry, process, end_with_sandbox(at, detail));
             }
             ProgramEnd::Lost { sandbox_gone: false, detail } => {
                 let (status, reason) = (ProcessStatus::Failed, ProcessEndReason::Exited);
-                self.process_over(entry, process, end_unseen(at, status, reason, detail));
+                self.process_ended(entry, process, end_unseen(at, status, reason, detail));
             }
             ProgramEnd::GivenUp => {
                 let (status, reason) = (ProcessStatus::Failed, ProcessEndReason::Killed);
-                let detail = "a mistake of the server ended it".into();
-                self.process_over(entry, process, end_unseen(at, status, reason, detail));
+                let detail = "an internal error of the server ended the process".into();
+                self.process_ended(entry, process, end_unseen(at, status, reason, detail));
             }
         }
     }
@@ -147,13 +148,13 @@ impl Kernel {
         let drops_hold = self.flaws.drops_hold_in_pause();
         let Some((entry, known)) = self.process(instance, process) else { return };
         match after_exit(exit, known.asked, known.restart, known.restarts) {
-            AfterExit::Over(status, reason) => {
+            AfterExit::Ended(status, reason) => {
                 let end = exit.end(now.wall, status, reason, words_of(known.asked));
-                self.process_over(entry, process, end);
+                self.process_ended(entry, process, end);
             }
             AfterExit::Again { attempt, of } => {
-                known.program_rests(now.mono, exit);
-                known.holds &= !drops_hold;
+                known.await_restart(now.mono, exit);
+                known.keeps_alive &= !drops_hold;
                 let sandbox = self.entries[entry].id;
                 let exit_code = exit.code;
                 let rests = Notice::ProcessRests { sandbox, process, exit_code, attempt, of };
@@ -163,14 +164,14 @@ impl Kernel {
         }
     }
 
-    /// A process is over: it is forgotten here and keeps nothing awake.
-    pub(crate) fn process_over(&mut self, entry: EntryIx, process: ProcessId, end: ProcessEnd) {
+    /// Ends a process: it is removed here and keeps nothing alive.
+    pub(crate) fn process_ended(&mut self, entry: EntryIx, process: ProcessId, end: ProcessEnd) {
         let sandbox = &mut self.entries[entry];
-        let was_awake = sandbox.is_awake();
-        let Some(over) = sandbox.extra().processes.remove(&process) else { return };
+        let was_kept_alive = sandbox.is_kept_alive();
+        let Some(over) = sandbox.rare_mut().processes.remove(&process) else { return };
         let id = sandbox.id;
-        // Those that end by themselves leave it as it was.
-        let keeps_alive = over.holds
+        // A process that ends by itself counted until then.
+        let keeps_alive = over.keeps_alive
             && match end.reason {
                 ProcessEndReason::Exited
                 | ProcessEndReason::Oom
@@ -186,46 +187,46 @@ impl Kernel {
             self.out.notices.push(notice.clone());
         }
         self.out.notices.push(notice);
-        if let Program::Rests { .. } = over.program {
-            // It may have been about to use its sandbox.
-            self.repin(entry);
+        if let Program::AwaitsRestart { .. } = over.program {
+            // Its restart may have been about to use the sandbox.
+            self.recompute_demand(entry);
         }
-        if over.holds {
-            self.holds_changed(entry, was_awake, WakeCause::ProcessEnded);
+        if over.keeps_alive {
+            self.keep_alive_changed(entry, was_kept_alive, WakeCause::ProcessEnded);
         } else {
-            // It was not frozen while something was killed in it.
-            self.arm_quiet(entry);
+            // The sandbox was not frozen during the kill.
+            self.arm_freeze_and_sweep(entry);
         }
     }
 
-    /// A sandbox ends, or its user has it no longer: all its processes are over.
+    /// A sandbox ends, or its user lost it: all its processes end.
     pub(crate) fn processes_end_with_sandbox(&mut self, entry: EntryIx, cause: EndCause) {
         let at = self.now.wall;
-        self.flaw_restarts_what_rests(entry);
-        let Entry { id, ending, extra, .. } = &mut self.entries[entry];
-        let Some(extra) = extra else { return };
-        let detail = ending.as_ref().and_then(|ending| ending.detail.as_deref());
+        self.flaw_restarts_waiting_programs(entry);
+        let Entry { id, termination, rare, .. } = &mut self.entries[entry];
+        let Some(rare) = rare else { return };
+        let detail = termination.as_ref().and_then(|termination| termination.detail.as_deref());
         let words: Arc<str> = sandbox_end_in_words(cause, detail).into();
-        for process in extra.processes.keys().copied() {
+        for process in rare.processes.keys().copied() {
             let end = end_with_sandbox(at, Arc::clone(&words));
             let over = Notice::ProcessOver { sandbox: *id, process, end, keeps_alive: false };
             self.out.notices.push(over);
         }
-        extra.processes.clear();
+        rare.processes.clear();
     }
 
-    /// A process that is not over, with the sandbox that it is in.
+    /// A process that has not ended, with its sandbox.
     fn process(
         &mut self,
         instance: InstanceId,
         process: ProcessId,
     ) -> Option<(EntryIx, &mut Process)> {
         let entry = self.in_use(instance)?;
-        let known = self.entries[entry].extra.as_mut()?.processes.get_mut(&process)?;
+        let known = self.entries[entry].rare.as_mut()?.processes.get_mut(&process)?;
         Some((entry, known))
     }
 
-    /// A sandbox of a lease or a session, by what was launched for it.
+    /// The sandbox of a lease or a session, by its instance.
     pub(crate) fn in_use(&self, instance: InstanceId) -> Option<EntryIx> {
         let entry = self.entries.by_instance(instance)?;
         (self.entries[entry].phase() == Phase::InUse).then_some(entry)

@@ -1,6 +1,7 @@
-//! Starting the program of a process again: after its pause, in the sandbox in which it failed and in
-//! no other. A start is a use of that sandbox: a frozen one is thawed for it, and until the start has
-//! ended nothing takes the sandbox away. A process that was asked to end is never started.
+//! Restarting the program of a process: after its pause, in the sandbox in which it failed and in
+//! no other. A restart is a use of that sandbox: a frozen one is thawed for it, and nothing takes
+//! the sandbox away before the restart has ended. A process whose end was requested is never
+//! restarted.
 
 use std::sync::Arc;
 
@@ -12,31 +13,30 @@ use model::{
 
 use crate::Kernel;
 use crate::effect::{Action, Effect};
-use crate::entry::{EntryIx, Program, Resolve};
+use crate::entry::{EntryIx, Firmness, Program};
 use crate::event::{Failure, FailureKind, Outcome, UseKind};
 
-/// How long a program that is to be started again waits for its sandbox, and how long its start may
-/// take then.
+/// How long a restart waits for its sandbox, and how long it may take then.
 pub(crate) const RESTART_TIMEOUT_MS: u64 = 60_000;
 
-const LATE: &str = "it was not started in time";
+const LATE: &str = "the program was not restarted in time";
 
 impl Kernel {
-    /// Starts programs again whose pause is over, if the sandbox can be used. If it cannot, it is
-    /// looked at again when what is in the way has ended.
+    /// Restarts programs whose pause has ended, if the sandbox can be used. If not, the kernel
+    /// looks again when the operation in the way has ended.
     pub(crate) fn restart_processes(&mut self, entry: EntryIx) {
         let now = self.now.mono;
-        let Some(extra) = &self.entries[entry].extra else { return };
-        if extra.processes.is_empty() {
+        let Some(rare) = &self.entries[entry].rare else { return };
+        if rare.processes.is_empty() {
             return;
         }
-        let waiting = extra.processes.iter().filter(|(_, process)| process.wants_restart(now));
+        let waiting = rare.processes.iter().filter(|(_, process)| process.wants_restart(now));
         let waiting: Vec<_> = waiting.map(|(id, known)| (*id, known.restart_alarm(now))).collect();
         if waiting.is_empty() {
             return;
         }
-        // One that is on its way out takes its processes along.
-        let stays = self.entries[entry].ending.is_none();
+        // A sandbox that is ending ends its processes too.
+        let stays = self.entries[entry].termination.is_none();
         let refused = self.refuse_when_stopping().err().filter(|_| stays);
         let stopping: Option<Arc<str>> = refused.map(|refusal| (&*refusal.cause).into());
         let mut due = Vec::with_capacity(waiting.len());
@@ -47,7 +47,7 @@ impl Kernel {
                 None => due.push(process),
             }
         }
-        self.repin(entry);
+        self.recompute_demand(entry);
         if due.is_empty() || !self.is_ready_for_restart(entry) {
             return;
         }
@@ -55,33 +55,33 @@ impl Kernel {
         for process in due {
             self.begin_restart(entry, process);
         }
-        self.repin(entry);
+        self.recompute_demand(entry);
     }
 
-    /// A sandbox comes into use, as by a caller: those who asked for a freeze do not get it, and a
-    /// session that was paused goes on.
+    /// A sandbox comes into use, as by a caller: pending freeze requests are refused, and a paused
+    /// session resumes.
     fn used_by_restart(&mut self, entry: EntryIx) {
-        self.call_off_freeze(entry);
+        self.refuse_pending_freeze(entry);
         if let Some(session) = self.entries[entry].session() {
             self.count_resume(session, None);
             self.set_status(session, SessionStatus::Active);
         }
     }
 
-    /// Whether a program can be started in a sandbox now; what is in the way is called off where that
-    /// is possible.
+    /// Whether a program can be started in a sandbox now. A voidable termination is voided and a
+    /// frozen sandbox thawed first.
     fn is_ready_for_restart(&mut self, entry: EntryIx) -> bool {
-        if let Some(ending) = &self.entries[entry].ending {
-            if ending.resolve != Resolve::Voidable || self.flaws.ends_victim_in_use() {
+        if let Some(termination) = &self.entries[entry].termination {
+            if termination.firmness != Firmness::Voidable || self.flaws.ends_victim_in_use() {
                 return false;
             }
-            let refusal = Refusal::new(ErrorCode::SandboxBusy, "it came into use again");
-            self.void_ending(entry, &refusal);
+            let refusal = Refusal::new(ErrorCode::SandboxBusy, "the sandbox came into use again");
+            self.void_termination(entry, &refusal);
         }
         if !self.entries[entry].ops.is_free() {
             return false;
         }
-        let ready = self.is_restful(entry);
+        let ready = self.is_thawed(entry);
         if !ready {
             self.thaw(entry);
         }
@@ -93,9 +93,9 @@ impl Kernel {
         let n = self.minter.effect();
         let deadline = self.now.mono.plus(RESTART_TIMEOUT_MS);
         let sandbox = &mut self.entries[entry];
-        let Some(known) = sandbox.extra().processes.get_mut(&process) else { return };
-        let Program::Rests { exit, .. } = known.program else { return };
-        known.program = Program::Restarts { n, deadline, exit };
+        let Some(known) = sandbox.rare_mut().processes.get_mut(&process) else { return };
+        let Program::AwaitsRestart { exit, .. } = known.program else { return };
+        known.program = Program::Restarting { n, deadline, exit };
         let attempt = known.restarts.saturating_add(1);
         sandbox.holds.use_began(UseKind::Exec);
         sandbox.clean.began_use();
@@ -111,13 +111,12 @@ impl Kernel {
         self.arm(entry, deadline);
     }
 
-    /// An effect on a sandbox ended that is none of those that are done to the sandbox itself: it may
-    /// be one on a process.
+    /// An effect ended that is no operation on the sandbox itself: it may be one on a process.
     pub(crate) fn process_effect_ended(&mut self, entry: EntryIx, n: u64, outcome: &Outcome) {
-        let Some(extra) = &self.entries[entry].extra else { return };
+        let Some(rare) = &self.entries[entry].rare else { return };
         let is_it =
-            |program: Program| matches!(program, Program::Restarts { n: of, .. } if of == n);
-        let restarts = extra.processes.iter().find(|(_, process)| is_it(process.program));
+            |program: Program| matches!(program, Program::Restarting { n: of, .. } if of == n);
+        let restarts = rare.processes.iter().find(|(_, process)| is_it(process.program));
         match restarts.map(|(id, _)| *id) {
             Some(process) => self.restart_ended(entry, process, outcome),
             None => self.process_kill_ended(entry, n, outcome),
@@ -134,60 +133,62 @@ impl Kernel {
                 self.died(entry, EndCause::Crash, Some(Arc::clone(detail)));
             }
             Outcome::Failed(Failure { detail, .. }) => {
-                self.restart_use_over(entry);
+                self.restart_use_ended(entry);
                 self.restart_failed(entry, process, Arc::clone(detail));
-                self.came_to_rest(entry);
+                self.on_activity_ended(entry);
             }
             Outcome::TimedOut => {
-                self.restart_use_over(entry);
+                self.restart_use_ended(entry);
                 self.restart_failed(entry, process, LATE.into());
-                self.came_to_rest(entry);
+                self.on_activity_ended(entry);
             }
         }
     }
 
-    /// A program was started again: its time begins anew.
+    /// A program was restarted: its time limit starts again.
     pub(crate) fn restart_heard(&mut self, entry: EntryIx, process: ProcessId) {
         let now = self.now;
         let counts = !self.flaws.leaves_restarts_uncounted();
-        self.restart_use_over(entry);
+        self.restart_use_ended(entry);
         let sandbox = &mut self.entries[entry];
         sandbox.proven_at = now.mono;
-        let Some(known) = sandbox.extra().processes.get_mut(&process) else { return };
+        let Some(known) = sandbox.rare_mut().processes.get_mut(&process) else { return };
         known.program_began(now);
         known.restarts = known.restarts.saturating_add(u32::from(counts));
         self.arm_processes(entry);
-        self.came_to_rest(entry);
+        self.on_activity_ended(entry);
     }
 
-    /// A program runs again. If its end was asked for while it was being started, it could not
-    /// hear that: it is killed, and keeps nothing awake any more.
+    /// A program runs again. If its end was requested during the restart, it is killed now and
+    /// keeps nothing alive.
     fn kill_if_asked(&mut self, entry: EntryIx, process: ProcessId) {
         let sandbox = &mut self.entries[entry];
-        let was_awake = sandbox.is_awake();
-        let Some(known) = sandbox.extra().processes.get_mut(&process) else { return };
+        let was_kept_alive = sandbox.is_kept_alive();
+        let Some(known) = sandbox.rare_mut().processes.get_mut(&process) else { return };
         if !known.asked.is_final() {
             return;
         }
-        let held = std::mem::take(&mut known.holds);
+        let held = std::mem::take(&mut known.keeps_alive);
         self.kill_process(entry, process);
         if held {
-            self.holds_changed(entry, was_awake, WakeCause::ProcessEnded);
+            self.keep_alive_changed(entry, was_kept_alive, WakeCause::ProcessEnded);
         }
     }
 
-    /// The start of a program is no longer a use of its sandbox.
-    fn restart_use_over(&mut self, entry: EntryIx) {
+    /// The restart is no longer a use of the sandbox.
+    fn restart_use_ended(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         sandbox.holds.use_ended(UseKind::Exec);
         sandbox.files.write_answered();
     }
 
-    /// A program was not started again: its process is over.
+    /// A restart failed: the process ends.
     fn restart_failed(&mut self, entry: EntryIx, process: ProcessId, cause: Arc<str>) {
         let at = self.now.wall;
-        let Some(known) = self.entries[entry].extra().processes.get(&process) else { return };
-        let (Program::Rests { exit, .. } | Program::Restarts { exit, .. }) = known.program else {
+        let Some(known) = self.entries[entry].rare_mut().processes.get(&process) else { return };
+        let (Program::AwaitsRestart { exit, .. } | Program::Restarting { exit, .. }) =
+            known.program
+        else {
             return;
         };
         let end = if known.asked.is_final() {
@@ -196,6 +197,6 @@ impl Kernel {
             let (status, reason) = (ProcessStatus::Failed, ProcessEndReason::RestartFailed);
             exit.end(at, status, reason, Some(cause))
         };
-        self.process_over(entry, process, end);
+        self.process_ended(entry, process, end);
     }
 }

@@ -1,6 +1,6 @@
-//! The time of processes: when one is killed because its time is over, when a stop that was asked for
-//! ahead comes, and that time stands still while their sandbox is frozen. A process whose time is
-//! over keeps nothing awake, whether or not its kill works.
+//! The time limits of processes: when one is killed because its time has expired, when a scheduled
+//! stop takes effect, and that this time stops while the sandbox is frozen. A process whose time
+//! has expired keeps nothing alive, whether or not its kill works.
 
 use std::sync::Arc;
 
@@ -11,62 +11,62 @@ use crate::Kernel;
 use crate::effect::{Action, Effect};
 use crate::entry::{Entry, EntryIx, Frozen, Program};
 use crate::event::{Failure, FailureKind, Outcome};
-use crate::process_end::EndAsked;
+use crate::restart_policy::EndAsked;
 
-/// How often a process is killed before we leave it to the end of its sandbox.
+/// How often a kill is tried before the process is left to the end of its sandbox.
 const PROCESS_KILLS_MAX: u32 = 3;
 
 impl Kernel {
-    /// Looks at what is due of the processes of a sandbox: starts of programs of which nothing is
-    /// heard, a stop that was asked for ahead, and processes whose time is over.
+    /// Handles what is due for the processes of a sandbox: restarts past their deadline, a
+    /// scheduled stop, and processes whose time has expired.
     pub(crate) fn processes_due(&mut self, entry: EntryIx) {
         self.restarts_overdue(entry);
-        if self.thawed_first(entry) {
+        if self.thaw_before_kill(entry) {
             return;
         }
-        let was_awake = self.entries[entry].is_awake();
+        let was_kept_alive = self.entries[entry].is_kept_alive();
         let stopped = self.stop_due(entry);
-        let timed_out = self.end_overtime(entry);
+        let timed_out = self.end_overdue_processes(entry);
         if let Some(because) = timed_out.or(stopped) {
-            self.holds_changed(entry, was_awake, because);
+            self.keep_alive_changed(entry, was_kept_alive, because);
         }
     }
 
-    /// Nothing is heard of the start of a program.
+    /// Ends restarts that passed their deadline.
     fn restarts_overdue(&mut self, entry: EntryIx) {
         let now = self.now.mono;
-        let Some(extra) = &self.entries[entry].extra else { return };
-        let is_late = |program: Program| matches!(program, Program::Restarts { deadline, .. } if deadline <= now);
-        let late = extra.processes.iter().filter(|(_, process)| is_late(process.program));
+        let Some(rare) = &self.entries[entry].rare else { return };
+        let is_late = |program: Program| matches!(program, Program::Restarting { deadline, .. } if deadline <= now);
+        let late = rare.processes.iter().filter(|(_, process)| is_late(process.program));
         for process in late.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.restart_ended(entry, process, &Outcome::TimedOut);
         }
     }
 
-    /// Carries out a stop that was asked for ahead.
+    /// Carries out a scheduled stop that is due.
     fn stop_due(&mut self, entry: EntryIx) -> Option<WakeCause> {
         let now = self.now.mono;
         let takes_all = self.flaws.stops_later_processes();
-        let extra = self.entries[entry].extra.as_mut()?;
-        let stop = extra.stop.take_if(|stop| stop.at <= now)?;
+        let rare = self.entries[entry].rare.as_mut()?;
+        let stop = rare.stop.take_if(|stop| stop.at <= now)?;
         let mut processes = stop.processes;
         if takes_all {
-            processes = extra.processes.keys().copied().collect();
+            processes = rare.processes.keys().copied().collect();
         }
-        extra.release(&processes);
+        rare.release(&processes);
         Some(WakeCause::Stopped)
     }
 
-    /// Ends processes whose time is over, and kills again where the last kill did not work.
-    fn end_overtime(&mut self, entry: EntryIx) -> Option<WakeCause> {
+    /// Ends processes whose time has expired, and repeats kills that did not work.
+    fn end_overdue_processes(&mut self, entry: EntryIx) -> Option<WakeCause> {
         let now = self.now;
-        if stands_still(&self.entries[entry]) {
+        if is_time_stopped(&self.entries[entry]) {
             return None;
         }
-        let extra = self.entries[entry].extra.as_mut()?;
+        let rare = self.entries[entry].rare.as_mut()?;
         let mut over = Vec::new();
         let mut changed = None;
-        for (id, process) in &mut extra.processes {
+        for (id, process) in &mut rare.processes {
             if process.kill_at > now.mono {
                 continue;
             }
@@ -74,32 +74,33 @@ impl Kernel {
             if process.kills == 0 {
                 process.asked = process.asked.and(EndAsked::Timeout);
             }
-            // Whether or not the kill works, it holds nothing any more.
-            if std::mem::take(&mut process.holds) {
+            // Whether or not the kill works, the process keeps nothing alive any more.
+            if std::mem::take(&mut process.keeps_alive) {
                 changed = Some(WakeCause::Timeout);
             }
             over.push((*id, process.program, process.asked));
         }
         for (process, program, asked) in over {
             match program {
-                Program::Runs => self.kill_process(entry, process),
-                Program::Rests { exit, .. } => {
-                    self.process_over(entry, process, exit.end_as_asked(now.wall, asked));
+                Program::Running => self.kill_process(entry, process),
+                Program::AwaitsRestart { exit, .. } => {
+                    self.process_ended(entry, process, exit.end_as_asked(now.wall, asked));
                 }
                 // It is killed as soon as it runs.
-                Program::Restarts { .. } => {}
+                Program::Restarting { .. } => {}
             }
         }
         changed
     }
 
-    /// Thaws a sandbox of which it is not known whether it runs, before anything in it is killed.
-    fn thawed_first(&mut self, entry: EntryIx) -> bool {
+    /// Thaws a sandbox that may be frozen, before anything in it is killed.
+    fn thaw_before_kill(&mut self, entry: EntryIx) -> bool {
         let now = self.now.mono;
         let sandbox = &self.entries[entry];
-        let due = sandbox.extra.iter().flat_map(|extra| extra.processes.values());
-        let unsure =
-            sandbox.frozen == Frozen::Unsure && sandbox.ops.is_free() && sandbox.ending.is_none();
+        let due = sandbox.rare.iter().flat_map(|rare| rare.processes.values());
+        let unsure = sandbox.frozen == Frozen::Unsure
+            && sandbox.ops.is_free()
+            && sandbox.termination.is_none();
         let thaws = unsure && due.into_iter().any(|process| process.kill_at <= now);
         if thaws {
             self.thaw(entry);
@@ -107,25 +108,25 @@ impl Kernel {
         thaws
     }
 
-    /// The processes of a sandbox stopped running, and their time with them.
-    pub(crate) fn time_stands_still(&mut self, entry: EntryIx) {
+    /// The processes of a sandbox stopped, and so do their time limits.
+    pub(crate) fn stop_process_time(&mut self, entry: EntryIx) {
         let now = self.now.mono;
-        if let Some(extra) = &mut self.entries[entry].extra {
-            extra.still_since = Some(now);
+        if let Some(rare) = &mut self.entries[entry].rare {
+            rare.time_stopped_since = Some(now);
         }
     }
 
-    /// They run again: what was left of their time is left of it now.
-    pub(crate) fn time_goes_on(&mut self, entry: EntryIx) {
+    /// They run again: their time limits continue with what was left.
+    pub(crate) fn resume_process_time(&mut self, entry: EntryIx) {
         let now = self.now.mono;
-        if self.flaws.lets_time_run_in_sleep() {
+        if self.flaws.lets_process_time_run_frozen() {
             return;
         }
-        if let Some(extra) = &mut self.entries[entry].extra
-            && let Some(since) = extra.still_since.take()
+        if let Some(rare) = &mut self.entries[entry].rare
+            && let Some(since) = rare.time_stopped_since.take()
         {
             let slept_ms = now.since(since);
-            for process in extra.processes.values_mut().filter(|p| p.kill_at != Mono::NEVER) {
+            for process in rare.processes.values_mut().filter(|p| p.kill_at != Mono::NEVER) {
                 process.kill_at = process.kill_at.plus(slept_ms);
             }
         }
@@ -140,10 +141,10 @@ impl Kernel {
         let sandbox = &mut self.entries[entry];
         let id = EffectId { sandbox: sandbox.id, generation: sandbox.generation, n };
         let action = Action::KillProcess { instance: sandbox.instance, process };
-        if let Some(known) = sandbox.extra().processes.get_mut(&process) {
+        if let Some(known) = sandbox.rare_mut().processes.get_mut(&process) {
             known.killing = Some((n, deadline));
             known.kills += 1;
-            // If nothing is heard of it, it is killed again.
+            // Without a completion the kill is repeated.
             known.kill_at = if known.kills < PROCESS_KILLS_MAX { deadline } else { Mono::NEVER };
         }
         self.out.effects.push(Effect { id, deadline, action });
@@ -153,9 +154,9 @@ impl Kernel {
     pub(crate) fn process_kill_ended(&mut self, entry: EntryIx, n: u64, outcome: &Outcome) {
         let now = self.now.mono;
         let pause_ms = self.config.backoff.first_ms;
-        let Some(extra) = &mut self.entries[entry].extra else { return };
+        let Some(rare) = &mut self.entries[entry].rare else { return };
         let Some(process) =
-            extra.processes.values_mut().find(|p| p.killing.is_some_and(|(of, _)| of == n))
+            rare.processes.values_mut().find(|p| p.killing.is_some_and(|(of, _)| of == n))
         else {
             return;
         };
@@ -166,10 +167,10 @@ impl Kernel {
             return;
         }
         match outcome {
-            // Its end is an event of its own.
+            // The end of its program is reported by an event.
             Outcome::Done => {
                 process.kill_at = Mono::NEVER;
-                self.arm_quiet(entry);
+                self.arm_freeze_and_sweep(entry);
             }
             Outcome::Failed(_) | Outcome::TimedOut => {
                 if process.kills < PROCESS_KILLS_MAX {
@@ -180,15 +181,15 @@ impl Kernel {
         }
     }
 
-    /// Sees to it that a sandbox is looked at when something of its processes is due.
+    /// Sets the alarm for what is due next for the processes of a sandbox.
     pub(crate) fn arm_processes(&mut self, entry: EntryIx) {
         let now = self.now.mono;
-        let stands_still = stands_still(&self.entries[entry]);
-        let Some(extra) = &self.entries[entry].extra else { return };
-        let mut at = extra.stop.as_ref().map_or(Mono::NEVER, |stop| stop.at);
-        for process in extra.processes.values() {
+        let is_time_stopped = is_time_stopped(&self.entries[entry]);
+        let Some(rare) = &self.entries[entry].rare else { return };
+        let mut at = rare.stop.as_ref().map_or(Mono::NEVER, |stop| stop.at);
+        for process in rare.processes.values() {
             at = at.min(process.restart_alarm(now));
-            if !stands_still {
+            if !is_time_stopped {
                 at = at.min(process.kill_at);
             }
         }
@@ -198,7 +199,7 @@ impl Kernel {
     }
 }
 
-/// Whether the processes of a sandbox do not run, or are about not to.
-fn stands_still(entry: &Entry) -> bool {
-    entry.frozen == Frozen::Yes || entry.ops.changes_pace()
+/// Whether the processes of a sandbox are stopped, or about to be.
+fn is_time_stopped(entry: &Entry) -> bool {
+    entry.frozen == Frozen::Yes || entry.ops.is_freezing_or_thawing()
 }

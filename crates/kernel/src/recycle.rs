@@ -1,6 +1,6 @@
-//! What becomes of a sandbox after a use. One that was not touched goes back as it is. A touched
-//! one is destroyed, or wiped and proven clean and alive from outside where the runtime does that;
-//! any doubt destroys it. Whatever happens, its user never meets it again under the same id.
+//! What becomes of a sandbox after a lease. An untouched one goes back to its pool as it is. A
+//! touched one is destroyed, or, where the runtime can do that, wiped and proven clean and alive
+//! from outside; any doubt destroys it. Its user never meets it again under the same id.
 
 use model::EndCause;
 use model::state::PoolPhase;
@@ -8,45 +8,45 @@ use model::template::Recycle;
 
 use crate::Kernel;
 use crate::effect::Action;
-use crate::entry::{After, EntryIx, Frozen, OpKind, Resolve, Step};
+use crate::entry::{AfterEnd, EntryIx, Firmness, Frozen, OpKind, Step};
 use crate::event::{FailureKind, Outcome};
 use crate::pool::PoolIx;
 
-/// What to do with a sandbox that comes back.
+/// What to do with a returned sandbox.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
     /// Back into the pool as it is.
     Keep,
-    /// Into the pool once it is clean.
+    /// Into the pool after a wipe.
     Wipe,
-    /// Away.
+    /// End it.
     End(EndCause),
 }
 
 impl Kernel {
-    /// A leased sandbox comes back to its pool.
+    /// A leased sandbox is returned to its pool.
     pub(crate) fn recycle(&mut self, entry: EntryIx, cause: EndCause) {
         self.break_uses(entry, cause);
         let Some(pool) = self.entries[entry].slot else { return };
         self.forget_lease(entry, cause);
         let fate = self.fate(entry, pool, cause);
-        // Nothing ever began in one that is kept as it is.
+        // Nothing ever began in a sandbox that is kept as it is.
         if fate != Fate::Keep {
-            self.tell_over(entry, cause);
+            self.notify_instance_ended(entry, cause);
         }
         match fate {
             Fate::Keep => {
-                self.pools[pool].occupied.lease_over();
+                self.pools[pool].occupied.lease_ended();
                 self.pools[pool].counters.recycled += 1;
                 self.rename_recycled(entry);
                 self.put_idle(entry, Step::Keep);
             }
             Fate::Wipe => {
-                self.pools[pool].occupied.lease_over();
+                self.pools[pool].occupied.lease_ended();
                 self.pools[pool].occupied.cleaning_began();
                 let sandbox = &mut self.entries[entry];
                 sandbox.take(Step::Wipe);
-                sandbox.ops.call_off_save();
+                sandbox.ops.cancel_save();
                 let action = Action::Wipe { instance: sandbox.instance };
                 self.begin(entry, OpKind::Wipe, self.config.deadlines.wipe_ms, action);
                 self.mark(entry);
@@ -54,7 +54,7 @@ impl Kernel {
             }
             Fate::End(cause) => {
                 self.pools[pool].counters.retired += 1;
-                self.end(entry, cause, After::Gone, Resolve::Now);
+                self.end(entry, cause, AfterEnd::Gone, Firmness::Now);
             }
         }
         self.pool_due(pool);
@@ -74,7 +74,7 @@ impl Kernel {
         if untouched || self.flaws.skips_wipe() {
             return Fate::Keep;
         }
-        // What was learned of the runtime since it was launched counts too.
+        // What the kernel learned of the runtime since the launch counts too.
         let recycle = match known.traits.recycle {
             Recycle::Recreate => Recycle::Recreate,
             Recycle::Wipe => sandbox.traits.recycle,
@@ -96,7 +96,7 @@ impl Kernel {
         let cause = match outcome {
             Outcome::Done => None,
             Outcome::Failed(failure) => Some(match failure.kind {
-                // It turned out that nothing is ever wiped there.
+                // The runtime turned out not to support wiping.
                 FailureKind::Unsupported => {
                     if let Some(pool) = pool {
                         self.learn_recycling(pool, Recycle::Recreate);
@@ -114,7 +114,7 @@ impl Kernel {
             if let Some(pool) = pool {
                 self.pools[pool].counters.retired += 1;
             }
-            self.end(entry, cause, After::Gone, Resolve::Now);
+            self.end(entry, cause, AfterEnd::Gone, Firmness::Now);
             return;
         }
         let sandbox = &mut self.entries[entry];
@@ -124,7 +124,7 @@ impl Kernel {
         self.settle(entry);
     }
 
-    /// What becomes of used sandboxes of a pool, as its runtime is known by now.
+    /// Records how a pool's runtime can recycle sandboxes.
     pub(crate) fn learn_recycling(&mut self, pool: PoolIx, recycle: Recycle) {
         if self.pools[pool].traits.recycle != recycle {
             self.pools[pool].traits.recycle = recycle;
@@ -136,33 +136,33 @@ impl Kernel {
         let Some(pool) = self.entries[entry].slot else { return };
         if *outcome != Outcome::Done {
             self.pools[pool].counters.retired += 1;
-            self.end(entry, EndCause::NotClean, After::Gone, Resolve::Now);
+            self.end(entry, EndCause::NotClean, AfterEnd::Gone, Firmness::Now);
             return;
         }
-        self.pools[pool].occupied.cleaning_over();
+        self.pools[pool].occupied.cleaning_ended();
         self.pools[pool].counters.recycled += 1;
         self.entries[entry].proven_at = self.now.mono;
         self.rename_recycled(entry);
         self.put_idle(entry, Step::Reuse);
     }
 
-    /// Puts a sandbox that is clean and alive among the idle ones of its pool, with a fresh life.
+    /// Puts a clean, live sandbox into the idle list of its pool, with a new lifetime.
     pub(crate) fn put_idle(&mut self, entry: EntryIx, step: Step) {
         let Some(pool) = self.entries[entry].slot else { return };
         self.entries[entry].take(step);
         let known = &self.pools[pool];
         let stale = !std::sync::Arc::ptr_eq(&self.entries[entry].template, &known.template);
         if known.phase != PoolPhase::Active || self.shutdown.is_some() || stale {
-            // The fence: nothing enters a pool that is closing. It has left its former phase, and
-            // that is counted already.
+            // The fence: nothing enters a pool that is closing. The sandbox has already left its
+            // former phase and its count.
             let cause = if stale { EndCause::TemplateReplaced } else { EndCause::PoolClosed };
-            self.end(entry, cause, After::Gone, Resolve::Now);
+            self.end(entry, cause, AfterEnd::Gone, Firmness::Now);
             return;
         }
         let idle_ttl_ms = known.template.pool.idle_ttl_ms;
         let margin_ms = known.template.pool.acquire_margin_ms();
-        // Those that are warmed together must not expire together. The jitter never eats so much
-        // that one could not be handed out.
+        // Sandboxes launched together must not expire together. The jitter always leaves enough
+        // time for a hand-out.
         let jitter_ms = self.minter.below((idle_ttl_ms / 10).min(idle_ttl_ms - margin_ms));
         let expires_at = self.now.wall.plus(idle_ttl_ms - jitter_ms);
         let sandbox = &mut self.entries[entry];
@@ -179,7 +179,7 @@ impl Kernel {
         }
     }
 
-    /// Takes a sandbox out of the idle ones, if it is among them.
+    /// Takes a sandbox out of the idle list, if it is in it.
     pub(crate) fn leave_pool_line(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         if sandbox.leave_line()

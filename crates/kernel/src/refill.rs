@@ -1,6 +1,6 @@
-//! The reconciler of a pool. It takes no input and is idempotent: it looks at what the pool has and
-//! at what it should have, serves those who wait in order, starts what is missing at a bounded
-//! rate, and gives up what has been too much for a while. Failures slow it down and never stop it.
+//! The reconciler of a pool. It is idempotent: it compares what the pool has with what it should
+//! have, serves waiters in order, launches what is missing at a bounded rate, and ends a surplus
+//! that has lasted a while. Failures slow it down and never stop it.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use model::state::PoolPhase;
 use model::{EndCause, ErrorCode, KeyId, LifecycleEvent, Mono, Refusal};
 
 use crate::Kernel;
-use crate::admission::Who;
+use crate::admission::ApplicantKind;
 use crate::alarms::Ringer;
-use crate::entry::{After, Resolve};
+use crate::entry::{AfterEnd, Firmness};
 use crate::pool::{PoolIx, SURPLUS_PATIENCE_MS};
 
 impl Kernel {
@@ -34,7 +34,7 @@ impl Kernel {
         }
     }
 
-    /// Gives idle sandboxes to those who wait, first come first served.
+    /// Hands out idle sandboxes to waiting callers, first come first served.
     fn serve_waiters(&mut self, pool: PoolIx) {
         while !self.pools[pool].queue.is_empty()
             && let Some(entry) = self.take_idle(pool)
@@ -45,7 +45,7 @@ impl Kernel {
         }
     }
 
-    /// A launch that still waits for a place and is no longer needed is called off.
+    /// Withdraws applications for places that are no longer needed.
     fn withdraw_surplus_applications(&mut self, pool: PoolIx) {
         let known = &self.pools[pool];
         let unneeded = known.coming().saturating_sub(known.expecting());
@@ -59,7 +59,7 @@ impl Kernel {
             .admission
             .applicants()
             .rev()
-            .filter(|(_, applicant)| applicant.who == Who::Pool(pool))
+            .filter(|(_, applicant)| applicant.who == ApplicantKind::Pool(pool))
             .map(|(seq, _)| seq)
             .take(surplus as usize)
             .collect();
@@ -69,7 +69,7 @@ impl Kernel {
         }
     }
 
-    /// Starts what is missing. It takes room that is free, and never makes any.
+    /// Launches what is missing. It takes free places and never evicts.
     fn refill(&mut self, pool: PoolIx) {
         if !self.is_served(&self.pools[pool].template.name) {
             return;
@@ -87,12 +87,12 @@ impl Kernel {
                 break;
             }
             self.pools[pool].bucket.take();
-            self.launch_spare(pool);
+            self.launch_for_refill(pool);
         }
     }
 
-    /// How many launches may begin now: any number, or while launches fail one at a time with
-    /// pauses, or while the disk is short none.
+    /// How many launches may begin now: any number; one at a time with pauses while the pool is
+    /// degraded; none while the disk is short.
     pub(crate) fn launches_allowed(&self, pool: PoolIx) -> u32 {
         let known = &self.pools[pool];
         if self.lacks_disk(pool) {
@@ -106,7 +106,7 @@ impl Kernel {
         }
     }
 
-    /// Gives up idle sandboxes that have been too many for a while, oldest first.
+    /// Ends a surplus of idle sandboxes that has lasted a while, oldest first.
     fn shrink(&mut self, pool: PoolIx) {
         let now = self.now.mono;
         let known = &mut self.pools[pool];
@@ -122,12 +122,12 @@ impl Kernel {
         known.surplus_since = None;
         for _ in 0..surplus {
             if let Some(entry) = self.pools[pool].idle.first() {
-                self.end(entry, EndCause::Surplus, After::Gone, Resolve::Now);
+                self.end(entry, EndCause::Surplus, AfterEnd::Gone, Firmness::Now);
             }
         }
     }
 
-    /// A pool that is closing keeps nothing, starts nothing, and lets no caller wait.
+    /// Empties a pool that is closing: it refuses callers, launches nothing and keeps nothing.
     fn empty_pool(&mut self, pool: PoolIx) {
         while let Some((_, req)) = self.pools[pool].queue.pop_first() {
             let refusal = match (&self.shutdown, self.pools[pool].phase) {
@@ -145,12 +145,12 @@ impl Kernel {
         self.pools[pool].surplus_since = None;
         let cause = if self.shutdown.is_some() { EndCause::Shutdown } else { EndCause::PoolClosed };
         while let Some(entry) = self.pools[pool].idle.first() {
-            self.end(entry, cause, After::Gone, Resolve::Now);
+            self.end(entry, cause, AfterEnd::Gone, Firmness::Now);
         }
         self.finish_destroying(pool);
     }
 
-    /// Sees to it that the pool is looked at when something may be done that may not be done now.
+    /// Sets the alarm for when the pool may do what it may not do now.
     fn arm_pool(&mut self, pool: PoolIx) {
         let now = self.now.mono;
         let degraded = self.pools[pool].is_degraded(self.config.backoff.degraded_after);

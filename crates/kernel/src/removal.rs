@@ -1,5 +1,5 @@
-//! What happens when a process is confirmed as gone: its end is announced once, its places are
-//! given back once, and what is left of it is a cold record or nothing.
+//! What happens when the removal of an instance is confirmed: its end is published once, its place
+//! is released once, and a cold record stays or nothing.
 
 use std::sync::Arc;
 
@@ -10,53 +10,72 @@ use model::{
 
 use crate::Kernel;
 use crate::effect::Notice;
-use crate::entry::{After, EntryIx, Readiness};
+use crate::entry::{AfterEnd, EntryIx, Readiness};
 use crate::pool::PoolIx;
 use crate::reply::Reply;
-use crate::request::Waiting;
+use crate::request::WaitingFor;
 
 impl Kernel {
-    /// The process of a sandbox is gone.
+    /// The instance of a sandbox is gone.
     pub(crate) fn removed(&mut self, entry: EntryIx) {
         self.announce_end(entry);
         let sandbox = &mut self.entries[entry];
-        let ending = sandbox.ending.take().expect("what was removed had a cause");
+        let termination = sandbox.termination.take().expect("what was removed had a cause");
         sandbox.process_gone();
         self.entries.instance_gone(entry);
         if self.entries[entry].is_live() {
             self.release_live(entry);
         }
-        let died = ending.after == After::Renamed;
-        if self.files_go(entry, ending.after) {
-            self.lose_files(entry, ending.cause.reason());
+        let died = termination.after == AfterEnd::Renamed;
+        if self.loses_files(entry, termination.after) {
+            self.lose_files(entry, termination.cause.reason());
         }
-        match ending.after {
-            After::Gone => {
-                // What the removal did not take along is deleted next.
-                self.entries[entry].files.process_removed(ending.takes_workspace);
-                self.remove_entry(entry, ending.cause, ending.detail.as_ref(), ending.eviction);
+        match termination.after {
+            AfterEnd::Gone => {
+                // A workspace that the removal did not delete is deleted next.
+                self.entries[entry].files.process_removed(termination.takes_workspace);
+                self.remove_entry(
+                    entry,
+                    termination.cause,
+                    termination.detail.as_ref(),
+                    termination.eviction,
+                );
             }
-            After::Shelved => {
+            AfterEnd::Shelved => {
                 self.shelve(entry);
-                self.remove_entry(entry, ending.cause, ending.detail.as_ref(), ending.eviction);
+                self.remove_entry(
+                    entry,
+                    termination.cause,
+                    termination.detail.as_ref(),
+                    termination.eviction,
+                );
             }
-            After::Cold | After::Renamed => {
+            AfterEnd::Cold | AfterEnd::Renamed => {
                 if died {
-                    self.rename(entry, ending.cause, ending.detail.clone());
+                    self.rename(entry, termination.cause, termination.detail.clone());
                 } else {
-                    self.write_ended(entry, ending.cause, ending.detail.clone(), ending.eviction);
+                    self.write_ended(
+                        entry,
+                        termination.cause,
+                        termination.detail.clone(),
+                        termination.eviction,
+                    );
                 }
-                self.entries[entry].went_cold(ending.cause);
+                self.entries[entry].went_cold(termination.cause);
                 self.mark(entry);
                 self.settle(entry);
                 if let Some(session) = self.entries[entry].session() {
-                    self.session_lost_sandbox(session, ending.cause, ending.detail.as_deref());
+                    self.session_lost_sandbox(
+                        session,
+                        termination.cause,
+                        termination.detail.as_deref(),
+                    );
                 }
             }
         }
     }
 
-    /// Tells the world that a sandbox is gone, once per generation that had been ready.
+    /// Publishes that a sandbox is gone, once per generation that was ready.
     fn announce_end(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         if !sandbox.ready.end_announced() {
@@ -83,11 +102,10 @@ impl Kernel {
         self.publish(sandbox.tenant(), event);
     }
 
-    /// Gives a sandbox another id, so that a caller who knows this one cannot reach what comes
-    /// next.
+    /// Gives a sandbox another id, so that a caller that knows the old one cannot reach it.
     pub(crate) fn rename(&mut self, entry: EntryIx, cause: EndCause, detail: Option<Arc<str>>) {
         self.write_ended(entry, cause, detail, None);
-        self.tell_gone(entry, cause);
+        self.publish_last_transition(entry, cause);
         let id = SandboxId::from_u128(self.mint());
         let old = self.entries.rename(entry, id);
         self.out.journal.push(model::record::JournalEntry::SandboxRemoved(old));
@@ -100,10 +118,10 @@ impl Kernel {
         self.mark(entry);
     }
 
-    /// A clean sandbox goes back into its pool: to the world, the one that was used is gone.
+    /// A clean sandbox goes back to its pool under another id: to its last user it is gone.
     pub(crate) fn rename_recycled(&mut self, entry: EntryIx) {
-        // Its next user hears of its next end.
-        self.entries[entry].over_told = false;
+        // The next user is notified of the next end.
+        self.entries[entry].end_notified = false;
         if self.flaws.reuses_id() {
             self.write_ended(entry, EndCause::Returned, None, None);
             return;
@@ -129,7 +147,7 @@ impl Kernel {
             generation: sandbox.generation,
             template: sandbox.template.name.clone(),
             lease,
-            lease_end: sandbox.belongs.lease_end(),
+            lease_end: sandbox.ownership.lease_end(),
             session,
             tenant: sandbox.tenant(),
             cause,
@@ -138,11 +156,11 @@ impl Kernel {
             created_at: sandbox.created_at,
             ended_at: self.now.wall,
         };
-        self.ends.remember(&ended);
+        self.tombstones.remember_sandbox(&ended);
         self.out.journal.push(model::record::JournalEntry::Ended(ended));
     }
 
-    /// Removes a sandbox from the books.
+    /// Removes the entry of a sandbox.
     pub(crate) fn remove_entry(
         &mut self,
         entry: EntryIx,
@@ -150,22 +168,22 @@ impl Kernel {
         detail: Option<&Arc<str>>,
         eviction: Option<Arc<Eviction>>,
     ) {
-        self.call_off_archive(entry);
+        self.cancel_archive(entry);
         self.release_copy_source(entry);
         self.write_ended(entry, cause, detail.cloned(), eviction);
-        self.tell_gone(entry, cause);
+        self.publish_last_transition(entry, cause);
         for req in self.take_waiting(entry, |_| true) {
             let result = match &self.requests[req].what {
-                Waiting::Delete { .. } => Ok(Reply::Gone),
-                Waiting::Checkout(_)
-                | Waiting::SessionUse { .. }
-                | Waiting::Bind { .. }
-                | Waiting::Turn { .. }
-                | Waiting::Control { .. }
-                | Waiting::LeaseUse { .. }
-                | Waiting::Freeze { .. }
-                | Waiting::Read
-                | Waiting::Destroy { .. } => Err(gone(cause)),
+                WaitingFor::Delete { .. } => Ok(Reply::Gone),
+                WaitingFor::Checkout(_)
+                | WaitingFor::SessionUse { .. }
+                | WaitingFor::Bind { .. }
+                | WaitingFor::Turn { .. }
+                | WaitingFor::Control { .. }
+                | WaitingFor::LeaseUse { .. }
+                | WaitingFor::Freeze { .. }
+                | WaitingFor::Read
+                | WaitingFor::Destroy { .. } => Err(gone(cause)),
             };
             self.answer(req, result);
         }
@@ -176,15 +194,15 @@ impl Kernel {
         self.out.journal.push(model::record::JournalEntry::SandboxRemoved(sandbox.id));
         if sandbox.files.has_files() || sandbox.copying.is_some() {
             if sandbox.holds.is_copied() {
-                // A fork is reading it. It goes as soon as that has ended.
-                self.doom_copied_workspace(sandbox.workspace);
+                // A fork reads it: the workspace is deleted when that has ended.
+                self.schedule_deletion_after_copy(sandbox.workspace);
             } else {
-                self.doom_workspace(sandbox.workspace);
+                self.schedule_workspace_deletion(sandbox.workspace);
             }
         }
         if let Some(copying) = sandbox.copying {
-            self.reads.copy_waits_no_more(copying.from, entry);
-            self.copied(copying.from);
+            self.readers.copy_stops_waiting(copying.from, entry);
+            self.workspace_copy_ended(copying.from);
         }
         if let Some(session) = sandbox.session() {
             self.session_without_entry(session, cause, detail.map(|detail| &**detail));
@@ -195,13 +213,13 @@ impl Kernel {
         }
     }
 
-    /// A slot of a pool is free again. If that is because a launch failed, and nothing else is on
-    /// its way to the first who waits, that one gets its refusal now.
+    /// A slot of a pool is free again. If a launch failed, and no other sandbox is coming to the
+    /// first waiter, that waiter is refused now.
     fn slot_freed(&mut self, pool: PoolIx, failed: Option<EndCause>, detail: Option<&str>) {
         let occupied = &mut self.pools[pool].occupied;
         occupied.slot_freed();
         if failed.is_some() {
-            occupied.failure_over();
+            occupied.failed_launch_removed();
         }
         if self.flaws.frees_slot_twice() && occupied.slots() > 0 {
             occupied.slot_freed();
@@ -211,40 +229,41 @@ impl Kernel {
             && known.expecting() > known.coming()
             && let Some((_, req)) = self.pools[pool].queue.pop_first()
         {
-            let cause = detail.map_or("no reason was given", |detail| detail).to_owned();
+            let cause = detail.map_or("the runtime gave no reason", |detail| detail).to_owned();
             self.refuse_waiter(req, Refusal::new(code, cause).retry_after(1_000));
         }
         self.pool_due(pool);
     }
 
-    /// The user of a sandbox's instance hears once that it is over, and why.
-    pub(crate) fn tell_over(&mut self, entry: EntryIx, cause: EndCause) {
+    /// Notifies the user of an instance, once, that it ended and why.
+    pub(crate) fn notify_instance_ended(&mut self, entry: EntryIx, cause: EndCause) {
         let sandbox = &mut self.entries[entry];
-        if std::mem::replace(&mut sandbox.over_told, true) || self.flaws.hides_death(cause) {
+        if std::mem::replace(&mut sandbox.end_notified, true) || self.flaws.hides_death(cause) {
             return;
         }
         let instance = sandbox.instance;
         self.out.notices.push(Notice::InstanceOver { instance, cause });
     }
 
-    /// Ends every use and every process of a sandbox that is being removed, or comes back to its pool.
+    /// Ends every use and every process of a sandbox that is being removed or was returned.
     pub(crate) fn break_uses(&mut self, entry: EntryIx, cause: EndCause) {
         let sandbox = &mut self.entries[entry];
         sandbox.holds.broken();
-        let uses = sandbox.extra.as_mut().map(|extra| std::mem::take(&mut extra.uses));
+        let uses = sandbox.rare.as_mut().map(|rare| std::mem::take(&mut rare.uses));
         for (use_id, _) in uses.unwrap_or_default() {
-            self.entries.use_over(use_id);
+            self.entries.use_ended(use_id);
         }
-        let waits =
-            |what: &Waiting| matches!(what, Waiting::LeaseUse { .. } | Waiting::Freeze { .. });
+        let waits = |what: &WaitingFor| {
+            matches!(what, WaitingFor::LeaseUse { .. } | WaitingFor::Freeze { .. })
+        };
         for req in self.take_waiting(entry, waits) {
             self.answer(req, Err(use_broken(cause)));
         }
-        if let Some(extra) = &mut self.entries[entry].extra {
-            extra.scale = 0;
-            extra.stop = None;
-            extra.still_since = None;
-            if !extra.processes.is_empty() {
+        if let Some(rare) = &mut self.entries[entry].rare {
+            rare.scale = 0;
+            rare.stop = None;
+            rare.time_stopped_since = None;
+            if !rare.processes.is_empty() {
                 self.processes_end_with_sandbox(entry, cause);
             }
         }
@@ -255,7 +274,7 @@ impl Kernel {
     }
 }
 
-/// The error of those who waited for a launch, if that is what failed.
+/// The error for callers that waited for a launch, if the launch failed.
 pub(crate) const fn launch_failure(cause: EndCause) -> Option<ErrorCode> {
     if matches!(cause, EndCause::LaunchFailed) {
         Some(ErrorCode::LaunchFailed)
@@ -266,12 +285,12 @@ pub(crate) const fn launch_failure(cause: EndCause) -> Option<ErrorCode> {
     }
 }
 
-/// The refusal of a caller that asks for a sandbox that is gone.
+/// The refusal of a caller that names a sandbox that is gone.
 pub(crate) fn gone(cause: EndCause) -> Refusal {
     Refusal::sandbox_gone(cause)
 }
 
-/// The refusal of a caller that was using a sandbox when it went.
+/// The refusal of a caller that was using a sandbox when it ended.
 pub fn use_broken(cause: EndCause) -> Refusal {
     match cause.reason() {
         TerminatedReason::Crash | TerminatedReason::Replaced => Refusal::new(

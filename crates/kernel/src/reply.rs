@@ -1,5 +1,5 @@
-//! What callers get to know. A request is answered at once, or it is [`Reply::Pending`] and the
-//! answer follows as a notice.
+//! Answers to callers. A request is answered at once, or it is [`Reply::Pending`] and the answer
+//! follows as a notice.
 
 use std::sync::Arc;
 
@@ -13,55 +13,55 @@ use model::{
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// It was heard, and there is nothing to say.
+    /// The event was accepted; there is nothing else to answer.
     Noted,
-    /// The answer will follow.
+    /// The answer follows as a notice.
     Pending,
     /// A sandbox was handed out.
     CheckedOut(CheckedOut),
-    /// A lease lasts until then.
+    /// A lease was renewed.
     Renewed {
         /// When it ends.
         expires_at: Wall,
     },
     /// A use may begin.
     Granted(Grant),
-    /// What keeps a sandbox awake.
+    /// What keeps a sandbox alive.
     Wakefulness(WakeReport),
     /// A sandbox is frozen or thawed.
     Frozen {
         /// Whether it is frozen now.
         frozen: bool,
     },
-    /// It is gone.
+    /// The sandbox or pool is gone.
     Gone,
     /// A session has a sandbox.
     SessionReady(SessionReady),
     /// A turn was started.
     TurnStarted(SessionReady),
-    /// A turn will start when those before it are over.
+    /// A turn will start when those before it have ended.
     TurnQueued {
         /// The turn.
         turn: TurnId,
     },
-    /// An abort is over.
+    /// An abort is complete.
     Aborted {
-        /// Whether there was a turn to abort.
+        /// The turn that was aborted, if there was one.
         turn: Option<TurnId>,
-        /// Whether the sandbox lives on.
+        /// Whether the sandbox was kept.
         sandbox_kept: bool,
     },
-    /// A session is set aside.
+    /// A session is paused.
     Paused,
     /// A session is stopped.
     Stopped,
-    /// A session is over.
+    /// A session has ended.
     Ended,
     /// The files of a workspace can be read.
     Readable {
-        /// Where they are in use, if they are.
+        /// The instance that uses them, if any.
         instance: Option<InstanceId>,
-        /// Whether the guest of that runs, and may be asked for what the host cannot reach.
+        /// Whether the guest of that instance runs and can send files that the host cannot reach.
         guest_awake: bool,
     },
     /// A session was made from another.
@@ -80,22 +80,22 @@ pub struct CheckedOut {
     pub sandbox: SandboxId,
     /// Its generation.
     pub generation: Generation,
-    /// What was launched for it.
+    /// Its instance.
     pub instance: InstanceId,
     /// When the lease ends unless renewed.
     pub expires_at: Wall,
-    /// How it was come by.
+    /// How it got the sandbox.
     pub path: CheckoutPath,
     /// How often the sandbox was used before.
     pub uses: u32,
 }
 
-/// How a checkout came by its sandbox.
+/// How a checkout got its sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CheckoutPath {
     /// One was idle.
     Fast,
-    /// One was started for it at once.
+    /// One was launched for it at once.
     Overflow,
     /// It had to wait.
     Blocked,
@@ -108,15 +108,15 @@ pub struct Grant {
     pub sandbox: SandboxId,
     /// Its generation.
     pub generation: Generation,
-    /// What was launched for it.
+    /// Its instance.
     pub instance: InstanceId,
-    /// What processes started by this use get.
+    /// The settings for processes that this use starts.
     pub settings: Option<Arc<ClaimSettings>>,
-    /// Files of its session that were lost before, if no answer has reported that yet.
+    /// State loss of its session that no answer has reported yet.
     pub lost: Option<Loss>,
 }
 
-/// Files of a session were lost, and the answer that this comes with has to say so.
+/// A state loss that the answer must report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Loss {
     /// The session.
@@ -136,78 +136,78 @@ pub struct SessionReady {
     pub sandbox: SandboxId,
     /// Its generation.
     pub generation: Generation,
-    /// What was launched for it.
+    /// Its instance.
     pub instance: InstanceId,
-    /// How it came by it.
+    /// How it got the sandbox.
     pub cause: ActiveCause,
     /// Why files were lost, if no answer has reported that yet.
     pub state_lost: Option<TerminatedReason>,
 }
 
 impl SessionReady {
-    /// What the answer that this is part of has to report.
+    /// The state loss that the answer must report.
     pub fn lost(&self) -> Option<Loss> {
         let (session, generation) = (self.session, self.generation);
         self.state_lost.map(|reason| Loss { session, generation, reason })
     }
 }
 
-/// What keeps a sandbox awake.
+/// What keeps a sandbox alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WakeReport {
     /// Whether anything does.
     pub wakefulness: Wakefulness,
-    /// When its processes will no longer do so.
+    /// When its processes will stop doing so.
     pub scheduled_stop_at: Option<Wall>,
     /// The processes that do.
     pub processes: Vec<KeptProcess>,
-    /// What programs wrote to the scale file.
+    /// The counter of the scale file.
     pub scale: u32,
-    /// Why it rests, or does not.
+    /// Why it is frozen, or not.
     pub because: RestCause,
 }
 
-/// Why a sandbox rests, or does not.
+/// Why a sandbox is frozen, or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RestCause {
     /// It is frozen.
     Frozen,
-    /// It has no processes.
+    /// It is cold.
     Cold,
-    /// It is being started, handed out or ended.
+    /// It is being launched, handed out or ended.
     Moving,
-    /// It is used.
+    /// It is in use.
     InUse,
-    /// Something of its own keeps it awake.
+    /// A process or the scale file keeps it alive.
     KeptAwake,
     /// Its runtime cannot freeze.
     CannotFreeze,
-    /// It is not used, and nothing keeps it awake.
+    /// It is idle, and nothing keeps it alive.
     Quiet,
 }
 
 impl RestCause {
-    /// In words.
+    /// As a text for users.
     pub const fn words(self) -> &'static str {
         match self {
-            Self::Frozen => "it is frozen until it is used",
-            Self::Cold => "it has no processes until it is used",
-            Self::Moving => "it is being started, handed out or ended",
+            Self::Frozen => "the sandbox is frozen until it is used",
+            Self::Cold => "the sandbox is cold: it has no processes until it is used",
+            Self::Moving => "the sandbox is being launched, handed out or ended",
             Self::InUse => "a turn, command, stream or connection is in progress",
-            Self::KeptAwake => "a process with keepAlive or the scale file keeps it awake",
-            Self::CannotFreeze => "its runtime cannot freeze",
-            Self::Quiet => "nobody uses it and nothing keeps it awake",
+            Self::KeptAwake => "a process with keepAlive or the scale file keeps the sandbox alive",
+            Self::CannotFreeze => "the runtime of the sandbox cannot freeze",
+            Self::Quiet => "the sandbox is idle and nothing keeps it alive",
         }
     }
 }
 
-/// A process that keeps its sandbox awake.
+/// A process that keeps its sandbox alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeptProcess {
     /// Its id.
     pub process: ProcessId,
     /// When it was started.
     pub started_at: Wall,
-    /// When it is killed; 0 is never.
+    /// Its time limit; 0 is none.
     pub timeout_ms: u64,
 }

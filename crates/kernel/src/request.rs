@@ -1,5 +1,5 @@
-//! Requests that wait for their answer. Each is answered exactly once: here is where it stops
-//! waiting, wherever its answer comes from.
+//! Requests that wait for their answer. Each is answered exactly once, wherever the answer comes
+//! from.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::event::{CheckoutPolicy, UseKind};
 use crate::pool::PoolIx;
 use crate::reply::{CheckoutPath, Reply};
 use crate::session::SessionIx;
-use crate::slab::Place;
+use crate::slab::SlabIndex;
 
-/// The place of a request that waits.
-pub(crate) type RequestIx = Place<Request>;
+/// The index of a waiting request.
+pub(crate) type RequestIx = SlabIndex<Request>;
 
 /// How many requests may wait for one sandbox, or for one session.
 pub(crate) const WAITING_MAX: usize = 1024;
@@ -26,32 +26,32 @@ pub(crate) const WAITING_MAX: usize = 1024;
 pub(crate) struct Request {
     pub(crate) id: RequestId,
     pub(crate) deadline: Mono,
-    pub(crate) what: Waiting,
+    pub(crate) what: WaitingFor,
     pub(crate) alarm: Mono,
 }
 
 /// What a request waits for.
 #[derive(Debug)]
-pub(crate) enum Waiting {
+pub(crate) enum WaitingFor {
     /// A sandbox of a pool.
     Checkout(Box<Waiter>),
-    /// A session's sandbox, to use it: whichever it gets, or the one it has, by id.
+    /// A session's sandbox, to use it: any, or the present one by its id.
     SessionUse { session: SessionIx, use_id: UseId, kind: UseKind, by_id: bool },
-    /// A session's sandbox, to have it.
+    /// A session's sandbox, to bind it.
     Bind { session: SessionIx },
-    /// A turn of a session to start.
+    /// The start of a turn.
     Turn { session: SessionIx, turn: TurnId },
     /// The end of an operation on a session.
     Control { session: SessionIx },
-    /// A sandbox to be thawed, to use it.
+    /// The thaw of a leased sandbox, to use it.
     LeaseUse { entry: EntryIx, use_id: UseId, kind: UseKind },
-    /// A sandbox to be frozen (or thawed).
+    /// A freeze, or a thaw.
     Freeze { entry: EntryIx, frozen: bool },
-    /// A sandbox to be gone.
+    /// The removal of a sandbox.
     Delete { entry: EntryIx },
-    /// The sandbox that has files to be ready for them to be read.
+    /// Files that can be read.
     Read,
-    /// A pool to be gone.
+    /// The removal of a pool.
     Destroy { pool: PoolIx },
 }
 
@@ -59,35 +59,40 @@ pub(crate) enum Waiting {
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) pool: PoolIx,
-    /// Its place in the order of arrival.
+    /// Its number in the order of arrival.
     pub(crate) seq: u64,
     pub(crate) terms: Terms,
     pub(crate) policy: CheckoutPolicy,
     pub(crate) path: CheckoutPath,
-    /// The sandbox that is being bound to it.
+    /// The sandbox that is being claimed for it.
     pub(crate) entry: Option<EntryIx>,
 }
 
-/// The terms on which a sandbox is handed out.
+/// The terms of a lease.
 #[derive(Debug, Clone)]
 pub(crate) struct Terms {
     pub(crate) lease: LeaseId,
     pub(crate) tenant: KeyId,
     pub(crate) ttl_ms: u64,
-    /// What is to be bound; nothing, if that would bind nothing.
+    /// The settings to bind, if there are any.
     pub(crate) claim: Option<Arc<ClaimSettings>>,
 }
 
 impl Kernel {
     /// Lets a request wait until its deadline, if it is not answered before.
-    pub(crate) fn wait_until(&mut self, id: RequestId, deadline: Mono, what: Waiting) -> RequestIx {
+    pub(crate) fn wait_until(
+        &mut self,
+        id: RequestId,
+        deadline: Mono,
+        what: WaitingFor,
+    ) -> RequestIx {
         let req = self.wait(id, deadline, what);
         self.arm_request(req);
         req
     }
 
     /// Lets a request wait without an alarm, because something else bounds the wait.
-    pub(crate) fn wait(&mut self, id: RequestId, deadline: Mono, what: Waiting) -> RequestIx {
+    pub(crate) fn wait(&mut self, id: RequestId, deadline: Mono, what: WaitingFor) -> RequestIx {
         self.requests.insert(Request { id, deadline, what, alarm: Mono::NEVER })
     }
 
@@ -96,7 +101,7 @@ impl Kernel {
         if waiting < WAITING_MAX {
             return Ok(());
         }
-        let cause = format!("{WAITING_MAX} requests wait for it already");
+        let cause = format!("{WAITING_MAX} requests wait for this sandbox or session already");
         Err(Refusal::new(ErrorCode::QueueFull, cause).retry_after(1_000))
     }
 
@@ -129,40 +134,40 @@ impl Kernel {
             return;
         }
         match &self.requests[req].what {
-            Waiting::Checkout(waiter) if waiter.entry.is_some() => {
-                // Its sandbox is being bound: that has a deadline of its own, and is nearly there.
+            WaitingFor::Checkout(waiter) if waiter.entry.is_some() => {
+                // Its sandbox is being claimed, which has its own deadline.
             }
-            Waiting::Checkout(_) => self.checkout_overdue(req),
-            Waiting::SessionUse { session, .. }
-            | Waiting::Bind { session }
-            | Waiting::Turn { session, .. } => {
+            WaitingFor::Checkout(_) => self.checkout_overdue(req),
+            WaitingFor::SessionUse { session, .. }
+            | WaitingFor::Bind { session }
+            | WaitingFor::Turn { session, .. } => {
                 let session = *session;
                 let refusal = self.bind_overdue(session);
                 self.withdraw_request(req, &refusal);
             }
-            Waiting::Control { .. }
-            | Waiting::LeaseUse { .. }
-            | Waiting::Freeze { .. }
-            | Waiting::Delete { .. }
-            | Waiting::Read
-            | Waiting::Destroy { .. } => {
-                let cause = "the confirmation did not come in time";
+            WaitingFor::Control { .. }
+            | WaitingFor::LeaseUse { .. }
+            | WaitingFor::Freeze { .. }
+            | WaitingFor::Delete { .. }
+            | WaitingFor::Read
+            | WaitingFor::Destroy { .. } => {
+                let cause = "the operation was not confirmed in time; it may still complete";
                 self.withdraw_request(req, &Refusal::new(ErrorCode::DeadlineExceeded, cause));
             }
         }
     }
 
-    /// Answers a request with a refusal and removes what stands for it elsewhere.
+    /// Refuses a request and removes all references to it.
     pub(crate) fn withdraw_request(&mut self, req: RequestIx, refusal: &Refusal) {
         let request = self.forget_request(req);
         self.out.notices.push(Notice::Answer { request: request.id, result: Err(refusal.clone()) });
         self.unlink_request(req, &request, refusal);
     }
 
-    /// A client went away before it took its answer.
+    /// A client went away before it got its answer.
     pub(crate) fn client_gone(&mut self, id: RequestId) {
         if let Some(req) = self.requests.by_id(id) {
-            if matches!(self.requests[req].what, Waiting::Checkout(_)) {
+            if matches!(self.requests[req].what, WaitingFor::Checkout(_)) {
                 self.checkout_abandoned(req);
             } else {
                 let request = self.forget_request(req);
@@ -174,30 +179,30 @@ impl Kernel {
         }
     }
 
-    /// Removes every trace of a request that no longer waits.
+    /// Removes all references to a request that no longer waits.
     fn unlink_request(&mut self, req: RequestIx, request: &Request, refusal: &Refusal) {
         match &request.what {
-            Waiting::Checkout(_) => {}
-            Waiting::SessionUse { session, .. } | Waiting::Bind { session } => {
+            WaitingFor::Checkout(_) => {}
+            WaitingFor::SessionUse { session, .. } | WaitingFor::Bind { session } => {
                 self.sessions[*session].wanting.retain(|waiting| *waiting != req);
                 self.session_unwanted(*session);
             }
-            Waiting::Turn { session, turn } => self.turn_client_gone(*session, *turn, refusal),
-            Waiting::Control { session } => {
+            WaitingFor::Turn { session, turn } => self.turn_client_gone(*session, *turn, refusal),
+            WaitingFor::Control { session } => {
                 if let Some(control) = &mut self.sessions[*session].control {
                     control.requests.retain(|waiting| *waiting != req);
                 }
             }
-            Waiting::LeaseUse { entry, .. }
-            | Waiting::Freeze { entry, .. }
-            | Waiting::Delete { entry } => {
-                if let Some(extra) = &mut self.entries[*entry].extra {
-                    extra.waiting.retain(|waiting| *waiting != req);
+            WaitingFor::LeaseUse { entry, .. }
+            | WaitingFor::Freeze { entry, .. }
+            | WaitingFor::Delete { entry } => {
+                if let Some(rare) = &mut self.entries[*entry].rare {
+                    rare.waiting.retain(|waiting| *waiting != req);
                 }
-                self.repin(*entry);
+                self.recompute_demand(*entry);
             }
-            Waiting::Read => self.reader_gone(request.id),
-            Waiting::Destroy { pool } => {
+            WaitingFor::Read => self.reader_gone(request.id),
+            WaitingFor::Destroy { pool } => {
                 self.pools[*pool].destroyers.retain(|waiting| *waiting != req);
             }
         }

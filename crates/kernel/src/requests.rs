@@ -1,5 +1,5 @@
-//! All requests that wait, by their id, and the leases that are wanted by those among them that
-//! have no sandbox yet: no lease is checked out twice.
+//! All waiting requests, by id, and the leases of checkouts that have no sandbox yet: no lease is
+//! checked out twice.
 
 use std::ops::{Index, IndexMut};
 
@@ -21,13 +21,13 @@ pub(crate) struct Requests {
 impl Requests {
     pub(crate) fn insert(&mut self, request: Request) -> RequestIx {
         let id = request.id;
-        let place = self.slab.insert(request);
-        self.by_id.insert(id.as_u128(), place);
-        place
+        let index = self.slab.insert(request);
+        self.by_id.insert(id.as_u128(), index);
+        index
     }
 
-    pub(crate) fn remove(&mut self, place: RequestIx) -> Request {
-        let request = self.slab.remove(place);
+    pub(crate) fn remove(&mut self, index: RequestIx) -> Request {
+        let request = self.slab.remove(index);
         self.by_id.remove(request.id.as_u128());
         request
     }
@@ -41,7 +41,7 @@ impl Requests {
         self.leases.insert(lease.as_u128(), ());
     }
 
-    /// A checkout has a sandbox, or wants none any more.
+    /// A checkout has a sandbox, or no longer wants one.
     pub(crate) fn lease_unwanted(&mut self, lease: LeaseId) {
         self.leases.remove(lease.as_u128());
     }
@@ -50,11 +50,11 @@ impl Requests {
         self.leases.contains(lease.as_u128())
     }
 
-    pub(crate) fn get(&self, place: RequestIx) -> Option<&Request> {
-        self.slab.get(place)
+    pub(crate) fn get(&self, index: RequestIx) -> Option<&Request> {
+        self.slab.get(index)
     }
 
-    /// All requests, in the order of their places.
+    /// All requests, in the order of their indexes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (RequestIx, &Request)> {
         self.slab.iter()
     }
@@ -72,13 +72,13 @@ impl Requests {
 impl Index<RequestIx> for Requests {
     type Output = Request;
 
-    fn index(&self, place: RequestIx) -> &Request {
-        &self.slab[place]
+    fn index(&self, index: RequestIx) -> &Request {
+        &self.slab[index]
     }
 }
 
 impl IndexMut<RequestIx> for Requests {
-    fn index_mut(&mut self, place: RequestIx) -> &mut Request {
-        &mut self.slab[place]
+    fn index_mut(&mut self, index: RequestIx) -> &mut Request {
+        &mut self.slab[index]
     }
 }

@@ -1,6 +1,6 @@
-//! What the operator allows the files of sleeping sessions to take. Without such a setting nothing
-//! is ever given up here. Above a limit the least recently used files go first, and between keys
-//! those of the key that is furthest above its share: one key cannot push out another's files.
+//! Limits of the operator on the bytes of sleeping sessions' files. Without such a limit nothing is
+//! deleted here. Above a limit the least recently used files go first; between keys, those of the
+//! key furthest above its share: one key cannot displace another's files.
 
 use std::collections::BTreeMap;
 
@@ -11,36 +11,36 @@ use crate::Kernel;
 use crate::entry::EntryIx;
 use crate::session::SessionIx;
 
-/// Where kept files are.
+/// Where the files of a sleeping session are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Where {
+enum KeptIn {
     /// In a cold sandbox.
-    Cold(EntryIx),
-    /// On the shelf of a session.
-    Shelf(SessionIx),
+    ColdSandbox(EntryIx),
+    /// In a shelved session.
+    ShelvedSession(SessionIx),
 }
 
 /// The files of one sleeping session.
 #[derive(Debug, Clone, Copy)]
-struct Kept {
-    at: Where,
+struct SleepingFiles {
+    at: KeptIn,
     tenant: KeyId,
     bytes: u64,
     last_used_at: Wall,
     workspace: WorkspaceId,
-    /// Nothing is going on with them.
+    /// Nothing uses or wants them.
     may_go: bool,
 }
 
 impl Kernel {
-    /// Whether anything depends on how much kept files take.
+    /// Whether any setting depends on the size of sleeping files.
     fn counts_kept_bytes(&self) -> bool {
         self.config.kept_bytes_per_key.is_some()
             || self.config.kept_bytes_total.is_some()
             || self.config.give_up_at_floor
     }
 
-    /// Kept files whose size is wanted and not known, at most `limit` of them.
+    /// Sleeping files that must be measured, at most `limit` of them.
     pub fn unmeasured_files(&self, limit: usize) -> Vec<WorkspaceId> {
         if !self.counts_kept_bytes() {
             return Vec::new();
@@ -51,12 +51,12 @@ impl Kernel {
                 && entry.cold.bytes().is_none()
         });
         let cold = cold.map(|(_, entry)| entry.workspace);
-        let shelved = self.sessions.iter().filter_map(|(_, known)| known.shelf.as_ref());
-        let shelved = shelved.filter(|shelf| shelf.bytes.is_none());
-        cold.chain(shelved.map(|shelf| shelf.files.workspace)).take(limit).collect()
+        let shelved = self.sessions.iter().filter_map(|(_, known)| known.shelved.as_ref());
+        let shelved = shelved.filter(|shelved| shelved.bytes.is_none());
+        cold.chain(shelved.map(|shelved| shelved.files.workspace)).take(limit).collect()
     }
 
-    /// How many sessions lost their files by a setting of the node since it started.
+    /// How many sessions lost files because of the node's configuration since it started.
     pub const fn files_given_up(&self) -> u64 {
         self.counts.files_given_up()
     }
@@ -64,10 +64,10 @@ impl Kernel {
     pub(crate) fn files_measured(&mut self, workspace: WorkspaceId, bytes: u64) {
         let found = self.kept_files().into_iter().find(|kept| kept.workspace == workspace);
         match found.map(|kept| kept.at) {
-            Some(Where::Cold(entry)) => self.entries[entry].cold.measured(bytes),
-            Some(Where::Shelf(session)) => {
-                if let Some(shelf) = &mut self.sessions[session].shelf {
-                    shelf.bytes = Some(bytes);
+            Some(KeptIn::ColdSandbox(entry)) => self.entries[entry].cold.measured(bytes),
+            Some(KeptIn::ShelvedSession(session)) => {
+                if let Some(shelved) = &mut self.sessions[session].shelved {
+                    shelved.bytes = Some(bytes);
                 }
             }
             None => return,
@@ -75,9 +75,9 @@ impl Kernel {
         self.keep_within_limits();
     }
 
-    /// Gives up files until what is left is within the limits, or nothing more may go.
+    /// Deletes files until the rest is within the limits, or none may be deleted.
     fn keep_within_limits(&mut self) {
-        // Each round gives up one, so there are no more rounds than sessions.
+        // Each round deletes the files of one session, so the number of sessions bounds the rounds.
         for _ in 0..=self.sessions.len() {
             let kept = self.kept_files();
             let by_key = bytes_by_key(&kept);
@@ -97,7 +97,7 @@ impl Kernel {
         }
     }
 
-    /// The disk has less left than it should: one session's files go, if the operator allows it.
+    /// The disk is short: deletes the files of one session, if the operator allows it.
     pub(crate) fn give_up_for_floor(&mut self) {
         if self.config.give_up_at_floor && self.shutdown.is_none() {
             let kept = self.kept_files();
@@ -107,14 +107,14 @@ impl Kernel {
         }
     }
 
-    fn kept_files(&self) -> Vec<Kept> {
+    fn kept_files(&self) -> Vec<SleepingFiles> {
         let stopping = self.shutdown.is_some();
         let cold = self.entries.iter().filter(|(_, sandbox)| {
             let owned = sandbox.session().is_some();
             owned && !sandbox.is_live() && sandbox.files.has_files()
         });
-        let cold = cold.map(|(entry, sandbox)| Kept {
-            at: Where::Cold(entry),
+        let cold = cold.map(|(entry, sandbox)| SleepingFiles {
+            at: KeptIn::ColdSandbox(entry),
             tenant: sandbox.tenant(),
             bytes: sandbox.cold.bytes().unwrap_or(0),
             last_used_at: sandbox.last_used.wall,
@@ -122,41 +122,41 @@ impl Kernel {
             may_go: sandbox.derived.tier == Some(Tier::Cold) && !stopping,
         });
         let shelved = self.sessions.iter().filter_map(|(session, known)| {
-            let shelf = known.shelf.as_ref()?;
-            Some(Kept {
-                at: Where::Shelf(session),
+            let shelved = known.shelved.as_ref()?;
+            Some(SleepingFiles {
+                at: KeptIn::ShelvedSession(session),
                 tenant: known.settings.tenant,
-                bytes: shelf.bytes.unwrap_or(0),
-                last_used_at: shelf.files.last_used_at,
-                workspace: shelf.files.workspace,
+                bytes: shelved.bytes.unwrap_or(0),
+                last_used_at: shelved.files.last_used_at,
+                workspace: shelved.files.workspace,
                 may_go: !known.wants() && known.control.is_none() && !stopping,
             })
         });
         cold.chain(shelved).collect()
     }
 
-    fn give_up(&mut self, at: Where) {
+    fn give_up(&mut self, at: KeptIn) {
         match at {
-            Where::Cold(entry) => {
+            KeptIn::ColdSandbox(entry) => {
                 self.counts.gave_up_files(true);
                 self.lose_files(entry, EndCause::Pruned.reason());
                 self.remove_entry(entry, EndCause::Pruned, None, None);
             }
-            Where::Shelf(session) => self.give_up_shelf(session),
+            KeptIn::ShelvedSession(session) => self.give_up_shelved_files(session),
         }
     }
 
-    /// Gives up the files on the shelf of a session, and says so.
-    pub(crate) fn give_up_shelf(&mut self, session: SessionIx) {
-        let Some(shelf) = &self.sessions[session].shelf else { return };
-        let sandbox: SandboxId = shelf.files.sandbox;
+    /// Deletes the files of a shelved session and reports the loss.
+    pub(crate) fn give_up_shelved_files(&mut self, session: SessionIx) {
+        let Some(shelved) = &self.sessions[session].shelved else { return };
+        let sandbox: SandboxId = shelved.files.sandbox;
         self.report_loss(session, sandbox, TerminatedReason::Policy);
         self.counts.gave_up_files(true);
-        self.clear_shelf(session);
+        self.delete_shelved_files(session);
     }
 }
 
-fn bytes_by_key(kept: &[Kept]) -> BTreeMap<KeyId, u64> {
+fn bytes_by_key(kept: &[SleepingFiles]) -> BTreeMap<KeyId, u64> {
     let mut by_key = BTreeMap::new();
     for one in kept {
         *by_key.entry(one.tenant).or_insert(0) += one.bytes;
@@ -164,14 +164,14 @@ fn bytes_by_key(kept: &[Kept]) -> BTreeMap<KeyId, u64> {
     by_key
 }
 
-fn least_recent(kept: &[Kept], wanted: impl Fn(&Kept) -> bool) -> Option<Where> {
+fn least_recent(kept: &[SleepingFiles], wanted: impl Fn(&SleepingFiles) -> bool) -> Option<KeptIn> {
     let may_go = kept.iter().filter(|one| one.may_go && wanted(one));
     may_go.min_by_key(|one| (one.last_used_at, one.workspace)).map(|one| one.at)
 }
 
-/// The least recently used files of the key that takes most: each key's share is the same, so that
-/// one is furthest above it. A key of which nothing may go is passed over.
-fn furthest_above(kept: &[Kept], by_key: &BTreeMap<KeyId, u64>) -> Option<Where> {
+/// The least recently used files of the key with the most bytes: all shares are equal, so it is
+/// furthest above its share. A key without deletable files is passed over.
+fn furthest_above(kept: &[SleepingFiles], by_key: &BTreeMap<KeyId, u64>) -> Option<KeptIn> {
     let mut keys: Vec<(u64, KeyId)> = by_key.iter().map(|(key, bytes)| (*bytes, *key)).collect();
     keys.sort_unstable_by(|a, b| b.cmp(a));
     keys.into_iter().find_map(|(_, key)| least_recent(kept, |one| one.tenant == key))

@@ -1,5 +1,5 @@
-//! A conversation as the kernel knows it. It owns at most one sandbox at a time and survives that
-//! sandbox's death; what it wants is stored here, and how it gets it is decided in `binding`.
+//! A session as the kernel knows it. It owns at most one sandbox at a time and survives that
+//! sandbox's death. What it wants is stored here; `session_binding` decides how it gets it.
 
 use std::collections::VecDeque;
 
@@ -16,13 +16,13 @@ use crate::event::SessionSettings;
 use crate::flag::Flag;
 use crate::reply::SessionReady;
 use crate::request::RequestIx;
-use crate::shelf::Shelf;
-use crate::slab::Place;
+use crate::shelved_sessions::ShelvedFiles;
+use crate::slab::SlabIndex;
 
-/// The place of a session.
-pub(crate) type SessionIx = Place<Session>;
+/// The index of a session.
+pub(crate) type SessionIx = SlabIndex<Session>;
 
-/// A conversation.
+/// A session.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: SessionId,
@@ -33,19 +33,19 @@ pub(crate) struct Session {
     pub(crate) settings: SessionSettings,
     /// Its sandbox, live or cold.
     pub(crate) entry: Option<EntryIx>,
-    /// Its place in the line for a process.
+    /// Its number in the queue for places.
     pub(crate) applied: Option<u64>,
-    /// How it comes by the sandbox that it is getting.
+    /// How it gets the sandbox that it is waiting for.
     pub(crate) coming: Option<ActiveCause>,
-    /// How often a sandbox could not be bound to it since it last had one.
+    /// How many claims failed since it last had a sandbox.
     pub(crate) failed_claims: u32,
     /// Files were lost for this reason, and no answer has reported it yet.
     pub(crate) state_lost: Option<TerminatedReason>,
-    /// The generation with which they were lost.
+    /// The generation in which they were lost.
     pub(crate) lost_generation: Generation,
-    /// Its files, while it has no sandbox.
-    pub(crate) shelf: Option<Shelf>,
-    /// The sandbox that its client was told of last.
+    /// Its files, while it is shelved.
+    pub(crate) shelved: Option<ShelvedFiles>,
+    /// The sandbox that was last published for it.
     pub(crate) told_id: Option<SandboxId>,
     /// Requests that want its sandbox.
     pub(crate) wanting: Vec<RequestIx>,
@@ -60,7 +60,7 @@ pub(crate) struct Session {
     pub(crate) alarm: Mono,
 }
 
-/// One message.
+/// A turn.
 #[derive(Debug)]
 pub(crate) struct Turn {
     pub(crate) id: TurnId,
@@ -74,7 +74,7 @@ pub(crate) struct Turn {
     pub(crate) ready: Option<SessionReady>,
 }
 
-/// A message that waits for those before it.
+/// A turn that waits for those before it.
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) turn: TurnId,
@@ -82,7 +82,7 @@ pub(crate) struct Queued {
     pub(crate) client: Option<RequestId>,
 }
 
-/// How far a turn is.
+/// The stage of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// Its sandbox is being found.
@@ -91,7 +91,7 @@ pub(crate) enum Stage {
     Starting,
     /// The harness works on it.
     Running,
-    /// It is being stopped, and will have ended like this.
+    /// It is being stopped, and will end with this outcome.
     Stopping(TurnOutcome),
 }
 
@@ -132,7 +132,7 @@ impl Session {
             failed_claims: 0,
             state_lost: None,
             lost_generation: Generation::default(),
-            shelf: None,
+            shelved: None,
             told_id: None,
             wanting: Vec::new(),
             turn: None,
@@ -165,12 +165,12 @@ impl Session {
         }
     }
 
-    /// Whether it is being ended for good.
+    /// Whether it is being ended.
     pub(crate) fn is_ending(&self) -> bool {
         self.control.as_ref().is_some_and(|control| control.kind == ControlKind::End)
     }
 
-    /// Whether it would be left without its template.
+    /// Whether it still needs this template.
     pub(crate) fn needs_template(&self, template: &TemplateName) -> bool {
         self.template == *template && self.status != SessionStatus::Ended
     }
@@ -189,7 +189,7 @@ impl Session {
             on_disconnect: self.settings.on_disconnect,
             state_lost: self.state_lost,
             lost_generation: self.lost_generation,
-            files: self.shelf.map(|shelf| shelf.files),
+            files: self.shelved.map(|shelved| shelved.files),
             told_id: self.told_id,
             turn: self.turn.as_ref().map(|turn| turn.id),
             queued: self.queued.iter().map(|queued| queued.turn).collect(),
@@ -202,7 +202,7 @@ impl Session {
 impl Kernel {
     pub(crate) fn session_by_id(&self, id: SessionId) -> Result<SessionIx, Refusal> {
         self.sessions.by_id(id).ok_or_else(|| {
-            if self.ends.of_session(id).is_some() {
+            if self.tombstones.of_session(id).is_some() {
                 Refusal::new(ErrorCode::SessionEnded, "the session has ended")
             } else {
                 Refusal::new(ErrorCode::SessionUnknown, format!("no session {id} is known"))
@@ -210,8 +210,8 @@ impl Kernel {
         })
     }
 
-    /// Refuses work for a session that takes none.
-    pub(crate) fn refuse_when_over(&self, session: SessionIx) -> Result<(), Refusal> {
+    /// Refuses work for a session that has ended, is stopped, or is leaving.
+    pub(crate) fn refuse_when_ended(&self, session: SessionIx) -> Result<(), Refusal> {
         let known = &self.sessions[session];
         let (code, cause) = match known.status {
             SessionStatus::Ended => (ErrorCode::SessionEnded, "the session has ended"),

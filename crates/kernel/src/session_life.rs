@@ -1,5 +1,5 @@
-//! The life of sessions: created, resumed, stopped, ended, and what it means for one that its
-//! sandbox is gone. A session says what became of it in its status, and nothing else does.
+//! The life of sessions: created, resumed, stopped, ended, and what the end of its sandbox means
+//! for one. Only the status of a session says what became of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::alarms::Ringer;
 use crate::event::SessionSettings;
 use crate::removal::launch_failure;
 use crate::reply::Reply;
-use crate::request::Waiting;
+use crate::request::WaitingFor;
 use crate::session::{ControlKind, Session, SessionIx};
 
 impl Kernel {
@@ -37,9 +37,9 @@ impl Kernel {
         Ok(Reply::Pending)
     }
 
-    /// Refuses a session whose id is not new, or for which there is no room.
+    /// Refuses a session whose id exists already, or that is above the limit.
     pub(crate) fn refuse_new_session(&self, id: SessionId) -> Result<(), Refusal> {
-        if self.sessions.by_id(id).is_some() || self.ends.of_session(id).is_some() {
+        if self.sessions.by_id(id).is_some() || self.tombstones.of_session(id).is_some() {
             let cause = format!("session {id} exists already");
             return Err(Refusal::new(ErrorCode::IdConflict, cause));
         }
@@ -62,7 +62,7 @@ impl Kernel {
 
     fn await_bind(&mut self, request: RequestId, session: SessionIx) {
         let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
-        let req = self.wait_until(request, deadline, Waiting::Bind { session });
+        let req = self.wait_until(request, deadline, WaitingFor::Bind { session });
         self.sessions[session].wanting.push(req);
         self.engage(session);
     }
@@ -87,7 +87,7 @@ impl Kernel {
         Ok(Reply::Pending)
     }
 
-    /// Nothing in a sandbox depends on what is changed here, so nothing is bound again.
+    /// Nothing in a sandbox depends on these settings, so nothing is bound again.
     pub(crate) fn session_changed(
         &mut self,
         id: SessionId,
@@ -132,7 +132,7 @@ impl Kernel {
             }
             SessionStatus::Active | SessionStatus::Paused => {}
         }
-        self.leave(request, session, ControlKind::Stop)
+        self.begin_leaving(request, session, ControlKind::Stop)
     }
 
     pub(crate) fn session_end_requested(
@@ -148,7 +148,7 @@ impl Kernel {
         if self.sessions[session].status == SessionStatus::Ended {
             return Ok(Reply::Ended);
         }
-        self.leave(request, session, ControlKind::End)
+        self.begin_leaving(request, session, ControlKind::End)
     }
 
     /// The sandbox of a session is cold now.
@@ -177,7 +177,7 @@ impl Kernel {
             self.set_status(session, SessionStatus::Paused);
         }
         if let Some(code) = launch_failure(cause) {
-            let text = detail.unwrap_or("no reason was given").to_owned();
+            let text = detail.unwrap_or("the runtime gave no reason").to_owned();
             self.fail_wants(session, &Refusal::new(code, text));
         }
         if self.sessions.get(session).is_some() {
@@ -188,7 +188,7 @@ impl Kernel {
         }
     }
 
-    /// The record of a session's sandbox is gone.
+    /// The entry of a session's sandbox is removed.
     pub(crate) fn session_without_entry(
         &mut self,
         session: SessionIx,
@@ -196,27 +196,27 @@ impl Kernel {
         detail: Option<&str>,
     ) {
         self.sessions[session].entry = None;
-        // Its application was for a process alone, and it needs an entry too now.
+        // Its application was for a place only, and it needs an entry too now.
         self.unapply(session);
         self.refuse_uses_by_id(session, cause);
         if let Some(control) = &self.sessions[session].control
             && control.kind == ControlKind::Fork
         {
-            let text = detail.unwrap_or("its sandbox was deleted").to_owned();
+            let text = detail.unwrap_or("the sandbox of the fork was deleted").to_owned();
             self.set_status(session, SessionStatus::Ended);
             self.finish_control(session, &Err(Refusal::new(ErrorCode::Aborted, text)));
         }
         if self.sessions[session].status == SessionStatus::Ended {
             self.mark_session(session);
             self.leave_finished(session);
-            self.drop_if_over(session);
+            self.drop_if_ended(session);
             return;
         }
         self.session_lost_sandbox(session, cause, detail);
     }
 
-    /// A session that has ended and has nothing left is forgotten.
-    pub(crate) fn drop_if_over(&mut self, session: SessionIx) {
+    /// Removes a session that has ended and has no sandbox.
+    pub(crate) fn drop_if_ended(&mut self, session: SessionIx) {
         let Some(known) = self.sessions.get(session) else { return };
         if known.status == SessionStatus::Ended && known.entry.is_none() {
             self.drop_session(session);
@@ -225,8 +225,8 @@ impl Kernel {
 
     pub(crate) fn drop_session(&mut self, session: SessionIx) {
         let refusal = Refusal::new(ErrorCode::SessionEnded, "the session has ended");
-        // Nothing else knows of them.
-        self.clear_shelf(session);
+        // Nothing else refers to its files.
+        self.delete_shelved_files(session);
         for req in std::mem::take(&mut self.sessions[session].wanting) {
             self.answer(req, Err(refusal.clone()));
         }
@@ -240,7 +240,7 @@ impl Kernel {
             self.withdraw_application(seq);
         }
         self.alarms.clear(Ringer::Session(session), &mut known.alarm);
-        self.ends.remember_session(known.id, known.settings.tenant);
+        self.tombstones.remember_session(known.id, known.settings.tenant);
         self.out.journal.push(JournalEntry::SessionRemoved(known.id));
     }
 
@@ -248,7 +248,7 @@ impl Kernel {
         if !self.sessions[session].queued.is_empty() {
             self.mark_session(session);
         }
-        // Their senders may send them again when the server is back.
+        // Their senders may repeat them after a restart.
         let outcome =
             if self.shutdown.is_some() { TurnOutcome::Interrupted } else { TurnOutcome::Aborted };
         for queued in std::mem::take(&mut self.sessions[session].queued) {

@@ -1,4 +1,4 @@
-//! Sessions as callers see them: one, or a page of them, newest first. Reading counts as nothing.
+//! Sessions as callers see them: one, or a page of them, newest first. Reading is no activity.
 
 use model::{KeyId, SandboxStatus, SessionId, SessionStatus, TemplateName, TurnId, Wall};
 
@@ -7,7 +7,7 @@ use crate::entry::Phase;
 use crate::session::Session;
 use crate::view::SessionView;
 
-/// Which sessions are wanted.
+/// A filter for sessions.
 #[derive(Debug, Clone, Default)]
 pub struct SessionFilter {
     /// Only those of this key.
@@ -16,9 +16,9 @@ pub struct SessionFilter {
     pub status: Option<SessionStatus>,
     /// Only those of this template.
     pub template: Option<TemplateName>,
-    /// Only those that have all of these free words.
+    /// Only those that have all of these labels.
     pub labels: Vec<(String, String)>,
-    /// Only those that are older than this one, or would be if it is no more.
+    /// Only those that are older than this one, which need not exist any more.
     pub after: Option<(Wall, SessionId)>,
 }
 
@@ -42,23 +42,23 @@ impl Kernel {
         Some(self.session_view(known))
     }
 
-    /// The newest sessions that a filter takes, at most `limit` of them.
+    /// The newest sessions that match a filter, at most `limit` of them.
     pub fn sessions(&self, filter: &SessionFilter, limit: usize) -> Vec<SessionView> {
         let found = self.sessions.newest_first(filter.after).filter(|known| filter.takes(known));
         found.map(|known| self.session_view(known)).take(limit).collect()
     }
 
-    /// The turn that a session is at.
+    /// The turn in progress of a session.
     pub fn turn_of(&self, id: SessionId) -> Option<TurnId> {
         let session = self.sessions.by_id(id)?;
         self.sessions[session].turn.as_ref().map(|turn| turn.id)
     }
 
-    /// The key that a session belongs to, or did as long as that is remembered.
+    /// The key of a session, or of its tombstone.
     pub fn tenant_of_session(&self, id: SessionId) -> Option<KeyId> {
         match self.sessions.by_id(id) {
             Some(session) => Some(self.sessions[session].settings.tenant),
-            None => self.ends.of_session(id),
+            None => self.tombstones.of_session(id),
         }
     }
 
@@ -73,7 +73,8 @@ impl Kernel {
 
     fn session_view(&self, known: &Session) -> SessionView {
         let connected = known.entry.filter(|entry| {
-            self.entries[*entry].phase() == Phase::InUse && self.entries[*entry].ending.is_none()
+            self.entries[*entry].phase() == Phase::InUse
+                && self.entries[*entry].termination.is_none()
         });
         let sandbox_status = match connected {
             Some(_) => SandboxStatus::Connected,
@@ -98,7 +99,7 @@ impl Kernel {
             workspace: known
                 .entry
                 .map(|entry| self.entries[entry].workspace)
-                .or(known.shelf.map(|shelf| shelf.files.workspace)),
+                .or(known.shelved.map(|shelved| shelved.files.workspace)),
             files_durable: known.entry.is_none_or(|entry| !self.entries[entry].has_unsaved_files()),
             created_at: known.created_at,
             last_active_at: used_at.map_or(known.last_active_at, |at| at.max(known.last_active_at)),

@@ -1,5 +1,5 @@
-//! All sessions, and the ways to find one: by id, by the client of a turn, by age. A session that
-//! is gone is found by none of them.
+//! All sessions, and the indexes to find one: by id, by the client of a turn, by age. No index
+//! leads to a session that is gone.
 
 use std::collections::BTreeSet;
 use std::ops::{Bound, Index, IndexMut};
@@ -50,12 +50,12 @@ impl Sessions {
         found.filter_map(|(_, id)| Some(&self.slab[self.by_id(*id)?]))
     }
 
-    /// A client follows a turn of a session, or waits for it.
+    /// A client follows or waits for a turn of a session.
     pub(crate) fn client_came(&mut self, client: RequestId, session: SessionIx) {
         self.by_client.insert(client.as_u128(), session);
     }
 
-    /// A client follows its turn no more.
+    /// A client stopped following its turn.
     pub(crate) fn client_left(&mut self, client: RequestId) {
         self.by_client.remove(client.as_u128());
     }
@@ -72,14 +72,14 @@ impl Sessions {
         self.slab.get_mut(session)
     }
 
-    /// All sessions, in the order of their places.
+    /// All sessions, in the order of their indexes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionIx, &Session)> {
         self.slab.iter()
     }
 
-    /// All places in use, so that sessions may change or go while they are visited.
-    pub(crate) fn places(&self) -> Vec<SessionIx> {
-        self.slab.places()
+    /// All indexes in use, so that sessions may change or be removed during the loop.
+    pub(crate) fn indices(&self) -> Vec<SessionIx> {
+        self.slab.indices()
     }
 
     pub(crate) fn len(&self) -> usize {

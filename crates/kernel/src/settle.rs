@@ -1,6 +1,6 @@
-//! Keeps what follows from the facts in step with them: counts by state, eviction tiers, what is
-//! about to be freed. Each change of a sandbox is followed by [`Kernel::settle`]; the reconcilers
-//! then see to what became possible.
+//! Keeps derived values in step with the facts: counts by state, eviction tiers, what is about to
+//! be freed. Each change of a sandbox is followed by [`Kernel::settle`]; the reconcilers then act
+//! on what became possible.
 
 use model::SandboxState;
 use model::why::Tier;
@@ -8,16 +8,16 @@ use model::why::Tier;
 use crate::Kernel;
 use crate::Mono;
 use crate::alarms::Ringer;
-use crate::due::Next;
 use crate::entry::EntryIx;
 use crate::pool::PoolIx;
+use crate::reconcile_queue::ReconcileItem;
 use crate::session::SessionIx;
 
-/// Far more rounds than any event takes: each round serves, starts or ends something.
+/// Far more rounds than any event needs: each round serves, launches or ends something.
 const ROUNDS_MAX: u32 = 100_000;
 
 impl Kernel {
-    /// Brings counts and orders in step with the facts of a sandbox.
+    /// Updates counts and lists after a change of a sandbox.
     pub(crate) fn settle(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         let old = sandbox.derived;
@@ -35,8 +35,8 @@ impl Kernel {
             );
             self.counts.went(old.state);
             self.counts.came(new.state);
-            if sandbox.moved.raise() {
-                self.moved.add(entry);
+            if sandbox.state_changed.raise() {
+                self.changed_states.add(entry);
             }
         }
         let memory_mb = sandbox.memory_mb();
@@ -55,7 +55,7 @@ impl Kernel {
             }
             if let Some(tier) = new.tier {
                 self.tiers.join(tier, &mut self.entries, entry);
-                // This one could give way for an applicant.
+                // It could be evicted for an applicant.
                 if self.admission.has_applicants() {
                     self.due.look_at_line();
                 }
@@ -63,12 +63,12 @@ impl Kernel {
         }
     }
 
-    /// Notes that a sandbox was used just now: it goes to the end of its line.
+    /// A sandbox was used just now: it moves to the end of its LRU list.
     #[inline]
     pub(crate) fn touch(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
         sandbox.last_used = self.now;
-        sandbox.reading.rest_settled();
+        sandbox.file_access.freeze_again_settled();
         if let Some(tier) = sandbox.derived.tier {
             self.tiers.leave(tier, &mut self.entries, entry);
             self.tiers.join(tier, &mut self.entries, entry);
@@ -81,7 +81,7 @@ impl Kernel {
         self.settle(entry);
     }
 
-    /// Takes a sandbox out of every count and order.
+    /// Takes a sandbox out of every count and list.
     pub(crate) fn count_out(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
         let derived = sandbox.derived;
@@ -101,12 +101,12 @@ impl Kernel {
         self.entries[entry].alarm = alarm;
     }
 
-    /// The sandbox that gives way first in a tier.
+    /// The sandbox that is evicted first in a tier.
     pub(crate) fn first_of(&self, tier: Tier) -> Option<EntryIx> {
         self.flaws.first_of(self.tiers.of(tier))
     }
 
-    /// Sees to it that a sandbox is looked at by `at`.
+    /// Sets the alarm of a sandbox to `at` or before.
     pub(crate) fn arm(&mut self, entry: EntryIx, at: Mono) {
         let sandbox = &mut self.entries[entry];
         self.alarms.at_latest(Ringer::Entry(entry), &mut sandbox.alarm, at);
@@ -124,14 +124,14 @@ impl Kernel {
         }
     }
 
-    /// Lets the reconcilers look at whatever changed, until nothing more follows.
+    /// Runs the reconcilers until nothing more follows.
     pub(crate) fn reconcile_all(&mut self) {
         let mut rounds = 0_u32;
         while let Some(next) = self.due.next() {
             rounds += 1;
             debug_assert!(rounds < ROUNDS_MAX, "the reconcilers never come to rest");
             match next {
-                Next::Session(session) => {
+                ReconcileItem::Session(session) => {
                     if let Some(known) = self.sessions.get_mut(session)
                         && known.due.lower()
                     {
@@ -139,15 +139,15 @@ impl Kernel {
                         self.drive_copies(session);
                     }
                 }
-                Next::Pool(pool) => {
+                ReconcileItem::Pool(pool) => {
                     if let Some(known) = self.pools.get_mut(pool)
                         && known.due.lower()
                     {
                         self.reconcile_pool(pool);
                     }
                 }
-                Next::Line => self.admit(),
-                Next::Archives => self.archive_next(),
+                ReconcileItem::PlaceQueue => self.admit(),
+                ReconcileItem::Archives => self.archive_next(),
             }
         }
         self.finish_shutdown();

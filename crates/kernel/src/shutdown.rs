@@ -1,5 +1,6 @@
-//! Stopping in order: no new work, no sweep and no refill; what runs may finish within its grace;
-//! files are saved, everything is removed, and only then does the server hear that it may exit.
+//! Stopping in order: no new work, no sweep and no refill; what runs may finish within the grace
+//! period; files are saved and everything is removed. Only then does the kernel report that the
+//! server may exit.
 
 use model::lifecycle::TurnOutcome;
 use model::{EndCause, ErrorCode, Mono, Refusal};
@@ -7,14 +8,14 @@ use model::{EndCause, ErrorCode, Mono, Refusal};
 use crate::Kernel;
 use crate::alarms::Ringer;
 use crate::effect::Notice;
-use crate::entry::{After, EntryIx, Own, Phase, Resolve};
+use crate::entry::{AfterEnd, EntryIx, EntryOwner, Firmness, Phase};
 use crate::session::Stage;
 
-/// A stop in progress.
+/// A shutdown in progress.
 #[derive(Debug)]
 pub(crate) struct Shutdown {
     grace_until: Mono,
-    grace_over: bool,
+    grace_ended: bool,
     complete: bool,
     alarm: Mono,
 }
@@ -23,7 +24,7 @@ impl Kernel {
     pub(crate) fn shutdown_began(&mut self, grace_ms: u64) {
         let grace_until = self.now.mono.plus(grace_ms);
         if let Some(shutdown) = &mut self.shutdown {
-            // Told again, the grace may become shorter, never longer.
+            // A second request may shorten the grace period, never extend it.
             if grace_until < shutdown.grace_until {
                 shutdown.grace_until = grace_until;
                 self.alarms.at_latest(Ringer::Shutdown, &mut shutdown.alarm, grace_until);
@@ -31,22 +32,22 @@ impl Kernel {
             return;
         }
         let mut shutdown =
-            Shutdown { grace_until, grace_over: false, complete: false, alarm: Mono::NEVER };
+            Shutdown { grace_until, grace_ended: false, complete: false, alarm: Mono::NEVER };
         self.alarms.at_latest(Ringer::Shutdown, &mut shutdown.alarm, grace_until);
         self.shutdown = Some(shutdown);
-        for pool in self.pools.places() {
+        for pool in self.pools.indices() {
             self.pool_due(pool);
         }
-        for session in self.sessions.places() {
+        for session in self.sessions.indices() {
             if self.sessions.get(session).is_some() {
                 self.drop_queued_turns(session);
                 self.fail_wants(session, &stopping());
             }
         }
-        self.end_what_rests();
+        self.end_inactive_sandboxes();
     }
 
-    pub(crate) fn shutdown_grace_over(&mut self) {
+    pub(crate) fn shutdown_grace_ended(&mut self) {
         let Some(shutdown) = &mut self.shutdown else { return };
         shutdown.alarm = Mono::NEVER;
         if self.now.mono < shutdown.grace_until {
@@ -54,38 +55,41 @@ impl Kernel {
             self.alarms.at_latest(Ringer::Shutdown, &mut shutdown.alarm, at);
             return;
         }
-        shutdown.grace_over = true;
-        for session in self.sessions.places() {
+        shutdown.grace_ended = true;
+        for session in self.sessions.indices() {
             let Some(turn) = &self.sessions[session].turn else { continue };
             if matches!(turn.stage, Stage::Starting | Stage::Running) {
                 self.stop_turn(session, TurnOutcome::Interrupted);
             }
         }
-        self.end_what_rests();
+        self.end_inactive_sandboxes();
     }
 
-    fn end_what_rests(&mut self) {
-        for entry in self.entries.places() {
+    fn end_inactive_sandboxes(&mut self) {
+        for entry in self.entries.indices() {
             if self.entries.get(entry).is_some() {
                 self.end_if_stopping(entry);
             }
         }
     }
 
-    /// Ends a sandbox if the server is stopping and nothing runs in it, or its grace is over.
+    /// Ends a sandbox if the server is stopping and it has no activity, or the grace period has
+    /// ended.
     pub(crate) fn end_if_stopping(&mut self, entry: EntryIx) {
         let Some(shutdown) = &self.shutdown else { return };
         let sandbox = &self.entries[entry];
-        if !sandbox.is_live() || (!sandbox.is_quiet() && !shutdown.grace_over) {
+        if !sandbox.is_live() || (!sandbox.is_quiet() && !shutdown.grace_ended) {
             return;
         }
         let cause = EndCause::Shutdown;
         match (sandbox.phase(), sandbox.owner()) {
-            // A turn that is being stopped comes to rest first.
-            (Phase::InUse, Own::Session(_)) if sandbox.holds.has_turn() => {}
-            (Phase::InUse, Own::Session(_)) => self.end(entry, cause, After::Cold, Resolve::Firm),
-            (Phase::Launching, Own::Session(_)) if sandbox.files.has_files() => {
-                self.end(entry, cause, After::Cold, Resolve::Now);
+            // A turn that is being stopped must end first.
+            (Phase::InUse, EntryOwner::Session(_)) if sandbox.holds.has_turn() => {}
+            (Phase::InUse, EntryOwner::Session(_)) => {
+                self.end(entry, cause, AfterEnd::Cold, Firmness::Firm)
+            }
+            (Phase::Launching, EntryOwner::Session(_)) if sandbox.files.has_files() => {
+                self.end(entry, cause, AfterEnd::Cold, Firmness::Now);
             }
             (
                 Phase::InUse
@@ -95,14 +99,14 @@ impl Kernel {
                 | Phase::Wiping
                 | Phase::Proving,
                 _,
-            ) => self.end(entry, cause, After::Gone, Resolve::Now),
+            ) => self.end(entry, cause, AfterEnd::Gone, Firmness::Now),
             (Phase::Cold | Phase::Killing, _) => {}
         }
     }
 
-    /// Tells that nothing is left, once.
+    /// Reports, once, that nothing is left.
     pub(crate) fn finish_shutdown(&mut self) {
-        let nothing_left = self.admission.live() == 0 && self.debts.orphans() == 0;
+        let nothing_left = self.admission.live() == 0 && self.pending_removals.orphans() == 0;
         if let Some(shutdown) = &mut self.shutdown
             && !shutdown.complete
             && nothing_left
@@ -123,7 +127,7 @@ impl Kernel {
     }
 }
 
-/// The refusal of a caller that comes while the server stops.
+/// The refusal of a caller while the server stops.
 pub(crate) fn stopping() -> Refusal {
     Refusal::new(ErrorCode::ShuttingDown, "the server is stopping").retry_after(5_000)
 }

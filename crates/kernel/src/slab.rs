@@ -1,7 +1,6 @@
-//! Where things live: a vector with reusable places, so that a thing is found by a small number
-//! without a search. A place is only held while its thing exists; using one after that is a bug,
-//! and panics rather than finding something else. A place of one kind of thing never leads to
-//! another kind: that does not compile.
+//! A vector with reusable positions, so that an item is found by a small index without a search. An
+//! index is valid while its item exists; using it later is a bug and panics instead of finding
+//! another item. An index of one type of item never leads to another type: that does not compile.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,11 +8,10 @@ use std::marker::PhantomData;
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
-/// The place of a thing in its slab: its number there, counted from one, so that the place of a
-/// thing that may be missing takes no more room.
-pub(crate) struct Place<T>(NonZeroU32, PhantomData<fn() -> T>);
+/// The index of an item in its slab, counted from one, so that an `Option` of it has the same size.
+pub(crate) struct SlabIndex<T>(NonZeroU32, PhantomData<fn() -> T>);
 
-impl<T> Place<T> {
+impl<T> SlabIndex<T> {
     fn of(number: usize) -> Self {
         let counted = NonZeroU32::MIN.saturating_add(number as u32);
         Self(counted, PhantomData)
@@ -24,47 +22,47 @@ impl<T> Place<T> {
     }
 }
 
-// By hand, because a place can be copied and compared whatever its thing can.
+// By hand, because an index can be copied and compared even if its item cannot.
 
-impl<T> Clone for Place<T> {
+impl<T> Clone for SlabIndex<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Place<T> {}
+impl<T> Copy for SlabIndex<T> {}
 
-impl<T> PartialEq for Place<T> {
+impl<T> PartialEq for SlabIndex<T> {
     fn eq(&self, other: &Self) -> bool {
         self.0 == other.0
     }
 }
 
-impl<T> Eq for Place<T> {}
+impl<T> Eq for SlabIndex<T> {}
 
-impl<T> PartialOrd for Place<T> {
+impl<T> PartialOrd for SlabIndex<T> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<T> Ord for Place<T> {
+impl<T> Ord for SlabIndex<T> {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.cmp(&other.0)
     }
 }
 
-impl<T> fmt::Debug for Place<T> {
+impl<T> fmt::Debug for SlabIndex<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.number().fmt(f)
     }
 }
 
-/// Things by place.
+/// Items by index.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     places: Vec<Option<T>>,
-    free: Vec<Place<T>>,
+    free: Vec<SlabIndex<T>>,
 }
 
 impl<T> Default for Slab<T> {
@@ -74,39 +72,39 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    pub(crate) fn insert(&mut self, thing: T) -> Place<T> {
-        if let Some(place) = self.free.pop() {
-            self.places[place.number()] = Some(thing);
-            place
+    pub(crate) fn insert(&mut self, thing: T) -> SlabIndex<T> {
+        if let Some(index) = self.free.pop() {
+            self.places[index.number()] = Some(thing);
+            index
         } else {
             self.places.push(Some(thing));
-            Place::of(self.places.len() - 1)
+            SlabIndex::of(self.places.len() - 1)
         }
     }
 
-    pub(crate) fn remove(&mut self, place: Place<T>) -> T {
-        let thing = self.places[place.number()].take().expect("a place is given up once");
-        self.free.push(place);
+    pub(crate) fn remove(&mut self, index: SlabIndex<T>) -> T {
+        let thing = self.places[index.number()].take().expect("a place is given up once");
+        self.free.push(index);
         thing
     }
 
-    pub(crate) fn get(&self, place: Place<T>) -> Option<&T> {
-        self.places.get(place.number())?.as_ref()
+    pub(crate) fn get(&self, index: SlabIndex<T>) -> Option<&T> {
+        self.places.get(index.number())?.as_ref()
     }
 
-    pub(crate) fn get_mut(&mut self, place: Place<T>) -> Option<&mut T> {
-        self.places.get_mut(place.number())?.as_mut()
+    pub(crate) fn get_mut(&mut self, index: SlabIndex<T>) -> Option<&mut T> {
+        self.places.get_mut(index.number())?.as_mut()
     }
 
-    /// All things, in the order of their places.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Place<T>, &T)> {
+    /// All items, in the order of their indexes.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SlabIndex<T>, &T)> {
         let all = self.places.iter().enumerate();
-        all.filter_map(|(number, thing)| Some((Place::of(number), thing.as_ref()?)))
+        all.filter_map(|(number, thing)| Some((SlabIndex::of(number), thing.as_ref()?)))
     }
 
-    /// All places in use, so that things may change or go while they are visited.
-    pub(crate) fn places(&self) -> Vec<Place<T>> {
-        self.iter().map(|(place, _)| place).collect()
+    /// All indexes in use, so that items may change or be removed during the loop.
+    pub(crate) fn indices(&self) -> Vec<SlabIndex<T>> {
+        self.iter().map(|(index, _)| index).collect()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -114,17 +112,17 @@ impl<T> Slab<T> {
     }
 }
 
-impl<T> Index<Place<T>> for Slab<T> {
+impl<T> Index<SlabIndex<T>> for Slab<T> {
     type Output = T;
 
-    fn index(&self, place: Place<T>) -> &T {
-        self.places[place.number()].as_ref().expect("a place is used while its thing exists")
+    fn index(&self, index: SlabIndex<T>) -> &T {
+        self.places[index.number()].as_ref().expect("a place is used while its thing exists")
     }
 }
 
-impl<T> IndexMut<Place<T>> for Slab<T> {
-    fn index_mut(&mut self, place: Place<T>) -> &mut T {
-        self.places[place.number()].as_mut().expect("a place is used while its thing exists")
+impl<T> IndexMut<SlabIndex<T>> for Slab<T> {
+    fn index_mut(&mut self, index: SlabIndex<T>) -> &mut T {
+        self.places[index.number()].as_mut().expect("a place is used while its thing exists")
     }
 }
 
@@ -133,20 +131,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_reused_and_counted() {
+    fn slab_indexes_are_reused_and_counted() {
         let mut slab = Slab::default();
         let (a, b) = (slab.insert('a'), slab.insert('b'));
         assert_eq!((slab.len(), slab[a], slab[b]), (2, 'a', 'b'));
         assert_eq!(slab.remove(a), 'a');
         assert_eq!((slab.len(), slab.get(a)), (1, None));
         assert_eq!(slab.insert('c'), a);
-        assert_eq!(slab.places(), [a, b]);
+        assert_eq!(slab.indices(), [a, b]);
         *slab.get_mut(b).unwrap() = 'd';
         assert_eq!(slab.iter().map(|(_, c)| *c).collect::<String>(), "cd");
     }
 
     #[test]
-    fn a_place_that_may_be_missing_takes_no_more_room() {
-        assert_eq!(size_of::<Option<Place<String>>>(), size_of::<u32>());
+    fn slab_index_has_the_same_size_as_an_option_of_it() {
+        assert_eq!(size_of::<Option<SlabIndex<String>>>(), size_of::<u32>());
     }
 }

@@ -1,23 +1,23 @@
-//! Tells every change of the state that users see, as it is at the end of a decision. A transition is
-//! news and no record: it is never in the journal, and a decision that has nothing else to say is not
-//! committed because of it.
+//! Publishes each transition of the state that users see, at the end of a decision. A transition is
+//! never in the journal, and a decision that has nothing else to store is not committed because of
+//! it.
 //!
-//! To users an id begins `cold` and ends `cold`: the last transition of one that is gone, or that
-//! goes on under another id, leads there and says why.
+//! To users an id begins `cold` and ends `cold`: the last transition of a sandbox that is gone, or
+//! that continues under another id, leads there and says why.
 
 use model::{EndCause, Generation, KeyId, SandboxId, SandboxState, SessionId};
 
 use crate::Kernel;
 use crate::alarms::Ringer;
-use crate::entry::{Change, Entry, EntryIx, Shown, Told};
+use crate::entry::{Entry, EntryIx, Publish, VisibleChange, VisibleState};
 use crate::sessions::Sessions;
 
-/// The state of a sandbox changed.
+/// A transition of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transition {
-    /// The key that has it; nil if none has.
+    /// The key that owns the sandbox; nil if none does.
     pub tenant: KeyId,
-    /// The session, if it is one's.
+    /// The session that owns the sandbox, if one does.
     pub session: Option<SessionId>,
     /// Which.
     pub sandbox: SandboxId,
@@ -27,102 +27,102 @@ pub struct Transition {
     pub from: SandboxState,
     /// The state now.
     pub to: SandboxState,
-    /// Why it is cold, if it is.
+    /// Why it is cold, if `to` is cold.
     pub cause: Option<EndCause>,
-    /// Changes just before this one that users do not see, because there were too many in a second.
+    /// Transitions just before this one that were not published, because there were too many in a
+    /// second.
     pub skipped: u32,
 }
 
-/// The sandboxes whose state changed in this decision. Each has a flag of its own that says so, and
-/// is here once.
+/// The sandboxes whose state changed in this decision. A flag on each makes it appear once.
 #[derive(Debug, Default)]
-pub(crate) struct Moved {
+pub(crate) struct ChangedStates {
     entries: Vec<EntryIx>,
 }
 
-impl Moved {
+impl ChangedStates {
     pub(crate) fn add(&mut self, entry: EntryIx) {
         self.entries.push(entry);
     }
 }
 
 impl Kernel {
-    /// A decision is over: tells whose state is another one than before it.
-    pub(crate) fn tell_transitions(&mut self) {
-        // Most decisions change no state, so that costs next to nothing.
-        if self.moved.entries.is_empty() {
+    /// At the end of a decision: publishes the transitions.
+    pub(crate) fn publish_transitions(&mut self) {
+        // Most decisions change no state, so this costs almost nothing.
+        if self.changed_states.entries.is_empty() {
             return;
         }
         let mut at = 0;
-        while let Some(&entry) = self.moved.entries.get(at) {
-            self.tell_moved(entry);
+        while let Some(&entry) = self.changed_states.entries.get(at) {
+            self.publish_state_change(entry);
             at += 1;
         }
-        self.moved.entries.clear();
+        self.changed_states.entries.clear();
     }
 
-    fn tell_moved(&mut self, entry: EntryIx) {
+    fn publish_state_change(&mut self, entry: EntryIx) {
         let Some(sandbox) = self.entries.get_mut(entry) else { return };
-        if !sandbox.moved.lower() {
+        if !sandbox.state_changed.lower() {
             return;
         }
-        let (from, to) = (sandbox.shown.state(), sandbox.derived.state);
-        if self.flaws.hides_rest(to) {
-            sandbox.shown = Shown::of(to);
+        let (from, to) = (sandbox.visible.state(), sandbox.derived.state);
+        if self.flaws.hides_waiting(to) {
+            sandbox.visible = VisibleState::of(to);
             return;
         }
         if from == to {
             return;
         }
-        self.counts.moved(from, to);
-        match sandbox.shown.becomes(to, self.now.mono) {
-            Change::Tell(told) => {
-                let one = transition(sandbox, &self.sessions, told, why_cold(sandbox, to));
+        self.counts.transition(from, to);
+        match sandbox.visible.becomes(to, self.now.mono) {
+            Publish::Now(change) => {
+                let one = transition(sandbox, &self.sessions, change, why_cold(sandbox, to));
                 self.out.transitions.push(one);
             }
-            Change::None => {}
-            Change::Later(at) => {
+            Publish::Nothing => {}
+            Publish::At(at) => {
                 self.alarms.at_latest(Ringer::Entry(entry), &mut sandbox.alarm, at);
             }
         }
     }
 
-    /// A kernel starts: what it found is what users see, and nothing changed.
-    pub(crate) fn show_found(&mut self) {
-        for entry in self.moved.entries.drain(..) {
+    /// After a restore: the restored states count as seen, without transitions.
+    pub(crate) fn accept_restored_states(&mut self) {
+        for entry in self.changed_states.entries.drain(..) {
             if let Some(sandbox) = self.entries.get_mut(entry)
-                && sandbox.moved.lower()
+                && sandbox.state_changed.lower()
             {
-                sandbox.shown = Shown::of(sandbox.derived.state);
+                sandbox.visible = VisibleState::of(sandbox.derived.state);
             }
         }
     }
 
-    /// Time has passed for a sandbox: tells the last change of a burst.
-    pub(crate) fn tell_late(&mut self, entry: EntryIx) {
+    /// Time passed: publishes the last transition of a burst.
+    pub(crate) fn publish_late_transition(&mut self, entry: EntryIx) {
         let sandbox = &mut self.entries[entry];
-        match sandbox.shown.time_passed(self.now.mono) {
-            Change::None => {}
-            Change::Tell(told) => {
-                let one = transition(sandbox, &self.sessions, told, why_cold(sandbox, told.to));
+        match sandbox.visible.time_passed(self.now.mono) {
+            Publish::Nothing => {}
+            Publish::Now(change) => {
+                let one = transition(sandbox, &self.sessions, change, why_cold(sandbox, change.to));
                 self.out.transitions.push(one);
             }
-            Change::Later(at) => self.arm(entry, at),
+            Publish::At(at) => self.arm(entry, at),
         }
     }
 
-    /// Users will not meet a sandbox under its present id again.
-    pub(crate) fn tell_gone(&mut self, entry: EntryIx, cause: EndCause) {
+    /// Publishes the last transition of a sandbox under its present id.
+    pub(crate) fn publish_last_transition(&mut self, entry: EntryIx, cause: EndCause) {
         let sandbox = &mut self.entries[entry];
-        let shown = std::mem::take(&mut sandbox.shown);
-        if sandbox.derived.state != SandboxState::Cold && sandbox.moved.raise() {
-            self.moved.add(entry);
+        let visible = std::mem::take(&mut sandbox.visible);
+        if sandbox.derived.state != SandboxState::Cold && sandbox.state_changed.raise() {
+            self.changed_states.add(entry);
         }
-        if shown.state() != SandboxState::Cold {
-            self.counts.moved(shown.state(), SandboxState::Cold);
+        if visible.state() != SandboxState::Cold {
+            self.counts.transition(visible.state(), SandboxState::Cold);
         }
-        if let Some(told) = shown.gone() {
-            let one = transition(sandbox, &self.sessions, told, Some(cause));
+        if let Some(change) = visible.gone() {
+            let one = transition(sandbox, &self.sessions, change, Some(cause));
             self.out.transitions.push(one);
         }
     }
@@ -137,7 +137,7 @@ fn why_cold(sandbox: &Entry, state: SandboxState) -> Option<EndCause> {
 fn transition(
     sandbox: &Entry,
     sessions: &Sessions,
-    told: Told,
+    change: VisibleChange,
     cause: Option<EndCause>,
 ) -> Transition {
     Transition {
@@ -145,9 +145,9 @@ fn transition(
         session: sandbox.session().map(|session| sessions[session].id),
         sandbox: sandbox.id,
         generation: sandbox.generation,
-        from: told.from,
-        to: told.to,
+        from: change.from,
+        to: change.to,
         cause,
-        skipped: told.skipped,
+        skipped: change.skipped,
     }
 }

@@ -1,5 +1,5 @@
-//! Turns: one at a time per session. The sandbox is `running` from the moment a turn is asked for,
-//! so that nothing can take it away in between; a turn ends exactly once, whatever ends it.
+//! Turns: one at a time per session. The sandbox is `running` from the moment a turn is requested,
+//! so nothing can take it away in between. A turn ends exactly once.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::effect::Action;
 use crate::entry::{EntryIx, OpKind, Phase};
 use crate::event::{Outcome, WhenBusy};
 use crate::reply::{Reply, SessionReady};
-use crate::request::{RequestIx, Waiting};
+use crate::request::{RequestIx, WaitingFor};
 use crate::session::{ControlKind, Queued, SessionIx, Stage, Turn};
 
 impl Kernel {
@@ -25,8 +25,8 @@ impl Kernel {
     ) -> Result<Reply, Refusal> {
         self.refuse_when_stopping()?;
         let session = self.session_by_id(id)?;
-        self.refuse_when_over(session)?;
-        self.refuse_while_held(session)?;
+        self.refuse_when_ended(session)?;
+        self.refuse_while_harness_held(session)?;
         let known = &mut self.sessions[session];
         if known.turn.as_ref().is_some_and(|t| t.id == turn)
             || known.queued.iter().any(|queued| queued.turn == turn)
@@ -55,7 +55,7 @@ impl Kernel {
             };
         }
         let deadline = self.now.mono.plus(self.config.bind_timeout_ms);
-        let req = self.wait_until(request, deadline, Waiting::Turn { session, turn });
+        let req = self.wait_until(request, deadline, WaitingFor::Turn { session, turn });
         self.sessions.client_came(request, session);
         self.bind_turn(session, turn, Some(req), Some(request));
         Ok(Reply::Pending)
@@ -85,8 +85,8 @@ impl Kernel {
         self.engage(session);
     }
 
-    /// The sandbox is ready: the harness gets the turn. This is the only place that publishes the
-    /// start of a turn, so it is committed before the harness can say anything.
+    /// The sandbox is ready: gives the turn to the harness. Only this publishes the start of a
+    /// turn, so it is committed before the harness can answer.
     pub(crate) fn start_turn(&mut self, session: SessionIx, entry: EntryIx, ready: SessionReady) {
         let known = &mut self.sessions[session];
         let Some(turn) = &mut known.turn else { return };
@@ -94,7 +94,7 @@ impl Kernel {
         turn.deadline = Mono::NEVER;
         turn.ready = Some(ready);
         let (session_id, turn) = (known.id, turn.id);
-        if !self.flaws.tells_start_late() {
+        if !self.flaws.publishes_start_late() {
             self.publish_turn_started(session, entry, turn);
         }
         let sandbox = &mut self.entries[entry];
@@ -132,8 +132,7 @@ impl Kernel {
         self.publish(known.settings.tenant, event);
     }
 
-    /// The harness has the turn: the client that waits for that is answered, and the turn's time
-    /// begins.
+    /// The harness accepted the turn: answers the waiting client and starts the turn's time limit.
     pub(crate) fn turn_taken(&mut self, session: SessionIx, entry: EntryIx) {
         let now = self.now.mono;
         self.entries[entry].proven_at = now;
@@ -147,7 +146,7 @@ impl Kernel {
         turn.deadline = now.plus(timeout_ms);
         let (id, deadline, request) = (turn.id, turn.deadline, turn.request.take());
         let ready = turn.ready.take();
-        if self.flaws.tells_start_late() {
+        if self.flaws.publishes_start_late() {
             self.publish_turn_started(session, entry, id);
         }
         if let (Some(req), Some(ready)) = (request, ready) {
@@ -156,7 +155,7 @@ impl Kernel {
         self.arm_session(session, deadline);
     }
 
-    /// Starts the next turn that waits, unless the session is doing something else.
+    /// Starts the next queued turn, unless an operation on the session is in progress.
     pub(crate) fn start_next_turn(&mut self, session: SessionIx) {
         let Some(known) = self.sessions.get_mut(session) else { return };
         if known.turn.is_some() || known.control.is_some() || self.shutdown.is_some() {
@@ -172,11 +171,11 @@ impl Kernel {
         self.alarms.at_latest(Ringer::Session(session), &mut known.alarm, at);
     }
 
-    /// Looks at the time that a session's turn takes.
+    /// Checks the time limit of a session's turn.
     pub(crate) fn session_rang(&mut self, session: SessionIx) {
         self.sessions[session].alarm = Mono::NEVER;
         let Some(turn) = &self.sessions[session].turn else {
-            self.prune_shelf(session);
+            self.prune_shelved_files(session);
             return;
         };
         let (stage, deadline) = (turn.stage, turn.deadline);
@@ -190,7 +189,7 @@ impl Kernel {
         match stage {
             Stage::Binding => {
                 let refusal = self.bind_overdue(session);
-                self.turn_over(session, TurnOutcome::NotStarted, Some(&refusal));
+                self.finish_turn(session, TurnOutcome::NotStarted, Some(&refusal));
             }
             Stage::Running => self.stop_turn(session, TurnOutcome::TimedOut),
             Stage::Starting | Stage::Stopping(_) => {}

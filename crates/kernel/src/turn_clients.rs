@@ -1,5 +1,5 @@
-//! The clients of turns: what becomes of a turn whose client goes away or withdraws it, whether it
-//! runs or waits for others.
+//! The clients of turns: what becomes of a turn, running or queued, whose client goes away or
+//! withdraws it.
 
 use model::lifecycle::TurnOutcome;
 use model::record::OnDisconnect;
@@ -20,7 +20,7 @@ impl Kernel {
         }
     }
 
-    /// A turn that waits is called off before its time.
+    /// Drops a queued turn.
     fn drop_queued_turn(&mut self, session: SessionIx, at: usize) {
         let Some(queued) = self.sessions[session].queued.remove(at) else { return };
         self.forget_turn_client(queued.client);
@@ -34,7 +34,7 @@ impl Kernel {
         }
     }
 
-    /// The request that waits for a turn to start is over: its client went away, or waits no more.
+    /// The request that waited for the start of a turn was refused, or its client went away.
     pub(crate) fn turn_client_gone(&mut self, session: SessionIx, turn: TurnId, refusal: &Refusal) {
         let Some(current) = &mut self.sessions[session].turn else { return };
         if current.id != turn {
@@ -44,11 +44,11 @@ impl Kernel {
         if refusal.code == ErrorCode::ClientGone {
             self.running_client_lost(session);
         } else if current.stage == Stage::Binding {
-            self.turn_over(session, TurnOutcome::NotStarted, None);
+            self.finish_turn(session, TurnOutcome::NotStarted, None);
         }
     }
 
-    /// The client of a turn went away, which is in progress or waits for others.
+    /// The client of a running or queued turn went away.
     pub(crate) fn turn_client_lost(&mut self, session: SessionIx, client: RequestId) {
         let queued = &self.sessions[session].queued;
         let Some(at) = queued.iter().position(|queued| queued.client == Some(client)) else {
@@ -64,7 +64,8 @@ impl Kernel {
         }
     }
 
-    /// No client follows a turn any more: it goes on, or is aborted if its session wants that.
+    /// No client follows a running turn any more: it continues, or is aborted if its session is
+    /// configured so.
     fn running_client_lost(&mut self, session: SessionIx) {
         let Some(turn) = &mut self.sessions[session].turn else { return };
         let client = turn.client.take();

@@ -1,18 +1,18 @@
-//! How turns end: the harness says so, they are stopped, their sandbox goes, or they never start. A
-//! turn ends exactly once, whatever ends it, and what waited for that goes on.
+//! How turns end: the harness reports it, a caller stops them, their sandbox ends, or they never
+//! start. A turn ends exactly once, and what waited for that continues.
 
 use model::lifecycle::TurnOutcome;
 use model::{EndCause, ErrorCode, Mono, Refusal, SessionId, TerminatedReason, TurnId};
 
 use crate::Kernel;
 use crate::effect::Action;
-use crate::entry::{After, EntryIx, OpKind, Phase, Resolve};
+use crate::entry::{AfterEnd, EntryIx, Firmness, OpKind, Phase};
 use crate::event::Outcome;
 use crate::removal::use_broken;
 use crate::session::{SessionIx, Stage, Turn};
 
 impl Kernel {
-    /// The harness says that a turn is over.
+    /// The harness reports that a turn ended.
     pub(crate) fn turn_ended(&mut self, id: SessionId, turn: TurnId, outcome: TurnOutcome) {
         let Some(session) = self.sessions.by_id(id) else { return };
         let Some(current) = &self.sessions[session].turn else { return };
@@ -22,21 +22,21 @@ impl Kernel {
         }
         if let Some(entry) = self.sessions[session].entry {
             if stage == Stage::Starting {
-                // It was so quick that its end came before the end of the effect that started it.
+                // The turn ended before the completion of the effect that started it.
                 self.turn_taken(session, entry);
             }
             self.entries[entry].proven_at = self.now.mono;
-            self.entries[entry].ops.call_off_turn();
+            self.entries[entry].ops.cancel_turn();
         }
         let outcome = match stage {
             Stage::Stopping(decided) => decided,
             Stage::Binding | Stage::Starting | Stage::Running => outcome,
         };
-        self.turn_over(session, outcome, None);
+        self.finish_turn(session, outcome, None);
     }
 
-    /// A turn is over: its end is published, the sandbox rests, and what waited for that goes on.
-    pub(crate) fn turn_over(
+    /// Ends a turn: publishes its end, and continues what waited for that.
+    pub(crate) fn finish_turn(
         &mut self,
         session: SessionIx,
         outcome: TurnOutcome,
@@ -56,12 +56,12 @@ impl Kernel {
         }
         self.mark_session(session);
         if let Some(entry) = self.sessions[session].entry
-            && self.entries[entry].holds.turn_over()
+            && self.entries[entry].holds.finish_turn()
         {
             self.entries[entry].files.write_answered();
             if self.entries[entry].phase() == Phase::InUse {
-                self.repin(entry);
-                self.came_to_rest(entry);
+                self.recompute_demand(entry);
+                self.on_activity_ended(entry);
             }
         }
         if binding {
@@ -71,7 +71,7 @@ impl Kernel {
         self.start_next_turn(session);
     }
 
-    /// The session of a turn is gone.
+    /// Drops the turn of a session that is removed.
     pub(crate) fn drop_turn(&mut self, session: SessionIx, refusal: &Refusal) {
         let Some(turn) = self.sessions[session].turn.take() else { return };
         self.publish_turn_ended(session, turn.id, TurnOutcome::NotStarted);
@@ -81,29 +81,29 @@ impl Kernel {
         }
     }
 
-    /// No sandbox could be had for a turn.
+    /// The session got no sandbox for a turn.
     pub(crate) fn turn_not_started(&mut self, session: SessionIx, refusal: &Refusal) {
-        self.turn_over(session, TurnOutcome::NotStarted, Some(refusal));
+        self.finish_turn(session, TurnOutcome::NotStarted, Some(refusal));
     }
 
     /// Stops the turn of a session, if there is one, however far it is.
     pub(crate) fn stop_any_turn(&mut self, session: SessionIx, refusal: &Refusal) {
         let Some(turn) = &self.sessions[session].turn else { return };
         match turn.stage {
-            Stage::Binding => self.turn_over(session, TurnOutcome::Aborted, Some(refusal)),
+            Stage::Binding => self.finish_turn(session, TurnOutcome::Aborted, Some(refusal)),
             Stage::Starting | Stage::Running => self.stop_turn(session, TurnOutcome::Aborted),
             Stage::Stopping(_) => {}
         }
     }
 
-    /// Has everything killed that a turn started.
+    /// Kills everything that a turn started.
     pub(crate) fn stop_turn(&mut self, session: SessionIx, outcome: TurnOutcome) {
         let known = &mut self.sessions[session];
         let (Some(entry), Some(turn)) = (known.entry, &mut known.turn) else { return };
         turn.stage = Stage::Stopping(outcome);
         turn.deadline = Mono::NEVER;
         let turn = turn.id;
-        self.let_run_to_end(entry);
+        self.unquiesce_for_stop(entry);
         let action = Action::StopTurn { instance: self.entries[entry].instance, turn };
         self.begin(entry, OpKind::StopTurn, self.config.deadlines.turn_ms, action);
     }
@@ -117,7 +117,7 @@ impl Kernel {
         match outcome {
             Outcome::Done => {}
             Outcome::Failed(_) | Outcome::TimedOut => {
-                // It may go on by itself, so its sandbox must end.
+                // The turn may still run, so its sandbox must end.
                 let cause = match decided {
                     TurnOutcome::Aborted => EndCause::UserAbort,
                     TurnOutcome::TimedOut => EndCause::TurnTimeout,
@@ -129,17 +129,17 @@ impl Kernel {
                     | TurnOutcome::DiskLimit
                     | TurnOutcome::NotStarted => EndCause::TurnFailed,
                 };
-                self.end(entry, cause, After::Cold, Resolve::Firm);
+                self.end(entry, cause, AfterEnd::Cold, Firmness::Firm);
             }
         }
-        self.turn_over(session, decided, None);
+        self.finish_turn(session, decided, None);
     }
 
-    /// The sandbox of a session is being removed, so what ran in it is over.
+    /// The sandbox of a session is being removed: ends the turn that ran in it.
     pub(crate) fn turn_broken(&mut self, session: SessionIx, cause: EndCause) {
         let Some(turn) = &self.sessions[session].turn else { return };
         let outcome = match turn.stage {
-            // It has not started: it will, in another sandbox.
+            // It has not started yet: it will start in another sandbox.
             Stage::Binding => return,
             Stage::Stopping(decided) => decided,
             Stage::Starting | Stage::Running => match cause.reason() {
@@ -154,6 +154,6 @@ impl Kernel {
                 | TerminatedReason::Policy => TurnOutcome::Interrupted,
             },
         };
-        self.turn_over(session, outcome, Some(&use_broken(cause)));
+        self.finish_turn(session, outcome, Some(&use_broken(cause)));
     }
 }

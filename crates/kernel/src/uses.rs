@@ -1,13 +1,13 @@
 //! Execs, file calls and port calls. A use is granted at once, or as soon as its sandbox is thawed
-//! or found; from the moment it is asked for, nothing may take the sandbox away.
+//! or found. From the request on, nothing may take the sandbox away.
 
 use model::{ErrorCode, Refusal, RequestId, UseId};
 
 use crate::Kernel;
-use crate::entry::{EntryIx, Frozen, Own, Phase, Wanted};
+use crate::entry::{Demand, EntryIx, EntryOwner, Frozen, Phase};
 use crate::event::{UseKind, UseTarget};
 use crate::reply::{Grant, Reply};
-use crate::request::Waiting;
+use crate::request::WaitingFor;
 
 impl Kernel {
     pub(crate) fn use_requested(
@@ -28,9 +28,9 @@ impl Kernel {
                 let known = self.entries.by_id(sandbox);
                 let known = known.map(|entry| &self.entries[entry]);
                 match known.map(|entry| (entry.owner(), entry.phase())) {
-                    // A cold sandbox of a session wakes when it is used; one that is going does
-                    // not.
-                    Some((Own::Session(session), phase)) if phase != Phase::Killing => {
+                    // A use launches a cold sandbox of a session, but not one that is being
+                    // removed.
+                    Some((EntryOwner::Session(session), phase)) if phase != Phase::Killing => {
                         (session, true)
                     }
                     Some(_) | None => {
@@ -43,8 +43,8 @@ impl Kernel {
                 }
             }
         };
-        self.refuse_when_over(session)?;
-        self.flaw_refuses_while_still(session)?;
+        self.refuse_when_ended(session)?;
+        self.flaw_refuses_while_quiesced(session)?;
         self.refuse_harness_of_session(session, kind)?;
         if let Ok(pool) = self.served_pool(&self.sessions[session].template) {
             self.refuse_write_without_disk(kind, self.pools[pool].traits)?;
@@ -54,7 +54,7 @@ impl Kernel {
         let req = self.wait_until(
             request,
             deadline,
-            Waiting::SessionUse { session, use_id, kind, by_id },
+            WaitingFor::SessionUse { session, use_id, kind, by_id },
         );
         self.sessions[session].wanting.push(req);
         self.engage(session);
@@ -69,19 +69,19 @@ impl Kernel {
         kind: UseKind,
     ) -> Reply {
         let sandbox = &self.entries[entry];
-        if self.is_restful(entry) && sandbox.ops.is_free() {
+        if self.is_thawed(entry) && sandbox.ops.is_free() {
             return Reply::Granted(self.grant(entry, use_id, kind));
         }
         let deadline = self.now.mono.plus(self.config.control_timeout_ms);
-        let req = self.wait_until(request, deadline, Waiting::LeaseUse { entry, use_id, kind });
-        self.entries[entry].extra().waiting.push(req);
-        self.repin(entry);
+        let req = self.wait_until(request, deadline, WaitingFor::LeaseUse { entry, use_id, kind });
+        self.entries[entry].rare_mut().waiting.push(req);
+        self.recompute_demand(entry);
         self.drive_lease(entry);
         Reply::Pending
     }
 
     /// Whether a sandbox can be used without being thawed first.
-    pub(crate) fn is_restful(&self, entry: EntryIx) -> bool {
+    pub(crate) fn is_thawed(&self, entry: EntryIx) -> bool {
         self.entries[entry].frozen == Frozen::No || self.flaws.uses_frozen()
     }
 
@@ -92,7 +92,7 @@ impl Kernel {
         sandbox.holds.use_began(kind);
         sandbox.clean.began_use();
         let newly_dirty = may_write(kind) && sandbox.files.write_began();
-        sandbox.extra().uses.push((use_id, kind));
+        sandbox.rare_mut().uses.push((use_id, kind));
         self.entries.use_began(use_id, entry);
         if newly_dirty {
             self.mark(entry);
@@ -109,10 +109,10 @@ impl Kernel {
     }
 
     pub(crate) fn use_ended(&mut self, use_id: UseId) {
-        let Some(entry) = self.entries.use_over(use_id) else { return };
+        let Some(entry) = self.entries.use_ended(use_id) else { return };
         let now = self.now;
         let sandbox = &mut self.entries[entry];
-        let uses = &mut sandbox.extra().uses;
+        let uses = &mut sandbox.rare_mut().uses;
         if let Some(at) = uses.iter().position(|(id, _)| *id == use_id) {
             let kind = uses.swap_remove(at).1;
             sandbox.holds.use_ended(kind);
@@ -121,37 +121,37 @@ impl Kernel {
             }
         }
         sandbox.proven_at = now.mono;
-        self.came_to_rest(entry);
+        self.on_activity_ended(entry);
     }
 
-    /// Something that was in progress in a sandbox is over.
-    pub(crate) fn came_to_rest(&mut self, entry: EntryIx) {
+    /// A use or a turn in a sandbox ended.
+    pub(crate) fn on_activity_ended(&mut self, entry: EntryIx) {
         self.touch(entry);
         if let Some(session) = self.entries[entry].session() {
             self.sessions[session].last_active_at = self.now.wall;
         }
         self.settle(entry);
-        self.arm_quiet(entry);
+        self.arm_freeze_and_sweep(entry);
         self.arm_expiry(entry);
         self.end_if_stopping(entry);
     }
 
-    /// Goes on with those who wait for a sandbox, after something changed about it.
+    /// Continues the requests that wait for a sandbox, after it changed.
     pub(crate) fn drive_entry(&mut self, entry: EntryIx) {
         self.restart_processes(entry);
         match self.entries[entry].owner() {
-            Own::Session(session) => {
+            EntryOwner::Session(session) => {
                 if !self.thaw_if_asked(entry) {
                     self.answer_thawed(entry);
                     self.session_due(session);
                 }
             }
-            Own::Lease(_) => self.drive_lease(entry),
-            Own::Nobody => {}
+            EntryOwner::Lease(_) => self.drive_lease(entry),
+            EntryOwner::Unowned => {}
         }
     }
 
-    /// A caller asked for a thaw and nothing else.
+    /// Thaws a sandbox if a caller waits for that.
     fn thaw_if_asked(&mut self, entry: EntryIx) -> bool {
         let sandbox = &self.entries[entry];
         let thaws =
@@ -163,15 +163,15 @@ impl Kernel {
     }
 
     pub(crate) fn drive_lease(&mut self, entry: EntryIx) {
-        if !self.entries[entry].ops.is_free() || self.entries[entry].ending.is_some() {
+        if !self.entries[entry].ops.is_free() || self.entries[entry].termination.is_some() {
             return;
         }
-        if !self.is_restful(entry) {
+        if !self.is_thawed(entry) {
             self.thaw_if_asked(entry);
             return;
         }
-        for req in self.take_waiting(entry, |what| matches!(what, Waiting::LeaseUse { .. })) {
-            if let Waiting::LeaseUse { use_id, kind, .. } = self.requests[req].what {
+        for req in self.take_waiting(entry, |what| matches!(what, WaitingFor::LeaseUse { .. })) {
+            if let WaitingFor::LeaseUse { use_id, kind, .. } = self.requests[req].what {
                 let grant = self.grant(entry, use_id, kind);
                 self.answer(req, Ok(Reply::Granted(grant)));
             }
@@ -179,12 +179,12 @@ impl Kernel {
         self.answer_thawed(entry);
     }
 
-    /// Answers those who asked for a thaw and nothing else.
+    /// Answers the requests for a thaw.
     fn answer_thawed(&mut self, entry: EntryIx) {
         if !self.entries[entry].ops.is_free() || self.entries[entry].frozen != Frozen::No {
             return;
         }
-        let asked = |what: &Waiting| matches!(what, Waiting::Freeze { frozen: false, .. });
+        let asked = |what: &WaitingFor| matches!(what, WaitingFor::Freeze { frozen: false, .. });
         let asked = self.take_waiting(entry, asked);
         if !asked.is_empty() {
             self.touch(entry);
@@ -192,50 +192,49 @@ impl Kernel {
         for req in asked {
             self.answer(req, Ok(Reply::Frozen { frozen: false }));
         }
-        self.repin(entry);
+        self.recompute_demand(entry);
     }
 
-    /// Finds out from those who wait, and from programs that are to be started again, whether a
-    /// sandbox is about to be used.
-    pub(crate) fn repin(&mut self, entry: EntryIx) {
+    /// Recomputes from waiting requests and due restarts whether a sandbox is about to be used.
+    pub(crate) fn recompute_demand(&mut self, entry: EntryIx) {
         let sandbox = &self.entries[entry];
-        let own = sandbox.extra.iter().flat_map(|extra| &extra.waiting);
+        let own = sandbox.rare.iter().flat_map(|rare| &rare.waiting);
         let (session, binding) = match sandbox.owner() {
-            Own::Session(session) => {
+            EntryOwner::Session(session) => {
                 let session = &self.sessions[session];
                 (session.wanting.as_slice(), session.is_binding())
             }
-            Own::Lease(_) | Own::Nobody => (&[][..], false),
+            EntryOwner::Lease(_) | EntryOwner::Unowned => (&[][..], false),
         };
-        let mut wanted = if binding { Wanted::Yes } else { Wanted::No };
+        let mut wanted = if binding { Demand::Use } else { Demand::None };
         if sandbox.wants_restart(self.now.mono) {
-            wanted = Wanted::ToRun;
+            wanted = Demand::Run;
         }
         for req in own.chain(session) {
             match self.requests[*req].what {
-                Waiting::LeaseUse { kind, .. } | Waiting::SessionUse { kind, .. } => {
+                WaitingFor::LeaseUse { kind, .. } | WaitingFor::SessionUse { kind, .. } => {
                     let runs = matches!(kind, UseKind::Exec | UseKind::Harness);
-                    wanted = wanted.max(if runs { Wanted::ToRun } else { Wanted::Yes });
+                    wanted = wanted.max(if runs { Demand::Run } else { Demand::Use });
                 }
-                Waiting::Bind { .. } | Waiting::Freeze { frozen: false, .. } => {
-                    wanted = wanted.max(Wanted::Yes);
+                WaitingFor::Bind { .. } | WaitingFor::Freeze { frozen: false, .. } => {
+                    wanted = wanted.max(Demand::Use);
                 }
-                Waiting::Freeze { frozen: true, .. }
-                | Waiting::Delete { .. }
-                | Waiting::Checkout(_)
-                | Waiting::Turn { .. }
-                | Waiting::Control { .. }
-                | Waiting::Read
-                | Waiting::Destroy { .. } => {}
+                WaitingFor::Freeze { frozen: true, .. }
+                | WaitingFor::Delete { .. }
+                | WaitingFor::Checkout(_)
+                | WaitingFor::Turn { .. }
+                | WaitingFor::Control { .. }
+                | WaitingFor::Read
+                | WaitingFor::Destroy { .. } => {}
             }
         }
         let sandbox = &mut self.entries[entry];
-        sandbox.holds.set_wanted(wanted);
-        if wanted == Wanted::ToRun && sandbox.phase() == Phase::InUse {
+        sandbox.holds.set_demand(wanted);
+        if wanted == Demand::Run && sandbox.phase() == Phase::InUse {
             sandbox.clean.wanted();
         }
         self.settle(entry);
-        if wanted == Wanted::No {
+        if wanted == Demand::None {
             self.source_changed(entry);
         }
     }

@@ -1,4 +1,4 @@
-//! What can be read from the kernel. Reading never counts as activity and changes nothing.
+//! What can be read from the kernel. Reading is no activity and changes nothing.
 
 use std::sync::Arc;
 
@@ -16,31 +16,31 @@ pub struct SandboxView {
     pub id: SandboxId,
     /// Its generation.
     pub generation: Generation,
-    /// What was launched for it, unless that is confirmed as removed.
+    /// Its instance, until its removal is confirmed.
     pub instance: Option<InstanceId>,
     /// Its template.
     pub template: TemplateName,
-    /// What isolates it, or will.
+    /// Its runtime.
     pub runtime: RuntimeKind,
-    /// Who uses it.
+    /// Its owner.
     pub owner: Owner,
-    /// The key that its owner belongs to; nil where it has none.
+    /// The key of its owner; nil if it has none.
     pub tenant: KeyId,
-    /// What its owner had bound to it, labels included.
+    /// The settings of its owner, labels included.
     pub claim: Option<Arc<ClaimSettings>>,
     /// Its state.
     pub state: SandboxState,
     /// Whether it is frozen.
     pub frozen: bool,
-    /// Whether something of its own keeps it awake.
+    /// Whether a process or the scale file keeps it alive.
     pub awake: bool,
-    /// When it will be frozen if nothing happens.
+    /// When it will be frozen, if there is no activity before.
     pub freezes_at: Option<Wall>,
     /// Why it is being ended, if it is.
     pub ending: Option<EndCause>,
-    /// How often what was launched for it was handed out, this time included.
+    /// How often its instance was handed out, this time included.
     pub uses: u32,
-    /// Whether its user did anything with it, or had anything bound to it.
+    /// Whether its user used it or bound settings to it.
     pub touched: bool,
     /// When it was made.
     pub created_at: Wall,
@@ -50,12 +50,12 @@ pub struct SandboxView {
     pub expires_at: Option<Wall>,
 }
 
-/// How many sandboxes rest, or are kept from it.
+/// How many sandboxes are frozen or kept alive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Resting {
     /// Frozen.
     pub frozen: u32,
-    /// Kept awake by something of their own.
+    /// Kept alive by a process or the scale file.
     pub awake: u32,
 }
 
@@ -88,11 +88,11 @@ pub struct SessionView {
     pub idle_timeout_ms: Option<u64>,
     /// What becomes of a turn whose client goes away.
     pub on_disconnect: OnDisconnect,
-    /// What is bound to each of its sandboxes, free words included.
+    /// The settings for each of its sandboxes, labels included.
     pub claim: Option<Arc<ClaimSettings>>,
     /// The workspace with its files, whether it has a sandbox or not.
     pub workspace: Option<WorkspaceId>,
-    /// Whether its files are still there after a crash of its sandbox or of the server.
+    /// Whether its files would survive a crash of its sandbox or of the server.
     pub files_durable: bool,
     /// When it was created.
     pub created_at: Wall,

@@ -1,24 +1,23 @@
-//! Checkouts that wait in the line of a pool, and how they leave it without a sandbox: their
+//! Checkouts that wait in the queue of a pool, and how they leave it without a sandbox: their
 //! deadline passes, their client goes away, or nothing can come.
 
 use model::{ErrorCode, Refusal};
 
 use crate::Kernel;
-use crate::admission::{Who, capacity_exhausted};
+use crate::admission::{ApplicantKind, capacity_exhausted};
 use crate::event::CheckoutPolicy;
 use crate::pool::PoolIx;
 use crate::reply::CheckoutPath;
-use crate::request::{RequestIx, Waiter, Waiting};
+use crate::request::{RequestIx, Waiter, WaitingFor};
 
 impl Kernel {
-    /// A place must come from what is free or can be evicted, or from waiting, if that is allowed.
+    /// Refuses a checkout for which no place is free or can be evicted, unless its policy lets it
+    /// wait.
     pub(crate) fn refuse_if_hopeless(&mut self, pool: PoolIx, req: RequestIx) {
         self.make_room();
-        let hopeless = self
-            .admission
-            .applicants()
-            .next_back()
-            .is_some_and(|(seq, last)| last.who == Who::Pool(pool) && !self.is_covered(seq));
+        let hopeless = self.admission.applicants().next_back().is_some_and(|(seq, last)| {
+            last.who == ApplicantKind::Pool(pool) && !self.is_covered(seq)
+        });
         if !hopeless {
             return;
         }
@@ -39,7 +38,7 @@ impl Kernel {
         }
     }
 
-    /// Callers that want only an idle one, and did not get the next, get nothing.
+    /// Refuses callers that want only an idle sandbox and did not get one.
     pub(crate) fn refuse_idle_only(&mut self, pool: PoolIx) {
         if !std::mem::take(&mut self.pools[pool].idle_only_in_line) {
             return;
@@ -73,7 +72,7 @@ impl Kernel {
         self.pool_due(pool);
     }
 
-    /// A caller went away while it waited.
+    /// A waiting caller went away.
     pub(crate) fn checkout_abandoned(&mut self, req: RequestIx) {
         if self.flaw_leaks_for_gone_client(req) {
             return;
@@ -85,7 +84,7 @@ impl Kernel {
         self.requests.lease_unwanted(lease);
         self.forget_request(req);
         if let Some(entry) = bound {
-            // The binding goes on, and the sandbox is returned as soon as it is done.
+            // The claim continues, and the sandbox is returned when it is done.
             self.entries[entry].claim_unwanted();
         }
         self.pool_due(pool);
@@ -105,16 +104,16 @@ impl Kernel {
 
     pub(crate) fn waiter(&mut self, req: RequestIx) -> &mut Waiter {
         match &mut self.requests[req].what {
-            Waiting::Checkout(waiter) => waiter,
-            Waiting::SessionUse { .. }
-            | Waiting::Bind { .. }
-            | Waiting::Turn { .. }
-            | Waiting::Control { .. }
-            | Waiting::LeaseUse { .. }
-            | Waiting::Freeze { .. }
-            | Waiting::Delete { .. }
-            | Waiting::Read
-            | Waiting::Destroy { .. } => unreachable!("those in a pool's line are checkouts"),
+            WaitingFor::Checkout(waiter) => waiter,
+            WaitingFor::SessionUse { .. }
+            | WaitingFor::Bind { .. }
+            | WaitingFor::Turn { .. }
+            | WaitingFor::Control { .. }
+            | WaitingFor::LeaseUse { .. }
+            | WaitingFor::Freeze { .. }
+            | WaitingFor::Delete { .. }
+            | WaitingFor::Read
+            | WaitingFor::Destroy { .. } => unreachable!("those in a pool's line are checkouts"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Delivers answers to clients: checks that each fits what was asked, remembers what the client
-//! knows now, and lets it go on from there.
+//! Delivers answers to clients: checks that each fits its request, records what the client knows
+//! now, and lets the client continue.
 
 use kernel::{CheckedOut, CheckoutPath, Event, Grant, Loss, Reply, SessionReady};
 use model::record::Owner;
@@ -27,7 +27,7 @@ impl World {
             return broken(Promise::OneAnswer, || format!("{request:?} also got {result:?}"));
         };
         match result {
-            Ok(reply) => self.pleased(request, pending, reply),
+            Ok(reply) => self.accepted(request, pending, reply),
             Err(refusal) => {
                 self.coverage.count("refusals", refusal.code.as_str());
                 self.refused(&pending, &refusal)
@@ -63,11 +63,11 @@ impl World {
             | Ask::Read { .. }
             | Ask::Destroy { .. } => {}
         }
-        checks::stillness::refused(self, &pending.ask, refusal)?;
+        checks::quiesce::refused(self, &pending.ask, refusal)?;
         checks::refusals::answer(&pending.ask, refusal)
     }
 
-    fn pleased(&mut self, request: RequestId, pending: Pending, reply: Reply) -> Judged {
+    fn accepted(&mut self, request: RequestId, pending: Pending, reply: Reply) -> Judged {
         match (pending.ask, reply) {
             (Ask::Checkout { lease, .. }, Reply::CheckedOut(out)) if out.lease == lease => {
                 self.checked_out(&out)
@@ -84,14 +84,14 @@ impl World {
                 if let Some(one) = self.ledger.sessions.get_mut(&session) {
                     one.abort_asked = false;
                 }
-                self.told_of_loss(ready.lost());
+                self.learn_of_loss(ready.lost());
                 Ok(())
             }
             (Ask::Freeze { sandbox }, Reply::Frozen { frozen: true }) => {
-                checks::uses::rests(self, sandbox, true)
+                checks::uses::frozen_as_answered(self, sandbox, true)
             }
             (Ask::Thaw { sandbox }, Reply::Frozen { frozen: false }) => {
-                checks::uses::rests(self, sandbox, false)
+                checks::uses::frozen_as_answered(self, sandbox, false)
             }
             (Ask::Delete { sandbox }, Reply::Gone) => {
                 let gone = !self.store.sandboxes.contains_key(&sandbox);
@@ -112,7 +112,7 @@ impl World {
             (Ask::Fork { session, held, .. }, Reply::Forked { session: made })
                 if made == session =>
             {
-                // An answered fork has everything that its parent had when it was asked for.
+                // An answered fork has everything that its parent had at the request.
                 if let Some(known) = self.ledger.sessions.get_mut(&session)
                     && let Expect::AtLeast(floor) = known.expect
                 {
@@ -141,7 +141,7 @@ impl World {
         checks::handout::judge(self, owner, out.sandbox, out.generation, out.instance)?;
         checks::handout::proven(self, out)?;
         checks::handout::lifetime(self, out)?;
-        // The client is found to be gone when its answer is sent.
+        // The client turns out to be gone when its answer is sent.
         if self.scenario.rates.fail > 0 && !self.calm && self.choices.below(40) == 39 {
             self.ledger.drop_lease(out.lease, LeasePhase::Returned);
             self.coverage.count("faults", "answer_not_taken");
@@ -158,11 +158,11 @@ impl World {
         checks::handout::judge(self, owner, grant.sandbox, grant.generation, grant.instance)?;
         checks::handout::settings(self, owner, grant)?;
         if let Owner::Session(session) = owner {
-            self.told_of_loss(grant.lost);
+            self.learn_of_loss(grant.lost);
             checks::sessions::look(self, session, grant.instance)?;
         }
         if kind == UseKind::Harness {
-            checks::uses::speaks(self, owner, grant.instance)?;
+            checks::uses::harness_granted(self, owner, grant.instance)?;
         }
         let now = self.now.mono;
         let kind_name = match kind {
@@ -203,16 +203,16 @@ impl World {
             one.freeze_asked = false;
         }
         checks::handout::judge(self, owner, ready.sandbox, ready.generation, ready.instance)?;
-        self.told_of_loss(ready.lost());
+        self.learn_of_loss(ready.lost());
         checks::sessions::look(self, ready.session, ready.instance)
     }
 
-    /// A client reads in an answer that files were lost. The server learns that the answer was
-    /// taken, unless it is killed before.
-    fn told_of_loss(&mut self, lost: Option<Loss>) {
+    /// A client reads in an answer that files were lost. The kernel hears that the answer was
+    /// delivered, unless the server is killed before.
+    fn learn_of_loss(&mut self, lost: Option<Loss>) {
         let Some(Loss { session, generation, .. }) = lost else { return };
         if let Some(one) = self.ledger.sessions.get_mut(&session) {
-            one.told_lost = true;
+            one.loss_reported = true;
         }
         if self.calm || self.choices.below(8) != 7 {
             self.follow_ups.push_back(Event::LossReported { session, generation });

@@ -1,7 +1,7 @@
-//! The one source of every random decision. A run draws numbers from a seed and writes them down
-//! step by step; a run can also be driven by such a list, and then a number that is missing is 0.
-//! Nothing in a world may decide anything by other means: no clock, no thread, no hash order.
-//! By convention 0 is the dullest choice, so that lowering numbers calms a world down.
+//! The one source of every random decision. A run draws numbers from a random seed and records them
+//! step by step; a run can also be driven by such a list, and then a missing number is 0. Nothing
+//! in a world may decide anything by other means: no clock, no thread, no hash order. By convention
+//! 0 is the dullest choice, so lower numbers make a calmer world.
 
 /// Draws numbers, or plays back numbers that were drawn before.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub struct Choices {
 
 #[derive(Debug)]
 enum Source {
-    /// Nothing is left to chance, and nothing is written down.
+    /// Every choice is 0, and nothing is recorded.
     Dull,
     Seed(u64),
     List {
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_drawn_plays_back() {
+    fn recorded_choices_play_back() {
         let mut seeded = Choices::seeded(7);
         let draw = |choices: &mut Choices| {
             let mut all = vec![choices.below(10)];

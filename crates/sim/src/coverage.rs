@@ -1,5 +1,5 @@
-//! Counts of what was seen, so that a report shows whether the worlds reached the interesting
-//! places. Counting never influences a run.
+//! Counts of what happened, so that a report shows whether the worlds reached the interesting
+//! cases. Counting never influences a run.
 
 use std::collections::BTreeMap;
 
@@ -95,7 +95,7 @@ const EVENT_NAMES: [&str; 40] = [
     "turn_withdrawn",
     "files_measured",
     "loss_reported",
-    "process_end_asked",
+    "process_end_requested",
     "read_requested",
     "read_ended",
 ];

@@ -1,5 +1,5 @@
-//! The disk of a world: workspaces that are measured, rightly or late, and a disk that fills up and
-//! has room again.
+//! The disk of a world: workspaces that are measured, correctly or late, and a disk that becomes
+//! full and has room again.
 
 use kernel::{Event, Measured};
 use model::WorkspaceId;
@@ -8,13 +8,13 @@ use crate::checks::{self, Judged};
 use crate::world::World;
 
 impl World {
-    /// Somebody looks at the disk, or at one workspace on it.
+    /// Measures the disk or one workspace, or loses files in an accident.
     pub(crate) fn look_at_disk(&mut self) -> Judged {
         match self.choices.below(14) {
             12 | 13 => self.measure_kept_files(),
             0..4 => self.measure_workspace(),
-            4 | 5 => self.tell_of_disk(false),
-            6 | 7 => self.tell_of_disk(true),
+            4 | 5 => self.report_disk(false),
+            6 | 7 => self.report_disk(true),
             _ => {
                 self.have_an_accident();
                 Ok(())
@@ -22,7 +22,7 @@ impl World {
         }
     }
 
-    /// Files that nobody uses are lost without anybody's doing.
+    /// Files of a cold sandbox are lost in an accident.
     fn have_an_accident(&mut self) {
         let used = |id| self.runtime.instances.values().any(|one| one.workspace == id);
         let cold: Vec<_> =
@@ -43,12 +43,12 @@ impl World {
     fn measure_kept_files(&mut self) -> Judged {
         for workspace in self.kernel.unmeasured_files(2) {
             let bytes = u64::from(1 + self.choices.below(200)) << 20;
-            self.tell(Event::FilesMeasured { workspace, bytes })?;
+            self.notify(Event::FilesMeasured { workspace, bytes })?;
         }
         Ok(())
     }
 
-    /// Any instance is measured, also one that is long on its way out: measuring takes its time.
+    /// Any instance is measured, also one that is ending: a measurement takes time.
     fn measure_workspace(&mut self) -> Judged {
         let index = self.choices.below(self.runtime.instances.len() as u32) as usize;
         let Some(id) = self.runtime.instances.keys().nth(index).copied() else { return Ok(()) };
@@ -63,26 +63,30 @@ impl World {
         if over {
             self.coverage.count("disk", "too_much");
             if let Some(one) = self.runtime.instances.get_mut(&id) {
-                one.disk_told = true;
+                one.disk_reported = true;
             }
         }
         let boots = self.boots;
-        self.tell(Event::WorkspaceMeasured { instance: id, measured })?;
-        // What is hidden may be shown at the next look.
+        self.notify(Event::WorkspaceMeasured { instance: id, measured })?;
+        // A hidden part may be measurable next time.
         let must_end = over && !measured.hidden;
-        if must_end && self.boots == boots { checks::disk::measured(self, id) } else { Ok(()) }
+        if must_end && self.boots == boots {
+            checks::disk_limits::measured(self, id)
+        } else {
+            Ok(())
+        }
     }
 
-    pub(crate) fn tell_of_disk(&mut self, short: bool) -> Judged {
+    pub(crate) fn report_disk(&mut self, short: bool) -> Judged {
         if short {
             self.coverage.count("disk", "short");
-            // Any of them may be the one that has to go.
+            // Any of them may be chosen to end.
             for one in self.runtime.instances.values_mut() {
-                one.disk_told = true;
+                one.disk_reported = true;
             }
         }
         self.disk_short = short;
         let free_bytes = if short { 0 } else { u64::MAX };
-        self.tell(Event::DiskMeasured { free_bytes })
+        self.notify(Event::DiskMeasured { free_bytes })
     }
 }

@@ -1,5 +1,6 @@
-//! What clients know: the leases and sessions they have, what they asked for, what they do right
-//! now. It holds only what clients were told, so that it can be compared with what is true.
+//! What clients know: the leases and sessions they have, their requests, what they do right now. It
+//! contains only what answers and events reported to clients, so it can be compared with what is
+//! true.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -20,14 +21,14 @@ pub(crate) enum LeasePhase {
     Held,
     /// Given back, or no longer wanted.
     Returned,
-    /// Taken away, and the client was told or could know.
+    /// Taken away, and the client heard or could know.
     Lost,
 }
 
 /// A lease.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    /// Whose it is.
+    /// Its key.
     pub tenant: KeyId,
     /// What was to be bound.
     pub claim: Option<Arc<ClaimSettings>>,
@@ -53,7 +54,7 @@ pub(crate) enum Expect {
 /// A session.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// Whose it is.
+    /// Its key.
     pub tenant: KeyId,
     /// Its template.
     pub template: TemplateName,
@@ -63,8 +64,8 @@ pub(crate) struct Session {
     pub on_disconnect: OnDisconnect,
     /// What it should find in its workspace.
     pub expect: Expect,
-    /// Whether it was told that files were given up, and did not look since.
-    pub told_lost: bool,
+    /// Whether an answer reported lost files since it last looked at them.
+    pub loss_reported: bool,
     /// The generation of its last sandbox, and which that was.
     pub active: Option<(Generation, SandboxId)>,
     /// Whether an abort was asked for since its last turn began.
@@ -184,7 +185,7 @@ pub(crate) struct Ledger {
     pub leases: BTreeMap<LeaseId, Lease>,
     /// Leases that are had.
     pub held: Vec<LeaseId>,
-    /// Sandboxes that are no longer anyone's, with their leases.
+    /// Sandboxes of former leases, with their leases.
     pub stale: VecDeque<(LeaseId, SandboxId)>,
     /// Sessions.
     pub sessions: BTreeMap<SessionId, Session>,
@@ -196,7 +197,7 @@ pub(crate) struct Ledger {
     pub queues: BTreeMap<TemplateName, Vec<(RequestId, LeaseId)>>,
     /// Uses in progress.
     pub uses: BTreeMap<UseId, OpenUse>,
-    /// Processes that were started and are not over.
+    /// Processes that were started and have not ended.
     pub processes: BTreeMap<ProcessId, InstanceId>,
     /// Files that are being read for a backup.
     pub reads: BTreeMap<RequestId, Read>,
@@ -204,9 +205,9 @@ pub(crate) struct Ledger {
     pub turns: BTreeMap<TurnId, (SessionId, RequestId)>,
     /// Turns that were asked for and did not start.
     pub asked_turns: BTreeMap<TurnId, (SessionId, RequestId)>,
-    /// Whom each sandbox was given to.
+    /// The owner that each sandbox was given to.
     pub given: BTreeMap<SandboxId, Owner>,
-    /// Sandboxes that somebody asked to be deleted.
+    /// Sandboxes whose deletion was requested.
     pub deletes: BTreeSet<SandboxId>,
     next_id: u64,
 }
@@ -247,7 +248,7 @@ impl Ledger {
                 }
                 self.stale.push_back((id, lease.sandbox));
             }
-            // Kept while its last sandbox may still be judged by who had it.
+            // Kept while checks may still need it.
             self.leases.insert(id, Lease { phase, ..lease });
             if self.leases.len() > 512 {
                 self.leases
@@ -256,7 +257,7 @@ impl Ledger {
         }
     }
 
-    /// Whether someone has this sandbox right now, as far as clients know.
+    /// Whether this owner has its sandbox right now, as far as clients know.
     pub(crate) fn has(&self, owner: Owner) -> bool {
         match owner {
             Owner::Nobody => false,
@@ -267,7 +268,7 @@ impl Ledger {
         }
     }
 
-    /// Whether someone waits for the sandbox of this session, besides those just answered.
+    /// Whether a request waits for the sandbox of this session, besides those just answered.
     pub(crate) fn is_wanted(&self, session: SessionId, answered: &[RequestId]) -> bool {
         self.pending
             .iter()
@@ -276,7 +277,7 @@ impl Ledger {
             || self.turns.values().any(|(of, _)| *of == session)
     }
 
-    /// Whether anything is asked of this session.
+    /// Whether a request for this session is pending.
     pub(crate) fn is_asked(&self, session: SessionId) -> bool {
         self.pending.values().any(|pending| pending.ask.session() == Some(session))
     }
@@ -287,7 +288,7 @@ impl Ledger {
         uses.iter().any(|id| self.uses.get(id).is_some_and(runs))
     }
 
-    /// Whether somebody holds the harness of an instance.
+    /// Whether a caller holds the harness of an instance.
     pub(crate) fn is_held(&self, instance: InstanceId) -> bool {
         let held = |open: &OpenUse| open.kind == UseKind::Harness && open.instance == instance;
         self.uses.values().any(held)

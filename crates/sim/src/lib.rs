@@ -1,9 +1,9 @@
 //! A world for the kernel: virtual time, a simulated runtime, clients that do anything, faults of
-//! every kind, crashes between any two steps. Every promise is judged on every step, every run
-//! can be replayed from its seed, and a failing one is made short before it is shown.
+//! every kind, crashes between any two steps. Every promise is checked on every step, every run can
+//! be replayed from its random seed, and a failing run is shortened before it is shown.
 //!
-//! A world is deterministic: all its choices come from one source, and nothing in it reads a
-//! clock, starts a thread or depends on the order of a hash.
+//! A world is deterministic: all its choices come from one source, and nothing in it reads a clock,
+//! starts a thread or depends on the order of a hash map.
 
 mod answers;
 pub mod checks;
@@ -14,7 +14,7 @@ mod disk;
 mod interpreter;
 mod ledger;
 mod liveness;
-mod restart;
+mod machine_faults;
 pub mod run;
 mod runtime;
 mod scenario;

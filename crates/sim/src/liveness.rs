@@ -1,17 +1,17 @@
-//! The end of every world: faults stop, clients stop asking, time runs on. Whoever waits must then
-//! get an answer, every pool must reach its size, every obligation must be met, and a server that
-//! is stopped must leave nothing.
+//! The end of every world: faults stop, clients send no new requests, time runs on. Then every
+//! waiting request must be answered, every pool must reach its size, every pending removal must
+//! complete, and a server that is stopped must leave nothing.
 
 use kernel::Event;
 use model::InstanceId;
 use model::record::Owner;
 use model::state::PoolPhase;
 
-use crate::checks::{Judged, Promise, broken, holds, transitions, whole};
+use crate::checks::{Judged, Promise, broken, full_audit, holds, transitions};
 use crate::runtime::Instance;
 use crate::world::World;
 
-/// How long faults are over before everything is judged.
+/// How long the world runs without faults before the final checks.
 const LONG_MS: u64 = 150_000;
 /// How long it may take then until nothing is in progress.
 const MOMENT_MS: u64 = 20_000;
@@ -19,13 +19,13 @@ const MOMENT_MS: u64 = 20_000;
 const MOST_STEPS: u32 = 200_000;
 
 impl World {
-    /// Lets the world come to rest and judges what is left.
+    /// Lets the world become idle and checks what is left.
     pub fn rest(&mut self) -> Judged {
         self.choices.grow_dull();
         self.calm = true;
         self.armed = None;
         self.step += 1;
-        // A clock that went back is set right, or what it stored would last for ever.
+        // A clock that went back is corrected, or stored times would never come.
         self.clocks.wall = self.run_wall().max(self.watch.latest_wall);
         self.begin_run();
         if self.stopping {
@@ -33,19 +33,19 @@ impl World {
             self.start_again()?;
         }
         self.ledger.open_sessions.clear();
-        self.tell_of_disk(false)?;
-        // What a program wrote to the scale file would keep its sandbox awake for ever.
+        self.report_disk(false)?;
+        // A scale file above zero would keep its sandbox alive for ever.
         let held = |(id, one): (&InstanceId, &Instance)| (one.scale > 0).then_some(*id);
         for instance in self.runtime.instances.iter().filter_map(held).collect::<Vec<_>>() {
             if let Some(one) = self.runtime.instances.get_mut(&instance) {
                 one.scale = 0;
                 one.processes.iter_mut().for_each(|process| process.keeps_awake = false);
             }
-            self.tell(Event::ScaleWritten { instance, seq: u64::MAX, scale: 0, drops: true })?;
+            self.notify(Event::ScaleWritten { instance, seq: u64::MAX, scale: 0, drops: true })?;
         }
         self.run_for(LONG_MS)?;
         self.come_to_rest()?;
-        whole::judge(self)?;
+        full_audit::judge(self)?;
         self.finish_shutdown()
     }
 
@@ -57,10 +57,10 @@ impl World {
             }
             self.pass_time()?;
         }
-        broken(Promise::AllAnswered, || "the world does not come to rest".to_owned())
+        broken(Promise::AllAnswered, || "the world does not become idle".to_owned())
     }
 
-    /// Pools renew what they keep for ever, so rest is a moment between two renewals.
+    /// Pools always renew their sandboxes, so rest is a moment between two renewals.
     fn come_to_rest(&mut self) -> Judged {
         let until = self.now.mono.plus(MOMENT_MS);
         let mut last = self.at_rest();
@@ -102,7 +102,7 @@ impl World {
         }
         for instance in self.runtime.instances.keys() {
             if !self.store.by_instance.contains_key(instance) {
-                return leaked(format!("{instance:?} exists and is nowhere written"));
+                return leaked(format!("{instance:?} exists and is in no record"));
             }
         }
         let in_sandboxes = self.store.sandboxes.values().map(|record| record.workspace);
@@ -110,14 +110,14 @@ impl World {
         let kept: std::collections::BTreeSet<_> =
             in_sandboxes.chain(shelved.map(|files| files.workspace)).collect();
         if let Some(lost) = self.runtime.workspaces.keys().find(|id| !kept.contains(id)) {
-            return leaked(format!("{lost:?} exists and is nobody's"));
+            return leaked(format!("{lost:?} exists and no record names it"));
         }
         for (sandbox, generation) in self.watch.announced.keys() {
             let lives = self.store.sandboxes.get(sandbox).is_some_and(|record| {
                 record.generation == *generation && record.instance.is_some()
             });
             holds(Promise::TerminatedOnce, lives, || {
-                format!("the end of {sandbox:?} {generation} was never told")
+                format!("the end of {sandbox:?} {generation} was never published")
             })?;
         }
         self.pools_full()
@@ -153,7 +153,7 @@ impl World {
     fn finish_shutdown(&mut self) -> Judged {
         if !self.stopping {
             self.stopping = true;
-            self.tell(Event::ShutdownBegan { grace_ms: 1_000 })?;
+            self.notify(Event::ShutdownBegan { grace_ms: 1_000 })?;
         }
         self.run_for(LONG_MS)?;
         let left = self.runtime.instances.len();

@@ -18,9 +18,9 @@ use sim::shrink::{MOST_RUNS, replay_plan, shrink};
 
 const EXAMPLES: &str = "\
 Examples:
-  sim --seeds 1000               a thousand worlds, with what was seen in them
+  sim --seeds 1000               a thousand worlds, with counts of what happened
   sim --seeds 50000 --quiet      more of them, with one line at the end
-  sim --seed 42                  the whole story of one world
+  sim --seed 42                  the whole trace of one world
   sim --start 1000 --seeds 10 --steps 10000
                                  ten others, and longer
   sim --flaw lifo-waiters        a kernel broken on purpose (build with --features flaws)";
@@ -32,10 +32,10 @@ struct Arguments {
     /// How many worlds to run.
     #[arg(long, default_value_t = 100)]
     seeds: u64,
-    /// The first seed.
+    /// The first random seed.
     #[arg(long, default_value_t = 0)]
     start: u64,
-    /// Run this world alone and print its story.
+    /// Run this world alone and print its trace.
     #[arg(long)]
     seed: Option<u64>,
     /// Steps of each world.
@@ -50,7 +50,7 @@ struct Arguments {
     /// Print only the summary line.
     #[arg(long)]
     quiet: bool,
-    /// Show a failing run as it is, without making it short.
+    /// Show a failing run as it is, without shortening it.
     #[arg(long)]
     no_shrink: bool,
 }
@@ -65,9 +65,9 @@ fn main() -> Result<ExitCode> {
             println!("{line}");
         }
         println!("seed {seed}: {} steps, digest {:016x}", run.steps, run.digest);
-        return Ok(tell(&arguments, seed, &run, plan, false));
+        return Ok(report_violation(&arguments, seed, &run, plan, false));
     }
-    #[expect(clippy::disallowed_methods, reason = "how long it took is told to people only")]
+    #[expect(clippy::disallowed_methods, reason = "the duration is shown to people only")]
     let began = Instant::now();
     let total = with_progress(&arguments, plan);
     let took = began.elapsed();
@@ -78,7 +78,7 @@ fn main() -> Result<ExitCode> {
     let per_s = u128::from(total.steps) * 1_000_000 / took.as_micros().max(1);
     eprintln!("{:.1} s, {per_s} steps/s", took.as_secs_f64());
     Ok(match &total.first {
-        Some((seed, run)) => tell(&arguments, *seed, run, plan, !arguments.no_shrink),
+        Some((seed, run)) => report_violation(&arguments, *seed, run, plan, !arguments.no_shrink),
         None => ExitCode::SUCCESS,
     })
 }
@@ -114,8 +114,14 @@ fn with_progress(arguments: &Arguments, plan: Plan) -> Total {
     })
 }
 
-/// Tells of a broken promise, if one was.
-fn tell(arguments: &Arguments, seed: u64, found: &Run, plan: Plan, short: bool) -> ExitCode {
+/// Prints a broken promise, if there is one.
+fn report_violation(
+    arguments: &Arguments,
+    seed: u64,
+    found: &Run,
+    plan: Plan,
+    short: bool,
+) -> ExitCode {
     let Some((step, violation)) = &found.violation else { return ExitCode::SUCCESS };
     println!("\nBROKEN in seed {seed} at step {step}: {violation}");
     if short {
@@ -123,7 +129,7 @@ fn tell(arguments: &Arguments, seed: u64, found: &Run, plan: Plan, short: bool) 
         let rest = *step > plan.steps;
         let again = Plan { trace: true, ..replay_plan(&best, rest, plan) };
         let run = run(Choices::listed(best), again);
-        println!("made short, {} steps:", run.steps);
+        println!("shortened to {} steps:", run.steps);
         run.lines.iter().for_each(|line| println!("{line}"));
         if let Some((step, violation)) = &run.violation {
             println!("{step:>5} BROKEN: {violation}");

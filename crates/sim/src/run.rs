@@ -1,6 +1,6 @@
-//! Runs worlds: one from its seed or from a list of choices, or many at once. Threads only ever
-//! share out whole worlds, and results are put in the order of their seeds, so that the same
-//! arguments always give the same report.
+//! Runs worlds: one from its random seed or from a list of choices, or many at once. Threads only
+//! share out whole worlds, and results are put in the order of their seeds, so the same arguments
+//! always give the same report.
 
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe};
@@ -39,7 +39,7 @@ pub struct Plan {
     pub steps: u32,
     /// How the kernel is broken on purpose.
     pub flaw: Option<Flaw>,
-    /// Whether the world is let to come to rest at its end.
+    /// Whether the world becomes idle at its end, for the final checks.
     pub rest: bool,
     /// Whether the story is wanted.
     pub trace: bool,
@@ -75,8 +75,8 @@ pub fn run(choices: Choices, plan: Plan) -> Run {
     }
 }
 
-/// Runs the worlds of many seeds. Stops soon after a violation, and tells of the one with the
-/// lowest seed.
+/// Runs the worlds of many seeds. Stops soon after a violation, and returns the one with the lowest
+/// seed.
 pub fn run_many(start: u64, seeds: u64, jobs: usize, plan: Plan, done: &AtomicU64) -> Total {
     let next = AtomicU64::new(0);
     let stop_at = AtomicU64::new(u64::MAX);
@@ -137,7 +137,7 @@ thread_local! {
     static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// A panic of the kernel is a finding, told with its story; it is not printed on its way.
+/// A panic of the kernel is a finding and shown with its trace; it is not printed when it happens.
 fn hush_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

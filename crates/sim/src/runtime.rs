@@ -1,4 +1,4 @@
-//! The simulated runtime: the truth about what exists. It knows instances and workspaces and what
+//! The simulated runtime: the true state of what exists. It knows instances and workspaces and what
 //! happened in them, and nothing of what the kernel thinks about them; checks compare the two.
 
 use std::collections::BTreeMap;
@@ -27,16 +27,16 @@ pub(crate) enum Saved {
     NotTried,
     /// It worked.
     Yes,
-    /// It did not, or nobody knows.
+    /// It failed, or the result is unknown.
     No,
 }
 
-/// A process started through the API that is not over.
+/// A process started through the API that has not ended.
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     /// Its id.
     pub id: ProcessId,
-    /// Whether its program is started again when it fails.
+    /// Whether its program is restarted when it fails.
     pub restart: Option<RestartPolicy>,
     /// How much time it was given; 0 is for ever.
     pub timeout_ms: u64,
@@ -44,17 +44,17 @@ pub(crate) struct Process {
     pub program: u32,
     /// Whether that program runs.
     pub runs: bool,
-    /// How often it was decided that its program is started again.
+    /// How many restarts were decided.
     pub restarts: u32,
-    /// Since when the kernel knows that its program failed, if none was started since.
+    /// Since when the kernel knows that its program failed, if it was not restarted since.
     pub rests_since: Option<Mono>,
-    /// Until when the start of its program may take, if the kernel waits for that.
+    /// The deadline of the restart, if the kernel waits for one.
     pub restart_by: Option<Mono>,
-    /// Whether its end was asked for, whatever its program does.
+    /// Whether its end was requested, whatever its program does.
     pub to_end: bool,
-    /// Whether its time may have been over when its program was started again.
+    /// Whether its time may have expired when its program was restarted.
     pub was_overdue: bool,
-    /// Whether it keeps its sandbox awake.
+    /// Whether it keeps its sandbox alive.
     pub keeps_awake: bool,
     /// When it is to be killed.
     pub due: Option<Mono>,
@@ -69,13 +69,12 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The kernel hears that a program of it was started again, if that is not known yet: its time
-    /// begins anew.
+    /// The kernel hears of a restart, if it did not before: the time limit starts again.
     pub(crate) fn start_heard(&mut self, now: Mono) {
         if self.restart_by.take().is_none() {
             return;
         }
-        // If its time was over before that, it is killed, and keeps nothing awake.
+        // If its time expired before that, it is killed and keeps nothing alive.
         let overdue = self.due.is_some_and(|due| due <= now);
         self.was_overdue |= overdue;
         self.keeps_awake &= !overdue;
@@ -110,9 +109,9 @@ pub(crate) struct Instance {
     /// Whether its processes are stopped from running.
     pub frozen: bool,
     /// Since when.
-    pub still_since: Mono,
-    /// Since when that is for a copy of its files only, which is no rest.
-    pub held_still: Option<Mono>,
+    pub frozen_since: Mono,
+    /// Since when it is quiesced for a copy of its files, if it is.
+    pub quiesced_since: Option<Mono>,
     /// Whether its files are a file system of their own, which only its guest reads.
     pub closed: bool,
     /// Copies and saves in progress that its guest gives the files for.
@@ -121,11 +120,11 @@ pub(crate) struct Instance {
     pub changing_turns: Vec<TurnId>,
     /// When everything that was begun in it so far has ended, one after the other.
     pub busy_until: Mono,
-    /// Who left something in it.
+    /// Owners that left something in it.
     pub marks: Vec<Owner>,
     /// The settings bound to it.
     pub bound: Option<Arc<ClaimSettings>>,
-    /// Who was last handed it.
+    /// The owner that it was last handed out to.
     pub holder: Owner,
     /// Processes started through the API.
     pub processes: Vec<Process>,
@@ -139,7 +138,7 @@ pub(crate) struct Instance {
     pub uses: Vec<UseId>,
     /// When it last answered.
     pub answered_at: Mono,
-    /// Whether it was asked since it was last handed out.
+    /// Whether it was probed since it was last handed out.
     pub asked: bool,
     /// When anything of its owner last happened in it.
     pub active_at: Mono,
@@ -147,12 +146,12 @@ pub(crate) struct Instance {
     pub stirred_at: Mono,
     /// Whether it died on its own.
     pub died: bool,
-    /// Whether the kernel was told so.
-    pub death_told: bool,
+    /// Whether the kernel heard of that.
+    pub death_reported: bool,
     /// Whether some effect on it did not end well.
     pub troubled: bool,
-    /// Whether it was said that it takes too much of the disk.
-    pub disk_told: bool,
+    /// Whether the kernel heard that it takes too much of the disk.
+    pub disk_reported: bool,
     /// When its template lets it live no longer.
     pub lives_until: Option<Wall>,
     /// Whether it was asked to be removed.
@@ -161,7 +160,7 @@ pub(crate) struct Instance {
     pub saved: Saved,
     /// Whether it was there before the server was last started.
     pub left_over: bool,
-    /// Whether someone asked for it to be frozen or set aside since it was last used.
+    /// Whether a freeze or pause was requested since it was last used.
     pub freeze_asked: bool,
     /// Whether a turn could not be stopped in it, so that it must end.
     pub unstoppable: bool,
@@ -172,7 +171,7 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Whether a process or a program certainly keeps it awake.
+    /// Whether a process or the scale file certainly keeps it alive.
     pub(crate) fn is_held(&self, now: Mono) -> bool {
         self.scale > 0
             || self.processes.iter().any(|process| {
@@ -190,17 +189,17 @@ impl Instance {
         self.processes.iter().any(|process| process.restart_by.is_some())
     }
 
-    /// A process that is not over.
+    /// A process that has not ended.
     pub(crate) fn process(&mut self, id: ProcessId) -> Option<&mut Process> {
         self.processes.iter_mut().find(|process| process.id == id)
     }
 
     /// Its processes stop running.
-    pub(crate) fn stand_still(&mut self, now: Mono, for_copy: bool) {
+    pub(crate) fn freeze(&mut self, now: Mono, for_copy: bool) {
         if !std::mem::replace(&mut self.frozen, true) {
-            self.still_since = now;
+            self.frozen_since = now;
         }
-        self.held_still = for_copy.then_some(now);
+        self.quiesced_since = for_copy.then_some(now);
     }
 
     /// Whether only its guest can read its files.
@@ -210,10 +209,10 @@ impl Instance {
 
     /// Its processes run again.
     pub(crate) fn wake(&mut self, now: Mono) {
-        self.held_still = None;
+        self.quiesced_since = None;
         if std::mem::take(&mut self.frozen) {
             for process in &mut self.processes {
-                process.slept_ms += now.since(self.still_since.max(process.began));
+                process.slept_ms += now.since(self.frozen_since.max(process.began));
                 process.naps += 1;
             }
         }
@@ -303,7 +302,7 @@ impl Runtime {
         self.instances.get_mut(&id).filter(|instance| instance.phase == Phase::Up)
     }
 
-    /// Someone writes into the workspace of an instance that works. Returns what is in it then.
+    /// An owner writes into the workspace of a live instance. Returns the new contents.
     pub(crate) fn write(&mut self, id: InstanceId, owner: Owner) -> Option<u64> {
         let instance = self.instances.get_mut(&id).filter(|one| one.phase == Phase::Up)?;
         if !instance.marks.contains(&owner) {
@@ -319,8 +318,8 @@ impl Runtime {
         Some(self.writes)
     }
 
-    /// What a copy of a workspace that begins now gets: through a sandbox that has its files in
-    /// memory what that has, which is a part while they are still being restored; else what is kept.
+    /// The contents of a copy that begins now: from a sandbox with its files in memory what that
+    /// has, which is nothing during a restore; else the saved files.
     pub(crate) fn copied_of(&self, from: WorkspaceId, through: Option<InstanceId>) -> u64 {
         let Some(held) = self.workspaces.get(&from) else { return 0 };
         let through = through.and_then(|id| self.instances.get(&id));

@@ -1,6 +1,6 @@
-//! What a world is like: limits, templates, how much goes wrong, what its clients like to do. All
-//! of it is drawn once, before the first step, and small numbers are preferred so that limits are
-//! hit often.
+//! The parameters of a world: limits, templates, fault rates, what its clients like to do. All of
+//! it is drawn once, before the first step, and small numbers are preferred so that limits are hit
+//! often.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) struct Rates {
     pub crash: u32,
     /// Steps in which the server is stopped in order.
     pub shutdown: u32,
-    /// Steps in which somebody looks at the disk.
+    /// Steps in which the disk is measured.
     pub disk: u32,
 }
 
@@ -276,7 +276,7 @@ impl Scenario {
         drawn
     }
 
-    /// Whether the operator allows that files of sleeping sessions are given up.
+    /// Whether the operator allows the deletion of sleeping sessions' files.
     pub(crate) fn gives_up_files(&self) -> bool {
         self.config.prune_after_ms.is_some()
             || self.config.kept_bytes_per_key.is_some()
@@ -337,7 +337,7 @@ impl Recipe {
     }
 }
 
-/// A harness that can be spoken with.
+/// A harness that is a program.
 fn a_program() -> Harness {
     Harness::Jsonl(HarnessProgram { command: vec!["harness".to_owned()], prewarm: false })
 }

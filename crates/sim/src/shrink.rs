@@ -1,6 +1,6 @@
-//! Makes a failing run short: drops steps in halving chunks, then lowers numbers, as long as the
-//! same promise is broken. Bounded by a number of runs, because a short story now is better than
-//! the shortest one later.
+//! Shortens a failing run: drops steps in halving chunks, then lowers numbers, as long as the same
+//! promise is broken. The number of runs is bounded, because a short run now is better than the
+//! shortest one later.
 
 use crate::checks::Promise;
 use crate::choices::Choices;

@@ -1,5 +1,5 @@
-//! The simulated store: what was committed, which is all that a restarted kernel gets. It keeps
-//! the indexes that checks need, changes only by whole transactions, and judges nothing.
+//! The simulated store: what was committed, which is all that a restarted kernel gets. It keeps the
+//! indexes that checks need, changes only by whole transactions, and checks nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -25,7 +25,7 @@ pub(crate) struct Change {
 #[derive(Debug)]
 pub(crate) struct Store {
     records: Records,
-    /// Which sandbox an instance is written down for.
+    /// The sandbox that names an instance.
     pub by_instance: BTreeMap<InstanceId, SandboxId>,
     /// Which sandbox a lease has, unless that is being ended.
     pub of_lease: BTreeMap<LeaseId, SandboxId>,
@@ -56,7 +56,7 @@ impl Deref for Store {
 }
 
 impl Store {
-    /// Commits one transaction. Tells what changed, and keeps the ends for the caller to judge.
+    /// Commits one transaction. Returns the changes and the ended sandboxes for the checks.
     pub(crate) fn commit(
         &mut self,
         entries: &mut Vec<JournalEntry>,

@@ -1,5 +1,5 @@
-//! The story of one run for people. Lines are made only when someone wants to read them, because
-//! making them costs more than the run itself.
+//! The trace of one run for people. Lines are made only on request, because making them costs more
+//! than the run itself.
 
 use std::fmt::Write as _;
 
@@ -174,7 +174,7 @@ mod tests {
     use model::LeaseId;
 
     #[test]
-    fn ids_are_cut_and_the_rest_is_kept() {
+    fn trace_shortens_ids_and_keeps_the_rest() {
         let text = format!("a {:?}, ü", LeaseId::from_u128(0x1234_5678_9abc_def0));
         assert_eq!(shorten(&text), "a LeaseId(cdef0), ü");
     }

@@ -1,6 +1,6 @@
-//! One world: a kernel, the truth around it, and the way between the two. Every step makes one
-//! thing happen, hands it to the kernel, commits what the kernel wrote, and only then starts its
-//! effects and delivers its answers, as a real interpreter must. Everything is judged on the way.
+//! One world: a kernel, the true state around it, and the interpreter between the two. Every step
+//! makes one thing happen, hands it to the kernel, commits the journal, and only then starts
+//! effects and delivers answers, as a real interpreter must. Everything is checked on the way.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,7 +14,7 @@ use crate::choices::Choices;
 use crate::coverage::{Coverage, event_kind};
 use crate::interpreter::Item;
 use crate::ledger::{Ask, Ledger, Pending};
-use crate::restart::CrashAt;
+use crate::machine_faults::CrashAt;
 use crate::runtime::Runtime;
 use crate::scenario::Scenario;
 use crate::store::{Change, Store};
@@ -31,7 +31,7 @@ pub struct World {
     pub(crate) now: Now,
     /// What the clocks of the machine show, of which one can be set.
     pub(crate) clocks: MachineClocks,
-    /// The wall clock of the run, which nobody can set.
+    /// The wall clock of the run, which cannot be set.
     run_clock: RunClock,
     pub(crate) kernel: Kernel,
     pub(crate) flaw: Option<Flaw>,
@@ -45,9 +45,9 @@ pub struct World {
     pub(crate) coverage: Coverage,
     pub(crate) trace: Trace,
     pub(crate) step: u32,
-    /// Faults are over: what is started now works.
+    /// Faults have stopped: new effects work.
     pub(crate) calm: bool,
-    /// The kernel was last told that the disk is short.
+    /// The kernel last heard that the disk is short.
     pub(crate) disk_short: bool,
     /// The server was asked to stop.
     pub(crate) stopping: bool,
@@ -119,7 +119,8 @@ impl World {
         let config = format!("{:?}", world.scenario.config);
         world.trace.note(0, now, || config);
         for recipe in world.scenario.recipes.clone() {
-            world.tell(Event::TemplatePut { template: recipe.template, traits: recipe.traits })?;
+            world
+                .notify(Event::TemplatePut { template: recipe.template, traits: recipe.traits })?;
         }
         Ok(world)
     }
@@ -147,7 +148,7 @@ impl World {
             self.start_again()?;
         }
         if self.step.is_multiple_of(1000) {
-            checks::whole::judge(self)?;
+            checks::full_audit::judge(self)?;
         }
         Ok(())
     }
@@ -206,7 +207,7 @@ impl World {
         self.read_clocks();
     }
 
-    /// The kernel is told that time passed.
+    /// Notifies the kernel that time passed.
     pub(crate) fn tick(&mut self) -> Judged {
         self.ticks_at_once += 1;
         if self.ticks_at_once > MOST_TICKS_AT_ONCE {
@@ -216,7 +217,7 @@ impl World {
         for instance in self.runtime.instances.values_mut() {
             instance.settle_stop(self.now.mono);
         }
-        self.tell(Event::Ticked)
+        self.notify(Event::Ticked)
     }
 
     /// Puts something on the agenda.
@@ -225,12 +226,12 @@ impl World {
         self.agenda.insert((self.now.mono.plus(in_ms), self.agenda_next), item);
     }
 
-    /// Tells the kernel of something that nobody waits for.
-    pub(crate) fn tell(&mut self, event: Event) -> Judged {
+    /// Sends the kernel an event that needs no answer.
+    pub(crate) fn notify(&mut self, event: Event) -> Judged {
         self.submit(event, None).map(|_| ())
     }
 
-    /// Asks the kernel for something, and waits for the answer.
+    /// Sends the kernel a request that is answered now or later.
     pub(crate) fn ask(
         &mut self,
         request: RequestId,
@@ -277,9 +278,9 @@ impl World {
         checks::transitions::judge(self, &out.transitions)?;
         out.transitions.clear();
         self.spare = out;
-        checks::settled::judge(self, kind)?;
+        checks::after_event::judge(self, kind)?;
         while let Some(event) = self.follow_ups.pop_front() {
-            self.tell(event)?;
+            self.notify(event)?;
         }
         Ok(direct.map(|(_, result)| result))
     }
@@ -297,13 +298,14 @@ impl World {
             }
         }
         self.mix(out.transitions.len() as u64);
-        for told in &out.transitions {
-            self.trace.note(self.step, self.now, || format!("  ~ {told:?}"));
+        for transition in &out.transitions {
+            self.trace.note(self.step, self.now, || format!("  ~ {transition:?}"));
         }
         self.commit(out)?;
         checks::turns::given(self, &out.effects)?;
         self.ahead = Ahead::default();
-        // What is decided to be over keeps nothing awake for what is decided with it.
+        // A process that this decision ends keeps nothing alive for the effects of the same
+        // decision.
         for notice in &out.notices {
             if let Notice::ProcessOver { process, end, .. } = notice {
                 checks::processes::over(self, *process, end)?;
@@ -323,14 +325,14 @@ impl World {
                 Notice::InstanceOver { instance, cause } => {
                     checks::uses::over(self, instance, cause)?;
                 }
-                // What a log or a file inside shows decides nothing, and ends are judged above.
+                // Logs and the scale file decide nothing, and ends are checked above.
                 Notice::ProcessRests { .. }
                 | Notice::ProcessOver { .. }
                 | Notice::HoldsChanged { .. } => {}
-                Notice::ShutdownComplete => checks::whole::shut_down(self)?,
+                Notice::ShutdownComplete => checks::full_audit::shut_down(self)?,
             }
         }
-        checks::uses::all_told(self)?;
+        checks::uses::all_notified(self)?;
         for effect in out.effects.drain(..) {
             if let Action::Kill { instance, .. } | Action::Wipe { instance } = effect.action {
                 checks::processes::sandbox_ended(self, instance)?;
@@ -353,7 +355,7 @@ impl World {
         for ended in ends.drain(..) {
             self.coverage.count("ends", ended.cause.as_str());
             checks::eviction::ended(self, &ended)?;
-            checks::cold::ended(self, &ended)?;
+            checks::cold_workspaces::ended(self, &ended)?;
             checks::tenants::ended(self, &ended)?;
             if let Some(lease) = ended.lease {
                 checks::leases::written(self, lease, ended.lease_end)?;
@@ -363,8 +365,8 @@ impl World {
         (self.changes, self.ends) = (changes, ends);
         for Published { tenant, event } in out.published.drain(..) {
             self.trace.note(self.step, self.now, || format!("  * {event:?} for {tenant:?}"));
-            checks::tenants::told(self, tenant, &event)?;
-            checks::announce::judge(self, &event)?;
+            checks::tenants::published(self, tenant, &event)?;
+            checks::published_events::judge(self, &event)?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Every way in which the kernel can be broken on purpose is noticed, and for the right reason.
+//! Every deliberate bug of the kernel is caught by the simulator, and by the right promise.
 
 use std::sync::atomic::AtomicU64;
 
@@ -27,7 +27,7 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::VictimNotVoided | Flaw::RunningEvicted => &[Promise::RunningSafe],
         Flaw::SlotFreedTwice => &[Promise::SlotLimit, Promise::PoolsFill, Promise::AuditPasses],
         Flaw::UnwrittenLaunch => &[Promise::LaunchWritten],
-        Flaw::ReturnForgetsWaiters => &[Promise::NobodyWaitsInVain],
+        Flaw::ReturnForgetsWaiters => &[Promise::NoWaitInVain],
         Flaw::GoneClientLeaks => &[Promise::AuditPasses, Promise::PoolsFill, Promise::OneAnswer],
         Flaw::PersistSkipped | Flaw::FailedPersistKills | Flaw::SaveCoversLater => {
             &[Promise::FilesSaved]
@@ -36,7 +36,7 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::LateCompletionTrusted => &[Promise::LateIsHarmless, Promise::NothingForgotten],
         Flaw::TwoSandboxesPerSession => &[Promise::OneSandboxEach],
         Flaw::FrozenNotThawed => &[Promise::FrozenUnused],
-        // Where the kernel's own assertions are compiled in, one of them may speak first.
+        // Where the kernel's own assertions are compiled in, one of them may fail first.
         Flaw::LeaseSurvivesRestart => {
             &[Promise::LeaseHonoured, Promise::IdNeverReused, Promise::NoPanic]
         }
@@ -50,7 +50,7 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::TimeRunsInSleep => &[Promise::TimeGiven],
         Flaw::IdReused => &[Promise::IdNeverReused],
         Flaw::MruEviction => &[Promise::LeastRecentFirst],
-        Flaw::StaleProofTrusted => &[Promise::HeardOfLately],
+        Flaw::StaleProofTrusted => &[Promise::RecentlyProven],
         Flaw::DeathIgnored => &[Promise::DeathHeard],
         Flaw::TenantRemains => &[Promise::TenantKept],
         Flaw::DiskLimitIgnored => &[Promise::DiskLimitKept],
@@ -64,14 +64,14 @@ const fn broken_by(flaw: Flaw) -> &'static [Promise] {
         Flaw::RestartsUncounted => &[Promise::RestartsBounded],
         Flaw::StopForgotten => &[Promise::StopIsFinal],
         Flaw::ProcessEndsTwice => &[Promise::ProcessesEndOnce],
-        Flaw::TurnStartToldLate => &[Promise::TurnStartTold],
-        Flaw::DeathUntold => &[Promise::OverTold, Promise::UsesEndOnce],
-        Flaw::RestUntold => &[Promise::StatesTold],
-        Flaw::StillTooLong => &[Promise::StillBriefly],
-        Flaw::LeftStill => &[Promise::StillBriefly, Promise::FrozenUnused],
-        Flaw::StillMidway => &[Promise::StillBetween],
+        Flaw::TurnStartPublishedLate => &[Promise::TurnStartPublished],
+        Flaw::DeathUnreported => &[Promise::EndNotified, Promise::UsesEndOnce],
+        Flaw::WaitingHidden => &[Promise::StatesPublished],
+        Flaw::QuiescedTooLong => &[Promise::QuiescedBriefly],
+        Flaw::LeftQuiesced => &[Promise::QuiescedBriefly, Promise::FrozenUnused],
+        Flaw::QuiescedMidTurn => &[Promise::QuiescedBetween],
         Flaw::FrozenGuestAsked => &[Promise::GuestAwake],
-        Flaw::StillRefuses => &[Promise::CopyCostsNoUse],
+        Flaw::QuiesceRefuses => &[Promise::CopyCostsNoUse],
         // Forward a lease ends early, back it ends late.
         Flaw::WallStepBelieved => {
             &[Promise::EndJustified, Promise::LeaseEnds, Promise::LeaseHonoured]
@@ -153,14 +153,14 @@ flaw_tests! {
     fn flaw_ended_keeps_files_is_caught: EndedKeepsFiles;
     fn flaw_loss_forgotten_is_caught: LossForgotten;
     fn flaw_half_restored_copied_is_caught: HalfRestoredCopied;
-    fn flaw_turn_start_told_late_is_caught: TurnStartToldLate;
-    fn flaw_death_untold_is_caught: DeathUntold;
-    fn flaw_rest_untold_is_caught: RestUntold;
-    fn flaw_still_too_long_is_caught: StillTooLong;
-    fn flaw_left_still_is_caught: LeftStill;
-    fn flaw_still_midway_is_caught: StillMidway;
+    fn flaw_turn_start_published_late_is_caught: TurnStartPublishedLate;
+    fn flaw_death_unreported_is_caught: DeathUnreported;
+    fn flaw_waiting_hidden_is_caught: WaitingHidden;
+    fn flaw_quiesced_too_long_is_caught: QuiescedTooLong;
+    fn flaw_left_quiesced_is_caught: LeftQuiesced;
+    fn flaw_quiesced_mid_turn_is_caught: QuiescedMidTurn;
     fn flaw_frozen_guest_asked_is_caught: FrozenGuestAsked;
-    fn flaw_still_refuses_is_caught: StillRefuses;
+    fn flaw_quiesce_refuses_is_caught: QuiesceRefuses;
     fn flaw_wall_step_believed_is_caught: WallStepBelieved;
     fn flaw_restart_in_ended_sandbox_is_caught: RestartInEndedSandbox;
     fn flaw_restarts_uncounted_is_caught: RestartsUncounted;
@@ -170,7 +170,7 @@ flaw_tests! {
 }
 
 #[test]
-fn a_failing_run_is_made_short() {
+fn failing_run_is_shortened() {
     let plan = plan(Flaw::TerminatedTwice);
     let total = run_many(0, MOST_SEEDS, 2, plan, &AtomicU64::new(0));
     let (_, found) = total.first.expect("a broken kernel is noticed");

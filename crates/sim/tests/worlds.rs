@@ -1,4 +1,4 @@
-//! Worlds with a kernel that is as it should be: they pass, and they are the same every time.
+//! Worlds with a sound kernel: they pass, and they are the same every time.
 
 use std::sync::atomic::AtomicU64;
 
@@ -42,18 +42,18 @@ fn a_seed_always_gives_the_same_world() {
             let run = run(Choices::seeded(seed), Plan { trace, ..PLAN });
             (run.digest, run.steps, run.drawn)
         };
-        assert_eq!(digest(false), digest(true), "seed {seed}: telling the story changed it");
+        assert_eq!(digest(false), digest(true), "seed {seed}: tracing changed it");
     }
 }
 
 #[test]
-fn the_number_of_threads_changes_nothing() {
+fn number_of_threads_does_not_change_the_worlds() {
     let digest = |jobs| run_many(100, 8, jobs, PLAN, &AtomicU64::new(0)).digest;
     assert_eq!(digest(1), digest(3));
 }
 
 #[test]
-fn written_choices_replay_the_same_world() {
+fn recorded_choices_replay_the_same_world() {
     let first = run(Choices::seeded(5), PLAN);
     let again = run(Choices::listed(first.drawn.clone()), PLAN);
     assert_eq!((first.digest, first.drawn), (again.digest, again.drawn));

@@ -1,43 +1,43 @@
-//! What its users left in a sandbox, as far as the kernel knows. It must never call a sandbox
-//! untouched that a user's code or settings have been in.
+//! What the users of a sandbox left in it, as far as the kernel knows. A sandbox must never count
+//! as untouched after a user's code or settings have been in it.
 
-/// What its users left in a sandbox.
+/// What the users of a sandbox left in it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cleanliness {
-    /// It was used since it was last claimed or bound.
+    /// It was used since it was last handed out.
     used: bool,
-    /// A user's code or settings have been in it since it was last known to be clean.
+    /// A user's code or settings have been in it since it was last clean.
     touched: bool,
-    /// Settings of a user may still be bound to it, whatever a wipe says: its next user binds
-    /// theirs, if only none.
+    /// A user's settings may still be bound to it, even after a wipe: the next hand-out binds
+    /// again, if only nothing.
     bound: bool,
 }
 
 impl Cleanliness {
-    /// A lease takes it out of its pool, with settings to bind or without.
-    pub(crate) const fn let_to_lease(&mut self, with_settings: bool) {
+    /// A lease takes it out of its pool, with or without settings to bind.
+    pub(crate) const fn assigned_to_lease(&mut self, with_settings: bool) {
         self.used = false;
         self.touched = with_settings;
         self.bound |= with_settings;
     }
 
     /// A session takes it out of its pool.
-    pub(crate) const fn given_to_session(&mut self) {
+    pub(crate) const fn assigned_to_session(&mut self) {
         self.used = false;
         self.touched = true;
     }
 
-    /// It is started for a session, which is its only user.
+    /// It is launched for a session, its only user.
     pub(crate) const fn started_for_session(&mut self) {
         self.touched = true;
     }
 
-    /// It confirmed what is bound to it now: settings, or none.
+    /// Its guest confirmed what is bound now: settings, or none.
     pub(crate) const fn confirmed(&mut self, with_settings: bool) {
         self.bound = with_settings;
     }
 
-    /// A user asked to run something in it, and waits for that.
+    /// A caller waits to run something in it.
     pub(crate) const fn wanted(&mut self) {
         self.used = true;
     }
@@ -48,7 +48,7 @@ impl Cleanliness {
         self.touched = true;
     }
 
-    /// It came back into its pool, clean.
+    /// It went back to its pool, clean.
     pub(crate) const fn cleaned(&mut self) {
         self.used = false;
         self.touched = false;
@@ -59,7 +59,7 @@ impl Cleanliness {
         self.used = false;
     }
 
-    /// Nothing is left of it but files.
+    /// Only its files are left.
     pub(crate) const fn went_cold(&mut self) {
         self.touched = false;
     }

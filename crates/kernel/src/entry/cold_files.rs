@@ -1,46 +1,46 @@
-//! How the files of a cold sandbox are kept: in their workspace or in an archive, and how much
-//! they take. What is due when is decided in `cold` and `retention`; nothing here
-//! deletes files.
+//! How the files of a cold sandbox are stored: in their workspace or in an archive, and how many
+//! bytes they take. `cold_workspaces` and `retention` decide when files are archived or deleted;
+//! nothing here deletes files.
 
 use model::Mono;
 
-/// How the files of a cold sandbox are kept.
+/// How the files of a cold sandbox are stored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ColdFiles {
     /// They are in an archive.
     archived: bool,
-    /// What they took when they were measured.
+    /// Their size when last measured.
     bytes: Option<u64>,
-    /// They are not put into an archive before this.
+    /// They are not archived before this.
     not_before: Mono,
-    /// They stand in line to be put into one.
+    /// They are queued for archiving.
     in_line: bool,
 }
 
 impl ColdFiles {
-    /// Files of which nothing is measured.
+    /// Files that were not measured yet.
     pub(crate) const fn new(archived: bool) -> Self {
         Self { archived, bytes: None, not_before: Mono(0), in_line: false }
     }
 
-    /// They were put into an archive, where they take less room.
+    /// They were archived and take less space now.
     pub(crate) const fn archived(&mut self) {
         self.archived = true;
         self.bytes = None;
     }
 
-    /// They could not be put into an archive. They stay where they are, until the next attempt.
+    /// Archiving failed. They stay in their workspace until the next attempt.
     pub(crate) const fn archive_failed(&mut self, not_before: Mono) {
         self.not_before = not_before;
     }
 
-    /// A process has them now: they are in their workspace, and grow.
+    /// A launched sandbox uses them: they are in their workspace and may grow.
     pub(crate) const fn in_use(&mut self) {
         self.archived = false;
         self.bytes = None;
     }
 
-    /// They came from the shelf of a session, as they were kept there.
+    /// They came from a shelved session, archived or not as they were there.
     pub(crate) const fn unshelved(&mut self, archived: bool, bytes: Option<u64>) {
         self.archived = archived;
         self.bytes = bytes;
@@ -54,7 +54,7 @@ impl ColdFiles {
         self.in_line = true;
     }
 
-    /// Tells whether they stood in line.
+    /// Returns whether they were queued.
     pub(crate) const fn left_line(&mut self) -> bool {
         std::mem::replace(&mut self.in_line, false)
     }
@@ -63,7 +63,7 @@ impl ColdFiles {
         self.archived
     }
 
-    /// Whether they could be put into an archive: they are in none, and stand in no line for it.
+    /// Whether they can be archived: they are not archived and not queued.
     pub(crate) const fn may_be_archived(&self) -> bool {
         !self.archived && !self.in_line
     }
@@ -72,7 +72,7 @@ impl ColdFiles {
         self.not_before
     }
 
-    /// What they took when they were measured; nothing if that is not known.
+    /// Their size when last measured; none if not known.
     pub(crate) const fn bytes(&self) -> Option<u64> {
         self.bytes
     }

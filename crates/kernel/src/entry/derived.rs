@@ -1,13 +1,12 @@
-//! What follows from the facts of a sandbox: the state that users see, the tier in which it may be
-//! chosen to give way, what it counts for. It is computed here and nowhere else; `settle` keeps the
-//! counts in step with it.
+//! What follows from the facts of a sandbox: the state that users see, its eviction tier, and what
+//! it counts for. Only this module computes it; `settle` keeps the counts in step.
 
 use model::why::Tier;
 use model::{Mono, SandboxState};
 
-use crate::entry::{After, Entry, Phase};
+use crate::entry::{AfterEnd, Entry, Phase};
 
-/// What follows from the facts, as it is counted at the moment.
+/// Derived values, as they are counted now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Derived {
     pub(crate) state: SandboxState,
@@ -17,15 +16,15 @@ pub(crate) struct Derived {
 }
 
 impl Derived {
-    /// Of an entry that is not counted yet.
+    /// For an entry that is not counted yet.
     pub(crate) const NOTHING: Self =
         Self { state: SandboxState::Cold, tier: None, dying_live: false, dying_entry: false };
 }
 
 impl Entry {
-    /// The tier in which it may be chosen to give way.
+    /// The tier in which it may be evicted.
     pub(crate) fn tier(&self, now: Mono) -> Option<Tier> {
-        if self.ending.is_some() || self.holds.is_wanted() || self.holds.is_copied() {
+        if self.termination.is_some() || self.holds.is_wanted() || self.holds.is_copied() {
             return None;
         }
         match self.phase {
@@ -33,7 +32,7 @@ impl Entry {
             Phase::Idle => Some(Tier::Warm),
             Phase::InUse => {
                 let session = self.session().is_some();
-                (session && self.is_quiet() && !self.is_awake() && self.spared_until <= now)
+                (session && self.is_quiet() && !self.is_kept_alive() && self.spared_until <= now)
                     .then_some(Tier::Waiting)
             }
             Phase::Launching
@@ -48,11 +47,11 @@ impl Entry {
         Derived {
             state: self.state(),
             tier: self.tier(now),
-            dying_live: self.live && self.ending.is_some(),
+            dying_live: self.live && self.termination.is_some(),
             dying_entry: self
-                .ending
+                .termination
                 .as_ref()
-                .is_some_and(|e| matches!(e.after, After::Gone | After::Shelved)),
+                .is_some_and(|e| matches!(e.after, AfterEnd::Gone | AfterEnd::Shelved)),
         }
     }
 }

@@ -1,13 +1,13 @@
-//! What the workspace of a live sandbox takes on disk, as it was measured. A start forgets it: what
-//! was measured of an earlier process must never end the next.
+//! The last measured disk use of a live sandbox's workspace. A launch resets it: a measurement of
+//! an earlier instance must never end the next one.
 
 use crate::event::Measured;
 
-/// What a workspace takes on disk.
+/// The disk use of a workspace.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct DiskUse {
     bytes: u64,
-    /// How often in a row some of it could not be measured.
+    /// How many times in a row a part of it could not be measured.
     hidden: u8,
 }
 
@@ -21,7 +21,7 @@ impl DiskUse {
         self.bytes
     }
 
-    /// How often in a row some of it could not be measured.
+    /// How many times in a row a part of it could not be measured.
     pub(crate) const fn hidden(self) -> u8 {
         self.hidden
     }

@@ -1,60 +1,59 @@
-//! Whether the files of a sandbox are saved. It must never call files saved that a caller was
-//! answered for after the last save began.
+//! Whether the files of a sandbox are saved. A write that was acknowledged after the last save
+//! began must never count as saved.
 
 /// Whether the files of a sandbox are saved.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Durability {
-    /// Files may have changed since they were last made durable.
+    /// Files may have changed since the last save.
     dirty: bool,
     /// A use that may write began, or was in progress, since the last save began.
     wrote: bool,
-    /// A use ended since the last save began: its caller has its answer, and that save may not
-    /// hold what it wrote.
+    /// A use was acknowledged since the last save began: that save may not contain what it wrote.
     acknowledged: bool,
-    /// Its workspace was made, so there is something to restore.
+    /// Its workspace exists, so there is something to restore.
     has_files: bool,
 }
 
 impl Durability {
-    /// What was written down before a restart.
+    /// As recorded in the journal before a restart.
     pub(crate) const fn recorded(dirty: bool, has_files: bool) -> Self {
         Self { dirty, wrote: false, acknowledged: false, has_files }
     }
 
-    /// A use that may write began. Tells whether the files were durable until now.
+    /// A use that may write began. Returns whether the files were durable until now.
     pub(crate) const fn write_began(&mut self) -> bool {
         self.wrote = true;
         !std::mem::replace(&mut self.dirty, true)
     }
 
-    /// A use that may have written ended, and its caller has its answer.
+    /// A use that may have written was acknowledged to its caller.
     pub(crate) const fn write_answered(&mut self) {
         self.acknowledged = true;
     }
 
-    /// A save began, while something goes on in the sandbox or while it is quiet.
+    /// A save began, with or without activity in the sandbox.
     pub(crate) const fn save_began(&mut self, quiet: bool) {
         self.wrote = !quiet;
         self.acknowledged = false;
     }
 
-    /// A save worked, while something of its own keeps the sandbox awake or not.
+    /// A save worked, while something keeps the sandbox alive or not.
     pub(crate) const fn save_ended(&mut self, awake: bool) {
         self.dirty = self.wrote || self.acknowledged || awake;
         self.has_files = true;
     }
 
-    /// A save worked but for some files, which can never be saved.
+    /// A save worked except for some files that can never be saved.
     pub(crate) const fn saved_in_part(&mut self) {
         self.has_files = true;
     }
 
-    /// Whether the last save may lack what a caller was answered for.
+    /// Whether the last save may lack an acknowledged write.
     pub(crate) const fn lacks_answered(self) -> bool {
         self.acknowledged
     }
 
-    /// The files count as saved, or as nothing that is to be saved.
+    /// The files count as saved, or need no save.
     pub(crate) const fn settled(&mut self) {
         self.dirty = false;
     }
@@ -64,19 +63,18 @@ impl Durability {
         self.has_files = true;
     }
 
-    /// The files are no longer this sandbox's. Tells whether there were any.
+    /// The files no longer belong to this sandbox. Returns whether there were any.
     pub(crate) const fn files_left(&mut self) -> bool {
         std::mem::replace(&mut self.has_files, false)
     }
 
-    /// The process was removed for good, with the workspace or without: what was not taken along
-    /// is to be deleted.
+    /// The instance was removed for good, with or without its workspace: a workspace that is left
+    /// must be deleted.
     pub(crate) const fn process_removed(&mut self, with_workspace: bool) {
         self.has_files = !with_workspace;
     }
 
-    /// Files are lost or given up. Tells whether there were any: what was never saved counts like
-    /// what was.
+    /// Files are lost or deleted. Returns whether there were any, saved or not.
     pub(crate) const fn files_lost(&mut self) -> bool {
         std::mem::replace(&mut self.dirty, false) || self.has_files
     }
@@ -91,7 +89,7 @@ impl Durability {
         self.has_files
     }
 
-    /// There is something that its session may miss.
+    /// There are files that its session could miss.
     pub(crate) const fn has_any(self) -> bool {
         self.dirty || self.has_files
     }
@@ -128,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_lost_once() {
+    fn lost_files_are_reported_once() {
         let mut files = Durability::default();
         files.write_began();
         assert!(files.files_lost() && !files.files_lost());

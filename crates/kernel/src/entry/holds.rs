@@ -1,16 +1,16 @@
-//! What is going on in a sandbox or is about to, and so keeps it from being taken away: the turn,
-//! the uses, the requests that wait for it, the copies that are made of its files. What a program
-//! of its own does to keep it awake is in `extra`.
+//! What is in progress in a sandbox or about to begin, and so protects it from being taken away:
+//! the turn, the uses, the requests that wait for it, the copies of its files. Keep-alive
+//! (processes and the scale file) is in `rare_state`.
 
 use crate::event::UseKind;
 
-/// What is going on in a sandbox or is about to.
+/// Activity in a sandbox, and what is about to begin.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Holds {
-    wanted: Wanted,
+    demand: Demand,
     /// A turn of its session is bound to it.
     turn: bool,
-    /// Commands and conversations with its harness in progress.
+    /// Execs and harness connections in progress.
     execs: u32,
     /// Other uses in progress.
     calls: u32,
@@ -18,29 +18,29 @@ pub(crate) struct Holds {
     copies: u32,
 }
 
-/// What those who wait for a sandbox want of it.
+/// What waiting callers need a sandbox for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Wanted {
-    /// Nothing that needs it awake.
+pub(crate) enum Demand {
+    /// Nothing that needs it to run.
     #[default]
-    No,
-    /// To use it: it may not be frozen, swept or evicted.
-    Yes,
-    /// To run a command in it.
-    ToRun,
+    None,
+    /// A use: it must not be frozen, swept or evicted.
+    Use,
+    /// An exec.
+    Run,
 }
 
 impl Holds {
-    /// Notes what those who wait want.
-    pub(crate) const fn set_wanted(&mut self, wanted: Wanted) {
-        self.wanted = wanted;
+    /// Stores the demand of waiting callers.
+    pub(crate) const fn set_demand(&mut self, demand: Demand) {
+        self.demand = demand;
     }
 
-    /// It is made ready for a caller that waits.
+    /// It is being made ready for a waiting caller.
     pub(crate) const fn pin(&mut self) {
-        self.wanted = match self.wanted {
-            Wanted::No | Wanted::Yes => Wanted::Yes,
-            Wanted::ToRun => Wanted::ToRun,
+        self.demand = match self.demand {
+            Demand::None | Demand::Use => Demand::Use,
+            Demand::Run => Demand::Run,
         };
     }
 
@@ -48,8 +48,8 @@ impl Holds {
         self.turn = true;
     }
 
-    /// Tells whether there was a turn.
-    pub(crate) const fn turn_over(&mut self) -> bool {
+    /// Returns whether there was a turn.
+    pub(crate) const fn finish_turn(&mut self) -> bool {
         std::mem::replace(&mut self.turn, false)
     }
 
@@ -61,10 +61,10 @@ impl Holds {
         *self.count(kind) -= 1;
     }
 
-    /// All uses are over, and those who wait are sent away.
+    /// All uses ended, and waiting callers are refused.
     pub(crate) const fn broken(&mut self) {
         (self.execs, self.calls) = (0, 0);
-        self.wanted = Wanted::No;
+        self.demand = Demand::None;
     }
 
     pub(crate) const fn copy_began(&mut self) {
@@ -82,24 +82,24 @@ impl Holds {
         }
     }
 
-    /// A turn or a command runs in it, or is about to.
+    /// A turn or an exec runs in it, or is about to.
     pub(crate) fn is_running(&self) -> bool {
         self.turn || self.execs > 0 || self.is_wanted_to_run()
     }
 
-    /// Nothing is in progress in it.
+    /// It has no activity.
     pub(crate) const fn is_quiet(&self) -> bool {
         !self.turn && self.execs == 0 && self.calls == 0
     }
 
     /// A caller is about to use it.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.wanted != Wanted::No
+        self.demand != Demand::None
     }
 
-    /// A caller is about to run a command in it.
+    /// A caller is about to run an exec in it.
     pub(crate) fn is_wanted_to_run(&self) -> bool {
-        self.wanted == Wanted::ToRun
+        self.demand == Demand::Run
     }
 
     pub(crate) const fn has_turn(&self) -> bool {

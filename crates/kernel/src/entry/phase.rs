@@ -1,9 +1,9 @@
 //! The life of a sandbox: its phases, every step from one phase to the next, and why each is taken.
-//! A phase changes by one of these steps and in no other way. `docs/architecture.md` draws them, and
-//! a test compares the drawing with this file.
+//! A phase changes by one of these steps and in no other way. `docs/architecture.md` draws them,
+//! and a test compares the drawing with this file.
 //!
-//! Whether its processes run is a part of it too. Where a freeze went wrong it is never assumed that
-//! they do.
+//! Whether its processes run is a part of it too. After a failed freeze the kernel never assumes
+//! that they do.
 
 use model::SandboxState;
 
@@ -34,32 +34,32 @@ pub(crate) enum Phase {
 /// A reason to go from one phase to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A pool refills, a caller waits, or a session wants it: its process is started.
+    /// A pool refills, a caller waits, or a session wants it: an instance is launched.
     Launch,
-    /// Its guest answers; it joins the idle ones of its pool.
+    /// Its guest answers; it joins the idle list of its pool.
     Warm,
-    /// Its guest answers; the session it was started for has it.
+    /// Its guest answers; the session it was launched for uses it.
     Resume,
-    /// A lease hands it out at once: there is nothing to bind.
+    /// It is handed out to a lease at once: there is nothing to bind.
     HandOut,
-    /// A session takes it, or a lease (with the request that waits) that brings settings or must
-    /// hear from it first.
+    /// A session takes it, or a lease (with its waiting request) that has settings to bind or must
+    /// probe it first.
     Claim(Option<RequestIx>),
-    /// Its guest has taken what the lease or the session brings.
+    /// Its guest has bound the settings of the lease or the session.
     Bind,
-    /// Its lease is over and nothing of the user is in it.
+    /// Its lease ended and nothing of the user is in it.
     Keep,
-    /// Its lease is over.
+    /// Its lease ended.
     Wipe,
     /// The wipe succeeded.
     Prove,
-    /// It is clean, and joins the idle ones of its pool under another id.
+    /// It is clean, and joins the idle list of its pool under another id.
     Reuse,
-    /// It ends: deleted, evicted, expired, idle for too long, dead, unfit, or its node stops.
+    /// It ends: deleted, evicted, expired, swept, dead, unfit, or the node stops.
     Kill,
     /// The server starts again and removes what an earlier run left.
     CleanUp,
-    /// Its process is gone; its session keeps its files.
+    /// Its instance is gone; its session keeps its files.
     Sleep,
 }
 
@@ -68,7 +68,7 @@ pub(crate) enum Step {
 pub(crate) enum Frozen {
     No,
     Yes,
-    /// A freeze went wrong: it must be thawed before use, to be sure.
+    /// A freeze failed: it must be thawed before use, to be sure.
     Unsure,
 }
 
@@ -128,13 +128,13 @@ impl Entry {
         }
     }
 
-    /// Goes on with its life.
+    /// Takes a step to the next phase.
     pub(crate) fn take(&mut self, step: Step) {
         debug_assert!(step.may_follow(self.phase), "{step:?} does not follow {:?}", self.phase);
         self.phase = step.leads_to();
     }
 
-    /// The request that waited for it has its answer or went away. The binding goes on.
+    /// The request that waited for it was answered or went away. The claim continues.
     pub(crate) fn claim_unwanted(&mut self) {
         debug_assert!(matches!(self.phase, Phase::Claiming(_)), "only a claim is unwanted");
         self.phase = Phase::Claiming(None);

@@ -1,29 +1,29 @@
-//! One process of a sandbox, from its start until it is over: whether its program runs or rests
-//! before its next start, what was asked of it, and until when it may run. These are the facts; what
-//! follows from them is decided in `process_life`, `process_restart` and `process_time`.
+//! One process of a sandbox, from its start to its end: whether its program runs or waits for a
+//! restart, which end was requested, and how long it may run. These are the facts; `process_life`,
+//! `process_restart` and `process_time` decide.
 
 use model::process::RestartPolicy;
 use model::{Mono, Now, Wall};
 
-use crate::process_end::{EndAsked, ProgramExit, RESTART_PAUSE_MS};
 use crate::process_restart::RESTART_TIMEOUT_MS;
+use crate::restart_policy::{EndAsked, ProgramExit, RESTART_PAUSE_MS};
 
-/// A process that is not over.
+/// A process that has not ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Process {
-    /// It keeps its sandbox awake.
-    pub(crate) holds: bool,
-    /// When its program was started, the last time.
+    /// It keeps its sandbox alive.
+    pub(crate) keeps_alive: bool,
+    /// When its program was last started.
     pub(crate) started_at: Wall,
     pub(crate) timeout_ms: u64,
-    /// When its time is over, or it is killed again.
+    /// When its time expires, or the kill is repeated.
     pub(crate) kill_at: Mono,
     /// It is being killed by this effect, until then.
     pub(crate) killing: Option<(u64, Mono)>,
     pub(crate) kills: u32,
-    /// Whether its program is started again when it fails.
+    /// Whether its program is restarted when it fails.
     pub(crate) restart: Option<RestartPolicy>,
-    /// How often it was.
+    /// How often it was restarted.
     pub(crate) restarts: u32,
     pub(crate) asked: EndAsked,
     pub(crate) program: Program,
@@ -33,23 +33,24 @@ pub(crate) struct Process {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {
     /// It runs.
-    Runs,
-    /// It failed like this, and is started again then, or as soon as its sandbox is ready after that.
-    Rests { until: Mono, exit: ProgramExit },
-    /// It failed like this, and is being started again by this effect, until then.
-    Restarts { n: u64, deadline: Mono, exit: ProgramExit },
+    Running,
+    /// It failed with this exit, and is restarted then, or as soon after that as its sandbox is
+    /// ready.
+    AwaitsRestart { until: Mono, exit: ProgramExit },
+    /// It failed with this exit, and this effect is restarting it, with that deadline.
+    Restarting { n: u64, deadline: Mono, exit: ProgramExit },
 }
 
 impl Process {
-    /// One whose first program has just been started.
+    /// A process whose first program has just been started.
     pub(crate) fn new(
         now: Now,
-        holds: bool,
+        keeps_alive: bool,
         timeout_ms: u64,
         restart: Option<RestartPolicy>,
     ) -> Self {
         let mut process = Self {
-            holds,
+            keeps_alive,
             started_at: now.wall,
             timeout_ms,
             kill_at: Mono::NEVER,
@@ -58,40 +59,40 @@ impl Process {
             restart,
             restarts: 0,
             asked: EndAsked::Nothing,
-            program: Program::Runs,
+            program: Program::Running,
         };
         process.program_began(now);
         process
     }
 
-    /// A program of it runs: its time begins anew.
+    /// Its program runs: its time limit starts again.
     pub(crate) fn program_began(&mut self, now: Now) {
-        self.program = Program::Runs;
+        self.program = Program::Running;
         self.started_at = now.wall;
         self.kill_at =
             if self.timeout_ms == 0 { Mono::NEVER } else { now.mono.plus(self.timeout_ms) };
         (self.killing, self.kills) = (None, 0);
     }
 
-    /// Its program failed and rests before its next start.
-    pub(crate) const fn program_rests(&mut self, now: Mono, exit: ProgramExit) {
-        self.program = Program::Rests { until: now.plus(RESTART_PAUSE_MS), exit };
+    /// Its program failed and waits for its restart.
+    pub(crate) const fn await_restart(&mut self, now: Mono, exit: ProgramExit) {
+        self.program = Program::AwaitsRestart { until: now.plus(RESTART_PAUSE_MS), exit };
         self.asked = self.asked.of_next_program();
     }
 
-    /// Its program is to be started again now.
+    /// Its program is due for a restart.
     pub(crate) fn wants_restart(&self, now: Mono) -> bool {
-        matches!(self.program, Program::Rests { until, .. } if until <= now)
+        matches!(self.program, Program::AwaitsRestart { until, .. } if until <= now)
     }
 
-    /// When something about its next start is to be looked at.
+    /// When the kernel must look at its restart.
     pub(crate) fn restart_alarm(&self, now: Mono) -> Mono {
         match self.program {
-            Program::Runs => Mono::NEVER,
-            Program::Rests { until, .. } if until > now => until,
-            // It waits for its sandbox, but not for ever.
-            Program::Rests { until, .. } => until.plus(RESTART_TIMEOUT_MS),
-            Program::Restarts { deadline, .. } => deadline,
+            Program::Running => Mono::NEVER,
+            Program::AwaitsRestart { until, .. } if until > now => until,
+            // It waits for its sandbox, but not without limit.
+            Program::AwaitsRestart { until, .. } => until.plus(RESTART_TIMEOUT_MS),
+            Program::Restarting { deadline, .. } => deadline,
         }
     }
 }

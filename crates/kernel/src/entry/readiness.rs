@@ -1,24 +1,24 @@
-//! Whether what was launched for a sandbox became ready: its end is announced only if it did.
+//! Whether the launched instance of a sandbox became ready. Its end is published only if it did.
 
-/// Whether what was launched became ready.
+/// Whether the launched instance became ready.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Readiness {
-    /// Not yet, or not since its end was announced.
+    /// Not yet, or its end was already published.
     #[default]
     NotYet,
-    /// It has been ready in this generation, so its end is to be announced.
+    /// It was ready in this generation, so its end must be published.
     Ready,
-    /// Its launch failed, and a caller that waits is to hear of it when it is gone.
+    /// Its launch failed; a waiting caller is refused when it is removed.
     Failed,
 }
 
 impl Readiness {
-    /// What was written down before a restart.
+    /// As recorded in the journal before a restart.
     pub(crate) const fn recorded(announced: bool) -> Self {
         if announced { Self::Ready } else { Self::NotYet }
     }
 
-    /// Its end is announced now. Tells whether it is to be.
+    /// Its end is being published. Returns whether it must be.
     pub(crate) fn end_announced(&mut self) -> bool {
         let ready = *self == Self::Ready;
         if ready {

@@ -1,12 +1,12 @@
-//! How many launches the refill of a pool may start: a bucket that fills at a rate, up to one
-//! second of it, so that a pool that lost everything does not start everything at once.
+//! Rate limit of a pool's refill: a token bucket that holds at most one second of its rate, so that
+//! a pool that lost everything does not launch everything at once.
 
 use model::Mono;
 
-/// What one launch takes out of the bucket.
+/// What one launch takes from the bucket.
 const LAUNCH_MILLI: u64 = 1000;
 
-/// How many launches the refill may start.
+/// The refill's rate limit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bucket {
     /// Thousandths of launches, as of `at`.
@@ -15,12 +15,12 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// A full one.
+    /// A full bucket.
     pub(crate) fn full(per_s: u32, now: Mono) -> Self {
         Self { milli: u64::from(per_s) * LAUNCH_MILLI, at: now }
     }
 
-    /// Fills it up to now. Tells how many launches it allows.
+    /// Fills it up to now. Returns how many launches it allows.
     pub(crate) fn fill(&mut self, per_s: u32, now: Mono) -> u32 {
         let rate = u64::from(per_s);
         let gained = now.since(self.at).saturating_mul(rate);
@@ -34,7 +34,7 @@ impl Bucket {
         self.milli -= LAUNCH_MILLI;
     }
 
-    /// Whether it allows no launch as it is.
+    /// Whether it allows no launch now.
     pub(crate) const fn is_empty(&self) -> bool {
         self.milli < LAUNCH_MILLI
     }

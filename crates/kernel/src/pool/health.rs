@@ -1,11 +1,11 @@
-//! How the launches of a pool fare. When too many have failed in a row the pool is degraded:
-//! launches are tried one at a time, with pauses, and never given up.
+//! Failed launches of a pool. After too many in a row the pool is degraded: launches are tried one
+//! at a time, with pauses, and never given up.
 
 use std::sync::Arc;
 
 use model::Mono;
 
-/// How the launches of a pool fare.
+/// The health of a pool's launches.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     /// Launches that failed in a row.
@@ -18,8 +18,8 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// A launch failed. Tells how many failures there were since the pool is degraded, if it is and
-    /// if this one counts.
+    /// A launch failed. Returns the number of failures since the pool is degraded, if it is and if
+    /// this failure counts.
     pub(crate) fn failed(
         &mut self,
         began: Mono,
@@ -40,7 +40,7 @@ impl Health {
         self.retry_at = retry_at;
     }
 
-    /// A launch worked. Tells whether the pool was degraded until now.
+    /// A launch worked. Returns whether the pool was degraded until now.
     pub(crate) fn recovered(&mut self, degraded_after: u32) -> bool {
         let degraded = self.is_degraded(degraded_after);
         self.failures = 0;
@@ -49,7 +49,7 @@ impl Health {
         degraded
     }
 
-    /// Whether launches fail so often that they are tried one at a time, with pauses.
+    /// Whether the pool is degraded: launches are tried one at a time, with pauses.
     pub(crate) const fn is_degraded(&self, degraded_after: u32) -> bool {
         self.failures >= degraded_after
     }

@@ -1,5 +1,6 @@
-//! What takes the slots of a pool, by count: launches that wait for a place, launches, sandboxes
-//! that are let or being cleaned, and those that are idle or on their way out, which are the rest.
+//! What takes the slots of a pool, by count: launches that wait for a place, launches, leased
+//! sandboxes, sandboxes being cleaned. The remaining slots are idle sandboxes and sandboxes that
+//! are ending.
 
 /// What takes the slots of a pool.
 #[derive(Debug, Clone, Copy, Default)]
@@ -8,26 +9,26 @@ pub(crate) struct Occupancy {
     /// Launches that wait for a place on the node.
     applying: u32,
     launching: u32,
-    /// Launches that failed and are being removed: as many callers hear of it when they are.
+    /// Failed launches that are being removed; as many callers are refused when they are.
     failing: u32,
     leased: u32,
     cleaning: u32,
 }
 
 impl Occupancy {
-    /// A launch waits for a place, and has its slot meanwhile.
+    /// A launch waits for a place and has its slot already.
     pub(crate) const fn applied(&mut self) {
         self.applying += 1;
         self.slots += 1;
     }
 
-    /// A launch that waited is called off.
+    /// A launch that waited is withdrawn.
     pub(crate) const fn withdrawn(&mut self) {
         self.applying -= 1;
         self.slots -= 1;
     }
 
-    /// A launch that waited has its place.
+    /// A launch that waited got its place.
     pub(crate) const fn placed(&mut self) {
         self.applying -= 1;
     }
@@ -44,17 +45,17 @@ impl Occupancy {
         self.launching += 1;
     }
 
-    pub(crate) const fn launch_over(&mut self) {
+    pub(crate) const fn launch_ended(&mut self) {
         self.launching -= 1;
     }
 
-    /// A launch failed, and what it made is to be removed.
+    /// A launch failed, and its instance must be removed.
     pub(crate) const fn failure_began(&mut self) {
         self.failing += 1;
     }
 
-    /// What a failed launch made is removed.
-    pub(crate) const fn failure_over(&mut self) {
+    /// The instance of a failed launch is removed.
+    pub(crate) const fn failed_launch_removed(&mut self) {
         self.failing -= 1;
     }
 
@@ -62,7 +63,7 @@ impl Occupancy {
         self.leased += 1;
     }
 
-    pub(crate) const fn lease_over(&mut self) {
+    pub(crate) const fn lease_ended(&mut self) {
         self.leased -= 1;
     }
 
@@ -70,7 +71,7 @@ impl Occupancy {
         self.cleaning += 1;
     }
 
-    pub(crate) const fn cleaning_over(&mut self) {
+    pub(crate) const fn cleaning_ended(&mut self) {
         self.cleaning -= 1;
     }
 

@@ -1,5 +1,5 @@
-//! Aborts: whatever the turn is doing, the answer says that it is over, and the files are there for
-//! the next message.
+//! Aborts: at any stage of the turn, the answer says that the turn has ended, and the files are
+//! there for the next message.
 
 use model::lifecycle::TurnOutcome;
 use model::{
@@ -244,7 +244,7 @@ fn a_harness_that_ends_the_turn_itself_does_not_change_that_it_was_aborted() {
 }
 
 #[test]
-fn during_another_operation_an_abort_is_told_to_come_again_or_finds_nothing() {
+fn abort_during_another_operation_is_refused_or_finds_nothing() {
     let leaving: [fn(&mut Rig, SessionId) -> RequestId; 2] = [Rig::stop, Rig::end];
     for leave in leaving {
         let Scene { mut rig, session, sandbox, turn, .. } = turn_at(At::Running);
@@ -289,7 +289,7 @@ fn a_sandbox_that_was_being_bound_leaves_nothing_when_its_session_does_not_want_
         rig.answered(request);
         assert_eq!(rig.turn_outcomes(turn), [TurnOutcome::Aborted]);
         let cold = |rig: &Rig| rig.kernel.stats().cold;
-        assert_eq!(cold(&rig), 0, "a record that belongs to nobody is of no use");
+        assert_eq!(cold(&rig), 0, "a record without an owner is of no use");
         assert_eq!(rig.existing.len(), 1, "the pool has its idle one");
     }
 }
@@ -307,7 +307,7 @@ fn a_turn_aborted_while_it_waits_for_a_place_takes_none() {
     let abort = rig.abort(session, false);
     assert_eq!(rig.answered(abort), aborted(turn, false));
     rig.run();
-    assert_eq!(rig.state(sandbox), SandboxState::Cold, "nobody wants it");
+    assert_eq!(rig.state(sandbox), SandboxState::Cold, "no caller wants it");
     let deleted = rig.delete(sandbox);
     assert_eq!(rig.answered(deleted), Reply::Gone);
 }

@@ -1,13 +1,13 @@
-//! Capacity is reserved before anything is started and given back exactly once, whatever goes
-//! wrong in between; those for whom there is no place are refused or wait in order.
+//! Places are reserved before anything is launched and released exactly once, whatever fails in
+//! between; callers without a place are refused or wait in order.
 
 use model::{EndCause, ErrorCode, NodeConfig, RequestId, SandboxState, TemplateName};
 
-use super::moves::{Cases, other, tight};
 use super::rig::{
     DOCKER, FRESH_MS, NATIVE, Rig, claim, delete_workspace, gone, kill, launch, name, persist,
     template, trouble,
 };
+use super::rig_steps::{Cases, other, tight};
 use crate::{CheckoutPath, CheckoutPolicy, Event, Outcome, Reply};
 
 #[test]
@@ -26,7 +26,7 @@ fn a_hundred_sessions_at_once_never_exceed_two_processes() {
     assert_eq!(refused, 98, "nothing may be evicted while it is being started");
     for refusal in requests.iter().filter_map(|r| rig.answer(*r)?.as_ref().err()) {
         assert_eq!(refusal.code, ErrorCode::CapacityExhausted);
-        assert!(refusal.retry_after_ms.is_some(), "it is told when to come back");
+        assert!(refusal.retry_after_ms.is_some(), "the refusal says when to come back");
     }
 }
 
@@ -105,7 +105,7 @@ fn memory_is_bounded_by_the_sum_of_limits() {
     }
     assert_eq!(rig.refused(too_much), ErrorCode::CapacityExhausted);
     rig.give_back(big.lease);
-    // What came back untouched is idle and gives way.
+    // A sandbox returned untouched is idle and is evicted.
     let fits = rig.checkout_with(of_small);
     rig.run_within_limits();
     rig.checked_out(fits);
@@ -120,7 +120,7 @@ fn an_applicant_larger_than_the_whole_budget_is_refused_at_once() {
     rig.nothing_reserved();
 }
 
-/// How a launch that nobody gets anything from can end.
+/// How a launch can fail.
 const FAILURES: Cases<fn(&mut Rig)> = &[
     ("it fails", |rig| {
         rig.finish(launch, trouble());
@@ -148,7 +148,7 @@ fn a_failed_launch_gives_its_place_back_once_it_is_confirmed_as_removed() {
         rig.pass(1_000);
         rig.finish(kill, Outcome::Done);
         rig.nothing_reserved();
-        assert!(!rig.pending(request), "{what}: who waits is told why");
+        assert!(!rig.pending(request), "{what}: the waiting caller is refused");
         let slots = rig.kernel.pool_stats(&name()).unwrap().slots_used;
         assert_eq!(slots, 0, "{what}: the slot is free again");
         rig.effects.clear();
@@ -170,7 +170,7 @@ fn a_failed_launch_of_a_session_gives_its_place_back_and_leaves_no_session() {
         };
         assert_eq!(rig.refused(request), expected, "{what}");
         rig.nothing_reserved();
-        assert!(rig.kernel.session(session).is_none(), "{what}: nobody got to know it");
+        assert!(rig.kernel.session(session).is_none(), "{what}: no client heard of it");
         assert_eq!(rig.kernel.stats().total, 0, "{what}");
         rig.session();
     }
@@ -207,7 +207,7 @@ fn a_session_whose_client_goes_away_gives_back_whatever_it_had() {
     rig.run();
     assert!(rig.kernel.session(session).is_none());
     assert_eq!(rig.only().state, SandboxState::Warm, "another one takes its place");
-    // While it waits for someone else to give way.
+    // While it waits for an eviction.
     let mut rig = Rig::with(tight(10, 1), template(0, 1), NATIVE);
     let (resting, sandbox) = rig.waiting_session();
     let (session, request) = rig.create_session();
@@ -232,7 +232,7 @@ fn a_checkout_whose_client_goes_away_gives_back_whatever_it_had() {
     rig.give_back(second.lease);
     rig.run_within_limits();
     let third = rig.checked_out(waiting[2]);
-    assert!(rig.pending(waiting[1]), "nobody is there to be answered");
+    assert!(rig.pending(waiting[1]), "no caller is answered");
     rig.give_back(third.lease);
     // While it is being bound.
     rig.skip(FRESH_MS);
@@ -242,7 +242,7 @@ fn a_checkout_whose_client_goes_away_gives_back_whatever_it_had() {
     rig.run();
     let stats = rig.kernel.pool_stats(&name()).unwrap();
     assert_eq!((stats.leased, stats.idle, stats.slots_used), (0, 1, 1));
-    // While one is launched for it: it is nobody's then, and serves the next.
+    // While one is launched for it: then it is unowned and serves the next caller.
     let mut rig = Rig::with(tight(10, 1), template(0, 5), NATIVE);
     let request = rig.checkout();
     rig.client_gone(request);
@@ -270,7 +270,7 @@ fn a_kill_that_fails_keeps_its_place_until_one_works() {
 }
 
 #[test]
-fn nothing_evictable_refuses_who_does_not_wait_and_lets_wait_who_does() {
+fn checkout_without_a_victim_is_refused_or_waits_by_its_policy() {
     let mut rig = Rig::with(tight(10, 1), template(0, 5), NATIVE);
     let busy = rig.lease();
     let impatient = rig.checkout_with(|checkout| checkout.policy = CheckoutPolicy::FailFast);

@@ -1,6 +1,5 @@
-//! What is known to go wrong in Ash, as tests of ours: one for each defect that is a decision. The
-//! number in a comment is that of the defect in our notes on Ash: 2.x its pool and sessions as they
-//! are, 6.1 #n its known weaknesses.
+//! Known defects of Ash that are decisions, as tests of this kernel. The number in a comment is
+//! that of the defect in our notes on Ash: 2.x its pool and sessions, 6.1 #n its known weaknesses.
 
 use std::sync::Arc;
 
@@ -8,8 +7,8 @@ use model::{
     ClaimSettings, EndCause, ErrorCode, SandboxId, SandboxState, SessionId, SessionStatus,
 };
 
-use super::moves::{Cases, claiming, env, tight};
 use super::rig::{DOCKER, NATIVE, Rig, launch, name, persist, template, wipe};
+use super::rig_steps::{Cases, claiming, env, tight};
 use crate::{Action, Event, UseKind, UseTarget};
 
 const HOUR_MS: u64 = 3_600_000;
@@ -177,14 +176,14 @@ fn execs_and_file_calls_count_as_activity() {
             rig.run();
             assert_eq!(rig.granted(request).sandbox, sandbox);
             assert_eq!(rig.alive(sandbox).last_used_at, rig.now.wall, "{kind:?}");
-            rig.use_over(use_id);
+            rig.use_ended(use_id);
         }
         assert_eq!(rig.terminations(sandbox), [], "{kind:?}");
         // One that goes on for longer than the idle timeout is not swept either.
         let (_, use_id) = rig.use_of(UseTarget::Session(session), kind);
         rig.live(HOUR_MS);
         assert_eq!(rig.terminations(sandbox), [], "{kind:?}");
-        rig.use_over(use_id);
+        rig.use_ended(use_id);
         rig.live(HOUR_MS);
         assert_eq!(rig.terminations(sandbox), [(1, EndCause::Idle)], "{kind:?}");
     }
@@ -209,7 +208,7 @@ fn an_idle_swept_session_resumes_by_itself_on_its_next_message() {
 
 // 2.7 and 6.1 #11: files were deleted two hours after the last message.
 #[test]
-fn cold_files_are_kept_while_nobody_needs_their_place() {
+fn cold_files_are_kept_while_no_sandbox_needs_their_place() {
     let mut rig = unwarmed();
     let (session, sandbox) = rig.waiting_session();
     rig.live(30 * 24 * HOUR_MS);

@@ -1,13 +1,13 @@
-//! The second half of what is known to go wrong in Ash: deaths, turns, statuses, forks. Numbers as
-//! in `ash`.
+//! The second half of the known defects of Ash: deaths, turns, statuses, forks. Numbers as in
+//! `ash`.
 
 use model::lifecycle::{ActiveCause, TurnOutcome};
 use model::{EndCause, ErrorCode, SandboxState, SandboxStatus, SessionId, SessionStatus};
 
-use super::moves::{Cases, claiming, env, tight};
 use super::rig::{
     NATIVE, Rig, copy, gone, kill, name, probe, start_turn, stop_turn, template, trouble,
 };
+use super::rig_steps::{Cases, claiming, env, tight};
 use crate::{DeathCause, Event, Outcome, Reply, SessionSettings, UseKind, UseTarget, WhenBusy};
 
 const HOUR_MS: u64 = 3_600_000;
@@ -88,7 +88,7 @@ fn a_dead_sandbox_is_noticed_and_replaced_with_the_files() {
     assert_eq!(rig.terminations(sandbox), [(1, EndCause::Crash)]);
 }
 
-// 6.1 #6: nobody was told of the death: a resume said 200 and every message failed.
+// 6.1 #6: no client heard of the death: a resume answered 200 and every message failed.
 #[test]
 fn an_unnoticed_death_is_found_by_the_probe_before_anything_is_sent() {
     for outcomes in [vec![gone()], vec![trouble(), trouble()], vec![trouble(), Outcome::TimedOut]] {

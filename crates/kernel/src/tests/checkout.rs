@@ -1,5 +1,5 @@
-//! Checkouts: the three paths and policies, the order of those who wait, what they may ask for, and
-//! when their wait is over.
+//! Checkouts: the three paths and policies, the order of waiters, what they may request, and when
+//! their wait ends.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ fn a_fast_checkout_is_made_up_for_at_once() {
 }
 
 #[test]
-fn a_policy_says_how_far_a_checkout_goes() {
+fn checkout_policy_says_how_far_a_checkout_goes() {
     use CheckoutPolicy::{FailFast, IdleOnly, Wait};
     use ErrorCode::{CapacityExhausted, PoolEmpty};
     let idle = || Rig::asking(template(1, 0), NATIVE);
@@ -121,7 +121,7 @@ fn a_wait_ends_exactly_at_its_deadline() {
 }
 
 #[test]
-fn one_that_does_not_wait_for_others_still_has_a_deadline() {
+fn checkout_that_does_not_wait_for_others_still_has_a_deadline() {
     let mut slow = template(0, 1);
     slow.ready_timeout_ms = 600_000;
     let mut rig = Rig::with_pool(slow, NATIVE);
@@ -158,7 +158,7 @@ fn waiters_are_served_in_order_of_arrival() {
         rig.give_back(lease);
         rig.run();
         lease = rig.checked_out(waiter).lease;
-        assert!(waiters[at + 1..].iter().all(|later| rig.pending(*later)), "nobody overtakes");
+        assert!(waiters[at + 1..].iter().all(|later| rig.pending(*later)), "no caller overtakes");
     }
 }
 

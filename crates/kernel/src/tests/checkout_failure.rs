@@ -1,5 +1,5 @@
-//! Checkouts that do not go as planned: claims and launches that fail, clients that go away, and
-//! completions that come late or twice.
+//! Checkouts that fail: failed claims and launches, clients that go away, and completions that come
+//! late or twice.
 
 use model::{EndCause, ErrorCode, NodeConfig};
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[test]
-fn one_that_wants_only_an_idle_one_is_told_when_the_last_fails() {
+fn idle_only_checkout_is_refused_when_the_last_claim_fails() {
     let mut rig = Rig::asking(template(1, 1), NATIVE);
     let request = rig.checkout_with(|checkout| checkout.policy = CheckoutPolicy::IdleOnly);
     rig.finish(claim, trouble());
@@ -67,7 +67,7 @@ fn a_claim_that_does_not_end_is_given_up() {
 }
 
 #[test]
-fn a_caller_whose_deadline_passes_during_the_claim_is_served_or_told() {
+fn checkout_whose_deadline_passes_during_the_claim_is_served_or_refused() {
     for (outcome, served) in [(Outcome::Done, true), (trouble(), false)] {
         let mut rig = Rig::asking(template(1, 0), NATIVE);
         let request = rig.checkout_with(|checkout| checkout.wait_ms = Some(100));
@@ -108,7 +108,7 @@ fn a_client_that_goes_away_leaves_nothing_behind() {
             rig.finish(claim, bound.clone());
         }
         rig.run();
-        assert!(rig.pending(waiter), "nobody is there to be answered");
+        assert!(rig.pending(waiter), "no caller is answered");
         let kept = u32::from(!touched && bound == Outcome::Done);
         let pool = rig.pool();
         assert_eq!((pool.idle, pool.slots_used, pool.leased, pool.waiters), (kept, kept, 0, 0));
@@ -120,7 +120,7 @@ fn a_client_that_goes_away_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_failed_launch_is_told_when_its_slot_is_free() {
+fn failed_launch_is_reported_when_its_slot_is_free() {
     let mut rig = Rig::with_pool(template(0, 1), NATIVE);
     let request = rig.checkout();
     rig.finish(launch, trouble());
@@ -220,7 +220,7 @@ fn claims_that_fail_together_do_not_change_the_order() {
 }
 
 #[test]
-fn one_to_whom_another_sandbox_is_coming_is_not_told_of_a_failed_launch() {
+fn checkout_that_another_sandbox_is_coming_to_hears_of_no_failed_launch() {
     let mut rig = Rig::new(NodeConfig::default());
     rig.put(template(1, 1), NATIVE);
     let request = rig.checkout();
@@ -233,7 +233,7 @@ fn one_to_whom_another_sandbox_is_coming_is_not_told_of_a_failed_launch() {
 }
 
 #[test]
-fn one_that_does_not_wait_for_others_waits_for_a_launch_that_nobody_else_wants() {
+fn checkout_that_does_not_wait_for_others_takes_a_free_launch() {
     let mut rig = Rig::new(NodeConfig::default());
     rig.put(template(1, 0), NATIVE);
     let request = rig.checkout_with(|checkout| checkout.policy = CheckoutPolicy::FailFast);
@@ -243,7 +243,7 @@ fn one_that_does_not_wait_for_others_waits_for_a_launch_that_nobody_else_wants()
 }
 
 #[test]
-fn one_that_is_refused_while_launches_fail_did_not_wait() {
+fn checkout_refused_while_launches_fail_did_not_wait() {
     let mut rig = Rig::new(NodeConfig::default());
     rig.put(template(0, 9), NATIVE);
     for _ in 0..3 {

@@ -1,5 +1,5 @@
-//! What the world is told: every end once per generation and not before it is true, every loss of
-//! files and no other, generations that only grow.
+//! Published events: every end once per generation and not before it is true, every loss of files
+//! and no other, generations that only grow.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,22 @@ use model::{
     TerminatedReason,
 };
 
-use super::moves::tight_deleting;
 use super::rig::{
     DOCKER, NATIVE, Rig, claim, delete_workspace, freeze, gone, kill, launch, name, persist, probe,
     prove, start_turn, stop_turn, template, thaw, trouble, wipe,
 };
+use super::rig_steps::tight_deleting;
 use crate::{DeathCause, Event, Outcome, UseKind, UseTarget};
 
 /// No generation of a sandbox ends twice.
 fn ends_once(rig: &Rig) {
-    let mut told: BTreeMap<(SandboxId, u64), u32> = BTreeMap::new();
+    let mut seen: BTreeMap<(SandboxId, u64), u32> = BTreeMap::new();
     for event in &rig.published {
         if let LifecycleEvent::SandboxTerminated { sandbox_id, generation, .. } = event {
-            *told.entry((*sandbox_id, generation.0)).or_default() += 1;
+            *seen.entry((*sandbox_id, generation.0)).or_default() += 1;
         }
     }
-    assert!(told.values().all(|times| *times == 1), "{told:?}");
+    assert!(seen.values().all(|times| *times == 1), "{seen:?}");
 }
 
 struct Way {
@@ -102,7 +102,7 @@ fn one_place(traits: RuntimeTraits) -> Rig {
 }
 
 #[test]
-fn the_end_of_a_sessions_sandbox_is_told_once_and_not_before_it_is_confirmed() {
+fn end_of_a_sessions_sandbox_is_published_once_after_its_removal() {
     for Way { cause, loses, act } in session_ways() {
         let mut rig = one_place(NATIVE);
         let (session, sandbox) = rig.session();
@@ -110,10 +110,10 @@ fn the_end_of_a_sessions_sandbox_is_told_once_and_not_before_it_is_confirmed() {
         act(&mut rig, session, sandbox);
         while let Some(effect) = rig.effects.pop_front() {
             if kill(&effect.action) {
-                assert_eq!(rig.terminations(sandbox), [], "{cause:?} is told too early");
+                assert_eq!(rig.terminations(sandbox), [], "{cause:?} is published too early");
                 // A removal that fails says nothing, and is tried again.
                 rig.end_effect(&effect, trouble());
-                assert_eq!(rig.terminations(sandbox), [], "{cause:?} is told too early");
+                assert_eq!(rig.terminations(sandbox), [], "{cause:?} is published too early");
                 rig.pass(1_000);
                 rig.killed();
                 break;
@@ -129,7 +129,7 @@ fn the_end_of_a_sessions_sandbox_is_told_once_and_not_before_it_is_confirmed() {
 }
 
 #[test]
-fn the_end_of_a_leased_sandbox_is_told_once() {
+fn end_of_a_leased_sandbox_is_published_once() {
     type Act = fn(&mut Rig, model::LeaseId, SandboxId);
     let table: [(EndCause, Act); 6] = [
         (EndCause::Returned, |rig, lease, _| rig.give_back(lease)),
@@ -147,7 +147,7 @@ fn the_end_of_a_leased_sandbox_is_told_once() {
             let lease = rig.lease();
             rig.use_once(lease.sandbox);
             act(&mut rig, lease.lease, lease.sandbox);
-            assert_eq!(rig.terminations(lease.sandbox), [], "{cause:?} is told too early");
+            assert_eq!(rig.terminations(lease.sandbox), [], "{cause:?} is published too early");
             rig.run();
             assert_eq!(rig.terminations(lease.sandbox), [(1, cause)]);
             rig.live(120_000);
@@ -157,7 +157,7 @@ fn the_end_of_a_leased_sandbox_is_told_once() {
 }
 
 #[test]
-fn the_end_of_a_wiped_sandbox_is_told_when_it_is_proven_clean() {
+fn end_of_a_wiped_sandbox_is_published_when_it_is_proven_clean() {
     let mut rig = Rig::with_pool(template(1, 0), DOCKER);
     let lease = rig.lease();
     rig.use_once(lease.sandbox);
@@ -177,7 +177,7 @@ fn the_end_of_a_wiped_sandbox_is_told_when_it_is_proven_clean() {
 }
 
 #[test]
-fn what_was_never_ready_has_no_end_to_tell_of() {
+fn sandbox_that_was_never_ready_publishes_no_end() {
     let mut rig = Rig::with_pool(template(0, 1), NATIVE);
     rig.create_session();
     let sandbox = rig.launching().sandbox;
@@ -194,7 +194,7 @@ fn what_was_never_ready_has_no_end_to_tell_of() {
 }
 
 #[test]
-fn a_loss_is_told_exactly_when_files_are_given_up() {
+fn state_loss_is_published_exactly_when_files_are_deleted() {
     // With files inside the sandbox, a death before they are saved loses them.
     for (traits, lost) in [(NATIVE, vec![]), (DOCKER, vec![TerminatedReason::Oom])] {
         let mut rig = Rig::with_pool(template(0, 1), traits);
@@ -206,7 +206,7 @@ fn a_loss_is_told_exactly_when_files_are_given_up() {
         let ready = rig.resumed(session);
         assert_eq!(ready.lost().is_some(), !lost.is_empty());
         assert_eq!(rig.last_active(session).state_lost, !lost.is_empty());
-        // Told is told.
+        // A published loss is not published again.
         rig.live(3_600_000);
         assert!(rig.resumed(session).lost().is_none());
         assert_eq!(rig.loss_reasons(session), lost);
@@ -283,7 +283,7 @@ fn generations_of_a_session_only_grow() {
 }
 
 #[test]
-fn files_are_told_to_be_durable_when_they_are_after_a_pause() {
+fn pause_publishes_when_the_files_are_durable() {
     let mut rig = Rig::with_pool(template(0, 1), NATIVE);
     let (session, sandbox) = rig.session();
     rig.session_work(session);
@@ -307,10 +307,10 @@ fn files_are_told_to_be_durable_when_they_are_after_a_pause() {
 }
 
 #[test]
-fn freezing_and_thawing_are_told() {
+fn freeze_and_thaw_are_published() {
     let mut rig = Rig::with_pool(template(0, 1), NATIVE);
     let (session, sandbox) = rig.session();
-    let told = |rig: &Rig| {
+    let seen = |rig: &Rig| {
         let of = |event: &LifecycleEvent| {
             let LifecycleEvent::SandboxFrozen { sandbox_id, frozen, .. } = event else {
                 return None;
@@ -320,19 +320,19 @@ fn freezing_and_thawing_are_told() {
         rig.published.iter().filter_map(of).collect::<Vec<_>>()
     };
     rig.pass(10_000);
-    assert!(told(&rig).is_empty(), "it is not frozen yet");
+    assert!(seen(&rig).is_empty(), "it is not frozen yet");
     rig.finish(freeze, Outcome::Done);
-    assert_eq!(told(&rig), [true]);
+    assert_eq!(seen(&rig), [true]);
     let (_, use_id) = rig.use_of(UseTarget::Session(session), UseKind::Files);
     rig.run();
-    assert_eq!(told(&rig), [true, false]);
-    rig.use_over(use_id);
+    assert_eq!(seen(&rig), [true, false]);
+    rig.use_ended(use_id);
     rig.live(20_000);
-    assert_eq!(told(&rig), [true, false, true]);
+    assert_eq!(seen(&rig), [true, false, true]);
 }
 
 #[test]
-fn draining_tells_the_end_of_what_was_idle() {
+fn drain_publishes_the_end_of_idle_sandboxes() {
     let mut rig = Rig::with_pool(template(2, 0), NATIVE);
     let idle: Vec<SandboxId> = rig.kernel.sandboxes().iter().map(|view| view.id).collect();
     let _ = rig.apply(Event::PoolDrained { template: name() });

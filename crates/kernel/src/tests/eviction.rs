@@ -1,5 +1,5 @@
-//! Who gives way for whom: the tier follows from what is short, the least recently used of it goes
-//! first, and what runs or is held never does.
+//! Evictions: the tier follows from what is short, the least recently used of it goes first, and a
+//! running or held sandbox never does.
 
 use model::why::{Candidate, Shortage, Tier};
 use model::{
@@ -7,8 +7,8 @@ use model::{
     TemplateName,
 };
 
-use super::moves::{Cases, other, tight, tight_deleting};
 use super::rig::{NATIVE, Rig, kill, persist, start_turn, template, trouble};
+use super::rig_steps::{Cases, other, tight, tight_deleting};
 use crate::{CheckoutPolicy, UseKind, UseTarget};
 
 /// A node on which only `max_live` is short.
@@ -41,7 +41,7 @@ fn demand(rig: &mut Rig) -> RequestId {
     rig.checkout_with(|checkout| checkout.policy = CheckoutPolicy::FailFast)
 }
 
-/// Asks for one more sandbox and tells which one had to end for it.
+/// Asks for one more sandbox and returns the one that had to end for it.
 #[track_caller]
 fn victims(rig: &mut Rig) -> Vec<SandboxId> {
     let before = rig.store.ended.len();
@@ -214,7 +214,7 @@ fn a_warm_one_that_a_session_owns_counts_as_waiting() {
     rig.pass(1);
     let (_, waiting) = rig.waiting_session();
     let idle = idle_one(&mut rig);
-    assert_eq!(victims(&mut rig), [idle], "nobody's goes before anybody's");
+    assert_eq!(victims(&mut rig), [idle], "an unowned sandbox is evicted first");
     assert_eq!(victims(&mut rig), [fresh], "the least recent of both kinds");
     assert_eq!(
         (rig.state(fresh), rig.status(fresh_session)),
@@ -225,7 +225,7 @@ fn a_warm_one_that_a_session_owns_counts_as_waiting() {
     assert_eq!(ready, Some(1));
 }
 
-/// What makes a session's sandbox one that never gives way.
+/// What protects a session's sandbox from eviction.
 const HELD: Cases<fn(&mut Rig, SessionId, SandboxId)> = &[
     ("a turn", |rig, session, _| {
         rig.turn(session);
@@ -262,7 +262,7 @@ const HELD: Cases<fn(&mut Rig, SessionId, SandboxId)> = &[
 ];
 
 #[test]
-fn what_runs_or_is_held_never_gives_way_for_anything() {
+fn running_or_held_sandbox_is_never_evicted() {
     for config in [few_processes(1), little_memory(1), few_entries(1)] {
         for (what, hold) in HELD {
             let mut rig = Rig::with(config.clone(), template(0, 9), NATIVE);
@@ -280,7 +280,7 @@ fn what_runs_or_is_held_never_gives_way_for_anything() {
 }
 
 #[test]
-fn a_lease_never_gives_way_fresh_waiting_or_frozen() {
+fn leased_sandbox_is_never_evicted_fresh_waiting_or_frozen() {
     let mut rig = Rig::with(few_processes(3), template(0, 9), NATIVE);
     let leases = [rig.lease(), rig.lease(), rig.lease()];
     rig.use_once(leases[1].sandbox);
@@ -296,7 +296,7 @@ fn a_lease_never_gives_way_fresh_waiting_or_frozen() {
 }
 
 #[test]
-fn a_frozen_waiting_one_gives_way_like_any_other() {
+fn frozen_waiting_sandbox_is_evicted_like_any_other() {
     let mut rig = Rig::with(few_processes(1), template(0, 9), NATIVE);
     let (_, sandbox) = rig.waiting_session();
     rig.live(15_000);

@@ -1,14 +1,14 @@
-//! Files that a fork reads while their own session ends, gives way or dies: they are deleted when
-//! the copy has ended and not before, and a fork that fails for this may be asked for again.
+//! Files that a fork reads while their own session ends, is evicted or dies: they are deleted when
+//! the copy has ended and not before, and a fork that fails for this may be requested again.
 
 use model::{ErrorCode, SandboxState, SessionId, WorkspaceId};
 
-use super::moves::tight;
 use super::rig::{
     DOCKER, NATIVE, ON_DISK, Rig, archive, copy, delete_workspace, kill, persist, refusal,
     template, trouble,
 };
-use super::shelves::workspace_of;
+use super::rig_steps::tight;
+use super::shelved_sessions::workspace_of;
 use crate::{Action, DeathCause, Outcome, Reply};
 
 fn alone() -> Rig {
@@ -47,7 +47,7 @@ fn files_of_an_ended_session_go_when_the_fork_that_reads_them_has_its_copy() {
             assert_eq!((rig.kernel.session(session), rig.kernel.sandbox(sandbox)), (None, None));
             rig.pass(30_000);
             assert_eq!(rig.count(delete_workspace), 0);
-            assert!(rig.store.doomed.contains(&workspace), "written down");
+            assert!(rig.store.doomed.contains(&workspace), "journalled");
             rig.finish(copy, if fails { trouble() } else { Outcome::Done });
             assert_eq!(rig.count(delete_workspace), if fails { 2 } else { 1 });
             rig.run();
@@ -132,7 +132,7 @@ fn a_fork_of_a_session_that_is_leaving_may_be_asked_for_again() {
 }
 
 #[test]
-fn files_that_are_going_are_not_copied() {
+fn files_that_are_being_deleted_are_not_copied() {
     let going: [fn(&mut Rig, model::SandboxId); 2] = [
         |rig, sandbox| {
             rig.delete(sandbox);
@@ -192,7 +192,7 @@ fn a_fork_whose_source_dies_under_it_may_be_asked_for_again() {
 }
 
 #[test]
-fn a_victim_that_is_forked_stays_and_another_gives_way() {
+fn victim_that_is_forked_stays_and_another_is_evicted() {
     let mut rig = Rig::with(tight(9, 2), template(0, 9), DOCKER);
     let (victim, sandbox) = rig.waiting_session();
     let (_, other) = rig.waiting_session();

@@ -1,4 +1,4 @@
-//! Forks: another session with a copy of the files, protected while they are copied.
+//! Forks: a new session with a copy of the files, which are protected during the copy.
 
 use model::lifecycle::{ActiveCause, SessionChange, TurnOutcome};
 use model::{
@@ -94,7 +94,7 @@ fn a_parent_is_neither_swept_nor_evicted_while_it_is_copied() {
     let (_, full) = rig.fork(cold);
     assert_eq!(rig.refused(full), ErrorCode::CapacityExhausted, "its own source is no room");
     rig.effects.clear();
-    // The copy takes its time, but no more than it may.
+    // The copy takes long, but not longer than allowed.
     rig.pass(59_000);
     assert_ne!(rig.state(sandbox), SandboxState::Cold);
     let (_, newcomer) = rig.create_session();
@@ -107,7 +107,7 @@ fn a_parent_is_neither_swept_nor_evicted_while_it_is_copied() {
 }
 
 #[test]
-fn the_sweep_comes_for_a_parent_when_its_copy_is_over() {
+fn sweep_ends_a_parent_when_its_copy_has_ended() {
     let mut rig =
         Rig::with_pool(model::Template { idle_timeout_ms: Some(1_000), ..template(0, 1) }, DOCKER);
     let (parent, sandbox) = rig.session();
@@ -145,7 +145,7 @@ fn a_parent_is_not_frozen_while_its_guest_gives_its_files_out() {
 }
 
 #[test]
-fn a_copy_that_fails_is_told_and_leaves_no_fork() {
+fn failed_copy_is_reported_and_leaves_no_fork() {
     for outcome in [Some(trouble()), Some(Outcome::TimedOut), None] {
         let mut rig = alone();
         let (parent, sandbox) = rig.slept_session();
@@ -174,7 +174,7 @@ fn a_copy_that_fails_is_told_and_leaves_no_fork() {
 
 #[test]
 fn a_parent_that_ends_while_it_is_copied_is_no_trouble_with_the_disk() {
-    // The sandbox died, and the runtime says so before anybody else does.
+    // The sandbox died, and the runtime reports it first.
     let mut rig = alone();
     let (parent, _) = rig.session();
     rig.session_work(parent);
@@ -253,7 +253,7 @@ fn an_ended_session_cannot_be_forked() {
 }
 
 #[test]
-fn forks_take_places_among_the_entries_and_the_cold_give_way() {
+fn forks_take_entries_and_cold_sandboxes_are_evicted() {
     let config = NodeConfig { max_sandboxes: 3, ..NodeConfig::default() };
     let mut rig = Rig::with(config, template(0, 5), NATIVE);
     let (oldest, _) = rig.slept_session();
@@ -270,7 +270,7 @@ fn forks_take_places_among_the_entries_and_the_cold_give_way() {
 }
 
 #[test]
-fn a_fork_that_is_refused_costs_nobody_their_files() {
+fn refused_fork_costs_no_session_its_files() {
     let config = NodeConfig { max_sandboxes: 2, ..NodeConfig::default() };
     let mut rig = Rig::with(config, template(0, 5), NATIVE);
     let (bystander, _) = rig.slept_session();

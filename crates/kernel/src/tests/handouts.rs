@@ -1,5 +1,5 @@
-//! Sandboxes that are handed out without a second word: when, on what proof, and what becomes of
-//! one that was dead all the same.
+//! Sandboxes that are handed out without a probe: when, on what proof, and what happens to one that
+//! was dead.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn at_once(rig: &mut Rig) -> CheckedOut {
     let Ok(Reply::CheckedOut(out)) = answer else {
         panic!("expected a checkout, found {answer:?}")
     };
-    assert_eq!(rig.count(claim), effects, "nobody was asked");
+    assert_eq!(rig.count(claim), effects, "no sandbox was probed");
     out
 }
 
@@ -46,14 +46,14 @@ fn at_once(rig: &mut Rig) -> CheckedOut {
 fn a_fresh_sandbox_is_handed_out_in_the_same_decision() {
     let mut rig = Rig::with_pool(template(1, 1), NATIVE);
     let idle = rig.idle().remove(0);
-    let told = rig.published.len();
+    let seen = rig.published.len();
     let out = at_once(&mut rig);
     assert_eq!((out.sandbox, out.path, out.uses), (idle.id, CheckoutPath::Fast, 0));
     let record = &rig.store.sandboxes[&out.sandbox];
     assert_eq!((record.owner, record.uses), (Owner::Lease(out.lease), 1));
     assert_eq!(record.expires_at, Some(out.expires_at));
     assert_eq!(out.expires_at, rig.now.wall.plus(template(1, 1).pool.lease_ttl_ms));
-    assert_eq!(rig.published.len(), told + 1, "in the same transaction");
+    assert_eq!(rig.published.len(), seen + 1, "in the same transaction");
     assert!(matches!(rig.published.last(),
         Some(LifecycleEvent::SandboxActive { sandbox_id, lease, cause: ActiveCause::Created, .. })
             if *sandbox_id == out.sandbox && *lease == Some(out.lease)));
@@ -80,7 +80,7 @@ fn a_proof_is_good_for_less_than_the_time_that_is_set() {
 }
 
 #[test]
-fn a_node_may_take_nobodys_word() {
+fn node_may_require_a_probe_before_every_handout() {
     let mut rig = Rig::with(ask_always(), template(1, 0), NATIVE);
     let request = rig.checkout();
     assert_eq!((rig.count(claim), rig.pending(request)), (1, true));
@@ -127,7 +127,7 @@ fn settings_of_any_kind_are_bound_and_nothing_is_not() {
 }
 
 #[test]
-fn one_that_nobody_touched_goes_back_as_it_is() {
+fn untouched_sandbox_goes_back_to_its_pool_as_it_is() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     let first = at_once(&mut rig);
     rig.give_back(first.lease);
@@ -141,7 +141,7 @@ fn one_that_nobody_touched_goes_back_as_it_is() {
 }
 
 #[test]
-fn who_waits_is_served_at_once_by_a_return_a_launch_and_a_proof() {
+fn waiter_is_served_at_once_by_a_return_a_launch_and_a_proof() {
     let (mut rig, lease) = full();
     let waiter = rig.checkout();
     rig.give_back(lease);
@@ -182,7 +182,7 @@ fn waiters_that_can_be_served_at_once_do_not_overtake_those_that_cannot() {
 }
 
 #[test]
-fn one_that_was_dead_all_the_same_ends_the_moment_it_is_known() {
+fn sandbox_handed_out_dead_ends_the_moment_its_death_is_known() {
     for (cause, end, code) in [
         (DeathCause::Crash, EndCause::Crash, ErrorCode::SandboxCrashed),
         (DeathCause::Oom, EndCause::Oom, ErrorCode::Oom),
@@ -203,7 +203,7 @@ fn one_that_was_dead_all_the_same_ends_the_moment_it_is_known() {
 }
 
 #[test]
-fn what_was_handed_out_at_once_is_known_after_a_crash() {
+fn sandbox_handed_out_at_once_is_known_after_a_crash() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     let out = at_once(&mut rig);
     let alive: Vec<InstanceId> = rig.existing.iter().copied().collect();
@@ -214,7 +214,7 @@ fn what_was_handed_out_at_once_is_known_after_a_crash() {
 }
 
 #[test]
-fn one_that_had_settings_is_bound_anew_however_well_it_was_wiped() {
+fn sandbox_that_had_settings_is_claimed_again_even_after_a_wipe() {
     let mut rig = Rig::with_pool(template(1, 0), DOCKER);
     let request = rig.checkout_with(|checkout| checkout.claim = Some(secret_settings()));
     rig.run();
@@ -231,7 +231,7 @@ fn one_that_had_settings_is_bound_anew_however_well_it_was_wiped() {
 }
 
 #[test]
-fn a_session_hears_from_its_sandbox_first() {
+fn session_probes_its_sandbox_first() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     let (_, request) = rig.create_session();
     assert_eq!((rig.count(claim), rig.pending(request)), (1, true));

@@ -1,4 +1,4 @@
-//! Launches that fail: they slow a pool down, one at a time with growing pauses, and never stop it.
+//! Failed launches: they slow a pool down, one at a time with growing pauses, and never stop it.
 
 use model::{ErrorCode, LifecycleEvent, NodeConfig};
 
@@ -59,7 +59,7 @@ fn a_pool_degrades_after_three_failures_and_says_so_once() {
 }
 
 #[test]
-fn pauses_double_up_to_the_longest_with_a_jitter() {
+fn degraded_pool_doubles_its_pauses_up_to_a_limit_with_jitter() {
     let mut rig = degraded();
     let mut pauses = Vec::new();
     for expected_ms in [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000] {
@@ -73,7 +73,7 @@ fn pauses_double_up_to_the_longest_with_a_jitter() {
 }
 
 #[test]
-fn launches_are_tried_one_at_a_time() {
+fn degraded_pool_tries_one_launch_at_a_time() {
     let mut rig = Rig::new(NodeConfig::default());
     rig.put(template(5, 5), NATIVE);
     while rig.count(launch) > 0 {
@@ -108,7 +108,7 @@ fn a_pool_that_works_again_says_so_and_is_as_before() {
 }
 
 #[test]
-fn failures_in_between_do_not_degrade() {
+fn failures_between_successes_do_not_degrade_a_pool() {
     let mut rig = Rig::new(NodeConfig::default());
     rig.put(template(1, 0), NATIVE);
     for _ in 0..5 {
@@ -123,12 +123,12 @@ fn failures_in_between_do_not_degrade() {
 }
 
 #[test]
-fn one_that_does_not_wait_is_told_when_to_come_back() {
+fn degraded_pool_says_when_to_come_back() {
     let mut rig = degraded();
     let request = rig.checkout_with(|checkout| checkout.policy = CheckoutPolicy::FailFast);
-    let told = refusal(&rig, request);
-    assert_eq!((told.code, told.cause.as_ref()), (ErrorCode::LaunchFailed, "trouble"));
-    let wait_ms = told.retry_after_ms.unwrap();
+    let seen = refusal(&rig, request);
+    assert_eq!((seen.code, seen.cause.as_ref()), (ErrorCode::LaunchFailed, "trouble"));
+    let wait_ms = seen.retry_after_ms.unwrap();
     assert!((1_000..=1_250).contains(&wait_ms), "{wait_ms}");
     rig.pass(wait_ms);
     assert_eq!(rig.count(launch), 1, "that is when it is tried again");
@@ -136,7 +136,7 @@ fn one_that_does_not_wait_is_told_when_to_come_back() {
 }
 
 #[test]
-fn one_that_waits_is_served_when_launches_work_again() {
+fn degraded_pool_serves_waiters_when_launches_work_again() {
     let mut rig = degraded();
     let request = rig.checkout();
     assert!(rig.pending(request));
@@ -146,13 +146,13 @@ fn one_that_waits_is_served_when_launches_work_again() {
 }
 
 #[test]
-fn one_that_waits_for_nothing_is_told_what_fails() {
+fn degraded_pool_reports_the_failure_to_a_waiter() {
     let mut rig = degraded();
     let request = rig.checkout_with(|checkout| checkout.wait_ms = Some(500));
     rig.pass(500);
-    let told = refusal(&rig, request);
-    assert_eq!(told.code, ErrorCode::CheckoutTimeout);
-    assert!(told.cause.contains("trouble"), "{}", told.cause);
+    let seen = refusal(&rig, request);
+    assert_eq!(seen.code, ErrorCode::CheckoutTimeout);
+    assert!(seen.cause.contains("trouble"), "{}", seen.cause);
 }
 
 #[test]

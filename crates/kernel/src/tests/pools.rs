@@ -1,5 +1,5 @@
-//! What a pool keeps: refilled to its target at a bounded rate, shrunk when it has had too much for
-//! a while, resized, and made anew when its template is replaced.
+//! The size of a pool: refilled to its target at a bounded rate, shrunk after a surplus has lasted
+//! a while, resized, and renewed when its template is replaced.
 
 use model::stats::PoolCounters;
 use model::{EndCause, ErrorCode, NodeConfig, Template, TemplateName};
@@ -62,7 +62,7 @@ fn refill_is_rate_limited_by_a_bucket_of_one_second() {
 }
 
 #[test]
-fn a_bucket_saves_no_more_than_one_second() {
+fn refill_bucket_holds_at_most_one_second() {
     let mut rig = Rig::with_pool(with_rate(template(2, 0), 2), NATIVE);
     rig.live(60_000);
     resize(&mut rig, 10, 0);
@@ -70,7 +70,7 @@ fn a_bucket_saves_no_more_than_one_second() {
 }
 
 #[test]
-fn those_who_wait_are_not_rate_limited() {
+fn launches_for_waiters_are_not_rate_limited() {
     let mut rig = Rig::new(NodeConfig::default());
     rig.put(with_rate(template(0, 10), 1), NATIVE);
     for _ in 0..10 {
@@ -80,7 +80,7 @@ fn those_who_wait_are_not_rate_limited() {
 }
 
 #[test]
-fn a_target_does_not_count_those_who_wait() {
+fn pool_target_does_not_count_waiters() {
     let mut rig = Rig::new(NodeConfig::default());
     rig.put(template(2, 10), NATIVE);
     let waiters = [(); 3].map(|()| rig.checkout());
@@ -189,7 +189,7 @@ fn a_smaller_pool_hands_out_nothing_until_it_fits() {
 }
 
 #[test]
-fn more_overflow_serves_those_who_wait() {
+fn more_overflow_serves_waiters() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     rig.lease();
     let waiter = rig.checkout();
@@ -200,7 +200,7 @@ fn more_overflow_serves_those_who_wait() {
 }
 
 #[test]
-fn a_size_that_could_never_work_is_refused() {
+fn pool_size_that_could_never_work_is_refused() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     let nothing = Event::PoolResized { template: name(), pool_size: 0, max_overflow: 0 };
     let refusal = rig.apply(nothing).expect_err("a refusal");
@@ -328,7 +328,7 @@ fn a_pool_counts_what_it_does() {
         launch_failed: counted.launch_failed,
     };
     assert_eq!(counted, expected);
-    // The launches that nobody ended while the day passed were given up one by one.
+    // The launches that did not end during the day timed out one by one.
     assert!(counted.launch_failed > 1);
 }
 
@@ -339,9 +339,9 @@ fn a_node_that_is_started_for_some_templates_serves_no_other_and_forgets_none() 
     let mut rig = Rig::with(others, template(5, 3), NATIVE);
     assert_eq!((rig.count(launch), rig.pool().idle), (0, 0), "nothing is kept warm");
     let request = rig.checkout();
-    let told = refusal(&rig, request);
-    assert_eq!(told.code, ErrorCode::TemplateUnknown);
-    assert!(told.cause.contains("--templates"), "{told:?}");
+    let seen = refusal(&rig, request);
+    assert_eq!(seen.code, ErrorCode::TemplateUnknown);
+    assert!(seen.cause.contains("--templates"), "{seen:?}");
     assert!(rig.kernel.template(&name()).is_some());
     let ours = NodeConfig { templates: vec![name()], ..NodeConfig::default() };
     let mut rig = Rig::with(ours, template(5, 3), NATIVE);

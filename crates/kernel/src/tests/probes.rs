@@ -1,5 +1,5 @@
-//! Coming back to a sandbox that nothing was heard of for a while: it is probed before anyone
-//! relies on it, and kept or replaced by what that says.
+//! Coming back to a sandbox that has not answered for a while: it is probed before use, and kept or
+//! replaced by the result.
 
 use model::lifecycle::ActiveCause;
 use model::{EndCause, NodeConfig, SandboxId, SessionId, TerminatedReason};
@@ -77,9 +77,9 @@ fn a_sandbox_that_does_not_answer_is_replaced_under_a_new_generation_with_its_fi
         rig.run();
         let ready = rig.session_ready(request);
         assert_ne!(ready.sandbox, sandbox);
-        let told = rig.last_active(session);
-        assert_eq!((told.cause, told.previous), (ActiveCause::Replaced, Some(sandbox)));
-        assert_eq!((told.generation.0, told.state_lost), (2, false));
+        let seen = rig.last_active(session);
+        assert_eq!((seen.cause, seen.previous), (ActiveCause::Replaced, Some(sandbox)));
+        assert_eq!((seen.generation.0, seen.state_lost), (2, false));
         assert_eq!(rig.of(session).turn, Some(turn));
         assert!(rig.turn_outcomes(turn).is_empty(), "it was not lost on the way");
     }
@@ -102,7 +102,7 @@ fn a_frozen_sandbox_is_thawed_and_then_probed() {
 }
 
 #[test]
-fn whoever_comes_during_a_probe_waits_for_the_same_one() {
+fn caller_that_comes_during_a_probe_waits_for_the_same_one() {
     let (mut rig, session, sandbox) = quiet_for(6_000);
     let (turn, _) = rig.turn(session);
     let (by_session, _) = rig.use_of(UseTarget::Session(session), UseKind::Exec);
@@ -119,7 +119,7 @@ fn whoever_comes_during_a_probe_waits_for_the_same_one() {
 }
 
 #[test]
-fn whoever_waited_for_a_probe_that_failed_gets_the_replacement() {
+fn caller_that_waited_for_a_failed_probe_gets_the_replacement() {
     let (mut rig, session, sandbox) = quiet_for(6_000);
     let (turn, _) = rig.turn(session);
     let (exec, _) = rig.use_of(UseTarget::Session(session), UseKind::Exec);

@@ -1,5 +1,5 @@
-//! The life of a process: when its program is started again and when not, what is asked of it
-//! between two programs, and that it ends once, at the latest with its sandbox.
+//! The life of a process: when its program is restarted, requests between two programs, and that it
+//! ends once, at the latest with its sandbox.
 
 use model::process::{ProcessEndReason as Reason, ProcessStatus as Status, RestartPolicy};
 use model::{ErrorCode, NodeConfig, ProcessId, SandboxId, SandboxState, SessionId, SessionStatus};
@@ -27,7 +27,7 @@ fn scene(keep_alive: bool) -> (Rig, SessionId, SandboxId) {
 }
 
 #[track_caller]
-fn is_over(rig: &Rig, status: Status, reason: Reason) {
+fn has_ended(rig: &Rig, status: Status, reason: Reason) {
     let (_, end, _) = rig.over(1);
     assert_eq!((end.status, end.reason), (status, reason), "{end:?}");
 }
@@ -54,7 +54,7 @@ fn a_program_that_fails_is_started_again_after_a_pause_as_often_as_wished() {
 }
 
 #[test]
-fn one_that_ends_well_or_is_lost_is_not_started_again() {
+fn process_that_succeeds_or_is_lost_is_not_restarted() {
     let lost = |sandbox_gone| ProgramEnd::Lost { sandbox_gone, detail: "no word".into() };
     for (how, status, reason) in [
         (None, Status::Completed, Reason::Exited),
@@ -67,17 +67,17 @@ fn one_that_ends_well_or_is_lost_is_not_started_again() {
             None => rig.exits(sandbox, 1),
             Some(how) => rig.program_ends(rig.instance(sandbox), 1, how),
         }
-        is_over(&rig, status, reason);
+        has_ended(&rig, status, reason);
         assert_eq!(rig.over(1).2, reason == Reason::Exited, "only those that ended by themselves");
         rig.fails(sandbox, 1);
         rig.pass(9_000);
         assert_eq!(rig.count(restart_process), 0);
-        is_over(&rig, status, reason);
+        has_ended(&rig, status, reason);
     }
 }
 
 #[test]
-fn an_end_that_is_asked_for_in_the_pause_ends_it_at_once() {
+fn end_requested_during_the_restart_pause_ends_the_process_at_once() {
     for (asked, status, reason) in [
         (EndAsked::Stop, Status::Stopped, Reason::Stopped),
         (EndAsked::Signal(15), Status::Stopped, Reason::Stopped),
@@ -87,10 +87,10 @@ fn an_end_that_is_asked_for_in_the_pause_ends_it_at_once() {
         let (mut rig, _, sandbox) = scene(false);
         rig.fails(sandbox, 1);
         rig.pass(500);
-        let told = rig.asks_end(sandbox, 1, EndAsked::Signal(1)).unwrap_err();
-        assert_eq!(told.code, ErrorCode::SandboxBusy, "nothing runs that could hear a signal");
+        let seen = rig.asks_end(sandbox, 1, EndAsked::Signal(1)).unwrap_err();
+        assert_eq!(seen.code, ErrorCode::SandboxBusy, "nothing runs that could hear a signal");
         assert_eq!(rig.asks_end(sandbox, 1, asked), Ok(Reply::Noted));
-        is_over(&rig, status, reason);
+        has_ended(&rig, status, reason);
         let late = rig.asks_end(sandbox, 1, EndAsked::Kill).unwrap_err();
         assert_eq!(late.code, ErrorCode::ProcessOver);
         rig.pass(PAUSE_MS);
@@ -99,7 +99,7 @@ fn an_end_that_is_asked_for_in_the_pause_ends_it_at_once() {
 }
 
 #[test]
-fn one_whose_end_is_asked_for_while_it_is_started_is_killed_when_it_runs() {
+fn process_whose_end_is_requested_during_its_restart_is_killed_when_it_runs() {
     for worked in [true, false] {
         let (mut rig, _, sandbox) = scene(true);
         rig.fails(sandbox, 1);
@@ -114,14 +114,14 @@ fn one_whose_end_is_asked_for_while_it_is_started_is_killed_when_it_runs() {
         } else {
             rig.finish(restart_process, trouble());
         }
-        is_over(&rig, Status::Stopped, Reason::Stopped);
+        has_ended(&rig, Status::Stopped, Reason::Stopped);
         rig.pass(PAUSE_MS);
         assert_eq!(rig.count(restart_process), 0);
     }
 }
 
 #[test]
-fn a_start_that_fails_or_is_not_heard_of_ends_it() {
+fn failed_or_unreported_restart_ends_the_process() {
     for heard in [true, false] {
         let (mut rig, _, sandbox) = scene(true);
         rig.fails(sandbox, 1);
@@ -134,21 +134,21 @@ fn a_start_that_fails_or_is_not_heard_of_ends_it() {
             assert!(rig.overs.is_empty());
             rig.pass(1);
         }
-        is_over(&rig, Status::Failed, Reason::RestartFailed);
+        has_ended(&rig, Status::Failed, Reason::RestartFailed);
         let (_, end, kept_awake) = rig.over(1);
-        let words = if heard { "trouble" } else { "it was not started in time" };
+        let words = if heard { "trouble" } else { "the program was not restarted in time" };
         assert_eq!((end.exit_code, end.detail.as_deref()), (Some(3), Some(words)));
         assert!(kept_awake);
         assert_ne!(rig.state(sandbox), SandboxState::Running);
         if !heard {
             rig.finish(restart_process, Outcome::Done);
-            is_over(&rig, Status::Failed, Reason::RestartFailed);
+            has_ended(&rig, Status::Failed, Reason::RestartFailed);
         }
     }
 }
 
 #[test]
-fn a_program_that_is_over_before_its_start_is_heard_of_was_started() {
+fn program_that_ends_before_its_restart_is_reported_counts_as_started() {
     let (mut rig, _, sandbox) = scene(false);
     rig.starts_as(sandbox, 2, false, 0, ONCE);
     rig.fails(sandbox, 2);
@@ -183,7 +183,7 @@ fn a_frozen_sandbox_is_thawed_for_a_restart() {
 }
 
 #[test]
-fn a_session_that_is_paused_goes_on_with_a_restart() {
+fn paused_session_resumes_with_a_restart_of_a_program() {
     let (mut rig, session, sandbox) = scene(false);
     rig.fails(sandbox, 1);
     let paused = rig.pause(session);
@@ -197,7 +197,7 @@ fn a_session_that_is_paused_goes_on_with_a_restart() {
 }
 
 #[test]
-fn nothing_is_started_again_when_its_sandbox_ends() {
+fn program_is_not_restarted_when_its_sandbox_ends() {
     let ends: [fn(&mut Rig, SessionId, SandboxId); 4] = [
         |rig, _, sandbox| rig.dies_of(sandbox, DeathCause::Crash),
         |rig, session, _| {
@@ -220,15 +220,15 @@ fn nothing_is_started_again_when_its_sandbox_ends() {
             end(&mut rig, session, sandbox);
             rig.effects.retain(|effect| !restart_process(&effect.action));
             rig.live(5_000);
-            is_over(&rig, Status::Killed, Reason::SandboxEnded);
+            has_ended(&rig, Status::Killed, Reason::SandboxEnded);
             assert_eq!(rig.over(2).1.reason, Reason::SandboxEnded);
-            assert!(rig.over(2).1.detail.as_deref().unwrap().starts_with("its sandbox ended: "));
+            assert!(rig.over(2).1.detail.as_deref().unwrap().starts_with("the sandbox ended: "));
             if let Some(late) = restart {
                 rig.end_effect(&late, Outcome::Done);
             }
             rig.live(5_000);
             assert_eq!(rig.count(restart_process), 0);
-            is_over(&rig, Status::Killed, Reason::SandboxEnded);
+            has_ended(&rig, Status::Killed, Reason::SandboxEnded);
         }
     }
 }
@@ -240,13 +240,13 @@ fn a_restart_that_finds_its_sandbox_gone_ends_the_sandbox() {
     rig.pass(PAUSE_MS);
     rig.finish(restart_process, gone());
     assert_eq!(rig.count(kill), 1);
-    is_over(&rig, Status::Killed, Reason::SandboxEnded);
+    has_ended(&rig, Status::Killed, Reason::SandboxEnded);
     let words = rig.over(1).1.detail.clone().unwrap();
     assert!(words.ends_with(": gone"), "{words}");
 }
 
 #[test]
-fn a_process_that_the_kernel_hears_of_too_late_is_over_with_its_sandbox() {
+fn process_reported_too_late_ends_with_its_sandbox() {
     for traits in [NATIVE, DOCKER] {
         let mut rig = Rig::with_pool(template(1, 0), traits);
         let lease = rig.lease();
@@ -261,11 +261,11 @@ fn a_process_that_the_kernel_hears_of_too_late_is_over_with_its_sandbox() {
             restart: ALWAYS,
         };
         let _ = rig.apply(Event::ProcessStarted(late));
-        is_over(&rig, Status::Killed, Reason::SandboxEnded);
+        has_ended(&rig, Status::Killed, Reason::SandboxEnded);
         rig.run();
         let later = StartedProcess { process: ProcessId::from_u128(2), ..late };
         let _ = rig.apply(Event::ProcessStarted(later));
-        let words = "its sandbox ended: deleted (returned)";
+        let words = "the sandbox ended: deleted (returned)";
         assert_eq!(rig.over(2).1.detail.as_deref(), Some(words), "also when nothing is left of it");
         let next = rig.lease();
         assert_eq!(next.instance == lease.instance, traits == DOCKER, "one of them is wiped");
@@ -277,7 +277,7 @@ fn a_process_that_the_kernel_hears_of_too_late_is_over_with_its_sandbox() {
 }
 
 #[test]
-fn a_process_that_keeps_awake_does_so_in_its_pause() {
+fn keep_alive_process_keeps_its_sandbox_alive_during_the_restart_pause() {
     let config = NodeConfig { max_live: 1, ..NodeConfig::default() };
     let mut rig = Rig::with(config, template(0, 5), NATIVE);
     let (session, sandbox) = rig.session();
@@ -296,7 +296,7 @@ fn a_process_that_keeps_awake_does_so_in_its_pause() {
 }
 
 #[test]
-fn a_restart_calls_off_an_end_that_is_for_want_of_use() {
+fn restart_of_a_program_voids_an_eviction_or_sweep() {
     let mut rig = Rig::with_pool(template(0, 1), DOCKER);
     let (session, sandbox) = rig.session();
     rig.session_work(session);
@@ -316,7 +316,7 @@ fn a_restart_calls_off_an_end_that_is_for_want_of_use() {
 }
 
 #[test]
-fn time_that_is_over_in_the_pause_ends_a_process_and_in_its_start_kills_it() {
+fn process_time_that_expires_in_the_pause_ends_it_and_in_its_restart_kills_it() {
     let (mut rig, _, sandbox) = scene(false);
     rig.starts_as(sandbox, 2, true, 1_500, ALWAYS);
     rig.starts_as(sandbox, 3, true, 2_500, ALWAYS);
@@ -342,5 +342,5 @@ fn a_stopping_server_starts_no_program_again() {
     rig.shut_down(60_000);
     rig.pass(PAUSE_MS);
     assert_eq!(rig.count(restart_process), 0);
-    is_over(&rig, Status::Failed, Reason::RestartFailed);
+    has_ended(&rig, Status::Failed, Reason::RestartFailed);
 }

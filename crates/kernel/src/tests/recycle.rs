@@ -1,5 +1,5 @@
-//! What becomes of a sandbox that comes back: kept as it is, wiped and proven, or removed. Its user
-//! never meets it again, and nothing of that user meets the next one.
+//! What becomes of a returned sandbox: kept as it is, wiped and proven, or removed. Its user never
+//! meets it again, and nothing of that user reaches the next one.
 
 use model::{EndCause, ErrorCode, LeaseId, LifecycleEvent, SandboxId, SandboxState};
 
@@ -79,7 +79,7 @@ fn any_use_touches_and_so_do_settings() {
         let lease = rig.checked_out(request);
         if let Some(kind) = kind {
             let (_, use_id) = rig.use_of(UseTarget::Sandbox(lease.sandbox), kind);
-            rig.use_over(use_id);
+            rig.use_ended(use_id);
         }
         rig.give_back(lease.lease);
         assert_eq!(rig.instances(kill), [lease.instance], "{kind:?}");
@@ -119,7 +119,7 @@ fn a_used_sandbox_is_wiped_and_proven_where_the_runtime_can() {
 }
 
 #[test]
-fn any_doubt_retires_a_sandbox() {
+fn sandbox_is_retired_on_any_doubt_of_its_wipe() {
     let wipe_ends: fn(&mut Rig, Outcome) = |rig, outcome| {
         rig.finish(wipe, outcome);
     };
@@ -241,7 +241,7 @@ fn a_sandbox_is_retired_after_its_last_use() {
 }
 
 #[test]
-fn what_is_frozen_or_busy_when_it_comes_back_is_not_reused() {
+fn sandbox_returned_frozen_or_busy_is_not_reused() {
     for traits in [NATIVE, DOCKER] {
         for frozen in [false, true] {
             let mut rig = Rig::with_pool(template(1, 0), traits);
@@ -269,14 +269,14 @@ fn a_return_breaks_what_is_in_progress_and_says_so() {
         let (broken, refusal) = rig.broken.remove(0);
         assert_eq!((broken, refusal.code), (exec, ErrorCode::SandboxGone));
         assert!(refusal.cause.contains("returned"), "{}", refusal.cause);
-        rig.use_over(exec);
+        rig.use_ended(exec);
         rig.run();
         assert_eq!((rig.pool().idle, rig.kernel.stats().running), (1, 0));
     }
 }
 
 #[test]
-fn a_return_answers_those_who_wait_for_a_thaw() {
+fn return_refuses_callers_that_wait_for_a_thaw() {
     let (mut rig, lease) = used(NATIVE);
     rig.pass(10_000);
     rig.run();
@@ -334,7 +334,7 @@ fn a_lease_returned_while_it_is_bound_ends_its_wait() {
 
 /// Without patience every checkout would start a sandbox and every return would kill one.
 #[test]
-fn what_nobody_waits_for_is_wiped_too_and_given_up_with_patience() {
+fn surplus_return_is_wiped_and_ended_after_a_while() {
     let mut rig = Rig::with_pool(template(1, 1), DOCKER);
     let leases = [(); 2].map(|()| {
         let lease = rig.lease();
@@ -399,7 +399,7 @@ fn a_failed_wipe_does_not_keep_a_waiter_from_a_free_slot() {
     let request = rig.checkout();
     assert_eq!((rig.count(wipe), rig.count(launch)), (1, 0), "it is nearly there");
     rig.finish(wipe, trouble());
-    assert_eq!(rig.count(launch), 1, "nobody waits while a slot is free");
+    assert_eq!(rig.count(launch), 1, "no caller waits while a slot is free");
     rig.finish(launch, Outcome::Done);
     rig.checked_out(request);
 }

@@ -1,11 +1,11 @@
-//! What files of sleeping sessions may take: nothing is given up unless the operator says so; then
-//! the least recently used go, of the key that is above its share, and each loss is reported.
+//! Limits on the files of sleeping sessions: nothing is deleted unless configured; then the least
+//! recently used files go, of the key that is above its share, and each loss is reported.
 
 use model::{KeyId, NodeConfig, SessionId, TerminatedReason, WorkspaceId};
 
-use super::moves::tight;
 use super::rig::{ON_DISK, Rig, delete_workspace, template};
-use super::shelves::workspace_of;
+use super::rig_steps::tight;
+use super::shelved_sessions::workspace_of;
 use crate::{Event, SessionSettings};
 
 const ONE: KeyId = KeyId::from_u128(1);
@@ -42,14 +42,14 @@ fn given_up(rig: &Rig, all: &[SessionId]) -> Vec<usize> {
 }
 
 fn node(change: impl FnOnce(&mut NodeConfig)) -> Rig {
-    // Half of the sleepers have an entry, the others a shelf.
+    // Half of the sleeping sessions have an entry, the others are shelved.
     let mut config = tight(2, 9);
     change(&mut config);
     Rig::with(config, template(0, 9), ON_DISK)
 }
 
 #[test]
-fn nothing_is_given_up_and_nothing_measured_unless_the_operator_says_so() {
+fn retention_deletes_and_measures_nothing_unless_configured() {
     let mut rig = node(|_| {});
     let all: Vec<_> = (0..4).map(|_| sleeper(&mut rig, ONE, u64::MAX / 8)).collect();
     assert_eq!(rig.kernel.unmeasured_files(10), []);
@@ -60,7 +60,7 @@ fn nothing_is_given_up_and_nothing_measured_unless_the_operator_says_so() {
 }
 
 #[test]
-fn above_the_limit_of_a_key_its_least_recently_used_files_go() {
+fn retention_above_a_keys_limit_deletes_its_least_recently_used_files() {
     let mut rig = node(|config| config.kept_bytes_per_key = Some(100));
     let all: Vec<_> = (0..4).map(|_| unmeasured(&mut rig, ONE)).collect();
     let others: Vec<_> = (0..2).map(|_| sleeper(&mut rig, TWO, 50)).collect();
@@ -88,7 +88,7 @@ fn above_the_limit_of_a_key_its_least_recently_used_files_go() {
 }
 
 #[test]
-fn above_the_limit_in_total_the_key_furthest_above_its_share_pays() {
+fn retention_above_the_total_deletes_files_of_the_key_furthest_above_its_share() {
     let mut rig = node(|config| config.kept_bytes_total = Some(100));
     let small: Vec<_> = (0..3).map(|_| unmeasured(&mut rig, TWO)).collect();
     let large: Vec<_> = (0..4).map(|_| unmeasured(&mut rig, ONE)).collect();
@@ -106,7 +106,7 @@ fn above_the_limit_in_total_the_key_furthest_above_its_share_pays() {
 }
 
 #[test]
-fn files_that_are_wanted_are_passed_over_and_count_all_the_same() {
+fn retention_skips_wanted_files_and_counts_them() {
     let config = NodeConfig { kept_bytes_total: Some(100), ..tight(1, 9) };
     let mut rig = Rig::with(config, template(0, 9), ON_DISK);
     let large = unmeasured(&mut rig, ONE);
@@ -124,7 +124,7 @@ fn files_that_are_wanted_are_passed_over_and_count_all_the_same() {
 }
 
 #[test]
-fn at_the_floor_one_at_a_time_goes_if_the_operator_says_so() {
+fn retention_at_the_disk_floor_deletes_one_at_a_time_if_configured() {
     for allowed in [false, true] {
         let mut rig = node(|config| {
             config.give_up_at_floor = allowed;
@@ -149,7 +149,7 @@ fn at_the_floor_one_at_a_time_goes_if_the_operator_says_so() {
 }
 
 #[test]
-fn what_is_to_be_measured_is_listed_until_it_is_and_again_when_it_moved() {
+fn retention_lists_unmeasured_files_again_after_they_moved() {
     let mut rig = node(|config| config.kept_bytes_total = Some(1_000));
     let all: Vec<_> = (0..3).map(|_| unmeasured(&mut rig, ONE)).collect();
     let sorted = |rig: &Rig| {
@@ -176,7 +176,7 @@ fn what_is_to_be_measured_is_listed_until_it_is_and_again_when_it_moved() {
 }
 
 #[test]
-fn nothing_is_given_up_while_the_server_stops() {
+fn retention_deletes_nothing_while_the_server_stops() {
     let mut rig = node(|config| {
         config.kept_bytes_total = Some(10);
         config.give_up_at_floor = true;

@@ -1,5 +1,5 @@
-//! A stage for the kernel: events go in one by one, effects are kept until the test ends them, and
-//! everything that comes out is collected. After every event the kernel is audited.
+//! A rig for the kernel: events go in one by one, effects are kept until the test ends them, and
+//! all output is collected. After every event the kernel is audited.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use model::{
     Template, TemplateName, UseId, Wall,
 };
 
-use super::users::Users;
+use super::open_uses::Users;
 use crate::{
     Action, Boot, CheckedOut, Checkout, CheckoutPolicy, DeathCause, Effect, Event, Failure,
     FailureKind, Grant, Kernel, Loss, Notice, Outcome, Reply, Transition, UseKind, UseTarget,
@@ -50,16 +50,16 @@ pub(super) struct Rig {
     pub(super) effects: VecDeque<Effect>,
     pub(super) published: Vec<LifecycleEvent>,
     /// Whose business each of those was.
-    pub(super) told: Vec<KeyId>,
+    pub(super) published_to: Vec<KeyId>,
     pub(super) broken: Vec<(UseId, Refusal)>,
     pub(super) transitions: Vec<Transition>,
-    /// Instances that are over, as their users heard it, in order.
+    /// Notified ends of instances, in order.
     pub(super) over: Vec<(InstanceId, EndCause)>,
     /// Process holds as they are to be shown, and as of which note.
     pub(super) shown: Vec<(u32, u64)>,
-    /// Processes that were told to be over: how, and whether they kept their sandboxes awake.
+    /// Notified ends of processes: how, and whether they kept their sandboxes alive.
     pub(super) overs: Vec<(ProcessId, ProcessEnd, bool)>,
-    /// Processes whose programs rest before their next start: for which time, of how many.
+    /// Scheduled restarts of processes: number and limit.
     pub(super) resting: Vec<(ProcessId, u32, Option<u32>)>,
     pub(super) stopped: bool,
     pub(super) store: Records,
@@ -165,7 +165,7 @@ impl Rig {
             now: START,
             effects: VecDeque::new(),
             published: Vec::new(),
-            told: Vec::new(),
+            published_to: Vec::new(),
             broken: Vec::new(),
             transitions: Vec::new(),
             over: Vec::new(),
@@ -248,7 +248,7 @@ impl Rig {
             self.store.write(entry);
         }
         for published in out.published {
-            self.told.push(published.tenant);
+            self.published_to.push(published.tenant);
             self.published.push(published.event);
         }
         for effect in &out.effects {
@@ -282,7 +282,7 @@ impl Rig {
                     self.overs.push((process, end, keeps_alive));
                 }
                 Notice::ShutdownComplete => {
-                    assert!(!self.stopped, "that everything is over is told once");
+                    assert!(!self.stopped, "the shutdown is reported complete once");
                     self.stopped = true;
                 }
             }
@@ -451,7 +451,7 @@ impl Rig {
         use_id
     }
 
-    pub(super) fn use_over(&mut self, use_id: UseId) {
+    pub(super) fn use_ended(&mut self, use_id: UseId) {
         let _ = self.apply(Event::UseEnded { use_id });
     }
 
@@ -466,7 +466,7 @@ impl Rig {
     #[track_caller]
     pub(super) fn use_once(&mut self, sandbox: SandboxId) {
         let use_id = self.exec(sandbox);
-        self.use_over(use_id);
+        self.use_ended(use_id);
     }
 
     #[track_caller]
@@ -498,7 +498,7 @@ impl Rig {
         let _ = self.apply(Event::Ticked);
     }
 
-    /// Forgets everything in memory and starts again from what was written down.
+    /// Drops everything in memory and restores the kernel from the journal.
     pub(super) fn restart(&mut self, alive: &[InstanceId]) -> crate::Recovery {
         self.boots += 1;
         self.stopped = false;
@@ -539,8 +539,8 @@ actions! {
     prove => Action::Prove { .. },
     freeze => Action::Freeze { .. },
     thaw => Action::Thaw { .. },
-    hold_still => Action::HoldStill { .. },
-    let_run => Action::LetRun { .. },
+    quiesce => Action::HoldStill { .. },
+    unquiesce => Action::LetRun { .. },
     start_turn => Action::StartTurn { .. },
     stop_turn => Action::StopTurn { .. },
     kill_process => Action::KillProcess { .. },

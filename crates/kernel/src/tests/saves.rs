@@ -3,8 +3,8 @@
 
 use model::{ErrorCode, SandboxState, SessionId};
 
-use super::moves::{Cases, tight};
 use super::rig::{DOCKER, NATIVE, ON_DISK, Rig, freeze, kill, persist, probe, template, trouble};
+use super::rig_steps::{Cases, tight};
 use crate::{Outcome, Reply, UseKind, UseTarget};
 
 /// When a quiet sandbox is frozen, and how long one that could not be saved is left alone.
@@ -36,7 +36,7 @@ fn unsaved_files_in_memory_are_saved_before_their_sandbox_is_frozen() {
 }
 
 #[test]
-fn what_needs_no_save_is_frozen_at_once() {
+fn freeze_without_unsaved_files_happens_at_once() {
     for traits in [NATIVE, ON_DISK] {
         let mut rig = Rig::with_pool(template(0, 5), traits);
         let (session, _) = rig.session();
@@ -62,7 +62,7 @@ fn reading_changes_nothing_that_would_have_to_be_saved() {
     let (request, read) = rig.use_of(UseTarget::Session(session), UseKind::Read);
     rig.run();
     rig.granted(request);
-    rig.use_over(read);
+    rig.use_ended(read);
     assert!(rig.of(session).files_durable);
     rig.pass(QUIET_MS);
     assert_eq!((rig.count(persist), rig.count(freeze)), (0, 1));
@@ -72,7 +72,7 @@ fn reading_changes_nothing_that_would_have_to_be_saved() {
 }
 
 #[test]
-fn what_cannot_be_saved_is_not_frozen_and_tried_again() {
+fn freeze_does_not_follow_a_failed_save_and_is_tried_again() {
     for outcome in [trouble(), Outcome::TimedOut] {
         let (mut rig, session, sandbox) = scene();
         rig.pass(QUIET_MS);
@@ -154,7 +154,7 @@ fn a_freeze_whose_save_an_eviction_needs_too_is_answered_either_way() {
     }
 }
 
-/// Something whose caller has an answer when it is over.
+/// An activity whose caller is answered when it ends.
 const WRITES: Cases<fn(&mut Rig, SessionId)> = &[
     ("an exec", |rig, session| one_use(rig, session, UseKind::Exec)),
     ("a file call", |rig, session| one_use(rig, session, UseKind::Files)),
@@ -174,7 +174,7 @@ fn one_use(rig: &mut Rig, session: SessionId, kind: UseKind) {
         rig.finish(probe, Outcome::Done);
     }
     rig.granted(request);
-    rig.use_over(use_id);
+    rig.use_ended(use_id);
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_use_that_ends_during_the_save_of_a_stop_is_saved_too() {
     let (mut rig, session, sandbox) = scene();
     let exec = rig.session_exec(session);
     let stopped = rig.stop(session);
-    rig.use_over(exec);
+    rig.use_ended(exec);
     rig.finish(persist, Outcome::Done);
     assert_eq!((rig.count(persist), rig.count(kill)), (1, 0));
     rig.run();

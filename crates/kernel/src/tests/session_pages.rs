@@ -1,4 +1,4 @@
-//! Sessions in pages, newest first, and what may be changed about one.
+//! Sessions in pages, newest first, and what can be changed about one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn found(rig: &Rig, filter: &SessionFilter, limit: usize) -> Vec<SessionId> {
 }
 
 #[test]
-fn pages_are_newest_first_and_go_on_where_the_last_ended() {
+fn session_pages_are_newest_first_and_continue_where_the_last_ended() {
     let (mut rig, all) = rig();
     let newest: Vec<_> = all.iter().rev().copied().collect();
     assert_eq!(found(&rig, &SessionFilter::default(), 10), newest);
@@ -50,7 +50,7 @@ fn pages_are_newest_first_and_go_on_where_the_last_ended() {
 }
 
 #[test]
-fn words_and_what_a_harness_is_told_may_be_changed_and_survive_a_restart() {
+fn labels_and_harness_configuration_can_change_and_survive_a_restart() {
     let (mut rig, all) = rig();
     let session = all[0];
     let words = BTreeMap::from([("team".to_owned(), "x".to_owned())]);
@@ -79,7 +79,7 @@ fn words_and_what_a_harness_is_told_may_be_changed_and_survive_a_restart() {
 }
 
 #[test]
-fn when_it_was_last_used_is_known_after_its_sandbox_is_gone() {
+fn last_use_of_a_session_is_known_after_its_sandbox_is_gone() {
     let (mut rig, all) = rig();
     let before = rig.of(all[0]).last_active_at;
     rig.pass(10_000);

@@ -1,4 +1,4 @@
-//! Uses of a session's sandbox: by session and by sandbox id, awake and cold.
+//! Uses of a session's sandbox: by session and by sandbox id, live and cold.
 
 use model::lifecycle::ActiveCause;
 use model::{ErrorCode, RequestId, SandboxState, SessionStatus, UseId};
@@ -12,7 +12,7 @@ fn alone() -> Rig {
 }
 
 #[test]
-fn the_answer_to_a_message_says_how_its_sandbox_was_come_by() {
+fn answer_to_a_message_says_how_the_session_got_its_sandbox() {
     let mut rig = alone();
     let (session, sandbox) = rig.session();
     assert_eq!(rig.whole_turn(session).cause, ActiveCause::Reconnected);
@@ -42,7 +42,7 @@ fn uses_show_what_they_are_by_session_and_by_sandbox() {
             assert_eq!(rig.state(sandbox), during);
             let twice = rig.ask(|request| Event::UseRequested { request, target, use_id, kind });
             assert_eq!(rig.refused(twice), ErrorCode::IdConflict);
-            rig.use_over(use_id);
+            rig.use_ended(use_id);
             assert_eq!(rig.state(sandbox), SandboxState::Waiting);
         }
     }
@@ -79,7 +79,7 @@ fn an_exec_by_the_id_of_a_sandbox_that_is_going_is_refused_at_once() {
 }
 
 #[test]
-fn nobody_is_granted_a_use_after_going_away() {
+fn use_is_not_granted_to_a_client_that_went_away() {
     let mut rig = alone();
     let (session, sandbox) = rig.slept_session();
     let (request, _) = rig.use_of(UseTarget::Session(session), UseKind::Exec);
@@ -88,11 +88,11 @@ fn nobody_is_granted_a_use_after_going_away() {
     assert!(rig.pending(request));
     assert_ne!(rig.state(sandbox), SandboxState::Running);
     rig.live(3_600_000);
-    assert_eq!(rig.state(sandbox), SandboxState::Cold, "nobody holds it");
+    assert_eq!(rig.state(sandbox), SandboxState::Cold, "no caller holds it");
 }
 
 #[test]
-fn nobody_waits_past_their_deadline() {
+fn use_does_not_wait_past_its_deadline() {
     type Ask = fn(&mut Rig, model::SessionId, model::SandboxId) -> RequestId;
     let waits: [(u64, ErrorCode, Ask); 5] = [
         (60_000, ErrorCode::ReadyTimeout, |rig, session, _| {
@@ -120,7 +120,7 @@ fn nobody_waits_past_their_deadline() {
 }
 
 #[test]
-fn that_files_may_have_changed_is_written_down_once() {
+fn dirty_files_are_journalled_once() {
     let mut rig = Rig::with_pool(template(0, 1), NATIVE);
     let (session, sandbox) = rig.session();
     assert!(!rig.store.sandboxes[&sandbox].dirty);
@@ -129,7 +129,7 @@ fn that_files_may_have_changed_is_written_down_once() {
 }
 
 #[test]
-fn no_more_than_a_thousand_or_so_wait_for_one_session() {
+fn session_limits_how_many_requests_wait_for_it() {
     let mut rig = Rig::with_pool(template(0, 1), NATIVE);
     let (session, _) = rig.create_session();
     // The creator waits too.
@@ -161,7 +161,7 @@ fn a_session_whose_claim_fails_takes_the_next_idle_one_at_once() {
         assert!(another.count() >= 1, "it does not wait for the first to be removed");
         rig.run();
         assert!(rig.session_ready(created).lost().is_none());
-        let of_nobody = rig.store.sandboxes.values().filter(|record| !record.state.is_live());
-        assert_eq!(of_nobody.count(), 0, "nothing is left of the first");
+        let not_live = rig.store.sandboxes.values().filter(|record| !record.state.is_live());
+        assert_eq!(not_live.count(), 0, "nothing is left of the first");
     }
 }

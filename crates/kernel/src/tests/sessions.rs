@@ -1,4 +1,4 @@
-//! Sessions: how they come by a sandbox, what each status allows, and what is left at their end.
+//! Sessions: how they get a sandbox, what each status allows, and what is left at their end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ fn an_idle_one_that_dies_while_it_is_bound_is_replaced_by_another() {
 }
 
 #[test]
-fn what_cannot_be_bound_to_any_uses_up_no_pool() {
+fn settings_that_no_sandbox_accepts_do_not_use_up_the_pool() {
     for turn in [false, true] {
         let mut rig = Rig::with_pool(template(4, 1), NATIVE);
         let session = if turn { Some(rig.session().0) } else { None };
@@ -107,7 +107,7 @@ impl Rig {
 }
 
 #[test]
-fn settings_are_bound_however_the_sandbox_is_come_by() {
+fn settings_are_bound_however_the_session_gets_its_sandbox() {
     for pool_size in [0, 1] {
         let mut rig = Rig::with_pool(template(pool_size, 1), NATIVE);
         let (session, _) = rig.create_session_with(settings());
@@ -120,7 +120,7 @@ fn settings_are_bound_however_the_sandbox_is_come_by() {
         rig.run();
         let (request, use_id) = rig.use_of(UseTarget::Session(session), UseKind::Exec);
         assert_eq!(rig.granted(request).settings, settings().claim);
-        rig.use_over(use_id);
+        rig.use_ended(use_id);
         rig.live(3_600_000);
         rig.resume(session);
         assert_eq!(rig.launching().settings, settings().claim, "also when it wakes");
@@ -128,12 +128,12 @@ fn settings_are_bound_however_the_sandbox_is_come_by() {
 }
 
 #[test]
-fn a_launch_that_fails_is_told_after_its_remains_are_gone_and_leaves_nothing() {
+fn failed_launch_of_a_session_is_reported_after_its_removal() {
     let cases = [
         (Some(trouble()), ErrorCode::LaunchFailed, EndCause::LaunchFailed),
         (Some(gone()), ErrorCode::LaunchFailed, EndCause::LaunchFailed),
         (Some(Outcome::TimedOut), ErrorCode::ReadyTimeout, EndCause::ReadyTimeout),
-        // Nobody tells of it, so its deadline does.
+        // No report comes, so the deadline ends it.
         (None, ErrorCode::ReadyTimeout, EndCause::ReadyTimeout),
     ];
     for (outcome, code, cause) in cases {
@@ -153,7 +153,7 @@ fn a_launch_that_fails_is_told_after_its_remains_are_gone_and_leaves_nothing() {
         assert_eq!(rig.refused(request), code);
         assert_eq!(rig.kernel.session(session), None);
         assert!(rig.kernel.sandboxes().is_empty() && rig.store.sessions.is_empty());
-        assert!(rig.terminations(sandbox).is_empty(), "nobody was told that it was there");
+        assert!(rig.terminations(sandbox).is_empty(), "no client heard of it");
         let why = rig.kernel.why(rig.now, sandbox);
         assert!(matches!(why, Some(model::why::Why::Ended(ended)) if ended.cause == cause));
         let (_, next) = rig.create_session();
@@ -396,7 +396,7 @@ fn sessions_have_a_limit_and_ids_are_used_once() {
 }
 
 #[test]
-fn a_sandbox_deleted_under_its_session_is_told_as_lost_and_replaced_by_a_fresh_one() {
+fn sandbox_deleted_under_its_session_is_reported_as_lost_and_replaced() {
     let mut rig = alone();
     let (session, sandbox) = rig.session();
     rig.session_work(session);

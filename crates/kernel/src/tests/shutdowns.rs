@@ -1,4 +1,4 @@
-//! Stopping in order: no new work, a grace for what runs, files saved, nothing left, told once.
+//! Shutdown: no new work, a grace period for what runs, files saved, nothing left, reported once.
 
 use model::lifecycle::TurnOutcome;
 use model::{EndCause, ErrorCode, SandboxState, SessionId, SessionStatus, TerminatedReason};
@@ -29,7 +29,7 @@ fn goes_on(rig: &mut Rig, session: SessionId) {
 }
 
 #[test]
-fn no_new_work_is_taken() {
+fn shutdown_takes_no_new_work() {
     let mut rig = Rig::with_pool(template(1, 5), NATIVE);
     let (session, sandbox) = rig.session();
     let (busy, _) = rig.session();
@@ -59,7 +59,7 @@ fn no_new_work_is_taken() {
 }
 
 #[test]
-fn those_who_wait_are_told() {
+fn shutdown_refuses_waiting_requests() {
     let config = model::NodeConfig { max_live: 2, ..model::NodeConfig::default() };
     let mut rig = Rig::with(config, template(0, 2), NATIVE);
     let (cold, _) = rig.slept_session();
@@ -81,7 +81,7 @@ fn those_who_wait_are_told() {
 }
 
 #[test]
-fn what_runs_may_finish_within_its_grace() {
+fn shutdown_lets_turns_finish_within_the_grace_period() {
     let mut rig = alone();
     let (session, sandbox) = rig.session();
     let (_, turn) = rig.running_turn(session);
@@ -95,7 +95,7 @@ fn what_runs_may_finish_within_its_grace() {
     rig.end_turn(session, turn);
     assert_eq!(rig.turn_outcomes(turn), [TurnOutcome::Completed]);
     assert_eq!((rig.count(persist), rig.count(kill)), (1, 0), "its files come first");
-    rig.use_over(use_id);
+    rig.use_ended(use_id);
     assert_eq!(rig.count(kill), 1, "a lease has no files to save");
     assert!(!rig.stopped);
     rig.run();
@@ -106,7 +106,7 @@ fn what_runs_may_finish_within_its_grace() {
 }
 
 #[test]
-fn what_does_not_finish_is_ended_when_the_grace_is_over() {
+fn shutdown_ends_what_runs_when_the_grace_period_ends() {
     let mut rig = alone();
     let (session, sandbox) = rig.session();
     let (_, turn) = rig.running_turn(session);
@@ -131,7 +131,7 @@ fn what_does_not_finish_is_ended_when_the_grace_is_over() {
 }
 
 #[test]
-fn told_again_the_grace_becomes_shorter_and_never_longer() {
+fn second_shutdown_request_shortens_the_grace_period_and_never_extends_it() {
     let mut rig = alone();
     let lease = rig.lease();
     let in_progress = rig.exec(lease.sandbox);
@@ -178,7 +178,7 @@ fn a_turn_that_cannot_be_stopped_does_not_keep_the_server_up() {
 }
 
 #[test]
-fn whatever_a_sandbox_is_doing_it_is_ended() {
+fn shutdown_ends_a_sandbox_in_any_phase() {
     type Act = fn(&mut Rig, SessionId);
     let table: [Act; 7] = [
         |_, _| {},
@@ -215,7 +215,7 @@ fn whatever_a_sandbox_is_doing_it_is_ended() {
 }
 
 #[test]
-fn the_end_is_told_when_nothing_is_left_and_not_before() {
+fn shutdown_is_reported_complete_when_nothing_is_left_and_not_before() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     rig.shut_down(60_000);
     rig.finish(kill, trouble());
@@ -223,7 +223,7 @@ fn the_end_is_told_when_nothing_is_left_and_not_before() {
     rig.pass(1_000);
     rig.killed();
     assert!(rig.stopped);
-    // The rig sees to it that it is not told again.
+    // The rig checks that it is not reported again.
     rig.shut_down(60_000);
     rig.pass(120_000);
     assert!(rig.effects.is_empty());
@@ -248,7 +248,7 @@ fn an_orphan_keeps_the_server_up_until_it_is_gone() {
 }
 
 #[test]
-fn files_that_cannot_be_saved_are_tried_again_and_then_given_up_as_told() {
+fn shutdown_retries_failed_saves_and_then_reports_the_loss() {
     for (traits, lost) in [(NATIVE, vec![]), (DOCKER, vec![TerminatedReason::Shutdown])] {
         let mut rig = Rig::with_pool(template(0, 2), traits);
         let (session, sandbox) = rig.session();
@@ -270,7 +270,7 @@ fn files_that_cannot_be_saved_are_tried_again_and_then_given_up_as_told() {
 }
 
 #[test]
-fn operations_in_progress_are_confirmed_on_the_way() {
+fn shutdown_confirms_operations_in_progress() {
     let mut rig = alone();
     let (session, _) = rig.session();
     rig.session_work(session);
@@ -298,7 +298,7 @@ impl Rig {
 }
 
 #[test]
-fn nothing_is_swept_or_frozen_and_no_pool_works_while_it_stops() {
+fn shutdown_stops_sweep_freeze_and_refill() {
     let mut rig = Rig::with_pool(template(1, 1), NATIVE);
     let (session, _) = rig.session();
     rig.running_turn(session);

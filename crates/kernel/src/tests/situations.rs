@@ -1,14 +1,14 @@
-//! Everything that a sandbox can be doing when something else happens to it: its state, its
-//! deletion, its death. Delete works from every state, and what was started is removed.
+//! Every phase that a sandbox can be in when something else happens to it: its state, its deletion,
+//! its death. Delete works from every state, and every instance is removed.
 
 use model::stats::NodeStats;
 use model::{EndCause, ErrorCode, SandboxId, SandboxState, SessionStatus};
 
-use super::moves::tight;
 use super::rig::{
     DOCKER, NATIVE, Rig, claim, copy, freeze, kill, launch, persist, probe, secret_settings,
     start_turn, template, thaw, trouble, wipe,
 };
+use super::rig_steps::tight;
 use crate::{DeathCause, Outcome, Reply, UseKind, UseTarget};
 
 use SandboxState::{Running, Waiting, Warm, Warming};
@@ -136,7 +136,7 @@ fn stage() -> Rig {
 }
 
 #[test]
-fn every_situation_shows_its_state() {
+fn every_situation_of_a_sandbox_shows_its_state() {
     for (what, state, bring_about) in SITUATIONS {
         let mut rig = stage();
         let sandbox = bring_about(&mut rig);
@@ -179,7 +179,7 @@ fn death_ends_every_live_state_and_is_noticed_once() {
 }
 
 #[test]
-fn the_nine_numbers_add_up_in_every_situation() {
+fn node_statistics_add_up_in_every_situation() {
     for (what, _, bring_about) in SITUATIONS {
         let mut rig = stage();
         bring_about(&mut rig);
@@ -232,7 +232,7 @@ fn a_generation_that_was_never_ready_is_not_announced_as_gone() {
 }
 
 #[test]
-fn what_was_deleted_is_gone_for_whoever_asks() {
+fn deleted_sandbox_is_gone_for_every_caller() {
     let mut rig = stage();
     let lease = rig.lease();
     rig.delete(lease.sandbox);
@@ -257,7 +257,7 @@ fn a_fork_that_is_deleted_while_it_is_copied_lets_its_parent_go() {
     rig.run();
     assert_eq!(rig.answered(deleted), Reply::Gone);
     assert_eq!(rig.refused(request), ErrorCode::Aborted);
-    assert!(rig.kernel.session(child).is_none(), "nobody got to know it");
+    assert!(rig.kernel.session(child).is_none(), "no client heard of it");
     assert!(rig.store.doomed.is_empty(), "what was copied is deleted");
     rig.live(HOUR_MS);
     assert_eq!(rig.state(source), SandboxState::Cold, "nothing holds the parent any more");
@@ -285,7 +285,7 @@ fn deleting_a_cold_sandbox_whose_session_is_in_line_keeps_to_the_limits() {
     let mut rig = Rig::with(tight(2, 1), template(0, 1), NATIVE);
     let (stopped, cold) = rig.cold_session();
     let (busy, _) = rig.waiting_session();
-    // The other one gives way, and its files are saved first.
+    // The other one is evicted, and its files are saved first.
     let resume = rig.resume(stopped);
     assert_eq!(rig.count(persist), 1);
     let deleted = rig.delete(cold);
@@ -293,12 +293,12 @@ fn deleting_a_cold_sandbox_whose_session_is_in_line_keeps_to_the_limits() {
     // The entry that became free is taken by someone else.
     let (_, forked) = rig.fork(busy);
     rig.run_within_limits();
-    assert!(!rig.pending(resume), "it is told or served, whichever fits");
+    assert!(!rig.pending(resume), "it is refused or served");
     assert!(!rig.pending(forked));
 }
 
 #[test]
-fn a_pause_is_over_when_its_sandbox_is_also_if_a_turn_came_in_between() {
+fn pause_ends_with_its_sandbox_even_if_a_turn_came_meanwhile() {
     let mut rig = stage();
     let (session, sandbox) = rig.waiting_session();
     let pause = rig.pause(session);

@@ -5,8 +5,8 @@ use model::state::Wakefulness;
 use model::stats::NodeStats;
 use model::{EndCause, ErrorCode, SandboxState};
 
-use super::moves::tight;
 use super::rig::{DOCKER, NATIVE, Rig, copy, launch, probe, prove, template, thaw, wipe};
+use super::rig_steps::tight;
 use crate::{Action, DeathCause, Event, Outcome, UseKind, UseTarget};
 
 use SandboxState::{Cold, Running, Waiting, Warm, Warming};
@@ -55,17 +55,17 @@ fn a_fresh_checkout_and_a_fresh_session_are_warm_until_their_first_use() {
     assert_eq!((rig.state(lease.sandbox), rig.state(sandbox)), (Warm, Warm));
     let exec = rig.exec(lease.sandbox);
     assert_eq!(rig.state(lease.sandbox), Running);
-    rig.use_over(exec);
+    rig.use_ended(exec);
     assert_eq!(rig.state(lease.sandbox), Waiting);
     let exec = rig.session_exec(session);
     assert_eq!(rig.state(sandbox), Running);
-    rig.use_over(exec);
+    rig.use_ended(exec);
     assert_eq!(rig.state(sandbox), Waiting);
 }
 
 #[test]
 fn an_exec_whose_client_went_away_before_it_began_leaves_a_fresh_sandbox_warm() {
-    // While it was being launched, while a fork was copied, while someone else gave way for it.
+    // While it was being launched, while a fork was copied, while another was evicted for it.
     for forked in [false, true] {
         let mut rig = stage();
         let (mut session, mut sandbox) = rig.cold_session();
@@ -94,7 +94,7 @@ fn a_file_call_is_a_use_but_does_not_make_a_sandbox_running() {
         assert_eq!(rig.state(lease.sandbox), Waiting);
         let alive = rig.alive(lease.sandbox);
         assert_eq!((alive.uses_in_progress, alive.last_used_at), (1, rig.now.wall));
-        rig.use_over(use_id);
+        rig.use_ended(use_id);
         assert_eq!(rig.alive(lease.sandbox).uses_in_progress, 0);
     }
 }
@@ -173,7 +173,7 @@ fn marking_running_is_synchronous_whatever_is_in_the_way() {
 }
 
 #[test]
-fn the_nine_numbers_are_those_of_the_seed() {
+fn node_statistics_of_a_small_world_are_exact() {
     let mut rig = Rig::with(tight(9, 9), template(1, 5), NATIVE);
     rig.cold_session();
     let (warm_hit, _) = rig.waiting_session();

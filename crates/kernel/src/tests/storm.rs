@@ -1,11 +1,11 @@
-//! Any events in any order, with effects that end in any way: the books stay in order, the limits
-//! are kept, whatever runs goes on, and when the storm is over everyone has been answered.
+//! Random events in any order, with effects that end in any way: the audit passes, the limits are
+//! kept, and at the end every request is answered.
 
 use model::{RequestId, SandboxId, SessionId};
 use proptest::prelude::*;
 
-use super::moves::{other, tight};
 use super::rig::{DOCKER, NATIVE, Rig, gone, template, trouble};
+use super::rig_steps::{other, tight};
 use crate::{CheckoutPolicy, Outcome, Reply, UseKind, UseTarget, WhenBusy};
 
 /// One gust: what happens, and to which of those it could happen to.
@@ -70,7 +70,7 @@ impl Storm {
             }
             (33..=35, ..) if !self.uses.is_empty() => {
                 let id = self.uses.swap_remove(which % self.uses.len());
-                rig.use_over(id);
+                rig.use_ended(id);
                 return;
             }
             (36, _, Some(sandbox)) => {
@@ -118,10 +118,10 @@ impl Storm {
         self.requests.push(request);
     }
 
-    /// The storm is over: everything that is asked for works from now on.
+    /// The storm has ended: every effect works from now on.
     fn calm(&mut self, rig: &mut Rig) {
         for id in self.uses.drain(..) {
-            rig.use_over(id);
+            rig.use_ended(id);
         }
         for _ in 0..4 {
             rig.live(200_000);
@@ -141,7 +141,7 @@ impl Storm {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn the_limits_are_kept_and_everyone_is_answered(
+    fn storm_keeps_the_limits_and_answers_every_request(
         gusts in proptest::collection::vec((0_u8..80, 0_usize..64), 1..300),
         limits in (2_u32..8, 1_u32..5),
         pool_size in 0_u32..3,
@@ -159,7 +159,7 @@ proptest! {
         rig.within_limits();
         for request in &storm.requests {
             let answered = !rig.pending(*request) || storm.abandoned.contains(request);
-            prop_assert!(answered, "nobody waits for ever");
+            prop_assert!(answered, "no request waits for ever");
         }
         for session in storm.sessions {
             let Some(view) = rig.kernel.session(session) else { continue };

@@ -1,4 +1,5 @@
-//! Whose something is: from the request to the end that is remembered, and never the next user's.
+//! Keys: from the request to the tombstone everything carries the key of its owner, and never that
+//! of the next user.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use crate::{Checkout, CheckoutPolicy, DeathCause, Event, Reply, SessionSettings}
 
 const OTHER: KeyId = KeyId::from_u128(0x07_4e4);
 
-/// The keys that were told of a sandbox, in order.
-fn told_of(rig: &Rig, sandbox: SandboxId) -> Vec<KeyId> {
+/// The keys that events of a sandbox were published to, in order.
+fn keys_published_to(rig: &Rig, sandbox: SandboxId) -> Vec<KeyId> {
     let of = |event: &LifecycleEvent| {
         matches!(event,
             LifecycleEvent::SandboxActive { sandbox_id, .. }
@@ -26,8 +27,8 @@ fn told_of(rig: &Rig, sandbox: SandboxId) -> Vec<KeyId> {
             | LifecycleEvent::WorkspaceDurable { sandbox_id, .. }
                 if *sandbox_id == sandbox)
     };
-    let told = rig.published.iter().zip(&rig.told).filter(|(event, _)| of(event));
-    told.map(|(_, tenant)| *tenant).collect()
+    let seen = rig.published.iter().zip(&rig.published_to).filter(|(event, _)| of(event));
+    seen.map(|(_, tenant)| *tenant).collect()
 }
 
 fn ended_tenant(rig: &Rig, sandbox: SandboxId) -> KeyId {
@@ -38,7 +39,7 @@ fn ended_tenant(rig: &Rig, sandbox: SandboxId) -> KeyId {
 }
 
 #[test]
-fn a_sandbox_is_its_lessees_until_it_goes_back_and_then_nobodys() {
+fn sandbox_carries_the_key_of_its_lease_until_it_is_returned_and_then_none() {
     for (traits, touched) in [(NATIVE, false), (DOCKER, true)] {
         let mut rig = Rig::with_pool(template(1, 0), traits);
         let out = rig.lease();
@@ -54,7 +55,7 @@ fn a_sandbox_is_its_lessees_until_it_goes_back_and_then_nobodys() {
         }
         rig.give_back(out.lease);
         rig.run();
-        assert_eq!(told_of(&rig, out.sandbox), [TENANT, TENANT]);
+        assert_eq!(keys_published_to(&rig, out.sandbox), [TENANT, TENANT]);
         assert_eq!(ended_tenant(&rig, out.sandbox), TENANT);
         assert_eq!(rig.kernel.tenant_of_sandbox(out.sandbox), Some(TENANT));
         assert_eq!(rig.kernel.tenant_of_lease(out.lease), Some(TENANT));
@@ -67,7 +68,7 @@ fn a_sandbox_is_its_lessees_until_it_goes_back_and_then_nobodys() {
 }
 
 #[test]
-fn what_a_crash_leaves_still_knows_whose_it_was() {
+fn sandbox_left_by_a_crash_still_carries_its_key() {
     let (mut rig, lease) = full();
     let sandbox = rig.kernel.lease(lease).expect("a lease").id;
     rig.restart(&[]);
@@ -77,7 +78,7 @@ fn what_a_crash_leaves_still_knows_whose_it_was() {
         assert_eq!(rig.kernel.tenant_of_lease(lease), Some(TENANT));
         assert_eq!(rig.kernel.tenant_of_sandbox(sandbox), Some(TENANT));
         assert_eq!(rig.kernel.why_lease(lease), Some(EndCause::Restart));
-        assert_eq!(told_of(&rig, sandbox), [TENANT, TENANT]);
+        assert_eq!(keys_published_to(&rig, sandbox), [TENANT, TENANT]);
         rig.restart(&[]);
         rig.run();
     }
@@ -105,16 +106,16 @@ fn a_session_and_its_forks_belong_to_the_key_that_created_it() {
         Owner::Session(_) => view.tenant == OTHER,
         Owner::Nobody | Owner::Lease(_) => view.tenant == KeyId::NIL,
     }));
-    assert!(rig.told.iter().all(|tenant| *tenant == OTHER), "{:?}", rig.published);
+    assert!(rig.published_to.iter().all(|tenant| *tenant == OTHER), "{:?}", rig.published);
     rig.restart(&[]);
     rig.run();
     assert_eq!(rig.kernel.session(session).map(|view| view.tenant), Some(OTHER));
     assert_eq!(rig.kernel.tenant_of_sandbox(sandbox), Some(OTHER));
-    assert_eq!(told_of(&rig, sandbox), [OTHER, OTHER, OTHER]);
+    assert_eq!(keys_published_to(&rig, sandbox), [OTHER, OTHER, OTHER]);
 }
 
 #[test]
-fn a_sandbox_that_is_lost_while_it_is_bound_is_nobodys() {
+fn sandbox_lost_during_its_claim_carries_no_key() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     rig.skip(FRESH_MS);
     let idle = rig.idle()[0].id;
@@ -123,9 +124,9 @@ fn a_sandbox_that_is_lost_while_it_is_bound_is_nobodys() {
     rig.finish(super::rig::claim, trouble());
     assert_eq!(rig.kernel.tenant_of_sandbox(idle), Some(KeyId::NIL));
     rig.run();
-    assert_eq!(told_of(&rig, idle), [KeyId::NIL]);
+    assert_eq!(keys_published_to(&rig, idle), [KeyId::NIL]);
     let next = rig.checked_out(request).sandbox;
-    assert_eq!(told_of(&rig, next), [TENANT]);
+    assert_eq!(keys_published_to(&rig, next), [TENANT]);
 }
 
 #[test]
@@ -154,7 +155,7 @@ fn a_lease_that_is_asked_for_again_is_given_to_its_key_alone() {
 }
 
 #[test]
-fn the_health_of_a_pool_is_nobodys_business_alone() {
+fn health_of_a_pool_is_published_to_no_single_key() {
     let mut rig = Rig::new(model::NodeConfig::default());
     rig.put(template(1, 0), NATIVE);
     for _ in 0..3 {
@@ -163,7 +164,7 @@ fn the_health_of_a_pool_is_nobodys_business_alone() {
     }
     let health = |event: &LifecycleEvent| matches!(event, LifecycleEvent::PoolHealth { .. });
     let at = rig.published.iter().position(health).expect("a pool that is degraded");
-    assert_eq!(rig.told[at], KeyId::NIL);
+    assert_eq!(rig.published_to[at], KeyId::NIL);
 }
 
 #[test]
@@ -193,7 +194,7 @@ fn templates_are_listed_with_the_sizes_they_have_now() {
 }
 
 #[test]
-fn what_was_never_known_is_no_keys() {
+fn unknown_ids_belong_to_no_key() {
     let (rig, _) = full();
     assert_eq!(rig.kernel.tenant_of_lease(LeaseId::from_u128(99)), None);
     assert_eq!(rig.kernel.tenant_of_sandbox(SandboxId::from_u128(99)), None);
@@ -202,7 +203,7 @@ fn what_was_never_known_is_no_keys() {
 }
 
 #[test]
-fn how_a_lease_ended_is_told_by_its_id() {
+fn end_cause_of_a_lease_is_found_by_its_id() {
     let (mut rig, lease) = full();
     assert_eq!(rig.kernel.why_lease(lease), None);
     let sandbox = rig.kernel.lease(lease).expect("a lease").id;

@@ -1,29 +1,29 @@
-//! Users see each change of a state, and the journal gets nothing because of it.
+//! Users see each transition, and the journal gets nothing because of it.
 
 use SandboxState::{Cold, Running, Waiting, Warm, Warming};
 use model::{EndCause, SandboxId, SandboxState};
 
 use super::rig::{DOCKER, NATIVE, Rig, TENANT, kill, prove, template, trouble, wipe};
-use crate::{CHANGES_TOLD_MAX, DeathCause, Event, Outcome, UseKind, UseTarget};
+use crate::{DeathCause, Event, Outcome, TRANSITIONS_PER_SECOND_MAX, UseKind, UseTarget};
 
 /// What users saw of a sandbox, and how much was left out.
-fn told(rig: &Rig, sandbox: SandboxId) -> Vec<(SandboxState, SandboxState, u32)> {
+fn seen(rig: &Rig, sandbox: SandboxId) -> Vec<(SandboxState, SandboxState, u32)> {
     let of = rig.transitions.iter().filter(|one| one.sandbox == sandbox);
     of.map(|one| (one.from, one.to, one.skipped)).collect()
 }
 
 #[test]
-fn an_id_begins_cold_and_ends_cold_and_each_user_hears_of_their_own() {
+fn sandbox_id_begins_cold_and_ends_cold_for_each_user() {
     let mut rig = Rig::with_pool(template(1, 0), DOCKER);
     let out = rig.lease();
-    assert_eq!(told(&rig, out.sandbox), [(Cold, Warming, 0), (Warming, Warm, 0)]);
+    assert_eq!(seen(&rig, out.sandbox), [(Cold, Warming, 0), (Warming, Warm, 0)]);
     rig.use_once(out.sandbox);
     rig.give_back(out.lease);
     rig.finish(wipe, Outcome::Done);
     rig.finish(prove, Outcome::Done);
-    let told_now = told(&rig, out.sandbox);
+    let published_now = seen(&rig, out.sandbox);
     let expected = [(Warm, Running, 0), (Running, Waiting, 0), (Waiting, Cold, 0)];
-    assert_eq!(told_now[2..], expected);
+    assert_eq!(published_now[2..], expected);
     let last = rig.transitions.iter().rfind(|one| one.sandbox == out.sandbox).unwrap();
     assert_eq!((last.cause, last.tenant), (Some(EndCause::Returned), TENANT));
     let next = rig.transitions.last().unwrap();
@@ -32,7 +32,7 @@ fn an_id_begins_cold_and_ends_cold_and_each_user_hears_of_their_own() {
 }
 
 #[test]
-fn a_session_that_loses_its_sandbox_goes_on_under_another_id_that_is_cold() {
+fn session_that_loses_its_sandbox_continues_under_another_cold_id() {
     let mut rig = Rig::with_pool(template(0, 1), NATIVE);
     let (session, sandbox) = rig.session();
     let instance = rig.instance(sandbox);
@@ -44,7 +44,7 @@ fn a_session_that_loses_its_sandbox_goes_on_under_another_id_that_is_cold() {
     assert_eq!((last.from, last.to, last.cause), (Running, Cold, Some(EndCause::Crash)));
     rig.whole_turn(session);
     let after = rig.of(session).sandbox_id.unwrap();
-    assert_eq!(told(&rig, after)[0], (Cold, Warming, 0));
+    assert_eq!(seen(&rig, after)[0], (Cold, Warming, 0));
 }
 
 #[test]
@@ -54,12 +54,12 @@ fn a_launch_that_fails_is_cold_to_users() {
     rig.finish(super::rig::launch, trouble());
     rig.finish(kill, Outcome::Done);
     let one = rig.transitions[0].sandbox;
-    assert_eq!(told(&rig, one), [(Cold, Warming, 0), (Warming, Cold, 0)]);
+    assert_eq!(seen(&rig, one), [(Cold, Warming, 0), (Warming, Cold, 0)]);
     assert_eq!(rig.transitions[1].cause, Some(EndCause::LaunchFailed));
 }
 
 #[test]
-fn a_use_writes_nothing_down_however_often_its_sandbox_changes() {
+fn use_journals_nothing_however_often_its_sandbox_changes() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     let out = rig.lease();
     rig.use_once(out.sandbox);
@@ -76,7 +76,7 @@ fn a_use_writes_nothing_down_however_often_its_sandbox_changes() {
 }
 
 #[test]
-fn a_busy_sandbox_is_shown_ten_times_a_second_and_its_last_state_always() {
+fn transitions_are_published_ten_times_a_second_and_the_last_always() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     let out = rig.lease();
     rig.live(5_000);
@@ -85,16 +85,16 @@ fn a_busy_sandbox_is_shown_ten_times_a_second_and_its_last_state_always() {
     for _ in 0..uses {
         rig.use_once(out.sandbox);
     }
-    assert_eq!(rig.transitions.len(), CHANGES_TOLD_MAX as usize);
+    assert_eq!(rig.transitions.len(), TRANSITIONS_PER_SECOND_MAX as usize);
     rig.live(1_000);
-    let left_out = 2 * uses - CHANGES_TOLD_MAX;
-    let all = told(&rig, out.sandbox);
+    let left_out = 2 * uses - TRANSITIONS_PER_SECOND_MAX;
+    let all = seen(&rig, out.sandbox);
     assert_eq!(all.last(), Some(&(Running, Waiting, left_out - 1)));
     rig.live(1_000);
     assert_eq!(all.len(), rig.transitions.len(), "nothing more comes");
     rig.use_once(out.sandbox);
     assert_eq!(
-        told(&rig, out.sandbox)[all.len()..],
+        seen(&rig, out.sandbox)[all.len()..],
         [(Waiting, Running, 0), (Running, Waiting, 0)]
     );
     let counted = rig.kernel.moves();

@@ -1,5 +1,5 @@
-//! Defects of earlier pools, by the numbers they go by here. Each test is one that such a pool
-//! fails. J22, a forged answer on a shared channel, is no decision and is tested with the guest.
+//! Known defects of earlier pools, by number. Each test is one that such a pool fails. J22, a
+//! forged answer on a shared channel, is no decision and is tested with the guest.
 
 use model::{EndCause, ErrorCode, InstanceId, NodeConfig};
 
@@ -16,7 +16,7 @@ fn used_lease(rig: &mut Rig) -> CheckedOut {
 }
 
 #[test]
-fn j1_no_wake_up_is_lost_and_nobody_barges_in() {
+fn j1_no_wake_up_is_lost_and_no_caller_barges_in() {
     for traits in [NATIVE, DOCKER] {
         let mut rig = Rig::with_pool(template(1, 0), traits);
         let lease = used_lease(&mut rig);
@@ -40,7 +40,7 @@ fn j1_no_wake_up_is_lost_and_nobody_barges_in() {
 
 #[test]
 fn j2_a_return_never_waits_for_the_slot_it_frees() {
-    // Every slot is taken and everybody returns at once, with the last use of each.
+    // Every slot is taken and all leases are returned at once, with the last use of each.
     let mut worn = template(3, 0);
     worn.pool.max_uses = 1;
     let mut rig = Rig::with_pool(worn, DOCKER);
@@ -49,7 +49,7 @@ fn j2_a_return_never_waits_for_the_slot_it_frees() {
     for lease in leases {
         rig.give_back(lease.lease);
     }
-    assert_eq!((rig.count(kill), rig.pool().leased), (3, 0), "the returns are over");
+    assert_eq!((rig.count(kill), rig.pool().leased), (3, 0), "all are returned");
     rig.run();
     assert!(waiters.iter().all(|waiter| !rig.pending(*waiter)));
 }
@@ -64,7 +64,7 @@ fn j3_a_dead_sandbox_does_not_recirculate() {
         rig.finish(claim, gone());
         rig.run();
         assert!(!dead.contains(&rig.checked_out(request).instance));
-        // It died while it was used, and its user returns it before anybody says so.
+        // It died while it was used, and its user returns it before the death is reported.
         let lease = used_lease(&mut rig);
         rig.give_back(lease.lease);
         rig.die(lease.instance, DeathCause::Crash);
@@ -236,14 +236,14 @@ fn j21_the_last_users_late_calls_do_not_reach_the_next() {
     let second = rig.lease();
     assert_eq!(second.instance, first.instance, "the same one, wiped");
     let exec = rig.exec(second.sandbox);
-    rig.use_over(late);
+    rig.use_ended(late);
     assert_eq!(rig.kernel.stats().running, 1, "the end of another's use is not the end of mine");
     let (request, _) = rig.use_of(UseTarget::Sandbox(first.sandbox), UseKind::Exec);
     assert_eq!(rig.refused(request), ErrorCode::SandboxGone);
     assert!(rig.apply(Event::LeaseRenewed { lease: first.lease, ttl_ms: None }).is_err());
     rig.give_back(first.lease);
     assert_eq!(rig.kernel.stats().running, 1, "nor is another's return");
-    rig.use_over(exec);
+    rig.use_ended(exec);
     assert_eq!(rig.kernel.stats().running, 0);
 }
 

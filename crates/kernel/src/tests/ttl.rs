@@ -1,5 +1,5 @@
-//! Time to live: what is too near its end is not handed out, what is over ends, and both follow
-//! the wall clock wherever that jumps. A renewal gives time and never takes any.
+//! Expiry: a sandbox too near its end is not handed out, an expired one ends, and both follow the
+//! wall clock wherever it jumps. A renewal never shortens a lease.
 
 use model::{EndCause, ErrorCode, LeaseId, SandboxState, Template, Wall};
 
@@ -34,7 +34,7 @@ fn age_to(rig: &mut Rig, idle: &SandboxView, left_ms: u64) {
     rig.skip(idle.expires_at.unwrap().since(rig.now.wall) - left_ms);
 }
 
-/// An idle sandbox with this much left to live, and nobody has looked at it since.
+/// An idle sandbox with this much time left, without an alarm since.
 fn aged(template: Template, left_ms: u64) -> (Rig, SandboxView) {
     let mut rig = Rig::asking(template, NATIVE);
     let idle = only_idle(&rig);
@@ -59,7 +59,7 @@ fn renew(rig: &mut Rig, lease: LeaseId, ttl_ms: Option<u64>) -> Result<Wall, Err
 }
 
 #[test]
-fn one_with_30_s_left_and_a_margin_of_60_s_is_skipped_killed_and_replaced() {
+fn idle_sandbox_with_30_s_left_and_a_margin_of_60_s_is_skipped_killed_and_replaced() {
     let mut rig = Rig::with_pool(with_margin(template(1, 10), Some(60_000)), NATIVE);
     let old = only_idle(&rig);
     // So much later that no jitter makes the second one end first.
@@ -88,7 +88,7 @@ fn an_unset_margin_means_60_s() {
 }
 
 #[test]
-fn exactly_60_s_left_is_refused() {
+fn idle_sandbox_with_exactly_60_s_left_is_refused() {
     let (mut rig, idle) = aged(with_margin(template(1, 0), Some(60_000)), 60_000);
     assert!(!is_handed_out(&mut rig, &idle));
     let (mut rig, idle) = aged(with_margin(template(1, 0), Some(60_000)), 60_001);
@@ -139,7 +139,7 @@ fn near_expiry_is_reaped_by_time_alone() {
 }
 
 #[test]
-fn a_machine_that_slept_reaps_and_ends_what_is_over() {
+fn machine_that_slept_ends_expired_sandboxes_and_leases() {
     let (mut rig, lease) = full();
     let leased = rig.kernel.sandboxes().remove(0);
     // The monotonic clock stood still, and the first event after it is not a tick.
@@ -157,7 +157,7 @@ fn a_machine_that_slept_reaps_and_ends_what_is_over() {
 }
 
 #[test]
-fn a_clock_set_back_gives_more_time_and_forgets_nobody() {
+fn clock_set_back_gives_more_time_and_loses_no_lease() {
     let mut rig = Rig::with_pool(template(1, 0), NATIVE);
     let idle = only_idle(&rig);
     let left_ms = idle.expires_at.unwrap().since(rig.now.wall);
@@ -171,7 +171,7 @@ fn a_clock_set_back_gives_more_time_and_forgets_nobody() {
 }
 
 #[test]
-fn those_warmed_together_do_not_expire_together() {
+fn sandboxes_launched_together_do_not_expire_together() {
     let rig = Rig::with_pool(template(20, 0), NATIVE);
     let mut lives: Vec<u64> =
         rig.idle().iter().map(|idle| idle.expires_at.unwrap().since(rig.now.wall)).collect();
@@ -194,7 +194,7 @@ fn jitter_never_eats_the_margin() {
 }
 
 #[test]
-fn a_life_begins_when_the_sandbox_is_put_idle() {
+fn idle_lifetime_begins_when_the_sandbox_becomes_idle() {
     let mut short = template(1, 0);
     short.pool.idle_ttl_ms = 100_000;
     let mut rig = Rig::new(model::NodeConfig::default());
@@ -331,7 +331,7 @@ fn a_session_is_not_cut_off_in_the_middle_of_a_turn() {
 }
 
 #[test]
-fn an_idle_one_whose_life_is_over_is_not_handed_out() {
+fn expired_idle_sandbox_is_not_handed_out() {
     for margin_ms in [None, Some(0)] {
         let mut rig = Rig::with_pool(with_margin(mortal(100_000), margin_ms), NATIVE);
         let idle = only_idle(&rig);
@@ -343,7 +343,7 @@ fn an_idle_one_whose_life_is_over_is_not_handed_out() {
 }
 
 #[test]
-fn a_waiter_is_not_given_what_is_about_to_end() {
+fn waiter_does_not_get_a_sandbox_that_is_about_to_expire() {
     let mut rig = Rig::with_pool(mortal(120_000), NATIVE);
     let lease = rig.lease();
     rig.pass(9_000);

@@ -1,4 +1,4 @@
-//! Turns: one at a time, each ending exactly once, whatever ends it.
+//! Turns: one at a time, each ending exactly once.
 
 use model::lifecycle::{ActiveCause, TurnOutcome};
 use model::record::OnDisconnect;
@@ -63,7 +63,7 @@ fn a_second_turn_is_refused_or_queued_in_order_up_to_a_limit() {
 }
 
 #[test]
-fn the_same_turn_sent_twice_is_one() {
+fn turn_sent_twice_is_one_turn() {
     let mut rig = alone();
     let (session, _) = rig.session();
     let (_, turn) = rig.running_turn(session);
@@ -95,9 +95,9 @@ fn starts_published(rig: &Rig, turn: TurnId) -> usize {
         | LifecycleEvent::TurnEnded { turn: of, .. } => *of == turn,
         _ => false,
     };
-    let told: Vec<_> = rig.published.iter().filter(of_turn).map(LifecycleEvent::name).collect();
-    assert!(told.iter().skip(1).all(|name| *name == "turn_ended"), "{told:?}");
-    told.iter().filter(|name| **name == "turn_started").count()
+    let seen: Vec<_> = rig.published.iter().filter(of_turn).map(LifecycleEvent::name).collect();
+    assert!(seen.iter().skip(1).all(|name| *name == "turn_ended"), "{seen:?}");
+    seen.iter().filter(|name| **name == "turn_started").count()
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn the_start_of_a_turn_is_published_when_the_harness_gets_it_and_only_then() {
 }
 
 #[test]
-fn a_harness_that_does_not_take_the_turn_is_replaced_and_the_turn_is_over() {
+fn harness_that_does_not_accept_the_turn_is_replaced_and_the_turn_ends() {
     let table = [
         (Some(trouble()), EndCause::TurnFailed),
         (Some(Outcome::TimedOut), EndCause::TurnFailed),
@@ -305,7 +305,7 @@ fn a_turn_that_waits_is_aborted_without_its_client_if_that_is_wanted() {
         assert_eq!((rig.count(stop_turn), rig.of(session).turn), (0, Some(first)));
         let waits = rig.store.sessions[&session].queued.clone();
         let left = if outcomes.is_empty() { vec![second, third] } else { vec![third] };
-        assert_eq!(waits, left, "and it is written down");
+        assert_eq!(waits, left, "and it is journalled");
         rig.end_turn(session, first);
         rig.run();
         assert_eq!(rig.of(session).turn, left.first().copied());
@@ -334,7 +334,7 @@ fn a_turn_that_waited_has_its_client_when_it_runs() {
 
 /// Whatever becomes of turns that wait, nothing is remembered of their clients afterwards.
 #[test]
-fn clients_of_turns_that_are_over_are_forgotten() {
+fn clients_of_ended_turns_are_forgotten() {
     type End = fn(&mut Rig, model::SessionId, TurnId);
     let ends: [(&str, End); 4] = [
         ("withdrawn", |rig, session, turn| {
@@ -377,7 +377,7 @@ fn a_turn_sent_while_its_session_is_paused_is_aborted_without_its_client() {
 }
 
 #[test]
-fn the_sandbox_is_told_of_before_the_turn_also_on_a_healthy_reconnect() {
+fn sandbox_active_is_published_before_the_turn_also_on_a_reconnect() {
     let mut rig = alone();
     let (session, sandbox) = rig.session();
     for cause in [ActiveCause::Reconnected, ActiveCause::Resumed] {
@@ -388,8 +388,8 @@ fn the_sandbox_is_told_of_before_the_turn_also_on_a_healthy_reconnect() {
         let started = at(|event| matches!(event, LifecycleEvent::TurnStarted { .. }));
         assert!(active.unwrap() < started.unwrap());
         assert_eq!(rig.actives(session).len(), 1);
-        let told = rig.last_active(session);
-        assert_eq!((told.cause, told.sandbox, told.state_lost), (cause, sandbox, false));
+        let seen = rig.last_active(session);
+        assert_eq!((seen.cause, seen.sandbox, seen.state_lost), (cause, sandbox, false));
         rig.end_turn(session, turn);
         rig.live(3_600_000);
     }
@@ -407,7 +407,7 @@ fn a_turn_waits_for_its_sandbox_until_its_deadline() {
     assert_eq!(rig.refused(request), ErrorCode::ReadyTimeout);
     assert_eq!(rig.turn_outcomes(turn), [TurnOutcome::NotStarted]);
     rig.launched();
-    assert_eq!(rig.count(start_turn), 0, "nobody waits for it any more");
+    assert_eq!(rig.count(start_turn), 0, "no caller waits for it any more");
     rig.live(3_600_000);
     assert_eq!(rig.state(sandbox), SandboxState::Cold);
     assert_eq!(rig.status(session), SessionStatus::Paused);
@@ -415,7 +415,7 @@ fn a_turn_waits_for_its_sandbox_until_its_deadline() {
 }
 
 #[test]
-fn a_turn_that_no_place_can_be_found_for_is_told_so() {
+fn turn_without_a_place_is_refused() {
     let config = NodeConfig { max_live: 2, bind_timeout_ms: 10_000, ..NodeConfig::default() };
     let mut rig = Rig::with(config, template(0, 5), NATIVE);
     let (waiting, _) = rig.slept_session();
@@ -429,7 +429,7 @@ fn a_turn_that_no_place_can_be_found_for_is_told_so() {
 }
 
 #[test]
-fn a_launch_that_fails_under_a_message_is_told_and_keeps_the_files() {
+fn failed_launch_for_a_message_is_reported_and_keeps_the_files() {
     let mut rig = alone();
     let (session, sandbox) = rig.slept_session();
     let (request, turn) = rig.turn(session);

@@ -1,5 +1,5 @@
-//! Limits: instances, memory, entries, slots of a pool. Judged when something is about to be
-//! started or was written down, by what exists, so that what a crash left over counts too.
+//! Limits: instances, memory, entries, slots of a pool. Checked before a launch and after a commit,
+//! by what exists, so that leftovers of a crash count too.
 
 use kernel::Launch;
 use model::record::Owner;

@@ -1,10 +1,10 @@
-//! Effects at the moment they are decided: well formed, allowed at all, and written down first.
+//! Effects at the moment they are decided: well formed, allowed, and journalled first.
 
 use kernel::{Action, Effect};
 
 use super::{
-    Judged, Promise, broken, capacity, cold, disk, ends, holds, processes, sessions, stillness,
-    uses,
+    Judged, Promise, broken, capacity, cold_workspaces, disk_limits, holds, processes, quiesce,
+    sessions, terminations, uses,
 };
 use crate::coverage;
 use crate::runtime::Phase;
@@ -33,7 +33,7 @@ pub(crate) fn judge(world: &mut World, effect: &Effect) -> Judged {
             holds(Promise::LaunchWritten, written && fresh, || {
                 format!("{:?} for {:?} is not", launch.instance, launch.sandbox)
             })?;
-            disk::launch(world, launch)?;
+            disk_limits::launch(world, launch)?;
             let ahead = world.ahead;
             capacity::launch(world, launch, &ahead)?;
             world.ahead.instances += 1;
@@ -44,10 +44,10 @@ pub(crate) fn judge(world: &mut World, effect: &Effect) -> Judged {
             if workspace.is_some() {
                 sessions::kill(world, *instance)?;
             }
-            stillness::over(world, *instance);
-            ends::kill(world, *instance)
+            quiesce::over(world, *instance);
+            terminations::kill(world, *instance)
         }
-        Action::Wipe { instance } => ends::wipe(world, *instance),
+        Action::Wipe { instance } => terminations::wipe(world, *instance),
         Action::Freeze { instance } => holds::freeze(world, *instance),
         Action::StartTurn { instance, .. } => {
             if let Some(one) = world.runtime.instances.get_mut(instance) {
@@ -72,13 +72,13 @@ pub(crate) fn judge(world: &mut World, effect: &Effect) -> Judged {
             processes::restart(world, effect, *instance, *process)
         }
         Action::DeleteWorkspace { workspace } => sessions::delete(world, *workspace),
-        Action::ArchiveWorkspace { workspace } => cold::archive(world, *workspace),
-        Action::HoldStill { instance } => stillness::hold(world, *instance),
+        Action::ArchiveWorkspace { workspace } => cold_workspaces::archive(world, *workspace),
+        Action::HoldStill { instance } => quiesce::hold(world, *instance),
         Action::LetRun { instance } => {
-            stillness::over(world, *instance);
+            quiesce::over(world, *instance);
             Ok(())
         }
-        Action::Persist { instance, guest_awake: true, .. } => stillness::asked(world, *instance),
+        Action::Persist { instance, guest_awake: true, .. } => quiesce::asked(world, *instance),
         Action::Claim { .. }
         | Action::Probe { .. }
         | Action::Prove { .. }
@@ -87,7 +87,7 @@ pub(crate) fn judge(world: &mut World, effect: &Effect) -> Judged {
         | Action::Persist { guest_awake: false, .. } => Ok(()),
         Action::CopyWorkspace { from, instance, guest_awake, .. } => {
             if let Some(instance) = instance.filter(|_| *guest_awake) {
-                stillness::asked(world, instance)?;
+                quiesce::asked(world, instance)?;
             }
             let now = world.now.mono;
             world.watch.copies.retain(|(_, until)| *until >= now);
@@ -106,8 +106,8 @@ const fn name(action: &Action) -> &'static str {
         Action::Prove { .. } => "prove",
         Action::Freeze { .. } => "freeze",
         Action::Thaw { .. } => "thaw",
-        Action::HoldStill { .. } => "hold_still",
-        Action::LetRun { .. } => "let_run",
+        Action::HoldStill { .. } => "quiesce",
+        Action::LetRun { .. } => "unquiesce",
         Action::StartTurn { .. } => "start_turn",
         Action::StopTurn { .. } => "stop_turn",
         Action::KillProcess { .. } => "kill_process",

@@ -1,14 +1,14 @@
-//! Evictions: the right tier for what is short, and within it the least recently used. The order
-//! is judged only between sandboxes that are plainly alike, by clocks that never went back.
+//! Evictions: the right tier for what is short, and within it the least recently used. The order is
+//! checked only between sandboxes that are clearly comparable, by clocks that never went back.
 
 use model::record::{Owner, SandboxRecord};
 use model::state::SandboxState;
 use model::why::{Ended, Shortage, Tier};
 
-use super::{Judged, Promise, broken, holds, stillness};
+use super::{Judged, Promise, broken, holds, quiesce};
 use crate::world::World;
 
-/// A live sandbox was chosen to give way.
+/// A live sandbox was chosen as a victim.
 pub(crate) fn chosen(world: &World, victim: &SandboxRecord) -> Judged {
     if world.watch.clock_went_back {
         return Ok(());
@@ -20,7 +20,7 @@ pub(crate) fn chosen(world: &World, victim: &SandboxRecord) -> Judged {
                 .filter_map(|id| world.store.sandboxes.get(id))
                 .find(|other| other.last_used_at < victim.last_used_at);
             holds(Promise::LeastRecentFirst, older.is_none(), || {
-                format!("{victim:?} gives way before {older:?}")
+                format!("{victim:?} is evicted before {older:?}")
             })
         }
         Owner::Session(session) => waiting(world, victim, session),
@@ -55,7 +55,7 @@ fn waiting(world: &World, victim: &SandboxRecord, session: model::SessionId) -> 
             .find(|record| used(record).is_some_and(|(_, stirred)| stirred < victim_used));
         if let Some(older) = older {
             return broken(Promise::LeastRecentFirst, || {
-                format!("{:?} used at {victim_used:?} gives way before {:?}", victim.id, older.id)
+                format!("{:?} used at {victim_used:?} is evicted before {:?}", victim.id, older.id)
             });
         }
     }
@@ -66,7 +66,7 @@ fn waiting(world: &World, victim: &SandboxRecord, session: model::SessionId) -> 
 fn is_copied(world: &World, record: &SandboxRecord) -> bool {
     let mut copies = world.watch.copies.iter();
     copies.any(|(from, until)| *from == record.workspace && *until >= world.now.mono)
-        || stillness::is_read(world, record.workspace)
+        || quiesce::is_read(world, record.workspace)
 }
 
 /// A sandbox ended; if it was evicted, the decision is recorded and was right.
@@ -83,7 +83,7 @@ pub(crate) fn ended(world: &mut World, ended: &Ended) -> Judged {
     holds(
         Promise::LeastRecentFirst,
         own.is_some_and(|candidate| candidate.sandbox == ended.sandbox),
-        || format!("{:?} gave way as {:?}, but first was {own:?}", ended.sandbox, eviction.tier),
+        || format!("{:?} was evicted as {:?}, but first was {own:?}", ended.sandbox, eviction.tier),
     )?;
     let before = match (eviction.shortage, eviction.tier) {
         (Shortage::Processes | Shortage::Memory, Tier::Cold) => {
@@ -98,6 +98,6 @@ pub(crate) fn ended(world: &mut World, ended: &Ended) -> Judged {
         (Shortage::Entries, Tier::Warm) => first(Tier::Cold),
     };
     holds(Promise::TiersInOrder, before.is_none(), || {
-        format!("{:?} gave way before {before:?}", ended.sandbox)
+        format!("{:?} was evicted before {before:?}", ended.sandbox)
     })
 }

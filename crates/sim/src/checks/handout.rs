@@ -1,5 +1,5 @@
-//! The moment at which someone gets a sandbox: it is theirs alone, clean, alive, awake, bound to
-//! their settings, and has long enough to live.
+//! The moment at which an owner gets a sandbox: it is exclusive, clean, alive, thawed, bound to the
+//! owner's settings, and has enough time left.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,15 +28,15 @@ pub(crate) fn judge(
         record.owner == owner && record.generation == generation && record.instance == Some(id)
     });
     holds(Promise::HandedOutAlive, written, || {
-        format!("{sandbox:?} {generation} {id:?} for {owner:?} is written as {record:?}")
+        format!("{sandbox:?} {generation} {id:?} for {owner:?} is recorded as {record:?}")
     })?;
     let claim = claim_of(world, owner);
     let leases = &world.ledger.leases;
     let Some(instance) = world.runtime.instances.get_mut(&id) else {
         return broken(Promise::HandedOutAlive, || format!("{id:?} does not exist"));
     };
-    let untold = instance.phase == Phase::Dead && !instance.death_told;
-    if untold {
+    let unreported = instance.phase == Phase::Dead && !instance.death_reported;
+    if unreported {
         return Ok(());
     }
     holds(Promise::HandedOutAlive, instance.phase == Phase::Up, || {
@@ -62,8 +62,8 @@ pub(crate) fn judge(
     })
 }
 
-/// A sandbox was handed out to a lease: it was asked, or it answered so lately that it was not. One
-/// that has died since then is handed out by no other way.
+/// A sandbox was handed out to a lease: it was probed, or it answered within `probe_fresh_ms`. A
+/// sandbox that died since can only be handed out in the second case.
 pub(crate) fn proven(world: &mut World, out: &CheckedOut) -> Judged {
     let fresh_ms = world.scenario.config.probe_fresh_ms;
     let Some(one) = world.runtime.instances.get_mut(&out.instance) else { return Ok(()) };
@@ -73,7 +73,7 @@ pub(crate) fn proven(world: &mut World, out: &CheckedOut) -> Judged {
     if !alive {
         world.coverage.count("handouts", "dead");
     }
-    holds(Promise::HeardOfLately, (asked && alive) || age_ms < fresh_ms, || {
+    holds(Promise::RecentlyProven, (asked && alive) || age_ms < fresh_ms, || {
         format!("{:?} (alive: {alive}) answered {age_ms} ms ago, of {fresh_ms}", out.instance)
     })
 }
@@ -94,7 +94,7 @@ fn claim_of(world: &World, owner: Owner) -> Option<Arc<ClaimSettings>> {
     }
 }
 
-/// Whether they bind the same. Words that a session is found by may change while it has a sandbox.
+/// Whether they bind the same. Labels may change while a session has a sandbox.
 fn same(one: Option<&Arc<ClaimSettings>>, other: Option<&Arc<ClaimSettings>>) -> bool {
     let bound = |settings: Option<&Arc<ClaimSettings>>| {
         let settings = settings.map_or_else(ClaimSettings::default, |all| all.as_ref().clone());
@@ -103,7 +103,7 @@ fn same(one: Option<&Arc<ClaimSettings>>, other: Option<&Arc<ClaimSettings>>) ->
     bound(one) == bound(other)
 }
 
-/// What a use gets bound is what its owner wanted.
+/// A use gets the settings of its owner.
 pub(crate) fn settings(world: &World, owner: Owner, grant: &Grant) -> Judged {
     let claim = claim_of(world, owner);
     holds(Promise::Clean, same(grant.settings.as_ref(), claim.as_ref()), || {
@@ -116,7 +116,7 @@ pub(crate) fn lifetime(world: &World, out: &CheckedOut) -> Judged {
     let record = world.store.sandboxes.get(&out.sandbox);
     let same = record.is_some_and(|record| record.expires_at == Some(out.expires_at));
     holds(Promise::LeaseHonoured, same, || {
-        format!("{:?} ends at {:?}, and is written as {record:?}", out.lease, out.expires_at)
+        format!("{:?} ends at {:?}, and is recorded as {record:?}", out.lease, out.expires_at)
     })?;
     lasts(world, out.instance, out.expires_at)
 }

@@ -1,9 +1,10 @@
-//! Holds: what keeps a sandbox awake, and that nothing frozen or held is treated as if it were not.
+//! Holds: what keeps a sandbox alive, and that no frozen or held sandbox is treated as if it were
+//! not.
 
 use model::record::Owner;
 use model::{InstanceId, ProcessId, SandboxId};
 
-use super::{Judged, Promise, holds, stillness};
+use super::{Judged, Promise, holds, quiesce};
 use crate::runtime::Phase;
 use crate::world::World;
 
@@ -12,7 +13,7 @@ pub(crate) fn freeze(world: &World, id: InstanceId) -> Judged {
     let Some(instance) = world.runtime.instances.get(&id) else { return Ok(()) };
     let busy = instance.turn.is_some() || !instance.uses.is_empty() || instance.is_restarting();
     holds(Promise::RunningSafe, !busy, || format!("{id:?} is in use, and is frozen"))?;
-    stillness::stops(id, instance)?;
+    quiesce::stops(id, instance)?;
     let files = world.runtime.workspaces.get(&instance.workspace);
     let unsaved = files.is_some_and(|files| files.live != files.durable);
     let session = matches!(instance.holder, Owner::Session(_));
@@ -23,7 +24,7 @@ pub(crate) fn freeze(world: &World, id: InstanceId) -> Judged {
         return Ok(());
     }
     let held = instance.is_held(world.now.mono);
-    holds(Promise::HoldsKept, !held, || format!("{id:?} is held awake, and is frozen"))?;
+    holds(Promise::HoldsKept, !held, || format!("{id:?} is kept alive, and is frozen"))?;
     let recipe = &world.scenario.recipes[instance.recipe];
     let quiet_ms = world.now.mono.since(instance.active_at);
     let least_ms = recipe.template.freeze_after_ms.unwrap_or(u64::MAX).min(500);
@@ -32,14 +33,14 @@ pub(crate) fn freeze(world: &World, id: InstanceId) -> Judged {
     })
 }
 
-/// The kill of a process was decided: it had all the time it was given, not counting that in which
-/// its sandbox was frozen. When exactly that began is known only to within the time a freeze takes.
+/// The kill of a process was decided: it had its whole time limit, not counting frozen time. The
+/// begin of frozen time is known only up to the length of a freeze.
 pub(crate) fn kill(world: &World, id: InstanceId, process: ProcessId) -> Judged {
     let Some(instance) = world.runtime.instances.get(&id) else { return Ok(()) };
     let Some(process) = instance.processes.iter().find(|one| one.id == process) else {
         return Ok(());
     };
-    // What was asked to end is killed as soon as its next program runs.
+    // A process whose end was requested is killed as soon as its next program runs.
     let early = process.to_end || process.was_overdue;
     let Some(due) = process.due.filter(|_| !instance.troubled && !instance.frozen && !early) else {
         return Ok(());
@@ -52,7 +53,7 @@ pub(crate) fn kill(world: &World, id: InstanceId, process: ProcessId) -> Judged 
     })
 }
 
-/// What the kernel shows as keeping a sandbox awake is what does.
+/// The kernel's keep-alive report is right.
 pub(crate) fn compare(world: &World, id: InstanceId, sandbox: SandboxId) -> Judged {
     let Some(instance) = world.runtime.instances.get(&id) else { return Ok(()) };
     let Some(report) = world.kernel.wake_report(sandbox) else { return Ok(()) };
@@ -64,7 +65,7 @@ pub(crate) fn compare(world: &World, id: InstanceId, sandbox: SandboxId) -> Judg
     for process in &instance.processes {
         let shown = report.processes.iter().any(|kept| kept.process == process.id);
         let overdue = process.due.is_some_and(|due| due <= now);
-        // Its time may have stood still for a moment.
+        // Its time limit may have been stopped for a moment.
         let unclear = overdue || process.naps > 0 || instance.frozen || process.was_overdue;
         let stopped = stopping.is_some_and(|stop| stop.of.contains(&process.id));
         if (unclear && process.due.is_some()) || stopped {
@@ -79,7 +80,7 @@ pub(crate) fn compare(world: &World, id: InstanceId, sandbox: SandboxId) -> Judg
     })
 }
 
-/// Time passed: processes whose time is over were asked to be killed.
+/// Time passed: processes whose time has expired are being killed.
 pub(crate) fn ticked(world: &World) -> Judged {
     let now = world.now.mono;
     for (id, instance) in &world.runtime.instances {
@@ -93,9 +94,9 @@ pub(crate) fn ticked(world: &World) -> Judged {
         for process in &instance.processes {
             let unclear_ms = process.naps * world.scenario.config.deadlines.freeze_ms;
             let later_ms = process.slept_ms + unclear_ms;
-            // Where an effect went wrong, it may have to be thawed first.
+            // After a failed effect it may have to be thawed first.
             let awake = process.keeps_awake && !instance.frozen && !instance.troubled;
-            // One that is being started again is killed when it runs.
+            // A process that is being restarted is killed when it runs.
             let awake = awake && process.restart_by.is_none();
             let late = awake && process.due.is_some_and(|due| due.plus(later_ms) <= now);
             holds(Promise::DeadlineKept, !owned || !late || process.kill_asked, || {

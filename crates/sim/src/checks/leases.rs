@@ -1,4 +1,4 @@
-//! Leases: they work while they last and never after, and nobody uses what is not theirs.
+//! Leases: they work while they last and never after, and no client uses what belongs to another.
 
 use kernel::{Reply, UseTarget};
 use model::record::Owner;
@@ -30,8 +30,8 @@ pub(crate) fn user_of(world: &World, sandbox: SandboxId, granted: SandboxId) -> 
     }
 }
 
-/// A use of a sandbox was refused. While the lease lasts and the sandbox works, it may not be
-/// said to be gone.
+/// A use of a sandbox was refused. While the lease lasts and the sandbox works, the refusal must
+/// not say that it is gone.
 pub(crate) fn refused(world: &World, target: UseTarget, refusal: &Refusal) -> Judged {
     let UseTarget::Sandbox(sandbox) = target else { return Ok(()) };
     let gone = matches!(
@@ -60,8 +60,8 @@ pub(crate) fn refused(world: &World, target: UseTarget, refusal: &Refusal) -> Ju
     })
 }
 
-/// A return was answered. One that comes too late is the same as one in time where the lease was
-/// returned before, or its user had nothing left to return; a lease that was taken away is lost.
+/// A return was answered. A late return succeeds if the lease was returned before or its sandbox
+/// failed; a lease that was taken away is lost.
 pub(crate) fn returned(
     world: &World,
     lease: LeaseId,
@@ -95,7 +95,7 @@ fn is_settled(end: EndCause) -> bool {
     }
 }
 
-/// What is written of how a lease ended never changes.
+/// The recorded end of a lease never changes.
 pub(crate) fn written(world: &mut World, lease: LeaseId, end: Option<EndCause>) -> Judged {
     let before = world.watch.lease_ends.get(&lease).copied();
     if let Some(end) = end {
@@ -106,9 +106,9 @@ pub(crate) fn written(world: &mut World, lease: LeaseId, end: Option<EndCause>) 
     })
 }
 
-/// Time passed: leases that are over were ended.
+/// Time passed: expired leases have ended.
 pub(crate) fn ticked(world: &World) -> Judged {
-    // A small difference of the clocks is drift, which is not looked at.
+    // A small difference of the clocks is drift, which is ignored.
     let drift_ms = if world.watch.clock_jumped { 1_000 } else { 0 };
     for (id, lease) in &world.ledger.leases {
         if lease.phase != LeasePhase::Held || lease.expires_at.plus(drift_ms) > world.run_wall() {

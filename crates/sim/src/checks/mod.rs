@@ -1,29 +1,29 @@
-//! The promises, and who watches over them. Each file judges one group of promises on every step,
-//! looking only at what changed, by what is true in the world and never by what the kernel keeps
-//! inside. A check never changes the world except for what it has to remember.
+//! The promises and their checks. Each file checks one group of promises on every step. It looks
+//! only at what changed, by what is true in the world and never by the kernel's internal state. A
+//! check never changes the world except for what it must remember.
 
-pub(crate) mod announce;
+pub(crate) mod after_event;
 pub(crate) mod capacity;
-pub(crate) mod cold;
-pub(crate) mod disk;
+pub(crate) mod cold_workspaces;
+pub(crate) mod disk_limits;
 pub(crate) mod effects;
-pub(crate) mod ends;
 pub(crate) mod eviction;
+pub(crate) mod full_audit;
 pub(crate) mod handout;
 pub(crate) mod holds;
 pub(crate) mod leases;
 pub(crate) mod processes;
+pub(crate) mod published_events;
+pub(crate) mod quiesce;
 pub(crate) mod records;
 pub(crate) mod refusals;
 pub(crate) mod sessions;
-pub(crate) mod settled;
-pub(crate) mod stillness;
 pub(crate) mod tenants;
+pub(crate) mod terminations;
 pub(crate) mod transitions;
 pub(crate) mod turns;
 pub(crate) mod uses;
-pub(crate) mod waiting;
-pub(crate) mod whole;
+pub(crate) mod waiters;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -36,7 +36,7 @@ use model::{
 
 macro_rules! promises {
     ($($promise:ident, $name:literal, $words:literal;)+) => {
-        /// What must never be broken.
+        /// The promises.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[expect(missing_docs, reason = "the words say it")]
         pub enum Promise { $($promise,)+ }
@@ -59,72 +59,72 @@ macro_rules! promises {
 }
 
 promises! {
-    LiveLimit, "live_limit", "no more instances exist than max_live";
+    LiveLimit, "live_limit", "at most max_live instances exist";
     MemoryLimit, "memory_limit", "the memory of all instances stays within the budget";
-    EntryLimit, "entry_limit", "no more sandboxes are written down than max_sandboxes";
-    SlotLimit, "slot_limit", "a pool has no more sandboxes than slots";
-    LaunchWritten, "launch_written", "an instance is written down before it is launched";
-    NothingForgotten, "nothing_forgotten", "what exists stays written down until it is removed";
+    EntryLimit, "entry_limit", "at most max_sandboxes sandboxes are journalled";
+    SlotLimit, "slot_limit", "a pool has at most as many sandboxes as slots";
+    LaunchWritten, "launch_written", "an instance is journalled before it is launched";
+    NothingForgotten, "nothing_forgotten", "an instance stays in the journal until it is removed";
     OneOwner, "one_owner", "a sandbox serves one owner at a time";
     IdNeverReused, "id_never_reused", "a sandbox id is never given to a second owner";
     Clean, "clean", "nothing of one owner reaches the next";
     Margin, "margin", "a sandbox handed out has more than the margin left to live";
-    HandedOutAlive, "handed_out_alive", "a sandbox handed out exists, works and is written down for its owner";
-    HeardOfLately, "heard_of_lately", "a sandbox handed out was asked, or answered lately";
+    HandedOutAlive, "handed_out_alive", "a sandbox handed out exists, works and is journalled for its owner";
+    RecentlyProven, "recently_proven", "a sandbox handed out was probed, or answered lately";
     DeathHeard, "death_heard", "a death that becomes known ends its sandbox at once";
     DiskLimitKept, "disk_limit_kept", "a sandbox whose workspace holds too much ends at once";
     DiskSpared, "disk_spared", "nothing is launched on a disk that is short";
-    TenantKept, "tenant_kept", "what belongs to a key is that key's in every record and event, and nobody's after";
-    FirstServed, "first_served", "who waits longest is served first";
-    NobodyWaitsInVain, "nobody_waits_in_vain", "nobody waits while a sandbox is idle or could be started";
-    DeadlineKept, "deadline_kept", "nobody waits past their deadline";
+    TenantKept, "tenant_kept", "what belongs to a key carries that key in every record and event, and none after";
+    FirstServed, "first_served", "the caller that waits longest is served first";
+    NoWaitInVain, "no_wait_in_vain", "no caller waits while a sandbox is idle or could be launched";
+    DeadlineKept, "deadline_kept", "no request waits past its deadline";
     OneAnswer, "one_answer", "every request gets exactly one answer";
     AnswerFits, "answer_fits", "an answer is of the kind that was asked for";
     AnswerTrue, "answer_true", "what an answer says is so";
     RefusalFits, "refusal_fits", "a refusal has a code that fits what was asked for";
-    TerminatedOnce, "terminated_once", "the end of a sandbox is told once, after its removal, if it had been ready";
+    TerminatedOnce, "terminated_once", "the end of a sandbox is published once, after its removal, if it had been ready";
     GenerationsGrow, "generations_grow", "the generations of a session's sandboxes grow";
     TurnsEndOnce, "turns_end_once", "a turn that started ends exactly once";
-    TurnStartTold, "turn_start_told", "the start of a turn is published once, by the decision that gives it to a harness";
+    TurnStartPublished, "turn_start_published", "the start of a turn is published once, by the decision that gives it to a harness";
     OneSandboxEach, "one_sandbox_each", "a session has at most one sandbox";
-    FilesKept, "files_kept", "a session finds its files as it left them, or is told that they are lost";
-    ColdUnwanted, "cold_unwanted", "files are archived or given up only when nobody used them for long enough, nor wants them";
+    FilesKept, "files_kept", "a session finds its files as it left them, or an answer reports the loss";
+    ColdUnwanted, "cold_unwanted", "files are archived or deleted only when no client used them for long enough, nor wants them";
     LimitsSpareFiles, "limits_spare_files", "a limit on the number of sandboxes never deletes files, unless a setting says so";
-    EndedGone, "ended_gone", "a session that its owner ended leaves no record of files that stay";
+    EndedGone, "ended_gone", "no files stay of a session that its owner ended";
     FrozenSaved, "frozen_saved", "a session's sandbox is frozen only when its files would survive it";
-    FilesSaved, "files_saved", "a sandbox is not given up before its files are safe";
+    FilesSaved, "files_saved", "a sandbox does not end before its files are saved";
     RunningSafe, "running_safe", "a sandbox in use is never evicted, swept, frozen, wiped or thrown away";
-    HoldsKept, "holds_kept", "what is held awake is never frozen, swept or evicted";
-    HoldsExact, "holds_exact", "what keeps a sandbox awake is known exactly";
+    HoldsKept, "holds_kept", "a sandbox that is kept alive is never frozen, swept or evicted";
+    HoldsExact, "holds_exact", "the kernel knows exactly what keeps a sandbox alive";
     EndJustified, "end_justified", "a sandbox ends for the reason that is given, and only then";
     TimeGiven, "time_given", "a process is killed only after the time it was given, not counting frozen time";
-    RestartsInPlace, "restarts_in_place", "a program is started again only in the sandbox in which it failed, while that lives";
-    RestartsBounded, "restarts_bounded", "a program is started again as often as is wished and after its pause, not more often nor sooner";
-    StopIsFinal, "stop_is_final", "a process that was asked to end is not started again";
+    RestartsInPlace, "restarts_in_place", "a program is restarted only in the sandbox in which it failed, while that lives";
+    RestartsBounded, "restarts_bounded", "a program is restarted at most as often as its policy says, and not before its pause ends";
+    StopIsFinal, "stop_is_final", "a process whose end was requested is not restarted";
     ProcessesEndOnce, "processes_end_once", "a process ends exactly once, at the latest with its sandbox";
     FrozenUnused, "frozen_unused", "nothing is done in a frozen sandbox";
-    StillBriefly, "still_briefly", "a sandbox is held still only for a copy, and for a second at most";
-    StillBetween, "still_between", "a sandbox is not held still while a turn is being started or stopped in it";
-    GuestAwake, "guest_awake", "a guest that gives files out runs from the beginning to the end of that";
+    QuiescedBriefly, "quiesced_briefly", "a sandbox is quiesced only for a copy, and for a second at most";
+    QuiescedBetween, "quiesced_between", "a sandbox is not quiesced while a turn is being started or stopped in it";
+    GuestAwake, "guest_awake", "a guest that sends files runs from the beginning to the end of that";
     CopyCostsNoUse, "copy_costs_no_use", "no caller is refused a sandbox because its files are being copied";
-    FrozenQuietly, "frozen_quietly", "a sandbox is frozen only after it was quiet for long enough";
+    FrozenQuietly, "frozen_quietly", "a sandbox is frozen only after it was idle for long enough";
     LeastRecentFirst, "least_recent_first", "the least recently used of a tier is evicted first";
-    TiersInOrder, "tiers_in_order", "tiers give way in order, and only those that help";
+    TiersInOrder, "tiers_in_order", "tiers are evicted in order, and only those that help";
     LeaseHonoured, "lease_honoured", "a lease works while it lasts, and not after";
     LeaseEnds, "lease_ends", "an expired lease is ended at once";
-    OneSpeaker, "one_speaker", "a harness is spoken with by a turn or by one who holds it, never by two";
-    UsesEndOnce, "uses_end_once", "a use is broken off at most once, and when its sandbox is gone";
-    OverTold, "over_told", "each user of an instance hears once that it is over, before its end is published";
+    OneSpeaker, "one_speaker", "a turn or one caller has a harness, never two at once";
+    UsesEndOnce, "uses_end_once", "a use is interrupted at most once, and only when its sandbox is gone";
+    EndNotified, "end_notified", "each user of an instance is notified of its end once, before the end is published";
     StatesFollow, "states_follow", "states follow each other as the design says";
-    StatesTold, "states_told", "users see each change of a state, or it counts as left out when there are too many";
-    StatsAddUp, "stats_add_up", "the numbers shown add up to what is written down";
+    StatesPublished, "states_published", "each transition is published, or counted as skipped when there are too many";
+    StatsAddUp, "stats_add_up", "the statistics add up to what is journalled";
     AuditPasses, "audit_passes", "the kernel's own derived facts are right";
     EffectSound, "effect_sound", "an effect has a fresh id and a deadline to come";
     LateIsHarmless, "late_is_harmless", "a completion that is late or repeated changes nothing";
-    WakeMovesOn, "wake_moves_on", "a kernel that was told the time does not ask for it again at once";
+    WakeMovesOn, "wake_moves_on", "a kernel that got a tick does not ask for the next one at once";
     ShutdownFinal, "shutdown_final", "a server that stops starts nothing and leaves nothing";
     NoPanic, "no_panic", "the kernel never panics";
-    AllAnswered, "all_answered", "when faults end, everyone gets an answer";
+    AllAnswered, "all_answered", "when faults end, every request is answered";
     PoolsFill, "pools_fill", "when faults end, every pool reaches its size";
     NothingLeaks, "nothing_leaks", "when faults end, nothing is left over";
 }
@@ -144,7 +144,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The result of something that is judged.
+/// The result of a check.
 pub type Judged<T = ()> = Result<T, Box<Violation>>;
 
 /// A promise was broken.
@@ -153,15 +153,15 @@ pub fn broken<T>(promise: Promise, detail: impl FnOnce() -> String) -> Judged<T>
     Err(Box::new(Violation { promise, detail: shorten(&detail()) }))
 }
 
-/// A promise is kept if this holds.
+/// Fails unless the promise is kept.
 pub fn holds(promise: Promise, kept: bool, detail: impl FnOnce() -> String) -> Judged {
     if kept { Ok(()) } else { broken(promise, detail) }
 }
 
-/// What checks remember from one step to the next.
+/// The state of the checks between steps.
 #[derive(Debug, Default)]
 pub struct Watch {
-    /// Generations that were ready and whose end was not told yet, with what was launched.
+    /// Generations that were ready and whose end is not published yet, with their instances.
     pub announced: BTreeMap<(SandboxId, Generation), InstanceId>,
     /// The number of the last effect of this kernel.
     pub last_effect: Option<u64>,
@@ -173,30 +173,30 @@ pub struct Watch {
     pub clock_went_back: bool,
     /// Turns whose start the decision being judged publishes.
     pub turns_started: Vec<TurnId>,
-    /// Instances that this kernel said to be over, until it publishes the end of their sandboxes.
-    pub told_over: BTreeSet<InstanceId>,
+    /// Instances whose end was notified, until the end of their sandboxes is published.
+    pub end_notified: BTreeSet<InstanceId>,
     /// Instances for whose sandboxes the decision being judged publishes the end.
     pub ended_now: Vec<InstanceId>,
     /// Requests that are answered by the decision being judged.
     pub answered: Vec<RequestId>,
     /// Requests whose clients went away.
     pub gone: BTreeSet<RequestId>,
-    /// How leases ended, as it was first written down.
+    /// How leases ended, as first recorded.
     pub lease_ends: BTreeMap<LeaseId, EndCause>,
-    /// Pools that someone asked to be destroyed by force.
+    /// Pools whose destruction by force was requested.
     pub forced: BTreeSet<TemplateName>,
-    /// Instances that were removed while someone worked in them.
+    /// Instances that were removed during a use.
     pub removed_in_use: Vec<(InstanceId, Vec<UseId>)>,
-    /// Instances that are being evicted with files that are not safe, as a violation unless they
-    /// are deleted with everything.
+    /// Instances that are being evicted with unsaved files: a violation unless their files are
+    /// deleted too.
     pub unsaved: BTreeMap<InstanceId, Box<Violation>>,
-    /// Instances that are held still by decision, each since when.
-    pub held_still: BTreeMap<InstanceId, Mono>,
+    /// Instances that the kernel decided to quiesce, and when.
+    pub quiesced: BTreeMap<InstanceId, Mono>,
     /// Workspaces that are being copied, each until its copy counts as timed out.
     pub copies: Vec<(WorkspaceId, Mono)>,
-    /// Workspaces that were lost by an accident.
+    /// Workspaces that were lost in a simulated accident.
     pub vanished: BTreeSet<WorkspaceId>,
-    /// Generations that live on under another id.
+    /// Generations that continue under another id.
     pub renamed: Vec<(SandboxId, Generation)>,
     /// Sandboxes as users see them.
     pub seen: BTreeMap<SandboxId, transitions::Seen>,

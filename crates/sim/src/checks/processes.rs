@@ -1,5 +1,5 @@
-//! Processes: when the program of one is started again, and that each ends exactly once, at the
-//! latest with its sandbox. What they keep awake, and for how long they run, is judged in `holds`.
+//! Processes: when the program of one is restarted, and that each ends exactly once, at the latest
+//! with its sandbox. `holds` checks what they keep alive and for how long they run.
 
 use kernel::{Effect, RESTART_PAUSE_MS};
 use model::{InstanceId, ProcessEnd, ProcessId};
@@ -11,7 +11,7 @@ use crate::world::World;
 /// How long a program that is to be started again may wait for its sandbox.
 const RESTART_WAIT_MS: u64 = 60_000;
 
-/// A program is to be started again.
+/// A restart was decided.
 pub(crate) fn restart(
     world: &mut World,
     effect: &Effect,
@@ -20,7 +20,7 @@ pub(crate) fn restart(
 ) -> Judged {
     let now = world.now.mono;
     holds(Promise::ShutdownFinal, !world.stopping, || {
-        format!("{process:?} is started again while the server stops")
+        format!("{process:?} is restarted while the server stops")
     })?;
     let record = world.store.record_of(id);
     let lives = record.is_some_and(|record| {
@@ -29,7 +29,7 @@ pub(crate) fn restart(
     });
     let known = world.ledger.processes.get(&process) == Some(&id);
     holds(Promise::RestartsInPlace, lives && known, || {
-        format!("{process:?} is started again in {id:?}, which is written as {record:?}")
+        format!("{process:?} is restarted in {id:?}, which is recorded as {record:?}")
     })?;
     let Some(one) = world.runtime.instances.get_mut(&id) else { return Ok(()) };
     if one.phase == Phase::Up && one.frozen {
@@ -42,18 +42,18 @@ pub(crate) fn restart(
     let may = known.restarts < most && rested_ms.is_some_and(|ms| ms >= RESTART_PAUSE_MS);
     holds(Promise::RestartsBounded, may, || {
         let times = known.restarts;
-        format!("{process:?} was started again {times} of {most} times and rested {rested_ms:?}")
+        format!("{process:?} was restarted {times} of {most} times after a pause of {rested_ms:?}")
     })?;
     known.restarts += 1;
     (known.rests_since, known.restart_by) = (None, Some(effect.deadline));
     Ok(())
 }
 
-/// A process is over. What still runs of it is ended.
+/// A process ended. What still runs of it is killed.
 pub(crate) fn over(world: &mut World, process: ProcessId, end: &ProcessEnd) -> Judged {
     world.coverage.count("process_ends", end.reason.as_str());
     let Some(instance) = world.ledger.processes.remove(&process) else {
-        return broken(Promise::ProcessesEndOnce, || format!("{process:?} was over already"));
+        return broken(Promise::ProcessesEndOnce, || format!("{process:?} had ended already"));
     };
     if let Some(one) = world.runtime.instances.get_mut(&instance) {
         one.processes.retain(|other| other.id != process);
@@ -61,7 +61,8 @@ pub(crate) fn over(world: &mut World, process: ProcessId, end: &ProcessEnd) -> J
     Ok(())
 }
 
-/// A sandbox is being removed or wiped, and every user has heard of it: none of its processes goes on.
+/// A sandbox is being removed or wiped, and its users were notified: none of its processes
+/// continues.
 pub(crate) fn sandbox_ended(world: &World, id: InstanceId) -> Judged {
     let mut left = world.ledger.processes.iter().filter(|(_, instance)| **instance == id);
     holds(Promise::ProcessesEndOnce, left.next().is_none(), || {
@@ -69,7 +70,8 @@ pub(crate) fn sandbox_ended(world: &World, id: InstanceId) -> Judged {
     })
 }
 
-/// Time passed: no process rests for ever, nor is any start waited for after its deadline.
+/// Time passed: no process waits for a restart without limit, and no restart takes longer than its
+/// deadline.
 pub(crate) fn ticked(world: &World) -> Judged {
     let now = world.now.mono;
     for (id, one) in &world.runtime.instances {
@@ -78,7 +80,7 @@ pub(crate) fn ticked(world: &World) -> Judged {
             let rests = process.rests_since.is_none_or(|since| since.plus(longest_ms) >= now);
             let starts = process.restart_by.is_none_or(|by| by >= now);
             holds(Promise::DeadlineKept, rests && starts, || {
-                format!("{process:?} in {id:?} is neither started again nor over")
+                format!("{process:?} in {id:?} is neither restarted nor ended")
             })?;
         }
     }

@@ -1,11 +1,11 @@
-//! What is written down: each transaction leaves records that follow from those before, stay
-//! within the limits, and forget nothing that exists.
+//! The journal: each transaction leaves records that follow from those before, stay within the
+//! limits, and name everything that exists.
 
 use model::EndCause;
 use model::record::Owner;
 use model::state::SandboxState;
 
-use super::{Judged, Promise, eviction, handout, holds, leases, tenants, waiting};
+use super::{Judged, Promise, eviction, handout, holds, leases, tenants, waiters};
 use crate::store::Change;
 use crate::world::World;
 
@@ -47,7 +47,7 @@ fn one(world: &mut World, change: &Change) -> Judged {
         return Err(violation);
     }
     if let Some(before) = before {
-        // One transaction may take two steps, such as cold and at once warming again.
+        // One transaction may contain two transitions, such as to cold and at once to warming.
         let (from, to) = (before.state, after.state);
         let by = |between: &SandboxState| from.may_become(*between) && between.may_become(to);
         let follows = from == to || from.may_become(to) || SandboxState::ALL.iter().any(by);
@@ -71,7 +71,7 @@ fn one(world: &mut World, change: &Change) -> Judged {
         Owner::Lease(lease) => {
             let new = before.is_none_or(|before| before.owner != after.owner);
             if new && after.ending.is_none() {
-                waiting::assigned(world, lease, &after.template)?;
+                waiters::assigned(world, lease, &after.template)?;
             }
         }
         Owner::Session(session) => {
@@ -79,7 +79,7 @@ fn one(world: &mut World, change: &Change) -> Judged {
             holds(Promise::OneSandboxEach, own <= 1, || format!("{session:?} has {own}"))?;
         }
     }
-    // What nobody knew under its first generation ends under its last one alone.
+    // A generation that no client saw ends together with the next one.
     if let Some(before) = before
         && before.generation < after.generation
         && before.instance == after.instance
@@ -100,7 +100,7 @@ fn one(world: &mut World, change: &Change) -> Judged {
 
 fn removed(world: &mut World, change: &Change) {
     let Some(before) = &change.before else { return };
-    // The same thing lives on under another id: the old one ends without anything being removed.
+    // The same instance continues under another id: the old id ends without a removal.
     if let Some(instance) = before.instance
         && world.store.by_instance.contains_key(&instance)
     {

@@ -1,4 +1,4 @@
-//! Refusals: each has a code that makes sense for what was asked.
+//! Refusals: each has a code that fits the request.
 
 use model::{ErrorCode, Refusal};
 
@@ -24,7 +24,7 @@ const SANDBOX: &[Code] =
 const SESSION: &[Code] =
     &[Code::SessionUnknown, Code::SessionEnded, Code::SessionStopped, Code::SessionBusy];
 
-/// Judges a refusal given at once, by the kind of the event.
+/// Checks an immediate refusal, by the kind of the event.
 pub(crate) fn judge(kind: usize, refusal: &Refusal) -> Judged {
     let groups: &[&[Code]] = match event_name(kind) {
         "template_put" => &[&[Code::TemplateInvalid, Code::TemplateInUse]],
@@ -37,15 +37,15 @@ pub(crate) fn judge(kind: usize, refusal: &Refusal) -> Judged {
         "process_started" | "scale_written" => {
             &[SANDBOX, &[Code::LimitReached, Code::QueueFull, Code::CapacityExhausted]]
         }
-        "process_end_asked" => &[&[Code::ProcessOver, Code::SandboxBusy]],
+        "process_end_requested" => &[&[Code::ProcessOver, Code::SandboxBusy]],
         "stop_requested" => &[SANDBOX],
-        // These have an answer of their own, judged by what was asked.
+        // Their answers are checked by the request.
         _ => return Ok(()),
     };
     fits(event_name(kind), groups, refusal)
 }
 
-/// Judges a refusal that answers a request.
+/// Checks a refusal that answers a request.
 pub(crate) fn answer(ask: &Ask, refusal: &Refusal) -> Judged {
     let (name, groups): (_, &[&[Code]]) = match ask {
         Ask::Checkout { .. } => (

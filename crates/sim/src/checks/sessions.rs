@@ -1,4 +1,4 @@
-//! Sessions: their files are there when they look, or they were told that they are lost.
+//! Sessions: a client finds its files, or an answer reported the loss.
 
 use model::record::{Owner, SandboxRecord};
 use model::{InstanceId, SessionId, SessionStatus, WorkspaceId};
@@ -9,7 +9,7 @@ use crate::world::World;
 
 /// A session looks into its workspace.
 pub(crate) fn look(world: &mut World, id: SessionId, instance: InstanceId) -> Judged {
-    // Nobody sees the files of a sandbox that died and was not missed yet.
+    // A sandbox that died unnoticed shows no files.
     if world.runtime.up(instance).is_none() {
         return Ok(());
     }
@@ -19,11 +19,11 @@ pub(crate) fn look(world: &mut World, id: SessionId, instance: InstanceId) -> Ju
         Expect::Exactly(expected) => found == expected,
         Expect::AtLeast(floor) => found >= floor,
     };
-    let (expected, told) = (session.expect, session.told_lost);
+    let (expected, reported) = (session.expect, session.loss_reported);
     session.expect = Expect::Exactly(found);
-    session.told_lost = false;
-    holds(Promise::FilesKept, as_left || told, || {
-        format!("{id:?} left {expected:?} and finds {found} in {instance:?}, untold")
+    session.loss_reported = false;
+    holds(Promise::FilesKept, as_left || reported, || {
+        format!("{id:?} left {expected:?} and finds {found} in {instance:?}, unreported")
     })
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn kill(world: &World, instance: InstanceId) -> Judged {
     })
 }
 
-/// A session was told that it ended: nothing names files of it, except to have them removed.
+/// The end of a session was answered: no record names its files, except to delete them.
 pub(crate) fn over(world: &World, id: SessionId) -> Judged {
     let own = |record: &&SandboxRecord| record.owner == Owner::Session(id) && !record.doomed;
     let sandbox = world.store.sandboxes.values().find(own);

@@ -1,5 +1,5 @@
-//! Keys: what a caller has is that caller's in every record and every event, and what is nobody's
-//! is no key's.
+//! Keys: what a caller owns carries that caller's key in every record and event; what has no owner
+//! carries none.
 
 use kernel::Transition;
 use model::lifecycle::LifecycleEvent;
@@ -28,7 +28,7 @@ fn owner(lease: Option<LeaseId>, session: Option<SessionId>) -> Owner {
     }
 }
 
-/// A key was named for what an owner has. Clients forget their leases after a while.
+/// Checks the key of something that an owner has. Clients forget old leases.
 fn fits(world: &World, owner: Owner, tenant: KeyId, what: &str) -> Judged {
     let expected = of_owner(world, owner);
     holds(Promise::TenantKept, expected.is_none_or(|expected| expected == tenant), || {
@@ -36,26 +36,26 @@ fn fits(world: &World, owner: Owner, tenant: KeyId, what: &str) -> Judged {
     })
 }
 
-/// A sandbox was written down.
+/// A sandbox was journalled.
 pub(crate) fn written(world: &World, record: &SandboxRecord) -> Judged {
     fits(world, record.owner, record.tenant, "a record")
 }
 
-/// The end of a sandbox was written down.
+/// The end of a sandbox was journalled.
 pub(crate) fn ended(world: &World, ended: &Ended) -> Judged {
     fits(world, owner(ended.lease, ended.session), ended.tenant, "an end")
 }
 
-/// Users see a change of a state.
-pub(crate) fn moved(world: &World, told: &Transition) -> Judged {
-    match world.store.sandboxes.get(&told.sandbox) {
-        Some(record) => fits(world, record.owner, told.tenant, "a change of state"),
+/// A transition was published.
+pub(crate) fn transition(world: &World, change: &Transition) -> Judged {
+    match world.store.sandboxes.get(&change.sandbox) {
+        Some(record) => fits(world, record.owner, change.tenant, "a change of state"),
         None => Ok(()),
     }
 }
 
-/// Something was told.
-pub(crate) fn told(world: &World, tenant: KeyId, event: &LifecycleEvent) -> Judged {
+/// An event was published.
+pub(crate) fn published(world: &World, tenant: KeyId, event: &LifecycleEvent) -> Judged {
     let owner = match event {
         LifecycleEvent::SandboxActive { lease, session, .. }
         | LifecycleEvent::SandboxTerminated { lease, session, .. } => owner(*lease, *session),

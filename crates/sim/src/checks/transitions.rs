@@ -1,29 +1,28 @@
-//! Changes of the state that users see: the kernel tells each, or counts it as left out because there
-//! were too many in a second. What it tells of a sandbox, with what it left out, is the way that the
-//! sandbox went.
+//! Transitions: the kernel publishes each, or counts it as skipped because there were too many in a
+//! second. The published and skipped transitions of a sandbox together are all its transitions.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use kernel::{CHANGES_TOLD_MAX, Transition};
+use kernel::{TRANSITIONS_PER_SECOND_MAX, Transition};
 use model::{KeyId, Mono, SandboxId, SandboxState};
 
 use super::{Judged, Promise, broken, holds, tenants};
 use crate::world::World;
 
-/// For how long the kernel counts changes before it tells more of them.
+/// The window in which the kernel counts transitions.
 const SECOND_MS: u64 = 1_000;
 
 /// A sandbox as users see it.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// After the last decision; cold if it was not known then.
+    /// Its state after the last decision; cold if it did not exist then.
     state: Option<SandboxState>,
-    /// Changes that the kernel did not tell yet, in order.
-    untold: Vec<(SandboxState, SandboxState)>,
-    /// The key that saw changes of it.
+    /// Transitions that are not published yet, in order.
+    unpublished: Vec<(SandboxState, SandboxState)>,
+    /// The key that its transitions were published to.
     tenant: Option<KeyId>,
-    /// When the kernel told changes within the last second.
-    told_at: VecDeque<Mono>,
+    /// When transitions were published within the last second.
+    published_at: VecDeque<Mono>,
 }
 
 impl Seen {
@@ -32,18 +31,18 @@ impl Seen {
     }
 }
 
-/// A kernel was started: it tells nothing of what it found.
+/// A kernel was started: it publishes no transitions for restored states.
 pub(crate) fn begin(world: &mut World) {
     let seen = |state| Seen { state: Some(state), ..Seen::default() };
     world.watch.seen = world.kernel.states().map(|(id, state)| (id, seen(state))).collect();
 }
 
-/// Judges what a decision tells, and what it does not.
-pub(crate) fn judge(world: &mut World, told: &[Transition]) -> Judged {
+/// Checks the published and the missing transitions of a decision.
+pub(crate) fn judge(world: &mut World, published: &[Transition]) -> Judged {
     let visible: BTreeMap<SandboxId, SandboxState> = world.kernel.states().collect();
-    for one in told {
+    for one in published {
         world.coverage.count("states", one.to.as_str());
-        tenants::moved(world, one)?;
+        tenants::transition(world, one)?;
         is_true(world, one, visible.get(&one.sandbox).copied())?;
     }
     for (id, state) in &visible {
@@ -51,66 +50,71 @@ pub(crate) fn judge(world: &mut World, told: &[Transition]) -> Judged {
         let seen = world.watch.seen.entry(*id).or_default();
         let before = seen.state.replace(*state).unwrap_or(SandboxState::Cold);
         if before != *state {
-            seen.untold.push((before, *state));
-            let busy = seen.told_lately(now) >= CHANGES_TOLD_MAX as usize;
-            world.coverage.count("states", "left_out");
-            holds(Promise::StatesTold, busy, || {
-                format!("{id:?} was {before:?} and is {state:?}, and users did not see it")
+            seen.unpublished.push((before, *state));
+            let busy = seen.published_lately(now) >= TRANSITIONS_PER_SECOND_MAX as usize;
+            world.coverage.count("states", "skipped");
+            holds(Promise::StatesPublished, busy, || {
+                format!("{id:?} was {before:?} and is {state:?}, and was not published")
             })?;
         }
     }
     let gone = world.watch.seen.extract_if(.., |id, _| !visible.contains_key(id));
     for (id, seen) in gone {
-        let told = seen.state() == SandboxState::Cold && seen.untold.is_empty();
-        holds(Promise::StatesTold, told, || format!("{id:?} is gone unseen: {seen:?}"))?;
+        let complete = seen.state() == SandboxState::Cold && seen.unpublished.is_empty();
+        holds(Promise::StatesPublished, complete, || {
+            format!("{id:?} is gone unpublished: {seen:?}")
+        })?;
     }
     Ok(())
 }
 
-/// Judges one change that the kernel tells, of a sandbox that is in this state now.
+/// Checks one published transition of a sandbox that is in this state now.
 fn is_true(world: &mut World, one: &Transition, is: Option<SandboxState>) -> Judged {
     let now = world.now.mono;
     let seen = world.watch.seen.entry(one.sandbox).or_default();
     let change = (one.from, one.to);
-    let late = seen.untold.last() == Some(&change) && one.skipped as usize + 1 == seen.untold.len();
+    let late = seen.unpublished.last() == Some(&change)
+        && one.skipped as usize + 1 == seen.unpublished.len();
     let fresh = one.from == seen.state()
         && one.to == is.unwrap_or(SandboxState::Cold)
-        && one.skipped as usize == seen.untold.len();
+        && one.skipped as usize == seen.unpublished.len();
     if !late && !fresh {
-        return broken(Promise::StatesTold, || format!("{one:?} of {seen:?}, which is {is:?}"));
+        return broken(Promise::StatesPublished, || {
+            format!("{one:?} of {seen:?}, which is {is:?}")
+        });
     }
-    // One key at most sees an id. If that was prepared for the key and failed, no key sees its end.
+    // At most one key sees an id. If a claim for the key failed, no key sees its end.
     if one.tenant != KeyId::NIL {
         let saw = *seen.tenant.get_or_insert(one.tenant);
         holds(Promise::TenantKept, saw == one.tenant, || format!("{one:?} was {saw:?}'s before"))?;
     }
     seen.state = Some(one.to);
-    seen.untold.clear();
-    seen.told_at.push_back(now);
-    // What is counted begins with the first, so that two counts may meet in a second.
-    let most = 2 * CHANGES_TOLD_MAX as usize;
-    let few = is.is_none() || seen.told_lately(now) <= most;
-    holds(Promise::StatesTold, few, || format!("more than {most} of {:?}", one.sandbox))?;
+    seen.unpublished.clear();
+    seen.published_at.push_back(now);
+    // A window begins with its first transition, so two windows may overlap one second.
+    let most = 2 * TRANSITIONS_PER_SECOND_MAX as usize;
+    let few = is.is_none() || seen.published_lately(now) <= most;
+    holds(Promise::StatesPublished, few, || format!("more than {most} of {:?}", one.sandbox))?;
     let by = |between: &SandboxState| one.from.may_become(*between) && between.may_become(one.to);
     let follows = one.from.may_become(one.to) || SandboxState::ALL.iter().any(by);
     holds(Promise::StatesFollow, follows, || format!("{one:?}"))
 }
 
 impl Seen {
-    /// How many the kernel told within the last second.
-    fn told_lately(&mut self, now: Mono) -> usize {
-        while self.told_at.front().is_some_and(|at| now.since(*at) >= SECOND_MS) {
-            self.told_at.pop_front();
+    /// How many transitions were published within the last second.
+    fn published_lately(&mut self, now: Mono) -> usize {
+        while self.published_at.front().is_some_and(|at| now.since(*at) >= SECOND_MS) {
+            self.published_at.pop_front();
         }
-        self.told_at.len()
+        self.published_at.len()
     }
 }
 
-/// Nothing happens any more: the last change that users saw led to the present state.
+/// The world is at rest: the last published transition led to the present state.
 pub(crate) fn rested(world: &World) -> Judged {
-    let left = world.watch.seen.iter().find(|(_, seen)| !seen.untold.is_empty());
+    let left = world.watch.seen.iter().find(|(_, seen)| !seen.unpublished.is_empty());
     match left {
-        Some((id, seen)) => broken(Promise::StatesTold, || format!("{id:?} is {seen:?}")),
+        Some((id, seen)) => broken(Promise::StatesPublished, || format!("{id:?} is {seen:?}")),
         None => Ok(()),
     }
 }

@@ -11,7 +11,9 @@ use crate::world::World;
 /// The kernel publishes the start of a turn.
 pub(crate) fn started(world: &mut World, session: SessionId, turn: TurnId) -> Judged {
     let Some((_, request)) = world.ledger.asked_turns.remove(&turn) else {
-        return broken(Promise::TurnStartTold, || format!("{turn:?} starts again, or is over"));
+        return broken(Promise::TurnStartPublished, || {
+            format!("{turn:?} starts again, or has ended")
+        });
     };
     world.ledger.turns.insert(turn, (session, request));
     world.watch.turns_started.push(turn);
@@ -28,17 +30,18 @@ pub(crate) fn ended(world: &mut World, turn: TurnId, outcome: TurnOutcome) -> Ju
     })
 }
 
-/// A decision is committed: the turns whose start it publishes are those that it gives to harnesses.
+/// A decision is committed: the turns whose start it publishes are those that it gives to
+/// harnesses.
 pub(crate) fn given(world: &mut World, effects: &[Effect]) -> Judged {
     let mut started = std::mem::take(&mut world.watch.turns_started);
     for effect in effects {
         let Action::StartTurn { turn, .. } = &effect.action else { continue };
-        let Some(at) = started.iter().position(|told| told == turn) else {
-            return broken(Promise::TurnStartTold, || format!("{turn:?} starts unpublished"));
+        let Some(at) = started.iter().position(|started| started == turn) else {
+            return broken(Promise::TurnStartPublished, || format!("{turn:?} starts unpublished"));
         };
         started.swap_remove(at);
     }
-    holds(Promise::TurnStartTold, started.is_empty(), || {
+    holds(Promise::TurnStartPublished, started.is_empty(), || {
         format!("the start of {started:?} is published, and no harness gets them")
     })
 }

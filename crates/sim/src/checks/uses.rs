@@ -8,7 +8,7 @@ use super::{Judged, Promise, broken, holds};
 use crate::runtime::{Instance, Phase};
 use crate::world::World;
 
-/// The kernel says that an instance is over: so is all that is in progress in it.
+/// The kernel notifies the end of an instance: its uses end.
 pub(crate) fn over(world: &mut World, instance: InstanceId, cause: EndCause) -> Judged {
     let code = use_broken(cause).code.as_str();
     world.coverage.count("over", cause.as_str());
@@ -18,33 +18,35 @@ pub(crate) fn over(world: &mut World, instance: InstanceId, cause: EndCause) -> 
             one.uses.retain(|other| *other != use_id);
         }
     }
-    let first = world.watch.told_over.insert(instance);
-    holds(Promise::OverTold, first, || format!("{instance:?} is over again, by {cause:?}"))
+    let first = world.watch.end_notified.insert(instance);
+    holds(Promise::EndNotified, first, || {
+        format!("the end of {instance:?} is notified again, by {cause:?}")
+    })
 }
 
 /// The kernel publishes the end of the sandbox that an instance was of.
 pub(crate) fn ended(world: &mut World, instance: InstanceId, renamed: bool) {
     if renamed {
-        // It goes on in its pool, and its next user hears of the next end.
-        world.watch.told_over.remove(&instance);
+        // It continues in its pool, and its next user is notified of the next end.
+        world.watch.end_notified.remove(&instance);
     } else {
         world.watch.ended_now.push(instance);
     }
 }
 
-/// A decision is judged: the users of what it says to have ended have heard that by now.
-pub(crate) fn all_told(world: &mut World) -> Judged {
+/// At the end of a decision: the users of ended sandboxes were notified.
+pub(crate) fn all_notified(world: &mut World) -> Judged {
     for instance in std::mem::take(&mut world.watch.ended_now) {
-        let told = world.watch.told_over.remove(&instance);
-        holds(Promise::OverTold, told, || {
-            format!("the sandbox of {instance:?} ended, and its user did not hear that it is over")
+        let notified = world.watch.end_notified.remove(&instance);
+        holds(Promise::EndNotified, notified, || {
+            format!("the sandbox of {instance:?} ended, and its user was not notified")
         })?;
     }
     Ok(())
 }
 
-/// Somebody holds a harness from now on: no turn has it, and nobody else.
-pub(crate) fn speaks(world: &World, owner: Owner, instance: InstanceId) -> Judged {
+/// A caller got the harness: no turn and no other caller has it.
+pub(crate) fn harness_granted(world: &World, owner: Owner, instance: InstanceId) -> Judged {
     let has_turn = match owner {
         Owner::Session(session) => world.ledger.turns.values().any(|(of, _)| *of == session),
         Owner::Lease(_) | Owner::Nobody => false,
@@ -53,7 +55,7 @@ pub(crate) fn speaks(world: &World, owner: Owner, instance: InstanceId) -> Judge
     holds(Promise::OneSpeaker, alone, || format!("the harness of {instance:?} is given to two"))
 }
 
-/// A turn is given to a harness: nobody holds that.
+/// A turn is given to a harness: no caller holds it.
 pub(crate) fn turn(world: &World, instance: InstanceId) -> Judged {
     holds(Promise::OneSpeaker, !world.ledger.is_held(instance), || {
         format!("a turn is given to {instance:?}, whose harness is held")
@@ -65,8 +67,8 @@ pub(crate) fn frozen(use_id: UseId) -> Judged {
     broken(Promise::FrozenUnused, || format!("{use_id:?} ended in a frozen sandbox"))
 }
 
-/// A sandbox is said to be frozen, or not to be.
-pub(crate) fn rests(world: &World, sandbox: SandboxId, frozen: bool) -> Judged {
+/// An answer says that a sandbox is frozen or thawed.
+pub(crate) fn frozen_as_answered(world: &World, sandbox: SandboxId, frozen: bool) -> Judged {
     let instance = world.store.sandboxes.get(&sandbox).and_then(|record| record.instance);
     let Some(one) = instance.and_then(|id| world.runtime.instances.get(&id)) else { return Ok(()) };
     holds(Promise::AnswerTrue, one.frozen == frozen || one.phase != Phase::Up, || {
@@ -74,14 +76,14 @@ pub(crate) fn rests(world: &World, sandbox: SandboxId, frozen: bool) -> Judged {
     })
 }
 
-/// An instance was removed; whoever still works in it must hear of it before anything else does.
+/// An instance was removed: its open uses must end.
 pub(crate) fn removed(world: &mut World, id: InstanceId, instance: &Instance) {
     if !instance.uses.is_empty() {
         world.watch.removed_in_use.push((id, instance.uses.clone()));
     }
 }
 
-/// After a removal was reported, nobody may still believe to work there.
+/// After a confirmed removal no use of the instance may be open.
 pub(crate) fn settled(world: &mut World) -> Judged {
     for (id, uses) in std::mem::take(&mut world.watch.removed_in_use) {
         // Only a removal that is confirmed is known to the kernel.

@@ -1,5 +1,5 @@
-//! What keeps sandboxes awake or puts them to rest or away: processes, the scale file, stops,
-//! freezes, thaws and deletions by id.
+//! What keeps sandboxes alive, freezes or removes them: processes, the scale file, stops, freezes,
+//! thaws and deletions by id.
 
 use kernel::Event;
 use model::{InstanceId, SandboxId};
@@ -10,7 +10,7 @@ use crate::runtime::{Phase, ScheduledStop};
 use crate::world::World;
 
 impl World {
-    /// An instance in which somebody works, with its sandbox.
+    /// An instance that its owner used, with its sandbox.
     pub(super) fn used_instance(&mut self) -> Option<(InstanceId, SandboxId)> {
         let candidates: Vec<InstanceId> = self
             .runtime
@@ -23,7 +23,7 @@ impl World {
             .collect();
         let instance = self.choices.pick(&candidates)?;
         let record = self.store.record_of(instance)?;
-        // What belongs to nobody runs nothing of anybody.
+        // A sandbox without an owner runs no client's programs.
         (self.ledger.has(record.owner) && record.ending.is_none()).then_some((instance, record.id))
     }
 
@@ -44,7 +44,7 @@ impl World {
             one.processes.iter_mut().for_each(|process| process.keeps_awake = false);
         }
         let scale = one.scale;
-        self.tell(Event::ScaleWritten { instance, seq, scale, drops })
+        self.notify(Event::ScaleWritten { instance, seq, scale, drops })
     }
 
     pub(super) fn act_stop_keep_alive(&mut self) -> Judged {

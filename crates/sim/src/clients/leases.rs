@@ -39,7 +39,7 @@ impl World {
             },
         );
         let usual_ms = self.scenario.config.wait_ms;
-        // One that does not wait for others still waits for its own.
+        // A checkout that does not wait for others still waits for its own launch.
         let patience_ms = match (policy, wait_ms) {
             (CheckoutPolicy::Wait, Some(wait_ms)) if wait_ms > 0 => wait_ms,
             (CheckoutPolicy::Wait, None) => usual_ms,
@@ -123,7 +123,7 @@ impl World {
                 let direct = self.submit(Event::LeaseReturned { lease }, None)?;
                 checks::leases::returned(self, lease, false, direct.as_ref())
             }
-            _ => self.tell(Event::LeaseRenewed { lease, ttl_ms: None }),
+            _ => self.notify(Event::LeaseRenewed { lease, ttl_ms: None }),
         }
     }
 
@@ -144,12 +144,12 @@ impl World {
         }
     }
 
-    /// A use is over, by itself or because its client is done.
+    /// Ends a use.
     pub(crate) fn end_use(&mut self, use_id: UseId) -> Judged {
         let Some(open) = self.ledger.uses.get(&use_id) else { return Ok(()) };
-        let still = self.runtime.up(open.instance).is_some_and(|one| one.held_still.is_some());
+        let still = self.runtime.up(open.instance).is_some_and(|one| one.quiesced_since.is_some());
         if still && open.kind == UseKind::Exec {
-            // It goes on when its sandbox does.
+            // It continues when its sandbox runs again.
             self.plan(50, Item::UseEnds(use_id));
             return Ok(());
         }
@@ -161,13 +161,13 @@ impl World {
         if let Some(one) = self.runtime.up(open.instance) {
             one.active_at = now;
             one.stirred_at = now;
-            if one.frozen && one.held_still.is_none() {
+            if one.frozen && one.quiesced_since.is_none() {
                 return checks::uses::frozen(use_id);
             }
             if open.kind == UseKind::Exec {
                 self.owner_writes(open.instance, open.owner);
             }
         }
-        self.tell(Event::UseEnded { use_id })
+        self.notify(Event::UseEnded { use_id })
     }
 }

@@ -1,6 +1,6 @@
-//! What clients and operators do. Each act is one event with ids and wishes drawn at random; an
-//! act for which there is nothing to act on does nothing. Clients keep to no rules but physics:
-//! they use stale ids, return twice and go away in the middle.
+//! What clients and operators do. Each act is one event with random ids and options; an act without
+//! a subject does nothing. Clients follow no rules: they use stale ids, return twice and go away in
+//! the middle.
 
 mod holds;
 mod leases;
@@ -50,11 +50,11 @@ impl World {
             Act::Resize => self.act_resize(),
             Act::Drain => {
                 let template = self.any_template();
-                self.tell(Event::PoolDrained { template })
+                self.notify(Event::PoolDrained { template })
             }
             Act::ResumePool => {
                 let template = self.any_template();
-                self.tell(Event::PoolResumed { template })
+                self.notify(Event::PoolResumed { template })
             }
             Act::Destroy => self.act_destroy(),
             Act::PutTemplate => self.act_put_template(),
@@ -85,7 +85,7 @@ impl World {
         self.choices.pick(&self.ledger.open_sessions)
     }
 
-    /// One of a few keys, to whom what is asked for next will belong.
+    /// One of a few keys, for the next request.
     fn some_tenant(&mut self) -> KeyId {
         KeyId::from_u128(1 + self.ledger.fresh() / 7 % 3)
     }

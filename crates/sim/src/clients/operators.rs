@@ -1,4 +1,4 @@
-//! Clients that go away in the middle, and operators that change pools under everyone's feet.
+//! Clients that go away in the middle, and operators that change pools while clients use them.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ impl World {
                 {
                     one.abort_asked = true;
                 }
-                self.tell(Event::ClientGone { request })
+                self.notify(Event::ClientGone { request })
             }
             _ => {
                 let index = self.choices.below(self.ledger.pending.len() as u32) as usize;
@@ -64,9 +64,9 @@ impl World {
         self.coverage.count("faults", "queued_client_gone");
         let ends = self.ledger.sessions.get(&session).map(|one| one.on_disconnect)
             == Some(OnDisconnect::Abort);
-        self.tell(Event::ClientGone { request })?;
-        let is_over = !self.ledger.asked_turns.contains_key(&turn);
-        holds(Promise::TurnsEndOnce, is_over || !ends, || {
+        self.notify(Event::ClientGone { request })?;
+        let has_ended = !self.ledger.asked_turns.contains_key(&turn);
+        holds(Promise::TurnsEndOnce, has_ended || !ends, || {
             format!("{turn:?} waits on, though its client went away")
         })
     }
@@ -101,14 +101,14 @@ impl World {
             }
             self.watch.gone.insert(request);
         }
-        self.tell(Event::ClientGone { request })
+        self.notify(Event::ClientGone { request })
     }
 
     pub(super) fn act_resize(&mut self) -> Judged {
         let template = self.any_template();
         let pool_size = self.choices.below(4);
         let max_overflow = u32::from(pool_size == 0) + self.choices.below(5);
-        self.tell(Event::PoolResized { template, pool_size, max_overflow })
+        self.notify(Event::PoolResized { template, pool_size, max_overflow })
     }
 
     pub(super) fn act_destroy(&mut self) -> Judged {

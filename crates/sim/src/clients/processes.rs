@@ -1,5 +1,5 @@
-//! What clients do with processes: they start them, with or without a wish that failed programs are
-//! started again, and they stop, kill and signal them at any moment.
+//! What clients do with processes: they start them, with or without a restart policy, and they
+//! stop, kill and signal them at any moment.
 
 use kernel::{EndAsked, Event, StartedProcess};
 use model::process::RestartPolicy;
@@ -34,7 +34,7 @@ impl World {
         let timeout_ms = self.kernel.process_timeout_ms(keep_alive, asked);
         let started =
             StartedProcess { sandbox, instance, process, keep_alive, timeout_ms, restart };
-        // Sometimes the kernel hears of it late, when its sandbox may be over, or another one.
+        // Sometimes the kernel hears of it late, when its sandbox may have ended or changed its id.
         if self.choices.below(8) == 0 {
             let heard_ms = self.choices.between(1, 3_000);
             self.plan(heard_ms, Item::ProcessStarted(started));
@@ -69,7 +69,7 @@ impl World {
         });
         self.ledger.processes.insert(process, instance);
         self.program_will_end(instance, process, 0, restart.is_some());
-        self.tell(Event::ProcessStarted(started))
+        self.notify(Event::ProcessStarted(started))
     }
 
     pub(super) fn act_end_process(&mut self) -> Judged {

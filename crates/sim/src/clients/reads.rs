@@ -1,5 +1,6 @@
-//! The server itself reads the files of sessions, for a backup: it asks, is answered when they can be
-//! read, and says when it is done. It may read a sandbox that dies, or give up before it is answered.
+//! The server reads the files of sessions for a backup: it asks, gets an answer when they can be
+//! read, and reports when it is done. It may read from a sandbox that dies, or give up before the
+//! answer.
 
 use kernel::Event;
 use model::{InstanceId, RequestId, WorkspaceId};
@@ -30,7 +31,7 @@ impl World {
     ) -> Judged {
         let instance = instance.filter(|id| self.runtime.up(*id).is_some());
         if let Some(id) = instance.filter(|_| guest_awake) {
-            checks::stillness::asked(self, id)?;
+            checks::quiesce::asked(self, id)?;
         }
         let inside = instance.and_then(|id| self.runtime.up(id)).filter(|one| one.is_read_inside());
         let needs_guest = inside.is_some() && !guest_awake;
@@ -52,6 +53,6 @@ impl World {
         if let Some(one) = read.by_guest.and_then(|id| self.runtime.instances.get_mut(&id)) {
             one.readings = one.readings.saturating_sub(1);
         }
-        self.tell(Event::ReadEnded { request, needs_guest: read.needs_guest })
+        self.notify(Event::ReadEnded { request, needs_guest: read.needs_guest })
     }
 }

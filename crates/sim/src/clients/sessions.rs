@@ -1,4 +1,4 @@
-//! Conversations: created, given turns, aborted, set aside, stopped, ended and forked.
+//! Sessions: created, given turns, aborted, paused, stopped, ended and forked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl World {
             claim,
             on_disconnect,
             expect,
-            told_lost: false,
+            loss_reported: false,
             active: None,
             abort_asked: false,
             stop_asked: false,
@@ -115,7 +115,7 @@ impl World {
         if let Some(one) = self.ledger.sessions.get_mut(&session) {
             one.abort_asked = true;
         }
-        self.tell(Event::TurnWithdrawn { session, turn })
+        self.notify(Event::TurnWithdrawn { session, turn })
     }
 
     pub(super) fn act_pause(&mut self) -> Judged {
@@ -125,7 +125,7 @@ impl World {
         self.control(session, Ask::Pause { session }, event, request)
     }
 
-    /// Other words to be found by, now and then.
+    /// Changes labels or the harness configuration.
     fn change(&mut self, session: SessionId) -> Judged {
         let labels = match self.choices.below(3) {
             0 => None,
@@ -133,7 +133,7 @@ impl World {
             _ => Some(BTreeMap::from([("word".to_owned(), "other".to_owned())])),
         };
         let config = self.choices.pick(&[None, Some("null"), Some("{}")]).flatten().map(Arc::from);
-        self.tell(Event::SessionChanged { session, labels, config })
+        self.notify(Event::SessionChanged { session, labels, config })
     }
 
     pub(super) fn act_resume(&mut self) -> Judged {
@@ -162,7 +162,7 @@ impl World {
         if let Some(one) = self.ledger.sessions.get_mut(&session) {
             one.end_asked = true;
         }
-        // Some clients go on asking things of a session that is over.
+        // Some clients keep using a session that has ended.
         if self.choices.below(4) != 3 {
             self.ledger.open_sessions.retain(|open| *open != session);
         }
@@ -182,7 +182,7 @@ impl World {
         let shelved = self.store.sessions.get(&parent).and_then(|record| record.files);
         let workspace = sandbox.map(|record| record.workspace).or(shelved.map(|f| f.workspace));
         let files = workspace.and_then(|workspace| self.runtime.workspaces.get(&workspace));
-        // Until the fork is answered, a crash may leave no more than what was durable.
+        // Until the fork is answered, a crash may leave only what was durable.
         let (floor, held) = files.map_or((0, 0), |files| (files.durable, files.live));
         let expect = Expect::AtLeast(floor);
         self.add_session(session, tenant, template, claim, on_disconnect, expect);

@@ -1,5 +1,6 @@
-//! The order of effects: those on one instance are carried out one after the other, as in the engine.
-//! What an effect reads when it begins is looked up here too. It never ends an effect.
+//! The order of effects: those on one instance are carried out one after the other, as in the
+//! engine. What an effect reads when it begins is looked up here too. This module never ends an
+//! effect.
 
 use kernel::{Action, Effect};
 use model::TurnId;
@@ -46,8 +47,8 @@ impl World {
         self.runtime.instances.get_mut(instance).map(|one| (one, *turn))
     }
 
-    /// Effects on one instance are carried out one after the other; only its end waits for nothing.
-    /// One whose time is over before its turn comes does nothing any more.
+    /// Effects on one instance are carried out one after the other; only its removal does not wait.
+    /// An effect that misses its deadline while it waits does nothing.
     pub(super) fn in_turn(&mut self, effect: &Effect, how: How, takes_ms: u64) -> (How, u64) {
         let now = self.now.mono;
         let one = match &effect.action {

@@ -1,6 +1,6 @@
 //! Carries out effects in the simulated runtime: slowly, wrongly, twice, or not at all. How an
-//! effect goes is drawn when it starts; what it does is decided by the truth when it ends. It
-//! never touches what the kernel believes except by reporting.
+//! effect goes is drawn when it starts; what it does is decided by the true state when it ends. It
+//! changes what the kernel knows only by reports.
 
 mod lanes;
 mod perform;
@@ -39,7 +39,7 @@ pub(crate) enum Item {
         /// How it ended.
         outcome: Outcome,
     },
-    /// A use is over.
+    /// A use ends.
     UseEnds(UseId),
     /// Files were read for a backup.
     ReadEnds(RequestId),
@@ -65,8 +65,8 @@ pub(crate) enum Item {
         /// Why.
         fate: ProgramFate,
     },
-    /// That the program of a process is over becomes known.
-    ProgramTold {
+    /// The end of a program becomes known.
+    ProgramReported {
         /// Where.
         instance: InstanceId,
         /// Of which process.
@@ -99,7 +99,7 @@ pub(crate) enum How {
         /// Whether it happened nevertheless.
         happened: bool,
     },
-    /// Nobody knows: it is reported as timed out, too late, or never.
+    /// Unknown: it is reported as timed out, too late, or never.
     Unknown {
         /// Whether it happened.
         happened: bool,
@@ -129,8 +129,8 @@ impl World {
                     traits: self.scenario.recipes[recipe].traits,
                     workspace: launch.workspace,
                     frozen: false,
-                    still_since: self.now.mono,
-                    held_still: None,
+                    frozen_since: self.now.mono,
+                    quiesced_since: None,
                     closed,
                     readings: 0,
                     changing_turns: Vec::new(),
@@ -148,9 +148,9 @@ impl World {
                     active_at: self.now.mono,
                     stirred_at: self.now.mono,
                     died: false,
-                    death_told: false,
+                    death_reported: false,
                     troubled: false,
-                    disk_told: false,
+                    disk_reported: false,
                     lives_until: launch.template.max_lifetime_ms.map(|ms| self.now.wall.plus(ms)),
                     kill_asked: false,
                     saved: Saved::NotTried,
@@ -206,7 +206,7 @@ impl World {
         let slow = self.choices.chance(rates.slow);
         let takes_ms = if slow { left_ms - 1 } else { usual_ms.min(left_ms) };
         let takes_ms = self.choices.between(0, takes_ms);
-        // Few are ever held still, so what follows a failure there would hardly be seen.
+        // Quiesces are rare, so failures of a release are drawn more often.
         let often = if matches!(effect.action, Action::LetRun { .. }) { 10 } else { 1 };
         let fail = rates.fail * often;
         let weights = [1000, fail, rates.late, rates.silent, rates.twice, rates.lie];
@@ -237,7 +237,7 @@ impl World {
         match item {
             Item::Act { effect, how, began_with } => self.end_effect(&effect, how, began_with),
             Item::Report { id, outcome } => {
-                // A report this late comes after the kernel has given up on the effect.
+                // A report this late comes after the deadline of the effect.
                 self.coverage.count("faults", "late_report");
                 let boots = self.boots;
                 self.tick()?;
@@ -246,9 +246,9 @@ impl World {
                 }
                 let late = Event::EffectEnded { id, outcome };
                 self.watch.expect_silence = true;
-                let told = self.tell(late);
+                let judged = self.notify(late);
                 self.watch.expect_silence = false;
-                told
+                judged
             }
             Item::UseEnds(use_id) => self.end_use(use_id),
             Item::ReadEnds(request) => self.end_read(request),
@@ -264,17 +264,21 @@ impl World {
                 self.program_ends(instance, process, program, fate);
                 Ok(())
             }
-            Item::ProgramTold { instance, process, program, how } => {
-                self.program_told(instance, process, program, how)
+            Item::ProgramReported { instance, process, program, how } => {
+                self.program_reported(instance, process, program, how)
             }
             Item::Death { instance, cause } => {
                 if let Some(one) = self.runtime.instances.get_mut(&instance) {
-                    one.death_told = true;
+                    one.death_reported = true;
                 }
                 let boots = self.boots;
-                self.tell(Event::InstanceDied { instance, cause })?;
-                // A kernel that did not live to hear of it finds out when it is started again.
-                if self.boots == boots { checks::ends::death_told(self, instance) } else { Ok(()) }
+                self.notify(Event::InstanceDied { instance, cause })?;
+                // A kernel that was killed before finds out when it is started again.
+                if self.boots == boots {
+                    checks::terminations::death_reported(self, instance)
+                } else {
+                    Ok(())
+                }
             }
         }
     }
@@ -298,7 +302,7 @@ impl World {
         }
         one.active_at = now;
         one.stirred_at = now;
-        // What a turn that was called off still writes is nobody's to miss.
+        // What a cancelled turn still writes need not be kept.
         if self.ledger.turns.contains_key(&turn) || self.ledger.asked_turns.contains_key(&turn) {
             self.session_writes(instance, session);
         }
@@ -306,7 +310,7 @@ impl World {
             one.turn = None;
             one.changing_turns.retain(|changing| *changing != turn);
         }
-        self.tell(Event::TurnEnded { session, turn, outcome })
+        self.notify(Event::TurnEnded { session, turn, outcome })
     }
 
     fn end_effect(&mut self, effect: &Effect, how: How, began_with: u64) -> Judged {
@@ -436,7 +440,7 @@ impl World {
         if outcome != Outcome::Done {
             self.spoil(effect);
         }
-        checks::stillness::reported(self, effect, &outcome);
+        checks::quiesce::reported(self, effect, &outcome);
         if let Some(instance) = instance_of(&effect.action)
             && let Some(one) = self.runtime.instances.get_mut(&instance)
         {
@@ -450,7 +454,7 @@ impl World {
                 one.saved = Saved::Yes;
             }
         }
-        self.tell(Event::EffectEnded { id: effect.id, outcome })
+        self.notify(Event::EffectEnded { id: effect.id, outcome })
     }
 
     /// Remembers that an effect on an instance did not end well.

@@ -1,5 +1,5 @@
-//! What each effect does to the truth when it happens. Nothing here is drawn or reported: it is
-//! the runtime itself, and it refuses what cannot be.
+//! What each effect does to the true state when it happens. Nothing here is drawn or reported: it
+//! is the runtime itself, and it refuses what is impossible.
 
 use kernel::{Action, FailureKind, Outcome};
 use model::template::RuntimeTraits;
@@ -70,15 +70,15 @@ impl World {
                 if !can_freeze {
                     return Ok(failed(FailureKind::Unsupported));
                 }
-                one.stand_still(now, false);
+                one.freeze(now, false);
             }
             Action::HoldStill { instance } => {
                 let Some(one) = self.runtime.up(*instance) else { return gone };
                 if !one.traits.can_freeze {
                     return Ok(failed(FailureKind::Unsupported));
                 }
-                self.coverage.count("copies", "held_still");
-                one.stand_still(now, true);
+                self.coverage.count("copies", "quiesced");
+                one.freeze(now, true);
             }
             Action::Thaw { instance } | Action::LetRun { instance } => {
                 let Some(one) = self.runtime.up(*instance) else { return gone };
@@ -116,7 +116,7 @@ impl World {
             Action::RestartProcess { instance, process, .. } => {
                 let Some(one) = self.runtime.up(*instance) else { return gone };
                 let frozen = one.frozen;
-                // When the process is over, the start is given up.
+                // If the process ended meanwhile, the restart is given up.
                 let Some(known) = one.process(*process).filter(|_| !frozen) else {
                     return Ok(failed(FailureKind::Trouble));
                 };
@@ -179,7 +179,7 @@ impl World {
                 self.runtime.workspaces.remove(workspace);
             }
             Action::ArchiveWorkspace { workspace } => {
-                // Whoever started on it meanwhile came first. Else its contents are the same.
+                // A launch on the workspace meanwhile comes first.
                 let used = self.runtime.instances.values().any(|one| one.workspace == *workspace);
                 if used || !self.runtime.workspaces.contains_key(workspace) {
                     return Ok(failed(FailureKind::Trouble));

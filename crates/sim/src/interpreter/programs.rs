@@ -1,6 +1,6 @@
 //! The programs of processes: how they end, and when the kernel hears of it. Nothing here is an
-//! effect: programs end by themselves, by a signal, or with their sandbox. The kernel never hears of
-//! a program whose process is over.
+//! effect: programs end by themselves, by a signal, or with their sandbox. The kernel never hears
+//! of a program whose process has ended.
 
 use kernel::{Event, ProgramEnd, ProgramExit};
 use model::{InstanceId, ProcessId};
@@ -58,7 +58,7 @@ impl World {
         known.runs = false;
         let how = self.draw_end(fate);
         let heard_ms = self.choices.between(0, 30);
-        self.plan(heard_ms, Item::ProgramTold { instance, process, program, how });
+        self.plan(heard_ms, Item::ProgramReported { instance, process, program, how });
     }
 
     fn draw_end(&mut self, fate: ProgramFate) -> ProgramEnd {
@@ -78,8 +78,8 @@ impl World {
         }
     }
 
-    /// The kernel hears that a program is over.
-    pub(super) fn program_told(
+    /// The kernel hears that a program ended.
+    pub(super) fn program_reported(
         &mut self,
         instance: InstanceId,
         process: ProcessId,
@@ -95,11 +95,11 @@ impl World {
         known.start_heard(now);
         known.rests_since = Some(now);
         one.stirred_at = now;
-        self.tell(Event::ProgramEnded { instance, process, how })
+        self.notify(Event::ProgramEnded { instance, process, how })
     }
 
-    /// An instance died: nothing is heard of its programs any more. If the kernel does not say why in
-    /// time, the server reports them as lost.
+    /// An instance died: nothing is heard of its programs any more. If the kernel does not say why
+    /// in time, the server reports them as lost.
     pub(crate) fn programs_lost(&mut self, instance: InstanceId) {
         let Some(one) = self.runtime.instances.get_mut(&instance) else { return };
         debug_assert_eq!(one.phase, Phase::Dead, "only what is dead loses its programs");
@@ -107,7 +107,7 @@ impl World {
         let lost: Vec<(ProcessId, u32)> = running.map(|one| (one.id, one.program)).collect();
         for (process, program) in lost {
             let how = ProgramEnd::Lost { sandbox_gone: true, detail: "gone".into() };
-            let item = Item::ProgramTold { instance, process, program, how };
+            let item = Item::ProgramReported { instance, process, program, how };
             self.plan(REASON_PATIENCE_MS, item);
         }
     }
