@@ -9,7 +9,7 @@ use model::{Refusal, RequestId, SessionId, TurnChange, TurnId};
 use tokio::sync::oneshot;
 
 use crate::core::{Attached, Core, unavailable};
-use crate::gone::{Gone, Stay};
+use crate::instance_ends::{Gone, Stay};
 
 /// How long a request waits for a journal that cannot be written.
 pub(crate) const TROUBLE_PATIENCE: Duration = Duration::from_secs(2);

@@ -36,7 +36,7 @@ use crate::boxed;
 use crate::core::Core;
 use crate::documents::refused as store_refused;
 use crate::effects::EffectError;
-use crate::keeping;
+use crate::workspace_persistence;
 
 /// The member that says that everything before it is all there is.
 const COMPLETE: &str = "complete.json";
@@ -369,10 +369,12 @@ impl Parts {
     async fn copy(&self, from: WorkspaceId, to: WorkspaceId) -> Result<(), EffectError> {
         if let Some(core) = &self.live {
             let template = in_memory()?;
-            let copied = keeping::read(core, from, to, &template).await;
+            let copied = workspace_persistence::read(core, from, to, &template).await;
             return match copied {
                 // By now the kernel knows that, and lets it run first.
-                Err(EffectError::NeedsGuest) => keeping::read(core, from, to, &template).await,
+                Err(EffectError::NeedsGuest) => {
+                    workspace_persistence::read(core, from, to, &template).await
+                }
                 copied => copied,
             };
         }
@@ -387,8 +389,8 @@ impl Parts {
             workspaces.pack(from, &mut writer, &mut |_| true)?;
             writer.finish().map(|_| ())
         });
-        let copied = copied.await.map_err(|error| crate::disk::given_up(&error))?;
-        copied.map_err(|error| crate::disk::failed(&error))?;
+        let copied = copied.await.map_err(|error| crate::workspace_disk::given_up(&error))?;
+        copied.map_err(|error| crate::workspace_disk::failed(&error))?;
         if self.is_there(from) {
             return Ok(());
         }

@@ -8,7 +8,7 @@ use store::Batch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::core::{Core, Decision};
-use crate::log;
+use crate::decision_log;
 
 /// The most decisions in one transaction.
 const GROUP_MAX: usize = 512;
@@ -36,7 +36,7 @@ pub(crate) async fn run(core: Arc<Core>) {
             if !batch.is_empty() {
                 commit(&core, &batch).await;
                 core.metrics.decided(decisions.len());
-                log::written(&core, &batch);
+                decision_log::written(&core, &batch);
                 core.named.changed(&batch.documents);
             }
             core.written(decisions);

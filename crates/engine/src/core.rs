@@ -16,26 +16,26 @@ use tokio::task::AbortHandle;
 
 use crate::answers::{Answer, Given, Waiter, nobody_took};
 use crate::clock::Clock;
-use crate::disk::Disk;
-use crate::gone::Gone;
 use crate::harnesses::Harnesses;
+use crate::image_pins::Needed;
+use crate::instance_ends::Gone;
+use crate::journal_health::Trouble;
+use crate::keep_alive_observers::Observers;
 use crate::keys::Keyring;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::mounts::Mounts;
-use crate::named::Named;
-use crate::names::{NameChange, Names};
-use crate::needed::Needed;
-use crate::observing::Observers;
+use crate::named_documents::Named;
 use crate::processes::{self, Processes, Shelf};
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
-use crate::scale;
-use crate::seeds::Sowing;
-use crate::states::{Changed, States};
-use crate::trouble::Trouble;
+use crate::scale_file;
+use crate::seed_archives::Sowing;
+use crate::session_names::{NameChange, Names};
+use crate::transitions::{Changed, States};
 use crate::turns::{Live, TurnNews, Turns};
 use crate::uploads::Uploads;
+use crate::workspace_disk::Disk;
 
 /// Imports at once: each takes two threads and the disk.
 const IMPORTS_MAX: usize = 2;
@@ -352,7 +352,7 @@ impl Core {
                     processes::over(self, sandbox, process, end, keeps_alive);
                 }
                 Notice::HoldsChanged { instance, processes, seen } => {
-                    scale::show(self, instance, processes, seen);
+                    scale_file::show(self, instance, processes, seen);
                 }
                 Notice::ShutdownComplete => {
                     self.stopped.send_replace(true);

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use crate::core::Core;
-use crate::{keeping, processes, turns};
+use crate::{processes, turns, workspace_persistence};
 
 /// Carries out an effect.
 pub(crate) async fn carry_out(core: &Arc<Core>, effect: Effect, give_up: &Notify) -> Outcome {
@@ -131,20 +131,20 @@ async fn act(core: &Arc<Core>, effect: &Effect, give_up: &Notify) -> Result<(), 
         }
         Action::ArchiveWorkspace { workspace } => {
             tokio::select! {
-                archived = keeping::archive(core, *workspace) => archived,
+                archived = workspace_persistence::archive(core, *workspace) => archived,
                 () = give_up.notified() => Err(unsupported("its end was asked for").into()),
             }
         }
         Action::Persist { instance, workspace, guest_awake } => {
-            keeping::persist(core, *instance, *workspace, *guest_awake).await
+            workspace_persistence::persist(core, *instance, *workspace, *guest_awake).await
         }
         Action::CopyWorkspace { from, instance, guest_awake, to, template } => {
-            let source = keeping::Source {
+            let source = workspace_persistence::Source {
                 workspace: *from,
                 instance: *instance,
                 guest_awake: *guest_awake,
             };
-            keeping::copy(core, source, *to, template).await
+            workspace_persistence::copy(core, source, *to, template).await
         }
         Action::Claim { instance, settings, .. } => {
             claim(core, *instance, settings.as_deref()).await

@@ -17,9 +17,9 @@ use tokio::time::timeout;
 use crate::Engine;
 use crate::boxed;
 use crate::core::Core;
-use crate::needed::{self, needs};
+use crate::disk_guard::{Sparing, no_room};
+use crate::image_pins::{self, needs};
 use crate::roots::in_background;
-use crate::sparing::{Sparing, no_room};
 
 /// Longest import, with all that follows when its archive is here.
 const IMPORT_MAX: Duration = Duration::from_hours(2);
@@ -156,7 +156,7 @@ fn import(
     let Imported { id, .. } =
         imported.map_err(|error| if ran_short.get() { no_room() } else { error })?;
     // Its name may have been that of an image which a template needs, and now needs no more.
-    needed::hold(core, store);
+    image_pins::hold(core, store);
     collect(store);
     store.get(&id.to_string())
 }
@@ -167,7 +167,7 @@ fn remove(
     reference: &str,
     force: bool,
 ) -> Result<ImageRemoved, Refusal> {
-    needed::hold(core, store);
+    image_pins::hold(core, store);
     let (going, names) = (store.find(reference)?, store.get(reference)?.names.len());
     for template in core.read(Kernel::templates) {
         if needs(&template, store).is_some_and(|needed| is_lost(&needed, &going, names)) {

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use workspaces::LostFound;
 
 use crate::core::Core;
-use crate::disk::Settled;
+use crate::workspace_disk::Settled;
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_mins(10);

@@ -17,8 +17,8 @@ use crate::answers::TROUBLE_PATIENCE;
 use crate::boxed;
 use crate::core::{Core, unavailable};
 use crate::documents;
-use crate::named::{self, NamedError, refuse_too_much, to_the_end};
-use crate::names::{self, NameChange, NameKey, Names, Seen};
+use crate::named_documents::{self, NamedError, refuse_too_much, to_the_end};
+use crate::session_names::{self, NameChange, NameKey, Names, Seen};
 use crate::{Caller, Engine, SessionRequest, Use};
 
 /// Sandboxes that a session had before: what ran in them can still be asked.
@@ -149,7 +149,7 @@ impl Engine {
         let begun = {
             let alone = self.core.named.lock(&key.kind, key.tenant, None).await?;
             refuse_too_much(&self.core, &document).await?;
-            let before = named::find(&self.core, &key).await?;
+            let before = named_documents::find(&self.core, &key).await?;
             let before = before.map(|kept| kept.document.clone());
             let change = NameChange::Making { session, document, before };
             let begun = self.begin_session(caller, session, asked, Some(change))?;
@@ -311,7 +311,7 @@ impl Engine {
 
 /// The session of a name as it is written, also one that is being made.
 async fn written(core: &Core, key: &NameKey) -> Result<Option<Arc<NamedSession>>, Refusal> {
-    let Some(kept) = named::find(core, key).await? else { return Ok(None) };
+    let Some(kept) = named_documents::find(core, key).await? else { return Ok(None) };
     if let Some(named) = kept.session.get() {
         return Ok(Some(Arc::clone(named)));
     }
@@ -360,10 +360,11 @@ impl Core {
 /// The names of sessions that an earlier run was ending. What names another session by now, or cannot
 /// be read, is passed over, and its note removed.
 pub(crate) async fn left_over(store: &dyn Store) -> Result<Names, StoreError> {
-    let query = DocumentQuery { kind: Some(names::ENDING.to_owned()), ..DocumentQuery::default() };
+    let query =
+        DocumentQuery { kind: Some(session_names::ENDING.to_owned()), ..DocumentQuery::default() };
     let mut ending = Vec::new();
     for note in store.documents(&query).await? {
-        if let Some((session, key)) = names::noted(&note) {
+        if let Some((session, key)) = session_names::noted(&note) {
             let query = DocumentQuery {
                 kind: Some(key.kind.clone()),
                 tenant: Some(key.tenant),

@@ -5,7 +5,7 @@ use model::stats::PoolStats;
 use model::{ErrorCode, Refusal, TemplateName};
 
 use crate::boxed;
-use crate::{Engine, needed};
+use crate::{Engine, image_pins};
 
 impl Engine {
     /// All pools, by the names of their templates.
@@ -59,7 +59,7 @@ impl Engine {
         let request = self.core.request();
         let event = Event::PoolDestroyed { request, template: template.clone(), force };
         self.core.ask(request, event).await?;
-        needed::hold_now(&self.core).await;
+        image_pins::hold_now(&self.core).await;
         Ok(())
     }
 

@@ -16,10 +16,10 @@ use crate::boxed;
 use crate::core::{Attached, Core, unavailable};
 use crate::ids::fresh_uuid;
 use crate::keys::Caller;
-use crate::losses;
-use crate::making::Unknown;
-use crate::names::NameChange;
 use crate::sandboxes::unexpected;
+use crate::session_creation::Unknown;
+use crate::session_names::NameChange;
+use crate::state_loss;
 use crate::turns::{Live, TurnFollow, Unexpected};
 use crate::{Engine, claim};
 
@@ -225,7 +225,7 @@ impl Engine {
         let request = self.core.request();
         let reply = self.core.ask(request, Event::ResumeRequested { request, session: id }).await?;
         let Reply::SessionReady(ready) = reply else { return Err(unexpected(&reply)) };
-        losses::note(ready.lost());
+        state_loss::note(ready.lost());
         self.ready_harness(caller, id).await?;
         self.session(caller, id)
     }
@@ -302,7 +302,7 @@ impl Engine {
         unknown.becomes_known();
         // What the parent lost and had not reported, the copy lacks too.
         for of in [id, session] {
-            losses::note(self.core.read(|kernel| kernel.unreported_loss_of(of)));
+            state_loss::note(self.core.read(|kernel| kernel.unreported_loss_of(of)));
         }
         Ok(view)
     }
@@ -373,7 +373,7 @@ impl Engine {
         let reply = self.core.ask_with(request, event, Some(put)).await?;
         let queued = matches!(reply, Reply::TurnQueued { .. });
         if let Reply::TurnStarted(ready) = &reply {
-            losses::note(ready.lost());
+            state_loss::note(ready.lost());
         } else if !queued {
             return Err(unexpected(&reply));
         }

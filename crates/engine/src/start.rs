@@ -20,16 +20,16 @@ use workspaces::{Archives, LostFound, Seeds, Workspaces};
 use crate::boxed;
 use crate::clock::{Clock, WallClock};
 use crate::core::{Core, Parts, unavailable};
-use crate::disk::Disk;
 use crate::keys::Keyring;
 use crate::mounts::Mounts;
 use crate::processes::{ProcessLogs, Shelf};
 use crate::roots::Roots;
 use crate::runtimes::Runtimes;
 use crate::templates::say_placed;
+use crate::workspace_disk::Disk;
 use crate::{
-    Engine, clock, commit, deaths, lost_found, measuring, named_sessions, needed, processes, scale,
-    seeds, timer,
+    Engine, clock, commit, deaths, disk_usage, image_pins, lost_found, named_sessions, processes,
+    scale_file, seed_archives, timer,
 };
 
 /// How long pools that were being removed may take to be gone.
@@ -227,21 +227,21 @@ impl Engine {
         core.keep_running(processes::save(Arc::clone(&core)));
         core.keep_running(processes::store(Arc::clone(&core)));
         core.keep_running(processes::sweep(Arc::clone(&core), config.strays == Strays::Remove));
-        core.keep_running(measuring::watch_free(Arc::clone(&core)));
-        core.keep_running(measuring::measure(Arc::clone(&core)));
-        core.keep_running(measuring::measure_kept(Arc::clone(&core)));
+        core.keep_running(disk_usage::watch_free(Arc::clone(&core)));
+        core.keep_running(disk_usage::measure(Arc::clone(&core)));
+        core.keep_running(disk_usage::measure_kept(Arc::clone(&core)));
         match config.strays {
-            Strays::Remove => core.keep_running(seeds::run(Arc::clone(&core))),
+            Strays::Remove => core.keep_running(seed_archives::run(Arc::clone(&core))),
             Strays::Leave => {}
         }
         core.keep_running(lost_found::run(Arc::clone(&core), config.lost_found_keep));
-        needed::hold_now(&core).await;
-        core.keep_running(needed::run(Arc::clone(&core)));
+        image_pins::hold_now(&core).await;
+        core.keep_running(image_pins::run(Arc::clone(&core)));
         for watch in watches {
             core.keep_running(deaths::run(Arc::clone(&core), watch));
         }
         for notes in scales {
-            core.keep_running(scale::run(Arc::clone(&core), notes));
+            core.keep_running(scale_file::run(Arc::clone(&core), notes));
         }
         let engine = Self::of(core);
         engine.look_at_images().await;

@@ -8,7 +8,7 @@ use model::{ErrorCode, NetworkPolicy, Placed, Refusal, Template, TemplateName};
 use runtime::Runtime;
 
 use crate::boxed;
-use crate::{Engine, needed};
+use crate::{Engine, image_pins};
 
 /// The most templates.
 const TEMPLATES_MAX: usize = 1_000;
@@ -77,7 +77,7 @@ impl Engine {
         }
         let event = Event::TemplatePut { template: Arc::new(template), traits };
         self.core.ask(self.core.request(), event).await?;
-        needed::hold_now(&self.core).await;
+        image_pins::hold_now(&self.core).await;
         Ok(if known { Put::Replaced } else { Put::Created })
     }
 }

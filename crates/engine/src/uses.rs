@@ -20,10 +20,10 @@ use crate::Engine;
 use crate::answers::Given;
 use crate::boxed;
 use crate::core::Core;
-use crate::gone::Stay;
+use crate::instance_ends::Stay;
 use crate::keys::Caller;
-use crate::losses;
 use crate::sandboxes::unexpected;
+use crate::state_loss;
 
 /// A use that was asked for. Dropped, it is over, however far it came.
 struct Hold {
@@ -93,7 +93,7 @@ pub(crate) async fn begin(
         (Reply::Granted(grant), Some(stay)) => (grant, stay),
         (reply, _) => return Err(unexpected(&reply)),
     };
-    losses::note(grant.lost);
+    state_loss::note(grant.lost);
     if let Some(sandbox) = core.runtimes.sandbox(grant.instance) {
         return Ok(Use { hold, grant, sandbox, stay });
     }

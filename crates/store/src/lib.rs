@@ -9,11 +9,11 @@
 pub mod conformance;
 mod contract;
 pub mod error;
-mod forgetting;
 pub mod memory;
 mod node_key;
 mod processes;
 mod retention;
+mod retention_selection;
 pub mod sqlite;
 mod turns;
 

@@ -2,12 +2,12 @@
 //! arrive and leave, while every file is written and read by the guest. Nothing is ever unpacked on
 //! the host.
 
-mod inside;
 mod pack;
 mod pieces;
+mod sandbox_files;
 mod unpack;
 
-pub use inside::{Files, WithoutUse};
 pub use pack::{Lost, Packing};
 pub use pieces::Pieces;
+pub use sandbox_files::{Files, WithoutUse};
 pub use unpack::{Bounds, UnpackError, Unpacked, Unpacking, Unusual};

@@ -14,7 +14,7 @@ use runtime::{Entry, EntryKind, FileReader, Page};
 use tar_stream::{Kind, Written, end, padding};
 use tokio::io::AsyncReadExt as _;
 
-use super::inside::Files;
+use super::sandbox_files::Files;
 
 const LIST: u32 = 500;
 const READ_BYTES: usize = 128 * 1024;

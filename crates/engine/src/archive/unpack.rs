@@ -6,8 +6,8 @@ use model::{ErrorCode, Refusal};
 use tar_stream::{Bounds as Format, Decoder, Entry, Kind, Step, TarError, padding};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::inside::Files;
 use super::pieces::{Pieces, Source};
+use super::sandbox_files::Files;
 
 const COPY_BYTES: usize = 64 * 1024;
 

@@ -3,32 +3,32 @@
 //! they keep awake, is the kernel's decision. That something is read of them counts as nothing and
 //! thaws nothing; whatever needs the inside of a sandbox is a use of it.
 
-mod asked;
 mod live;
 mod log;
+mod log_reader;
+mod log_writer;
 mod names;
-mod reading;
-mod recovering;
-mod restarting;
-mod running;
-mod saving;
-mod starting;
-mod stopping;
-mod storing;
+mod record_writer;
+mod recovery;
+mod requests;
+mod restarts;
+mod runner;
+mod start;
+mod stop;
 mod table;
 
-pub use self::asked::{
+pub use self::log::files::ProcessLogs;
+pub(crate) use self::log::files::Shelf;
+pub use self::log_reader::LogFollow;
+pub(crate) use self::log_writer::run as save;
+pub(crate) use self::record_writer::run as store;
+pub(crate) use self::recovery::{end_left_over, store_left_over, sweep};
+pub use self::requests::{
     LogPage, LogPiece, LogQuery, LogWanted, ProcessInput, ProcessPage, ProcessQuery, ProcessRef,
     ProcessRequest,
 };
-pub use self::log::files::ProcessLogs;
-pub(crate) use self::log::files::Shelf;
-pub use self::reading::LogFollow;
-pub(crate) use self::recovering::{end_left_over, store_left_over, sweep};
-pub(crate) use self::restarting::{over, restart, rests};
-pub(crate) use self::saving::run as save;
-pub(crate) use self::stopping::kill_program;
-pub(crate) use self::storing::run as store;
+pub(crate) use self::restarts::{over, restart, rests};
+pub(crate) use self::stop::kill_program;
 pub(crate) use self::table::Processes;
 
 use std::collections::BTreeSet;
@@ -124,7 +124,7 @@ impl Engine {
         grace_ms: u64,
     ) -> Result<ProcessRecord, Refusal> {
         let (used, live) = self.use_process(caller, sandbox, of).await?;
-        stopping::stop(used, live, grace_ms).await
+        stop::stop(used, live, grace_ms).await
     }
 
     /// Kills a process and everything that descends from it. Done when it is over.
@@ -136,7 +136,7 @@ impl Engine {
         of: &ProcessRef,
     ) -> Result<ProcessRecord, Refusal> {
         let (used, live) = self.use_process(caller, sandbox, of).await?;
-        stopping::kill(used, live).await
+        stop::kill(used, live).await
     }
 
     /// Sends a signal to a process, or to everything that descends from it too.
@@ -150,7 +150,7 @@ impl Engine {
         tree: bool,
     ) -> Result<ProcessRecord, Refusal> {
         let (used, live) = self.use_process(caller, sandbox, of).await?;
-        stopping::signal(used, Arc::clone(&live), signal, tree).await?;
+        stop::signal(used, Arc::clone(&live), signal, tree).await?;
         Ok(self.shown(&Entry::Live(live)))
     }
 
@@ -205,7 +205,7 @@ impl Engine {
         query: LogQuery,
     ) -> Result<LogPage, Refusal> {
         let entry = self.find_process(caller, sandbox, of).await?;
-        reading::page(&self.core, entry, query).await
+        log_reader::page(&self.core, entry, query).await
     }
 
     /// What a process wrote from `offset` on, and what it writes until it is over.

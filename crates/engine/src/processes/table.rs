@@ -14,11 +14,11 @@ use model::{
 use store::{ProcessesQuery, Store};
 use tokio::sync::Semaphore;
 
-use super::asked::{ProcessQuery, ProcessRef};
 use super::live::Live;
 use super::log::files::Shelf;
 use super::names;
-use super::storing::Behind;
+use super::record_writer::Behind;
+use super::requests::{ProcessQuery, ProcessRef};
 use crate::core::unavailable;
 
 /// How many that are over are remembered of one sandbox.

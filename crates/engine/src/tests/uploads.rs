@@ -3,8 +3,8 @@
 use model::{ErrorCode, SandboxId};
 use tokio::io::AsyncReadExt as _;
 
-use super::names::cut;
 use super::node::{ALICE, Node, config};
+use super::session_names::cut;
 use crate::{UPLOAD_PARTS_MAX, UploadError, Use, UseKind};
 
 async fn write(node: &Node, used: &Use, id: &str, number: u32, text: &str) -> String {

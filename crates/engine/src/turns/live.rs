@@ -9,7 +9,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::log::TurnLog;
-use crate::gone::Stay;
+use crate::instance_ends::Stay;
 
 /// A turn.
 pub(crate) struct Live {

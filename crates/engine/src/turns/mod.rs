@@ -5,7 +5,7 @@
 mod follow;
 mod live;
 mod log;
-mod running;
+mod runner;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,12 +15,12 @@ use model::lifecycle::{SessionChange, TurnOutcome};
 use model::{LifecycleEvent, SessionId, TurnChange, TurnEnd, TurnId, TurnPiece, TurnStart, Wall};
 use serde_json::{Value, json};
 
-use crate::gone::Stay;
+use crate::instance_ends::Stay;
 use crate::metrics::Metrics;
 
 pub use self::follow::TurnFollow;
 pub(crate) use self::live::Live;
-pub(crate) use self::running::{begin, stop};
+pub(crate) use self::runner::{begin, stop};
 
 /// What messages that no harness has yet may take in memory.
 const WAITING_BYTES_MAX: usize = 256 * 1024 * 1024;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use model::record::JournalEntry;
 
-use super::material::{changes, ended, event, events, key_id, sandbox_id, session_id, whole};
+use super::fixtures::{changes, ended, event, events, key_id, sandbox_id, session_id, whole};
 use super::{RETENTION, Subject, loaded, page, reopened};
 use crate::contract::{EventPage, EventQuery};
 

@@ -2,14 +2,14 @@
 //! and gets a test per case from [`crate::conformance_tests!`]. A case panics where a promise is
 //! broken.
 
-mod drops;
-mod ends;
+mod cancellation;
 mod events;
-pub mod material;
+pub mod fixtures;
+mod lifecycle;
 mod processes;
 mod random;
 mod records;
-mod rest;
+mod tombstones;
 mod turns;
 
 use std::pin::Pin;
@@ -69,8 +69,8 @@ cases! {
         records_take_the_place_of_others;
     events: events_are_read_in_pages events_are_found_by_whose_they_are old_events_are_forgotten
         a_batch_may_be_given_again numbers_go_on_after_a_restart;
-    ends: the_latest_ends_are_loaded_and_more_are_kept the_last_end_of_a_sandbox_counts;
-    rest: keys_are_put_and_replaced documents_are_put_replaced_found_and_removed
+    tombstones: the_latest_ends_are_loaded_and_more_are_kept the_last_end_of_a_sandbox_counts;
+    lifecycle: keys_are_put_and_replaced documents_are_put_replaced_found_and_removed
         documents_of_a_batch_are_written_with_it_in_order documents_of_a_batch_may_be_given_again
         a_closed_store_refuses_everything
         nothing_committed_is_lost_by_a_crash parallel_commits_all_arrive;
@@ -88,7 +88,7 @@ cases! {
         what_a_process_wrote_is_kept_beside_it processes_that_are_not_over_are_never_forgotten
         processes_that_are_too_many_go processes_that_are_too_much_go
         processes_that_are_too_old_go processes_may_be_given_again;
-    drops: dropped_commits_are_whole_or_absent dropped_commits_never_come_later;
+    cancellation: dropped_commits_are_whole_or_absent dropped_commits_never_come_later;
     [often] random_batches_agree_with_the_model;
 }
 

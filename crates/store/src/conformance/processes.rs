@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use model::process::{ProcessChange, ProcessRecord};
 
-use super::material::{key_id, process, process_id, sandbox_id};
+use super::fixtures::{key_id, process, process_id, sandbox_id};
 use super::{RETENTION, Subject, reopened};
 use crate::contract::{Batch, ProcessBy, ProcessKey, ProcessesQuery, Store};
 use crate::processes::process_bytes;

@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::material::{
+use super::fixtures::{
     self, ended, event, key_id, name, pieces, pool, sandbox, sandbox_id, session, session_id,
     turn_end, turn_id, turn_start, workspace_id,
 };
@@ -112,7 +112,7 @@ impl Model {
         let Talk { kind, turn, of, many } = talk;
         let (turn, at) = (turn_id(turn.into()), self.moment);
         match kind {
-            0..=4 => TurnChange::Put(material::turn(talk.turn.into(), of)),
+            0..=4 => TurnChange::Put(fixtures::turn(talk.turn.into(), of)),
             5..=7 => {
                 let from = u64::from(of) + 1;
                 TurnChange::Pieces { turn, pieces: pieces(from..=from + u64::from(many)) }
@@ -191,7 +191,7 @@ async fn play(on: &dyn Subject, steps: Vec<Step>) {
                 model.turns.write(&model.last_batch.turns);
             }
             Step::Key(id, n) => {
-                let key = material::key(id, n);
+                let key = fixtures::key(id, n);
                 store.put_key(&key).await.expect("written");
                 model.keys.insert(key.id, key);
             }

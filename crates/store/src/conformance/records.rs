@@ -2,7 +2,7 @@
 
 use model::record::{Journal, JournalEntry};
 
-use super::material::{
+use super::fixtures::{
     changes, ended, name, pool, sandbox, sandbox_id, session, session_id, workspace_id,
 };
 use super::{RETENTION, Subject, loaded, reopened};

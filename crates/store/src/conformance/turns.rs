@@ -6,7 +6,7 @@ use std::time::Duration;
 use model::turn::{PIECES_BEHIND_MAX, TurnChange, TurnEnd, TurnPiece, TurnRecord};
 use model::{SessionId, TurnId, Wall};
 
-use super::material::{pieces, session_id, talk, turn, turn_end, turn_id, turn_start};
+use super::fixtures::{pieces, session_id, talk, turn, turn_end, turn_id, turn_start};
 use super::{RETENTION, Subject, reopened};
 use crate::contract::{Batch, Store, TurnQuery};
 use crate::retention::Retention;

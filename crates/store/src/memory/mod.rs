@@ -2,8 +2,8 @@
 //! hang and to crash, since whatever relies on a store must be tested against one that does.
 
 mod faults;
-mod kept;
 mod processes;
+mod state;
 pub(crate) mod turns;
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use model::{Document, DocumentChange, KeyRecord, SandboxId, SeedId, TurnId};
 use tokio::sync::watch;
 
 use self::faults::{Faults, Gate};
-use self::kept::Kept;
+use self::state::Kept;
 use crate::contract::{
     Batch, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, ProcessKey, ProcessesQuery,
     Store, TurnQuery,

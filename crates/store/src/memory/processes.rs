@@ -7,9 +7,9 @@ use model::process::{ProcessChange, ProcessRecord};
 use model::{KeyId, SandboxId, Wall};
 
 use crate::contract::{ProcessKey, ProcessesQuery};
-use crate::forgetting::{Forgetting, Next, Shares, Tally};
 use crate::processes::{latest, process_bytes};
 use crate::retention::Retention;
+use crate::retention_selection::{Forgetting, Next, Shares, Tally};
 use crate::turns::{PAGE_BYTES, text_bytes};
 
 /// A process by its sandbox and its number there.

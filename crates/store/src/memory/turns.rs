@@ -6,8 +6,8 @@ use model::turn::{TurnChange, TurnEnd, TurnPiece, TurnRecord};
 use model::{KeyId, SessionId, TurnId, Wall};
 
 use crate::contract::TurnQuery;
-use crate::forgetting::{Forgetting, Next, Shares, Tally};
 use crate::retention::Retention;
+use crate::retention_selection::{Forgetting, Next, Shares, Tally};
 use crate::turns::{
     PAGE_BYTES, end_bytes, forked, forked_id, latest, numbered, piece_bytes, put_bytes, shown_bytes,
 };

@@ -12,7 +12,7 @@ use model::{SessionId, WorkspaceId};
 use rusqlite::{Connection, params};
 use sealing::NodeKey;
 
-use super::fault::at;
+use super::error::at;
 use super::open;
 use super::reader::Reader;
 use crate::error::{StoreError, StoreErrorCode};

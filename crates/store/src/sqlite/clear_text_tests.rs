@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::schema::MIGRATIONS;
 use super::*;
-use crate::conformance::material::{process, session, turn, turn_id};
+use crate::conformance::fixtures::{process, session, turn, turn_id};
 
 struct Directory(PathBuf);
 

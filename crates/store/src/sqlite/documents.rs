@@ -6,9 +6,9 @@ use model::{Document, KeyId, SeedId};
 use rusqlite::types::ToSql;
 use rusqlite::{Connection, Row, params};
 
-use super::fault::at;
-use super::hidden::{DOCUMENT_BYTES, of_document, open_body};
-use super::prepared::{Prepared, PreparedDocument};
+use super::error::at;
+use super::prepared_batch::{Prepared, PreparedDocument};
+use super::sealed_fields::{DOCUMENT_BYTES, of_document, open_body};
 use crate::contract::{DocumentQuery, DocumentsSize};
 use crate::error::StoreError;
 use sealing::NodeKey;

@@ -4,8 +4,8 @@
 
 use rusqlite::{Connection, params};
 
-use super::prepared::Prepared;
-use super::trim::Trim;
+use super::block_retention::Trim;
+use super::prepared_batch::Prepared;
 use crate::retention::Retention;
 
 /// What is known of the tables that only grow at their ends.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
-use super::fault::at;
+use super::error::at;
 use super::sealed_rows;
 use crate::error::{StoreError, StoreErrorCode};
 use sealing::NodeKey;

@@ -6,30 +6,30 @@
 //! that, by a lock on the data directory.
 
 mod backup;
-mod bound;
+mod block_retention;
 mod checkpoints;
+mod commit_thread;
+mod deferred_open;
 mod documents;
-mod fault;
-mod hidden;
+mod error;
 mod history;
 mod inspect;
-mod lines;
+mod json_lines;
 mod log_walk;
 mod mark;
 mod migrate;
 mod open;
-mod pace;
-mod prepared;
+mod prepared_batch;
 mod processes;
 mod reader;
 mod schema;
+mod sealed_fields;
 mod sealed_rows;
+mod size_limit;
 mod slots;
 mod tables;
-mod trim;
 mod turn_pages;
 mod turns;
-mod waiting;
 mod writer;
 
 use std::collections::BTreeSet;
@@ -47,15 +47,15 @@ use model::why::Ended;
 use model::{Document, KeyRecord, SandboxId, SeedId, SessionId, TurnId, WorkspaceId};
 use tokio::runtime::Handle;
 
-use self::bound::Pages;
 use self::checkpoints::{Bell, Checkpoints, Cut, DUE, Due};
+use self::commit_thread::Pace;
+use self::deferred_open::{Opened, Waiting};
 pub use self::inspect::{Inspected, Loss, Lost, Place};
 pub use self::mark::MARK_FILE;
 use self::open::PATIENCE;
-use self::pace::Pace;
-use self::prepared::Prepared;
+use self::prepared_batch::Prepared;
 use self::reader::Reader;
-use self::waiting::{Opened, Waiting};
+use self::size_limit::Pages;
 use self::writer::Writer;
 use crate::contract::{
     Batch, Condition, DocumentQuery, DocumentsSize, EventPage, EventQuery, Loaded, ProcessKey,
@@ -175,7 +175,7 @@ impl SqliteStore {
             shared.look_at_size();
         } else {
             shared.sizes.waits.store(true, Ordering::Relaxed);
-            waiting::keep_trying(&shared)?;
+            deferred_open::keep_trying(&shared)?;
         }
         let (path, bound_bytes) = (waiting.path(), retention.database_bytes);
         Ok(Self { id, path, retention, clear_text_left, lost, bound_bytes, shared })
@@ -282,9 +282,9 @@ impl Store for SqliteStore {
 
     async fn put_document(&self, document: &Document) -> Result<(), StoreError> {
         let document = document.clone();
-        let place = hidden::of_document(&document.kind, document.tenant, &document.name);
+        let place = sealed_fields::of_document(&document.kind, document.tenant, &document.name);
         let sealed = self.shared.key.seal(&place, document.body.as_bytes());
-        let sealed = sealed.map_err(hidden::unsealed)?;
+        let sealed = sealed.map_err(sealed_fields::unsealed)?;
         self.write(move |shared, writer| {
             let put = |writer: &Writer| documents::put(writer.conn(), &document, &sealed);
             writer.transact(PATIENCE, put)?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use super::fault::{at, told};
+use super::error::{at, told};
 use crate::error::{StoreError, StoreErrorCode};
 
 /// How long another program may keep the file locked before we give up.

@@ -5,14 +5,14 @@ use model::process::ProcessRecord;
 use model::{KeyId, SandboxId};
 use rusqlite::{Connection, OptionalExtension as _, Row, ToSql, params};
 
-use super::fault::at;
-use super::hidden::join_process;
-use super::prepared::Prepared;
+use super::error::at;
+use super::prepared_batch::Prepared;
+use super::sealed_fields::join_process;
 use super::tables::read;
 use crate::contract::{ProcessBy, ProcessKey, ProcessesQuery};
 use crate::error::StoreError;
-use crate::forgetting::{Forgetting, Next, Shares, Tally};
 use crate::retention::Retention;
+use crate::retention_selection::{Forgetting, Next, Shares, Tally};
 use crate::turns::PAGE_BYTES;
 use sealing::NodeKey;
 

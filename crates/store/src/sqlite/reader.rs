@@ -8,8 +8,8 @@ use model::why::Ended;
 use model::{KeyRecord, Records, SandboxId, StoredEvent, TurnId};
 use rusqlite::{Connection, Row};
 
-use super::fault::at;
-use super::lines;
+use super::error::at;
+use super::json_lines;
 use super::tables::{self, read, rows};
 use super::turn_pages;
 use crate::contract::{EventPage, EventQuery, Loaded, TurnQuery};
@@ -91,7 +91,7 @@ impl Reader {
         let mut blocks = select.query([]).map_err(&step)?;
         while let Some(block) = blocks.next().map_err(&step)? {
             let number = block.get(0).map_err(&step)?;
-            for line in lines::with_from_last(text(block).map_err(&step)?, &needle) {
+            for line in json_lines::with_from_last(text(block).map_err(&step)?, &needle) {
                 let ended: Ended = read("ends", number, line)?;
                 // The id may also be that of a candidate in somebody else's end.
                 if ended.sandbox == sandbox {
@@ -132,7 +132,7 @@ fn latest_ends(conn: &Connection, count: u32) -> Result<Vec<Ended>, StoreError> 
     {
         let number = block.get(0).map_err(&step)?;
         let wanted = count as usize - ends.len();
-        for line in lines::all(text(block).map_err(&step)?).rev().take(wanted) {
+        for line in json_lines::all(text(block).map_err(&step)?).rev().take(wanted) {
             ends.push(read("ends", number, line)?);
         }
     }
@@ -169,8 +169,8 @@ fn taken(conn: &Connection, query: &EventQuery) -> Result<Vec<StoredEvent>, Stor
         let number = block.get(0).map_err(&step)?;
         let text = text(block).map_err(&step)?;
         match &needle {
-            Some(needle) => take(query, number, lines::with(text, needle), &mut events)?,
-            None => take(query, number, lines::all(text), &mut events)?,
+            Some(needle) => take(query, number, json_lines::with(text, needle), &mut events)?,
+            None => take(query, number, json_lines::all(text), &mut events)?,
         }
     }
     Ok(events)

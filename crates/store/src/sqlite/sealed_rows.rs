@@ -14,9 +14,9 @@ use model::turn::TurnRecord;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use serde::Serialize;
 
-use super::fault::at;
-use super::hidden;
+use super::error::at;
 use super::migrate::backup_path;
+use super::sealed_fields;
 use super::tables::read;
 use crate::error::{StoreError, StoreErrorCode};
 use crate::node_key::{NODE_KEY_FILE, make_node_key, read_node_key};
@@ -71,7 +71,7 @@ fn key_check(conn: &Connection) -> Result<Option<Vec<u8>>, StoreError> {
 
 /// Seals what older versions wrote in clear text, in the transaction of the migration.
 pub(super) fn seal_all(conn: &Connection, key: &NodeKey) -> Result<(), StoreError> {
-    let check = key.seal(&check_place(), CHECKED).map_err(hidden::unsealed)?;
+    let check = key.seal(&check_place(), CHECKED).map_err(sealed_fields::unsealed)?;
     conn.execute("INSERT INTO node_key (key_check, scrubbed) VALUES (?1, 0)", [check])
         .map_err(at("write which key it has"))?;
     seal_sessions(conn, key)?;
@@ -87,8 +87,8 @@ fn seal_sessions(conn: &Connection, key: &NodeKey) -> Result<(), StoreError> {
     for (slot, text) in texts(conn, "SELECT slot, record FROM sessions")? {
         let record: SessionRecord = read("sessions", slot, text)?;
         let Some(claim) = &record.claim else { continue };
-        let sealed = sealed(key, &hidden::of_session(record.id), claim)?;
-        let bare = encoded(&hidden::bare_session(&record))?;
+        let sealed = sealed(key, &sealed_fields::of_session(record.id), claim)?;
+        let bare = encoded(&sealed_fields::bare_session(&record))?;
         put.execute(params![slot, bare, sealed]).map_err(&step)?;
     }
     Ok(())
@@ -108,8 +108,8 @@ fn seal_turns(conn: &Connection, key: &NodeKey) -> Result<(), StoreError> {
         .map_err(&step)?
     {
         let record: TurnRecord = read("turns", number, text)?;
-        let sealed = sealed(key, &hidden::of_turn(record.id), &record.input)?;
-        let bare = encoded(&hidden::bare_turn(&record))?;
+        let sealed = sealed(key, &sealed_fields::of_turn(record.id), &record.input)?;
+        let bare = encoded(&sealed_fields::bare_turn(&record))?;
         put.execute(params![number, bare, sealed]).map_err(&step)?;
         last = number;
     }
@@ -122,8 +122,8 @@ fn seal_processes(conn: &Connection, key: &NodeKey) -> Result<(), StoreError> {
     let mut put = conn.prepare(put).map_err(&step)?;
     for (number, text) in texts(conn, "SELECT number, record FROM processes")? {
         let record: ProcessRecord = read("processes", number, text)?;
-        let (bare, hidden) = hidden::split_process(&record);
-        let sealed = sealed(key, &hidden::of_process(record.sandbox, number), &hidden)?;
+        let (bare, hidden) = sealed_fields::split_process(&record);
+        let sealed = sealed(key, &sealed_fields::of_process(record.sandbox, number), &hidden)?;
         let sandbox = record.sandbox.as_u128().to_be_bytes();
         put.execute(params![sandbox, number, encoded(&bare)?, sealed]).map_err(&step)?;
     }
@@ -145,8 +145,8 @@ fn seal_documents(conn: &Connection, key: &NodeKey) -> Result<(), StoreError> {
         let text: String =
             body.query_row(params![kind, tenant, name], |row| row.get(0)).map_err(&step)?;
         let place =
-            hidden::of_document(&kind, KeyId::from_u128(u128::from_be_bytes(tenant)), &name);
-        let sealed = key.seal(&place, text.as_bytes()).map_err(hidden::unsealed)?;
+            sealed_fields::of_document(&kind, KeyId::from_u128(u128::from_be_bytes(tenant)), &name);
+        let sealed = key.seal(&place, text.as_bytes()).map_err(sealed_fields::unsealed)?;
         put.execute(params![kind, tenant, name, sealed]).map_err(&step)?;
     }
     Ok(())
@@ -160,7 +160,7 @@ fn texts(conn: &Connection, sql: &str) -> Result<Vec<(i64, String)>, StoreError>
 }
 
 fn sealed(key: &NodeKey, place: &Place, value: &impl Serialize) -> Result<Vec<u8>, StoreError> {
-    key.seal(place, encoded(value)?.as_bytes()).map_err(hidden::unsealed)
+    key.seal(place, encoded(value)?.as_bytes()).map_err(sealed_fields::unsealed)
 }
 
 fn encoded(value: &impl Serialize) -> Result<String, StoreError> {

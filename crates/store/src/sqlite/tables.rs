@@ -4,8 +4,8 @@ use model::record::SessionRecord;
 use rusqlite::Connection;
 use serde::de::DeserializeOwned;
 
-use super::fault::at;
-use super::hidden::join_session;
+use super::error::at;
+use super::sealed_fields::join_session;
 use crate::error::{StoreError, StoreErrorCode};
 use sealing::NodeKey;
 

@@ -10,7 +10,7 @@ use model::turn::TurnChange;
 use super::schema::MIGRATIONS;
 use super::*;
 use crate::conformance::Subject;
-use crate::conformance::material::{
+use crate::conformance::fixtures::{
     ended, key, pieces, sandbox, session, session_id, talk, turn, turn_end, turn_id, turn_start,
     whole,
 };

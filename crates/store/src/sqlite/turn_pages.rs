@@ -5,9 +5,9 @@ use model::TurnId;
 use model::turn::{TurnPiece, TurnRecord};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::fault::at;
-use super::hidden::join_turn;
-use super::lines;
+use super::error::at;
+use super::json_lines;
+use super::sealed_fields::join_turn;
 use super::tables::read;
 use super::turns::key;
 use crate::contract::TurnQuery;
@@ -75,7 +75,7 @@ pub(super) fn pieces(
     {
         let last = block.get(0).map_err(&step)?;
         let text = block.get_ref(1).and_then(|text| Ok(text.as_bytes()?)).map_err(&step)?;
-        for line in lines::all(text) {
+        for line in json_lines::all(text) {
             if pieces.len() == limit as usize || bytes >= PAGE_BYTES as u64 {
                 break;
             }

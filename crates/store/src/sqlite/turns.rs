@@ -7,10 +7,10 @@ use model::{KeyId, SessionId, TurnId};
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::hidden::{TURN_BYTES, of_turn};
-use super::prepared::{PieceLine, Prepared, PreparedTurn};
-use crate::forgetting::{Forgetting, Next, Shares, Tally};
+use super::prepared_batch::{PieceLine, Prepared, PreparedTurn};
+use super::sealed_fields::{TURN_BYTES, of_turn};
 use crate::retention::Retention;
+use crate::retention_selection::{Forgetting, Next, Shares, Tally};
 use crate::turns::{FORKED_TURNS_MAX, forked, forked_id, numbered};
 use sealing::{NodeKey, SealError};
 

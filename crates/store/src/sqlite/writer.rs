@@ -9,20 +9,20 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, params};
 use serde::de::DeserializeOwned;
 
-use super::bound::{self, Database, Pages};
 use super::checkpoints::Cut;
 use super::documents;
-use super::fault::at;
+use super::error::at;
 use super::history::History;
 use super::mark::MarkFile;
-use super::prepared::{Prepared, PutSession, Span};
+use super::prepared_batch::{Prepared, PutSession, Span};
 use super::processes;
+use super::size_limit::{self, Database, Pages};
 use super::slots::{Moves, Slots};
 use super::tables::{self, Table};
 use super::turns::TurnTables;
 use crate::error::{StoreError, StoreErrorCode};
-use crate::forgetting::Shares;
 use crate::retention::Retention;
+use crate::retention_selection::Shares;
 use sealing::NodeKey;
 
 /// How long readers may keep the log from being cut.
@@ -263,7 +263,7 @@ impl Writer {
         let history = self.known.history.append(&self.conn, batch)?;
         let bound_bytes = self.retention.database_bytes;
         let database = Database { conn: &self.conn, node_key: &self.key, bound_bytes };
-        bound::keep(database, self.known.pages, batch.is_small(), turns, history, shares)
+        size_limit::keep(database, self.known.pages, batch.is_small(), turns, history, shares)
     }
 
     fn write_records<K>(

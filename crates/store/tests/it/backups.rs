@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use model::record::JournalEntry;
-use store::conformance::material::{changes, session, session_id, turn_id, whole};
+use store::conformance::fixtures::{changes, session, session_id, turn_id, whole};
 use store::sqlite::{FILE, SqliteStore};
 use store::{NODE_KEY_FILE, Retention, Store as _};
 
-use crate::place::Place;
+use crate::temp_dir::Place;
 
 fn open(place: &Place) -> SqliteStore {
     SqliteStore::open(place.path(), Retention::default()).expect("opened")

@@ -5,12 +5,12 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use store::conformance::material::{document, ended, event, sandbox, session, whole};
+use store::conformance::fixtures::{document, ended, event, sandbox, session, whole};
 use store::sqlite::SqliteStore;
 use store::{DocumentQuery, EventQuery, Loaded, Retention, Store as _};
 
 use crate::child;
-use crate::place::Place;
+use crate::temp_dir::Place;
 
 const ROUNDS: u64 = 20;
 

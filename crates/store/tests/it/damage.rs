@@ -7,12 +7,12 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use store::conformance::material::{key, whole};
+use store::conformance::fixtures::{key, whole};
 use store::sqlite::{FILE, Loss, MARK_FILE, Place as Directory, SqliteStore};
 use store::{Retention, Store as _, StoreError, StoreErrorCode};
 
 use crate::child;
-use crate::place::Place;
+use crate::temp_dir::Place;
 
 const LOG: &str = "shoal.db-wal";
 const COMMITS: u64 = 60;

@@ -5,12 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use store::conformance::material::{sandbox, whole};
+use store::conformance::fixtures::{sandbox, whole};
 use store::sqlite::SqliteStore;
 use store::{Batch, Retention, Store as _, StoreError, StoreErrorCode};
 
 use crate::child;
-use crate::place::Place;
+use crate::temp_dir::Place;
 
 const BALLAST: &str = "ballast";
 

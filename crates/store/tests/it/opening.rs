@@ -5,11 +5,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use rusqlite::Connection;
-use store::conformance::material::{key, whole};
+use store::conformance::fixtures::{key, whole};
 use store::sqlite::{FILE, SqliteStore};
 use store::{Retention, Store as _, StoreError, StoreErrorCode};
 
-use crate::place::Place;
+use crate::temp_dir::Place;
 
 fn open(place: &Place) -> Result<SqliteStore, StoreError> {
     SqliteStore::open(place.path(), Retention::default())

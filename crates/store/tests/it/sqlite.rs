@@ -6,7 +6,7 @@ use store::conformance::Subject;
 use store::sqlite::SqliteStore;
 use store::{Retention, Store};
 
-use crate::place::Place;
+use crate::temp_dir::Place;
 
 struct Sqlite(Place);
 

@@ -17,7 +17,7 @@ use model::{ProcessRecord, SandboxId};
 use tokio::time::Instant;
 
 use super::{Unsaved, end_of, frames, tail_of, takes};
-use crate::processes::asked::{LogPiece, LogWanted};
+use crate::processes::requests::{LogPiece, LogWanted};
 
 /// Into how many files a log is cut, at most.
 const FILES_MAX: u64 = 16;

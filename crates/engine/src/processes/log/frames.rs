@@ -7,7 +7,7 @@ use model::Wall;
 use model::process::LogExtent;
 
 use super::end_of;
-use crate::processes::asked::LogPiece;
+use crate::processes::requests::LogPiece;
 
 /// What precedes each piece: offset, bytes of the output before it, time, length, which output.
 const HEAD_BYTES: usize = 8 + 8 + 8 + 4 + 1;

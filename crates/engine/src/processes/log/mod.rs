@@ -14,7 +14,7 @@ use model::Wall;
 use model::process::LogExtent;
 use tokio::sync::Notify;
 
-use super::asked::{LogPiece, LogWanted};
+use super::requests::{LogPiece, LogWanted};
 
 /// What is kept in memory of what is on the disk, without and with somebody who follows.
 const TAIL_BYTES: usize = 64 * 1024;

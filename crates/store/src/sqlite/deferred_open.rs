@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::checkpoints::{Cut, Due};
-use super::fault::at;
+use super::error::at;
 use super::mark::{self, Mark, MarkFile, Stop};
 use super::reader::Reader;
 use super::schema::MIGRATIONS;

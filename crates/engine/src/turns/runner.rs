@@ -15,7 +15,7 @@ use tokio::sync::{Notify, watch};
 
 use super::live::Live;
 use crate::core::Core;
-use crate::gone::Stay;
+use crate::instance_ends::Stay;
 
 /// How long a harness may take to call a turn off by itself.
 const CANCEL_GRACE: Duration = Duration::from_millis(1_500);

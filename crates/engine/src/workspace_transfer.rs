@@ -13,9 +13,9 @@ use tasks::spawn_blocking;
 use workspaces::{ArchiveReader, ArchiveWriter, Size, WorkspaceError};
 
 use crate::archive::{Bounds, Packing, Pieces, UnpackError, Unpacking, Unusual, WithoutUse};
-use crate::disk::{Disk, failed, given_up};
 use crate::effects::EffectError;
-use crate::works::Haste;
+use crate::workspace_disk::{Disk, failed, given_up};
+use crate::workspace_locks::Haste;
 
 /// The one place whose contents are kept.
 const WORKSPACE: &str = "/workspace";

@@ -13,7 +13,7 @@ use runtime::fake::{Fault, Operation};
 use workspaces::{LostFound, Size, Workspaces};
 
 use super::node::{ALICE, Node, config, in_memory, name, template};
-use crate::measuring::{Haste, round};
+use crate::disk_usage::{Haste, round};
 use crate::{CheckoutRequest, EngineConfig};
 
 static PLACES: AtomicU64 = AtomicU64::new(0);

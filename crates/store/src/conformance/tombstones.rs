@@ -3,7 +3,7 @@
 use model::record::JournalEntry;
 use model::why::Ended;
 
-use super::material::{changes, ended, sandbox_id};
+use super::fixtures::{changes, ended, sandbox_id};
 use super::{RETENTION, Subject, loaded, reopened};
 
 pub(super) async fn the_latest_ends_are_loaded_and_more_are_kept(on: &dyn Subject) {

@@ -8,9 +8,9 @@ use model::{SeedId, SessionId};
 use tokio::time::timeout;
 use workspaces::Seeds;
 
-use super::names::cut;
 use super::node::{ALICE, BOB, Node, Place, config};
-use crate::{NAMED_BYTES_MAX, NAMED_MAX, NamedError, SeedFile, SessionRequest, seeds};
+use super::session_names::cut;
+use crate::{NAMED_BYTES_MAX, NAMED_MAX, NamedError, SeedFile, SessionRequest, seed_archives};
 
 const KIND: &str = "test.agent";
 
@@ -91,7 +91,7 @@ async fn a_crash_at_any_write_of_a_deploy_leaves_the_old_version_or_the_new_with
         let version: u64 = kept.body.parse().unwrap();
         assert!(version == 2 || (version == 1 && done.is_err()));
         let all = node.engine.core.disk.seeds.clone().unwrap();
-        seeds::sweep(&node.engine.core, &all).await;
+        seed_archives::sweep(&node.engine.core, &all).await;
         let files = node.engine.seed_files(kept.seed.unwrap()).await.unwrap();
         assert_eq!(files[0].bytes, format!("files of {version}").into_bytes());
         assert_eq!(deploy(&node).await.0, version + 1);

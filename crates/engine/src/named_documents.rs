@@ -14,7 +14,7 @@ use crate::boxed;
 use crate::core::Core;
 use crate::documents;
 use crate::named_sessions::NamedSession;
-use crate::names::NameKey;
+use crate::session_names::NameKey;
 use crate::{Caller, Engine};
 
 /// How many of a kind a key may have.

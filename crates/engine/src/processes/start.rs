@@ -8,14 +8,14 @@ use model::{ErrorCode, ProcessId, ProcessRecord, Refusal};
 use runtime::{Command, ExecSpec, Stdin};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::asked::{ProcessInput, ProcessRequest};
 use super::live::Live;
-use super::running;
+use super::requests::{ProcessInput, ProcessRequest};
+use super::runner;
 use crate::Use;
 use crate::boxed;
 use crate::core::Core;
 use crate::ids::fresh_uuid;
-use crate::observing::Observed;
+use crate::keep_alive_observers::Observed;
 
 /// How much of a command is remembered.
 const COMMAND_BYTES_MAX: usize = 4 * 1024;
@@ -76,13 +76,13 @@ impl Use {
             Live::new(record, instance, &core.processes, &mut process, again, given)
         });
         let record = live.record();
-        running::tell_started(core, &record, &live);
+        runner::tell_started(core, &record, &live);
         core.metrics.process_started();
         core.processes.changed(&record, &live);
         if record.keep_alive {
             core.observers.tell(Observed::Started(&record));
         }
-        running::begin(core, live, process);
+        runner::begin(core, live, process);
         Ok(record)
     }
 }

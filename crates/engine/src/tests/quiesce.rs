@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::node::{ALICE, Node, Place};
 use super::sessions::{outcome, rest};
-use crate::works::{Entered, Haste};
+use crate::workspace_locks::{Entered, Haste};
 
 /// Long enough for everything but time to happen.
 const MOMENT: Duration = Duration::from_millis(100);

@@ -6,8 +6,8 @@ use model::{EndCause, ProcessId, ProcessRecord, Refusal, SandboxId, Wall};
 
 use crate::Engine;
 use crate::boxed;
+use crate::keep_alive_observers::Observed;
 use crate::keys::Caller;
-use crate::observing::Observed;
 use crate::processes::ProcessRef;
 use crate::sandboxes::unexpected;
 

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use model::{ProcessRecord, Refusal};
 use tokio::time::timeout;
 
-use super::asked::{LogPage, LogPiece, LogQuery, LogWanted};
 use super::live::Live;
 use super::log::files::Shelf;
 use super::log::{Seen, cut, end_of, frames, tail_of, takes};
-use super::saving;
+use super::log_writer;
+use super::requests::{LogPage, LogPiece, LogQuery, LogWanted};
 use super::table::Entry;
 use crate::core::{Core, unavailable};
 
@@ -121,7 +121,7 @@ impl Reader {
                     return offset;
                 }
                 // Then all of it is on the disk.
-                let _ = timeout(DISK_PATIENCE, saving::save_all(&self.core, live)).await;
+                let _ = timeout(DISK_PATIENCE, log_writer::save_all(&self.core, live)).await;
                 live.record()
             }
             Source::Disk(record) => ProcessRecord::clone(record),

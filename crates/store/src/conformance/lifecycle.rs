@@ -5,7 +5,7 @@ use std::sync::Arc;
 use model::record::JournalEntry;
 use model::{Document, DocumentChange, KeyId, SeedId};
 
-use super::material::{changes, key, sandbox, sandbox_id, session_id, turn_id, whole};
+use super::fixtures::{changes, key, sandbox, sandbox_id, session_id, turn_id, whole};
 use super::{RETENTION, Subject, loaded, page, reopened};
 use crate::contract::{Batch, DocumentQuery, DocumentsSize, EventQuery, Store, TurnQuery};
 use crate::error::{StoreError, StoreErrorCode};

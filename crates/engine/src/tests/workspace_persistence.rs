@@ -18,7 +18,9 @@ use workspaces::{Archives, Seeds, Workspaces};
 use super::node::{ALICE, Node, Place, config, in_memory, name, template};
 use super::sessions::outcome;
 use crate::effects::EffectError;
-use crate::{EngineConfig, SeedFile, SessionRequest, UseKind, keeping, seeds};
+use crate::{
+    EngineConfig, SeedFile, SessionRequest, UseKind, seed_archives, workspace_persistence,
+};
 
 impl Place {
     /// A node with a template in memory and one on disk, without pools.
@@ -184,7 +186,7 @@ async fn files_that_somebody_took_away_are_restored_or_told() {
         node.engine.stop_session(ALICE, session).await.unwrap();
         let id = node.engine.session(ALICE, session).unwrap().workspace.unwrap();
         if archived {
-            keeping::archive(&node.engine.core, id).await.unwrap();
+            workspace_persistence::archive(&node.engine.core, id).await.unwrap();
         }
         let taken = place.0.join("workspaces").join(id.to_string());
         let taken_archive = place.0.join("archives").join(format!("{id}.tar.zst"));
@@ -260,24 +262,28 @@ async fn a_parent_that_ends_meanwhile_leaves_the_fork_or_a_reason_to_try_again()
     let core = &node.engine.core;
     let over = InstanceId::from_u128(7);
     let to = |n| WorkspaceId::from_u128(n);
-    let source = |workspace| keeping::Source { workspace, instance: Some(over), guest_awake: true };
+    let source = |workspace| workspace_persistence::Source {
+        workspace,
+        instance: Some(over),
+        guest_awake: true,
+    };
     let code_of = |error: EffectError| error.into_runtime_error().code;
     // In memory its files went with it; what was saved of them may be older.
     let parent = node.session_of("memory").await;
     node.said(parent, "echo theirs > f").await;
     let of = |session| node.engine.session(ALICE, session).unwrap().workspace.unwrap();
     let memory = node.engine.template(&name("memory")).unwrap();
-    let copied = keeping::copy(core, source(of(parent)), to(1), &memory).await;
+    let copied = workspace_persistence::copy(core, source(of(parent)), to(1), &memory).await;
     assert_eq!(code_of(copied.unwrap_err()), RuntimeErrorCode::SandboxGone);
     node.engine.stop_session(ALICE, parent).await.unwrap();
-    let copied = keeping::copy(core, source(of(parent)), to(1), &memory).await;
+    let copied = workspace_persistence::copy(core, source(of(parent)), to(1), &memory).await;
     assert_eq!(code_of(copied.unwrap_err()), RuntimeErrorCode::SandboxGone);
     assert_eq!(place.there(), (0, 1, 0), "nothing of the copy is left");
     // On disk they are within reach without it.
     let parent = node.session_of("disk").await;
     node.said(parent, "true").await;
     let disk = node.engine.template(&name("disk")).unwrap();
-    keeping::copy(core, source(of(parent)), to(2), &disk).await.unwrap();
+    workspace_persistence::copy(core, source(of(parent)), to(2), &disk).await.unwrap();
     assert_eq!(place.there(), (2, 1, 0));
     // Unless they are removed while they are copied: a part is no copy.
     let known = core.disk.workspaces.clone().unwrap();
@@ -285,7 +291,7 @@ async fn a_parent_that_ends_meanwhile_leaves_the_fork_or_a_reason_to_try_again()
     for n in 0..FILES {
         std::fs::write(from.join(n.to_string()), "x").unwrap();
     }
-    let copying = keeping::copy(core, source(of(parent)), to(3), &disk);
+    let copying = workspace_persistence::copy(core, source(of(parent)), to(3), &disk);
     let removing = tokio::task::spawn_blocking({
         let (known, source) = (Arc::clone(&known), of(parent));
         move || known.remove(source)
@@ -483,19 +489,19 @@ async fn seeds_that_nobody_names_are_removed() {
     let change = node.engine.change_named("k", ALICE).await.unwrap();
     change.put("n", Some(written), "{}".to_owned()).await.unwrap();
     let all = node.engine.core.disk.seeds.clone().unwrap();
-    seeds::sweep(&node.engine.core, &all).await;
+    seed_archives::sweep(&node.engine.core, &all).await;
     assert_eq!(place.there().2, 4, "whoever stored some has a while");
     tokio::time::sleep(Duration::from_mins(9)).await;
     assert!(node.engine.keep_seed(kept));
     tokio::time::sleep(Duration::from_mins(7)).await;
-    seeds::sweep(&node.engine.core, &all).await;
+    seed_archives::sweep(&node.engine.core, &all).await;
     let there = [named, written, kept, forgotten].map(|seed| node.engine.has_seed(seed));
     assert_eq!(there, [true, true, true, false]);
     tokio::time::sleep(Duration::from_mins(21)).await;
     assert!(node.engine.has_seed(written), "a document names it");
     assert!(!node.engine.keep_seed(kept));
     node.engine.change_named("k", ALICE).await.unwrap().remove("n").await.unwrap();
-    seeds::sweep(&node.engine.core, &all).await;
+    seed_archives::sweep(&node.engine.core, &all).await;
     assert!(node.engine.has_seed(named) && !node.engine.has_seed(written));
     let bad = SeedFile { path: "../f".to_owned(), bytes: vec![], mode: 0o644 };
     let refused = node.engine.put_seed(ALICE, vec![bad]).await.unwrap_err();

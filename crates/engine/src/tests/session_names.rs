@@ -15,7 +15,7 @@ use store::{DocumentQuery, Store as _};
 use tokio::time::{sleep, timeout};
 
 use super::node::{ALICE, BOB, Node, config, name};
-use crate::names::ENDING;
+use crate::session_names::ENDING;
 use crate::{Caller, NAMED_MAX, NamedError, NamedSession, SessionQuery, SessionRequest, UseKind};
 
 const KIND: &str = "test.named";

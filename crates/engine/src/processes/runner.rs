@@ -13,11 +13,11 @@ use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::live::{Live, Next, Over};
-use super::recovering::ended_with_server;
-use super::saving;
+use super::log_writer;
+use super::recovery::ended_with_server;
 use crate::core::Core;
-use crate::gone::REASON_PATIENCE;
-use crate::observing::Observed;
+use crate::instance_ends::REASON_PATIENCE;
+use crate::keep_alive_observers::Observed;
 
 /// What is read at once, first and at most: it grows with what flows.
 const FIRST_READ_BYTES: usize = 4 * 1024;
@@ -160,7 +160,7 @@ async fn drive(
         if let Some(bytes) = bytes
             && live.log.add(core.now().wall, first.stderr, bytes)
         {
-            saving::keep_pace(core, live).await;
+            log_writer::keep_pace(core, live).await;
         }
         std::mem::swap(&mut first, &mut second);
     }

@@ -11,7 +11,7 @@ use model::record::{JournalEntry, SessionRecord};
 use model::turn::{TurnChange, TurnRecord};
 use model::{Document, KeyId};
 use rusqlite::Connection;
-use store::conformance::material::{
+use store::conformance::fixtures::{
     pool, process, sandbox_id, session, session_id, turn, turn_end, turn_id,
 };
 use store::sqlite::{FILE, SqliteStore};
@@ -20,7 +20,7 @@ use store::{
     StoreErrorCode, TurnQuery,
 };
 
-use crate::place::Place;
+use crate::temp_dir::Place;
 
 /// In everything that may be secret.
 const MARK: &str = "correct-horse-battery";

@@ -12,10 +12,10 @@ use runtime::{RuntimeError, RuntimeErrorCode};
 use workspaces::Workspaces;
 
 use crate::core::Core;
-use crate::disk::in_background;
 use crate::effects::{EffectError, find};
 use crate::sandboxes::unexpected;
-use crate::works::{Entered, Haste, Waiting};
+use crate::workspace_disk::in_background;
+use crate::workspace_locks::{Entered, Haste, Waiting};
 
 /// What is copied.
 #[derive(Debug, Clone, Copy)]
@@ -46,8 +46,8 @@ pub(crate) async fn persist(
     }
     // Somebody who removes it need not wait until it is durable.
     let synced = tasks::spawn_blocking(move || workspaces.sync(workspace)).await;
-    let synced = synced.map_err(|error| crate::disk::given_up(&error))?;
-    Ok(synced.map_err(|error| crate::disk::failed(&error))?)
+    let synced = synced.map_err(|error| crate::workspace_disk::given_up(&error))?;
+    Ok(synced.map_err(|error| crate::workspace_disk::failed(&error))?)
 }
 
 /// Copies a workspace into a new one, all or nothing.

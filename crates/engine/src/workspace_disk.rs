@@ -15,9 +15,9 @@ use workspaces::{
 };
 
 use crate::backup;
+use crate::disk_usage::Measuring;
 use crate::effects::EffectError;
-use crate::measuring::Measuring;
-use crate::works::{Entered, Haste, Waiting, Works};
+use crate::workspace_locks::{Entered, Haste, Waiting, Works};
 
 /// The workspaces of a node; none where it has no place for them.
 #[derive(Default)]

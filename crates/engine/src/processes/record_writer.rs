@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 
 use super::live::Live;
 use super::log::frames;
-use super::saving;
+use super::log_writer;
 use crate::core::Core;
 
 /// How long more is waited for before something is stored.
@@ -169,7 +169,7 @@ fn as_stored(core: &Arc<Core>, live: &Arc<Live>) -> (ProcessRecord, Option<Arc<[
 /// Brings the rest of a log to the disk, and has its process stored again. What the disk does not
 /// take in time is lost.
 async fn finish_log(core: Arc<Core>, live: Arc<Live>) {
-    while timeout(DISK_PATIENCE, saving::save_all(&core, &live)).await.is_err() {
+    while timeout(DISK_PATIENCE, log_writer::save_all(&core, &live)).await.is_err() {
         core.metrics.log_lost(live.log.lose());
         if live.log.is_saved() || core.is_halted() {
             break;

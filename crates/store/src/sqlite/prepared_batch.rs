@@ -15,7 +15,7 @@ use model::{
 };
 use serde::Serialize;
 
-use super::hidden;
+use super::sealed_fields;
 use crate::contract::{Batch, DocumentQuery};
 use crate::error::{StoreError, StoreErrorCode};
 use crate::{processes, turns};
@@ -237,7 +237,7 @@ impl Text<'_> {
     }
 
     fn seal_bytes(&mut self, place: &Place, clear: &[u8]) -> Result<Span, StoreError> {
-        let envelope = self.key.seal(place, clear).map_err(hidden::unsealed)?;
+        let envelope = self.key.seal(place, clear).map_err(sealed_fields::unsealed)?;
         let from = self.sealed.len();
         self.sealed.extend_from_slice(&envelope);
         Ok(Span { from, to: self.sealed.len() })
@@ -266,9 +266,9 @@ impl Text<'_> {
     ) -> Result<Vec<(SessionId, Option<PutSession>)>, StoreError> {
         let mut put = |record: &SessionRecord| {
             let claim = record.claim.as_ref();
-            let sealed = claim.map(|claim| self.seal(&hidden::of_session(record.id), claim));
+            let sealed = claim.map(|claim| self.seal(&sealed_fields::of_session(record.id), claim));
             let sealed = sealed.transpose()?;
-            Ok(PutSession { record: self.push(&hidden::bare_session(record))?, sealed })
+            Ok(PutSession { record: self.push(&sealed_fields::bare_session(record))?, sealed })
         };
         last.into_iter().map(|(id, record)| Ok((id, record.map(&mut put).transpose()?))).collect()
     }
@@ -281,8 +281,8 @@ impl Text<'_> {
         match change {
             TurnChange::Put(record) => {
                 let (turn, session, tenant) = (record.id, record.session, record.tenant);
-                let sealed = self.seal(&hidden::of_turn(turn), &record.input)?;
-                let put = self.push(&hidden::bare_turn(record))?;
+                let sealed = self.seal(&sealed_fields::of_turn(turn), &record.input)?;
+                let put = self.push(&sealed_fields::bare_turn(record))?;
                 turns.push(PreparedTurn::Put { turn, session, tenant, record: put, sealed });
                 if let Some(start) = record.started {
                     turns.push(PreparedTurn::Started { turn, start: self.push(&start)? });
@@ -313,8 +313,8 @@ impl Text<'_> {
         Ok(match change {
             ProcessChange::Put { record, log } => {
                 let number = record.number.cast_signed();
-                let (bare, hidden) = hidden::split_process(record);
-                let place = hidden::of_process(record.sandbox, number);
+                let (bare, hidden) = sealed_fields::split_process(record);
+                let place = sealed_fields::of_process(record.sandbox, number);
                 let put = PutProcess {
                     id: record.id,
                     pid: record.pid,
@@ -337,7 +337,8 @@ impl Text<'_> {
     fn document(&mut self, change: &DocumentChange) -> Result<PreparedDocument, StoreError> {
         Ok(match change {
             DocumentChange::Put(document) => {
-                let place = hidden::of_document(&document.kind, document.tenant, &document.name);
+                let place =
+                    sealed_fields::of_document(&document.kind, document.tenant, &document.name);
                 let sealed = self.seal_bytes(&place, document.body.as_bytes())?;
                 let document = Document { body: Arc::from(""), ..document.clone() };
                 PreparedDocument::Put { document, sealed }

@@ -14,9 +14,9 @@ use store::{Retention, Store as _};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::chance::{Dice, is_clear, trouble};
 use super::node::{ALICE, Node, config};
 use super::processes::{query, shell, text};
+use super::random_worlds::{Dice, is_clear, trouble};
 use crate::{LogWanted, ProcessInput, ProcessQuery, ProcessRef, ProcessRequest, UseKind};
 
 const WORLDS: u64 = 15;

@@ -10,8 +10,8 @@ use crate::answers::Asked;
 use crate::core::{Attached, Core};
 use crate::ids::fresh_uuid;
 use crate::keys::Caller;
-use crate::names::NameChange;
 use crate::sandboxes::unexpected;
+use crate::session_names::NameChange;
 use crate::{Engine, SessionRequest, claim};
 
 impl Engine {

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-use super::material::{document, ended, sandbox, session, turn_end, turn_id, whole};
+use super::fixtures::{document, ended, sandbox, session, turn_end, turn_id, whole};
 use super::{RETENTION, Subject, loaded, page, reopened};
 use crate::contract::{DocumentQuery, EventQuery, Loaded, Store};
 

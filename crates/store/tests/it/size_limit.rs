@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use model::process::ProcessChange;
 use model::turn::{TurnChange, TurnPiece};
-use store::conformance::material::{
+use store::conformance::fixtures::{
     event, process, sandbox_id, session_id, turn, turn_end, turn_id, whole,
 };
 use store::sqlite::{FILE, SqliteStore};
 use store::{Batch, EventQuery, ProcessesQuery, Retention, Store as _, TurnQuery};
 
-use crate::place::Place;
+use crate::temp_dir::Place;
 
 const BOUND_BYTES: u64 = 8 << 20;
 

@@ -14,8 +14,8 @@ use store::{Retention, Store as _, TurnQuery};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::chance::{Dice, is_clear, trouble};
 use super::node::{ALICE, Node, config, name, template};
+use super::random_worlds::{Dice, is_clear, trouble};
 use crate::{
     EngineConfig, SessionQuery, SessionRequest, TurnFollow, TurnRequest, UseKind, WhenBusy,
 };
